@@ -1,4 +1,4 @@
-"""Trees of tiny files."""
+"""Fixture for trees of tiny files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from support.written_trees import Tree
 
 @pytest.fixture
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """Return a function that writes files by relative path into a new folder, whose
-    name says nothing of a run."""
+    """Return a function that writes files into a new folder, by relative path.
+
+    The folder's name contains no facts of a run.
+    """
 
     def write(files: Mapping[str, str] | Iterable[str]) -> Path:
         root = tmp_path_factory.mktemp("tree")

@@ -1,4 +1,4 @@
-"""Two runs that print the same steps are one run, unless honest runs may print that."""
+"""Runs with equal steps are duplicates, unless different runs may print them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from pytest_llmbench.runs.duplicates import (
 def print_steps(
     seconds: float, spread: float, decimals: int, averaged: int, seed: int
 ) -> list[float]:
-    """Return what a log prints of a run: rounded, each time the mean of the last few
-    steps."""
+    """Return the printed times of a run: rounded means of the last steps."""
     noise = np.random.default_rng(seed).standard_normal(50)
     single = seconds * (1 + spread * noise)
     means = [
@@ -38,10 +37,13 @@ def print_steps(
 FINE = print_steps(7.325, 0.003, 3, 1, seed=1)
 
 
-def make_run(*parts: Steps | list[float], job: str = "1", **fields: Any) -> Run:
-    """Return a run of one log with these parts; job 2 starts a day after job 1."""
+def make_run(*contents: Steps | list[float], job: str = "1", **fields: Any) -> Run:
+    """Return a run of one log with these segments; job 2 starts a day after job 1."""
     segments = [
-        segment(part if isinstance(part, Steps) else steps(part)) for part in parts
+        segment(
+            segment_steps if isinstance(segment_steps, Steps) else steps(segment_steps)
+        )
+        for segment_steps in contents
     ]
     started = NOW - timedelta(days=9 - int(job))
     return run(
@@ -49,8 +51,9 @@ def make_run(*parts: Steps | list[float], job: str = "1", **fields: Any) -> Run:
     )
 
 
-def is_copy(old: Run, new: Run, *others: Run) -> bool | None:
-    """Return True for a copy, False for a run that may be one, None for another run."""
+def classify_duplicate(old: Run, new: Run, *others: Run) -> bool | None:
+    """Return True for a duplicate, False for a possible duplicate, None for another
+    run."""
     marked, left_out = mark_duplicates([new, old, *others])
     assert not left_out
     copy_of = marked[0].copy_of
@@ -99,48 +102,53 @@ PAIRS: dict[str, tuple[Steps | list[float], Steps | list[float], bool | None]] =
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), PAIRS.values(), ids=PAIRS)
-def test_equal_steps_decide_whether_a_run_is_a_copy(
+def test_equal_steps_determine_duplicates(
     old: Steps | list[float], new: Steps | list[float], expected: bool | None
 ) -> None:
-    assert is_copy(make_run(old), make_run(new, job="2")) is expected
+    assert classify_duplicate(make_run(old), make_run(new, job="2")) is expected
 
 
-def test_identical_text_with_stamps_is_a_copy() -> None:
+def test_identical_text_with_timestamps_is_duplicate() -> None:
     stamped: dict[str, Any] = {"started": NOW}
     old = make_run([1.2] * 50, **stamped)
-    assert is_copy(old, make_run([1.2] * 50, job="2", **stamped)) is True
+    assert classify_duplicate(old, make_run([1.2] * 50, job="2", **stamped)) is True
     other = make_run([1.2] * 50, job="2", **stamped)
     attempt = other.attempts[0]
     retyped: ParsedLog = replace(attempt.log, fingerprint="00fe")
     other = replace(other, attempts=(replace(attempt, log=retyped),))
-    assert is_copy(old, other) is False
+    assert classify_duplicate(old, other) is False
 
 
-def test_times_that_depend_on_step_numbers_prove_nothing() -> None:
+def test_times_depending_on_steps_prove_no_duplicate() -> None:
     """A third run of the configuration prints most of the times, too."""
     third = [*FINE[:20], FINE[20] + 0.001, *FINE[21:]]
     old, new = make_run(FINE), make_run(FINE, job="2")
-    assert is_copy(old, new, make_run(print_steps(7.3, 0.003, 3, 1, seed=2), job="3"))
-    assert is_copy(old, new, make_run(third, job="3")) is False
+    assert classify_duplicate(
+        old, new, make_run(print_steps(7.3, 0.003, 3, 1, seed=2), job="3")
+    )
+    assert classify_duplicate(old, new, make_run(third, job="3")) is False
 
 
 @pytest.mark.parametrize(
     ("seconds", "spread", "decimals", "averaged"),
     [(12.39, 0.002, 2, 1), (7.908, 0.0003, 3, 1)],
 )
-def test_runs_of_fine_digits_are_recognised(
+def test_duplicate_with_many_digits_is_recognised(
     seconds: float, spread: float, decimals: int, averaged: int
 ) -> None:
     runs = (
         print_steps(seconds, spread, decimals, averaged, seed) for seed in range(50)
     )
-    told = [is_telling(make_run(values), averaged) for values in runs]
-    assert sum(told) >= 48
+    proven = [proves_duplicate(make_run(values), averaged) for values in runs]
+    assert sum(proven) >= 48
 
 
-def is_telling(one: Run, averaged: int = 1) -> bool:
+def proves_duplicate(run: Run, averaged: int = 1) -> bool:
     """True if another run with the same steps is a copy."""
-    equal = [part._replace(averaged=averaged) for part in find_equal_steps(one, one)]
+    equal = [
+        equal_steps._replace(averaged=averaged)
+        for equal_steps in find_equal_steps(run, run)
+    ]
     return is_equal_enough(equal)
 
 
@@ -149,26 +157,26 @@ def is_telling(one: Run, averaged: int = 1) -> bool:
     ("seconds", "spread", "decimals", "averaged"),
     [(24.0, 0.002, 1, 5), (24.0, 0.001, 1, 1), (1.2, 0.01, 1, 5)],
 )
-def test_no_pair_of_honest_runs_is_a_copy(
+def test_independent_runs_are_no_duplicates(
     seconds: float, spread: float, decimals: int, averaged: int
 ) -> None:
-    """Some millions of pairs, of which up to every third prints the same."""
+    """Simulates many pairs with few distinct times."""
     runs: dict[tuple[float, ...], int] = defaultdict(int)
     for seed in range(3000):
         runs[tuple(print_steps(seconds, spread, decimals, averaged, seed))] += 1
     equal = [list(values) for values, count in runs.items() if count > 1]
     assert equal
-    assert not any(is_telling(make_run(values), averaged) for values in equal)
+    assert not any(proves_duplicate(make_run(values), averaged) for values in equal)
 
 
-def test_means_that_share_steps_count_once() -> None:
+def test_overlapping_means_count_once() -> None:
     """NeMo 1 prints means of five steps: one slow step is in five of them."""
     checkpoints = np.tile([*[1.2] * 9, 1.6], 20) + np.linspace(0, 0.002, 200)
     means = np.convolve(checkpoints, np.full(5, 0.2), mode="valid").round(1)
-    assert not is_telling(make_run(list(means)), averaged=5)
+    assert not proves_duplicate(make_run(list(means)), averaged=5)
 
 
-def test_run_with_unmatched_segment_is_no_copy() -> None:
+def test_run_with_unmatched_segment_is_no_duplicate() -> None:
     first, second, third = (print_steps(7.3, 0.003, 3, 1, seed) for seed in range(3))
     both, swapped = make_run(first, second), make_run(second, first)
     assert len(find_equal_steps(both, swapped)) == 2
@@ -176,7 +184,7 @@ def test_run_with_unmatched_segment_is_no_copy() -> None:
     assert len(find_equal_steps(make_run(first), both)) == 1
 
 
-def test_copy_that_lost_lines_shares_hashes() -> None:
+def test_duplicate_with_lost_lines_shares_hashes() -> None:
     whole = replace(steps(FINE), loss=np.linspace(12, 11, 50))
     for lost in (range(30, 50), range(20), (5, 17, 33)):
         assert set(hash_steps(whole)[1]) & set(hash_steps(without(whole, *lost))[1])

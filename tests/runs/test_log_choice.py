@@ -1,4 +1,4 @@
-"""Which file of a job is its log: standard error, or metrics beside a console."""
+"""The choice of a job's log among standard output, standard error and metrics."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 DAY = 24 * 3600
 
 
-def maxtext(steps: int = 20, seconds: float = 2.0) -> str:
-    """The console of MaxText: a time of each step, with a loss."""
+def make_maxtext_log(steps: int = 20, seconds: float = 2.0) -> str:
+    """Return a MaxText console log with a time and a loss for each step."""
     return "".join(
         step_line(step, f"{seconds + step / 1000:.3f}", loss=", loss: 3.100")
         for step in range(steps)
     )
 
 
-def whole(steps: int = 20, seconds: float = 2.0) -> str:
-    """The console of Hugging Face's Trainer: one record of the whole run."""
+def make_trainer_log(steps: int = 20, seconds: float = 2.0) -> str:
+    """Return a console log of Hugging Face's Trainer: one record of the whole run."""
     return f"{{'train_runtime': {steps * seconds}, 'train_steps_per_second': {1 / seconds}, 'epoch': 1.0}}\n"
 
 
-def csv(steps: int = 20, seconds: float = 2.0, loss: float = 3.1) -> str:
-    """Lightning's table of metrics."""
+def make_lightning_csv(steps: int = 20, seconds: float = 2.0, loss: float = 3.1) -> str:
+    """Return Lightning's metrics table."""
     rows = (f"{step},{loss},{seconds + step / 1000}\n" for step in range(steps))
     return "step,reduced_train_loss,train_step_timing in s\n" + "".join(rows)
 
 
-def jsonl(steps: int = 20, seconds: float = 2.0) -> str:
+def make_llamafactory_jsonl(steps: int = 20, seconds: float = 2.0) -> str:
     """LLaMA-Factory's records: of each second step, with the time since the
     beginning."""
     rows = (
@@ -60,8 +60,8 @@ def read(
     return ingest(Settings(logs=(root,)), catalog or Catalog((), {}), NOW)
 
 
-def logs(ingested: IngestedRuns, root: Path) -> dict[str, str]:
-    """The log of each run, with its standard error."""
+def list_logs(ingested: IngestedRuns, root: Path) -> dict[str, str]:
+    """Return the log of each run with its standard error."""
     attempts = [attempt.files for run in ingested.runs for attempt in run.attempts]
     return {
         str(files.log.relative_to(root)): files.err.name if files.err else ""
@@ -83,62 +83,73 @@ NOISE = "NCCL version 2.26.2+cuda12.8\nstarting on 1 node\n"
     ],
 )
 @pytest.mark.parametrize("printed", ["", NOISE])
-def test_standard_error_is_the_log_if_it_alone_has_steps(
+def test_standard_error_is_log_if_only_it_has_steps(
     tmp_path: Path, out: str, err: str, printed: str
 ) -> None:
-    assert logs(read(tmp_path, {out: printed, err: maxtext()}), tmp_path) == {err: out}
+    assert list_logs(
+        read(tmp_path, {out: printed, err: make_maxtext_log()}), tmp_path
+    ) == {err: out}
 
 
-@pytest.mark.parametrize("error", ["", "UserWarning: x\n", maxtext(), maxtext(60)])
-def test_standard_output_with_steps_stays_the_log(tmp_path: Path, error: str) -> None:
-    assert logs(read(tmp_path, {"x_1.out": maxtext(), "x_1.err": error}), tmp_path) == {
-        "x_1.out": "x_1.err"
-    }
+@pytest.mark.parametrize(
+    "error", ["", "UserWarning: x\n", make_maxtext_log(), make_maxtext_log(60)]
+)
+def test_standard_output_with_steps_stays_log(tmp_path: Path, error: str) -> None:
+    assert list_logs(
+        read(tmp_path, {"x_1.out": make_maxtext_log(), "x_1.err": error}), tmp_path
+    ) == {"x_1.out": "x_1.err"}
 
 
-def test_how_a_job_ended_is_read_of_both_streams(tmp_path: Path) -> None:
+def test_job_end_is_read_from_both_streams(tmp_path: Path) -> None:
     cancelled = "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-03-02T10:00:00 DUE TO TIME LIMIT ***\n"
-    (run,) = read(tmp_path, {"x_12.out": cancelled, "x_12.err": maxtext()}).runs
+    (run,) = read(
+        tmp_path, {"x_12.out": cancelled, "x_12.err": make_maxtext_log()}
+    ).runs
     assert run.attempts[0].log.ending is not None
 
 
 @pytest.mark.parametrize(
     ("console", "metrics", "text"),
     [
-        ("run/train.log", "run/logs/version_0/metrics.csv", csv()),
-        ("train.log", "run/logs/version_0/metrics.csv", csv()),
-        ("run/gpu_monitor.log", "run/metrics.csv", csv()),
-        ("run/logs/train.log", "run/metrics.csv", csv()),
-        ("run/train.log", "run/trainer_log.jsonl", jsonl()),
+        ("run/train.log", "run/logs/version_0/metrics.csv", make_lightning_csv()),
+        ("train.log", "run/logs/version_0/metrics.csv", make_lightning_csv()),
+        ("run/gpu_monitor.log", "run/metrics.csv", make_lightning_csv()),
+        ("run/logs/train.log", "run/metrics.csv", make_lightning_csv()),
+        ("run/train.log", "run/trainer_log.jsonl", make_llamafactory_jsonl()),
     ],
 )
-def test_metrics_are_the_run_if_the_log_has_no_step(
+def test_metrics_are_run_if_log_has_no_steps(
     tmp_path: Path, console: str, metrics: str, text: str
 ) -> None:
-    assert list(logs(read(tmp_path, {console: NOISE, metrics: text}), tmp_path)) == [
-        metrics
-    ]
+    assert list(
+        list_logs(read(tmp_path, {console: NOISE, metrics: text}), tmp_path)
+    ) == [metrics]
 
 
 @pytest.mark.parametrize(
-    ("console", "winner"), [(whole(), "trainer_log.jsonl"), (maxtext(), "train.log")]
+    ("console", "winner"),
+    [(make_trainer_log(), "trainer_log.jsonl"), (make_maxtext_log(), "train.log")],
 )
-def test_source_with_more_times_of_steps_counts(
+def test_source_with_more_step_times_is_chosen(
     tmp_path: Path, console: str, winner: str
 ) -> None:
     ingested = read(
-        tmp_path, {"run/train.log": console, "run/trainer_log.jsonl": jsonl()}
+        tmp_path,
+        {"run/train.log": console, "run/trainer_log.jsonl": make_llamafactory_jsonl()},
     )
-    assert list(logs(ingested, tmp_path)) == [f"run/{winner}"]
+    assert list(list_logs(ingested, tmp_path)) == [f"run/{winner}"]
     assert len(ingested.ignored) == 1
 
 
-def test_metrics_of_another_launch_displace_no_log(tmp_path: Path) -> None:
-    files = {"run/train.log": whole(), "run/trainer_log.jsonl": jsonl()}
+def test_metrics_of_other_launch_replace_no_log(tmp_path: Path) -> None:
+    files = {
+        "run/train.log": make_trainer_log(),
+        "run/trainer_log.jsonl": make_llamafactory_jsonl(),
+    }
     read(tmp_path, files)
     os.utime(tmp_path / "run/trainer_log.jsonl", (1.0 * DAY, 1.0 * DAY))
     ingested = ingest(Settings(logs=(tmp_path,)), Catalog((), {}), NOW)
-    assert list(logs(ingested, tmp_path)) == ["run/train.log"]
+    assert list(list_logs(ingested, tmp_path)) == ["run/train.log"]
 
 
 CRASH = 'Traceback (most recent call last):\n  File "fit.py", line 1, in <module>\nValueError: no data\n'
@@ -148,20 +159,23 @@ CRASH = 'Traceback (most recent call last):\n  File "fit.py", line 1, in <module
     ("hours", "printed", "died"),
     [(20, CRASH, True), (0, CRASH, False), (20, NOISE, False), (-20, CRASH, False)],
 )
-def test_launch_that_died_is_a_run_after_the_metrics_beside_it(
+def test_failed_launch_is_run_after_older_metrics(
     tmp_path: Path, hours: int, printed: str, *, died: bool
 ) -> None:
-    """The newest run died before it wrote metrics; those of the last one are not judged
-    as if nothing had happened."""
+    """The newest run failed before it wrote metrics; older metrics must not replace it."""
     own = replace(
         BASELINE, match=RunMatch("logs/version_#/metrics.csv", (("steps", "20"),))
     )
     own = replace(own, dialect="metrics")
-    catalog = Catalog((own_recipe(own),), {})
+    catalog = Catalog((make_recipe(own),), {})
     versions = [f"logs/version_{number}/metrics.csv" for number in (0, 1)]
     read(
         tmp_path,
-        {"train.log": printed, versions[0]: csv(), versions[1]: csv(seconds=2.1)},
+        {
+            "train.log": printed,
+            versions[0]: make_lightning_csv(),
+            versions[1]: make_lightning_csv(seconds=2.1),
+        },
     )
     for path, hour in ((versions[0], 0), (versions[1], 24), ("train.log", 24 + hours)):
         os.utime(tmp_path / path, (DAY + 3600.0 * hour, DAY + 3600.0 * hour))
@@ -176,45 +190,58 @@ def test_launch_that_died_is_a_run_after_the_metrics_beside_it(
 @pytest.mark.parametrize(
     ("seconds", "console", "runs"),
     [
-        (3.0, "b/train.log", ["a/train.log", "b/metrics.csv"]),  # of a run of its own
-        (2.0, "b/train.log", ["a/train.log"]),  # of the run of the log
-        (3.0, "train.log", ["a/train.log"]),  # of any run below the silent log
+        (3.0, "b/train.log", ["a/train.log", "b/metrics.csv"]),  # a separate run
+        (2.0, "b/train.log", ["a/train.log"]),  # same run as the log
+        (3.0, "train.log", ["a/train.log"]),  # may be of any run below the silent log
         (3.0, "", ["a/train.log"]),
     ],
 )
-def test_metrics_beside_a_silent_log_are_a_run_unless_another_log_has_their_steps(
+def test_metrics_are_run_unless_other_log_has_steps(
     tmp_path: Path, seconds: float, console: str, runs: list[str]
 ) -> None:
-    files = {"a/train.log": maxtext(), "b/metrics.csv": csv(seconds=seconds)} | (
-        {console: NOISE} if console else {}
-    )
-    assert sorted(logs(read(tmp_path, files), tmp_path)) == runs
+    files = {
+        "a/train.log": make_maxtext_log(),
+        "b/metrics.csv": make_lightning_csv(seconds=seconds),
+    } | ({console: NOISE} if console else {})
+    assert sorted(list_logs(read(tmp_path, files), tmp_path)) == runs
 
 
 @pytest.mark.parametrize(
     ("seconds", "runs"),
     [(3.0, ["a/train.log", "b/metrics.csv"]), (2.0, ["a/train.log"])],
 )
-def test_metrics_in_a_folder_of_their_own_are_recorded_beside_other_logs(
+def test_metrics_in_separate_folder_are_recorded(
     tmp_path: Path, seconds: float, runs: list[str]
 ) -> None:
-    """No baseline is at their place yet; those with the steps of a log are of its
-    run."""
-    read(tmp_path, {"a/train.log": maxtext(), "b/metrics.csv": csv(seconds=seconds)})
+    """No baseline exists for their path yet; metrics with the steps of a log are its
+    run's."""
+    read(
+        tmp_path,
+        {
+            "a/train.log": make_maxtext_log(),
+            "b/metrics.csv": make_lightning_csv(seconds=seconds),
+        },
+    )
     ingested = ingest(
         Settings(logs=(tmp_path,), record=tmp_path / "own"), Catalog((), {}), NOW
     )
-    assert sorted(logs(ingested, tmp_path)) == runs
+    assert sorted(list_logs(ingested, tmp_path)) == runs
 
 
-def test_metrics_with_other_losses_than_an_equally_fast_log_are_recorded(
+def test_metrics_with_different_losses_are_recorded(
     tmp_path: Path,
 ) -> None:
-    read(tmp_path, {"a/train.log": maxtext(), "b/metrics.csv": csv(loss=2.7)})
+    read(
+        tmp_path,
+        {
+            "a/train.log": make_maxtext_log(),
+            "b/metrics.csv": make_lightning_csv(loss=2.7),
+        },
+    )
     ingested = ingest(
         Settings(logs=(tmp_path,), record=tmp_path / "own"), Catalog((), {}), NOW
     )
-    assert sorted(logs(ingested, tmp_path)) == ["a/train.log", "b/metrics.csv"]
+    assert sorted(list_logs(ingested, tmp_path)) == ["a/train.log", "b/metrics.csv"]
 
 
 @pytest.mark.parametrize(
@@ -228,10 +255,13 @@ def test_metrics_with_other_losses_than_an_equally_fast_log_are_recorded(
         ("other/metrics.csv", 0, False),
     ],
 )
-def test_metrics_that_are_later_than_all_logs_are_named(
+def test_metrics_newer_than_all_logs_are_reported(
     tmp_path: Path, metrics: str, hours: float, *, named: bool
 ) -> None:
-    read(tmp_path, {"run/train.log": maxtext(), metrics: csv(seconds=3.0)})
+    read(
+        tmp_path,
+        {"run/train.log": make_maxtext_log(), metrics: make_lightning_csv(seconds=3.0)},
+    )
     os.utime(tmp_path / "run/train.log", (1.0 * DAY, 1.0 * DAY))
     os.utime(tmp_path / metrics, (DAY + 3600 * hours, DAY + 3600 * hours))
     ingested = ingest(Settings(logs=(tmp_path,)), Catalog((), {}), NOW)
@@ -248,21 +278,22 @@ def test_metrics_that_are_later_than_all_logs_are_named(
         ("train.out", "elm/metrics.csv", ["train.out"]),
     ],
 )
-def test_metrics_at_the_place_of_a_baseline_are_read_beside_logs_of_others(
+def test_metrics_at_baseline_path_are_read_despite_logs(
     tmp_path: Path, log: str, place: str, runs: list[str]
 ) -> None:
-    """A run that is judged must not vanish because another one leaves a log elsewhere;
-    not so beside its own log."""
+    """A judged run must not disappear because another run leaves a log elsewhere."""
     own = replace(BASELINE, match=RunMatch(place, ()))
-    recipe = replace(own_recipe(own), baselines=(own,))
+    recipe = replace(make_recipe(own), baselines=(own,))
     ingested = read(
-        tmp_path, {"elm/metrics.csv": csv(), log: maxtext()}, Catalog((recipe,), {})
+        tmp_path,
+        {"elm/metrics.csv": make_lightning_csv(), log: make_maxtext_log()},
+        Catalog((recipe,), {}),
     )
-    assert sorted(logs(ingested, tmp_path)) == runs
+    assert sorted(list_logs(ingested, tmp_path)) == runs
 
 
-def own_recipe(baseline: Baseline) -> Recipe:
-    """A recipe of one baseline."""
+def make_recipe(baseline: Baseline) -> Recipe:
+    """Return a recipe with one baseline."""
     key = baseline.key
     return Recipe(
         *(
@@ -282,8 +313,8 @@ def own_recipe(baseline: Baseline) -> Recipe:
     )
 
 
-def bars(log: str) -> str:
-    """What torchrun's tee writes of a log, with the progress of standard error."""
+def make_tee_output(log: str) -> str:
+    """Return torchrun's tee of a log, mixed with progress bars from standard error."""
     bar = "[default0]:100%|####| 20/20 [00:40<00:00,  2.00s/it]\n"
     return bar + "".join(f"[default0]:{line}" for line in log.splitlines(keepends=True))
 
@@ -295,40 +326,50 @@ WANDB = "wandb/offline-run-20261127_020000-a1b2c3d4/files/output.log"
 @pytest.mark.parametrize(
     ("console", "copies"),
     [
-        (maxtext(), {f"{LAUNCH}/0/stdout.log": maxtext()}),
+        (make_maxtext_log(), {f"{LAUNCH}/0/stdout.log": make_maxtext_log()}),
         (
-            maxtext(),
-            {f"{LAUNCH}/0/stdout.log": "", f"{LAUNCH}/0/stderr.log": maxtext()},
-        ),
-        (maxtext(), {WANDB: maxtext(15)}),
-        (maxtext(15), {WANDB: maxtext()}),
-        (maxtext(), {f"wandb/{WANDB}": maxtext()}),
-        (bars(whole()), {f"{LAUNCH}/0/stdout.log": whole()}),
-        (
-            maxtext(12) + "Config param steps: 20\n" + maxtext(20, 3.0),
+            make_maxtext_log(),
             {
-                f"{LAUNCH}/0/stdout.log": maxtext(12),
-                f"{LAUNCH[:-1]}1/0/stdout.log": maxtext(20, 3.0),
+                f"{LAUNCH}/0/stdout.log": "",
+                f"{LAUNCH}/0/stderr.log": make_maxtext_log(),
+            },
+        ),
+        (make_maxtext_log(), {WANDB: make_maxtext_log(15)}),
+        (make_maxtext_log(15), {WANDB: make_maxtext_log()}),
+        (make_maxtext_log(), {f"wandb/{WANDB}": make_maxtext_log()}),
+        (
+            make_tee_output(make_trainer_log()),
+            {f"{LAUNCH}/0/stdout.log": make_trainer_log()},
+        ),
+        (
+            make_maxtext_log(12)
+            + "Config param steps: 20\n"
+            + make_maxtext_log(20, 3.0),
+            {
+                f"{LAUNCH}/0/stdout.log": make_maxtext_log(12),
+                f"{LAUNCH[:-1]}1/0/stdout.log": make_maxtext_log(20, 3.0),
             },
         ),
     ],
 )
 @pytest.mark.parametrize("place", ["train.log", "logs/slurm-7.out"])
-def test_what_a_tool_keeps_of_the_console_is_a_copy(
+def test_tool_log_is_duplicate_of_console(
     tmp_path: Path, console: str, copies: dict[str, str], place: str
 ) -> None:
     ingested = read(tmp_path, {place: console, **copies})
-    assert list(logs(ingested, tmp_path)) == [place]
+    assert list(list_logs(ingested, tmp_path)) == [place]
     assert sum("a copy of" in file.reason for file in ingested.ignored) == sum(
         map(bool, copies.values())
     )
 
 
 @pytest.mark.parametrize("place", [WANDB, f"{LAUNCH}/0/stdout.log"])
-@pytest.mark.parametrize("console", [maxtext(seconds=3.0), whole(seconds=2.5), NOISE])
-def test_log_of_a_tool_is_a_run_unless_a_console_has_its_steps(
+@pytest.mark.parametrize(
+    "console", [make_maxtext_log(seconds=3.0), make_trainer_log(seconds=2.5), NOISE]
+)
+def test_tool_log_is_run_unless_console_has_steps(
     tmp_path: Path, console: str, place: str
 ) -> None:
-    assert place in logs(
-        read(tmp_path, {"train.log": console, place: maxtext()}), tmp_path
+    assert place in list_logs(
+        read(tmp_path, {"train.log": console, place: make_maxtext_log()}), tmp_path
     )

@@ -1,5 +1,4 @@
-"""Runs of one configuration are ordered by one clock, and what left no step by a clock
-that it shares."""
+"""Runs of one configuration are ordered by one clock."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ ZONED = (Clock.FOLDER_NAME, Clock.FILE_TIME)
 WHOLE, DEAD = log(segment()), log()
 
 
-def made(job: str, content: ParsedLog = WHOLE, /, **clocks: timedelta) -> Run:
+def make_run(job: str, content: ParsedLog = WHOLE, /, **clocks: timedelta) -> Run:
     """Return a run that started so long before NOW by each clock (`metadata`,
     `folder_name`, `log`, `file_time`)."""
     datings = tuple(
@@ -34,21 +33,20 @@ def made(job: str, content: ParsedLog = WHOLE, /, **clocks: timedelta) -> Run:
     )
     first = next(iter(drop_future_starts(datings, NOW)), None)
     clock = first.clock if first else Clock.UNKNOWN
-    found = run(
+    ordered = run(
         content, key=KEY, id=job, job_id=job, started=first.moment if first else None
     )
-    return replace(found, datings=datings, order_source=clock)
+    return replace(ordered, datings=datings, order_source=clock)
 
 
-def jobs(*runs: Run) -> list[str]:
-    """Return the job ids, newest first, whatever the order in which the runs were
-    found."""
-    found = [one.found.job_id for one in order_runs(runs, NOW)]
-    assert [one.found.job_id for one in order_runs(runs[::-1], NOW)] == found
-    return found
+def order_jobs(*runs: Run) -> list[str]:
+    """Return the job ids, newest first, for any order in which the runs were found."""
+    ordered = [run.found.job_id for run in order_runs(runs, NOW)]
+    assert [run.found.job_id for run in order_runs(runs[::-1], NOW)] == ordered
+    return ordered
 
 
-def source(*runs: Run) -> Clock:
+def find_order_source(*runs: Run) -> Clock:
     return order_runs(runs, NOW)[0].order_source
 
 
@@ -84,12 +82,12 @@ def source(*runs: Run) -> Clock:
         ({"metadata": DAY}, {"log": HOUR}, "2", Clock.MIXED),
     ],
 )
-def test_two_runs_are_compared_by_the_first_clock_that_both_have(
+def test_runs_are_compared_by_first_shared_clock(
     first: dict[str, timedelta], second: dict[str, timedelta], newest: str, clock: Clock
 ) -> None:
-    runs = made("1", **first), made("2", **second)
-    assert jobs(*runs)[0] == newest
-    assert source(*runs) is clock
+    runs = make_run("1", **first), make_run("2", **second)
+    assert order_jobs(*runs)[0] == newest
+    assert find_order_source(*runs) is clock
 
 
 @pytest.mark.parametrize(
@@ -107,43 +105,43 @@ def test_two_runs_are_compared_by_the_first_clock_that_both_have(
     ],
     ids=["log", "log and job", "job alone", "one without", "files tell nothing"],
 )
-def test_of_jobs_of_one_folder_that_is_newest_which_started_last(
+def test_last_started_job_of_folder_is_newest(
     first: dict[str, timedelta], second: dict[str, timedelta], newest: str
 ) -> None:
-    """Numbers of jobs begin anew, and who was submitted first may wait longest."""
-    assert jobs(made("1", **first), made("2", **second))[0] == newest
+    """Job numbers may restart, and the first submitted may wait longest."""
+    assert order_jobs(make_run("1", **first), make_run("2", **second))[0] == newest
 
 
-def test_what_died_in_the_folder_of_others_stays_the_newest() -> None:
+def test_failed_job_in_shared_folder_stays_newest() -> None:
     runs = (
-        made("1", folder_name=DAY, log=HOUR),
-        made("2", folder_name=DAY, log=2 * HOUR),
+        make_run("1", folder_name=DAY, log=HOUR),
+        make_run("2", folder_name=DAY, log=2 * HOUR),
     )
-    assert jobs(*runs, made("3", DEAD, folder_name=DAY))[0] == "3"
+    assert order_jobs(*runs, make_run("3", DEAD, folder_name=DAY))[0] == "3"
 
 
-def test_times_with_and_without_a_zone_are_two_clocks() -> None:
-    """One metadata file says its zone, the other one does not: hours may lie between
-    them."""
-    naive = made("1", metadata=2 * HOUR, log=3 * DAY)
-    zoned = made("2", log=DAY)
+def test_zoned_and_local_times_are_two_clocks() -> None:
+    """One metadata file has a zone, the other has none: they may differ by hours."""
+    naive = make_run("1", metadata=2 * HOUR, log=3 * DAY)
+    zoned = make_run("2", log=DAY)
     aware = StartCandidate(Clock.METADATA, NOW - 3 * HOUR, "metadata", zoned=True)
     zoned = replace(zoned, datings=(aware, *zoned.datings))
-    assert (jobs(naive, zoned), source(naive, zoned)) == (["2", "1"], Clock.LOG)
+    assert (order_jobs(naive, zoned), find_order_source(naive, zoned)) == (
+        ["2", "1"],
+        Clock.LOG,
+    )
 
 
-def test_a_third_run_without_a_clock_takes_it_from_the_others() -> None:
+def test_run_without_clock_prevents_using_it() -> None:
     runs = [
-        made("1", metadata=DAY, log=3 * DAY),
-        made("2", metadata=2 * DAY, log=2 * DAY),
-        made("3", log=DAY),
+        make_run("1", metadata=DAY, log=3 * DAY),
+        make_run("2", metadata=2 * DAY, log=2 * DAY),
+        make_run("3", log=DAY),
     ]
-    assert jobs(*runs) == ["3", "2", "1"]
+    assert order_jobs(*runs) == ["3", "2", "1"]
 
 
-def test_a_time_ahead_by_minutes_is_believed_and_one_by_hours_only_without_a_zone() -> (
-    None
-):
+def test_future_time_is_limited_by_zone() -> None:
     soon = StartCandidate(
         Clock.FOLDER_NAME, NOW + timedelta(minutes=5), "x", zoned=True
     )
@@ -159,38 +157,49 @@ def test_a_time_ahead_by_minutes_is_believed_and_one_by_hours_only_without_a_zon
 @pytest.mark.parametrize(
     ("dead", "newest"),
     [
-        ({"file_time": HOUR}, "9"),  # written after all logs
+        ({"file_time": HOUR}, "9"),  # modified after all logs
         (
             {"file_time": 9 * DAY},
             "9",
-        ),  # a copy lost the time, and its job id is the highest
+        ),  # a copy lost the file time, and its job id is the highest
         ({"log": HOUR, "file_time": 9 * DAY}, "9"),
         ({"log": 3 * DAY, "file_time": HOUR}, "2"),
     ],
 )
-def test_what_left_no_step_is_put_where_a_shared_clock_puts_it(
+def test_run_without_steps_is_ordered_by_shared_clock(
     dead: dict[str, timedelta], newest: str
 ) -> None:
     """It takes no clock from the runs with steps: those go on to be ordered by their
     logs."""
     runs = [
-        made("1", log=DAY, file_time=2 * HOUR),
-        made("2", log=2 * HOUR, file_time=3 * HOUR),
+        make_run("1", log=DAY, file_time=2 * HOUR),
+        make_run("2", log=2 * HOUR, file_time=3 * HOUR),
     ]
-    assert jobs(*runs) == ["2", "1"]
-    assert jobs(*runs, made("9", DEAD, **dead))[0] == newest
+    assert order_jobs(*runs) == ["2", "1"]
+    assert order_jobs(*runs, make_run("9", DEAD, **dead))[0] == newest
 
 
-def test_a_dead_job_of_a_lower_id_and_an_older_file_is_older() -> None:
-    runs = [made("11", log=DAY, file_time=DAY), made("12", log=HOUR, file_time=HOUR)]
-    assert jobs(*runs, made("10", DEAD, file_time=9 * DAY)) == ["12", "11", "10"]
-    assert jobs(*runs, made("10", DEAD, file_time=2 * HOUR)) == ["12", "10", "11"]
+def test_failed_job_with_lower_id_is_older() -> None:
+    runs = [
+        make_run("11", log=DAY, file_time=DAY),
+        make_run("12", log=HOUR, file_time=HOUR),
+    ]
+    assert order_jobs(*runs, make_run("10", DEAD, file_time=9 * DAY)) == [
+        "12",
+        "11",
+        "10",
+    ]
+    assert order_jobs(*runs, make_run("10", DEAD, file_time=2 * HOUR)) == [
+        "12",
+        "10",
+        "11",
+    ]
 
 
-def left(job: str, remains: LoglessJob, ago: timedelta) -> Run:
-    one = made(job, DEAD, folder_name=ago)
-    found = replace(one.found, attempts=(), remains=remains, remains_at=Path("/runs/x"))
-    return replace(one, found=found, attempts=())
+def make_logless_run(job: str, remains: LoglessJob, ago: timedelta) -> Run:
+    run = make_run(job, DEAD, folder_name=ago)
+    files = replace(run.found, attempts=(), remains=remains, remains_at=Path("/runs/x"))
+    return replace(run, found=files, attempts=())
 
 
 @pytest.mark.parametrize("remains", list(LoglessJob))
@@ -205,22 +214,22 @@ def left(job: str, remains: LoglessJob, ago: timedelta) -> Run:
         (DAY, None, ["9"]),
     ],
 )
-def test_a_job_without_a_log_counts_in_the_queue_and_where_an_older_run_would_stand_for_it(
+def test_logless_job_counts_while_queued_or_replaced(
     remains: LoglessJob, ago: timedelta, logged: timedelta | None, kept: list[str]
 ) -> None:
-    runs = [left("9", remains, ago)]
+    runs = [make_logless_run("9", remains, ago)]
     if logged is not None:
-        runs.append(made("1", folder_name=logged))
-    found, notes = drop_superseded(order_runs(runs, NOW), NOW)
-    assert [one.found.job_id for one in found] == kept
+        runs.append(make_run("1", folder_name=logged))
+    ordered, notes = drop_superseded(order_runs(runs, NOW), NOW)
+    assert [run.found.job_id for run in ordered] == kept
     assert bool(notes) is ("9" not in kept)
 
 
-def test_a_launch_of_the_last_minutes_is_told_with_the_run_that_is_judged() -> None:
+def test_recent_launch_is_recorded_with_judged_run() -> None:
     runs = order_runs(
         [
-            left("9", LoglessJob.FOLDER, timedelta(minutes=3)),
-            made("1", folder_name=DAY),
+            make_logless_run("9", LoglessJob.FOLDER, timedelta(minutes=3)),
+            make_run("1", folder_name=DAY),
         ],
         NOW,
     )
@@ -229,11 +238,11 @@ def test_a_launch_of_the_last_minutes_is_told_with_the_run_that_is_judged() -> N
     assert list(map(str, notes)) == ["9: launched minutes ago, no log yet"]
 
 
-def test_one_old_log_without_a_stamp_does_not_make_the_times_of_files_decide() -> None:
+def test_undated_old_log_does_not_force_file_times() -> None:
     """A copy gave the good run the latest file; the two that bear stamps say which of
     them is the newest."""
-    good = made("1", log=DAY, file_time=HOUR)
-    slow = made("2", log=2 * HOUR, file_time=3 * HOUR)
-    ancient = made("3", file_time=2 * HOUR)
-    assert jobs(good, slow, ancient)[0] == "2"
-    assert source(good, slow, ancient) is Clock.FILE_TIME
+    good = make_run("1", log=DAY, file_time=HOUR)
+    slow = make_run("2", log=2 * HOUR, file_time=3 * HOUR)
+    ancient = make_run("3", file_time=2 * HOUR)
+    assert order_jobs(good, slow, ancient)[0] == "2"
+    assert find_order_source(good, slow, ancient) is Clock.FILE_TIME

@@ -1,4 +1,4 @@
-"""Files that are not called logs: which of them are looked into, and which are runs."""
+"""Files that are not named like logs: which are examined, and which are runs."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def read(
     return ingest(Settings(logs=(root,)), catalog or Catalog((), {}), NOW)
 
 
-def logs(ingested: IngestedRuns, root: Path) -> list[str]:
-    """The logs of all runs."""
+def list_logs(ingested: IngestedRuns, root: Path) -> list[str]:
+    """Return the logs of all runs."""
     return sorted(
-        str(each.files.log.relative_to(root))
+        str(attempt.files.log.relative_to(root))
         for run in ingested.runs
-        for each in run.attempts
+        for attempt in run.attempts
     )
 
 
@@ -75,8 +75,8 @@ def logs(ingested: IngestedRuns, root: Path) -> list[str]:
         ),
     ],
 )
-def test_file_with_steps_is_a_run_whatever_its_name(tmp_path: Path, name: str) -> None:
-    assert logs(read(tmp_path, {f"exp/{name}": LOG}), tmp_path) == [f"exp/{name}"]
+def test_file_with_steps_is_run_under_any_name(tmp_path: Path, name: str) -> None:
+    assert list_logs(read(tmp_path, {f"exp/{name}": LOG}), tmp_path) == [f"exp/{name}"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_file_with_steps_is_a_run_whatever_its_name(tmp_path: Path, name: str) -
 @pytest.mark.parametrize(
     "beside", [{}, {"exp/hostfile": b"node1\n", "exp/core.77": b"\0" * 100}]
 )
-def test_file_in_an_archive_is_read_as_in_its_folder(
+def test_file_in_archive_is_read_like_in_folder(
     tmp_path: Path, name: str, beside: dict[str, bytes]
 ) -> None:
     archive = tmp_path / "night.tar.gz"
@@ -95,10 +95,10 @@ def test_file_in_an_archive_is_read_as_in_its_folder(
             header = tarfile.TarInfo(member)
             header.size = len(text)
             packed.addfile(header, io.BytesIO(text))
-    assert logs(read(tmp_path, {}), archive) == [f"exp/{name}"]
+    assert list_logs(read(tmp_path, {}), archive) == [f"exp/{name}"]
 
 
-def test_steps_are_found_in_the_middle_and_at_the_end_of_a_packed_file(
+def test_steps_are_found_anywhere_in_packed_file(
     tmp_path: Path,
 ) -> None:
     archive, noise = tmp_path / "night.tar", (NOISE * 9000).encode()
@@ -110,7 +110,7 @@ def test_steps_are_found_in_the_middle_and_at_the_end_of_a_packed_file(
             header = tarfile.TarInfo(member)
             header.size = len(text)
             packed.addfile(header, io.BytesIO(text))
-    assert logs(read(tmp_path, {}), archive) == ["a/stdout", "b/stdout"]
+    assert list_logs(read(tmp_path, {}), archive) == ["a/stdout", "b/stdout"]
 
 
 STREAMS = [
@@ -126,7 +126,7 @@ STREAMS = [
     ("printed", "error", "log"),
     [(LOG, NOISE, 0), (NOISE, LOG, 1), ("", LOG, 1), (LOG, LOG, 0)],
 )
-def test_two_streams_of_a_job_are_one_run(
+def test_two_streams_of_job_are_one_run(
     tmp_path: Path, streams: tuple[str, str], printed: str, error: str, log: int
 ) -> None:
     (run,) = read(tmp_path, dict(zip(streams, (printed, error), strict=True))).runs
@@ -148,13 +148,13 @@ def test_two_streams_of_a_job_are_one_run(
         {"run/log-x_12_0.out": LOG, "pbs/x.o12": OTHER},
     ],
 )
-def test_file_beside_a_log_makes_no_second_run(
+def test_file_next_to_log_is_no_second_run(
     tmp_path: Path, files: dict[str, str | bytes]
 ) -> None:
-    """The first is the log; the other is listed."""
+    """The first file is the log; the other is listed."""
     log, other = files
     ingested = read(tmp_path, files)
-    assert logs(ingested, tmp_path) == [log]
+    assert list_logs(ingested, tmp_path) == [log]
     assert len(ingested.ignored) == 1
     assert Path(other).name.partition(".")[0] in str(
         ingested.ignored[0]
@@ -188,7 +188,7 @@ def test_file_beside_a_log_makes_no_second_run(
         ),
     ],
 )
-def test_other_files_are_no_runs(tmp_path: Path, name: str, text: str | bytes) -> None:
+def test_other_file_is_no_run(tmp_path: Path, name: str, text: str | bytes) -> None:
     assert read(tmp_path, {f"exp/{name}": text}).runs == ()
 
 
@@ -199,7 +199,7 @@ def test_job_output_without_steps_is_listed(tmp_path: Path) -> None:
     assert [file.name for file in ignored] == ["x.o12", f"{tmp_path.name}/13"]
 
 
-def test_outputs_of_several_jobs_are_runs_and_of_several_processes_one(
+def test_each_job_but_not_process_is_a_run(
     tmp_path: Path,
 ) -> None:
     files: dict[str, str | bytes] = {"a/x.o12": LOG, "a/x.o13": OTHER}
@@ -207,14 +207,14 @@ def test_outputs_of_several_jobs_are_runs_and_of_several_processes_one(
         f"b/workerlog.{rank}": OTHER.replace("seconds: 3", f"seconds: {4 + rank}")
         for rank in range(4)
     }
-    assert logs(read(tmp_path, files), tmp_path) == [
+    assert list_logs(read(tmp_path, files), tmp_path) == [
         "a/x.o12",
         "a/x.o13",
         "b/workerlog.0",
     ]
 
 
-def test_job_that_died_at_the_place_of_a_baseline_is_a_run(tmp_path: Path) -> None:
+def test_failed_job_at_baseline_path_is_run(tmp_path: Path) -> None:
     own = replace(BASELINE, match=RunMatch("exp/x.o#", ()))
     recipe = Recipe(
         *("x", "own", BaselineKind.RECIPE, "x", "x", "maxtext", ("x",), ""),
@@ -226,10 +226,10 @@ def test_job_that_died_at_the_place_of_a_baseline_is_a_run(tmp_path: Path) -> No
     ingested = read(
         tmp_path, {"exp/x.o12": NOISE, "exp/x.e12": "Killed\n"}, Catalog((recipe,), {})
     )
-    assert logs(ingested, tmp_path) == ["exp/x.o12"]
+    assert list_logs(ingested, tmp_path) == ["exp/x.o12"]
 
 
-def test_number_of_a_job_in_its_output_is_left_open() -> None:
+def test_job_number_in_output_name_is_generalised() -> None:
     assert [
         generalise(name) for name in ("x.o1234567", "x.e12", "x.o12.3", "x.o8b")
     ] == [
@@ -240,14 +240,15 @@ def test_number_of_a_job_in_its_output_is_left_open() -> None:
     ]
 
 
-def test_many_files_of_data_are_not_opened(
+def test_most_data_files_are_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of names that differ in numbers a few are looked into, of all others so many."""
-    looks = []
+    """Examines a sample of names that differ in numbers, and a limited number of
+    others."""
+    examined = []
 
     def contains_steps(_: LogDetector, files: UnnamedFiles, name: str) -> bool:
-        looks.append(name)
+        examined.append(name)
         return False
 
     monkeypatch.setattr(LogDetector, "contains_steps", contains_steps)
@@ -257,11 +258,11 @@ def test_many_files_of_data_are_not_opened(
     choice = LogDetector((), Stores()).choose(
         UnnamedFiles(tmp_path, shards + words, tmp_path)
     )
-    assert len(looks) <= 110
-    assert [why for _, why in choice.ignored if "not examined" in why]
+    assert len(examined) <= 110
+    assert [reason for _, reason in choice.ignored if "not examined" in reason]
 
 
-def test_long_text_is_read_at_three_places_alone(tmp_path: Path) -> None:
+def test_long_text_is_only_sampled(tmp_path: Path) -> None:
     path = tmp_path / "train_log"
     for place in range(3):
         noise = [b"x\n" * 100_000] * 4
@@ -280,7 +281,7 @@ def test_long_text_is_read_at_three_places_alone(tmp_path: Path) -> None:
     "name",
     ["a.safetensors", "b.pt", "c.py", "d.json", "README.en", "events.idx", "e.mp4"],
 )
-def test_called_as_data_or_document_is_no_log(name: str) -> None:
+def test_data_or_document_name_is_no_log(name: str) -> None:
     assert not names.may_be_log(name) or name == "events.idx"
 
 
@@ -300,7 +301,7 @@ def test_called_as_data_or_document_is_no_log(name: str) -> None:
         (".slurm-12.out", OTHER, 24, True),
     ],
 )
-def test_later_file_beside_logs_is_named_if_it_may_be_a_log(
+def test_later_possible_log_is_reported(
     tmp_path: Path, name: str, text: str, hours: float, *, named: bool
 ) -> None:
     folder = tmp_path / "exp"
@@ -326,11 +327,14 @@ def test_later_file_beside_logs_is_named_if_it_may_be_a_log(
     "copy",
     [".neptune/async/stdout.log", "ray/session_1/logs/driver.log", "exp2/console.log"],
 )
-def test_copy_below_the_folder_of_its_log_is_no_run(tmp_path: Path, copy: str) -> None:
-    """Tools keep what a process prints in folders of their own."""
+def test_duplicate_below_log_folder_is_no_run(tmp_path: Path, copy: str) -> None:
+    """Tools store process output in separate folders."""
     files: dict[str, str | bytes] = {
         "exp/slurm-7.out": LOG,
         f"exp/{copy}": LOG,
         f"other/{copy}": OTHER,
     }
-    assert logs(read(tmp_path, files), tmp_path) == ["exp/slurm-7.out", f"other/{copy}"]
+    assert list_logs(read(tmp_path, files), tmp_path) == [
+        "exp/slurm-7.out",
+        f"other/{copy}",
+    ]

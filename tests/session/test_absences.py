@@ -113,7 +113,9 @@ def test_mark_that_names_a_newer_run_is_named() -> None:
 
 
 def test_unread_file_is_named() -> None:
-    hidden = (IgnoredFile(".slurm-7.out.X1y2Z3", "a log by its name, except for its suffix"),)
+    hidden = (
+        IgnoredFile(".slurm-7.out.X1y2Z3", "a log by its name, except for its suffix"),
+    )
     assert list_texts(at(1), hidden=hidden) == [
         "unread, perhaps newer: .slurm-7.out.X1y2Z3 (a log by its name, except for its suffix)"
     ]

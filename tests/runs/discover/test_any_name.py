@@ -1,4 +1,4 @@
-"""Files and folders of any name are read, noted or passed over, never raised."""
+"""Files and folders of any name are read or recorded, and never raise."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WORDS = (
 
 
 def _is_name(name: str) -> bool:
-    """Whether a file can be called so."""
+    """True if a file can have this name."""
     try:
         size = len(name.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
@@ -79,16 +79,14 @@ NAMES = (
 )
 @example(folders=["\n"], files=["log-\x1b[31m_1.out"])
 @example(folders=["\udcff"], files=["log-\udcff_1.out"])
-def test_files_and_folders_of_any_name_are_read_or_passed_over(
-    folders: list[str], files: list[str]
-) -> None:
+def test_any_name_is_read_or_ignored(folders: list[str], files: list[str]) -> None:
     with tempfile.TemporaryDirectory() as root:
-        place = Path(root, *folders)
-        place.mkdir(parents=True, exist_ok=True)
+        path = Path(root, *folders)
+        path.mkdir(parents=True, exist_ok=True)
         for name in files:
-            if not (place / name).exists():
-                (place / name).write_bytes(LOG)
-        found = ingest(Settings(logs=(Path(root),)), Catalog((), {}), NOW)
+            if not (path / name).exists():
+                (path / name).write_bytes(LOG)
+        discovery = ingest(Settings(logs=(Path(root),)), Catalog((), {}), NOW)
         again = find_runs([Path(root)])
-    assert all(run.found.id.isprintable() for run in found.runs)
+    assert all(run.found.id.isprintable() for run in discovery.runs)
     assert len({run.id for run in again.runs}) == len(again.runs)

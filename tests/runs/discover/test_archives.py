@@ -1,5 +1,4 @@
-"""Archives among the given paths and in folders: which are opened, which are not, and
-that their runs are the same."""
+"""Archives among the given paths and in folders: which are opened, and problems."""
 
 from __future__ import annotations
 
@@ -27,14 +26,14 @@ FILES = {
 }
 
 
-def packed(folder: Path, path: Path, top: str = "") -> Path:
+def pack(folder: Path, path: Path, top: str = "") -> Path:
     with tarfile.open(path, "w:gz") as tar:
         tar.add(folder, top or ".")
     return path
 
 
-def told(discovery: Discovery, root: Path) -> object:
-    """Return all that was found but for the place of the root."""
+def summarise(discovery: Discovery, root: Path) -> object:
+    """Return everything that was found, relative to the root."""
     runs = [
         (
             run.id,
@@ -49,8 +48,8 @@ def told(discovery: Discovery, root: Path) -> object:
         for run in discovery.runs
     ]
     notes = [
-        (str(path.relative_to(root)), why)
-        for path, why in (*discovery.ignored, *discovery.unreadable)
+        (str(path.relative_to(root)), reason)
+        for path, reason in (*discovery.ignored, *discovery.unreadable)
     ]
     return (
         runs,
@@ -61,71 +60,69 @@ def told(discovery: Discovery, root: Path) -> object:
 
 
 @pytest.mark.parametrize("top", ["", "nightly"])
-def test_an_archive_is_found_as_the_folder_that_it_holds(
+def test_archive_yields_runs_of_its_folder(
     tree: Tree, tmp_path: Path, top: str
 ) -> None:
     folder = tree(FILES)
     for path in folder.rglob("*"):
         os.utime(path, (1_750_000_000, 1_750_000_000))
-    path = packed(folder, tmp_path / "x.tar.gz", top)
-    found = find_runs([path], Stores())
-    assert len(found.runs) == 2
-    assert told(found, path / top) == told(find_runs([folder]), folder)
-    assert found.runs[0].folder.is_relative_to(path / top)
+    path = pack(folder, tmp_path / "x.tar.gz", top)
+    discovery = find_runs([path], Stores())
+    assert len(discovery.runs) == 2
+    assert summarise(discovery, path / top) == summarise(find_runs([folder]), folder)
+    assert discovery.runs[0].folder.is_relative_to(path / top)
 
 
-def test_a_launch_without_a_log_is_found_in_an_archive_as_in_its_folder(
-    tree: Tree, tmp_path: Path
-) -> None:
+def test_logless_launch_is_found_in_archive(tree: Tree, tmp_path: Path) -> None:
     folder = tree(FILES)
     name = f"{NAME}_1744999999"
     (folder / f"workloads/pretrain_grok1/experiments/{NAME}" / name / NAME).mkdir(
         parents=True
     )
-    (found,) = [
+    (discovery,) = [
         run
-        for run in find_runs([packed(folder, tmp_path / "x.tar.gz")], Stores()).runs
+        for run in find_runs([pack(folder, tmp_path / "x.tar.gz")], Stores()).runs
         if run.remains
     ]
-    assert (found.remains, found.folder.name, found.attempts) == (
+    assert (discovery.remains, discovery.folder.name, discovery.attempts) == (
         LoglessJob.FOLDER,
         name,
         (),
     )
-    assert found.id == next(run.id for run in find_runs([folder]).runs if run.remains)
+    assert discovery.id == next(
+        run.id for run in find_runs([folder]).runs if run.remains
+    )
 
 
-def test_an_archive_in_a_folder_is_read_with_it(tree: Tree, tmp_path: Path) -> None:
-    packed(tree(FILES), tmp_path / "old.tgz")
-    packed(tree({"a.out": ""}), tmp_path / "b.tar.gz")
+def test_archive_in_folder_is_read(tree: Tree, tmp_path: Path) -> None:
+    pack(tree(FILES), tmp_path / "old.tgz")
+    pack(tree({"a.out": ""}), tmp_path / "b.tar.gz")
     (tmp_path / "c.out").touch()
-    found = find_runs([tmp_path], Stores())
+    discovery = find_runs([tmp_path], Stores())
     assert [
         str(run.attempts[0].log.relative_to(tmp_path)).split("/")[0]
-        for run in found.runs
+        for run in discovery.runs
     ] == [
         "c.out",
         "b.tar.gz",
         "old.tgz",
         "old.tgz",
     ]
-    assert len({run.id for run in found.runs}) == 4
+    assert len({run.id for run in discovery.runs}) == 4
 
 
-def test_an_archive_is_known_by_its_content_if_it_is_given(
-    tree: Tree, tmp_path: Path
-) -> None:
-    path = packed(tree({"a.out": ""}), tmp_path / "download")
+def test_given_archive_is_recognised_by_content(tree: Tree, tmp_path: Path) -> None:
+    path = pack(tree({"a.out": ""}), tmp_path / "download")
     assert [run.id for run in find_runs([path], Stores()).runs] == ["download/a"]
     assert find_runs([tmp_path], Stores()).runs == ()
 
 
-def test_the_code_of_a_run_is_no_archive_of_runs(tree: Tree, tmp_path: Path) -> None:
+def test_archive_in_run_folder_is_ignored(tree: Tree, tmp_path: Path) -> None:
     folder = tree({f"{NAME}/log-a-b.{NAME}_388660_0.out": ""})
-    path = packed(tree(FILES), folder / NAME / "package.tar.gz")
-    found = find_runs([folder], Stores())
-    assert len(found.runs) == 1
-    assert found.ignored == (
+    path = pack(tree(FILES), folder / NAME / "package.tar.gz")
+    discovery = find_runs([folder], Stores())
+    assert len(discovery.runs) == 1
+    assert discovery.ignored == (
         (
             path,
             "an archive in a run's folder is taken for its code; to read it, give its own path",
@@ -134,46 +131,44 @@ def test_the_code_of_a_run_is_no_archive_of_runs(tree: Tree, tmp_path: Path) -> 
     assert len(find_runs([path], Stores()).runs) == 2
 
 
-def test_an_archive_in_an_archive_is_not_opened(tree: Tree, tmp_path: Path) -> None:
+def test_nested_archive_is_not_opened(tree: Tree, tmp_path: Path) -> None:
     folder = tree({"a.out": ""})
-    packed(tree(FILES), folder / "inner.tar.gz")
-    found = find_runs([packed(folder, tmp_path / "x.tar")], Stores())
-    assert len(found.runs) == 1
-    assert [why for _, why in found.ignored] == [
+    pack(tree(FILES), folder / "inner.tar.gz")
+    discovery = find_runs([pack(folder, tmp_path / "x.tar")], Stores())
+    assert len(discovery.runs) == 1
+    assert [reason for _, reason in discovery.ignored] == [
         "an archive in an archive is not opened; unpack it and give its own path"
     ]
 
 
-def test_an_archive_of_two_names_is_read_once(tree: Tree, tmp_path: Path) -> None:
-    path = packed(tree({"a.out": ""}), tmp_path / "x.tar.gz")
+def test_archive_with_two_names_is_read_once(tree: Tree, tmp_path: Path) -> None:
+    path = pack(tree({"a.out": ""}), tmp_path / "x.tar.gz")
     (tmp_path / "y.tar.gz").symlink_to(path)
     for given in ([tmp_path], [tmp_path, path], [path, tmp_path / "y.tar.gz"]):
-        found = find_runs(given, Stores())
-        assert len(found.runs) == 1, given
+        discovery = find_runs(given, Stores())
+        assert len(discovery.runs) == 1, given
         if given != [tmp_path, path]:
-            assert [why for _, why in found.ignored] == [
+            assert [reason for _, reason in discovery.ignored] == [
                 "another name of an archive that is read already"
             ]
 
 
-def test_what_is_wrong_with_an_archive_is_unreadable(
-    tree: Tree, tmp_path: Path
-) -> None:
-    path = packed(tree(FILES), tmp_path / "x.tar.gz")
+def test_damaged_archive_is_unreadable(tree: Tree, tmp_path: Path) -> None:
+    path = pack(tree(FILES), tmp_path / "x.tar.gz")
     path.write_bytes(path.read_bytes()[:-20])
     (tmp_path / "y.tar").write_bytes(b"no archive")
-    found = find_runs([tmp_path], Stores())
-    assert len(found.runs) == 2
-    assert {unreadable.name for unreadable, _ in found.unreadable} == {
+    discovery = find_runs([tmp_path], Stores())
+    assert len(discovery.runs) == 2
+    assert {unreadable.name for unreadable, _ in discovery.unreadable} == {
         "x.tar.gz",
         "y.tar",
     }
 
 
-def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
+def test_pipe_is_never_opened(tmp_path: Path) -> None:
     for name in ("x.tar.gz", "llmb-config_1.yaml", "x.out"):
         os.mkfifo(tmp_path / name)
-    found = find_runs([tmp_path], Stores())
-    assert {why for _, why in found.ignored} == {"not a regular file"}
-    found = find_runs([tmp_path / "x.tar.gz"], Stores())
-    assert [why for _, why in found.unreadable] == ["not a regular file"]
+    discovery = find_runs([tmp_path], Stores())
+    assert {reason for _, reason in discovery.ignored} == {"not a regular file"}
+    discovery = find_runs([tmp_path / "x.tar.gz"], Stores())
+    assert [reason for _, reason in discovery.unreadable] == ["not a regular file"]

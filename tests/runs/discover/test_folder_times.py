@@ -55,9 +55,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("pretrain_grok1_314b_bf16_256_388660", None),
     ],
 )
-def test_a_stamp_is_epoch_time_or_a_written_time(
-    name: str, expected: datetime | None
-) -> None:
+def test_stamp_is_epoch_or_date_and_time(name: str, expected: datetime | None) -> None:
     assert read_stamp(name) == expected
 
 
@@ -67,14 +65,14 @@ def test_a_stamp_is_epoch_time_or_a_written_time(
         (("x", "x_1744407969"), "x_1744407969", "x_1744407969"),
         (("x_1744407969", "x_1744407970"), "x_1744407970", "x_1744407970"),
         (("2025010303",), "2025010303", "2025010303"),
-        # a day is no moment
+        # a day is not a time
         (("2025-04-12",), "", "2025-04-12"),
         (("x_1744407969", "2025-04-12"), "x_1744407969", "2025-04-12"),
         (("2025-13-12", "x"), "", ""),
         ((), "", ""),
     ],
 )
-def test_the_innermost_folder_decides_and_a_day_is_weak(
+def test_innermost_folder_counts_and_day_is_weak(
     folders: tuple[str, ...], started: str, dated: str
 ) -> None:
     for name, dating in (
@@ -92,7 +90,7 @@ def test_the_innermost_folder_decides_and_a_day_is_weak(
 @pytest.mark.parametrize(
     "name", ["2025-01-03", "20250103", "nightly-2025.01.03", "x_20250103_256"]
 )
-def test_a_day_begins_at_local_midnight(name: str) -> None:
+def test_day_begins_at_local_midnight(name: str) -> None:
     dating = read_filing_date([name])
     assert dating is not None
     assert dating.moment == datetime(2025, 1, 2, 22, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""What started a run: by its metadata, else by the places and names of its files."""
+"""The launcher of a run: from its metadata, else from its folders and names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "pretrain_grok1_314b_bf16_256"
 TASK = f"experiments/{NAME}/{NAME}_1744407969/{NAME}"
 
 
-def only(root: Path) -> RunFiles:
+def get_only_run(root: Path) -> RunFiles:
     (run,) = find_runs([root]).runs
     return run
 
@@ -42,10 +42,10 @@ def only(root: Path) -> RunFiles:
         (f"experiments/{NAME}/log-x_7_0.out", ""),
     ],
 )
-def test_places_and_names_tell_it_and_nothing_is_guessed(
+def test_launcher_is_read_from_folders_and_names(
     tree: Tree, log: str, launcher: str
 ) -> None:
-    assert only(tree([log])).launcher == launcher
+    assert get_only_run(tree([log])).launcher == launcher
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,7 @@ def test_places_and_names_tell_it_and_nothing_is_guessed(
         ("[a, b]", "nemo-run"),
     ],
 )
-def test_metadata_says_it_before_anything_else(
-    tree: Tree, stated: str, launcher: str
-) -> None:
+def test_metadata_takes_precedence(tree: Tree, stated: str, launcher: str) -> None:
     config = f"job_info: {{job_id: '7', launcher_type: {stated}}}\n"
     root = tree(
         {f"{TASK}/log-a-b.{NAME}_7_0.out": "", f"{TASK}/llmb-config_7.yaml": config}
@@ -74,7 +72,7 @@ def test_metadata_says_it_before_anything_else(
     ("stated", "saves"),
     [("true", True), ("false", False), ("maybe", False), ("[1]", False)],
 )
-def test_metadata_says_that_a_checkpoint_was_to_be_saved(
+def test_metadata_contains_checkpoint_setting(
     tree: Tree, stated: str, saves: bool
 ) -> None:
     config = f"job_info: {{job_id: '7'}}\njob_config: {{env_overrides: {{ENABLE_CHECKPOINT: {stated}}}}}\n"
@@ -105,9 +103,7 @@ REAL = {
 }
 
 
-def test_each_job_of_a_real_launchers_tree_is_one_run_with_all_that_its_metadata_says() -> (
-    None
-):
+def test_each_job_of_real_tree_is_one_run() -> None:
     """find -name 'llmb-config_*' | wc -l gives 10, and find -name '*.out' 20: most jobs
     left two files."""
     discovery = find_runs([shared("logs/llmb_install")])
@@ -116,10 +112,10 @@ def test_each_job_of_a_real_launchers_tree_is_one_run_with_all_that_its_metadata
         "the launcher's duplicate of a job's output"
     }
     image = "container.images=nvcr.io#nvidia/nemo:25.04.01"
-    found = {}
+    jobs = {}
     for run in discovery.runs:
-        said = {hint.field: hint.value for hint in run.hints}
-        assert (said["size"], said["gpu"], said["release"]) == (
+        values = {hint.field: hint.value for hint in run.hints}
+        assert (values["size"], values["gpu"], values["release"]) == (
             "8b",
             "h100",
             "26.06.00",
@@ -129,12 +125,12 @@ def test_each_job_of_a_real_launchers_tree_is_one_run_with_all_that_its_metadata
         assert run.started is not None
         local = run.started.astimezone(datetime.now(UTC).astimezone().tzinfo)
         clock = local.replace(tzinfo=None).time().isoformat()
-        found[run.job_id] = (
+        jobs[run.job_id] = (
             run.launcher,
             clock,
-            said["recipe"],
-            said["dtype"],
-            said["gpus"],
+            values["recipe"],
+            values["dtype"],
+            values["gpus"],
         )
-    assert len(discovery.runs) == len(found)
-    assert found == REAL
+    assert len(discovery.runs) == len(jobs)
+    assert jobs == REAL

@@ -22,11 +22,11 @@ Layout = Callable[[Recipe, Key], dict[str, str]]
 
 
 @cache
-def recipes() -> tuple[Recipe, ...]:
+def list_recipes() -> tuple[Recipe, ...]:
     return tuple(read_recipes(list_shipped_baselines()))
 
 
-def metadata(key: Key) -> str:
+def make_metadata(key: Key) -> str:
     return (
         f"job_info: {{job_id: '{JOB}', launch_time: '2025-07-21T05:00:00+00:00'}}\n"
         f"workload_info: {{gsw_version: {key.release}.04, workload_type: pretrain}}\n"
@@ -35,7 +35,7 @@ def metadata(key: Key) -> str:
     )
 
 
-def results(recipe: Recipe, key: Key) -> dict[str, str]:
+def make_results(recipe: Recipe, key: Key) -> dict[str, str]:
     model = recipe.name if recipe.dialect == "maxtext" else f"nemo_{recipe.name}"
     folder = f"results/{key.release}/{key.dtype}/{key.size}/{key.gpus}"
     return {
@@ -44,76 +44,84 @@ def results(recipe: Recipe, key: Key) -> dict[str, str]:
     }
 
 
-def results_as_the_maxtext_document_shows(recipe: Recipe, key: Key) -> dict[str, str]:
+def make_documented_maxtext_results(recipe: Recipe, key: Key) -> dict[str, str]:
     folder = f"results/{key.release}.1/{key.dtype}/{key.size}/{key.gpus}"
     return {f"{folder}/log-maxtext-{key.gpus}_{key.size}_{JOB}.out": ""}
 
 
-def name(key: Key, count: str = "") -> str:
+def name_experiment(key: Key, count: str = "") -> str:
     return f"pretrain_{key.recipe}_{key.size}_{key.dtype}_{count or key.gpus}"
 
 
-def task(experiment: str) -> str:
+def name_task(experiment: str) -> str:
     return f"experiments/{experiment}/{experiment}_1744407969/{experiment}"
 
 
-def experiments(recipe: Recipe, key: Key) -> dict[str, str]:
-    return {f"{task(name(key))}/log-team-team.{name(key)}_{JOB}_0.out": ""}
-
-
-def experiments_as_the_document_shows(recipe: Recipe, key: Key) -> dict[str, str]:
-    experiment = name(key).replace("pretrain_", "pretraining_")
+def make_experiments(recipe: Recipe, key: Key) -> dict[str, str]:
     return {
-        f"{task(experiment)}/log-{experiment}.out": "",
-        f"{task(experiment)}/sbatch_{experiment}.out": "",
+        f"{name_task(name_experiment(key))}/log-team-team.{name_experiment(key)}_{JOB}_0.out": ""
     }
 
 
-def workloads(recipe: Recipe, key: Key) -> dict[str, str]:
-    folder = f"workloads/pretrain_{key.recipe}/{task(name(key))}"
+def make_documented_experiments(recipe: Recipe, key: Key) -> dict[str, str]:
+    experiment = name_experiment(key).replace("pretrain_", "pretraining_")
     return {
-        f"{folder}/log-team-team.{name(key)}_{JOB}_0.out": "",
-        f"{folder}/sbatch_team-team.{name(key)}_{JOB}.out": "",
-        f"{folder}/llmb-config_{JOB}.yaml": metadata(key),
+        f"{name_task(experiment)}/log-{experiment}.out": "",
+        f"{name_task(experiment)}/sbatch_{experiment}.out": "",
     }
 
 
-def archive(recipe: Recipe, key: Key) -> dict[str, str]:
+def make_workloads(recipe: Recipe, key: Key) -> dict[str, str]:
+    folder = f"workloads/pretrain_{key.recipe}/{name_task(name_experiment(key))}"
+    return {
+        f"{folder}/log-team-team.{name_experiment(key)}_{JOB}_0.out": "",
+        f"{folder}/sbatch_team-team.{name_experiment(key)}_{JOB}.out": "",
+        f"{folder}/llmb-config_{JOB}.yaml": make_metadata(key),
+    }
+
+
+def make_archive(recipe: Recipe, key: Key) -> dict[str, str]:
     return {
         f"llmb-archive-20250801T000000Z/{path[len('workloads/') :]}": text
-        for path, text in workloads(recipe, key).items()
+        for path, text in make_workloads(recipe, key).items()
     }
 
 
-def configured_sbatch(recipe: Recipe, key: Key) -> dict[str, str]:
-    folder = f"workloads/pretrain_{key.recipe}/experiments/{name(key, f'gpus{key.gpus}')}/1753074000"
+def make_configured_sbatch(recipe: Recipe, key: Key) -> dict[str, str]:
+    folder = f"workloads/pretrain_{key.recipe}/experiments/{name_experiment(key, f'gpus{key.gpus}')}/1753074000"
     return {
         f"{folder}/log-{key.recipe}_{JOB}_0.out": "",
         f"{folder}/slurm-{JOB}.out": "",
-        f"{folder}/llmb-config_{JOB}.yaml": metadata(key),
+        f"{folder}/llmb-config_{JOB}.yaml": make_metadata(key),
     }
 
 
-def oldest_launcher(recipe: Recipe, key: Key) -> dict[str, str]:
+def make_oldest_launcher_files(recipe: Recipe, key: Key) -> dict[str, str]:
     folder = f"workloads/pretrain_{key.recipe}"
     return {
         f"{folder}/slurm-{JOB}.out": "",
-        f"{folder}/llmb-config_{JOB}.yaml": metadata(key),
+        f"{folder}/llmb-config_{JOB}.yaml": make_metadata(key),
     }
 
 
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
-    "results": (results,),
-    "experiments": (experiments, experiments_as_the_document_shows),
-    "workloads": (workloads, archive, configured_sbatch, oldest_launcher, experiments),
+    "results": (make_results,),
+    "experiments": (make_experiments, make_documented_experiments),
+    "workloads": (
+        make_workloads,
+        make_archive,
+        make_configured_sbatch,
+        make_oldest_launcher_files,
+        make_experiments,
+    ),
 }
 
 
-def cases() -> Iterator[Any]:
-    for recipe in recipes():
+def list_cases() -> Iterator[Any]:
+    for recipe in list_recipes():
         layouts = [*LAYOUTS[recipe.layout]]
         if recipe.dialect == "maxtext":
-            layouts.append(results_as_the_maxtext_document_shows)
+            layouts.append(make_documented_maxtext_results)
         for write in layouts:
             documented = (
                 recipe.baselines if write is layouts[0] else recipe.baselines[:1]
@@ -125,8 +133,8 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "baseline", "write"), list(cases()))
-def test_a_documented_run_is_its_configuration_from_every_level(
+@pytest.mark.parametrize(("recipe", "baseline", "write"), list(list_cases()))
+def test_documented_run_is_identified_from_every_level(
     tree: Tree, recipe: Recipe, baseline: Baseline, write: Layout
 ) -> None:
     files = write(recipe, baseline.key)
@@ -137,7 +145,10 @@ def test_a_documented_run_is_its_configuration_from_every_level(
         (run,) = find_runs([root / level]).runs
         assert run.attempts[0].log == root / log
         identity = identify(
-            run, [ParsedLog(dialect=recipe.dialect, segments=())], recipes(), gpu=gpu
+            run,
+            [ParsedLog(dialect=recipe.dialect, segments=())],
+            list_recipes(),
+            gpu=gpu,
         )
         assert identity.key == baseline.key, f"{level}: {identity.because}"
         assert run.job_id in (JOB, "")

@@ -1,4 +1,4 @@
-"""Files of metrics count as runs where no log does."""
+"""Metrics files are runs if no log is found."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def write(root: Path, *names: str) -> None:
         path.write_text(name)
 
 
-def found(*paths: Path) -> dict[str, list[str]]:
-    """The names of the logs of each run."""
+def find_logs(*paths: Path) -> dict[str, list[str]]:
+    """Return the names of the logs of each run."""
     return {
-        run.id: [each.log.name for each in run.attempts]
+        run.id: [metrics_run.log.name for metrics_run in run.attempts]
         for run in find_runs(paths).runs
     }
 
@@ -36,29 +36,31 @@ def found(*paths: Path) -> dict[str, list[str]]:
         "events.out.tfevents.17.node.1",
     ],
 )
-def test_where_there_is_no_log_metrics_are_a_run(tmp_path: Path, name: str) -> None:
+def test_metrics_are_run_without_log(tmp_path: Path, name: str) -> None:
     write(tmp_path, f"a/{name}", "a/config.json", "b/other.jsonl")
-    assert list(found(tmp_path).values()) == [[name]]
+    assert list(find_logs(tmp_path).values()) == [[name]]
 
 
 @pytest.mark.parametrize("log", ["train.out", "a/train.log", "b/c/slurm-1.out"])
-def test_metrics_beside_logs_are_found_apart(tmp_path: Path, log: str) -> None:
+def test_metrics_next_to_logs_are_listed_separately(tmp_path: Path, log: str) -> None:
     write(tmp_path, "a/trainer_state.json", log)
     discovery = find_runs([tmp_path])
-    assert [[each.log.name for each in run.attempts] for run in discovery.runs] == [
-        [Path(log).name]
-    ]
-    assert [each.log.name for run in discovery.metrics for each in run.attempts] == [
-        "trainer_state.json"
-    ]
-    assert list(found(tmp_path / "a" / "trainer_state.json").values()) == [
+    assert [
+        [metrics_run.log.name for metrics_run in run.attempts] for run in discovery.runs
+    ] == [[Path(log).name]]
+    assert [
+        metrics_run.log.name
+        for run in discovery.metrics
+        for metrics_run in run.attempts
+    ] == ["trainer_state.json"]
+    assert list(find_logs(tmp_path / "a" / "trainer_state.json").values()) == [
         ["trainer_state.json"]
     ]
 
 
-def test_of_several_kinds_the_one_that_says_most_counts(tmp_path: Path) -> None:
+def test_most_informative_kind_is_chosen(tmp_path: Path) -> None:
     write(tmp_path, "a/trainer_state.json", "a/trainer_log.jsonl")
-    assert list(found(tmp_path).values()) == [["trainer_log.jsonl"]]
+    assert list(find_logs(tmp_path).values()) == [["trainer_log.jsonl"]]
     assert [path.name for path, _ in find_runs([tmp_path]).ignored] == [
         "trainer_state.json"
     ]
@@ -71,16 +73,14 @@ def test_of_several_kinds_the_one_that_says_most_counts(tmp_path: Path) -> None:
         ("metrics.csv", "events.out.tfevents.17.node.1"),
     ],
 )
-def test_event_files_of_trainer_hold_no_time(
-    tmp_path: Path, other: str, read: str
-) -> None:
+def test_trainer_event_files_are_ignored(tmp_path: Path, other: str, read: str) -> None:
     """Its state says how long the run took; other frameworks keep the same in event
     files, and more."""
     write(tmp_path, "a/events.out.tfevents.17.node.1", f"a/{other}")
-    assert list(found(tmp_path).values()) == [[read]]
+    assert list(find_logs(tmp_path).values()) == [[read]]
 
 
-def test_the_state_of_a_checkpoint_has_no_time(tmp_path: Path) -> None:
+def test_checkpoint_state_is_ignored(tmp_path: Path) -> None:
     write(tmp_path, "a/checkpoint-500/trainer_state.json", "a/trainer_state.json")
     (run,) = find_runs([tmp_path]).runs
     assert run.folder == tmp_path / "a"
@@ -96,25 +96,25 @@ def test_the_state_of_a_checkpoint_has_no_time(tmp_path: Path) -> None:
         "events.out.tfevents.1.n.profile-empty",
     ],
 )
-def test_other_names_are_none(name: str) -> None:
+def test_other_name_is_no_metrics_file(name: str) -> None:
     assert not is_metrics(name)
 
 
-def test_event_files_of_one_folder_are_attempts_of_one_run(tmp_path: Path) -> None:
-    """A restart writes another file; the name begins with the time."""
+def test_event_files_of_folder_are_attempts(tmp_path: Path) -> None:
+    """A restart writes another file, whose name begins with the time."""
     write(
         tmp_path,
         "a/tb/events.out.tfevents.1800000002.n2.7",
         "a/tb/events.out.tfevents.1800000001.n1.9",
     )
     (run,) = find_runs([tmp_path]).runs
-    assert [each.log.name for each in run.attempts] == [
+    assert [metrics_run.log.name for metrics_run in run.attempts] == [
         "events.out.tfevents.1800000001.n1.9",
         "events.out.tfevents.1800000002.n2.7",
     ]
 
 
-def test_the_place_of_event_files_leaves_node_and_process_open() -> None:
+def test_event_file_pattern_ignores_node_and_process() -> None:
     assert (
         make_pattern(("elm", "tb", "events.out.tfevents.1800000001.n1.9"))
         == "elm/tb/events.out.tfevents.*"

@@ -1,5 +1,4 @@
-"""What names say: a table of every documented spelling, and of what must not be read
-into a name."""
+"""Names of experiments and logs: all documented spellings, and other names."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ from pytest_llmbench.runs.discover.names import (
 )
 
 
-def said(text: str) -> dict[str, str]:
-    found = read_experiment(text)
-    assert found is not None
-    return dict(found.pairs)
+def to_dict(text: str) -> dict[str, str]:
+    parsed = read_experiment(text)
+    assert parsed is not None
+    return dict(parsed.pairs)
 
 
 GROK = {"recipe": "grok1", "size": "314b", "dtype": "bf16", "gpus": "256"}
@@ -116,10 +115,8 @@ LLAMA = {"recipe": "llama3.1", "size": "70b", "dtype": "fp8", "gpus": "256"}
         ),
     ],
 )
-def test_an_experiment_says_its_configuration(
-    name: str, expected: dict[str, str]
-) -> None:
-    assert said(name) == expected
+def test_experiment_name_is_parsed(name: str, expected: dict[str, str]) -> None:
+    assert to_dict(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -133,7 +130,7 @@ def test_an_experiment_says_its_configuration(
         "",
     ],
 )
-def test_other_names_are_no_experiments(name: str) -> None:
+def test_other_name_is_no_experiment(name: str) -> None:
     assert read_experiment(name) is None
 
 
@@ -195,19 +192,19 @@ def test_other_names_are_no_experiments(name: str) -> None:
         ("tuesday_12_1", "tuesday_12_1", "", 0, (None, None, None)),
     ],
 )
-def test_a_log_says_configuration_job_and_restart(
+def test_log_name_is_parsed(
     stem: str, base: str, job: str, attempt: int, expected: tuple[str | None, ...]
 ) -> None:
-    """A number is a GPU count or a job id by its position alone."""
-    found = read_log_name(stem)
-    assert (found.base, found.job, found.attempt) == (base, job, attempt)
+    """Only the position of a number decides if it is a GPU count or a job id."""
+    parsed = read_log_name(stem)
+    assert (parsed.base, parsed.job, parsed.attempt) == (base, job, attempt)
     assert (
-        tuple(dict(found.pairs).get(field) for field in ("recipe", "size", "gpus"))
+        tuple(dict(parsed.pairs).get(field) for field in ("recipe", "size", "gpus"))
         == expected
     )
 
 
-def test_a_name_of_any_characters_is_read() -> None:
+def test_name_with_any_characters_is_parsed() -> None:
     assert read_log_name("log-a\nb ü_7_0") == LogName("log-a\nb ü", (), "7", 0)
 
 
@@ -220,7 +217,7 @@ def test_a_name_of_any_characters_is_read() -> None:
         ("images", ()),
     ],
 )
-def test_a_workload_says_task_and_recipe(
+def test_workload_name_is_parsed(
     name: str, expected: tuple[tuple[str, str], ...]
 ) -> None:
     assert read_workload(name) == expected
@@ -238,7 +235,9 @@ def test_a_workload_says_task_and_recipe(
         ("nccl-tests", False, False),
     ],
 )
-def test_names_that_exclude_a_run(name: str, profiled: bool, traced: bool) -> None:
+def test_profiled_and_traced_names_are_recognised(
+    name: str, profiled: bool, traced: bool
+) -> None:
     assert (is_profiled(name), is_traced(name)) == (profiled, traced)
 
 
@@ -265,26 +264,26 @@ WORDS = [
     st.lists(st.sampled_from(WORDS), max_size=5),
     st.sampled_from(["", "_0", "_31"]),
 )
-def test_a_number_is_what_its_place_says_however_long_it_is(
+def test_number_meaning_depends_on_position_not_length(
     head: str, words: list[str], restart: str
 ) -> None:
-    """Long numbers are taken from a name before it is read, short ones are read with
-    it."""
+    """Long trailing numbers are removed before parsing, short ones are parsed with the
+    name."""
     short, long = (head + "_".join([*words, job]) + restart for job in ("7", "1234567"))
     for typed in (True, False):
-        assert repr(read_experiment(short, typed=typed)) == shortened(
+        assert repr(read_experiment(short, typed=typed)) == strip_long_numbers(
             read_experiment(long, typed=typed)
         )
-    assert repr(read_log_name(f"log-x.{short}")) == shortened(
+    assert repr(read_log_name(f"log-x.{short}")) == strip_long_numbers(
         read_log_name(f"log-x.{long}")
     )
 
 
-def shortened(found: Experiment | LogName | None) -> str:
-    return repr(found).replace("1234567", "7")
+def strip_long_numbers(parsed: Experiment | LogName | None) -> str:
+    return repr(parsed).replace("1234567", "7")
 
 
-def test_the_folder_tells_the_gpus_from_the_job() -> None:
+def test_folder_distinguishes_gpus_from_job() -> None:
     """`results/.../<size>/<gpus>/log-<recipe>_<size>_<gpus>_<job>.out`, of a size that
     looks like none."""
     assert (
@@ -305,12 +304,12 @@ def test_the_folder_tells_the_gpus_from_the_job() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp8_mx", "bf16"])
-def test_a_name_of_megatron_bridge_without_gpus_ends_in_the_job(dtype: str) -> None:
+def test_megatron_bridge_name_without_gpus_ends_with_job(dtype: str) -> None:
     base = f"log-acct-llm.llama3_8b_llm_pretrain_{dtype}"
     assert read_log_name(f"{base}_1409900_1") == LogName(base, (), "1409900", 1)
 
 
 @pytest.mark.parametrize("file", ["a.b.log", ".out", "a.", "..", "", "a"])
-def test_a_stem_is_that_of_a_path(file: str) -> None:
-    # For Python 3.14 a point at the end is a suffix.
+def test_stem_equals_path_stem(file: str) -> None:
+    # Python 3.14 treats a trailing dot as a suffix.
     assert strip_suffix(file) == (file if file.endswith(".") else Path(file).stem)

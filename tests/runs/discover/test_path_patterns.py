@@ -1,5 +1,4 @@
-"""What is left open of a path, and what is kept: a number that may be a size tells two
-configurations apart."""
+"""Patterns of paths: which parts are generalised, and which are kept."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ KEPT = (
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_what_changes_from_night_to_night_is_left_open(name: str) -> None:
+def test_daily_parts_are_generalised(name: str) -> None:
     pattern, later = OPEN[name]
     assert generalise(name) == pattern
     assert matches(pattern, ("any", name))
@@ -48,11 +47,11 @@ def test_what_changes_from_night_to_night_is_left_open(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_what_may_tell_two_configurations_apart_is_kept(name: str) -> None:
+def test_distinguishing_parts_are_kept(name: str) -> None:
     assert generalise(name) == name
 
 
-def test_a_short_number_of_a_job_is_left_open_in_the_name_of_the_log_only() -> None:
+def test_short_job_id_is_generalised_in_log_name() -> None:
     assert make_pattern(("gpt2_8", "log-x_8_0.out"), "8") == "gpt2_8/log-x_#_0.out"
     assert (
         make_pattern(("gpt2_81234", "log-x_81234_0.out"), "81234")
@@ -60,7 +59,7 @@ def test_a_short_number_of_a_job_is_left_open_in_the_name_of_the_log_only() -> N
     )
 
 
-def test_the_job_of_a_run_is_left_open_however_short_it_is() -> None:
+def test_job_id_of_any_length_is_generalised() -> None:
     assert (
         make_pattern(("llama3_8b", "log-x_12_0.out.gz"), "12")
         == "llama3_8b/log-x_#_0.out"
@@ -87,11 +86,11 @@ SHORT_JOBS = {
 
 
 @pytest.mark.parametrize("name", SHORT_JOBS)
-def test_short_number_of_a_job_is_open_unless_it_may_be_a_size(name: str) -> None:
+def test_short_number_is_generalised_unless_a_size(name: str) -> None:
     assert make_pattern(("x", name)) == f"x/{SHORT_JOBS[name]}"
 
 
-def test_folder_of_a_short_job_is_open_unless_it_may_be_a_size() -> None:
+def test_folder_number_is_generalised_unless_a_size() -> None:
     assert make_pattern(("llama", "4811", "rank_3.log")) == "llama/#/rank_3.log"
     assert make_pattern(("llama", "4608", "rank_3.log")) == "llama/4608/rank_3.log"
     assert make_pattern(("llama", "812", "rank_3.log")) == "llama/812/rank_3.log"
@@ -101,7 +100,7 @@ def test_folder_of_a_short_job_is_open_unless_it_may_be_a_size() -> None:
     ("name", "job"),
     [("slurm-4811_3.out", "4811_3"), ("x.o4811.3", "4811.3"), ("x.o4811-3", "")],
 )
-def test_job_of_an_array_matches_its_own_place(name: str, job: str) -> None:
+def test_array_job_matches_its_pattern(name: str, job: str) -> None:
     pattern = make_pattern(("x", name), job)
     assert matches(pattern, ("x", name))
     assert matches(pattern, ("x", name.replace("4811", "4977")))
@@ -110,7 +109,7 @@ def test_job_of_an_array_matches_its_own_place(name: str, job: str) -> None:
 @pytest.mark.parametrize(
     "launch", ["none_ab12_d9z", "ad1460d7-4986-4a2c-825c-39c744d58182__1pvzz1k"]
 )
-def test_random_name_of_a_torchrun_launch_is_left_open(launch: str) -> None:
+def test_random_torchrun_folder_is_generalised(launch: str) -> None:
     pattern = make_pattern(("elog", launch, "attempt_0", "0", "stderr.log"))
     assert matches(
         pattern, ("x", "elog", launch[:-8] + "q8_x7yz1", "attempt_1", "0", "stderr.log")
@@ -129,11 +128,11 @@ def test_random_name_of_a_torchrun_launch_is_left_open(launch: str) -> None:
         "b/x2/train.log",
     ],
 )
-def test_another_place_does_not_match(path: str) -> None:
+def test_other_path_does_not_match(path: str) -> None:
     assert matches("b/x/train.log", path.split("/")) is (path == "a/b/x/train.log")
 
 
-def test_a_number_is_digits_and_no_other_text() -> None:
+def test_number_matches_digits_only() -> None:
     assert not matches("run_#", ("run_fp8",))
     assert not matches("run_#", ("run_1_fp8",))
     assert matches("*_#", ("any_7",))
@@ -156,7 +155,5 @@ def test_a_number_is_digits_and_no_other_text() -> None:
         ("llama/run_7/train.log", ""),
     ],
 )
-def test_number_of_a_job_is_the_only_one_in_the_nearest_name(
-    path: str, number: str
-) -> None:
+def test_job_number_is_unique_in_nearest_name(path: str, number: str) -> None:
     assert find_job_number(path.split("/")) == number

@@ -27,8 +27,8 @@ def collect(*logs: ParsedLog) -> dict[str, tuple[str, str]]:
     }
 
 
-def summarise(runtime: str, rate: str) -> ParsedLog:
-    """Return a log that holds only the summary of Hugging Face's Trainer."""
+def make_trainer_summary(runtime: str, rate: str) -> ParsedLog:
+    """Return a log that contains only the summary of Hugging Face's Trainer."""
     return parse(
         f"{{'train_runtime': {runtime}, 'train_samples_per_second': 95.339, 'train_steps_per_second': {rate}, "
         "'train_loss': 1.5, 'epoch': 3.0}\n"
@@ -40,13 +40,16 @@ def summarise(runtime: str, rate: str) -> ParsedLog:
     [("98.95", "0.051", "5"), ("2577.7505", "0.745", None)],
     ids=["sure", "1919 to 1922"],
 )
-def test_number_of_steps_is_a_fact_if_certain(
+def test_certain_step_count_is_a_fact(
     runtime: str, rate: str, count: str | None
 ) -> None:
-    assert collect(summarise(runtime, rate)).get("steps", (None, ""))[0] == count
+    assert (
+        collect(make_trainer_summary(runtime, rate)).get("steps", (None, ""))[0]
+        == count
+    )
 
 
-def test_growing_batch_is_known_by_its_last_size() -> None:
+def test_growing_batch_has_its_last_size() -> None:
     grows = segment(steps(global_batch_size=np.where(np.arange(50) < 10, 16.0, 32.0)))
     assert collect(log(grows))["batch of the steps"] == ("32", "its steps")
     assert "batch of the steps" not in collect(
@@ -62,7 +65,7 @@ def test_growing_batch_is_known_by_its_last_size() -> None:
         ("18734", "run of job 18734", "run of job #"),
     ],
 )
-def test_size_that_equals_the_job_id_is_kept(job_id: str, size: str, fact: str) -> None:
+def test_size_equal_to_job_id_is_kept(job_id: str, size: str, fact: str) -> None:
     part = replace(
         segment(steps()), stated=(Statement(StatedField.MICRO_BATCH, size, 5),)
     )
@@ -73,5 +76,5 @@ def test_size_that_equals_the_job_id_is_kept(job_id: str, size: str, fact: str) 
         (),
         job_id=job_id,
     )
-    facts = {found.name: found.text for found in collect_facts(run, [log(part)])}
+    facts = {facts.name: facts.text for facts in collect_facts(run, [log(part)])}
     assert facts[str(StatedField.MICRO_BATCH)] == fact

@@ -1,4 +1,4 @@
-"""Names of logs that are on their way, or were put away."""
+"""Names of logs that are still being transferred, or were renamed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from pytest_llmbench.runs.discover.unfinished_files import (
         ("slurm-1051.out.bak", "slurm-1051.out"),
     ],
 )
-def test_final_name_is_that_of_the_log(name: str, final: str) -> None:
+def test_final_name_is_log_name(name: str, final: str) -> None:
     assert get_final_name(name) == final
 
 
@@ -84,7 +84,7 @@ def test_other_files_have_no_final_name(name: str) -> None:
     assert get_final_name(name) == ""
 
 
-def test_log_that_is_there_hides_its_copies() -> None:
+def test_existing_log_hides_its_renamed_files() -> None:
     names = [
         "slurm-1.out",
         "slurm-1.out.1",
@@ -103,11 +103,11 @@ def test_hidden_files_are_dated(tmp_path: Path) -> None:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (when.timestamp(), when.timestamp()))
     (tmp_path / "latest").symlink_to(tmp_path / "gone")
-    found = {
-        path.name: (modified, what)
-        for path, modified, what in find_runs([tmp_path]).hidden
+    hidden = {
+        path.name: (modified, description)
+        for path, modified, description in find_runs([tmp_path]).hidden
     }
-    assert found.keys() == {"slurm-2.out.part", "latest"}
-    assert found["slurm-2.out.part"][0] == when
-    assert found["latest"][1] == "a broken link"
+    assert hidden.keys() == {"slurm-2.out.part", "latest"}
+    assert hidden["slurm-2.out.part"][0] == when
+    assert hidden["latest"][1] == "a broken link"
     assert find_runs([tmp_path / "slurm-1.out"]).hidden == ()

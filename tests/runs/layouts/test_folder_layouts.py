@@ -1,4 +1,4 @@
-"""What folders say: layouts at any place of a path, and what stands above them."""
+"""Layouts at any position in a path, and the surroundings above them."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ NAME = "pretrain_grok1_314b_bf16_256"
         ),
     ],
 )
-def test_the_innermost_layout_says_what_a_run_is(
+def test_innermost_layout_describes_run(
     path: str, name: str, expected: dict[str, str], first: str
 ) -> None:
-    found = find_layout(PurePosixPath(path).parts)
-    assert found.name == name
-    assert {hint.field: hint.value for hint in found.hints} == expected
-    assert found.inside[0] == first
+    layout = find_layout(PurePosixPath(path).parts)
+    assert layout.name == name
+    assert {hint.field: hint.value for hint in layout.hints} == expected
+    assert layout.inside[0] == first
 
 
 @pytest.mark.parametrize(
@@ -107,19 +107,19 @@ def test_the_innermost_layout_says_what_a_run_is(
         ("/x/1744407969", ()),
     ],
 )
-def test_an_experiments_own_folders_begin_with_its_name(
+def test_experiment_folders_begin_with_its_name(
     path: str, expected: tuple[str, ...]
 ) -> None:
     assert find_layout(PurePosixPath(path).parts).experiment == expected
 
 
-def test_folders_of_one_run_that_disagree_are_all_heard() -> None:
-    found = find_layout(
+def test_contradicting_folders_all_yield_hints() -> None:
+    layout = find_layout(
         PurePosixPath(
             "/s/experiments/pretrain_x_8b_fp8_8/pretrain_x_8b_bf16_8_17"
         ).parts
     )
-    assert {hint.value for hint in found.hints if hint.field == "dtype"} == {
+    assert {hint.value for hint in layout.hints if hint.field == "dtype"} == {
         "fp8",
         "bf16",
     }
@@ -137,13 +137,15 @@ def test_folders_of_one_run_that_disagree_are_all_heard() -> None:
         ("/lustre/nemo-25.04/2025.05.04/runs", {}),
     ],
 )
-def test_surroundings_name_gpu_and_release(path: str, expected: dict[str, str]) -> None:
+def test_surroundings_contain_gpu_and_release(
+    path: str, expected: dict[str, str]
+) -> None:
     assert {
         hint.field: hint.value for hint in find_surroundings(PurePosixPath(path).parts)
     } == expected
 
 
-def test_nearest_of_many_folders_counts() -> None:
+def test_nearest_folder_counts() -> None:
     parts = (
         "/",
         "h100",

@@ -1,4 +1,4 @@
-"""What names, scripts and configurations of Megatron-Bridge say."""
+"""Facts in the names, scripts and configurations of Megatron-Bridge."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from pytest_llmbench.runs.layouts.megatron_bridge import (
 RELEASES = ("25.11", "26.02", "26.02.01", "26.04", "26.04.01")
 
 
-def test_every_name_of_a_row_says_what_the_row_says() -> None:
+def test_row_name_contains_facts_of_row() -> None:
     """From the table that was made apart from this code; a name says less than its row,
     and nothing else."""
     read = 0
     with shared("documents/megatron_bridge/row_names.tsv").open() as file:
         for row in csv.DictReader(file, delimiter="\t"):
             for name in row["experiment"].split():
-                said = dict(read_name(name))
+                facts = dict(read_name(name))
                 precision = {"FP8": "fp8_cs", "MXFP8": "fp8_mx"}.get(
                     row["precision"], row["precision"].lower()
                 )
-                assert said["dtype"] in precision.replace(
+                assert facts["dtype"] in precision.replace(
                     "-", "_"
-                )  # of two precisions in a row it is one
-                assert said.get("gpus", row["gpus"]) == row["gpus"]
-                assert said.get("global_batch_size", row["gbs"]) == row["gbs"]
+                )  # one of the two precisions of the row
+                assert facts.get("gpus", row["gpus"]) == row["gpus"]
+                assert facts.get("global_batch_size", row["gbs"]) == row["gbs"]
                 assert (
-                    said.get("gpu", row["system"][4:].lower())
+                    facts.get("gpu", row["system"][4:].lower())
                     == row["system"][4:].lower()
                 )
-                assert said["task"] == row["task"]
-                assert "variant" not in said
-                assert find_model(row["model"].split(" (")[0]) == said["size"]
+                assert facts["task"] == row["task"]
+                assert "variant" not in facts
+                assert find_model(row["model"].split(" (")[0]) == facts["size"]
                 read += 1
     assert read > 200
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "facts"),
     [
         (
             "llama3_8b_pretrain_8gpu_h100",
@@ -69,7 +69,7 @@ def test_every_name_of_a_row_says_what_the_row_says() -> None:
         ),
         ("llama3_8b_results", {}),
         ("llama3_8b", {}),
-        # DGX Cloud cuts a name: the number at its end is a part of one.
+        # DGX Cloud truncates names: the final number is incomplete.
         (
             "pretrain_deepseek_v3_fp8_mx_gpus2",
             {"size": "deepseek_v3", "task": "pretrain", "dtype": "fp8_mx"},
@@ -91,8 +91,8 @@ def test_every_name_of_a_row_says_what_the_row_says() -> None:
         ),
     ],
 )
-def test_other_names(name: str, said: dict[str, str]) -> None:
-    assert read_name(name) == said
+def test_name_is_parsed(name: str, facts: dict[str, str]) -> None:
+    assert read_name(name) == facts
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_other_names(name: str, said: dict[str, str]) -> None:
         ("grok1", "314b", ""),
     ],
 )
-def test_models_as_llmb_run_calls_them(recipe: str, size: str, model: str) -> None:
+def test_model_of_llmb_run_name_is_found(recipe: str, size: str, model: str) -> None:
     assert find_model(recipe, size) == model
 
 
@@ -116,18 +116,18 @@ def test_models_as_llmb_run_calls_them(recipe: str, size: str, model: str) -> No
     [
         ("26.04.00", "26.04"),
         ("26.04.01", "26.04.01"),
-        ("25.11.01", "25.11"),  # no patch of it was printed
-        ("26.04.02", "26.04.02"),  # of 26.04 or of 26.04.01: nobody knows
+        ("25.11.01", "25.11"),  # no patch was published
+        ("26.04.02", "26.04.02"),  # ambiguous: 26.04 or 26.04.01
         ("26.04.rc3", "26.04.rc3"),
         ("25.09.00", "25.09"),
     ],
 )
-def test_the_release_of_a_container(tag: str, release: str) -> None:
+def test_container_tag_is_mapped_to_release(tag: str, release: str) -> None:
     assert name_release(tag, RELEASES) == release
 
 
-def test_a_name_without_a_size_is_that_of_an_experiment() -> None:
-    """A job of it that died must not be passed over."""
+def test_name_without_size_is_experiment() -> None:
+    """A failed job of it must not be skipped."""
     experiment = read_experiment("pretrain_deepseek_v3_fp8_mx_gpus256_gb300")
     assert experiment is not None
     pairs = dict(experiment.pairs)
@@ -164,18 +164,18 @@ train:
 """
 
 
-def collect(beside: Companions, name: str = "friday") -> dict[str, set[str]]:
+def collect(companions: Companions, name: str = "friday") -> dict[str, set[str]]:
     folder = Path("/runs") / name
     run = RunFiles(name, folder, (AttemptFiles(0, folder / "log-a_1_0.out"),), ())
-    said: dict[str, set[str]] = {}
-    for hint in collect_hints(run, (), beside, RELEASES):
-        said.setdefault(hint.field, set()).add(hint.value)
-    return said
+    facts: dict[str, set[str]] = {}
+    for hint in collect_hints(run, (), companions, RELEASES):
+        facts.setdefault(hint.field, set()).add(hint.value)
+    return facts
 
 
-def test_a_submitted_script() -> None:
-    said = collect(Companions(script=SCRIPT))
-    assert said == {
+def test_submitted_script_is_parsed() -> None:
+    facts = collect(Companions(script=SCRIPT))
+    assert facts == {
         "recipe": {"megatron_bridge"},
         "size": {"llama3_70b"},
         "gpu": {"gb300"},
@@ -186,11 +186,11 @@ def test_a_submitted_script() -> None:
     }
 
 
-def test_a_submitted_script_with_short_names() -> None:
-    """What the command overrides stands in no name from 26.08 on."""
+def test_submitted_script_with_short_names_is_parsed() -> None:
+    """From 26.08 on, names do not contain the overrides of the command."""
     command = "bash -c x.sh -g gb300 -c fp8_mx -ng 256 -mr deepseek_v3 -pp 4 -vp 2 -mb 2 -gb 2048 -sl 8192 -t 00:30:00"
-    said = collect(Companions(script=command))
-    assert {field: value for field, (value,) in said.items()} == {
+    facts = collect(Companions(script=command))
+    assert {field: value for field, (value,) in facts.items()} == {
         "recipe": "megatron_bridge",
         "size": "deepseek_v3",
         "gpu": "gb300",
@@ -212,7 +212,7 @@ def test_a_submitted_script_with_short_names() -> None:
         ("nvcr.io/nvidia/nemo:26.04.01", "26.04.01"),
     ],
 )
-def test_a_candidate_of_a_release_is_none(image: str, release: str) -> None:
+def test_release_candidate_matches_no_release(image: str, release: str) -> None:
     assert collect(
         Companions(script=SCRIPT.replace("nvcr.io/nvidia/nemo:26.04.01", image))
     )["release"] == {release}
@@ -230,8 +230,8 @@ def test_a_candidate_of_a_release_is_none(image: str, release: str) -> None:
         ("ddp.use_megatron_fsdp=True", "fsdp", "64"),
     ],
 )
-def test_what_a_submitted_script_overrides(more: str, field: str, value: str) -> None:
-    """A setting of the configuration is passed on without dashes, and counts."""
+def test_script_setting_overrides_argument(more: str, field: str, value: str) -> None:
+    """Configuration settings are passed without dashes, and take precedence."""
     assert collect(
         Companions(
             script=f"bash -c x.sh -g gb300 -c fp8_cs -ng 64 -mr llama3_70b {more}"
@@ -239,7 +239,7 @@ def test_what_a_submitted_script_overrides(more: str, field: str, value: str) ->
     )[field] == {value}
 
 
-def test_the_group_of_a_configuration_is_that_of_a_run() -> None:
+def test_fsdp_group_size_is_computed() -> None:
     script = SCRIPT.replace("-tp 4", "--use_megatron_fsdp true")
     dump = DUMP.replace("model:", "ddp:\n  use_megatron_fsdp: true\nmodel:")
     assert collect(Companions(script=script))["fsdp"] == {"64"}
@@ -248,7 +248,7 @@ def test_the_group_of_a_configuration_is_that_of_a_run() -> None:
     }  # 64 / (4 x 2)
 
 
-def test_a_script_of_something_else_says_nothing() -> None:
+def test_unrelated_script_is_ignored() -> None:
     assert collect(
         Companions(
             script="#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\nsrun python x.py --lr 1\n"
@@ -256,19 +256,19 @@ def test_a_script_of_something_else_says_nothing() -> None:
     ) == {"recipe": {"megatron_bridge"}}
 
 
-def test_a_configuration_is_read_by_section_and_a_proxy_is_named() -> None:
-    said = collect(
+def test_configuration_is_read_and_proxy_detected() -> None:
+    facts = collect(
         Companions(configuration=DUMP), "pretrain_llama3_70b_fp8_mx_gpus64_gb300"
     )
-    assert said["gpus"] == {"64"}  # 8 x 4 x 2
-    assert (said["tp"], said["pp"], said["vp"], said["dtype"]) == (
+    assert facts["gpus"] == {"64"}  # 8 x 4 x 2
+    assert (facts["tp"], facts["pp"], facts["vp"], facts["dtype"]) == (
         {"4"},
         {"2"},
         {"1"},
         {"fp8_mx"},
     )
-    assert said["model_overrides"] == {"layers=40"}  # it has 80
-    assert said["global_batch_size"] == {"128"}
+    assert facts["model_overrides"] == {"layers=40"}  # the model has 80
+    assert facts["global_batch_size"] == {"128"}
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_configuration_is_read_by_section_and_a_proxy_is_named() -> None:
         ("  fp4: e2m1\n  fp8: hybrid\n  fp8_recipe: tensorwise", {"nvfp4"}),
     ],
 )
-def test_the_precision_of_a_configuration(lines: str, dtype: set[str]) -> None:
+def test_configuration_precision_is_read(lines: str, dtype: set[str]) -> None:
     dump = DUMP.replace(
         "mixed_precision: bf16_with_mxfp8_mixed", f"mixed_precision:\n{lines}"
     )
@@ -296,7 +296,7 @@ def test_the_precision_of_a_configuration(lines: str, dtype: set[str]) -> None:
         ("peft:\n  _target_: megatron.LoRA\n", "lora"),
     ],
 )
-def test_configuration_with_adapters_is_a_fine_tuning(
+def test_configuration_with_adapters_is_fine_tuning(
     peft: str, task: str | None
 ) -> None:
     assert collect(Companions(configuration=DUMP + peft)).get("task") == (

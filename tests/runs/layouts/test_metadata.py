@@ -18,15 +18,15 @@ from pytest_llmbench.runs.layouts.metadata import (
 )
 
 
-def said(text: str) -> dict[str, str]:
-    return {hint.field: hint.value for hint in interpreted(text).hints}
+def read_hints(text: str) -> dict[str, str]:
+    return {hint.field: hint.value for hint in parse_and_interpret(text).hints}
 
 
-def interpreted(text: str) -> Metadata:
+def parse_and_interpret(text: str) -> Metadata:
     return interpret(parse(text.encode()), "llmb-config_7.yaml", "7")
 
 
-def config(text: str) -> str:
+def make_job_config(text: str) -> str:
     return f"job_config:\n  {text}\n"
 
 
@@ -42,9 +42,9 @@ job_config: {profile_enabled: false, proxy: true, strong_scaling: true, env_over
 """
 
 
-def test_a_full_record() -> None:
-    """The release stays the text 25.10: as a number it would be 25.1."""
-    record = interpreted(FULL)
+def test_full_record_is_read() -> None:
+    """The release remains the text 25.10: as a number it would be 25.1."""
+    record = parse_and_interpret(FULL)
     assert {hint.field: hint.value for hint in record.hints} == {
         "recipe": "grok1",
         "size": "314b",
@@ -86,17 +86,19 @@ def test_a_full_record() -> None:
         ("", {}),
     ],
 )
-def test_what_a_job_ran_on(text: str, expected: dict[str, str]) -> None:
-    said = interpreted(text or "job_info: {}").environment
-    assert dict(said) == expected
-    assert list(said) == sorted(said)
+def test_environment_is_read(text: str, expected: dict[str, str]) -> None:
+    environment = parse_and_interpret(text or "job_info: {}").environment
+    assert dict(environment) == expected
+    assert list(environment) == sorted(environment)
 
 
-def test_a_launch_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_time_without_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "Etc/GMT-2")  # POSIX: two hours ahead of UTC
         time.tzset()
-        started = interpreted("job_info: {launch_time: '2026-11-20T22:36:05'}").started
+        started = parse_and_interpret(
+            "job_info: {launch_time: '2026-11-20T22:36:05'}"
+        ).started
     time.tzset()
     assert started is not None
     assert started.isoformat() == "2026-11-20T20:36:05+00:00"
@@ -109,18 +111,18 @@ def test_a_launch_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) 
         ("model_info: {dtype: null, model_name: ~, new_key: x}\nnew_section: [1]", {}),
         ("workload_info: {workload_type: finetune}", {"task": "finetune"}),
         ("workload_info: {workload_type: pretraining}", {}),
-        (config("strong_scaling: false"), {"scaling": "weak"}),
-        (config("proxy: 'False'"), {"proxy": "false"}),
+        (make_job_config("strong_scaling: false"), {"scaling": "weak"}),
+        (make_job_config("proxy: 'False'"), {"proxy": "false"}),
         (
-            config("model_overrides: {num_layers: 2, seq: 4096}"),
+            make_job_config("model_overrides: {num_layers: 2, seq: 4096}"),
             {"model_overrides": "num_layers=2, seq=4096"},
         ),
-        (config("model_overrides: []"), {}),
+        (make_job_config("model_overrides: []"), {}),
     ],
 )
-def test_keys_come_and_go(text: str, expected: dict[str, str]) -> None:
-    assert said(text) == expected
-    assert interpreted(text).problems == ()
+def test_missing_keys_are_accepted(text: str, expected: dict[str, str]) -> None:
+    assert read_hints(text) == expected
+    assert parse_and_interpret(text).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -152,11 +154,9 @@ def test_keys_come_and_go(text: str, expected: dict[str, str]) -> None:
         ),
     ],
 )
-def test_a_build_is_its_versions_and_images_in_any_shape(
-    text: str, expected: set[str]
-) -> None:
-    """The release is not among them: it is a hint, which names of folders give too."""
-    record = interpreted(f"job_info: {{}}\n{text}")
+def test_build_contains_versions_and_images(text: str, expected: set[str]) -> None:
+    """The release is excluded: it is a hint, which folder names contain, too."""
+    record = parse_and_interpret(f"job_info: {{}}\n{text}")
     assert set(record.build) == expected
     assert record.problems == ()
 
@@ -164,27 +164,31 @@ def test_a_build_is_its_versions_and_images_in_any_shape(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (config("profile_enabled: true"), Reason.PROFILED),
-        (config("env_overrides: {ENABLE_NCCLTRACE: 1}"), Reason.TRACED),
-        (config("env_overrides: {ENABLE_NCCL_TRACE: true}"), Reason.TRACED),
+        (make_job_config("profile_enabled: true"), Reason.PROFILED),
+        (make_job_config("env_overrides: {ENABLE_NCCLTRACE: 1}"), Reason.TRACED),
+        (make_job_config("env_overrides: {ENABLE_NCCL_TRACE: true}"), Reason.TRACED),
         (
-            config("env_overrides: {LOAD_CHECKPOINT_PATH: /ckpt/x}"),
+            make_job_config("env_overrides: {LOAD_CHECKPOINT_PATH: /ckpt/x}"),
             Reason.CHECKPOINT_LOAD,
         ),
-        (config("env_overrides: {LOAD_CHECKPOINT_PATH: ''}"), None),
-        (config("env_overrides: {HF_HOME: /x}"), None),
+        (make_job_config("env_overrides: {LOAD_CHECKPOINT_PATH: ''}"), None),
+        (make_job_config("env_overrides: {HF_HOME: /x}"), None),
         *(
-            (config(f"env_overrides: {{ENABLE_PROFILE: {yes}}}"), Reason.PROFILED)
+            (
+                make_job_config(f"env_overrides: {{ENABLE_PROFILE: {yes}}}"),
+                Reason.PROFILED,
+            )
             for yes in YES
         ),
-        *((config(f"env_overrides: {{ENABLE_PROFILE: {no}}}"), None) for no in NO),
+        *(
+            (make_job_config(f"env_overrides: {{ENABLE_PROFILE: {no}}}"), None)
+            for no in NO
+        ),
     ],
 )
-def test_evidence_against_comparing_is_positive(
-    text: str, expected: Reason | None
-) -> None:
-    assert interpreted(text).excluded == expected
-    assert interpreted(text).problems == ()
+def test_exclusion_needs_positive_evidence(text: str, expected: Reason | None) -> None:
+    assert parse_and_interpret(text).excluded == expected
+    assert parse_and_interpret(text).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -198,19 +202,19 @@ def test_evidence_against_comparing_is_positive(
             "workload_info.fw_version is not a single value",
         ),
         (
-            config("profile_enabled: perhaps"),
+            make_job_config("profile_enabled: perhaps"),
             "job_config.profile_enabled is 'perhaps', neither true nor false",
         ),
         (
-            config("env_overrides: [ENABLE_PROFILE=true]"),
+            make_job_config("env_overrides: [ENABLE_PROFILE=true]"),
             "job_config.env_overrides is not a section",
         ),
         (
-            config("env_overrides: {ENABLE_PROFILE: maybe}"),
+            make_job_config("env_overrides: {ENABLE_PROFILE: maybe}"),
             "job_config.env_overrides.ENABLE_PROFILE is 'maybe', neither true nor false",
         ),
         (
-            config("env_overrides: {LOAD_CHECKPOINT_PATH: []}"),
+            make_job_config("env_overrides: {LOAD_CHECKPOINT_PATH: []}"),
             "job_config.env_overrides.LOAD_CHECKPOINT_PATH is not a single value",
         ),
         (
@@ -219,16 +223,16 @@ def test_evidence_against_comparing_is_positive(
         ),
     ],
 )
-def test_an_odd_value_is_reported_and_not_used(text: str, problem: str) -> None:
-    record = interpreted(text)
+def test_unusable_value_is_reported(text: str, problem: str) -> None:
+    record = parse_and_interpret(text)
     assert record.problems == (problem,)
     assert {hint.field for hint in record.hints} <= {"scaling"}
     assert (record.excluded, record.build) == (None, ())
 
 
-def test_an_odd_value_behind_evidence_is_reported_too() -> None:
-    record = interpreted(
-        config("env_overrides: {ENABLE_PROFILE: 1, ENABLE_NCCLTRACE: maybe}")
+def test_unusable_value_after_evidence_is_reported() -> None:
+    record = parse_and_interpret(
+        make_job_config("env_overrides: {ENABLE_PROFILE: 1, ENABLE_NCCLTRACE: maybe}")
     )
     assert record.excluded is Reason.PROFILED
     assert len(record.problems) == 1
@@ -248,18 +252,18 @@ def test_an_odd_value_behind_evidence_is_reported_too() -> None:
         (
             b"[" * 60000,
             "nested too deeply|maximum nesting depth",
-        ),  # as PyYAML 6.0.4 itself says
+        ),  # PyYAML 6.0.4's own message
         (b"{a: " * 20000, "nested too deeply"),
         (b"job_info: {job_id: 8}", "contains job_id '8'"),
     ],
 )
-def test_what_cannot_be_trusted_is_refused(data: bytes, problem: str) -> None:
+def test_untrusted_file_is_refused(data: bytes, problem: str) -> None:
     """Deep nesting would crash the interpreter in PyYAML's C composer."""
     with pytest.raises(LogError, match=problem):
         interpret(parse(data), "llmb-config_7.yaml", "7")
 
 
-def test_a_file_that_cannot_be_read_or_is_huge_is_refused(tmp_path: Path) -> None:
+def test_unreadable_or_huge_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="cannot read"):
         read_metadata(tmp_path)
     huge = tmp_path / "llmb-config_7.yaml"

@@ -1,4 +1,4 @@
-"""Logs of an A/B: the file beside them says that they are no runs of their recipe."""
+"""Markers next to logs of A/B comparisons, which are not runs of their recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_llmbench.runs.discover.discovery import find_runs
 from pytest_llmbench.runs.layouts import trial_markers as trial_marks
 
 
-def test_a_log_with_a_mark_is_of_an_ab_and_others_are_not(tmp_path: Path) -> None:
+def test_only_log_with_marker_is_excluded(tmp_path: Path) -> None:
     for name in (
         "log-grok1_314b_128_1_0.out",
         "log-grok1_314b_128_2_0.out",
@@ -70,7 +70,7 @@ def link_folder_of_file(log: Path) -> Path:
 
 
 @pytest.mark.parametrize("above", [link_folder, link_folder_of_file])
-def test_a_file_above_the_folder_that_a_given_link_leads_to_counts(
+def test_file_above_link_target_counts(
     stage: Path, above: Callable[[Path], Path]
 ) -> None:
     write(stage, "t1 1 1")
@@ -82,7 +82,7 @@ def test_a_file_above_the_folder_that_a_given_link_leads_to_counts(
 @pytest.mark.parametrize(
     "how", [compress, archive, link, lambda log: to_path(f"file://{log.parent}")]
 )
-def test_wherever_its_log_is_read_from(
+def test_marker_is_found_for_any_log_source(
     tmp_path: Path, how: Callable[[Path], Path], by_file: bool
 ) -> None:
     log = tmp_path / "jobs" / "log-grok1_314b_128_1_0.out"
@@ -112,8 +112,7 @@ LATER = NOW + 1_000_000
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Path:
-    """Return a folder with logs of the jobs 1 and 2, which were written NOW, some
-    folders below it."""
+    """Return a folder with logs of jobs 1 and 2, modified at NOW."""
     (tmp_path / DEEP).mkdir(parents=True)
     for number in (1, 2):
         log = tmp_path / DEEP / f"log-grok1_314b_128_{number}_0.out"
@@ -159,11 +158,10 @@ def write(stage: Path, *lines: str) -> Path:
         "a later run in the same allocation",
     ],
 )
-def test_a_file_in_a_folder_above_says_which_jobs_are_of_an_ab(
+def test_file_in_parent_folder_excludes_listed_jobs(
     stage: Path, lines: list[str], excluded: set[str]
 ) -> None:
-    """Of a job that may have started, and whose id nobody knows, every log since then
-    may be."""
+    """A job that may have started and has no known id excludes all logs since then."""
     write(stage, *lines)
     assert find_excluded(stage) == excluded
     found = find_runs([stage])
@@ -171,8 +169,8 @@ def test_a_file_in_a_folder_above_says_which_jobs_are_of_an_ab(
     assert not found.unreadable
 
 
-def find_problems(stage: Path) -> dict[Path, str]:
-    """Return the problem of each mark, and check that none takes a run out."""
+def find_marker_problems(stage: Path) -> dict[Path, str]:
+    """Return the problem of each marker; assert that no marker excludes a run."""
     found = find_runs([stage])
     assert {run.excluded for run in found.runs} == {None}
     assert not found.ignored
@@ -196,57 +194,57 @@ def find_problems(stage: Path) -> dict[Path, str]:
         (f"t1 {NOW} \xb9\n".encode(), "line 1 is neither"),
     ],
 )
-def test_unreadable_mark_takes_no_run_out(
+def test_unreadable_marker_excludes_no_run(
     stage: Path, content: bytes, problem: str
 ) -> None:
     file = stage / "results" / ".llmbench-ab"
     file.write_bytes(content)
-    (text,) = find_problems(stage).values()
+    (text,) = find_marker_problems(stage).values()
     assert text.startswith(problem)
 
 
-def test_too_large_mark_takes_no_run_out(
+def test_too_large_marker_excludes_no_run(
     stage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_marks, "LARGEST_BYTES", 20)
     write(stage, f"t1 {NOW} 1", f"t2 {NOW} 2")
-    assert list(find_problems(stage).values()) == ["it is larger than 20 bytes"]
+    assert list(find_marker_problems(stage).values()) == ["it is larger than 20 bytes"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_forbidden_mark_takes_no_run_out(stage: Path) -> None:
+def test_forbidden_marker_excludes_no_run(stage: Path) -> None:
     file = write(stage, f"t1 {NOW} 9")
     file.chmod(0)
-    assert list(find_problems(stage)) == [file]
+    assert list(find_marker_problems(stage)) == [file]
 
 
-def test_folder_in_place_of_a_mark_is_unreadable(stage: Path) -> None:
+def test_folder_in_place_of_marker_is_unreadable(stage: Path) -> None:
     folder = stage / "results" / ".llmbench-ab"
     folder.mkdir()
-    assert list(find_problems(stage)) == [folder]
+    assert list(find_marker_problems(stage)) == [folder]
 
 
 @pytest.mark.parametrize("content", ["", "\n", "\n\n \r\n"])
-def test_empty_mark_names_no_run(stage: Path, content: str) -> None:
-    """A disk without room leaves one, and its job was never submitted."""
+def test_empty_marker_lists_no_run(stage: Path, content: str) -> None:
+    """A full disk leaves an empty file, and its job was never submitted."""
     (stage / "results" / ".llmbench-ab").write_text(content)
-    assert find_problems(stage) == {}
+    assert find_marker_problems(stage) == {}
 
 
-def test_readable_lines_of_a_damaged_mark_count(stage: Path) -> None:
+def test_readable_lines_of_damaged_marker_count(stage: Path) -> None:
     write(stage, f"t1 {NOW} 1", "garbage")
     assert find_excluded(stage) == {"1"}
     assert len(find_runs([stage]).unreadable_marks) == 1
 
 
 @pytest.mark.parametrize("cut", ["t1 17", "t1", "t"])
-def test_cut_line_is_complete_with_a_later_one(stage: Path, cut: str) -> None:
+def test_later_line_completes_truncated_line(stage: Path, cut: str) -> None:
     write(stage, cut, f"t1 {NOW} 1")
     assert find_excluded(stage) == {"1"}
     assert not find_runs([stage]).unreadable_marks
 
 
-def test_pending_mark_tells_since_when(stage: Path) -> None:
+def test_pending_marker_contains_start(stage: Path) -> None:
     write(stage, f"t1 {LONG_AGO}", f"t2 {NOW}", f"t3 {LATER}", f"t4 {NOW} 2")
     runs = {run.job_id: run for run in find_runs([stage]).runs}
     assert runs["1"].trial_pending_since == datetime.fromtimestamp(NOW, UTC)
@@ -254,8 +252,8 @@ def test_pending_mark_tells_since_when(stage: Path) -> None:
     assert runs["2"].excluded is Reason.VARIANT
 
 
-def test_what_else_excludes_a_run_stays(tmp_path: Path) -> None:
-    """Or a profiled run would count in its A/B."""
+def test_other_exclusion_takes_precedence(tmp_path: Path) -> None:
+    """Otherwise a profiled run would count in its A/B comparison."""
     for name in ("log-grok1_314b_128_1_0.out", "log-grok1_314b_128_1_0.out.ab"):
         (tmp_path / name).touch()
     metadata = "job_info: {job_id: '1'}\njob_config: {profile_enabled: true}\n"
@@ -268,17 +266,17 @@ def test_what_else_excludes_a_run_stays(tmp_path: Path) -> None:
     ("make", "problem"),
     [
         (Path.mkdir, "not a regular file"),
-        (lambda mark: mark.symlink_to("nowhere"), "No such file or directory"),
-        (lambda mark: mark.symlink_to(mark), "Too many levels of symbolic links"),
+        (lambda marker: marker.symlink_to("nowhere"), "No such file or directory"),
+        (lambda marker: marker.symlink_to(marker), "Too many levels of symbolic links"),
         (os.mkfifo, "not a regular file"),
     ],
     ids=["folder", "broken link", "link to itself", "FIFO"],
 )
-def test_what_is_no_file_next_to_a_log_is_no_mark(
+def test_non_file_next_to_log_is_no_marker(
     stage: Path, make: Callable[[Path], object], problem: str
 ) -> None:
-    mark = stage / DEEP / "log-grok1_314b_128_1_0.out.ab"
-    make(mark)
+    marker = stage / DEEP / "log-grok1_314b_128_1_0.out.ab"
+    make(marker)
     found = find_runs([stage])
     assert {run.excluded for run in found.runs} == {None}
-    assert dict(found.unreadable_marks) == {mark: problem}
+    assert dict(found.unreadable_marks) == {marker: problem}

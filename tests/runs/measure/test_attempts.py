@@ -1,5 +1,4 @@
-"""Several attempts in one log or in several files: which is judged, and that the others
-are told of."""
+"""Several attempts in one log or several files: which is judged, and the note on them."""
 
 from __future__ import annotations
 
@@ -25,9 +24,11 @@ from pytest_llmbench.runs.measure.measurement import measure
 KILLED = Ending(EndingCode.TIME_LIMIT, Quote("JOB 1 CANCELLED DUE TO TIME LIMIT"), 300)
 
 
-def part(first: int, last: int, *, line: int, total: int | None = 50) -> Segment:
-    """Return a part of a log with these steps, from this line on; it is finished where
-    it reached its total."""
+def make_segment(
+    first: int, last: int, *, line: int, total: int | None = 50
+) -> Segment:
+    """Return a segment with these steps, starting at this line; finished if it has all
+    steps."""
     columns = steps([7.325] * (last - first + 1), first=first)
     return replace(
         segment(columns, finished=last + 1 == total, total=total),
@@ -36,11 +37,11 @@ def part(first: int, last: int, *, line: int, total: int | None = 50) -> Segment
     )
 
 
-def measured(*logs: ParsedLog) -> Measurement:
+def measure_logs(*logs: ParsedLog) -> Measurement:
     return measure(run(*logs), BASELINE, NOW)
 
 
-def told(measurement: Measurement) -> list[tuple[str, str]]:
+def list_attempt_notes(measurement: Measurement) -> list[tuple[str, str]]:
     return [
         (note.code, phrase(note))
         for note in measurement.notes
@@ -48,14 +49,17 @@ def told(measurement: Measurement) -> list[tuple[str, str]]:
     ]
 
 
-WHOLE = part(0, 49, line=812)
+WHOLE = make_segment(0, 49, line=812)
 
 CASES: list[tuple[str, tuple[ParsedLog, ...], tuple[str, str], list[str]]] = [
     (
         "runs one after the other",
         (
             log(
-                part(0, 49, line=1), part(0, 49, line=203), part(0, 49, line=404), WHOLE
+                make_segment(0, 49, line=1),
+                make_segment(0, 49, line=203),
+                make_segment(0, 49, line=404),
+                WHOLE,
             ),
         ),
         ("segments", "4 runs in the log; the last, from line 812, is judged"),
@@ -63,7 +67,7 @@ CASES: list[tuple[str, tuple[ParsedLog, ...], tuple[str, str], list[str]]] = [
     ),
     (
         "a restart in a file of its own",
-        (log(part(0, 12, line=1), ending=KILLED), log(WHOLE)),
+        (log(make_segment(0, 12, line=1), ending=KILLED), log(WHOLE)),
         (
             "attempts",
             "restarted: 2 attempts in 2 files; the last, from line 812 of file 2, is judged; "
@@ -75,7 +79,11 @@ CASES: list[tuple[str, tuple[ParsedLog, ...], tuple[str, str], list[str]]] = [
         "an attempt that died before its first step",
         (
             log(ending=KILLED),
-            log(part(0, 12, line=5), part(13, 20, line=90), ending=KILLED),
+            log(
+                make_segment(0, 12, line=5),
+                make_segment(13, 20, line=90),
+                ending=KILLED,
+            ),
             log(WHOLE),
         ),
         (
@@ -92,7 +100,7 @@ CASES: list[tuple[str, tuple[ParsedLog, ...], tuple[str, str], list[str]]] = [
     ),
     (
         "a whole run and an attempt to go on after its end",
-        (log(WHOLE, part(50, 52, line=950, total=100)),),
+        (log(WHOLE, make_segment(50, 52, line=950, total=100)),),
         (
             "attempts",
             "restarted: 2 attempts in the log; the first, from line 812, is judged; 2 stopped after step 52",
@@ -107,36 +115,38 @@ CASES: list[tuple[str, tuple[ParsedLog, ...], tuple[str, str], list[str]]] = [
     [case[1:] for case in CASES],
     ids=[case[0] for case in CASES],
 )
-def test_which_attempt_is_judged_is_told(
+def test_note_reports_judged_attempt(
     logs: tuple[ParsedLog, ...], note: tuple[str, str], ended: list[str]
 ) -> None:
-    measurement = measured(*logs)
+    measurement = measure_logs(*logs)
     assert measurement.valid
-    assert told(measurement) == [note]
-    assert [one.ended for one in measurement.attempts] == ended
-    assert [one.number for one in measurement.attempts] == list(
+    assert list_attempt_notes(measurement) == [note]
+    assert [attempt.ended for attempt in measurement.attempts] == ended
+    assert [attempt.number for attempt in measurement.attempts] == list(
         range(1, len(ended) + 1)
     )
-    (judged,) = [one for one in measurement.attempts if one.judged]
+    (judged,) = [attempt for attempt in measurement.attempts if attempt.judged]
     assert (judged.line, judged.first_step, judged.last_step) == (812, 0, 49)
 
 
-def test_a_good_run_does_not_hide_a_later_one_that_did_not_finish() -> None:
-    measurement = measured(
-        log(part(0, 49, line=1), part(0, 30, line=203), ending=KILLED)
+def test_good_run_does_not_hide_later_failure() -> None:
+    measurement = measure_logs(
+        log(make_segment(0, 49, line=1), make_segment(0, 30, line=203), ending=KILLED)
     )
     assert not measurement.valid
-    assert told(measurement) == [
+    assert list_attempt_notes(measurement) == [
         ("segments", "2 runs in the log; the last, from line 203, is judged")
     ]
-    assert [(one.judged, one.starts_over) for one in measurement.attempts] == [
+    assert [
+        (attempt.judged, attempt.starts_over) for attempt in measurement.attempts
+    ] == [
         (False, False),
         (True, True),
     ]
 
 
-def timed(seconds: float, *, line: int, **columns: Any) -> Segment:
-    """Return a finished run of 50 steps of so many seconds."""
+def make_timed_segment(seconds: float, *, line: int, **columns: Any) -> Segment:
+    """Return a finished segment of 50 steps with this step time."""
     return replace(
         segment(steps([seconds] * 50, **columns)), first_line=line, last_line=line + 90
     )
@@ -145,19 +155,39 @@ def timed(seconds: float, *, line: int, **columns: Any) -> Segment:
 @pytest.mark.parametrize(
     ("logs", "line"),
     [
-        ((log(timed(8.79, line=1), timed(7.325, line=203)),), 1),
-        ((log(timed(8.79, line=1)), log(timed(7.325, line=5))), 1),
         (
-            (log(timed(7.325, line=1), timed(8.79, line=203), timed(7.2, line=404)),),
+            (
+                log(
+                    make_timed_segment(8.79, line=1),
+                    make_timed_segment(7.325, line=203),
+                ),
+            ),
+            1,
+        ),
+        (
+            (
+                log(make_timed_segment(8.79, line=1)),
+                log(make_timed_segment(7.325, line=5)),
+            ),
+            1,
+        ),
+        (
+            (
+                log(
+                    make_timed_segment(7.325, line=1),
+                    make_timed_segment(8.79, line=203),
+                    make_timed_segment(7.2, line=404),
+                ),
+            ),
             203,
         ),
     ],
 )
-def test_a_fast_attempt_does_not_hide_a_slow_one_that_finished(
+def test_fast_attempt_does_not_hide_slow_one(
     logs: tuple[ParsedLog, ...], line: int
 ) -> None:
-    measurement = measured(*logs)
-    (judged,) = [one for one in measurement.attempts if one.judged]
+    measurement = measure_logs(*logs)
+    (judged,) = [attempt for attempt in measurement.attempts if attempt.judged]
     assert (judged.line, measurement.valid) == (line, True)
     assert measurement.statistic_seconds == pytest.approx(8.79)
     notes = [
@@ -168,27 +198,29 @@ def test_a_fast_attempt_does_not_hide_a_slow_one_that_finished(
     assert all("8.790 s" in text and "the slowest is judged" in text for text in notes)
 
 
-def test_an_attempt_that_cannot_be_judged_is_no_rival() -> None:
+def test_invalid_attempt_is_no_rival() -> None:
     """The one before it was of another batch size: it says nothing of this
     configuration."""
-    other = timed(8.79, line=1, global_batch_size=np.full(50, 128.0))
-    measurement = measured(log(other, timed(7.325, line=203)))
+    other = make_timed_segment(8.79, line=1, global_batch_size=np.full(50, 128.0))
+    measurement = measure_logs(log(other, make_timed_segment(7.325, line=203)))
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.325)
-    diverged = timed(7.2, line=203, loss=np.full(50, np.nan))
-    measurement = measured(log(timed(8.79, line=1), diverged))
+    diverged = make_timed_segment(7.2, line=203, loss=np.full(50, np.nan))
+    measurement = measure_logs(log(make_timed_segment(8.79, line=1), diverged))
     assert [problem.reason for problem in measurement.problems] == [Reason.DIVERGED]
 
 
-def test_one_attempt_is_not_worth_a_word() -> None:
-    measurement = measured(log(WHOLE))
-    assert told(measurement) == []
-    assert [one.judged for one in measurement.attempts] == [True]
+def test_single_attempt_yields_no_note() -> None:
+    measurement = measure_logs(log(WHOLE))
+    assert list_attempt_notes(measurement) == []
+    assert [attempt.judged for attempt in measurement.attempts] == [True]
 
 
-def test_attempts_without_a_step_are_told_too() -> None:
-    found = measured(log(ending=KILLED), log()).attempts
-    assert [(one.ended, one.line, one.last_step) for one in found] == [
+def test_attempts_without_steps_are_listed() -> None:
+    attempts = measure_logs(log(ending=KILLED), log()).attempts
+    assert [
+        (attempt.ended, attempt.line, attempt.last_step) for attempt in attempts
+    ] == [
         ("no step (time limit)", 300, None),
         ("no step", 0, None),
     ]

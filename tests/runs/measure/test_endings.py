@@ -1,4 +1,4 @@
-"""How a run ended is the text of a run that cannot be judged."""
+"""The end of a run appears in the problem of a run that cannot be judged."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ IN_ERR = Ending(
 CUT = segment(steps([7.3] * 30), finished=False)
 
 
-def problem_of(one: Run) -> Problem:
-    """The first problem of a run."""
-    return measure(one, BASELINE, NOW).problems[0]
+def find_first_problem(run: Run) -> Problem:
+    """Return the first problem of a run."""
+    return measure(run, BASELINE, NOW).problems[0]
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ def problem_of(one: Run) -> Problem:
         (WARNED, Reason.INCOMPLETE, "(log-x_1_0.out:120); steps follow it, so it may not be the cause", 120),
     ],
 )  # fmt: skip
-def test_a_run_that_was_cut_says_how_it_ended(
+def test_incomplete_run_reports_its_ending(
     ending: Ending, reason: Reason, text: str, line: int
 ) -> None:
-    problem = problem_of(
+    problem = find_first_problem(
         run(log(CUT, ending=ending), modified=NOW - timedelta(hours=2))
     )
     assert (problem.reason, problem.line) == (reason, line)
@@ -59,16 +59,16 @@ def test_a_run_that_was_cut_says_how_it_ended(
         (IN_ERR, Reason.NO_STEPS, 0),
     ],
 )
-def test_a_run_without_a_step_says_how_it_ended(
+def test_run_without_steps_reports_its_ending(
     ending: Ending, reason: Reason, line: int
 ) -> None:
-    problem = problem_of(run(log(ending=ending)))
+    problem = find_first_problem(run(log(ending=ending)))
     assert (problem.reason, problem.line) == (reason, line)
     assert problem.text.startswith("no training step in the log: ")
 
 
-def test_a_log_that_could_not_be_read_is_not_one_without_steps() -> None:
-    problem = problem_of(
+def test_unreadable_log_is_not_reported_as_stepless() -> None:
+    problem = find_first_problem(
         run(
             log(
                 ending=Ending(
@@ -94,11 +94,9 @@ def test_a_log_that_could_not_be_read_is_not_one_without_steps() -> None:
         (IN_ERR, Reason.INCOMPLETE),
     ],
 )
-def test_a_log_that_was_written_minutes_ago_still_runs_unless_it_ended(
-    ending: Ending, reason: Reason
-) -> None:
+def test_recent_log_is_running_unless_it_ended(ending: Ending, reason: Reason) -> None:
     assert (
-        problem_of(
+        find_first_problem(
             run(log(CUT, ending=ending), modified=NOW - timedelta(minutes=2))
         ).reason
         is reason
@@ -108,7 +106,7 @@ def test_a_log_that_was_written_minutes_ago_still_runs_unless_it_ended(
 @pytest.mark.parametrize(
     ("line", "problems"), [(149, [Reason.INCOMPLETE]), (151, []), (0, [])]
 )
-def test_a_run_that_died_without_a_step_behind_a_finished_one_is_not_hidden_by_it(
+def test_failed_start_is_not_hidden_by_finished_run(
     line: int, problems: list[Reason]
 ) -> None:
     measured = measure(

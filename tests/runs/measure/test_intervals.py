@@ -1,5 +1,4 @@
-"""Times that are means of several steps: which of them a window holds, what they say,
-and what they cannot."""
+"""Times that are means of several steps: the window they cover, and notes."""
 
 from __future__ import annotations
 
@@ -33,16 +32,16 @@ from pytest_llmbench.runs.measure.window import (
 STEPS = 50
 
 
-def judged_over(first: int, last: int, name: str = "mean") -> Baseline:
+def make_baseline(first: int, last: int, name: str = "mean") -> Baseline:
     return replace(BASELINE, window=Window(first, last, name))
 
 
-def whole(columns: Steps) -> Segment:
+def make_segment(columns: Steps) -> Segment:
     return replace(segment(columns), first_step=1)
 
 
-def measured(columns: Steps, baseline: Baseline = BASELINE) -> Measurement:
-    return measure(run(log(whole(columns))), baseline, NOW)
+def measure_steps(columns: Steps, baseline: Baseline = BASELINE) -> Measurement:
+    return measure(run(log(make_segment(columns))), baseline, NOW)
 
 
 @pytest.mark.parametrize(
@@ -73,31 +72,33 @@ def measured(columns: Steps, baseline: Baseline = BASELINE) -> Measurement:
         ),
     ],
 )
-def test_a_window_holds_whole_intervals_only(
+def test_window_contains_only_whole_intervals(
     window: tuple[int, int], missing: list[int], advice: str | None
 ) -> None:
     columns = means_of(10, [9.0, 7.0, 7.1, 7.2, 7.3])
     assert list(find_missing_steps(columns, Window(*window))) == missing
-    problems = measured(columns, judged_over(*window)).problems
-    told = [f"the log prints {advice}"] if advice else []
-    assert [problem.text for problem in problems] == told
+    problems = measure_steps(columns, make_baseline(*window)).problems
+    expected = [f"the log prints {advice}"] if advice else []
+    assert [problem.text for problem in problems] == expected
     assert {problem.reason for problem in problems} <= {Reason.WINDOW_INCOMPLETE}
     assert all(problem.line > 100 for problem in problems)
 
 
-def test_a_lost_line_beside_the_window_is_no_interval_of_the_log() -> None:
+def test_lost_line_outside_window_is_no_interval() -> None:
     """Where times come from time stamps, the step after a lost line is the mean of
     two."""
     index = np.array([1, 2, *range(4, 11)])
     columns = steps([7.0] * 9, index=index, mean_of=np.array([1, 1, 2, *[1] * 6]))
-    (problem,) = measured(columns, replace(judged_over(4, 10), steps=10)).problems
+    (problem,) = measure_steps(
+        columns, replace(make_baseline(4, 10), steps=10)
+    ).problems
     assert problem.text == (
         "the time at step 4 is the mean of 2 steps: 4 is not covered; a window of whole intervals is 5 to 10"
     )
-    assert not measured(columns, replace(judged_over(3, 10), steps=10)).problems
+    assert not measure_steps(columns, replace(make_baseline(3, 10), steps=10)).problems
 
 
-def test_lost_lines_and_a_cut_interval_are_told_apart() -> None:
+def test_lost_line_and_straddling_interval_are_distinguished() -> None:
     columns = means_of(10, [7.0] * 5)
     lost = Steps(
         **{
@@ -105,16 +106,16 @@ def test_lost_lines_and_a_cut_interval_are_told_apart() -> None:
             for name in Steps.__dataclass_fields__
         }
     )
-    problems = measured(lost, judged_over(11, 44)).problems
+    problems = measure_steps(lost, make_baseline(11, 44)).problems
     assert [problem.text for problem in problems] == [
         "the log prints every 10th step: 41 to 44 are not covered; a window of whole intervals is 21 to 40",
         "10 of the steps 11 to 44 are missing: 11, 12, 13, 14, 15 and 5 more",
     ]
 
 
-def test_a_step_counts_by_the_steps_it_is_the_mean_of() -> None:
+def test_mean_is_weighted_by_its_steps() -> None:
     columns = steps([8.0, 6.0], index=np.array([10, 40]), mean_of=np.array([10, 30]))
-    measurement = measured(columns, replace(judged_over(1, 40), steps=40))
+    measurement = measure_steps(columns, replace(make_baseline(1, 40), steps=40))
     assert measurement.statistic_seconds == pytest.approx((8.0 * 10 + 6.0 * 30) / 40)
     assert measurement.mean_of == (10, 30)
     assert (
@@ -123,25 +124,25 @@ def test_a_step_counts_by_the_steps_it_is_the_mean_of() -> None:
     )
 
 
-def test_a_mean_that_repeats_a_step_replaces_it() -> None:
+def test_mean_replaces_step_that_it_contains() -> None:
     """After step 1 Megatron-Bridge prints the mean of steps 1 and 2: step 1 must not
     count twice."""
     columns = steps([30.0, 18.5, 7.0, 7.0], first=1, mean_of=np.array([1, 2, 1, 1]))
     window = Window(1, 4)
     assert mask_window(columns, window).tolist() == [False, True, True, True]
     assert find_missing_steps(columns, window) == ()
-    measurement = measured(columns, replace(judged_over(1, 4), steps=4))
+    measurement = measure_steps(columns, replace(make_baseline(1, 4), steps=4))
     assert measurement.statistic_seconds == pytest.approx((30 + 7 + 7 + 7) / 4)
     assert find_missing_steps(columns, Window(2, 4)) == (2,)
 
 
-def notes_of(measurement: Measurement, code: str) -> list[Note]:
+def list_notes(measurement: Measurement, code: str) -> list[Note]:
     return [note for note in measurement.notes if note.code == code]
 
 
-def test_that_times_are_means_is_noted() -> None:
-    (note,) = notes_of(
-        measured(means_of(10, [7.0] * 5), judged_over(11, 40)), "interval-mean"
+def test_interval_means_are_noted() -> None:
+    (note,) = list_notes(
+        measure_steps(means_of(10, [7.0] * 5), make_baseline(11, 40)), "interval-mean"
     )
     assert (
         phrase(note)
@@ -153,38 +154,41 @@ def test_that_times_are_means_is_noted() -> None:
         index=np.array([1, 2, *range(4, 11)]),
         mean_of=np.array([1, 1, 2, *[1] * 6]),
     )
-    (note,) = notes_of(
-        measured(one_lost, replace(judged_over(1, 10), steps=10)), "interval-mean"
+    (note,) = list_notes(
+        measure_steps(one_lost, replace(make_baseline(1, 10), steps=10)),
+        "interval-mean",
     )
     assert (
         phrase(note) == "1 of 9 times are the means of 2 steps; the first is at step 4"
     )
-    assert not notes_of(measured(steps(first=1)), "interval-mean")
+    assert not list_notes(measure_steps(steps(first=1)), "interval-mean")
 
 
-def test_one_mean_of_a_whole_run_is_measured() -> None:
+def test_single_mean_of_run_is_measured() -> None:
     columns = steps([7.4], index=np.array([STEPS]), mean_of=np.array([STEPS]))
-    measurement = measured(columns, judged_over(1, STEPS))
+    measurement = measure_steps(columns, make_baseline(1, STEPS))
     assert measurement.valid
     assert (measurement.statistic_seconds, measurement.window_seconds) == (7.4, (7.4,))
-    (problem,) = measured(columns, judged_over(11, 44)).problems
+    (problem,) = measure_steps(columns, make_baseline(11, 44)).problems
     assert problem.text == (
         "the log prints every 50th step: 11 to 44 are not covered; a window of whole intervals is 1 to 50"
     )
 
 
-def test_a_long_run_that_printed_once_only_is_no_checkpoint_test() -> None:
+def test_long_run_with_one_record_is_no_load_test() -> None:
     columns = means_of(50, [7.4])
     loading = Checkpoints((CheckpointRecord(CheckpointAction.LOAD, line=9, part=1),))
     assert (
         measure(
-            run(log(whole(columns), checkpoints=loading)), judged_over(1, STEPS), NOW
+            run(log(make_segment(columns), checkpoints=loading)),
+            make_baseline(1, STEPS),
+            NOW,
         ).excluded
         is None
     )
 
 
-def test_means_are_no_moving_means() -> None:
+def test_interval_means_are_no_moving_means() -> None:
     single = np.array([60.0, *[7.0] * 49])
     moving = [single[max(0, last - 5) : last].mean() for last in range(1, 51)]
     assert detect_moving_mean(steps(moving)) == 5
@@ -196,20 +200,20 @@ widths = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 
 @pytest.mark.slow
 @given(widths, st.data())
-def test_the_mean_of_means_is_that_of_the_steps(
-    parts: list[int], data: st.DataObject
+def test_mean_of_means_equals_mean_of_steps(
+    widths: list[int], data: st.DataObject
 ) -> None:
     single = np.array(
-        data.draw(st.lists(st.floats(1, 9), min_size=sum(parts), max_size=sum(parts)))
+        data.draw(st.lists(st.floats(1, 9), min_size=sum(widths), max_size=sum(widths)))
     )
     printed = np.array(
-        [part.mean() for part in np.split(single, np.cumsum(parts)[:-1])]
+        [group.mean() for group in np.split(single, np.cumsum(widths)[:-1])]
     )
-    assert compute_statistic(printed, "mean", parts) == pytest.approx(single.mean())
-    repeated = np.repeat(printed, parts)
+    assert compute_statistic(printed, "mean", widths) == pytest.approx(single.mean())
+    repeated = np.repeat(printed, widths)
     expected = compute_statistic(repeated, "trimmed_mean")
     assert compute_statistic(repeated, "trimmed_mean", [3] * len(repeated)) == expected
-    if len(set(parts)) > 1:
-        assert compute_statistic(printed, "trimmed_mean", parts) == pytest.approx(
+    if len(set(widths)) > 1:
+        assert compute_statistic(printed, "trimmed_mean", widths) == pytest.approx(
             expected
         )

@@ -1,4 +1,4 @@
-"""What makes a run invalid or not comparable, and what it says then."""
+"""Invalid and excluded runs, with their problems, and the metrics of valid runs."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, make_default_ba
 KILLED = Ending(EndingCode.TIME_LIMIT, Quote("JOB 1 CANCELLED DUE TO TIME LIMIT"), 300)
 
 
-def changed(name: str, position: int, value: float) -> Any:
-    """Return one column of 50 steps with one value replaced."""
+def change_column(name: str, position: int, value: float) -> Any:
+    """Return a column of 50 steps with one value replaced."""
     column = getattr(steps(), name).copy()
     column[position] = value
     return column
 
 
-def measured(content: Run) -> Measurement:
+def measure_run(content: Run) -> Measurement:
     return measure(content, BASELINE, NOW)
 
 
-def test_run_whose_log_contradicts_its_times_is_invalid() -> None:
-    measurement = measured(run(log(replace(segment(), doubt="the bar shows more"))))
+def test_run_with_contradicted_times_is_invalid() -> None:
+    measurement = measure_run(run(log(replace(segment(), doubt="the bar shows more"))))
     assert [
         (problem.reason, problem.text, problem.line) for problem in measurement.problems
     ] == [(Reason.TIMES_DISAGREE, "the bar shows more", 200)]
 
 
-def test_a_complete_run_is_valid_and_has_the_documents_metrics() -> None:
-    measurement = measured(run())
+def test_complete_run_is_valid_with_documented_metrics() -> None:
+    measurement = measure_run(run())
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.325)
     values = {metric.name: metric.value for metric in measurement.metrics}
@@ -70,9 +70,7 @@ def test_a_complete_run_is_valid_and_has_the_documents_metrics() -> None:
     )
 
 
-def test_what_it_ran_on_is_said_by_the_attempt_that_counts_and_rather_by_its_metadata() -> (
-    None
-):
+def test_environment_is_that_of_judged_attempt() -> None:
     whole = log(
         segment(), environment=(("container", "of the log"), ("nccl", "2.26.6"))
     )
@@ -81,7 +79,7 @@ def test_what_it_ran_on_is_said_by_the_attempt_that_counts_and_rather_by_its_met
         environment=(("driver", "570"), ("nccl", "2.25.1")),
     )
     recorded = (("container", "of the record"), ("recipe", "25.05"))
-    measurement = measured(run(other, whole, environment=recorded))
+    measurement = measure_run(run(other, whole, environment=recorded))
     assert measurement.attempt == 1
     assert measurement.environment == {
         "container": "of the record",
@@ -89,13 +87,12 @@ def test_what_it_ran_on_is_said_by_the_attempt_that_counts_and_rather_by_its_met
         "recipe": "25.05",
     }
     assert list(measurement.environment) == sorted(measurement.environment)
-    assert measured(run()).environment == {}
+    assert measure_run(run()).environment == {}
     assert replace(measurement, log=None).environment == dict(recorded)
 
 
-def test_every_metric_moves_as_it_declares_when_a_run_is_slower() -> None:
-    """A metric that points the other way than it says is how a gate passes the slow and
-    fails the fast."""
+def test_each_metric_changes_in_declared_direction() -> None:
+    """A metric with a wrong direction would let the gate pass slow runs."""
     fast, slow = (
         {one.name: one for one in metrics.derive_metrics(BASELINE, seconds)}
         for seconds in (7.0, 8.0)
@@ -115,8 +112,8 @@ def test_every_metric_moves_as_it_declares_when_a_run_is_slower() -> None:
     assert METRICS["step_time_seconds"].larger_is_better is False
 
 
-def of_checkpoints(*records: CheckpointRecord) -> Any:
-    """Return what a log of one part says of checkpoints."""
+def make_checkpoints(*records: CheckpointRecord) -> Any:
+    """Return the checkpoint records of a log with one segment."""
     return {
         "checkpoints": Checkpoints(
             tuple(replace(one, part=one.part or 1) for one in records)
@@ -125,66 +122,66 @@ def of_checkpoints(*records: CheckpointRecord) -> Any:
 
 
 def test_checkpoint_times_are_metrics() -> None:
-    """By hand: the mean of 4 and 7 is 5.5, their sample deviation 1.5 x sqrt(2)."""
+    """Expected: the mean of 4 and 7 is 5.5, their sample deviation 1.5 x sqrt(2)."""
     saves = [
         CheckpointRecord(CheckpointAction.SAVE, line, seconds)
         for line, seconds in ((150, 4.0), (200, 7.0))
     ]
     load = CheckpointRecord(CheckpointAction.LOAD, 50, 9.712)
-    found = {
+    result = {
         one.name: one
-        for one in measured(run(log(segment(), **of_checkpoints(load, *saves)))).metrics
+        for one in measure_run(
+            run(log(segment(), **make_checkpoints(load, *saves)))
+        ).metrics
     }
-    assert found["checkpoint_save_seconds"].value == 5.5
-    assert found["checkpoint_save_seconds"].standard_deviation == pytest.approx(
+    assert result["checkpoint_save_seconds"].value == 5.5
+    assert result["checkpoint_save_seconds"].standard_deviation == pytest.approx(
         1.5 * 2**0.5
     )
-    assert found["checkpoint_saves"].value == 2
+    assert result["checkpoint_saves"].value == 2
     assert (
-        found["checkpoint_load_seconds"].value,
-        found["checkpoint_load_seconds"].unit,
+        result["checkpoint_load_seconds"].value,
+        result["checkpoint_load_seconds"].unit,
     ) == (9.712, "s")
-    assert "checkpoint_save_dispatch_seconds" not in found
+    assert "checkpoint_save_dispatch_seconds" not in result
 
 
-def test_the_time_of_a_dispatch_is_no_time_of_a_save() -> None:
+def test_dispatch_time_is_no_save_time() -> None:
     save = CheckpointRecord(CheckpointAction.SAVE, 150, 0.1, dispatched=True)
-    found = {
+    result = {
         one.name: one.value
-        for one in measured(run(log(segment(), **of_checkpoints(save)))).metrics
+        for one in measure_run(run(log(segment(), **make_checkpoints(save)))).metrics
     }
-    assert found["checkpoint_save_dispatch_seconds"] == 0.1
-    assert "checkpoint_save_seconds" not in found
+    assert result["checkpoint_save_dispatch_seconds"] == 0.1
+    assert "checkpoint_save_seconds" not in result
 
 
-def test_saves_that_every_rank_prints_count_once() -> None:
+def test_saves_of_all_ranks_count_once() -> None:
     saves = [
         CheckpointRecord(CheckpointAction.SAVE, line, 4.0, rank=f"rank{line % 4}")
         for line in range(200, 208)
     ]
     assert (
-        measured(run(log(segment(), **of_checkpoints(*saves))))
+        measure_run(run(log(segment(), **make_checkpoints(*saves))))
         .metric("checkpoint_saves")
         .value
         == 2
     )
 
 
-def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one() -> (
-    None
-):
+def test_only_judged_segments_checkpoints_count() -> None:
     saves = [
         CheckpointRecord(CheckpointAction.SAVE, 90, 80.0, part=1),
         CheckpointRecord(CheckpointAction.SAVE, 290, 4.0, part=2),
     ]
     early = replace(segment(steps([7.0] * 5), total=5), last_line=90)
-    found = measured(run(log(early, segment(), **of_checkpoints(*saves))))
-    assert found.segment == 2
-    assert found.metric("checkpoint_save_seconds").value == 4.0
+    result = measure_run(run(log(early, segment(), **make_checkpoints(*saves))))
+    assert result.segment == 2
+    assert result.metric("checkpoint_save_seconds").value == 4.0
 
 
 @pytest.mark.parametrize(
-    ("shards", "said"),
+    ("shards", "expected"),
     [
         (Shards("checkpoints", 1), "checkpoint saved: 1 *.distcp file in checkpoints"),
         (
@@ -199,26 +196,26 @@ def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one(
         (None, None),
     ],
 )
-def test_whether_a_saved_checkpoint_is_on_disk_is_a_note(
-    shards: Shards | None, said: str | None
+def test_saved_checkpoint_on_disk_is_noted(
+    shards: Shards | None, expected: str | None
 ) -> None:
     content = log(
-        segment(), **of_checkpoints(CheckpointRecord(CheckpointAction.SAVE, 150, 4.0))
+        segment(), **make_checkpoints(CheckpointRecord(CheckpointAction.SAVE, 150, 4.0))
     )
-    found = measured(run(content, shards=shards))
-    assert found.valid
+    result = measure_run(run(content, shards=shards))
+    assert result.valid
     texts = [
-        phrase(note) for note in found.notes if note.code.startswith("checkpoint-")
+        phrase(note) for note in result.notes if note.code.startswith("checkpoint-")
     ]
-    assert texts == ([said] if said else [])
+    assert texts == ([expected] if expected else [])
 
 
-def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> None:
+def test_unreadable_later_attempt_is_a_problem() -> None:
     for code, text in (
         (EndingCode.UNREADABLE, "cannot read it"),
         (EndingCode.CUT, "the gzip data of log end before their end"),
     ):
-        (problem,) = measured(
+        (problem,) = measure_run(
             run(log(segment()), log(ending=Ending(code, NO_QUOTE, 0, text)))
         ).problems
         assert (problem.reason, problem.text) == (
@@ -227,62 +224,64 @@ def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> Non
         )
 
 
-def test_a_run_of_another_release_that_was_judged_on_purpose_says_so() -> None:
-    notes = measured(
+def test_requested_other_release_is_noted() -> None:
+    notes = measure_run(
         run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),))
     ).notes
     assert [phrase(note) for note in notes] == [
         "a run of release 26.06.00, judged against 25.05 as requested"
     ]
     assert (
-        measured(run(hints=(Hint("release", "25.05.04", "llmb-config_1.yaml"),))).notes
-        == ()
-    )
-
-
-def test_a_run_that_is_told_by_its_place_and_content_is_of_its_baseline_whatever_release_it_names() -> (
-    None
-):
-    """As a night of it, it counts: releases go on while a recorded baseline stays."""
-    own = replace(BASELINE, match=RunMatch("run_#/train.log", (("gpus", "8"),)))
-    assert (
-        measure(
-            run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),)), own, NOW
+        measure_run(
+            run(hints=(Hint("release", "25.05.04", "llmb-config_1.yaml"),))
         ).notes
         == ()
     )
 
 
-def test_only_the_window_counts() -> None:
+def test_run_matched_by_path_ignores_its_release() -> None:
+    """It counts as a daily run: releases change while a recorded baseline stays."""
+    baseline = replace(BASELINE, match=RunMatch("run_#/train.log", (("gpus", "8"),)))
+    assert (
+        measure(
+            run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),)),
+            baseline,
+            NOW,
+        ).notes
+        == ()
+    )
+
+
+def test_only_window_counts() -> None:
     seconds = [60.0] * 11 + [7.0] * 34 + [99.0] * 5
-    measurement = measured(run(log(segment(steps(seconds)))))
+    measurement = measure_run(run(log(segment(steps(seconds)))))
     assert measurement.statistic_seconds == pytest.approx(7.0)
     assert measurement.last_step_seconds == 99.0
     assert len(measurement.window_seconds) == 34
 
 
-def test_the_window_keeps_the_numbers_and_lines_of_its_steps() -> None:
+def test_window_keeps_step_numbers_and_lines() -> None:
     unit = np.full(50, 0.001)
     unit[[10, 20]] = 10.0, 0.01
-    measurement = measured(run(log(segment(steps(resolution_seconds=unit)))))
+    measurement = measure_run(run(log(segment(steps(resolution_seconds=unit)))))
     assert measurement.window_steps == tuple(range(11, 45))
     assert measurement.window_lines == tuple(range(111, 145))
     assert measurement.resolution_seconds == 0.001
-    assert measured(run(log(segment(steps([7.0] * 5))))).resolution_seconds == 0.0
+    assert measure_run(run(log(segment(steps([7.0] * 5))))).resolution_seconds == 0.0
 
 
 @pytest.mark.parametrize(
     ("first", "width", "leak"), [(5, 5, 0), (7, 5, 111), (0, 12, 111)]
 )
-def test_a_warm_up_that_moving_means_carry_into_the_window_is_noted(
+def test_warm_up_in_windows_moving_means_is_noted(
     first: int, width: int, leak: int
 ) -> None:
-    """Step k of means of w holds the first step of its segment where k < first + w."""
+    """Step k of means of w contains the first step of its segment if k < first + w."""
     single = np.array([60.0, *[7.0] * (49 - first)])
     seconds = [
         single[max(0, last - width) : last].mean() for last in range(1, len(single) + 1)
     ]
-    measurement = measured(run(log(segment(steps(seconds, first=first)))))
+    measurement = measure_run(run(log(segment(steps(seconds, first=first)))))
     assert measurement.moving_mean == width
     assert [(note.code, note.line) for note in measurement.notes] == (
         [("moving-mean-warm-up", leak)] if leak else []
@@ -296,7 +295,7 @@ def test_a_warm_up_that_moving_means_carry_into_the_window_is_noted(
 CASES: list[tuple[str, Any, Reason, str, int]] = [
     (
         "a loss that is not finite, even outside the window",
-        log(segment(steps(loss=changed("loss", -1, np.nan)))),
+        log(segment(steps(loss=change_column("loss", -1, np.nan)))),
         Reason.DIVERGED,
         "loss is nan from step 49 on",
         149,
@@ -306,8 +305,8 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
         log(
             segment(
                 steps(
-                    grad_norm=changed("grad_norm", 3, np.nan),
-                    has_grad_norm=changed("has_grad_norm", 3, True),
+                    grad_norm=change_column("grad_norm", 3, np.nan),
+                    has_grad_norm=change_column("has_grad_norm", 3, True),
                 )
             )
         ),
@@ -317,7 +316,7 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
     ),
     (
         "a step of the window without its loss",
-        log(segment(steps(has_loss=changed("has_loss", 20, False)))),
+        log(segment(steps(has_loss=change_column("has_loss", 20, False)))),
         Reason.LOSS_MISSING,
         "first step 20",
         120,
@@ -331,14 +330,14 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
     ),
     (
         "an impossible step of the window",
-        log(segment(steps(changed("seconds", 20, 0.3)))),
+        log(segment(steps(change_column("seconds", 20, 0.3)))),
         Reason.IMPOSSIBLE_SAMPLE,
         "step 20 took 0.3 s; 100 % MFU would be 3.486 s",
         120,
     ),
     (
         "a step of the window that is no number",
-        log(segment(steps(changed("seconds", 20, np.nan)))),
+        log(segment(steps(change_column("seconds", 20, np.nan)))),
         Reason.WINDOW_INCOMPLETE,
         "1 of the steps 11 to 44 have no time: 20",
         120,
@@ -400,10 +399,10 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
     [case[1:] for case in CASES],
     ids=[case[0] for case in CASES],
 )
-def test_an_invalid_run_says_why_and_where(
+def test_invalid_run_reports_problem_and_line(
     content: Any, reason: Reason, text: str, line: int
 ) -> None:
-    measurement = measured(run(content))
+    measurement = measure_run(run(content))
     assert not measurement.valid
     problem = measurement.problems[0]
     assert problem.reason is reason
@@ -411,27 +410,29 @@ def test_an_invalid_run_says_why_and_where(
     assert problem.line == line
 
 
-def test_a_job_that_left_no_log_is_no_run_that_passed() -> None:
-    (problem,) = measured(replace(run(), attempts=())).problems
+def test_job_without_log_does_not_pass() -> None:
+    (problem,) = measure_run(replace(run(), attempts=())).problems
     assert (problem.reason, problem.text[:20]) == (
         Reason.NO_STEPS,
         "the job left no log:",
     )
 
 
-def test_an_incomplete_run_that_was_written_minutes_ago_is_probably_still_running() -> (
-    None
-):
+def test_recent_incomplete_run_is_probably_running() -> None:
     cut = log(segment(steps([7.3] * 30), finished=False))
-    fresh = measured(run(cut, modified=NOW - timedelta(minutes=2)))
+    fresh = measure_run(run(cut, modified=NOW - timedelta(minutes=2)))
     assert fresh.problems[0].reason is Reason.STILL_RUNNING
     assert (
-        measured(run(cut, modified=NOW - timedelta(hours=2))).problems[0].reason
+        measure_run(run(cut, modified=NOW - timedelta(hours=2))).problems[0].reason
         is Reason.INCOMPLETE
     )
     killed = replace(cut, ending=KILLED)
-    assert measured(run(killed, modified=NOW)).problems[0].reason is Reason.INCOMPLETE
-    assert measured(run(log(), modified=NOW)).problems[0].reason is Reason.STILL_RUNNING
+    assert (
+        measure_run(run(killed, modified=NOW)).problems[0].reason is Reason.INCOMPLETE
+    )
+    assert (
+        measure_run(run(log(), modified=NOW)).problems[0].reason is Reason.STILL_RUNNING
+    )
 
 
 @pytest.mark.parametrize(
@@ -442,8 +443,8 @@ def test_an_incomplete_run_that_was_written_minutes_ago_is_probably_still_runnin
         (Hint("micro_batch_size", "1", "name"), True),
     ],
 )
-def test_what_a_name_claims_has_to_be_the_baselines(hint: Hint, valid: bool) -> None:
-    measurement = measured(run(hints=(hint,)))
+def test_claims_have_to_match_baseline(hint: Hint, valid: bool) -> None:
+    measurement = measure_run(run(hints=(hint,)))
     assert measurement.valid is valid
     if not valid:
         assert measurement.problems[0].reason is Reason.WRONG_CONFIGURATION
@@ -460,7 +461,7 @@ def test_what_a_name_claims_has_to_be_the_baselines(hint: Hint, valid: bool) -> 
         (0.5, None, False),
     ],
 )
-def test_logged_tflops_that_do_not_fit_the_model_mean_another_configuration(
+def test_unfitting_tflops_show_wrong_configuration(
     ratio: float, known: float | None, valid: bool
 ) -> None:
     at_baseline = 256 * 4.27e15 / 7.325 / 128 / 1e12
@@ -470,26 +471,24 @@ def test_logged_tflops_that_do_not_fit_the_model_mean_another_configuration(
 
 
 @pytest.mark.parametrize(("ratio", "valid"), [(1.01, True), (0.5, False), (2.0, False)])
-def test_logged_tokens_that_do_not_fit_the_batch_mean_another_configuration(
-    ratio: float, valid: bool
-) -> None:
+def test_unfitting_tokens_show_wrong_configuration(ratio: float, valid: bool) -> None:
     tokens = 8192 * 256 / 7.325 / 128 * ratio
-    measurement = measured(
+    measurement = measure_run(
         run(log(segment(steps(tokens_per_second_per_gpu=np.full(50, tokens)))))
     )
     assert measurement.valid is valid
 
 
-def test_profiled_traced_and_checkpoint_load_runs_are_not_comparable() -> None:
-    by_name = measured(
+def test_profiled_traced_and_load_runs_are_excluded() -> None:
+    by_name = measure_run(
         run(excluded=Reason.PROFILED, excluded_because="_nsys in the name")
     )
-    traced = measured(run(log(segment(), nccl_line=7)))
-    loaded = measured(
+    traced = measure_run(run(log(segment(), nccl_line=7)))
+    loaded = measure_run(
         run(
             log(
                 segment(steps([7.0], first=50), total=51),
-                **of_checkpoints(CheckpointRecord(CheckpointAction.LOAD, 9)),
+                **make_checkpoints(CheckpointRecord(CheckpointAction.LOAD, 9)),
             )
         )
     )
@@ -504,30 +503,37 @@ def test_profiled_traced_and_checkpoint_load_runs_are_not_comparable() -> None:
 
 
 def test_loss_after_the_window_counts_without_a_step_time() -> None:
-    loss, seconds = changed("loss", 47, np.nan), changed("seconds", 47, np.nan)
-    diverged = measured(run(log(segment(steps(seconds, loss=loss)))))
+    loss, seconds = (
+        change_column("loss", 47, np.nan),
+        change_column("seconds", 47, np.nan),
+    )
+    diverged = measure_run(run(log(segment(steps(seconds, loss=loss)))))
     assert [problem.reason for problem in diverged.problems] == [Reason.DIVERGED]
 
 
-def test_a_crashed_run_that_resumed_from_a_checkpoint_is_no_checkpoint_test() -> None:
+def test_resumed_run_is_no_load_test() -> None:
     resumed = segment(steps([7.0] * 2, first=10), finished=False)
-    measurement = measured(
-        run(log(resumed, **of_checkpoints(CheckpointRecord(CheckpointAction.LOAD, 9))))
+    measurement = measure_run(
+        run(
+            log(resumed, **make_checkpoints(CheckpointRecord(CheckpointAction.LOAD, 9)))
+        )
     )
     assert measurement.excluded is None
     assert measurement.problems[0].reason is Reason.INCOMPLETE
 
 
-def test_steps_above_all_hardware_outside_the_window_are_set_aside_and_shown() -> None:
-    measurement = measured(run(log(segment(steps(changed("seconds", 1, 0.2))))))
+def test_impossible_steps_outside_window_are_noted() -> None:
+    measurement = measure_run(
+        run(log(segment(steps(change_column("seconds", 1, 0.2)))))
+    )
     assert measurement.valid
     assert [(note.code, note.line) for note in measurement.notes] == [
         ("impossible-steps", 101)
     ]
 
 
-def test_what_the_log_lost_is_noted() -> None:
-    measurement = measured(
+def test_dropped_records_are_noted() -> None:
+    measurement = measure_run(
         run(
             log(
                 segment(),
@@ -541,7 +547,7 @@ def test_what_the_log_lost_is_noted() -> None:
         17,
         "3 truncated records dropped; the first: Training ep",
     )
-    measurement = measured(
+    measurement = measure_run(
         run(
             log(
                 segment(),
@@ -567,40 +573,43 @@ def test_what_the_log_lost_is_noted() -> None:
         (90, 200, False),
     ],
 )
-def test_contradicted_times_invalidate_window_alone(
+def test_contradicted_times_invalidate_only_window(
     first_line: int, last_line: int, valid: bool
 ) -> None:
-    """Steps 11 to 44 stand in lines 111 to 144."""
+    """Steps 11 to 44 are in lines 111 to 144."""
     dropped = DroppedRecords(
         DropReason.TIMES_DISAGREE, 2, first_line, "step 3", last_line=last_line
     )
-    measurement = measured(run(log(segment(), dropped=(dropped,))))
+    measurement = measure_run(run(log(segment(), dropped=(dropped,))))
     assert measurement.valid is valid
-    (told,) = measurement.notes if valid else measurement.problems
-    assert (told.line, phrase(told)[:25]) == (first_line, "2 step times that another")
+    (message,) = measurement.notes if valid else measurement.problems
+    assert (message.line, phrase(message)[:25]) == (
+        first_line,
+        "2 step times that another",
+    )
     assert valid or measurement.problems[0].reason is Reason.TIMES_DISAGREE
 
 
-def test_trimmed_baseline_is_compared_with_a_trimmed_mean() -> None:
-    spiky = log(segment(steps(changed("seconds", 20, 70.0))))
+def test_trimmed_baseline_uses_trimmed_mean() -> None:
+    spiky = log(segment(steps(change_column("seconds", 20, 70.0))))
     trimmed = replace(
         BASELINE, window=BASELINE.window._replace(statistic="trimmed_mean")
     )
     assert measure(run(spiky), trimmed, NOW).statistic_seconds == pytest.approx(7.325)
 
 
-def test_without_a_peak_there_is_no_mfu_and_everything_else() -> None:
-    """A CPU has no peak that anyone states."""
+def test_only_mfu_is_missing_without_peak() -> None:
+    """No peak is published for a CPU."""
     measurement = measure(run(), replace(BASELINE, peak_tflops=float("nan")), NOW)
     names = {metric.name for metric in measurement.metrics}
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.325)
-    assert names == {metric.name for metric in measured(run()).metrics} - {"mfu"}
+    assert names == {metric.name for metric in measure_run(run()).metrics} - {"mfu"}
     assert "mfu" not in {metric.name for metric in measurement.expected}
 
 
-def test_without_a_peak_a_step_that_takes_no_time_is_still_impossible() -> None:
-    content = run(log(segment(steps(seconds=changed("seconds", 20, 0.0)))))
+def test_zero_step_time_is_impossible_without_peak() -> None:
+    content = run(log(segment(steps(seconds=change_column("seconds", 20, 0.0)))))
     (problem,) = measure(
         content, replace(BASELINE, peak_tflops=float("nan")), NOW
     ).problems
@@ -610,17 +619,17 @@ def test_without_a_peak_a_step_that_takes_no_time_is_still_impossible() -> None:
     )
 
 
-def test_a_baseline_that_nothing_has_timed_expects_nothing() -> None:
+def test_untimed_baseline_expects_no_metrics() -> None:
     untimed = replace(
         BASELINE, kind=BaselineKind.RECIPE, step_seconds=float("nan"), cells=()
     )
     measurement = measure(run(), untimed, NOW)
     assert measurement.valid
     assert measurement.expected == ()
-    assert measurement.metrics == measured(run()).metrics
+    assert measurement.metrics == measure_run(run()).metrics
 
 
-def test_a_run_of_no_known_configuration_is_whole_by_what_its_own_log_says() -> None:
+def test_unidentified_run_is_complete_by_its_log() -> None:
     """No number of the stand-in is held against it, and none of its steps are taken for
     those of a recipe."""
     window = Window(5, 9)
@@ -637,19 +646,19 @@ def test_a_run_of_no_known_configuration_is_whole_by_what_its_own_log_says() -> 
         ),
     ):
         content = run(log(segment(columns, finished=finished, total=total)), key=None)
-        found = measure(
+        result = measure(
             content,
             make_default_baseline(content, window, UNKNOWN_STEPS),
             NOW,
             step_time_only=True,
         )
-        assert [one.reason for one in found.problems[:1]] == (
+        assert [one.reason for one in result.problems[:1]] == (
             [] if reason is None else [reason]
         )
-    assert found.problems[0].text.startswith("3 of the steps 5 to 9 have no time")
+    assert result.problems[0].text.startswith("3 of the steps 5 to 9 have no time")
 
 
-def test_the_length_of_a_run_that_nobody_knows_is_not_told() -> None:
+def test_unknown_total_is_not_printed() -> None:
     content = run(log(segment(steps([7.0] * 20), finished=False, total=None)), key=None)
     (problem,) = measure(
         content,
@@ -660,12 +669,11 @@ def test_the_length_of_a_run_that_nobody_knows_is_not_told() -> None:
     assert problem.text == "stopped after step 19; the log shows no cause"
 
 
-def test_of_an_older_run_only_the_step_time_is_computed(
+def test_older_run_computes_only_step_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of thousands of older runs only the step time and what is wrong with them
-    count."""
-    whole = measured(run())
+    """For thousands of older runs only the step time and the problems are needed."""
+    whole = measure_run(run())
     for module, name in (
         (metrics, "compute_window_metrics"),
         (metrics, "expect_metrics"),
@@ -675,7 +683,7 @@ def test_of_an_older_run_only_the_step_time_is_computed(
     older = measure(run(), BASELINE, NOW, step_time_only=True)
     assert older.valid
     assert (older.metrics, older.expected, older.notes) == ((), (), ())
-    given = (
+    compared = (
         "statistic_seconds",
         "window_seconds",
         "moving_mean",
@@ -683,8 +691,8 @@ def test_of_an_older_run_only_the_step_time_is_computed(
         "problems",
         "checkpoints",
     )
-    assert [getattr(older, name) for name in given] == [
-        getattr(whole, name) for name in given
+    assert [getattr(older, name) for name in compared] == [
+        getattr(whole, name) for name in compared
     ]
 
 
@@ -692,10 +700,10 @@ def test_of_an_older_run_only_the_step_time_is_computed(
     ("window", "seconds"),
     [(Window(35, 44), 18.0), (Window(36, 43), 20.0), (Window(100, 110), None)],
 )
-def test_steps_timed_by_the_document_include_both_ends(
+def test_documented_window_includes_both_ends(
     window: Window, seconds: float | None
 ) -> None:
     inside = (np.arange(50) > 35) & (np.arange(50) < 44)
     baseline = replace(BASELINE, timed_window=window)
-    part = segment(steps(np.where(inside, 20.0, 10.0).tolist()))
-    assert measure(run(log(part)), baseline, NOW).timed_seconds == seconds
+    content = segment(steps(np.where(inside, 20.0, 10.0).tolist()))
+    assert measure(run(log(content)), baseline, NOW).timed_seconds == seconds

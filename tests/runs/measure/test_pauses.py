@@ -1,5 +1,4 @@
-"""Evaluations and saves between steps: how long one may take, and which gaps come back
-regularly."""
+"""Evaluations and saves between steps: allowed durations and regular gaps."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ def measure_excess(
         rows, kinds, np.array(list(seconds.values())), LINES, Checkpoints(records)
     )
     return [
-        float(each)
-        for each in compute_excess(
+        float(value)
+        for value in compute_excess(
             made, {str(name): value for name, value in recorded.items()}
         )
     ]
@@ -61,7 +60,7 @@ def measure_excess(
         ({10: 100.0}, {Observed.LONGEST_EVALUATION: 40.0}, [np.nan]),
     ],
 )
-def test_excess_is_what_others_do_not_explain(
+def test_excess_is_compared_with_other_pauses(
     seconds: dict[int, float], recorded: dict[Observed, float], excess: list[float]
 ) -> None:
     assert measure_excess(seconds, PauseKind.SAVE, recorded) == pytest.approx(
@@ -73,7 +72,7 @@ def test_excess_is_what_others_do_not_explain(
     ("line", "dispatched", "excess"),
     [(29, False, 355.0), (29, True, np.nan), (31, False, np.nan)],
 )
-def test_printed_duration_bounds_a_single_save(
+def test_printed_duration_limits_single_save(
     line: int, dispatched: bool, excess: float
 ) -> None:
     record = CheckpointRecord(CheckpointAction.SAVE, line, 30.0, dispatched=dispatched)
@@ -87,7 +86,7 @@ def test_printed_duration_bounds_a_single_save(
     [
         ([20, 40], [20, 40]),
         ([21, 41], [21, 41]),
-        ([15, 40], []),  # two of any distance
+        ([15, 40], []),  # two gaps at any distance
         ([13, 26, 39], [13, 26, 39]),
         ([5, 15, 25, 35, 45], [5, 15, 25, 35, 45]),
         ([10, 20, 25, 30, 40], [10, 20, 30, 40]),
@@ -100,7 +99,7 @@ def test_printed_duration_bounds_a_single_save(
         ([30], []),
     ],
 )
-def test_regular_gaps_come_back_to_the_end(gaps: list[int], regular: list[int]) -> None:
+def test_regular_gaps_recur_to_the_end(gaps: list[int], regular: list[int]) -> None:
     steps = np.arange(1, 50)
     mask = np.isin(steps, gaps)
     assert steps[find_regular(steps, steps, mask, mask)].tolist() == regular

@@ -1,5 +1,4 @@
-"""Step times beside the clock of their lines: data loading, stalls, set clocks, and the
-ordinary nights beside them."""
+"""Step times against the timestamps: data loading, stalls, changed clocks, and pauses."""
 
 from __future__ import annotations
 
@@ -33,10 +32,10 @@ QUIET = {
 }
 
 
-def recorded(
+def make_recorded_baseline(
     observed: dict[Observed, float] | None = None, mean_seconds: float = SECONDS
 ) -> Baseline:
-    """Return a baseline of 2 s that was recorded from runs that showed this."""
+    """Return a baseline with a step time of 2 s and these recorded values."""
     values = tuple(
         (str(name), value)
         for name, value in (QUIET if observed is None else observed).items()
@@ -54,7 +53,7 @@ def recorded(
     )
 
 
-def clocked(
+def make_clocked_steps(
     lost: dict[int, float] | Sequence[float] = (),
     unit: float = 0.0,
     count: int = 50,
@@ -74,20 +73,24 @@ def clocked(
     return replace(made, resolution_seconds=np.full(count, 0.0001))
 
 
-def judge(columns: Steps, baseline: Baseline | None = None) -> Measurement:
+def measure_steps(columns: Steps, baseline: Baseline | None = None) -> Measurement:
     many = len(columns)
-    return measure(run(log(segment(columns, total=many))), baseline or recorded(), NOW)
+    return measure(
+        run(log(segment(columns, total=many))),
+        baseline or make_recorded_baseline(),
+        NOW,
+    )
 
 
-def reasons(measured: Measurement) -> list[Reason]:
+def list_reasons(measured: Measurement) -> list[Reason]:
     return [problem.reason for problem in measured.problems]
 
 
-def each(first: int, last: int, seconds: float) -> dict[int, float]:
+def repeat(first: int, last: int, seconds: float) -> dict[int, float]:
     return dict.fromkeys(range(first, last + 1), seconds)
 
 
-def pauses_at(*steps: int, kind: PauseKind = PauseKind.EVALUATION) -> Integers:
+def make_pauses(*steps: int, kind: PauseKind = PauseKind.EVALUATION) -> Integers:
     """Return the kinds of pauses before each of 50 steps."""
     return np.where(np.isin(np.arange(50), steps), int(kind), 0)
 
@@ -95,9 +98,9 @@ def pauses_at(*steps: int, kind: PauseKind = PauseKind.EVALUATION) -> Integers:
 @pytest.mark.parametrize(
     "lost",
     [
-        each(0, 49, 0.6),
-        each(11, 44, 0.4),
-        each(20, 40, 1.0),
+        repeat(0, 49, 0.6),
+        repeat(11, 44, 0.4),
+        repeat(20, 40, 1.0),
         {31: 2400.0},
         {30: 40.0},
         {47: 2400.0},
@@ -108,42 +111,48 @@ def pauses_at(*steps: int, kind: PauseKind = PauseKind.EVALUATION) -> Integers:
     ],
 )
 @pytest.mark.parametrize("unit", [0.0, 1.0])
-def test_time_between_the_steps_is_red(lost: dict[int, float], unit: float) -> None:
-    measured = judge(clocked(lost, unit))
-    assert reasons(measured) == [Reason.WALL_CLOCK]
+def test_time_between_steps_is_invalid(lost: dict[int, float], unit: float) -> None:
+    measured = measure_steps(make_clocked_steps(lost, unit))
+    assert list_reasons(measured) == [Reason.WALL_CLOCK]
     assert measured.problems[0].line
 
 
 @pytest.mark.parametrize(
     "columns",
     [
-        clocked(),
-        clocked(unit=1.0),
-        clocked(each(0, 49, 0.04)),
-        clocked({0: 300.0, 1: 60.0}),  # compilation
-        clocked({20: 12.0}),  # a short stall
-        clocked({47: 200.0}),
-        clocked(
-            dict.fromkeys((10, 20, 30, 40), 60.0), paused=pauses_at(10, 20, 30, 40)
+        make_clocked_steps(),
+        make_clocked_steps(unit=1.0),
+        make_clocked_steps(repeat(0, 49, 0.04)),
+        make_clocked_steps({0: 300.0, 1: 60.0}),  # compilation
+        make_clocked_steps({20: 12.0}),  # a short stall
+        make_clocked_steps({47: 200.0}),
+        make_clocked_steps(
+            dict.fromkeys((10, 20, 30, 40), 60.0), paused=make_pauses(10, 20, 30, 40)
         ),
-        clocked(
-            {10: 60.0, 20: 75.0, 30: 50.0, 40: 80.0}, paused=pauses_at(10, 20, 30, 40)
+        make_clocked_steps(
+            {10: 60.0, 20: 75.0, 30: 50.0, 40: 80.0}, paused=make_pauses(10, 20, 30, 40)
         ),
-        clocked({31: 3600.0}),
-        clocked({31: -3600.0}),
-        clocked({48: 3600.0}, unit=1.0),
+        make_clocked_steps({31: 3600.0}),
+        make_clocked_steps({31: -3600.0}),
+        make_clocked_steps({48: 3600.0}, unit=1.0),
         replace(
-            clocked(), stamp=clocked().stamp[np.minimum(np.arange(50) // 6 * 6 + 5, 49)]
+            make_clocked_steps(),
+            stamp=make_clocked_steps().stamp[
+                np.minimum(np.arange(50) // 6 * 6 + 5, 49)
+            ],
         ),  # written in bursts
         steps([SECONDS] * 50),  # without stamps
     ],
 )
-def test_ordinary_run_stays_valid(columns: Steps) -> None:
-    assert judge(columns).problems == ()
+def test_ordinary_run_is_valid(columns: Steps) -> None:
+    assert measure_steps(columns).problems == ()
 
 
-def test_set_clock_is_noted() -> None:
-    notes = {note.code: note for note in judge(clocked({31: 3600.0})).notes}
+def test_changed_clock_is_noted() -> None:
+    notes = {
+        note.code: note
+        for note in measure_steps(make_clocked_steps({31: 3600.0})).notes
+    }
     assert phrase(notes[NoteCode.CLOCK_SET]).startswith(
         "the clock was changed by an hour before step 31"
     )
@@ -153,16 +162,16 @@ def test_set_clock_is_noted() -> None:
     ("step", "jump", "red"),
     [(47, -600.0, True), (30, -600.0, True), (47, -7200.0, True), (47, -8.0, False)],
 )
-def test_clock_that_goes_back_hides_a_gap(step: int, jump: float, red: bool) -> None:
-    """An hour that was set back and a gap of 50 minutes are one jump of 10 minutes."""
-    measured = judge(clocked({step: jump}))
-    assert reasons(measured) == [Reason.WALL_CLOCK] * red
+def test_backward_clock_hides_a_gap(step: int, jump: float, red: bool) -> None:
+    """A clock set back by an hour and a gap of 50 minutes are one jump of 10 minutes."""
+    measured = measure_steps(make_clocked_steps({step: jump}))
+    assert list_reasons(measured) == [Reason.WALL_CLOCK] * red
     assert NoteCode.CLOCK_SET in {note.code for note in measured.notes}
 
 
 def test_pauses_are_counted() -> None:
-    columns = clocked({20: 60.0, 40: 60.0}, paused=pauses_at(20, 40))
-    notes = {note.code: note for note in judge(columns).notes}
+    columns = make_clocked_steps({20: 60.0, 40: 60.0}, paused=make_pauses(20, 40))
+    notes = {note.code: note for note in measure_steps(columns).notes}
     assert phrase(notes[NoteCode.PAUSES]).startswith("2 gaps of 120.0 s in all")
 
 
@@ -178,7 +187,7 @@ RECORDED_SAVES = {**QUIET, Observed.LONGEST_SAVE: 60.0}
         (HUNG, PauseKind.SAVE, RECORDED_SAVES, True),
         ({20: 1500.0, 40: 1500.0}, PauseKind.SAVE, RECORDED_SAVES, True),  # both hung
         ({20: 1500.0}, PauseKind.SAVE, RECORDED_SAVES, True),
-        ({20: 1500.0}, PauseKind.SAVE, QUIET, False),  # nothing to compare it with
+        ({20: 1500.0}, PauseKind.SAVE, QUIET, False),  # cannot be compared
         ({20: 1500.0, 40: 1500.0}, PauseKind.SAVE, QUIET, False),
         (
             {20: 150.0, 40: 160.0},
@@ -198,38 +207,43 @@ RECORDED_SAVES = {**QUIET, Observed.LONGEST_SAVE: 60.0}
 def test_pause_is_compared_with_others(
     lost: dict[int, float], kind: PauseKind, observed: dict[Observed, float], red: bool
 ) -> None:
-    measured = judge(
-        clocked(lost, paused=pauses_at(*lost, kind=kind)), recorded(observed)
+    measured = measure_steps(
+        make_clocked_steps(lost, paused=make_pauses(*lost, kind=kind)),
+        make_recorded_baseline(observed),
     )
-    assert reasons(measured) == ([Reason.WALL_CLOCK] if red else [])
+    assert list_reasons(measured) == ([Reason.WALL_CLOCK] if red else [])
 
 
 @pytest.mark.parametrize("observed", [QUIET, {}])
 @pytest.mark.parametrize("lost", [{20: 1500.0}, {20: 1500.0, 40: 1500.0}])
-def test_long_pause_without_others_is_noted(
+def test_long_single_pause_is_noted(
     lost: dict[int, float], observed: dict[Observed, float]
 ) -> None:
-    measured = judge(clocked(lost, paused=pauses_at(*lost)), recorded(observed))
+    measured = measure_steps(
+        make_clocked_steps(lost, paused=make_pauses(*lost)),
+        make_recorded_baseline(observed),
+    )
     assert NoteCode.WALL_CLOCK in {note.code for note in measured.notes}
 
 
-def test_new_evaluations_are_noted_if_they_take_long() -> None:
+def test_long_new_evaluations_are_noted() -> None:
     steps_before = (10, 20, 30, 40)
     for seconds, noted in ((60.0, False), (120.0, True)):
-        columns = clocked(
-            dict.fromkeys(steps_before, seconds), paused=pauses_at(*steps_before)
+        columns = make_clocked_steps(
+            dict.fromkeys(steps_before, seconds), paused=make_pauses(*steps_before)
         )
-        measured = judge(columns)
+        measured = measure_steps(columns)
         assert measured.problems == ()
         assert (NoteCode.WALL_CLOCK in {note.code for note in measured.notes}) is noted
         assert NoteCode.WALL_CLOCK not in {
-            note.code for note in judge(columns, recorded({})).notes
+            note.code
+            for note in measure_steps(columns, make_recorded_baseline({})).notes
         }
 
 
-def test_what_is_announced_at_each_step_is_no_pause() -> None:
-    columns = clocked(each(1, 49, 3.0), paused=pauses_at(*range(1, 50)))
-    assert reasons(judge(columns)) == [Reason.WALL_CLOCK]
+def test_work_announced_each_step_is_no_pause() -> None:
+    columns = make_clocked_steps(repeat(1, 49, 3.0), paused=make_pauses(*range(1, 50)))
+    assert list_reasons(measure_steps(columns)) == [Reason.WALL_CLOCK]
 
 
 @pytest.mark.parametrize(
@@ -242,33 +256,40 @@ def test_what_is_announced_at_each_step_is_no_pause() -> None:
         ({10: 60.0, 20: 60.0, 30: 60.0, 40: 1500.0}, True),
         ({10: 60.0, 20: 60.0, 27: 400.0, 30: 60.0, 40: 60.0}, True),
         (dict.fromkeys(range(0, 50, 4), 20.0), True),  # too often for an evaluation
-        (each(0, 49, 5.0), True),
+        (repeat(0, 49, 5.0), True),
     ],
 )
-def test_regular_gaps_of_an_event_file_are_pauses(
+def test_regular_gaps_in_event_file_are_pauses(
     lost: dict[int, float], red: bool
 ) -> None:
-    part = segment(clocked(lost), total=50)
-    measured = measure(run(replace(log(part), dialect="metrics")), recorded(), NOW)
-    assert reasons(measured) == ([Reason.WALL_CLOCK] if red else [])
+    part = segment(make_clocked_steps(lost), total=50)
+    measured = measure(
+        run(replace(log(part), dialect="metrics")), make_recorded_baseline(), NOW
+    )
+    assert list_reasons(measured) == ([Reason.WALL_CLOCK] if red else [])
 
 
-def test_clock_that_is_set_back_hides_no_gap() -> None:
-    measured = judge(clocked({20: -1800.0, 30: 1800.0}))
-    assert reasons(measured) == [Reason.WALL_CLOCK]
-    notes = {note.code: note for note in judge(clocked({20: -1800.0})).notes}
+def test_set_back_clock_hides_no_gap() -> None:
+    measured = measure_steps(make_clocked_steps({20: -1800.0, 30: 1800.0}))
+    assert list_reasons(measured) == [Reason.WALL_CLOCK]
+    notes = {
+        note.code: note
+        for note in measure_steps(make_clocked_steps({20: -1800.0})).notes
+    }
     assert phrase(notes[NoteCode.CLOCK_SET]).startswith(
         "the clock goes back by 1800.0 s before step 20"
     )
 
 
 @pytest.mark.parametrize(("seconds", "noted"), [(0.08, False), (0.17, True)])
-def test_smaller_rise_of_the_clock_is_noted(seconds: float, noted: bool) -> None:
-    columns = clocked([seconds] * 400, count=400)
+def test_small_rise_of_clock_is_noted(seconds: float, noted: bool) -> None:
+    columns = make_clocked_steps([seconds] * 400, count=400)
     baseline = replace(
-        recorded(), window=BASELINE.window._replace(first=201, last=399), steps=400
+        make_recorded_baseline(),
+        window=BASELINE.window._replace(first=201, last=399),
+        steps=400,
     )
-    measured = judge(columns, baseline)
+    measured = measure_steps(columns, baseline)
     assert measured.problems == ()
     assert (NoteCode.WALL_CLOCK in {note.code for note in measured.notes}) is noted
 
@@ -277,10 +298,12 @@ def test_smaller_rise_of_the_clock_is_noted(seconds: float, noted: bool) -> None
     "observed",
     [{}, {**QUIET, Observed.WALL_CLOCK_RATIO: 1.3, Observed.RUN_CLOCK_RATIO: 1.3}],
 )
-def test_ratio_is_compared_with_what_was_recorded(
+def test_ratio_is_compared_with_recording(
     observed: dict[Observed, float],
 ) -> None:
-    measured = judge(clocked(each(0, 49, 0.62)), recorded(observed))
+    measured = measure_steps(
+        make_clocked_steps(repeat(0, 49, 0.62)), make_recorded_baseline(observed)
+    )
     assert measured.problems == ()
     assert (NoteCode.WALL_CLOCK in {note.code for note in measured.notes}) is not bool(
         observed
@@ -288,36 +311,43 @@ def test_ratio_is_compared_with_what_was_recorded(
 
 
 def test_run_agrees_with_its_own_recording() -> None:
-    columns = clocked(each(0, 49, 0.7) | {47: 900.0}, unit=1.0)
+    columns = make_clocked_steps(repeat(0, 49, 0.7) | {47: 900.0}, unit=1.0)
     observed = {
-        Observed(name): value for name, value in judge(columns, recorded({})).observed
+        Observed(name): value
+        for name, value in measure_steps(columns, make_recorded_baseline({})).observed
     }
     assert observed[Observed.WALL_CLOCK_RATIO] == pytest.approx(1.35, abs=0.03)
-    assert judge(columns, recorded(observed)).problems == ()
+    assert measure_steps(columns, make_recorded_baseline(observed)).problems == ()
 
 
-def test_means_of_ten_steps_are_compared_like_single_ones() -> None:
+def test_means_of_ten_steps_are_compared() -> None:
     def make(factor: float) -> Steps:
         return means_of(10, [SECONDS] * 5, stamp=1.7e9 + np.arange(1, 6) * 20 * factor)
 
-    baseline = replace(recorded(), window=BASELINE.window._replace(first=11, last=40))
-    assert judge(make(1.0), baseline).problems == ()
-    assert reasons(judge(make(1.6), baseline)) == [Reason.WALL_CLOCK]
+    baseline = replace(
+        make_recorded_baseline(), window=BASELINE.window._replace(first=11, last=40)
+    )
+    assert measure_steps(make(1.0), baseline).problems == ()
+    assert list_reasons(measure_steps(make(1.6), baseline)) == [Reason.WALL_CLOCK]
 
 
-def test_clock_of_a_line_may_begin_behind_an_evaluation() -> None:
-    columns = clocked({20: 60.0})
+def test_line_clock_may_start_after_evaluation() -> None:
+    columns = make_clocked_steps({20: 60.0})
     since = np.where(np.arange(50) == 20, columns.stamp - SECONDS, np.nan)
-    assert judge(replace(columns, since=since)).problems == ()
+    assert measure_steps(replace(columns, since=since)).problems == ()
 
 
-def test_older_runs_are_measured_without_their_clocks() -> None:
-    columns = segment(clocked(each(0, 49, 0.6)))
-    measured = measure(run(log(columns)), recorded(), NOW, step_time_only=True)
+def test_older_runs_are_measured_without_clocks() -> None:
+    columns = segment(make_clocked_steps(repeat(0, 49, 0.6)))
+    measured = measure(
+        run(log(columns)), make_recorded_baseline(), NOW, step_time_only=True
+    )
     assert (measured.problems, measured.observed) == ((), ())
 
 
-def by_stamps(seconds: float, rate_seconds: float, batch: float = 64.0) -> Steps:
+def make_stamped_steps(
+    seconds: float, rate_seconds: float, batch: float = 64.0
+) -> Steps:
     """Return steps whose times follow from their stamps, beside a rate by another
     timer."""
     stamp = 1.7e9 + np.cumsum(np.full(50, seconds))
@@ -326,62 +356,72 @@ def by_stamps(seconds: float, rate_seconds: float, batch: float = 64.0) -> Steps
     )
 
 
-def test_clock_that_is_set_back_is_found_by_the_rate() -> None:
-    baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0})
-    assert judge(by_stamps(2.0, 2.0), baseline).problems == ()
-    assert reasons(judge(by_stamps(2.0, 2.24), baseline)) == [Reason.TIMES_DISAGREE]
+def test_rate_reveals_set_back_clock() -> None:
+    baseline = make_recorded_baseline({**QUIET, Observed.WORK_PER_STEP: 64.0})
+    assert measure_steps(make_stamped_steps(2.0, 2.0), baseline).problems == ()
+    assert list_reasons(measure_steps(make_stamped_steps(2.0, 2.24), baseline)) == [
+        Reason.TIMES_DISAGREE
+    ]
     assert (
-        judge(by_stamps(2.0, 1.8), baseline).problems == ()
+        measure_steps(make_stamped_steps(2.0, 1.8), baseline).problems == ()
     )  # data loading, in the step time
 
 
-def test_rate_of_one_stalled_step_is_no_contradiction() -> None:
-    baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0})
-    every_tenth = by_stamps(2.0, 2.0)
+def test_rate_of_stalled_step_is_no_contradiction() -> None:
+    baseline = make_recorded_baseline({**QUIET, Observed.WORK_PER_STEP: 64.0})
+    every_tenth = make_stamped_steps(2.0, 2.0)
     rate = np.where(np.arange(50) % 10 == 2, 8.0, 32.0)
-    assert judge(replace(every_tenth, throughput=rate), baseline).problems == ()
+    assert measure_steps(replace(every_tenth, throughput=rate), baseline).problems == ()
 
 
-def test_rate_may_rise_when_steps_load_data_faster() -> None:
-    baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0 * 1.1})
-    assert judge(by_stamps(1.8, 1.8), baseline).problems == ()
+def test_rate_may_rise_with_faster_data_loading() -> None:
+    baseline = make_recorded_baseline({**QUIET, Observed.WORK_PER_STEP: 64.0 * 1.1})
+    assert measure_steps(make_stamped_steps(1.8, 1.8), baseline).problems == ()
 
 
 def test_zero_rates_are_invalid_if_recorded_runs_print_rates() -> None:
-    zero = by_stamps(2.0, 2.0, batch=0.0)
-    baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0})
-    (problem,) = judge(zero, baseline).problems
+    zero = make_stamped_steps(2.0, 2.0, batch=0.0)
+    baseline = make_recorded_baseline({**QUIET, Observed.WORK_PER_STEP: 64.0})
+    (problem,) = measure_steps(zero, baseline).problems
     assert problem.reason is Reason.TIMES_DISAGREE
     assert problem.text.startswith("each step of the window prints a rate of 0 ")
     partly = np.where(np.arange(50) % 2 == 0, 32.0, 0.0)
-    assert judge(replace(zero, throughput=partly), baseline).problems == ()
+    assert measure_steps(replace(zero, throughput=partly), baseline).problems == ()
     tokens = np.full(50, 8192.0)
     other = replace(zero, tokens_per_second_per_gpu=tokens)
-    assert judge(other, baseline).problems == ()
+    assert measure_steps(other, baseline).problems == ()
 
 
-def test_rates_of_zero_are_accepted_if_nothing_contradicts_them() -> None:
-    zero = by_stamps(2.0, 2.0, batch=0.0)
-    assert judge(zero, recorded()).problems == ()  # the recorded runs printed none
-    coarse = recorded({**QUIET, Observed.WORK_PER_STEP: 1.5})
-    assert judge(zero, coarse).problems == ()  # 0.75 a second may be printed as 0
-    own_times = clocked()  # they are not those of the stamps
+def test_zero_rates_are_valid_without_contradiction() -> None:
+    zero = make_stamped_steps(2.0, 2.0, batch=0.0)
+    assert (
+        measure_steps(zero, make_recorded_baseline()).problems == ()
+    )  # the recorded runs printed none
+    coarse = make_recorded_baseline({**QUIET, Observed.WORK_PER_STEP: 1.5})
+    assert (
+        measure_steps(zero, coarse).problems == ()
+    )  # 0.75 a second may be printed as 0
+    own_times = make_clocked_steps()  # not derived from the timestamps
     printed = replace(
         own_times, seconds=own_times.seconds * 0.9, throughput=np.zeros(50)
     )
-    baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0})
-    assert Reason.TIMES_DISAGREE not in reasons(judge(printed, baseline))
+    baseline = make_recorded_baseline({**QUIET, Observed.WORK_PER_STEP: 64.0})
+    assert Reason.TIMES_DISAGREE not in list_reasons(measure_steps(printed, baseline))
 
 
 @pytest.mark.parametrize("factor", [1000.0, 0.01])
-def test_times_in_another_unit_are_red(factor: float) -> None:
-    columns = clocked()
+def test_times_in_other_unit_are_invalid(factor: float) -> None:
+    columns = make_clocked_steps()
     stamp = columns.stamp[0] + factor * (columns.stamp - columns.stamp[0])
-    assert Reason.TIMES_DISAGREE in reasons(judge(replace(columns, stamp=stamp)))
+    assert Reason.TIMES_DISAGREE in list_reasons(
+        measure_steps(replace(columns, stamp=stamp))
+    )
 
 
-@pytest.mark.parametrize("places", [50, 5])
-def test_lines_that_are_written_at_once_are_no_clock(places: int) -> None:
-    columns = clocked()
-    stamp = columns.stamp[0] + np.arange(50) // places * SECONDS * places
-    assert Reason.TIMES_DISAGREE not in reasons(judge(replace(columns, stamp=stamp)))
+@pytest.mark.parametrize("decimals", [50, 5])
+def test_lines_written_at_once_are_no_clock(decimals: int) -> None:
+    columns = make_clocked_steps()
+    stamp = columns.stamp[0] + np.arange(50) // decimals * SECONDS * decimals
+    assert Reason.TIMES_DISAGREE not in list_reasons(
+        measure_steps(replace(columns, stamp=stamp))
+    )

@@ -1,5 +1,4 @@
-"""Which segment is judged, and which steps of it: times that are not printed, or those
-of dispatching a step, make no run look fast."""
+"""The judged segment, and its steps that count: also missing and dispatch times."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ from pytest_llmbench.runs.measure.window import (
 WINDOW = Window(11, 44)
 
 
-def test_both_ends_of_the_window_count() -> None:
+def test_both_ends_of_window_count() -> None:
     assert find_missing_steps(steps([1.0] * 34, first=11), WINDOW) == ()
     assert find_missing_steps(steps([1.0] * 33, first=11), WINDOW) == (44,)
     assert find_missing_steps(without(steps(), 11, 20), WINDOW) == (11, 20)
@@ -59,7 +58,7 @@ def test_both_ends_of_the_window_count() -> None:
         (60, False, 100, False),
     ],
 )
-def test_a_segment_is_finished_by_its_own_total_else_by_the_baselines(
+def test_segment_is_finished_by_total_or_baseline(
     count: int, marker: bool, total: int | None, finished: bool
 ) -> None:
     assert (
@@ -68,7 +67,7 @@ def test_a_segment_is_finished_by_its_own_total_else_by_the_baselines(
     )
 
 
-def test_the_last_complete_segment_is_judged_unless_a_later_one_started_over() -> None:
+def test_last_complete_segment_is_judged_unless_restarted() -> None:
     profile = segment(steps([1.0] * 15), finished=True, total=15)
     first, second = segment(steps(7.0)), segment(steps(8.0))
     cut = segment(steps([9.0] * 20), finished=False)
@@ -88,7 +87,7 @@ def test_the_last_complete_segment_is_judged_unless_a_later_one_started_over() -
         assert choice.others == 1
 
 
-def test_resumed_parts_are_judged_together_if_none_covers_the_window() -> None:
+def test_resumed_segments_are_joined_to_cover_window() -> None:
     died = segment(steps([2.0] * 40), finished=False)
     resumed = segment(steps([3.0] * 30, first=21))
     choice = choose_segment(run(log(died, resumed)).attempts, WINDOW, 50)
@@ -98,7 +97,7 @@ def test_resumed_parts_are_judged_together_if_none_covers_the_window() -> None:
     assert choice.segment.steps.seconds.tolist() == [2.0] * 40 + [3.0] * 11
 
 
-def test_first_steps_after_a_resume_count_in_the_window_only() -> None:
+def test_first_resumed_steps_count_only_in_window() -> None:
     died = segment(steps([2.0] * 40), finished=False)
     resumed = segment(steps([3.0] * 20, first=40), total=60)
     choice = choose_segment(run(log(died, resumed)).attempts, WINDOW, 60)
@@ -106,7 +105,7 @@ def test_first_steps_after_a_resume_count_in_the_window_only() -> None:
     assert choice.segment.steps.index.tolist() == [*range(45), *range(50, 60)]
 
 
-def test_resumed_parts_keep_what_is_wrong_with_each() -> None:
+def test_joined_segments_keep_all_problems() -> None:
     died = replace(
         segment(steps([2.0] * 40), finished=False),
         bad_validation_line=30,
@@ -123,7 +122,7 @@ def test_resumed_parts_keep_what_is_wrong_with_each() -> None:
 
 
 @pytest.mark.parametrize("last_traced", [200, 350])
-def test_resumed_part_with_a_trace_is_judged_alone(last_traced: int) -> None:
+def test_traced_resumed_segment_is_judged_alone(last_traced: int) -> None:
     died = replace(
         segment(steps([2.0] * 40), finished=False), first_line=1, last_line=100
     )
@@ -153,13 +152,13 @@ def test_resumed_part_with_a_trace_is_judged_alone(last_traced: int) -> None:
         ),  # another run
     ],
 )
-def test_other_parts_are_not_judged_together(died: Segment, resumed: Segment) -> None:
+def test_unrelated_segments_are_not_joined(died: Segment, resumed: Segment) -> None:
     choice = choose_segment(run(log(died, resumed)).attempts, WINDOW, 50)
     assert choice is not None
     assert choice.segment is resumed
 
 
-def test_a_traced_part_that_was_appended_does_not_stand_for_the_run_before_it() -> None:
+def test_appended_traced_segment_does_not_replace_run() -> None:
     clean = replace(segment(), last_line=200)
     traced = replace(segment(steps([7.0] * 5), total=5), first_line=300, last_line=310)
     choice = choose_segment(run(log(clean, traced, nccl_line=250)).attempts, WINDOW, 50)
@@ -170,9 +169,7 @@ def test_a_traced_part_that_was_appended_does_not_stand_for_the_run_before_it() 
     assert choice.segment is traced
 
 
-def test_a_segment_of_a_dialect_that_counts_from_1_ends_at_its_number_of_steps() -> (
-    None
-):
+def test_segment_counted_from_1_ends_at_total() -> None:
     for first, last, finished in ((1, 50, True), (1, 49, False), (0, 49, True)):
         one = replace(
             segment(
@@ -185,9 +182,7 @@ def test_a_segment_of_a_dialect_that_counts_from_1_ends_at_its_number_of_steps()
         assert is_finished(one, 50) is finished
 
 
-def test_a_log_that_prints_intervals_started_over_where_its_first_interval_begins() -> (
-    None
-):
+def test_interval_log_restart_uses_first_interval() -> None:
     """The first line of a later part stands behind the window, and the steps that it is
     the mean of do not."""
     whole = segment(means_of(10, [7.0] * 5))
@@ -200,7 +195,7 @@ def test_a_log_that_prints_intervals_started_over_where_its_first_interval_begin
 
 @pytest.mark.slow
 @given(st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60))
-def test_the_trimmed_mean_is_scipys(seconds: list[float]) -> None:
+def test_trimmed_mean_equals_scipy(seconds: list[float]) -> None:
     from scipy import stats
 
     values = np.array(seconds)
@@ -209,7 +204,7 @@ def test_the_trimmed_mean_is_scipys(seconds: list[float]) -> None:
     )
 
 
-def test_a_trace_in_both_parts_of_a_log_is_in_both() -> None:
+def test_trace_in_both_segments_excludes_both() -> None:
     first, second = (
         replace(segment(), last_line=200),
         replace(segment(), first_line=300, last_line=500),
@@ -225,11 +220,10 @@ ROWS = st.lists(st.tuples(st.integers(-2, 30), st.integers(1, 6)), max_size=20)
 
 @pytest.mark.slow
 @given(ROWS, st.booleans(), st.integers(0, 20), st.integers(0, 12))
-def test_every_step_is_covered_that_a_time_inside_the_window_covers(
+def test_times_inside_window_cover_their_steps(
     rows: list[tuple[int, int]], single: bool, first: int, length: int
 ) -> None:
-    """Against counting step by step; times of single steps and strictly increasing ones
-    take a shorter way."""
+    """Compared with counting step by step."""
     made = steps([7.0] * len(rows))
     index = np.array([one for one, _ in rows], dtype=np.int64)
     mean_of = np.array([1 if single else one for _, one in rows], dtype=np.int64)
@@ -272,7 +266,7 @@ def test_every_step_is_covered_that_a_time_inside_the_window_covers(
         (steps([7.0] * 50, first=12510), False),
     ],
 )
-def test_whether_a_log_holds_a_window(columns: Steps, fit: bool) -> None:
+def test_window_is_covered_or_not(columns: Steps, fit: bool) -> None:
     assert covers_window(columns, Window(11, 44)) is fit
 
 
@@ -286,15 +280,15 @@ def test_whether_a_log_holds_a_window(columns: Steps, fit: bool) -> None:
         (means_of(100, [7.0]), 1, 100),
     ],
 )
-def test_the_last_half_of_a_log_is_made_of_whole_times(
+def test_last_half_consists_of_whole_times(
     columns: Steps, first: int, last: int
 ) -> None:
     assert choose_last_half(columns) == Window(first, last)
     assert find_missing_steps(columns, choose_last_half(columns)) == ()
 
 
-def test_steps_beyond_those_that_were_planned_are_in_no_window() -> None:
-    """OLMo does ten more when it is told to stop."""
+def test_unplanned_steps_are_outside_window() -> None:
+    """OLMo runs ten steps more than planned."""
     assert choose_last_half(means_of(10, [7.0] * 5), 40) == Window(21, 40)
     assert choose_last_half(steps([7.0] * 20), 15) == Window(8, 15)
 
@@ -303,7 +297,7 @@ def test_steps_beyond_those_that_were_planned_are_in_no_window() -> None:
     ("of", "expected"),
     [(10, Window(11, 40)), (20, Window(21, 40)), (1, Window(11, 44))],
 )
-def test_of_means_a_window_is_what_whole_ones_cover(of: int, expected: Window) -> None:
+def test_window_shrinks_to_whole_means(of: int, expected: Window) -> None:
     assert choose_mean_steps(means_of(of, [7.0] * 60), Window(11, 44)) == expected
 
 
@@ -321,7 +315,7 @@ def test_of_means_a_window_is_what_whole_ones_cover(of: int, expected: Window) -
         (means_of(10, [7.0] * 13), 120, 1, Window(61, 120)),
     ],
 )
-def test_window_without_a_baseline_follows_the_length(
+def test_window_without_baseline_depends_on_length(
     columns: Steps, total: int | None, first: int, expected: Window
 ) -> None:
     assert (
@@ -339,7 +333,7 @@ def test_window_without_a_baseline_follows_the_length(
         (None, None, (Window(11, 44), WindowFrom.DEFAULT)),
     ],
 )
-def test_option_wins_over_baseline_over_default(
+def test_window_precedence_is_option_baseline_default(
     of_baseline: Window | None,
     requested: Window | None,
     expected: tuple[Window, WindowFrom],
@@ -353,23 +347,23 @@ TOKENS = 8192 * 256 / 128
 """Tokens of a step on one GPU."""
 
 
-def only(*numbers: int) -> Any:
-    """Return a mask of 50 steps that holds these."""
+def mask_steps(*numbers: int) -> Any:
+    """Return a mask of 50 steps that selects these."""
     return np.isin(np.arange(50), numbers)
 
 
-def measured(baseline: Baseline = BASELINE, **columns: Any) -> Measurement:
+def measure_columns(baseline: Baseline = BASELINE, **columns: Any) -> Measurement:
     return measure(run(log(segment(steps(**columns)))), baseline, NOW)
 
 
-def codes(measurement: Measurement) -> list[str]:
+def list_codes(measurement: Measurement) -> list[str]:
     return [note.code for note in measurement.notes]
 
 
-def test_a_dispatch_time_outside_the_window_is_set_aside() -> None:
+def test_dispatch_time_outside_window_is_noted() -> None:
     seconds = np.full(50, 7.325)
     seconds[1:3] = 5.0
-    measurement = measured(seconds=seconds, asynchronous=only(1, 2))
+    measurement = measure_columns(seconds=seconds, asynchronous=mask_steps(1, 2))
     assert measurement.valid
     (note,) = measurement.notes
     assert (note.code, note.line) == ("asynchronous-dispatch", 101)
@@ -377,10 +371,10 @@ def test_a_dispatch_time_outside_the_window_is_set_aside() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.215, 7.325])
-def test_a_dispatch_time_in_the_window_makes_a_run_invalid(seconds: float) -> None:
+def test_dispatch_time_in_window_is_invalid(seconds: float) -> None:
     times = np.full(50, 7.325)
     times[11] = seconds
-    measurement = measured(seconds=times, asynchronous=only(1, 11))
+    measurement = measure_columns(seconds=times, asynchronous=mask_steps(1, 11))
     (problem,) = measurement.problems
     assert (problem.reason, problem.line) == (Reason.ASYNCHRONOUS_DISPATCH, 111)
     assert problem.text.startswith(
@@ -390,10 +384,10 @@ def test_a_dispatch_time_in_the_window_makes_a_run_invalid(seconds: float) -> No
     assert 11 not in measurement.window_steps
 
 
-def test_a_time_that_is_not_printed_follows_from_tokens() -> None:
+def test_missing_time_is_computed_from_tokens() -> None:
     seconds, speed = np.full(50, 7.325), np.full(50, round(TOKENS / 7.325))
     seconds[20], speed[20] = np.nan, round(TOKENS / 9.0)
-    measurement = measured(
+    measurement = measure_columns(
         seconds=seconds,
         tokens_per_second_per_gpu=speed,
         global_batch_size=np.full(50, np.nan),
@@ -403,31 +397,31 @@ def test_a_time_that_is_not_printed_follows_from_tokens() -> None:
     assert measurement.statistic_seconds == pytest.approx(
         (33 * 7.325 + 9.0) / 34, rel=1e-4
     )
-    assert codes(measurement) == ["time-from-tokens"]
+    assert list_codes(measurement) == ["time-from-tokens"]
     assert (
         phrase(measurement.notes[0])
         == "1 step without a printed time (computed from tokens/s), first step 20"
     )
 
 
-def test_a_printed_time_is_never_replaced() -> None:
+def test_printed_time_is_never_replaced() -> None:
     speed = np.full(50, TOKENS / 7.325 * 1.015)
-    assert measured(tokens_per_second_per_gpu=speed).statistic_seconds == pytest.approx(
-        7.325, rel=1e-12
-    )
+    assert measure_columns(
+        tokens_per_second_per_gpu=speed
+    ).statistic_seconds == pytest.approx(7.325, rel=1e-12)
 
 
-def test_times_that_follow_from_tokens_do_not_vouch_for_the_batch() -> None:
+def test_computed_times_do_not_verify_batch() -> None:
     """Whatever tokens/s are, times made of them agree with them: only printed times
     tell another batch."""
     unknown = np.full(50, np.nan)
     speed = np.full(50, TOKENS / 7.325)
-    alone = measured(
+    alone = measure_columns(
         seconds=unknown, tokens_per_second_per_gpu=speed, global_batch_size=unknown
     )
-    assert "unverified-batch" in codes(alone)
-    first = np.where(only(11), np.nan, 7.325)
-    doubled = measured(
+    assert "unverified-batch" in list_codes(alone)
+    first = np.where(mask_steps(11), np.nan, 7.325)
+    doubled = measure_columns(
         seconds=first, tokens_per_second_per_gpu=2 * speed, global_batch_size=unknown
     )
     assert [problem.reason for problem in doubled.problems] == [
@@ -435,54 +429,51 @@ def test_times_that_follow_from_tokens_do_not_vouch_for_the_batch() -> None:
     ]
 
 
-def test_speed_of_zero_does_not_verify_the_batch() -> None:
+def test_zero_speed_does_not_verify_batch() -> None:
     unknown = np.full(50, np.nan)
     speeds = (np.zeros(50), np.full(50, TOKENS / 7.325))
     zero, printed = (
-        measured(tokens_per_second_per_gpu=speed, global_batch_size=unknown)
+        measure_columns(tokens_per_second_per_gpu=speed, global_batch_size=unknown)
         for speed in speeds
     )
-    assert "unverified-batch" in codes(zero)
-    assert "unverified-batch" not in codes(printed)
+    assert "unverified-batch" in list_codes(zero)
+    assert "unverified-batch" not in list_codes(printed)
 
 
-def test_a_digit_of_tokens_is_one_of_the_time() -> None:
+def test_tokens_resolution_determines_time_resolution() -> None:
     speed = np.full(50, 100.0)
     baseline = replace(BASELINE, peak_tflops=float("nan"))
-    measurement = measured(
+    measurement = measure_columns(
         baseline, seconds=np.full(50, np.nan), tokens_per_second_per_gpu=speed
     )
     assert measurement.resolution_seconds == pytest.approx(TOKENS / 100 / 100)
 
 
-def test_untimed_step_outside_the_window_is_noted() -> None:
-    measurement = measured(seconds=np.where(only(3), np.nan, 7.325))
+def test_untimed_step_outside_window_is_noted() -> None:
+    measurement = measure_columns(seconds=np.where(mask_steps(3), np.nan, 7.325))
     assert measurement.valid
-    assert codes(measurement) == ["untimed-steps"]
+    assert list_codes(measurement) == ["untimed-steps"]
 
 
 @pytest.mark.parametrize(("step", "valid"), [(10, True), (11, False), (47, False)])
-def test_a_loss_may_be_missing_before_the_window_only(step: int, valid: bool) -> None:
+def test_loss_may_be_missing_only_before_window(step: int, valid: bool) -> None:
     """In half precision the first steps overflow and are skipped, without a loss."""
-    measurement = measured(has_loss=~only(step))
+    measurement = measure_columns(has_loss=~mask_steps(step))
     assert measurement.valid is valid
-    assert ("loss-missing-before" in codes(measurement)) is valid
+    assert ("loss-missing-before" in list_codes(measurement)) is valid
 
 
-def whole_run(
+def measure_whole_run(
     of: int, seconds: float, resolution: float, match: RunMatch | None = None
 ) -> Measurement:
-    """Return what a run of 1921 steps in the recipe measured whose log prints a mean of
-    `of` steps."""
+    """Measure a run of a 1921-step recipe whose log prints one mean of `of` steps."""
     baseline = at(BASELINE, steps=1921, window=Window(1, 1921), match=match)
     columns = means_of(of, [seconds], resolution_seconds=np.array([resolution]))
     return measure(run(log(segment(columns, total=of))), baseline, NOW)
 
 
-def test_the_recipe_says_how_many_steps_a_whole_run_had_where_its_digits_leave_a_choice() -> (
-    None
-):
-    measurement = whole_run(1909, 7.4, 7.4 * 24 / 1909)
+def test_recipe_resolves_uncertain_step_count() -> None:
+    measurement = measure_whole_run(1909, 7.4, 7.4 * 24 / 1909)
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.4 * 1909 / 1921)
     assert [phrase(note) for note in measurement.notes if note.code == "steps"] == [
@@ -491,10 +482,8 @@ def test_the_recipe_says_how_many_steps_a_whole_run_had_where_its_digits_leave_a
 
 
 @pytest.mark.parametrize(("of", "choice"), [(1909, 60), (1700, 600), (2400, 1000)])
-def test_number_of_steps_is_the_recipes_however_wide_the_choice(
-    of: int, choice: float
-) -> None:
-    measurement = whole_run(of, 7.4, 7.4 * choice / of)
+def test_step_count_is_recipes_for_any_uncertainty(of: int, choice: float) -> None:
+    measurement = measure_whole_run(of, 7.4, 7.4 * choice / of)
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.4 * of / 1921)
     assert measurement.resolution_seconds == pytest.approx(
@@ -502,19 +491,16 @@ def test_number_of_steps_is_the_recipes_however_wide_the_choice(
     )  # the ratio of two runtimes is certain
 
 
-def test_choices_of_recorded_and_new_run_have_to_overlap() -> None:
-    """The recorded number is the middle of a choice, too: the runs may both be of a
-    number between."""
+def test_uncertain_step_counts_have_to_overlap() -> None:
+    """The recorded count is uncertain, too: both runs may have a count in between."""
     recorded = RunMatch("my_7b/train.log")
-    assert whole_run(1945, 7.4, 7.4 * 30 / 1945, recorded).valid
-    assert not whole_run(1945, 7.4, 7.4 * 30 / 1945).valid
-    assert not whole_run(1955, 7.4, 7.4 * 30 / 1955, recorded).valid
+    assert measure_whole_run(1945, 7.4, 7.4 * 30 / 1945, recorded).valid
+    assert not measure_whole_run(1945, 7.4, 7.4 * 30 / 1945).valid
+    assert not measure_whole_run(1955, 7.4, 7.4 * 30 / 1955, recorded).valid
 
 
 @pytest.mark.parametrize(("of", "choice"), [(1909, 20), (1950, 24), (1200, 1000)])
-def test_a_run_of_another_number_of_steps_stays_what_it_is(
-    of: int, choice: float
-) -> None:
-    measurement = whole_run(of, 7.4, 7.4 * choice / of)
+def test_other_step_count_is_not_changed(of: int, choice: float) -> None:
+    measurement = measure_whole_run(of, 7.4, 7.4 * choice / of)
     assert measurement.statistic_seconds in (None, pytest.approx(7.4))
     assert not measurement.valid

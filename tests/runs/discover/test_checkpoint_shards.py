@@ -1,4 +1,4 @@
-"""Whether a saved checkpoint is on disk, where the documents look for it."""
+"""The number of checkpoint files on disk, in the documented folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEMO = "code/nemo_experiments/default/checkpoints"
 
 
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("files", "shards"),
     [
         (
             [
@@ -35,13 +35,13 @@ NEMO = "code/nemo_experiments/default/checkpoints"
         (["log-x_1_0.out"], None),
     ],
 )
-def test_shards_are_counted_where_runs_save(
-    tree: Tree, files: list[str], found: Shards | None
+def test_shards_are_counted_in_documented_folders(
+    tree: Tree, files: list[str], shards: Shards | None
 ) -> None:
-    assert count_shards(tree(files)) == found
+    assert count_shards(tree(files)) == shards
 
 
-def test_a_search_ends(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_is_limited(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_shards, "ENTRIES", 10)
     root = tree(
         [
@@ -50,9 +50,9 @@ def test_a_search_ends(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
             for number in range(20)
         ]
     )
-    found = count_shards(root)
-    assert found is not None
-    assert (found.count, found.partial) == (20, True)
+    shards = count_shards(root)
+    assert shards is not None
+    assert (shards.count, shards.partial) == (20, True)
 
 
 @pytest.mark.slow

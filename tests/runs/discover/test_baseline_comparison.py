@@ -1,5 +1,4 @@
-"""Runs at the place of an own baseline: which facts make them of another configuration,
-and which do not."""
+"""Runs at the path of a user-defined baseline: facts that prevent or allow a match."""
 
 from __future__ import annotations
 
@@ -183,7 +182,7 @@ def change_value(text: str, setting: str, value: str) -> str:
     return text.replace(setting, f"{setting.removesuffix(last)}{value}")
 
 
-HEAVY = [
+MAJOR = [
     (
         "megatron",
         "moe_router_topk ................................. 8",
@@ -347,28 +346,28 @@ HEAVY = [
 ]
 
 
-@pytest.mark.parametrize(("dump", "setting", "value", "told"), HEAVY)
+@pytest.mark.parametrize(("dump", "setting", "value", "message"), MAJOR)
 def test_changed_workload_matches_no_baseline(
-    dump: str, setting: str, value: str, told: str
+    dump: str, setting: str, value: str, message: str
 ) -> None:
     text = DUMPS[dump]
     changed = change_value(text, setting, value)
     identity = identify_run(changed, record(text))
     assert identity.key is None
     assert identity.because.startswith("another configuration than oak")
-    assert told in identity.because
+    assert message in identity.because
 
 
 @pytest.mark.parametrize(
-    ("which", "told"),
+    ("column", "message"),
     [("Trainable", "trainable parameters 4.2 M ("), ("Total", "parameters 4.2 M (")],
 )
-def test_changed_table_of_lightning_matches_no_baseline(which: str, told: str) -> None:
-    changed = NEMO.replace(f"8.0 B     {which}", f"4.2 M     {which}")
-    assert told in identify_run(changed, record(NEMO)).because
+def test_changed_lightning_table_matches_no_baseline(column: str, message: str) -> None:
+    changed = NEMO.replace(f"8.0 B     {column}", f"4.2 M     {column}")
+    assert message in identify_run(changed, record(NEMO)).because
 
 
-LIGHT = [
+MINOR = [
     (
         "megatron",
         "mock_data ....................................... False",
@@ -416,14 +415,14 @@ LIGHT = [
 ]
 
 
-@pytest.mark.parametrize(("dump", "setting", "value", "told"), LIGHT)
-def test_light_change_matches_and_is_reported(
-    dump: str, setting: str, value: str, told: str
+@pytest.mark.parametrize(("dump", "setting", "value", "message"), MINOR)
+def test_minor_change_matches_and_is_reported(
+    dump: str, setting: str, value: str, message: str
 ) -> None:
     text = DUMPS[dump]
     identity = identify_run(change_value(text, setting, value), record(text))
     assert identity.key is not None
-    assert told in "; ".join(identity.changes)
+    assert message in "; ".join(identity.changes)
 
 
 def drop_dump(text: str) -> str:
@@ -475,7 +474,7 @@ HONEST: list[tuple[str, Callable[[str], str]]] = [
 
 
 @pytest.mark.parametrize(("dump", "change"), HONEST)
-def test_ordinary_change_of_a_log_stays_matched(
+def test_ordinary_log_change_still_matches(
     dump: str, change: Callable[[str], str]
 ) -> None:
     text = DUMPS[dump]
@@ -485,7 +484,7 @@ def test_ordinary_change_of_a_log_stays_matched(
     assert identify_run(text, record(change(text))).key is not None
 
 
-def test_facts_of_one_side_are_listed() -> None:
+def test_one_sided_facts_are_listed() -> None:
     identity = identify_run(drop_dump(MEGATRON), record(MEGATRON))
     (missing,) = identity.one_sided
     assert missing.startswith(
@@ -495,7 +494,7 @@ def test_facts_of_one_side_are_listed() -> None:
     assert added.startswith("the baseline does not state attention backend, ")
 
 
-def test_other_number_of_steps_is_no_change_of_the_configuration() -> None:
+def test_step_count_is_no_configuration_change() -> None:
     baseline = replace(
         record(""), match=RunMatch("oak/slurm-#.out", (("steps", "999"),))
     )
@@ -503,7 +502,7 @@ def test_other_number_of_steps_is_no_change_of_the_configuration() -> None:
     assert (identity.key, identity.changes) == (baseline.key, ())
 
 
-def test_run_that_agrees_in_nothing_is_unmatched() -> None:
+def test_run_without_agreement_is_unmatched() -> None:
     gpus = replace(
         record(""), match=RunMatch("oak/slurm-#.out", (("gpus", "64"), ("steps", "50")))
     )
@@ -516,7 +515,7 @@ def test_run_that_agrees_in_nothing_is_unmatched() -> None:
     )
 
 
-def test_run_that_states_nothing_is_matched_by_place() -> None:
+def test_run_without_facts_is_matched_by_path() -> None:
     gpus = replace(
         record(""), match=RunMatch("oak/slurm-#.out", (("gpus", "64"), ("steps", "50")))
     )
@@ -538,15 +537,13 @@ def test_run_that_states_nothing_is_matched_by_place() -> None:
         ),
     ],
 )
-def test_what_is_printed_only_if_used_counts(
-    before: str, now: str, matches: bool
-) -> None:
+def test_fact_printed_only_if_used_counts(before: str, now: str, matches: bool) -> None:
     assert (
         identify_run(TITAN + now, record(TITAN + before)).key is not None
     ) is matches
 
 
-def test_adapter_that_an_older_baseline_cannot_state_is_reported() -> None:
+def test_adapter_missing_in_older_baseline_is_reported() -> None:
     lora = "trainable params: 4,194,304 || all params: 6,742,609,920 || trainable%: 0.0622\n"
     identity = identify_run(WORLD + lora, record(WORLD))
     assert identity.key is not None
@@ -555,7 +552,7 @@ def test_adapter_that_an_older_baseline_cannot_state_is_reported() -> None:
     )
 
 
-def test_value_missing_among_non_default_values_counts() -> None:
+def test_missing_non_default_value_counts() -> None:
     listed = "[model] Non-default values (vs Mcore TransformerConfig):\n  num_layers: 80\n  hidden_size: 8192\n"
     identity = identify_run(listed, record(f"{listed}  moe_router_topk: 8\n"))
     assert (
@@ -565,7 +562,7 @@ def test_value_missing_among_non_default_values_counts() -> None:
 
 
 @pytest.mark.parametrize(("now", "matches"), [("25.05", False), ("25.07", True)])
-def test_default_of_another_version_is_light(now: str, matches: bool) -> None:
+def test_default_of_other_version_is_minor(now: str, matches: bool) -> None:
     changed = MEGATRON.replace(
         "moe_token_drop_policy ........................... probs",
         "moe_token_drop_policy ..... position",
@@ -582,7 +579,7 @@ def test_default_of_another_version_is_light(now: str, matches: bool) -> None:
     )
 
 
-def test_most_specific_baseline_counts_else_ambiguous() -> None:
+def test_most_specific_baseline_is_chosen() -> None:
     other = change_value(MEGATRON, TOP_K, "4")
     first, second = record(MEGATRON, "first"), record(other, "second")
     assert identify_run(MEGATRON, first, second).key == first.key

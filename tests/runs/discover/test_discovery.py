@@ -1,5 +1,4 @@
-"""Finding runs: jobs and attempts, what is left out and why, and whatever a file system
-can hold."""
+"""Finding runs: jobs and attempts, ignored files with reasons, and odd file systems."""
 
 from __future__ import annotations
 
@@ -24,43 +23,43 @@ INNER = f"{NAME}/{NAME}_1744407969/{NAME}"
 LOG = f"experiments/{INNER}/log-a-b.{NAME}_388660_0.out"
 
 
-def found(root: Path) -> dict[str, list[str]]:
-    """The logs of each run by its id."""
+def find_logs(root: Path) -> dict[str, list[str]]:
+    """Return the logs of each run by its id."""
     return {
         run.id: [attempt.log.name for attempt in run.attempts]
         for run in find_runs([root]).runs
     }
 
 
-def only(discovery: Discovery) -> RunFiles:
+def get_only_run(discovery: Discovery) -> RunFiles:
     (run,) = discovery.runs
     return run
 
 
-def reasons(discovery: Discovery) -> dict[str, str]:
-    return {path.name: why for path, why in discovery.ignored}
+def list_reasons(discovery: Discovery) -> dict[str, str]:
+    return {path.name: reason for path, reason in discovery.ignored}
 
 
-def metadata(**sections: dict[str, object]) -> str:
+def make_metadata(**sections: dict[str, object]) -> str:
     return "\n".join(f"{name}: {values}" for name, values in sections.items())
 
 
 # --- jobs and attempts ----------------------------------------------------------------
 
 
-def test_restarts_are_attempts_of_one_run_in_their_order(tree: Tree) -> None:
+def test_restarts_are_ordered_attempts_of_one_run(tree: Tree) -> None:
     logs = [
         f"experiments/{INNER}/log-a-b.{NAME}_388660_{restart}.out"
         for restart in (0, 2, 10)
     ]
-    run = only(find_runs([tree(reversed(logs))]))
+    run = get_only_run(find_runs([tree(reversed(logs))]))
     assert run.job_id == "388660"
     assert [(attempt.number, attempt.log.name) for attempt in run.attempts] == [
         (number, Path(log).name) for number, log in zip((0, 2, 10), logs, strict=True)
     ]
 
 
-def test_jobs_of_one_folder_are_runs_of_their_own_with_their_own_metadata(
+def test_jobs_of_folder_are_separate_runs(
     tree: Tree,
 ) -> None:
     folder = "results/24.11/bf16/314b/512"
@@ -69,7 +68,9 @@ def test_jobs_of_one_folder_are_runs_of_their_own_with_their_own_metadata(
             f"{folder}/log-nemo_grok1_314b_512_41.out": "",
             f"{folder}/log-nemo_grok1_314b_512_41.err": "",
             f"{folder}/log-nemo_grok1_314b_512_7.out": "",
-            f"{folder}/llmb-config_41.yaml": metadata(model_info={"gpu_type": "h200"}),
+            f"{folder}/llmb-config_41.yaml": make_metadata(
+                model_info={"gpu_type": "h200"}
+            ),
         }
     )
     first, second = find_runs([root]).runs
@@ -82,7 +83,7 @@ def test_jobs_of_one_folder_are_runs_of_their_own_with_their_own_metadata(
     assert "h200" not in {hint.value for hint in first.hints}
 
 
-def test_slurms_own_output_is_the_log_only_where_the_job_has_no_other(
+def test_slurm_output_is_log_if_job_has_none(
     tree: Tree,
 ) -> None:
     root = tree(
@@ -96,7 +97,10 @@ def test_slurms_own_output_is_the_log_only_where_the_job_has_no_other(
     )
     runs = find_runs([root]).runs
     assert [
-        [(one.log.name, one.err and one.err.name) for one in run.attempts]
+        [
+            (attempt.log.name, attempt.err and attempt.err.name)
+            for attempt in run.attempts
+        ]
         for run in runs
     ] == [
         [("log-x_8_0.out", "slurm-8.out")],
@@ -105,8 +109,9 @@ def test_slurms_own_output_is_the_log_only_where_the_job_has_no_other(
     ]
 
 
-def test_slurm_output_is_attached_to_the_launched_log(tree: Tree) -> None:
-    """A copy of the log under another name neither gets the output nor blocks it."""
+def test_slurm_output_is_attached_to_launched_log(tree: Tree) -> None:
+    """A duplicate of the log under another name neither gets the output nor prevents
+    it."""
     name = "nemo_grok1_314b_512_8_0.out"
     runs = find_runs([tree([f"log-{name}", name, "slurm-8.out"])]).runs
     streams = {run.attempts[0].log.name: run.attempts[0].err for run in runs}
@@ -116,10 +121,10 @@ def test_slurm_output_is_attached_to_the_launched_log(tree: Tree) -> None:
     }
 
 
-def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -> None:
+def test_slurm_output_of_requeued_job_is_ignored(tree: Tree) -> None:
     discovery = find_runs([tree(["slurm-8.out", "log-x_8_0.out", "log-x_8_1.out"])])
-    assert [attempt.err for attempt in only(discovery).attempts] == [None, None]
-    assert reasons(discovery) == {"slurm-8.out": "the log of job 8 is next to it"}
+    assert [attempt.err for attempt in get_only_run(discovery).attempts] == [None, None]
+    assert list_reasons(discovery) == {"slurm-8.out": "the log of job 8 is next to it"}
 
 
 @pytest.mark.parametrize(
@@ -153,12 +158,10 @@ def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -
         ("log-y_9_0.err.zst", "standard error without a log next to it"),
     ],
 )
-def test_files_that_are_no_runs_are_named_with_the_reason(
-    tree: Tree, name: str, reason: str
-) -> None:
+def test_ignored_file_is_listed_with_reason(tree: Tree, name: str, reason: str) -> None:
     discovery = find_runs([tree(["log-x_8_0.out", name])])
-    assert only(discovery).job_id == "8"
-    assert reasons(discovery) == {name: reason}
+    assert get_only_run(discovery).job_id == "8"
+    assert list_reasons(discovery) == {name: reason}
 
 
 @pytest.mark.parametrize(
@@ -170,8 +173,8 @@ def test_files_that_are_no_runs_are_named_with_the_reason(
         f"log-prepare_team-team.{NAME}_8_0.out",  # an account named like a skipped task
     ],
 )
-def test_log_is_recognized_by_its_name(tree: Tree, name: str) -> None:
-    assert only(find_runs([tree([name])])).attempts[0].log.name == name
+def test_log_is_recognised_by_name(tree: Tree, name: str) -> None:
+    assert get_only_run(find_runs([tree([name])])).attempts[0].log.name == name
 
 
 CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
@@ -185,53 +188,53 @@ CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
         "experiments/grok1_314b_bf16_256/1744407969/log-x_8_0.out",
     ],
 )
-def test_a_runs_folders_without_logs_are_not_read_unless_given(
-    tree: Tree, log: str
-) -> None:
-    """The run's folder is known by a launcher's log in it, or by its experiment's name,
-    at any depth."""
+def test_closed_folder_is_read_only_if_given(tree: Tree, log: str) -> None:
+    """A run's folder is recognised by a launched log or its experiment's name, at any
+    depth."""
     top = Path(log).parent
     for folder in (top, top.parent if len(top.parts) > 1 else top, top / "below"):
         root = tree([log, *(f"{folder}/{name}/inner/log-y_9_0.out" for name in CLOSED)])
         discovery = find_runs([root])
-        assert only(discovery).job_id == "8"
-        why = "by its name a run's folder without logs; to read it, give its own path"
-        assert reasons(discovery) == dict.fromkeys(CLOSED, why)
+        assert get_only_run(discovery).job_id == "8"
+        reason = (
+            "by its name a run's folder without logs; to read it, give its own path"
+        )
+        assert list_reasons(discovery) == dict.fromkeys(CLOSED, reason)
         assert [run.job_id for run in find_runs([root / folder / "code"]).runs] == ["9"]
 
 
-def test_a_runs_configurations_are_not_worth_a_line(tree: Tree) -> None:
-    """Megatron-Bridge writes them beside the log of each run."""
+def test_configuration_folder_is_not_reported(tree: Tree) -> None:
+    """Megatron-Bridge writes configurations next to the log of each run."""
     files = [
         f"{NAME}/{NAME}_1/{NAME}/log-x_8_0.out",
         f"{NAME}/{NAME}_1/{NAME}/configs/ConfigContainer.yaml",
     ]
-    assert reasons(find_runs([tree(files)])) == {}
-    why = "by its name a run's folder without logs; to read it, give its own path"
-    assert reasons(
+    assert list_reasons(find_runs([tree(files)])) == {}
+    reason = "by its name a run's folder without logs; to read it, give its own path"
+    assert list_reasons(
         find_runs([tree([*files, files[1].replace("ConfigContainer.yaml", "a.out")])])
-    ) == {"configs": why}
+    ) == {"configs": reason}
 
 
-@pytest.mark.parametrize("beside", ["launcher.log", "slurm-55.out"])
-def test_folder_above_runs_is_read_despite_its_name(tree: Tree, beside: str) -> None:
-    root = tree([f"code/{LOG}", beside])
+@pytest.mark.parametrize("neighbour", ["launcher.log", "slurm-55.out"])
+def test_folder_above_runs_is_read_despite_name(tree: Tree, neighbour: str) -> None:
+    root = tree([f"code/{LOG}", neighbour])
     discovery = find_runs([root])
     assert "388660" in [run.job_id for run in discovery.runs]
     assert len(discovery.runs) == 2
     assert discovery.ignored == ()
-    assert only(find_runs([root / "code"])).job_id == "388660"
+    assert get_only_run(find_runs([root / "code"])).job_id == "388660"
 
 
 # --- compressed logs ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["gz", "zst", "GZ"])
-def test_a_compressed_log_is_the_log_of_its_job(tree: Tree, ending: str) -> None:
-    """Passed over, the newest run would leave the verdict to an older one."""
+def test_compressed_log_is_log_of_its_job(tree: Tree, ending: str) -> None:
+    """If it were ignored, an older run would be judged instead of the newest."""
     root = tree([f"{LOG}.{ending}", LOG.replace(".out", ".err")])
-    run = only(find_runs([root]))
-    plain = only(find_runs([tree([LOG])]))
+    run = get_only_run(find_runs([root]))
+    plain = get_only_run(find_runs([tree([LOG])]))
     assert [attempt.log for attempt in run.attempts] == [root / f"{LOG}.{ending}"]
     assert run.attempts[0].err == root / LOG.replace(".out", ".err")
     assert run.id.split("/")[1:] == plain.id.split("/")[1:]
@@ -246,12 +249,12 @@ def test_a_compressed_log_is_the_log_of_its_job(tree: Tree, ending: str) -> None
 
 
 @pytest.mark.parametrize("error", ["log-x_8_0.err.gz", "log-x_8_0.err.zst"])
-def test_a_compressed_standard_error_belongs_to_its_log(tree: Tree, error: str) -> None:
+def test_compressed_standard_error_belongs_to_its_log(tree: Tree, error: str) -> None:
     for log in ("log-x_8_0.out", "log-x_8_0.out.xz"):
         root = tree([log, error])
-        assert only(find_runs([root])).attempts[0].err == root / error
+        assert get_only_run(find_runs([root])).attempts[0].err == root / error
         (root / "log-x_8_0.err").touch()
-        assert only(find_runs([root])).attempts[0].err == root / "log-x_8_0.err"
+        assert get_only_run(find_runs([root])).attempts[0].err == root / "log-x_8_0.err"
 
 
 @pytest.mark.parametrize(
@@ -273,7 +276,7 @@ def test_a_compressed_standard_error_belongs_to_its_log(tree: Tree, error: str) 
 def test_compressed_logs_are_attempts_of_their_job(
     tree: Tree, files: list[str], logs: list[str]
 ) -> None:
-    run = only(find_runs([tree(files)]))
+    run = get_only_run(find_runs([tree(files)]))
     assert [attempt.log.name for attempt in run.attempts] == logs
     assert all(
         attempt.err is None or not attempt.err.name.endswith("gz")
@@ -281,7 +284,7 @@ def test_compressed_logs_are_attempts_of_their_job(
     )
 
 
-def test_two_logs_that_claim_to_be_one_attempt_are_two_runs(tree: Tree) -> None:
+def test_two_logs_of_one_attempt_are_two_runs(tree: Tree) -> None:
     assert len(find_runs([tree(["log-x_12.out", "log-x_12_0.out"])]).runs) == 2
 
 
@@ -293,11 +296,11 @@ def test_two_logs_that_claim_to_be_one_attempt_are_two_runs(tree: Tree) -> None:
         (("stderr.log",), "stderr.log", None),
     ],
 )
-def test_a_local_executors_run_is_its_combined_log(
+def test_local_executor_run_is_combined_log(
     tree: Tree, files: tuple[str, ...], log: str, err: str | None
 ) -> None:
     folder = f"experiments/{NAME}/{NAME}_1744407969/{NAME}/nemo_run/job-x1/{NAME}"
-    run = only(
+    run = get_only_run(
         find_runs(
             [tree([f"{folder}/{rank}/{name}" for name in files for rank in (0, 1)])]
         )
@@ -324,10 +327,10 @@ FOLDERS = Path(LOG).parents
         (FOLDERS[2], LOG),
     ],
 )
-def test_stray_file_gets_no_hints_near_a_log(
+def test_unattributed_file_near_log_gets_no_hints(
     tree: Tree, folder: Path, log: str
 ) -> None:
-    """A stray file must not pass for the run in whose folder it lies."""
+    """An unrelated file must not be taken for the run in whose folder it is."""
     root = tree([log, f"{folder}/launcher.log"])
     stray, real = sorted(find_runs([root]).runs, key=lambda run: len(run.hints))
     assert (stray.attempts[0].log, stray.hints, stray.layout) == (
@@ -340,10 +343,10 @@ def test_stray_file_gets_no_hints_near_a_log(
     assert {len(run.hints) for run in find_runs([named]).runs} == {4}
 
 
-def test_a_stray_file_keeps_its_folders_names_where_no_launchers_log_is_below(
+def test_unattributed_file_without_log_below_keeps_hints(
     tree: Tree,
 ) -> None:
-    """Else a job that left nothing but such a file would be passed over."""
+    """Otherwise a job that left only such a file would be ignored."""
     other, launch = f"experiments/{NAME}/{NAME}_1744408000", Path(LOG).parents[1]
     for files in ([f"{launch}/launcher.log"], [LOG, f"{other}/launcher.log"]):
         runs = find_runs([tree(files)]).runs
@@ -353,7 +356,7 @@ def test_a_stray_file_keeps_its_folders_names_where_no_launchers_log_is_below(
         }
 
 
-def test_another_experiments_logs_below_take_nothing_from_a_file(tree: Tree) -> None:
+def test_file_keeps_hints_above_other_experiment(tree: Tree) -> None:
     inner = f"{NAME}_1/experiments/pretrain_x_8b_fp8_8/log-x_8_0.out"
     runs = find_runs([tree([inner, f"{NAME}_1/tuesday.out"])]).runs
     assert {
@@ -364,17 +367,19 @@ def test_another_experiments_logs_below_take_nothing_from_a_file(tree: Tree) -> 
     } >= {"grok1"}
 
 
-def test_a_file_of_another_name_alone_in_a_runs_folder_is_that_run(tree: Tree) -> None:
-    run = only(find_runs([tree(["results/24.11/bf16/314b/512/tuesday.out"])]))
+def test_only_file_in_run_folder_is_the_run(tree: Tree) -> None:
+    run = get_only_run(find_runs([tree(["results/24.11/bf16/314b/512/tuesday.out"])]))
     assert {hint.field for hint in run.hints} == {"release", "dtype", "size", "gpus"}
-    deeper = only(find_runs([tree(["results/24.11/bf16/314b/512/wandb/debug.log"])]))
+    deeper = get_only_run(
+        find_runs([tree(["results/24.11/bf16/314b/512/wandb/debug.log"])])
+    )
     assert {hint.field for hint in deeper.hints} == {"release"}
 
 
 # --- paths ----------------------------------------------------------------------------
 
 
-def test_overlapping_paths_yield_each_run_once_in_the_same_order(tree: Tree) -> None:
+def test_overlapping_paths_yield_each_run_once(tree: Tree) -> None:
     root = tree([LOG, "log-x_8_0.out"])
     expected = find_runs([root]).runs
     assert len(expected) == 2
@@ -387,7 +392,7 @@ def test_overlapping_paths_yield_each_run_once_in_the_same_order(tree: Tree) -> 
         assert find_runs(paths).runs == expected
 
 
-def test_a_given_file_is_a_log_whatever_its_name(tree: Tree) -> None:
+def test_given_file_is_log_under_any_name(tree: Tree) -> None:
     root = tree(
         [
             LOG,
@@ -401,7 +406,7 @@ def test_a_given_file_is_a_log_whatever_its_name(tree: Tree) -> None:
     )
     for name in (f"{LOG}.gz", "sbatch_x.out", "notes.txt", "slurm-8.out", "code/a.out"):
         discovery = find_runs([root / name])
-        assert only(discovery).attempts[0].log == root / name
+        assert get_only_run(discovery).attempts[0].log == root / name
         assert (discovery.ignored, discovery.unreadable) == ((), ())
     everything = find_runs([root, root / "notes.txt"]).runs
     assert {"notes.txt", "log-x_8_0.out", Path(LOG).name} == {
@@ -409,36 +414,36 @@ def test_a_given_file_is_a_log_whatever_its_name(tree: Tree) -> None:
     }
 
 
-def test_a_given_file_keeps_its_neighbours_as_evidence(tree: Tree) -> None:
+def test_given_file_keeps_its_neighbours_as_evidence(tree: Tree) -> None:
     folder = Path(LOG).parent
     root = tree(
         {
             LOG: "",
             f"{folder}/log-a-b.{NAME}_388660_0.err": "",
-            f"{folder}/llmb-config_388660.yaml": metadata(
+            f"{folder}/llmb-config_388660.yaml": make_metadata(
                 workload_info={"gsw_version": "25.05.04"}
             ),
             f"{folder}/nsys_profile/grok1-314b-bf16_256g_388660_0_0.nsys-rep": "",
         }
     )
-    run = only(find_runs([root / LOG]))
+    run = get_only_run(find_runs([root / LOG]))
     assert run.attempts[0].err is not None
     assert ("release", "25.05.04") in {(hint.field, hint.value) for hint in run.hints}
     assert run.excluded is Reason.PROFILED
     assert run.layout == "experiments"
 
 
-def test_a_relative_path_has_the_clues_of_its_parents(
+def test_relative_path_gets_hints_of_its_parents(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree([LOG])
     monkeypatch.chdir((root / LOG).parent)
-    run = only(find_runs([Path(Path(LOG).name)]))
-    assert run == only(find_runs([root / LOG]))
+    run = get_only_run(find_runs([Path(Path(LOG).name)]))
+    assert run == get_only_run(find_runs([root / LOG]))
     assert len(run.hints) == 4
 
 
-def test_a_missing_path_and_an_unreadable_folder_are_reported(
+def test_missing_path_and_unreadable_folder_are_reported(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree([LOG, "locked/log-x_8_0.out", "open/log-x_9_0.out"])
@@ -458,7 +463,7 @@ def test_a_missing_path_and_an_unreadable_folder_are_reported(
     }
 
 
-def test_links_are_followed_once_and_a_run_keeps_the_names_of_its_real_folders(
+def test_links_are_followed_once_after_real_folders(
     tree: Tree,
 ) -> None:
     root, elsewhere = tree([LOG]), tree(["far/log-y_9_0.out"])
@@ -471,28 +476,31 @@ def test_links_are_followed_once_and_a_run_keeps_the_names_of_its_real_folders(
         root / LOG,
         elsewhere / "far/log-y_9_0.out",
     }
-    assert reasons(discovery) == {
+    assert list_reasons(discovery) == {
         "a_link": "a link to a folder that is read already",
         "loop": "a link to a folder that contains the link itself",
         "latest.out": f"another name of {root / LOG}",
     }
     assert discovery.unreadable == ()
-    assert only(find_runs([root / "latest.out"])).attempts[0].log.name == "latest.out"
+    assert (
+        get_only_run(find_runs([root / "latest.out"])).attempts[0].log.name
+        == "latest.out"
+    )
 
 
-def test_a_link_upwards_leads_nowhere_unless_it_was_given(tree: Tree) -> None:
-    """What lies beside the given folder was not asked for."""
+def test_upward_link_is_followed_only_if_given(tree: Tree) -> None:
+    """Files next to the given folder were not requested."""
     root = tree(["wanted/a/log-x_8_0.out", "beside/log-y_9_0.out"])
     (root / "wanted/a/up").symlink_to("../..")
     (root / "wanted/itself").symlink_to(".")
     discovery = find_runs([root / "wanted"])
-    assert only(discovery).job_id == "8"
+    assert get_only_run(discovery).job_id == "8"
     expected = "a link to a folder that contains the link itself"
-    assert reasons(discovery) == {"up": expected, "itself": expected}
+    assert list_reasons(discovery) == {"up": expected, "itself": expected}
     assert {run.job_id for run in find_runs([root / "wanted/a/up"]).runs} == {"8", "9"}
 
 
-def test_where_the_number_of_folders_reaches_its_limit_one_item_says_so(
+def test_folder_limit_is_reported_once(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree(
@@ -503,24 +511,28 @@ def test_where_the_number_of_folders_reaches_its_limit_one_item_says_so(
     monkeypatch.setattr(walk, "MOST_FOLDERS", 4)
     discovery = find_runs([root])
     assert [run.job_id for run in discovery.runs] == ["0", "1", "2"]
-    ((path, why),) = discovery.unreadable
+    ((path, reason),) = discovery.unreadable
     assert path == root / "d"
-    assert "a newer run may lie beyond 4 folders; give --llmb-logs fewer" in why
+    assert "a newer run may lie beyond 4 folders; give --llmb-logs fewer" in reason
 
 
-def test_a_given_link_comes_after_the_real_folder(tree: Tree) -> None:
+def test_given_link_is_read_after_real_folder(tree: Tree) -> None:
     link, root = tree([]) / "nightly", tree([LOG])
     link.symlink_to(root / "experiments" / NAME)
-    assert only(find_runs([link, root / "experiments"])).attempts[0].log == root / LOG
     assert (
-        only(find_runs([link])).attempts[0].log.parts[: len(link.parts)] == link.parts
+        get_only_run(find_runs([link, root / "experiments"])).attempts[0].log
+        == root / LOG
+    )
+    assert (
+        get_only_run(find_runs([link])).attempts[0].log.parts[: len(link.parts)]
+        == link.parts
     )
 
 
-def test_a_hard_link_is_no_second_run(tree: Tree) -> None:
+def test_hard_link_is_no_second_run(tree: Tree) -> None:
     root = tree([LOG])
     (root / "snapshot.out").hardlink_to(root / LOG)
-    assert only(find_runs([root])).attempts[0].log == root / LOG
+    assert get_only_run(find_runs([root])).attempts[0].log == root / LOG
 
 
 def test_broken_links_and_special_files_are_reported(tree: Tree) -> None:
@@ -530,13 +542,13 @@ def test_broken_links_and_special_files_are_reported(tree: Tree) -> None:
     (root / "self").symlink_to(root / "self")
     os.mkfifo(root / "pipe.out")
     discovery = find_runs([root])
-    assert only(discovery).job_id == "8"
+    assert get_only_run(discovery).job_id == "8"
     assert [path.name for path, _ in discovery.unreadable] == ["gone.out"]
-    assert {"current", "self", "pipe.out"} == set(reasons(discovery))
+    assert {"current", "self", "pipe.out"} == set(list_reasons(discovery))
 
 
 @pytest.mark.parametrize("part", ["ünïcode-日本", "new\nline", "[brackets]::"])
-def test_names_of_any_characters_are_read(tree: Tree, part: str) -> None:
+def test_names_with_any_characters_are_read(tree: Tree, part: str) -> None:
     root = tree([f"{part}/{LOG}", f"{part}/{part}.out"])
     runs = find_runs([root]).runs
     assert {run.attempts[0].log for run in runs} == {
@@ -560,27 +572,27 @@ def test_names_of_any_characters_are_read(tree: Tree, part: str) -> None:
         (LOG, {}),
     ],
 )
-def test_the_surroundings_speak_where_nothing_else_does(
+def test_surroundings_add_only_missing_hints(
     tree: Tree, path: str, expected: dict[str, str]
 ) -> None:
     """A run on another GPU must not be taken for the only GPU that has a baseline."""
-    run = only(find_runs([tree([path])]))
-    said = [
+    run = get_only_run(find_runs([tree([path])]))
+    hints = [
         (hint.field, hint.value)
         for hint in run.hints
         if hint.field in ("gpu", "release")
     ]
-    assert dict(said) == {
+    assert dict(hints) == {
         **({"release": "24.11"} if "24.11" in path else {}),
         **expected,
     }
-    assert len(said) == len(dict(said))
+    assert len(hints) == len(dict(hints))
 
 
 # --- ids ------------------------------------------------------------------------------
 
 
-def test_ids_are_short_unique_and_without_the_machines_paths(tree: Tree) -> None:
+def test_ids_are_short_unique_and_relative(tree: Tree) -> None:
     root = tree(
         [
             LOG,
@@ -590,8 +602,8 @@ def test_ids_are_short_unique_and_without_the_machines_paths(tree: Tree) -> None
             "a.log",
         ]
     )
-    assert set(found(root / "experiments")) == {f"{NAME}/388660"}
-    ids = list(found(root))
+    assert set(find_logs(root / "experiments")) == {f"{NAME}/388660"}
+    ids = list(find_logs(root))
     assert len(set(ids)) == len(ids) == 5
     assert not [identifier for identifier in ids if str(root.parent) in identifier]
     assert [identifier.removeprefix(root.name) for identifier in ids] == [
@@ -655,15 +667,15 @@ RESULTS_FOLDER = "results/24.11/bf16/314b/512"
         ),
     ],
 )
-def test_a_run_is_excluded_by_positive_evidence_of_its_own(
+def test_run_is_excluded_by_its_evidence_only(
     tree: Tree, files: list[str], expected: Reason | None
 ) -> None:
-    run = only(find_runs([tree(files)]))
+    run = get_only_run(find_runs([tree(files)]))
     assert run.excluded == expected
     assert bool(run.excluded_because) is (expected is not None)
 
 
-def test_a_report_without_a_job_id_is_nobodys_where_runs_share_a_folder(
+def test_report_without_job_id_excludes_no_shared_run(
     tree: Tree,
 ) -> None:
     reports = ["profile_0.nsys-rep", "g-8b-bf16_8g_9_0_0.nsys-rep"]
@@ -674,23 +686,23 @@ def test_a_report_without_a_job_id_is_nobodys_where_runs_share_a_folder(
     }
 
 
-def test_a_report_without_a_job_id_is_not_the_given_logs_where_others_stand_beside_it(
+def test_report_without_job_id_is_loose_near_other_logs(
     tree: Tree,
 ) -> None:
     root = tree(["log-x_8_0.out", "log-x_9_0.out", "profile_0.nsys-rep"])
-    run = only(find_runs([root / "log-x_8_0.out"]))
+    run = get_only_run(find_runs([root / "log-x_8_0.out"]))
     assert (run.excluded, run.loose_reports) == (None, ("profile_0.nsys-rep",))
     (root / "log-x_9_0.out").unlink()
-    assert only(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
+    assert get_only_run(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
 
 
-def test_a_report_in_nsys_beside_a_given_log_is_evidence(tree: Tree) -> None:
+def test_report_in_nsys_folder_excludes_given_log(tree: Tree) -> None:
     root = tree(["log-x_8_0.out", "log-x_9_0.out", "nsys/m-8b-bf16_8g_8_0_0.nsys-rep"])
-    assert only(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
-    assert only(find_runs([root / "log-x_9_0.out"])).excluded is None
+    assert get_only_run(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
+    assert get_only_run(find_runs([root / "log-x_9_0.out"])).excluded is None
 
 
-def test_a_report_marks_its_job_by_any_name_that_holds_the_whole_id(tree: Tree) -> None:
+def test_report_excludes_job_by_complete_id_in_name(tree: Tree) -> None:
     logs = [f"log-x_{job}_0.out" for job in (38866, 388660, 7)]
     runs = find_runs(
         [tree([*logs, "profile_12_388660_node0.nsys-rep", "profile_7.nsys-rep"])]
@@ -699,7 +711,7 @@ def test_a_report_marks_its_job_by_any_name_that_holds_the_whole_id(tree: Tree) 
 
 
 @pytest.mark.parametrize("logs", [[LOG], []])
-def test_run_keeps_its_names_if_metadata_is_broken(tree: Tree, logs: list[str]) -> None:
+def test_run_keeps_hints_if_metadata_is_broken(tree: Tree, logs: list[str]) -> None:
     root = tree(
         {
             **dict.fromkeys(logs, ""),
@@ -707,18 +719,18 @@ def test_run_keeps_its_names_if_metadata_is_broken(tree: Tree, logs: list[str]) 
         }
     )
     discovery = find_runs([root])
-    run = only(discovery)
+    run = get_only_run(discovery)
     assert (len(run.attempts), len(run.hints)) == (len(logs), 4)
     assert not logs or run.metadata is None
-    assert [(path.name, why[:14]) for path, why in discovery.unreadable] == [
+    assert [(path.name, reason[:14]) for path, reason in discovery.unreadable] == [
         ("llmb-config_388660.yaml", "not valid YAML")
     ]
 
 
-def test_metadata_belongs_to_the_only_run_that_has_no_job_id(tree: Tree) -> None:
-    release = metadata(workload_info={"gsw_version": "25.05.04"})
+def test_metadata_belongs_to_only_run_without_job_id(tree: Tree) -> None:
+    release = make_metadata(workload_info={"gsw_version": "25.05.04"})
     root = tree({f"{INNER}/log-{NAME}.out": "", f"{INNER}/llmb-config_5.yaml": release})
-    run = only(find_runs([root]))
+    run = get_only_run(find_runs([root]))
     assert (run.job_id, run.metadata) == ("5", root / INNER / "llmb-config_5.yaml")
     for stray in ("train.log", "hydra.out"):
         (root / INNER / stray).touch()
@@ -730,20 +742,20 @@ def test_metadata_belongs_to_the_only_run_that_has_no_job_id(tree: Tree) -> None
 
 
 @pytest.mark.parametrize(
-    ("logs", "named"),
+    ("logs", "log_names"),
     [
         (("log-a.out", "log-b.out"), "log-a.out, log-b.out"),
         (("log-a.out", "log-b_8_0.out"), "log-a.out"),
     ],
 )
-def test_metadata_of_one_of_several_logs_is_reported(
-    tree: Tree, logs: tuple[str, ...], named: str
+def test_ambiguous_metadata_is_reported(
+    tree: Tree, logs: tuple[str, ...], log_names: str
 ) -> None:
     root = tree([*(f"{INNER}/{log}" for log in logs), f"{INNER}/llmb-config_5.yaml"])
     discovery = find_runs([root])
     assert [run.metadata for run in discovery.runs] == [None, None]
-    why = f"unclear which log, if any, belongs to job 5: no job id in the name of {named}"
-    assert discovery.unreadable == ((root / INNER / "llmb-config_5.yaml", why),)
+    reason = f"unclear which log, if any, belongs to job 5: no job id in the name of {log_names}"
+    assert discovery.unreadable == ((root / INNER / "llmb-config_5.yaml", reason),)
     assert (
         find_runs([root / INNER / logs[0]])
         .unreadable[0][1]
@@ -754,18 +766,20 @@ def test_metadata_of_one_of_several_logs_is_reported(
 # --- jobs without a log ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("beside", [(), (f"sbatch_a-b.{NAME}_9.out",)])
-def test_a_job_that_left_only_metadata_is_a_run_without_attempts(
-    tree: Tree, beside: tuple[str, ...]
+@pytest.mark.parametrize("neighbours", [(), (f"sbatch_a-b.{NAME}_9.out",)])
+def test_job_with_only_metadata_is_run_without_attempts(
+    tree: Tree, neighbours: tuple[str, ...]
 ) -> None:
-    """The newest job died before it wrote a log: an older run must not pass in its
+    """The newest job failed before it wrote a log; an older run must not pass in its
     place."""
-    text = metadata(
+    text = make_metadata(
         job_info={"launch_time": "2025-04-11T20:00:00+00:00"},
         model_info={"gpu_type": "h200"},
     )
     path = f"experiments/{INNER}/llmb-config_9.yaml"
-    root = tree({path: text, **{f"experiments/{INNER}/{name}": "" for name in beside}})
+    root = tree(
+        {path: text, **{f"experiments/{INNER}/{name}": "" for name in neighbours}}
+    )
     os.utime(root / path, (1744500000, 1744500000))
     (run,) = (run for run in find_runs([root]).runs if run.job_id == "9")
     assert (run.attempts, run.folder, run.metadata) == (
@@ -784,8 +798,8 @@ def test_a_job_that_left_only_metadata_is_a_run_without_attempts(
     assert run.id == f"{NAME}/9"
 
 
-def test_every_job_without_a_log_is_a_run_and_evidence_excludes_it(tree: Tree) -> None:
-    profiled = metadata(job_config={"profile_enabled": "true"})
+def test_each_logless_job_is_a_run(tree: Tree) -> None:
+    profiled = make_metadata(job_config={"profile_enabled": "true"})
     folder = "workloads/pretrain_grok1"
     root = tree(
         {
@@ -817,7 +831,7 @@ RESULTS = "results/25.01/bf16/340b/128/log-nemo_nemotron4_340b_128"
         (["results/25.01/bf16/340b/128/train.err"], []),
     ],
 )
-def test_a_job_that_left_only_standard_error_is_a_run_without_attempts(
+def test_job_with_only_stderr_is_run_without_attempts(
     tree: Tree, files: list[str], jobs: list[str]
 ) -> None:
     runs = [run for run in find_runs([tree(files)]).runs if not run.attempts]
@@ -840,35 +854,37 @@ def test_a_job_that_left_only_standard_error_is_a_run_without_attempts(
         (["notes_1744407969/train.sh"], 0),
     ],
 )
-def test_the_folder_of_a_launch_without_a_log_is_a_run_without_attempts(
+def test_empty_launch_folder_is_run_without_attempts(
     tree: Tree, files: list[str], left: int
 ) -> None:
     root = tree([f"experiments/{file}" for file in files])
-    found = [run for run in find_runs([root]).runs if run.remains is LoglessJob.FOLDER]
-    assert len(found) == left
-    assert all(run.started == datetime.fromtimestamp(1744407969, UTC) for run in found)
+    logless = [
+        run for run in find_runs([root]).runs if run.remains is LoglessJob.FOLDER
+    ]
+    assert len(logless) == left
+    assert all(
+        run.started == datetime.fromtimestamp(1744407969, UTC) for run in logless
+    )
 
 
 @pytest.mark.parametrize(
     "folder",
     [".", "workloads/pretrain_grok1", f"workloads/pretrain_grok1/{Path(LOG).parent}/x"],
 )
-def test_metadata_whose_log_stands_above_or_below_it_is_no_run(
-    tree: Tree, folder: str
-) -> None:
+def test_metadata_with_log_in_other_folder_is_no_run(tree: Tree, folder: str) -> None:
     log = f"workloads/pretrain_grok1/{LOG}"
     discovery = find_runs([root := tree([log, f"{folder}/llmb-config_388660.yaml"])])
-    assert only(discovery).attempts[0].log == root / log
-    why = f"the log of job 388660 is elsewhere, in {(root / log).parent}"
-    assert reasons(discovery) == {"llmb-config_388660.yaml": why}
+    assert get_only_run(discovery).attempts[0].log == root / log
+    reason = f"the log of job 388660 is elsewhere, in {(root / log).parent}"
+    assert list_reasons(discovery) == {"llmb-config_388660.yaml": reason}
 
 
-def test_given_file_brings_no_run_of_its_neighbours(tree: Tree) -> None:
+def test_given_file_adds_no_neighbouring_runs(tree: Tree) -> None:
     folder = Path(LOG).parent
     root = tree(
         [LOG, f"{folder}/llmb-config_9.yaml", f"{folder}/log-a-b.{NAME}_7_0.err"]
     )
-    assert only(find_runs([root / LOG])).job_id == "388660"
+    assert get_only_run(find_runs([root / LOG])).job_id == "388660"
 
 
 @pytest.mark.parametrize(
@@ -882,20 +898,20 @@ def test_given_file_brings_no_run_of_its_neighbours(tree: Tree) -> None:
         ("results/20250411_144618/bf16/314b/512/log-x_8_0.out", "", "20250411_144618"),
     ],
 )
-def test_only_the_experiments_own_folders_say_when_a_run_started(
+def test_only_experiment_folders_date_a_run(
     tree: Tree, path: str, started: str, dated: str
 ) -> None:
-    """What stands above, or a bare day, is weaker than the log's own time stamp."""
-    run = only(find_runs([tree([path])]))
+    """Parent folders and bare days are weaker than the log's own timestamp."""
+    run = get_only_run(find_runs([tree([path])]))
     assert run.started_from == (f"the name of folder {started}" if started else "")
     assert run.dated_from == (f"the name of folder {dated}" if dated else "")
     assert (run.started is None, run.dated is None) == (not started, not dated)
 
 
-def test_launch_time_beats_the_name_of_the_folder(tree: Tree) -> None:
-    text = metadata(job_info={"launch_time": "2025-04-11T20:00:00+00:00"})
+def test_launch_time_takes_precedence_over_folder_name(tree: Tree) -> None:
+    text = make_metadata(job_info={"launch_time": "2025-04-11T20:00:00+00:00"})
     folder = f"{NAME}/{NAME}_1744407969"
-    run = only(
+    run = get_only_run(
         find_runs(
             [
                 tree(
@@ -918,13 +934,13 @@ def build_of(tree: Tree, *, folder: str = NAME, **sections: Any) -> tuple[str, .
     root = tree(
         {
             f"{folder}/log-x_8_0.out": "",
-            f"{folder}/llmb-config_8.yaml": metadata(job_info={}, **sections),
+            f"{folder}/llmb-config_8.yaml": make_metadata(job_info={}, **sections),
         }
     )
-    return only(find_runs([root])).build
+    return get_only_run(find_runs([root])).build
 
 
-def test_a_build_reads_the_same_whatever_the_order_it_was_written_in(
+def test_build_is_independent_of_order(
     tree: Tree,
 ) -> None:
     versions = {"fw_version": "25.04.01", "gsw_version": "26.06.00"}
@@ -939,8 +955,8 @@ def test_a_build_reads_the_same_whatever_the_order_it_was_written_in(
     assert first == second == (*images, "fw_version=25.04.01", "release=26.06.00")
 
 
-def test_sources_that_disagree_on_the_release_are_all_in_the_build(tree: Tree) -> None:
-    """Neither is dropped: without one of them two builds could read the same."""
+def test_build_contains_all_contradicting_releases(tree: Tree) -> None:
+    """Neither is dropped: otherwise two builds could look the same."""
     folder = "results/25.01/bf16/314b/512"
     assert build_of(tree, folder=folder, workload_info={"gsw_version": "v25.05"}) == (
         "release=25.01",
@@ -959,36 +975,36 @@ def test_folders_of_any_depth_are_read(tree: Tree) -> None:
     root = tree(["log-grok1_314b_128_1_0.out"])
     nest(root / "a", 700, "train.out")
     try:
-        found = find_runs([root])
+        discovery = find_runs([root])
     finally:
         remove(root / "a")
-    assert [run.folder for run in found.runs] == [
+    assert [run.folder for run in discovery.runs] == [
         root,
         root.joinpath("a", *["d"] * 700),
     ]
-    assert not found.unreadable
+    assert not discovery.unreadable
 
 
 @pytest.mark.parametrize(
     "name",
     ["log-grok1_314b_128_2_0.out", "runs.tar.gz", "metrics.csv", "llmb-config_2.yaml"],
 )
-def test_empty_folder_with_the_name_of_a_file_is_listed(tree: Tree, name: str) -> None:
+def test_empty_folder_named_like_file_is_listed(tree: Tree, name: str) -> None:
     root = tree(["log-grok1_314b_128_1_0.out"])
     (root / name).mkdir()
     (root / "empty").mkdir()
-    found = find_runs([root], Stores())
-    assert {path.name: why for path, why in found.ignored} == {
+    discovery = find_runs([root], Stores())
+    assert {path.name: reason for path, reason in discovery.ignored} == {
         name: "an empty folder in place of a file"
     }
-    assert [path.name for path, _, _ in found.hidden] == [name]
+    assert [path.name for path, _, _ in discovery.hidden] == [name]
 
 
-def test_fifo_with_the_name_of_a_log_may_be_a_newer_run(tree: Tree) -> None:
+def test_fifo_named_like_log_may_be_newer_run(tree: Tree) -> None:
     root = tree(["log-grok1_314b_128_1_0.out"])
     os.mkfifo(root / "log-grok1_314b_128_2_0.out")
-    found = find_runs([root])
-    assert [(path.name, why) for path, _, why in found.hidden] == [
+    discovery = find_runs([root])
+    assert [(path.name, reason) for path, _, reason in discovery.hidden] == [
         ("log-grok1_314b_128_2_0.out", "not a regular file")
     ]
 
@@ -996,16 +1012,17 @@ def test_fifo_with_the_name_of_a_log_may_be_a_newer_run(tree: Tree) -> None:
 def test_sparse_archive_is_unreadable(tree: Tree) -> None:
     root = tree(["run/log-grok1_314b_128_1_0.out", "extra/e.tar"])
     os.truncate(root / "extra" / "e.tar", 2 << 30)
-    found = find_runs([root], Stores())
-    assert [run.job_id for run in found.runs] == ["1"]
+    discovery = find_runs([root], Stores())
+    assert [run.job_id for run in discovery.runs] == ["1"]
     assert [
-        (path.name, "the rest are holes" in why) for path, why in found.unreadable
+        (path.name, "the rest are holes" in reason)
+        for path, reason in discovery.unreadable
     ] == [("e.tar", True)]
 
 
 def test_given_chain_of_links_is_unreadable(tmp_path: Path) -> None:
     chain(tmp_path, 1200)
-    found = find_runs([tmp_path / "1100.link"])
-    assert [why for _, why in found.unreadable] == [
+    discovery = find_runs([tmp_path / "1100.link"])
+    assert [reason for _, reason in discovery.unreadable] == [
         "cannot be read: Too many levels of symbolic links"
     ]

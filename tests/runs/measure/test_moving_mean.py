@@ -1,5 +1,4 @@
-"""Moving means are told from single steps by the values alone: error rates on simulated
-runs, and the real logs."""
+"""Detection of moving means by the values alone: error rates on simulated runs."""
 
 from __future__ import annotations
 
@@ -26,9 +25,8 @@ COUNT = 50
 NEMO1 = ("nemo1/carriage_returns.out", "nemo1/stale_bars_dllogger.out")
 
 
-def means(single: Floats, width: int) -> Floats:
-    """Return the mean of the last `width` steps, of all of them where there are
-    fewer."""
+def average(single: Floats, width: int) -> Floats:
+    """Return the mean of the last `width` steps, or of all steps if there are fewer."""
     return np.array(
         [
             single[max(0, last - width) : last].mean()
@@ -37,7 +35,7 @@ def means(single: Floats, width: int) -> Floats:
     )
 
 
-def rounded(seconds: Floats, digits: int, first: int = 0) -> Steps:
+def round_steps(seconds: Floats, digits: int, first: int = 0) -> Steps:
     """Return steps that are printed with so many significant digits; 0 prints them in
     full."""
     if not digits:
@@ -48,9 +46,9 @@ def rounded(seconds: Floats, digits: int, first: int = 0) -> Steps:
     )
 
 
-def noise(random: Random, correlation: float | None = None) -> Floats:
+def simulate_noise(random: Random, correlation: float | None = None) -> Floats:
     """Return noise of lag-1 correlation 0 to 0.8 and cv 0.05 to 3 %, with up to 3 % of
-    steps 5 to 50 % slow."""
+    drift."""
     rho = random.uniform(0, 0.8) if correlation is None else correlation
     values = random.normal(size=COUNT)
     for step in range(1, COUNT):
@@ -60,63 +58,70 @@ def noise(random: Random, correlation: float | None = None) -> Floats:
     return np.asarray(1 + cv * values + slow * random.uniform(0.05, 0.5, COUNT))
 
 
-def slow_first(random: Random) -> Floats:
-    """Return steps of which the first takes 1.3 to 11 times as long."""
-    return np.asarray(noise(random) + random.uniform(0.3, 10) * (np.arange(COUNT) == 0))
+def simulate_slow_first(random: Random) -> Floats:
+    """Return steps with a first step that takes 1.3 to 11 times as long."""
+    return np.asarray(
+        simulate_noise(random) + random.uniform(0.3, 10) * (np.arange(COUNT) == 0)
+    )
 
 
-def decay(random: Random, correlation: float | None = None) -> Floats:
+def simulate_decay(random: Random, correlation: float | None = None) -> Floats:
     """Return steps whose warm-up decays exponentially within a third of a step to 6
     steps."""
     decaying = np.exp(
         -np.arange(COUNT) / np.exp(random.uniform(np.log(0.3), np.log(6)))
     )
-    return np.asarray(noise(random, correlation) + random.uniform(0.3, 10) * decaying)
+    return np.asarray(
+        simulate_noise(random, correlation) + random.uniform(0.3, 10) * decaying
+    )
 
 
-def periodic(random: Random) -> Floats:
-    values = slow_first(random)
+def simulate_periodic(random: Random) -> Floats:
+    values = simulate_slow_first(random)
     values[random.integers(5) :: random.choice([2, 5, 10])] *= random.uniform(1.05, 1.6)
     return values
 
 
-def asynchronous(random: Random) -> Floats:
+def simulate_asynchronous(random: Random) -> Floats:
     """Return steps as MaxText prints them: a slow first one, then one or two that are
     too fast."""
-    values = slow_first(random)
+    values = simulate_slow_first(random)
     values[1 : 2 + random.integers(2)] *= random.uniform(0.05, 0.9)
     return values
 
 
 ORDINARY: dict[str, Simulation] = {
-    "noise": noise,
-    "correlated noise": lambda random: noise(random, 0.8),
-    "slow first step": slow_first,
-    "decay": decay,
-    "periodic slow steps": periodic,
-    "asynchronous dispatch": asynchronous,
+    "noise": simulate_noise,
+    "correlated noise": lambda random: simulate_noise(random, 0.8),
+    "slow first step": simulate_slow_first,
+    "decay": simulate_decay,
+    "periodic slow steps": simulate_periodic,
+    "asynchronous dispatch": simulate_asynchronous,
 }
 
 
-def found(simulation: Simulation, digits: int, width: int = 1) -> Floats:
-    """Return what is found in many runs of 1 to 100 s a step, printed as means of
-    `width` steps."""
+def detect_widths(simulation: Simulation, digits: int, width: int = 1) -> Floats:
+    """Return the widths detected in many runs of 1 to 100 s per step.
+
+    The runs print means of `width` steps.
+    """
     random = np.random.default_rng(20250611)
     scaled = (
         simulation(random) * np.exp(random.uniform(0, np.log(100))) for _ in range(RUNS)
     )
     return np.array(
-        [detect_moving_mean(rounded(means(single, width), digits)) for single in scaled]
+        [
+            detect_moving_mean(round_steps(average(single, width), digits))
+            for single in scaled
+        ]
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("digits", [0, 3])
 @pytest.mark.parametrize("simulation", ORDINARY.values(), ids=ORDINARY)
-def test_ordinary_steps_are_no_moving_means(
-    simulation: Simulation, digits: int
-) -> None:
-    assert np.mean(found(simulation, digits) != 1) <= 0.01
+def test_single_steps_are_no_moving_means(simulation: Simulation, digits: int) -> None:
+    assert np.mean(detect_widths(simulation, digits) != 1) <= 0.01
 
 
 @pytest.mark.slow
@@ -124,40 +129,40 @@ def test_ordinary_steps_are_no_moving_means(
     ("simulation", "width", "digits", "missed"),
     [
         *(
-            (slow_first, 5, digits, missed)
+            (simulate_slow_first, 5, digits, missed)
             for digits, missed in ((0, 0.0), (4, 0.0), (3, 0.04))
         ),
         *(
-            (decay, 5, digits, missed)
+            (simulate_decay, 5, digits, missed)
             for digits, missed in ((0, 0.0), (4, 0.0), (3, 0.06))
         ),
-        (slow_first, 2, 4, 0.1),
-        (slow_first, 8, 4, 0.02),
-        (slow_first, 20, 4, 0.02),
-        (noise, 5, 0, 0.1),
+        (simulate_slow_first, 2, 4, 0.1),
+        (simulate_slow_first, 8, 4, 0.02),
+        (simulate_slow_first, 20, 4, 0.02),
+        (simulate_noise, 5, 0, 0.1),
     ],
 )
-def test_moving_means_are_found(
+def test_moving_means_are_detected(
     simulation: Simulation, width: int, digits: int, missed: float
 ) -> None:
-    """With three digits some are missed; even without a slow first step nine in ten are
-    found in full."""
-    assert np.mean(found(simulation, digits, width) != width) <= missed
+    """With three digits some are missed; with all digits nine in ten without a slow
+    first step."""
+    assert np.mean(detect_widths(simulation, digits, width) != width) <= missed
 
 
 @pytest.mark.parametrize("width", [2, 5, 20])
-def test_every_width_is_found_where_nothing_disturbs(width: int) -> None:
+def test_every_width_is_detected_without_noise(width: int) -> None:
     single = np.full(COUNT, 7.3)
     single[0] = 60.0
-    assert detect_moving_mean(rounded(means(single, width), 4)) == width
+    assert detect_moving_mean(round_steps(average(single, width), 4)) == width
 
 
-def test_a_resumed_attempt_starts_anew() -> None:
-    seconds = means(slow_first(np.random.default_rng(1)), 5)
-    assert detect_moving_mean(rounded(seconds, 0, first=1000)) == 5
+def test_resumed_attempt_restarts_the_mean() -> None:
+    seconds = average(simulate_slow_first(np.random.default_rng(1)), 5)
+    assert detect_moving_mean(round_steps(seconds, 0, first=1000)) == 5
 
 
-NOTHING_TOLD = {
+INCONCLUSIVE = {
     "no step": steps([]),
     "one step": steps([7.0]),
     "equal steps": steps(7.0),
@@ -170,27 +175,27 @@ NOTHING_TOLD = {
 }
 
 
-@pytest.mark.parametrize("content", NOTHING_TOLD.values(), ids=NOTHING_TOLD)
-def test_what_tells_nothing_is_no_moving_mean(content: Steps) -> None:
+@pytest.mark.parametrize("content", INCONCLUSIVE.values(), ids=INCONCLUSIVE)
+def test_inconclusive_times_are_no_moving_mean(content: Steps) -> None:
     assert detect_moving_mean(content) == 1
 
 
-def test_a_gap_hides_only_what_comes_after_it() -> None:
-    seconds = means(slow_first(np.random.default_rng(1)), 5)
-    assert detect_moving_mean(without(rounded(seconds, 0), *range(15, 50, 2))) == 5
-    assert detect_moving_mean(without(rounded(seconds, 0), 3)) == 1
+def test_gap_hides_only_later_steps() -> None:
+    seconds = average(simulate_slow_first(np.random.default_rng(1)), 5)
+    assert detect_moving_mean(without(round_steps(seconds, 0), *range(15, 50, 2))) == 5
+    assert detect_moving_mean(without(round_steps(seconds, 0), 3)) == 1
 
 
 @pytest.mark.parametrize("digits", [0, 3])
 @pytest.mark.parametrize("name", NEMO1)
-def test_the_nemo_1_logs_print_means_of_five(name: str, digits: int) -> None:
-    """The bars round to three digits what stands beside them in full."""
+def test_nemo_1_logs_print_means_of_five(name: str, digits: int) -> None:
+    """Progress bars round the full values to three digits."""
     (segment,) = read_log(shared(f"logs/{name}")).segments
-    assert detect_moving_mean(rounded(segment.steps.seconds, digits)) == 5
+    assert detect_moving_mean(round_steps(segment.steps.seconds, digits)) == 5
 
 
 @pytest.mark.parametrize("dialect", ["nemo2", "maxtext", "llmb_install"])
-def test_the_other_real_logs_print_single_steps(dialect: str) -> None:
+def test_other_real_logs_print_single_steps(dialect: str) -> None:
     logs = [read_log(path) for path in sorted(shared(f"logs/{dialect}").rglob("*.out"))]
     widths = [
         detect_moving_mean(segment.steps) for log in logs for segment in log.segments
