@@ -480,11 +480,11 @@ def count_steps(run: Run) -> int:
 def mark_duplicates(runs: Sequence[Run]) -> Kept:
     """Mark runs whose steps duplicate another job's.
 
-    Returns the runs to judge, newest first, and the dropped duplicates. Of two such
-    runs of one configuration the newer is the duplicate. Of different configurations it
-    is the one written later, or both if that is unknown. Dropped are a second log of
-    one job and configuration elsewhere, and a log without a job id and without a start
-    of its own.
+    Returns the runs to judge, newest first, and the dropped duplicates. If both runs
+    have the same configuration, the newer is the duplicate. Otherwise it is the one
+    written later, or both if that is unknown. Two kinds of duplicates are dropped: a
+    second log of the same job and configuration elsewhere, and a log without a job id
+    and without a start of its own.
     """
     earlier = _EarlierRuns()
     runs_by_key: dict[Key | None, list[Run]] = defaultdict(list)
@@ -800,9 +800,9 @@ def count_times(equal: Sequence[EqualSteps]) -> Counter[float]:
 
 
 def is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
-    """True if two different runs would print so many equal times only by dependence.
+    """True if two different runs would not print so many equal times.
 
-    That is, unless the times follow from the step numbers.
+    They could only if the times follow from the step numbers.
     """
     times = count_times(equal)
     if len(times) >= DIFFERENT_TIMES:

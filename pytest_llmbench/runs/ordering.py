@@ -56,7 +56,7 @@ CLOCKS = (
 def drop_future_starts(
     candidates: Iterable[StartCandidate], now: datetime
 ) -> list[StartCandidate]:
-    """Drop start-time candidates in the future, except by clock skew.
+    """Drop start times in the future, except within the clock skew.
 
     Local times of another zone may be hours ahead.
     """

@@ -1,8 +1,8 @@
 """Find logs among the files that are not named like logs.
 
 A folder may contain a hundred thousand data files. All files named like job output are
-examined; of other names that differ only in numbers, a few. Only samples of a file are
-read: its beginning, middle and end.
+examined. If other names differ only in numbers, a few of them are examined. Only
+samples of a file are read: its beginning, middle and end.
 """
 
 from __future__ import annotations

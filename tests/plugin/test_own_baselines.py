@@ -161,7 +161,7 @@ def test_bare_steps_are_matched_unless_their_number_is_a_size(
         each["text"] for each in session.described.values() if each["kind"] == "stray"
     ]
     places = [folder.format(night=night) for night in (2, 1)]
-    expected = "its place oak/{}/train.log, not oak/{}/train.log".format(*places)
+    expected = "its path oak/{}/train.log, not oak/{}/train.log".format(*places)
     assert [expected in text for text in texts] == ([] if counts else [True])
 
 

@@ -1,4 +1,4 @@
-"""Runs with equal steps are duplicates, unless different runs may print them."""
+"""Runs with equal steps are duplicates, unless different runs could print equal steps."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_duplicate_with_many_digits_is_recognised(
 
 
 def proves_duplicate(run: Run, averaged: int = 1) -> bool:
-    """True if another run with the same steps is a copy."""
+    """True if another run with the same steps would be a duplicate."""
     equal = [
         equal_steps._replace(averaged=averaged)
         for equal_steps in find_equal_steps(run, run)

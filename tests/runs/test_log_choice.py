@@ -269,7 +269,7 @@ def test_metrics_newer_than_all_logs_are_reported(
 
 
 @pytest.mark.parametrize(
-    ("log", "place", "runs"),
+    ("log", "path", "runs"),
     [
         ("b/train.out", "elm/metrics.csv", ["b/train.out", "elm/metrics.csv"]),
         ("b/train.out", "other/metrics.csv", ["b/train.out"]),
@@ -279,10 +279,10 @@ def test_metrics_newer_than_all_logs_are_reported(
     ],
 )
 def test_metrics_at_baseline_path_are_read_despite_logs(
-    tmp_path: Path, log: str, place: str, runs: list[str]
+    tmp_path: Path, log: str, path: str, runs: list[str]
 ) -> None:
     """A judged run must not disappear because another run leaves a log elsewhere."""
-    own = replace(BASELINE, match=RunMatch(place, ()))
+    own = replace(BASELINE, match=RunMatch(path, ()))
     recipe = replace(make_recipe(own), baselines=(own,))
     ingested = read(
         tmp_path,
@@ -352,24 +352,24 @@ WANDB = "wandb/offline-run-20261127_020000-a1b2c3d4/files/output.log"
         ),
     ],
 )
-@pytest.mark.parametrize("place", ["train.log", "logs/slurm-7.out"])
+@pytest.mark.parametrize("path", ["train.log", "logs/slurm-7.out"])
 def test_tool_log_is_duplicate_of_console(
-    tmp_path: Path, console: str, copies: dict[str, str], place: str
+    tmp_path: Path, console: str, copies: dict[str, str], path: str
 ) -> None:
-    ingested = read(tmp_path, {place: console, **copies})
-    assert list(list_logs(ingested, tmp_path)) == [place]
+    ingested = read(tmp_path, {path: console, **copies})
+    assert list(list_logs(ingested, tmp_path)) == [path]
     assert sum("a copy of" in file.reason for file in ingested.ignored) == sum(
         map(bool, copies.values())
     )
 
 
-@pytest.mark.parametrize("place", [WANDB, f"{LAUNCH}/0/stdout.log"])
+@pytest.mark.parametrize("path", [WANDB, f"{LAUNCH}/0/stdout.log"])
 @pytest.mark.parametrize(
     "console", [make_maxtext_log(seconds=3.0), make_trainer_log(seconds=2.5), NOISE]
 )
 def test_tool_log_is_run_unless_console_has_steps(
-    tmp_path: Path, console: str, place: str
+    tmp_path: Path, console: str, path: str
 ) -> None:
-    assert place in list_logs(
-        read(tmp_path, {"train.log": console, place: make_maxtext_log()}), tmp_path
+    assert path in list_logs(
+        read(tmp_path, {"train.log": console, path: make_maxtext_log()}), tmp_path
     )

@@ -23,8 +23,7 @@ WHOLE, DEAD = log(segment()), log()
 
 
 def make_run(job: str, content: ParsedLog = WHOLE, /, **clocks: timedelta) -> Run:
-    """Return a run that started so long before NOW by each clock (`metadata`,
-    `folder_name`, `log`, `file_time`)."""
+    """Return a run with start times by these clocks, as durations before NOW."""
     datings = tuple(
         StartCandidate(clock, NOW - ago, clock, zoned=clock in ZONED)
         for clock, ago in (
@@ -169,8 +168,7 @@ def test_future_time_is_limited_by_zone() -> None:
 def test_run_without_steps_is_ordered_by_shared_clock(
     dead: dict[str, timedelta], newest: str
 ) -> None:
-    """It takes no clock from the runs with steps: those go on to be ordered by their
-    logs."""
+    """It does not change the clock of the runs with steps, which use their logs."""
     runs = [
         make_run("1", log=DAY, file_time=2 * HOUR),
         make_run("2", log=2 * HOUR, file_time=3 * HOUR),
@@ -239,8 +237,7 @@ def test_recent_launch_is_recorded_with_judged_run() -> None:
 
 
 def test_undated_old_log_does_not_force_file_times() -> None:
-    """A copy gave the good run the latest file; the two that bear stamps say which of
-    them is the newest."""
+    """Copying gave the good run the latest file time, but two logs have timestamps."""
     good = make_run("1", log=DAY, file_time=HOUR)
     slow = make_run("2", log=2 * HOUR, file_time=3 * HOUR)
     ancient = make_run("3", file_time=2 * HOUR)

@@ -272,11 +272,11 @@ def find_differences(
 def find_nearest(
     matches: Sequence[Match], gpus: str, dtype: str = ""
 ) -> tuple[Match, ...]:
-    """Return up to three baselines that differ least, newest first.
+    """Return up to three baselines that differ least, nearest first.
 
     A difference in size weighs most, then the number of fields, then the number of
     GPUs. An FP8 run is nearer to another FP8 recipe, or to an unnamed one, than to
-    BF16.
+    BF16. Newer releases come first among equally near ones.
     """
 
     def rate_distance(

@@ -1,6 +1,6 @@
 """Find the runs under the given paths.
 
-Each run carries its training logs and the facts in its names and metadata.
+Each run contains its training logs and the facts in its names and metadata.
 """
 
 from __future__ import annotations

@@ -348,8 +348,8 @@ def _is_stated(field: str, claims: Claims) -> bool:
 def _do_facts_suffice(facts: Collection[str], missing: Sequence[str]) -> bool:
     """True if the facts confirmed by a log make up for the missing fields.
 
-    For a missing recipe the dialect and the work of a step suffice. Anything else needs
-    every fact that a log can contain.
+    If only the recipe is missing, the dialect and the batch size or TFLOP/s suffice.
+    Otherwise every fact that a log can contain is needed.
     """
     if missing == ["recipe"]:  # older folder layouts do not name the recipe
         return "dialect" in facts and (
@@ -425,8 +425,8 @@ def _make_ambiguous(
 def _make_contradicted(subject: Subject, find: Matching) -> Identity:
     """Return an identity without a key: sources contradict each other.
 
-    Candidates are the keys that fit one value of each contradicted field, and all
-    others.
+    Candidates are the keys that fit one value of each contradicted field and all other
+    fields.
     """
     claims = subject.claims
     fields_in_doubt = {

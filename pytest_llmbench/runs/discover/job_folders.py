@@ -338,10 +338,10 @@ def _add_slurm_outputs(
     path_by_name: Mapping[str, str],
     reasons: dict[str, str],
 ) -> None:
-    """Assign Slurm's output file to its job: as the log if there is none, else as its
-    error.
+    """Assign Slurm's output file to its job: as the log, else as the standard error.
 
-    A requeued job has one such file for all attempts, so the file is left out.
+    It is the log if the job has no other log. A requeued job has one such file for all
+    attempts, so the file is left out.
     """
     drafts_by_job: dict[str, list[JobDraft]] = defaultdict(list)
     for draft in drafts:
@@ -562,8 +562,8 @@ def find_empty_launches(
 
 
 def _is_launch(folder: Folder) -> bool:
-    """True if a folder is named like a launch: with a time, and its experiment's name
-    or none."""
+    """True if a folder is named like a launch of its parent: `<time>` or
+    `<parent>_<time>`."""
     if read_stamp(folder.name) is None:
         return False
     experiment = (

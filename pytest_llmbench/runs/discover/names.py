@@ -153,11 +153,10 @@ def read_experiment(name: str, *, typed: bool = True) -> Experiment | None:
 def _read_numbered(
     name: str, read: Callable[[str], Experiment | None]
 ) -> Experiment | None:
-    """Parse a name with `read`, first without trailing numbers (which makes caching
-    work).
+    """Parse a name with `read`, without its trailing numbers if possible.
 
-    If the name has a GPU count, the numbers are appended; otherwise the whole name is
-    parsed again. Trailing numbers never affect whether a name parses.
+    Omitting the numbers lets the cache of `read` work. If the name has a GPU count, the
+    numbers are appended to the result; otherwise the whole name is parsed again.
     """
     if len(name) > LONGEST_NAME:
         return None
@@ -268,7 +267,10 @@ def is_log_name(name: str) -> bool:
 
 
 def may_be_log(name: str) -> bool:
-    """True if a file not named like a log may be one: nor like a document or data."""
+    """True if a file may be a log although it is not named like one.
+
+    Names of documents and data are excluded.
+    """
     lower_name = name.lower()
     if name.startswith(".") or _DOCUMENT.match(lower_name):
         return False

@@ -210,9 +210,9 @@ def _append_resumed(before: Steps, after: Steps, window: Window) -> Steps:
 def _has_newer_failed_file(
     attempts: Sequence[Attempt], finished_attempt: Attempt
 ) -> bool:
-    """True if a finished run has a newer metrics file without steps, but with a header.
+    """True if a finished run has a newer, non-empty metrics file without steps.
 
-    Finished runs are not requeued, so the file is of another run in the same folder.
+    Finished runs are not requeued, so that file belongs to another run in the folder.
     """
     newer = (
         attempts[attempts.index(finished_attempt) + 1 :]

@@ -194,9 +194,10 @@ def choose_judged(
     Also returns the statistics of all candidates if a slower one than the last decides,
     else ().
 
-    Candidates have finished, cover the window and have no problems. The slowest is
-    chosen; among equally slow ones, the last. `ranked` is the baseline for the
-    statistic if it differs from `baseline`, which determines the candidates.
+    A candidate has finished, covers the window and has no problems. The slowest
+    candidate is chosen, and the last if several are equally slow. `ranked` is the
+    baseline for the statistic if it differs from `baseline`, which determines the
+    candidates.
     """
     last = choose_segment(run.attempts, baseline.window, baseline.steps)
     if last is None or not last.rivals:
@@ -231,9 +232,9 @@ def choose_judged(
 def _compute_statistic(
     timing: Timing, window: Window
 ) -> tuple[float | None, tuple[int, ...]]:
-    """Return the window's statistic, None without times, and the steps in each time.
+    """Return the window's statistic and the number of steps in each time.
 
-    The steps are () if each time is of a single step.
+    The statistic is None without times. The numbers are () if each time is of one step.
     """
     seconds, step_counts = (
         timing.steps.seconds[timing.counted],
@@ -320,7 +321,8 @@ def _find_duplicate(run: Run) -> Iterator[Problem]:
 def _find_short_twin(
     run: Run, choice: Choice | None, baseline: Baseline
 ) -> Problem | None:
-    """Exclude a run launched together with a profiled or traced run, if it is as short."""
+    """Return the exclusion of a short run launched with a profiled or traced one, or
+    None."""
     reason = run.found.twin_of
     if reason is None:
         return None

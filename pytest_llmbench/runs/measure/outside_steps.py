@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 LONG_SHARE = 1 / 3  # a larger share of slow steps is a level, not a stall
 STALL_SECONDS = 10.0  # shorter stalls are ignored
 ONE_STEP = 0.9  # a step that costs this share of its range is reported alone
-# The warm-up may take this many times as long as recorded (compiler caches differ), and
-# these seconds more
+# The warm-up may take WARM_UP_FACTOR times as long as recorded plus WARM_UP_SECONDS,
+# because compiler caches differ
 WARM_UP_SECONDS = 300.0
 WARM_UP_FACTOR = 2.0
 WORTH_A_NOTE = 1 / 3  # share of the tolerance from which a loss is noted

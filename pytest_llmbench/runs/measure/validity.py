@@ -35,7 +35,7 @@ RECENT = timedelta(minutes=10)
 LARGEST_LOAD_RUN = 2
 
 LACKING = (Reason.WINDOW_INCOMPLETE, Reason.INCOMPLETE, Reason.STILL_RUNNING)
-"""Reasons that two processes writing at once explain: their steps are split up."""
+"""Reasons that interleaved writers may cause: their steps are spread over segments."""
 
 NO_CONFIGURATION = Key("", "", "", "", "", 1)
 """The key of the default baseline, for runs without a known configuration."""
@@ -258,8 +258,10 @@ def _find_newer_start(run: Run, choice: Choice) -> Iterator[Problem]:
 
 
 def is_restarted_without_steps(run: Run, choice: Choice) -> bool:
-    """True if a process started after the judged segment, the last one, and has no
-    steps."""
+    """True if a process without steps started after the judged segment.
+
+    False unless that segment is the last one of the run.
+    """
     is_last = (
         choice.attempt is run.attempts[-1]
         and choice.segment is choice.attempt.log.segments[-1]

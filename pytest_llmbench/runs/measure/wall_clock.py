@@ -187,8 +187,8 @@ def compare_clocks(
 def find_intervals(timing: Timing) -> Intervals | None:
     """Return the intervals between timestamped lines, None for fewer than FEWEST_LINES.
 
-    Of lines written together only the last is used. A clock change of an hour is
-    corrected.
+    If several lines were written together, only the last is used. A clock change of an
+    hour is corrected.
     """
     steps = timing.steps
     stamped = np.flatnonzero(np.isfinite(steps.stamp))
@@ -253,8 +253,7 @@ def _measure_intervals(
 def _drop_early_lines_of_bursts(
     rows: Integers, stamp: Floats, known: Floats
 ) -> Integers:
-    """Drop rows that are followed by a nearly equal timestamp, though steps lie
-    between."""
+    """Drop rows whose next timestamp is much closer than the step times between them."""
     passed, took = np.diff(stamp[rows]), np.diff(known[rows])
     late = (passed >= 0) & (passed < BURST_SHARE * took)
     kept: Integers = rows[np.append(~late, True)]
@@ -579,8 +578,10 @@ def _prints_zero_rates(timing: Timing) -> bool:
 
 
 def _get_rate_unit(timing: Timing) -> float:
-    """Return the last printed digit of the rates as a fraction; 0 unless all are
-    integers."""
+    """Return one unit of the last printed digit, relative to the median rate.
+
+    0 unless all rates are integers.
+    """
     rates = _get_rates(timing)
     rates = rates[np.isfinite(rates) & (rates > 0)]
     whole = len(rates) and (rates == np.floor(rates)).all()
@@ -598,7 +599,10 @@ def has_risen(ratio: ClockRatio, usual: float) -> bool:
 
 
 def is_notable(ratio: ClockRatio, usual: float | None) -> bool:
-    """True if the clock advances notably more than usual, but not enough for a problem."""
+    """True if the clock advances notably more than usual, but not enough for a problem.
+
+    Without a recorded ratio (`usual` is None), true if the clock has risen above 1.
+    """
     if usual is None:
         return has_risen(ratio, 1.0)
     notable = _exceeds_expected(ratio.passed, usual * ratio.took, RISE_SECONDS, NOTABLE)
@@ -690,8 +694,7 @@ def _list_uncompared_notes(
     recorded: Mapping[str, float],
     tolerance: float,
 ) -> Iterator[Note]:
-    """Yield notes on time between steps that would be a problem if it had been
-    recorded."""
+    """Yield notes on time between steps that is notable or cannot be compared."""
     steps = timing.steps
     usual = recorded.get(Observed.WALL_CLOCK_RATIO)
     if check.window is not None and is_notable(check.window, usual):

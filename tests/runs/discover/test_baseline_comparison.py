@@ -175,8 +175,10 @@ def identify_run(
 
 
 def change_value(text: str, setting: str, value: str) -> str:
-    """Return a dump in which a setting has another value: its last word, or what
-    follows the last `=`."""
+    """Return a dump in which a setting has another value.
+
+    The old value is the last word, or the text after the last `=`.
+    """
     assert setting in text
     last = re.split(r"[ =]", setting)[-1]
     return text.replace(setting, f"{setting.removesuffix(last)}{value}")

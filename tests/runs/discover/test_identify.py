@@ -411,8 +411,10 @@ def test_contradicting_sources_match_no_baseline(
 def test_candidates_fit_one_contradicting_value(
     fields: dict[str, Any], more: dict[str, str], candidates: tuple[Key, ...]
 ) -> None:
-    """Other configurations are not in doubt; those in doubt must not pass by an older
-    run."""
+    """Other configurations are not in doubt.
+
+    Configurations in doubt must not pass by an older run.
+    """
     identity = identify_run(
         make_run(
             fields, *(Hint(field, value, "file x") for field, value in more.items())
@@ -766,8 +768,7 @@ FIELDS = st.fixed_dictionaries(
 def test_match_never_contradicts_stated_field(
     fields: dict[str, str], layout: str, dialect: str | None
 ) -> None:
-    """And without help from a log it needs recipe, size, precision and GPUs to be
-    said."""
+    """Without help from a log, recipe, size, precision and GPUs have to be stated."""
     identity = identify_run(make_run(fields, layout=layout), make_log(dialect))
     if identity.key is None:
         return

@@ -74,8 +74,8 @@ def test_most_informative_kind_is_chosen(tmp_path: Path) -> None:
     ],
 )
 def test_trainer_event_files_are_ignored(tmp_path: Path, other: str, read: str) -> None:
-    """Its state says how long the run took; other frameworks keep the same in event
-    files, and more."""
+    """Trainer's state contains the duration of the run; other frameworks use event
+    files."""
     write(tmp_path, "a/events.out.tfevents.17.node.1", f"a/{other}")
     assert list(find_logs(tmp_path).values()) == [[read]]
 

@@ -284,8 +284,8 @@ def strip_long_numbers(parsed: Experiment | LogName | None) -> str:
 
 
 def test_folder_distinguishes_gpus_from_job() -> None:
-    """`results/.../<size>/<gpus>/log-<recipe>_<size>_<gpus>_<job>.out`, of a size that
-    looks like none."""
+    """`results/.../<size>/<gpus>/log-<recipe>_<size>_<gpus>_<job>.out` with an unusual
+    size."""
     assert (
         read_log_name("log-mine_small_8_1", "8").job,
         read_log_name("log-mine_small_8_1", "8").attempt,

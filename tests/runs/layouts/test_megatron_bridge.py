@@ -22,8 +22,8 @@ RELEASES = ("25.11", "26.02", "26.02.01", "26.04", "26.04.01")
 
 
 def test_row_name_contains_facts_of_row() -> None:
-    """From the table that was made apart from this code; a name says less than its row,
-    and nothing else."""
+    """Uses a table that was made independently; a name contains a subset of its row's
+    facts."""
     read = 0
     with shared("documents/megatron_bridge/row_names.tsv").open() as file:
         for row in csv.DictReader(file, delimiter="\t"):

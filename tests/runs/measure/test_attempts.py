@@ -199,7 +199,7 @@ def test_fast_attempt_does_not_hide_slow_one(
 
 
 def test_invalid_attempt_is_no_rival() -> None:
-    """The one before it was of another batch size: it says nothing of this
+    """The previous attempt has another batch size: it does not measure this
     configuration."""
     other = make_timed_segment(8.79, line=1, global_batch_size=np.full(50, 128.0))
     measurement = measure_logs(log(other, make_timed_segment(7.325, line=203)))

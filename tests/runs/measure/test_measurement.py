@@ -71,7 +71,7 @@ def test_complete_run_is_valid_with_documented_metrics() -> None:
 
 
 def test_environment_is_that_of_judged_attempt() -> None:
-    whole = log(
+    complete_run = log(
         segment(), environment=(("container", "of the log"), ("nccl", "2.26.6"))
     )
     other = log(
@@ -79,7 +79,7 @@ def test_environment_is_that_of_judged_attempt() -> None:
         environment=(("driver", "570"), ("nccl", "2.25.1")),
     )
     recorded = (("container", "of the record"), ("recipe", "25.05"))
-    measurement = measure_run(run(other, whole, environment=recorded))
+    measurement = measure_run(run(other, complete_run, environment=recorded))
     assert measurement.attempt == 1
     assert measurement.environment == {
         "container": "of the record",
@@ -630,8 +630,7 @@ def test_untimed_baseline_expects_no_metrics() -> None:
 
 
 def test_unidentified_run_is_complete_by_its_log() -> None:
-    """No number of the stand-in is held against it, and none of its steps are taken for
-    those of a recipe."""
+    """The placeholder baseline contradicts nothing, and its steps are not a recipe's."""
     window = Window(5, 9)
     for columns, finished, total, reason in (
         (steps(7.0), True, 50, None),
@@ -673,7 +672,7 @@ def test_older_run_computes_only_step_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """For thousands of older runs only the step time and the problems are needed."""
-    whole = measure_run(run())
+    complete_run = measure_run(run())
     for module, name in (
         (metrics, "compute_window_metrics"),
         (metrics, "expect_metrics"),
@@ -692,7 +691,7 @@ def test_older_run_computes_only_step_time(
         "checkpoints",
     )
     assert [getattr(older, name) for name in compared] == [
-        getattr(whole, name) for name in compared
+        getattr(complete_run, name) for name in compared
     ]
 
 

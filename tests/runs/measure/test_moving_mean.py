@@ -36,8 +36,7 @@ def average(single: Floats, width: int) -> Floats:
 
 
 def round_steps(seconds: Floats, digits: int, first: int = 0) -> Steps:
-    """Return steps that are printed with so many significant digits; 0 prints them in
-    full."""
+    """Return steps printed with this many significant digits; 0 prints all digits."""
     if not digits:
         return steps(seconds.tolist(), first, resolution_seconds=np.zeros(len(seconds)))
     unit = 10.0 ** (np.floor(np.log10(seconds)) - digits + 1)
@@ -66,7 +65,7 @@ def simulate_slow_first(random: Random) -> Floats:
 
 
 def simulate_decay(random: Random, correlation: float | None = None) -> Floats:
-    """Return steps whose warm-up decays exponentially within a third of a step to 6
+    """Return steps whose warm-up decays exponentially, within a third of a step to 6
     steps."""
     decaying = np.exp(
         -np.arange(COUNT) / np.exp(random.uniform(np.log(0.3), np.log(6)))
@@ -83,8 +82,7 @@ def simulate_periodic(random: Random) -> Floats:
 
 
 def simulate_asynchronous(random: Random) -> Floats:
-    """Return steps as MaxText prints them: a slow first one, then one or two that are
-    too fast."""
+    """Return steps as MaxText prints them: a slow first step, then one or two too fast."""
     values = simulate_slow_first(random)
     values[1 : 2 + random.integers(2)] *= random.uniform(0.05, 0.9)
     return values

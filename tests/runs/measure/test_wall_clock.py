@@ -59,8 +59,10 @@ def make_clocked_steps(
     count: int = 50,
     **columns: Any,
 ) -> Steps:
-    """Return 2 s steps, before some of which the clock advances by more; `unit` is what
-    stamps are rounded to."""
+    """Return 2 s steps, with additional time on the clock before some of them.
+
+    Timestamps are rounded to `unit`.
+    """
     extra = np.zeros(count)
     for step, seconds in lost.items() if isinstance(lost, dict) else enumerate(lost):
         extra[step] = seconds
@@ -348,8 +350,7 @@ def test_older_runs_are_measured_without_clocks() -> None:
 def make_stamped_steps(
     seconds: float, rate_seconds: float, batch: float = 64.0
 ) -> Steps:
-    """Return steps whose times follow from their stamps, beside a rate by another
-    timer."""
+    """Return steps timed by their timestamps, with a rate from another timer."""
     stamp = 1.7e9 + np.cumsum(np.full(50, seconds))
     return steps(
         [seconds] * 50, stamp=stamp, throughput=np.full(50, batch / rate_seconds)

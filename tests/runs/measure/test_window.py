@@ -183,8 +183,8 @@ def test_segment_counted_from_1_ends_at_total() -> None:
 
 
 def test_interval_log_restart_uses_first_interval() -> None:
-    """The first line of a later part stands behind the window, and the steps that it is
-    the mean of do not."""
+    """The first line of the later segment is after the window, but its mean starts
+    before it."""
     whole = segment(means_of(10, [7.0] * 5))
     later = segment(means_of(10, [9.0], first=44), finished=False)
     window = Window(11, 50)
