@@ -110,7 +110,7 @@ def _make_primary_key(
 
 def _measure_slowness(run: Run) -> float:
     """Return the median step time of the last segment, 0 if a time is missing."""
-    segments = [part for attempt in run.attempts for part in attempt.log.segments]
+    segments = [segment for attempt in run.attempts for segment in attempt.log.segments]
     if (
         not segments
         or not len(segments[-1].steps)

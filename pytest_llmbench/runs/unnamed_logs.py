@@ -63,17 +63,17 @@ class LogDetector:
         self,
         files: UnnamedFiles,
         *,
-        own: Collection[str] = (),
+        at_baseline_path: Collection[str] = (),
         has_log: bool = False,
         has_log_near: bool = False,
     ) -> UnnamedChoice:
         """Choose the files of a folder that are logs.
 
-        The files in `own` match a baseline's path and are always chosen. `has_log` is
-        true if a log in the folder contains steps; `has_log_near`, if one in its
-        parents or subfolders does.
+        The files in `at_baseline_path` match a baseline's path and are always chosen.
+        `has_log` is true if a log in the folder contains steps; `has_log_near`, if a
+        log in its parents or subfolders contains steps.
         """
-        baseline_files = frozenset(own)
+        baseline_files = frozenset(at_baseline_path)
         others = [name for name in files.names if name not in baseline_files]
         reportable = [
             name
@@ -82,7 +82,7 @@ class LogDetector:
         ]
         if has_log:
             return UnnamedChoice(
-                tuple(own), tuple((name, NOT_READ) for name in reportable)
+                tuple(at_baseline_path), tuple((name, NOT_READ) for name in reportable)
             )
         to_examine = (
             [name for name in others if names.is_job_output(name)]
@@ -118,7 +118,8 @@ class LogDetector:
             if name not in used
         }
         return UnnamedChoice(
-            (*own, *logs), tuple({**ignored, **ranks, **not_examined}.items())
+            (*at_baseline_path, *logs),
+            tuple({**ignored, **ranks, **not_examined}.items()),
         )
 
     def contains_steps(self, files: UnnamedFiles, name: str) -> bool:

@@ -502,7 +502,7 @@ class _Collection:
             )
             choice = look.choose(
                 files,
-                own=[
+                at_baseline_path=[
                     name
                     for name in files.names
                     if any(matches(place, (*folder.parts, name)) for place in own)

@@ -59,8 +59,8 @@ def find_twin(
     evidence.
 
     NeMo-Run launches `E` next to `E_nsys` in a timestamped folder; both make equally
-    few steps. `parts` are the components of the run's path, of which the last `own` are
-    the run's folders. `folders` are all found paths with such a suffix.
+    few steps. `parts` are the components of the run's path; the last `own_count` of
+    them are the run's folders. `folders` are all found paths with such a suffix.
     """
     for count in range(len(parts), len(parts) - own_count, -1) if folders else ():
         if count < 2 or read_stamp(parts[count - 2]) is None:
@@ -81,12 +81,12 @@ def add_reports(
 ) -> list[RunFiles]:
     """Exclude or annotate the runs that profiler reports belong to.
 
-    `reports` maps paths to modification times (epoch seconds). A report with a job id
-    in its name excludes the runs of that job, in the nearest folder above it that
-    contains such a run. A report without an id (`profile_<process>`) excludes the only
-    run of its folder. If the folder has several runs, it is recorded as a possible
-    report of each, unless one of them is known to be profiled. `crowded` are folders
-    that contain further logs outside the search.
+    `reports` maps paths to modification times (epoch seconds). A report whose name
+    contains a job id excludes that job's runs in the nearest folder above the report
+    that contains runs of the job. A report without an id (`profile_<process>`) excludes
+    the only run of its folder. If the folder has several runs, the report is recorded
+    as a possible report of each run, unless a run is already known to be profiled.
+    `crowded` are folders that contain further logs outside the search.
     """
     results = [run for run, _ in runs]
     if not reports:

@@ -68,18 +68,16 @@ def identify(
     find: Matching = match_baselines,
     tables: Tables | None = None,
 ) -> Identity:
-    """Return the one configuration that fits all sources of a run, or the reason for
-    none.
+    """Identify the configuration of a run, or explain why it is unknown.
 
     `release` and `gpu` fill in fields that no source states; `baseline_release`
-    overrides the run's release. `find` is the result of `cache_matches` if there are
-    many runs.
+    overrides the run's release. If there are many runs, pass the result of
+    `cache_matches` as `find`.
 
-    A batch size in the log that contradicts the names is ignored here: the run claims
-    that configuration, and its measurement reports the contradiction. Baselines with a
-    path and facts (`match`) take precedence over names. The `tables` of Megatron-Bridge
-    are tried last, and require that the run states every field that distinguishes their
-    rows.
+    A batch size in the log that contradicts the names is ignored here: measuring the
+    run reports that contradiction. Baselines with a path and facts (`match`) take
+    precedence over names. The `tables` of Megatron-Bridge are tried last, and require
+    that the run states every field that distinguishes their rows.
     """
     path_comparisons = (
         [] if baseline_release else compare_baselines_at_path(run, logs, recipes)
@@ -199,8 +197,7 @@ def _identify_by_names(
     find: Matching,
     needed: Sequence[str] = _NEEDED,
 ) -> Identity:
-    """Return the configuration that fits the run's names and metadata, or the reason
-    for none."""
+    """Identify a run by its names and metadata, or explain why it is unknown."""
     hints = [
         hint for hint in run.hints if not (baseline_release and hint.field == "release")
     ]

@@ -1,9 +1,8 @@
-"""Facts of a run's configuration, and the user-defined baseline that they fit.
+"""Facts of a run's configuration, compared with user-defined baselines.
 
 A baseline with `match` applies to the runs at its path that contradict none of its
-facts. A run with a different value of a major fact has another configuration. A fact
-that only one side states is no contradiction: it may depend on log levels and framework
-versions.
+facts. If a major fact differs, the run has another configuration. A fact stated by one
+side only is no contradiction: it may depend on log levels and framework versions.
 """
 
 from __future__ import annotations

@@ -59,9 +59,9 @@ def choose_segment(
 ) -> Choice | None:
     """Choose the last finished segment that covers the window, with its rivals.
 
-    The last segment is chosen if none is finished, or if it started over after a
-    finished one. None if no segment has steps, or the finished run has a newer metrics
-    file without steps.
+    If no segment qualifies, or a later segment started over, the last segment is
+    chosen. Resumed segments that cover the window only together are joined. None if no
+    segment has steps, or if the finished run has a newer metrics file without steps.
     """
     choices = [
         SegmentChoice(attempt, number, segment)

@@ -48,12 +48,12 @@ def measure(
     step_time_only: bool = False,
     tolerance: float = DEFAULT_FRACTION,
 ) -> Measurement:
-    """Measure `run` over the baseline's window, with the problems that prevent judging
-    it.
+    """Measure `run` over the baseline's window.
 
-    Steps faster than 100 % MFU, and steps timed only until their dispatch, are set
-    aside and noted; inside the window they make the run invalid. A missing step time is
-    computed from tokens/s if possible.
+    The measurement contains the problems that prevent judging the run. Steps faster
+    than 100 % MFU, and steps timed only until their dispatch, are set aside and noted;
+    inside the window they make the run invalid. A missing step time is computed from
+    tokens/s if possible.
 
     `step_time_only` skips the metrics and notes, which take half of the time and which
     older runs do not need. It also skips the checks beyond the step times of the

@@ -31,14 +31,14 @@ EXACT = 1e-24
 
 
 def detect_moving_mean(steps: Steps) -> int:
-    """Return the width in steps of the moving mean that is printed, 1 for single times.
+    """Return the width of the printed moving mean in steps, 1 for single step times.
 
     A moving mean of w steps begins with the means of the first 1, 2, ..., w steps, so
     the single steps can be reconstructed: 23, 13, 9.7, 8, 7, 3 are one step of 23 and
-    five of 3. If the values are single times, this reconstruction yields negative
-    steps, or errors that recur every w steps. Each reading predicts every value from
-    those before it, and the better reading wins. The candidates are a width of 5, and
-    the width (2 to 20) that the largest drop suggests.
+    five of 3. If the values are single times, the reconstruction yields negative steps,
+    or errors that recur every w steps. Under each hypothesis, every value is predicted
+    from the values before it, and the better prediction wins. The tested widths are 5,
+    and the width (2 to 20) that the largest drop suggests.
 
     1 also means unknown: without the first steps of the attempt (lost lines; a resumed
     attempt starts anew), without a slow step among them in values rounded to three

@@ -129,7 +129,7 @@ def _are_dense(steps: Integers, distance: int) -> bool:
 
 
 def _sum_recorded(kind: int, recorded: Mapping[str, float]) -> float:
-    return sum(recorded.get(name, 0.0) for part, name in KINDS.items() if kind & part)
+    return sum(recorded.get(name, 0.0) for flag, name in KINDS.items() if kind & flag)
 
 
 def find_new(pauses: Pauses, recorded: Mapping[str, float]) -> Flags:

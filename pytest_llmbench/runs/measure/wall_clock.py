@@ -527,7 +527,7 @@ def name_pause(kind: PauseKind) -> str:
         PauseKind.SAVE: "save",
         PauseKind.REGULAR: "regular gap",
     }
-    return " and ".join(name for part, name in names.items() if kind & part)
+    return " and ".join(name for flag, name in names.items() if kind & flag)
 
 
 def _find_hidden_time(

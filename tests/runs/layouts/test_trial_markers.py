@@ -148,8 +148,8 @@ def write(stage: Path, *lines: str) -> Path:
     ],
     ids=[
         "its job",
-        "a job that nobody knows yet",
-        "one that is known, and one that is not",
+        "a job with an unknown id",
+        "a known job and an unknown job",
         "logs from before it",
         "a job that never was",
         "a job of another Slurm with its number",

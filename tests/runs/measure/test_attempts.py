@@ -99,7 +99,7 @@ CASES: list[tuple[str, tuple[ParsedLog, ...], tuple[str, str], list[str]]] = [
         ],
     ),
     (
-        "a whole run and an attempt to go on after its end",
+        "a complete run and an attempt to continue it",
         (log(WHOLE, make_segment(50, 52, line=950, total=100)),),
         (
             "attempts",

@@ -161,12 +161,12 @@ SAME: dict[str, Judge] = {
     "named": partial(
         measure_statements, (StatedField.NAMED, "pretrain_grok1_314b_bf16_128")
     ),
-    "named beside another": partial(
+    "named in addition to another": partial(
         measure_statements,
         (StatedField.NAMED, "pretrain_grok1_314b_bf16_128"),
         (StatedField.NAMED, "pretrain_llama3_8b_fp8_8"),
     ),
-    "named as nothing": partial(
+    "name without a model": partial(
         measure_statements,
         (StatedField.NAMED, "pretrain_gpt.py"),
         (StatedField.NAMED, "pretraining_type"),
@@ -277,7 +277,7 @@ LESS_WORK: dict[str, Judge] = {
         step_tokens=np.full(50, 8000.0),
         target_tokens=np.full(50, 3500.0),
     ),
-    "samples/s beside a count": partial(
+    "samples/s in addition to a count": partial(
         measure_work,
         {"samples_per_step": 64.0, "samples_by_rate": 64.0},
         consumed_samples=64.0 * (INDEX + 1),

@@ -336,14 +336,14 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
         120,
     ),
     (
-        "a step of the window that is no number",
+        "a step time of the window that is not finite",
         log(segment(steps(change_column("seconds", 20, np.nan)))),
         Reason.WINDOW_INCOMPLETE,
         "1 of the steps 11 to 44 have no time: 20",
         120,
     ),
     (
-        "nothing but endless steps",
+        "only infinite step times",
         log(segment(steps(np.inf))),
         Reason.IMPOSSIBLE_SAMPLE,
         "step 11 took inf s",
@@ -378,7 +378,7 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
         0,
     ),
     (
-        "a log without a step, with what may have been one",
+        "a log without steps, but with a possible step record",
         log(dropped=(DroppedRecords(DropReason.TORN, 2, 7, "step 1 took 12"),)),
         Reason.NO_STEPS,
         "of dialect nemo2 in the log; 2 lines could not be read, the first is: step 1 took 12",

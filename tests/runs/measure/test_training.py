@@ -103,7 +103,7 @@ UNTRAINED: dict[str, Judge] = {
     "falls to 0 at once": partial(
         measure_columns, loss=np.where(np.arange(50) < 40, FALLING, 0.0)
     ),
-    "falls to 0 at once in the first half, where one record is none": partial(
+    "falls to 0 at once in the first half, with one exception": partial(
         measure_columns,
         "maxtext",
         loss=np.where((np.arange(50) < 10) | (np.arange(50) == 30), FALLING, 0.0),
@@ -163,7 +163,7 @@ SOUND: dict[str, Judge] = {
     "no gradient by its digits, and a loss that falls": partial(
         measure_columns, grad_norm=0.0
     ),
-    "loss of frozen weights whose norm nobody prints": partial(
+    "loss of frozen weights without a printed norm": partial(
         measure_columns, loss=NOISE
     ),
     "noise of a fine-tuning": partial(
@@ -196,9 +196,7 @@ SOUND: dict[str, Judge] = {
     "learning rate of 0 in the last step": partial(
         measure_columns, learning_rate=np.where(np.arange(50) == 49, 0.0, 1e-5)
     ),
-    "gradient that stands still, and a loss that falls": partial(
-        measure_columns, grad_norm=1.0
-    ),
+    "constant gradient and falling loss": partial(measure_columns, grad_norm=1.0),
     "rises": partial(measure_columns, loss=12 + np.arange(50) / 10),
     "a spike": partial(
         measure_columns, loss=np.where(np.arange(50) == 30, 900.0, FALLING)
