@@ -23,7 +23,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from pytest_llmbench.judge.slow_nodes import (
-    PlacedRun,
+    ConfigurationRun,
     compare_with_levels,
     find_slow_node,
 )
@@ -131,7 +131,7 @@ def _follow(cell: NodeCell, random: np.random.Generator) -> tuple[bool, float]:
     for night in range(1, nights + 1):
         end = START + timedelta(days=BEFORE + night)
         past = {
-            name: [run for run in runs if run.night < end]
+            name: [run for run in runs if run.day < end]
             for name, runs in history.items()
         }
         evidence = find_slow_node(compare_with_levels(past)[0])
@@ -145,8 +145,10 @@ def _follow(cell: NodeCell, random: np.random.Generator) -> tuple[bool, float]:
 
 def _make_runs(
     cell: NodeCell, nights: int, random: np.random.Generator
-) -> dict[str, list[PlacedRun]]:
-    history: dict[str, list[PlacedRun]] = {f"job {job}": [] for job in range(cell.jobs)}
+) -> dict[str, list[ConfigurationRun]]:
+    history: dict[str, list[ConfigurationRun]] = {
+        f"job {job}": [] for job in range(cell.jobs)
+    }
     for night in range(BEFORE + nights):
         if night % cell.stay == 0:
             order = random.permutation(cell.nodes)
@@ -177,7 +179,7 @@ def _make_runs(
                 else frozenset()
             )
             runs.append(
-                PlacedRun(
+                ConfigurationRun(
                     f"{name} {night}", START + timedelta(days=night), logarithm, placed
                 )
             )

@@ -25,8 +25,8 @@ import numpy as np
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.change_points import (
     LevelShift,
+    find_drift,
     find_level_shifts,
-    find_slow_change,
 )
 from pytest_llmbench.judge.noise import estimate_fleet_correlation
 
@@ -122,7 +122,7 @@ class _Told:
         slow = (
             None
             if any(one.difference > 0 for one in found)
-            else find_slow_change(values, known, correlation=correlation)
+            else find_drift(values, known, correlation=correlation)
         )
         if slow is not None:
             self._note("drift", slow, len(values))

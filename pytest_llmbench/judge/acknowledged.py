@@ -1,5 +1,8 @@
-"""Acknowledged changes of step time: the level that a run is compared with, moved by
-what was acknowledged."""
+"""Apply acknowledged changes of step time to the evidence of a configuration.
+
+An acknowledgement moves the level that runs are compared with, or accepts a reason to
+fail.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +27,35 @@ from pytest_llmbench.judge.run_selection import list_valid_runs
 if TYPE_CHECKING:
     from pytest_llmbench.core.run_records import VerdictStatement
 
-# the level before an accepted change is the median of so many valid runs before it
-LAST_RUNS = 7
+# number of valid runs before an accepted change whose median is the level before it
+LEVEL_RUNS = 7
 
-# No level lies further above its baseline because of what was accepted: one entry may
-# not say more, and several do not come to more. What is slower needs a new recording,
-# with a reason that stays.
+# Acknowledgements raise a level above its baseline by at most this fraction: each
+# entry, and all of them together. A larger slowdown needs a new recording, which keeps
+# its reason.
 LARGEST = 0.10
 
-FEWEST = 3  # fewer runs before it say nothing of that level: the baseline stands for it
+# with fewer runs before a change, the level before it is unknown and the baseline
+# replaces it
+MIN_RUNS = 3
 
 
 def select_covering(
     configuration: str, entries: Sequence[Acknowledgement]
 ) -> tuple[Acknowledgement, ...]:
-    """Return the acknowledged changes of a configuration (its id), by their id or
-    pattern."""
+    """Select the acknowledged changes that cover a configuration.
+
+    Entries name a configuration id or a pattern. Entries that accept a reason are left
+    out.
+    """
     return tuple(
         entry
-        for entry in _select_named(configuration, entries)
+        for entry in _select_matching(configuration, entries)
         if entry.accepts is None
     )
 
 
-def _select_named(
+def _select_matching(
     configuration: str, entries: Sequence[Acknowledgement]
 ) -> list[Acknowledgement]:
     return [
@@ -56,27 +64,26 @@ def _select_named(
 
 
 def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement]) -> Evidence:
-    """Return the evidence without the problems that an entry accepts, each of them now
-    a note of its run.
+    """Turn the problems that an entry accepts into notes of their runs.
 
-    The entries in force stay in `Evidence.accepted`: verdicts consult them with
-    `find_accepted`. An entry counts for runs that started on its first day or later,
-    until it expires; it never counts for a certificate.
+    The entries in force are kept in `Evidence.accepted`, where verdicts find them with
+    `find_accepted`. An entry applies to runs that started on its first day or later,
+    until it expires. It never applies to a certificate.
     """
-    named = [
+    matching = [
         entry
-        for entry in _select_named(evidence.baseline.key.id, entries)
+        for entry in _select_matching(evidence.baseline.key.id, entries)
         if entry.accepts is not None
     ]
-    if not named:
+    if not matching:
         return evidence
     unusable = [
         note
-        for entry in named
+        for entry in matching
         if (note := _find_idle_reason(entry, evidence)) is not None
     ]
     expired = {note.acknowledgement for note in unusable}
-    in_force = tuple(entry for entry in named if entry not in expired)
+    in_force = tuple(entry for entry in matching if entry not in expired)
     return dataclasses.replace(
         evidence,
         accepted=in_force,
@@ -93,7 +100,7 @@ def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement]) -> Ev
 def find_accepted(
     reason: Reason, run: Measurement, entries: Sequence[Acknowledgement]
 ) -> Acknowledgement | None:
-    """Return the entry that accepts `reason` for `run`, None without one."""
+    """Return the entry that accepts `reason` for `run`, or None."""
     started = run.run.started
     if started is None:
         return None
@@ -110,7 +117,7 @@ def find_accepted(
 def make_accepted_note(
     entry: Acknowledgement, statement: VerdictStatement, line: int = 0
 ) -> Note:
-    """Return the note of a run whose reason to fail, a `statement`, was accepted."""
+    """Note that a reason to fail, `statement`, was accepted."""
     accepted = CodedStatement(
         StatementCode.ACCEPTED_REASON, statement=statement, entry=entry
     )
@@ -120,36 +127,37 @@ def make_accepted_note(
 def _accept_problems(
     run: Measurement, entries: Sequence[Acknowledgement]
 ) -> Measurement:
-    found = [
+    pairs = [
         (problem, find_accepted(problem.reason, run, entries))
         for problem in run.problems
     ]
     notes = [
         make_accepted_note(entry, problem, problem.line)
-        for problem, entry in found
+        for problem, entry in pairs
         if entry is not None
     ]
     if not notes:
         return run
-    left = tuple(problem for problem, entry in found if entry is None)
-    return dataclasses.replace(run, problems=left, notes=(*run.notes, *notes))
+    remaining = tuple(problem for problem, entry in pairs if entry is None)
+    return dataclasses.replace(run, problems=remaining, notes=(*run.notes, *notes))
 
 
 def apply_acknowledgements(
     evidence: Evidence, entries: Sequence[Acknowledgement]
 ) -> Evidence:
-    """Return the evidence with its baseline at the level that was accepted, and the
-    remarks that say so.
+    """Move the baseline to the accepted level, with a remark for each entry.
 
-    The tolerance stays: what is slower than the accepted level by more than it is a
-    regression. An acknowledgement counts for runs from its day on while it has not
-    expired; never for a certificate, and not against a baseline that was recorded from
-    runs after the change, which holds it already. The accepted level is that of the
-    runs before the change times the change where they were faster than the baseline, or
-    than what was accepted before, and never below the baseline because of a slower one:
-    a configuration that was faster before gets no more room than it needs. A run that
-    is faster than that level by more than the tolerance and meets the baseline's own
-    bound does not need it, and is compared with the baseline as it is.
+    The tolerance is unchanged: a run that exceeds the accepted level by more than the
+    tolerance is a regression.
+
+    An acknowledgement applies to runs from its day on, until it expires. It does not
+    apply to a certificate, nor to a baseline recorded after the change, which already
+    contains it.
+
+    The accepted level is the level before the change, times the change, but at least
+    the baseline: a configuration that was faster before gets no more room than it
+    needs. A run that is faster than the accepted level by more than the tolerance, and
+    meets the baseline's own bound, is compared with the baseline itself.
     """
     covering = select_covering(evidence.baseline.key.id, entries)
     newest = next((run for run in evidence.measurements if run.excluded is None), None)
@@ -167,7 +175,7 @@ def apply_acknowledgements(
     if accepted > shift:
         in_all = CodedStatement(StatementCode.ACCEPTED_IN_ALL, change=accepted)
         remarks.append(Note(NoteCode.ACKNOWLEDGED, in_all))
-    if shift > 0 and _needs_none(newest, evidence, shift):
+    if shift > 0 and _meets_own_bound(newest, evidence, shift):
         shift = 0.0
         remarks = [
             _note_idle(CodedStatement(StatementCode.IDLE_FASTER, entry=entry))
@@ -180,14 +188,16 @@ def apply_acknowledgements(
 
 
 def rejects_improvement(evidence: Evidence) -> bool:
-    """Whether a run that is faster than the level by more than the tolerance is at best
-    a PASS: the level was accepted, and is no baseline to be refreshed."""
+    """True if the baseline was moved to an accepted level.
+
+    A run that is faster than such a level is then a PASS, not an IMPROVEMENT: there is
+    no baseline to refresh.
+    """
     return any(note.code is NoteCode.ACKNOWLEDGED for note in evidence.remarks)
 
 
 def _find_idle_reason(entry: Acknowledgement, evidence: Evidence) -> Note | None:
-    """Return why an acknowledgement that has begun moves nothing; None where it
-    does."""
+    """Note why an acknowledgement that has begun has no effect, or return None."""
     if evidence.rules.certify:
         return _note_idle(CodedStatement(StatementCode.IDLE_CERTIFIED, entry=entry))
     if evidence.now.date() > entry.expires:
@@ -210,11 +220,11 @@ def _note_idle(
 
 
 def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> float:
-    """Return by how much the accepted level lies above the baseline, as a logarithm.
+    """Return the log difference of the accepted level to the baseline.
 
-    Each change counts from the level of the runs before it, where that is lower than
-    what was accepted so far: what was taken back, or became faster, since an earlier
-    entry gives a later one no further room.
+    Each change starts from the level of the runs before it, if that is lower than the
+    level accepted so far: a slowdown that was reverted since an earlier entry gives a
+    later entry no further room.
     """
     if not math.isfinite(evidence.baseline.step_seconds):
         return 0.0
@@ -227,8 +237,8 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
             if run.started is not None and began <= run.started.date() < entry.since
         ]
         start = (
-            min(_compute_level(before[-LAST_RUNS:], evidence.baseline), level)
-            if len(before) >= FEWEST
+            min(_compute_level(before[-LEVEL_RUNS:], evidence.baseline), level)
+            if len(before) >= MIN_RUNS
             else level
         )
         accepted = math.log1p(entry.fraction)
@@ -240,7 +250,7 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
 
 
 def _compute_level(runs: Sequence[PreviousRun], baseline: Baseline) -> float:
-    """Return the median of runs over the baseline, as a logarithm."""
+    """Return the log of the runs' median over the baseline."""
     return compute_median(
         np.array(
             [
@@ -251,7 +261,7 @@ def _compute_level(runs: Sequence[PreviousRun], baseline: Baseline) -> float:
     )
 
 
-def _needs_none(newest: Measurement, evidence: Evidence, shift: float) -> bool:
+def _meets_own_bound(newest: Measurement, evidence: Evidence, shift: float) -> bool:
     seconds = newest.statistic_seconds
     if not seconds or not math.isfinite(seconds):
         return False
@@ -262,8 +272,10 @@ def _needs_none(newest: Measurement, evidence: Evidence, shift: float) -> bool:
 
 
 def move_baseline(evidence: Evidence, factor: float) -> Evidence:
-    """Return the evidence with every time of its baseline multiplied, and what its
-    measurements are shown beside."""
+    """Multiply all times of the baseline by a factor.
+
+    Also scales the expected metrics of the measurements.
+    """
     baseline = _scale_baseline(evidence.baseline, factor)
 
     def move_measurement(measurement: Measurement) -> Measurement:

@@ -1,5 +1,4 @@
-"""Whether the mean of a run, its trimmed mean and its printed digits allow an
-answer."""
+"""Check whether mean, trimmed mean and printed digits support a verdict."""
 
 from __future__ import annotations
 
@@ -23,39 +22,41 @@ from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.estimate import (
-    EQUAL,
+    EPSILON,
     Answer,
     bound_run_rounding,
-    estimate_within,
+    estimate_window_error,
 )
-from pytest_llmbench.judge.noise import REACHING
+from pytest_llmbench.judge.noise import MIN_STEPS_FOR_REACH
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats
 
     Statistic = Callable[[Floats, Sequence[int]], float]
 
-# how much more than those of the recorded runs the steps of a run differ that is
-# noisier
-NOISIER = 1.5
+# Largest factor by which the steps of a run may vary more than the recorded ones.
+MAX_VARIATION_RATIO = 1.5
 
-# tolerances: a statistic that the steps fix to no better than this passes nothing
-WIDEST = 4
+# widest within-run interval that meets the literal rule, in tolerances
+MAX_INTERVAL = 4
 
-# what slow steps may add to a mean: more in a baseline excuses nothing, and more in a
-# run is no hiccup
+# Largest factor by which slow steps may raise a mean. A larger ratio in a baseline
+# excuses nothing, and a larger ratio in a run is not a transient stall.
 STALLS = 1.25
 
 
 def find_doubt(
     own_answer: Answer, current: Sequence[Measurement], evidence: Evidence
 ) -> CodedStatement | None:
-    """Return the other statistic if it does not share an answer, None if it does."""
+    """Return the other statistic if it contradicts the interval, else None.
+
+    The trimmed mean is compared if the baseline uses the mean, and vice versa.
+    """
     trimmed = evidence.baseline.window.statistic != "trimmed_mean"
     statistic = compute_trimmed_mean if trimmed else compute_mean
     expected = _expect_seconds(evidence.baseline, trimmed=trimmed)
     difference = _average_difference(current, statistic, expected)
-    beyond = difference > math.log(evidence.tolerance.factor) + EQUAL
+    beyond = difference > math.log(evidence.tolerance.factor) + EPSILON
     if beyond is (own_answer is Answer.BEYOND):
         return None
     return CodedStatement(
@@ -68,29 +69,27 @@ def find_doubt(
 
 
 class LiteralRule(NamedTuple):
-    """The answer of the literal rule, which decides what becomes of an INCONCLUSIVE
-    run."""
+    """Result of the literal rule, which decides the status of an INCONCLUSIVE run."""
 
     meets: bool
-    reason: Reason | None = (
-        None  # the reason that it is not met although the statistic is within the bound
-    )
+    # set if the rule is not met although the statistic is within the bound
+    reason: Reason | None = None
     because: CodedStatement | None = None
 
 
 def apply_literal_rule(
     current: Sequence[Measurement], evidence: Evidence, estimate: Estimate
 ) -> LiteralRule:
-    """Return the answer of the literal rule: measured <= bound.
+    """Apply the literal rule: measured <= bound.
 
-    A statistic within the bound is not enough. The plain mean has to be within it too,
-    after at most two transient stalls (5 % of the records if that is less) are set to
-    the next slowest record: against the recorded runs' own plain mean, so that saves
-    that were recorded are no stalls. And the steps have to fix the statistic at all:
-    its interval by them alone is at most four tolerances wide. Assumed noise is no part
-    of that interval.
+    Two more conditions apply. The plain mean must also be within the bound, after at
+    most two transient stalls (5 % of the records if fewer) are replaced by the next
+    slowest record. It is compared with the plain mean of the recorded runs, so that
+    recorded checkpoint saves are not stalls. And the steps must determine the
+    statistic: the interval from the within-run error alone is at most four tolerances
+    wide. Assumed noise does not widen this interval.
     """
-    if estimate.difference > estimate.margin + EQUAL or find_quantised_time(
+    if estimate.difference > estimate.margin + EPSILON or find_quantised_time(
         current, evidence
     ):
         return LiteralRule(meets=False)
@@ -106,68 +105,74 @@ def apply_literal_rule(
 def _find_slow_mean(
     current: Sequence[Measurement], evidence: Evidence, margin: float
 ) -> CodedStatement | None:
-    """Return the plain mean if it is beyond the bound, None if it is within it or
-    decides the verdict itself."""
+    """Return the plain mean if it exceeds the bound.
+
+    None if it is within the bound, or if the baseline uses the mean itself.
+    """
     if evidence.baseline.window.statistic == "mean":
         return None
     expected = _expect_seconds(evidence.baseline, trimmed=False)
     averaged = max(run.moving_mean for run in current)
-    usual = _average_difference(
+    without_stalls = _average_difference(
         current,
         lambda window, steps: _average_without_stall(window, steps, averaged),
         expected,
     )
-    with_hiccups = _average_difference(current, compute_mean, expected)
-    if usual <= margin + EQUAL and with_hiccups <= margin + math.log(STALLS):
+    with_stalls = _average_difference(current, compute_mean, expected)
+    if without_stalls <= margin + EPSILON and with_stalls <= margin + math.log(STALLS):
         return None
     return CodedStatement(
         StatementCode.SLOW_MEAN,
-        difference=with_hiccups,
+        difference=with_stalls,
         expected=expected,
-        forgiven=0 if usual <= margin + EQUAL else MOST_STALLS,
+        forgiven=0 if without_stalls <= margin + EPSILON else MOST_STALLS,
     )
 
 
 def _find_wide_interval(
     current: Sequence[Measurement], estimate: Estimate
 ) -> CodedStatement | None:
-    """Return the interval if the steps do not fix their statistic, None if they do or
-    are too few to show it."""
-    # The interval of the verdict is at least as wide.
+    """Return the within-run interval if it is too wide.
+
+    None if the steps determine their statistic, or are too few to show the opposite.
+    """
+    # The interval of the verdict is at least as wide as the within-run interval.
     if (
         estimate.threshold_only
-        or estimate.high - estimate.low <= WIDEST * estimate.margin
+        or estimate.high - estimate.low <= MAX_INTERVAL * estimate.margin
     ):
         return None
-    inside = [estimate_within(run) for run in current]
-    count = len(inside)
-    error = math.sqrt(sum(within.error**2 for within in inside)) / count
-    # Correlated steps widen the error. They are no reason to know that error less well:
-    # t would be that of two steps.
+    within_runs = [estimate_window_error(run) for run in current]
+    count = len(within_runs)
+    error = math.sqrt(sum(within.error**2 for within in within_runs)) / count
+    # Correlated steps widen the error, but do not make that error less certain: with
+    # the effective sample size, t would be that of two steps.
     freedom = max(sum(len(run.window_seconds) for run in current) - count, 1)
     half = compute_quantile(1 - estimate.level, freedom) * error
-    below = min(half, sum(within.reach for within in inside) / count)
+    below = min(half, sum(within.reach for within in within_runs) / count)
     above = min(half, sum(map(_reach_up, current)) / count)
     width = below + above
-    if width <= WIDEST * estimate.margin + EQUAL or all(map(_varies_as_usual, current)):
+    if width <= MAX_INTERVAL * estimate.margin + EPSILON or all(
+        map(_varies_as_usual, current)
+    ):
         return None
     return CodedStatement(
-        StatementCode.WIDE_INTERVAL, low=-below, high=above, tolerances=WIDEST
+        StatementCode.WIDE_INTERVAL, low=-below, high=above, tolerances=MAX_INTERVAL
     )
 
 
 def find_quantised_time(
     current: Sequence[Measurement], evidence: Evidence
 ) -> CodedStatement | None:
-    """Return the time of a run that may be beyond the bound and print the same, as a
-    rate of one or two digits does.
+    """Report a run whose true time may exceed the bound despite its printed time.
 
-    None without such a run.
+    This happens if a rate is printed with one or two digits. None if no run is
+    affected.
     """
     for run in current:
         slowest = _find_slowest(run, evidence)
         bound = evidence.baseline.step_seconds * evidence.tolerance.factor
-        if slowest > bound * (1 + EQUAL):
+        if slowest > bound * (1 + EPSILON):
             seconds = run.statistic_seconds or math.nan
             return CodedStatement(
                 StatementCode.COARSE_TIME, seconds=seconds, slowest=slowest
@@ -176,46 +181,47 @@ def find_quantised_time(
 
 
 def _find_slowest(run: Measurement, evidence: Evidence) -> float:
-    """Return the slowest statistic that is printed as that of a run, where one printed
-    unit is more than the margin.
+    """Return the slowest statistic with the same printed value.
 
-    Steps that differ by as much are rounded up as often as down.
+    NaN unless one printed unit exceeds the margin. Steps that differ by a unit are
+    rounded up as often as down.
     """
     seconds = run.statistic_seconds or math.nan
-    half = bound_run_rounding(run)
+    rounding = bound_run_rounding(run)
     return (
-        seconds * (1 + half) if 2 * half > evidence.tolerance.factor - 1 else math.nan
+        seconds * (1 + rounding)
+        if 2 * rounding > evidence.tolerance.factor - 1
+        else math.nan
     )
 
 
 def _varies_as_usual(run: Measurement) -> bool:
-    """Return True if the steps of a run differ hardly more than those of the recorded
-    runs did.
+    """True if the steps vary hardly more than those of the recorded runs.
 
-    How much those of a document differ is unknown: ten records or more may be as noisy
-    as they are.
+    The variation in a document's runs is unknown; any variation is accepted from ten
+    records on.
     """
     recording, window = run.baseline.recording, np.array(run.window_seconds)
     if recording is None:
-        return len(window) >= REACHING
+        return len(window) >= MIN_STEPS_FOR_REACH
     recorded = recording.standard_deviation_seconds / recording.mean_seconds
     return (
         float(np.std(window, ddof=1)) / compute_mean(window, run.mean_of)
-        <= NOISIER * recorded
+        <= MAX_VARIATION_RATIO * recorded
     )
 
 
 def _reach_up(run: Measurement) -> float:
-    """Return the log difference of the slowest step that counts to the statistic: no
-    mean of such steps lies above it.
+    """Return the log distance from the statistic up to the slowest step.
 
-    Infinite for few steps, all of which may be fast by chance.
+    No mean of such steps exceeds it. Infinite for few steps, which may all be fast by
+    chance.
     """
     window, statistic = np.array(run.window_seconds), run.statistic_seconds or math.nan
-    if len(window) < REACHING:
+    if len(window) < MIN_STEPS_FOR_REACH:
         return math.inf
-    slowest = window if run.baseline.window.statistic == "mean" else winsorise(window)
-    return math.log(float(slowest.max()) / statistic)
+    counted = window if run.baseline.window.statistic == "mean" else winsorise(window)
+    return math.log(float(counted.max()) / statistic)
 
 
 def _average_difference(
@@ -228,7 +234,10 @@ def _average_difference(
 
 
 def _expect_seconds(baseline: Baseline, *, trimmed: bool) -> float:
-    """Return the baseline's value of a statistic; a document prints only one."""
+    """Return the baseline's value of a statistic.
+
+    A document has one value for both.
+    """
     recording = baseline.recording
     if recording is None:
         return baseline.step_seconds
@@ -243,16 +252,16 @@ def _expect_seconds(baseline: Baseline, *, trimmed: bool) -> float:
 def _average_without_stall(
     window: Floats, mean_of: Sequence[int], averaged: int
 ) -> float:
-    """Return the mean with the few slowest records set to the next slowest.
+    """Return the mean with its few slowest records replaced by the next slowest.
 
-    In moving means of `averaged` steps a stall shows in as many records. Of few records
-    that are means themselves, one in twenty at most is set so.
+    In moving means over `averaged` steps, a stall appears in as many records. If the
+    records are means themselves, at most one in twenty is replaced.
     """
     order = np.argsort(window)[::-1]
     share = HICCUP * len(window)
-    few = min(
+    stalls = min(
         MOST_STALLS,
         int(share) if any(steps > 1 for steps in mean_of) else math.ceil(share),
     )
-    slow = min(few + averaged - 1, len(window) - 1)
-    return compute_mean(np.minimum(window, window[order[slow]]), mean_of)
+    replaced = min(stalls + averaged - 1, len(window) - 1)
+    return compute_mean(np.minimum(window, window[order[replaced]]), mean_of)

@@ -1,5 +1,4 @@
-"""Budgets: how far recorded values may drift, and how long saving or loading a
-checkpoint may take."""
+"""Apply budgets: drift of recorded values, and duration of checkpoints."""
 
 from __future__ import annotations
 
@@ -27,21 +26,20 @@ from pytest_llmbench.core.tolerance import (
     is_beyond,
     list_accepted,
 )
-from pytest_llmbench.judge.estimate import Answer, answer
+from pytest_llmbench.judge.estimate import Answer, compare_interval
 
-# Reasons for which a run cannot say how slow the software is.
-UNSETTLED = (
+# Reasons for which a run does not determine how fast the software is.
+UNDECIDED = (
     Reason.FEW_STEPS_DECIDE,
     Reason.WARMING_UP,
     Reason.REPEATS_DISAGREE,
     Reason.UNCONFIRMED,
 )
 
-NOTABLE = (
-    0.5  # from this share of the budget on the distance is told under a green line, too
-)
+# fraction of the budget from which on the distance is also reported for passing runs
+NOTABLE_SHARE = 0.5
 
-# What each budget limits.
+# The checkpoint action that each budget limits.
 DISPATCH = "checkpoint_save_dispatch_seconds"
 ACTIONS = {
     "checkpoint_save_seconds": CheckpointAction.SAVE,
@@ -49,24 +47,25 @@ ACTIONS = {
     "checkpoint_load_seconds": CheckpointAction.LOAD,
 }
 
-RED = (Verdict.REGRESSION, Verdict.INVALID)
-UNHELD = (Reason.NO_RUN, Reason.TOO_OLD)
+FAILED = (Verdict.REGRESSION, Verdict.INVALID)
+WITHOUT_CURRENT_RUN = (Reason.NO_RUN, Reason.TOO_OLD)
 
 
-# --- the drift of what was recorded ---------------------------------------------------
+# --- drift of recorded values ---------------------------------------------------------
 
 
 def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
-    """Return a verdict that does not follow a recorded baseline further than the drift
-    budget allows.
+    """Overrule a verdict if the run exceeds the drift budget.
 
-    A run that is shown to be slower than the value that counts (`find_reference`) by
-    more than the budget, or than the tolerance where that is larger, is a REGRESSION
-    (drifted), however near it is to what was recorded since. So is one whose recorded
-    value itself is beyond the budget (the file was edited, or the budget is smaller
-    now), unless the run is shown to be within it. What was measured holds to the same
-    limit where nothing is shown: recording again moves the rule as written no further
-    than the first value lets it. Any other verdict stays, with a note of the distance.
+    The run is compared with the accepted reference value (`find_reference`). The limit
+    is the budget, or the tolerance if larger. The result is a REGRESSION (drifted) if
+    the run is shown to exceed the limit, however close it is to later recorded values,
+    or if the recorded value itself exceeds the budget and the run is not shown to be
+    within it. The latter happens if the file was edited or the budget reduced.
+
+    If nothing is shown, the measured value must be within the limit by the literal
+    rule, so that repeated recording cannot move the level further than the reference
+    allows. Other verdicts are kept, with a note on the distance.
     """
     recording, estimate = judgement.baseline.recording, judgement.estimate
     if recording is None or not recording.earlier or estimate is None:
@@ -83,7 +82,7 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     )
     if judgement.verdict not in MAY_PASS or meets:
         return noted
-    if judgement.reason in UNSETTLED:
+    if judgement.reason in UNDECIDED:
         return replace(noted, meets_point=False)
     few = len(judgement.runs) < evidence.look.fewest
     verdict, reason = _decide_drifted(drift, few=few)
@@ -97,13 +96,16 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class _Drift:
-    """How far a run is from the accepted value; logarithms, slower is positive."""
+    """Distance of a run from the accepted value, in logarithms.
+
+    Positive is slower.
+    """
 
     first: AcceptedValue
     difference: float
     limit: float
-    answered: Answer  # for the run against the limit
-    edited: bool  # the recorded value itself is beyond the budget
+    answered: Answer  # position of the run's interval relative to the limit
+    edited: bool  # True if the recorded value itself exceeds the budget
 
 
 def _measure_drift(
@@ -112,15 +114,17 @@ def _measure_drift(
     first = find_reference(recording)
     since = math.log(recording.trimmed_mean_seconds / first.seconds)
     limit = math.log(max(1 + evidence.drift_budget, evidence.tolerance.factor))
-    answered = answer(estimate.low + since, estimate.high + since, limit)
+    answered = compare_interval(estimate.low + since, estimate.high + since, limit)
     moved = since > math.log1p(evidence.drift_budget) + EQUAL
     edited = moved and answered is not Answer.WITHIN
     return _Drift(first, estimate.difference + since, limit, answered, edited)
 
 
 def _find_furthest(judgement: Judgement, drift: _Drift) -> float:
-    """Return how far what was measured is from the first value: launched runs that
-    differ too much count each alone."""
+    """Return the log difference of the measured time to the reference value.
+
+    Launched runs that differ too much count individually: the slowest is used.
+    """
     if judgement.reason is not Reason.REPEATS_DISAGREE:
         return drift.difference
     seconds = (run.statistic_seconds or math.nan for run in judgement.runs)
@@ -132,7 +136,7 @@ def _decide_drifted(drift: _Drift, *, few: bool) -> tuple[Verdict, Reason]:
         return Verdict.REGRESSION, Reason.DRIFTED
     if drift.answered is not Answer.BEYOND:
         return Verdict.INCONCLUSIVE, Reason.DRIFTED
-    if few:  # one slow node would make it a regression
+    if few:  # a single slow node must not cause a regression
         return Verdict.INCONCLUSIVE, Reason.UNCONFIRMED
     return Verdict.REGRESSION, Reason.DRIFTED
 
@@ -157,11 +161,13 @@ def _state_drift(
 
 
 def _note_distance(recording: Recording, drift: _Drift, evidence: Evidence) -> Note:
-    """Return how far run and recorded value are from what was accepted, notable from
-    half the budget on."""
+    """Note the distance of run and recorded value from the reference value.
+
+    Notable from half the budget on.
+    """
     first, recorded = drift.first, recording.trimmed_mean_seconds
     furthest = max(drift.difference, math.log(recorded / first.seconds))
-    is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
+    is_notable = furthest > NOTABLE_SHARE * math.log1p(evidence.drift_budget)
     distance = CodedStatement(
         StatementCode.VALUE_DRIFT,
         tonight=(first.seconds * math.exp(drift.difference), first),
@@ -173,8 +179,10 @@ def _note_distance(recording: Recording, drift: _Drift, evidence: Evidence) -> N
 
 
 def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:
-    """Yield that accepted values add up to more than the budget: each reason begins to
-    count anew."""
+    """Note that the accepted values add up to more than the budget.
+
+    Each accepted reason restarts the budget.
+    """
     origin, now = find_starting_value(recording), recording.trimmed_mean_seconds
     if is_beyond(now, origin, budget) and origin != find_reference(recording):
         moves = sum(
@@ -191,12 +199,11 @@ def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:
 
 
 def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Judgement:
-    """Return a verdict that no run contradicts by what it says of the baseline's
-    budgets.
+    """Overrule a verdict if a run violates a checkpoint budget.
 
-    A run over a budget is a REGRESSION (over-budget); one that saved or loaded, but
-    does not say in which time, is INVALID (budget-unknown). A verdict that is red for
-    another reason stays, with a note.
+    A run over a budget is a REGRESSION (over-budget). A run that saved or loaded a
+    checkpoint in an unknown time is INVALID (budget-unknown). A verdict that fails for
+    another reason is kept, with a note.
     """
     findings = [
         finding
@@ -205,7 +212,7 @@ def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Ju
         if (finding := _check_budget(run, budget, newest=run is judgement.measurement))
         is not None
     ]
-    decisive = () if judgement.verdict in RED else _select_decisive(findings)
+    decisive = () if judgement.verdict in FAILED else _select_decisive(findings)
     notes = [finding for finding in findings if finding not in decisive]
     judgement = judgement.add_notes(*notes)
     if not decisive:
@@ -217,7 +224,7 @@ def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Ju
 
 
 def _select_decisive(findings: Sequence[Note]) -> Sequence[Note]:
-    """Return what decides: all that is over a budget, else all that nobody can tell."""
+    """Select the findings over a budget, else those with an unknown time."""
     over = [finding for finding in findings if finding.code is NoteCode.OVER_BUDGET]
     return over or [
         finding for finding in findings if finding.code is NoteCode.BUDGET_UNKNOWN
@@ -227,38 +234,43 @@ def _select_decisive(findings: Sequence[Note]) -> Sequence[Note]:
 def select_budgeted_runs(
     evidence: Evidence, judgement: Judgement
 ) -> Iterator[Measurement]:
-    """Yield the runs whose budgets count: those that are judged, and newer ones that
-    only load a checkpoint."""
+    """Yield the runs that the checkpoint budgets apply to.
+
+    These are the judged runs, and newer runs that only load a checkpoint.
+    """
     newest = judgement.measurement
-    if newest is None or judgement.reason in UNHELD:
+    if newest is None or judgement.reason in WITHOUT_CURRENT_RUN:
         return
     if newest.excluded is None or _is_only_loading(newest, evidence):
         yield newest
     yield from judgement.repeats
-    place = next(
-        (place for place, run in enumerate(evidence.measurements) if run is newest), 0
+    index = next(
+        (index for index, run in enumerate(evidence.measurements) if run is newest), 0
     )
     yield from (
-        run for run in evidence.measurements[:place] if _is_only_loading(run, evidence)
+        run for run in evidence.measurements[:index] if _is_only_loading(run, evidence)
     )
 
 
 def _is_only_loading(run: Measurement, evidence: Evidence) -> bool:
-    """Whether a run, recent enough to count, only loads a checkpoint."""
+    """True if a run only loads a checkpoint and is recent enough to count."""
     recent = not evidence.is_too_old(run.run.started)
     return recent and _find_load(run) is not None
 
 
 def _find_load(run: Measurement) -> Problem | None:
-    """Return what excludes a run because it only loads a checkpoint."""
+    """Return the problem that excludes a run as checkpoint load, or None."""
     problem = run.excluded
     is_load = problem is not None and problem.reason is Reason.CHECKPOINT_LOAD
     return problem if is_load else None
 
 
 def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | None:
-    """Return what a run says of a budget: it is over it, does not say, or saved or
-    loaded nothing; None where it keeps it."""
+    """Check one checkpoint budget of a run.
+
+    Returns a note if the budget is exceeded, cannot be checked or is not exercised.
+    None if it is met.
+    """
     action = ACTIONS[budget.metric]
     records = [record for record in run.checkpoints.records if record.action == action]
     timed = [
@@ -268,7 +280,7 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | N
     ]
     slowest = max(timed, key=lambda record: record.seconds or 0.0, default=None)
     if slowest is not None and (slowest.seconds or 0.0) > budget.largest:
-        place = _find_place(run, slowest.line, newest)
+        place = _find_log_line(run, slowest.line, newest)
         over = CodedStatement(
             StatementCode.OVER_BUDGET,
             action=action,
@@ -280,16 +292,16 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | N
         return Note(NoteCode.OVER_BUDGET, over, slowest.line)
     if not records and not run.checkpoints.unread:
         return _note_unstated(run, action, budget)
-    found = _find_doubt(records, timed, budget, run.checkpoints.unread)
-    if found is None:
+    doubt_at = _find_doubt(records, timed, budget, run.checkpoints.unread)
+    if doubt_at is None:
         return None
-    doubt, line = found
+    doubt, line = doubt_at
     unknown = CodedStatement(
         StatementCode.BUDGET_UNKNOWN,
         action=action,
         budget=budget,
         doubt=doubt,
-        place=_find_place(run, line, newest),
+        place=_find_log_line(run, line, newest),
     )
     return Note(NoteCode.BUDGET_UNKNOWN, unknown, line)
 
@@ -298,13 +310,15 @@ def _is_timed(record: CheckpointRecord, budget: Budget) -> bool:
     return record.dispatched or budget.metric != DISPATCH
 
 
-def _find_place(run: Measurement, line: int, newest: bool) -> LogLine:
+def _find_log_line(run: Measurement, line: int, newest: bool) -> LogLine:
     return LogLine("" if newest or run.log is None else run.log.name, line)
 
 
 def _note_unstated(run: Measurement, action: CheckpointAction, budget: Budget) -> Note:
-    """Return the note on a log without the checkpoint: most runs have none, but some
-    are made to."""
+    """Note that the log reports no such checkpoint.
+
+    The budget is unknown if the run was meant to save or load, otherwise unused.
+    """
     meant = run.run.found.saves if action == CheckpointAction.SAVE else ""
     load = _find_load(run) if action == CheckpointAction.LOAD else None
     if load is not None:
@@ -322,8 +336,10 @@ def _find_doubt(
     budget: Budget,
     unread: int,
 ) -> tuple[CodedStatement, int] | None:
-    """Return why times within a budget do not show that it was kept, with the line;
-    None where they do."""
+    """Return the reason, with its line, that the times do not prove a budget met.
+
+    None if they do.
+    """
     torn = next((record for record in records if record.torn), None)
     if torn is not None:
         return CodedStatement(StatementCode.TIME_TRUNCATED), torn.line
@@ -343,5 +359,5 @@ def _find_doubt(
 
 
 def _count_per_rank(records: Sequence[CheckpointRecord]) -> int:
-    """Return how many records each rank printed, at most."""
+    """Return the largest number of records of any rank."""
     return max(Counter(record.rank for record in records).values(), default=0)

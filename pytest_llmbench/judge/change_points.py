@@ -1,9 +1,8 @@
-"""Changes of level in a series of daily runs, sudden and slow: when, by how much, and
-how well that is known.
+"""Detect level shifts and slow drifts in a series of daily runs.
 
-A series with single bad runs fools the usual detectors. The guards matter more than the
-algorithm: what lies far from the running median is drawn in to it, and a level has to
-hold for three days before anything is said.
+Single bad runs mislead the usual detectors. Two guards matter more than the algorithm:
+values far from the running median are winsorised, and a level must persist for three
+days to be reported.
 """
 
 from __future__ import annotations
@@ -21,45 +20,44 @@ from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.robust import compute_median, compute_median_deviation
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.noise import (
-    compute_hidden_spread,
-    compute_inflation,
     compute_running_median,
+    compute_spread_correction,
+    compute_variance_inflation,
 )
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats, Integers
 
-# fewer days show no change: three on each side, and one to tell the noise from it
+# three days on each side, and one to distinguish the noise from a change
 FEWEST = 7
-HELD = 3  # a level that did not hold for so many days is none
-# the running median is that of so many days: three bad ones among them do not move it
-RUNNING = 7
-REACH = 3.0  # what lies further from its median than so many sigma is set there
+MIN_LEVEL_DAYS = 3  # a level must persist for this many days
+# Window of the running median, in days: it withstands three bad days.
+MEDIAN_DAYS = 7
+WINSOR_SIGMAS = 3.0  # winsorise values beyond this many sigma from the running median
 
-# A few days of one level are hardly ever further apart (median absolute deviation; of
-# three, standard deviation) than so many times their error.
-APART = 2.0
+# Standard errors by which the spread of a few days of one level (the median absolute
+# deviation; for three days the standard deviation) hardly ever exceeds the error.
+MAX_SPREAD_ERRORS = 2.0
 
-# the probability, on one side, with which chance may make the t statistic of a change
-# in few days
-LEVEL = 1e-5
+# one-sided false alarm probability of the t statistic in a short series
+FALSE_ALARM = 1e-5
 
-# From so many days on that probability falls with the third power of their number: so
-# many more parts can be cut out of them, each of which chance may make.
-MANY = 130
+# From this many days on the probability falls with the third power of their number,
+# because as many more segments can be cut out by chance.
+LONG_SERIES = 130
 
-SMALLEST = 0.005  # a smaller change, as a logarithm, is not worth a message
-LONG = 20  # so many days of one level tell whether they drift
+MIN_CHANGE = 0.005  # smallest log difference worth a message
+TREND_DAYS = 20  # a level of this many days may contain a drift
 
 
 @dataclass(frozen=True, slots=True)
 class LevelShift:
-    """A change of level in a series of daily runs."""
+    """Change of level in a series of daily runs."""
 
-    position: int  # the first day after it
-    first: int  # the two levels reach from here
-    last: int  # to before this one
-    difference: float  # a logarithm, as its bounds, with 95 % between them
+    position: int  # index of the first day after the change
+    first: int  # index of the first day of the level before
+    last: int  # index after the last day of the level after
+    difference: float  # log difference; `low` and `high` bound its 95 % interval
     low: float
     high: float
 
@@ -67,122 +65,133 @@ class LevelShift:
 def find_level_shifts(
     values: Sequence[float] | Floats,
     noise: Noise,
-    smallest: float = SMALLEST,
+    smallest: float = MIN_CHANGE,
     correlation: float = 0.0,
 ) -> tuple[LevelShift, ...]:
-    """Return the changes of level in a series, one log step time a day, oldest first;
-    slower is positive.
+    """Find the level shifts in a series of daily log step times.
+
+    `values` has shape (n,), oldest first; positive shifts are slower.
 
     Circular binary segmentation (Olshen, Venkatraman, Lucito and Wigler, Biostatistics
-    5, 2004): the part whose mean differs most from the rest, by the t statistic, is cut
-    out while it is beyond `level`, and each piece is searched again; so a change that
-    was taken back is found as well as one that lasts. Then each cut has to hold between
-    its two neighbours, with the spread that is left within the pieces, and the weakest
-    are dropped first.
+    5, 2004). The segment whose mean differs most from the others by the t statistic is
+    cut out while the statistic exceeds its threshold, and each piece is searched again.
+    This finds reverted changes as well as lasting ones. Afterwards each cut is tested
+    between its two neighbours with the residual spread within the pieces, and the
+    weakest cuts are dropped one by one.
 
-    `correlation` is that of a day with the next (`estimate_fleet_correlation`): such
-    days say less together than as many independent ones, and vary by more than their
-    differences show.
+    `correlation` is the lag-1 correlation of days (`estimate_fleet_correlation`).
+    Correlated days carry less information than independent ones, and their successive
+    differences underestimate their standard deviation.
 
-    Empty means that nothing can be shown: also for fewer than 7 days, and where the
-    noise is only assumed.
+    Empty if no change can be shown, also for fewer than 7 days or assumed noise.
     """
     series = np.array(values, dtype=float)
     if len(series) < FEWEST or not noise.measured or not np.isfinite(series).all():
         return ()
-    sigma = noise.sigma * compute_hidden_spread(correlation)
-    drawn = winsorise_series(series, sigma)
+    sigma = noise.sigma * compute_spread_correction(correlation)
+    winsorised = winsorise_series(series, sigma)
     threshold = compute_quantile(
         1 - choose_level(len(series)), noise.degrees_of_freedom
     )
     cuts = [
         0,
-        *sorted(_find_cuts(drawn, 0, threshold * sigma, correlation)),
+        *sorted(_find_cuts(winsorised, 0, threshold * sigma, correlation)),
         len(series),
     ]
     describe = cache(
         lambda begin, end: _describe_piece(
-            series[begin:end], drawn[begin:end], correlation
+            series[begin:end], winsorised[begin:end], correlation
         )
     )
-    while len(cuts) > 2:  # each time two pieces become one, and the others stay
+    while len(cuts) > 2:  # each iteration merges two pieces and keeps the others
         pieces = [describe(begin, end) for begin, end in pairwise(cuts)]
-        error = _pool_rests([piece.rest for piece in pieces], sigma)
+        error = _pool_residuals([piece.residuals for piece in pieces], sigma)
         errors = [
-            (piece.apart if piece.apart > APART * error else error) * piece.inflated
+            (piece.spread if piece.spread > MAX_SPREAD_ERRORS * error else error)
+            * piece.relative_error
             for piece in pieces
         ]
         strengths = [
-            _test_cut(pieces, at, errors, smallest) for at in range(1, len(cuts) - 1)
+            _test_cut(pieces, index, errors, smallest)
+            for index in range(1, len(cuts) - 1)
         ]
         if min(strengths) > threshold:
             half = compute_quantile(0.975, noise.degrees_of_freedom)
             return tuple(
-                _make_shift(series, cuts, at, half * _combine_errors(errors, at), sigma)
-                for at in range(1, len(cuts) - 1)
+                _make_shift(
+                    series, cuts, index, half * _combine_errors(errors, index), sigma
+                )
+                for index in range(1, len(cuts) - 1)
             )
         del cuts[1 + int(np.argmin(strengths))]
     return ()
 
 
 def choose_level(days: int) -> float:
-    """Return the probability, on one side, with which chance may make the t statistic
-    of a change in so many days."""
-    return LEVEL * min(1.0, (MANY / days) ** 3)
+    """Return the one-sided false alarm probability for a number of days."""
+    return FALSE_ALARM * min(1.0, (LONG_SERIES / days) ** 3)
 
 
 def winsorise_series(series: Floats, sigma: float) -> Floats:
-    """Return a series, shape (n,), with what lies further than 3 sigma from the median
-    of the 7 days around it set there. At the ends it is the median of the outer 7, so
-    that the last two days alone never look like a level."""
-    middle = compute_running_median(series, RUNNING)
-    return np.clip(series, middle - REACH * sigma, middle + REACH * sigma)
+    """Winsorise a series, shape (n,), to 3 sigma around its running median.
+
+    The window is 7 days. The first and last values use the outermost full window, so
+    that the last two days alone never look like a level.
+    """
+    median = compute_running_median(series, MEDIAN_DAYS)
+    return np.clip(
+        series, median - WINSOR_SIGMAS * sigma, median + WINSOR_SIGMAS * sigma
+    )
 
 
 def _find_cuts(
     series: Floats, offset: int, least: float, correlation: float
 ) -> list[int]:
-    """Return where a series, shape (n,), is cut: the part that differs most, then what
-    is left; `offset` is added."""
+    """Return the indices at which a series, shape (n,), is cut.
+
+    Cuts out the segment that differs most and recurses. `offset` is added to each
+    index.
+    """
     count = len(series)
-    if count < 2 * HELD:
+    if count < 2 * MIN_LEVEL_DAYS:
         return []
     sums = np.concatenate([[0.0], np.cumsum(series - np.mean(series))])
-    starts, ends = _list_ends(count)
+    starts, ends = _list_bounds(count)
     statistic = sums[ends] - sums[starts][:, None]
     np.abs(statistic, out=statistic)
     statistic *= _compute_weights(count, correlation)
     start, end = divmod(int(np.argmax(statistic)), len(ends))
     if not statistic[start, end] > least:
         return []
-    places = [
+    bounds = [
         0,
-        *(int(place) for place in (starts[start], ends[end]) if 0 < place < count),
+        *(int(bound) for bound in (starts[start], ends[end]) if 0 < bound < count),
         count,
     ]
-    cuts = [place + offset for place in places[1:-1]]
-    for begin, stop in pairwise(places):
+    cuts = [bound + offset for bound in bounds[1:-1]]
+    for begin, stop in pairwise(bounds):
         cuts += _find_cuts(series[begin:stop], offset + begin, least, correlation)
     return cuts
 
 
-def _list_ends(count: int) -> tuple[Integers, Integers]:
-    """Return where a part of a series of `count` days may begin, and before which day
-    it may end."""
-    inner = np.arange(HELD, count - HELD + 1)
+def _list_bounds(count: int) -> tuple[Integers, Integers]:
+    """Return the possible first days of a segment, and the days after its last."""
+    inner = np.arange(MIN_LEVEL_DAYS, count - MIN_LEVEL_DAYS + 1)
     return np.append(0, inner), np.append(inner, count)
 
 
 @lru_cache(maxsize=8)
 def _compute_weights(count: int, correlation: float) -> Floats:
-    """Return what the sum of a part is multiplied by, shape (starts, ends); 0 where it
-    or the rest is too short."""
-    starts, ends = _list_ends(count)
+    """Return the weights of segment sums, shape (starts, ends).
+
+    0 if a segment or its complement is too short.
+    """
+    starts, ends = _list_bounds(count)
     inner = ends[:-1].astype(float)
     outer = count - inner
     variance = (
-        compute_inflation(inner, correlation) / inner
-        + compute_inflation(outer, correlation) / outer
+        compute_variance_inflation(inner, correlation) / inner
+        + compute_variance_inflation(outer, correlation) / outer
     )
     weight = np.zeros(count + 1)
     weight[ends[:-1]] = count / (inner * outer) / np.sqrt(variance)
@@ -190,86 +199,110 @@ def _compute_weights(count: int, correlation: float) -> Floats:
 
 
 class _Piece(NamedTuple):
-    """The days of one level."""
+    """Statistics of the days of one level."""
 
-    mean: float  # of the days that are drawn in
-    rest: tuple[Floats, int]  # of these, beside the level
-    # How far a few days lie apart, 0 for more. Bad days in a row, which differ from
-    # each other, are no level that held.
-    apart: float
-    inflated: float  # the standard error of the level, in standard deviations of a day
-
-
-def _describe_piece(series: Floats, drawn: Floats, correlation: float) -> _Piece:
-    count = len(series)
-    inflated = math.sqrt(
-        float(compute_inflation(np.array(float(count)), correlation)) / count
+    mean: float  # mean of the winsorised days
+    # residuals of the winsorised days, and the number of fitted parameters
+    residuals: tuple[Floats, int]
+    # Spread of a few days, 0 for longer pieces. Consecutive bad days, which differ from
+    # each other, are not a level.
+    spread: float
+    relative_error: (
+        float  # standard error of the level over the standard deviation of a day
     )
-    apart = _measure_spread(series) if count < RUNNING else 0.0
-    return _Piece(float(np.mean(drawn)), _remove_trend(drawn), apart, inflated)
 
 
-def _pool_rests(rests: Sequence[tuple[Floats, int]], sigma: float) -> float:
-    """Return the standard deviation of one day: at least what is known of it, at least
-    the spread within the pieces."""
-    rest = np.concatenate([of_piece for of_piece, _ in rests])
+def _describe_piece(series: Floats, winsorised: Floats, correlation: float) -> _Piece:
+    count = len(series)
+    relative_error = math.sqrt(
+        float(compute_variance_inflation(np.array(float(count)), correlation)) / count
+    )
+    spread = _measure_spread(series) if count < MEDIAN_DAYS else 0.0
+    return _Piece(
+        float(np.mean(winsorised)), _remove_trend(winsorised), spread, relative_error
+    )
+
+
+def _pool_residuals(pieces: Sequence[tuple[Floats, int]], sigma: float) -> float:
+    """Pool the residuals into the standard deviation of one day.
+
+    At least the known noise `sigma`.
+    """
+    residuals = np.concatenate([values for values, _ in pieces])
     return max(
         sigma,
         math.sqrt(
-            float(rest @ rest) / max(len(rest) - sum(taken for _, taken in rests), 1)
+            float(residuals @ residuals)
+            / max(len(residuals) - sum(parameters for _, parameters in pieces), 1)
         ),
     )
 
 
 def _remove_trend(piece: Floats) -> tuple[Floats, int]:
-    """Return what is left of the days of one level beside their mean, and beside the
-    line through them where they are many: a slow drift within a level is neither its
-    spread nor a correlation, and must not hide the changes around it. The number is
-    that of the parameters that were taken out."""
+    """Return the residuals of one level, and the number of fitted parameters.
+
+    Subtracts the mean, and for long pieces a straight line: a slow drift within a level
+    is neither spread nor correlation, and must not hide the changes around it.
+    """
     centred = piece - np.mean(piece)
-    if len(piece) < LONG:
+    if len(piece) < TREND_DAYS:
         return centred, 1
     days = np.arange(len(piece)) - (len(piece) - 1) / 2
     return np.asarray(centred - days * float(days @ centred) / float(days @ days)), 2
 
 
 def _measure_spread(piece: Floats) -> float:
-    """Return how far a few days lie apart. One bad day among more than three does not
-    count; of three, two that are alike would hide that the third is of another
-    level."""
+    """Return the spread of a few days.
+
+    The median absolute deviation ignores one bad day among four or more. Three days
+    need the standard deviation: two equal days would hide that the third belongs to
+    another level.
+    """
     return (
         float(np.std(piece, ddof=1))
-        if len(piece) == HELD
+        if len(piece) == MIN_LEVEL_DAYS
         else compute_median_deviation(piece)
     )
 
 
-def _combine_errors(errors: Sequence[float], at: int) -> float:
-    """Return the standard error of the difference of the two levels beside a cut."""
-    return math.hypot(errors[at - 1], errors[at])
+def _combine_errors(errors: Sequence[float], index: int) -> float:
+    """Return the standard error of the difference of the two levels at a cut."""
+    return math.hypot(errors[index - 1], errors[index])
 
 
 def _test_cut(
-    pieces: Sequence[_Piece], at: int, errors: Sequence[float], smallest: float
+    pieces: Sequence[_Piece], index: int, errors: Sequence[float], smallest: float
 ) -> float:
-    """Return the t statistic of one cut between its neighbours; 0 for a change that is
-    too small to matter."""
-    difference = abs(pieces[at].mean - pieces[at - 1].mean)
-    return difference / _combine_errors(errors, at) if difference >= smallest else 0.0
+    """Return the t statistic of one cut between its neighbours.
+
+    0 if the change is too small to matter.
+    """
+    difference = abs(pieces[index].mean - pieces[index - 1].mean)
+    return (
+        difference / _combine_errors(errors, index) if difference >= smallest else 0.0
+    )
 
 
 def _make_shift(
-    series: Floats, cuts: Sequence[int], at: int, half: float, sigma: float
+    series: Floats, cuts: Sequence[int], index: int, half: float, sigma: float
 ) -> LevelShift:
-    """Return a change with its size: here each day is drawn in to the median of its own
-    level, not of both."""
-    first, position, last = cuts[at - 1 : at + 2]
+    """Build a level shift, with its size.
+
+    Each day is winsorised to the median of its own level here.
+    """
+    first, position, last = cuts[index - 1 : index + 2]
     levels = []
     for side in (series[first:position], series[position:last]):
-        middle = compute_median(side)
+        median = compute_median(side)
         levels.append(
             float(
-                np.mean(np.clip(side, middle - REACH * sigma, middle + REACH * sigma))
+                np.mean(
+                    np.clip(
+                        side,
+                        median - WINSOR_SIGMAS * sigma,
+                        median + WINSOR_SIGMAS * sigma,
+                    )
+                )
             )
         )
     difference = levels[1] - levels[0]
@@ -281,79 +314,86 @@ def _make_shift(
 # --- slow drifts ----------------------------------------------------------------------
 
 
-# The level that a series is held against is the mean of its first days, so many; it
-# never moves with the series.
+# The reference level is the mean of this many first days. It never moves with the
+# series.
 ANCHOR = 20
 
-# What each day may lie off the anchor, in sigma, before it adds to the sum: the sum is
-# made for twice as much.
+# Slack per day, in sigma, before a deviation adds to the sum. It is optimal for drifts
+# of twice this size.
 SLACK = 0.5
 
-# The sum, in sigma, from which on a series has drifted; `benchmarks/year.py` counts the
-# false alarms that this makes.
-LIMIT = 15.0
+# Decision limit of the sum, in sigma. `benchmarks/year.py` counts the resulting false
+# alarms.
+DECISION_LIMIT = 15.0
 
-# a smaller drift, as a logarithm, is not worth a message: nothing is known of one day's
-# cause
+# A smaller drift, as a log difference, is not worth a message, because the cause of a
+# single day is unknown.
 SMALLEST_DRIFT = 0.01
 
 
-def find_slow_change(
+def find_drift(
     values: Sequence[float] | Floats,
     noise: Noise,
     smallest: float = 0.0,
     correlation: float = 0.0,
 ) -> LevelShift | None:
-    """Return the drift in which a series stands now, one log step time a day, oldest
-    first; slower is positive.
+    """Find a drift that persists at the end of a series of daily log step times.
+
+    `values` has shape (n,), oldest first; positive is slower.
 
     Two cumulative sums against the first 20 days (Page, Biometrika 41, 1954), of days
-    in units of sigma that are drawn in as for `find_level_shifts`. The position is the
-    day from which on the sum grew; the difference is that of the last seven days.
-    `correlation` is that of a day with the next, as there. None: nothing can be shown,
-    also where the noise is only assumed or too few days follow.
+    in units of sigma, winsorised as in `find_level_shifts`. The position is the day
+    from which on the sum grew; the difference is that of the last seven days.
+    `correlation` is the lag-1 correlation of days.
+
+    None if no drift can be shown, also for assumed noise or too few days.
     """
     series = np.array(values, dtype=float)
     if (
-        len(series) < ANCHOR + RUNNING
+        len(series) < ANCHOR + MEDIAN_DAYS
         or not noise.measured
         or not np.isfinite(series).all()
     ):
         return None
-    sigma = noise.sigma * compute_hidden_spread(correlation)
-    drawn = winsorise_series(series, sigma)
-    anchor = float(np.mean(drawn[:ANCHOR]))
-    difference = compute_median(series[-RUNNING:]) - anchor
+    sigma = noise.sigma * compute_spread_correction(correlation)
+    winsorised = winsorise_series(series, sigma)
+    anchor = float(np.mean(winsorised[:ANCHOR]))
+    difference = compute_median(series[-MEDIAN_DAYS:]) - anchor
     if abs(difference) < max(SMALLEST_DRIFT, smallest):
         return None
-    error = _pool_rests([_remove_trend(drawn)], sigma) * math.sqrt(
+    error = _pool_residuals([_remove_trend(winsorised)], sigma) * math.sqrt(
         (1 + correlation) / (1 - correlation)
     )
-    units = np.clip((drawn[ANCHOR:] - anchor) / error, -REACH, REACH)
-    began = _find_beginning(units if difference > 0 else -units)
-    if began is None:
+    units = np.clip(
+        (winsorised[ANCHOR:] - anchor) / error, -WINSOR_SIGMAS, WINSOR_SIGMAS
+    )
+    start = _find_drift_start(units if difference > 0 else -units)
+    if start is None:
         return None
-    half = compute_quantile(0.975, noise.degrees_of_freedom) * error * _compute_error()
+    half = (
+        compute_quantile(0.975, noise.degrees_of_freedom)
+        * error
+        * _compute_drift_error()
+    )
     return LevelShift(
-        ANCHOR + began, 0, len(series), difference, difference - half, difference + half
+        ANCHOR + start, 0, len(series), difference, difference - half, difference + half
     )
 
 
-def _find_beginning(units: Floats) -> int | None:
-    """Return since which day, counted from the anchor's last, the sum has grown; None
-    while it is below the limit.
+def _find_drift_start(units: Floats) -> int | None:
+    """Return the number of days after the anchor at which the sum began to grow.
 
-    It is kept below twice the limit, so that it comes down again when a long drift was
-    put right.
+    None while the sum is below its limit. The sum is capped at twice the limit, so that
+    it falls again after a long drift is repaired.
     """
-    total, began = 0.0, 0
+    total, start = 0.0, 0
     for day, value in enumerate(units.tolist()):
-        total = min(max(total + value - SLACK, 0.0), 2 * LIMIT)
-        began = day + 1 if total == 0 else began
-    return began if total > LIMIT else None
+        total = min(max(total + value - SLACK, 0.0), 2 * DECISION_LIMIT)
+        start = day + 1 if total == 0 else start
+    return start if total > DECISION_LIMIT else None
 
 
-def _compute_error() -> float:
-    """Return the standard error, in sigma, of a median of seven days against a mean of
-    twenty."""
-    return math.sqrt(math.pi / 2 / RUNNING + 1 / ANCHOR)
+def _compute_drift_error() -> float:
+    """Return the standard error, in sigma, of the median of seven days minus the mean
+    of twenty."""
+    return math.sqrt(math.pi / 2 / MEDIAN_DAYS + 1 / ANCHOR)

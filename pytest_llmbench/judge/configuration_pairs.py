@@ -1,5 +1,7 @@
-"""Comparison: how fast a configuration is beside another one, against what the
-baselines of the two say."""
+"""Compare configurations with each other: weak scaling and FP8 speed-up.
+
+The measured ratio of two step times is compared with the ratio of their baselines.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from pytest_llmbench.core.configuration_comparisons import (
 from pytest_llmbench.core.judgement_records import Estimate, Judgement
 from pytest_llmbench.core.outcome_records import CheckKind
 from pytest_llmbench.judge.distributions import compute_quantile
-from pytest_llmbench.judge.estimate import EQUAL, Answer, answer
+from pytest_llmbench.judge.estimate import EPSILON, Answer, compare_interval
 
 # Worst first.
 VERDICTS = {
     Answer.BEYOND: Verdict.REGRESSION,
-    Answer.CANNOT_TELL: Verdict.INCONCLUSIVE,
+    Answer.INCONCLUSIVE: Verdict.INCONCLUSIVE,
     Answer.WITHIN: Verdict.PASS,
 }
 
@@ -31,7 +33,7 @@ SEVERITY = tuple(VERDICTS.values())
 
 @dataclass(frozen=True, slots=True)
 class _JudgedMember:
-    """A member that was judged against the baseline of a kind."""
+    """A configuration that was judged against a baseline of one kind."""
 
     configuration: Configuration
     judgement: Judgement
@@ -44,14 +46,17 @@ def compare(
     configurations: Sequence[Configuration],
     judgements: Mapping[Key, Sequence[Judgement]],
 ) -> ConfigurationComparison:
-    """Compare the configurations with the first of them that was judged, by the ratios
-    of their step times.
+    """Compare configurations with the first judged one by their step time ratios.
 
-    `judgements` holds one for each baseline of a key; those against baselines of one
-    kind are compared with each other. REGRESSION: a configuration is shown to lose more
-    of the documented ratio than its margin. INCONCLUSIVE: that cannot be told. PASS:
-    neither. One that is not slower than its own baseline always passes: a faster
-    reference is no loss.
+    `judgements` contains one judgement for each baseline of a key. Judgements against
+    baselines of the same kind are compared with each other.
+
+    - REGRESSION: a configuration is shown to lose more of the documented ratio than its
+      margin.
+
+    - INCONCLUSIVE: the interval contains the margin.
+    - PASS: otherwise, and always if the configuration is not slower than its own
+      baseline, because a faster reference is no loss.
     """
     groups = _group_members(configurations, judgements)
     rows = tuple(
@@ -82,8 +87,10 @@ def _group_members(
     configurations: Sequence[Configuration],
     judgements: Mapping[Key, Sequence[Judgement]],
 ) -> list[list[_JudgedMember]]:
-    """Return what can be compared, for each kind of baseline: at least two that were
-    judged, in their order."""
+    """Group the comparable configurations by the kind of their baseline.
+
+    Each group has at least two members, in the given order.
+    """
     by_kind: dict[BaselineKind, list[_JudgedMember]] = defaultdict(list)
     for configuration in configurations:
         for judgement in judgements.get(configuration.key, ()):
@@ -111,8 +118,11 @@ def _identify_work(configuration: Configuration) -> tuple[object, ...]:
 
 
 def _compare_pair(member: _JudgedMember, reference: _JudgedMember) -> ComparisonRow:
-    """Compare two log differences: the reference's less the member's is the log of
-    measured over documented."""
+    """Compare two log differences.
+
+    The loss is the member's difference minus the reference's: the negative log of the
+    measured over the documented ratio.
+    """
     ours, theirs = member.estimate, reference.estimate
     loss = ours.difference - theirs.difference
     half_width = _combine_widths(ours, theirs)
@@ -133,25 +143,27 @@ def _compare_pair(member: _JudgedMember, reference: _JudgedMember) -> Comparison
         high=math.expm1(-loss + half_width),
         verdict=Verdict.PASS
         if at_baseline
-        else VERDICTS[answer(loss - half_width, loss + half_width, ours.margin)],
+        else VERDICTS[
+            compare_interval(loss - half_width, loss + half_width, ours.margin)
+        ],
         threshold_only=ours.threshold_only or theirs.threshold_only,
     )
 
 
 def _is_at_baseline(estimate: Estimate) -> bool:
-    """Whether a member is not shown to be slower than its own baseline."""
-    return estimate.difference <= EQUAL or (
+    """True if a member is not shown to be slower than its own baseline."""
+    return estimate.difference <= EPSILON or (
         estimate.p_slower is not None and estimate.p_slower > estimate.level
     )
 
 
 def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
-    """Return the half-width of the interval of a difference of two estimates; 0 where
-    nothing is known of either.
+    """Return the half-width of the interval of a difference of two estimates.
 
-    Variances add; degrees of freedom as Welch (Biometrika 34, 1947) and Satterthwaite
-    (Biometrics Bulletin 2, 1946). Two errors that rest on one estimate of the noise
-    know no more of it than either does.
+    Variances add. Degrees of freedom follow Welch (Biometrika 34, 1947) and
+    Satterthwaite (Biometrics Bulletin 2, 1946). If both errors use the same noise
+    estimate, their degrees of freedom do not add: the smaller is used. 0 if neither
+    error is known.
     """
     estimates = [estimate for estimate in (ours, theirs) if not estimate.threshold_only]
     if not estimates:
@@ -159,27 +171,26 @@ def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
     variances = [estimate.standard_error**2 for estimate in estimates]
     freedom = min(estimate.degrees_of_freedom for estimate in estimates)
     if ours.noise != theirs.noise and sum(variances) > 0:
-        parts = zip(variances, estimates, strict=True)
+        pairs = zip(variances, estimates, strict=True)
         freedom = sum(variances) ** 2 / sum(
-            variance**2 / estimate.degrees_of_freedom for variance, estimate in parts
+            variance**2 / estimate.degrees_of_freedom for variance, estimate in pairs
         )
     return compute_quantile(1 - min(ours.level, theirs.level), freedom) * math.sqrt(
         sum(variances)
     )
 
 
-# --- which are compared with which, under what ids ------------------------------------
+# --- comparisons and their ids --------------------------------------------------------
 
 
 def compare_weak_scaling(
     families: Sequence[Sequence[Configuration]],
     judgements: Mapping[Key, Sequence[Judgement]],
 ) -> tuple[ConfigurationComparison, ...]:
-    """Return for each family, which does the same work per GPU at every size, the
-    efficiency of its sizes.
+    """Compare the sizes of each family by weak scaling efficiency.
 
-    The reference is the smallest size that was judged; the verdicts are those of
-    `compare`.
+    The members of a family do the same work per GPU. The reference is the smallest
+    judged size; verdicts are those of `compare`.
     """
     ordered = [
         sorted(family, key=lambda member: member.key.gpus) for family in families
@@ -195,8 +206,10 @@ def compare_speed_ups(
     pairs: Sequence[tuple[Configuration, Configuration]],
     judgements: Mapping[Key, Sequence[Judgement]],
 ) -> tuple[ConfigurationComparison, ...]:
-    """Return for each pair (BF16, FP8) of equal work the speed-up of FP8; the verdicts
-    are those of `compare`."""
+    """Compare each (BF16, FP8) pair of equal work by the speed-up of FP8.
+
+    Verdicts are those of `compare`.
+    """
     return tuple(
         compare(
             CheckKind.FP8_SPEEDUP,
@@ -208,42 +221,48 @@ def compare_speed_ups(
     )
 
 
-def _make_id(key: Key, *parts: str) -> str:
+def _make_id(key: Key, *suffixes: str) -> str:
     head = (f"{key.recipe}_{key.size}", key.release, key.gpu)
-    return "-".join(filter(None, (*head, *parts, key.task, key.scaling, key.variant)))
+    return "-".join(
+        filter(None, (*head, *suffixes, key.task, key.scaling, key.variant))
+    )
 
 
 def _make_family_ids(smallest: Sequence[Configuration]) -> list[str]:
-    """Return an id for each family, given by its smallest size; where keys differ in
-    size only, with what differs."""
+    """Return an id for each family, named by its smallest size.
+
+    Families with equal names are distinguished by further facts.
+    """
     stems = [
         _make_id(configuration.key, configuration.key.dtype)
         for configuration in smallest
     ]
-    alike = defaultdict(list)
+    same_stem = defaultdict(list)
     for stem, configuration in zip(stems, smallest, strict=True):
-        alike[stem].append(configuration)
+        same_stem[stem].append(configuration)
     return [
-        "-".join([stem, *_distinguish(configuration, alike[stem])])
+        "-".join([stem, *_distinguish(configuration, same_stem[stem])])
         for stem, configuration in zip(stems, smallest, strict=True)
     ]
 
 
 def _distinguish(
-    configuration: Configuration, alike: Sequence[Configuration]
+    configuration: Configuration, namesakes: Sequence[Configuration]
 ) -> list[str]:
-    """Return the facts that tell a family from those alike; where they do not, its
-    smallest size, which always does."""
-    facts = [_list_facts(other) for other in alike]
-    facts_apart = [
+    """Return the facts that distinguish a family from those with the same id.
+
+    Adds the smallest size, which always differs, if the facts are not unique.
+    """
+    facts = [_list_facts(other) for other in namesakes]
+    differing = [
         fact
         for position, fact in enumerate(_list_facts(configuration))
         if len({other[position] for other in facts}) > 1
     ]
     return (
-        facts_apart
+        differing
         if len(set(facts)) == len(facts)
-        else [*facts_apart, f"from{configuration.key.gpus}"]
+        else [*differing, f"from{configuration.key.gpus}"]
     )
 
 

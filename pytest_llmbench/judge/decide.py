@@ -1,4 +1,4 @@
-"""From evidence to a verdict."""
+"""Reach a verdict from the evidence of one configuration."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from pytest_llmbench.judge.budgets import (
     with_budget_verdict,
 )
 from pytest_llmbench.judge.estimate import (
-    EQUAL,
+    EPSILON,
     Answer,
-    answer,
     average_difference,
+    compare_interval,
     disagree,
     estimate_difference,
     estimate_noise,
@@ -53,23 +53,30 @@ from pytest_llmbench.judge.shape import Shape
 if TYPE_CHECKING:
     from pytest_llmbench.core.run_records import VerdictStatement
 
-# a configuration that is INCONCLUSIVE on so many days in a row is judged on them
-# together
+# Pool a configuration that is INCONCLUSIVE on this many consecutive days.
 POOLED_DAYS = 3
 
 
 def judge(evidence: Evidence) -> Judgement:
-    """Return the verdict on a configuration from its measurements, newest first.
+    """Judge a configuration by its newest comparable run.
 
-    The newest comparable run is judged, together with its repeats; where runs were
-    launched, those of the newest launch and nothing that was found on disk. PASS: shown
-    to be at most baseline x (1 + tolerance). REGRESSION: shown to be slower than that.
-    IMPROVEMENT: shown to be faster than baseline / (1 + tolerance), or by more than is
-    plausible. INCONCLUSIVE: none of these can be shown. A run that cannot be judged is
-    INVALID, whatever older runs say, and so is a launch with such a run, and one
-    against a baseline without a value; a configuration without a comparable run is
-    MISSING. Last the drift of its recorded baseline and its budgets are held against
-    it.
+    `evidence.measurements` are ordered newest first. The newest comparable run is
+    averaged with its repeats. If the session launched runs, the runs of the newest
+    launch are judged and runs found on disk are ignored.
+
+    - PASS: shown to be at most baseline x (1 + tolerance).
+    - REGRESSION: shown to be slower than that bound.
+    - IMPROVEMENT: shown to be faster than baseline / (1 + tolerance), or faster than is
+      plausible.
+
+    - INCONCLUSIVE: the interval allows more than one of these verdicts.
+    - INVALID: the newest run, a run of its launch or the baseline has no usable step
+      time. Older runs do not replace it.
+
+    - MISSING: no comparable run exists, or the newest is too old.
+
+    Finally, the drift budget of the recorded baseline and the checkpoint budgets are
+    applied.
     """
     judgement = explanation.add_order_note(_judge_newest(evidence), evidence)
     return _finish(judgement, evidence)
@@ -95,18 +102,16 @@ def _judge_newest(evidence: Evidence) -> Judgement:
 
 
 def judge_alone(evidence: Evidence) -> Judgement:
-    """Return the verdict on the first run, which has an item of its own; the others are
-    its history.
+    """Judge the first run alone, as the subject of a separate item.
 
-    NOT_COMPARABLE where positive evidence excludes it. The drift and its budgets are
-    held against it, too.
+    The other measurements are its history. The verdict is NOT_COMPARABLE if the run was
+    excluded. The drift budget and the checkpoint budgets are applied too.
     """
     return _finish(_judge_first(evidence), evidence)
 
 
 def _finish(judgement: Judgement, evidence: Evidence) -> Judgement:
-    """Return a verdict with what was acknowledged, held against the budgets and against
-    what a certificate asks for."""
+    """Add acknowledgements, apply the budgets and the rules for certificates."""
     judgement = explanation.with_remarks(judgement, evidence)
     judgement = apply_drift_budget(judgement, evidence)
     runs = select_budgeted_runs(evidence, judgement)
@@ -115,8 +120,10 @@ def _finish(judgement: Judgement, evidence: Evidence) -> Judgement:
 
 
 def _certify(judgement: Judgement, rules: SessionRules) -> Judgement:
-    """Return a verdict, INCONCLUSIVE if it is green in a session that certifies and
-    something is uncertain."""
+    """Overrule a passing verdict with INCONCLUSIVE if it cannot be certified.
+
+    Applies only to sessions that certify.
+    """
     doubt = _find_uncertainty(judgement, rules.against) if rules.certify else None
     if doubt is None:
         return judgement
@@ -126,8 +133,10 @@ def _certify(judgement: Judgement, rules: SessionRules) -> Judgement:
 
 
 def _find_uncertainty(judgement: Judgement, against: str) -> VerdictStatement | None:
-    """Return why a green verdict certifies nothing; None if it does, or is not
-    green."""
+    """Return the reason a passing verdict certifies nothing.
+
+    None if it does certify, or if the verdict does not pass.
+    """
     if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
         return None
     kind = judgement.baseline.kind
@@ -161,7 +170,7 @@ def _judge_first(evidence: Evidence) -> Judgement:
 
 def _drop_launch(measurement: Measurement) -> Measurement:
     run = measurement.run
-    if not run.found.launch:  # a copy of it would count as an earlier daily run
+    if not run.found.launch:  # a duplicate of a launched run would count as a daily run
         return measurement
     return replace(measurement, run=replace(run, found=replace(run.found, launch="")))
 
@@ -182,8 +191,8 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
     for run in together:
         problem = find_unusable(run)
         if problem is not None:
-            # Left out, a run that ended badly could turn a launch green; what it would
-            # have measured nobody knows.
+            # Do not ignore a failed run: a launch could then pass although the step
+            # time of that run is unknown.
             unusable = CodedStatement(
                 StatementCode.UNUSABLE_RUN,
                 run=run.run.id,
@@ -239,7 +248,7 @@ def _judge_missing(evidence: Evidence) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """A verdict with its reason, and what a reader should know besides."""
+    """A verdict, its reason and further statements."""
 
     verdict: Verdict
     reason: Reason
@@ -292,8 +301,11 @@ def _apply_literal_rule(
     newest: Measurement,
     evidence: Evidence,
 ) -> tuple[_Decision, bool, tuple[Note, ...]]:
-    """Return the finding, True if it meets the literal rule, and a note if a reason not
-    to meet it was accepted."""
+    """Report a violation of the literal rule in an undecided finding.
+
+    Returns the finding, whether it meets the literal rule, and a note if the violation
+    was accepted.
+    """
     undecided = (Reason.CANNOT_TELL, Reason.FEW_STEPS_DECIDE)
     if (
         literal.reason is None
@@ -311,10 +323,11 @@ def _apply_literal_rule(
 
 
 def _decide_apart(finding: _Decision) -> _Decision:
-    """Return what launched runs say that differ too much: a REGRESSION, or nothing.
+    """Decide launched runs that differ too much to be averaged.
 
-    Letting the newest decide would reward launching until it is green; a mean of two
-    states describes neither.
+    Only a REGRESSION stands; anything else becomes INCONCLUSIVE. If the newest run
+    decided, relaunching until a run passes would be rewarded. The mean of two states
+    describes neither state.
     """
     if finding.verdict is Verdict.REGRESSION:
         return finding
@@ -328,9 +341,10 @@ def _decide_apart(finding: _Decision) -> _Decision:
 def _confirm(
     finding: _Decision, runs: Sequence[Measurement], evidence: Evidence, *, apart: bool
 ) -> _Decision:
-    """Return a REGRESSION only where as many runs say it as the look asks for.
+    """Require a REGRESSION in as many runs as the decision rule demands.
 
-    One slow node makes one run slow, and no second one on other nodes.
+    Otherwise the finding becomes INCONCLUSIVE. A slow node makes one run slow, but not
+    a second run on other nodes.
     """
     fewest = evidence.look.fewest
     if finding.verdict is not Verdict.REGRESSION or fewest == 1:
@@ -355,9 +369,9 @@ def _apply_alone(
 def _decide(
     estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape
 ) -> _Decision:
-    answered = _answer(estimate)
+    answered = _compare_interval(estimate)
     few = estimate.threshold_only and answered is Answer.WITHIN
-    if few or answered is Answer.CANNOT_TELL:
+    if few or answered is Answer.INCONCLUSIVE:
         undecided = _find_undecided(estimate, current, evidence, shape)
         if undecided is not None:
             return undecided
@@ -375,7 +389,9 @@ def _decide(
     if shape.warming_up:
         return _Decision(Verdict.INCONCLUSIVE, Reason.WARMING_UP, (shape.warming_up,))
     implausible = _find_implausible(estimate, current, evidence)
-    faster = answer(estimate.low, estimate.high, -estimate.margin) is Answer.WITHIN
+    faster = (
+        compare_interval(estimate.low, estimate.high, -estimate.margin) is Answer.WITHIN
+    )
     if implausible is None and faster:
         return _decide_faster(evidence)
     return implausible or _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE)
@@ -384,13 +400,15 @@ def _decide(
 def _find_undecided(
     estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape
 ) -> _Decision | None:
-    """Decide runs whose interval, or whose few values, cannot tell: INCONCLUSIVE, or
-    too fast to be true. None if few values are enough."""
+    """Decide runs whose interval or number of values decides nothing.
+
+    INCONCLUSIVE, or an implausible IMPROVEMENT. None if the few values suffice.
+    """
     because = agreement.find_quantised_time(current, evidence)
-    within = _answer(estimate) is Answer.WITHIN
+    within = _compare_interval(estimate) is Answer.WITHIN
     if because is None and within and current[0].mean_of:
-        # Of a run that was resumed one mean may be over all steps, and its time that
-        # of the last ones.
+        # The window of a resumed run may print one mean over all steps, although its
+        # time is that of the last steps only.
         implausible = _find_implausible(estimate, current, evidence)
         if implausible is not None:
             return implausible
@@ -423,10 +441,11 @@ def _decide_faster(evidence: Evidence) -> _Decision:
 def _decide_over_days(
     evidence: Evidence, newest: Measurement, older: PreviousRuns, meets: bool
 ) -> _Decision | None:
-    """Return what three INCONCLUSIVE daily runs in a row say together of a run that
-    does not meet the literal rule.
+    """Pool an INCONCLUSIVE run with the INCONCLUSIVE daily runs before it.
 
-    Only a REGRESSION: two good runs must not average away that something changed since.
+    Uses `POOLED_DAYS` consecutive runs, and only if the newest does not meet the
+    literal rule (`meets`). Returns a REGRESSION or None: a PASS would let two good runs
+    average away a recent change.
     """
     measured = [
         run
@@ -440,10 +459,10 @@ def _decide_over_days(
     if disagree(row, noise):
         return None
     alone = [estimate_difference([run], evidence, noise) for run in row]
-    if any(_answer(single) is not Answer.CANNOT_TELL for single in alone):
+    if any(_compare_interval(single) is not Answer.INCONCLUSIVE for single in alone):
         return None
     together = estimate_difference(row, evidence, noise)
-    answered = _answer(together)
+    answered = _compare_interval(together)
     if answered is not Answer.BEYOND or any(
         agreement.find_doubt(answered, runs, evidence) for runs in ([newest], row)
     ):
@@ -454,8 +473,8 @@ def _decide_over_days(
     return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, (pooled,))
 
 
-def _answer(estimate: Estimate) -> Answer:
-    return answer(estimate.low, estimate.high, estimate.margin)
+def _compare_interval(estimate: Estimate) -> Answer:
+    return compare_interval(estimate.low, estimate.high, estimate.margin)
 
 
 # --- records --------------------------------------------------------------------------
@@ -488,7 +507,7 @@ def _make_judgement(
         log_difference=math.log(measured / expected)
         if comparable and measured
         else None,
-        meets_point=measured <= bound * (1 + EQUAL)
+        meets_point=measured <= bound * (1 + EPSILON)
         if comparable and measured
         else None,
         notes=tuple(explanation.list_notes(evidence, measurement)),

@@ -1,5 +1,7 @@
-"""The difference of two sets of runs, with its interval: the sets of an A/B, a search
-over builds or a probe."""
+"""Estimate the difference of two sets of runs, with its interval.
+
+Shared by A/B comparisons, searches over builds and probes.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +19,27 @@ ASSUMED_CV = 0.01
 
 
 class Fit(NamedTuple):
-    """A difference of two variants by least squares."""
+    """Least-squares estimate of the difference of two variants."""
 
     difference: float
-    factor: float  # the variance of the difference is this times that of a run
-    squares: float  # of the residuals
+    factor: float  # variance of the difference over the variance of one run
+    squares: float  # residual sum of squares
     freedom: float
     runs: tuple[int, int]
-    floor: float = 0.0  # its standard error by what happens within the runs alone
-    rounding: float = (
-        0.0  # how far the printed digits may move it, however many runs there are
-    )
+    floor: float = 0.0  # standard error caused by the variation within runs alone
+    # largest shift by rounding of the printed times, for any number of runs
+    rounding: float = 0.0
 
 
 def estimate_difference(
     fit: Fit, level: float, earlier: Noise | None
 ) -> PairedEstimate:
-    """Return a difference with the interval at a one-sided level.
+    """Return a difference with its interval at a one-sided level.
 
-    `earlier` is what earlier A/Bs of the configuration say of the noise, and is pooled
-    in; without it the assumed noise is, where the residuals have fewer than 2.8 degrees
-    of freedom. What rounding may do is added to both ends.
+    `earlier` is the noise of earlier A/Bs of the configuration and is pooled with the
+    residuals. Without it, the assumed noise is pooled in if the residuals have fewer
+    than 2.8 degrees of freedom. The rounding bound is added to both ends of the
+    interval.
     """
     run_noise, own = (
         pool_noise(fit.squares, fit.freedom, earlier),
@@ -51,7 +53,7 @@ def estimate_difference(
         low=fit.difference - width,
         high=fit.difference + width,
         level=level,
-        # Rounding may hide as much of a difference as the interval allows for it.
+        # Rounding may hide as much of a difference as it adds to the interval.
         smallest=formatting.compute_bounded_exp(
             width + compute_quantile(POWER, freedom) * error + fit.rounding
         )
@@ -65,18 +67,20 @@ def estimate_difference(
 
 
 def pool_noise(squares: float, freedom: float, earlier: Noise | None) -> Noise:
-    """Return the noise that residuals tell (their sum of squares), with what is pooled
-    in."""
+    """Pool the noise of residuals with the earlier or assumed noise.
+
+    `squares` is the residual sum of squares.
+    """
     own = _measure_noise(squares, freedom)
     if earlier is not None:
         return noise.pool([own, earlier]) or earlier
     assumed = noise.assume_noise(ASSUMED_CV)
-    if freedom >= noise.ENOUGH:
+    if freedom >= noise.SUFFICIENT_FREEDOM:
         return noise.pool([own]) or assumed
-    both = noise.pool([own, assumed]) or assumed
+    pooled = noise.pool([own, assumed]) or assumed
     return Noise(
-        both.sigma,
-        both.degrees_of_freedom,
+        pooled.sigma,
+        pooled.degrees_of_freedom,
         "these runs, and 1 % assumed",
         measured=False,
     )

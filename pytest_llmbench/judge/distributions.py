@@ -1,10 +1,10 @@
-"""Tails and quantiles of Student's t, the F and the beta distribution, and the
-derivatives of the gamma function.
+"""Compute tails and quantiles of Student's t, the F and the beta distribution.
 
-As those of scipy.special, to 9 digits or more (tests/judge/test_distributions.py). A
-session cannot afford that import: after numpy it takes 733 million instructions (0.3
-s), this module 2 million. The session of 96 items that `benchmarks/speed` counts takes
-1,620 million, imports excluded, and an empty run of pytest 1,460 million.
+Also the derivatives of log gamma. The functions agree with scipy.special to 9 digits or
+more (tests/judge/test_distributions.py), whose import is too expensive for a session:
+after numpy it takes 733 million instructions (0.3 s), this module 2 million. The
+session of 96 items in `benchmarks/speed` takes 1,620 million instructions without
+imports, and an empty run of pytest 1,460 million.
 """
 
 from __future__ import annotations
@@ -12,30 +12,32 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-CLOSE = 3e-16
-MOST_TERMS = 10_000  # a year of a fleet takes 100
-MOST_STEPS = 200  # 3 are usual, 20 for half a degree of freedom
-SMALLEST = 1e-300  # in the place of a zero
+CONVERGED = 3e-16
+MAX_TERMS = 10_000  # a year of a fleet needs 100
+MAX_STEPS = 200  # 3 are usual; 20 are needed for half a degree of freedom
+TINY = 1e-300  # replaces zero
 
-LARGE = 150.0
-"""From here on the gamma function is near its largest float, and few terms of its
-expansion give 16 digits."""
+LARGE_ARGUMENT = 150.0
+"""Argument from which gamma approaches the largest float.
 
-RATIO = (-1 / 8, 1 / 128, 5 / 1024, -21 / 32768, -399 / 262144, 869 / 4194304)
-"""gamma(a + 1/2) / gamma(a) / sqrt(a) - 1, by powers of 1 / a."""
+A few terms of the expansion then yield 16 digits.
+"""
+
+GAMMA_RATIO = (-1 / 8, 1 / 128, 5 / 1024, -21 / 32768, -399 / 262144, 869 / 4194304)
+"""Coefficients of gamma(a + 1/2) / gamma(a) / sqrt(a) - 1 in powers of 1 / a."""
 
 BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 ASYMPTOTIC = 12.0
-"""From here on so many Bernoulli numbers give 15 digits of the derivatives."""
+"""Argument from which these Bernoulli numbers yield 15 digits of the derivatives."""
 
 
 def compute_probability(statistic: float, degrees_of_freedom: float) -> float:
-    """Return the probability of a larger value of Student's t distribution; NaN without
-    a degree of freedom."""
-    statistic, degrees_of_freedom = (
-        float(statistic),
-        float(degrees_of_freedom),
-    )  # those of numpy warn of an overflow
+    """Return the upper tail probability of Student's t distribution.
+
+    NaN if `degrees_of_freedom` is not positive.
+    """
+    # numpy scalars would warn of an overflow
+    statistic, degrees_of_freedom = float(statistic), float(degrees_of_freedom)
     if math.isnan(statistic) or not degrees_of_freedom > 0:
         return math.nan
     if statistic < 0:
@@ -47,7 +49,7 @@ def compute_probability(statistic: float, degrees_of_freedom: float) -> float:
     if outside == 0:
         return 0.0
     inside = square / (degrees_of_freedom + square)
-    if inside == 0:  # also where the square is not
+    if inside == 0:  # also if `square` is positive but tiny
         return 0.5
     front = math.log(_compute_gamma_ratio(degrees_of_freedom / 2) / math.sqrt(math.pi))
     return _integrate_beta(degrees_of_freedom / 2, 0.5, outside, inside, front) / 2
@@ -55,7 +57,10 @@ def compute_probability(statistic: float, degrees_of_freedom: float) -> float:
 
 @lru_cache(maxsize=4096)
 def compute_quantile(probability: float, degrees_of_freedom: float) -> float:
-    """Return the quantile of Student's t distribution; NaN for what has none."""
+    """Return the quantile of Student's t distribution.
+
+    NaN if `probability` is not in [0, 1] or `degrees_of_freedom` is not positive.
+    """
     if not (0 <= probability <= 1 and degrees_of_freedom > 0):
         return math.nan
     if probability <= 0.5:
@@ -68,30 +73,32 @@ def compute_quantile(probability: float, degrees_of_freedom: float) -> float:
 
 
 def _invert_tail(tail: float, freedom: float) -> float:
-    """Return the t that a share of less than a half lies beyond.
+    """Return the t with an upper tail probability of `tail` < 0.5.
 
-    The logarithm of the tail falls ever faster with that of t: from anywhere Newton's
-    method gets there.
+    The logarithm of the tail is a concave, decreasing function of log t, so that
+    Newton's method converges from every start.
     """
     if tail == 0:
         return math.inf
-    value = _guess(tail, freedom)
-    for _ in range(MOST_STEPS):
-        beyond = max(compute_probability(value, freedom), SMALLEST)
+    value = _approximate_quantile(tail, freedom)
+    for _ in range(MAX_STEPS):
+        beyond = max(compute_probability(value, freedom), TINY)
         step = (
             math.log(beyond / tail)
             * beyond
             / (value * _compute_density(value, freedom))
         )
         value *= math.exp(min(max(step, -2.0), 2.0))
-        if abs(step) < 1e-9:  # the next one would be its square
+        if abs(step) < 1e-9:  # the next step would be the square of this
             break
     return value
 
 
-def _guess(tail: float, freedom: float) -> float:
-    """Return the quantile to three digits for 4 degrees of freedom and more (Abramowitz
-    and Stegun 26.2.23, 26.7.5)."""
+def _approximate_quantile(tail: float, freedom: float) -> float:
+    """Approximate the quantile to three digits for 4 degrees of freedom or more.
+
+    Abramowitz and Stegun 26.2.23 and 26.7.5.
+    """
     root = math.sqrt(-2 * math.log(tail))
     below = 1 + root * (1.432788 + root * (0.189269 + root * 0.001308))
     normal = max(root - (2.515517 + root * (0.802853 + root * 0.010328)) / below, 1e-4)
@@ -107,17 +114,22 @@ def _compute_density(value: float, freedom: float) -> float:
 
 
 def _compute_gamma_ratio(a: float) -> float:
-    """Return gamma(a + 1/2) / gamma(a); a difference of their logarithms would lose
-    digits."""
-    if a < LARGE:
+    """Return gamma(a + 1/2) / gamma(a).
+
+    A difference of log gammas would lose digits.
+    """
+    if a < LARGE_ARGUMENT:
         return math.gamma(a + 0.5) / math.gamma(a)
     return math.sqrt(a) * (
-        1 + sum(part / a**power for power, part in enumerate(RATIO, 1))
+        1
+        + sum(
+            coefficient / a**power for power, coefficient in enumerate(GAMMA_RATIO, 1)
+        )
     )
 
 
 def compute_f_probability(ratio: float, freedom: float, freedom_below: float) -> float:
-    """Return the probability of a larger value of the F distribution."""
+    """Return the upper tail probability of the F distribution."""
     return compute_beta_probability(
         freedom_below / (freedom_below + freedom * ratio),
         freedom_below / 2,
@@ -126,59 +138,63 @@ def compute_f_probability(ratio: float, freedom: float, freedom_below: float) ->
 
 
 def compute_beta_probability(value: float, a: float, b: float) -> float:
-    """Return the probability of a smaller value of the beta distribution; to 10 digits
-    where a or b are thousands."""
+    """Return the lower tail probability of the beta distribution.
+
+    Accurate to 10 digits if `a` or `b` are in the thousands.
+    """
     if math.isnan(value) or not 0 < value < 1:
         return value if math.isnan(value) else float(value >= 1)
     front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     return _integrate_beta(a, b, value, 1 - value, front)
 
 
-def _integrate_beta(a: float, b: float, x: float, rest: float, front: float) -> float:
-    """Return the regularized incomplete beta function at x = 1 - rest, both given so
-    that neither loses digits.
+def _integrate_beta(
+    a: float, b: float, x: float, complement: float, front: float
+) -> float:
+    """Return the regularized incomplete beta function at `x` = 1 - `complement`.
 
-    `front` is -log B(a, b). The continued fraction of DLMF 8.17.22, on the side where
-    it converges fast.
+    Both are parameters so that neither loses digits. `front` is -log B(a, b). Evaluates
+    the continued fraction of DLMF 8.17.22 on the side where it converges fast.
     """
     logarithms = (
         (math.log(x), math.log1p(-x))
-        if x < rest
-        else (math.log1p(-rest), math.log(rest))
+        if x < complement
+        else (math.log1p(-complement), math.log(complement))
     )
     power = math.exp(front + a * logarithms[0] + b * logarithms[1])
     if x * (a + b + 2) < a + 1:
         return power / a * _evaluate_fraction(a, b, x)
-    return 1 - power / b * _evaluate_fraction(b, a, rest)
+    return 1 - power / b * _evaluate_fraction(b, a, complement)
 
 
 def _evaluate_fraction(a: float, b: float, x: float) -> float:
-    """Return the continued fraction of the incomplete beta function, by Lentz's
-    method."""
+    """Evaluate the continued fraction of the incomplete beta function.
+
+    Lentz's method.
+    """
     numerator, denominator = 1.0, 1 / _avoid_zero(1 - (a + b) * x / (a + 1))
     value, change, count = denominator, 0.0, 0
-    while abs(change - 1) > CLOSE and count < MOST_TERMS:
+    while abs(change - 1) > CONVERGED and count < MAX_TERMS:
         count += 1
         even = count * (b - count) * x / ((a + 2 * count - 1) * (a + 2 * count))
         odd = (
             -(a + count) * (a + b + count) * x / ((a + 2 * count) * (a + 2 * count + 1))
         )
         change = 1.0
-        for part in (even, odd):
-            denominator = 1 / _avoid_zero(1 + part * denominator)
-            numerator = _avoid_zero(1 + part / numerator)
+        for coefficient in (even, odd):
+            denominator = 1 / _avoid_zero(1 + coefficient * denominator)
+            numerator = _avoid_zero(1 + coefficient / numerator)
             change = denominator * numerator
             value *= change
     return value
 
 
 def _avoid_zero(value: float) -> float:
-    return value if abs(value) > SMALLEST else SMALLEST
+    return value if abs(value) > TINY else TINY
 
 
 def compute_polygamma(x: float) -> tuple[float, float, float]:
-    """Return digamma, trigamma and tetragamma of a positive number: the first
-    derivatives of log gamma."""
+    """Return digamma, trigamma and tetragamma of a positive number."""
     digamma = trigamma = tetragamma = 0.0
     while x < ASYMPTOTIC:
         digamma, trigamma, tetragamma = (
@@ -190,10 +206,10 @@ def compute_polygamma(x: float) -> tuple[float, float, float]:
     digamma += math.log(x) - 1 / (2 * x)
     trigamma += 1 / x + 1 / (2 * x**2)
     tetragamma -= 1 / x**2 + 1 / x**3
-    for power, number in zip(
+    for power, bernoulli in zip(
         range(2, 2 * len(BERNOULLI) + 2, 2), BERNOULLI, strict=True
     ):
-        digamma -= number / (power * x**power)
-        trigamma += number / x ** (power + 1)
-        tetragamma -= (power + 1) * number / x ** (power + 2)
+        digamma -= bernoulli / (power * x**power)
+        trigamma += bernoulli / x ** (power + 1)
+        tetragamma -= (power + 1) * bernoulli / x ** (power + 2)
     return digamma, trigamma, tetragamma

@@ -1,5 +1,8 @@
-"""How much slower than its baseline a configuration is, how well that is known, and
-where the bound lies."""
+"""Estimate how much slower than its baseline a configuration is.
+
+The estimate is a log difference with its standard error and interval; the margin test
+compares the interval with the tolerance.
+"""
 
 from __future__ import annotations
 
@@ -30,54 +33,58 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.judgement_records import PreviousRun, PreviousRuns
     from pytest_llmbench.core.log_records import Floats
 
-# A year of daily runs of 82 configurations is 30,000 runs: this is called for each of
-# them.
+# attrgetter is faster than a lambda: a year of daily runs of 82 configurations is
+# 30,000 runs.
 _STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")
 
-FEWEST_STEPS = 3  # a window with fewer steps says nothing of its own spread
-APART = (
-    3 * math.sqrt(2)
-)  # two runs of one state lie no further apart than so many of their standard deviations
+FEWEST_STEPS = 3  # a shorter window does not determine its spread
+MAX_SPREAD = 3 * math.sqrt(
+    2
+)  # repeats of one state differ by at most this many of their standard deviations
 
 
 def estimate_difference(
     runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise
 ) -> Estimate:
-    """Return the estimate from valid runs that are repeats of each other.
+    """Estimate the log difference of repeated, valid runs to the baseline.
 
-    theta is the mean of log(statistic / baseline); the errors of the runs and of the
-    baseline add.
+    theta is the mean of log(statistic / baseline). Its variance is the sum of the
+    variances of the runs and of the baseline.
     """
     baseline = evidence.baseline
     difference = average_difference(runs, baseline)
-    bound = math.log(evidence.tolerance.factor)
-    inside = [estimate_within(run) for run in runs]
+    margin = math.log(evidence.tolerance.factor)
+    within_runs = [estimate_window_error(run) for run in runs]
     threshold_only = (
         not run_noise.measured
         and len(runs) == 1
         and len(runs[0].window_seconds) < FEWEST_STEPS
     )
-    per_run = combine_sigma(run_noise, inside)
+    per_run = combine_sigma(run_noise, within_runs)
     rounding = compute_rounding_error(baseline)
     error = DifferenceError(0.0, 0.0, 0.0, 0.0)
     if not threshold_only:
         baseline_variance = rounding**2 + per_run**2 / count_recorded_groups(baseline)
-        error = compute_error(run_noise, inside, baseline_variance, evidence.look)
+        error = compute_error(run_noise, within_runs, baseline_variance, evidence.look)
     estimate = Estimate(
         difference=difference,
         standard_error=error.standard_error,
         degrees_of_freedom=error.degrees_of_freedom,
         low=difference - error.low_width,
         high=difference + error.half_width,
-        margin=bound,
+        margin=margin,
         level=evidence.look.passing,
         regression_level=evidence.look.regression,
         runs=len(runs),
         noise=run_noise,
-        within_run_error=_compute_root_mean_square([within.error for within in inside]),
-        effective_sample_size=sum(within.effective_sample_size for within in inside),
+        within_run_error=_compute_root_mean_square(
+            [within.error for within in within_runs]
+        ),
+        effective_sample_size=sum(
+            within.effective_sample_size for within in within_runs
+        ),
         rounding=rounding,
-        detectable=math.expm1(bound),
+        detectable=math.expm1(margin),
         repeats_needed=None,
         p_slower=None,
         threshold_only=threshold_only,
@@ -86,8 +93,9 @@ def estimate_difference(
         return estimate
     return replace(
         estimate,
-        detectable=formatting.compute_bounded_exp(compute_detectable(error, bound)) - 1,
-        repeats_needed=count_repeats_needed(per_run, difference - bound),
+        detectable=formatting.compute_bounded_exp(compute_detectable(error, margin))
+        - 1,
+        repeats_needed=count_repeats_needed(per_run, difference - margin),
         p_slower=compute_probability(
             difference / error.standard_error, error.degrees_of_freedom
         ),
@@ -95,57 +103,67 @@ def estimate_difference(
 
 
 def average_difference(runs: Sequence[Measurement], baseline: Baseline) -> float:
-    """Return the mean log difference of valid runs to the baseline; slower is
-    positive."""
+    """Return the mean log difference of valid runs to the baseline.
+
+    Positive if the runs are slower.
+    """
     return sum(
         math.log(_get_seconds(run) / baseline.step_seconds) for run in runs
     ) / len(runs)
 
 
 def estimate_noise(
-    evidence: Evidence, older: PreviousRuns, current: Sequence[Measurement] = ()
+    evidence: Evidence, previous: PreviousRuns, current: Sequence[Measurement] = ()
 ) -> Noise:
-    """Return the run-to-run noise of a configuration, pooled from all that was
-    measured; else what is assumed."""
-    own = [
-        *list_noise_sources(evidence.baseline, older),
+    """Estimate the run-to-run noise of a configuration.
+
+    Pools the daily runs, the recorded runs, the repeats and the fleet's prior. Falls
+    back to the assumed noise if nothing was measured.
+    """
+    estimates = [
+        *list_noise_sources(evidence.baseline, previous),
         noise.estimate_from_repeats([_get_seconds(run) for run in current], "repeats"),
     ]
-    together = noise.with_prior(noise.pool(own), evidence.prior, evidence.assumed_cv)
-    few = None
-    if not together.measured and len(older) < noise.FEWEST_DAYS:
-        few = noise.estimate_from_few_days(_list_logarithms(older))
-    if few is not None and noise.is_noisier(few, together):
-        return few
-    # Runs of one day differ by less than days: only more of it counts.
-    alike = _estimate_recorded_noise(evidence.baseline)
-    if together.measured or alike is None or alike.sigma <= together.sigma:
-        return together
-    return noise.pool([alike, together]) or together
+    pooled = noise.with_prior(
+        noise.pool(estimates), evidence.prior, evidence.assumed_cv
+    )
+    few_days = None
+    if not pooled.measured and len(previous) < noise.FEWEST_DAYS:
+        few_days = noise.estimate_from_few_days(_list_logarithms(previous))
+    if few_days is not None and noise.is_noisier(few_days, pooled):
+        return few_days
+    # Runs of one day differ less than runs of different days, so recorded runs may only
+    # raise the estimate.
+    recorded = _estimate_recorded_noise(evidence.baseline)
+    if pooled.measured or recorded is None or recorded.sigma <= pooled.sigma:
+        return pooled
+    return noise.pool([recorded, pooled]) or pooled
 
 
-def list_noise_sources(baseline: Baseline, older: PreviousRuns) -> list[Noise | None]:
-    """Return what a configuration's own daily runs and its recorded runs say of its
-    noise; None where they are too few.
+def list_noise_sources(
+    baseline: Baseline, previous: PreviousRuns
+) -> list[Noise | None]:
+    """Estimate the noise from a configuration's daily runs and its recorded runs.
 
-    Of recorded runs only those of different days or nodes do, with as many degrees of
-    freedom as they have groups but one: runs that share them say nothing of what
-    differs between them.
+    An entry is None if it has too few runs. Recorded runs count only if they come from
+    several days or node sets, with (groups - 1) degrees of freedom: runs that share a
+    day and nodes do not show how days and nodes differ.
     """
     groups = count_recorded_groups(baseline)
     recorded = _estimate_recorded_noise(baseline) if 1 < groups < math.inf else None
     return [
-        estimate_daily_noise(older),
+        estimate_daily_noise(previous),
         replace(recorded, degrees_of_freedom=groups - 1.0) if recorded else None,
     ]
 
 
 def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
-    """Return what earlier daily runs say of the noise from run to run; None where they
-    are too few."""
-    stored = list(map(type, previous)).count(
-        StoredRun
-    )  # a sum over a loop takes as long as all the rest
+    """Estimate the run-to-run noise from earlier daily runs.
+
+    None if there are too few.
+    """
+    # faster than a generator expression
+    stored = list(map(type, previous)).count(StoredRun)
     source = "nights" if not stored else "nights of history"
     if 0 < stored < len(previous):
         source = f"nights, {stored} of them of the history"
@@ -158,11 +176,10 @@ def _list_logarithms(previous: PreviousRuns) -> Floats:
 
 
 def count_recorded_groups(baseline: Baseline) -> float:
-    """Return how many independent values a recorded baseline is the mean of: its days
-    or sets of nodes.
+    """Return the number of independent groups in a recorded baseline.
 
-    Where the file does not say it, its runs may all be of one day, and count once. A
-    published value is exact.
+    A group is a day or a node set. If the file states no groups, all runs count as one
+    group, since they may share a day. A published value is exact: infinity.
     """
     recording = baseline.recording
     return math.inf if recording is None else min(recording.groups or 1, recording.runs)
@@ -175,21 +192,29 @@ def _estimate_recorded_noise(baseline: Baseline) -> Noise | None:
 
 
 def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:
-    """Whether runs lie further apart than repeats of each other do: by more than 3
-    sigma sqrt(2)."""
+    """True if the runs differ by more than repeats of one state do.
+
+    The limit is 3 sigma sqrt(2).
+    """
     logarithms = [math.log(_get_seconds(run)) for run in runs]
-    return max(logarithms) - min(logarithms) > APART * estimate_sigma(runs, run_noise)
+    return max(logarithms) - min(logarithms) > MAX_SPREAD * estimate_sigma(
+        runs, run_noise
+    )
 
 
 def estimate_sigma(runs: Sequence[Measurement], run_noise: Noise) -> float:
-    """Return the standard deviation of the logarithm of one of these runs."""
-    return combine_sigma(run_noise, [estimate_within(run) for run in runs])
+    """Return the standard deviation of one run's log step time."""
+    return combine_sigma(run_noise, [estimate_window_error(run) for run in runs])
 
 
-def combine_sigma(run_noise: Noise, inside: Sequence[WithinRun]) -> float:
-    """Return the standard deviation of one run's logarithm: an assumption does not hold
-    what happens within a run."""
-    floor = _compute_root_mean_square([within.error for within in inside])
+def combine_sigma(run_noise: Noise, within_runs: Sequence[WithinRun]) -> float:
+    """Combine the run-to-run noise with the errors within the runs.
+
+    Returns the standard deviation of one run's log step time. Measured noise already
+    contains the within-run error, which is then only a floor. Assumed noise does not,
+    so the variances are added.
+    """
+    floor = _compute_root_mean_square([within.error for within in within_runs])
     return (
         max(run_noise.sigma, floor)
         if run_noise.measured
@@ -198,56 +223,63 @@ def combine_sigma(run_noise: Noise, inside: Sequence[WithinRun]) -> float:
 
 
 def compute_rounding_error(baseline: Baseline) -> float:
-    """Return the standard error of a printed value, relative: half a unit in its last
-    place, evenly distributed."""
+    """Return the relative standard error of a printed baseline value.
+
+    Half a unit in its last place, uniformly distributed.
+    """
     return baseline.resolution_seconds / 2 / baseline.step_seconds / math.sqrt(3)
 
 
-def estimate_within(run: Measurement) -> WithinRun:
-    """Return how well the window of a run fixes its own statistic; nothing is known of
-    one of fewer than 3 steps."""
+def estimate_window_error(run: Measurement) -> WithinRun:
+    """Estimate the within-run error of a measured run.
+
+    Adds the rounding of its printed times. The error of a window of fewer than 3 steps
+    is unknown and is 0.
+    """
     if len(run.window_seconds) < FEWEST_STEPS:
         return WithinRun(0.0, float(len(run.window_seconds)))
-    inside = estimate_within_run(
+    within = estimate_within_run(
         np.array(run.window_seconds),
         run.baseline.window.statistic,
         run.moving_mean,
         run.mean_of,
     )
-    # All steps may be rounded the same way, so that more of them do not make it
-    # smaller.
+    # All steps may be rounded in the same direction, so averaging does not reduce the
+    # rounding error.
     half_unit = run.resolution_seconds / 2 / _get_seconds(run)
     return replace(
-        inside,
-        error=math.hypot(inside.error, half_unit / math.sqrt(3)),
-        reach=inside.reach + half_unit,
+        within,
+        error=math.hypot(within.error, half_unit / math.sqrt(3)),
+        reach=within.reach + half_unit,
     )
 
 
 def bound_rounding(seconds: Floats, unit: float, statistic_seconds: float) -> float:
-    """Return how far rounding may move the statistic of a run with steps of shape (n,),
-    relative: half a printed unit.
+    """Bound the relative shift of a statistic by rounding.
 
-    Runs of one speed are all rounded the same way, so that more of them do not make it
-    smaller. 0 where the steps of a run differ by half a unit: they are rounded up as
-    often as down.
+    `seconds` are step times, shape (n,). Half a printed unit: steps of equal duration
+    are all rounded in the same direction, so averaging does not reduce the shift. 0 if
+    the standard deviation of the steps is half a unit or more, because they are then
+    rounded up as often as down.
     """
     spread = float(np.std(winsorise(seconds))) if len(seconds) else 0.0
     return 0.0 if spread >= unit / 2 else unit / 2 / statistic_seconds
 
 
 def bound_run_rounding(run: Measurement) -> float:
-    """Return the same of a measured run."""
+    """Bound the relative shift of a run's statistic by rounding."""
     return bound_rounding(
         np.array(run.window_seconds), run.resolution_seconds, _get_seconds(run)
     )
 
 
 def split_within_error(run: Measurement) -> tuple[float, float]:
-    """Return the within-run error that becomes smaller with more runs, and how far
-    rounding may move all of them."""
+    """Split the within-run error into (standard error, rounding bound).
+
+    More runs reduce only the first.
+    """
     rounding = bound_run_rounding(run)
-    return estimate_within(
+    return estimate_window_error(
         replace(run, resolution_seconds=0.0) if rounding else run
     ).error, rounding
 
@@ -266,29 +298,29 @@ def _compute_root_mean_square(values: Sequence[float]) -> float:
 POWER = 0.8  # the probability with which a detectable slowdown is detected
 
 Z_LEVEL = 1.645  # the normal quantile of 95 %
-Z_POWER = 0.8416  # and that of POWER
+Z_POWER = 0.8416  # the normal quantile of POWER
 
-# Difference of logarithms below which two step times are the same number: float
-# arithmetic, not measurement.
-EQUAL = 1e-9
+# Log differences below this are floating-point error: the step times are equal.
+EPSILON = 1e-9
 
 
 class Answer(Enum):
-    """Where the interval lies: below the bound, above it, or across it."""
+    """Position of an interval: below the margin, above it, or across it."""
 
     WITHIN = "within"
     BEYOND = "beyond"
-    CANNOT_TELL = "cannot tell"
+    INCONCLUSIVE = "cannot tell"
 
 
 @dataclass(frozen=True, slots=True)
 class DifferenceError:
-    """The error of a log difference."""
+    """Error of a log difference, with the widths of its interval."""
 
     standard_error: float
     degrees_of_freedom: float
-    half_width: float  # how far the interval reaches up, at the level of a PASS
-    # how far it reaches down, at that of a REGRESSION: no further than the fastest step
+    half_width: float  # upper half of the interval, at the level of a PASS
+    # lower half, at the level of a REGRESSION: no wider than the distance to the
+    # fastest step
     low_width: float
 
 
@@ -298,42 +330,46 @@ def compute_error(
     baseline_variance: float,
     look: DecisionRule,
 ) -> DifferenceError:
-    """Return the error of the mean log difference of k runs against a baseline with its
-    own variance.
+    """Compute the error of the mean log difference of k runs.
 
-    Measured noise holds what happens within a run; assumed noise does not, and both are
-    added. Whichever of the two says less of the difference counts: the spread within
-    the runs is a floor.
+    `baseline_variance` is added to the variance of the mean. Measured noise contains
+    the within-run error; assumed noise does not, so the two are added. The widest of
+    the candidate intervals is used: the spread within the runs is a floor.
     """
-    between, widest = _compare_errors(noise, runs, baseline_variance, look.passing)
+    run_to_run, widest = _compare_errors(noise, runs, baseline_variance, look.passing)
     if look.regression != look.passing:
-        between, lower = _compare_errors(
+        run_to_run, lower = _compare_errors(
             noise, runs, baseline_variance, look.regression
         )
     else:
         lower = widest
-    reach = math.hypot(between.half_width, sum(run.reach for run in runs) / len(runs))
+    reach = math.hypot(
+        run_to_run.half_width, sum(run.reach for run in runs) / len(runs)
+    )
     return replace(widest, low_width=min(lower.half_width, reach))
 
 
 def _compare_errors(
     noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, level: float
 ) -> tuple[DifferenceError, DifferenceError]:
-    """Return the error by what differs from run to run, and the widest of all, at a
-    level."""
+    """Compute the run-to-run error and the widest error at a level."""
     count = len(runs)
-    inside = sum(run.error**2 for run in runs) / count**2
+    within_variance = sum(run.error**2 for run in runs) / count**2
     freedom = max(sum(run.effective_sample_size for run in runs) - count, 1.0)
-    between = _make_error(
+    run_to_run = _make_error(
         noise.sigma**2 / count + baseline_variance, noise.degrees_of_freedom, level
     )
-    within = _make_error(inside + baseline_variance, freedom, level)
-    both = within
+    within = _make_error(within_variance + baseline_variance, freedom, level)
+    combined = within
     if not noise.measured:
-        both = _make_error(
-            between.standard_error**2 + inside, noise.degrees_of_freedom, level
+        combined = _make_error(
+            run_to_run.standard_error**2 + within_variance,
+            noise.degrees_of_freedom,
+            level,
         )
-    return between, max(between, within, both, key=lambda error: error.half_width)
+    return run_to_run, max(
+        run_to_run, within, combined, key=lambda error: error.half_width
+    )
 
 
 def _make_error(variance: float, freedom: float, level: float) -> DifferenceError:
@@ -342,23 +378,25 @@ def _make_error(variance: float, freedom: float, level: float) -> DifferenceErro
     return DifferenceError(standard_error, freedom, half_width, half_width)
 
 
-def answer(low: float, high: float, margin: float) -> Answer:
-    """Compare the interval from low to high with the margin; all are logarithms, slower
-    is positive.
+def compare_interval(low: float, high: float, margin: float) -> Answer:
+    """Compare the interval [low, high] with the margin.
 
-    WITHIN: shown to be at most the margin. BEYOND: shown to be more. Anything else, NaN
-    included, cannot be told.
+    All arguments are logarithms; positive is slower. WITHIN: shown to be at most the
+    margin. BEYOND: shown to exceed it. Otherwise, and for NaN, the comparison is
+    inconclusive.
     """
-    if high < margin or (low == high <= margin + EQUAL):
+    if high < margin or (low == high <= margin + EPSILON):
         return Answer.WITHIN
     if low > margin:
         return Answer.BEYOND
-    return Answer.CANNOT_TELL
+    return Answer.INCONCLUSIVE
 
 
 def compute_detectable(error: DifferenceError, margin: float) -> float:
-    """Return the slowdown, as a log difference to the baseline, that such a run shows
-    to be beyond with 80 %."""
+    """Return the smallest slowdown detected with a probability of 80 %.
+
+    As a log difference to the baseline.
+    """
     return (
         margin
         + error.low_width
@@ -367,28 +405,31 @@ def compute_detectable(error: DifferenceError, margin: float) -> float:
 
 
 def count_repeats_needed(sigma: float, distance: float) -> int | None:
-    """Return how many runs would settle a difference this far from the margin; None at
-    the margin itself, or where one of the two is no number."""
-    if not (abs(distance) >= EQUAL and math.isfinite(sigma)):
+    """Return the number of runs needed to decide a difference.
+
+    `distance` is the log difference to the margin. None at the margin itself, and if
+    `distance` is NaN or `sigma` is not finite.
+    """
+    if not (abs(distance) >= EPSILON and math.isfinite(sigma)):
         return None
     return max(math.ceil(((Z_LEVEL + Z_POWER) * sigma / abs(distance)) ** 2), 1)
 
 
-# --- what configurations say of each other --------------------------------------------
+# --- prior of the fleet ---------------------------------------------------------------
 
 
 def estimate_prior(
     configurations: Iterable[tuple[Baseline, PreviousRuns]], assumed_cv: float
 ) -> Noise:
-    """Return what the earlier daily runs of configurations say of each other's noise;
-    the assumed one if too few can.
+    """Estimate the noise prior of a fleet from its earlier daily runs.
 
-    `assumed_cv` is the coefficient of variation from run to run. The runs that are
-    judged tell nothing here, so that a regression does not widen its own interval.
+    Falls back to the assumed noise (`assumed_cv`, the run-to-run coefficient of
+    variation) if too few configurations have enough runs. The judged runs are not used,
+    so that a regression does not widen its own interval.
     """
     measured = [
-        own
+        estimate
         for baseline, previous in configurations
-        if (own := noise.pool(list_noise_sources(baseline, previous)))
+        if (estimate := noise.pool(list_noise_sources(baseline, previous)))
     ]
     return noise.estimate_from_fleet(measured) or noise.assume_noise(assumed_cv)

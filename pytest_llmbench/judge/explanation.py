@@ -1,4 +1,4 @@
-"""The statements of a verdict: the comparison, how well it is known, and the notes."""
+"""Build the statements of a verdict: comparison, doubts and notes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from pytest_llmbench.core.judgement_records import Estimate, Evidence, Judgement
 from pytest_llmbench.core.run_records import Clock, Measurement, Note
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.estimate import count_recorded_groups
-from pytest_llmbench.judge.noise import ENOUGH
+from pytest_llmbench.judge.noise import SUFFICIENT_FREEDOM
 from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.recorded_runs import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.run_selection import select_launch
-from pytest_llmbench.judge.shape import FEWEST, Shape
+from pytest_llmbench.judge.shape import MIN_STEPS, Shape
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.run_records import VerdictStatement
 
-# Notes on what nothing in a run confirms: there another configuration would not show.
+# Notes on facts that the run does not confirm: another configuration could go
+# unnoticed.
 UNVERIFIED = frozenset(
     (
         NoteCode.UNVERIFIED_BATCH,
@@ -33,13 +34,14 @@ UNVERIFIED = frozenset(
     )
 )
 
-# Single slow steps: they do not make a regression, or the trimmed mean would not agree.
+# Single slow steps. They cannot cause a regression, because the trimmed mean ignores
+# them.
 SPIKES = (ShapeKind.ONE_SPIKE, ShapeKind.SPIKES)
 
-# a baseline whose rounding is a larger part of the margin than this is worth a warning
-COARSE = 0.1
+# warn if the rounding of a baseline exceeds this fraction of the margin
+MAX_ROUNDING_SHARE = 0.1
 
-# The note on an order of runs that rests on no time which they state themselves.
+# Notes for runs whose order does not come from a start time in their logs.
 WEAK_ORDER = {
     Clock.FILE_TIME: Note(
         NoteCode.ORDER_FILE_TIME, CodedStatement(StatementCode.NEWEST_BY_FILE_TIME)
@@ -53,7 +55,7 @@ WEAK_ORDER = {
 def state_comparison(
     verdict: Verdict, estimate: Estimate, newest: Measurement
 ) -> Iterator[VerdictStatement]:
-    """Yield the comparison with the baseline, and the bound if it matters."""
+    """Yield the comparison with the baseline, and the bound unless the run passed."""
     expected = newest.baseline.step_seconds
     averaged = expected * math.exp(estimate.difference)
     measured = newest.statistic_seconds if estimate.runs == 1 else averaged
@@ -69,12 +71,12 @@ def state_comparison(
 
 
 def state_slowdown(shape: Shape, newest: Measurement) -> tuple[VerdictStatement, ...]:
-    """Return the shape of a regression.
+    """Describe the shape of a regression.
 
-    One or two steps have none: the run may be slow, or only they.
+    A window of one or two steps has no shape.
     """
     count = len(newest.window_seconds)
-    if count < FEWEST:
+    if count < MIN_STEPS:
         return (CodedStatement(StatementCode.FEW_TIMES, times=count),)
     if shape.kind is ShapeKind.EVEN:
         return (CodedStatement(StatementCode.UNIFORM_SHIFT), *shape.statements)
@@ -84,14 +86,17 @@ def state_slowdown(shape: Shape, newest: Measurement) -> tuple[VerdictStatement,
 
 
 def advise_refresh(baseline: Baseline) -> CodedStatement:
-    """Return what follows from an improvement: nothing from the time of one step."""
+    """Advise refreshing the baseline after an improvement.
+
+    Not if the baseline is timed as in its document, by single steps.
+    """
     if baseline.timed_by is TimedBy.DOCUMENT:
         return CodedStatement(StatementCode.FASTER_AS_TIMED)
     return CodedStatement(StatementCode.REFRESH_BASELINE)
 
 
 def count_runs_needed(estimate: Estimate) -> CodedStatement:
-    """Return how many runs would decide what these do not."""
+    """Return the number of runs that would decide an INCONCLUSIVE result."""
     runs, needed = estimate.runs, estimate.repeats_needed
     if needed is None:
         return CodedStatement(StatementCode.NO_RUNS_SUFFICE, runs=runs)
@@ -100,8 +105,7 @@ def count_runs_needed(estimate: Estimate) -> CodedStatement:
 
 
 def count_means(run: Measurement) -> CodedStatement:
-    """Return the number of printed means, if they are too few to differ from each
-    other."""
+    """Report that the window has too few printed means to compare them."""
     means, steps = len(run.window_seconds), sum(run.mean_of)
     return CodedStatement(StatementCode.FEW_MEANS, means=means, steps=steps)
 
@@ -109,10 +113,12 @@ def count_means(run: Measurement) -> CodedStatement:
 def state_implausible(
     estimate: Estimate, newest: Measurement, evidence: Evidence
 ) -> CodedStatement:
-    """Return what would explain an implausibly fast run: similar configurations,
-    unverified facts."""
+    """Explain an implausibly fast run.
+
+    Lists configurations with a similar step time, and unverified facts of the run.
+    """
     seconds = evidence.baseline.step_seconds * math.exp(estimate.difference)
-    near = [
+    similar = [
         name
         for name, expected in evidence.relatives
         if abs(math.log(seconds / expected)) <= estimate.margin
@@ -121,17 +127,17 @@ def state_implausible(
     return CodedStatement(
         StatementCode.IMPLAUSIBLE_TIME,
         share=evidence.plausible or 0,
-        near=tuple(near),
+        near=tuple(similar),
         unverified=tuple(unverified),
     )
 
 
 def list_doubts(estimate: Estimate, assumed_cv: float) -> Iterator[Note]:
-    """Yield what makes the estimate worse than it could be."""
+    """Yield notes on weaknesses of the estimate."""
     if estimate.threshold_only:
-        alone = CodedStatement(StatementCode.COMPARED_WITHOUT_ERROR)
-        yield Note(NoteCode.THRESHOLD_ONLY, alone)
-    if estimate.rounding > COARSE * estimate.margin:
+        unqualified = CodedStatement(StatementCode.COMPARED_WITHOUT_ERROR)
+        yield Note(NoteCode.THRESHOLD_ONLY, unqualified)
+    if estimate.rounding > MAX_ROUNDING_SHARE * estimate.margin:
         rounding = CodedStatement(
             StatementCode.BASELINE_ROUNDING, fraction=estimate.rounding
         )
@@ -143,25 +149,27 @@ def list_doubts(estimate: Estimate, assumed_cv: float) -> Iterator[Note]:
 def _find_unexpected_noise(
     estimate: Estimate, assumed_cv: float
 ) -> CodedStatement | None:
-    """Return the noise that is larger than assumed, None if it is not or is well
-    known."""
-    known = estimate.noise
+    """Report noise that exceeds the assumption.
+
+    None if it does not, or if it was measured well.
+    """
+    noise = estimate.noise
     if (
-        known.measured
-        and known.degrees_of_freedom < ENOUGH
-        and known.sigma > assumed_cv
+        noise.measured
+        and noise.degrees_of_freedom < SUFFICIENT_FREEDOM
+        and noise.sigma > assumed_cv
     ):
         return CodedStatement(
-            StatementCode.NOISY_RUNS, sigma=known.sigma, assumed=assumed_cv
+            StatementCode.NOISY_RUNS, sigma=noise.sigma, assumed=assumed_cv
         )
     error = estimate.within_run_error
-    if not known.measured and error > known.sigma:
-        return CodedStatement(StatementCode.NOISY_STEPS, error=error, sigma=known.sigma)
+    if not noise.measured and error > noise.sigma:
+        return CodedStatement(StatementCode.NOISY_STEPS, error=error, sigma=noise.sigma)
     return None
 
 
 def list_baseline_doubts(baseline: Baseline) -> Iterator[Note]:
-    """Yield that a recorded baseline rests on fewer runs than it seems."""
+    """Note that a recorded baseline rests on few independent groups of runs."""
     recording, groups = baseline.recording, count_recorded_groups(baseline)
     if recording is not None and groups < FEWEST_GROUPS:
         few = CodedStatement(
@@ -174,12 +182,11 @@ def list_baseline_doubts(baseline: Baseline) -> Iterator[Note]:
         yield Note(NoteCode.FEW_RECORDED, few)
 
 
-# --- what is added to a verdict -------------------------------------------------------
+# --- additions to a verdict -----------------------------------------------------------
 
 
 def add_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
-    """Return a judgement with a note if the order of the runs rests on no time which
-    they state themselves."""
+    """Add a note if the order of the runs does not come from their logs."""
     measurement = judgement.measurement
     others = sum(not run.run.found.launch for run in evidence.measurements) > 1
     note = (
@@ -193,8 +200,7 @@ def add_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
 
 
 def with_timing_label(judgement: Judgement) -> Judgement:
-    """Return a judgement whose first statement is marked if the run is timed as the
-    document did."""
+    """Mark the first statement of a run that is timed as in its document."""
     baseline = judgement.baseline
     if baseline.timed_by is not TimedBy.DOCUMENT or judgement.measurement is None:
         return judgement
@@ -209,17 +215,18 @@ def with_timing_label(judgement: Judgement) -> Judgement:
 
 
 def with_remarks(judgement: Judgement, evidence: Evidence) -> Judgement:
-    """Return a judgement of a run with what was acknowledged, last in its statements
-    and first in its notes."""
+    """Add the acknowledgements to a judgement with a measurement.
+
+    They become the last statements and the first notes.
+    """
     if judgement.measurement is None or not evidence.remarks:
         return judgement
-    shown = judgement.add_statements(*evidence.remarks)
-    return replace(shown, notes=(*evidence.remarks, *judgement.notes))
+    remarked = judgement.add_statements(*evidence.remarks)
+    return replace(remarked, notes=(*evidence.remarks, *judgement.notes))
 
 
 def list_notes(evidence: Evidence, measurement: Measurement | None) -> Iterator[Note]:
-    """Yield the notes on a run, the newer runs that cannot be compared, and the older
-    ones."""
+    """Yield the notes of a run, and notes on newer excluded and older runs."""
     if measurement is None:
         return
     yield from measurement.notes
@@ -229,9 +236,9 @@ def list_notes(evidence: Evidence, measurement: Measurement | None) -> Iterator[
             StatementCode.NEWER_RUNS, runs=len(newer), problem=newer[0].excluded
         )
         yield Note(NoteCode.NOT_COMPARABLE, excluded)
-    same = (*newer, *select_launch(measurement, evidence))
+    judged = (*newer, *select_launch(measurement, evidence))
     older = sum(
-        not any(run is other for other in same) for run in evidence.measurements
+        not any(run is other for other in judged) for run in evidence.measurements
     )
     if older:
         yield Note(

@@ -1,4 +1,4 @@
-"""The verdict after all doubts: of the order of the runs, and of the baseline itself."""
+"""Apply doubts about the order of runs and the baseline to a verdict."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from pytest_llmbench.judge.decide import judge, judge_alone
 from pytest_llmbench.judge.item_status import is_red
 from pytest_llmbench.judge.order import with_order_doubt
 
-# A contradiction of at most this part of the tolerance, as a logarithm, is rounding or
-# a spreadsheet's.
-SMALLEST = 0.5
+# A contradiction up to this fraction of the log tolerance is rounding, or the
+# imprecision of a spreadsheet.
+IGNORED_SHARE = 0.5
 
 
 def judge_evidence(evidence: Evidence, *, alone: bool = False) -> Judgement:
-    """Return the verdict of a session on a configuration, or on its newest run
-    `alone`."""
+    """Judge a configuration for a session, or only its newest run (`alone`)."""
     judgement = judge_alone(evidence) if alone else judge(evidence)
-    # A recording takes the mean of all runs in whatever order, and is no verdict.
+    # A recording averages all runs in any order and gives no verdict.
     if evidence.rules.records:
         return judgement
     if not alone:
@@ -31,12 +30,12 @@ def judge_evidence(evidence: Evidence, *, alone: bool = False) -> Judgement:
 
 
 def _with_contradiction(judgement: Judgement, evidence: Evidence) -> Judgement:
-    """Return a verdict, INVALID if its baseline's step time is longer than another
-    number of the baseline allows.
+    """Overrule a verdict with INVALID if its baseline contradicts itself.
 
-    A step time that is shorter passes nothing that is too slow: such a contradiction is
-    a note. So is one below half of the tolerance, and any beside a verdict that is red
-    by itself.
+    That is: the step time of the baseline is longer than another of its values allows.
+    The contradiction is only a note if it is smaller than half of the tolerance, or if
+    the verdict fails anyway. A shorter step time is not a contradiction that could pass
+    a slow run, so it is a note too.
     """
     contradiction, run = evidence.contradiction, judgement.measurement
     if contradiction is None or run is None or judgement.verdict not in JUDGED:
@@ -47,7 +46,7 @@ def _with_contradiction(judgement: Judgement, evidence: Evidence) -> Judgement:
         contradiction=contradiction,
     )
     excess = math.log(evidence.baseline.step_seconds / contradiction.seconds)
-    small = excess <= SMALLEST * math.log(evidence.tolerance.factor)
+    small = excess <= IGNORED_SHARE * math.log(evidence.tolerance.factor)
     if small or is_red(judgement, evidence.rules):
         return judgement.add_notes(Note(NoteCode.BASELINE_CONTRADICTS, contradicted))
     entry = find_accepted(Reason.BASELINE_CONTRADICTS, run, evidence.accepted)

@@ -1,4 +1,4 @@
-"""From verdicts to whether an item passes, fails or is skipped."""
+"""Decide whether the item of a verdict passes, fails or is skipped."""
 
 from __future__ import annotations
 
@@ -20,23 +20,28 @@ SEVERITY = (
 )
 
 RED_ANSWERS = (Reason.VARIANT_SLOWER, Reason.NO_CHANGE_BETWEEN_ENDS, Reason.RANGE)
-"""What an A/B or a search over builds ends with that fails its item, although nothing
-was held against a baseline."""
+"""Reasons that fail the item of an A/B or of a search over builds.
+
+Their verdicts compare no run with a baseline.
+"""
 
 
 def decide_status(
     judgement: Judgement, rules: SessionRules, *, required: bool = False
 ) -> Status:
-    """Return what becomes of an item: it fails unless the verdict is green, or nothing
-    was there and none is required.
+    """Decide the status of the item of a verdict.
 
-    INCONCLUSIVE follows the literal rule, measured <= bound; under "fail" it fails, and
-    under "skip" it is skipped, unless the configuration is required: then it fails,
-    since the answer that was asked for is not there. What only lacks a second run to be
-    a REGRESSION (UNCONFIRMED) is never skipped. IMPROVEMENT fails unless `improvement`
-    is "pass", and where it is larger than is plausible. Anything unknown fails.
+    - PASS passes. REGRESSION, INVALID and unknown verdicts fail.
+    - MISSING and NOT_COMPARABLE are skipped, or fail if the configuration is
+      `required`.
+
+    - INCONCLUSIVE follows `rules.inconclusive`. "literal": passes if measured <= bound.
+      "fail": fails. "skip": skipped, or fails if `required` or if only a second run is
+      missing for a REGRESSION (UNCONFIRMED).
+
+    - IMPROVEMENT passes if `rules.improvement` is "pass" and the speed is plausible.
     """
-    absent = Status.FAILED if required else Status.SKIPPED
+    not_judged = Status.FAILED if required else Status.SKIPPED
     match judgement.verdict:
         case Verdict.PASS:
             passes = True
@@ -47,9 +52,9 @@ def decide_status(
             passes = bool(judgement.meets_point)
         case Verdict.INCONCLUSIVE if rules.inconclusive == "skip":
             unconfirmed = judgement.reason is Reason.UNCONFIRMED
-            return Status.FAILED if unconfirmed else absent
+            return Status.FAILED if unconfirmed else not_judged
         case Verdict.MISSING | Verdict.NOT_COMPARABLE:
-            return Status.FAILED if judgement.reason in RED_ANSWERS else absent
+            return Status.FAILED if judgement.reason in RED_ANSWERS else not_judged
         case _:
             passes = False
     return Status.PASSED if passes else Status.FAILED
@@ -58,15 +63,17 @@ def decide_status(
 def is_red(
     judgement: Judgement, rules: SessionRules, *, required: bool = False
 ) -> bool:
-    """Return True if the item of a verdict fails."""
+    """True if the item of a verdict fails."""
     return decide_status(judgement, rules, required=required) is Status.FAILED
 
 
 def pick_worst(
     judgements: Sequence[Judgement], rules: SessionRules
 ) -> tuple[Judgement, tuple[Judgement, ...]]:
-    """Return the worst of several verdicts on one configuration, by what follows from
-    each, and the others."""
+    """Return the worst verdict on a configuration, and the others in order.
+
+    Ordered by item status, then by `SEVERITY`.
+    """
     statuses = (Status.FAILED, Status.SKIPPED, Status.PASSED)
     ordered = sorted(
         judgements,

@@ -1,4 +1,4 @@
-"""The last good run before a red one, and what both say of themselves that differs."""
+"""Find the last good run before a failed one, and compare the two."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from pytest_llmbench.core.judgement_records import (
 from pytest_llmbench.core.log_records import StatedField
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import Measurement, StoredDetails, StoredRun
-from pytest_llmbench.judge.estimate import EQUAL
+from pytest_llmbench.judge.estimate import EPSILON
 from pytest_llmbench.judge.final_verdict import judge_evidence
 from pytest_llmbench.judge.item_status import decide_status
 from pytest_llmbench.judge.run_selection import get_job_id, list_valid_runs
-from pytest_llmbench.judge.shape import FEWEST, find_shape
+from pytest_llmbench.judge.shape import MIN_STEPS, find_shape
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.run_records import VerdictStatement
 
-# What has no step time of its own that counts.
+# Verdicts without a usable step time.
 UNTIMED = (Verdict.INVALID, *ABSENT)
 
-# What a log states of how it was run; model, GPUs and precision are those of the
+# Statements of a log on how it was run. Model, GPUs and precision belong to the
 # configuration.
 COMPARED = (
     StatedField.LAYERS,
@@ -57,12 +57,11 @@ KEY_FIELDS = frozenset(field.name for field in fields(Key))
 def find_last_good(
     judgement: Judgement, evidence: Evidence, past: Sequence[StoredRun] = ()
 ) -> LastGoodRun | None:
-    """Return the last run before a red one that is within its bound and green itself,
-    None where none is known. `past` are all runs that the history knows.
+    """Find the last passing run before a failed one.
 
-    The runs are those of its configuration, of any earlier time: a night may have had a
-    good run and then a bad one. Of a red run of which nothing says when it started no
-    run is earlier for certain.
+    The run must be within the bound of the failed verdict and pass itself. `past`
+    contains all stored runs. Runs of the same day count, because a good run may precede
+    a bad one. None if no such run is known, or if the failed run is undated.
     """
     started = _find_start(judgement, evidence)
     if started is None:
@@ -74,7 +73,7 @@ def find_last_good(
     for run in reversed(before):
         seconds = run.statistic_seconds
         within = seconds is not None and seconds <= judgement.bound_seconds * (
-            1 + EQUAL
+            1 + EPSILON
         )
         if (
             seconds is not None
@@ -87,33 +86,33 @@ def find_last_good(
 
 
 def _find_green(run: PreviousRun, evidence: Evidence, past: Sequence[StoredRun]) -> str:
-    """Return the verdict of a run that is green, empty for any other.
+    """Return the verdict of a passing run, or "" if it did not pass.
 
-    Of a run in the folder that is what would have been said of it with the runs before
-    it, and what was said of it where the history knows that: both have to be green.
+    A measured run passes if judging it as of its own start passes and, if the history
+    contains its verdict, that verdict passed too.
     """
     if isinstance(run, StoredRun):
         return run.verdict if _was_green(run) else ""
-    marks = run.run.same_run_keys
+    keys = run.run.same_run_keys
     same = [
         stored
         for stored in past
-        if stored.window == run.baseline.window and marks & stored.same_run_keys
+        if stored.window == run.baseline.window and keys & stored.same_run_keys
     ]
     if not all(map(_was_green, same)):
         return ""
-    judgement = judge_evidence(_take_back(evidence, run), alone=True)
+    judgement = judge_evidence(_restore_evidence(evidence, run), alone=True)
     status = decide_status(judgement, evidence.rules, required=True)
     return str(judgement.verdict) if status is Status.PASSED else ""
 
 
 def _was_green(stored: StoredRun) -> bool:
-    # NOT_ASSERTED and TEST_FAILED are verdicts of a user's own test.
+    # User tests store other verdicts (NOT_ASSERTED, TEST_FAILED).
     return stored.verdict in MAY_PASS and stored.status == Status.PASSED
 
 
-def _take_back(evidence: Evidence, run: Measurement) -> Evidence:
-    """Return what was known when a run was the newest one."""
+def _restore_evidence(evidence: Evidence, run: Measurement) -> Evidence:
+    """Return the evidence as of the start of a run."""
     started = run.started or evidence.now
     earlier = [
         other
@@ -134,7 +133,7 @@ def _take_back(evidence: Evidence, run: Measurement) -> Evidence:
 
 
 def _find_start(judgement: Judgement, evidence: Evidence) -> datetime | None:
-    """Return when the red run started; that of a job without a run is now."""
+    """Return the start of the failed run; now if a job left no run."""
     return (
         evidence.now if judgement.measurement is None else judgement.measurement.started
     )
@@ -143,26 +142,26 @@ def _find_start(judgement: Judgement, evidence: Evidence) -> datetime | None:
 def _is_before(run: PreviousRun, started: datetime, judgement: Judgement) -> bool:
     if run.started is None or run.started >= started:
         return False
-    # What this session launched counts for the red verdict, and is no earlier run.
-    own = isinstance(run, Measurement) and (
+    # Runs that this session launched belong to the failed verdict.
+    is_current = isinstance(run, Measurement) and (
         run.run.found.launch or run in judgement.runs
     )
-    return not (own or _is_elsewhere(run, judgement.measurement))
+    return not (is_current or _is_other_hardware(run, judgement.measurement))
 
 
-def _is_elsewhere(run: PreviousRun, red: Measurement | None) -> bool:
-    """Whether two runs say that they ran on machines of two kinds."""
+def _is_other_hardware(run: PreviousRun, red: Measurement | None) -> bool:
+    """True if two runs report different kinds of machines."""
     if red is None:
         return False
-    devices = [each.environment.get("device") for each in (run, red)]
-    sizes = [_list_node_sizes(each) for each in (run, red)]
+    devices = [each_run.environment.get("device") for each_run in (run, red)]
+    sizes = [_list_node_sizes(each_run) for each_run in (run, red)]
     return (None not in devices and devices[0] != devices[1]) or (
         all(sizes) and sizes[0] != sizes[1]
     )
 
 
 def _list_node_sizes(run: PreviousRun) -> set[str]:
-    """Return what is said of how many GPUs a node has; empty where nothing says it."""
+    """Return the stated numbers of GPUs per node; empty if unknown."""
     hints = run.run.found.hints if isinstance(run, Measurement) else ()
     return {hint.value for hint in hints if hint.field == "gpus_per_node"}
 
@@ -209,11 +208,14 @@ def add_stored(
     red: Measurement | None,
     nodes: tuple[str, ...],
 ) -> LastGoodRun:
-    """Return the last good run with what the history holds of it besides; `nodes` are
-    those of the red run."""
+    """Add stored nodes, settings and steps to the last good run.
+
+    `nodes` are the nodes of the failed run.
+    """
     if details.nodes and nodes:
         last = replace(last, nodes=ComparedNodes(details.nodes, nodes))
-    if red is None or last.source is RunSource.FOLDER:  # the folder said the rest
+    # the folder has provided the other facts
+    if red is None or last.source is RunSource.FOLDER:
         return last
     then = {"launcher": details.launcher} if details.launcher else {}
     settings = compare_facts(then, list_settings(red))
@@ -221,39 +223,44 @@ def add_stored(
         len(details.step_seconds) != len(red.window_seconds)
         or details.mean_of != red.mean_of
     ):
-        return replace(last, settings=settings)  # which steps they were is not known
-    # How a log rounds its times, or smooths them, is not stored: a configuration has
-    # one kind of log.
+        return replace(last, settings=settings)  # the stored steps are another window
+    # How a log rounds or smooths its times is not stored; a configuration has one kind
+    # of log.
     steps = compare_steps(replace(red, window_seconds=details.step_seconds), red)
     return replace(last, settings=settings, steps=steps)
 
 
 def compare_facts(before: Mapping[str, str], now: Mapping[str, str]) -> ComparedFacts:
-    """Return what both say: the names of what is the same, and the values of what is
-    not."""
-    both = [name for name in before if name in now]
+    """Compare the facts that both runs state.
+
+    Returns the names with equal values, and the differing values with their names.
+    """
+    shared = [name for name in before if name in now]
     same = tuple(
         name
-        for name in both
+        for name in shared
         if unify_fact(name, before[name]) == unify_fact(name, now[name])
     )
     return ComparedFacts(
         same,
-        tuple((name, before[name], now[name]) for name in both if name not in same),
+        tuple((name, before[name], now[name]) for name in shared if name not in same),
     )
 
 
 def compare_steps(
     before: Measurement, now: Measurement
 ) -> tuple[tuple[VerdictStatement, ...], tuple[VerdictStatement, ...]] | None:
-    """Return the shapes of two windows, None if one has too few steps for a shape."""
+    """Return the shapes of two windows.
+
+    None if either has too few steps for a shape.
+    """
     windows = [run.window_seconds for run in (before, now)]
     if not all(
-        len(window) >= FEWEST and np.isfinite(window).all() and min(window) > 0
+        len(window) >= MIN_STEPS and np.isfinite(window).all() and min(window) > 0
         for window in windows
     ):
         return None
-    # A line number would be taken for one of the other log.
+    # A line number would be mistaken for one of the other log.
     first, second = (
         find_shape(replace(run, window_lines=())).statements for run in (before, now)
     )
@@ -261,10 +268,10 @@ def compare_steps(
 
 
 def list_settings(measurement: Measurement) -> dict[str, str]:
-    """Return how a run was made, by name: what its names, its metadata and its log say
-    besides its configuration.
+    """Return the settings of a run by name.
 
-    A name of which they say several things is left out: what it was is not known.
+    Collected from the names, metadata and log, without its configuration. A name with
+    several values is ambiguous and left out.
     """
     values: dict[str, set[str]] = {}
     for name, value in _list_stated(measurement):

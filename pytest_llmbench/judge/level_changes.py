@@ -1,5 +1,8 @@
-"""What happened to a configuration over its daily runs: changes of level, what differs
-around each, who accepted it."""
+"""Find the changes of level in the daily runs of a configuration.
+
+Each change has the environment facts that differ around it, and the acknowledgement
+that covers it.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +23,28 @@ from pytest_llmbench.core.judgement_records import (
 )
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.judge.change_points import (
-    SMALLEST,
+    MIN_CHANGE,
     LevelShift,
+    find_drift,
     find_level_shifts,
-    find_slow_change,
 )
-from pytest_llmbench.judge.estimate import EQUAL
+from pytest_llmbench.judge.estimate import EPSILON
 
-NEAR = 3  # of the surroundings of a change, so many days on each side are compared
+SURROUNDING_DAYS = 3  # compare environments on this many days on each side of a change
 
-# An acknowledgement may name a day so far from that of the change: noise decides which
-# day is found.
-PLACED = timedelta(days=7)
+# Largest distance between the day of an acknowledgement and of its change, because
+# noise shifts the detected day.
+MAX_DAY_OFFSET = timedelta(days=7)
 
-# a drift of which hardly anything is known is still no other one than twice as much as
-# was accepted
+# An uncertain change is not covered if it exceeds the accepted size by more than this
+# fraction.
 UNCERTAIN = 0.5
-LAST, FEWEST = 10, 8  # of so many last days, and of no fewer, is told that they flip
+# flips are counted in this many last days, and need at least this many
+FLIP_DAYS, MIN_FLIP_DAYS = 10, 8
 
-# Chance lets a configuration that meets its bound on 19 of 20 days flip so often in one
-# of a hundred such rows.
-FLIPS = 3
+# A configuration that meets its bound on 19 of 20 days flips this often by chance in 1
+# % of such series.
+MIN_FLIPS = 3
 
 
 def find_changes(
@@ -49,21 +53,24 @@ def find_changes(
     acknowledged: Sequence[Acknowledgement],
     today: date,
     *,
-    coarse: float = 0.0,
+    quantisation_unit: float = 0.0,
     correlation: float = 0.0,
 ) -> tuple[LevelChange, ...]:
-    """Return the changes in the daily runs of one configuration, oldest first; where
-    none to slower stands, the drift.
+    """Find the changes of level in the daily runs of one configuration.
 
-    `acknowledged` are those that cover the configuration. `coarse` is one printed unit
-    of the times, as a fraction, where their noise is smaller: a change has to be
-    larger. `correlation` is that of a day with the next, of all configurations. Empty:
-    nothing can be shown.
+    Ordered oldest first. A drift is added if no unacknowledged slowdown persists. Empty
+    if no change can be shown.
+
+    `acknowledged` are the entries that cover the configuration. `quantisation_unit` is
+    one printed unit of the times, as a fraction, if their noise is smaller; a change
+    must exceed it. `correlation` is the lag-1 correlation of days of the fleet.
     """
     values = np.log(
         np.array([run.statistic_seconds for run in daily_runs], dtype=float)
     )
-    shifts = find_level_shifts(values, noise, max(SMALLEST, coarse), correlation)
+    shifts = find_level_shifts(
+        values, noise, max(MIN_CHANGE, quantisation_unit), correlation
+    )
     changes = _make_changes(ChangeKind.STEP, shifts, daily_runs, acknowledged, today)
     anchored = max(
         (
@@ -73,19 +80,19 @@ def find_changes(
         ),
         default=0,
     )
-    slow = find_slow_change(values[anchored:], noise, coarse, correlation)
+    slow = find_drift(values[anchored:], noise, quantisation_unit, correlation)
     if slow is None or any(
         change.stands and not change.acknowledged and change.difference > 0
         for change in changes
     ):
         return tuple(changes)
-    place = slow.position + anchored
-    moved = LevelShift(
-        place, anchored, len(daily_runs), slow.difference, slow.low, slow.high
+    position = slow.position + anchored
+    drift = LevelShift(
+        position, anchored, len(daily_runs), slow.difference, slow.low, slow.high
     )
     return (
         *changes,
-        *_make_changes(ChangeKind.DRIFT, (moved,), daily_runs, acknowledged, today),
+        *_make_changes(ChangeKind.DRIFT, (drift,), daily_runs, acknowledged, today),
     )
 
 
@@ -98,7 +105,7 @@ def _make_changes(
 ) -> list[LevelChange]:
     entries = assign_acknowledgements(kind, shifts, daily_runs, acknowledged, today)
     changes = []
-    for shift, left, entry in zip(
+    for shift, lasting, entry in zip(
         shifts, compute_lasting(shifts), entries, strict=True
     ):
         expired = entry is not None and today > entry.expires
@@ -109,12 +116,12 @@ def _make_changes(
             difference=math.expm1(shift.difference),
             low=math.expm1(shift.low),
             high=math.expm1(shift.high),
-            # A drift has no day around which to look.
+            # A drift has no day whose surroundings could be compared.
             environment=compare_environments(daily_runs, shift.position)
             if kind is ChangeKind.STEP
             else (),
-            stands=left != 0,
-            lasting=math.expm1(left),
+            stands=lasting != 0,
+            lasting=math.expm1(lasting),
             acknowledged=None if expired else entry,
             expired=entry if expired else None,
         )
@@ -125,12 +132,12 @@ def _make_changes(
 def compare_environments(
     daily_runs: DailyRuns, position: int
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return what differs around a change whose first day is at `position`: name, value
-    before, value after.
+    """Return the facts that differ around a change: (name, before, after).
 
-    A value counts that is the same on three days before and on three after, so that
-    what differs every day is not blamed; noise may have put the change a day too early
-    or too late. Days that do not tell it are passed over.
+    `position` is the index of the first day after the change. A fact must be constant
+    on three days before and on three days after the change, so that facts that differ
+    every day are not blamed. The positions one day earlier and later are tried too,
+    because noise shifts the detected day. Days without the fact are skipped.
     """
     environments = [run.environment for run in daily_runs]
     names = dict.fromkeys(name for environment in environments for name in environment)
@@ -144,17 +151,17 @@ def compare_environments(
 def _find_difference(
     environments: Sequence[Mapping[str, str]], name: str, position: int
 ) -> tuple[str, str] | None:
-    for place in (position, position - 1, position + 1):
+    for index in (position, position - 1, position + 1):
         before = [
             environment[name]
-            for environment in environments[:place]
+            for environment in environments[:index]
             if name in environment
-        ][-NEAR:]
+        ][-SURROUNDING_DAYS:]
         after = [
             environment[name]
-            for environment in environments[place:]
+            for environment in environments[index:]
             if name in environment
-        ][:NEAR]
+        ][:SURROUNDING_DAYS]
         if (
             before
             and after
@@ -165,24 +172,24 @@ def _find_difference(
     return None
 
 
-# --- which acknowledgement covers which change ----------------------------------------
+# --- acknowledgements of changes ------------------------------------------------------
 
 
 def compute_lasting(shifts: Sequence[LevelShift]) -> list[float]:
-    """Return what is left of each change, oldest first, as a logarithm of its own sign;
-    0 where it was taken back.
+    """Return the lasting part of each change, oldest first.
 
-    That is the least by which the level stood away from the one before it at any time
-    since. So what goes the other way takes back the changes nearest before it, and a
-    later change of the same way is one of its own: it never makes a change stand again
-    that had been taken back.
+    As a logarithm with the sign of the change; 0 if the change was reverted. The
+    lasting part is the smallest distance since then between the level and the level
+    before the change. A change in the other direction therefore reverts the changes
+    nearest before it, and a later change in the same direction never restores a
+    reverted one.
     """
-    left = []
-    for place, shift in enumerate(shifts):
-        way = math.copysign(1.0, shift.difference)
-        least = min(accumulate(way * later.difference for later in shifts[place:]))
-        left.append(way * least if least >= SMALLEST else 0.0)
-    return left
+    lasting = []
+    for index, shift in enumerate(shifts):
+        sign = math.copysign(1.0, shift.difference)
+        least = min(accumulate(sign * later.difference for later in shifts[index:]))
+        lasting.append(sign * least if least >= MIN_CHANGE else 0.0)
+    return lasting
 
 
 def assign_acknowledgements(
@@ -192,48 +199,47 @@ def assign_acknowledgements(
     acknowledged: Sequence[Acknowledgement],
     today: date,
 ) -> list[Acknowledgement | None]:
-    """Return for each change, oldest first, the acknowledgement that covers it; None
-    for one that nobody accepted.
+    """Assign an acknowledgement to each change, oldest first.
 
-    An acknowledgement covers changes of its direction that are found near its day, and
-    together, with what went the other way between them, are not shown to be larger than
-    it. Of a change of which a part was taken back only the rest has to be accepted. Of
-    several that could, one that has not expired (`today`) comes first, then the one
-    whose day is nearest.
+    None if a change was not acknowledged. An acknowledgement covers changes in its
+    direction near its day, if their sum, including opposite changes in between, is not
+    shown to exceed it. If a change was partly reverted, only its lasting part needs to
+    be covered. If several acknowledgements fit, those that have not expired (`today`)
+    are preferred, then the nearest day.
     """
-    spent: list[list[LevelShift]] = [[] for _ in acknowledged]
+    covered: list[list[LevelShift]] = [[] for _ in acknowledged]
     chosen: list[Acknowledgement | None] = []
-    for shift, left in zip(shifts, compute_lasting(shifts), strict=True):
-        near = [
-            place
-            for place, entry in enumerate(acknowledged)
+    for shift, lasting in zip(shifts, compute_lasting(shifts), strict=True):
+        candidates = [
+            index
+            for index, entry in enumerate(acknowledged)
             if _is_near(entry, kind, shift, daily_runs)
         ]
-        rest = _with_difference(shift, left or shift.difference)
+        remaining = _with_difference(shift, lasting or shift.difference)
         fits = [
-            place
-            for place in near
-            if _is_enough(acknowledged[place], [*spent[place], rest])
+            index
+            for index in candidates
+            if _is_enough(acknowledged[index], [*covered[index], remaining])
         ]
 
         def order(
-            place: int, began: datetime = daily_runs[shift.position].started
+            index: int, started: datetime = daily_runs[shift.position].started
         ) -> tuple[bool, timedelta]:
-            entry = acknowledged[place]
-            return today > entry.expires, abs(entry.since - began.date())
+            entry = acknowledged[index]
+            return today > entry.expires, abs(entry.since - started.date())
 
         best = min(fits, key=order, default=None)
         chosen.append(None if best is None else acknowledged[best])
-        for place in near:
-            if place == best or (
-                spent[place] and shift.difference * acknowledged[place].fraction < 0
+        for index in candidates:
+            if index == best or (
+                covered[index] and shift.difference * acknowledged[index].fraction < 0
             ):
-                spent[place].append(shift)
+                covered[index].append(shift)
     return chosen
 
 
 def _with_difference(shift: LevelShift, difference: float) -> LevelShift:
-    """Return a change of another size that is known as well."""
+    """Return a change of another size with an interval of the same width."""
     moved = difference - shift.difference
     return replace(
         shift, difference=difference, low=shift.low + moved, high=shift.high + moved
@@ -245,21 +251,28 @@ def _is_near(
 ) -> bool:
     last = daily_runs[-1] if kind is ChangeKind.DRIFT else daily_runs[shift.position]
     first = daily_runs[max(shift.position - 1, 0)]
-    return first.started.date() - PLACED <= entry.since <= last.started.date() + PLACED
+    return (
+        first.started.date() - MAX_DAY_OFFSET
+        <= entry.since
+        <= last.started.date() + MAX_DAY_OFFSET
+    )
 
 
 def _is_enough(entry: Acknowledgement, changes: Sequence[LevelShift]) -> bool:
-    """Whether the last of these changes is of the direction of an acknowledgement, and
-    their sum not beyond it: not shown to be larger, and, however uncertain it is, not
-    larger by more than UNCERTAIN of it."""
-    way = math.copysign(1.0, entry.fraction)
+    """True if an acknowledgement covers the sum of changes.
+
+    The last change must have its direction. The sum must not be shown to exceed the
+    accepted size and, however uncertain it is, not exceed it by more than the fraction
+    UNCERTAIN.
+    """
+    sign = math.copysign(1.0, entry.fraction)
     accepted, total = (
         abs(math.log1p(entry.fraction)),
-        way * sum(shift.difference for shift in changes),
+        sign * sum(shift.difference for shift in changes),
     )
     half = math.hypot(*(shift.difference - shift.low for shift in changes))
     return (
-        way * changes[-1].difference > 0
+        sign * changes[-1].difference > 0
         and total - min(half, UNCERTAIN * accepted) <= accepted
     )
 
@@ -270,21 +283,22 @@ def _is_enough(entry: Acknowledgement, changes: Sequence[LevelShift]) -> bool:
 def find_flips(
     daily_runs: DailyRuns, bound_seconds: float, since: int = 0
 ) -> OnBound | None:
-    """Return how many of the last ten days passed by the literal rule, where they flip
-    from one side of the bound to the other: at least three times, with three on each
-    side. None where they do not, or where fewer than eight are of the present level,
-    which begins with the day at `since`: a configuration within its bound has a bad day
-    now and then, and one that became slower is beyond it for good.
+    """Count the passing days of a configuration that flips around its bound.
+
+    Uses the literal rule on the last ten days of the present level, which begins with
+    the index `since`. None unless there are at least eight days, three flips and three
+    days on each side: a configuration within its bound has an occasional bad day, and
+    one that became slower is beyond its bound for good.
     """
     passed = [
-        run.statistic_seconds <= bound_seconds * (1 + EQUAL)
-        for run in daily_runs[since:][-LAST:]
+        run.statistic_seconds <= bound_seconds * (1 + EPSILON)
+        for run in daily_runs[since:][-FLIP_DAYS:]
         if run.statistic_seconds is not None
     ]
     flips = sum(before != after for before, after in pairwise(passed))
-    few = min(sum(passed), len(passed) - sum(passed))
+    rarer = min(sum(passed), len(passed) - sum(passed))
     return (
         OnBound(sum(passed), len(passed))
-        if len(passed) >= FEWEST and flips >= FLIPS and few >= FLIPS
+        if len(passed) >= MIN_FLIP_DAYS and flips >= MIN_FLIPS and rarer >= MIN_FLIPS
         else None
     )

@@ -1,4 +1,4 @@
-"""The slow nodes of the runs behind one verdict, by their step times."""
+"""Find slow nodes among the runs of one verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.core.statements import NodeCause, NodeFinding
-from pytest_llmbench.judge.estimate import APART, estimate_noise, estimate_sigma
+from pytest_llmbench.judge.estimate import MAX_SPREAD, estimate_noise, estimate_sigma
 from pytest_llmbench.judge.run_selection import list_previous_daily_runs
 
 if TYPE_CHECKING:
@@ -23,68 +23,68 @@ def judge_nodes(
     evidence: Evidence,
     nodes: Mapping[str, Sequence[str]],
     confirmations: Sequence[Measurement] = (),
-    named: frozenset[str] = frozenset(),
+    known_slow: frozenset[str] = frozenset(),
 ) -> NodeFinding:
-    """Return what the runs behind a verdict say of their nodes, which `nodes` gives by
-    the id of a run.
+    """Find slow nodes among the runs of a verdict.
 
-    `confirmations` are runs that were made on suspect nodes, and count for no verdict,
-    `named` nodes that earlier nights show. Nothing where the verdict compared nothing.
+    `nodes` maps run ids to node names. `confirmations` are runs on suspect nodes that
+    do not count for the verdict. `known_slow` are nodes that were slow in earlier daily
+    runs. Empty if the verdict has no estimate.
     """
     if judgement.measurement is None or judgement.estimate is None:
         return NodeFinding()
     runs = judgement.runs
-    # The runs themselves tell no noise here: slow nodes among them would hide behind
-    # the spread that they make.
+    # Estimated without these runs: a slow node would hide in the spread that it causes.
     sigma = estimate_sigma(
         runs, estimate_noise(evidence, list_previous_daily_runs(runs, evidence))
     )
-    placed = (*runs, *(run for run in confirmations if run.valid))
+    valid_runs = (*runs, *(run for run in confirmations if run.valid))
     node_runs = [
         (
             run.run.id,
             run.statistic_seconds or math.nan,
             tuple(nodes.get(run.run.id, ())),
         )
-        for run in placed
+        for run in valid_runs
     ]
-    return find_slow_nodes(node_runs, sigma, judgement.bound_seconds, named)
+    return find_slow_nodes(node_runs, sigma, judgement.bound_seconds, known_slow)
 
 
 def find_slow_nodes(
     runs: Sequence[RunOnNodes],
     sigma: float,
     bound_seconds: float,
-    named: frozenset[str] = frozenset(),
+    known_slow: frozenset[str] = frozenset(),
 ) -> NodeFinding:
-    """Return which nodes are slow, given runs of one configuration.
+    """Find the slow nodes among runs of one configuration.
 
-    `sigma` is the standard deviation of log(step time) from run to run, `bound_seconds`
-    the largest step time that passes. Nodes are named only where a run is slower than
-    one on other nodes by more than 3 sigma sqrt(2), and only those that no fast run
-    had: to be left out are those of two slow runs, suspect those of one. A slow run
-    with `named` nodes, which were slow on earlier nights, is theirs, and their second.
-    Where all are slow and no node was in all of them, it is not the nodes. With a run
-    on unknown nodes, or without a step time, nothing is said.
+    `sigma` is the run-to-run standard deviation of log(step time); `bound_seconds` is
+    the largest passing step time. Nodes are reported only if a run is slower than a run
+    on other nodes by more than 3 sigma sqrt(2). Nodes of fast runs are never reported.
+    Nodes of two slow runs are to be excluded, nodes of one slow run are suspects.
+
+    A slow run with `known_slow` nodes is attributed to them and counts as their second.
+    If all runs are slow and share no node, nodes are not the cause. Empty if a run has
+    unknown nodes or no step time.
     """
     is_known = all(
         nodes and math.isfinite(seconds) and seconds > 0 for _, seconds, nodes in runs
     )
     if len(runs) < 2 or not is_known or not (math.isfinite(sigma) and sigma > 0):
         return NodeFinding()
-    limit = APART * sigma
+    limit = MAX_SPREAD * sigma
     fastest = min(seconds for _, seconds, _ in runs)
     slow = [run for run in runs if math.log(run[1] / fastest) > limit]
     if not slow:
         return _explain_alike(runs, bound_seconds)
     fast = [run for run in runs if run not in slow]
     if min(math.log(run[1] / other[1]) for run in slow for other in fast) <= limit:
-        return NodeFinding()  # one in between: where the border lies is a guess
-    return _explain_apart(slow, fast, bound_seconds, named)
+        return NodeFinding()  # no clear gap between slow and fast runs
+    return _explain_apart(slow, fast, bound_seconds, known_slow)
 
 
 def _explain_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
-    """Return what runs that do not differ say, where all of them are slow."""
+    """Explain runs that do not differ, if all of them are slow."""
     if not all(seconds > bound_seconds for _, seconds, _ in runs):
         return NodeFinding()
     in_all = set.intersection(*(set(nodes) for _, _, nodes in runs))
@@ -97,17 +97,17 @@ def _explain_apart(
     slow: Sequence[RunOnNodes],
     fast: Sequence[RunOnNodes],
     bound_seconds: float,
-    named: frozenset[str],
+    known_slow: frozenset[str],
 ) -> NodeFinding:
-    sound = set(chain.from_iterable(nodes for _, _, nodes in fast))
-    if any(sound.issuperset(nodes) for _, _, nodes in slow):
+    cleared = set(chain.from_iterable(nodes for _, _, nodes in fast))
+    if any(cleared.issuperset(nodes) for _, _, nodes in slow):
         return NodeFinding(NodeCause.SAME_NODES, tuple(slow), tuple(fast))
-    blamed = [named.intersection(nodes) - sound or nodes for _, _, nodes in slow]
+    blamed = [known_slow.intersection(nodes) - cleared or nodes for _, _, nodes in slow]
     counts = Counter(
         node
-        for nodes in (*blamed, named & set().union(*blamed))
+        for nodes in (*blamed, known_slow & set().union(*blamed))
         for node in nodes
-        if node not in sound
+        if node not in cleared
     )
     exclude = tuple(sorted(node for node, count in counts.items() if count > 1))
     suspects = tuple(sorted(node for node, count in counts.items() if count == 1))

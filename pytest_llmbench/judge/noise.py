@@ -1,5 +1,4 @@
-"""How much step times differ when nothing has changed: from run to run, within a run,
-and from day to day."""
+"""Estimate the noise of step times: between runs, within a run, between days."""
 
 from __future__ import annotations
 
@@ -23,41 +22,41 @@ from pytest_llmbench.judge.distributions import compute_f_probability, compute_p
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats
 
-FEWEST_DAYS = 8  # history shorter than this many days says too little of its spread
-# from this many configurations with a spread of their own on, they say something of
-# each other
-CONFIGURATIONS = 5
+FEWEST_DAYS = 8  # a shorter history does not determine its spread
+# the fewest configurations whose noise estimates can form a prior
+MIN_CONFIGURATIONS = 5
 
-# Degrees of freedom of the shortest history; two or three repeats alone have fewer, and
-# t would be useless.
-ENOUGH = 0.4 * (FEWEST_DAYS - 1)
+# Degrees of freedom of the shortest history. Two or three repeats alone have fewer, and
+# the quantile of t would be uselessly large.
+SUFFICIENT_FREEDOM = 0.4 * (FEWEST_DAYS - 1)
 
-# no cluster repeats itself better than to 0.01 %: equal numbers come from rounding or
-# copies
-SMALLEST = 1e-4
+# No cluster repeats itself to better than 0.01 %: equal times are rounded or
+# duplicated.
+MIN_SIGMA = 1e-4
 
 ASSUMED_FREEDOM = 4.0
 
-CERTAIN = 1e6  # degrees of freedom of a number without an error of its own
+EXACT_FREEDOM = 1e6  # degrees of freedom of an exact value
 
 
 def assume_noise(cv: float) -> Noise:
-    """Return the noise that is assumed where nothing was measured: a coefficient of
-    variation with 4 degrees."""
+    """Return the assumed noise, for configurations without measurements.
+
+    The coefficient of variation `cv` has 4 degrees of freedom.
+    """
     return Noise(cv, ASSUMED_FREEDOM, "assumed, nothing was measured", measured=False)
 
 
 def estimate_from_daily_runs(
     logarithms: Sequence[float] | Floats, unit: str = "nights"
 ) -> Noise | None:
-    """Return the noise of daily runs (log seconds, in order); None for less than 8 of
-    them.
+    """Estimate the noise of daily runs, given as log seconds in order.
 
-    `unit` is what the daily runs are called.
+    None for fewer than 8 runs. `unit` names the runs in the source of the estimate.
 
-    The median absolute deviation of successive differences, over the root of 2: level
-    shifts and single bad days hardly move it. Degrees of freedom 0.4 (H - 1): its
-    efficiency at the normal distribution.
+    The estimator is the scaled median absolute deviation of successive differences,
+    divided by sqrt(2). Level shifts and single outlying days hardly move it. It has 0.4
+    (H - 1) degrees of freedom for H runs, its efficiency at the normal distribution.
     """
     if len(logarithms) < FEWEST_DAYS:
         return None
@@ -66,12 +65,14 @@ def estimate_from_daily_runs(
 
 
 def estimate_from_few_days(logarithms: Sequence[float] | Floats) -> Noise | None:
-    """Return the noise of 2 to 7 daily runs (log seconds, in order); None for fewer or
-    more.
+    """Estimate the noise of 2 to 7 daily runs, given as log seconds in order.
 
-    The root mean square of successive differences, over the root of 2 (von Neumann et
-    al., Annals of Mathematical Statistics 12(2), 1941): a change of level counts once.
-    Degrees of freedom 2 (H - 1)^2 / (3 H - 4).
+    None for fewer or more runs.
+
+    The estimator is the root mean square of successive differences, divided by sqrt(2)
+    (von Neumann et al., Annals of Mathematical Statistics 12(2), 1941). A level shift
+    affects one difference only. It has 2 (H - 1)^2 / (3 H - 4) degrees of freedom for H
+    runs.
     """
     count = len(logarithms)
     if not 2 <= count < FEWEST_DAYS:
@@ -83,27 +84,32 @@ def estimate_from_few_days(logarithms: Sequence[float] | Floats) -> Noise | None
 
 
 def is_noisier(measured: Noise, assumed: Noise) -> bool:
-    """Return True if an estimate is larger than an assumption by more than chance makes
-    (5 %)."""
+    """True if an estimate exceeds an assumption significantly (F test, 5 %)."""
     ratio = (measured.sigma / assumed.sigma) ** 2
     return (
         ratio > 1
-        and compute_f_probability(ratio, measured.degrees_of_freedom, CERTAIN) < 0.05
+        and compute_f_probability(ratio, measured.degrees_of_freedom, EXACT_FREEDOM)
+        < 0.05
     )
 
 
-def estimate_from_repeats(seconds: Sequence[float], what: str) -> Noise | None:
-    """Return the noise of runs that are repeats of each other (seconds); None for less
-    than two."""
+def estimate_from_repeats(seconds: Sequence[float], unit: str) -> Noise | None:
+    """Estimate the noise of repeats, given in seconds.
+
+    None for fewer than two runs. `unit` names the runs in the source of the estimate.
+    """
     if len(seconds) < 2:
         return None
     sigma = float(np.std(np.log(np.array(seconds)), ddof=1))
-    return _make_noise(sigma, len(seconds) - 1.0, f"{len(seconds)} {what}")
+    return _make_noise(sigma, len(seconds) - 1.0, f"{len(seconds)} {unit}")
 
 
 def estimate_from_sides(sides: Sequence[Sequence[float]]) -> Noise | None:
-    """Return the noise of groups (log seconds) about the mean of their own side; None
-    without two of one side."""
+    """Estimate the noise within the sides of a comparison.
+
+    Each side is a sequence of group means (log seconds); residuals are taken about the
+    mean of the side. None if no side has two groups.
+    """
     freedom = sum(len(side) - 1 for side in sides if side)
     if freedom < 1:
         return None
@@ -114,35 +120,44 @@ def estimate_from_sides(sides: Sequence[Sequence[float]]) -> Noise | None:
     )
 
 
-def pool(parts: Sequence[Noise | None]) -> Noise | None:
-    """Return several estimates as one, weighted by their degrees of freedom; None
-    without any."""
-    measured = [part for part in parts if part is not None]
+def pool(estimates: Sequence[Noise | None]) -> Noise | None:
+    """Pool estimates, weighted by their degrees of freedom.
+
+    None if all are None.
+    """
+    measured = [estimate for estimate in estimates if estimate is not None]
     if not measured:
         return None
-    freedom = sum(part.degrees_of_freedom for part in measured)
+    freedom = sum(estimate.degrees_of_freedom for estimate in measured)
     variance = (
-        sum(part.degrees_of_freedom * part.sigma**2 for part in measured) / freedom
+        sum(estimate.degrees_of_freedom * estimate.sigma**2 for estimate in measured)
+        / freedom
     )
     return _make_noise(
-        math.sqrt(variance), freedom, " and ".join(part.source for part in measured)
+        math.sqrt(variance),
+        freedom,
+        " and ".join(estimate.source for estimate in measured),
     )
 
 
 def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
-    """Return what is known of a configuration's noise from its own runs and from
-    others.
+    """Combine a configuration's noise estimate with the fleet's prior.
 
-    One that is significantly noisier than the others (F test, 1 %) is of another kind,
-    and is not made to look quieter by them; a quieter one stays pooled. Without runs of
-    its own nothing tells which kind it is: it is not taken to be quieter, or better
-    known, than what is assumed. An assumption only helps out where its own runs are too
-    few.
+    `own` is the configuration's estimate, None if it has too few runs. A configuration
+    that is significantly noisier than the fleet (F test, 1 %) keeps its own estimate,
+    so that the prior cannot make it look quieter. A quieter one is pooled with the
+    prior. Without `own`, the prior is used, but never with less noise than
+    `assumed_cv`. An assumed prior is pooled in only if `own` has too few degrees of
+    freedom.
     """
     if own is None:
         return assume_noise(assumed_cv) if prior.sigma < assumed_cv else prior
     if not prior.measured:
-        return own if own.degrees_of_freedom >= ENOUGH else pool([own, prior]) or own
+        return (
+            own
+            if own.degrees_of_freedom >= SUFFICIENT_FREEDOM
+            else pool([own, prior]) or own
+        )
     ratio = (own.sigma / prior.sigma) ** 2 if prior.sigma else math.inf * own.sigma
     differs = (
         compute_f_probability(ratio, own.degrees_of_freedom, prior.degrees_of_freedom)
@@ -152,14 +167,15 @@ def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
 
 
 def estimate_from_fleet(estimates: Sequence[Noise]) -> Noise | None:
-    """Return what many configurations say of the noise of any one; None for less than
-    5.
+    """Estimate the noise prior of a fleet from its configurations.
 
-    Empirical Bayes: their variances are taken as drawn from a scaled inverse
-    chi-squared distribution, fitted by the moments of the logarithms (Smyth,
-    Statistical Applications in Genetics and Molecular Biology 3(1), 2004).
+    None for fewer than 5 estimates.
+
+    Empirical Bayes: the variances are draws from a scaled inverse chi-squared
+    distribution, which is fitted by the moments of their logarithms (Smyth, Statistical
+    Applications in Genetics and Molecular Biology 3(1), 2004).
     """
-    if len(estimates) < CONFIGURATIONS:
+    if len(estimates) < MIN_CONFIGURATIONS:
         return None
     half = np.array([estimate.degrees_of_freedom for estimate in estimates]) / 2
     digamma, trigamma, _ = np.array(list(map(compute_polygamma, half))).T
@@ -179,12 +195,14 @@ def estimate_from_fleet(estimates: Sequence[Noise]) -> Noise | None:
 
 
 def _make_noise(sigma: float, freedom: float, source: str) -> Noise:
-    return Noise(max(sigma, SMALLEST), freedom, source, measured=True)
+    return Noise(max(sigma, MIN_SIGMA), freedom, source, measured=True)
 
 
 def _invert_trigamma(value: float) -> float:
-    """Return x with trigamma(x) = value, by Newton's method on 1 / trigamma, which is
-    nearly linear."""
+    """Return x with trigamma(x) = value.
+
+    Newton's method on 1 / trigamma, which is nearly linear.
+    """
     if value > 1e7:
         return 1 / math.sqrt(value)
     x = 0.5 + 1 / value
@@ -200,63 +218,75 @@ def _invert_trigamma(value: float) -> float:
 # --- within a run ---------------------------------------------------------------------
 
 
-EVEN = 1e-24  # relative variance below which steps are equal, but for float arithmetic
+# relative variances below this are floating-point error: the steps are equal
+EQUAL_VARIANCE = 1e-24
 
-REACHING = 10  # fewer steps may all be fast by chance
+MIN_STEPS_FOR_REACH = 10  # with fewer steps, all may be fast by chance
 
-# a lag-1 correlation above this cannot be told from a drift in a window of some dozen
-# steps
+# Within a window of a few dozen steps, a larger lag-1 correlation cannot be
+# distinguished from a drift.
 LARGEST_CORRELATION = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class WithinRun:
-    """How well the window of one run fixes its own statistic."""
+    """Precision with which the window of a run determines its statistic."""
 
-    error: float  # the standard error of its logarithm
-    effective_sample_size: float  # the number of independent steps that it rests on
-    # How far below the statistic the fastest step lies: no mean of such steps lies
-    # further. After a change of level hardly a step is independent, and t is large;
-    # infinite for less than 10 steps, which may all be chance.
+    error: float  # standard error of the logarithm of the statistic
+    effective_sample_size: float  # number of independent steps
+    # Log distance from the statistic down to the fastest step, which no mean of such
+    # steps exceeds. It bounds the interval when correlated steps leave few degrees of
+    # freedom and t is large. Infinite for fewer than 10 steps, which may all be fast by
+    # chance.
     reach: float = math.inf
 
 
 def estimate_within_run(
     seconds: Floats, statistic: str, moving_mean: int = 1, mean_of: Sequence[int] = ()
 ) -> WithinRun:
-    """Return the within-run error of step times of shape (n,), n >= 3, in seconds.
+    """Estimate the within-run error of step times.
 
-    The variance is the winsorised one for a trimmed mean (Yuen, Biometrika 61, 1974)
-    and the sample's for a mean; it is inflated by (1 + r) / (1 - r) for the lag-1
-    correlation r, and at least by the number of steps of a moving mean. This is a
-    floor: it knows nothing of how runs differ from each other.
+    `seconds` has shape (n,), n >= 3. `statistic` is "mean" or "trimmed_mean".
 
-    `mean_of` are the steps that each time is the mean of. Such a mean is one sample,
-    however many steps it holds: what happened within it is not known, and means that
-    weigh more than others make the sample smaller.
+    The variance is the winsorised variance for a trimmed mean (Yuen, Biometrika 61,
+    1974) and the sample variance, if larger, for a mean. It is inflated by (1 + r) / (1
+    - r) for the lag-1 correlation r, and at least by `moving_mean`, the number of steps
+    in a moving mean. The error is a floor: it does not contain the differences between
+    runs.
+
+    `mean_of` is the number of steps that each time averages. Such a mean counts as one
+    sample, because its variation within is unknown. Unequal weights reduce the
+    effective sample size.
     """
     count = len(seconds)
     clipped = winsorise(seconds)
     spread = float(np.std(clipped, ddof=1)) / (1 - 2 * TRIMMED)
-    if statistic == "mean":  # which stragglers move
+    if statistic == "mean":  # stragglers move a plain mean
         spread = max(spread, float(np.std(seconds, ddof=1)))
     correlation = _correlate_steps(clipped)
     inflation = max((1 + correlation) / (1 - correlation), moving_mean)
     effective = max(count_independent(count, mean_of) / inflation, 1.0)
-    middle = (
+    location = (
         compute_mean(seconds, mean_of)
         if statistic == "mean"
         else float(np.mean(clipped))
     )
-    reach = math.log(middle / float(np.min(seconds))) if count >= REACHING else math.inf
+    reach = (
+        math.log(location / float(np.min(seconds)))
+        if count >= MIN_STEPS_FOR_REACH
+        else math.inf
+    )
     return WithinRun(
         spread / float(np.mean(clipped)) / effective**0.5, effective, reach
     )
 
 
 def count_independent(count: int, mean_of: Sequence[int]) -> float:
-    """Return the number of equally weighted values that say as much as `count` weighted
-    ones: (sum w)^2 / sum w^2."""
+    """Return the effective sample size of weighted values.
+
+    Kish's formula, (sum w)^2 / sum w^2 for the weights `mean_of`; `count` if there are
+    no weights.
+    """
     weights = [float(weight) for weight in mean_of]
     return (
         sum(weights) ** 2 / sum(weight**2 for weight in weights)
@@ -266,44 +296,46 @@ def count_independent(count: int, mean_of: Sequence[int]) -> float:
 
 
 def _correlate_steps(values: Floats) -> float:
-    """Return the lag-1 correlation, corrected for its bias in a short series: (n r + 1)
-    / (n - 4)."""
+    """Return the lag-1 correlation, corrected for its bias in short series.
+
+    The correction is (n r + 1) / (n - 4). 0 for fewer than 6 steps.
+    """
     count = len(values)
     centred = values - np.mean(values)
     total = float(centred @ centred)
-    if count < 6 or total <= EVEN * count * float(np.mean(values)) ** 2:
+    if count < 6 or total <= EQUAL_VARIANCE * count * float(np.mean(values)) ** 2:
         return 0.0
-    plain = float(centred[1:] @ centred[:-1]) / total
-    return min(max((count * plain + 1) / (count - 4), 0.0), LARGEST_CORRELATION)
+    correlation = float(centred[1:] @ centred[:-1]) / total
+    return min(max((count * correlation + 1) / (count - 4), 0.0), LARGEST_CORRELATION)
 
 
 # --- from day to day ------------------------------------------------------------------
 
 
-CORRELATED_DAYS = 20  # a configuration with fewer days says nothing of it
+CORRELATED_DAYS = 20  # a shorter series does not determine its correlation
 
-# Each day is taken from the median of so many around it: changes of level and slow
-# drifts are no correlation.
-AROUND = 31
+# Width of the running median, in days, that removes level shifts and slow drifts.
+RUNNING_MEDIAN_DAYS = 31
 
-# a day further from that median than so many sigma is a bad one, of which its
-# neighbours tell nothing
-FAR = 3.5
-LARGEST_DAILY = 0.9  # what is beyond this is a drift, and would hide every change
+# days further from the running median than this many sigma are outliers
+OUTLIER_SIGMAS = 3.5
+LARGEST_DAILY = 0.9  # a larger correlation is a drift, and would hide every change
 
-# A median of correlations below so many of their standard errors may be chance (1.25: a
-# median instead of a mean).
-CHANCE = 1.645 * 1.25
+# A median correlation below this many standard errors may be chance. 1.25 is the
+# standard error of a median relative to that of a mean.
+SIGNIFICANT_ERRORS = 1.645 * 1.25
 
 
 def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
-    """Return the correlation of a day with the next one from the days of all
-    configurations: their logarithms in order, one array of shape (days,) each. 0 where
-    chance may have made it.
+    """Estimate the lag-1 correlation of days from all configurations.
 
-    One configuration tells it to 0.1 after a hundred days, a fleet to 0.01: the median
-    over the configurations that have 20 days or more counts. Between fewer than five of
-    them the spread is not known, and is taken as that of independent days.
+    `series` contains one array per configuration: its log step times in order, shape
+    (days,). 0 if the correlation may be chance.
+
+    The result is the median over the configurations with at least 20 days. After a
+    hundred days one configuration determines the correlation to 0.1, a fleet to 0.01.
+    With fewer than five configurations their spread is unknown and that of independent
+    days is assumed.
     """
     correlations = [
         (_correlate_days(daily_runs), len(daily_runs))
@@ -313,39 +345,47 @@ def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
     if not correlations:
         return 0.0
     values = np.array([value for value, _ in correlations])
-    few = len(correlations) < CONFIGURATIONS
+    few = len(correlations) < MIN_CONFIGURATIONS
     spread = (
         1 / math.sqrt(min(count for _, count in correlations))
         if few
         else float(np.std(values, ddof=1))
     )
-    middle = compute_median(values)
+    median = compute_median(values)
     return (
-        min(middle, LARGEST_DAILY)
-        if middle > CHANCE * spread / math.sqrt(len(correlations))
+        min(median, LARGEST_DAILY)
+        if median > SIGNIFICANT_ERRORS * spread / math.sqrt(len(correlations))
         else 0.0
     )
 
 
 def _correlate_days(daily_runs: Floats) -> float:
-    """Return the lag-1 correlation of days about their running median; what that and
-    the mean hide is added."""
+    """Return the lag-1 correlation of days about their running median.
+
+    Outliers are excluded. The bias by subtracting the running median and the mean is
+    corrected.
+    """
     count = len(daily_runs)
-    own = estimate_from_daily_runs(daily_runs)
-    if own is None or not np.isfinite(daily_runs).all():
+    noise = estimate_from_daily_runs(daily_runs)
+    if noise is None or not np.isfinite(daily_runs).all():
         return 0.0
-    rest = daily_runs - compute_running_median(daily_runs, AROUND)
-    usual = np.abs(rest) <= FAR * own.sigma
-    pairs = usual[1:] & usual[:-1]
-    if not pairs.any() or not rest[usual].any():
+    residuals = daily_runs - compute_running_median(daily_runs, RUNNING_MEDIAN_DAYS)
+    inliers = np.abs(residuals) <= OUTLIER_SIGMAS * noise.sigma
+    pairs = inliers[1:] & inliers[:-1]
+    if not pairs.any() or not residuals[inliers].any():
         return 0.0
-    plain = float(np.mean((rest[1:] * rest[:-1])[pairs]) / np.mean(rest[usual] ** 2))
-    return plain + (1 + 4 * plain) / count
+    correlation = float(
+        np.mean((residuals[1:] * residuals[:-1])[pairs])
+        / np.mean(residuals[inliers] ** 2)
+    )
+    return correlation + (1 + 4 * correlation) / count
 
 
 def compute_running_median(values: Floats, width: int) -> Floats:
-    """Return the median of so many values around each, shape (n,); at the ends that of
-    the outer ones."""
+    """Return the running median of values, shape (n,).
+
+    The first and last values repeat the outermost full window.
+    """
     if len(values) <= width:
         return np.full(len(values), compute_median(values))
     around = np.lib.stride_tricks.sliding_window_view(values, width)
@@ -353,21 +393,29 @@ def compute_running_median(values: Floats, width: int) -> Floats:
     return np.pad(inner, width // 2, mode="edge")
 
 
-def compute_hidden_spread(correlation: float) -> float:
-    """Return by how much the standard deviation of days is larger than their successive
-    differences let it seem."""
+def compute_spread_correction(correlation: float) -> float:
+    """Return the factor that corrects a standard deviation of correlated days.
+
+    Successive differences of correlated days underestimate it.
+    """
     return 1 / math.sqrt(1 - correlation)
 
 
-def compute_inflation(daily_runs: Floats, correlation: float) -> Floats:
-    """Return how much larger the variance of a mean of so many days is than that of
-    independent ones; the numbers of days, and the result, are of any shape."""
+def compute_variance_inflation(daily_runs: Floats, correlation: float) -> Floats:
+    """Return the variance inflation of a mean over correlated days.
+
+    Relative to a mean over independent days. `daily_runs` is the number of days; the
+    result has the same shape.
+    """
     if correlation == 0:
         return np.ones_like(daily_runs)
-    rest = 1 - correlation
+    independent = 1 - correlation
     return np.asarray(
         1
-        + 2 * correlation / rest
-        - 2 * correlation * (1 - correlation**daily_runs) / (daily_runs * rest**2),
+        + 2 * correlation / independent
+        - 2
+        * correlation
+        * (1 - correlation**daily_runs)
+        / (daily_runs * independent**2),
         dtype=float,
     )

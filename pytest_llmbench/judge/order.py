@@ -1,9 +1,9 @@
-"""Whether another run may be the newest: job ids, times of files and launches that
-contradict the order of the logs.
+"""Detect runs that may be newer than the newest one.
 
-The order of runs rests on clocks of other machines (`runs/ordering.py`). A
-contradiction alone is ordinary: jobs wait in queues, and files are copied. It fails an
-item only if the two runs would not have the same result.
+The order of runs relies on clocks of other machines (`runs/ordering.py`). Job ids, file
+times and launches may contradict it. A contradiction alone is ordinary, because jobs
+wait in queues and files are copied. It fails an item only if the two runs have
+different results.
 """
 
 from __future__ import annotations
@@ -32,30 +32,29 @@ from pytest_llmbench.judge.acknowledged import find_accepted, make_accepted_note
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.item_status import is_red
 
-# Runs that began no further apart are of one time: either of them may stand for it.
+# Runs that started this close together are simultaneous.
 TOGETHER = timedelta(minutes=10)
 
-# Clocks of one machine, and the time between the last line of a log and its last byte,
-# differ by less.
+# Largest difference between clocks of one machine, and between the last log line and
+# the last write.
 CLOCK_ERROR = timedelta(minutes=30)
 
-# Local time and UTC differ by at most this.
+# Largest difference between local time and UTC.
 ZONES = timedelta(hours=14)
 
-# A file that was written later than this after the last step was copied, or changed by
-# hand.
+# A file written later than this after the last step was copied or edited.
 WRITTEN_AFTER = timedelta(days=2)
-# Files of one copy lie nearer to each other than this part of the time between their
-# runs, and than a copy takes.
+# Files of one copy operation are closer together than this fraction of the time between
+# their runs, and than the duration of a copy.
 COPIED = 0.5
 LONGEST_COPY = timedelta(hours=2)
 
-# A job id that falls by more than this, and by more than half, was counted from 1
-# again.
+# A job id that falls by more than this, and by more than half, follows a restart of the
+# numbering.
 FEWEST_IDS = 100
 
-# Where more of the neighbouring runs have falling ids, and at least so many, ids do not
-# follow time: several clusters.
+# If more than this fraction of neighbouring runs have falling ids, and at least this
+# many, ids do not follow time: they come from several clusters.
 DISORDERED = 0.2
 FEWEST_FALLS = 2
 
@@ -68,18 +67,17 @@ _JOB = re.compile(r"(?:^|[^a-z])job[-_]?(\d{1,18})(?!\d)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class OrderDoubt:
-    """Another run that may be the newest, and why."""
+    """A run that may be the newest, with the reason."""
 
     rival: Measurement
     because: CodedStatement
 
 
 def with_order_doubt(judgement: Judgement, evidence: Evidence) -> Judgement:
-    """Return a verdict that rests on no uncertain order: INVALID if another run may be
-    the newest and is red.
+    """Overrule a verdict with INVALID if another run may be the newest and fails.
 
-    A verdict that is red itself stays, and so does one beside a run with the same
-    result: both with a note.
+    A verdict that fails itself is kept, and so is one whose rival has the same result.
+    Both get a note.
     """
     newest = judgement.measurement
     if (
@@ -114,8 +112,10 @@ def with_order_doubt(judgement: Judgement, evidence: Evidence) -> Judgement:
 
 
 def _put_first(rival: Measurement, evidence: Evidence) -> Evidence:
-    """Return the evidence as if a run were the newest; its age is as uncertain as its
-    place."""
+    """Return the evidence as if `rival` were the newest run.
+
+    Its age is as uncertain as its order, so no age limit applies.
+    """
     others = (
         run
         for run in evidence.measurements
@@ -130,18 +130,17 @@ def _state_run(run: Run, judgement: Judgement) -> OrderedRun:
     )
 
 
-# --- what contradicts the order -------------------------------------------------------
+# --- contradictions of the order ------------------------------------------------------
 
 
 def find_order_doubts(
     newest: Measurement, runs: Sequence[Measurement]
 ) -> Iterator[OrderDoubt]:
-    """Yield the runs that positive evidence orders after the newest: by job id, by file
-    time, by their launch.
+    """Yield the runs that job ids, file times or launches date after the newest.
 
-    Two runs that began together are of one time. Job ids are compared within one name
-    pattern and one count from 1. File times are compared if both are of about the end
-    of their log, and not of one copy.
+    Runs that started together with the newest are skipped. Job ids are compared within
+    one path pattern and one numbering. File times are compared if both were written at
+    about the end of their logs, and not by one copy operation.
     """
     others = [
         run
@@ -159,15 +158,21 @@ def find_order_doubts(
 
 
 def _began_together(run: Measurement, newest: Measurement) -> bool:
-    started, other = run.run.started, newest.run.started
-    return started is None or other is None or not other - started > TOGETHER
+    started, newest_started = run.run.started, newest.run.started
+    return (
+        started is None
+        or newest_started is None
+        or not newest_started - started > TOGETHER
+    )
 
 
 def _find_by_job(
     newest: Measurement, others: Sequence[Measurement]
 ) -> OrderDoubt | None:
-    """Return the run with the highest job id, if that is above the newest run's and no
-    file time explains it."""
+    """Return the run with the highest job id, if above the newest run's.
+
+    None if believable file times confirm the order.
+    """
     number = _read_job_number(newest.run)
     higher = [run for run in others if _read_job_number(run.run) > number > 0]
     if (
@@ -175,7 +180,7 @@ def _find_by_job(
         or len(newest.run.attempts) > 1
         or newest.run.attempts[-1].files.number > 0
     ):
-        return None  # a job that was queued again ran later than its id tells
+        return None  # a requeued job ran later than its id suggests
     same = _select_same_count(newest, others)
     confirmed = [
         run for run in higher if run in same and not _is_confirmed(newest.run, run.run)
@@ -192,42 +197,45 @@ def _find_by_job(
 def _select_same_count(
     newest: Measurement, others: Sequence[Measurement]
 ) -> list[Measurement]:
-    """Return the runs whose job ids are of one count with the newest run's; none if
-    these do not follow time."""
-    # A scheduler that was set up anew begins with job 1 again, and two clusters count
-    # each by itself.
+    """Return the runs whose job ids share a numbering with the newest run's.
+
+    Empty if the ids do not follow time.
+    """
+    # A reinstalled scheduler restarts at job 1, and each cluster has its own numbering.
     patterns = _name_patterns([newest.run, *(run.run for run in others)])
-    alike = [
+    same_pattern = [
         run
         for run in others
         if patterns[run.run.id] == patterns[newest.run.id] and _read_job_number(run.run)
     ]
-    in_time = alike[::-1]
-    count: list[Measurement] = []
-    top = 0
-    for run in [*in_time, newest]:
+    oldest_first = same_pattern[::-1]
+    numbered: list[Measurement] = []
+    highest = 0
+    for run in [*oldest_first, newest]:
         number = _read_job_number(run.run)
-        if top - number > max(FEWEST_IDS, top // 2):
-            count, top = [], 0
-        count.append(run)
-        top = max(top, number)
-    numbers = [_read_job_number(run.run) for run in count[:-1]]
+        if highest - number > max(FEWEST_IDS, highest // 2):
+            numbered, highest = [], 0
+        numbered.append(run)
+        highest = max(highest, number)
+    numbers = [_read_job_number(run.run) for run in numbered[:-1]]
     falls = sum(later < earlier for earlier, later in pairwise(numbers))
     return (
         []
         if falls >= FEWEST_FALLS and falls > DISORDERED * len(numbers)
-        else count[:-1]
+        else numbered[:-1]
     )
 
 
 def _read_job_number(run: Run) -> int:
-    """Return the job id of a run as a number, 0 if it is none; else what its names call
-    a job, or what may be one."""
+    """Return the job id of a run as a number, or 0 if it is not a number.
+
+    Falls back to a job number in the path, then to the number of the run.
+    """
     job = run.found.job_id
     if not job:
-        parts = reversed(_find_path(run).parts)
+        names = reversed(_find_path(run).parts)
         job = next(
-            (match[1] for part in parts if (match := _JOB.search(part)) is not None),
+            (match[1] for name in names if (match := _JOB.search(name)) is not None),
             run.found.number,
         )
     return int(job) if job.isdecimal() and len(job) <= LONGEST_ID else 0
@@ -238,23 +246,24 @@ def _find_path(run: Run) -> Path:
 
 
 def _name_patterns(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
-    """Return the path of each run's log (by run id) without what differs from run to
-    run of one cluster.
+    """Return the path of each run's log with varying numbers masked, by run id.
 
-    That is its job id, all dates and long numbers, and any number in the name of a
-    folder with a single run.
+    Masks the job id, dates and long numbers, and all numbers in the name of a folder
+    with a single run.
     """
     paths = {run.id: _find_path(run) for run in runs}
-    held: dict[tuple[str, ...], int] = {}
+    run_counts: dict[tuple[str, ...], int] = {}
     for path in paths.values():
         for depth in range(1, len(path.parts)):
-            held[path.parts[:depth]] = held.get(path.parts[:depth], 0) + 1
+            run_counts[path.parts[:depth]] = run_counts.get(path.parts[:depth], 0) + 1
     patterns = {}
     for run in runs:
         *folders, name = paths[run.id].parts
         masked = [
             (
-                _ANY_NUMBER if held[(*folders[:depth], folder)] == 1 else _LONG_NUMBER
+                _ANY_NUMBER
+                if run_counts[(*folders[:depth], folder)] == 1
+                else _LONG_NUMBER
             ).sub("#", folder)
             for depth, folder in enumerate(folders)
         ]
@@ -266,11 +275,11 @@ def _name_patterns(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
 
 
 def _mask_job(name: str, job: str) -> str:
-    """Return a file name without the last number that is its job id."""
-    places = [
+    """Mask the last occurrence of the job id in a file name."""
+    spans = [
         match.span() for match in _ANY_NUMBER.finditer(name) if job and match[0] == job
     ]
-    return f"{name[: places[-1][0]]}#{name[places[-1][1] :]}" if places else name
+    return f"{name[: spans[-1][0]]}#{name[spans[-1][1] :]}" if spans else name
 
 
 # --- times of files -------------------------------------------------------------------
@@ -279,17 +288,19 @@ def _mask_job(name: str, job: str) -> str:
 def _find_by_file(
     newest: Measurement, others: Sequence[Measurement]
 ) -> OrderDoubt | None:
-    """Return the run that began last by the times of the files, if these are believable
-    for it and the newest."""
-    began, lag = _date_by_file(newest.run), _measure_lag(newest.run)
-    if began is None or lag is None:
+    """Return the run that started last by file time.
+
+    None if the file times of it or of the newest run are not believable.
+    """
+    newest_started, lag = _date_by_file(newest.run), _measure_lag(newest.run)
+    if newest_started is None or lag is None:
         return None
     later: list[tuple[datetime, Measurement]] = []
     for other in others:
         started = _date_by_file(other.run)
         if (
             started is None
-            or started <= began
+            or started <= newest_started
             or _are_duplicates(newest.run, other.run)
         ):
             continue
@@ -314,20 +325,19 @@ def _find_by_file(
 
 
 def _date_by_file(run: Run) -> datetime | None:
-    """Return when a run began its steps if its file was written at their end."""
+    """Return the start of a run, assuming its file was written at its end."""
     return (
         run.found.modified - _sum_steps(run) if run.found.modified is not None else None
     )
 
 
 def _is_confirmed(newest: Run, rival: Run) -> bool:
-    """Whether believable times of files show, too, that the newest run is the
-    newest."""
-    written, before = newest.found.modified, rival.found.modified
+    """True if believable file times confirm that `newest` is newer than `rival`."""
+    written, rival_written = newest.found.modified, rival.found.modified
     if (
         written is None
-        or before is None
-        or not written > before
+        or rival_written is None
+        or not written > rival_written
         or newest.order_source is Clock.FILE_TIME
     ):
         return False
@@ -340,41 +350,43 @@ def _is_confirmed(newest: Run, rival: Run) -> bool:
 
 
 def _are_duplicates(newest: Run, rival: Run) -> bool:
-    """Whether the times of two files may be those of one copy: near to each other,
-    unlike the runs."""
-    written, before = newest.found.modified, rival.found.modified
+    """True if one copy operation may have set both file times.
+
+    The file times are then much closer together than the runs. Also true if a time is
+    unknown.
+    """
+    written, rival_written = newest.found.modified, rival.found.modified
     if (
         written is None
-        or before is None
+        or rival_written is None
         or newest.started is None
         or rival.started is None
     ):
         return True
     nearest = min(COPIED * abs(newest.started - rival.started), LONGEST_COPY)
-    return abs(written - before) <= max(TOGETHER, nearest)
+    return abs(written - rival_written) <= max(TOGETHER, nearest)
 
 
 def _measure_lag(run: Run) -> timedelta | None:
-    """Return how long after its last step a log was written; None if that is not to be
-    believed.
+    """Return the time between the last step of a run and its last write.
 
-    After its stamps a log is written at once, or within hours by a clock of another
-    zone; without any stamp the last step is counted from the submission, and the job
-    may have waited.
+    None if it is not believable. A stamped log is written immediately, or hours apart
+    by a clock in another zone. The steps of an unstamped log are counted from its
+    submission, after which the job may have waited.
     """
-    begun = (
+    start = (
         _find_start_candidate(run, Clock.LOG)
         or _find_start_candidate(run, Clock.METADATA)
         or _find_start_candidate(run, Clock.FOLDER_NAME)
     )
-    if begun is None or run.found.modified is None:
+    if start is None or run.found.modified is None:
         return None
-    lag = run.found.modified - begun.moment - _sum_steps(run)
-    if begun.clock is not Clock.LOG:
-        believable = -CLOCK_ERROR <= lag <= LONGEST_QUEUE
+    lag = run.found.modified - start.moment - _sum_steps(run)
+    if start.clock is not Clock.LOG:
+        is_believable = -CLOCK_ERROR <= lag <= LONGEST_QUEUE
     else:
-        believable = -(CLOCK_ERROR if begun.zoned else ZONES) <= lag <= WRITTEN_AFTER
-    return lag if believable else None
+        is_believable = -(CLOCK_ERROR if start.zoned else ZONES) <= lag <= WRITTEN_AFTER
+    return lag if is_believable else None
 
 
 def _is_same_clock(newest: Run, rival: Run) -> bool:
@@ -384,12 +396,13 @@ def _is_same_clock(newest: Run, rival: Run) -> bool:
 
 
 def _find_start_candidate(run: Run, clock: Clock) -> StartCandidate | None:
-    return next((dating for dating in run.datings if dating.clock is clock), None)
+    return next(
+        (candidate for candidate in run.datings if candidate.clock is clock), None
+    )
 
 
 def _sum_steps(run: Run) -> timedelta:
-    """Return the time of all steps of the attempt that dates a run, the last with
-    any."""
+    """Return the total step time of the last attempt with steps."""
     logs = [attempt.log for attempt in run.attempts if attempt.log.segments]
     if not logs:
         return timedelta(0)
@@ -409,10 +422,11 @@ def _sum_steps(run: Run) -> timedelta:
 def _find_by_launch(
     newest: Measurement, others: Sequence[Measurement]
 ) -> OrderDoubt | None:
-    """Return a run that was launched after the first stamp of the newest, though its
-    own log is stamped before that."""
-    # No log begins before its launch: its clock shows the time of another zone, or a
-    # wrong one.
+    """Return a run that was launched after the newest run had begun, or None.
+
+    Its own log must be stamped before its launch, so that the clock of the log is wrong
+    or in another zone.
+    """
     logged, launched = (
         _find_start_candidate(newest.run, Clock.LOG),
         _find_launch(newest.run),
@@ -420,21 +434,25 @@ def _find_by_launch(
     if logged is None or launched is None or launched.moment - logged.moment > TOGETHER:
         return None
     for other in others:
-        stamped, submitted = (
+        other_logged, other_launched = (
             _find_start_candidate(other.run, Clock.LOG),
             _find_launch(other.run),
         )
-        if stamped is None or submitted is None or submitted.zoned != launched.zoned:
+        if (
+            other_logged is None
+            or other_launched is None
+            or other_launched.zoned != launched.zoned
+        ):
             continue
         if (
-            submitted.moment - logged.moment
+            other_launched.moment - logged.moment
             > TOGETHER
-            < submitted.moment - stamped.moment
+            < other_launched.moment - other_logged.moment
         ):
             by_launch = CodedStatement(
                 StatementCode.ORDER_BY_LAUNCH,
                 rival=other.run.id,
-                launched=submitted.moment,
+                launched=other_launched.moment,
             )
             return OrderDoubt(other, by_launch)
     return None

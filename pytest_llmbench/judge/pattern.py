@@ -1,4 +1,4 @@
-"""Which steps of a window are slow, in what pattern, and which contain a save."""
+"""Find the slow steps of a window, their pattern and the saves they contain."""
 
 from __future__ import annotations
 
@@ -25,49 +25,50 @@ from pytest_llmbench.core.statements import (
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats
 
-# A level holds at least this share of the steps, and at least so many: fewer are
+# Smallest level, as a fraction of the steps and in steps; fewer slow steps are
 # stragglers.
-SMALLEST_SHARE = 0.15
-FEWEST_STEPS = 5
+MIN_LEVEL_SHARE = 0.15
+MIN_LEVEL_STEPS = 5
 
-# Two levels are apart by more than so many deviations of the steps within them. At 3,
-# correlated normal noise with stragglers has two levels in less than 0.1 % of windows
-# of 34 steps, and in 3 % of windows of 15.
-GAP = 3
+# Two levels are separated by a gap of more than this many standard deviations within
+# them. At 3, correlated normal noise with stragglers has two levels in less than 0.1 %
+# of windows of 34 steps, and in 3 % of windows of 15.
+MIN_GAP = 3
 
-SMALLEST_DIFFERENCE = 0.01
+MIN_LEVEL_DIFFERENCE = 0.01
 
-# A period shows at least three times, and in at least this share of the slow steps.
-FEWEST_TIMES = 3
-MOST_TIMES = 0.75
+# A period has at least this many repetitions, and explains at least this fraction of
+# the slow steps.
+MIN_REPETITIONS = 3
+MIN_PERIOD_SHARE = 0.75
 
-# A stretch is at least so many consecutive steps, and at least this share of the slow
-# ones.
-STRETCH = 3
-STRETCH_SHARE = 0.75
+# A stretch has at least this many consecutive steps, and at least this fraction of the
+# slow steps.
+MIN_STRETCH = 3
+MIN_STRETCH_SHARE = 0.75
 
 
-SHOWN = 5  # how many stretches of steps a statement lists
+MAX_SPANS = 5  # the number of step spans in a statement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowColumns:
-    """A window as columns of equal length."""
+    """Window of a run as columns of equal length."""
 
     seconds: Floats
     steps: tuple[int, ...]
-    lines: tuple[int, ...]  # 0 for one that is not known
-    moving_mean: int  # over so many steps each value is one
-    mean_of: tuple[int, ...]  # of how many steps of its own each value is the mean
-    averaged: bool  # whether the log prints such means
+    lines: tuple[int, ...]  # 0 if unknown
+    moving_mean: int  # number of steps in each moving mean, 1 without
+    mean_of: tuple[int, ...]  # number of steps that each value averages
+    averaged: bool  # True if the log prints such means
 
     def begin(self, position: int) -> int:
-        """The first step that a value covers."""
+        """Return the first step that a value covers."""
         return self.steps[position] - self.mean_of[position] + 1
 
 
 class ShapeKind(StrEnum):
-    """What the step times of a window look like."""
+    """Kind of pattern in the step times of a window."""
 
     EVEN = "even"
     ONE_SPIKE = "one-spike"
@@ -80,7 +81,7 @@ class ShapeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """What the slow steps of a window look like, and what that rests on."""
+    """Pattern of the slow steps of a window."""
 
     kind: ShapeKind  # never DRIFT
     statement: CodedStatement
@@ -89,46 +90,51 @@ class Pattern:
 
 
 def find_pattern(window: WindowColumns, resolution: float) -> Pattern:
-    """Return the pattern of the slow steps: the upper one of two levels where there are
-    two, else the stragglers."""
-    slow_steps, two = (
+    """Find the pattern of the slow steps in a window.
+
+    The slow steps are those of the upper level if there are two levels, otherwise the
+    stragglers.
+    """
+    stragglers, levels = (
         find_stragglers(window.seconds, resolution),
         find_step_levels(window.seconds, resolution),
     )
-    kind, statement = _name_pattern(window, two.slow if two else slow_steps, two)
-    return Pattern(kind, statement, slow_steps, two)
+    kind, statement = _classify_pattern(
+        window, levels.slow if levels else stragglers, levels
+    )
+    return Pattern(kind, statement, stragglers, levels)
 
 
-def _name_pattern(
-    window: WindowColumns, slow: Flags, two: StepLevels | None
+def _classify_pattern(
+    window: WindowColumns, slow: Flags, levels: StepLevels | None
 ) -> tuple[ShapeKind, CodedStatement]:
-    """Return the kind of the pattern and its statement.
+    """Classify the slow steps and describe them.
 
-    A single slow step shows in as many values as a moving mean has.
+    In a moving mean, a single slow step affects as many values as it averages.
     """
-    parts = find_stretches(slow)
-    if not parts:
+    stretches = find_stretches(slow)
+    if not stretches:
         even = CodedStatement(StatementCode.EVEN_STEPS, averaged=window.averaged)
         return ShapeKind.EVEN, even
-    longest = max(parts, key=len)
+    longest = max(stretches, key=len)
     single = len(longest) <= window.moving_mean
-    # Which steps within a mean were slow is not known, and so no period.
-    regular = (
-        find_period([part.start for part in parts], len(slow))
+    # Means hide which of their steps were slow, so no period can be found.
+    period = (
+        find_period([stretch.start for stretch in stretches], len(slow))
         if single and not window.averaged
         else None
     )
-    if regular:
-        return ShapeKind.PERIODIC, _measure_period(window, slow, regular)
+    if period:
+        return ShapeKind.PERIODIC, _measure_period(window, slow, period)
     if len(longest) >= max(
-        STRETCH, window.moving_mean + 1, STRETCH_SHARE * np.count_nonzero(slow)
+        MIN_STRETCH, window.moving_mean + 1, MIN_STRETCH_SHARE * np.count_nonzero(slow)
     ):
         return ShapeKind.SLOW_STRETCH, _measure_stretch(window, longest)
-    if two and (not single or window.averaged):
-        return ShapeKind.TWO_LEVELS, _measure_levels(window, two)
+    if levels and (not single or window.averaged):
+        return ShapeKind.TWO_LEVELS, _measure_levels(window, levels)
     line = window.lines[int(np.argmax(window.seconds))]
     slowest = find_slowest(window, slow)
-    if single and len(parts) == 1:
+    if single and len(stretches) == 1:
         return ShapeKind.ONE_SPIKE, CodedStatement(
             StatementCode.ONE_SPIKE, slowest=slowest, line=line
         )
@@ -139,7 +145,7 @@ def _name_pattern(
 
 
 def find_slowest(window: WindowColumns, slow: Flags) -> SlowestSteps:
-    """Return the slowest step, or the values of a moving mean that contain it."""
+    """Return the slowest step, or the moving means that contain it."""
     position = int(np.argmax(window.seconds))
     ratio = float(window.seconds[position] / compute_median(window.seconds))
     averaged = window.mean_of[position] > 1
@@ -152,9 +158,9 @@ def find_slowest(window: WindowColumns, slow: Flags) -> SlowestSteps:
     return SlowestSteps(_list_spans(window, [values]), ratio, averaged, smoothed)
 
 
-def list_steps(window: WindowColumns, which: Flags) -> StepList:
-    """Return these steps, consecutive ones as one span, at most five spans."""
-    return _list_spans(window, find_stretches(which))
+def list_steps(window: WindowColumns, steps: Flags) -> StepList:
+    """List steps as spans of consecutive steps, at most five."""
+    return _list_spans(window, find_stretches(steps))
 
 
 def _list_spans(window: WindowColumns, stretches: Sequence[range]) -> StepList:
@@ -164,31 +170,33 @@ def _list_spans(window: WindowColumns, stretches: Sequence[range]) -> StepList:
             window.steps[stretch[-1]],
             _count_steps(window, [stretch]),
         )
-        for stretch in stretches[:SHOWN]
+        for stretch in stretches[:MAX_SPANS]
     ]
     return StepList(
         tuple(spans),
-        _count_steps(window, stretches[SHOWN:]),
+        _count_steps(window, stretches[MAX_SPANS:]),
         _count_steps(window, stretches),
     )
 
 
-def _count_steps(window: WindowColumns, parts: Sequence[range]) -> int:
-    return sum(window.mean_of[position] for part in parts for position in part)
+def _count_steps(window: WindowColumns, stretches: Sequence[range]) -> int:
+    return sum(
+        window.mean_of[position] for stretch in stretches for position in stretch
+    )
 
 
 def _measure_period(
-    window: WindowColumns, slow: Flags, regular: range
+    window: WindowColumns, slow: Flags, period: range
 ) -> CodedStatement:
     excess = (
-        compute_median(window.seconds[regular.start :: regular.step])
+        compute_median(window.seconds[period.start :: period.step])
         / compute_median(window.seconds[~slow])
         - 1
     )
-    steps = _list_spans(window, [range(position, position + 1) for position in regular])
+    steps = _list_spans(window, [range(position, position + 1) for position in period])
     return CodedStatement(
         StatementCode.PERIODIC_STEPS,
-        period=regular.step,
+        period=period.step,
         excess=float(excess),
         steps=steps,
     )
@@ -206,19 +214,19 @@ def _measure_stretch(window: WindowColumns, stretch: range) -> CodedStatement:
     )
 
 
-def _measure_levels(window: WindowColumns, two: StepLevels) -> CodedStatement:
-    """Return the levels with the steps of the smaller one."""
-    few, level, other = two.slow, two.upper, two.lower
-    if 2 * np.count_nonzero(few) > len(few):
-        few, level, other = ~two.slow, two.lower, two.upper
+def _measure_levels(window: WindowColumns, levels: StepLevels) -> CodedStatement:
+    """Describe two levels with the steps of the smaller one."""
+    smaller, level, other = levels.slow, levels.upper, levels.lower
+    if 2 * np.count_nonzero(smaller) > len(smaller):
+        smaller, level, other = ~levels.slow, levels.lower, levels.upper
     return CodedStatement(
         StatementCode.TWO_LEVELS,
-        count=int(np.count_nonzero(few)),
-        total=len(few),
+        count=int(np.count_nonzero(smaller)),
+        total=len(smaller),
         averaged=window.averaged,
         level=level,
         other=other,
-        steps=list_steps(window, few),
+        steps=list_steps(window, smaller),
     )
 
 
@@ -227,23 +235,23 @@ def _measure_levels(window: WindowColumns, two: StepLevels) -> CodedStatement:
 
 @dataclass(frozen=True, slots=True)
 class StepLevels:
-    """Two levels of step time."""
+    """Two levels of step time, in seconds."""
 
-    lower: float  # seconds
+    lower: float
     upper: float
-    slow: Flags  # the steps at the upper one, shape (n,)
+    slow: Flags  # the steps of the upper level, shape (n,)
 
 
 def find_step_levels(seconds: Floats, resolution: float) -> StepLevels | None:
-    """Return the two levels that the step times, shape (n,), fall into; None for one
-    level, or where it is not clear.
+    """Split step times, shape (n,), into two levels.
 
-    They are split at the widest gap that leaves each side its share. It must be wider
-    than what rounding makes, than the noise on both sides, and than a quarter of the
-    difference (or it is the tail of a decay).
+    The split is at the widest gap that leaves each side enough steps. The gap must
+    exceed the rounding, the noise on both sides, and a quarter of the difference
+    (otherwise it is the tail of a decay). None if the steps have one level or no clear
+    gap.
     """
     count = len(seconds)
-    fewest = max(FEWEST_STEPS, math.ceil(SMALLEST_SHARE * count))
+    fewest = max(MIN_LEVEL_STEPS, math.ceil(MIN_LEVEL_SHARE * count))
     if count < 2 * fewest:
         return None
     ordered = np.sort(seconds)
@@ -253,16 +261,16 @@ def find_step_levels(seconds: Floats, resolution: float) -> StepLevels | None:
     lower, upper = compute_median(ordered[:split]), compute_median(ordered[split:])
     slow: Flags = seconds >= ordered[split]
     noise = NORMAL * compute_median(np.abs(seconds - np.where(slow, upper, lower)))
-    clear = gap > max(GAP * max(noise, resolution / 2), (upper - lower) / 4)
+    is_clear = gap > max(MIN_GAP * max(noise, resolution / 2), (upper - lower) / 4)
     return (
         StepLevels(lower, upper, slow)
-        if clear and upper - lower > SMALLEST_DIFFERENCE * lower
+        if is_clear and upper - lower > MIN_LEVEL_DIFFERENCE * lower
         else None
     )
 
 
 def find_stretches(slow: Flags) -> list[range]:
-    """Return the positions of the slow steps as ranges of consecutive ones."""
+    """Return the ranges of consecutive slow positions."""
     stretches: list[range] = []
     for position in np.flatnonzero(slow).tolist():
         if stretches and stretches[-1].stop == position:
@@ -273,42 +281,43 @@ def find_stretches(slow: Flags) -> list[range]:
 
 
 def find_period(starts: list[int], count: int) -> range | None:
-    """Return the positions if every p-th of `count` is in `starts` (ascending), from
-    the first of them on; else None.
+    """Return the positions of a period: every p-th of `count` is in `starts`.
 
-    There are at least three of them, and at most a quarter of the starts stand apart.
+    `starts` are ascending. A period has at least three repetitions and contains at
+    least three quarters of the starts. None if there is no period.
     """
-    places = set(starts)
+    positions = set(starts)
     for distance in sorted(
         {later - earlier for earlier, later in itertools.pairwise(starts)}
     ):
         for first in sorted({start % distance for start in starts}):
             expected = range(first, count, distance)
-            enough = len(expected) >= max(FEWEST_TIMES, MOST_TIMES * len(starts))
-            if enough and all(position in places for position in expected):
+            frequent = len(expected) >= max(
+                MIN_REPETITIONS, MIN_PERIOD_SHARE * len(starts)
+            )
+            if frequent and all(position in positions for position in expected):
                 return expected
     return None
 
 
-# --- the saves of checkpoints that slow steps contain ----------------------------------
+# --- checkpoint saves in slow steps ---------------------------------------------------
 
-# Share of the extra time of a step that a save has to take to explain it.
-SHARE = 0.5
-# A save that takes longer than its step by more went on beside it.
-ROUNDING = 1.02
+# A save explains a slow step if it takes at least this fraction of its extra time.
+MIN_SAVE_SHARE = 0.5
+# A save longer than its step by more than this factor ran asynchronously.
+MAX_SAVE_RATIO = 1.02
 
 
 class ReportedSave(NamedTuple):
-    """A slow step, and the save whose line was printed since the step before."""
+    """A slow step, and the save printed between it and the step before."""
 
     step: int
-    seconds: float  # of the step, or of all steps that its time is the mean of
+    seconds: float  # of the step, or of all steps that its value averages
     save: CheckpointRecord
 
 
 def find_save(measurement: Measurement, slow: Flags) -> CodedStatement | None:
-    """Return the slowest slow step of the window that contains a save; None without
-    one."""
+    """Return the slowest slow step that contains a checkpoint save, or None."""
     saves = [
         record
         for record in measurement.checkpoints.records
@@ -316,22 +325,22 @@ def find_save(measurement: Measurement, slow: Flags) -> CodedStatement | None:
     ]
     if not saves or measurement.moving_mean > 1 or not len(measurement.window_lines):
         return None
-    held = list(_find_held(measurement, slow, saves))
-    if not held:
+    reported = list(_find_saves_in_steps(measurement, slow, saves))
+    if not reported:
         return None
-    step, seconds, save = max(held, key=lambda each: each.seconds)
+    step, seconds, save = max(reported, key=lambda step_save: step_save.seconds)
     return CodedStatement(
         StatementCode.SAVE_IN_STEP,
         step=step,
         seconds=seconds,
         save_seconds=save.seconds,
         line=save.line,
-        held=len(held),
+        held=len(reported),
         slow=int(np.count_nonzero(slow)),
     )
 
 
-def _find_held(
+def _find_saves_in_steps(
     measurement: Measurement, slow: Flags, saves: Sequence[CheckpointRecord]
 ) -> Iterator[ReportedSave]:
     lines = (_find_line_before(measurement), *measurement.window_lines)
@@ -340,23 +349,25 @@ def _find_held(
     for row in np.flatnonzero(slow).tolist():
         seconds = measurement.window_seconds[row] * means[row]
         extra = seconds - median * means[row]
-        held = [
+        contained = [
             save
             for save in saves
             if lines[row] < save.line < lines[row + 1]
             and (
                 save.seconds is None
-                or SHARE * extra <= save.seconds <= ROUNDING * seconds
+                or MIN_SAVE_SHARE * extra <= save.seconds <= MAX_SAVE_RATIO * seconds
             )
         ]
-        if held:
-            longest = max(held, key=lambda save: save.seconds or 0.0)
+        if contained:
+            longest = max(contained, key=lambda save: save.seconds or 0.0)
             yield ReportedSave(measurement.window_steps[row], seconds, longest)
 
 
 def _find_line_before(measurement: Measurement) -> int:
-    """Return the line of the last step before the window; that of the window's first
-    step without one."""
+    """Return the line of the last step before the window.
+
+    If there is none, the line of the first step of the window.
+    """
     first = measurement.window_lines[0]
     segment = measurement.measured_segment
     if segment is None:

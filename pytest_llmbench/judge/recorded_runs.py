@@ -1,5 +1,4 @@
-"""The runs of a baseline: how many are independent, and whether they are of one
-level."""
+"""Group the runs of a recorded baseline, and test them for several levels."""
 
 from __future__ import annotations
 
@@ -18,36 +17,38 @@ from pytest_llmbench.judge.noise import estimate_within_run
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats
 
-# Runs that start within so long after the first of a day are of that day, also beyond
-# midnight (UTC).
+# Runs that start within this time of the first run of a day belong to that day, also
+# after midnight (UTC).
 SAME_DAY = timedelta(hours=12)
 
-FEWEST_GROUPS = 3  # a baseline from fewer days or sets of nodes is warned about
-ENOUGH_GROUPS = 5  # so many are recommended
+FEWEST_GROUPS = 3  # warn about a baseline from fewer days or node sets
+ENOUGH_GROUPS = 5  # recommended number of groups
 
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """When a run started, and on which nodes."""
+    """Start time and nodes of a run."""
 
     started: datetime | None
-    nodes: frozenset[str] = frozenset()  # empty where nothing says it
+    nodes: frozenset[str] = frozenset()  # empty if unknown
 
 
 def count_groups(occasions: Iterable[Occasion]) -> int:
-    """Return how many of the runs are independent."""
+    """Count the independent groups of runs."""
     return len(group_occasions(tuple(occasions)))
 
 
 def group_occasions(occasions: Sequence[Occasion]) -> list[list[int]]:
-    """Return the places of the runs of each group: those of one day on one set of nodes
-    share what made them fast or slow and count once. What nothing is known of is not
-    taken to differ."""
+    """Group run indices that share a day and a node set.
+
+    Such runs share causes of being fast or slow and count once. Unknown days or nodes
+    match any.
+    """
     groups: list[list[int]] = []
-    for place in sorted(
-        range(len(occasions)), key=lambda place: _make_order_key(occasions[place])
+    for index in sorted(
+        range(len(occasions)), key=lambda index: _make_order_key(occasions[index])
     ):
-        occasion = occasions[place]
+        occasion = occasions[index]
         firsts = (occasions[group[0]] for group in groups)
         same = (
             _is_same_day(occasion, first) and _share_nodes(occasion, first)
@@ -55,15 +56,17 @@ def group_occasions(occasions: Sequence[Occasion]) -> list[list[int]]:
         )
         number = next((number for number, is_same in enumerate(same) if is_same), None)
         if number is None:
-            groups.append([place])
+            groups.append([index])
         else:
-            groups[number].append(place)
+            groups[number].append(index)
     return groups
 
 
 def _make_order_key(occasion: Occasion) -> tuple[bool, float]:
-    """Return the order of occasions: those without a start come last, they belong to
-    whatever is there."""
+    """Return the sort key of an occasion.
+
+    Undated occasions come last, so that they can join an existing group.
+    """
     started = occasion.started
     return started is None, started.timestamp() if started else 0.0
 
@@ -78,70 +81,78 @@ def _is_same_day(occasion: Occasion, other: Occasion) -> bool:
 
 
 def _share_nodes(occasion: Occasion, other: Occasion) -> bool:
-    """Whether two sets of nodes are one: more than half of the smaller is in the other,
-    or one is not known."""
+    """True if two node sets count as the same.
+
+    That is if more than half of the smaller set is in the other, or if one is unknown.
+    """
     smaller = min(len(occasion.nodes), len(other.nodes))
     return 2 * len(occasion.nodes & other.nodes) > smaller or not smaller
 
 
-# --- levels ---------------------------------------------------------------------------
+# --- levels of runs -------------------------------------------------------------------
 
-# Levels count as several from here on: so much slower than the faster one would the
-# mean be, as a fraction.
+# Report several levels if they make the mean slower than the fast level by this
+# fraction.
 SMALLEST_HARM = 0.01
 
-ALONE = 6  # of so many runs a single one is a bad day, and no level
+MIN_RUNS_WITH_OUTLIER = (
+    6  # from this many runs on a single run is an outlier, not a level
+)
 
-# From this ratio on 2, 3, ... runs (the last stands for more) are of two levels, one
-# after the other in time or in any order: what lies between the two over what lies
-# within them, squared, with two degrees of half the expected noise. Each is what the
-# noisiest runs of one level (twice the expected noise) reach in 0.4 % of recordings;
+# Limits of the variance ratio from which on 2, 3, ... runs have two levels (the last
+# limit applies to longer series). ORDERED_LIMITS applies to splits of runs in time order,
+# SORTED_LIMITS to splits of runs sorted by duration. The ratio is the sum of squares between
+# the two parts over that within them; the latter is increased by the square of half the
+# expected noise, with two degrees of freedom. The noisiest runs of a single level
+# (twice the expected noise) reach each limit in 0.4 % of recordings; see
 # docs/baselines.md.
-IN_TIME = (66.9, 48.0, 31.0, 18.8, 10.5, 7.3, 5.3, 4.2, 3.3)
-AT_ALL = (66.9, 53.5, 39.3, 29.4, 21.4, 16.9, 13.9, 11.9, 10.3)
+ORDERED_LIMITS = (66.9, 48.0, 31.0, 18.8, 10.5, 7.3, 5.3, 4.2, 3.3)
+SORTED_LIMITS = (66.9, 53.5, 39.3, 29.4, 21.4, 16.9, 13.9, 11.9, 10.3)
 
 
 @dataclass(frozen=True, slots=True)
 class RunLevels:
-    """Two levels among runs."""
+    """Two levels among runs; their times are geometric means."""
 
     fast_runs: int
     slow_runs: int
-    fast_seconds: float  # a geometric mean, as the other one
+    fast_seconds: float
     slow_seconds: float
 
 
 def find_run_levels(
     seconds: Sequence[float], expected_noise: float, *, ordered: bool
 ) -> RunLevels | None:
-    """Return the two levels that runs are of; None where they may as well be of one.
+    """Split runs into two levels, or return None if they may have one.
 
-    `seconds` are the statistics of the runs, in their order in time where they are
-    `ordered`, `expected_noise` is the standard deviation of log(seconds) from run to
-    run. Of runs of one level with up to twice that noise fewer than 1 % are taken for
-    two; runs of one day that share what the day added may be.
+    `seconds` are the statistics of the runs, in time order if `ordered`.
+    `expected_noise` is the run-to-run standard deviation of log(seconds). Of runs with
+    one level and up to twice that noise, fewer than 1 % are split. Runs of one day that
+    share a daily effect may be split.
     """
     logarithms = np.log(np.array(seconds, dtype=float))
     if len(logarithms) < 2:
         return None
-    in_time = _split(logarithms, expected_noise, IN_TIME) if ordered else None
-    return in_time or _split(np.sort(logarithms), expected_noise, AT_ALL)
+    in_time = _split(logarithms, expected_noise, ORDERED_LIMITS) if ordered else None
+    return in_time or _split(np.sort(logarithms), expected_noise, SORTED_LIMITS)
 
 
 def _split(
     logarithms: Floats, expected_noise: float, limits: Sequence[float]
 ) -> RunLevels | None:
-    """Return the two parts of a sequence that differ most beside what they hold, if
-    they differ by enough."""
+    """Split a sequence where its parts differ most.
+
+    None if the parts do not differ enough.
+    """
     count = len(logarithms)
-    fewest = 1 if count < ALONE else 2
-    places = range(fewest, count - fewest + 1)
-    place = max(places, key=lambda cut: _sum_between(logarithms, cut))
-    between = _sum_between(logarithms, place)
+    fewest = 1 if count < MIN_RUNS_WITH_OUTLIER else 2
+    cuts = range(fewest, count - fewest + 1)
+    split = max(cuts, key=lambda cut: _sum_between(logarithms, cut))
+    between = _sum_between(logarithms, split)
     within = count * float(np.var(logarithms)) - between
     limit = limits[min(count, len(limits) + 1) - 2]
     fast, slow = sorted(
-        (logarithms[:place], logarithms[place:]), key=lambda part: float(np.mean(part))
+        (logarithms[:split], logarithms[split:]), key=lambda side: float(np.mean(side))
     )
     low, high = float(np.mean(fast)), float(np.mean(slow))
     harm = (high - low) * len(slow) / count
@@ -152,16 +163,18 @@ def _split(
     return RunLevels(len(fast), len(slow), math.exp(low), math.exp(high))
 
 
-def _sum_between(logarithms: Floats, place: int) -> float:
+def _sum_between(logarithms: Floats, split: int) -> float:
     """Return the sum of squares between the two parts of a sequence."""
     count = len(logarithms)
-    difference = float(np.mean(logarithms[:place]) - np.mean(logarithms[place:]))
-    return place * (count - place) / count * difference**2
+    difference = float(np.mean(logarithms[:split]) - np.mean(logarithms[split:]))
+    return split * (count - split) / count * difference**2
 
 
 def expect_noise(runs: Sequence[Measurement], assumed_cv: float) -> float:
-    """Return how much the trimmed means of runs are expected to differ: what is
-    assumed, and what happens within."""
+    """Return the expected standard deviation of the runs' log trimmed means.
+
+    Combines the assumed run-to-run noise with the within-run errors.
+    """
     errors = [_estimate_error_within(run) for run in runs]
     return math.hypot(
         assumed_cv, math.sqrt(sum(error**2 for error in errors) / len(errors))
@@ -173,5 +186,5 @@ def _estimate_error_within(run: Measurement) -> float:
         return 0.0
     window = np.array(run.window_seconds)
     half_unit = run.resolution_seconds / 2 / float(np.mean(window))
-    inside = estimate_within_run(window, "trimmed_mean", run.moving_mean, run.mean_of)
-    return math.hypot(inside.error, half_unit / math.sqrt(3))
+    within = estimate_within_run(window, "trimmed_mean", run.moving_mean, run.mean_of)
+    return math.hypot(within.error, half_unit / math.sqrt(3))

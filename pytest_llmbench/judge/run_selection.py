@@ -1,5 +1,8 @@
-"""Which runs a verdict rests on: those that are averaged, with hiccups forgiven, and
-the daily runs before them."""
+"""Select the runs that a verdict rests on.
+
+Current runs are averaged, with transient stalls replaced; the daily runs before them
+estimate the noise.
+"""
 
 from __future__ import annotations
 
@@ -38,62 +41,60 @@ from pytest_llmbench.core.statements import CodedStatement, SlowStep, StatementC
 from pytest_llmbench.judge.estimate import disagree, estimate_noise
 from pytest_llmbench.judge.shape import Shape, find_shape
 
-# medians from which on a step is no straggler of the kind that a published mean holds
-# as well
-LARGE = 1.5
-# medians beyond which a step is no hiccup: the run hung, and nobody knows what it
-# waited for
-HANG = 20.0
-WEEK = timedelta(days=6)  # seven days, the current one included
-# so many runs in seven days with a hiccup are no chance: they are told, and forgiven no
-# more
-OFTEN = 3
+# A step of at least this many medians is a stall, not a straggler as a published mean
+# contains as well.
+STALL_MEDIANS = 1.5
+# A step of more than this many medians is a hang with an unknown cause, not a stall.
+HANG_MEDIANS = 20.0
+WEEK = timedelta(days=6)  # seven days, including the current day
+# This many runs with a stall in seven days are not chance: they are reported and no
+# longer forgiven.
+FREQUENT_STALLS = 3
 
-SAME = 1e-6
+EQUAL_LOGS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentRuns:
-    """The runs that are averaged."""
+    """The runs that are averaged into one result."""
 
-    runs: tuple[Measurement, ...]  # the one that is shown comes first
-    counted: tuple[
-        Measurement, ...
-    ]  # the same as they are compared, with hiccups forgiven
+    runs: tuple[Measurement, ...]  # the displayed run first
+    # the same runs as compared, with transient stalls replaced
+    counted: tuple[Measurement, ...]
     previous: PreviousRuns
     notes: tuple[Note, ...] = ()
-    apart: bool = False  # they differ too much to be of one state
+    apart: bool = False  # True if they differ too much to be repeats of one state
 
 
 def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
-    """Return the runs that are averaged with the newest.
+    """Select the newest run and the repeats that are averaged with it.
 
-    All runs of a launch count whatever they say; of runs found on disk that differ too
-    much only the newest does.
+    All runs of a launch count, however much they differ. If runs found on disk differ
+    too much, only the newest counts.
     """
     runs, lost = find_repeats(newest, evidence)
-    older = list_previous_daily_runs(runs, evidence)
-    counted, notes = _ignore_stalls(runs, older, evidence)
+    previous = list_previous_daily_runs(runs, evidence)
+    counted, notes = _ignore_stalls(runs, previous, evidence)
     notes = (*notes, *_note_lost_repeats(lost))
     if len(runs) == 1:
         return CurrentRuns(
-            runs, counted, older, (*notes, *_note_unknown_build(newest, evidence))
+            runs, counted, previous, (*notes, *_note_unknown_build(newest, evidence))
         )
     seconds = tuple(run.statistic_seconds for run in runs)
-    apart = disagree(counted, estimate_noise(evidence, older))
+    apart = disagree(counted, estimate_noise(evidence, previous))
     if apart and not newest.run.found.launch:
-        differ = CodedStatement(
+        spread = CodedStatement(
             StatementCode.REPEATS_DIFFER, runs=len(runs), seconds=seconds
         )
         return CurrentRuns(
             (newest,),
             counted[:1],
             list_previous_daily_runs((newest,), evidence),
-            (Note(NoteCode.REPEATS_DISAGREE, differ), *notes),
+            (Note(NoteCode.REPEATS_DISAGREE, spread), *notes),
         )
     repeats = CodedStatement(StatementCode.REPEATS, runs=len(runs), seconds=seconds)
     return CurrentRuns(
-        runs, counted, older, (Note(NoteCode.REPEATS, repeats), *notes), apart
+        runs, counted, previous, (Note(NoteCode.REPEATS, repeats), *notes), apart
     )
 
 
@@ -115,32 +116,38 @@ def _note_unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, 
     return ()
 
 
-def find_current_shape(together: CurrentRuns) -> Shape:
-    """Return the shape of the newest run. Of launched runs, whose order is chance, half
-    have to be warming up; a hiccup in the first steps is no warm-up."""
-    newest = find_shape(together.runs[0])
-    if newest.warming_up is None and len(together.runs) == 1:
+def find_current_shape(current: CurrentRuns) -> Shape:
+    """Return the shape of the newest run.
+
+    For launched runs, whose order is random, warm-up is reported only if at least half
+    of the runs are warming up. Stalls are replaced first, so that a stall in the first
+    steps is not taken for warm-up.
+    """
+    newest = find_shape(current.runs[0])
+    if newest.warming_up is None and len(current.runs) == 1:
         return newest
-    launched = bool(together.runs[0].run.found.launch)
+    launched = bool(current.runs[0].run.found.launch)
     shapes = [
         find_shape(run)
-        for run in (together.counted if launched else together.counted[:1])
+        for run in (current.counted if launched else current.counted[:1])
     ]
-    warming = [shape.warming_up for shape in shapes if shape.warming_up]
+    warm_ups = [shape.warming_up for shape in shapes if shape.warming_up]
     return replace(
         newest,
-        warming_up=warming[0] if warming and 2 * len(warming) >= len(shapes) else None,
+        warming_up=warm_ups[0]
+        if warm_ups and 2 * len(warm_ups) >= len(shapes)
+        else None,
     )
 
 
 def find_repeats(
     newest: Measurement, evidence: Evidence
 ) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
-    """Return the newest run with its repeats, and repeats that cannot be judged.
+    """Return the newest run with its repeats, and its repeats without a usable time.
 
-    Repeats of a run that was launched are exactly the others of its launch. Those of a
-    run found on disk are runs found on disk, of its build, that started within the
-    repeat window before it.
+    Repeats of a launched run are the other runs of its launch. Repeats of a run found
+    on disk are other runs found on disk with the same known build that started within
+    `evidence.repeat_window` before it.
     """
     if newest.run.found.launch:
         others = select_launch(newest, evidence)[1:]
@@ -151,35 +158,38 @@ def find_repeats(
     if not window or started is None:
         return (newest,), ()
     older = evidence.measurements[evidence.measurements.index(newest) + 1 :]
-    near = [
+    candidates = [
         run
         for run in older
         if run.run.started is not None
         and not run.run.found.launch
         and started - run.run.started <= window
         and identify_build(run) == identify_build(newest) != ()
-        and run.window_seconds != newest.window_seconds  # a copy is no second run
+        and run.window_seconds != newest.window_seconds  # a duplicate is no repeat
     ]
-    return (newest, *(run for run in near if run.valid)), tuple(
-        run for run in near if not run.valid and (run.problems or not run.excluded)
+    return (newest, *(run for run in candidates if run.valid)), tuple(
+        run
+        for run in candidates
+        if not run.valid and (run.problems or not run.excluded)
     )
 
 
 def select_launch(run: Measurement, evidence: Evidence) -> tuple[Measurement, ...]:
-    """Return a run and all others of its launch, valid or not; one that was found on
-    disk is alone."""
+    """Return a run and the other runs of its launch, valid or not.
+
+    Only the run itself if it was not launched.
+    """
     launch = run.run.found.launch
-    same = (
+    others = (
         other
         for other in evidence.measurements
         if other.run.found.launch == launch and other is not run
     )
-    return (run, *same) if launch else (run,)
+    return (run, *others) if launch else (run,)
 
 
 def find_unusable(run: Measurement) -> Problem | None:
-    """Return why a run has no step time that counts; None for one that may be compared
-    with a baseline."""
+    """Return the problem that makes a run unusable, or None."""
     problem = next(iter(run.problems), run.excluded)
     if problem is not None:
         return problem
@@ -190,34 +200,41 @@ def find_unusable(run: Measurement) -> Problem | None:
 
 
 def identify_build(measurement: Measurement) -> tuple[str, ...]:
-    """Return what says which build a run is of; empty where nothing but its release
-    does."""
+    """Return the facts that identify the build of a run.
+
+    Empty if only the release is known.
+    """
     build = measurement.run.found.build
-    return build if any(not part.startswith("release=") for part in build) else ()
+    return build if any(not fact.startswith("release=") for fact in build) else ()
 
 
-# --- hiccups --------------------------------------------------------------------------
+# --- transient stalls -----------------------------------------------------------------
 
 
 def _ignore_stalls(
-    runs: tuple[Measurement, ...], older: PreviousRuns, evidence: Evidence
+    runs: tuple[Measurement, ...], previous: PreviousRuns, evidence: Evidence
 ) -> tuple[tuple[Measurement, ...], tuple[Note, ...]]:
-    """Return runs with their hiccups forgiven, and what is to be said of them; the runs
-    as they are where too many days of the last week had some."""
-    slow = [_find_stall(run, evidence) for run in runs]
-    if not any(slow):
+    """Replace the stalls of runs, and note them.
+
+    Returns the runs unchanged if too many runs of the last week had a stall.
+    """
+    stalls = [_find_stall(run, evidence) for run in runs]
+    if not any(stalls):
         return runs, ()
-    hiccups = [(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
-    number = _count_recent(older, runs[0], evidence) + len(hiccups)
-    if number >= OFTEN:
-        return runs, (_make_stall_note(*hiccups[0], often=number),)
-    forgiven = tuple(_make_stall_note(run, steps) for run, steps in hiccups)
-    return tuple(map(_replace_steps, runs, slow)), forgiven
+    stalled = [(run, steps) for run, steps in zip(runs, stalls, strict=True) if steps]
+    count = _count_recent(previous, runs[0], evidence) + len(stalled)
+    if count >= FREQUENT_STALLS:
+        return runs, (_make_stall_note(*stalled[0], often=count),)
+    forgiven = tuple(_make_stall_note(run, steps) for run, steps in stalled)
+    return tuple(map(_replace_steps, runs, stalls)), forgiven
 
 
 def _find_stall(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
-    """Return the places of the steps of a run that are a hiccup, the slowest first.
-    More of them than that are none; of a mean of several steps all count."""
+    """Return the indices of the stalled steps of a run, slowest first.
+
+    Empty if there are more slow steps than a transient stall explains. A record that is
+    a mean of several steps counts as all of them.
+    """
     window, baseline = np.array(run.window_seconds), evidence.baseline
     if (
         baseline.recording is not None
@@ -227,36 +244,35 @@ def _find_stall(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
         return ()
     if (
         sum(attempt.finished for attempt in run.attempts) > 1
-    ):  # it is judged as the slowest: forgiven, it would hide the others
+    ):  # it is judged by its slowest attempt, which must not be forgiven
         return ()
     steps = np.array(run.mean_of or [1] * len(window))
-    large = window >= LARGE * compute_median(window)
-    if int(np.count_nonzero(large)) > MOST_STALLS + run.moving_mean - 1:
+    slow = window >= STALL_MEDIANS * compute_median(window)
+    if int(np.count_nonzero(slow)) > MOST_STALLS + run.moving_mean - 1:
         return ()
-    if (
-        HICCUP * int(steps.sum()) < 1
-    ):  # of so few steps even one is more than one of twenty
+    if HICCUP * int(steps.sum()) < 1:  # with so few steps, one is more than 5 %
         return ()
-    if int(steps[large].sum()) > math.ceil(
+    if int(steps[slow].sum()) > math.ceil(
         HICCUP * int(steps.sum())
-    ) or window.max() > HANG * compute_median(window):
+    ) or window.max() > HANG_MEDIANS * compute_median(window):
         return ()
-    slow = tuple(
-        place for place in np.argsort(-window, kind="stable").tolist() if large[place]
+    stalled = tuple(
+        row for row in np.argsort(-window, kind="stable").tolist() if slow[row]
     )
-    usual = _replace_steps(run, slow).statistic_seconds
+    without_stall = _replace_steps(run, stalled).statistic_seconds
     return (
-        slow
-        if usual and usual * evidence.tolerance.factor >= baseline.step_seconds
+        stalled
+        if without_stall
+        and without_stall * evidence.tolerance.factor >= baseline.step_seconds
         else ()
     )
 
 
-def _replace_steps(run: Measurement, slow: Sequence[int]) -> Measurement:
-    if not slow:
+def _replace_steps(run: Measurement, rows: Sequence[int]) -> Measurement:
+    if not rows:
         return run
     window = np.array(run.window_seconds)
-    window[list(slow)] = np.delete(window, list(slow)).max()
+    window[list(rows)] = np.delete(window, list(rows)).max()
     return replace(
         run,
         window_seconds=tuple(window.tolist()),
@@ -264,22 +280,27 @@ def _replace_steps(run: Measurement, slow: Sequence[int]) -> Measurement:
     )
 
 
-def _count_recent(older: PreviousRuns, current: Measurement, evidence: Evidence) -> int:
-    """Return how many of the six days before the current run had a hiccup."""
+def _count_recent(
+    previous: PreviousRuns, current: Measurement, evidence: Evidence
+) -> int:
+    """Count the runs with a stall in the six days before the current run."""
     started = current.started
     if started is None:
         return 0
     first = started.date() - WEEK
     return sum(
         _had_stall(run, evidence)
-        for run in older
+        for run in previous
         if run.started is not None and run.started.date() >= first
     )
 
 
 def _had_stall(run: PreviousRun, evidence: Evidence) -> bool:
-    """Whether a daily run had a hiccup. Of one that only the history knows: its step
-    time is more than what it was judged by, or a few steps decided."""
+    """True if a daily run had a transient stall.
+
+    A stored run had one if its step time exceeds the compared one, or if a few steps
+    decided its verdict.
+    """
     if not isinstance(run, StoredRun):
         return bool(_find_stall(run, evidence))
     if run.reason == Reason.FEW_STEPS_DECIDE:
@@ -292,51 +313,61 @@ def _had_stall(run: PreviousRun, evidence: Evidence) -> bool:
         return False
     return (
         math.log(run.step_time_seconds / run.expected_seconds)
-        > run.log_difference + SAME
+        > run.log_difference + EQUAL_LOGS
     )
 
 
-def _make_stall_note(run: Measurement, slow: Sequence[int], often: int = 0) -> Note:
-    """Return the note on the slow steps of a run, at the line of the slowest; `often`:
-    one of so many runs."""
-    middle = compute_median(np.array(run.window_seconds))
+def _make_stall_note(run: Measurement, rows: Sequence[int], often: int = 0) -> Note:
+    """Note the slow steps of a run, at the log line of the slowest.
+
+    `often` is the number of runs with a stall in the last week if they are too many.
+    """
+    median = compute_median(np.array(run.window_seconds))
     first = run.baseline.window.first
     steps = [
         SlowStep(
             run.window_steps[row] if run.window_steps else first + row,
             run.window_lines[row] if run.window_lines else 0,
-            run.window_seconds[row] / middle,
+            run.window_seconds[row] / median,
         )
-        for row in sorted(slow)
+        for row in sorted(rows)
     ]
-    mean, usual = run.statistic_seconds, _replace_steps(run, slow).statistic_seconds
+    mean, without_stalls = (
+        run.statistic_seconds,
+        _replace_steps(run, rows).statistic_seconds,
+    )
     line = max(steps, key=lambda step: step.ratio).line
     if often:
         repeated = CodedStatement(
-            StatementCode.HICCUPS_OFTEN, runs=often, steps=steps, mean=mean, usual=usual
+            StatementCode.HICCUPS_OFTEN,
+            runs=often,
+            steps=steps,
+            mean=mean,
+            usual=without_stalls,
         )
         return Note(NoteCode.HICCUPS_OFTEN, repeated, line)
-    hiccup = CodedStatement(StatementCode.HICCUP, steps=steps, mean=mean, usual=usual)
+    hiccup = CodedStatement(
+        StatementCode.HICCUP, steps=steps, mean=mean, usual=without_stalls
+    )
     return Note(NoteCode.HICCUP, hiccup, line)
 
 
-# --- the daily runs: one a day, those before the current ones -------------------------
+# --- daily runs: one per day, before the current runs ---------------------------------
 
 
-ADJACENT = timedelta(
-    days=4
-)  # days this near to each other are in a row: a weekend may lie between them
+# days this close count as consecutive: a weekend may lie between them
+ADJACENT = timedelta(days=4)
 
-# A year of daily runs of 82 configurations is 30,000 runs: this is called for each of
-# them.
-_BEGUN: Callable[[PreviousRun], datetime] = attrgetter(
-    "started"
-)  # of those that have one
+# For dated runs only. attrgetter is faster than a lambda: a year of daily runs of 82
+# configurations is 30,000 runs.
+_GET_START: Callable[[PreviousRun], datetime] = attrgetter("started")
 
 
 def list_before_newest(evidence: Evidence) -> PreviousRuns:
-    """Return the daily runs before the newest valid run; all where there is none, and
-    the history knows some."""
+    """List the daily runs before the newest valid run.
+
+    If no run is valid, lists all daily runs, provided that the history has some.
+    """
     newest = next((run for run in evidence.measurements if run.valid), None)
     if newest is None and not evidence.stored_runs:
         return ()
@@ -346,13 +377,11 @@ def list_before_newest(evidence: Evidence) -> PreviousRuns:
 def list_previous_daily_runs(
     current: Sequence[Measurement], evidence: Evidence
 ) -> PreviousRuns:
-    """Return one valid run for each earlier day (UTC), oldest first: the newest of that
-    day.
+    """List one valid run per earlier day (UTC), oldest first.
 
-    Runs of one day share what changes from day to day, so that they would make the
-    noise look small; those of the current runs' own day are none. Where there is no
-    current run, all days are earlier ones, and so they are for one whose start nothing
-    says: it counts as the newest.
+    The newest run of a day is used. Runs of one day share day-to-day effects and would
+    make the noise look small; the day of the current runs is excluded for the same
+    reason. If `current` is empty or undated, all days up to now are earlier days.
     """
     started = max((run.started for run in current if run.started), default=evidence.now)
     day = started.toordinal() if current else None
@@ -361,33 +390,37 @@ def list_previous_daily_runs(
         for run in (*evidence.measurements, *evidence.excluded_by_since)
         if run.valid and run.started is not None and run not in current
     ]
-    ordered: list[PreviousRun] = sorted((*measured, *evidence.stored_runs), key=_BEGUN)
-    before = ordered[: bisect_right(ordered, started, key=_BEGUN)]
-    by_day = dict(
-        zip(map(datetime.toordinal, map(_BEGUN, before)), before, strict=True)
+    ordered: list[PreviousRun] = sorted(
+        (*measured, *evidence.stored_runs), key=_GET_START
     )
-    if day is not None:  # an earlier run of its day is no earlier day
+    before = ordered[: bisect_right(ordered, started, key=_GET_START)]
+    by_day = dict(
+        zip(map(datetime.toordinal, map(_GET_START, before)), before, strict=True)
+    )
+    if day is not None:  # an earlier run of the current day is not an earlier day
         by_day.pop(day, None)
     return tuple(by_day.values())
 
 
 def get_job_id(run: PreviousRun) -> str:
-    """Return the job of a run, empty where nothing says it."""
+    """Return the job id of a run, or "" if it is unknown."""
     return run.job_id if isinstance(run, StoredRun) else run.run.found.job_id
 
 
 def select_consecutive(
-    older: Sequence[Measurement], newest: Measurement, count: int
+    previous: Sequence[Measurement], newest: Measurement, count: int
 ) -> list[Measurement]:
-    """Return the newest run and the last daily runs before it, `count` together; empty
-    where they are not in a row."""
-    row = [*older[1 - count :], newest]
+    """Return the newest run preceded by the last daily runs, `count` in total.
+
+    Empty if the days are not consecutive.
+    """
+    row = [*previous[1 - count :], newest]
     if len(row) != count or newest.started is None:
         return []
     return (
         row
         if all(
-            _BEGUN(later) - _BEGUN(earlier) <= ADJACENT
+            _GET_START(later) - _GET_START(earlier) <= ADJACENT
             for earlier, later in pairwise(row)
         )
         else []
@@ -395,7 +428,7 @@ def select_consecutive(
 
 
 def find_last_valid(evidence: Evidence) -> CodedStatement | None:
-    """Return the newest valid run; None if no dated one is known."""
+    """Describe the newest dated valid run, or None."""
     newest = _find_newest_valid(evidence)
     if newest is None or newest.started is None:
         return None
@@ -410,31 +443,36 @@ def find_last_valid(evidence: Evidence) -> CodedStatement | None:
 
 
 def is_stale(evidence: Evidence) -> bool:
-    """Whether the last valid run that is known is older than allowed: not where none is
-    known, or nothing limits it."""
+    """True if the newest valid run is older than allowed.
+
+    False if no valid run is known or no age limit applies.
+    """
     newest = _find_newest_valid(evidence)
     return newest is not None and evidence.is_too_old(newest.started)
 
 
 def _find_newest_valid(evidence: Evidence) -> PreviousRun | None:
-    return max(list_valid_runs(evidence), key=_BEGUN, default=None)
+    return max(list_valid_runs(evidence), key=_GET_START, default=None)
 
 
 def list_valid_runs(evidence: Evidence) -> list[PreviousRun]:
-    """Return all valid runs of which something says when they began, oldest first."""
+    """List all valid runs with a known start, oldest first."""
     all_runs: tuple[PreviousRun, ...] = (
         *evidence.measurements,
         *evidence.excluded_by_since,
         *evidence.stored_runs,
     )
     return sorted(
-        (run for run in all_runs if run.valid and run.started is not None), key=_BEGUN
+        (run for run in all_runs if run.valid and run.started is not None),
+        key=_GET_START,
     )
 
 
 def list_starts(evidence: Evidence) -> list[datetime]:
-    """Return when the known comparable runs of a configuration started: measured ones,
-    valid or not, and the valid ones of the history."""
+    """List the start times of all known comparable runs.
+
+    Measured runs count whether valid or not, stored runs only if valid.
+    """
     measured = (*evidence.measurements, *evidence.excluded_by_since)
     starts = [
         run.started
@@ -445,7 +483,7 @@ def list_starts(evidence: Evidence) -> list[datetime]:
 
 
 def list_daily_runs(older: Sequence[PreviousRun]) -> DailyRuns:
-    """Return measured runs, oldest first, as daily runs."""
+    """Convert runs with a finite step time to daily runs, keeping their order."""
     measured = [run for run in older if 0 < (run.statistic_seconds or 0) < math.inf]
     return [
         run
@@ -456,8 +494,10 @@ def list_daily_runs(older: Sequence[PreviousRun]) -> DailyRuns:
 
 
 def average_current_runs(current: Sequence[Measurement]) -> list[DailyRun]:
-    """Return the current runs as one daily run, their mean; empty without one, or where
-    nothing says when it began."""
+    """Average the current runs into one daily run.
+
+    Uses the geometric mean. Empty without runs, or if the first has no known start.
+    """
     if not current or current[0].run.started is None:
         return []
     logarithms = [math.log(run.statistic_seconds or math.nan) for run in current]
@@ -466,9 +506,12 @@ def average_current_runs(current: Sequence[Measurement]) -> list[DailyRun]:
 
 
 def find_quantisation_unit(runs: Sequence[PreviousRun]) -> float:
-    """Return one printed unit of the step times of runs, as a fraction, where their
-    steps do not differ by as much: a level that crosses a rounding bound then moves by
-    a unit, however small the change was. Else 0."""
+    """Return one printed unit relative to the step time, or 0.
+
+    The largest value of all runs counts. A run contributes only if its steps differ by
+    less than a unit: its level then moves by a whole unit when it crosses a rounding
+    boundary, however small the change.
+    """
     units = []
     for run in runs:
         if isinstance(run, StoredRun):
@@ -487,5 +530,5 @@ def find_quantisation_unit(runs: Sequence[PreviousRun]) -> float:
 
 def _make_daily_run(run: Measurement, seconds: float) -> DailyRun:
     if run.started is None:
-        raise ValueError(f"nothing says when {run} started")
+        raise ValueError(f"the start of {run} is unknown")
     return DailyRun(run.started, seconds, run.environment)

@@ -1,5 +1,4 @@
-"""What the step times of a window look like, whether they have settled, and what a
-reader should know of them."""
+"""Describe the shape of a window: pattern, drift, warm-up and stragglers."""
 
 from __future__ import annotations
 
@@ -37,59 +36,56 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats, Integers
     from pytest_llmbench.core.run_records import VerdictStatement
 
-FEWEST = 3  # fewer steps have no shape
-# the mean and the trimmed mean say different things if they differ by more than this
-DISAGREE = 0.01
+MIN_STEPS = 3  # fewer steps have no shape
+# smallest relative difference of mean and trimmed mean that is noted
+MEAN_DIFFERENCE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a window."""
+    """Shape of a window, with the notes that follow from it."""
 
     statements: tuple[VerdictStatement, ...]
     kind: ShapeKind
-    notes: tuple[Note, ...] = ()  # which change no verdict
-    warming_up: Note | None = (
-        None  # not among the notes: there if the first third is slower than the rest
-    )
-    warm_up: float = (
-        0.0  # how much slower that third is, as a fraction; 0 if it is not shown to be
-    )
-    drift: float | None = (
-        # the change from the first to the last step as a fraction, None if there is
-        # none
-        None
-    )
+    notes: tuple[Note, ...] = ()  # do not change the verdict
+    # set if the first third is slower; not contained in `notes`
+    warming_up: Note | None = None
+    # excess of the first third, as a fraction; 0 if it is not significant
+    warm_up: float = 0.0
+    # relative change from the first to the last step; None without a drift
+    drift: float | None = None
 
 
 def find_shape(measurement: Measurement) -> Shape:
-    """Return the shape of the measured window; it is the same in another unit of time.
+    """Find the shape of the measured window.
 
-    Less than three steps are even: nothing can be told.
+    The shape does not depend on the unit of time. Fewer than three steps are EVEN.
     """
     window = _make_columns(measurement)
-    if len(window.steps) < FEWEST:
+    if len(window.steps) < MIN_STEPS:
         moving = tuple(filter(None, [_note_moving_mean(window)]))
         too_few = CodedStatement(StatementCode.TOO_FEW_STEPS)
         return Shape((too_few,), ShapeKind.EVEN, moving)
     resolution = measurement.resolution_seconds
     pattern = find_pattern(window, resolution)
-    drifting = find_slope(window.seconds, window.moving_mean)
+    slope = find_slope(window.seconds, window.moving_mean)
     warm_up = find_warm_up(window.seconds, window.moving_mean, resolution)
-    warming = _note_warm_up(window, warm_up)
+    warm_up_note = _note_warm_up(window, warm_up)
     notes: tuple[Note | None, ...] = (
         _note_stragglers(window, pattern),
         _note_levels(window, pattern),
-        _note_drift(window, drifting),
+        _note_drift(window, slope),
         _note_means(window),
     )
-    kind, statements = _name_shape(pattern, drifting, warming)
+    kind, statements = _name_shape(pattern, slope, warm_up_note)
     slow = pattern.levels.slow if pattern.levels else pattern.stragglers
     statements = (*statements, *filter(None, [find_save(measurement, slow)]))
-    change = drifting.change if drifting else None
+    change = slope.change if slope else None
     excess = warm_up.excess if warm_up else 0.0
     notes = (*notes, _note_moving_mean(window))
-    return Shape(statements, kind, tuple(filter(None, notes)), warming, excess, change)
+    return Shape(
+        statements, kind, tuple(filter(None, notes)), warm_up_note, excess, change
+    )
 
 
 def _make_columns(measurement: Measurement) -> WindowColumns:
@@ -105,11 +101,11 @@ def _make_columns(measurement: Measurement) -> WindowColumns:
 
 
 def _name_shape(
-    pattern: Pattern, drifting: Slope | None, warming: Note | None
+    pattern: Pattern, slope: Slope | None, warm_up: Note | None
 ) -> tuple[ShapeKind, tuple[VerdictStatement, ...]]:
     """Return the kind of the shape and its statements.
 
-    Levels explain a slope; a slope comes before the stragglers on it.
+    Levels and periods explain a slope. A slope takes precedence over stragglers.
     """
     slow = () if pattern.kind is ShapeKind.EVEN else (pattern.statement,)
     if pattern.kind not in (
@@ -117,18 +113,18 @@ def _name_shape(
         ShapeKind.SLOW_STRETCH,
         ShapeKind.TWO_LEVELS,
     ):
-        if drifting:
-            drift = CodedStatement(StatementCode.DRIFTING_STEPS, change=drifting.change)
+        if slope:
+            drift = CodedStatement(StatementCode.DRIFTING_STEPS, change=slope.change)
             return ShapeKind.DRIFT, (drift, *slow)
-        if warming:
-            return ShapeKind.DRIFT, (warming, *slow)
+        if warm_up:
+            return ShapeKind.DRIFT, (warm_up, *slow)
     return pattern.kind, (pattern.statement,)
 
 
 def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
     slow, seconds = pattern.stragglers, window.seconds
-    number = int(np.count_nonzero(slow))
-    if not number:
+    count = int(np.count_nonzero(slow))
+    if not count:
         return None
     weights = np.array(window.mean_of, dtype=float)
     share = float(seconds[slow] @ weights[slow] / (seconds @ weights))
@@ -141,7 +137,7 @@ def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
     )
     stragglers = CodedStatement(
         StatementCode.STRAGGLERS,
-        count=number,
+        count=count,
         averaged=window.averaged,
         share=share,
         added=added,
@@ -153,8 +149,10 @@ def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
 
 
 def _note_levels(window: WindowColumns, pattern: Pattern) -> Note | None:
-    """Return the note on slow steps that are more than stragglers; a moving mean makes
-    levels of a few of those."""
+    """Note slow steps that form a level.
+
+    Stragglers in a moving mean look like a level, and are noted only as stragglers.
+    """
     in_levels = pattern.levels and pattern.kind is ShapeKind.PERIODIC
     if (
         pattern.kind not in (ShapeKind.SLOW_STRETCH, ShapeKind.TWO_LEVELS)
@@ -167,15 +165,15 @@ def _note_levels(window: WindowColumns, pattern: Pattern) -> Note | None:
     )
 
 
-def _note_drift(window: WindowColumns, drifting: Slope | None) -> Note | None:
-    if drifting is None:
+def _note_drift(window: WindowColumns, slope: Slope | None) -> Note | None:
+    if slope is None:
         return None
     drift = CodedStatement(
         StatementCode.STEP_DRIFT,
-        change=drifting.change,
+        change=slope.change,
         first=window.begin(0),
         last=window.steps[-1],
-        p=drifting.p,
+        p=slope.p,
     )
     return Note(NoteCode.DRIFT, drift, window.lines[0])
 
@@ -194,19 +192,18 @@ def _note_warm_up(window: WindowColumns, warm_up: WarmUp | None) -> Note | None:
 
 
 def _note_means(window: WindowColumns) -> Note | None:
-    """Return the note that the mean and the trimmed mean differ by more than 1 %, and
-    which steps do it."""
-    middle, trimmed = (
+    """Note that mean and trimmed mean differ by more than 1 %."""
+    mean, trimmed = (
         compute_mean(window.seconds, window.mean_of),
         compute_trimmed_mean(window.seconds, window.mean_of),
     )
-    if abs(middle / trimmed - 1) <= DISAGREE:
+    if abs(mean / trimmed - 1) <= MEAN_DIFFERENCE:
         return None
     means = CodedStatement(
         StatementCode.MEAN_AND_TRIMMED,
-        mean=middle,
+        mean=mean,
         trimmed=trimmed,
-        slow=middle > trimmed,
+        slow=mean > trimmed,
     )
     return Note(NoteCode.MEAN_AND_TRIMMED, means)
 
@@ -227,27 +224,27 @@ def _note_moving_mean(window: WindowColumns) -> Note | None:
 # --- warm-ups and slopes --------------------------------------------------------------
 
 
-# A change counts if it is more than 1 % of the step time and chance has less than 1 %
-# of producing it.
+# A change must exceed this fraction of the step time, and be significant at LEVEL.
 SMALLEST_CHANGE = 0.01
 LEVEL = 0.01
 
-FLOAT_ERROR = 1e-12  # of a value
+FLOAT_ERROR = 1e-12  # relative to the value
 
-FEWEST_TO_SETTLE = (
-    9  # a first third of less than three steps cannot tell a warm-up from a straggler
-)
-# longer windows are looked at in this many blocks: pairs of steps grow with the square
-MOST = 100
+# With fewer steps, the first third has fewer than three, which do not distinguish a
+# warm-up from a straggler.
+MIN_STEPS_FOR_TREND = 9
+# Longer windows are condensed to this many blocks, because the number of pairs grows
+# quadratically.
+MAX_BLOCKS = 100
 
-# How many standard errors are added to a correlation. With none, windows of 34 steps
-# with a lag-1 correlation of 0.8 raise a false alarm two to three times as often.
+# Standard errors added to a correlation. Without them, windows of 34 steps with a lag-1
+# correlation of 0.8 raise two to three times as many false alarms.
 CAUTION = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """How much slower the first steps of a window are than the rest."""
+    """Excess of the first steps of a window over the others."""
 
     steps: int
     excess: float  # as a fraction
@@ -256,7 +253,7 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """A change from the first to the last step of a window."""
+    """Change from the first to the last step of a window."""
 
     change: float  # as a fraction of the median
     p: float  # two-sided
@@ -265,37 +262,37 @@ class Slope:
 def find_warm_up(
     seconds: Floats, moving_mean: int = 1, resolution: float = 0.0
 ) -> WarmUp | None:
-    """Return by how much the first third of step times, shape (n,), is slower than the
-    rest.
+    """Test whether the first third of step times, shape (n,), is slower.
 
-    None: it is not, or by no more than 1 % and a unit in the last place, or by no more
-    than chance makes (one-sided, 1 %), or n < 9. Medians are compared: a slow step,
-    which a moving mean shows in five values, is no warm-up. The error is that of the
-    rest alone, less its decline: what a warm-up leaves there would hide it. Steps that
-    are slow at first for another reason look the same.
+    None if it is not slower by more than 1 % and a unit in the last place, if the
+    excess is not significant (one-sided, 1 %), or if n < 9. Medians are compared, so
+    that a single slow step, which affects five values of a moving mean, is not a
+    warm-up. The error is that of the remaining two thirds without their decline,
+    because the tail of a warm-up would otherwise hide it. Steps that are slow at first
+    for another reason are reported too.
     """
     points, block = condense(seconds)
     third = len(points) // 3
-    if len(points) < FEWEST_TO_SETTLE:
+    if len(points) < MIN_STEPS_FOR_TREND:
         return None
-    first, rest = points[:third], points[third:]
-    level = compute_median(rest)
+    first, later = points[:third], points[third:]
+    level = compute_median(later)
     excess = compute_median(first) / level - 1
     if not excess > SMALLEST_CHANGE + resolution / level:
         return None
-    residuals = _subtract_centre(winsorise(_remove_decline(rest)))
+    residuals = _subtract_centre(winsorise(_remove_decline(later)))
     spread = (
-        math.sqrt(float(residuals @ residuals) / (len(rest) - 1))
+        math.sqrt(float(residuals @ residuals) / (len(later) - 1))
         / (1 - 2 * TRIMMED)
         / level
     )
-    inflation = max(_inflate(residuals), moving_mean / block)
+    inflation = max(_compute_inflation(residuals), moving_mean / block)
     z = (
-        excess / (spread * math.sqrt(inflation * (1 / third + 1 / len(rest))))
+        excess / (spread * math.sqrt(inflation * (1 / third + 1 / len(later))))
         if spread > 0
         else math.inf
     )
-    freedom = len(rest) - 2 * int(TRIMMED * len(rest)) - 1
+    freedom = len(later) - 2 * int(TRIMMED * len(later)) - 1
     return (
         WarmUp(third * block, excess, z)
         if compute_probability(z, freedom) < LEVEL
@@ -304,40 +301,46 @@ def find_warm_up(
 
 
 def find_slope(seconds: Floats, moving_mean: int = 1) -> Slope | None:
-    """Return the drift of step times, shape (n,), by the Theil-Sen slope and Kendall's
-    test.
+    """Estimate the drift of step times, shape (n,).
 
-    None: no more than 1 % of the median, or no more than chance makes (two-sided, 1 %),
-    or n < 9. The variance of S is inflated for the correlation of neighbours (Hamed and
-    Rao, Journal of Hydrology 204, 1998), here by the sum of an AR(1) process, (1 + r) /
-    (1 - r): single correlations of a few dozen steps say too little.
+    The size is the Theil-Sen slope, the test Kendall's. The variance of S is inflated
+    for the correlation of neighbours (Hamed and Rao, Journal of Hydrology 204, 1998),
+    by the sum of an AR(1) process, (1 + r) / (1 - r), because single correlations of a
+    few dozen steps are too uncertain.
+
+    None if the change is at most 1 % of the median, not significant (two-sided, 1 %),
+    or n < 9.
     """
     points, block = condense(seconds)
-    if len(points) < FEWEST_TO_SETTLE:
+    if len(points) < MIN_STEPS_FOR_TREND:
         return None
     slope = compute_theil_sen(points)
     change = slope * (len(points) - 1) / compute_median(points)
     if not abs(change) > SMALLEST_CHANGE:
         return None
     residuals = _subtract_centre(winsorise(points - slope * np.arange(len(points))))
-    # On an exact line they are errors of floating point, which are correlated.
+    # Residuals of an exact line are floating-point errors, which are correlated.
     residuals[np.abs(residuals) < FLOAT_ERROR * points.max()] = 0.0
-    inflation = max(_inflate(residuals), moving_mean / block)
+    inflation = max(_compute_inflation(residuals), moving_mean / block)
     score, variance = compute_kendall(points)
     p = math.erfc(abs(score) / math.sqrt(2 * variance * inflation))
     return Slope(change, p) if p < LEVEL else None
 
 
 def compute_theil_sen(values: Floats) -> float:
-    """Return the median slope, per position, of all pairs of values of shape (n,), n >
-    1."""
+    """Return the median slope of all pairs of values, shape (n,), n > 1.
+
+    Per position.
+    """
     earlier, later = _list_pairs(len(values))
     return compute_median((values[later] - values[earlier]) / (later - earlier))
 
 
 def compute_kendall(values: Floats) -> tuple[float, float]:
-    """Return Kendall's S of values of shape (n,), n > 1, and its variance for
-    independent ones, corrected for ties."""
+    """Return Kendall's S of values, shape (n,), n > 1, and its variance.
+
+    The variance assumes independent values and is corrected for ties.
+    """
     count = len(values)
     earlier, later = _list_pairs(count)
     score = float(np.sum(np.sign(values[later] - values[earlier])))
@@ -348,13 +351,13 @@ def compute_kendall(values: Floats) -> tuple[float, float]:
 
 
 def condense(seconds: Floats) -> tuple[Floats, int]:
-    """Return step times of shape (n,) as at most 100 medians of consecutive blocks, and
-    the number of steps in each.
+    """Condense step times, shape (n,), to at most 100 block medians.
 
-    The last block reaches back where n is no multiple.
+    Returns the medians and the number of steps per block. The last block overlaps the
+    block before it if n is not a multiple.
     """
     count = len(seconds)
-    block = -(-count // MOST)
+    block = -(-count // MAX_BLOCKS)
     if block <= 1:
         return seconds, 1
     starts = np.minimum(np.arange(0, count, block), count - block)
@@ -363,14 +366,16 @@ def condense(seconds: Floats) -> tuple[Floats, int]:
 
 @functools.lru_cache(maxsize=8)
 def _list_pairs(count: int) -> tuple[Integers, Integers]:
-    """Return the two positions of each pair, earlier and later."""
+    """Return the positions of all pairs, as (earlier, later)."""
     earlier, later = np.triu_indices(count, 1)
     return earlier, later
 
 
 def _remove_decline(values: Floats) -> Floats:
-    """Return the values less the straight line through them, if it falls; outliers are
-    drawn in for the line."""
+    """Subtract a falling straight line from values.
+
+    The line is fitted to the winsorised values. A rising line is not subtracted.
+    """
     position = np.arange(len(values)) - (len(values) - 1) / 2
     slope = float(winsorise(values) @ position) / float(position @ position)
     return values - min(slope, 0.0) * position
@@ -380,12 +385,11 @@ def _subtract_centre(values: Floats) -> Floats:
     return values - float(values.sum()) / len(values)
 
 
-def _inflate(residuals: Floats) -> float:
-    """Return how many correlated values, centred, say as much of their mean as one
-    independent: (1 + r) / (1 - r).
+def _compute_inflation(residuals: Floats) -> float:
+    """Return the variance inflation of the mean of correlated residuals.
 
-    r is the lag-1 correlation, corrected for its bias where a level and a slope were
-    fitted, (n r + 2) / (n - 5), and for caution 1.25 of its standard errors larger.
+    (1 + r) / (1 - r), with the lag-1 correlation r corrected for its bias after fitting
+    a level and a slope, (n r + 2) / (n - 5), and increased by 1.25 standard errors.
     """
     count = len(residuals)
     total = float(residuals @ residuals)

@@ -1,5 +1,4 @@
-"""What many configurations show together: a shift that most of them share, and p-values
-adjusted for their number."""
+"""Detect a shift that most configurations share, and adjust p-values."""
 
 from __future__ import annotations
 
@@ -30,44 +29,49 @@ if TYPE_CHECKING:
 
 Name = TypeVar("Name")
 
-COMPARED = 7  # a current run is compared with the median of so many earlier runs
-FEWEST = 3  # fewer configurations share nothing
+REFERENCE_RUNS = (
+    7  # a current run is compared with the median of this many earlier runs
+)
+MIN_CONFIGURATIONS = 3  # fewer configurations cannot share a shift
 
-# A configuration has moved if that is significant at this level, one-sided; stricter
-# where few are looked at.
+# One-sided level at which a configuration has moved. Stricter if few configurations are
+# compared.
 LEVEL = 0.05
 
-# the share of days on which chance may move most configurations in one direction
+# share of days on which chance may move most configurations in one direction
 FALSE_ALARMS = 0.0001
-SMALLEST = 0.01  # a smaller shared shift is not worth a message
+SMALLEST = 0.01  # smallest shared shift worth a message, as a fraction
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationShift:
-    """A configuration with its current runs."""
+    """Estimate of a configuration's current runs, with its last runs."""
 
     key: Key
     estimate: Estimate
-    older: tuple[float, ...] = ()  # log(statistic / baseline) of its last runs
+    # log(statistic / baseline) of the last runs, oldest first
+    older: tuple[float, ...] = ()
 
 
 def measure_shift(
     judgement: Judgement, older: Sequence[Measurement | StoredRun]
 ) -> ConfigurationShift | None:
-    """Return what one configuration says of a shared shift; None where nothing is known
-    of its error.
+    """Return the contribution of one configuration to a shared shift.
 
-    `older` are those before the current ones, oldest first; those that are not valid
-    tell nothing.
+    `older` are the runs before the current ones, oldest first; invalid runs are
+    ignored. None if the verdict or the error of the estimate is unknown.
     """
     estimate = judgement.estimate
     if judgement.verdict not in JUDGED or estimate is None or not _is_known(estimate):
         return None
     logarithms = (
-        _take_logarithm(run, judgement.baseline) for run in reversed(older) if run.valid
+        _compute_log_ratio(run, judgement.baseline)
+        for run in reversed(older)
+        if run.valid
     )
     last = islice(
-        (logarithm for logarithm in logarithms if math.isfinite(logarithm)), COMPARED
+        (logarithm for logarithm in logarithms if math.isfinite(logarithm)),
+        REFERENCE_RUNS,
     )
     return ConfigurationShift(judgement.baseline.key, estimate, tuple(last)[::-1])
 
@@ -75,33 +79,35 @@ def measure_shift(
 def find_shared_shift(
     configurations: Sequence[ConfigurationShift],
 ) -> SharedShift | None:
-    """Return the shift that more than half of the configurations share, None where
-    there is none of 1 % or more, or where they moved so unlike that its interval holds
-    0.
+    """Find a shift that more than half of the configurations share.
 
-    Each is compared with its own last runs where at least half have any, and those
-    without do not count; else all with their baselines. One has moved if it did so
-    significantly; with few configurations at a level that makes chance move most of
-    them on fewer than one of 10 000 days. None also means that it cannot be told.
+    Configurations are compared with their last runs if at least half of them have some,
+    and the others are ignored. Otherwise all are compared with their baselines. A
+    configuration has moved if its shift is significant. With few configurations the
+    level is stricter, so that chance moves most of them on fewer than one in 10,000
+    days.
+
+    None if no shift of 1 % or more is shared, or if the interval of the common shift
+    contains 0. None does not prove that there is no shift.
     """
     ordered = sorted(configurations, key=lambda configuration: configuration.key)
     with_older = [configuration for configuration in ordered if configuration.older]
-    if len(with_older) >= max(FEWEST, len(ordered) / 2):
+    if len(with_older) >= max(MIN_CONFIGURATIONS, len(ordered) / 2):
         return _summarise(
             with_older, list(map(_subtract_last, with_older)), ShiftReference.LAST_RUNS
         )
     moves = [
-        (each.estimate.difference, each.estimate.standard_error) for each in ordered
+        (configuration.estimate.difference, configuration.estimate.standard_error)
+        for configuration in ordered
     ]
     return _summarise(ordered, moves, ShiftReference.BASELINES)
 
 
 def adjust_p_values(p_values: Mapping[Name, float | None]) -> dict[Name, float]:
-    """Return the p-values of "slower than the baseline", adjusted for their number;
-    None and NaN are left out.
+    """Adjust the p-values of "slower than the baseline" for their number.
 
     Benjamini and Hochberg, Journal of the Royal Statistical Society B 57, 1995: of the
-    warnings at an adjusted 5 %, 5 % are expected to be false.
+    warnings at an adjusted 5 %, 5 % are expected to be false. None and NaN are dropped.
     """
     p_values_known = {
         key: value
@@ -126,7 +132,9 @@ def _is_known(estimate: Estimate) -> bool:
     return finite and estimate.standard_error > 0 and not estimate.threshold_only
 
 
-def _take_logarithm(measurement: Measurement | StoredRun, baseline: Baseline) -> float:
+def _compute_log_ratio(
+    measurement: Measurement | StoredRun, baseline: Baseline
+) -> float:
     seconds = measurement.statistic_seconds
     return (
         math.log(seconds / baseline.step_seconds)
@@ -136,11 +144,10 @@ def _take_logarithm(measurement: Measurement | StoredRun, baseline: Baseline) ->
 
 
 def _subtract_last(configuration: ConfigurationShift) -> tuple[float, float]:
-    """Return the shift since the last runs and its standard error; the baseline
-    cancels.
+    """Return the shift since the last runs and its standard error.
 
-    The variance of a median is pi / 2 times that of the mean; of one or two values the
-    two are the same.
+    The baseline cancels. The variance of a median is pi / 2 times that of the mean; for
+    one or two values they are equal.
     """
     count = len(configuration.older)
     inefficiency = 1.0 if count < 3 else math.pi / 2
@@ -157,37 +164,36 @@ def _summarise(
     moves: Sequence[tuple[float, float]],
     against: ShiftReference,
 ) -> SharedShift | None:
-    if len(configurations) < FEWEST:
+    if len(configurations) < MIN_CONFIGURATIONS:
         return None
     shifts, errors = np.array(moves).T
     freedom = np.array(
         [configuration.estimate.degrees_of_freedom for configuration in configurations]
     )
     common, half_width = _pool_shifts(shifts, errors)
-    moved = _find_moved(math.copysign(1, common) * shifts / errors, freedom)
+    flags = _find_moved(math.copysign(1, common) * shifts / errors, freedom)
     keys = tuple(
         configuration.key
-        for configuration, has_moved in zip(configurations, moved, strict=True)
+        for configuration, has_moved in zip(configurations, flags, strict=True)
         if has_moved
     )
     if 2 * len(keys) <= len(configurations) or not abs(math.expm1(common)) >= SMALLEST:
         return None
     shift, low, high = (
-        math.expm1(common + part) for part in (0, -half_width, half_width)
+        math.expm1(common + offset) for offset in (0, -half_width, half_width)
     )
-    if low * high <= 0:  # most have moved, and each by something of its own
+    if low * high <= 0:  # most have moved, but by different amounts
         return None
     several = len({configuration.key.recipe for configuration in configurations}) > 1
     return SharedShift(shift, low, high, keys, len(configurations), against, several)
 
 
 def _find_moved(statistics: Floats, freedom: Floats) -> Flags:
-    """Return which of n configurations have moved up, from t statistics of shape (n,),
-    as flags of shape (n,).
+    """Return flags, shape (n,), of the configurations that have moved up.
 
-    The level is that at which chance gives a majority with half the probability
-    FALSE_ALARMS (two directions): the quantile of a beta distribution, which is the
-    tail of the binomial one.
+    `statistics` are t statistics, shape (n,). The level is chosen so that chance moves
+    a majority with a probability of FALSE_ALARMS / 2 (two directions). That is a
+    quantile of the beta distribution, which is the tail of the binomial distribution.
     """
     majority = len(statistics) // 2 + 1
     tails = map(compute_probability, statistics.tolist(), freedom.tolist())
@@ -202,11 +208,10 @@ def _find_moved(statistics: Floats, freedom: Floats) -> Flags:
 
 
 def _pool_shifts(shifts: Floats, errors: Floats) -> tuple[float, float]:
-    """Return the mean of n shifts, weighted by their precision, and the half-width of
-    its interval.
+    """Pool n shifts, weighted by precision, and the half-width of their interval.
 
-    Configurations do not move alike: what they differ by beyond their errors adds to
-    each variance (DerSimonian and Laird, Controlled Clinical Trials 7, 1986).
+    Random effects: the variance between configurations is added to the variance of each
+    (DerSimonian and Laird, Controlled Clinical Trials 7, 1986).
     """
     weights = errors**-2
     mean = np.sum(weights * shifts) / np.sum(weights)

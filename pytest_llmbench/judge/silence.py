@@ -1,5 +1,4 @@
-"""Configurations that missed their turn: they ran regularly, and others that do so have
-run since."""
+"""Find overdue configurations: they ran regularly, but not in the latest session."""
 
 from __future__ import annotations
 
@@ -11,59 +10,63 @@ from itertools import pairwise
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.outcome_records import Silence
 
-TURN = timedelta(
-    hours=12
-)  # runs that start within it after another belong to the same night
-LAST = 5  # turns that show the rhythm
-FEWEST = 3  # of two turns nobody can tell whether they are regular
-# From so many gaps after its last run on a run of another configuration shows that its
-# turn was due, and not earlier than a TURN before its own.
-SINCE = 0.75
-MOST = 14  # gaps without a run from which on a configuration is no longer run
+# runs that start within this time after a session's first run belong to that session
+SAME_SESSION = timedelta(hours=12)
+RHYTHM_SESSIONS = 5  # number of sessions that determine the rhythm
+MIN_SESSIONS = 3  # two sessions have a single gap, which shows no regularity
+# A configuration is due once other configurations have run this many gaps after its
+# last run, but not more than SAME_SESSION before its full gap.
+DUE_GAPS = 0.75
+RETIRED_GAPS = 14  # a configuration without a run for this many gaps is retired
 
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """How regularly a configuration runs."""
+    """Regularity of a configuration's runs."""
 
-    last: datetime  # the beginning of its last turn
-    gap: timedelta  # the longest of its last gaps but one
+    last: datetime  # start of its last session
+    gap: timedelta  # second longest of its last gaps
 
 
 def find_rhythm(starts: Iterable[datetime]) -> Rhythm | None:
-    """Return the rhythm of a configuration from the starts of its runs; None if they
-    are too few to show one."""
-    turns: list[datetime] = []
+    """Return the rhythm of a configuration from the starts of its runs.
+
+    None if there are too few sessions.
+    """
+    sessions: list[datetime] = []
     for start in sorted(starts):
-        if not turns or start - turns[-1] >= TURN:
-            turns.append(start)
-    turns = turns[-LAST:]
-    if len(turns) < FEWEST:
+        if not sessions or start - sessions[-1] >= SAME_SESSION:
+            sessions.append(start)
+    sessions = sessions[-RHYTHM_SESSIONS:]
+    if len(sessions) < MIN_SESSIONS:
         return None
-    gaps = sorted(later - earlier for earlier, later in pairwise(turns))
+    gaps = sorted(later - earlier for earlier, later in pairwise(sessions))
     return Rhythm(
-        turns[-1], gaps[-2]
-    )  # a weekend or a holiday makes one gap of a daily rhythm long
+        sessions[-1], gaps[-2]
+    )  # the longest gap of a daily rhythm may be a weekend or a holiday
 
 
 def find_silences(
     starts: Mapping[Key, Iterable[datetime]], now: datetime
 ) -> tuple[Silence, ...]:
-    """Return the configurations that missed their turn while others of a like rhythm
-    had theirs.
+    """Find configurations that did not run although others of similar rhythm did.
 
-    If none has run since, nobody ran anything (a weekend), and no configuration missed
-    its turn.
+    Empty if no configuration has run since, as on a weekend.
     """
-    found = {key: find_rhythm(of_key) for key, of_key in starts.items()}
-    rhythms = {key: rhythm for key, rhythm in found.items() if rhythm is not None}
+    rhythm_by_key = {key: find_rhythm(key_starts) for key, key_starts in starts.items()}
+    rhythms = {
+        key: rhythm for key, rhythm in rhythm_by_key.items() if rhythm is not None
+    }
     silences = []
     for key, rhythm in rhythms.items():
-        others = [
+        latest_starts = [
             other.last for other in rhythms.values() if other.gap <= 2 * rhythm.gap
         ]
-        since = max(others) - rhythm.last
-        due = max(SINCE * rhythm.gap, rhythm.gap - TURN)
-        if now - rhythm.last >= rhythm.gap and due <= since <= MOST * rhythm.gap:
-            silences.append(Silence(key, rhythm.last, max(others)))
+        since = max(latest_starts) - rhythm.last
+        due = max(DUE_GAPS * rhythm.gap, rhythm.gap - SAME_SESSION)
+        if (
+            now - rhythm.last >= rhythm.gap
+            and due <= since <= RETIRED_GAPS * rhythm.gap
+        ):
+            silences.append(Silence(key, rhythm.last, max(latest_starts)))
     return tuple(silences)

@@ -160,7 +160,7 @@ def with_changes(
                 estimate_noise(evidence, previous[key]),
                 select_covering(key.id, acknowledged),
                 now.date(),
-                coarse=find_quantisation_unit(
+                quantisation_unit=find_quantisation_unit(
                     (*previous[key], *list_judged_runs(judgement))
                 ),
                 correlation=correlation,

@@ -82,15 +82,15 @@ def search_runs(
     """
     from pytest_llmbench.judge.noise import FEWEST_DAYS
     from pytest_llmbench.judge.slow_nodes import (
-        PlacedRun,
+        ConfigurationRun,
         compare_with_levels,
         find_slow_node,
     )
 
     by_id = {run.id: run for run in runs}
-    series: dict[tuple[str, Window], list[PlacedRun]] = defaultdict(list)
+    series: dict[tuple[str, Window], list[ConfigurationRun]] = defaultdict(list)
     for run in by_id.values():
-        placed = PlacedRun(
+        placed = ConfigurationRun(
             run.id, run.started.date(), math.log(run.seconds), run.nodes, run.software
         )
         series[run.configuration, run.window].append(placed)

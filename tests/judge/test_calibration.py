@@ -134,5 +134,5 @@ def test_forgiving_one_stall_keeps_runs_passing(
     counts = counted(ONE, 0.0, 2, "hiccup")
     assert share(counts, "failed") <= 8
     assert counts["REGRESSION"] == 0
-    monkeypatch.setattr("pytest_llmbench.judge.run_selection.LARGE", 9.0)
+    monkeypatch.setattr("pytest_llmbench.judge.run_selection.STALL_MEDIANS", 9.0)
     assert share(counted(ONE, 0.0, 2, "hiccup"), "failed") > 90

@@ -13,13 +13,16 @@ import pytest
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.judge.change_points import (
     FEWEST,
-    SMALLEST,
+    MIN_CHANGE,
     LevelShift,
     choose_level,
     find_level_shifts,
     winsorise_series,
 )
-from pytest_llmbench.judge.noise import compute_inflation, estimate_fleet_correlation
+from pytest_llmbench.judge.noise import (
+    compute_variance_inflation,
+    estimate_fleet_correlation,
+)
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats
@@ -143,7 +146,7 @@ def test_uncertain_noise_shows_less() -> None:
 def test_change_below_the_smallest_is_not_reported() -> None:
     quiet = Noise(5e-4, 100.0, "nights", measured=True)
     assert (
-        find_level_shifts(series((0.0, 60), (0.8 * SMALLEST, 60), sigma=5e-4), quiet)
+        find_level_shifts(series((0.0, 60), (0.8 * MIN_CHANGE, 60), sigma=5e-4), quiet)
         == ()
     )
     assert (
@@ -260,4 +263,4 @@ def test_inflation_is_the_variance_of_a_correlated_mean(correlation: float) -> N
         exact.append(
             float(np.mean(correlation ** np.abs(nights[:, None] - nights)) * count)
         )
-    assert compute_inflation(counts, correlation) == pytest.approx(exact)
+    assert compute_variance_inflation(counts, correlation) == pytest.approx(exact)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.judge.change_points import ANCHOR, find_slow_change
+from pytest_llmbench.judge.change_points import ANCHOR, find_drift
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 
@@ -22,7 +22,7 @@ def nights(count: int, seed: int = 1) -> np.ndarray[tuple[int], np.dtype[np.floa
 @pytest.mark.parametrize("seed", range(2))
 def test_drift_of_a_twentieth_percent_per_day_is_found(seed: int, sign: int) -> None:
     values = nights(120, seed) + sign * 5e-4 * np.maximum(np.arange(120) - 40, 0)
-    found = find_slow_change(values.tolist(), KNOWN)
+    found = find_drift(values.tolist(), KNOWN)
     assert found is not None
     assert found.difference == pytest.approx(sign * 0.038, abs=0.02)
     assert found.low < found.difference < found.high
@@ -31,38 +31,35 @@ def test_drift_of_a_twentieth_percent_per_day_is_found(seed: int, sign: int) -> 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_quiet_days_have_no_drift(seed: int) -> None:
-    assert find_slow_change(nights(200, seed).tolist(), KNOWN) is None
+    assert find_drift(nights(200, seed).tolist(), KNOWN) is None
 
 
 def test_bad_days_are_no_drift() -> None:
     values = nights(150)
     values[::25] += 0.3
-    assert find_slow_change(values.tolist(), KNOWN) is None
+    assert find_drift(values.tolist(), KNOWN) is None
 
 
 def test_repaired_drift_is_over() -> None:
     values = nights(200) + np.where(
         (np.arange(200) > 40) & (np.arange(200) < 120), 0.03, 0.0
     )
-    assert find_slow_change(values[:110].tolist(), KNOWN) is not None
-    assert find_slow_change(values.tolist(), KNOWN) is None
+    assert find_drift(values[:110].tolist(), KNOWN) is not None
+    assert find_drift(values.tolist(), KNOWN) is None
 
 
 def test_drift_below_one_percent_is_not_reported() -> None:
     quiet = Noise(0.002, 100.0, "nights", measured=True)
     assert (
-        find_slow_change((nights(100) / 5 + np.linspace(0, 0.008, 100)).tolist(), quiet)
+        find_drift((nights(100) / 5 + np.linspace(0, 0.008, 100)).tolist(), quiet)
         is None
     )
 
 
 def test_few_days_assumed_noise_or_nan_show_nothing() -> None:
     values = (nights(80) + np.linspace(0, 0.2, 80)).tolist()
-    assert find_slow_change(values, KNOWN) is not None
-    assert find_slow_change(values, Noise(0.01, 4.0, "assumed", measured=False)) is None
-    assert find_slow_change(values[: ANCHOR + 6], KNOWN) is None
-    assert find_slow_change([*values, math.nan], KNOWN) is None
-    assert (
-        find_slow_change([0.0] * 80, Noise(1e-4, 100.0, "nights", measured=True))
-        is None
-    )
+    assert find_drift(values, KNOWN) is not None
+    assert find_drift(values, Noise(0.01, 4.0, "assumed", measured=False)) is None
+    assert find_drift(values[: ANCHOR + 6], KNOWN) is None
+    assert find_drift([*values, math.nan], KNOWN) is None
+    assert find_drift([0.0] * 80, Noise(1e-4, 100.0, "nights", measured=True)) is None

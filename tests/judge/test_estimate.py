@@ -12,7 +12,7 @@ from scipy import stats
 from pytest_llmbench.core.judgement_records import DecisionRule, Noise
 from pytest_llmbench.judge.estimate import (
     Answer,
-    answer,
+    compare_interval,
     compute_detectable,
     compute_error,
     count_repeats_needed,
@@ -29,21 +29,21 @@ QUIET = WithinRun(0.001, 30.0)
     [
         (0.0, Answer.WITHIN),
         (0.029, Answer.WITHIN),
-        (0.031, Answer.CANNOT_TELL),
-        (0.05, Answer.CANNOT_TELL),
-        (0.069, Answer.CANNOT_TELL),
+        (0.031, Answer.INCONCLUSIVE),
+        (0.05, Answer.INCONCLUSIVE),
+        (0.069, Answer.INCONCLUSIVE),
         (0.071, Answer.BEYOND),
-        (math.nan, Answer.CANNOT_TELL),
+        (math.nan, Answer.INCONCLUSIVE),
     ],
 )
 def test_interval_around_the_bound_is_inconclusive(
     difference: float, expected: Answer
 ) -> None:
-    assert answer(difference - 0.02, difference + 0.02, 0.05) is expected
+    assert compare_interval(difference - 0.02, difference + 0.02, 0.05) is expected
 
 
 def test_infinite_interval_is_inconclusive() -> None:
-    assert answer(-math.inf, math.inf, 0.05) is Answer.CANNOT_TELL
+    assert compare_interval(-math.inf, math.inf, 0.05) is Answer.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("runs", [2, 9])
@@ -86,12 +86,16 @@ def test_rounding_of_the_baseline_widens_the_interval(less: float, more: float) 
 def test_more_slowdown_and_wider_tolerances_are_monotonic(
     difference: float, half_width: float, margin: float, more: float
 ) -> None:
-    before = answer(difference - half_width, difference + half_width, margin)
+    before = compare_interval(difference - half_width, difference + half_width, margin)
     slower, wider = (
-        answer(difference + more - half_width, difference + more + half_width, margin),
-        answer(difference - half_width, difference + half_width, margin + more),
+        compare_interval(
+            difference + more - half_width, difference + more + half_width, margin
+        ),
+        compare_interval(
+            difference - half_width, difference + half_width, margin + more
+        ),
     )
-    order = [Answer.WITHIN, Answer.CANNOT_TELL, Answer.BEYOND]
+    order = [Answer.WITHIN, Answer.INCONCLUSIVE, Answer.BEYOND]
     assert order.index(slower) >= order.index(before)
     assert order.index(wider) <= order.index(before)
 

@@ -69,9 +69,13 @@ def accepted(
 
 
 def told(
-    series: Sequence[DailyRun], *entries: Acknowledgement, coarse: float = 0.0
+    series: Sequence[DailyRun],
+    *entries: Acknowledgement,
+    quantisation_unit: float = 0.0,
 ) -> tuple[LevelChange, ...]:
-    return find_changes(series, KNOWN, entries, TODAY, coarse=coarse)
+    return find_changes(
+        series, KNOWN, entries, TODAY, quantisation_unit=quantisation_unit
+    )
 
 
 def test_change_has_day_size_and_environment() -> None:
@@ -206,7 +210,7 @@ def test_improvement_hides_no_later_drift(seed: int, count: int) -> None:
 
 
 def test_change_within_a_printed_unit_is_none() -> None:
-    assert told(nights((1.0, 40), (1.06, 20)), coarse=0.08) == ()
+    assert told(nights((1.0, 40), (1.06, 20)), quantisation_unit=0.08) == ()
 
 
 def test_environment_that_differs_daily_is_not_blamed() -> None:

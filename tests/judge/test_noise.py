@@ -47,7 +47,7 @@ def test_level_shift_and_bad_day_hardly_change_noise() -> None:
 def test_equal_days_have_the_smallest_noise() -> None:
     told = noise.estimate_from_daily_runs([math.log(7)] * 20)
     assert told is not None
-    assert told.sigma == noise.SMALLEST
+    assert told.sigma == noise.MIN_SIGMA
 
 
 def test_repeats_have_one_degree_of_freedom_less() -> None:
@@ -127,7 +127,7 @@ def test_unknown_noise_is_the_larger_of_others_and_assumed() -> None:
     assert noise.with_prior(None, assumed, 0.01) == assumed
 
 
-@pytest.mark.parametrize(("own", "expected"), [(0.002, 0.002), (0.0, noise.SMALLEST)])
+@pytest.mark.parametrize(("own", "expected"), [(0.002, 0.002), (0.0, noise.MIN_SIGMA)])
 def test_configuration_keeps_its_noise_next_to_noiseless_ones(
     own: float, expected: float
 ) -> None:

@@ -1,4 +1,4 @@
-"""Which node is slow over many nights: a planted one is found, and chance, regressions
+"""Which node is slow over many days: a planted one is found, and chance, regressions
 and unknown nodes name none."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 
 from pytest_llmbench.core.node_records import NodeDoubt, NodeEvidence, Software
 from pytest_llmbench.judge.slow_nodes import (
+    ConfigurationRun,
     NodeRun,
-    PlacedRun,
     compare_with_levels,
     find_slow_node,
 )
@@ -26,7 +26,7 @@ NODES, OF_A_JOB = 32, 8
 
 def make(
     slow: Mapping[int, float],
-    nights: int = 30,
+    days: int = 30,
     jobs: int = 2,
     *,
     shared: float = 0.0,
@@ -41,14 +41,14 @@ def make(
     """
     random = np.random.default_rng(seed)
     runs = []
-    for night in range(nights):
+    for day in range(days):
         order = random.permutation(NODES).tolist()
         for job in range(jobs):
             nodes = set(order[OF_A_JOB * job : OF_A_JOB * (job + 1)]) - set(together)
-            if job == night % jobs:
+            if job == day % jobs:
                 nodes |= set(together)
             slowdown = max(math.log1p(slow.get(node, 0.0)) for node in nodes)
-            if night >= since:
+            if day >= since:
                 slowdown += math.log1p(shared)
             value, names = (
                 slowdown + CV * random.standard_normal(),
@@ -56,9 +56,9 @@ def make(
             )
             runs.append(
                 NodeRun(
-                    f"{night}.{job}",
+                    f"{day}.{job}",
                     f"c{job}",
-                    START + timedelta(night),
+                    START + timedelta(day),
                     value,
                     0.0,
                     20,
@@ -98,7 +98,7 @@ def test_equal_nodes_name_none(seed: int) -> None:
 
 def test_two_slow_nodes_are_named() -> None:
     """The slower one hides the other in the runs that they share."""
-    evidence = find_slow_node(make({5: 0.1, 9: 0.04}, nights=40))
+    evidence = find_slow_node(make({5: 0.1, 9: 0.04}, days=40))
     assert sorted(name_nodes(evidence)) == [("n5",), ("n9",)]
     by_name = {suspect.nodes[0]: suspect.slowness for suspect in evidence.named}
     assert by_name["n5"] == pytest.approx(0.1, abs=0.01)
@@ -113,8 +113,7 @@ def test_nodes_always_together_are_one_suspect() -> None:
 def test_nodes_of_every_run_are_never_named() -> None:
     """Nothing was fast without them: it may be the configuration."""
     runs = [
-        replace(run, nodes=frozenset({"n1", "n2"}))
-        for run in make({5: 0.05}, nights=40)
+        replace(run, nodes=frozenset({"n1", "n2"})) for run in make({5: 0.05}, days=40)
     ]
     evidence = find_slow_node(runs)
     assert evidence.evident
@@ -138,7 +137,7 @@ def test_regression_on_dedicated_nodes_names_no_node() -> None:
     for run in make({}, jobs=4):
         slowdown = (
             0.06
-            if run.configuration == "c2" and run.night >= START + timedelta(25)
+            if run.configuration == "c2" and run.day >= START + timedelta(25)
             else 0.0
         )
         own_nodes = frozenset(f"{run.configuration}-{number}" for number in range(4))
@@ -154,7 +153,7 @@ def test_regression_known_to_some_configurations_names_no_node() -> None:
         for run in make({}, jobs=4, shared=0.05, seed=seed):
             if run.configuration == "c1":
                 late.append(run)
-            elif run.night >= START + timedelta(20):
+            elif run.day >= START + timedelta(20):
                 late.append(
                     replace(run, level=math.log1p(0.05), segment=1)
                     if run.logarithm > 0
@@ -167,7 +166,7 @@ def test_days_on_which_all_jobs_are_slow_name_no_node() -> None:
     """One node works on these days only."""
     runs = []
     for run in make({}, jobs=4):
-        slow = (run.night - START).days % 3 == 0
+        slow = (run.day - START).days % 3 == 0
         nodes = (
             run.nodes
             if slow
@@ -181,7 +180,7 @@ def test_days_on_which_all_jobs_are_slow_name_no_node() -> None:
 def test_slowness_of_a_node_excludes_that_of_all_jobs() -> None:
     evidence = [
         find_slow_node(
-            make({5: 0.04}, nights=60, jobs=4, shared=0.05, since=0, seed=seed)
+            make({5: 0.04}, days=60, jobs=4, shared=0.05, since=0, seed=seed)
         )
         for seed in (1, 2, 3)
     ]
@@ -198,20 +197,20 @@ def test_single_bad_day_names_no_node() -> None:
 
 def make_elsewhere(slow: Mapping[int, str], after: str = "good") -> list[NodeRun]:
     """Return runs of a configuration on nodes `a`, and on nodes `b` and 10 % slower on
-    the nights `slow`, given with their containers; that of the nights after the last of
+    the days `slow`, given with their containers; that of the days after the last of
     them is `after`."""
     runs = []
-    for night in range(30):
-        container = slow.get(night, after if night > max(slow) else "good")
-        nodes = frozenset({"b1", "b2"} if night in slow else {"a1", "a2"})
-        rest = 0.1 * (night in slow) + 0.001 * (night % 3)
+    for day in range(30):
+        container = slow.get(day, after if day > max(slow) else "good")
+        nodes = frozenset({"b1", "b2"} if day in slow else {"a1", "a2"})
+        rest = 0.1 * (day in slow) + 0.001 * (day % 3)
         software: Software = frozenset(
-            {("container", container), ("commit", f"{night:x}")}
+            {("container", container), ("commit", f"{day:x}")}
         )
-        when = START + timedelta(night)
+        when = START + timedelta(day)
         runs.append(
             NodeRun(
-                f"{night}", "c", when, rest, 0.0, 20, CV, 20.0, nodes, software=software
+                f"{day}", "c", when, rest, 0.0, 20, CV, 20.0, nodes, software=software
             )
         )
     return runs
@@ -235,7 +234,7 @@ def test_configuration_slow_ever_since_names_no_node() -> None:
 
 
 def test_neighbouring_slow_days_name_no_node() -> None:
-    """Two bad nights are one cause; they are two where the configuration was fast
+    """Two bad days are one cause; they are two where the configuration was fast
     elsewhere between them."""
     assert find_doubts(make_elsewhere({15: "good", 16: "good"})) == [
         NodeDoubt.NEIGHBOURS
@@ -266,7 +265,7 @@ def test_fast_run_on_a_slow_day_confirms_the_nodes() -> None:
 
 
 def test_software_of_slow_runs_alone_names_no_node() -> None:
-    """Commits differ every night: only what all slow runs share may be what makes them
+    """Commits differ every day: only what all slow runs share may be what makes them
     slow."""
     assert find_doubts(make_elsewhere({12: "bad", 15: "bad", 17: "bad"})) == [
         NodeDoubt.ONE_SOFTWARE
@@ -288,12 +287,12 @@ def test_runs_on_unknown_nodes_are_no_evidence() -> None:
 # --- levels ---------------------------------------------------------------------------
 
 
-def place_runs(values: Sequence[float], nodes: str = "n1 n2") -> list[PlacedRun]:
+def place_runs(values: Sequence[float], nodes: str = "n1 n2") -> list[ConfigurationRun]:
     return [
-        PlacedRun(
-            f"r{night}", START + timedelta(night), value, frozenset(nodes.split())
+        ConfigurationRun(
+            f"r{day}", START + timedelta(day), value, frozenset(nodes.split())
         )
-        for night, value in enumerate(values)
+        for day, value in enumerate(values)
     ]
 
 
@@ -309,19 +308,17 @@ def test_run_is_compared_with_days_since_last_change() -> None:
     assert not few
     assert [run.level for run in runs[:25]] == pytest.approx([2.0] * 25, abs=2 * CV)
     assert [run.level for run in runs[25:]] == pytest.approx([2.1] * 15, abs=2 * CV)
-    assert {run.nights for run in runs} == {25, 15}
+    assert {run.days for run in runs} == {25, 15}
 
 
 def test_noise_is_estimated_from_days_before_the_run() -> None:
-    """What is slow from a night on makes no noise of the nights before."""
+    """What is slow from a day on makes no noise of the days before."""
     values = noisy(30)
-    wild = [
-        value + 0.2 * (night % 2) * (night >= 20) for night, value in enumerate(values)
-    ]
+    wild = [value + 0.2 * (day % 2) * (day >= 20) for day, value in enumerate(values)]
     quiet, _ = compare_with_levels({"a": place_runs(values)})
     loud, _ = compare_with_levels({"a": place_runs(wild)})
     assert [run.sigma for run in loud[:21]] == [run.sigma for run in quiet[:21]]
-    assert loud[0].sigma == loud[8].sigma  # of the first 8 nights
+    assert loud[0].sigma == loud[8].sigma  # of the first 8 days
 
 
 def test_configuration_of_fewer_than_8_days_is_left_out() -> None:
@@ -335,10 +332,10 @@ def test_configuration_of_fewer_than_8_days_is_left_out() -> None:
 @pytest.mark.parametrize(("since", "days"), [(None, 60), (START + timedelta(75), 5)])
 def test_runs_of_the_last_60_days_are_compared(since: date | None, days: int) -> None:
     runs, _ = compare_with_levels({"a": place_runs(noisy(80))}, since)
-    assert sorted(run.night for run in runs) == [
+    assert sorted(run.day for run in runs) == [
         START + timedelta(80 - days + day) for day in range(days)
     ]
-    assert {run.nights for run in runs} == {80}  # all days count for the level
+    assert {run.days for run in runs} == {80}  # all days count for the level
 
 
 def test_runs_of_one_day_on_same_nodes_are_averaged() -> None:
@@ -346,7 +343,7 @@ def test_runs_of_one_day_on_same_nodes_are_averaged() -> None:
     same_nodes = replace(runs[4], id="again", logarithm=runs[4].logarithm + 0.01)
     other_nodes = replace(same_nodes, id="other", nodes=frozenset({"n3"}))
     placed, _ = compare_with_levels({"a": [*runs, same_nodes, other_nodes]})
-    logarithms = [run.logarithm for run in placed if run.night == runs[4].night]
+    logarithms = [run.logarithm for run in placed if run.day == runs[4].day]
     assert len(placed) == 11
     assert sorted(logarithms) == pytest.approx(
         [runs[4].logarithm + 0.005, runs[4].logarithm + 0.01]
@@ -356,12 +353,12 @@ def test_runs_of_one_day_on_same_nodes_are_averaged() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_drift_names_no_node(seed: int) -> None:
     runs = [
-        PlacedRun(
+        ConfigurationRun(
             run.id,
-            run.night,
-            2.0 + run.logarithm + 0.0015 * max((run.night - START).days - 20, 0),
+            run.day,
+            2.0 + run.logarithm + 0.0015 * max((run.day - START).days - 20, 0),
             run.nodes,
         )
-        for run in make({}, nights=60, jobs=1, seed=seed)
+        for run in make({}, days=60, jobs=1, seed=seed)
     ]
     assert not find_slow_node(compare_with_levels({"a": runs})[0]).named
