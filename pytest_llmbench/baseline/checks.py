@@ -1,4 +1,7 @@
-"""What the shape of a baseline file cannot say: whether its facts fit each other."""
+"""Check that the facts of a baseline file fit each other.
+
+Single keys are checked by the schema.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,27 @@ from pytest_llmbench.logs.dialect_table import (
 )
 
 ROUNDED = 5e-4
-"""The share by which a number that somebody rounded to four digits may be off."""
+"""Largest relative error of a value rounded to four digits."""
 
 FURTHEST = 3.0
-"""No trimmed mean lies further from the mean than so many standard deviations, however
-the steps were averaged."""
+"""Largest distance of trimmed mean and mean, in standard deviations.
+
+It holds however the steps were averaged.
+"""
 
 CLOCKS = timedelta(days=1)
-"""The days of two machines may differ by as much."""
+"""Largest difference between the clocks of two machines."""
 
 
 NOTHING = YamlMapping(0, {}, {})
-"""A mapping that the file leaves out."""
+"""Replaces a mapping that the file omits."""
 
 
 def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
-    """Report every configuration, window, erratum and launch command that the rest of
-    the file contradicts; `ids` are those of its configurations, in their order."""
+    """Report all contradictions within a file.
+
+    `ids` are the ids of its configurations, in order.
+    """
     _check_log(entry, report)
     _check_window(entry, report)
     _check_peaks(entry, report)
@@ -49,10 +56,13 @@ def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
     for name, row in zip(ids, entry["configurations"], strict=True):
         _check_configuration(entry, row, report)
         if name in lines:
-            again = (
+            duplicate = (
                 f"found {name} again (first in line {lines[name]}), expected it once"
             )
-            report(row.line, f"{again}: task, scaling or variant tell two apart")
+            report(
+                row.line,
+                f"{duplicate}: distinguish the two by task, scaling or variant",
+            )
         lines.setdefault(name, row.line)
     _check_errata(entry, tuple(lines), report)
     launch = entry.get("launch")
@@ -64,21 +74,18 @@ def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
 
 
 def _check_log(entry: YamlMapping, report: Report) -> None:
-    """Report a definition without its dialect, the dialect without its definition, and
-    a pattern that reads nothing."""
+    """Report a missing or superfluous log definition, and a bad pattern."""
     log, line = entry.get("log"), entry.lines["dialect"]
     if entry["dialect"] != REGEX:
         if log is not None:
             finding = (
-                f"found the definition of a dialect beside dialect: {entry['dialect']}"
+                f"found a dialect definition in a file with dialect: {entry['dialect']}"
             )
-            report(
-                entry.lines["log"], f"{finding}, expected it with dialect: {REGEX} only"
-            )
+            report(entry.lines["log"], f"{finding}, which only dialect: {REGEX} has")
     elif log is None:
         report(
             line,
-            f"found dialect: {REGEX} and no 'log', expected that key with what its lines look like",
+            f"found dialect: {REGEX} and no 'log', expected a 'log' mapping that describes its lines",
         )
     else:
         for problem in _find_pattern_problems(log["pattern"]):
@@ -87,7 +94,7 @@ def _check_log(entry: YamlMapping, report: Report) -> None:
 
 def _find_pattern_problems(pattern: str) -> Iterator[str]:
     try:
-        # It would find a step in every line.
+        # Such a pattern would find a step in every line.
         matches_nothing = compile_pattern(pattern).search(b"") is not None
     except ValueError as error:
         yield str(error)
@@ -113,7 +120,7 @@ def _check_models(entry: YamlMapping, report: Report) -> None:
         if size not in used:
             report(
                 line,
-                f"found model {size!r} that no configuration has, expected a size among {', '.join(sorted(used))}",
+                f"found model {size!r} that no configuration uses, expected one of {', '.join(sorted(used))}",
             )
         for needed in _list_needed_sizes(model):
             if model.get(needed) is None:
@@ -134,12 +141,12 @@ def _list_needed_sizes(model: YamlMapping) -> tuple[str, ...]:
 
 
 def _check_window(entry: YamlMapping, report: Report) -> None:
-    own, log = entry["dialect"] == REGEX, entry.get("log") or NOTHING
+    custom, log = entry["dialect"] == REGEX, entry.get("log") or NOTHING
     starts = {name: dialect.first_step for name, dialect in DIALECTS.items()}
     starts |= {
         name: definition.first_step for name, definition in load_definitions().items()
     }
-    start = log.get("first_step", 0) if own else starts[entry["dialect"]]
+    start = log.get("first_step", 0) if custom else starts[entry["dialect"]]
     window, end = entry["window"], start + entry["steps"] - 1
     first, last = window["first"], window["last"]
     if first > last:
@@ -155,17 +162,17 @@ def _check_window(entry: YamlMapping, report: Report) -> None:
 
 
 def _check_peaks(entry: YamlMapping, report: Report) -> None:
-    """Report a peak that is known to be another GPU's: MFU would be of no use."""
+    """Report a peak that belongs to another GPU, because MFU would be wrong."""
     for gpu, peaks in entry["peak_tflops"].values.items():
         for dtype, text in peaks.values.items():
-            own = find_peak(gpu, dtype)
+            peak = find_peak(gpu, dtype)
             others = [
                 other for other in PEAK_TFLOPS if str(find_peak(other, dtype)) == text
             ]
-            if own is not None and others and str(own) != text:
+            if peak is not None and others and str(peak) != text:
                 report(
                     peaks.lines[dtype],
-                    f"found a peak of {text} of {gpu}, expected {own}: {text} is {others[0]}'s",
+                    f"found a peak of {text} of {gpu}, expected {peak}: {text} is the peak of {others[0]}",
                 )
 
 
@@ -181,8 +188,8 @@ def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -
     _check_shape(entry["models"].get(row["size"]), row, report)
     _check_name(row.lines["gpu"], "gpu", row["gpu"], ("peak_tflops", peaks), report)
     if row["gpu"] in peaks:
-        where = f"peak_tflops of {row['gpu']}", peaks[row["gpu"]].values
-        _check_name(row.lines["dtype"], "dtype", row["dtype"], where, report)
+        source = f"peak_tflops of {row['gpu']}", peaks[row["gpu"]].values
+        _check_name(row.lines["dtype"], "dtype", row["dtype"], source, report)
     _check_cells(row, report)
     recorded = row.get("recorded")
     if recorded is not None:
@@ -192,20 +199,19 @@ def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -
 
 
 def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) -> None:
-    """Report what a configuration lacks for its FLOPs to be counted, and logged work
-    beside a formula."""
+    """Report missing keys for counting FLOPs, and logged work beside a formula."""
     counted = model is not None and model["formula"] != NO_FORMULA
     missing = [repr(name) for name in SHAPE if counted and name not in row.values]
     if missing:
         expected = "that key" if len(missing) == 1 else "them"
         report(
             row.line,
-            f"found no {', '.join(missing)}, expected {expected} where FLOPs are counted",
+            f"found no {', '.join(missing)}, expected {expected} for counting FLOPs",
         )
     if not row["gpus"] and (counted or row.get("match") is None):
         report(
             row.lines["gpus"],
-            "found 0 GPUs, expected their number: only a drafted row without a formula has none",
+            "found 0 GPUs, expected their number: only drafted rows without a formula may omit it",
         )
     if counted and "logged_tflop" in row.values:
         line = row.lines["logged_tflop"]
@@ -216,7 +222,7 @@ def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) ->
 
 
 def _check_cells(row: YamlMapping, report: Report) -> None:
-    """Report printed values from which no step time follows."""
+    """Report printed values that determine no step time."""
     cells = row.get("cells")
     if (
         cells is not None
@@ -226,54 +232,56 @@ def _check_cells(row: YamlMapping, report: Report) -> None:
         expected = "step_time, tokens_per_second_per_gpu with gbs and sequence_length, or tflops_per_gpu with logged_tflop"
         report(
             cells.line,
-            f"found cells from which no step time follows, expected {expected}",
+            f"found cells that determine no step time, expected {expected}",
         )
 
 
 def count_decimals(text: str) -> int:
-    """Return how many digits stand behind the point."""
+    """Return the number of digits after the decimal point."""
     return len(text.partition(".")[2])
 
 
 def derive_step_time(row: YamlMapping) -> tuple[float, float]:
-    """Return the step time of a configuration, in seconds, that its printed throughput
-    gives, and one unit in the last place of that, in seconds; NaN where no throughput
-    does.
+    """Derive the step time of a configuration from its printed throughput.
 
-    TFLOP/s give it where the work of a step is known: logged_tflop / tflops_per_gpu;
-    else tokens/s per GPU do: gbs * sequence_length / gpus / tokens_per_second_per_gpu.
-    Tokens/s that are whole samples/s of all GPUs were rounded to these.
+    Returns the step time and one unit in its last place, in seconds; (NaN, 0) if the
+    throughput does not determine it.
+
+    The step time is logged_tflop / tflops_per_gpu if the work of a step is known,
+    otherwise gbs * sequence_length / gpus / tokens_per_second_per_gpu. If the tokens/s
+    are a whole number of samples/s of all GPUs, they were rounded to that.
     """
     cells = row["cells"]
     sample = row.get("sequence_length", math.nan) / row["gpus"]
-    of_gpu = {
+    work_by_rate = {
         "tflops_per_gpu": (row.get("logged_tflop", math.nan), 0.0),
         "tokens_per_second_per_gpu": (row.get("gbs", math.nan) * sample, sample),
     }
-    for name, (work, whole) in of_gpu.items():
+    for name, (work, sample) in work_by_rate.items():
         if name in cells.values and not math.isnan(work):
             rate, unit = float(cells[name]), 10.0 ** -count_decimals(cells[name])
-            unit = max(unit, whole) if whole and (rate / whole).is_integer() else unit
+            unit = (
+                max(unit, sample) if sample and (rate / sample).is_integer() else unit
+            )
             return work / rate, work / rate * unit / rate
     return math.nan, 0.0
 
 
 def _check_name(
-    line: int, key: str, value: str, where: tuple[str, Collection[str]], report: Report
+    line: int, key: str, value: str, source: tuple[str, Collection[str]], report: Report
 ) -> None:
-    """Report a name that is none of those which another key states."""
-    place, names = where
+    """Report a name that another key does not define."""
+    section, names = source
     if value not in names:
-        expected = f"expected one that {place} states: {', '.join(names)}{did_you_mean(value, names)}"
+        expected = f"expected a name under {section}: {', '.join(names)}{did_you_mean(value, names)}"
         report(line, f"found {key} {value!r}, {expected}")
 
 
-# --- what was recorded ----------------------------------------------------------------
+# --- recorded values ------------------------------------------------------------------
 
 
 def _check_runs(recorded: YamlMapping, report: Report) -> None:
-    """Report numbers of what there is for each run, or for some of them, that do not
-    fit the number of runs."""
+    """Report lists and counts that do not fit the number of runs."""
     runs, seconds = recorded["runs"], recorded["run_seconds"]
     if runs != len(seconds):
         numbers = f"{runs} runs and {len(seconds)} run_seconds"
@@ -292,28 +300,30 @@ def _check_runs(recorded: YamlMapping, report: Report) -> None:
 
 
 def _check_values(recorded: YamlMapping, statistic: str, report: Report) -> None:
-    """Report an expected value that is not the mean of its own runs, and a mean that
-    their steps cannot have."""
-    trimmed, whole, seconds = (
+    """Report an expected value that is not the mean of its runs.
+
+    Also reports a mean that is impossible for the standard deviation of the steps.
+    """
+    trimmed, mean, seconds = (
         recorded["trimmed_mean_seconds"],
         recorded["mean_seconds"],
         recorded["run_seconds"],
     )
-    of_runs = sum(seconds) / len(seconds)
-    # Where the mean decides the runs may be given by their means.
-    values = (trimmed, whole) if statistic == "mean" else (trimmed,)
-    # Who edits the expected value by hand would move the gate and nothing else.
-    if not any(abs(value - of_runs) <= ROUNDED * of_runs for value in values):
-        means = f"trimmed_mean_seconds {trimmed:.10g} beside run_seconds whose mean is {of_runs:.10g}"
+    mean_of_runs = sum(seconds) / len(seconds)
+    # If the mean decides, run_seconds may contain the means of the runs.
+    values = (trimmed, mean) if statistic == "mean" else (trimmed,)
+    # Editing only the expected value would move the limit without leaving a trace.
+    if not any(abs(value - mean_of_runs) <= ROUNDED * mean_of_runs for value in values):
+        means = f"trimmed_mean_seconds {trimmed:.10g} but the mean of run_seconds is {mean_of_runs:.10g}"
         report(
             recorded.lines["trimmed_mean_seconds"],
             f"found {means}, expected that mean: record the runs again",
         )
     deviation = recorded["standard_deviation_seconds"]
-    # The mean tells of stalls that the trimmed mean does not see, and decides in older
-    # files: it is checked, too.
-    if abs(whole - trimmed) > FURTHEST * deviation + 2 * ROUNDED * trimmed:
-        means = f"mean_seconds {whole:.10g} beside trimmed_mean_seconds {trimmed:.10g}"
+    # The mean shows stalls that the trimmed mean ignores, and decides in older files,
+    # so it is checked too.
+    if abs(mean - trimmed) > FURTHEST * deviation + 2 * ROUNDED * trimmed:
+        means = f"mean_seconds {mean:.10g} with trimmed_mean_seconds {trimmed:.10g}"
         expected = f"a distance that a standard deviation of {deviation:.6g} s allows"
         report(
             recorded.lines["mean_seconds"],
@@ -322,8 +332,11 @@ def _check_values(recorded: YamlMapping, statistic: str, report: Report) -> None
 
 
 def _check_dates(recorded: YamlMapping, report: Report) -> None:
-    """Report what was replaced after it was recorded, and runs that started later;
-    clocks may differ by a day."""
+    """Report dates in the wrong order.
+
+    Replaced values must be ordered oldest first, and no run may start after its
+    recording. Clocks may differ by a day.
+    """
     earlier = recorded.get("earlier", ())
     order = [(value["date"], value.lines["date"]) for value in earlier] + [
         (recorded["date"], recorded.lines["date"])
@@ -332,7 +345,7 @@ def _check_dates(recorded: YamlMapping, report: Report) -> None:
         if _parse_day(before) > _parse_day(after) + CLOCKS:
             report(
                 line,
-                f"found {before} before {after}, expected the values that were replaced oldest first",
+                f"found {before} before {after}, expected the replaced values oldest first",
             )
     newest = recorded.get("newest_run")
     if (
@@ -368,7 +381,7 @@ def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> Non
             if (name, erratum.get("cell")) in listed:
                 report(
                     line,
-                    f"found {erratum.get('cell')} of {name} again, expected one erratum for a cell",
+                    f"found {erratum.get('cell')} of {name} again, expected one erratum per cell",
                 )
             listed.add((name, erratum.get("cell")))
 
@@ -387,12 +400,12 @@ def _check_launch(launch: YamlMapping, report: Report) -> None:
             expected = f"expected via: with one of {', '.join(LAUNCHERS)}"
             report(
                 commands.lines[name],
-                f"found no 'via' of the command {name!r}, {expected}",
+                f"found no 'via' in the command {name!r}, {expected}",
             )
     profiling = launch.get("profiling") or NOTHING
     first, last = profiling.get("default_start"), profiling.get("default_stop")
     if first is not None and last is not None and first >= last:
-        expected = "expected the first before the last"
+        expected = "expected start < stop"
         report(
             profiling.lines["default_start"],
             f"found default steps {first} to {last}, {expected}",

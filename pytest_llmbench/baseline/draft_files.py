@@ -1,5 +1,7 @@
-"""Write drafts of baseline files: a different file at the same path is kept unless
-forced."""
+"""Write drafts of baseline files.
+
+A different file at the same path is kept unless overwriting is forced.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ class DraftFate(StrEnum):
     UNCHANGED = "unchanged"
     REPLACED = "replaced"
     KEPT = "kept"
-    """A different file is there, and `force` was not given."""
+    """A different file exists, and `force` was not given."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenDraft:
-    """The file of a draft, and its difference from the file that was there before."""
+    """File of a draft, with its difference from the previous file."""
 
     path: Path
     fate: DraftFate
@@ -35,14 +37,14 @@ class WrittenDraft:
 
 
 def write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
-    """Write a draft, unless a different file is there and `force` is False.
+    """Write a draft, unless a different file exists and `force` is False.
 
     Raises BaselineError for a link, for a path that cannot be written, and for a file
     with recorded baselines.
     """
     if path.is_symlink() and path.exists():
         raise BaselineError(
-            f"{path}: a link to the file {os.path.realpath(path)}: give the name of the file itself"
+            f"{path}: this is a link to {os.path.realpath(path)}; give the path of that file"
         )
     try:
         before = (
@@ -54,15 +56,15 @@ def write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
             return WrittenDraft(path, DraftFate.UNCHANGED)
         if before is not None and holds_recorded(path):
             raise BaselineError(
-                f"{path}: found recorded baselines, which a document does not replace; move the file or write elsewhere"
+                f"{path}: contains recorded baselines, which an import never replaces; move the file or write elsewhere"
             )
         if before is not None and not force:
             return WrittenDraft(path, DraftFate.KEPT, _diff(path, before, text))
         write_beside(path, text)
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise BaselineError(
-            f"{path}: {why or error}, expected a place that can be written"
+            f"{path}: {reason or error}, expected a writable path"
         ) from error
     if before is None:
         return WrittenDraft(path, DraftFate.CREATED)

@@ -1,5 +1,8 @@
-"""Whether a baseline file contradicts itself: every derived cell, constant and group
-size, computed again."""
+"""Check a baseline file for contradictions.
+
+Derived cells, constants and group sizes are computed again and compared with the
+printed values.
+"""
 
 from __future__ import annotations
 
@@ -35,26 +38,28 @@ from pytest_llmbench.core.tolerance import (
 
 @dataclass(frozen=True, slots=True)
 class LintReport:
-    """What one file holds, in counts, and what is wrong with it."""
+    """Counts and findings of one file."""
 
     path: Path
     configurations: int
     cells: int
     numbers: int
     derived: int
-    """Printed numbers besides step times."""
+    """Printed numbers except step times."""
 
     reproduced: int
-    """Those of them that follow from the step time and the stated constants."""
+    """Derived numbers that follow from the step time and the stated constants."""
 
     errata: tuple[Erratum, ...]
     findings: tuple[str, ...]
-    """Empty for a file that may be shipped."""
+    """Empty if the file may be shipped."""
 
 
 class _Mismatch(NamedTuple):
-    """A cell or column of a baseline, as printed and as it should be (None: no such
-    number can be computed)."""
+    """A cell or column whose printed value is wrong.
+
+    `expected` is None if the value cannot be computed.
+    """
 
     baseline: Baseline
     cell: str
@@ -63,12 +68,16 @@ class _Mismatch(NamedTuple):
 
 
 def lint_file(file: RecipeFile) -> LintReport:
-    """Return the counts of a file and every contradiction in it that its errata do not
-    explain, and the reverse."""
+    """Check one file.
+
+    Reports contradictions without an erratum, and errata without a contradiction.
+    """
     recipe = file.recipe
     cells = [text for baseline in recipe.baselines for _, text in baseline.cells]
     wrong_cells = [
-        wrong for baseline in recipe.baselines for wrong in _find_wrong_cells(baseline)
+        mismatch
+        for baseline in recipe.baselines
+        for mismatch in _find_wrong_cells(baseline)
     ]
     columns = (
         _find_wrong_columns(base, dp_excludes_ep=recipe.dp_excludes_ep)
@@ -99,17 +108,22 @@ def lint_file(file: RecipeFile) -> LintReport:
 
 
 def round_as_printed(value: float, printed: str) -> str:
-    """Return a value with as many decimals as a printed cell, half a unit rounded up; a
-    percent sign is kept."""
-    _, unit, whole = _parse_printed(printed)
-    # `round` goes to the even digit, the documents' spreadsheets go up.
-    scaled = (Decimal(repr(value)) * whole).quantize(unit, ROUND_HALF_UP)
+    """Format a value with the decimals of a printed cell.
+
+    Half a unit is rounded up; a percent sign is kept.
+    """
+    _, unit, factor = _parse_printed(printed)
+    # Python's `round` rounds half to even, the documents' spreadsheets round half up.
+    scaled = (Decimal(repr(value)) * factor).quantize(unit, ROUND_HALF_UP)
     return f"{scaled}{'%' if printed.endswith('%') else ''}"
 
 
 def _parse_printed(printed: str) -> tuple[Decimal, Decimal, int]:
-    """Return the number of a cell, one unit in its last place, and the number that is
-    printed for 1: 100 of a percentage."""
+    """Parse a printed cell.
+
+    Returns its number, one unit in the last place, and the factor of its unit: 100 for
+    percentages, otherwise 1.
+    """
     digits = Decimal(printed.rstrip("%"))
     exponent = digits.as_tuple().exponent
     unit = Decimal(1).scaleb(exponent if isinstance(exponent, int) else 0)
@@ -117,9 +131,11 @@ def _parse_printed(printed: str) -> tuple[Decimal, Decimal, int]:
 
 
 def recompute_cell(baseline: Baseline, cell: str) -> float | None:
-    """Return a derived cell from the printed step time; None where there is no such
-    number: days of a proxy, MFU without a peak, and everything where there is no step
-    time."""
+    """Compute a derived cell from the printed step time.
+
+    None if it cannot be computed: the days of a proxy, MFU without a peak, and every
+    cell without a step time.
+    """
     formula = METRICS[DERIVED.get(cell, cell)].formula
     return (
         None
@@ -131,12 +147,12 @@ def recompute_cell(baseline: Baseline, cell: str) -> float | None:
 def find_contradiction(
     baseline: Baseline, errata: Iterable[Erratum]
 ) -> Contradiction | None:
-    """Return the derived cell that contradicts the printed step time: the one that
-    allows the shortest step time.
+    """Return the derived cell that contradicts the printed step time most.
 
-    Cells that allow only longer step times count if no cell allows a shorter one: the
-    longest of theirs. Cells that errata list are explained; a difference within the
-    digits of both numbers is none.
+    That is the cell that implies the shortest step time, if it is shorter than printed.
+    Otherwise it is the cell that implies the longest, if longer than printed. Cells
+    with an erratum are ignored. Differences within the rounding of both numbers are no
+    contradiction.
     """
     listed = {
         erratum.cell for erratum in errata if erratum.configuration == baseline.key.id
@@ -163,11 +179,13 @@ def find_contradiction(
 def _compute_implied(
     baseline: Baseline, name: str, printed: str
 ) -> tuple[float, float]:
-    """Return the shortest and the longest step time from which a derived cell follows,
-    NaN if none does."""
+    """Return the shortest and longest step times that a derived cell implies.
+
+    NaN if it cannot be computed.
+    """
     value = recompute_cell(baseline, name)
-    digits, unit, whole = _parse_printed(printed)
-    low, high = (float(digits + edge) / whole for edge in (-unit / 2, unit / 2))
+    digits, unit, factor = _parse_printed(printed)
+    low, high = (float(digits + edge) / factor for edge in (-unit / 2, unit / 2))
     if value is None or not (low > 0 and value > 0):
         return math.nan, math.nan
     ratios = (
@@ -179,8 +197,10 @@ def _compute_implied(
 
 
 def _is_derived(baseline: Baseline, name: str, text: str) -> bool:
-    """Whether a cell can be computed again: an MFU only of a model whose FLOPs are
-    counted, on a GPU with a peak."""
+    """True if a cell can be computed again.
+
+    MFU needs counted FLOPs and a known peak.
+    """
     if name == "mfu" and recompute_cell(baseline, name) is None:
         return False
     return name in DERIVED and text not in NOT_GIVEN
@@ -198,9 +218,9 @@ def _find_wrong_cells(baseline: Baseline) -> Iterator[_Mismatch]:
 def _find_unexplained(
     file: RecipeFile, mismatches: Sequence[_Mismatch]
 ) -> Iterator[str]:
-    # Of the 213 derived cells of the five documents 30 do not reproduce: 11 were
-    # computed with a BF16 peak of 989.5 in place of 989, 12 with 16 query groups in
-    # place of 8, 4 with half of the batch, 3 rounded at another place.
+    # Of the 213 derived cells of the five documents 30 do not reproduce: 11 use a BF16
+    # peak of 989.5 instead of 989, 12 use 16 query groups instead of 8, 4 use half of
+    # the batch, and 3 are rounded at another digit.
     listed = {(erratum.configuration, erratum.cell) for erratum in file.recipe.errata}
     for baseline, cell, printed, expected in mismatches:
         if (baseline.key.id, cell) not in listed:
@@ -213,23 +233,25 @@ def _find_unexplained(
 def _find_unfounded_errata(
     file: RecipeFile, mismatches: Sequence[_Mismatch]
 ) -> Iterator[str]:
-    wrong = {
+    by_cell = {
         (mismatch.baseline.key.id, mismatch.cell): mismatch for mismatch in mismatches
     }
     for erratum in (erratum for erratum in file.recipe.errata if erratum.configuration):
-        what = f": erratum: {erratum.cell} of {erratum.configuration}"
-        mismatch = wrong.get((erratum.configuration, erratum.cell))
+        prefix = f": erratum: {erratum.cell} of {erratum.configuration}"
+        mismatch = by_cell.get((erratum.configuration, erratum.cell))
         if mismatch is None:
-            yield f"{what}: found it listed although it reproduces, expected no erratum"
+            yield f"{prefix}: the cell reproduces, so remove the erratum"
         elif mismatch.printed != erratum.printed:
-            yield f"{what}: found printed {erratum.printed}, expected {mismatch.printed} as in the configuration"
+            yield f"{prefix}: found printed {erratum.printed}, expected {mismatch.printed} as in the configuration"
         elif mismatch.expected != erratum.corrected:
-            yield f"{what}: found corrected {erratum.corrected}, expected {mismatch.expected}"
+            yield f"{prefix}: found corrected {erratum.corrected}, expected {mismatch.expected}"
 
 
 def correct_columns(published: Baseline, errata: Iterable[Erratum]) -> Baseline:
-    """Return a baseline with the columns that errata correct: a recording states what
-    ran, not what was printed."""
+    """Replace the columns of a baseline that errata correct.
+
+    A recording states the actual values, not the printed ones.
+    """
     fields = {key.name: key.field for key in CONFIGURATION if key.name in COLUMNS}
     for erratum in errata:
         field = fields.get(erratum.cell)
@@ -242,25 +264,30 @@ def correct_columns(published: Baseline, errata: Iterable[Erratum]) -> Baseline:
 
 
 def _replace_field(record: Any, path: str, value: object) -> Any:
-    """Return a record with another value at a path such as
-    `configuration.parallelism.dp`."""
-    name, _, rest = path.partition(".")
+    """Replace the value at a dotted path such as `configuration.parallelism.dp`."""
+    name, _, remaining = path.partition(".")
     return replace(
         record,
-        **{name: _replace_field(getattr(record, name), rest, value) if rest else value},
+        **{
+            name: _replace_field(getattr(record, name), remaining, value)
+            if remaining
+            else value
+        },
     )
 
 
 def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
     # Only full models: the documents print no FLOPs of a proxy.
     for size, model in file.models:
-        same = [
+        of_size = [
             base.configuration
             for base in file.recipe.baselines
             if base.configuration.key.size == size
         ]
         full = {
-            each.architecture for each in same if not (each.proxy or is_logged(each))
+            configuration.architecture
+            for configuration in of_size
+            if not (configuration.proxy or is_logged(configuration))
         }
         for architecture in full:
             flops = count_model_flops(architecture)
@@ -268,7 +295,7 @@ def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
                 yield f": model {size}: found FLOPs {model.printed_flops}, expected {flops:.6g}"
         if model.worked:
             yield from _find_wrong_sums(
-                size, model, next(iter(full or {same[0].architecture}))
+                size, model, next(iter(full or {of_size[0].architecture}))
             )
 
 
@@ -293,15 +320,14 @@ def _find_wrong_sums(
 
 
 def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
-    """Yield recorded values that are further from the first one than recording would
-    have let them."""
-    # Recording refuses such a value, so somebody edited the file.
+    """Yield recorded values beyond the drift budget."""
+    # Recording refuses such a value, so the file was edited.
     budget = file.drift_budget or DRIFT_BUDGET
     for baseline in file.recipe.baselines:
         recording = baseline.recording
         if recording and recording.reason and not recording.earlier:
             reason = f"found the reason {recording.reason!r} and no earlier value"
-            yield f":{baseline.source.line}: {baseline.key.id}: {reason}, expected what it replaced: it was taken out"
+            yield f":{baseline.source.line}: {baseline.key.id}: {reason}, expected the replaced values: they were removed"
         if recording and is_beyond(
             recording.trimmed_mean_seconds, find_reference(recording), budget
         ):
@@ -313,28 +339,27 @@ def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
 
 
 def _is_same_flops(flops: float, printed: str) -> bool:
-    # With as many digits as are printed.
+    # Compare with the printed number of digits.
     mantissa = printed.lower().partition("e")[0]
     return float(f"{flops:.{len(mantissa) - 2}e}") == float(printed)
 
 
-# --- how group sizes, batch sizes and the number of GPUs have to fit ------------------
+# --- consistency of group sizes, batch sizes and GPUs ---------------------------------
 
 
 def _find_wrong_columns(
     baseline: Baseline, *, dp_excludes_ep: bool
 ) -> Iterator[_Mismatch]:
-    """Yield every column that contradicts: GPUs = TP x PP x CP x DP, GBS = MBS x GA x
-    DP, and FSDP groups of GPUs.
+    """Yield the columns that contradict each other.
 
-    Columns that the document does not print are not checked. `dp_excludes_ep`: DP
-    counts copies of all the experts, so that GPUs = TP x PP x CP x EP x DP (expert
-    parallelism divides the data-parallel ranks).
+    GPUs = TP x PP x CP x DP, GBS = MBS x GA x DP, and FSDP groups divide the GPUs.
+    Columns that the document does not print are not checked. With `dp_excludes_ep`, DP
+    counts replicas of all the experts, so that GPUs = TP x PP x CP x EP x DP.
     """
     groups, gpus = baseline.configuration.parallelism, baseline.key.gpus
     if groups.fsdp is not None and gpus % groups.fsdp:
         yield _Mismatch(baseline, "fsdp", str(groups.fsdp), None)
-    # Expert parallelism divides the data-parallel ranks, so it is no factor here.
+    # Expert parallelism divides the data-parallel ranks, so it is not a factor here.
     model_parallel = (groups.tp or 1) * (groups.pp or 1) * (groups.cp or 1)
     if gpus % model_parallel:
         yield _Mismatch(baseline, "tp", str(groups.tp), None)
@@ -356,8 +381,8 @@ def _find_wrong_batch(baseline: Baseline, ranks: int) -> Iterator[_Mismatch]:
         yield _Mismatch(
             baseline, "ga", str(accumulation), _divide_exactly(batch, micro * ranks)
         )
-    # A document that prints no group but FSDP (MaxText) accumulates nothing; beside
-    # others its steps are not printed.
+    # A document that prints no group but FSDP (MaxText) does not accumulate gradients;
+    # others may omit their accumulation steps.
     elif (groups.fsdp is not None and groups.tp is None) or batch % (micro * ranks):
         yield _Mismatch(baseline, "gbs", str(batch), str(micro * ranks))
 
@@ -366,16 +391,15 @@ def _divide_exactly(numerator: int, denominator: int) -> str | None:
     return None if numerator % denominator else str(numerator // denominator)
 
 
-# --- as text of 80 columns ------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------
 
 
 def format_lint_page(reports: Sequence[LintReport], width: int) -> str:
-    """Return the counts of every file and of all of them, every erratum with its
-    reason, and the findings last."""
+    """Format the counts of all files, their errata and the findings."""
     counted = [(str(report.path), [report]) for report in reports]
     lines: list[str] = []
-    for name, of_name in [*counted, ("all files", list(reports))]:
-        lines += [name, *wrap_text(_format_counts(of_name), width, "  ")]
+    for name, file_reports in [*counted, ("all files", list(reports))]:
+        lines += [name, *wrap_text(_format_counts(file_reports), width, "  ")]
     for report in reports:
         if report.errata:
             title = f"errata of {report.path.parent.name} {report.path.stem}"
@@ -403,7 +427,7 @@ def _format_counts(reports: Sequence[LintReport]) -> str:
 
 
 def format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
-    """Yield errata, those of one place and reason together."""
+    """Format errata, grouped by location and reason."""
     for (where, reason), group in groupby(
         errata, lambda erratum: (erratum.where, erratum.reason)
     ):
@@ -420,8 +444,7 @@ def format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
 
 
 def wrap_text(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
-    """Return the lines of a text; the `rest` begin as the `first` does where nothing
-    else is said."""
+    """Wrap a text. Further lines are indented as the first unless `rest` is given."""
     return wrap(
         escape(text),
         width,

@@ -1,5 +1,8 @@
-"""From baseline files to recipes: everything is checked, and a problem says where, what
-was found and expected."""
+"""Read baseline files into recipes.
+
+Every key is checked. A problem names its file and line, the value found and the value
+expected.
+"""
 
 from __future__ import annotations
 
@@ -51,28 +54,30 @@ from pytest_llmbench.logs.dialect_table import REGEX, name_regex_dialect
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Return the recipe of one file. Raises BaselineError naming file, line, what was
-    found and what was expected."""
+    """Read the recipe of one file.
+
+    Raises BaselineError with file, line, found and expected values.
+    """
     return read_file(path).recipe
 
 
 def read_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
-    """Return the recipes of every *.yaml and *.yml below the directories, in the order
-    of their paths.
+    """Read the recipes of every *.yaml and *.yml under the directories.
 
-    Raises BaselineError for the first bad file, a directory without any, a key that
-    stands twice in one kind, and a dialect that two files define in different ways.
+    Ordered by path. Raises BaselineError for the first bad file, a directory without
+    files, a duplicate key within one kind, and a dialect that two files define
+    differently.
     """
     recipes = tuple(read_recipe(path) for path in find_baseline_files(directories))
-    # Of two baselines of one kind nobody knows which one gates; a recorded one beside a
-    # published one is meant.
+    # Two baselines of one kind are ambiguous. A recorded and a published one are not:
+    # both gate.
     first_of: dict[tuple[str, str], Baseline] = {}
     for baseline in (baseline for recipe in recipes for baseline in recipe.baselines):
         first = first_of.setdefault((baseline.kind, baseline.key.id), baseline)
         if first is not baseline:
             raise BaselineError(
                 f"{_format_place(baseline)}: found a second {baseline.kind} baseline of {baseline.key.id} "
-                f"(first at {_format_place(first)}), expected one; task, scaling or variant tell two apart"
+                f"(first at {_format_place(first)}), expected one; distinguish the two by task, scaling or variant"
             )
     _check_dialects(recipes)
     return recipes
@@ -85,30 +90,33 @@ def _check_dialects(recipes: Sequence[Recipe]) -> None:
         if first.log != recipe.log:
             raise BaselineError(
                 f"{recipe.path}: found another 'log' of {recipe.name} {recipe.release} than in {first.path}, "
-                "expected the same in both: its log is read in one way"
+                "expected the same definition in both files"
             )
 
 
-def find_baseline_files(places: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the files below the places (a file stands for itself), each once;
-    BaselineError where there is none."""
+def find_baseline_files(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """List the files under the given paths, each once.
+
+    A file is listed itself. Raises BaselineError for a folder without baseline files.
+    """
     files: dict[Path, Path] = {}
-    for place in places:
-        paths = sorted(_find_yaml_files(place)) if os.path.isdir(place) else [place]
-        if not paths:
+    for path in paths:
+        found = sorted(_find_yaml_files(path)) if os.path.isdir(path) else [path]
+        if not found:
             raise BaselineError(
-                f"{place}: found no *.yaml or *.yml below it, expected baseline files"
+                f"{path}: found no *.yaml or *.yml in it, expected baseline files"
             )
-        # The same file given twice, or through a link, would be a second baseline of
-        # each of its configurations.
-        for path in paths:
-            files.setdefault(path.resolve(), path)
+        # A file given twice, or through a link, would duplicate its configurations.
+        for file in found:
+            files.setdefault(file.resolve(), file)
     return tuple(files.values())
 
 
 def read_file(path: Path) -> RecipeFile:
-    """Return a file with all that is stated in it; BaselineError lists up to ten
-    problems, each with its line."""
+    """Read one file with everything it states.
+
+    Raises BaselineError with up to ten problems and their lines.
+    """
     root = read_document(path)
     kind = _read_kind(path, root)
 
@@ -138,20 +146,25 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
                 folders.clear()
                 continue
             visited.add(real)
-            named = [name for name in names if name.endswith((".yaml", ".yml"))]
-            # a walk takes a folder for a file where it cannot be told, and its
-            # baselines would be missing
+            yaml_names = [name for name in names if name.endswith((".yaml", ".yml"))]
+            # A walk may report a link to a folder as a file. Its baselines must not be
+            # missing.
             for link in _find_links(
-                folder, [*folders, *(name for name in names if name not in named)], fail
+                folder,
+                [*folders, *(name for name in names if name not in yaml_names)],
+                fail,
             ):
                 waiting += [Path(os.path.realpath(link))] if not leads_up(link) else []
-            yield from (Path(folder, name) for name in named)
+            yield from (Path(folder, name) for name in yaml_names)
 
 
 def _find_links(
     folder: str, names: Iterable[str], fail: Callable[[OSError], None]
 ) -> Iterator[str]:
-    """Yield those that are links to folders; `fail` takes why that cannot be told."""
+    """Yield the links to folders among `names`.
+
+    Calls `fail` for a path that cannot be examined.
+    """
     for path in (os.path.join(folder, name) for name in names):
         try:
             if (
@@ -165,12 +178,14 @@ def _find_links(
 
 
 def holds_recorded(path: Path) -> bool:
-    """Whether a file holds recorded baselines, also one of another version; of what is
-    no YAML, whether it says so."""
+    """True if a file contains recorded baselines of any schema version.
+
+    If the file is not valid YAML, its text is searched.
+    """
     try:
         kind = _find_values(read_document(path)).get("kind")
     except BaselineError:
-        # With the file would go every value that was accepted, so a doubt is a yes.
+        # Every accepted value would be lost with the file, so assume the worst.
         return str(BaselineKind.RECORDED) in path.read_text(encoding="utf-8")
     return kind is not None and kind.value == BaselineKind.RECORDED
 
@@ -186,9 +201,9 @@ def _read_kind(path: Path, root: Any) -> BaselineKind:
         version_text = "no 'schema'" if version is None else f"schema {version.value!r}"
         line = (version or root).start_mark.line + 1
         raise BaselineError(
-            f"{path}:{line}: found {version_text}, expected schema: {SCHEMA}, which is all this release reads"
+            f"{path}:{line}: found {version_text}, expected schema: {SCHEMA}, the only version that this release reads"
         )
-    # Every kind has keys of its own: without it the others could not be checked.
+    # Every kind has its own keys, so other keys cannot be checked without the kind.
     kind = stated.get("kind")
     return BaselineKind(
         kind.value if kind is not None and kind.value in KINDS else KINDS[0]
@@ -203,17 +218,16 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def find_shipped_baselines(package: Path = PACKAGE) -> Path:
-    """Return the folder of the shipped files: inside the package (wheel) or beside it
-    (checkout, editable install).
+    """Return the folder of the shipped files.
 
-    Raises BaselineError where neither is there: an installation that lost its data must
-    not judge nothing.
+    It is inside the package (wheel) or next to it (checkout, editable install). Raises
+    BaselineError if there is none: an installation without its data must not pass.
     """
     inside, beside = package / "baselines", package.parent / "baselines"
     if inside.is_dir():
         return inside
-    # The parent of an installed package is site-packages, where a folder of that name
-    # would be somebody else's.
+    # The parent of an installed package is site-packages, where a folder of this name
+    # would belong to another package.
     if beside.is_dir() and (package.parent / "pyproject.toml").is_file():
         return beside
     raise BaselineError(
@@ -222,14 +236,18 @@ def find_shipped_baselines(package: Path = PACKAGE) -> Path:
 
 
 def find_shipped_tables() -> Path:
-    """Return the folder of the shipped files whose configurations are items only where
-    something asks for them."""
+    """Return the folder of the shipped files whose configurations are optional.
+
+    They become items only if requested.
+    """
     return find_shipped_baselines() / "megatron_bridge"
 
 
 def list_shipped_baselines() -> list[Path]:
-    """Return the shipped files whose configurations always are items. Raises
-    BaselineError where there is none."""
+    """List the shipped files whose configurations always become items.
+
+    Raises BaselineError if there are none.
+    """
     root, tables = find_shipped_baselines(), find_shipped_tables()
     files = [
         path for path in find_baseline_files([root]) if not path.is_relative_to(tables)
@@ -243,8 +261,7 @@ def list_shipped_baselines() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class StatedModel:
-    """What a file states of a model besides its sizes: its FLOPs, and the sums of its
-    worked example, as printed."""
+    """Printed FLOPs of a model, and the sums of its worked example."""
 
     printed_flops: str = ""
     worked: tuple[tuple[str, Any], ...] = ()
@@ -252,8 +269,10 @@ class StatedModel:
 
 @dataclass(frozen=True, slots=True)
 class RecipeFile:
-    """A recipe with what only lint and recording need; the limits are those that stand
-    for the whole file."""
+    """A recipe with the facts that only lint and recording need.
+
+    The limits are those of the whole file.
+    """
 
     recipe: Recipe
     models: tuple[tuple[str, StatedModel], ...]
@@ -263,7 +282,10 @@ class RecipeFile:
 
 
 def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> RecipeFile:
-    """Return the records of one file; `entry` has passed the schema and the checks."""
+    """Build the records of one file.
+
+    `entry` has passed the schema and the checks.
+    """
     resolutions = _find_resolutions(entry) if kind is BaselineKind.PUBLISHED else {}
     recipe = Recipe(
         name=entry["recipe"],
@@ -272,7 +294,7 @@ def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> Reci
         title=entry.get("title", ""),
         framework=entry.get("framework", ""),
         dialect=_name_dialect(entry),
-        # Without names its runs are called as the recipe is.
+        # Without names, runs are named like the recipe.
         names=entry.get("names", (entry["recipe"],)),
         layout=entry.get("layout", ""),
         baselines=tuple(
@@ -301,8 +323,10 @@ def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> Reci
 
 
 def merge_budgets(*layers: Iterable[Budget]) -> tuple[Budget, ...]:
-    """Return one budget for each metric, that of the last layer which has one, sorted
-    by metric."""
+    """Return one budget per metric, sorted by metric.
+
+    A later layer overrides earlier ones.
+    """
     by_metric = {budget.metric: budget for layer in layers for budget in layer}
     return tuple(by_metric[metric] for metric in sorted(by_metric))
 
@@ -314,9 +338,11 @@ def _read_budgets(path: Path, entry: YamlMapping) -> Iterator[Budget]:
 
 
 def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
-    """Return for each table one unit in the last place of its step times, in
-    seconds."""
-    # The cell with the most decimals tells: a spreadsheet prints 10.00 s as `10`.
+    """Return one unit in the last place of the step times, by table.
+
+    In seconds.
+    """
+    # The cell with the most decimals decides: a spreadsheet prints 10.00 s as `10`.
     decimals: dict[str, int] = defaultdict(int)
     for row in entry["configurations"]:
         if "step_time" in row["cells"].values:
@@ -356,8 +382,7 @@ def _make_baseline(
         if "timed_window" in entry.values
         else None,
         "dialect": _name_dialect(entry),
-        # NaN, not zero, where nothing states a peak: MFU is then unknown and never
-        # infinite.
+        # An unknown peak is NaN, not zero: MFU is then unknown instead of infinite.
         "peak_tflops": _parse_peak(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
         "source": Source(
             entry["source"]["document"], row.get("table", ""), str(path), row.line
@@ -396,7 +421,7 @@ def _make_match(entry: YamlMapping | None) -> RunMatch | None:
 
 
 def _name_dialect(entry: YamlMapping) -> str:
-    """Return the name of the dialect, that of the file's own where it defines one."""
+    """Return the name of the dialect; a custom dialect is named after the recipe."""
     return (
         name_regex_dialect(entry["recipe"], entry["release"])
         if entry["dialect"] == REGEX
@@ -419,8 +444,7 @@ def _parse_peak(text: str) -> float:
 def _find_step_seconds(
     recording: Recording | None, cells: YamlMapping | None, window: Window
 ) -> float:
-    """Return what was recorded or printed, in seconds; NaN in the file of a recipe that
-    nothing has timed."""
+    """Return the recorded or printed step time in seconds; NaN if there is none."""
     if recording is not None:
         return (
             recording.trimmed_mean_seconds
@@ -433,7 +457,7 @@ def _find_step_seconds(
 def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
     model, values = entry["models"][row["size"]], _group_by_record(CONFIGURATION, row)
     sizes = _group_by_record(MODEL, model)["configuration.architecture"]
-    # A document rounds the FLOPs of its full model; those of a proxy follow from the
+    # A document rounds the FLOPs of its full model. Those of a proxy follow from the
     # formula.
     formula = (
         model["formula"].partition(":")[0] if row.get("proxy") else model["formula"]
@@ -449,7 +473,7 @@ def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
 
 
 def _make_key(entry: YamlMapping, row: YamlMapping) -> Key:
-    """Return the key of one configuration row."""
+    """Build the key of one configuration row."""
     return Key(
         recipe=entry["recipe"],
         release=entry["release"],
@@ -460,8 +484,7 @@ def _make_key(entry: YamlMapping, row: YamlMapping) -> Key:
 def _group_by_record(
     keys: Iterable[KeyDefinition], entry: YamlMapping
 ) -> dict[str, dict[str, Any]]:
-    """Return the values that a mapping states, by the record that they are a part of
-    and the field that they become."""
+    """Return the values of a mapping, grouped by record and field."""
     records: dict[str, dict[str, Any]] = defaultdict(dict)
     for key in keys:
         if key.field and key.name in entry.values:

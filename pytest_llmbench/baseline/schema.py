@@ -1,8 +1,7 @@
-"""Which keys a baseline file has, and what may stand in each; docs/baselines.md
-explains them.
+"""Define the keys of a baseline file and their values.
 
-First what a key is, then the keys of `launch` (how a recipe is started), then all
-others.
+docs/baselines.md explains them. The module first defines what a key is, then the keys
+of `launch` (how a recipe is started), then all others.
 """
 
 from __future__ import annotations
@@ -45,36 +44,40 @@ from pytest_llmbench.logs.definitions import load_definitions
 from pytest_llmbench.logs.dialect_table import DIALECTS, RATE, REGEX, UNITS
 
 KINDS = tuple(kind.value for kind in BaselineKind)
-"""The document's numbers, this cluster's own, or a recipe that nothing has timed
-yet."""
+"""Values from a document, values recorded on this cluster, or a recipe without any
+time."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyDefinition:
-    """A key of a baseline file: everything that reads, checks, writes or documents it
-    follows from here."""
+    """A key of a baseline file.
+
+    Reading, checking, writing and documenting the key all use this definition.
+    """
 
     name: str
     spec: Spec
     meaning: str
-    """As docs/baselines.md states it."""
+    """As stated in docs/baselines.md."""
 
     field: str = ""
-    """The attribute of a `Baseline` that it becomes, dotted; empty where it becomes
-    none or more than one."""
+    """Dotted attribute of `Baseline` that stores the value; empty if there is none or
+    more than one."""
 
     required_in: tuple[str, ...] = ()
-    """The kinds of files that have to state it."""
+    """Kinds of files that must state the key."""
 
     allowed_in: tuple[str, ...] = KINDS
-    """The kinds of files that may state it. A key whose values differ between kinds is
+    """Kinds of files that may state the key. A key whose values differ between kinds is
     defined once for each."""
 
     is_owned: bool = False
-    """Whether only the owner of a recorded file writes it: no recording changes it."""
+    """True if only the owner of a recorded file writes the key, so that recording never
+    changes it."""
 
     write: Callable[[Any], Any] | None = None
-    """What a recorded file states of that attribute, where its `spec` does not tell."""
+    """Converts the attribute to the value in a recorded file, if `spec` does not
+    suffice."""
 
 
 allow = KeyDefinition
@@ -82,8 +85,7 @@ require = partial(KeyDefinition, required_in=KINDS)
 
 
 def make_fields(keys: Iterable[KeyDefinition], kind: str = KINDS[0]) -> Fields:
-    """Return the keys that a mapping in a file of this kind has to state and may
-    state."""
+    """Return the required and optional keys of a mapping in a file of this kind."""
     allowed = [key for key in keys if kind in key.allowed_in]
     return Fields(
         {key.name: key.spec for key in allowed if kind in key.required_in},
@@ -92,7 +94,10 @@ def make_fields(keys: Iterable[KeyDefinition], kind: str = KINDS[0]) -> Fields:
 
 
 def make_tested_text(expected: str, test: Callable[[str], object]) -> Text:
-    """Return text that passes a test, which raises for what it cannot read."""
+    """Return a text spec that accepts values for which `test` is true.
+
+    `test` may raise ValueError for an invalid value.
+    """
 
     def accept(text: str) -> bool:
         try:
@@ -153,25 +158,27 @@ _VARIABLES = Names(_TEMPLATE, _VARIABLE)
 _RANGE = Names(Items(GROUP, most=2), NAME)
 
 COMMAND = (
-    require("command", _TEMPLATE, "what is run"),
+    require("command", _TEMPLATE, "the command line"),
     allow(
         "folder",
         TEXT,
-        "where it runs; the folder of this file otherwise, or the `folder` of the cluster file",
+        "the working directory; default: the `folder` of the cluster file, or the folder of this file",
     ),
     allow("fixed", _VARIABLES, "variables of this command; nothing overrides them"),
     allow(
         "via",
         Text(choices=LAUNCHERS),
-        "how it is launched, below; else its name says it",
+        "the launcher, see below; default: the name of the command",
     ),
     allow(
         "job_id",
         _JOB_ID,
-        "a pattern with a group `job`, and perhaps `folder`, over what the command prints",
+        "a regular expression for the output of the command, with the group `job` and optionally `folder`",
     ),
     allow(
-        "otherwise", TEXT, "why it launches no configuration without `arguments` for it"
+        "otherwise",
+        TEXT,
+        "message shown if a configuration defines no `arguments` for this command",
     ),
 )
 _ENVIRONMENT = Fields(
@@ -203,55 +210,55 @@ _SHORT_RUNS = Fields(
     {}, dict.fromkeys(("profile", "nccl-trace", "checkpoint-load"), COUNT)
 )
 LAUNCH = (
-    require("kind", NAME, "the command that is the default"),
+    require("kind", NAME, "the default command"),
     require(
         "commands",
         Names(make_fields(COMMAND), NAME),
-        "by any name, how it can be launched",
+        "the launch commands, by name",
     ),
-    require("gpus_per_node", Names(GROUP, WORD), "by type of GPU"),
+    require("gpus_per_node", Names(GROUP, WORD), "GPUs per node, by GPU type"),
     allow("gsw_version", NAME, "the version of the recipe"),
     allow(
         "environment",
         _ENVIRONMENT,
-        "variables of the caller that a job gets; `forbidden` ones are removed",
+        "environment variables that a job inherits: `required`, `optional`; `forbidden` variables are removed",
     ),
     allow(
         "sbatch_options",
         Names(TEXT, Text("an option such as --gres", r"(?a:--?[a-z][a-z-]*)")),
-        "of a job",
+        "additional sbatch options of a job",
     ),
     allow(
         "log",
         _TEMPLATE,
-        "below `LLMB_WORKLOAD`, `STAGE_PATH` or the folder where the command runs",
+        "path of the log, relative to `LLMB_WORKLOAD`, `STAGE_PATH` or the working directory",
     ),
-    allow("setup", _TEMPLATE, "a command that prepares it"),
+    allow("setup", _TEMPLATE, "a command that prepares the recipe"),
     allow(
         "image",
         Fields({"source": TEXT}, {"file": TEXT, "digest": TEXT}),
-        "its `source`, `file` and `digest`",
+        "the container image: `source`, `file`, `digest`",
     ),
     allow(
         "needs",
         _NEEDS,
-        "`hf_token`, `python`, `modules` of it, `virtual_environment`, `dataset`, where it does",
+        "requirements: `hf_token`, `python`, Python `modules`, `virtual_environment`, `dataset`",
     ),
     allow(
         "profiling",
         _PROFILING,
-        "what switches it on, and the names of the variables, as far as there are any",
+        "variables that enable profiling, and the names of further variables",
     ),
-    allow("nccl_trace", _VARIABLES, "what makes NCCL write a trace"),
+    allow("nccl_trace", _VARIABLES, "variables that make NCCL write a trace"),
     allow(
         "short_runs",
         _SHORT_RUNS,
-        "steps of a job that is not measured, by its purpose, where it makes fewer",
+        "number of steps of shorter, unmeasured jobs, by purpose",
     ),
     allow(
         "checkpoint",
         _CHECKPOINT,
-        "what makes a job save and load one, its size, and with how many GPUs",
+        "variables that make a job save and load a checkpoint, its size, and the numbers of GPUs",
     ),
 )
 
@@ -259,7 +266,7 @@ LAUNCH = (
 
 SCHEMA = "1"
 LATENT = ("q_rank", "kv_rank", "qk_head_size", "rope_size", "v_head_size")
-"""The sizes of multi-head latent attention."""
+"""Sizes of multi-head latent attention."""
 
 FORMULA_NEEDS: dict[str, tuple[str, ...]] = {
     "grok": ("attention_heads", "query_groups", "ffn_size", "top_k"),
@@ -270,52 +277,55 @@ FORMULA_NEEDS: dict[str, tuple[str, ...]] = {
     "mla": ("attention_heads", "expert_ffn_size", "top_k", *LATENT),
     "hybrid": ("mamba_state_size", "mamba_groups", "mamba_heads"),
 }
-"""The sizes that each FLOPs formula needs besides hidden and vocabulary size;
-NO_FORMULA needs none at all."""
+"""Sizes that each FLOPs formula needs, besides hidden and vocabulary size. NO_FORMULA
+needs none."""
 
 MODEL_PARTS = {
-    "head_size": "a head of queries and keys",
-    "expert_ffn_size": "one expert",
-    "shared_ffn_size": "the experts of all tokens",
-    "dense_layers": "layers without experts",
-    "mtp_layers": "layers that predict further tokens",
-    **dict.fromkeys(LATENT, "latent attention"),
+    "head_size": "size of a query or key head",
+    "expert_ffn_size": "FFN size of one expert",
+    "shared_ffn_size": "FFN size of the shared experts",
+    "dense_layers": "number of layers without experts",
+    "mtp_layers": "number of multi-token prediction layers",
+    **dict.fromkeys(LATENT, "size of latent attention"),
     **dict.fromkeys(
-        ("attention_layers", "mlp_layers", "expert_layers"), "the layers of a hybrid"
+        ("attention_layers", "mlp_layers", "expert_layers"),
+        "number of such layers in a hybrid",
     ),
-    "expert_latent_size": "what experts work on in place of the hidden size",
+    "expert_latent_size": "size that experts use instead of the hidden size",
     **dict.fromkeys(
-        ("mamba_state_size", "mamba_groups", "mamba_heads"), "a Mamba layer"
+        ("mamba_state_size", "mamba_groups", "mamba_heads"), "size of a Mamba layer"
     ),
 }
-"""Sizes that only some models have, each with what it is of."""
+"""Sizes that only some models have, with their meaning."""
 
 _SIZES = "configuration.architecture.{}"
 
 SHAPE = ("sequence_length", "layers", "gbs")
-"""The keys that a configuration states where FLOPs are counted."""
+"""Keys that a configuration must state for counting FLOPs."""
 
 DERIVED = {
     "tokens_per_second": "tokens_per_second",
     "mfu": "mfu",
     "days_to_1t": "days_to_1t_tokens",
 }
-"""The cells that follow from the step time, each with its metric."""
+"""Cells that follow from the step time, with their metrics."""
 
 NOT_GIVEN = ("NA", "n/a")
 NO_PEAK = "NA"
-"""The peak of what has none that anyone states, as a CPU."""
+"""Peak of a device without a stated peak, such as a CPU."""
 
 
-# --- what may stand behind a key, and how a recording writes it -----------------------
+# --- values of keys, and how a recording writes them ----------------------------------
 
 _LARGEST_STEP_SECONDS = 86400
 _DIGITS = r"\d{1,15}(\.\d{1,12})?"
 
 
 def _is_positive(text: str) -> bool:
-    """Whether a printed number is above zero: `0.00` is a typing error, or a run that
-    did not happen."""
+    """True if a printed number is positive or not given.
+
+    `0.00` is a typing error, or a run that did not happen.
+    """
     return text in NOT_GIVEN or float(text) > 0
 
 
@@ -338,7 +348,7 @@ def _is_utilization(text: str) -> bool:
 
 
 def _format_tolerances(tolerances: Iterable[Tolerance]) -> str:
-    """Return `0.05, mfu:0.03`: a file states what --llmb-tolerance would."""
+    """Return `0.05, mfu:0.03`, in the syntax of --llmb-tolerance."""
     prefixes = {"time": "", "performance": "perf:"}
     texts = (
         prefixes.get(limit.of, f"{limit.of}:") + format_decimal(limit.fraction)
@@ -356,13 +366,13 @@ def _map_match(match: RunMatch) -> dict[str, object]:
 
 
 def format_decimal(number: float) -> str:
-    """Return a float with every digit it has and no exponent: `989`, `0.05`."""
-    # The schema takes digits and a point only.
+    """Return a float with all of its digits and no exponent: `989`, `0.05`."""
+    # The schema accepts only digits and a point.
     return f"{Decimal(repr(float(number))):f}".removesuffix(".0")
 
 
 def _name_definition(dialect: str) -> str:
-    """Return what a file calls a dialect: `regex` the one that it defines itself."""
+    """Return the name of a dialect in a file: `regex` for a custom dialect."""
     return dialect.partition(":")[0]
 
 
@@ -372,8 +382,7 @@ _FROM_DOCUMENT = ("published", "recipe")
 
 _DATE = make_tested_text('a date such as "2025-11-20"', datetime.fromisoformat)
 _SECONDS = Number(1e-6, _LARGEST_STEP_SECONDS)
-# Text, since it is kept as printed; lint compares all of its digits with what it
-# computes.
+# Text keeps the printed digits; lint compares all of them with the computed value.
 _COUNTED = Text('a count such as "104,689,827,840"', r"(?a:\d{1,3}(,?\d{3})*)")
 _FLOPS = Text('model FLOPs such as "4.27E+15"', r"(?a:\d\.\d{1,9}[eE]\+?\d{1,3})")
 _FORMULA = Text(
@@ -437,42 +446,44 @@ CELLS = (
 _MATCH = Fields({"path": TEXT, "says": Names(TEXT)})
 _EARLIER = Fields({"date": _DATE, "seconds": _SECONDS}, {"by": TEXT, "reason": TEXT})
 _RECORDING = (
-    require("date", _DATE, "the day on which it was recorded"),
-    require("runs", COUNT, "how many runs it is the mean of"),
+    require("date", _DATE, "the day of the recording"),
+    require("runs", COUNT, "number of runs in the mean"),
     require("mean_seconds", _SECONDS, "mean step time of these runs"),
-    require("trimmed_mean_seconds", _SECONDS, "their trimmed mean, which decides"),
+    require(
+        "trimmed_mean_seconds",
+        _SECONDS,
+        "trimmed mean step time of these runs: the expected value",
+    ),
     require(
         "standard_deviation_seconds",
         Number(0, _LARGEST_STEP_SECONDS),
-        "of the steps within a run",
+        "standard deviation of the steps within a run",
     ),
     require("run_seconds", Items(_SECONDS), "the step time of each run"),
-    allow("groups", COUNT, "how many runs are independent: nights, sets of nodes"),
+    allow("groups", COUNT, "number of independent groups of runs: days, node sets"),
     require(
         "log_sha256",
         Items(Text("64 hexadecimal digits", r"[0-9a-f]{64}"), least=0),
-        "of their logs",
+        "SHA-256 hashes of the logs",
     ),
-    allow("newest_run", _DATE, "the day on which the newest of them started (UTC)"),
-    allow("by", TEXT, "who recorded it, and on which host"),
-    allow("environment", Names(TEXT), "what these runs agree on"),
+    allow("newest_run", _DATE, "start day of the newest run (UTC)"),
+    allow("by", TEXT, "user and host of the recording"),
+    allow("environment", Names(TEXT), "facts that all runs share"),
     allow(
         "reason",
         TEXT,
-        "why it may be further from the earlier values than `drift_budget` allows",
+        "why the value may exceed the `drift_budget`",
     ),
-    allow("levels", TEXT, "why the mean of runs of several levels may stand"),
+    allow("levels", TEXT, "why the runs may have several levels"),
     allow(
         "observed",
         Names(Number(0, 1e18)),
-        "what the runs showed beside their step time, medians over them",
+        "further metrics of the runs, as medians",
     ),
-    allow(
-        "earlier", Items(_EARLIER, least=0), "the values that it replaced, oldest first"
-    ),
+    allow("earlier", Items(_EARLIER, least=0), "the replaced values, oldest first"),
 )
 RECORDED = tuple(replace(key, field=f"recording.{key.name}") for key in _RECORDING)
-"""What `--llmb-record` writes of a configuration; each key is a field of
+"""Keys that `--llmb-record` writes for a configuration; each is a field of
 `Recording`."""
 
 _GROUPS = "configuration.parallelism."
@@ -487,43 +498,46 @@ _GROUP_MEANINGS = {
     "fsdp": "sharded data-parallel",
 }
 CONFIGURATION = (
-    require("size", NAME, "of the model, a name under `models`", "key.size"),
-    require("gpu", WORD, "the type of GPU", "key.gpu"),
+    require("size", NAME, "model size, a name under `models`", "key.size"),
+    require("gpu", WORD, "GPU type", "key.gpu"),
     require("dtype", WORD, "the precision", "key.dtype"),
     require(
         "gpus",
         Number(0, 10**7, whole=True),
-        "the number of GPUs; 0 where nothing says it",
+        "number of GPUs; 0 if unknown",
         "key.gpus",
     ),
     allow(
         "task",
         NAME,
-        "tells rows apart that are the same in all of the above, such as lora",
+        "distinguishes rows that are equal in the keys above, such as lora",
         "key.task",
     ),
-    allow("scaling", NAME, "the same: weak or strong", "key.scaling"),
-    allow("variant", NAME, "the same: anything else", "key.variant"),
+    allow("scaling", NAME, "distinguishes such rows: weak or strong", "key.scaling"),
+    allow("variant", NAME, "distinguishes such rows: anything else", "key.variant"),
     allow("table", TEXT, "the title of the document's table", "source.table"),
     allow(
         "sequence_length",
         SIZE,
-        "in tokens; FLOPs need it",
+        "in tokens; required for counting FLOPs",
         "configuration.architecture.sequence_length",
     ),
     allow(
         "layers",
         Number(1, 100_000, whole=True),
-        "the same; a proxy has fewer",
+        "number of layers; required for counting FLOPs",
         "configuration.architecture.layers",
     ),
     *(
-        allow(name, GROUP, f"size of the {what} group", f"{_GROUPS}{name}")
-        for name, what in _GROUP_MEANINGS.items()
+        allow(name, GROUP, f"size of the {kind} group", f"{_GROUPS}{name}")
+        for name, kind in _GROUP_MEANINGS.items()
     ),
     allow("mbs", SIZE, "micro batch size", "configuration.micro_batch_size"),
     allow(
-        "gbs", SIZE, "global batch size, the same", "configuration.global_batch_size"
+        "gbs",
+        SIZE,
+        "global batch size; required for counting FLOPs",
+        "configuration.global_batch_size",
     ),
     allow(
         "ga",
@@ -534,19 +548,19 @@ CONFIGURATION = (
     allow(
         "proxy",
         Flag(),
-        "true: it is not the full model, so it has no days to 1T tokens",
+        "true: a reduced model, which has no days to 1T tokens",
         "configuration.proxy",
     ),
     allow(
         "logged_tflop",
         Number(1e-6, 1e9),
-        "of a step on one GPU, as it is logged",
+        "TFLOP of a step on one GPU, as logged",
         "configuration.logged_tflop",
     ),
     allow(
         "arguments",
         Names(TEXT),
-        "by command, words of it alone",
+        "further arguments of this configuration, by command",
         "configuration.arguments",
         (),
         _FROM_DOCUMENT,
@@ -554,21 +568,21 @@ CONFIGURATION = (
     allow(
         "match",
         _MATCH,
-        "where its runs lie and what they say, in place of names",
+        "path pattern and stated facts of its runs, instead of names",
         "match",
         write=_map_match,
     ),
     allow(
         "tolerance",
         _TOLERANCES,
-        "that of this configuration",
+        "tolerance of this configuration",
         "tolerances",
         write=_format_tolerances,
     ),
     allow(
         "budgets",
         _BUDGETS,
-        "those of this configuration",
+        "budgets of this configuration",
         "budgets",
         write=_map_budgets,
     ),
@@ -577,7 +591,12 @@ CONFIGURATION = (
     ),
     allow("cells", make_fields(CELLS), "the printed values", allowed_in=_RECORDED),
     KeyDefinition(
-        "recorded", make_fields(RECORDED), "what was measured", "", _RECORDED, _RECORDED
+        "recorded",
+        make_fields(RECORDED),
+        "the recorded values",
+        "",
+        _RECORDED,
+        _RECORDED,
     ),
 )
 GROUPS = tuple(_GROUP_MEANINGS)
@@ -596,25 +615,25 @@ MODEL = (
     require(
         "formula",
         _FORMULA,
-        "one of [these](flops.md), and the digits it is rounded to; or `none`",
+        "a [FLOPs formula](flops.md) with the digits it is rounded to, or `none`",
     ),
     allow(
         "hidden_size",
         SIZE,
-        "of its layers; any formula needs it",
+        "hidden size; required by every formula",
         "configuration.architecture.hidden_size",
     ),
     allow(
         "vocabulary_size",
         SIZE,
-        "in tokens, the same",
+        "in tokens; required by every formula",
         "configuration.architecture.vocabulary_size",
     ),
     *(
         allow(
             name,
             SIZE,
-            "where its formula needs it",
+            "if required by the formula",
             f"configuration.architecture.{name}",
         )
         for name in ("ffn_size", "attention_heads", "query_groups", "top_k")
@@ -622,47 +641,45 @@ MODEL = (
     allow(
         "mlp_matrices",
         Number(2, 3, whole=True),
-        "3, which stands, or 2: not gated",
+        "3 (default), or 2: not gated",
         _SIZES.format("mlp_matrices"),
     ),
     *(
-        allow(name, SIZE, f"of {what}, where it has any", _SIZES.format(name))
-        for name, what in MODEL_PARTS.items()
+        allow(name, SIZE, f"{meaning}, if the model has any", _SIZES.format(name))
+        for name, meaning in MODEL_PARTS.items()
     ),
-    allow(
-        "printed_flops", _FLOPS, "of a sequence, as stated; lint computes them again"
-    ),
+    allow("printed_flops", _FLOPS, "FLOPs of a sequence as printed; lint checks them"),
     allow(
         "worked",
         _WORKED,
-        "an example of it, computed again: `flops` from `attention`, `mlp` and `embedding`",
+        "a worked example, which lint checks: `flops` from `attention`, `mlp` and `embedding`",
     ),
-    allow("source", TEXT, "where that stands"),
+    allow("source", TEXT, "where the document states these sizes"),
 )
 _DIALECT = Text(choices=(*DIALECTS, *load_definitions(), REGEX))
 LOG = (
-    require("find", _LITERAL, "stands in the line of every step"),
-    require("pattern", TEXT, "reads that line; its groups are below"),
-    allow("unit", Text(choices=(*UNITS, RATE)), "of the group `seconds`"),
-    allow("first_step", STEP, "the number of the first step"),
+    require("find", _LITERAL, "text in the line of every step"),
+    require("pattern", TEXT, "regular expression for that line; see its groups below"),
+    allow("unit", Text(choices=(*UNITS, RATE)), "unit of the group `seconds`"),
+    allow("first_step", STEP, "number of the first step"),
     allow(
         "averages",
         Text(choices=tuple(map(str, TimesOf))),
-        "whether a time is a mean since the line before",
+        "whether a time averages the steps since the previous line",
     ),
-    allow("start", _LITERAL, "stands in a line where a process starts"),
-    allow("end", _LITERAL, "stands in a line behind the last step"),
+    allow("start", _LITERAL, "text in a line where a process starts"),
+    allow("end", _LITERAL, "text in a line after the last step"),
 )
 _CORRECTION = Fields({"printed": TEXT, "corrected": TEXT})
 ERRATUM = (
-    require("where", TEXT, "the place in the document"),
+    require("where", TEXT, "location in the document"),
     require("reason", TEXT, "why it is wrong"),
-    allow("printed", TEXT, "what stands there, in the text"),
-    allow("corrected", TEXT, "what should stand there"),
+    allow("printed", TEXT, "the printed text"),
+    allow("corrected", TEXT, "the correct text"),
     allow(
         "cell",
         Text("a cell", choices=(*DERIVED, *COLUMNS)),
-        "or, of a table, the cell that is wrong",
+        "or, for a table, the wrong cell",
     ),
     allow(
         "cells",
@@ -679,46 +696,46 @@ def _make_window(*statistics: str) -> Fields:
 
 _SOURCE = Fields({"document": TEXT}, {"text": TEXT, "note": TEXT})
 _WINDOW = "the steps that are measured"
-_SOURCE_TIMED = "what the source timed"
-_TIMED_WINDOW = "the steps of which the source states the mean, where those are others than `window`"
+_SOURCE_TIMED = "the statistic that the source states"
+_TIMED_WINDOW = "the steps whose mean the source states, if they differ from `window`"
 FILE = (
     require("schema", Number(1, 1, whole=True), "1"),
     require(
         "kind",
         Text(choices=KINDS),
-        "who vouches for the numbers, if anybody does",
+        "origin of the numbers: published, recorded, or recipe (no numbers)",
         "kind",
     ),
     require("recipe", NAME, "the workload", "key.recipe"),
     require(
         "release",
         Text('a release such as "25.05"', NAME.pattern),
-        "of its document",
+        "release of the document",
         "key.release",
     ),
     require(
         "dialect",
         _DIALECT,
-        "how its log is written",
+        "log format",
         "dialect",
         write=_name_definition,
     ),
-    allow("log", make_fields(LOG), "the lines of a dialect of your own", "log"),
+    allow("log", make_fields(LOG), "definition of a custom dialect", "log"),
     require(
         "source",
         _SOURCE,
-        "the `document` the numbers come from; its `text` and a `note`",
+        "the `document` of the numbers; its `text` and a `note`",
         "source",
     ),
     require(
         "peak_tflops",
         Names(Names(_PEAK, WORD), WORD),
-        "of one GPU, by type and precision",
+        "peak of one GPU, by type and precision",
     ),
     allow(
         "models",
         Names(make_fields(MODEL), NAME),
-        "what FLOPs are counted from, by size, where they are",
+        "model sizes for counting FLOPs, by size",
     ),
     KeyDefinition(
         "timed",
@@ -750,11 +767,11 @@ FILE = (
     KeyDefinition(
         "timed_window", _make_window("mean"), _TIMED_WINDOW, allowed_in=_PUBLISHED
     ),
-    KeyDefinition("steps", SIZE, "of a run", "steps", _TIMED),
+    KeyDefinition("steps", SIZE, "number of steps of a run", "steps", _TIMED),
     allow(
         "logged_tflops_factor",
         Number(0.5, 2),
-        "logged TFLOP/s as a multiple of the computed",
+        "logged over computed TFLOP/s",
         "logged_tflops_factor",
     ),
     allow(
@@ -765,25 +782,29 @@ FILE = (
         write=_format_tolerances,
     ),
     allow(
-        "budgets", _BUDGETS, "what a checkpoint may take", "budgets", write=_map_budgets
+        "budgets",
+        _BUDGETS,
+        "how long saving or loading a checkpoint may take",
+        "budgets",
+        write=_map_budgets,
     ),
     allow(
         "drift_budget",
         _FRACTION,
-        "how far recorded values may move in all",
+        "how far recorded values may move in total",
         "drift_budget",
         write=format_decimal,
     ),
     KeyDefinition(
-        "title", TEXT, "the recipe as people call it", "", _FROM_DOCUMENT, is_owned=True
+        "title", TEXT, "display name of the recipe", "", _FROM_DOCUMENT, is_owned=True
     ),
     KeyDefinition(
-        "framework", TEXT, "what trains it", "", _FROM_DOCUMENT, is_owned=True
+        "framework", TEXT, "the training framework", "", _FROM_DOCUMENT, is_owned=True
     ),
     KeyDefinition(
         "names",
         Items(NAME),
-        "how folders, files and metadata spell it",
+        "spellings of the recipe in folders, files and metadata",
         "",
         _FROM_DOCUMENT,
         is_owned=True,
@@ -791,24 +812,24 @@ FILE = (
     allow(
         "layout",
         Text(choices=("results", "experiments", "workloads")),
-        "the folders of its runs",
+        "folder layout of its runs",
         is_owned=True,
     ),
     allow(
         "dp_excludes_ep",
         Flag(),
-        "true: DP counts copies of all the experts",
+        "true: DP counts replicas of all the experts",
         is_owned=True,
     ),
-    allow("launch", make_fields(LAUNCH), "how it is launched", is_owned=True),
+    allow("launch", make_fields(LAUNCH), "how the recipe is launched", is_owned=True),
     allow(
         "errata",
         Items(make_fields(ERRATUM), least=0),
-        "what the document prints and contradicts",
+        "errors in the document",
         is_owned=True,
     ),
 )
-"""The keys of a file besides `configurations`."""
+"""Keys of a file except `configurations`."""
 
 
 def get_file_fields(kind: str) -> Fields:
@@ -818,9 +839,11 @@ def get_file_fields(kind: str) -> Fields:
 
 
 def add_defaults(entry: YamlMapping) -> YamlMapping:
-    """Return a file with the window, the number of steps and what is timed, where a
-    recipe leaves them out; without `models` with a model for each size whose FLOPs
-    nobody counts."""
+    """Add defaults for the keys that a recipe omits.
+
+    These are the window, the number of steps, the timed statistic, and a model without
+    a formula for each size if `models` is missing.
+    """
     window = YamlMapping(entry.line, USUAL_WINDOW._asdict(), {})
     rows = {row["size"]: row.line for row in entry["configurations"]}
     uncounted = {

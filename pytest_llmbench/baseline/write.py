@@ -1,5 +1,7 @@
-"""Write baseline files that are made from runs: recorded ones, which read back to the
-same numbers, and drafts that nothing has timed yet."""
+"""Write baseline files that are made from runs.
+
+Recorded files read back to the same numbers. Drafts have no times yet.
+"""
 
 from __future__ import annotations
 
@@ -51,29 +53,29 @@ from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Spec, Text
 
 PATIENCE_SECONDS = 60.0
-"""So long a session waits for another one that records into the same folder, which
-takes much less than a second."""
+"""Seconds to wait for another session that records into the same folder, which takes
+much less than a second."""
 
 _OWNED = "|".join(key.name for key in FILE if key.is_owned)
 
-# As text, not as values: comments, blank lines and quotes of the owner would not
-# survive a YAML library.
+# Matched as text: a YAML library would drop comments, blank lines and quotes.
 _OWN = re.compile(
     rf"^(?:{_OWNED}):[^\n]*\n(?:(?:[ \t#\-][^\n]*)?\n)*", re.MULTILINE | re.ASCII
 )
-"""The keys of a recorded file that no recording changes, with their lines: they stay as
-they are."""
+"""Keys of a recorded file that recording never changes, with their lines."""
 
 _KEY = re.compile(r"^(\w+):", re.MULTILINE | re.ASCII)
 
 STATISTIC = "trimmed_mean"
-"""No single slow step moves it. The mean stands beside it in the file: only that tells
-where each sixth step stalls."""
+"""Recorded statistic: no single slow step moves it. The file also states the mean,
+which shows regular stalls."""
 
 
 class SharedKeys(NamedTuple):
-    """What stands for a whole file: its limits, and the text of the keys that its owner
-    writes (names, launch)."""
+    """Values that apply to a whole file.
+
+    Its limits, and `own`, the text of the keys that its owner writes (names, launch).
+    """
 
     tolerances: tuple[Tolerance, ...] = ()
     budgets: tuple[Budget, ...] = ()
@@ -86,20 +88,18 @@ def write_recorded(
     recorded: Sequence[tuple[Baseline, Recording]],
     recipes: Iterable[Recipe] = (),
 ) -> tuple[tuple[Path, dict[Key, str]], ...]:
-    """Write <directory>/<recipe>/<release>.yaml for every recipe and release among the
-    recordings.
+    """Write <directory>/<recipe>/<release>.yaml for every recorded recipe and release.
 
-    Each file keeps the other configurations that it already holds, the keys that only
-    its owner writes (names, launch) or else what the `recipes` that the session read
-    call it (title, framework, names), its tolerances and its budgets: those of the
-    whole file apply to what is added, too, and one in the published file only where
-    there is none. Returns the paths, each with what became of every value that it
-    replaced (`7.331 s -> 7.402 s (+1.0 %)`). Raises RecordError before anything is
-    written where a file cannot be merged with (published, unreadable, measured another
-    way), and where a place cannot be written.
+    A file keeps its other configurations, tolerances, budgets and the keys of its owner
+    (names, launch). Missing keys of the owner (title, framework, names) are taken from
+    the `recipes` of the session. Limits of the whole file also apply to added
+    configurations; limits of the published file are used only if there are none.
+
+    Returns the paths, each with the change of every replaced value (`7.331 s -> 7.402 s
+    (+1.0 %)`). Raises RecordError, before writing anything, if a file cannot be merged
+    with (published, unreadable, measured differently) or a path cannot be written.
     """
-    # All files are rendered before the first is written: what cannot be merged leaves
-    # none half done.
+    # Render all files before writing the first, so that an error leaves none half done.
     files = []
     errata = [erratum for recipe in recipes for erratum in recipe.errata]
     corrected = [
@@ -116,30 +116,31 @@ def write_recorded(
             for key, baseline in sorted(baselines.items())
             if key in existing
         }
-        # A wider tolerance of what is added must not slip in under configurations that
-        # are there already.
+        # A wider tolerance of an added configuration must not affect existing ones.
         limited = {
             key: _keep_limits(baseline, existing, shared)
             for key, baseline in baselines.items()
         }
-        together = {
+        merged = {
             key: replace(baseline, drift_budget=shared.drift_budget)
             for key, baseline in {**existing, **limited}.items()
         }
-        files.append((path, render_file(path, together, shared), together, replaced))
-    for path, text, together, _ in files:
-        _write_checked(path, text, together)
+        files.append((path, render_file(path, merged, shared), merged, replaced))
+    for path, text, merged, _ in files:
+        _write_checked(path, text, merged)
     return tuple((path, replaced) for path, _, _, replaced in files)
 
 
 def find_recorded(
     directory: Path, wanted: Collection[Key], baselines: Iterable[Baseline]
 ) -> dict[Key, Baseline]:
-    """Return what is recorded of these configurations, in the files that
-    `write_recorded` would write or, where they have none, among the baselines that are
-    `known` to the session, whichever of them it judges against. Raises RecordError for
-    a file that cannot be added to."""
-    # Recording to another folder does not begin the count of drift anew.
+    """Find the recorded baselines of the configurations `wanted`.
+
+    Searches the files that `write_recorded` would write, then the `baselines` of the
+    session, whichever of them it judges against. Raises RecordError for a file that
+    cannot be extended.
+    """
+    # Recording into another folder must not restart the drift budget.
     recorded = {
         baseline.key: baseline
         for baseline in baselines
@@ -154,13 +155,15 @@ def find_recorded(
 
 
 def make_recorded_baseline(published: Baseline, recording: Recording) -> Baseline:
-    """Return the baseline that a recording makes of a published one: the trimmed mean
-    over the same steps."""
+    """Make a recorded baseline from a published one.
+
+    It uses the trimmed mean over the same steps.
+    """
     return replace(
         published,
         kind=BaselineKind.RECORDED,
         step_seconds=float(recording.trimmed_mean_seconds),
-        # They are the document's, and stay in its file.
+        # The cells belong to the document and stay in its file.
         cells=(),
         configuration=replace(published.configuration, arguments=()),
         window=published.window._replace(statistic=STATISTIC),
@@ -182,10 +185,11 @@ def _format_change(before: float, after: float) -> str:
 
 
 def _add_drift_budget(shared: SharedKeys, baselines: Iterable[Baseline]) -> SharedKeys:
-    """Return the limits of a file with the smallest drift budget of what is added,
-    where it has none itself."""
-    # The smallest: recording must not loosen a gate that one of the files holds
-    # tighter.
+    """Add the smallest drift budget of the added baselines.
+
+    Only if the file has none.
+    """
+    # The smallest: recording must not loosen the limit of another file.
     stated = [
         baseline.drift_budget
         for baseline in baselines
@@ -199,29 +203,31 @@ def _add_drift_budget(shared: SharedKeys, baselines: Iterable[Baseline]) -> Shar
 
 
 def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> SharedKeys:
-    """Return the limits of a file with what its recipe is called, as far as it does not
-    say it itself: without its names nothing would match the runs of a recipe that only
-    its owner's file describes."""
+    """Add the names of a recipe that its file does not state.
+
+    Without names, the runs of a recipe that only its owner's file describes would be
+    unmatched.
+    """
     import yaml
 
-    same = [
+    matching = [
         recipe
         for recipe in recipes
         if (recipe.name, recipe.release) == (key.recipe, key.release)
     ]
-    names = list(dict.fromkeys(name for recipe in same for name in recipe.names))
+    names = list(dict.fromkeys(name for recipe in matching for name in recipe.names))
     facts: dict[str, object] = {
-        "title": next((recipe.title for recipe in same if recipe.title), ""),
+        "title": next((recipe.title for recipe in matching if recipe.title), ""),
         "framework": next(
-            (recipe.framework for recipe in same if recipe.framework), ""
+            (recipe.framework for recipe in matching if recipe.framework), ""
         ),
         "names": [name for name in names if names != [key.recipe]],
-        "dp_excludes_ep": any(recipe.dp_excludes_ep for recipe in same),
+        "dp_excludes_ep": any(recipe.dp_excludes_ep for recipe in matching),
     }
-    # `launch` is not copied from another file: its folders are relative to that one.
-    own = set(_KEY.findall(shared.own))
-    # A list stands in one line, which YAML would also make of a mapping that holds
-    # none.
+    # `launch` is not taken from another file, because its folders are relative to that
+    # file.
+    stated = set(_KEY.findall(shared.own))
+    # Only a list may use the flow style, which YAML would also use for a flat mapping.
     text = "".join(
         yaml.safe_dump(
             {name: value},
@@ -230,7 +236,7 @@ def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> Share
             default_flow_style=None if name == "names" else False,
         )
         for name, value in facts.items()
-        if value and name not in own
+        if value and name not in stated
     )
     return shared._replace(own=f"{text}{shared.own}")
 
@@ -243,48 +249,46 @@ def _group_by_file(
         key = published.key
         baselines = files.setdefault(_make_path(directory, key), {})
         if key in baselines:
-            raise RecordError(f"{key.id}: found two recordings of it, expected one")
+            raise RecordError(f"{key.id}: found two recordings, expected one")
         baselines[key] = make_recorded_baseline(published, recording)
     return files
 
 
 def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
-    """Return the configurations of a recorded file by key, and the limits that stand
-    for the whole file."""
-    # A link that leads nowhere is something: it is read, and refused, and never
-    # replaced.
+    """Read the configurations of a recorded file, and its shared values."""
+    # A dangling symlink counts as existing: refuse it instead of replacing it.
     try:
         if not is_there(path, follow_links=False):
             return {}, SharedKeys()
     except OSError as error:
         raise RecordError(
-            f"{path}: {error.strerror}, expected a place that can be read and written"
+            f"{path}: {error.strerror}, expected a readable and writable path"
         ) from error
     if path.is_symlink() and path.exists():
         raise RecordError(
-            f"{path}: a link to the file {os.path.realpath(path)}: record into the folder of that file"
+            f"{path}: this is a link to {os.path.realpath(path)}; record into the folder of that file"
         )
     try:
         file = read_file(path)
     except BaselineError as error:
         raise RecordError(
-            f"{path} cannot be added to, move it away or record elsewhere:\n{error}"
+            f"{path}: cannot add to this file; move it away or record elsewhere:\n{error}"
         ) from error
     recipe = file.recipe
     if recipe.kind is not BaselineKind.RECORDED:
         raise RecordError(
-            f"{path}: found a {recipe.kind} baseline file, expected to record elsewhere"
+            f"{path}: found a {recipe.kind} baseline file, expected a recorded one; record into another folder"
         )
-    # One file has one statistic: files of the time when the mean decided are read and
-    # judged, and not added to.
+    # A file has one statistic. Older files that use the mean stay readable but cannot
+    # be extended.
     statistic = recipe.baselines[0].window.statistic
     if statistic != STATISTIC:
         judge, expected = statistic.replace("_", " "), STATISTIC.replace("_", " ")
         raise RecordError(
-            f"{path}: found baselines judged by the {judge}, expected the {expected}, by which they are recorded now; "
+            f"{path}: found baselines that use the {judge}, expected the {expected}, which is recorded now; "
             "move the file away or record elsewhere"
         )
-    # A line break is added for a file whose last line has none.
+    # Add a line break in case the last line has none.
     lines = "".join(_OWN.findall(path.read_text(encoding="utf-8") + "\n")).rstrip("\n")
     shared = SharedKeys(
         file.tolerances, file.budgets, file.drift_budget, f"{lines}\n" if lines else ""
@@ -295,13 +299,12 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
 def _keep_limits(
     baseline: Baseline, existing: dict[Key, Baseline], shared: SharedKeys
 ) -> Baseline:
-    """Return a new baseline with the tolerances and budgets that its file has for
-    it."""
-    own = existing.get(baseline.key, shared)
+    """Apply the tolerances and budgets of the file to a new baseline."""
+    limits = existing.get(baseline.key, shared)
     return replace(
         baseline,
-        tolerances=merge_tolerances(baseline.tolerances, own.tolerances),
-        budgets=merge_budgets(baseline.budgets, own.budgets),
+        tolerances=merge_tolerances(baseline.tolerances, limits.tolerances),
+        budgets=merge_budgets(baseline.budgets, limits.budgets),
     )
 
 
@@ -310,17 +313,18 @@ def _keep_limits(
 
 @contextmanager
 def lock_folder(directory: Path) -> Iterator[None]:
-    """Make the folder and hold it: sessions that record side by side read, merge and
-    write one after the other, or the last one would put its file in the place of what
-    the others added. Raises RecordError for one that cannot be made, and where another
-    session does not come to an end.
+    """Create and lock a folder.
+
+    Sessions that record concurrently read, merge and write one after the other, so that
+    none overwrites the additions of another. Raises RecordError if the folder cannot be
+    created, or if another session holds the lock for too long.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         handle = os.open(directory, os.O_RDONLY)
     except OSError as error:
         raise RecordError(
-            f"{directory}: {error.strerror}, expected a place that can be written"
+            f"{directory}: {error.strerror}, expected a writable path"
         ) from error
     try:
         _acquire_lock(handle, directory)
@@ -337,23 +341,22 @@ def _acquire_lock(handle: int, directory: Path) -> None:
         except BlockingIOError:
             if time.monotonic() > end:
                 raise RecordError(
-                    f"{directory}: another session has been recording here for {PATIENCE_SECONDS:g} s: nothing is "
-                    "written; end that one (`fuser` names it) and record again"
+                    f"{directory}: another session has been recording here for {PATIENCE_SECONDS:g} s: nothing was "
+                    "written; end that session (find it with `fuser`) and record again"
                 ) from None
             time.sleep(0.05)
         except OSError:
-            # some network file systems have no locks: each file is still written as a
-            # whole
+            # Some network file systems have no locks. Each file is still replaced
+            # atomically.
             return None
 
 
 def write_beside(
     path: Path, text: str, verify: Callable[[Path], None] = lambda path: None
 ) -> None:
-    """Write beside a file, let `verify` read that, and only then put it in the file's
-    place."""
-    # In the same folder, or it could be another file system, where nothing is moved in
-    # one step.
+    """Write a temporary file, verify it, then replace `path` atomically."""
+    # In the same folder, because a file cannot be replaced atomically across file
+    # systems.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -366,37 +369,37 @@ def write_beside(
     except BaseException:
         with suppress(
             OSError
-        ):  # it stays, where the disk is gone; what failed before is told
+        ):  # it stays if the disk is gone; the first error is reported
             temporary.unlink(missing_ok=True)
         raise
 
 
 def _write_checked(path: Path, text: str, baselines: dict[Key, Baseline]) -> None:
-    """Write a file that reads back to these baselines."""
+    """Write a file and verify that it reads back to these baselines."""
 
     def verify(written: Path) -> None:
         for baseline in read_recipe(written).baselines:
             if _make_comparable(baseline) != _make_comparable(baselines[baseline.key]):
                 raise RecordError(
-                    f"{path}: was not written, {baseline.key.id} would not read back to the same numbers"
+                    f"{path}: not written: {baseline.key.id} would not read back to the same numbers"
                 )
 
     try:
         write_beside(path, text, verify)
     except OSError as error:
         raise RecordError(
-            f"{path}: {error.strerror or error}, expected a place that can be written"
+            f"{path}: {error.strerror or error}, expected a writable path"
         ) from error
     except BaselineError as error:
         raise RecordError(
-            f"{path}: was not written, it would not read back:\n{error}"
+            f"{path}: not written: it would not read back:\n{error}"
         ) from error
 
 
 def _make_comparable(baseline: Baseline) -> tuple[Baseline, str]:
-    """Return what a file has to read back to."""
-    # No NaN equals another, so a peak that nothing states is compared as written.
-    # What a document says beside a recorded value stands in another file.
+    """Return the part of a baseline that must read back equal."""
+    # NaN is never equal, so an unknown peak is compared as text. The published value is
+    # stored in another file.
     comparable = replace(
         baseline, source=Source(""), peak_tflops=0.0, published_seconds=None
     )
@@ -409,8 +412,10 @@ def _make_comparable(baseline: Baseline) -> tuple[Baseline, str]:
 def render_file(
     path: Path, baselines: Mapping[Key, Baseline], shared: SharedKeys
 ) -> str:
-    """Return the text of a file with these configurations; RecordError where they were
-    not measured in one way."""
+    """Render a recorded file.
+
+    Raises RecordError if the configurations were measured differently.
+    """
     rows = _render_document(
         path, baselines, shared, lambda baseline: _render_row(baseline, shared), {}
     )
@@ -418,9 +423,10 @@ def render_file(
 
 
 def render_draft(path: Path, recipes: Sequence[Recipe], remarks: Sequence[str]) -> str:
-    """Return the text of a file of kind recipe: that of configurations which nothing
-    has timed yet, all of one recipe and release. `remarks` stand above it as
-    comments."""
+    """Render a draft: a file of kind recipe, whose configurations have no times yet.
+
+    All recipes have the same name and release. `remarks` become comments at the top.
+    """
     first, baselines = (
         recipes[0],
         {baseline.key: baseline for recipe in recipes for baseline in recipe.baselines},
@@ -468,7 +474,7 @@ def _render_document(
         "models": _render_models(path, ordered),
         "configurations": [render_row(baseline) for baseline in ordered],
     }
-    # `None` puts a mapping of plain values in one line, so that a diff shows rows; YAML
+    # `None` writes a mapping of scalars in one line, so that a diff shows rows. YAML
     # would sort the keys.
     text: str = yaml.safe_dump(
         document,
@@ -483,8 +489,10 @@ def _render_document(
 def _render_head(
     path: Path, baselines: Sequence[Baseline], shared: SharedKeys
 ) -> dict[str, Any]:
-    """Return what a file states once, and refuse configurations that were measured in
-    different ways."""
+    """Render the keys of the whole file.
+
+    Raises RecordError if configurations were measured differently.
+    """
     limited = (
         replace(base, tolerances=shared.tolerances, budgets=shared.budgets)
         for base in baselines
@@ -492,8 +500,7 @@ def _render_head(
     heads = [_render_keys(FILE, baseline) for baseline in limited]
     for head, baseline in zip(heads, baselines, strict=True):
         for name in {**heads[0], **head}:
-            # Another window must not slip in under the configurations that are there
-            # already.
+            # Another window must not affect the configurations that exist already.
             if name != "source" and head.get(name) != heads[0].get(name):
                 raise RecordError(
                     f"{path}: found {name} {head.get(name)} for {baseline.key.id} and {heads[0].get(name)} for "
@@ -505,8 +512,8 @@ def _render_head(
 def _render_models(
     path: Path, baselines: Sequence[Baseline]
 ) -> dict[str, dict[str, Any]]:
-    # A proxy's formula is not rounded: where the full model is in the file, its formula
-    # stands for both.
+    # A proxy's formula is not rounded. If the file contains the full model, its formula
+    # is used for both.
     full = sorted(baselines, key=lambda baseline: baseline.configuration.proxy)
     formulas: dict[str, str] = {}
     for baseline in full:
@@ -527,19 +534,21 @@ def _render_models(
     }
 
 
-def _agree(path: Path, what: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return the values by name; RecordError where one name has several."""
+def _agree(
+    path: Path, quantity: str, pairs: Iterable[tuple[Any, Any]]
+) -> dict[Any, Any]:
+    """Return the values by name. Raises RecordError if a name has several values."""
     agreed: dict[Any, Any] = {}
     for name, value in pairs:
         if agreed.setdefault(name, value) != value:
             raise RecordError(
-                f"{path}: found {what} {value} and {agreed[name]} for {name}, expected one"
+                f"{path}: found {quantity} {value} and {agreed[name]} for {name}, expected one"
             )
     return agreed
 
 
 def _render_row(baseline: Baseline, shared: SharedKeys) -> dict[str, Any]:
-    own = replace(
+    specific = replace(
         baseline,
         tolerances=tuple(
             limit for limit in baseline.tolerances if limit not in shared.tolerances
@@ -549,14 +558,16 @@ def _render_row(baseline: Baseline, shared: SharedKeys) -> dict[str, Any]:
         ),
     )
     return {
-        **_render_keys(CONFIGURATION, own),
+        **_render_keys(CONFIGURATION, specific),
         "recorded": _render_keys(RECORDED, baseline),
     }
 
 
 def _render_keys(keys: Iterable[KeyDefinition], baseline: Baseline) -> dict[str, Any]:
-    """Return what a recorded file states of a baseline, as far as there is something to
-    state."""
+    """Render the keys that a recorded file states for a baseline.
+
+    Empty values are omitted unless required.
+    """
     stated: dict[str, Any] = {}
     for key in keys:
         value = attrgetter(key.field)(baseline) if key.field else None
@@ -567,8 +578,7 @@ def _render_keys(keys: Iterable[KeyDefinition], baseline: Baseline) -> dict[str,
 
 
 def _to_plain(spec: Spec, value: Any) -> Any:
-    """Return the value of a record in the types that YAML writes: a number may be one
-    of numpy."""
+    """Convert a value to the types that YAML writes, such as numpy numbers."""
     if isinstance(spec, Number):
         return int(value) if spec.whole else float(value)
     if isinstance(spec, Items):
@@ -577,9 +587,9 @@ def _to_plain(spec: Spec, value: Any) -> Any:
         specs = {**spec.required, **spec.optional}
         values = {name: getattr(value, name, None) for name in specs}
         return {
-            name: _to_plain(specs[name], part)
-            for name, part in values.items()
-            if part not in ("", None)
+            name: _to_plain(specs[name], item)
+            for name, item in values.items()
+            if item not in ("", None)
         }
     if isinstance(spec, Names):
         return dict(value)
@@ -587,5 +597,5 @@ def _to_plain(spec: Spec, value: Any) -> Any:
 
 
 def format_peak(peak: float) -> str:
-    """Return a peak as a file states it."""
+    """Format a peak as in a file."""
     return NO_PEAK if math.isnan(peak) else format_decimal(peak)

@@ -1,5 +1,7 @@
-"""Two sides compared: every configuration with a run on both of them, and what was not
-compared, with the reason."""
+"""Compare two sides configuration by configuration.
+
+Lists the configurations that were not compared, with the reason.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,11 @@ def compare_paths(
     margin: float,
     now: datetime,
 ) -> SidesCompared:
-    """Return what a comparison of two places says; `margin` is a fraction.
+    """Read and compare two sides. `margin` is a fraction.
 
-    A configuration is compared with itself only: the same model, release, GPU type,
-    precision, number of GPUs, and the same steps. What is known of its noise are the
-    runs of both sides, the nights of the history, other configurations.
+    Runs are only compared within a configuration: model, release, GPU type, precision,
+    number of GPUs and measured steps must be equal. The noise is estimated from the
+    runs of both sides, the daily runs of the history and other configurations.
     """
     a, b = _read_sides(requests, settings, history, now)
     return compare_sides(a, b, settings, history, margin)
@@ -61,8 +63,7 @@ def compare_sides(
     history: StoreLocation | None,
     margin: float,
 ) -> SidesCompared:
-    """Return what a comparison of two sides that were read says; `margin` is a
-    fraction."""
+    """Compare two sides that were read already. `margin` is a fraction."""
     a, b = _drop_shared_runs(a, b)
     windows = choose_windows(a, b)
     a, b = _list_other_windows(a, windows), _list_other_windows(b, windows)
@@ -112,37 +113,41 @@ def _read_sides(
 def _drop_shared_runs(
     a: ComparedSide, b: ComparedSide
 ) -> tuple[ComparedSide, ComparedSide]:
-    """Drop the measured runs of a configuration that both sides contain, as one of a
-    history may."""
-    marks = [
+    """Exclude the runs that both sides contain, per configuration.
+
+    A stored run may be on both sides too.
+    """
+    keys = [
         {
-            mark
+            key
             for (name, _), runs in side.runs.items()
             for run in runs
-            for mark in _list_marks(name, run)
+            for key in _list_marks(name, run)
         }
         for side in (a, b)
     ]
-    shared = marks[0] & marks[1]
+    shared = keys[0] & keys[1]
     return _drop(a, shared), _drop(b, shared)
 
 
 def _list_marks(name: str, run: SideRun) -> set[tuple[str, str, object]]:
-    # A start alone is no mark of a run without a job: two may start together.
+    # A start without a job id is ambiguous: two runs may start at the same time.
     return {
-        (name, job, mark)
-        for job, mark in run.same_run_keys
-        if job or isinstance(mark, str)
+        (name, job, key)
+        for job, key in run.same_run_keys
+        if job or isinstance(key, str)
     }
 
 
 def _drop(side: ComparedSide, shared: set[tuple[str, str, object]]) -> ComparedSide:
     kept, dropped = {}, {}
     for (name, window), runs in side.runs.items():
-        own = tuple(run for run in runs if shared.isdisjoint(_list_marks(name, run)))
-        dropped.update({run.id: (name, run) for run in runs if run not in own})
-        if own:
-            kept[name, window] = own
+        remaining = tuple(
+            run for run in runs if shared.isdisjoint(_list_marks(name, run))
+        )
+        dropped.update({run.id: (name, run) for run in runs if run not in remaining})
+        if remaining:
+            kept[name, window] = remaining
     no_data = (
         NoData(side.label, run.id, name, Reason.COPIED, ON_BOTH_SIDES, run.log)
         for name, run in dropped.values()
@@ -151,8 +156,11 @@ def _drop(side: ComparedSide, shared: set[tuple[str, str, object]]) -> ComparedS
 
 
 def choose_windows(a: ComparedSide, b: ComparedSide) -> dict[str, Window]:
-    """Return for each configuration the window over which runs of both sides were
-    measured, of several that with most of them."""
+    """Choose the window of each configuration, by name.
+
+    The window must occur on both sides. If there are several, the window with most runs
+    is chosen.
+    """
     windows: dict[str, Window] = {}
     for name, window in sorted(a.runs.keys() & b.runs.keys()):
         most = windows.setdefault(name, window)
@@ -164,8 +172,7 @@ def choose_windows(a: ComparedSide, b: ComparedSide) -> dict[str, Window]:
 def _list_other_windows(
     side: ComparedSide, windows: Mapping[str, Window]
 ) -> ComparedSide:
-    """Return a side that lists the runs that were measured over other steps than those
-    that are compared."""
+    """List the runs with other windows as runs without data."""
     counted = {
         (name, run.id)
         for name, window in windows.items()
@@ -190,7 +197,7 @@ def _count(a: ComparedSide, b: ComparedSide, name: str, window: Window) -> int:
 def _list_not_compared(
     a: ComparedSide, b: ComparedSide, compared: Mapping[str, Window]
 ) -> Iterator[NotCompared]:
-    """Yield the configurations that were found and not compared, with the reason."""
+    """Yield the configurations that were not compared, with the reason."""
     invalid = {
         side.label: {run.configuration for run in side.no_data} for side in (a, b)
     }
@@ -208,15 +215,15 @@ def _list_not_compared(
             yield NotCompared(name, "", "neither side has a run of it that counts")
         else:
             other = "B" if counts == ["A"] else "A"
-            why = (
+            reason = (
                 "has no run of it that counts"
                 if name in invalid[other]
                 else "has no run of it"
             )
-            yield NotCompared(name, counts[0], f"only in {counts[0]}: {other} {why}")
+            yield NotCompared(name, counts[0], f"only in {counts[0]}: {other} {reason}")
 
 
-# --- what a history adds --------------------------------------------------------------
+# --- stored runs ----------------------------------------------------------------------
 
 
 def _read_past(
@@ -232,14 +239,16 @@ def _estimate_days(
     window: Window,
     sides: tuple[Sequence[SideRun], Sequence[SideRun]],
 ) -> Noise | None:
-    """Return what the nights of a history say of the noise from run to run, without
-    those of the sides themselves."""
+    """Estimate the run-to-run noise from the stored daily runs.
+
+    Days and runs of the two sides are left out.
+    """
     runs = [run for side in sides for run in side]
     others = exclude_same_runs(
-        past, frozenset(mark for run in runs for mark in run.same_run_keys)
+        past, frozenset(key for run in runs for key in run.same_run_keys)
     )
     days = {run.started.date() for run in runs if run.started is not None}
-    nights: dict[date, float] = {}
+    daily_runs: dict[date, float] = {}
     for stored in others:
         seconds = stored.statistic_seconds
         if (
@@ -248,8 +257,8 @@ def _estimate_days(
             and stored.window == window
             and stored.started.date() not in days
         ):
-            nights[stored.started.date()] = math.log(seconds)
-    return estimate_from_daily_runs(list(nights.values()), "nights of history")
+            daily_runs[stored.started.date()] = math.log(seconds)
+    return estimate_from_daily_runs(list(daily_runs.values()), "nights of history")
 
 
 Pairs = Mapping[str, tuple[tuple[SideRun, ...], tuple[SideRun, ...]]]
@@ -259,7 +268,7 @@ Pairs = Mapping[str, tuple[tuple[SideRun, ...], tuple[SideRun, ...]]]
 def _add_nodes(
     pairs: Pairs, history: StoreLocation
 ) -> dict[str, tuple[tuple[SideRun, ...], tuple[SideRun, ...]]]:
-    """Return runs with the nodes that the history knows of them: no log tells these."""
+    """Add the stored nodes of runs: no log contains node names."""
     from pytest_llmbench.history.details import map_nodes
 
     nodes = map_nodes(history, list(pairs))
@@ -271,7 +280,7 @@ def _add_nodes(
             else dataclasses.replace(
                 run,
                 nodes=next(
-                    (nodes[mark] for mark in run.same_run_keys if mark in nodes),
+                    (nodes[key] for key in run.same_run_keys if key in nodes),
                     run.nodes,
                 ),
             )

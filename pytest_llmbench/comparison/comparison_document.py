@@ -1,7 +1,7 @@
-"""The document of `llmbench compare --json`: its text and its page are made from it.
+"""Define the document of `llmbench compare --json`.
 
-The fields stand in the order of their keys in JSON; `comparison.schema.json` describes
-them.
+The terminal text and the page are rendered from this document. Fields are ordered as in
+the JSON; `comparison.schema.json` describes them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from pytest_llmbench.report.outcome_documents import (
 )
 
 SCHEMA = 1
-"""Raised when a field of the document changes its meaning; fields may be added."""
+"""Increased when a field changes its meaning. New fields do not change it."""
 
 NOTHING = 3
-"""The exit code if nothing could be compared."""
+"""Exit code if no configuration could be compared."""
 
 INCOMPLETE = 4
-"""That of --strict if something was not compared, or not answered."""
+"""Exit code of --strict if a configuration was not compared or has no answer."""
 
 SLOWER = 1
 
@@ -50,11 +50,11 @@ ORDER = (
     SideAnswer.ALIKE,
     SideAnswer.FASTER,
 )
-"""Answers, what needs a reader first."""
+"""Answers in display order, most urgent first."""
 
 
 class ReportedInput(Document, frozen=True, kw_only=True):
-    """What was given for a side, and how much of it counts."""
+    """Input of one side, with its number of usable runs."""
 
     label: str
     place: str
@@ -64,7 +64,7 @@ class ReportedInput(Document, frozen=True, kw_only=True):
 
 
 class ReportedSideRun(Document, frozen=True, kw_only=True):
-    """A run that counts."""
+    """A usable run of one side."""
 
     run: str
     step_seconds: float
@@ -75,15 +75,17 @@ class ReportedSideRun(Document, frozen=True, kw_only=True):
 
 
 class ReportedSide(Document, frozen=True, kw_only=True):
-    """The runs of a configuration on one side, with their geometric mean."""
+    """Usable runs of a configuration on one side, with their geometric mean."""
 
     step_seconds: float
     runs: tuple[ReportedSideRun, ...]
 
 
 class ReportedConfiguration(Document, frozen=True, kw_only=True):
-    """A configuration on both sides; differences are fractions, B slower is
-    positive."""
+    """One configuration on both sides.
+
+    Differences are fractions; positive if B is slower.
+    """
 
     configuration: str
     window: ReportedWindow
@@ -110,12 +112,12 @@ class ReportedConfiguration(Document, frozen=True, kw_only=True):
 
     @property
     def sides(self) -> tuple[ReportedSide, ReportedSide]:
-        """A and B."""
+        """Return A and B."""
         return self.a, self.b
 
 
 class ComparisonDocument(Document, frozen=True, kw_only=True):
-    """Two sides of runs next to each other."""
+    """Comparison of two sides, as printed by `llmbench compare --json`."""
 
     schema: int
     version: str
@@ -134,7 +136,7 @@ class ComparisonDocument(Document, frozen=True, kw_only=True):
 def describe(
     result: SidesCompared, now: datetime, *, strict: bool
 ) -> ComparisonDocument:
-    """Make the document of a comparison, printable and without secrets."""
+    """Build the document of a comparison, printable and without secrets."""
     comparisons = map(_describe_comparison, result.comparisons)
     document = ComparisonDocument(
         schema=SCHEMA,
@@ -156,8 +158,11 @@ def describe(
 
 
 def choose_exit_code(result: SidesCompared, *, strict: bool) -> int:
-    """Return 1 if a configuration is slower, 3 if none was compared, else 0; 4 if a
-    `strict` comparison is not complete."""
+    """Return the exit code of a comparison.
+
+    1 if a configuration is slower, 3 if none was compared, 4 if a `strict` comparison
+    is incomplete, otherwise 0.
+    """
     answers = [comparison.estimate.answer for comparison in result.comparisons]
     if SideAnswer.SLOWER in answers:
         return SLOWER

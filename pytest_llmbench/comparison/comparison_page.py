@@ -1,5 +1,4 @@
-"""The page of `llmbench compare`: each configuration on both sides, with its runs and
-what differs."""
+"""Render the HTML page of `llmbench compare`."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ BADGES = {
     SideAnswer.ALIKE: ("green", "\N{CHECK MARK}"),
     SideAnswer.FASTER: ("green", "\N{BLACK STAR}"),
 }
-"""The colour of an answer, and what stands beside its word."""
+"""Colour and symbol of each answer."""
 
 COLUMNS = (
     ("Answer", "text"),
@@ -48,17 +47,17 @@ COLUMNS = (
     ("Runs", "number"),
     ("Candidate", "text"),
 )
-"""The heads of the columns of the table, and how their cells are aligned."""
+"""Column heads of the table, with their alignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A configuration as the page shows it."""
+    """A configuration as displayed on the page."""
 
     anchor: str
     name: str
     badge: Badge
-    cells: list[tuple[str, str]]  # their texts, and what they are sorted by
+    cells: list[tuple[str, str]]  # (text, sort key) pairs
     facts: list[tuple[str, str]]
     chart: Chart
     tables: list[ShownTable]
@@ -67,8 +66,10 @@ class _Entry:
 def render_sides(
     document: ComparisonDocument, now: datetime, *, of_site: bool = False
 ) -> str:
-    """Return the page of a comparison, which holds all it shows and loads nothing; one
-    of a site links to its first."""
+    """Render a comparison as a self-contained HTML page.
+
+    A page of a site links to the site's index.
+    """
     style, script = read_asset("style.css"), read_asset("script.js")
     entries = [
         _make_entry(comparison, document.margin) for comparison in document.comparisons
@@ -104,7 +105,7 @@ def _count_colours(entries: Sequence[_Entry]) -> list[tuple[str, int]]:
 
 
 def name_anchor(configuration: str) -> str:
-    """Return by which name a link opens a configuration (its id) of the page."""
+    """Return the anchor of a configuration id on the page."""
     return re.sub(r"[^\w.-]+", "-", configuration, flags=re.ASCII)
 
 
@@ -166,17 +167,17 @@ def _list_tables(comparison: ReportedConfiguration) -> Iterator[ShownTable]:
 
 
 def _draw_runs(comparison: ReportedConfiguration, name: str) -> Chart:
-    """Draw the step time of each run of both sides, with the mean of each side."""
+    """Draw the step time of each run, with the mean of each side."""
     times = [[run.step_seconds for run in side.runs] for side in comparison.sides]
-    middle = [side.step_seconds for side in comparison.sides]
-    y = make_number_scale(*pad([value for of_side in times for value in of_side]))
+    means = [side.step_seconds for side in comparison.sides]
+    y = make_number_scale(*pad([value for values in times for value in values]))
     picture = Picture(Scale(0.0, 3.0, [(1.0, "A"), (2.0, "B")]), y, "", "seconds")
-    for place, (values, mean) in enumerate(zip(times, middle, strict=True), 1):
-        picture.draw_line([(place - 0.4, mean), (place + 0.4, mean)], "line")
+    for position, (values, mean) in enumerate(zip(times, means, strict=True), 1):
+        picture.draw_line([(position - 0.4, mean), (position + 0.4, mean)], "line")
         count = len(values)
         points = [
-            (place + 0.5 * ((at + 0.5) / count - 0.5), value)
-            for at, value in enumerate(values)
+            (position + 0.5 * ((index + 0.5) / count - 0.5), value)
+            for index, value in enumerate(values)
         ]
         picture.draw_points(points, "dot", "measured")
     spans = [

@@ -1,5 +1,4 @@
-"""Two sets of runs beside each other: what each side holds, how far they differ, and
-what differs besides."""
+"""Records of a comparison of two sets of runs."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ if TYPE_CHECKING:
 
 
 STARTED = "started"
-"""The name of the fact on which day a run started (UTC)."""
+"""Fact name of the day a run started (UTC)."""
 
 NODES = "nodes"
-"""The name of the fact on which nodes it ran."""
+"""Fact name of the nodes of a run."""
 
-ON_BOTH_SIDES = "it lies on both sides, and says nothing of a difference"
-"""The text of a run that is not compared, since both sides contain it."""
+ON_BOTH_SIDES = "both sides contain it, so it cannot show a difference"
+"""Explanation for a run that both sides contain."""
 
 
 class SideAnswer(StrEnum):
-    """What is said of B beside A: a stable code."""
+    """Answer on B relative to A. The values are stable codes."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -39,20 +38,20 @@ class SideAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SideRun:
-    """A run that counts on its side."""
+    """A usable run of one side."""
 
     id: str
     statistic_seconds: float
     within_error: float = (
-        0.0  # the standard error of its logarithm by what happens within the run
+        0.0  # standard error of the log step time from the variation within the run
     )
-    # how far that may be off by the printed digits, in all runs of a side alike
+    # largest shift by rounding of the printed times, equal for all runs of a side
     rounding: float = 0.0
     started: datetime | None = None
-    nodes: frozenset[str] = frozenset()  # empty where nothing says it
+    nodes: frozenset[str] = frozenset()  # empty if unknown
     facts: Mapping[str, str] = field(
         default_factory=dict
-    )  # what it tells of itself, by name: versions, settings, batch
+    )  # facts that the run states: versions, settings, batch
     job_id: str = ""
     log: str = ""
     same_run_keys: RunKeys = frozenset()
@@ -60,35 +59,35 @@ class SideRun:
 
 @dataclass(frozen=True, slots=True)
 class SideEstimate:
-    """How far B is from A. All but `smallest` are logarithms of step times; B slower is
-    positive."""
+    """Difference of B from A.
+
+    All values except `smallest` are logarithms of step times; positive if B is slower.
+    """
 
     answer: SideAnswer
     difference: float
-    low: float  # of the 95 % interval, two-sided
+    low: float  # `low` and `high`: two-sided 95 % interval
     high: float
     standard_error: float
     degrees_of_freedom: float
     noise: Noise
     margin: float
-    within_margin: bool  # the whole interval lies within the margin
-    # the smallest difference, a fraction, that is shown four times out of five
+    within_margin: bool  # True if the interval is within the margin
+    # smallest difference detected with a probability of 80 %, as a fraction
     smallest: float
     runs: tuple[int, int]  # of A and B
-    groups: tuple[int, int]  # so many of them are independent
-    # so many more on each side would show a difference of the margin; 0 where answered,
-    # and where the times are printed too coarsely for that
+    groups: tuple[int, int]  # number of independent groups of runs
+    # Additional runs per side that would show a difference of the margin. 0 if the
+    # answer is decided, or if rounding hides such a difference.
     runs_needed: tuple[int, int]
-    same_nodes: (
-        bool | None
-    )  # whether all runs were on one set of nodes, None where that is not known
-    # how far the printed digits may move the difference, however many runs there are
+    same_nodes: bool | None  # True if all runs used the same nodes, None if unknown
+    # largest shift of the difference by rounding, for any number of runs
     rounding: float
 
 
 @dataclass(frozen=True, slots=True)
 class FactDifference:
-    """Something that is constant within each side and differs between them."""
+    """Fact that is constant within each side and differs between them."""
 
     name: str
     a: str
@@ -97,44 +96,46 @@ class FactDifference:
 
 @dataclass(frozen=True, slots=True)
 class VaryingFact:
-    """Something that varies within a side."""
+    """Fact that varies within a side."""
 
     name: str
-    a: tuple[str, ...]  # each value once
+    a: tuple[str, ...]  # distinct values
     b: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownFact:
-    """Something that not every run states."""
+    """Fact that some runs do not state."""
 
     name: str
-    sides: str  # of those runs: A, B, or A and B
+    sides: str  # sides with such runs: A, B, or A and B
 
 
 @dataclass(frozen=True, slots=True)
 class SideDifferences:
-    """What is known to differ between two sides, and what is not known."""
+    """Known differences between two sides, and unknown facts."""
 
     between: tuple[FactDifference, ...]
     varying: tuple[VaryingFact, ...]
-    # neither the same nor different
+    # facts that are missing in a run, so that equality is unknown
     unknown: tuple[UnknownFact, ...]
 
     @property
     def candidate(self) -> str:
-        """The name of the only thing that differs, empty where nothing or more than one
-        does. The day does not count: but for sides of one night it always differs."""
+        """Name of the only differing fact; empty if there are none or several.
+
+        The start day is ignored, because it nearly always differs.
+        """
         others = [fact.name for fact in self.between if fact.name != STARTED]
         return others[0] if len(others) == 1 else ""
 
 
-# --- what a comparison is made of -----------------------------------------------------
+# --- parts of a comparison ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class NoData:
-    """A run that counts for nothing, with the reason."""
+    """Run that is not used, with the reason."""
 
     side: str  # A or B
     run: str
@@ -146,23 +147,22 @@ class NoData:
 
 @dataclass(frozen=True, slots=True)
 class ComparedSide:
-    """What was given for one side, and what it holds."""
+    """Input of one side, with its runs."""
 
     label: str  # A or B
-    place: str  # as it was given
-    # by the id of the configuration and the window that they were measured over; a run
-    # of a history may have several
+    place: str  # as given on the command line
+    # by configuration id and window; stored runs may have several windows
     runs: Mapping[tuple[str, Window], tuple[SideRun, ...]]
     no_data: tuple[NoData, ...] = ()
 
     @property
     def configurations(self) -> frozenset[str]:
-        """The ids of the configurations of which it holds a run that counts."""
+        """Ids of the configurations with a usable run."""
         return frozenset(name for name, _ in self.runs)
 
     @property
     def counted(self) -> int:
-        """How many runs count."""
+        """Number of usable runs."""
         return len(
             {(name, run.id) for (name, _), runs in self.runs.items() for run in runs}
         )
@@ -170,7 +170,7 @@ class ComparedSide:
 
 @dataclass(frozen=True, slots=True)
 class SideComparison:
-    """One configuration on both sides."""
+    """Comparison of one configuration."""
 
     configuration: str
     window: Window
@@ -182,7 +182,7 @@ class SideComparison:
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """A configuration that has no run that counts on one of the sides, or on both."""
+    """Configuration without a usable run on at least one side."""
 
     configuration: str
     counts_on: str  # A, B, or empty
@@ -191,27 +191,30 @@ class NotCompared:
 
 @dataclass(frozen=True, slots=True)
 class SidesCompared:
-    """All that one comparison of A and B says."""
+    """Result of one comparison of A and B."""
 
     a: ComparedSide
     b: ComparedSide
     margin: float  # a fraction
     comparisons: tuple[SideComparison, ...]
     not_compared: tuple[NotCompared, ...]
-    history: str  # the store of earlier runs, without a password; "" without one
+    history: str  # URL of the history without its password; "" without a history
 
     @property
     def no_data(self) -> tuple[NoData, ...]:
-        """The runs of both sides that count for nothing."""
+        """Runs of both sides that are not used."""
         return (*self.a.no_data, *self.b.no_data)
 
     @property
     def complete(self) -> bool:
-        """Whether every configuration that was found was compared and answered, and
-        every run but copies has one."""
+        """True if every configuration was compared and answered.
+
+        Also requires that every run without data, except duplicates, has a known
+        configuration.
+        """
         answered = all(
-            each.estimate.answer is not SideAnswer.CANNOT_TELL
-            for each in self.comparisons
+            comparison.estimate.answer is not SideAnswer.CANNOT_TELL
+            for comparison in self.comparisons
         )
         return (
             answered

@@ -1,4 +1,4 @@
-"""The text of `llmbench compare` for a terminal."""
+"""Format a comparison for the terminal."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from pytest_llmbench.core.text import count_columns
 from pytest_llmbench.report.explain import name_label, wrap
 
 MANY = 8
-"""So many runs that count for nothing, values and names are listed; of more a
-number."""
+"""Largest number of listed runs, values or names; further ones are counted."""
 
 SIDE_BY_SIDE = "to be sure, run both side by side on the same nodes"
 
 
 def format_text(document: ComparisonDocument) -> str:
-    """Return a comparison for a terminal, 79 columns wide: a line for each
-    configuration, then all about each."""
+    """Format a comparison for a terminal of 79 columns.
+
+    One line per configuration, followed by a section with its details.
+    """
     lines = [line for text in list_remarks(document) for line in wrap(text)]
     lines += [*_format_side(document.a), *_format_side(document.b)]
     lines += [""] if document.comparisons else []
@@ -42,12 +43,12 @@ def format_text(document: ComparisonDocument) -> str:
 
 
 def list_not_compared(document: ComparisonDocument) -> list[str]:
-    """List the configurations that were not compared, each with the reason."""
+    """List the configurations that were not compared, with reasons."""
     return [f"{pair.configuration}: {pair.text}" for pair in document.not_compared]
 
 
 def _format_list(title: str, texts: Sequence[str]) -> list[str]:
-    """Format the first of many texts below a title; nothing if there are none."""
+    """Format a titled list of at most MANY texts; empty without texts."""
     if not texts:
         return []
     lines = ["", title]
@@ -70,15 +71,15 @@ def _format_side(side: ReportedInput) -> list[str]:
 
 
 def list_remarks(document: ComparisonDocument) -> Iterator[str]:
-    """Yield what holds for the whole comparison."""
+    """Yield remarks on the whole comparison."""
     comparisons = document.comparisons
-    if comparisons and not any(each.noise.measured for each in comparisons):
+    if comparisons and not any(comparison.noise.measured for comparison in comparisons):
         sigma = format_percent(comparisons[0].noise.sigma, signed=False)
-        yield f"the noise from run to run is assumed ({sigma}): too few runs, nights or others to measure it"
+        yield f"the noise from run to run is assumed ({sigma}): too few runs, daily runs or configurations to measure it"
     if document.history:
         yield f"history: {document.history}"
     if comparisons:
-        yield f"B beside A; difference of step times with its 95 % interval, alike within {_format_margin(document)}"
+        yield f"B relative to A: difference of step times with its 95 % interval, alike within {_format_margin(document)}"
 
 
 def _format_margin(document: ComparisonDocument) -> str:
@@ -86,8 +87,10 @@ def _format_margin(document: ComparisonDocument) -> str:
 
 
 def _format_row(comparison: ReportedConfiguration) -> list[str]:
-    """Return the line of a configuration in the table; its name in one of its own where
-    it is too long."""
+    """Format the table row of a configuration.
+
+    A long name is moved to a second line.
+    """
     difference, low, high = format_interval(comparison)
     answer = comparison.answer.replace("-", " ")
     head = f"{answer:<11}  {difference:>8}  {f'({low} to {high})':<21}"
@@ -103,7 +106,7 @@ def _format_row(comparison: ReportedConfiguration) -> list[str]:
 def list_facts(
     comparison: ReportedConfiguration, margin: float
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is said of one configuration: a name and a text each."""
+    """Yield the details of one configuration as (label, text) pairs."""
     difference, low, high = format_interval(comparison)
     seconds = (
         formatting.format_seconds(side.step_seconds) for side in comparison.sides
@@ -115,8 +118,8 @@ def list_facts(
     yield from _list_power(comparison, margin)
     runs, groups = comparison.runs, comparison.groups
     counts = [
-        f"{label} {formatting.count_noun(count, 'run')} in {formatting.count_noun(of_side, 'group')}"
-        for label, count, of_side in zip("AB", runs, groups, strict=True)
+        f"{label} {formatting.count_noun(count, 'run')} in {formatting.count_noun(group_count, 'group')}"
+        for label, count, group_count in zip("AB", runs, groups, strict=True)
     ]
     yield "runs", f"{', '.join(counts)}; {comparison.window.text}"
     noise = comparison.noise
@@ -146,7 +149,7 @@ def format_answer(comparison: ReportedConfiguration, margin: float) -> str:
 def _list_power(
     comparison: ReportedConfiguration, margin: float
 ) -> Iterator[tuple[str, str]]:
-    """Yield what a comparison that shows no difference could have shown."""
+    """Yield the detectable difference of a comparison that shows none."""
     if comparison.answer in (SideAnswer.SLOWER, SideAnswer.FASTER):
         return
     smallest = format_percent(comparison.smallest, signed=False)
@@ -161,12 +164,12 @@ def _list_power(
             if more[0] == more[1]
             else f"{more[0]} more runs of A and {more[1]} of B"
         )
-        others = f"would be with {runs}, on other nights or nodes"
+        condition = f"would be with {runs}, on other days or nodes"
         if not any(comparison.runs_needed):
-            others = (
+            condition = (
                 "would be with no number of runs: the times are printed too coarsely"
             )
-        text += f"; one of {100 * margin:.3g} % {others}"
+        text += f"; one of {100 * margin:.3g} % {condition}"
     yield "shows", text
 
 
@@ -176,18 +179,17 @@ def _list_node_remarks(comparison: ReportedConfiguration) -> Iterator[tuple[str,
     if comparison.same_nodes is None:
         yield (
             "nodes",
-            f"nothing says which ones these were: a difference may be the nodes'; {SIDE_BY_SIDE}",
+            f"the nodes are unknown and may cause the difference; {SIDE_BY_SIDE}",
         )
     else:
         yield (
             "nodes",
-            f"one set of nodes against another: a difference may be the nodes'; {SIDE_BY_SIDE}",
+            f"A and B used different nodes, which may cause the difference; {SIDE_BY_SIDE}",
         )
 
 
 def _list_differences(comparison: ReportedConfiguration) -> Iterator[tuple[str, str]]:
-    """Yield what differs, what varies and what is unknown; when the runs started has a
-    line of its own."""
+    """Yield differing, varying and unknown facts, and the start days."""
     differs = [fact for fact in comparison.differs if fact.name != STARTED]
     varies = [fact for fact in comparison.varies if fact.name != STARTED]
     for fact in differs:
@@ -209,15 +211,15 @@ def _list_differences(comparison: ReportedConfiguration) -> Iterator[tuple[str, 
         )
         yield "differs", nothing + (" but the days" if days[0] != days[1] else "")
     for varying in varies:
-        of_a, of_b = (
+        values_a, values_b = (
             formatting.join_first(values, 3) for values in (varying.a, varying.b)
         )
-        yield "varies", f"{name_label(varying.name)}: A {of_a}; B {of_b}"
+        yield "varies", f"{name_label(varying.name)}: A {values_a}; B {values_b}"
     yield (
         "started",
         "; ".join(
-            f"{label} {_format_days(of_side)}"
-            for label, of_side in zip("AB", days, strict=True)
+            f"{label} {_format_days(side_days)}"
+            for label, side_days in zip("AB", days, strict=True)
         ),
     )
     unknown = [f"{name_label(fact.name)} ({fact.sides})" for fact in comparison.unknown]
@@ -226,8 +228,7 @@ def _list_differences(comparison: ReportedConfiguration) -> Iterator[tuple[str, 
 
 
 def _list_days(side: ReportedSide) -> list[str]:
-    """Return the days on which the runs of a side started, each once; an empty text for
-    one that does not say it."""
+    """Return the distinct start days of a side; "" for undated runs."""
     return sorted({(run.started or "")[:10] for run in side.runs})
 
 
@@ -238,15 +239,15 @@ def _format_days(days: Sequence[str]) -> str:
 
 
 def format_no_data(run: NoData) -> str:
-    """Return why a run counts for nothing."""
+    """Format a run that is not used, with the reason."""
     configuration = f" ({run.configuration})" if run.configuration else ""
     return f"{run.run}{configuration}: {run.reason}: {run.text}"
 
 
 def count_answers(document: ComparisonDocument) -> str:
-    """Return `3 configurations compared: 1 slower, 2 alike; 1 not compared; 2 runs
-    without data`."""
-    counts = Counter(each.answer for each in document.comparisons)
+    """Return a summary line such as `3 configurations compared: 1 slower, 2 alike; 1
+    not compared; 2 runs without data`."""
+    counts = Counter(comparison.answer for comparison in document.comparisons)
     answers = ", ".join(
         f"{counts[name]} {name.replace('-', ' ')}" for name in ORDER if counts[name]
     )
@@ -265,16 +266,16 @@ def count_answers(document: ComparisonDocument) -> str:
 
 def _explain_nothing(document: ComparisonDocument) -> str:
     empty = [side.label for side in (document.a, document.b) if not side.runs]
-    why = (
+    reason = (
         f"{' and '.join(empty)} without any run that counts"
         if empty
         else "no configuration has runs on both sides"
     )
-    return f"nothing is comparable: {why}"
+    return f"nothing is comparable: {reason}"
 
 
 def format_interval(comparison: ReportedConfiguration) -> tuple[str, str, str]:
-    """Return the difference and both ends of its interval, with as many digits."""
+    """Return the difference and both ends of its interval, equally rounded."""
     values = (comparison.difference, comparison.low, comparison.high)
     digits = 2 if all(abs(value) < 0.01 for value in values) else 1
     difference, low, high = (format_percent(value, digits) for value in values)
@@ -282,8 +283,10 @@ def format_interval(comparison: ReportedConfiguration) -> tuple[str, str, str]:
 
 
 def format_percent(fraction: float, digits: int = 2, *, signed: bool = True) -> str:
-    """Return `+5.0 %`; without a sign `0.43 %` and, of what is larger than 10 %, `12
-    %`."""
+    """Return a percentage such as `+5.0 %`.
+
+    Without a sign `0.43 %`, and `12 %` above 10 %.
+    """
     percent = 100 * fraction
     if not signed:
         return f"{percent:.2g} %" if abs(percent) < 100 else f"{percent:.0f} %"

@@ -1,5 +1,7 @@
-"""The two sides of a comparison: which runs lie under a path, or were kept of days or
-of a session of a history."""
+"""Read the two sides of a comparison.
+
+A side is a path, a range of days of a history, or a session of a history.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +59,10 @@ if TYPE_CHECKING:
 
 LABELS = ("A", "B")
 
-MOST_DECIMALS = 9  # a printed time has fewer
-FEWEST_DIGITS = 3  # and no fewer digits than this
+MOST_DECIMALS = 9  # times with more decimals are computed, not printed
+FEWEST_DIGITS = 3  # every log dialect prints at least this many digits
 
-MOST_OTHERS = 5  # files of a side without a run that are told
+MOST_OTHERS = 5  # number of listed files of a side without runs
 
 _DAY = r"\d{4}-\d\d-\d\d"
 _DAYS = re.compile(rf"({_DAY})(?:\.\.({_DAY}))?")
@@ -69,8 +71,10 @@ _SESSION = re.compile(r"\d{8}-\d{4}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class SideRequest:
-    """What was given for a side: a path, the days of a history from one to another
-    (both included), or a session."""
+    """Parsed input of one side.
+
+    A path, a range of days of a history (`last` included), or a session id.
+    """
 
     label: str
     text: str
@@ -83,10 +87,10 @@ class SideRequest:
 def parse_side(
     label: str, text: str, history: StoreLocation | None, directory: Path
 ) -> SideRequest:
-    """Read what was given for a side; SettingsError for what is none.
+    """Parse the input of one side.
 
-    Days and the id of a session are those of the history, where there is one: a folder
-    of such a name is `./NAME`.
+    With a history, text that looks like days or a session id refers to the history; use
+    `./NAME` for a folder with such a name. Raises SettingsError for invalid input.
     """
     from pytest_llmbench.core.userfile import is_there
     from pytest_llmbench.session.settings import find_readable
@@ -112,7 +116,7 @@ def parse_side(
 
 
 def refuse_same(a: SideRequest, b: SideRequest) -> None:
-    """Refuse to compare a place with itself. Raises SettingsError."""
+    """Refuse to compare an input with itself. Raises SettingsError."""
     if a.path is not None and b.path is not None:
         same = a.path == b.path or (
             os.path.exists(a.path)
@@ -136,8 +140,7 @@ def refuse_same(a: SideRequest, b: SideRequest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _LocatedRuns:
-    """What lies under the path of a side: its runs, and what is no data before anything
-    was measured."""
+    """Runs under the path of one side, before measurement."""
 
     request: SideRequest
     runs: tuple[Run, ...]
@@ -147,11 +150,11 @@ class _LocatedRuns:
 def read_paths(
     requests: Sequence[SideRequest], settings: Settings, catalog: Catalog, now: datetime
 ) -> tuple[ComparedSide, ...]:
-    """Return the sides that are paths, with the runs under each measured.
+    """Read and measure the sides that are paths.
 
-    A run that lies on both sides, or is a copy of one of the other side, says nothing
-    of a difference. Runs that match no baseline are of one configuration where drafts
-    of baselines are: they lie at one place and say the same.
+    Runs on both sides, and duplicates of a run of the other side, are excluded.
+    Unmatched runs form a configuration, as for drafted baselines, if they have the same
+    path pattern and state the same facts.
     """
     located = []
     for request in requests:
@@ -175,7 +178,7 @@ def read_paths(
 def _label_runs(
     label: str, ingested: IngestedRuns
 ) -> tuple[tuple[Run, ...], tuple[NoData, ...]]:
-    """Return runs under names that are unique in both sides: `A/x_1`."""
+    """Prefix run ids with the label of their side: `A/x_1`."""
     runs = tuple(
         dataclasses.replace(
             run, found=dataclasses.replace(run.found, id=f"{label}/{run.id}")
@@ -183,8 +186,8 @@ def _label_runs(
         for run in ingested.runs
     )
     unreadable = (
-        NoData(label, each.id, "", each.reason, each.text, str(each.path))
-        for each in ingested.unreadable
+        NoData(label, file.id, "", file.reason, file.text, str(file.path))
+        for file in ingested.unreadable
     )
     copies = (
         dataclasses.replace(
@@ -195,59 +198,57 @@ def _label_runs(
         )
         for copy, original in ingested.copies
     )
-    # A side without a run says what it has instead.
+    # A side without runs lists the files it contains.
     others = () if runs else ingested.ignored[:MOST_OTHERS]
     steps = (
-        NoData(label, each.name, "", Reason.NO_STEPS, each.reason) for each in others
+        NoData(label, file.name, "", Reason.NO_STEPS, file.reason) for file in others
     )
     return runs, (*unreadable, *copies, *steps)
 
 
 def _drop_shared_logs(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:
-    """Drop the runs that lie under both paths, before drafts and copies are made of
-    them."""
-    marks = [
-        {mark for run in side.runs for mark in _list_marks(run)} for side in located
-    ]
-    shared = set.intersection(*marks) if len(marks) == len(LABELS) else set()
+    """Exclude the runs under both paths, before drafts are made."""
+    keys = [{key for run in side.runs for key in _list_marks(run)} for side in located]
+    shared = set.intersection(*keys) if len(keys) == len(LABELS) else set()
     kept = []
     for side in located:
-        own = [run for run in side.runs if shared.isdisjoint(_list_marks(run))]
-        both = [
+        kept_runs = [run for run in side.runs if shared.isdisjoint(_list_marks(run))]
+        excluded = [
             _make_no_data(side.request.label, run, Reason.COPIED, ON_BOTH_SIDES)
             for run in side.runs
-            if run not in own
+            if run not in kept_runs
         ]
-        kept.append(_LocatedRuns(side.request, tuple(own), (*side.no_data, *both)))
+        kept.append(
+            _LocatedRuns(side.request, tuple(kept_runs), (*side.no_data, *excluded))
+        )
     return kept
 
 
 def _list_marks(run: Run) -> set[object]:
-    """Return what tells a run from all others: its logs to the letter, and its job with
-    its start."""
-    logs = (
+    """Return the keys of a run: its log fingerprint, and its job with start."""
+    fingerprint = (
         join_fingerprints([attempt.log.fingerprint for attempt in run.attempts])
         if count_steps(run)
         else ""
     )
     job = (run.found.job_id, run.started) if run.found.job_id and run.started else None
-    return {mark for mark in (logs, job) if mark}
+    return {mark for mark in (fingerprint, job) if mark}
 
 
 def _mark_duplicates(
     located: Sequence[_LocatedRuns], now: datetime
 ) -> list[_LocatedRuns]:
-    """Return sides whose runs know of which run of either side they are a copy."""
+    """Mark runs that duplicate a run of either side."""
     marked, left_out = mark_duplicates(
         order_runs([run for side in located for run in side.runs], now)
     )
-    # Ordered together runs are dated by one clock, which may be a worse one than that
-    # of their own side.
+    # Take only `copy_of` from the common order, whose clock may be less accurate than
+    # that of a single side.
     copy_of = {run.id: run.copy_of for run in marked}
     sides = []
     for side in located:
         label = side.request.label
-        own = tuple(
+        marked_runs = tuple(
             dataclasses.replace(run, copy_of=copy_of[run.id])
             for run in side.runs
             if run.id in copy_of
@@ -257,16 +258,18 @@ def _mark_duplicates(
             for copy, original in left_out
             if copy.id.startswith(f"{label}/")
         )
-        sides.append(_LocatedRuns(side.request, own, (*side.no_data, *copies)))
+        sides.append(_LocatedRuns(side.request, marked_runs, (*side.no_data, *copies)))
     return sides
 
 
 def _unify_single_logs(
     requests: Sequence[SideRequest], drafts: Drafts
 ) -> dict[str, Identity]:
-    """Return for runs, by their ids, the configuration of the run of the other side
-    where both sides are one log each, which were named by who compares them: their
-    names do not tell configurations apart if all that they say does."""
+    """Give two single logs the same configuration if they state the same facts.
+
+    Only if each side is a single file: the user has named these files, so their names
+    need not distinguish configurations. Returns identities by run id.
+    """
     files = [
         request.path
         for request in requests
@@ -283,11 +286,11 @@ def _unify_single_logs(
     ):
         return {}
     run = second.runs[0]
-    alike = (
+    same_facts = (
         first.baseline.match.says == second.baseline.match.says
         and first.baseline.dialect == second.baseline.dialect
     )
-    if not alike or not is_identifiable(
+    if not same_facts or not is_identifiable(
         collect_facts(run.found, [attempt.log for attempt in run.attempts])
     ):
         return {}
@@ -331,7 +334,7 @@ def _measure_side(
     return ComparedSide(
         label,
         side.request.text,
-        {name: tuple(of_one) for name, of_one in counted.items()},
+        {name: tuple(side_runs) for name, side_runs in counted.items()},
         tuple(no_data),
     )
 
@@ -367,8 +370,10 @@ def _make_side_run(measurement: Measurement) -> SideRun:
 
 
 def _list_facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what log, metadata and names of a run say of it: batch, parallelism,
-    overrides; the batch that its steps print rather than the one that is stated."""
+    """Yield the facts that log, metadata and names of a run state.
+
+    The batch size that its steps print takes precedence over the stated one.
+    """
     facts = {
         fact.name: fact.text
         for fact in collect_facts(run.found, [attempt.log for attempt in run.attempts])
@@ -397,8 +402,7 @@ def _list_facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def read_stored_side(request: SideRequest, place: StoreLocation) -> ComparedSide:
-    """Return the runs of a side that a history keeps, each as it was judged last over
-    each window."""
+    """Read the stored runs of a side, with their last verdict per window."""
     from pytest_llmbench.history.queries import list_days, list_session
 
     if request.first is not None and request.last is not None:
@@ -406,7 +410,7 @@ def read_stored_side(request: SideRequest, place: StoreLocation) -> ComparedSide
             datetime(day.year, day.month, day.day, tzinfo=UTC)
             for day in (request.first, request.last)
         )
-        last_moment = datetime.max.replace(tzinfo=UTC)  # no day follows that one
+        last_moment = datetime.max.replace(tzinfo=UTC)  # there is no later day
         entries = list_days(
             place,
             begin,
@@ -433,7 +437,7 @@ def read_stored_side(request: SideRequest, place: StoreLocation) -> ComparedSide
     return ComparedSide(
         request.label,
         request.text,
-        {name: tuple(of_one) for name, of_one in counted.items()},
+        {name: tuple(side_runs) for name, side_runs in counted.items()},
         tuple(no_data.values()),
     )
 
@@ -444,7 +448,7 @@ def _make_stored_side_run(label: str, entry: StoredEntry) -> SideRun:
     from pytest_llmbench.judge.estimate import bound_rounding
 
     window = Window(entry.first_step, entry.last_step, entry.statistic)
-    seconds = entry.run_seconds or 0.0  # a number, since the run counts
+    seconds = entry.run_seconds or 0.0  # not None, since the run is usable
     steps = np.array(
         [value for value in entry.step_seconds if value is not None], dtype=float
     )
@@ -465,8 +469,10 @@ def _make_stored_side_run(label: str, entry: StoredEntry) -> SideRun:
 
 
 def _estimate_stored_error(entry: StoredEntry, window: Window, steps: Floats) -> float:
-    """Return the within-run error of a stored run; a store does not keep whether its
-    steps are moving means."""
+    """Return the within-run error of a stored run.
+
+    The history does not store whether the steps are moving means.
+    """
     from pytest_llmbench.judge.estimate import FEWEST_STEPS
     from pytest_llmbench.judge.noise import estimate_within_run
 
@@ -477,13 +483,12 @@ def _estimate_stored_error(entry: StoredEntry, window: Window, steps: Floats) ->
 
 
 def _find_unit(steps: Floats) -> float:
-    """Return a bound on the printed unit of stored step times, which a store does not
-    keep.
+    """Estimate the printed unit of stored step times, which is not stored.
 
-    It is that of the most decimals that one of them has, or of three digits, which
-    every dialect of ours prints (a zero at the end is not kept). Where decimals are
-    many, as of a time that was made from a rate, no two times differ by less than a
-    unit; equal ones of that kind tell none, and 0 is returned.
+    The unit follows from the largest number of decimals, but is at most the last of
+    three digits, which every dialect prints, because trailing zeros are not stored. If
+    times have too many decimals to be printed (they were computed from a rate), it is
+    the smallest difference between two times, or 0 if all are equal.
     """
     import numpy as np
 
@@ -516,5 +521,5 @@ def _make_stored_no_data(label: str, entry: StoredEntry) -> NoData:
 
 
 def _name_stored(label: str, entry: StoredEntry) -> str:
-    """Return a name with the number by which `llmbench history show` knows the run."""
+    """Return a display name with the run number of `llmbench history show`."""
     return f"{label}/{entry.name} (run {entry.number})"

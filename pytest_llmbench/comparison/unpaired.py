@@ -1,5 +1,7 @@
-"""Two sides of runs that share no nodes: how far B is from A, and what of what is known
-differs between them."""
+"""Estimate the difference of two sides whose runs are not paired.
+
+Also lists the facts that differ between the sides.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,23 @@ from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.estimate import POWER
 from pytest_llmbench.judge.recorded_runs import Occasion, group_occasions
 
-# of the interval, two-sided; and of each of the two tests that show that sides are
-# alike
+# two-sided level of the interval, and level of each of the two tests for equivalence
 LEVEL = 0.05
 
-# The sum of the normal quantiles of 97.5 % and 80 %: what shows a difference four times
-# out of five.
+# Sum of the normal quantiles of 97.5 % and 80 %: a difference of this many standard
+# errors is detected with a probability of 80 %.
 SHOWN = 2.8
 
 MARGIN = 0.01
-"""Sides that differ by less are alike."""
+"""Default margin: sides that differ by less are alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """One configuration on both sides: at least one run each, and what its nights say
-    of the noise."""
+    """Runs of one configuration on both sides, at least one each.
+
+    `nights` is the noise of its stored daily runs.
+    """
 
     a: tuple[SideRun, ...]
     b: tuple[SideRun, ...]
@@ -50,26 +53,27 @@ class Sides:
 def compare_all(
     configurations: Mapping[str, Sides], margin: float, assumed_cv: float
 ) -> dict[str, tuple[SideEstimate, SideDifferences]]:
-    """Return for each configuration how far B is from A and what differs; what is known
-    of the noise uses all.
+    """Estimate the differences of all configurations.
 
-    `margin` is a fraction.
+    The noise prior is estimated from all of them. `margin` is a fraction.
     """
     grouped = {
         name: (_group(sides.a), _group(sides.b))
         for name, sides in configurations.items()
     }
-    own = {
+    estimates = {
         name: estimate_pair_noise(*grouped[name], sides.nights)
         for name, sides in configurations.items()
     }
     prior = noise.estimate_from_fleet(
-        [each for each in own.values() if each]
+        [estimate for estimate in estimates.values() if estimate]
     ) or noise.assume_noise(assumed_cv)
     return {
         name: (
             estimate_sides(
-                *grouped[name], noise.with_prior(own[name], prior, assumed_cv), margin
+                *grouped[name],
+                noise.with_prior(estimates[name], prior, assumed_cv),
+                margin,
             ),
             find_differences(sides.a, sides.b),
         )
@@ -78,33 +82,36 @@ def compare_all(
 
 
 Groups = Sequence[Sequence[SideRun]]
-"""The runs of a side by group: those of one day on one set of nodes are one value,
-their mean."""
+"""Runs of a side, grouped by day and node set. A group counts once, with its mean."""
 
 
 def _group(runs: Sequence[SideRun]) -> Groups:
-    places = group_occasions([Occasion(run.started, run.nodes) for run in runs])
-    return [[runs[place] for place in group] for group in places]
+    groups = group_occasions([Occasion(run.started, run.nodes) for run in runs])
+    return [[runs[index] for index in group] for group in groups]
 
 
 def estimate_pair_noise(a: Groups, b: Groups, nights: Noise | None) -> Noise | None:
-    """Return what the groups of both sides, each about the mean of its side, and the
-    nights of the history say of the noise of a configuration; None where they are too
-    few. How far the sides differ says nothing here."""
+    """Pool the noise within both sides with that of the stored daily runs.
+
+    Residuals are taken about the mean of each side, so the difference of the sides does
+    not contribute. None if there are too few runs.
+    """
     return noise.pool([noise.estimate_from_sides([_average(a), _average(b)]), nights])
 
 
 def estimate_sides(
     a: Groups, b: Groups, run_noise: Noise, margin: float
 ) -> SideEstimate:
-    """Return how far B is from A: the difference of the means of their groups, which
-    count alike.
+    """Estimate the difference of B from A: of the means of their groups.
 
-    SLOWER, FASTER: the 95 % interval leaves out 0. ALIKE: the 90 % interval lies within
-    the margin (two one-sided tests: Schuirmann, Journal of Pharmacokinetics and
-    Biopharmaceutics 15, 1987). CANNOT_TELL: neither. Within-run errors are a floor of
-    the standard error. What rounding may do to both sides is added to both ends of an
-    interval.
+    - SLOWER, FASTER: the 95 % interval excludes 0.
+    - ALIKE: the 90 % interval is within the margin (two one-sided tests: Schuirmann,
+      Journal of Pharmacokinetics and Biopharmaceutics 15, 1987).
+
+    - CANNOT_TELL: otherwise.
+
+    The within-run error is a floor of the standard error. The rounding bounds of both
+    sides are added to both ends of each interval.
     """
     means_a, means_b = _average(a), _average(b)
     difference = sum(means_b) / len(b) - sum(means_a) / len(a)
@@ -121,7 +128,7 @@ def estimate_sides(
     answer = _choose_answer(
         low, high, abs(difference) + one_sided * error + rounding < limit
     )
-    there = len(a), len(b)
+    group_counts = len(a), len(b)
     return SideEstimate(
         answer=answer,
         difference=difference,
@@ -132,14 +139,14 @@ def estimate_sides(
         noise=run_noise,
         margin=limit,
         within_margin=-limit < low and high < limit,
-        # Rounding may hide as much of a difference as the interval allows for it.
+        # Rounding may hide as much of a difference as it adds to the interval.
         smallest=formatting.compute_bounded_exp(
             width + compute_quantile(POWER, freedom) * error + rounding
         )
         - 1,
         runs=(sum(map(len, a)), sum(map(len, b))),
-        groups=there,
-        runs_needed=_count_needed(error / root, limit - 2 * rounding, there)
+        groups=group_counts,
+        runs_needed=_count_needed(error / root, limit - 2 * rounding, group_counts)
         if answer is SideAnswer.CANNOT_TELL
         else (0, 0),
         same_nodes=_is_on_same_nodes(a, b),
@@ -165,31 +172,35 @@ def _average(groups: Groups) -> list[float]:
 
 
 def average_error(groups: Groups) -> float:
-    """Return the standard error of a side's mean by what happens within its runs
-    alone."""
+    """Return the standard error of a side's mean from its within-run errors."""
     runs = [run for group in groups for run in group]
     return math.sqrt(sum(run.within_error**2 for run in runs)) / len(runs)
 
 
 def average_rounding(groups: Groups) -> float:
-    """Return how far rounding may move a side's mean: it may move all of its runs the
-    same way."""
+    """Return the largest shift of a side's mean by rounding.
+
+    All runs may be rounded in the same direction.
+    """
     return sum(
         sum(run.rounding for run in group) / len(group) for group in groups
     ) / len(groups)
 
 
 def _count_needed(
-    sigma: float, limit: float, there: tuple[int, int]
+    sigma: float, limit: float, groups: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return how many more runs on each side, on nodes or nights of their own, would
-    show a difference of the margin; where the noise is hardly known, as many as there
-    should be do not tell, and one more helps. 0 where no number of runs would: rounding
-    may hide all of it."""
+    """Return the number of additional runs per side that show a difference of the
+    margin.
+
+    The runs must be independent: on other nodes or days. At least one if the present
+    runs should suffice, because the noise is then hardly known. 0 if no number of runs
+    suffices, because rounding may hide the difference.
+    """
     if limit <= 0:
         return 0, 0
     needed = math.ceil(2 * (SHOWN * sigma / limit) ** 2) if math.isfinite(sigma) else 0
-    more = max(needed - there[0], 0), max(needed - there[1], 0)
+    more = max(needed - groups[0], 0), max(needed - groups[1], 0)
     return more if any(more) else (1, 1)
 
 
@@ -198,7 +209,7 @@ def _is_on_same_nodes(a: Groups, b: Groups) -> bool | None:
     return len(set(nodes)) == 1 if all(nodes) else None
 
 
-# --- what differs ---------------------------------------------------------------------
+# --- differing facts ------------------------------------------------------------------
 
 ALWAYS = (
     "container",
@@ -209,18 +220,16 @@ ALWAYS = (
     NODES,
     STARTED,
 )
-"""What is always asked for: where a run does not tell it, it is not known to be the
-same."""
+"""Facts that are always listed: as unknown if a run does not state them."""
 
 SIDES = ("A", "B")
 
 
 def find_differences(a: Sequence[SideRun], b: Sequence[SideRun]) -> SideDifferences:
-    """Return what is constant within each side and differs between them, what varies
-    within one, and what is unknown.
+    """List constant differing facts, varying facts and unknown facts.
 
-    A fact counts where every run of both sides tells it. What a run does not tell is
-    never taken to be the same.
+    A fact is compared only if every run of both sides states it. A missing fact is
+    never assumed to be equal.
     """
     sides = [[_list_facts(run) for run in side] for side in (a, b)]
     names = dict.fromkeys(
@@ -228,20 +237,20 @@ def find_differences(a: Sequence[SideRun], b: Sequence[SideRun]) -> SideDifferen
     )
     between, varying, unknown = [], [], []
     for name in sorted(names, key=lambda name: (name not in ALWAYS, name)):
-        silent = [
+        missing = [
             label
             for label, side in zip(SIDES, sides, strict=True)
             if any(name not in run for run in side)
         ]
-        if silent:
-            unknown.append(UnknownFact(name, " and ".join(silent)))
+        if missing:
+            unknown.append(UnknownFact(name, " and ".join(missing)))
             continue
         values = [tuple(sorted({run[name] for run in side})) for side in sides]
         unified = [
-            {formatting.unify_fact(name, value) for value in of_side}
-            for of_side in values
+            {formatting.unify_fact(name, value) for value in side_values}
+            for side_values in values
         ]
-        if any(len(of_side) > 1 for of_side in unified):
+        if any(len(side_values) > 1 for side_values in unified):
             varying.append(VaryingFact(name, values[0], values[1]))
         elif unified[0] != unified[1]:
             between.append(FactDifference(name, values[0][0], values[1][0]))
@@ -249,9 +258,9 @@ def find_differences(a: Sequence[SideRun], b: Sequence[SideRun]) -> SideDifferen
 
 
 def _list_facts(run: SideRun) -> dict[str, str]:
-    own: Iterable[tuple[str, str]] = (
+    stated: Iterable[tuple[str, str]] = (
         (name, value) for name, value in run.facts.items() if value
     )
     nodes = {NODES: formatting.fold_nodes(run.nodes)} if run.nodes else {}
     started = {STARTED: f"{run.started:%Y-%m-%d}"} if run.started else {}
-    return {**dict(own), **nodes, **started}
+    return {**dict(stated), **nodes, **started}

@@ -64,12 +64,12 @@ def test_everything_that_a_definition_can_say_is_read(
         (
             LOG,
             "dialect: regex\n",
-            "FILE:7: found dialect: regex and no 'log', expected that key",
+            "FILE:7: found dialect: regex and no 'log', expected a 'log' mapping",
         ),
         (
             "dialect: regex",
             "dialect: nemo2",
-            "FILE:8: found the definition of a dialect beside dialect: nemo2, expected",
+            "FILE:8: found a dialect definition in a file with dialect: nemo2, which only dialect: regex has",
         ),
         (
             "dialect: regex",

@@ -227,7 +227,7 @@ BAD_VALUES = {
     "missing cell": (
         'step_time: "12.27", ',
         "",
-        "20: found cells from which no step time follows",
+        "20: found cells that determine no step time",
         "expected step_time, ",
     ),
     "step time without quotes": (
@@ -324,7 +324,7 @@ BAD_VALUES = {
         '"989"',
         '"756"',
         "14: found a peak of 756 of h100",
-        "expected 989: 756 is h100pcie's",
+        "expected 989: 756 is the peak of h100pcie",
     ),
     "negative factor": (
         "steps: 50",
@@ -474,7 +474,7 @@ BAD_VALUES = {
     "model without configuration": (
         "models:\n",
         "models:\n  9b: {formula: nemotron, hidden_size: 1, vocabulary_size: 1}\n",
-        "16: found model '9b' that no configuration has",
+        "16: found model '9b' that no configuration uses",
         "",
     ),
     "GPU without peak": (
@@ -487,7 +487,7 @@ BAD_VALUES = {
         "dtype: bf16, gpus: 8,",
         "dtype: fp8, gpus: 8,",
         "19: found dtype 'fp8'",
-        "peak_tflops of h100 states: bf16",
+        "peak_tflops of h100: bf16",
     ),
     "GPU in capitals": (
         "gpu: h100, dtype: bf16, gpus: 8,",
@@ -554,7 +554,7 @@ BAD_VALUES = {
         "schema: 1",
         "schema: 2",
         "1: found schema '2'",
-        "expected schema: 1, which is all this release reads",
+        "expected schema: 1, the only version that this release reads",
     ),
     "no schema": ("schema: 1\n", "", "1: found no 'schema'", "expected schema: 1"),
     "a list in place of a key": (
@@ -619,12 +619,12 @@ def test_a_bad_erratum_is_named(
         (
             "script",
             "{command: x}",
-            "found kind 'script', expected one that commands states: sbatch",
+            "found kind 'script', expected a name under commands: sbatch",
         ),
         (
             "sbach",
             "{command: x}",
-            "found kind 'sbach', expected one that commands states: sbatch (did you mean",
+            "found kind 'sbach', expected a name under commands: sbatch (did you mean",
         ),
         (
             "sbatch",
@@ -668,7 +668,7 @@ LAUNCH = "kind: sbatch, commands: {sbatch: {command: x}}, gpus_per_node: {h100: 
     [
         (
             "kind: mine, commands: {mine: {command: x}}, gpus_per_node: {}",
-            "found no 'via' of the command 'mine'",
+            "found no 'via' in the command 'mine'",
         ),
         (
             f"{LAUNCH}, profiling: {{ENABLE_PROFILE: 'true'}}",
@@ -684,7 +684,7 @@ LAUNCH = "kind: sbatch, commands: {sbatch: {command: x}}, gpus_per_node: {h100: 
         ),
         (
             f"{LAUNCH}, profiling: {{enable: {{A: b}}, default_start: 25, default_stop: 20}}",
-            "found default steps 25 to 20, expected the first before the last",
+            "found default steps 25 to 20, expected start < stop",
         ),
         (
             f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, disk_gb: {{8b: ~105 GB}}}}",

@@ -276,7 +276,7 @@ def test_what_was_recorded_before_is_that_of_the_file_else_that_of_the_session(
 
 
 def test_the_same_configuration_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="found two recordings of it"):
+    with pytest.raises(RecordError, match="found two recordings"):
         write.write_recorded(
             tmp_path, [(GROK[0], recording()), (GROK[0], recording(8.0))]
         )
@@ -423,7 +423,7 @@ def test_a_file_that_was_recorded_by_the_mean_is_not_added_to(
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     judged_by_the_mean(path)
     before = path.read_bytes()
-    expected = r"25\.05\.yaml: found baselines judged by the mean, expected the trimmed mean, .* move the file away"
+    expected = r"25\.05\.yaml: found baselines that use the mean, expected the trimmed mean, .* move the file away"
     with pytest.raises(RecordError, match=expected):
         write.write_recorded(tmp_path, [(again, recording())])
     assert path.read_bytes() == before
@@ -436,7 +436,7 @@ def test_a_published_file_is_never_written_over(tmp_path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(
         RecordError,
-        match=r"25\.05\.yaml: found a published baseline file, expected to record elsewhere",
+        match=r"25\.05\.yaml: found a published baseline file, expected a recorded one; record into another folder",
     ):
         write.write_recorded(tmp_path, [(GROK[0], recording())])
     assert path.read_bytes() == before
@@ -447,7 +447,8 @@ def test_an_unreadable_file_is_not_written_over(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text("schema: 1\nkind: recorded\n")
     with pytest.raises(
-        RecordError, match=r"cannot be added to, move it away(.|\n)*found no 'recipe'"
+        RecordError,
+        match=r"cannot add to this file; move it away(.|\n)*found no 'recipe'",
     ):
         write.write_recorded(tmp_path, [(GROK[0], recording())])
     assert path.read_text() == "schema: 1\nkind: recorded\n"
@@ -463,7 +464,7 @@ def test_a_link_to_a_file_is_not_replaced_by_one(tmp_path: Path) -> None:
     link.symlink_to(real)
     with pytest.raises(
         RecordError,
-        match=r"25\.05\.yaml: a link to the file .*: record into the folder of that file",
+        match=r"25\.05\.yaml: this is a link to .*; record into the folder of that file",
     ):
         write.write_recorded(tmp_path / "own", [(GROK[1], recording())])
     assert link.is_symlink()
@@ -488,7 +489,7 @@ def test_a_link_to_a_file_is_not_replaced_by_one(tmp_path: Path) -> None:
 def test_numbers_that_would_not_read_back_are_refused_and_leave_nothing(
     tmp_path: Path, broken: Recording
 ) -> None:
-    with pytest.raises(RecordError, match="was not written, it would not read back"):
+    with pytest.raises(RecordError, match="not written: it would not read back"):
         write.write_recorded(tmp_path, [(GROK[0], broken)])
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -497,9 +498,7 @@ def test_a_place_that_cannot_be_written_is_an_error_with_its_path(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "grok1").write_text("a file in the way")
-    with pytest.raises(
-        RecordError, match=r"25\.05\.yaml: .*expected a place that can be written"
-    ):
+    with pytest.raises(RecordError, match=r"25\.05\.yaml: .*expected a writable path"):
         write.write_recorded(tmp_path, [(GROK[0], recording())])
 
 
@@ -604,19 +603,19 @@ CONTRADICTIONS = [
     (
         "trimmed_mean_seconds: 7.402",
         "trimmed_mean_seconds: 8.1",
-        "found trimmed_mean_seconds 8.1 beside run_seconds",
+        "found trimmed_mean_seconds 8.1 but the mean of run_seconds",
     ),
     (
         "run_seconds: [7.402, 7.402]",
         "run_seconds: [7.402, 7.202]",
-        "whose mean is 7.302",
+        "the mean of run_seconds is 7.302",
     ),
     ("runs: 2", "runs: 3", "found 3 runs and 2 run_seconds"),
     ("runs: 2", "groups: 3\n    runs: 2", "found 3 groups of 2 runs"),
     (
         "mean_seconds: 7.412",
         "mean_seconds: 9.1",
-        "found mean_seconds 9.1 beside trimmed_mean_seconds 7.402",
+        "found mean_seconds 9.1 with trimmed_mean_seconds 7.402",
     ),
     (
         "standard_deviation_seconds: 0.04",
@@ -631,7 +630,7 @@ CONTRADICTIONS = [
     (
         "date: '2025-03-20'",
         "date: '2025-12-24'",
-        "expected the values that were replaced oldest first",
+        "expected the replaced values oldest first",
     ),
     ("date: '2025-11-20'", "date: '2025-01-02'", "found 2025-09-20 before 2025-01-02"),
 ]
@@ -656,7 +655,7 @@ def test_a_recorded_entry_that_contradicts_itself_is_not_read(
         read_recipe(path)
     line = int(str(raised.value).split(":")[1])
     assert path.read_text(encoding="utf-8").splitlines()[line - 1].strip()
-    with pytest.raises(RecordError, match="cannot be added to"):
+    with pytest.raises(RecordError, match="cannot add to this file"):
         write.write_recorded(tmp_path, [(GROK[1], recording())])
 
 

@@ -129,7 +129,7 @@ def test_a_run_that_logs_other_work_is_of_another_configuration(
         (
             "models: {8b: {formula: nemotron, hidden_size: 8, vocabulary_size: 8}}",
             "",
-            "found no 'sequence_length', 'layers', 'gbs', expected them where FLOPs are counted",
+            "found no 'sequence_length', 'layers', 'gbs', expected them for counting FLOPs",
         ),
         (
             "models: {8b: {formula: nemotron, hidden_size: 8, vocabulary_size: 8}}",
@@ -139,7 +139,7 @@ def test_a_run_that_logs_other_work_is_of_another_configuration(
         (
             "models: {9b: {formula: none}}",
             "",
-            "found size '8b', expected one that models states: 9b",
+            "found size '8b', expected a name under models: 9b",
         ),
     ],
 )

@@ -99,7 +99,7 @@ def test_sides_that_are_as_fast_are_alike(capsys: pytest.CaptureFixture[str]) ->
     write_side("b", first=10)
     out = told(capsys, "a", "b")
     assert out.startswith(
-        "B beside A; difference of step times with its 95 % interval, alike within 1 %\nA  a: 4 runs of"
+        "B relative to A: difference of step times with its 95 % interval, alike within 1 %\nA  a: 4 runs of"
     )
     assert re.search(
         rf"^alike +0\.00 %  \(-0\.\d\d to \+0\.\d\d %\) +{LLAMA}$", out, re.MULTILINE
@@ -142,7 +142,7 @@ def test_one_run_a_side_rests_on_assumed_noise_and_cannot_tell(
     assert "cannot tell" in out
     flat = " ".join(out.split())
     power = "a difference of 5.4 % would have been shown, four times out of five; one of 1 % would be with 15 more runs"
-    assert f"{power} a side, on other nights or nodes" in flat
+    assert f"{power} a side, on other days or nodes" in flat
     assert (
         "a difference may be the nodes'; to be sure, run both side by side on the same nodes"
         in flat
@@ -346,7 +346,7 @@ def history(tmp_path: Path) -> str:
         (
             "2025-11-01..2025-11-05 2025-11-05",
             3,
-            "it lies on both sides, and says nothing of a difference",
+            "both sides contain it, so it cannot show a difference",
         ),
     ],
 )

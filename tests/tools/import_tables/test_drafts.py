@@ -312,7 +312,7 @@ def test_empty_file_is_replaced_and_a_link_is_not(tmp_path: Path) -> None:
     link.symlink_to(empty)
     with pytest.raises(
         BaselineError,
-        match=r"link.yaml: a link to the file .*: give the name of the file itself",
+        match=r"link.yaml: this is a link to .*; give the path of that file",
     ):
         write_drafts(draft(DOCUMENT), link, force=True)
     assert empty.read_bytes() == b""
@@ -330,7 +330,7 @@ def test_draft_never_replaces_recorded_baselines(tmp_path: Path, stated: str) ->
     file.path.write_text(text, encoding="utf-8")
     with pytest.raises(
         BaselineError,
-        match="found recorded baselines, which a document does not replace",
+        match="contains recorded baselines, which an import never replaces",
     ):
         write_drafts(draft(DOCUMENT), tmp_path, force=True)
     assert file.path.read_text(encoding="utf-8") == text

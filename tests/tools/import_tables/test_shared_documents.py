@@ -322,7 +322,7 @@ def test_draft_without_step_time_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("gbs: 4096,", ""))
     with pytest.raises(
         BaselineError,
-        match="found cells from which no step time follows, expected step_time, tokens_",
+        match="found cells that determine no step time, expected step_time, tokens_",
     ):
         read_file(path)
 
