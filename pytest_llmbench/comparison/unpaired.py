@@ -107,7 +107,6 @@ def estimate_sides(
     - SLOWER, FASTER: the 95 % interval excludes 0.
     - ALIKE: the 90 % interval is within the margin (two one-sided tests: Schuirmann,
       Journal of Pharmacokinetics and Biopharmaceutics 15, 1987).
-
     - CANNOT_TELL: otherwise.
 
     The within-run error is a floor of the standard error. The rounding bounds of both

@@ -394,6 +394,8 @@ def _find_drift_start(units: Floats) -> int | None:
 
 
 def _compute_drift_error() -> float:
-    """Return the standard error, in sigma, of the median of seven days minus the mean
-    of twenty."""
+    """Return the standard error of a drift, in sigma.
+
+    That is of the median of seven days minus the mean of twenty.
+    """
     return math.sqrt(math.pi / 2 / MEDIAN_DAYS + 1 / ANCHOR)

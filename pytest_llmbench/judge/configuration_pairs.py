@@ -53,7 +53,6 @@ def compare(
 
     - REGRESSION: a configuration is shown to lose more of the documented ratio than its
       margin.
-
     - INCONCLUSIVE: the interval contains the margin.
     - PASS: otherwise, and always if the configuration is not slower than its own
       baseline, because a faster reference is no loss.

@@ -68,11 +68,9 @@ def judge(evidence: Evidence) -> Judgement:
     - REGRESSION: shown to be slower than that bound.
     - IMPROVEMENT: shown to be faster than baseline / (1 + tolerance), or faster than is
       plausible.
-
     - INCONCLUSIVE: the interval allows more than one of these verdicts.
     - INVALID: the newest run, a run of its launch or the baseline has no usable step
       time. Older runs do not replace it.
-
     - MISSING: no comparable run exists, or the newest is too old.
 
     Finally, the drift budget of the recorded baseline and the checkpoint budgets are

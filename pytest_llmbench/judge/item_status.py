@@ -33,12 +33,10 @@ def decide_status(
 
     - PASS passes. REGRESSION, INVALID and unknown verdicts fail.
     - MISSING and NOT_COMPARABLE are skipped, or fail if the configuration is
-      `required`.
-
+      `required` or the reason is among `RED_ANSWERS`.
     - INCONCLUSIVE follows `rules.inconclusive`. "literal": passes if measured <= bound.
       "fail": fails. "skip": skipped, or fails if `required` or if only a second run is
       missing for a REGRESSION (UNCONFIRMED).
-
     - IMPROVEMENT passes if `rules.improvement` is "pass" and the speed is plausible.
     """
     not_judged = Status.FAILED if required else Status.SKIPPED

@@ -534,7 +534,6 @@ def _find_doubt(
     - NOTHING_FAST_SINCE: an unreported regression makes every later run slow.
     - NEIGHBOURS: jobs keep their nodes over several bad days. Two slow runs are
       independent only if a run was fast between them, or on the same day.
-
     - ONE_SOFTWARE: all slow runs share software that no fast run used.
     """
     indices = np.flatnonzero(slow).tolist()
