@@ -1,5 +1,4 @@
-"""An accepted change moves the level that a run is compared with, by no more than was
-accepted, and says so."""
+"""An accepted change moves the level that a run is compared with, and is reported."""
 
 from __future__ import annotations
 
@@ -47,15 +46,15 @@ TEXT = f"acknowledged: +6.0 % by A. Person until {SLOWER.expires}: the security 
 RECORDED = Recording("2025-11-01", 3, 7.325, 7.325, 0.01, (7.3, 7.325, 7.35), ())
 
 
-def changed(**fields: object) -> Acknowledgement:
+def acknowledge(**fields: object) -> Acknowledgement:
     return replace(SLOWER, **fields)  # type: ignore[arg-type]
 
 
-def tonight(factor: float) -> Measurement:
+def make_current(factor: float) -> Measurement:
     return measurement(7.325 * factor)
 
 
-def verdict(
+def judge_run(
     factor: float,
     *entries: Acknowledgement,
     older: tuple[Measurement, ...] = HISTORY,
@@ -63,35 +62,38 @@ def verdict(
 ) -> Judgement:
     return judge(
         apply_acknowledgements(
-            evidence(tonight(factor), *older, rules=SessionRules(certify=certify)),
+            evidence(make_current(factor), *older, rules=SessionRules(certify=certify)),
             entries,
         )
     )
 
 
 def test_accepted_change_passes_and_names_who_accepted_it() -> None:
-    assert verdict(1.06).verdict is Verdict.REGRESSION
-    told = verdict(1.06, SLOWER)
-    assert told.verdict is Verdict.PASS
-    assert phrase(told).endswith(TEXT)
-    assert (told.notes[0].code, phrase(told.notes[0])) == ("acknowledged", TEXT)
-    assert told.baseline.step_seconds == pytest.approx(7.325 * 1.06)
-    assert told.bound_seconds == pytest.approx(7.325 * 1.06 * 1.05)
+    assert judge_run(1.06).verdict is Verdict.REGRESSION
+    judgement = judge_run(1.06, SLOWER)
+    assert judgement.verdict is Verdict.PASS
+    assert phrase(judgement).endswith(TEXT)
+    assert (judgement.notes[0].code, phrase(judgement.notes[0])) == (
+        "acknowledged",
+        TEXT,
+    )
+    assert judgement.baseline.step_seconds == pytest.approx(7.325 * 1.06)
+    assert judgement.bound_seconds == pytest.approx(7.325 * 1.06 * 1.05)
 
 
 def test_further_change_of_the_same_size_fails() -> None:
-    told = verdict(1.06 * 1.06, SLOWER)
-    assert told.verdict is Verdict.REGRESSION
-    assert TEXT in phrase(told)
+    judgement = judge_run(1.06 * 1.06, SLOWER)
+    assert judgement.verdict is Verdict.REGRESSION
+    assert TEXT in phrase(judgement)
 
 
 @pytest.mark.parametrize(("accepted", "first"), [(0.06, 13), (0.2, 17)])
 def test_more_slowdown_never_passes_a_failure(accepted: float, first: int) -> None:
-    """Nor is a part of what was accepted a regression: 1.06 x 1.05 is 1.113, and what
-    the run can show. More than 10 % is not accepted."""
-    entry = changed(fraction=accepted)
+    """The first percentage that is a REGRESSION: 1.06 x 1.05 is 1.113, plus the
+    uncertainty of one run. At most 10 % can be accepted."""
+    entry = acknowledge(fraction=accepted)
     failing = [
-        verdict(1 + percent / 100, entry).verdict is Verdict.REGRESSION
+        judge_run(1 + percent / 100, entry).verdict is Verdict.REGRESSION
         for percent in range(31)
     ]
     assert failing == sorted(failing)
@@ -99,42 +101,42 @@ def test_more_slowdown_never_passes_a_failure(accepted: float, first: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("entry", "why"),
+    ("entry", "text"),
     [
         (
-            changed(expires=TODAY - timedelta(days=1)),
+            acknowledge(expires=TODAY - timedelta(days=1)),
             f"expired on {TODAY - timedelta(days=1)}, without effect",
         ),
-        (changed(since=TODAY + timedelta(days=1)), ""),
-        (changed(configuration="llama*"), ""),
+        (acknowledge(since=TODAY + timedelta(days=1)), ""),
+        (acknowledge(configuration="llama*"), ""),
     ],
     ids=["expired", "not yet", "another configuration"],
 )
 def test_inapplicable_acknowledgement_has_no_effect(
-    entry: Acknowledgement, why: str
+    entry: Acknowledgement, text: str
 ) -> None:
-    told = verdict(1.06, entry)
-    assert told.verdict is Verdict.REGRESSION
-    assert why in phrase(told)
-    assert [note.code for note in told.notes if phrase(note) in phrase(told)] == [
-        "acknowledgement-expired"
-    ] * bool(why)
-    assert told.baseline is BASELINE
+    judgement = judge_run(1.06, entry)
+    assert judgement.verdict is Verdict.REGRESSION
+    assert text in phrase(judgement)
+    assert [
+        note.code for note in judgement.notes if phrase(note) in phrase(judgement)
+    ] == ["acknowledgement-expired"] * bool(text)
+    assert judgement.baseline is BASELINE
 
 
 def test_first_and_last_day_of_acknowledgement_count() -> None:
     assert (
-        verdict(
-            1.06, changed(since=(NOW - timedelta(hours=3)).date(), expires=TODAY)
+        judge_run(
+            1.06, acknowledge(since=(NOW - timedelta(hours=3)).date(), expires=TODAY)
         ).verdict
         is Verdict.PASS
     )
 
 
 def test_certificate_ignores_acknowledgements() -> None:
-    told = verdict(1.06, SLOWER, certify=True)
-    assert told.verdict is Verdict.REGRESSION
-    assert "without effect under --llmb-certify" in phrase(told)
+    judgement = judge_run(1.06, SLOWER, certify=True)
+    assert judgement.verdict is Verdict.REGRESSION
+    assert "without effect under --llmb-certify" in phrase(judgement)
 
 
 @pytest.mark.parametrize(
@@ -158,26 +160,26 @@ def test_baseline_recorded_after_the_change_contains_it(
     recording = replace(RECORDED, newest_run=newest_run)
     recorded = at(BASELINE, kind=BaselineKind.RECORDED, recording=recording)
     slow = evidence(measurement(7.325 * 1.06, baseline=recorded), baseline=recorded)
-    found = apply_acknowledgements(slow, [changed(since=since)])
-    assert found.baseline.step_seconds == pytest.approx(7.325 * expected)
-    assert found.baseline.recording is not None
-    assert found.baseline.recording.trimmed_mean_seconds == pytest.approx(
+    moved = apply_acknowledgements(slow, [acknowledge(since=since)])
+    assert moved.baseline.step_seconds == pytest.approx(7.325 * expected)
+    assert moved.baseline.recording is not None
+    assert moved.baseline.recording.trimmed_mean_seconds == pytest.approx(
         7.325 * expected
     )
-    assert ("may hold it already" in phrase(found.remarks[0])) is (expected == 1.0)
+    assert ("may hold it already" in phrase(moved.remarks[0])) is (expected == 1.0)
 
 
 def test_configuration_faster_than_baseline_gets_no_extra_room() -> None:
-    """Six percent faster than the document, then six slower: it is where the document
-    is, and not six above it."""
+    """Six percent faster than the document, then six percent slower: the level is that
+    of the document."""
     before = nights(*[7.325 * 0.94] * 8, first=3)
-    entry = changed(since=TODAY - timedelta(days=2))
-    assert verdict(1.0, entry, older=before).baseline.step_seconds == pytest.approx(
+    entry = acknowledge(since=TODAY - timedelta(days=2))
+    assert judge_run(1.0, entry, older=before).baseline.step_seconds == pytest.approx(
         7.325
     )
-    assert verdict(1.06, entry, older=before).verdict is not Verdict.PASS
+    assert judge_run(1.06, entry, older=before).verdict is not Verdict.PASS
     slower = nights(*[7.325 * 1.03] * 8, first=3)
-    assert verdict(1.09, entry, older=slower).baseline.step_seconds == pytest.approx(
+    assert judge_run(1.09, entry, older=slower).baseline.step_seconds == pytest.approx(
         7.325 * 1.06
     )
 
@@ -190,36 +192,37 @@ def test_stored_runs_show_the_level_before_the_change() -> None:
         for day in nights(*[7.325 * 0.94] * 8, first=3)
         if day.started
     )
-    entry = changed(since=TODAY - timedelta(days=2))
-    found = apply_acknowledgements(evidence(tonight(1.06), stored_runs=stored), [entry])
-    assert found.baseline.step_seconds == pytest.approx(7.325)
+    entry = acknowledge(since=TODAY - timedelta(days=2))
+    moved = apply_acknowledgements(
+        evidence(make_current(1.06), stored_runs=stored), [entry]
+    )
+    assert moved.baseline.step_seconds == pytest.approx(7.325)
 
 
 def test_unneeded_acknowledgement_is_reported() -> None:
-    told = verdict(1.0, SLOWER)
-    assert (told.verdict, told.baseline) == (Verdict.PASS, BASELINE)
-    assert "it can go (a.yaml:3)" in phrase(told)
+    judgement = judge_run(1.0, SLOWER)
+    assert (judgement.verdict, judgement.baseline) == (Verdict.PASS, BASELINE)
+    assert "it can go (a.yaml:3)" in phrase(judgement)
 
 
 def test_accepted_improvement_makes_the_level_stricter() -> None:
-    faster = changed(fraction=-0.10)
-    assert verdict(0.9).verdict is Verdict.IMPROVEMENT
-    assert verdict(0.9, faster).verdict is Verdict.PASS
-    assert verdict(1.0).verdict is Verdict.PASS
-    assert verdict(1.0, faster).verdict is Verdict.REGRESSION
+    faster = acknowledge(fraction=-0.10)
+    assert judge_run(0.9).verdict is Verdict.IMPROVEMENT
+    assert judge_run(0.9, faster).verdict is Verdict.PASS
+    assert judge_run(1.0).verdict is Verdict.PASS
+    assert judge_run(1.0, faster).verdict is Verdict.REGRESSION
 
 
 def test_several_changes_are_capped_as_one() -> None:
-    """Ten entries of 6 % would open the gate as far as one of 79 %."""
+    """Ten entries of 6 % would otherwise allow a slowdown of 79 %."""
     days = (60, 50, 40, 30, 20, 1)
-    entries = [changed(since=TODAY - timedelta(days=ago)) for ago in days]
-    told = verdict(
-        1.06**4, *entries, older=()
-    )  # no run says that a change was taken back before the next one
-    assert told.verdict is Verdict.REGRESSION
-    assert told.baseline.step_seconds == pytest.approx(7.325 * 1.1)
-    assert "of +41.9 % in all +10.0 % count" in phrase(told)
-    assert verdict(1.14, *entries, older=()).meets_point
+    entries = [acknowledge(since=TODAY - timedelta(days=ago)) for ago in days]
+    # without runs before each change, none counts as reverted
+    judgement = judge_run(1.06**4, *entries, older=())
+    assert judgement.verdict is Verdict.REGRESSION
+    assert judgement.baseline.step_seconds == pytest.approx(7.325 * 1.1)
+    assert "of +41.9 % in all +10.0 % count" in phrase(judgement)
+    assert judge_run(1.14, *entries, older=()).meets_point
 
 
 @pytest.mark.parametrize(
@@ -228,21 +231,23 @@ def test_several_changes_are_capped_as_one() -> None:
 def test_no_run_improves_on_an_acknowledged_level(
     accepted: float, factor: float, tolerance: float
 ) -> None:
-    """It would ask to record a baseline that is slower than the one it has."""
-    known = replace(evidence(tonight(factor), *HISTORY), tolerance=Tolerance(tolerance))
-    told = judge(apply_acknowledgements(known, [changed(fraction=accepted)]))
-    assert told.verdict is Verdict.PASS
-    assert "faster than the acknowledged level by more than the tolerance" in phrase(
-        told
+    """Otherwise the message would advise recording a slower baseline."""
+    known = replace(
+        evidence(make_current(factor), *HISTORY), tolerance=Tolerance(tolerance)
     )
-    assert "refresh the baseline" not in phrase(told)
+    judgement = judge(apply_acknowledgements(known, [acknowledge(fraction=accepted)]))
+    assert judgement.verdict is Verdict.PASS
+    assert "faster than the acknowledged level by more than the tolerance" in phrase(
+        judgement
+    )
+    assert "refresh the baseline" not in phrase(judgement)
 
 
 def test_run_faster_than_the_baseline_is_an_improvement() -> None:
-    assert verdict(0.9, SLOWER).verdict is Verdict.IMPROVEMENT
+    assert judge_run(0.9, SLOWER).verdict is Verdict.IMPROVEMENT
     known = apply_acknowledgements(
-        replace(evidence(tonight(0.7), *HISTORY), plausible=0.15),
-        [changed(fraction=-0.06)],
+        replace(evidence(make_current(0.7), *HISTORY), plausible=0.15),
+        [acknowledge(fraction=-0.06)],
     )
     assert (
         judge(known).reason is Reason.IMPLAUSIBLY_FAST
@@ -255,14 +260,14 @@ def test_run_faster_than_the_baseline_is_an_improvement() -> None:
 def test_second_change_counts_from_the_level_before_it(
     before: float, expected: float
 ) -> None:
-    """What was taken back, or never came, since the first entry gives the second one no
-    further room."""
-    entries = [changed(since=TODAY - timedelta(days=40), fraction=0.03), SLOWER]
-    found = apply_acknowledgements(
-        evidence(tonight(1.09), *nights(*[7.325 * before] * 8, first=3)), entries
+    """Changes that were reverted or never happened give the second entry no further
+    room."""
+    entries = [acknowledge(since=TODAY - timedelta(days=40), fraction=0.03), SLOWER]
+    moved = apply_acknowledgements(
+        evidence(make_current(1.09), *nights(*[7.325 * before] * 8, first=3)), entries
     )
-    assert found.baseline.step_seconds == pytest.approx(7.325 * expected)
-    assert len(found.remarks) == 2
+    assert moved.baseline.step_seconds == pytest.approx(7.325 * expected)
+    assert len(moved.remarks) == 2
 
 
 def test_expected_metrics_move_with_the_level() -> None:
@@ -272,36 +277,36 @@ def test_expected_metrics_move_with_the_level() -> None:
         Metric("step_time_seconds", 7.325),
         Metric("mfu", 0.4, larger_is_better=True),
     )
-    found = apply_acknowledgements(
+    moved = apply_acknowledgements(
         evidence(measurement(7.76, expected=expected)), [SLOWER]
     )
-    assert [metric.value for metric in found.measurements[0].expected] == pytest.approx(
+    assert [metric.value for metric in moved.measurements[0].expected] == pytest.approx(
         [7.325 * 1.06, 0.4 / 1.06]
     )
-    assert found.measurements[0].baseline is found.baseline
+    assert moved.measurements[0].baseline is moved.baseline
 
 
 @pytest.mark.parametrize(
-    "of",
+    "undated",
     [evidence(), evidence(measurement(7.76, run=run(started=None)))],
-    ids=["no run", "a run that does not say when it started"],
+    ids=["no run", "undated run"],
 )
-def test_acknowledgement_without_a_dated_run_moves_nothing(of: Evidence) -> None:
-    assert apply_acknowledgements(of, [SLOWER]) is of
+def test_acknowledgement_without_a_dated_run_moves_nothing(undated: Evidence) -> None:
+    assert apply_acknowledgements(undated, [SLOWER]) is undated
 
 
 def test_baseline_without_a_value_stays_empty() -> None:
     none = at(BASELINE, step_seconds=math.nan, kind=BaselineKind.RECIPE)
-    found = apply_acknowledgements(
+    moved = apply_acknowledgements(
         evidence(measurement(7.0, baseline=none), baseline=none), [SLOWER]
     )
-    assert math.isnan(found.baseline.step_seconds)
+    assert math.isnan(moved.baseline.step_seconds)
 
 
 # --- accepted reasons to fail ---------------------------------------------------------
 
 
-WALL = changed(fraction=0.0, accepts=Reason.WALL_CLOCK)
+WALL = acknowledge(fraction=0.0, accepts=Reason.WALL_CLOCK)
 WALL_PROBLEM = Problem(
     Reason.WALL_CLOCK, "the wall clock advanced by 130 s in 100 s of steps", 7
 )
@@ -310,7 +315,7 @@ WALL_PROBLEM = Problem(
 def judge_accepted(
     *entries: Acknowledgement, problem: Problem = WALL_PROBLEM, certify: bool = False
 ) -> Judgement:
-    run = replace(tonight(1.0), problems=(problem,))
+    run = replace(make_current(1.0), problems=(problem,))
     return judge(
         accept_reasons(
             evidence(run, *HISTORY, rules=SessionRules(certify=certify)), entries
@@ -359,4 +364,4 @@ def test_accepted_reason_hides_no_other_problem() -> None:
 
 
 def test_accepted_reason_moves_no_level() -> None:
-    assert verdict(1.06, WALL).verdict is Verdict.REGRESSION
+    assert judge_run(1.06, WALL).verdict is Verdict.REGRESSION

@@ -1,5 +1,4 @@
-"""Budgets of checkpoints: what is over one fails, and what nobody can tell is never
-green."""
+"""Checkpoint budgets: a violation fails, and an unknown duration never passes."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ LIMITED = at(
     BASELINE,
     budgets=(Budget(SAVES, 60.0, "own.yaml:33"), Budget(LOADS, 120.0, "own.yaml:34")),
 )
-HANDED_OVER = at(BASELINE, budgets=(Budget(DISPATCH, 5.0, "own.yaml:33"),))
+DISPATCH_LIMITED = at(BASELINE, budgets=(Budget(DISPATCH, 5.0, "own.yaml:33"),))
 
 
 def save(
@@ -49,13 +48,13 @@ def load(
 def with_records(
     *records: CheckpointRecord, unread: int = 0, **fields: Any
 ) -> Measurement:
-    """Return a run within the tolerance whose log states these checkpoints."""
+    """Make a run within the tolerance whose log states these checkpoints."""
     seconds = fields.pop("seconds", 7.33)
     return measurement(seconds, checkpoints=Checkpoints(records, unread), **fields)
 
 
 def loading(*records: CheckpointRecord, days: float = 0.1) -> Measurement:
-    """Return a run that only loads a checkpoint."""
+    """Make a run that only loads a checkpoint."""
     excluded = Problem(
         Reason.CHECKPOINT_LOAD, "it loaded a checkpoint and ran 1 step", 9
     )
@@ -65,24 +64,27 @@ def loading(*records: CheckpointRecord, days: float = 0.1) -> Measurement:
     )
 
 
-def judged(
+def judge_runs(
     *measurements: Measurement, baseline: Any = LIMITED, **fields: Any
 ) -> Judgement:
     return judge(evidence(*measurements, baseline=baseline, **fields))
 
 
-def codes(judgement: Judgement) -> list[str]:
+def list_codes(judgement: Judgement) -> list[str]:
     return [note.code for note in judgement.notes if "budget" in note.code]
 
 
 def test_save_over_its_budget_is_a_regression() -> None:
-    found = judged(with_records(save(4.4, 100), save(75.3)))
-    assert (found.verdict, found.reason) == (Verdict.REGRESSION, Reason.OVER_BUDGET)
-    assert phrase(found).startswith(
+    judgement = judge_runs(with_records(save(4.4, 100), save(75.3)))
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.REGRESSION,
+        Reason.OVER_BUDGET,
+    )
+    assert phrase(judgement).startswith(
         "checkpoint save took 75.3 s (line 812), the budget is 60 s (own.yaml:33); 7.330 s is"
     )
     assert (
-        judged(with_records(save(75.3)), baseline=BASELINE).verdict
+        judge_runs(with_records(save(75.3)), baseline=BASELINE).verdict
         is not Verdict.REGRESSION
     )
 
@@ -114,27 +116,30 @@ def test_save_over_its_budget_is_a_regression() -> None:
 def test_logged_checkpoints_decide_the_verdict(
     records: list[CheckpointRecord], verdict: Verdict | None, reason: Reason | None
 ) -> None:
-    plain = judged(with_records(), baseline=BASELINE)
-    found = judged(with_records(*records))
-    assert (found.verdict, found.reason) == (
+    plain = judge_runs(with_records(), baseline=BASELINE)
+    judgement = judge_runs(with_records(*records))
+    assert (judgement.verdict, judgement.reason) == (
         verdict or plain.verdict,
         reason or plain.reason,
     )
 
 
 def test_unread_records_leave_the_budget_unknown() -> None:
-    found = judged(with_records(save(4.0), unread=3))
-    assert (found.verdict, found.reason) == (Verdict.INVALID, Reason.BUDGET_UNKNOWN)
+    judgement = judge_runs(with_records(save(4.0), unread=3))
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.INVALID,
+        Reason.BUDGET_UNKNOWN,
+    )
 
 
 def test_asynchronous_save_cannot_meet_a_save_budget() -> None:
-    found = judged(with_records(save(0.14, dispatched=True)))
-    assert phrase(found).startswith(
+    judgement = judge_runs(with_records(save(0.14, dispatched=True)))
+    assert phrase(judgement).startswith(
         "checkpoint save cannot be judged: it is or may be asynchronous"
     )
     assert (
         f"for which {DISPATCH} is the budget (line 812); the budget is 60 s (own.yaml:33)"
-        in phrase(found)
+        in phrase(judgement)
     )
 
 
@@ -154,60 +159,69 @@ def test_asynchronous_save_cannot_meet_a_save_budget() -> None:
 def test_dispatch_budget_is_met_by_dispatches_only(
     records: list[CheckpointRecord], reason: Reason | None
 ) -> None:
-    plain = judged(with_records(), baseline=BASELINE)
-    assert judged(with_records(*records), baseline=HANDED_OVER).reason is (
+    plain = judge_runs(with_records(), baseline=BASELINE)
+    assert judge_runs(with_records(*records), baseline=DISPATCH_LIMITED).reason is (
         reason or plain.reason
     )
 
 
 def test_run_without_checkpoints_is_noted() -> None:
-    plain, found = judged(with_records(), baseline=BASELINE), judged(with_records())
-    assert (found.verdict, found.reason, phrase(found)) == (
+    plain, judgement = (
+        judge_runs(with_records(), baseline=BASELINE),
+        judge_runs(with_records()),
+    )
+    assert (judgement.verdict, judgement.reason, phrase(judgement)) == (
         plain.verdict,
         plain.reason,
         phrase(plain),
     )
-    assert codes(found) == ["budget-unused", "budget-unused"]
+    assert list_codes(judgement) == ["budget-unused", "budget-unused"]
 
 
 def test_run_configured_to_save_without_a_save_is_invalid() -> None:
-    found = judged(
+    judgement = judge_runs(
         with_records(run=run(saves="llmb-config_1.yaml: ENABLE_CHECKPOINT=true"))
     )
-    assert (found.verdict, found.reason) == (Verdict.INVALID, Reason.BUDGET_UNKNOWN)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.INVALID,
+        Reason.BUDGET_UNKNOWN,
+    )
     assert (
         "no checkpoint save, though llmb-config_1.yaml: ENABLE_CHECKPOINT=true"
-        in phrase(found)
+        in phrase(judgement)
     )
 
 
 def test_slow_run_notes_its_budget() -> None:
-    found = judged(with_records(save(75.3), seconds=9.0))
-    assert (found.verdict, found.reason) == (
+    judgement = judge_runs(with_records(save(75.3), seconds=9.0))
+    assert (judgement.verdict, judgement.reason) == (
         Verdict.REGRESSION,
         Reason.SLOWER_THAN_BOUND,
     )
-    assert codes(found) == ["over-budget", "budget-unused"]
+    assert list_codes(judgement) == ["over-budget", "budget-unused"]
 
 
 def test_invalid_run_keeps_its_reason_and_notes_its_budget() -> None:
     broken = with_records(
         save(75.3), problems=(Problem(Reason.DIVERGED, "loss is nan"),)
     )
-    found = judged(broken)
-    assert (found.verdict, found.reason) == (Verdict.INVALID, Reason.DIVERGED)
-    assert "over-budget" in codes(found)
+    judgement = judge_runs(broken)
+    assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.DIVERGED)
+    assert "over-budget" in list_codes(judgement)
 
 
 # --- runs that only load a checkpoint -------------------------------------------------
 
 
-def alone(one: Measurement) -> Judgement:
-    return judge_alone(evidence(one, baseline=LIMITED))
+def judge_loading(run: Measurement) -> Judgement:
+    return judge_alone(evidence(run, baseline=LIMITED))
 
 
 def test_loading_run_is_judged_by_the_load_budget() -> None:
-    over, kept = alone(loading(load(130.0))), alone(loading(load(110.0)))
+    over, kept = (
+        judge_loading(loading(load(130.0))),
+        judge_loading(loading(load(110.0))),
+    )
     assert (over.verdict, over.reason) == (Verdict.REGRESSION, Reason.OVER_BUDGET)
     assert (kept.verdict, kept.reason) == (
         Verdict.NOT_COMPARABLE,
@@ -220,35 +234,41 @@ def test_loading_run_is_judged_by_the_load_budget() -> None:
 
 def test_loading_run_of_unknown_duration_is_invalid() -> None:
     for records in ((), (load(),), (load(torn=True),)):
-        found = alone(loading(*records))
-        assert (found.verdict, found.reason) == (Verdict.INVALID, Reason.BUDGET_UNKNOWN)
+        judgement = judge_loading(loading(*records))
+        assert (judgement.verdict, judgement.reason) == (
+            Verdict.INVALID,
+            Reason.BUDGET_UNKNOWN,
+        )
 
 
 def test_newest_loading_run_counts_without_other_runs() -> None:
-    over = judged(loading(load(130.0)), loading(load(1.0), days=2))
-    kept = judged(loading(load(1.0)), loading(load(130.0), days=2))
+    over = judge_runs(loading(load(130.0)), loading(load(1.0), days=2))
+    kept = judge_runs(loading(load(1.0)), loading(load(130.0), days=2))
     assert (over.verdict, kept.verdict) == (Verdict.REGRESSION, Verdict.MISSING)
 
 
 def test_loading_run_newer_than_the_judged_run_counts() -> None:
     good, slow = with_records(), loading(load(130.0))
-    over = judged(slow, good)
+    over = judge_runs(slow, good)
     assert (over.verdict, over.reason) == (Verdict.REGRESSION, Reason.OVER_BUDGET)
     assert "(log-x_1_0.out:9)" in phrase(over)
-    assert judged(good, slow).reason is not Reason.OVER_BUDGET
+    assert judge_runs(good, slow).reason is not Reason.OVER_BUDGET
 
 
 def test_old_loading_run_does_not_count() -> None:
     old = loading(load(130.0), days=9)
-    assert judged(old, max_age=timedelta(days=2)).verdict is Verdict.MISSING
+    assert judge_runs(old, max_age=timedelta(days=2)).verdict is Verdict.MISSING
 
 
 def test_profiled_run_has_no_budget() -> None:
     profiled = replace(
         with_records(save(75.3)), excluded=Problem(Reason.PROFILED, "profiled")
     )
-    found = alone(profiled)
-    assert (found.verdict, found.reason) == (Verdict.NOT_COMPARABLE, Reason.PROFILED)
+    judgement = judge_loading(profiled)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.NOT_COMPARABLE,
+        Reason.PROFILED,
+    )
 
 
 def test_every_repeat_is_judged_by_the_budgets() -> None:
@@ -260,5 +280,8 @@ def test_every_repeat_is_judged_by_the_budgets() -> None:
         with_records(run=launched[0]),
         with_records(save(75.3), run=launched[1]),
     )
-    found = judged(first, second)
-    assert (found.verdict, found.reason) == (Verdict.REGRESSION, Reason.OVER_BUDGET)
+    judgement = judge_runs(first, second)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.REGRESSION,
+        Reason.OVER_BUDGET,
+    )

@@ -1,5 +1,4 @@
-"""A night is held to the value that was accepted first, not only to what was recorded
-since."""
+"""A run must stay within the drift budget of the first accepted value."""
 
 from __future__ import annotations
 
@@ -76,8 +75,8 @@ def recorded(seconds: float, *earlier: AcceptedValue, reason: str = "") -> Basel
     )
 
 
-def judged(seconds: float, baseline: Baseline, **fields: Any) -> Judgement:
-    """Return the verdict on one night, whose noise twelve others tell: 0.3 to 0.4 %."""
+def judge_run(seconds: float, baseline: Baseline, **fields: Any) -> Judgement:
+    """Judge a run after twelve daily runs with a noise of 0.3 to 0.4 %."""
     return judge(
         evidence(
             measurement(seconds), excluded_by_since=HISTORY, baseline=baseline, **fields
@@ -86,10 +85,10 @@ def judged(seconds: float, baseline: Baseline, **fields: Any) -> Judgement:
 
 
 def test_one_launched_run_never_proves_drift() -> None:
-    """Its nodes may be slow."""
+    """A single run may have used slow nodes."""
     crept = recorded(7.325 * 1.03, FIRST)
     for fewest, verdict in ((1, Verdict.REGRESSION), (2, Verdict.INCONCLUSIVE)):
-        judgement = judged(7.325 * 1.075, crept, look=DecisionRule(fewest=fewest))
+        judgement = judge_run(7.325 * 1.075, crept, look=DecisionRule(fewest=fewest))
         assert judgement.verdict is verdict
         assert judgement.meets_point is False
         assert judgement.reason is (
@@ -100,15 +99,16 @@ def test_one_launched_run_never_proves_drift() -> None:
         )
 
 
-def told(judgement: Judgement) -> list[str]:
+def list_drift_codes(judgement: Judgement) -> list[str]:
     return [
         note.code for note in judgement.notes if note.code.startswith("recorded-drift")
     ]
 
 
 def test_run_beyond_the_first_accepted_value_is_a_regression() -> None:
-    """+4 % recorded since, +4 % tonight on top: each is within 5 %, together they are 8.2 %."""
-    judgement = judged(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04, FIRST))
+    """The baseline was recorded 4 % slower, and the run is another 4 % slower: each is
+    within 5 %, the sum of 8.2 % is not."""
+    judgement = judge_run(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04, FIRST))
     assert (judgement.verdict, judgement.reason) == (Verdict.REGRESSION, Reason.DRIFTED)
     assert (
         "tonight 7.923 s is +8.2 % from 7.325 s, accepted on 2025-01-20 by alice on login1"
@@ -120,8 +120,8 @@ def test_run_beyond_the_first_accepted_value_is_a_regression() -> None:
 
 
 def test_same_run_passes_against_an_unmoved_baseline() -> None:
-    judgement = judged(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04))
-    assert (judgement.verdict, told(judgement)) == (Verdict.PASS, [])
+    judgement = judge_run(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04))
+    assert (judgement.verdict, list_drift_codes(judgement)) == (Verdict.PASS, [])
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_same_run_passes_against_an_unmoved_baseline() -> None:
     ],
 )
 def test_passing_run_notes_its_drift(factor: float, code: str) -> None:
-    judgement = judged(7.325 * factor, recorded(7.325 * factor, FIRST))
-    assert (judgement.verdict, told(judgement)) == (Verdict.PASS, [code])
+    judgement = judge_run(7.325 * factor, recorded(7.325 * factor, FIRST))
+    assert (judgement.verdict, list_drift_codes(judgement)) == (Verdict.PASS, [code])
 
 
 WALK = tuple(
@@ -187,7 +187,7 @@ WALK = tuple(
 def test_accepted_moves_are_summed_since_the_first(
     baseline: Baseline, sums: list[str]
 ) -> None:
-    judgement = judged(baseline.step_seconds, baseline)
+    judgement = judge_run(baseline.step_seconds, baseline)
     texts = [
         phrase(note) for note in judgement.notes if note.code is NoteCode.RECORDED_MOVED
     ]
@@ -197,14 +197,14 @@ def test_accepted_moves_are_summed_since_the_first(
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_unaccepted_value_beyond_the_budget_never_passes(alone: bool) -> None:
-    """Somebody edited the file: the run is at its recorded value, which is 9 % slower
-    than the first."""
-    found = evidence(
+    """The file was edited: the run meets its recorded value, which is 9 % slower than
+    the first."""
+    edited = evidence(
         measurement(7.325 * 1.09),
         excluded_by_since=HISTORY,
         baseline=recorded(7.325 * 1.09, FIRST),
     )
-    judgement = judge_alone(found) if alone else judge(found)
+    judgement = judge_alone(edited) if alone else judge(edited)
     assert (judgement.verdict, judgement.reason) == (Verdict.REGRESSION, Reason.DRIFTED)
     assert "the recorded value moved too far: 7.984 s is +9.0 % from 7.325 s" in phrase(
         judgement
@@ -212,22 +212,24 @@ def test_unaccepted_value_beyond_the_budget_never_passes(alone: bool) -> None:
 
 
 def test_run_within_the_first_value_is_no_regression() -> None:
-    judgement = judged(7.33, recorded(7.325 * 1.09, FIRST))
+    judgement = judge_run(7.33, recorded(7.325 * 1.09, FIRST))
     assert judgement.verdict is Verdict.IMPROVEMENT
 
 
 def test_recorded_reason_accepts_the_new_value() -> None:
     assert (
-        judged(7.325 * 1.09, recorded(7.325 * 1.09, FIRST, reason="driver 570")).verdict
+        judge_run(
+            7.325 * 1.09, recorded(7.325 * 1.09, FIRST, reason="driver 570")
+        ).verdict
         is Verdict.PASS
     )
 
 
 def test_drift_budget_is_never_narrower_than_the_tolerance() -> None:
     crept = recorded(7.325 * 1.04, FIRST)
-    assert judged(7.325 * 1.08, crept, drift_budget=0.2).verdict is Verdict.PASS
-    assert judged(7.325 * 1.08, crept, tolerance=0.1).verdict is Verdict.PASS
-    assert judged(7.325 * 1.08, crept, drift_budget=0.03).reason is Reason.DRIFTED
+    assert judge_run(7.325 * 1.08, crept, drift_budget=0.2).verdict is Verdict.PASS
+    assert judge_run(7.325 * 1.08, crept, tolerance=0.1).verdict is Verdict.PASS
+    assert judge_run(7.325 * 1.08, crept, drift_budget=0.03).reason is Reason.DRIFTED
 
 
 @pytest.mark.parametrize("night", [1.0, 1.045, 1.05, 1.055, 1.12])
@@ -236,28 +238,28 @@ def test_drift_budget_is_never_narrower_than_the_tolerance() -> None:
 def test_run_beyond_the_first_value_never_passes(
     night: float, recorded_at: float, cv: float
 ) -> None:
-    """Recording again within the budget moves the rule as written no further than it
-    was: 1.04 allows no 1.06."""
+    """Recording again within the budget must not widen the literal rule: a recorded
+    1.04 does not allow 1.06."""
     history = nights(
         *(
             7.325 * (1 + cv * sign)
             for sign in (1, -1, 0.3, -0.6, 1.2, -1.1, 0.4, -0.2, 0.8, -0.9)
         )
     )
-    found = evidence(
+    drifted = evidence(
         measurement(7.325 * night),
         excluded_by_since=history,
         baseline=recorded(7.325 * recorded_at, FIRST),
     )
-    judgement = judge(found)
+    judgement = judge(drifted)
     assert (decide_status(judgement, DEFAULT_RULES) is Status.PASSED) is (night <= 1.05)
     assert judgement.meets_point is (night <= 1.05)
 
 
 def test_run_slightly_beyond_the_budget_is_inconclusive() -> None:
-    """5.5 % against a budget of 5 %: what was seen is beyond, what is known is not; the
-    rule as written decides."""
-    judgement = judged(7.325 * 1.055, recorded(7.325 * 1.04, FIRST))
+    """5.5 % exceeds the budget of 5 %, but not significantly: the literal rule
+    decides."""
+    judgement = judge_run(7.325 * 1.055, recorded(7.325 * 1.04, FIRST))
     assert (judgement.verdict, judgement.reason) == (
         Verdict.INCONCLUSIVE,
         Reason.DRIFTED,
@@ -271,7 +273,7 @@ def test_run_slightly_beyond_the_budget_is_inconclusive() -> None:
 
 
 def test_run_decided_by_few_steps_fails_beyond_budget() -> None:
-    """A few slow steps decide: the reason stays, and the item is red all the same."""
+    """The reason is kept, and the item still fails."""
     window = (7.325 * 1.055,) * 32 + (7.325 * 2,) * 2
     crept = recorded(7.325 * 1.04, FIRST)
     slow = measurement(7.325 * 1.055, window_seconds=window, baseline=crept)
@@ -281,7 +283,7 @@ def test_run_decided_by_few_steps_fails_beyond_budget() -> None:
 
 
 def test_launched_runs_each_meet_the_first_value() -> None:
-    """Their mean is within the budget, and one of them is not."""
+    """Their mean is within the budget, but one of them is not."""
     runs = [
         measurement(
             7.325 * factor,
@@ -303,7 +305,7 @@ def test_message_names_recorder_and_first_value() -> None:
     recording = replace(
         crept.recording or pytest.fail("it is recorded"), by="bob on login2"
     )
-    judgement = judged(7.325 * 1.04 * 1.04, replace(crept, recording=recording))
+    judgement = judge_run(7.325 * 1.04 * 1.04, replace(crept, recording=recording))
     outcome = describe(
         Outcome(ConfigurationResult(Case(KEY.id, KEY), judgement), Status.FAILED),
         NOW,
@@ -318,7 +320,7 @@ def test_message_names_recorder_and_first_value() -> None:
 
 
 def test_acknowledged_change_is_no_drift() -> None:
-    """It has a reason of its own; what comes on top of it counts."""
+    """The acknowledged change has its own reason; only a further slowdown counts."""
     yesterday = (NOW - timedelta(days=1)).date()
     entry = Acknowledgement(
         KEY.id,
@@ -334,10 +336,10 @@ def test_acknowledged_change_is_no_drift() -> None:
         (1.02 * 1.06, Reason.WITHIN_TOLERANCE),
         (1.02 * 1.06 * 1.02, Reason.DRIFTED),
     ):
-        found = evidence(
+        drifted = evidence(
             measurement(7.325 * factor, baseline=crept),
             excluded_by_since=HISTORY,
             baseline=crept,
         )
-        assert judge(found).verdict is Verdict.REGRESSION
-        assert judge(acknowledged(found, [entry])).reason is reason
+        assert judge(drifted).verdict is Verdict.REGRESSION
+        assert judge(acknowledged(drifted, [entry])).reason is reason

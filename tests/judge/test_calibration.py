@@ -1,5 +1,7 @@
-"""The short form of benchmarks/statistics/calibration.py: how often the engine is wrong
-on simulated fleets, with a fixed seed."""
+"""Short form of benchmarks/statistics/calibration.py: error rates on simulated fleets.
+
+The seed is fixed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ SEED = 11
 WITHIN_RUN = "margin test, within-run error only"
 
 
-def counted(
+def count_outcomes(
     procedure: str, change: float, fleets: int, scenario: str = "fleet"
 ) -> Counter[str]:
     tallies = (
@@ -31,8 +33,8 @@ def counted(
     return added(tallies)[Cell(procedure, change)]
 
 
-def share(counts: Counter[str], what: str) -> float:
-    return 100 * counts[what] / counts[""]
+def compute_share(counts: Counter[str], outcome: str) -> float:
+    return 100 * counts[outcome] / counts[""]
 
 
 # --- the engine -----------------------------------------------------------------------
@@ -40,26 +42,26 @@ def share(counts: Counter[str], what: str) -> float:
 
 @pytest.mark.slow
 def test_unchanged_runs_are_no_regression() -> None:
-    counts = counted(ONE, 0.0, 10)
+    counts = count_outcomes(ONE, 0.0, 10)
     assert counts[""] == 800
     assert counts["REGRESSION"] == 0
-    assert share(counts, "failed") <= 0.15
-    assert share(counts, "PASS") > 90
+    assert compute_share(counts, "failed") <= 0.15
+    assert compute_share(counts, "PASS") > 90
 
 
 @pytest.mark.slow
 def test_ten_percent_slowdown_never_passes() -> None:
-    counts = counted(ONE, 0.10, 5)
+    counts = count_outcomes(ONE, 0.10, 5)
     assert counts["PASS"] == 0
-    assert share(counts, "REGRESSION") > 90
+    assert compute_share(counts, "REGRESSION") > 90
 
 
 @pytest.mark.slow
 def test_three_runs_decide_nearly_every_case() -> None:
-    assert share(counted(THREE, 0.0, 2), "PASS") > 99
-    counts = counted(THREE, 0.10, 2)
+    assert compute_share(count_outcomes(THREE, 0.0, 2), "PASS") > 99
+    counts = count_outcomes(THREE, 0.10, 2)
     assert counts["PASS"] == 0
-    assert share(counts, "REGRESSION") >= 98
+    assert compute_share(counts, "REGRESSION") >= 98
 
 
 # --- kinds of baselines ---------------------------------------------------------------
@@ -70,14 +72,14 @@ def test_three_runs_decide_nearly_every_case() -> None:
     "scenario", ["fleet", "single", "recorded", "published", "hard"]
 )
 def test_run_at_the_margin_passes_in_five_percent(scenario: str) -> None:
-    assert 1 <= share(counted(ONE, MARGIN, 4, scenario), "PASS") <= 7
+    assert 1 <= compute_share(count_outcomes(ONE, MARGIN, 4, scenario), "PASS") <= 7
 
 
 @pytest.mark.slow
 def test_gate_without_run_to_run_noise_passes_slow_runs() -> None:
-    """A gate that takes the steps of one run for its sample passes far more at the
-    margin: the test above can fail."""
-    assert share(counted(WITHIN_RUN, MARGIN, 3), "PASS") > 15
+    """A gate that treats the steps of one run as its sample passes far more runs at the
+    margin. This shows that the test above can fail."""
+    assert compute_share(count_outcomes(WITHIN_RUN, MARGIN, 3), "PASS") > 15
 
 
 @pytest.mark.slow
@@ -85,11 +87,13 @@ def test_detectable_slowdown_is_detected_in_80_percent() -> None:
     detected = []
     for number in range(3):
         truth, simulated = simulated_fleet(number, SEED)
-        told = [
+        estimates = [
             judged(case).estimate
             for case in cases(SCENARIOS["fleet"], truth, simulated, 0.0)
         ]
-        detectable = np.array([one.detectable for one in told if one])
+        detectable = np.array(
+            [estimate.detectable for estimate in estimates if estimate]
+        )
         slowed = cases(SCENARIOS["fleet"], truth, simulated, detectable)
         others = [replace(case, attempts=case.attempts[1:]) for case in slowed]
         detected += [judged(case).verdict is Verdict.REGRESSION for case in others]
@@ -108,31 +112,36 @@ def test_standard_error_falls_with_the_root_of_runs() -> None:
         informed = replace(
             case, evidence=replace(case.evidence, measurements=(), prior=known)
         )
-        told = [judged(informed, attempts).estimate for attempts in (1, 2, 3)]
-        errors.append([one.standard_error * math.sqrt(one.runs) for one in told if one])
-    assert np.median(errors, axis=0) == pytest.approx(
-        [0.01] * 3, rel=1e-4
-    )  # one in 100 repeats is far noisier
+        estimates = [judged(informed, attempts).estimate for attempts in (1, 2, 3)]
+        errors.append(
+            [
+                estimate.standard_error * math.sqrt(estimate.runs)
+                for estimate in estimates
+                if estimate
+            ]
+        )
+    # one in 100 cases has far noisier repeats
+    assert np.median(errors, axis=0) == pytest.approx([0.01] * 3, rel=1e-4)
 
 
 @pytest.mark.slow
 def test_five_recorded_runs_of_one_day_count_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert share(counted(ONE, MARGIN, 4, "one-night"), "PASS") <= 7
+    assert compute_share(count_outcomes(ONE, MARGIN, 4, "one-night"), "PASS") <= 7
     monkeypatch.setattr(
         "pytest_llmbench.judge.estimate.count_recorded_groups",
         lambda baseline: baseline.recording.runs,
     )
-    assert share(counted(ONE, MARGIN, 4, "one-night"), "PASS") > 9
+    assert compute_share(count_outcomes(ONE, MARGIN, 4, "one-night"), "PASS") > 9
 
 
 @pytest.mark.slow
 def test_forgiving_one_stall_keeps_runs_passing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    counts = counted(ONE, 0.0, 2, "hiccup")
-    assert share(counts, "failed") <= 8
+    counts = count_outcomes(ONE, 0.0, 2, "hiccup")
+    assert compute_share(counts, "failed") <= 8
     assert counts["REGRESSION"] == 0
     monkeypatch.setattr("pytest_llmbench.judge.run_selection.STALL_MEDIANS", 9.0)
-    assert share(counted(ONE, 0.0, 2, "hiccup"), "failed") > 90
+    assert compute_share(count_outcomes(ONE, 0.0, 2, "hiccup"), "failed") > 90

@@ -1,5 +1,4 @@
-"""Changes of level in a series of nights: found where they are, and nothing where there
-is none."""
+"""Level shifts in a series of daily runs are found at their day, and only there."""
 
 from __future__ import annotations
 
@@ -31,57 +30,58 @@ KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 QUIET = Noise(1e-4, 100.0, "nights", measured=True)
 
 
-def series(
+def make_series(
     *levels: tuple[float, int], seed: int = 1, sigma: float = 0.01
 ) -> list[float]:
-    """Return nights at these levels (logarithm, number of nights), with noise."""
+    """Make days at these levels (logarithm, number of days), with noise."""
     values = np.concatenate([np.full(count, level) for level, count in levels])
     noisy = values + sigma * np.random.default_rng(seed).standard_normal(len(values))
     return [float(value) for value in noisy]
 
 
-def following(correlation: float, seed: int, count: int = 150) -> Floats:
-    """Return nights with a spread of 1 %, each of which is like the one before it."""
+def make_correlated(correlation: float, seed: int, count: int = 150) -> Floats:
+    """Make days with a spread of 1 % and a lag-1 correlation."""
     values = np.random.default_rng([3, seed]).standard_normal(count)
-    for night in range(1, count):
-        values[night] = (
-            correlation * values[night - 1]
-            + math.sqrt(1 - correlation**2) * values[night]
+    for day in range(1, count):
+        values[day] = (
+            correlation * values[day - 1] + math.sqrt(1 - correlation**2) * values[day]
         )
     return 0.01 * values
 
 
-def positions(found: tuple[LevelShift, ...]) -> list[int]:
-    return [one.position for one in found]
+def list_positions(shifts: tuple[LevelShift, ...]) -> list[int]:
+    return [shift.position for shift in shifts]
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("size", "after"), [(0.05, 4), (-0.05, 4), (0.02, 40)])
 def test_lasting_change_is_found_at_its_day(size: float, after: int, seed: int) -> None:
-    (one,) = find_level_shifts(series((0.0, 60), (size, after), seed=seed), KNOWN)
-    assert abs(one.position - 60) <= (1 if abs(size) > 0.02 else 4)
-    assert one.difference == pytest.approx(size, abs=0.02)
-    assert one.low < one.difference < one.high
+    (shift,) = find_level_shifts(
+        make_series((0.0, 60), (size, after), seed=seed), KNOWN
+    )
+    assert abs(shift.position - 60) <= (1 if abs(size) > 0.02 else 4)
+    assert shift.difference == pytest.approx(size, abs=0.02)
+    assert shift.low < shift.difference < shift.high
 
 
 def test_change_has_its_size_with_an_interval() -> None:
-    (one,) = find_level_shifts(series((0.0, 100), (0.04, 100)), KNOWN)
-    assert one.difference == pytest.approx(0.04, abs=0.004)
-    assert one.high - one.low == pytest.approx(
+    (shift,) = find_level_shifts(make_series((0.0, 100), (0.04, 100)), KNOWN)
+    assert shift.difference == pytest.approx(0.04, abs=0.004)
+    assert shift.high - shift.low == pytest.approx(
         2 * 1.98 * 0.01 * math.sqrt(2 / 100), rel=0.3
     )
 
 
 def test_stairs_are_found_one_by_one() -> None:
-    found = find_level_shifts(
-        series((0.0, 40), (0.04, 40), (0.08, 40), (0.02, 40)), KNOWN
+    shifts = find_level_shifts(
+        make_series((0.0, 40), (0.04, 40), (0.08, 40), (0.02, 40)), KNOWN
     )
-    assert positions(found) == pytest.approx([40, 80, 120], abs=1)
-    assert [one.difference for one in found] == pytest.approx(
+    assert list_positions(shifts) == pytest.approx([40, 80, 120], abs=1)
+    assert [shift.difference for shift in shifts] == pytest.approx(
         [0.04, 0.04, -0.06], abs=0.01
     )
-    assert [(one.first, one.last) for one in found[1:-1]] == [
-        (found[0].position, found[2].position)
+    assert [(shift.first, shift.last) for shift in shifts[1:-1]] == [
+        (shifts[0].position, shifts[2].position)
     ]
 
 
@@ -90,9 +90,9 @@ def test_stairs_are_found_one_by_one() -> None:
 def test_slow_drift_hides_no_earlier_change(
     seed: int, size: float, slope: float
 ) -> None:
-    """What drifts back lies far apart and follows each other, which is no reason to
-    doubt the change."""
-    values = np.array(series((0.0, 30), (size, 170), seed=seed, sigma=0.003))
+    """Deviations that drift back are large and correlated, but do not invalidate the
+    change."""
+    values = np.array(make_series((0.0, 30), (size, 170), seed=seed, sigma=0.003))
     values[60:] += np.linspace(0, slope, 140)
     first, *later = find_level_shifts(
         values.tolist(), Noise(0.003, 30.0, "nights", measured=True)
@@ -101,26 +101,26 @@ def test_slow_drift_hides_no_earlier_change(
     assert first.difference == pytest.approx(size, abs=0.012)
     assert later
     assert all(
-        math.copysign(1, one.difference) == math.copysign(1, slope) for one in later
+        math.copysign(1, shift.difference) == math.copysign(1, slope) for shift in later
     )
 
 
 @pytest.mark.parametrize("bad", [1, 2])
 def test_two_bad_days_are_no_level(bad: int) -> None:
-    assert find_level_shifts([*series((0.0, 60)), *[0.3] * bad], KNOWN) == ()
+    assert find_level_shifts([*make_series((0.0, 60)), *[0.3] * bad], KNOWN) == ()
 
 
 def test_three_different_bad_days_are_no_level() -> None:
-    assert find_level_shifts([*series((0.0, 120)), 0.05, 0.28, 0.12], KNOWN) == ()
-    assert positions(
-        find_level_shifts([*series((0.0, 120)), 0.15, 0.16, 0.15, 0.16], KNOWN)
+    assert find_level_shifts([*make_series((0.0, 120)), 0.05, 0.28, 0.12], KNOWN) == ()
+    assert list_positions(
+        find_level_shifts([*make_series((0.0, 120)), 0.15, 0.16, 0.15, 0.16], KNOWN)
     ) == [120]
 
 
 def test_single_bad_days_are_no_changes() -> None:
-    values = series((0.0, 120))
-    for night in (20, 21, 60, 90, 118):
-        values[night] += 0.25
+    values = make_series((0.0, 120))
+    for day in (20, 21, 60, 90, 118):
+        values[day] += 0.25
     assert find_level_shifts(values, KNOWN) == ()
 
 
@@ -130,7 +130,7 @@ def test_equal_days_and_ties_are_no_changes() -> None:
 
 
 def test_few_days_assumed_noise_or_nan_show_nothing() -> None:
-    values = series((0.0, 30), (0.2, 30))
+    values = make_series((0.0, 30), (0.2, 30))
     assert find_level_shifts(values, Noise(0.01, 4.0, "assumed", measured=False)) == ()
     assert find_level_shifts(values[27 : 27 + FEWEST - 1], KNOWN) == ()
     assert find_level_shifts([*values, math.nan], KNOWN) == ()
@@ -138,7 +138,7 @@ def test_few_days_assumed_noise_or_nan_show_nothing() -> None:
 
 
 def test_uncertain_noise_shows_less() -> None:
-    values = series((0.0, 60), (0.03, 8))
+    values = make_series((0.0, 60), (0.03, 8))
     assert find_level_shifts(values, KNOWN)
     assert find_level_shifts(values, Noise(0.01, 3.0, "8 nights", measured=True)) == ()
 
@@ -146,37 +146,43 @@ def test_uncertain_noise_shows_less() -> None:
 def test_change_below_the_smallest_is_not_reported() -> None:
     quiet = Noise(5e-4, 100.0, "nights", measured=True)
     assert (
-        find_level_shifts(series((0.0, 60), (0.8 * MIN_CHANGE, 60), sigma=5e-4), quiet)
+        find_level_shifts(
+            make_series((0.0, 60), (0.8 * MIN_CHANGE, 60), sigma=5e-4), quiet
+        )
         == ()
     )
     assert (
-        find_level_shifts(series((0.0, 60), (0.01, 60), sigma=5e-4), quiet, 0.02) == ()
+        find_level_shifts(make_series((0.0, 60), (0.01, 60), sigma=5e-4), quiet, 0.02)
+        == ()
     )
-    assert len(find_level_shifts(series((0.0, 60), (0.01, 60), sigma=5e-4), quiet)) == 1
+    assert (
+        len(find_level_shifts(make_series((0.0, 60), (0.01, 60), sigma=5e-4), quiet))
+        == 1
+    )
 
 
 @pytest.mark.slow
 def test_correlated_days_are_no_changes() -> None:
-    """Successive differences make such noise look small."""
-    fleet = [following(0.5, seed) for seed in range(40)]
-    seen = Noise(0.01 * math.sqrt(0.5), 60.0, "nights", measured=True)
+    """Successive differences underestimate such noise."""
+    fleet = [make_correlated(0.5, seed) for seed in range(40)]
+    apparent = Noise(0.01 * math.sqrt(0.5), 60.0, "nights", measured=True)
     correlation = estimate_fleet_correlation(fleet)
     assert (
         sum(
-            bool(find_level_shifts(values, seen, correlation=correlation))
+            bool(find_level_shifts(values, apparent, correlation=correlation))
             for values in fleet
         )
         <= 1
     )
-    assert sum(bool(find_level_shifts(values, seen)) for values in fleet) > 10
+    assert sum(bool(find_level_shifts(values, apparent)) for values in fleet) > 10
 
 
 def test_winsorised_day_stays_within_three_sigma() -> None:
-    values = np.array(series((0.0, 30)))
+    values = np.array(make_series((0.0, 30)))
     values[10] = 5.0
-    drawn = winsorise_series(values, 0.01)
-    assert drawn[10] < 0.06
-    assert np.all(np.delete(drawn, 10) == np.delete(values, 10))
+    winsorised = winsorise_series(values, 0.01)
+    assert winsorised[10] < 0.06
+    assert np.all(np.delete(winsorised, 10) == np.delete(values, 10))
 
 
 @pytest.mark.slow
@@ -184,43 +190,45 @@ def test_winsorised_day_stays_within_three_sigma() -> None:
     sys.version_info >= (3, 14), reason="ruptures has no version for this Python"
 )
 def test_pelt_search_finds_the_same_changes() -> None:
-    """Pelt penalises each change equally; without bad days both searches have to
-    agree."""
+    """Pelt penalises each change equally; without bad days both searches must agree."""
     import ruptures
 
-    values = series((0.0, 70), (0.05, 50), (0.01, 60))
+    values = make_series((0.0, 70), (0.05, 50), (0.01, 60))
     pelt = (
         ruptures.Pelt(model="l2", min_size=3, jump=1)
         .fit(np.array(values))
         .predict(pen=25 * 0.01**2)
     )
-    assert positions(find_level_shifts(values, KNOWN)) == pytest.approx(
+    assert list_positions(find_level_shifts(values, KNOWN)) == pytest.approx(
         pelt[:-1], abs=1
     )
 
 
-# --- how many nights there are, and how alike those that follow each other ------------
+# --- length and correlation of the series -------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("nights", "expected"),
+    ("days", "expected"),
     [(7, 1e-5), (130, 1e-5), (260, 1e-5 / 8), (365, 1e-5 * (130 / 365) ** 3)],
 )
-def test_level_is_stricter_for_longer_series(nights: int, expected: float) -> None:
-    assert choose_level(nights) == pytest.approx(expected)
+def test_level_is_stricter_for_longer_series(days: int, expected: float) -> None:
+    assert choose_level(days) == pytest.approx(expected)
 
 
 def test_same_change_is_found_among_few_days_only() -> None:
     assert (
-        len(find_level_shifts(series((0.0, 80), (0.0245, 4), sigma=1e-6), KNOWN)) == 1
+        len(find_level_shifts(make_series((0.0, 80), (0.0245, 4), sigma=1e-6), KNOWN))
+        == 1
     )
-    assert find_level_shifts(series((0.0, 500), (0.0245, 4), sigma=1e-6), KNOWN) == ()
+    assert (
+        find_level_shifts(make_series((0.0, 500), (0.0245, 4), sigma=1e-6), KNOWN) == ()
+    )
 
 
 def test_two_bad_days_before_slow_one_are_no_level() -> None:
-    """Drawn in they would be 2.7 sigma on average, which a change of three nights is
-    found for."""
-    values = series((0.0, 120), sigma=1e-6)
+    """Winsorised, the three days are 2.7 sigma slower on average, which would be enough
+    for a level of three days."""
+    values = make_series((0.0, 120), sigma=1e-6)
     values[60:63] = [0.25, 0.25, 0.022]
     assert find_level_shifts(values, KNOWN) == ()
     values[60:63] = [0.029, 0.028, 0.027]
@@ -234,9 +242,9 @@ def test_two_bad_days_before_slow_one_are_no_level() -> None:
 def test_correlation_of_days_is_estimated_from_a_fleet(
     correlation: float, low: float, high: float
 ) -> None:
-    """Also where every second configuration changes, and nights are bad; CAUSES reads
-    0, 0.08, 0.26, 0.44."""
-    fleet = [following(correlation, seed, 200) for seed in range(60)]
+    """Also if every second configuration changes and some days are bad. CAUSES.md
+    measures 0, 0.08, 0.26 and 0.44."""
+    fleet = [make_correlated(correlation, seed, 200) for seed in range(60)]
     for values in fleet[::2]:
         values[120:] += 0.03
     for values in fleet:
@@ -247,7 +255,9 @@ def test_correlation_of_days_is_estimated_from_a_fleet(
 def test_few_or_equal_days_have_no_correlation() -> None:
     assert estimate_fleet_correlation([]) == 0
     assert (
-        estimate_fleet_correlation([following(0.5, seed, 19) for seed in range(50)])
+        estimate_fleet_correlation(
+            [make_correlated(0.5, seed, 19) for seed in range(50)]
+        )
         == 0
     )
     assert estimate_fleet_correlation([np.zeros(50)] * 9) == 0
@@ -259,8 +269,8 @@ def test_inflation_is_the_variance_of_a_correlated_mean(correlation: float) -> N
     counts = np.array([1.0, 4.0, 30.0])
     exact = []
     for count in counts.astype(int):
-        nights = np.arange(count)
+        days = np.arange(count)
         exact.append(
-            float(np.mean(correlation ** np.abs(nights[:, None] - nights)) * count)
+            float(np.mean(correlation ** np.abs(days[:, None] - days)) * count)
         )
     assert compute_variance_inflation(counts, correlation) == pytest.approx(exact)

@@ -1,5 +1,4 @@
-"""The verdict: which way the inequality points, what outranks what, and that nothing
-unknown passes."""
+"""Verdicts: direction of the comparison, precedence, and unknown results never pass."""
 
 from __future__ import annotations
 
@@ -85,9 +84,9 @@ def test_tolerance_on_performance_allows_more_than_on_time() -> None:
     )
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])
-def test_step_time_that_is_no_number_never_passes(bad: float) -> None:
-    judgement = judge(evidence(measurement(bad)))
+@pytest.mark.parametrize("invalid", [math.nan, math.inf, -1.0, 0.0])
+def test_invalid_step_time_never_passes(invalid: float) -> None:
+    judgement = judge(evidence(measurement(invalid)))
     assert judgement.verdict is Verdict.INVALID
     assert decide_status(judgement, DEFAULT_RULES) is Status.FAILED
 
@@ -113,9 +112,9 @@ def test_profiled_run_is_not_judged() -> None:
     profiled = measurement(7.3, excluded=PROFILED)
     only = judge(evidence(profiled))
     assert (only.verdict, only.reason) == (Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE)
-    beside = judge(evidence(profiled, measurement(9.0)))
-    assert beside.verdict is Verdict.REGRESSION
-    assert "1 newer run cannot be compared" in phrase(beside.notes[0])
+    with_older = judge(evidence(profiled, measurement(9.0)))
+    assert with_older.verdict is Verdict.REGRESSION
+    assert "1 newer run cannot be compared" in phrase(with_older.notes[0])
     assert judge_alone(evidence(profiled)).verdict is Verdict.NOT_COMPARABLE
 
 
@@ -139,9 +138,9 @@ def test_old_run_is_missing_undated_run_is_invalid(
 
 
 def test_undated_run_among_others_is_invalid() -> None:
-    unknown, known = measurement(7.3, run=run(started=None)), measurement(7.3)
-    assert judge(evidence(unknown)).verdict is Verdict.PASS
-    judgement = judge(evidence(unknown, known))
+    undated, dated = measurement(7.3, run=run(started=None)), measurement(7.3)
+    assert judge(evidence(undated)).verdict is Verdict.PASS
+    judgement = judge(evidence(undated, dated))
     assert (judgement.verdict, judgement.reason) == (
         Verdict.INVALID,
         Reason.START_UNKNOWN,
@@ -154,8 +153,8 @@ seconds = st.floats(0.01, 1e4)
 windows = st.lists(st.floats(0.8, 1.4), min_size=5, max_size=40)
 
 
-def of(window: list[float], scale: float = 7.325, **fields: Any) -> Evidence:
-    """Return evidence of one run with these step times, as multiples of `scale`."""
+def make_evidence(window: list[float], scale: float = 7.325, **fields: Any) -> Evidence:
+    """Make evidence of one run with these step times, as multiples of `scale`."""
     values = tuple(value * scale for value in window)
     count = len(values)
     numbers = {"window_steps": tuple(range(count)), "window_lines": tuple(range(count))}
@@ -171,8 +170,10 @@ def of(window: list[float], scale: float = 7.325, **fields: Any) -> Evidence:
 def test_more_slowdown_never_passes_a_regression(
     window: list[float], tolerance: float, factor: float
 ) -> None:
-    before = judge(of(window, tolerance=tolerance))
-    after = judge(of([value * factor for value in window], tolerance=tolerance))
+    before = judge(make_evidence(window, tolerance=tolerance))
+    after = judge(
+        make_evidence([value * factor for value in window], tolerance=tolerance)
+    )
     if before.verdict is Verdict.REGRESSION:
         assert after.verdict is Verdict.REGRESSION
     assert before.meets_point or not after.meets_point
@@ -184,8 +185,8 @@ def test_wider_tolerance_never_fails_a_pass(
     window: list[float], tolerance: float, more: float
 ) -> None:
     before, after = (
-        judge(of(window, tolerance=tolerance)),
-        judge(of(window, tolerance=tolerance + more)),
+        judge(make_evidence(window, tolerance=tolerance)),
+        judge(make_evidence(window, tolerance=tolerance + more)),
     )
     if before.verdict in (Verdict.PASS, Verdict.IMPROVEMENT):
         assert after.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
@@ -196,14 +197,18 @@ def test_wider_tolerance_never_fails_a_pass(
 @pytest.mark.slow
 @given(windows, st.sampled_from([1e-3, 1e3, 60.0]))
 def test_unit_of_time_cancels(window: list[float], unit: float) -> None:
-    before = judge(of(window))
+    before = judge(make_evidence(window))
     scaled = [
-        replace(night, statistic_seconds=night.statistic_seconds * unit)  # type: ignore[operator]
-        for night in HISTORY
+        replace(previous, statistic_seconds=previous.statistic_seconds * unit)  # type: ignore[operator]
+        for previous in HISTORY
     ]
     baseline = replace(BASELINE, step_seconds=7.325 * unit)
-    one = of(window, 7.325 * unit, baseline=baseline)
-    after = judge(replace(one, measurements=(one.measurements[0], *scaled)))
+    scaled_evidence = make_evidence(window, 7.325 * unit, baseline=baseline)
+    after = judge(
+        replace(
+            scaled_evidence, measurements=(scaled_evidence.measurements[0], *scaled)
+        )
+    )
     assert after.verdict is before.verdict
     assert before.estimate is not None
     assert after.estimate is not None
@@ -216,22 +221,24 @@ def test_unit_of_time_cancels(window: list[float], unit: float) -> None:
 @pytest.mark.parametrize(
     ("factor", "resolution", "steps", "status"),
     [
-        (1.04, 0.11, 34, Status.FAILED),  # any time from 7.2 to 8.0 s is printed so
+        # all times from 7.2 to 8.0 s are printed like this
+        (1.04, 0.11, 34, Status.FAILED),
         (1.04, 0.04, 34, Status.PASSED),
-        (0.98, 0.11, 34, Status.PASSED),  # the slowest of them meets the bound
+        # the slowest time with this print meets the bound
+        (0.98, 0.11, 34, Status.PASSED),
         (1.04, 0.11, 2, Status.FAILED),
     ],
 )
-def test_coarsely_printed_times_fail_the_literal_rule(
+def test_quantised_times_fail_the_literal_rule(
     factor: float, resolution: float, steps: int, status: Status
 ) -> None:
     seconds = 7.325 * factor
-    one = measurement(
+    printed = measurement(
         seconds,
         resolution_seconds=seconds * resolution,
         window_seconds=(seconds,) * steps,
     )
-    judgement = judge(evidence(one))
+    judgement = judge(evidence(printed))
     assert decide_status(judgement, DEFAULT_RULES) is status
     assert ("printed too coarsely" in phrase(judgement)) is (status is Status.FAILED)
 
@@ -255,7 +262,7 @@ RELATIVES = (
             0.84,
             0.05,
             Reason.FASTER_THAN_BASELINE,
-        ),  # the interval reaches to where it is plausible
+        ),  # the interval reaches plausible times
         (0.86, 0.0, Reason.FASTER_THAN_BASELINE),
     ],
 )
@@ -263,25 +270,27 @@ def test_improvement_wholly_beyond_plausible_fails(
     factor: float, spread: float, reason: Reason
 ) -> None:
     seconds = 7.325 * factor
-    one = noisy(seconds, spread) if spread else measurement(seconds)
+    fast = noisy(seconds, spread) if spread else measurement(seconds)
     wide: dict[str, Any] = {"prior": replace(ASSUMED, sigma=0.03)} if spread else {}
-    judgement = judge(evidence(one, plausible=0.15, relatives=RELATIVES, **wide))
+    judgement = judge(evidence(fast, plausible=0.15, relatives=RELATIVES, **wide))
     assert judgement.reason is reason
     passed = decide_status(judgement, DEFAULT_RULES) is Status.PASSED
     assert passed is (reason is not Reason.IMPLAUSIBLY_FAST)
-    assert judge(evidence(one, **wide)).reason is not Reason.IMPLAUSIBLY_FAST
+    assert judge(evidence(fast, **wide)).reason is not Reason.IMPLAUSIBLY_FAST
 
 
 def test_implausibly_fast_run_names_similar_configurations() -> None:
-    told = judge(
+    judgement = judge(
         evidence(
             measurement(5.2, notes=(Note(NoteCode.UNVERIFIED_BATCH, "no batch size"),)),
             plausible=0.15,
             relatives=RELATIVES,
         )
     )
-    assert told.verdict is Verdict.IMPROVEMENT
-    assert "more than 15 % faster is more likely another configuration" in phrase(told)
-    assert "as fast as grok1_314b-25.05-gb200-fp8-128" in phrase(told)
-    assert "gb200-bf16-256" not in phrase(told)
-    assert "no batch size" in phrase(told)
+    assert judgement.verdict is Verdict.IMPROVEMENT
+    assert "more than 15 % faster is more likely another configuration" in phrase(
+        judgement
+    )
+    assert "as fast as grok1_314b-25.05-gb200-fp8-128" in phrase(judgement)
+    assert "gb200-bf16-256" not in phrase(judgement)
+    assert "no batch size" in phrase(judgement)

@@ -1,4 +1,4 @@
-"""The distributions are those of scipy, over all that a verdict may ask of them."""
+"""The distributions match scipy over the range that verdicts use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from pytest_llmbench.judge import distributions
 pytestmark = pytest.mark.wheel
 
 FREEDOMS = st.floats(0.5, 30_000)
-"""One repeat has a degree of freedom, a year of nights of a fleet has twelve
-thousand."""
+"""One repeat has one degree of freedom; a year of a fleet has twelve thousand."""
 
 STATISTICS = st.floats(-60, 60)
 PROBABILITIES = st.one_of(
@@ -28,8 +27,11 @@ PROBABILITIES = st.one_of(
 def close_to(
     expected: SupportsFloat, relative: float = 1e-9, absolute: float = 1e-300
 ) -> object:
-    """The scipy of the oldest supported version is itself off in the 11th digit; the
-    closed forms below are not."""
+    """Compare with a tolerance for scipy's own error.
+
+    The oldest supported scipy is wrong in the 11th digit; the closed forms below are
+    exact.
+    """
     return pytest.approx(float(expected), rel=relative, abs=absolute)
 
 

@@ -1,4 +1,4 @@
-"""The margin test: which way it points, and what each of its three answers means."""
+"""The margin test: its direction, and the meaning of its three answers."""
 
 from __future__ import annotations
 
@@ -48,19 +48,21 @@ def test_infinite_interval_is_inconclusive() -> None:
 
 @pytest.mark.parametrize("runs", [2, 9])
 def test_error_falls_with_the_root_of_the_runs(runs: int) -> None:
-    one, several = (
+    single, several = (
         compute_error(HISTORY, [QUIET], 0.0, DecisionRule()),
         compute_error(HISTORY, [QUIET] * runs, 0.0, DecisionRule()),
     )
-    assert several.standard_error == pytest.approx(one.standard_error / math.sqrt(runs))
-    assert several.half_width == pytest.approx(one.half_width / math.sqrt(runs))
+    assert several.standard_error == pytest.approx(
+        single.standard_error / math.sqrt(runs)
+    )
+    assert several.half_width == pytest.approx(single.half_width / math.sqrt(runs))
 
 
 def test_error_within_the_run_is_a_floor() -> None:
     loud = WithinRun(0.05, 30.0)
-    told = compute_error(HISTORY, [loud], 0.0, DecisionRule())
-    assert told.standard_error == pytest.approx(0.05)
-    assert told.half_width == pytest.approx(stats.t.ppf(0.95, 29) * 0.05)
+    error = compute_error(HISTORY, [loud], 0.0, DecisionRule())
+    assert error.standard_error == pytest.approx(0.05)
+    assert error.half_width == pytest.approx(stats.t.ppf(0.95, 29) * 0.05)
 
 
 def test_assumed_noise_excludes_the_error_within_the_run() -> None:
@@ -100,13 +102,14 @@ def test_more_slowdown_and_wider_tolerances_are_monotonic(
     assert order.index(wider) <= order.index(before)
 
 
-def test_detectable_slowdown_is_shown_with_80_percent() -> None:
-    one = compute_error(HISTORY, [QUIET], 0.0, DecisionRule())
-    slowdown = compute_detectable(one, 0.05)
-    shown = stats.t.cdf(
-        (slowdown - 0.05 - one.half_width) / one.standard_error, one.degrees_of_freedom
+def test_detectable_slowdown_is_detected_with_80_percent() -> None:
+    error = compute_error(HISTORY, [QUIET], 0.0, DecisionRule())
+    slowdown = compute_detectable(error, 0.05)
+    power = stats.t.cdf(
+        (slowdown - 0.05 - error.half_width) / error.standard_error,
+        error.degrees_of_freedom,
     )
-    assert shown == pytest.approx(0.8)
+    assert power == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""A baseline that contradicts itself turns no run green that its other numbers would
-fail."""
+"""A run does not pass by a baseline value that another value contradicts."""
 
 from __future__ import annotations
 
@@ -24,13 +23,15 @@ TYPED = at(
 )
 
 
-def decided(
+def decide(
     seconds: float, implied: float, baseline: Baseline = TYPED, **fields: Any
 ) -> Judgement:
     contradiction = Contradiction("tokens_per_second", "524288", implied)
     run = measurement(seconds, baseline=baseline)
-    of_run = evidence(run, baseline=baseline, contradiction=contradiction, **fields)
-    return judge_evidence(of_run)
+    run_evidence = evidence(
+        run, baseline=baseline, contradiction=contradiction, **fields
+    )
+    return judge_evidence(run_evidence)
 
 
 @pytest.mark.parametrize(
@@ -39,17 +40,17 @@ def decided(
         (2.16, 2.00, Verdict.INVALID),
         (2.20, 2.00, Verdict.INVALID),
         (2.00, 1.50, Verdict.INVALID),
-        (2.02, 2.00, Verdict.INVALID),  # also if it is green by either number
+        (2.02, 2.00, Verdict.INVALID),  # also if it passes by either value
         (2.16, 2.10, Verdict.INVALID),
         (2.16, 2.13, Verdict.PASS),  # below half of the tolerance
-        (2.16, 2.40, Verdict.PASS),  # a step time that is too short passes no slow run
+        (2.16, 2.40, Verdict.PASS),  # a shorter step time cannot pass a slow run
         (2.50, 2.00, Verdict.REGRESSION),
     ],
 )
 def test_contradicted_baseline_passes_nothing_beyond_its_numbers(
     seconds: float, implied: float, verdict: Verdict
 ) -> None:
-    judgement = decided(seconds, implied)
+    judgement = decide(seconds, implied)
     noted = any(note.code is NoteCode.BASELINE_CONTRADICTS for note in judgement.notes)
     assert (judgement.verdict, noted) == (verdict, verdict is not Verdict.INVALID)
     if verdict is Verdict.INVALID:
@@ -62,6 +63,6 @@ def test_contradicted_baseline_is_accepted_by_an_entry() -> None:
     entry = Acknowledgement(
         KEY.id, 0.0, date(2025, 11, 1), until, "known", "ann", "f:1", reason
     )
-    judgement = decided(2.16, 2.00, accepted=(entry,))
+    judgement = decide(2.16, 2.00, accepted=(entry,))
     assert judgement.verdict is Verdict.PASS
     assert entry in [note.acknowledgement for note in judgement.notes]

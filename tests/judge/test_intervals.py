@@ -1,5 +1,4 @@
-"""A log that prints means of several steps: how little that is, and that nobody takes
-it for more."""
+"""Logs that print means of several steps contain little evidence."""
 
 from __future__ import annotations
 
@@ -54,11 +53,10 @@ RECORDED = at(
 )
 
 
-def printed(
+def make_means(
     seconds: list[float], mean_of: list[int] | int = 10, **fields: Any
 ) -> Measurement:
-    """Return the measurement of a log that prints means of so many steps, from step 11
-    on."""
+    """Make the measurement of a log that prints means, beginning with step 11."""
     widths = mean_of if isinstance(mean_of, list) else [mean_of] * len(seconds)
     last = 10 + np.cumsum(widths)
     baseline = fields.get("baseline", BASELINE)
@@ -77,9 +75,9 @@ def printed(
 
 @pytest.mark.parametrize("seconds", [[7.6], [6.0, 8.0], [5.0]])
 def test_one_or_two_means_never_pass(seconds: list[float]) -> None:
-    """Within them nothing is seen, and nothing of how much they vary: the bound is met,
-    more is not known."""
-    judgement = judge(evidence(printed(seconds)))
+    """Variation within the means is unknown, so the run meets the bound but cannot
+    pass."""
+    judgement = judge(evidence(make_means(seconds)))
     assert (judgement.verdict, judgement.reason) == (
         Verdict.INCONCLUSIVE,
         Reason.CANNOT_TELL,
@@ -98,29 +96,29 @@ def test_one_or_two_means_never_pass(seconds: list[float]) -> None:
     [([4.0, 4.0], Reason.IMPLAUSIBLY_FAST), ([6.8], Reason.CANNOT_TELL)],
 )
 def test_implausibly_fast_means_fail(seconds: list[float], reason: Reason) -> None:
-    """Of a run that was resumed half-way the time of half of the steps is taken for
-    that of all."""
-    judgement = judge(evidence(printed(seconds), plausible=0.15))
+    """In a run that was resumed half-way, the time of half of the steps looks like that
+    of all steps."""
+    judgement = judge(evidence(make_means(seconds), plausible=0.15))
     assert judgement.reason is reason
     passed = decide_status(judgement, DEFAULT_RULES) is Status.PASSED
     assert passed is (reason is Reason.CANNOT_TELL)
 
 
 def test_one_mean_beyond_the_bound_is_a_regression() -> None:
-    judgement = judge(evidence(printed([7.8])))
+    judgement = judge(evidence(make_means([7.8])))
     assert (judgement.verdict, judgement.meets_point) == (Verdict.REGRESSION, False)
-    assert judge(evidence(printed([7.8]), *HISTORY)).verdict is Verdict.REGRESSION
+    assert judge(evidence(make_means([7.8]), *HISTORY)).verdict is Verdict.REGRESSION
 
 
 def test_history_decides_what_one_mean_cannot() -> None:
-    assert judge(evidence(printed([7.3]), *HISTORY)).verdict is Verdict.PASS
+    assert judge(evidence(make_means([7.3]), *HISTORY)).verdict is Verdict.PASS
 
 
 def test_three_means_are_three_samples() -> None:
-    few, many = printed([7.3, 7.5, 7.1]), printed([7.3, 7.5, 7.1] * 10, 1)
+    few, many = make_means([7.3, 7.5, 7.1]), make_means([7.3, 7.5, 7.1] * 10, 1)
     widths = []
-    for one in (few, many):
-        judgement = judge(evidence(one))
+    for means in (few, many):
+        judgement = judge(evidence(means))
         assert judgement.estimate is not None
         widths.append(judgement.estimate.high - judgement.estimate.low)
     assert widths[0] > 2 * widths[1]
@@ -128,19 +126,19 @@ def test_three_means_are_three_samples() -> None:
 
 
 def test_slow_mean_is_not_forgiven() -> None:
-    """One of ten means may hold a stall of all its steps: that is not one slow step in
-    twenty."""
+    """One of ten means may contain a stall of all its steps, which is more than one
+    slow step in twenty."""
     stalled = [7.3] * 9 + [12.0]
     for width, meets in ((10, False), (1, True)):
-        one = printed(stalled, width, baseline=RECORDED)
-        told = evidence(one, baseline=RECORDED)
-        estimate = estimate_difference([one], told, told.prior)
-        assert apply_literal_rule([one], told, estimate).meets is meets
+        run = make_means(stalled, width, baseline=RECORDED)
+        run_evidence = evidence(run, baseline=RECORDED)
+        estimate = estimate_difference([run], run_evidence, run_evidence.prior)
+        assert apply_literal_rule([run], run_evidence, estimate).meets is meets
 
 
 def test_means_show_no_period() -> None:
-    """Every second mean is slow, and which of its steps are is not known."""
-    shape = find_shape(printed([7.3, 9.0] * 8))
+    """Every second mean is slow, but which of its steps are slow is unknown."""
+    shape = find_shape(make_means([7.3, 9.0] * 8))
     assert shape.kind == "two-levels"
     assert "every" not in phrase_all(shape.statements)
 
@@ -162,18 +160,18 @@ def test_means_show_no_period() -> None:
     ids=["means", "one mean", "tokens only"],
 )
 def test_damaged_log_of_means_never_passes(columns: Steps, window: Window) -> None:
-    def decide(one: Evidence) -> tuple[Judgement, Status]:
-        judgement = judge(one)
+    def decide(damaged: Evidence) -> tuple[Judgement, Status]:
+        judgement = judge(damaged)
         return judgement, decide_status(judgement, DEFAULT_RULES)
 
     baseline = at(BASELINE, window=window)
-    found = evidence(
+    undamaged = evidence(
         measure(run(log(replace(segment(columns), first_step=1))), baseline, NOW),
         baseline=baseline,
     )
-    judgement, status = decide(found)
+    judgement, status = decide(undamaged)
     assert status is Status.PASSED
-    tested = run_selftest("x", found, judgement, decide)
+    tested = run_selftest("x", undamaged, judgement, decide)
     assert tested is not None
     assert tested.survivors == ()
     assert {mutant.name for mutant in tested.mutants if mutant.caught} >= {
@@ -191,14 +189,16 @@ values = st.lists(
 @pytest.mark.slow
 @given(values, st.floats(1.0, 2.0), st.sampled_from(["literal", "fail"]), st.booleans())
 def test_slower_means_never_pass_a_failure(
-    parts: list[tuple[float, int]], factor: float, policy: str, trimmed: bool
+    means: list[tuple[float, int]], factor: float, policy: str, trimmed: bool
 ) -> None:
-    seconds, widths = [one for one, _ in parts], [width for _, width in parts]
+    seconds, widths = [run for run, _ in means], [width for _, width in means]
     baseline = RECORDED if trimmed else BASELINE
     statuses = []
     for slower in (1.0, factor):
-        one = printed([slower * value for value in seconds], widths, baseline=baseline)
-        judgement = judge(evidence(one, baseline=baseline))
+        run = make_means(
+            [slower * value for value in seconds], widths, baseline=baseline
+        )
+        judgement = judge(evidence(run, baseline=baseline))
         statuses.append(
             decide_status(judgement, SessionRules(inconclusive=policy), required=True)
         )

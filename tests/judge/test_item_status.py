@@ -1,5 +1,4 @@
-"""What follows from a verdict: nothing that is unknown, untold or required is green by
-itself."""
+"""Item status of a verdict: unknown, unacknowledged or missing results never pass."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.judge.item_status import SEVERITY, decide_status, pick_worst
 
 
-def judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:
+def make_judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:
     text, bound = "as it says", 7.325 * 1.05
     return Judgement(
         verdict,
@@ -50,7 +49,10 @@ def judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:
 def test_verdict_decides_the_status(
     verdict: Verdict, required: bool, status: Status
 ) -> None:
-    assert decide_status(judgement(verdict), DEFAULT_RULES, required=required) is status
+    assert (
+        decide_status(make_judgement(verdict), DEFAULT_RULES, required=required)
+        is status
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,20 +71,22 @@ def test_verdict_decides_the_status(
 def test_inconclusive_run_follows_the_mode(
     inconclusive: str, required: bool, meets: bool | None, status: Status
 ) -> None:
-    found = judgement(Verdict.INCONCLUSIVE, meets)
+    inconclusive_run = make_judgement(Verdict.INCONCLUSIVE, meets)
     assert (
-        decide_status(found, SessionRules(inconclusive=inconclusive), required=required)
+        decide_status(
+            inconclusive_run, SessionRules(inconclusive=inconclusive), required=required
+        )
         is status
     )
 
 
 def test_literal_rule_is_the_default_mode() -> None:
     assert (
-        decide_status(judgement(Verdict.INCONCLUSIVE, meets=True), DEFAULT_RULES)
+        decide_status(make_judgement(Verdict.INCONCLUSIVE, meets=True), DEFAULT_RULES)
         is Status.PASSED
     )
     assert (
-        decide_status(judgement(Verdict.INCONCLUSIVE, meets=False), DEFAULT_RULES)
+        decide_status(make_judgement(Verdict.INCONCLUSIVE, meets=False), DEFAULT_RULES)
         is Status.FAILED
     )
 
@@ -94,7 +98,7 @@ def test_literal_rule_is_the_default_mode() -> None:
 def test_improvement_follows_the_mode(improvement: str, status: Status) -> None:
     assert (
         decide_status(
-            judgement(Verdict.IMPROVEMENT), SessionRules(improvement=improvement)
+            make_judgement(Verdict.IMPROVEMENT), SessionRules(improvement=improvement)
         )
         is status
     )
@@ -106,25 +110,25 @@ def test_no_mode_passes_a_regression_or_invalid_run(
     verdict: Any, inconclusive: str
 ) -> None:
     for required in (False, True):
-        found = decide_status(
-            judgement(verdict),
+        status = decide_status(
+            make_judgement(verdict),
             SessionRules(inconclusive=inconclusive),
             required=required,
         )
-        assert found is Status.FAILED
+        assert status is Status.FAILED
 
 
 def test_worst_verdict_decides() -> None:
     assert set(SEVERITY) == set(Verdict)
-    good, bad = judgement(Verdict.PASS), judgement(Verdict.REGRESSION)
+    good, bad = make_judgement(Verdict.PASS), make_judgement(Verdict.REGRESSION)
     decides, others = pick_worst([good, bad], DEFAULT_RULES)
     assert decides is bad
     assert others == (good,)
 
 
 def test_failing_inconclusive_verdict_decides() -> None:
-    green, red = (
-        judgement(Verdict.INCONCLUSIVE, True),
-        judgement(Verdict.INCONCLUSIVE, False),
+    passing, failing = (
+        make_judgement(Verdict.INCONCLUSIVE, True),
+        make_judgement(Verdict.INCONCLUSIVE, False),
     )
-    assert pick_worst([green, red], DEFAULT_RULES)[0] is red
+    assert pick_worst([passing, failing], DEFAULT_RULES)[0] is failing

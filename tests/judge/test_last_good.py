@@ -1,5 +1,4 @@
-"""The last good run before a red one: which run it is, and what both say of themselves
-that differs."""
+"""The last good run before a failed run, and the differences between the two."""
 
 from __future__ import annotations
 
@@ -36,19 +35,19 @@ RED = measurement(SLOW, run=run(started=NOW, job_id="99"))
 EVEN = "no single step stands out"
 
 
-def read(seconds: float = 7.3, ago: float = 1, **fields: Any) -> Measurement:
-    """Return a run in the folder, so many days before NOW."""
-    found = {
+def make_run(seconds: float = 7.3, ago: float = 1, **fields: Any) -> Measurement:
+    """Make a run on disk, `ago` days before NOW."""
+    fields_found = {
         "started": NOW - timedelta(days=ago),
         "job_id": f"{ago:g}",
         **fields.pop("found", {}),
     }
     return measurement(
-        seconds, run=run(fields.pop("log", log(segment())), **found), **fields
+        seconds, run=run(fields.pop("log", log(segment())), **fields_found), **fields
     )
 
 
-def stored(seconds: float = 7.3, ago: float = 1, **fields: Any) -> StoredRun:
+def make_stored(seconds: float = 7.3, ago: float = 1, **fields: Any) -> StoredRun:
     made: dict[str, Any] = {
         "environment": {},
         "valid": True,
@@ -71,19 +70,19 @@ def find(known: Evidence, *past: StoredRun) -> LastGoodRun | None:
 
 
 def test_last_run_within_the_bound_is_found() -> None:
-    """A history knows it as a folder does."""
-    slow = [read(8.2, 1), read(8.2, 2)]
+    """In the history as well as on disk."""
+    slow = [make_run(8.2, 1), make_run(8.2, 2)]
     for good, source in (
-        (read(7.3, 3), RunSource.FOLDER),
-        (stored(7.3, 3), RunSource.HISTORY),
+        (make_run(7.3, 3), RunSource.FOLDER),
+        (make_stored(7.3, 3), RunSource.HISTORY),
     ):
         runs = [good] if isinstance(good, Measurement) else []
         known = evidence(
             RED,
             *slow,
             *runs,
-            read(7.2, 4),
-            stored_runs=() if runs else (stored(7.2, 5), good),
+            make_run(7.2, 4),
+            stored_runs=() if runs else (make_stored(7.2, 5), good),
         )
         last = find(known)
         assert last is not None
@@ -99,12 +98,12 @@ def test_last_run_within_the_bound_is_found() -> None:
 @pytest.mark.parametrize(
     "others",
     [
-        pytest.param([read(8.2)], id="none was good"),
-        pytest.param([read(found={"launch": "l"})], id="launched with it"),
-        pytest.param([read(problems=(DIVERGED,))], id="with a problem"),
-        pytest.param([stored(valid=False)], id="not valid"),
-        pytest.param([stored(ago=0)], id="at the same time"),
-        pytest.param([read(ago=-1)], id="newer in the folder"),
+        pytest.param([make_run(8.2)], id="no good run"),
+        pytest.param([make_run(found={"launch": "l"})], id="same launch"),
+        pytest.param([make_run(problems=(DIVERGED,))], id="with a problem"),
+        pytest.param([make_stored(valid=False)], id="not valid"),
+        pytest.param([make_stored(ago=0)], id="at the same time"),
+        pytest.param([make_run(ago=-1)], id="newer in the folder"),
     ],
 )
 def test_unsuitable_run_is_no_last_good_run(others: list[Any]) -> None:
@@ -118,8 +117,8 @@ def test_unsuitable_run_is_no_last_good_run(others: list[Any]) -> None:
 
 
 def test_run_that_failed_is_skipped() -> None:
-    known = evidence(RED, read(ago=1), read(ago=2))
-    failed = [stored(ago=ago, status="failed", valid=False) for ago in (1, 2)]
+    known = evidence(RED, make_run(ago=1), make_run(ago=2))
+    failed = [make_stored(ago=ago, status="failed", valid=False) for ago in (1, 2)]
     assert find(known, *failed) is None
     last = find(known, failed[0])
     assert last is not None
@@ -140,43 +139,43 @@ def test_run_that_failed_is_skipped() -> None:
 def test_run_on_other_machines_is_no_last_good_run(
     name: str, then: Any, now: Any
 ) -> None:
-    red = measurement(SLOW, run=run(started=NOW, **{name: now}))
-    assert find(evidence(red, read(found={name: then}))) is None
-    assert find(evidence(red, read(found={name: now}))) is not None
-    assert find(evidence(red, read())) is not None
+    failed = measurement(SLOW, run=run(started=NOW, **{name: now}))
+    assert find(evidence(failed, make_run(found={name: then}))) is None
+    assert find(evidence(failed, make_run(found={name: now}))) is not None
+    assert find(evidence(failed, make_run())) is not None
 
 
 def test_job_without_a_run_has_a_last_good_run() -> None:
-    without = replace(judge(evidence(RED)), measurement=None, verdict=Verdict.INVALID)
-    last = find_last_good(without, evidence(read()))
+    jobless = replace(judge(evidence(RED)), measurement=None, verdict=Verdict.INVALID)
+    last = find_last_good(jobless, evidence(make_run()))
     assert last is not None
     assert (last.job_id, last.slower, last.steps) == ("1", None, None)
 
 
-# --- what differs ---------------------------------------------------------------------
+# --- differences ---------------------------------------------------------------------
 
 
 def test_software_named_by_one_run_is_not_compared() -> None:
     now = (("container", "nemo:25.09"), ("nccl", "2.26"), ("pytorch", "2.8"))
     then = {"container": "nemo:25.07", "nccl": "2.26", "driver": "570"}
-    red = measurement(SLOW, run=run(started=NOW, environment=now))
-    wanted = ComparedFacts(("nccl",), (("container", "nemo:25.07", "nemo:25.09"),))
+    failed = measurement(SLOW, run=run(started=NOW, environment=now))
+    expected = ComparedFacts(("nccl",), (("container", "nemo:25.07", "nemo:25.09"),))
     for known in (
-        evidence(red, read(found={"environment": tuple(then.items())})),
-        evidence(red, stored_runs=(stored(environment=then),)),
+        evidence(failed, make_run(found={"environment": tuple(then.items())})),
+        evidence(failed, stored_runs=(make_stored(environment=then),)),
     ):
         last = find(known)
         assert last is not None
-        assert last.software == wanted
+        assert last.software == expected
 
 
 def test_settings_come_from_names_metadata_and_log() -> None:
-    said = (
+    statements = (
         Statement(StatedField.LAYOUT, "tensor_model_parallel_size: 4", 3),
         Statement(StatedField.MICRO_BATCH, "2", 4),
         Statement(StatedField.NAMED, "pretrain_x_1763", 5),
     )
-    part = replace(segment(), stated=said)
+    measured = replace(segment(), stated=statements)
     hints = (
         Hint("pp", "8", "name"),
         Hint("gpus", "64", "name"),
@@ -184,7 +183,7 @@ def test_settings_come_from_names_metadata_and_log() -> None:
         Hint("vp", "2", "file"),
     )
     settings = list_settings(
-        read(log=log(part), found={"hints": hints, "launcher": "NeMo-Run"})
+        make_run(log=log(measured), found={"hints": hints, "launcher": "NeMo-Run"})
     )
     settings.pop("global batch size", None)
     assert settings == {
@@ -195,15 +194,15 @@ def test_settings_come_from_names_metadata_and_log() -> None:
     }
 
 
-@pytest.mark.parametrize("known", [(read(),), ()], ids=["folder", "history"])
+@pytest.mark.parametrize("known", [(make_run(),), ()], ids=["folder", "history"])
 def test_store_adds_nodes_launcher_and_steps(known: tuple[Measurement, ...]) -> None:
-    last = find(evidence(RED, *known, stored_runs=() if known else (stored(),)))
+    last = find(evidence(RED, *known, stored_runs=() if known else (make_stored(),)))
     assert last is not None
     spiked = (7.3,) * 20 + (14.6,) + (7.3,) * 13
     details = StoredDetails("torchrun", ("n1", "n2"), spiked, ())
     added = add_stored(last, details, RED, ("n2", "n3"))
     assert added.nodes == ComparedNodes(("n1", "n2"), ("n2", "n3"))
-    if known:  # the folder said the rest
+    if known:  # the folder has provided the other facts
         assert replace(added, nodes=None) == last
         return
     assert added.settings.differs == (("launcher", "torchrun", "sbatch"),)

@@ -1,5 +1,5 @@
-"""Runs that were launched for one verdict: all of them count, and none is launched
-until it is green."""
+"""Launched runs of one verdict: all of them count, and none is retried until it
+passes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ from pytest_llmbench.report.wording import phrase
 
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
 PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")
-GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
+PASSING = (Verdict.PASS, Verdict.IMPROVEMENT)
 
 
-def launched(
+def make_launch(
     *factors: float, launch: str = "night-7", **fields: Any
 ) -> list[Measurement]:
-    """Return the runs of one launch an hour apart, newest first, at these multiples of
-    the baseline."""
+    """Make the runs of one launch, an hour apart, newest first.
+
+    `factors` are multiples of the baseline.
+    """
     return [
         measurement(
             7.325 * factor,
@@ -52,17 +54,17 @@ def status(judgement: Judgement) -> Status:
     return decide_status(judgement, DEFAULT_RULES)
 
 
-# --- which runs count -----------------------------------------------------------------
+# --- runs that count -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("window", [None, timedelta(days=9)])
 def test_launched_runs_are_averaged_regardless_of_window_and_build(
     window: timedelta | None,
 ) -> None:
-    runs = launched(1.02, 1.015, 1.025)
+    runs = make_launch(1.02, 1.015, 1.025)
     builds = [
-        replace(one, run=run(launch="night-7", build=(f"image={n}",)))
-        for n, one in enumerate(runs)
+        replace(launched_run, run=run(launch="night-7", build=(f"image={index}",)))
+        for index, launched_run in enumerate(runs)
     ]
     judgement = judge(evidence(*builds, *HISTORY, repeat_window=window))
     assert len(judgement.repeats) == 2
@@ -70,8 +72,11 @@ def test_launched_runs_are_averaged_regardless_of_window_and_build(
 
 
 def test_runs_found_on_disk_never_join_a_launch() -> None:
-    disk = [replace(one, run=run(build=("image=a",))) for one in launched(1.0, 1.0)]
-    slow = replace(launched(1.1)[0], run=run(launch="night-7", build=("image=a",)))
+    disk = [
+        replace(disk_run, run=run(build=("image=a",)))
+        for disk_run in make_launch(1.0, 1.0)
+    ]
+    slow = replace(make_launch(1.1)[0], run=run(launch="night-7", build=("image=a",)))
     judgement = judge(evidence(slow, *disk, repeat_window=timedelta(days=1)))
     assert (judgement.verdict, judgement.repeats) == (Verdict.REGRESSION, ())
     newer = replace(disk[0], run=replace(disk[0].run, started=NOW))
@@ -80,7 +85,7 @@ def test_runs_found_on_disk_never_join_a_launch() -> None:
 
 
 def test_runs_of_another_launch_are_history() -> None:
-    judgement = judge(evidence(*launched(1.1), *launched(1.0, launch="night-6")))
+    judgement = judge(evidence(*make_launch(1.1), *make_launch(1.0, launch="night-6")))
     assert (judgement.verdict, judgement.repeats) == (Verdict.REGRESSION, ())
 
 
@@ -89,7 +94,7 @@ def test_undated_launched_run_is_judged() -> None:
     assert judge(evidence(unknown, *HISTORY)).verdict is Verdict.PASS
 
 
-# --- what cannot be judged ------------------------------------------------------------
+# --- invalid runs ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("position", [0, 2])
@@ -104,7 +109,7 @@ def test_undated_launched_run_is_judged() -> None:
 def test_launch_with_one_invalid_run_is_invalid(
     position: int, lost: dict[str, Any], reason: Reason
 ) -> None:
-    runs = launched(1.0, 1.0, 1.0)
+    runs = make_launch(1.0, 1.0, 1.0)
     runs[position] = replace(runs[position], **lost)
     judgement = judge(evidence(*runs, *HISTORY))
     assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, reason)
@@ -118,7 +123,7 @@ def test_launch_with_one_invalid_run_is_invalid(
 
 
 def test_run_judged_alone_ignores_other_runs() -> None:
-    slow, fast = launched(1.1, 1.0)
+    slow, fast = make_launch(1.1, 1.0)
     assert judge_alone(evidence(slow, fast)).verdict is Verdict.REGRESSION
     assert judge_alone(evidence(fast, slow)).verdict is Verdict.PASS
 
@@ -138,10 +143,10 @@ def test_run_judged_alone_ignores_other_runs() -> None:
 def test_launched_runs_that_disagree_do_not_pass(
     factors: tuple[float, ...], verdict: Verdict, meets: bool
 ) -> None:
-    """The mean of all is compared, and by the literal rule every one of them has to
-    meet the bound."""
+    """The mean of all is compared; by the literal rule each of them must meet the
+    bound."""
     judgement = judge(
-        evidence(*launched(*factors), *HISTORY, look=DecisionRule(0.025, 0.025))
+        evidence(*make_launch(*factors), *HISTORY, look=DecisionRule(0.025, 0.025))
     )
     assert (judgement.verdict, judgement.meets_point) == (verdict, meets)
     assert judgement.log_difference == pytest.approx(
@@ -162,12 +167,12 @@ def test_launched_runs_that_disagree_do_not_pass(
 def test_fast_runs_never_pass_a_launch_that_disagrees(
     first: list[float], more: list[float]
 ) -> None:
-    judgement = judge(evidence(*launched(*first, *more), *HISTORY))
+    judgement = judge(evidence(*make_launch(*first, *more), *HISTORY))
     slowest, fastest = max(*first, *more), min(*first, *more)
     if (
         slowest > 1.05 and math.log(slowest / fastest) > 0.05
-    ):  # beyond 3 sigma sqrt(2) of this history
-        assert judgement.verdict not in GREEN
+    ):  # more than 3 sigma sqrt(2) of this history
+        assert judgement.verdict not in PASSING
         assert status(judgement) is Status.FAILED
 
 
@@ -181,7 +186,7 @@ def test_two_of_three_launched_runs_warming_up_decide(
     warming: int, reason: Reason
 ) -> None:
     for first in range(2):
-        runs = launched(1.0, 1.0, 1.0)
+        runs = make_launch(1.0, 1.0, 1.0)
         for position in range(first, first + warming):
             runs[position] = replace(runs[position], window_seconds=WARMING)
         assert judge(evidence(*runs, *HISTORY)).reason is reason
@@ -194,7 +199,10 @@ EMPTY = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells
 
 @pytest.mark.parametrize("launch", ["", "night-7"])
 def test_run_without_a_baseline_value_is_invalid(launch: str) -> None:
-    runs = [replace(one, baseline=EMPTY) for one in launched(1.0, 1.01, launch=launch)]
+    runs = [
+        replace(launched_run, baseline=EMPTY)
+        for launched_run in make_launch(1.0, 1.01, launch=launch)
+    ]
     judgement = judge(evidence(*runs, baseline=EMPTY))
     assert (judgement.verdict, judgement.reason) == (
         Verdict.INVALID,

@@ -1,5 +1,4 @@
-"""What is told of a change: the night, its size, what differs around it, and who
-accepted it."""
+"""Reported changes: day, size, differing environment and acknowledgement."""
 
 from __future__ import annotations
 
@@ -36,9 +35,11 @@ OLD, NEW = (
 )
 
 
-def nights(*levels: tuple[float, int], seed: int = 2) -> list[DailyRun]:
-    """Return nights at these levels (factor, number of nights); the driver is a new one
-    from the second level on."""
+def make_days(*levels: tuple[float, int], seed: int = 2) -> list[DailyRun]:
+    """Make days at these levels (factor, number of days).
+
+    The driver changes with the second level.
+    """
     factors = [factor for factor, count in levels for _ in range(count)]
     first = levels[0][1]
     noise = 0.01 * np.random.default_rng(seed).standard_normal(len(factors))
@@ -54,7 +55,7 @@ def nights(*levels: tuple[float, int], seed: int = 2) -> list[DailyRun]:
     ]
 
 
-def accepted(
+def acknowledge(
     fraction: float = 0.06, since: date = CHANGED, expires: date = date(2026, 1, 31)
 ) -> Acknowledgement:
     return Acknowledgement(
@@ -68,7 +69,7 @@ def accepted(
     )
 
 
-def told(
+def find_known_changes(
     series: Sequence[DailyRun],
     *entries: Acknowledgement,
     quantisation_unit: float = 0.0,
@@ -79,7 +80,7 @@ def told(
 
 
 def test_change_has_day_size_and_environment() -> None:
-    (change,) = told(nights((1.0, 40), (1.06, 20)))
+    (change,) = find_known_changes(make_days((1.0, 40), (1.06, 20)))
     assert (change.kind, change.first_run, change.started.date()) == (
         "step",
         40,
@@ -96,42 +97,44 @@ def test_change_has_day_size_and_environment() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        accepted(fraction=-0.06),
-        accepted(fraction=0.02),
-        accepted(since=CHANGED - timedelta(days=20)),
-        accepted(since=CHANGED + timedelta(days=20)),
+        acknowledge(fraction=-0.06),
+        acknowledge(fraction=0.02),
+        acknowledge(since=CHANGED - timedelta(days=20)),
+        acknowledge(since=CHANGED + timedelta(days=20)),
     ],
-    ids=["other way", "less than there is", "too early", "too late"],
+    ids=["other direction", "smaller than the change", "too early", "too late"],
 )
 def test_acknowledgement_of_another_change_does_not_cover(
     entry: Acknowledgement,
 ) -> None:
-    (change,) = told(nights((1.0, 40), (1.06, 20)), entry)
+    (change,) = find_known_changes(make_days((1.0, 40), (1.06, 20)), entry)
     assert (change.acknowledged, change.expired) == (None, None)
 
 
 STEPS = [(0, 40), (0.04, 4), (0.08, 20)]
-"""Logarithms, number of nights: two changes of 4 % within a week."""
+"""Logarithms and numbers of days: two changes of 4 % within a week."""
 
 
-def exact(levels: Sequence[tuple[float, int]]) -> list[DailyRun]:
-    """Return nights at these levels (logarithms), with a spread of 0.1 %."""
+def make_exact_days(levels: Sequence[tuple[float, int]]) -> list[DailyRun]:
+    """Make days at these levels (logarithms), with a spread of 0.1 %."""
     return [
         DailyRun(
-            one.started, 7.0 * math.exp(math.log(one.statistic_seconds / 7.0) / 10)
+            day.started, 7.0 * math.exp(math.log(day.statistic_seconds / 7.0) / 10)
         )
-        for one in nights(*((math.exp(10 * level), count) for level, count in levels))
+        for day in make_days(
+            *((math.exp(10 * level), count) for level, count in levels)
+        )
     ]
 
 
-def names(
+def list_acknowledgements(
     *entries: Acknowledgement, levels: Sequence[tuple[float, int]] = STEPS
 ) -> list[Acknowledgement | None]:
-    """Return what covers each change of a series whose noise is 0.1 %."""
+    """Return the acknowledgement of each change of a series with a noise of 0.1 %."""
     noise = Noise(0.001, 100.0, "nights", measured=True)
     return [
-        one.acknowledged or one.expired
-        for one in find_changes(exact(levels), noise, entries, TODAY)
+        change.acknowledged or change.expired
+        for change in find_changes(make_exact_days(levels), noise, entries, TODAY)
     ]
 
 
@@ -142,91 +145,103 @@ def names(
 def test_much_smaller_acknowledgement_covers_no_uncertain_change(
     kind: ChangeKind, difference: float, covers: bool
 ) -> None:
-    """A drift that a later change was taken for has an interval in which both fit."""
-    found = LevelShift(40, 0, 60, difference, 0.02, 2 * difference - 0.02)
-    entry = accepted(0.049)
+    """The interval of an uncertain drift contains both sizes."""
+    shift = LevelShift(40, 0, 60, difference, 0.02, 2 * difference - 0.02)
+    entry = acknowledge(0.049)
     assert assign_acknowledgements(
-        kind, [found], nights((1.0, 60)), [entry], TODAY
+        kind, [shift], make_days((1.0, 60)), [entry], TODAY
     ) == [entry if covers else None]
 
 
 def test_acknowledgement_covers_one_change_of_its_size() -> None:
-    entry, of_both = accepted(0.041), accepted(0.084)
-    assert names(entry) == [entry, None]
-    assert names(of_both) == [of_both, of_both]
+    entry, of_both = acknowledge(0.041), acknowledge(0.084)
+    assert list_acknowledgements(entry) == [entry, None]
+    assert list_acknowledgements(of_both) == [of_both, of_both]
     repeated = [(0, 40), (0.04, 4), (0, 4), (0.04, 20)]
-    assert names(entry, levels=repeated) == [entry, None, entry]
+    assert list_acknowledgements(entry, levels=repeated) == [entry, None, entry]
 
 
 def test_acknowledgement_covers_the_change_nearest_its_day() -> None:
-    first, second = accepted(0.041), accepted(0.042, since=CHANGED + timedelta(days=8))
+    first, second = (
+        acknowledge(0.041),
+        acknowledge(0.042, since=CHANGED + timedelta(days=8)),
+    )
     for entries in ((first, second), (second, first)):
-        assert names(*entries, levels=[(0, 40), (0.04, 7), (0.08, 20)]) == [
+        assert list_acknowledgements(
+            *entries, levels=[(0, 40), (0.04, 7), (0.08, 20)]
+        ) == [
             first,
             second,
         ]
-    gone = accepted(0.041, expires=TODAY - timedelta(days=1))
-    later = accepted(0.042, since=CHANGED + timedelta(days=5))
-    assert names(gone, later) == [later, gone]
+    gone = acknowledge(0.041, expires=TODAY - timedelta(days=1))
+    later = acknowledge(0.042, since=CHANGED + timedelta(days=5))
+    assert list_acknowledgements(gone, later) == [later, gone]
 
 
 def test_expired_acknowledgement_covers_nothing_but_is_named() -> None:
-    (change,) = told(
-        nights((1.0, 40), (1.06, 20)), accepted(expires=date(2025, 11, 19))
+    (change,) = find_known_changes(
+        make_days((1.0, 40), (1.06, 20)), acknowledge(expires=date(2025, 11, 19))
     )
     assert change.acknowledged is None
     assert phrase(change).endswith(
         "the acknowledgement expired on 2025-11-19: +6.0 % by A. Person: the security fix"
     )
-    (last_day,) = told(nights((1.0, 40), (1.06, 20)), accepted(expires=TODAY))
+    (last_day,) = find_known_changes(
+        make_days((1.0, 40), (1.06, 20)), acknowledge(expires=TODAY)
+    )
     assert last_day.acknowledged is not None
 
 
 def test_reverted_change_does_not_persist() -> None:
-    slower, faster = told(nights((1.0, 40), (1.06, 20), (1.0, 20)))
+    slower, faster = find_known_changes(make_days((1.0, 40), (1.06, 20), (1.0, 20)))
     assert not slower.stands
     assert phrase(slower).endswith("taken back since")
     assert faster.difference < 0
 
 
 def test_drift_is_reported_unless_an_accepted_change_explains_it() -> None:
-    slow = [(1 + 0.00006 * night, 1) for night in range(150)]
-    (change,) = told(nights((1.0, 30), *slow, seed=2))
+    slow = [(1 + 0.00006 * day, 1) for day in range(150)]
+    (change,) = find_known_changes(make_days((1.0, 30), *slow, seed=2))
     assert change.kind == "drift"
     assert "drifted since" in phrase(change)
     assert change.environment == ()
-    *_, last = told(nights((1.0, 40), (1.06, 60)), accepted())
+    *_, last = find_known_changes(make_days((1.0, 40), (1.06, 60)), acknowledge())
     assert last.kind == "step"
 
 
 @pytest.mark.parametrize(("seed", "count"), [(0, 150), (8, 130)])
 def test_improvement_hides_no_later_drift(seed: int, count: int) -> None:
-    """Against the nights before it, nothing is slower yet."""
-    slow = [(0.92 * (1 + 0.0001 * night), 1) for night in range(count)]
-    faster, slower = told(nights((1.0, 40), (0.92, 20), *slow, seed=seed))
+    """Compared with the days before the improvement, nothing is slower yet."""
+    slow = [(0.92 * (1 + 0.0001 * day), 1) for day in range(count)]
+    faster, slower = find_known_changes(
+        make_days((1.0, 40), (0.92, 20), *slow, seed=seed)
+    )
     assert (faster.difference < 0, faster.stands) == (True, True)
     assert (slower.kind, slower.stands, slower.acknowledged) == ("drift", True, None)
     assert slower.difference > 0.01
 
 
 def test_change_within_a_printed_unit_is_none() -> None:
-    assert told(nights((1.0, 40), (1.06, 20)), quantisation_unit=0.08) == ()
+    assert (
+        find_known_changes(make_days((1.0, 40), (1.06, 20)), quantisation_unit=0.08)
+        == ()
+    )
 
 
 def test_environment_that_differs_daily_is_not_blamed() -> None:
     series = [
         DailyRun(
-            one.started,
-            one.statistic_seconds,
-            {"node": f"n{day}", **(one.environment if day % 2 else {})},
+            daily_run.started,
+            daily_run.statistic_seconds,
+            {"node": f"n{day}", **(daily_run.environment if day % 2 else {})},
         )
-        for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
+        for day, daily_run in enumerate(make_days((1.0, 40), (1.06, 20)))
     ]
     assert compare_environments(series, 40) == (("driver", "550.54", "555.42"),)
 
 
 @pytest.mark.parametrize(
-    ("sides", "since", "told"),
+    ("sides", "since", "expected"),
     [
         ("+-+-+-+-+-", 0, (5, 10)),
         ("++-+-+++-+", 0, (7, 10)),
@@ -247,10 +262,10 @@ def test_environment_that_differs_daily_is_not_blamed() -> None:
     ],
 )
 def test_configuration_that_flips_across_its_bound_is_reported(
-    sides: str, since: int, told: tuple[int, int] | None
+    sides: str, since: int, expected: tuple[int, int] | None
 ) -> None:
-    seen = [
+    daily_runs = [
         DailyRun(BEGAN + timedelta(days=day), 7.7 if side == "+" else 7.8)
         for day, side in enumerate(sides)
     ]
-    assert find_flips(seen, 7.7, since) == told
+    assert find_flips(daily_runs, 7.7, since) == expected

@@ -1,4 +1,4 @@
-"""Which nodes are slow: named only where runs on other nodes show it."""
+"""Slow nodes are reported only if runs on other nodes are faster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOUND = 10.5
 AT_LIMIT = 10.0 * math.exp(3 * math.sqrt(2) * SIGMA)
 
 
-def on(*runs: tuple[float, str]) -> list[RunOnNodes]:
+def make_runs(*runs: tuple[float, str]) -> list[RunOnNodes]:
     return [
         (f"run-{number}", seconds, tuple(nodes.split()))
         for number, (seconds, nodes) in enumerate(runs)
@@ -96,7 +96,7 @@ SOFTWARE = "the software, or the whole cluster"
 def test_finding_names_slow_nodes_and_what_to_exclude(
     runs: list[tuple[float, str]], text: str, exclude: str
 ) -> None:
-    finding = find_slow_nodes(on(*runs), SIGMA, BOUND)
+    finding = find_slow_nodes(make_runs(*runs), SIGMA, BOUND)
     assert phrase(finding) == text or (
         text.endswith(", ") and phrase(finding).startswith(text)
     )
@@ -106,7 +106,7 @@ def test_finding_names_slow_nodes_and_what_to_exclude(
 @pytest.mark.parametrize("sigma", [0.0, math.nan, math.inf])
 def test_unknown_noise_names_no_node(sigma: float) -> None:
     assert (
-        find_slow_nodes(on((10.9, "n1 n2"), (10.0, "n3 n4")), sigma, BOUND)
+        find_slow_nodes(make_runs((10.9, "n1 n2"), (10.0, "n3 n4")), sigma, BOUND)
         == NodeFinding()
     )
 
@@ -124,20 +124,22 @@ nodes = st.sets(st.sampled_from([f"n{number}" for number in range(6)]), max_size
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(9.0, 13.0), nodes), max_size=5))
 def test_node_of_a_fast_run_is_never_named(drawn: list[tuple[float, set[str]]]) -> None:
-    runs = on(*((seconds, " ".join(sorted(names))) for seconds, names in drawn))
+    runs = make_runs(*((seconds, " ".join(sorted(names))) for seconds, names in drawn))
     finding = find_slow_nodes(runs, SIGMA, BOUND)
     assert find_slow_nodes(runs[::-1], SIGMA, BOUND).exclude == finding.exclude
-    known = [one for one in runs if one[2]]
-    for _, seconds, names in known:
-        if seconds <= min(other for _, other, _ in known) * AT_LIMIT / 10:
+    on_known_nodes = [node_run for node_run in runs if node_run[2]]
+    for _, seconds, names in on_known_nodes:
+        if seconds <= min(other for _, other, _ in on_known_nodes) * AT_LIMIT / 10:
             assert not set(names) & {*finding.exclude, *finding.suspects}
     for name in finding.exclude:
         assert sum(name in names for _, _, names in runs) > 1
 
 
-def launched(**factors: float) -> list[Measurement]:
-    """Return the runs of a launch by their ids, newest first, at these multiples of the
-    baseline."""
+def make_launch(**factors: float) -> list[Measurement]:
+    """Make the runs of a launch by their ids, newest first.
+
+    `factors` are multiples of the baseline.
+    """
     return [
         measurement(
             7.325 * factor,
@@ -153,7 +155,7 @@ def launched(**factors: float) -> list[Measurement]:
 def test_confirming_run_counts_for_nodes_only(
     factor: float, exclude: tuple[str, ...]
 ) -> None:
-    slow, fast, again = launched(slow=1.1, fast=1.0, again=factor)
+    slow, fast, again = make_launch(slow=1.1, fast=1.0, again=factor)
     known = evidence(slow, fast, *HISTORY)
     judgement = judge(known)
     nodes = {"slow": ("n1",), "fast": ("n2",), "again": ("n1",)}
@@ -162,9 +164,9 @@ def test_confirming_run_counts_for_nodes_only(
 
 
 def test_noise_is_estimated_from_other_runs() -> None:
-    """The difference between slow and fast nodes would hide them if it counted as
-    noise."""
-    known = evidence(*launched(c=1.0, b=1.0, a=1.1), *HISTORY)
+    """The difference between slow and fast nodes would hide the slow ones if it counted
+    as noise."""
+    known = evidence(*make_launch(c=1.0, b=1.0, a=1.1), *HISTORY)
     finding = judge_nodes(
         judge(known), known, {"a": ("n1",), "b": ("n2",), "c": ("n3",)}
     )
@@ -173,15 +175,17 @@ def test_noise_is_estimated_from_other_runs() -> None:
 
 
 def test_slow_run_confirms_a_node_named_by_history() -> None:
-    named = frozenset({"n2", "n9"})
-    finding = find_slow_nodes(on((10.9, "n1 n2"), (10.0, "n3 n4")), SIGMA, BOUND, named)
+    known_slow = frozenset({"n2", "n9"})
+    finding = find_slow_nodes(
+        make_runs((10.9, "n1 n2"), (10.0, "n3 n4")), SIGMA, BOUND, known_slow
+    )
     assert (finding.exclude, finding.suspects) == (("n2",), ())
     assert (
         phrase(finding)
         == "the node n2 is slow each time (10.90 s; 10.00 s on n[3-4]): --llmb-exclude=n2"
     )
     elsewhere = find_slow_nodes(
-        on((10.9, "n1 n5"), (10.0, "n3 n4")), SIGMA, BOUND, named
+        make_runs((10.9, "n1 n5"), (10.0, "n3 n4")), SIGMA, BOUND, known_slow
     )
     assert (elsewhere.exclude, elsewhere.suspects) == ((), ("n1", "n5"))
 
@@ -193,6 +197,6 @@ def test_named_node_is_kept_if_other_runs_clear_it(other: tuple[float, str]) -> 
     assert (
         "n2"
         not in find_slow_nodes(
-            on((10.9, "n1 n2"), other), SIGMA, BOUND, frozenset({"n2"})
+            make_runs((10.9, "n1 n2"), other), SIGMA, BOUND, frozenset({"n2"})
         ).exclude
     )

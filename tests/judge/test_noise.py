@@ -1,5 +1,4 @@
-"""Run-to-run noise: what estimates it, how estimates are pooled, and what it is when
-nothing does."""
+"""Run-to-run noise: estimates, pooling, and the fallback without measurements."""
 
 from __future__ import annotations
 
@@ -14,28 +13,28 @@ from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
 
 
-def series(sigma: float, nights: int, seed: int = 0) -> list[float]:
+def make_series(sigma: float, days: int, seed: int = 0) -> list[float]:
     values: list[float] = (
-        math.log(7) + sigma * np.random.default_rng(seed).standard_normal(nights)
+        math.log(7) + sigma * np.random.default_rng(seed).standard_normal(days)
     ).tolist()
     return values
 
 
 def test_fewer_than_eight_days_measure_no_noise() -> None:
-    assert noise.estimate_from_daily_runs(series(0.01, 7)) is None
-    told = noise.estimate_from_daily_runs(series(0.01, 8))
-    assert told is not None
-    assert told.degrees_of_freedom == pytest.approx(2.8)
-    assert told.measured
-    many = noise.estimate_from_daily_runs(series(0.01, 20))
+    assert noise.estimate_from_daily_runs(make_series(0.01, 7)) is None
+    few = noise.estimate_from_daily_runs(make_series(0.01, 8))
+    assert few is not None
+    assert few.degrees_of_freedom == pytest.approx(2.8)
+    assert few.measured
+    many = noise.estimate_from_daily_runs(make_series(0.01, 20))
     assert many is not None
     assert many.degrees_of_freedom == pytest.approx(7.6)
 
 
 def test_level_shift_and_bad_day_hardly_change_noise() -> None:
-    quiet = series(0.005, 20)
-    shifted = [one + (0.1 if night >= 10 else 0.0) for night, one in enumerate(quiet)]
-    spiked = [one + (0.3 if night == 5 else 0.0) for night, one in enumerate(quiet)]
+    quiet = make_series(0.005, 20)
+    shifted = [value + (0.1 if day >= 10 else 0.0) for day, value in enumerate(quiet)]
+    spiked = [value + (0.3 if day == 5 else 0.0) for day, value in enumerate(quiet)]
     before = noise.estimate_from_daily_runs(quiet)
     for changed in (shifted, spiked):
         after = noise.estimate_from_daily_runs(changed)
@@ -45,31 +44,31 @@ def test_level_shift_and_bad_day_hardly_change_noise() -> None:
 
 
 def test_equal_days_have_the_smallest_noise() -> None:
-    told = noise.estimate_from_daily_runs([math.log(7)] * 20)
-    assert told is not None
-    assert told.sigma == noise.MIN_SIGMA
+    equal = noise.estimate_from_daily_runs([math.log(7)] * 20)
+    assert equal is not None
+    assert equal.sigma == noise.MIN_SIGMA
 
 
 def test_repeats_have_one_degree_of_freedom_less() -> None:
     assert noise.estimate_from_repeats([7.0], "repeats") is None
-    told = noise.estimate_from_repeats([7.0, 7.07, 7.14], "repeats")
-    assert told is not None
-    assert told.degrees_of_freedom == 2
-    assert told.sigma == pytest.approx(np.std(np.log([7.0, 7.07, 7.14]), ddof=1))
-    assert told.source == "3 repeats"
+    repeats = noise.estimate_from_repeats([7.0, 7.07, 7.14], "repeats")
+    assert repeats is not None
+    assert repeats.degrees_of_freedom == 2
+    assert repeats.sigma == pytest.approx(np.std(np.log([7.0, 7.07, 7.14]), ddof=1))
+    assert repeats.source == "3 repeats"
 
 
 def test_estimates_are_pooled_by_degrees_of_freedom() -> None:
-    told = noise.pool(
+    pooled = noise.pool(
         [
             Noise(0.01, 3.0, "a", measured=True),
             None,
             Noise(0.02, 1.0, "b", measured=True),
         ]
     )
-    assert told is not None
-    assert told.sigma**2 == pytest.approx((3 * 0.01**2 + 0.02**2) / 4)
-    assert (told.degrees_of_freedom, told.source) == (4.0, "a and b")
+    assert pooled is not None
+    assert pooled.sigma**2 == pytest.approx((3 * 0.01**2 + 0.02**2) / 4)
+    assert (pooled.degrees_of_freedom, pooled.source) == (4.0, "a and b")
     assert noise.pool([None, None]) is None
 
 
@@ -77,29 +76,29 @@ def test_estimates_are_pooled_by_degrees_of_freedom() -> None:
 def test_other_configurations_estimate_the_noise(freedom: float, sigma: float) -> None:
     random = np.random.default_rng(5)
     variances = sigma**2 * freedom / random.chisquare(freedom, 2000)
-    own = 7.6
-    found = [
+    degrees = 7.6
+    estimates = [
         Noise(
-            math.sqrt(variance * random.chisquare(own) / own),
-            own,
+            math.sqrt(variance * random.chisquare(degrees) / degrees),
+            degrees,
             "nights",
             measured=True,
         )
         for variance in variances
     ]
-    told = noise.estimate_from_fleet(found)
-    assert told is not None
-    assert told.sigma == pytest.approx(sigma, rel=0.05)
-    assert told.degrees_of_freedom == pytest.approx(freedom, rel=0.3)
+    prior = noise.estimate_from_fleet(estimates)
+    assert prior is not None
+    assert prior.sigma == pytest.approx(sigma, rel=0.05)
+    assert prior.degrees_of_freedom == pytest.approx(freedom, rel=0.3)
 
 
 def test_few_or_equal_configurations_add_no_knowledge() -> None:
-    one = Noise(0.01, 7.6, "20 nights", measured=True)
-    assert noise.estimate_from_fleet([one] * 4) is None
-    told = noise.estimate_from_fleet([one] * 5)
-    assert told is not None
-    assert told.degrees_of_freedom == pytest.approx(5 * 7.6)
-    assert told.sigma == pytest.approx(0.01, rel=0.1)
+    estimate = Noise(0.01, 7.6, "20 nights", measured=True)
+    assert noise.estimate_from_fleet([estimate] * 4) is None
+    prior = noise.estimate_from_fleet([estimate] * 5)
+    assert prior is not None
+    assert prior.degrees_of_freedom == pytest.approx(5 * 7.6)
+    assert prior.sigma == pytest.approx(0.01, rel=0.1)
 
 
 def test_noisier_configuration_keeps_its_noise() -> None:
@@ -112,9 +111,9 @@ def test_noisier_configuration_keeps_its_noise() -> None:
     )
     assert noise.with_prior(loud, others, 0.01) == loud
     assert noise.with_prior(loud, assumed, 0.01) == loud
-    together = noise.with_prior(alike, others, 0.01)
-    assert together.degrees_of_freedom == pytest.approx(37.6)
-    assert 0.005 < together.sigma < 0.006
+    pooled = noise.with_prior(alike, others, 0.01)
+    assert pooled.degrees_of_freedom == pytest.approx(37.6)
+    assert 0.005 < pooled.sigma < 0.006
 
 
 def test_unknown_noise_is_the_larger_of_others_and_assumed() -> None:
@@ -131,7 +130,7 @@ def test_unknown_noise_is_the_larger_of_others_and_assumed() -> None:
 def test_configuration_keeps_its_noise_next_to_noiseless_ones(
     own: float, expected: float
 ) -> None:
-    """Step times that are printed coarsely may all be the same."""
+    """Coarsely printed step times may all be equal."""
     quiet = Noise(0.0, 100.0, "10 configurations", measured=True)
     assert (
         noise.with_prior(Noise(own, 4.0, "5 nights", measured=True), quiet, 0.01).sigma
@@ -142,16 +141,16 @@ def test_configuration_keeps_its_noise_next_to_noiseless_ones(
 @pytest.mark.parametrize(
     ("sigma", "noisy"), [(0.002, False), (0.008, False), (0.04, True), (0.1, True)]
 )
-def test_few_nights_show_noise_beyond_the_assumed(sigma: float, noisy: bool) -> None:
-    few = noise.estimate_from_few_days(series(sigma, 5))
+def test_few_days_show_noise_beyond_the_assumed(sigma: float, noisy: bool) -> None:
+    few = noise.estimate_from_few_days(make_series(sigma, 5))
     assert few is not None
     assert noise.is_noisier(few, noise.assume_noise(0.01)) is noisy
 
 
-def test_one_night_or_eight_are_not_few() -> None:
+def test_few_days_are_two_to_seven() -> None:
     assert [
-        noise.estimate_from_few_days(series(0.02, nights)) is None
-        for nights in (0, 1, 2, 7, 8)
+        noise.estimate_from_few_days(make_series(0.02, days)) is None
+        for days in (0, 1, 2, 7, 8)
     ] == [
         True,
         True,
@@ -161,10 +160,10 @@ def test_one_night_or_eight_are_not_few() -> None:
     ]
 
 
-def test_two_noisy_nights_widen_the_interval_and_are_noted() -> None:
-    tonight = measurement(7.325 * 1.02)
-    quiet = judge(evidence(tonight, *nights(7.30, 7.35, first=1)))
-    noisy = judge(evidence(tonight, *nights(7.0, 7.7, first=1)))
+def test_two_noisy_days_widen_the_interval_and_are_noted() -> None:
+    current = measurement(7.325 * 1.02)
+    quiet = judge(evidence(current, *nights(7.30, 7.35, first=1)))
+    noisy = judge(evidence(current, *nights(7.0, 7.7, first=1)))
     assert quiet.estimate is not None
     assert noisy.estimate is not None
     assert noisy.estimate.high - noisy.estimate.low > 2 * (

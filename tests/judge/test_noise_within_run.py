@@ -1,5 +1,5 @@
-"""The within-run error: scale-free, wider for correlated steps and for stragglers in a
-mean."""
+"""The within-run error scales with the unit, and grows with correlation and
+stragglers."""
 
 from __future__ import annotations
 
@@ -85,21 +85,21 @@ def test_straggler_widens_only_the_error_of_a_mean() -> None:
 @pytest.mark.slow
 @given(values, st.sampled_from([1e-3, 1e3]), st.sampled_from(["mean", "trimmed_mean"]))
 def test_unit_of_time_cancels(window: np.ndarray, unit: float, statistic: str) -> None:
-    told, other = (
+    original, scaled = (
         estimate_within_run(window, statistic),
         estimate_within_run(window * unit, statistic),
     )
-    assert told.error == pytest.approx(other.error, rel=1e-6, abs=1e-12)
-    assert told.effective_sample_size == pytest.approx(
-        other.effective_sample_size, rel=1e-3
+    assert original.error == pytest.approx(scaled.error, rel=1e-6, abs=1e-12)
+    assert original.effective_sample_size == pytest.approx(
+        scaled.effective_sample_size, rel=1e-3
     )
 
 
 @pytest.mark.parametrize("count", [3, 34])
 def test_constant_steps_have_no_error(count: int) -> None:
-    told = estimate_within_run(np.full(count, 7.325), "mean")
-    assert told.error == pytest.approx(0, abs=1e-12)
-    assert told.effective_sample_size == count
+    within = estimate_within_run(np.full(count, 7.325), "mean")
+    assert within.error == pytest.approx(0, abs=1e-12)
+    assert within.effective_sample_size == count
 
 
 def test_mean_of_several_steps_is_one_sample() -> None:

@@ -1,4 +1,4 @@
-"""Another run may be the newest: only positive evidence tells it, and only another
+"""Another run may be the newest: only positive evidence counts, and only a different
 result fails the item."""
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pytest_llmbench.report.wording import phrase
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 RED = (Verdict.REGRESSION, Verdict.INVALID)
 GOOD, SLOW = 7.325, 8.2
-PLACE = "llama_8b/slurm-{}.out"
+PATH = "llama_8b/slurm-{}.out"
 
 
-def night(
+def make_run(
     job: str | int,
     ago: timedelta,
     *,
@@ -38,11 +38,13 @@ def night(
     written: timedelta | None = None,
     launched: timedelta | None = None,
     stamped: bool = True,
-    place: str = PLACE,
+    place: str = PATH,
     attempt: int = 0,
 ) -> Measurement:
-    """Return a run that began so long before NOW by its log, with the time of its file
-    and of its launch."""
+    """Make a run that started `ago` before NOW according to its log.
+
+    `written` and `launched` are the ages of its file and of its launch.
+    """
     datings = (
         [StartCandidate(Clock.METADATA, NOW - launched, "", zoned=True)]
         if launched is not None
@@ -53,172 +55,173 @@ def night(
     )
     fields: dict[str, Any] = {"id": f"run-{job}", "job_id": str(job)}
     fields["modified"] = None if written is None else NOW - written
-    one = run(started=NOW - ago, **fields)
+    made_run = run(started=NOW - ago, **fields)
     path = Path("/logs") / place.format(job)
     files = AttemptFiles(attempt, path)
-    found = replace(one.found, attempts=(files,), folder=path.parent)
+    found = replace(made_run.found, attempts=(files,), folder=path.parent)
     clock = Clock.LOG if stamped else Clock.METADATA
-    made = replace(one, found=found, datings=tuple(datings), order_source=clock)
+    made = replace(made_run, found=found, datings=tuple(datings), order_source=clock)
     return measurement(
-        seconds, run=replace(made, attempts=(replace(one.attempts[0], files=files),))
+        seconds,
+        run=replace(made, attempts=(replace(made_run.attempts[0], files=files),)),
     )
 
 
-def decided(*runs: Measurement, **fields: Any) -> Judgement:
-    of_runs = evidence(*runs, **fields)
-    return with_order_doubt(judge(of_runs), of_runs)
+def decide(*runs: Measurement, **fields: Any) -> Judgement:
+    runs_evidence = evidence(*runs, **fields)
+    return with_order_doubt(judge(runs_evidence), runs_evidence)
 
 
-def doubted(*runs: Measurement) -> list[str]:
+def list_rivals(*runs: Measurement) -> list[str]:
     return [doubt.rival.run.found.job_id for doubt in find_order_doubts(runs[0], runs)]
 
 
-def codes(judgement: Judgement) -> set[NoteCode]:
+def list_codes(judgement: Judgement) -> set[NoteCode]:
     return {note.code for note in judgement.notes}
 
 
 # --- positive evidence ----------------------------------------------------------------
 
 CONTRADICTIONS = {
-    "a job id": (night(10, HOUR), night(11, DAY)),
+    "a job id": (make_run(10, HOUR), make_run(11, DAY)),
     "a job id of a clock that was never set": (
-        night(1010, HOUR),
-        night(1011, 9000 * DAY),
+        make_run(1010, HOUR),
+        make_run(1011, 9000 * DAY),
     ),
-    "a job id beside files of one copy": (
-        night(10, HOUR, written=MINUTE),
-        night(11, DAY, written=MINUTE),
+    "a job id with files of one copy": (
+        make_run(10, HOUR, written=MINUTE),
+        make_run(11, DAY, written=MINUTE),
     ),
     "a job id in folders of days": (
-        night(10, HOUR, place="2025-11-20/slurm-{}.out"),
-        night(11, DAY, place="2025-11-19/slurm-{}.out"),
+        make_run(10, HOUR, place="2025-11-20/slurm-{}.out"),
+        make_run(11, DAY, place="2025-11-19/slurm-{}.out"),
     ),
     "a job in the name of a folder": (
-        night("", HOUR, place="job_10/train.log"),
-        night("", DAY, place="job_11/train.log"),
+        make_run("", HOUR, place="job_10/train.log"),
+        make_run("", DAY, place="job_11/train.log"),
     ),
     "a file of a clock that is a day behind": (
-        night("", DAY, written=DAY - 10 * MINUTE),
-        night("", 29 * HOUR, written=10 * MINUTE),
+        make_run("", DAY, written=DAY - 10 * MINUTE),
+        make_run("", 29 * HOUR, written=10 * MINUTE),
     ),
-    "a file of a clock that is a day behind, hours later": (
-        night("", DAY, written=DAY - 10 * MINUTE),
-        night("", DAY + 21 * HOUR, written=21 * HOUR - 10 * MINUTE),
+    "a file of a clock that is a day behind, later": (
+        make_run("", DAY, written=DAY - 10 * MINUTE),
+        make_run("", DAY + 21 * HOUR, written=21 * HOUR - 10 * MINUTE),
     ),
-    "a file of UTC beside local time": (
-        night("", 20 * HOUR, written=20 * HOUR - 10 * MINUTE),
-        night("", 21 * HOUR, written=19 * HOUR - 10 * MINUTE),
+    "a file in UTC and a log in local time": (
+        make_run("", 20 * HOUR, written=20 * HOUR - 10 * MINUTE),
+        make_run("", 21 * HOUR, written=19 * HOUR - 10 * MINUTE),
     ),
     "a file of a job that waited, without stamps": (
-        night("", DAY, launched=DAY, stamped=False, written=DAY - HOUR),
-        night("", 2 * DAY, launched=2 * DAY, stamped=False, written=HOUR),
+        make_run("", DAY, launched=DAY, stamped=False, written=DAY - HOUR),
+        make_run("", 2 * DAY, launched=2 * DAY, stamped=False, written=HOUR),
     ),
     "a launch after the first stamp": (
-        night("", 5 * HOUR, launched=5 * HOUR + MINUTE),
-        night("", 6 * HOUR, launched=4 * HOUR + MINUTE),
+        make_run("", 5 * HOUR, launched=5 * HOUR + MINUTE),
+        make_run("", 6 * HOUR, launched=4 * HOUR + MINUTE),
     ),
 }
 
 
 @pytest.mark.parametrize("runs", CONTRADICTIONS.values(), ids=list(CONTRADICTIONS))
-def test_contradicted_order_fails_where_results_differ(
+def test_contradicted_order_fails_if_results_differ(
     runs: tuple[Measurement, Measurement],
 ) -> None:
     newest, rival = runs
     slow = replace(rival, statistic_seconds=SLOW, window_seconds=(SLOW,) * 34)
-    red = decided(newest, slow)
+    red = decide(newest, slow)
     assert (red.verdict, red.reason) == (Verdict.INVALID, Reason.ORDER_AMBIGUOUS)
     assert phrase(red).count("run-") >= 2
     assert phrase(red).count("2025-11-") + phrase(red).count("2001-") >= 2
-    green = decided(newest, rival)
-    assert (green.verdict, NoteCode.ORDER_AMBIGUOUS in codes(green)) == (
+    green = decide(newest, rival)
+    assert (green.verdict, NoteCode.ORDER_AMBIGUOUS in list_codes(green)) == (
         Verdict.PASS,
         True,
     )
 
 
-def test_regression_stays_with_a_word_of_the_other_run() -> None:
-    red = decided(night(10, HOUR, seconds=SLOW), night(11, DAY))
-    assert (red.verdict, NoteCode.ORDER_AMBIGUOUS in codes(red)) == (
+def test_regression_is_kept_and_notes_the_rival() -> None:
+    red = decide(make_run(10, HOUR, seconds=SLOW), make_run(11, DAY))
+    assert (red.verdict, NoteCode.ORDER_AMBIGUOUS in list_codes(red)) == (
         Verdict.REGRESSION,
         True,
     )
     assert "ambiguous: run-10 (job 10, 2025-11-20 05:00" in phrase(red)
 
 
-# --- ordinary nights ------------------------------------------------------------------
+# --- ordinary runs ------------------------------------------------------------------
 
 ORDINARY = {
-    "ascending ids": (night(11, HOUR), night(10, DAY)),
+    "ascending ids": (make_run(11, HOUR), make_run(10, DAY)),
     "ids that were reset": (
-        night(57, HOUR),
-        night(100123, DAY),
-        night(100122, 2 * DAY),
+        make_run(57, HOUR),
+        make_run(100123, DAY),
+        make_run(100122, 2 * DAY),
     ),
-    "ids that came back to old ones": (
-        night(100100, HOUR),
-        night(90000, DAY),
-        night(57, 300 * DAY),
-        night(100123, 400 * DAY),
+    "ids that reach old values again": (
+        make_run(100100, HOUR),
+        make_run(90000, DAY),
+        make_run(57, 300 * DAY),
+        make_run(100123, 400 * DAY),
     ),
     "two clusters": (
-        night(10, HOUR, place="eos/slurm-{}.out"),
-        night(11, DAY, place="viking/slurm-{}.out"),
+        make_run(10, HOUR, place="eos/slurm-{}.out"),
+        make_run(11, DAY, place="viking/slurm-{}.out"),
     ),
     "two numbered clusters": (
-        night(10, HOUR, place="c1/slurm-{}.out"),
-        night(11, DAY, place="c2/slurm-{}.out"),
-        night(9, 2 * DAY, place="c1/slurm-{}.out"),
-        night(8, 3 * DAY, place="c2/slurm-{}.out"),
+        make_run(10, HOUR, place="c1/slurm-{}.out"),
+        make_run(11, DAY, place="c2/slurm-{}.out"),
+        make_run(9, 2 * DAY, place="c1/slurm-{}.out"),
+        make_run(8, 3 * DAY, place="c2/slurm-{}.out"),
     ),
     "two clusters of one name pattern": tuple(
-        night(base + k // 2, k * DAY + HOUR) for k, base in enumerate((400, 500) * 4)
+        make_run(base + k // 2, k * DAY + HOUR) for k, base in enumerate((400, 500) * 4)
     ),
-    "another kind of id": (night("10_3", HOUR), night("11_2", DAY)),
-    "a job that was queued again": (night(10, HOUR, attempt=1), night(14, DAY)),
-    "jobs that began together": (night(10, HOUR), night(11, HOUR + 5 * MINUTE)),
+    "another kind of id": (make_run("10_3", HOUR), make_run("11_2", DAY)),
+    "a requeued job": (make_run(10, HOUR, attempt=1), make_run(14, DAY)),
+    "jobs that started together": (make_run(10, HOUR), make_run(11, HOUR + 5 * MINUTE)),
     "a queue that the files confirm": (
-        night(10, HOUR, written=50 * MINUTE),
-        night(11, DAY, written=DAY - 10 * MINUTE),
+        make_run(10, HOUR, written=50 * MINUTE),
+        make_run(11, DAY, written=DAY - 10 * MINUTE),
     ),
     "files of one copy": (
-        night("", HOUR, written=2 * MINUTE),
-        night("", DAY, written=MINUTE),
+        make_run("", HOUR, written=2 * MINUTE),
+        make_run("", DAY, written=MINUTE),
     ),
     "files of a slow copy": (
-        night("", HOUR, written=50 * MINUTE),
-        night("", DAY, written=MINUTE),
+        make_run("", HOUR, written=50 * MINUTE),
+        make_run("", DAY, written=MINUTE),
     ),
-    "an old file that was written anew": (
-        night("", DAY, written=DAY - 10 * MINUTE),
-        night("", 9 * DAY, written=HOUR),
+    "an old file that was rewritten": (
+        make_run("", DAY, written=DAY - 10 * MINUTE),
+        make_run("", 9 * DAY, written=HOUR),
     ),
     "files that are older than their logs": (
-        night("", HOUR, written=90 * DAY),
-        night("", DAY, written=80 * DAY),
+        make_run("", HOUR, written=90 * DAY),
+        make_run("", DAY, written=80 * DAY),
     ),
-    "files without a time": (night("", HOUR), night("", DAY)),
+    "files without a time": (make_run("", HOUR), make_run("", DAY)),
     "two zones of launches": (
-        night("", 5 * HOUR, launched=7 * HOUR),
-        night("", 6 * HOUR, launched=8 * HOUR),
+        make_run("", 5 * HOUR, launched=7 * HOUR),
+        make_run("", 6 * HOUR, launched=8 * HOUR),
     ),
-    "all logs behind their launches": (
-        night("", 5 * HOUR, launched=3 * HOUR),
-        night("", 6 * HOUR, launched=4 * HOUR),
+    "all logs before their launches": (
+        make_run("", 5 * HOUR, launched=3 * HOUR),
+        make_run("", 6 * HOUR, launched=4 * HOUR),
     ),
 }
 
 
 @pytest.mark.parametrize("runs", ORDINARY.values(), ids=list(ORDINARY))
-def test_ordinary_night_has_no_doubt(runs: tuple[Measurement, ...]) -> None:
-    assert doubted(*runs) == []
+def test_ordinary_runs_have_no_doubt(runs: tuple[Measurement, ...]) -> None:
+    assert list_rivals(*runs) == []
 
 
 def test_launched_runs_have_no_doubt() -> None:
-    newest = night(10, HOUR)
+    newest = make_run(10, HOUR)
     found = replace(newest.run.found, launch="x")
     launched = replace(newest, run=replace(newest.run, found=found))
-    assert decided(launched, night(11, DAY, seconds=SLOW)).verdict is Verdict.PASS
+    assert decide(launched, make_run(11, DAY, seconds=SLOW)).verdict is Verdict.PASS
 
 
 def test_ambiguous_order_is_accepted_by_an_entry() -> None:
@@ -233,7 +236,9 @@ def test_ambiguous_order_is_accepted_by_an_entry() -> None:
         "f:1",
         Reason.ORDER_AMBIGUOUS,
     )
-    passed = decided(night(10, HOUR), night(11, DAY, seconds=SLOW), accepted=(entry,))
+    passed = decide(
+        make_run(10, HOUR), make_run(11, DAY, seconds=SLOW), accepted=(entry,)
+    )
     assert passed.verdict is Verdict.PASS
     assert [
         note.acknowledgement
@@ -243,25 +248,25 @@ def test_ambiguous_order_is_accepted_by_an_entry() -> None:
 
 
 def test_age_of_the_rival_does_not_hide_it() -> None:
-    runs = night(1010, HOUR), night(1011, 9000 * DAY, seconds=SLOW)
-    assert decided(*runs, max_age=DAY).reason is Reason.ORDER_AMBIGUOUS
+    runs = make_run(1010, HOUR), make_run(1011, 9000 * DAY, seconds=SLOW)
+    assert decide(*runs, max_age=DAY).reason is Reason.ORDER_AMBIGUOUS
 
 
 def test_each_rival_is_judged() -> None:
-    """The highest id has the same result, and the latest file another one."""
-    newest = night(10, DAY, written=DAY - 10 * MINUTE)
-    by_job = night(11, 2 * DAY)
-    by_file = night(9, 29 * HOUR, written=HOUR, seconds=SLOW)
-    assert doubted(newest, by_file, by_job) == ["9", "11"] or doubted(
+    """The highest job id has the same result, the latest file a different one."""
+    newest = make_run(10, DAY, written=DAY - 10 * MINUTE)
+    by_job = make_run(11, 2 * DAY)
+    by_file = make_run(9, 29 * HOUR, written=HOUR, seconds=SLOW)
+    assert list_rivals(newest, by_file, by_job) == ["9", "11"] or list_rivals(
         newest, by_file, by_job
     ) == ["11", "9"]
-    assert decided(newest, by_file, by_job).reason is Reason.ORDER_AMBIGUOUS
+    assert decide(newest, by_file, by_job).reason is Reason.ORDER_AMBIGUOUS
 
 
-def test_evidence_stays_as_it_was_for_the_newest() -> None:
-    of_runs = evidence(night(11, HOUR), night(10, DAY))
-    judgement = judge(of_runs)
-    assert with_order_doubt(judgement, of_runs) is judgement
+def test_undoubted_order_keeps_the_judgement() -> None:
+    ordered = evidence(make_run(11, HOUR), make_run(10, DAY))
+    judgement = judge(ordered)
+    assert with_order_doubt(judgement, ordered) is judgement
 
 
 @pytest.mark.parametrize(
@@ -272,16 +277,17 @@ def test_number_in_a_name_orders_runs_without_job_ids(
 ) -> None:
     """`train-4711.out` and `train-4712.out`: the second is stamped a day earlier."""
 
-    def name(one: Measurement, number: str) -> Measurement:
+    def name(measured: Measurement, number: str) -> Measurement:
         return replace(
-            one,
+            measured,
             run=replace(
-                one.run, found=replace(one.run.found, job_id="", number=number)
+                measured.run,
+                found=replace(measured.run.found, job_id="", number=number),
             ),
         )
 
-    newest = name(night("4711", HOUR, place="llama/train-{}.out"), "4711")
-    other = name(night("4712", DAY, place="llama/train-{}.out"), number)
+    newest = name(make_run("4711", HOUR, place="llama/train-{}.out"), "4711")
+    other = name(make_run("4712", DAY, place="llama/train-{}.out"), number)
     doubts = [
         doubt.rival.run.id for doubt in find_order_doubts(newest, [newest, other])
     ]

@@ -1,4 +1,4 @@
-"""Which steps are slow: stragglers, two levels, stretches and periods."""
+"""Slow steps: stragglers, two levels, stretches and periods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_llmbench.judge.pattern import find_period, find_step_levels, find_st
             [1.0] * 9 + [1.031],
             0.001,
             0,
-        ),  # one unit in the last place more than 3 % is rounding
+        ),  # up to 3 % plus one unit in the last place may be rounding
         ([0.012] * 9 + [0.013], 0.001, 0),
         ([0.012] * 9 + [0.014], 0.001, 1),
         ([1.0] * 9 + [0.2], 0.0, 0),
@@ -34,10 +34,10 @@ def test_straggler_exceeds_three_percent_and_the_noise(
 def test_two_levels_are_found_with_their_slow_steps() -> None:
     seconds = 1 + 0.005 * np.random.default_rng(1).standard_normal(34)
     slow = np.arange(34) % 3 == 0
-    found = find_step_levels(np.where(slow, 1.1 * seconds, seconds), 0.0)
-    assert found is not None
-    assert [found.lower, found.upper] == pytest.approx([1, 1.1], abs=0.005)
-    assert found.slow.tolist() == slow.tolist()
+    levels = find_step_levels(np.where(slow, 1.1 * seconds, seconds), 0.0)
+    assert levels is not None
+    assert [levels.lower, levels.upper] == pytest.approx([1, 1.1], abs=0.005)
+    assert levels.slow.tolist() == slow.tolist()
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,16 @@ def test_consecutive_slow_steps_are_one_stretch(
     slow: str, expected: list[tuple[int, int]]
 ) -> None:
     mask = np.array([sign == "#" for sign in slow], dtype=bool)
-    assert [(part.start, part.stop) for part in find_stretches(mask)] == expected
+    assert [
+        (stretch.start, stretch.stop) for stretch in find_stretches(mask)
+    ] == expected
 
 
 @pytest.mark.parametrize(
     ("starts", "distance"),
     [
         ([4, 14, 24], 10),
-        ([4, 5, 14, 24], 10),  # one stands apart
+        ([4, 5, 14, 24], 10),  # one start is not part of the period
         ([4, 14], None),  # two are no period
         ([4, 24], None),
         ([2, 7, 12, 22, 27, 32], None),  # step 17 is not slow
@@ -89,5 +91,5 @@ def test_consecutive_slow_steps_are_one_stretch(
 def test_period_has_three_steps_without_gaps(
     starts: list[int], distance: int | None
 ) -> None:
-    found = find_period(sorted(starts), 34)
-    assert (found.step if found else None) == distance
+    period = find_period(sorted(starts), 34)
+    assert (period.step if period else None) == distance

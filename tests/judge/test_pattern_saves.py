@@ -1,4 +1,4 @@
-"""Slow steps that hold the save of a checkpoint."""
+"""Slow steps that contain a checkpoint save."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def describe(*records: CheckpointRecord, seconds: tuple[float, ...] = SECONDS) -
     return phrase_all(filter(None, [find_save(run, np.array(seconds) > 3)]))
 
 
-def save(line: int, seconds: float | None) -> CheckpointRecord:
+def make_save(line: int, seconds: float | None) -> CheckpointRecord:
     return CheckpointRecord(CheckpointAction.SAVE, line, seconds)
 
 
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        (save(14, 37.95), "step 14 holds the save of line 14 (37.95 of 40 s)"),
-        (save(13, None), "step 14 holds the save of line 13"),
-        (save(14, 0.5), ""),  # it explains nothing
-        (save(14, 300.0), ""),  # it went on beside the steps
-        (save(17, 37.95), ""),  # of another step
+        (make_save(14, 37.95), "step 14 holds the save of line 14 (37.95 of 40 s)"),
+        (make_save(13, None), "step 14 holds the save of line 13"),
+        (make_save(14, 0.5), ""),  # too short to explain the step
+        (make_save(14, 300.0), ""),  # it ran asynchronously
+        (make_save(17, 37.95), ""),  # of another step
         (CheckpointRecord(CheckpointAction.LOAD, 14, 37.95), ""),
     ],
 )
@@ -51,7 +51,7 @@ def test_save_within_a_slow_step_is_named(record: CheckpointRecord, text: str) -
 
 def test_saves_of_several_slow_steps_are_counted() -> None:
     seconds = (2.0, 2.01, 1.99, 40.0, 2.0, 2.01, 1.99, 39.0, 2.0)
-    lines = (save(14, 38.0),)
+    lines = (make_save(14, 38.0),)
     assert (
         describe(*lines, seconds=seconds)
         == "1 of 2 slow steps hold a save: step 14 holds the save of line 14 (38 of 40 s)"
@@ -64,7 +64,7 @@ def test_shape_names_the_save_of_its_spike() -> None:
         window_seconds=SECONDS,
         window_steps=tuple(range(11, 20)),
         window_lines=LINES,
-        checkpoints=Checkpoints((save(14, 37.95),)),
+        checkpoints=Checkpoints((make_save(14, 37.95),)),
     )
     assert phrase_all(find_shape(run).statements).endswith(
         "; step 14 holds the save of line 14 (37.95 of 40 s)"

@@ -1,5 +1,7 @@
-"""Real runs, whole and damaged, from the log to the verdict: what is slower never
-passes, what is not never fails."""
+"""Real runs, complete and damaged, from the log to the verdict.
+
+Slower runs never pass, and equal runs never fail.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ KNOWN = {
     "2624605.out",
     "four_clock_runs.out",
     "resumed_killed.out",
-    # a stand-in for training; the same lines in 8 logs count once
+    # not real training; the same lines in 8 logs count once
     "log-fakecfg_6_0.out",
 }
 
@@ -65,27 +67,28 @@ Runs = dict[tuple[str, int], Segment]
 
 @pytest.fixture(scope="module")
 def runs() -> Runs:
-    """Return the first part with 30 times or more of every log that can be read, equal
-    ones once.
+    """Read the first segment with at least 30 steps of every shared log.
 
-    Further parts of a log are runs of the same program.
+    Equal segments are used once. Further segments of a log are runs of the same
+    program.
     """
-    found: Runs = {}
-    known = set()
-    for path in sorted(one for one in shared("logs").rglob("*") if one.is_file()):
+    segments: Runs = {}
+    seen = set()
+    for path in sorted(path for path in shared("logs").rglob("*") if path.is_file()):
         for number, segment in enumerate(read_log(path).segments, start=1):
             times = segment.steps.seconds.tobytes()
-            if len(segment.steps) >= FEWEST and times not in known:
-                known.add(times)
-                found[path.name, number] = sound(segment)
+            if len(segment.steps) >= FEWEST and times not in seen:
+                seen.add(times)
+                segments[path.name, number] = repair_segment(segment)
                 break
-    return found
+    return segments
 
 
-def sound(segment: Segment) -> Segment:
-    """Return the part with what makes a run invalid repaired: a NaN or constant loss, a
-    missing end, and what it states of another configuration than the tests'. Its step
-    times stay."""
+def repair_segment(segment: Segment) -> Segment:
+    """Repair everything that makes a run invalid, but keep its step times.
+
+    A NaN or constant loss, a missing end, and statements of another configuration.
+    """
     steps, count = segment.steps, len(segment.steps)
     unknown = np.full(count, np.nan)
     learning = {
@@ -93,15 +96,17 @@ def sound(segment: Segment) -> Segment:
         "has_loss": np.ones(count, dtype=bool),
         "grad_norm": np.ones(count),
     }
-    sounder = replace(
+    repaired = replace(
         steps, **learning, target_tokens=unknown, consumed_samples=unknown
     )
-    return replace(segment, steps=sounder, finished=True, stated=())
+    return replace(segment, steps=repaired, finished=True, stated=())
 
 
-def slowed(segment: Segment, factors: Floats | float) -> Segment:
-    """Return the part with all step times, or each, multiplied; what the log derives
-    from them follows."""
+def slow_down(segment: Segment, factors: Floats | float) -> Segment:
+    """Multiply the step times by one factor, or by one each.
+
+    Rates in the log change accordingly.
+    """
     steps = segment.steps
     return replace(
         segment,
@@ -115,8 +120,10 @@ def slowed(segment: Segment, factors: Floats | float) -> Segment:
 
 
 def list_windows(segment: Segment) -> list[Window]:
-    """List the documented window, the last third, and the whole run, as far as all
-    their steps were measured."""
+    """List the documented window, the last third and the whole run.
+
+    Only windows whose steps were all measured.
+    """
     begin, end = get_first_steps(segment.steps), segment.steps.index
     first, last = int(begin[0]), int(end[-1])
     windows = []
@@ -136,12 +143,16 @@ def list_windows(segment: Segment) -> list[Window]:
     return windows
 
 
-def fitted(segment: Segment, window: Window) -> Baseline:
-    """Return a published baseline for this run: its batch, tokens and TFLOP/s agree,
-    and no step is impossible."""
+def fit_baseline(segment: Segment, window: Window) -> Baseline:
+    """Make a published baseline that agrees with the run.
+
+    Batch, tokens and TFLOP/s are equal, and no step is implausible.
+    """
     steps, counted = segment.steps, mask_window(segment.steps, window)
-    batch = int(middle(steps.global_batch_size) or 1)
-    tokens = middle((steps.tokens_per_second_per_gpu * steps.seconds)[counted])
+    batch = int(compute_present_median(steps.global_batch_size) or 1)
+    tokens = compute_present_median(
+        (steps.tokens_per_second_per_gpu * steps.seconds)[counted]
+    )
     before = BASELINE.configuration
     configuration = replace(
         before,
@@ -151,7 +162,7 @@ def fitted(segment: Segment, window: Window) -> Baseline:
         ),
         global_batch_size=batch,
     )
-    work = middle((steps.tflops_per_gpu * steps.seconds)[counted])
+    work = compute_present_median((steps.tflops_per_gpu * steps.seconds)[counted])
     return replace(
         BASELINE,
         configuration=configuration,
@@ -165,77 +176,87 @@ def fitted(segment: Segment, window: Window) -> Baseline:
     )
 
 
-def middle(values: Floats) -> float:
-    """Return the median of what is printed, 0 where nothing is."""
+def compute_present_median(values: Floats) -> float:
+    """Return the median of the printed values, or 0 without any."""
     present = values[np.isfinite(values)]
     return float(np.median(present)) if len(present) else 0.0
 
 
-def measured(segment: Segment, baseline: Baseline) -> Measurement:
-    """Return what the run measured in its window, which has to be valid."""
-    found = measure(run(log(segment)), baseline, NOW)
-    # Steps outside the window are no part of these tests.
-    found = replace(
-        found,
+def measure_segment(segment: Segment, baseline: Baseline) -> Measurement:
+    """Measure the run in its window; it must be valid."""
+    measurement = measure(run(log(segment)), baseline, NOW)
+    # Steps outside the window are not tested here.
+    measurement = replace(
+        measurement,
         problems=tuple(
-            each
-            for each in found.problems
-            if each.reason is not Reason.SLOW_OUTSIDE_WINDOW
+            problem
+            for problem in measurement.problems
+            if problem.reason is not Reason.SLOW_OUTSIDE_WINDOW
         ),
     )
-    assert found.valid, found.problems
-    return found
+    assert measurement.valid, measurement.problems
+    return measurement
 
 
 def make_baselines(segment: Segment, window: Window) -> dict[str, Baseline]:
-    """Make a recorded baseline of this run, and a document's with its mean and with its
-    median step."""
-    published = fitted(segment, window)
-    found = measured(segment, published)
-    seconds = np.array(found.window_seconds)
+    """Make baselines from this run.
+
+    A recorded baseline, and published ones with its mean and its median step time.
+    """
+    published = fit_baseline(segment, window)
+    measured_run = measure_segment(segment, published)
+    seconds = np.array(measured_run.window_seconds)
     return {
-        "recorded": make_recorded_baseline(published, make_recording([found], NOW)),
-        "mean": replace(published, step_seconds=compute_mean(seconds, found.mean_of)),
+        "recorded": make_recorded_baseline(
+            published, make_recording([measured_run], NOW)
+        ),
+        "mean": replace(
+            published, step_seconds=compute_mean(seconds, measured_run.mean_of)
+        ),
         "median": replace(published, step_seconds=float(np.median(seconds))),
     }
 
 
-def own(segment: Segment, window: Window, kind: str) -> Baseline:
+def make_baseline(segment: Segment, window: Window, kind: str) -> Baseline:
     return make_baselines(segment, window)[kind]
 
 
-def history(found: Measurement, sigma: float, nights: int = 12) -> list[Measurement]:
-    """Return the same run in the nights before, each as a whole faster or slower by
-    chance."""
+def make_history(
+    measured_run: Measurement, sigma: float, days: int = 12
+) -> list[Measurement]:
+    """Make earlier daily runs from the same run, with random factors."""
     wobble = (
-        np.exp(sigma * np.random.default_rng(11).standard_normal(nights)).tolist()
+        np.exp(sigma * np.random.default_rng(11).standard_normal(days)).tolist()
         if sigma
         else []
     )
     return [
         replace(
-            found,
-            run=replace(found.run, started=NOW - timedelta(days=night, hours=3)),
-            statistic_seconds=(found.statistic_seconds or math.nan) * factor,
-            window_seconds=tuple(value * factor for value in found.window_seconds),
+            measured_run,
+            run=replace(measured_run.run, started=NOW - timedelta(days=day, hours=3)),
+            statistic_seconds=(measured_run.statistic_seconds or math.nan) * factor,
+            window_seconds=tuple(
+                value * factor for value in measured_run.window_seconds
+            ),
         )
-        for night, factor in enumerate(wobble, start=1)
+        for day, factor in enumerate(wobble, start=1)
     ]
 
 
-def judged(
+def judge_segment(
     segment: Segment, baseline: Baseline, sigma: float, before: Segment | None = None
 ) -> Judgement:
-    """Return the verdict on the run; the nights before it were as `before`, or as
-    itself."""
-    usual = measured(segment if before is None else before, baseline)
-    return judge_measured(measured(segment, baseline), history(usual, sigma), baseline)
+    """Judge a run after daily runs made from `before`, or from itself."""
+    normal = measure_segment(segment if before is None else before, baseline)
+    return judge_measured(
+        measure_segment(segment, baseline), make_history(normal, sigma), baseline
+    )
 
 
 def judge_measured(
-    found: Measurement, before: list[Measurement], baseline: Baseline
+    measured_run: Measurement, before: list[Measurement], baseline: Baseline
 ) -> Judgement:
-    judgement = judge(evidence(found, *before, baseline=baseline))
+    judgement = judge(evidence(measured_run, *before, baseline=baseline))
     estimate = judgement.estimate
     assert estimate is not None
     numbers = (
@@ -250,32 +271,32 @@ def judge_measured(
 
 
 class Case(NamedTuple):
-    """A real run with a window and a baseline made of it."""
+    """A real run with a window and a baseline made from it."""
 
     name: str
     segment: Segment
     baseline: Baseline
     measurement: Measurement
     nights: dict[str, list[Measurement]]
-    """The run in the nights before, by the name of the history."""
+    """Earlier daily runs, by the name of the history."""
 
     def judge(self, found: Measurement) -> Iterator[tuple[str, Judgement]]:
-        """Yield the verdict on a measurement after every history, and a name for it."""
+        """Yield the verdict on a measurement for every history, with a name."""
         for told, before in self.nights.items():
             yield f"{self.name}, {told}", judge_measured(found, before, self.baseline)
 
 
-def list_histories(found: Measurement) -> dict[str, list[Measurement]]:
-    return {told: history(found, sigma) for told, sigma in SIGMAS.items()}
+def list_histories(measured_run: Measurement) -> dict[str, list[Measurement]]:
+    return {name: make_history(measured_run, sigma) for name, sigma in SIGMAS.items()}
 
 
 def make_case(name: str, segment: Segment, baseline: Baseline) -> Case:
-    found = measured(segment, baseline)
-    return Case(name, segment, baseline, found, list_histories(found))
+    measured_run = measure_segment(segment, baseline)
+    return Case(name, segment, baseline, measured_run, list_histories(measured_run))
 
 
 def list_cases(runs: Runs, kinds: tuple[str, ...]) -> list[Case]:
-    """Return every run with every window and kind of baseline."""
+    """List every run with every window and kind of baseline."""
     return [
         make_case(
             f"{name} part {number}, {window}, {kind} baseline", segment, baselines[kind]
@@ -292,15 +313,17 @@ def cases(runs: Runs) -> list[Case]:
     return list_cases(runs, KINDS)
 
 
-def said(name: str, judgement: Judgement) -> str:
-    """Return a line for the table of what should not be."""
+def format_verdict(name: str, judgement: Judgement) -> str:
+    """Format an unexpected verdict."""
     return f"{name}: {judgement.verdict} ({judgement.reason}): {phrase(judgement)}"
 
 
 def is_forgiven(judgement: Judgement) -> bool:
-    """Whether a hiccup was: against a mean that holds it, too, what is forgiven hides
-    as much of a slowdown. Nothing tells whether a document's does
-    (docs/statistics.md)."""
+    """True if a transient stall was forgiven.
+
+    A mean that contains a stall too leaves room for an equal slowdown, and whether a
+    document's mean contains stalls is unknown (docs/statistics.md).
+    """
     return any(note.code == "hiccup" for note in judgement.notes)
 
 
@@ -323,24 +346,24 @@ def test_slow_stretch_is_distinguished_from_uniform_slowdown(
     in steps 2 to 49."""
     real = runs[EVO2]
     steps = real.steps
-    usual = np.where(
+    normal = np.where(
         steps.index < 50, steps.seconds, np.resize(steps.seconds[11:50], len(steps))
     )
-    even = replace(real, steps=replace(steps, seconds=usual))
-    baseline = own(even, window, kind)
-    stretch = judged(real, baseline, sigma, even)
-    uniform = judged(slowed(even, 1.1), baseline, sigma, even)
+    even = replace(real, steps=replace(steps, seconds=normal))
+    baseline = make_baseline(even, window, kind)
+    stretch = judge_segment(real, baseline, sigma, even)
+    uniform = judge_segment(slow_down(even, 1.1), baseline, sigma, even)
 
     assert stretch.verdict in (Verdict.INCONCLUSIVE, Verdict.REGRESSION)
     assert not stretch.meets_point
-    (note,) = [one for one in stretch.notes if one.code == "two-levels"]
+    (note,) = [note for note in stretch.notes if note.code == "two-levels"]
     assert phrase(note).startswith("slow stretch: steps 50 to 62 at 0.6")
     assert note.line == 214
     assert "uniform" not in phrase(stretch)
 
     assert not uniform.meets_point
     assert not {"two-levels", "stragglers", "drift"} & {
-        one.code for one in uniform.notes
+        note.code for note in uniform.notes
     }
     assert "stretch" not in phrase(uniform)
     if sigma < 0.01:
@@ -348,13 +371,13 @@ def test_slow_stretch_is_distinguished_from_uniform_slowdown(
         assert "uniform shift" in phrase(uniform)
 
 
-# --- what is slow in every run --------------------------------------------------------
+# --- recurring slow steps --------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_real_run_meets_its_recorded_value(cases: list[Case]) -> None:
-    """Stalls, warm-up and drift belong to these runs: PASS, or INCONCLUSIVE where their
-    steps say too little."""
+    """Stalls, warm-up and drift belong to these runs: PASS, or INCONCLUSIVE if the
+    steps decide nothing."""
     wrong = []
     for case in cases:
         recording = case.baseline.recording
@@ -363,12 +386,12 @@ def test_real_run_meets_its_recorded_value(cases: list[Case]) -> None:
             and recording.mean_seconds > recording.trimmed_mean_seconds * STALLS
         )
         for name, judgement in case.judge(case.measurement):
-            green = (
+            passes = (
                 judgement.verdict in (Verdict.PASS, Verdict.INCONCLUSIVE)
                 and judgement.meets_point
             )
-            if not green and not refused:
-                wrong.append(said(name, judgement))
+            if not passes and not refused:
+                wrong.append(format_verdict(name, judgement))
     assert wrong == []
 
 
@@ -378,7 +401,9 @@ def test_steady_run_passes_against_its_recorded_value(
     runs: Runs, name: tuple[str, int], kind: str
 ) -> None:
     assert (
-        judged(runs[name], own(runs[name], DOCUMENTED, kind), 0.003).verdict
+        judge_segment(
+            runs[name], make_baseline(runs[name], DOCUMENTED, kind), 0.003
+        ).verdict
         is Verdict.PASS
     )
 
@@ -388,20 +413,19 @@ def test_steady_run_passes_against_its_recorded_value(
 def test_periodic_slow_steps_are_no_regression(
     runs: Runs, period: int, factor: float
 ) -> None:
-    """No shared log has a regular pause, so every 7th to 17th step of the real ones
-    gets it: a checkpoint, say.
+    """Pause every 7th to 17th step, as checkpoints do; no shared log has such pauses.
 
-    Against the baseline that holds the pauses too, and against the median step, which
+    The baselines are one that contains the pauses as well, and the median step, which
     does not.
     """
     wrong = []
     for (name, number), segment in runs.items():
-        paused = slowed(
+        paused = slow_down(
             segment, np.where(segment.steps.index % period == 0, factor, 1.0)
         )
         for window in list_windows(paused):
-            # what is slow besides, at the start or in evo2's stretch, would be more
-            # than a fifth of the steps with it
+            # Other slow steps, at the start or in evo2's stretch, would be more than a
+            # fifth of the steps together with the pauses.
             if window.first < DOCUMENTED.first or (
                 (name, number) == EVO2 and window != DOCUMENTED
             ):
@@ -410,9 +434,9 @@ def test_periodic_slow_steps_are_no_regression(
                 case = make_case(
                     f"{name} part {number}, {window}, {kind} baseline", paused, baseline
                 )
-                for told, judgement in case.judge(case.measurement):
+                for case_name, judgement in case.judge(case.measurement):
                     if judgement.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
-                        wrong.append(said(told, judgement))
+                        wrong.append(format_verdict(case_name, judgement))
     assert wrong == []
 
 
@@ -421,22 +445,21 @@ def test_periodic_slow_steps_are_no_regression(
 
 @pytest.mark.slow
 def test_seven_percent_slowdown_of_real_runs_never_passes(cases: list[Case]) -> None:
-    """The history is no baseline: daily runs that were as slow as this run change
-    nothing."""
+    """The history is not a baseline: equally slow daily runs make no difference."""
     wrong = []
     for case in cases:
-        lasting = make_case(case.name, slowed(case.segment, 1.07), case.baseline)
+        lasting = make_case(case.name, slow_down(case.segment, 1.07), case.baseline)
         after_fast, after_slow = (
             case.judge(lasting.measurement),
             lasting.judge(lasting.measurement),
         )
         for name, judgement in (*after_fast, *after_slow):
-            green = (
+            passes = (
                 judgement.verdict not in (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
                 or judgement.meets_point
             )
-            if green and not is_forgiven(judgement):
-                wrong.append(said(name, judgement))
+            if passes and not is_forgiven(judgement):
+                wrong.append(format_verdict(name, judgement))
     assert wrong == []
 
 
@@ -446,8 +469,11 @@ def test_seven_percent_after_quiet_history_is_a_regression(
     runs: Runs, name: tuple[str, int], kind: str
 ) -> None:
     segment = runs[name]
-    judgement = judged(
-        slowed(segment, 1.07), own(segment, DOCUMENTED, kind), 0.003, segment
+    judgement = judge_segment(
+        slow_down(segment, 1.07),
+        make_baseline(segment, DOCUMENTED, kind),
+        0.003,
+        segment,
     )
     assert judgement.verdict is Verdict.REGRESSION
     assert phrase(judgement).endswith("uniform shift; no single step stands out"), (
@@ -455,9 +481,11 @@ def test_seven_percent_after_quiet_history_is_a_regression(
     )
 
 
-def in_part(index: Integers, window: Window) -> dict[str, Floats]:
-    """Return factors for each step: slowdowns of a part of the window, 3.5 to 7 % on
-    average, but for the warm-up."""
+def make_partial_factors(index: Integers, window: Window) -> dict[str, Floats]:
+    """Return factors per step for slowdowns in a part of the window.
+
+    3.5 to 7 % on average, except for the warm-up.
+    """
     late = index >= (window.first + window.last + 1) // 2
     return {
         "14 % from the middle on": np.where(late, 1.14, 1.0),
@@ -468,28 +496,32 @@ def in_part(index: Integers, window: Window) -> dict[str, Floats]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", in_part(np.arange(1), DOCUMENTED))
+@pytest.mark.parametrize("part", make_partial_factors(np.arange(1), DOCUMENTED))
 def test_partial_slowdown_beyond_the_bound_never_passes(
     cases: list[Case], part: str
 ) -> None:
     wrong = []
     for case in cases:
-        factors = in_part(case.segment.steps.index, case.baseline.window)[part]
-        after = measured(slowed(case.segment, factors), case.baseline)
+        factors = make_partial_factors(case.segment.steps.index, case.baseline.window)[
+            part
+        ]
+        after = measure_segment(slow_down(case.segment, factors), case.baseline)
         values = [
-            (np.array(found.window_seconds), found.mean_of)
-            for found in (case.measurement, after)
+            (np.array(measured_run.window_seconds), measured_run.mean_of)
+            for measured_run in (case.measurement, after)
         ]
         largest = max(
-            change(*values[1]) / change(*values[0])
-            for change in (compute_mean, compute_trimmed_mean)
+            statistic(*values[1]) / statistic(*values[0])
+            for statistic in (compute_mean, compute_trimmed_mean)
         )
         for name, judgement in case.judge(after):
-            green = judgement.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
+            passes = judgement.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
             if (
-                green
+                passes
                 and largest > 1 + judgement.tolerance.fraction
                 and not is_forgiven(judgement)
             ):
-                wrong.append(said(f"{name}, a mean by {largest - 1:.1%}", judgement))
+                wrong.append(
+                    format_verdict(f"{name}, a mean by {largest - 1:.1%}", judgement)
+                )
     assert wrong == []

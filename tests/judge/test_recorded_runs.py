@@ -1,5 +1,4 @@
-"""Where few steps decide, rounding is coarse, the error is unknown, or the runs of a
-baseline are of several levels."""
+"""Recorded baselines: few steps, quantised times, unknown errors and several levels."""
 
 from __future__ import annotations
 
@@ -38,9 +37,8 @@ RECORDED = replace(
 )
 
 
-def stalled(every: int, factor: float, first: int = 0) -> Measurement:
-    """Return a run against the recorded baseline in which every so manieth step takes
-    longer."""
+def make_stalled(every: int, factor: float, first: int = 0) -> Measurement:
+    """Make a run against the recorded baseline in which every n-th step is slower."""
     window = np.full(34, 7.325) * (
         1 + 0.002 * np.random.default_rng(0).standard_normal(34)
     )
@@ -53,7 +51,7 @@ def stalled(every: int, factor: float, first: int = 0) -> Measurement:
 
 
 def test_stalls_of_every_sixth_step_do_not_pass() -> None:
-    judgement = judge(evidence(stalled(6, 3.0), baseline=RECORDED))
+    judgement = judge(evidence(make_stalled(6, 3.0), baseline=RECORDED))
     assert (judgement.verdict, judgement.reason) == (
         Verdict.INCONCLUSIVE,
         Reason.FEW_STEPS_DECIDE,
@@ -66,7 +64,7 @@ def test_recorded_stalls_do_not_excuse_stalls() -> None:
         "2025-11-01", 4, 11.0, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34), ()
     )
     judgement = judge(
-        evidence(stalled(6, 3.0), baseline=replace(RECORDED, recording=recording))
+        evidence(make_stalled(6, 3.0), baseline=replace(RECORDED, recording=recording))
     )
     assert (judgement.verdict, judgement.reason) == (
         Verdict.INCONCLUSIVE,
@@ -75,7 +73,7 @@ def test_recorded_stalls_do_not_excuse_stalls() -> None:
 
 
 def test_one_stall_is_inconclusive_and_meets_the_literal_rule() -> None:
-    judgement = judge(evidence(stalled(34, 5.0, first=20), baseline=RECORDED))
+    judgement = judge(evidence(make_stalled(34, 5.0, first=20), baseline=RECORDED))
     assert (judgement.verdict, judgement.reason) == (
         Verdict.INCONCLUSIVE,
         Reason.FEW_STEPS_DECIDE,
@@ -83,11 +81,13 @@ def test_one_stall_is_inconclusive_and_meets_the_literal_rule() -> None:
     assert judgement.meets_point is True
 
 
-def long_run(
+def make_long_run(
     *stalls: tuple[int, float], steps: int = 500, mean_of: int = 1
 ) -> Measurement:
-    """Return a run of many records against the recorded baseline, with some records
-    that many times as long."""
+    """Make a run of many records against the recorded baseline.
+
+    `stalls` are records and the factors by which they are slower.
+    """
     window = np.full(steps, 7.325) * (
         1 + 0.002 * np.random.default_rng(1).standard_normal(steps)
     )
@@ -108,17 +108,22 @@ def long_run(
 def test_two_stalls_are_forgiven_however_many_steps(mean_of: int) -> None:
     two, three = [(100, 20.0), (300, 20.0)], [(100, 20.0), (200, 20.0), (300, 20.0)]
     assert (
-        judge(evidence(long_run(*two, mean_of=mean_of), baseline=RECORDED)).meets_point
+        judge(
+            evidence(make_long_run(*two, mean_of=mean_of), baseline=RECORDED)
+        ).meets_point
         is True
     )
-    judgement = judge(evidence(long_run(*three, mean_of=mean_of), baseline=RECORDED))
+    judgement = judge(
+        evidence(make_long_run(*three, mean_of=mean_of), baseline=RECORDED)
+    )
     assert (judgement.reason, judgement.meets_point) == (Reason.FEW_STEPS_DECIDE, False)
 
 
 def test_stalls_of_one_step_in_twenty_fail() -> None:
     judgement = judge(
         evidence(
-            long_run(*((step, 5.0) for step in range(9, 500, 20))), baseline=RECORDED
+            make_long_run(*((step, 5.0) for step in range(9, 500, 20))),
+            baseline=RECORDED,
         )
     )
     assert (judgement.reason, judgement.meets_point) == (Reason.FEW_STEPS_DECIDE, False)
@@ -131,12 +136,12 @@ def test_recorded_saves_are_no_stalls() -> None:
         recording=replace(RECORDED.recording, mean_seconds=7.325 * 1.05),  # type: ignore[type-var]
     )
     judgement = judge(
-        evidence(replace(long_run(*saves), baseline=baseline), baseline=baseline)
+        evidence(replace(make_long_run(*saves), baseline=baseline), baseline=baseline)
     )
     assert judgement.meets_point is True
 
 
-def few_means(*seconds: float) -> Measurement:
+def make_few_means(*seconds: float) -> Measurement:
     numbers = tuple(10 * number for number in range(1, len(seconds) + 1))
     statistic = compute_trimmed_mean(np.array(seconds))
     run = measurement(
@@ -162,7 +167,9 @@ def test_means_that_contradict_each_other_do_not_pass(
     factors: tuple[float, ...], meets: bool
 ) -> None:
     judgement = judge(
-        evidence(few_means(*(7.325 * factor for factor in factors)), baseline=RECORDED)
+        evidence(
+            make_few_means(*(7.325 * factor for factor in factors)), baseline=RECORDED
+        )
     )
     assert judgement.meets_point is meets
     assert (judgement.reason is Reason.INTERVAL_TOO_WIDE) is not meets
@@ -170,11 +177,11 @@ def test_means_that_contradict_each_other_do_not_pass(
 
 @pytest.mark.parametrize("reason", [Reason.FEW_STEPS_DECIDE, Reason.INTERVAL_TOO_WIDE])
 def test_accepted_doubt_leaves_the_statistic_to_decide(reason: Reason) -> None:
-    """The message keeps what is wrong."""
+    """The message still states the problem."""
     run = (
-        stalled(6, 3.0)
+        make_stalled(6, 3.0)
         if reason is Reason.FEW_STEPS_DECIDE
-        else few_means(7.325 * 1.14, 7.325 * 1.14, 7.325 * 0.75)
+        else make_few_means(7.325 * 1.14, 7.325 * 1.14, 7.325 * 0.75)
     )
     entry = Acknowledgement(
         RECORDED.key.id,
@@ -198,14 +205,14 @@ def test_accepted_doubt_leaves_the_statistic_to_decide(reason: Reason) -> None:
     ] == [entry]
 
 
-def width(baseline: Baseline, *older: Measurement) -> float:
-    tonight = noisy(7.4, 0.002, statistic="trimmed_mean", baseline=baseline)
-    told = judge(evidence(tonight, *older, baseline=baseline)).estimate
-    assert told is not None
-    return told.high - told.low
+def compute_width(baseline: Baseline, *previous: Measurement) -> float:
+    current = noisy(7.4, 0.002, statistic="trimmed_mean", baseline=baseline)
+    estimate = judge(evidence(current, *previous, baseline=baseline)).estimate
+    assert estimate is not None
+    return estimate.high - estimate.low
 
 
-def recorded(groups: int | None, *seconds: float) -> Baseline:
+def make_recorded(groups: int | None, *seconds: float) -> Baseline:
     runs = seconds or (7.31, 7.32, 7.33, 7.34)
     recording = Recording(
         "2025-11-01", len(runs), 7.325, 7.325, 0.05, runs, (), groups=groups
@@ -214,29 +221,29 @@ def recorded(groups: int | None, *seconds: float) -> Baseline:
 
 
 def test_recorded_runs_of_one_day_or_undated_count_once() -> None:
-    one = replace(
+    single = replace(
         RECORDED,
         recording=Recording(
             "2025-11-01", 1, 7.325, 7.325, 0.05, (7.325,), (), groups=1
         ),
     )
-    older = [replace(night, baseline=RECORDED) for night in HISTORY]
+    previous = [replace(daily_run, baseline=RECORDED) for daily_run in HISTORY]
     assert (
-        width(recorded(1), *older)
-        == width(recorded(None), *older)
-        == pytest.approx(width(one, *older))
+        compute_width(make_recorded(1), *previous)
+        == compute_width(make_recorded(None), *previous)
+        == pytest.approx(compute_width(single, *previous))
     )
     assert (
-        width(recorded(1), *older)
-        > width(recorded(2), *older)
-        > width(recorded(4), *older)
+        compute_width(make_recorded(1), *previous)
+        > compute_width(make_recorded(2), *previous)
+        > compute_width(make_recorded(4), *previous)
     )
     equal, wide = (7.325, 7.3251, 7.3249, 7.325), (7.0, 7.2, 7.4, 7.6)
     assert (
-        width(recorded(1, *wide))
-        > width(recorded(1, *equal))
-        == width(one)
-        > width(recorded(4, *equal))
+        compute_width(make_recorded(1, *wide))
+        > compute_width(make_recorded(1, *equal))
+        == compute_width(single)
+        > compute_width(make_recorded(4, *equal))
     )
 
 
@@ -255,27 +262,27 @@ def test_recorded_runs_of_one_day_or_undated_count_once() -> None:
     ],
 )
 def test_baseline_of_few_days_is_noted(groups: int | None, text: str) -> None:
-    baseline = recorded(groups)
-    told = judge(
+    baseline = make_recorded(groups)
+    judgement = judge(
         evidence(
             noisy(7.4, 0.002, statistic="trimmed_mean", baseline=baseline),
             baseline=baseline,
         )
     )
-    said = [phrase(note) for note in told.notes if note.code == "few-recorded"]
-    assert len(said) == bool(text)
-    assert all(one.startswith(text) for one in said)
+    texts = [phrase(note) for note in judgement.notes if note.code == "few-recorded"]
+    assert len(texts) == bool(text)
+    assert all(note_text.startswith(text) for note_text in texts)
 
 
 def test_quantised_baseline_widens_the_interval_and_is_noted() -> None:
     sharp = judge(evidence(measurement(7.4)))
-    coarse = judge(
+    quantised = judge(
         evidence(measurement(7.4), baseline=replace(BASELINE, resolution_seconds=0.5))
     )
     assert sharp.estimate is not None
-    assert coarse.estimate is not None
-    assert coarse.estimate.high > sharp.estimate.high
-    assert [note.code for note in coarse.notes] == ["coarse-baseline"]
+    assert quantised.estimate is not None
+    assert quantised.estimate.high > sharp.estimate.high
+    assert [note.code for note in quantised.notes] == ["coarse-baseline"]
     assert sharp.notes == ()
 
 
@@ -330,7 +337,7 @@ RACK, OTHER_RACK = (
 MOSTLY_RACK = frozenset({"n1", "n2", "n3", "n8"})
 
 
-def at(hours: float, nodes: frozenset[str] = frozenset()) -> Occasion:
+def make_occasion(hours: float, nodes: frozenset[str] = frozenset()) -> Occasion:
     return Occasion(EVENING + timedelta(hours=hours), nodes)
 
 
@@ -338,23 +345,37 @@ def at(hours: float, nodes: frozenset[str] = frozenset()) -> Occasion:
     ("occasions", "groups"),
     [
         pytest.param(
-            [at(hour) for hour in range(5)],
+            [make_occasion(hour) for hour in range(5)],
             1,
-            id="five runs of one night, beyond midnight",
+            id="five runs of one day, across midnight",
         ),
         pytest.param(
-            [at(24 * day, RACK) for day in range(5)],
+            [make_occasion(24 * day, RACK) for day in range(5)],
             5,
-            id="five nights on one set of nodes",
+            id="five days on one node set",
         ),
         pytest.param(
-            [at(0, RACK), at(1, OTHER_RACK)], 2, id="two sets of nodes in one night"
+            [make_occasion(0, RACK), make_occasion(1, OTHER_RACK)],
+            2,
+            id="two node sets on one day",
         ),
-        pytest.param([at(0, RACK), at(1, MOSTLY_RACK)], 1, id="one node was exchanged"),
-        pytest.param([at(0, RACK), at(1)], 1, id="nodes of one are unknown"),
-        pytest.param([at(0), at(24), Occasion(None)], 2, id="the start of one unknown"),
         pytest.param(
-            [at(5 * run) for run in range(24)], 6, id="around the clock, six days (UTC)"
+            [make_occasion(0, RACK), make_occasion(1, MOSTLY_RACK)],
+            1,
+            id="one node was exchanged",
+        ),
+        pytest.param(
+            [make_occasion(0, RACK), make_occasion(1)], 1, id="nodes of one are unknown"
+        ),
+        pytest.param(
+            [make_occasion(0), make_occasion(24), Occasion(None)],
+            2,
+            id="one start is unknown",
+        ),
+        pytest.param(
+            [make_occasion(5 * run) for run in range(24)],
+            6,
+            id="around the clock, six days (UTC)",
         ),
     ],
 )
@@ -366,8 +387,8 @@ def test_runs_of_one_day_on_same_nodes_count_once(
         assert count_groups([*occasions[5:], *order]) == groups
 
 
-def logarithmic(levels: Sequence[float], cv: float, seed: int) -> list[list[float]]:
-    """Return RECORDINGS recordings of runs at these levels, with noise."""
+def make_recordings(levels: Sequence[float], cv: float, seed: int) -> list[list[float]]:
+    """Make RECORDINGS recordings of runs at these levels, with noise."""
     noise = np.random.default_rng(seed).standard_normal((RECORDINGS, len(levels)))
     seconds = 7.3 * np.array(levels) * np.exp(cv * noise)
     return [list(map(float, row)) for row in seconds]
@@ -377,13 +398,14 @@ def logarithmic(levels: Sequence[float], cv: float, seed: int) -> list[list[floa
 @pytest.mark.parametrize("runs", [2, 6, 14])
 @pytest.mark.parametrize("cv", [0.002, 0.02])
 def test_runs_of_one_level_are_rarely_split(runs: int, cv: float) -> None:
-    """Fewer than 1 % are, up to twice the expected noise: docs/baselines.md has the
-    numbers of 200,000 each."""
+    """Fewer than 1 % are split, up to twice the expected noise. docs/baselines.md lists
+    the numbers for 200,000 recordings each."""
     refused = sum(
-        find_run_levels(one, 0.01, ordered=True) is not None
-        for one in logarithmic((1.0,) * runs, cv, runs)
+        find_run_levels(recording, 0.01, ordered=True) is not None
+        for recording in make_recordings((1.0,) * runs, cv, runs)
     )
-    assert refused <= RECORDINGS * 0.014  # of 0.8 %; the count deviates by 0.4 %
+    # 0.8 % expected; the count has a standard deviation of 0.4 %
+    assert refused <= RECORDINGS * 0.014
     assert refused == 0 or cv > 0.002
 
 
@@ -400,13 +422,15 @@ def test_two_levels_are_found_in_any_order(
     levels: tuple[float, ...], ordered: bool, least: float
 ) -> None:
     found = [
-        find_run_levels(one, 0.01, ordered=ordered)
-        for one in logarithmic(levels, 0.002, 1)
+        find_run_levels(levels_found, 0.01, ordered=ordered)
+        for levels_found in make_recordings(levels, 0.002, 1)
     ]
-    assert sum(one is not None for one in found) >= least * len(found)
+    assert sum(levels_found is not None for levels_found in found) >= least * len(found)
     half = len(levels) // 2
     assert all(
-        one is None or (one.fast_runs, one.slow_runs) == (half, half) for one in found
+        levels_found is None
+        or (levels_found.fast_runs, levels_found.slow_runs) == (half, half)
+        for levels_found in found
     )
     assert found[0]
     assert found[0].slow_seconds / found[0].fast_seconds == pytest.approx(
@@ -417,7 +441,7 @@ def test_two_levels_are_found_in_any_order(
 @pytest.mark.parametrize(
     "levels",
     [
-        pytest.param((1.0, 1.0, 1.0, 1.0, 1.0, 1.06), id="a single bad night"),
+        pytest.param((1.0, 1.0, 1.0, 1.0, 1.0, 1.06), id="a single bad day"),
         pytest.param(
             (1.0, 1.0, 1.0, 1.008, 1.008, 1.008),
             id="levels that move the mean by little",
@@ -437,7 +461,9 @@ def test_small_or_single_difference_is_no_second_level(
 @given(st.permutations([7.3, 7.31, 7.28, 7.6, 7.59, 7.61, 7.3]))
 def test_unit_and_order_do_not_change_run_levels(seconds: list[float]) -> None:
     for unit in (1e-3, 1.0, 1e4):
-        found = find_run_levels([unit * one for one in seconds], 0.01, ordered=False)
+        found = find_run_levels(
+            [unit * value for value in seconds], 0.01, ordered=False
+        )
         assert found
         assert (found.fast_runs, found.slow_runs) == (4, 3)
 

@@ -1,4 +1,4 @@
-"""Which runs are averaged, and which only tell the noise."""
+"""Runs that are averaged, and runs that only estimate the noise."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pytest_llmbench.report.wording import phrase
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
 
 
-def tonight(*factors: float, build: str = "image=a") -> list[Measurement]:
-    """Return runs an hour apart, newest first, at these multiples of the baseline."""
+def make_repeats(*factors: float, build: str = "image=a") -> list[Measurement]:
+    """Make runs an hour apart, newest first, at these multiples of the baseline."""
     return [
         measurement(
             7.325 * factor,
@@ -34,16 +34,18 @@ def tonight(*factors: float, build: str = "image=a") -> list[Measurement]:
 
 
 def test_runs_of_one_day_are_not_averaged_by_default() -> None:
-    judgement = judge(evidence(*tonight(1.10, 1.0)))
+    judgement = judge(evidence(*make_repeats(1.10, 1.0)))
     assert judgement.verdict is Verdict.REGRESSION
     assert judgement.repeats == ()
 
 
 def test_repeats_are_averaged_and_narrow_the_interval() -> None:
-    single = judge(evidence(*tonight(1.02), *HISTORY))
+    single = judge(evidence(*make_repeats(1.02), *HISTORY))
     judgement = judge(
         evidence(
-            *tonight(1.02, 1.015, 1.025), *HISTORY, repeat_window=timedelta(hours=3)
+            *make_repeats(1.02, 1.015, 1.025),
+            *HISTORY,
+            repeat_window=timedelta(hours=3),
         )
     )
     assert judgement.log_difference == pytest.approx(math.log(1.02), abs=1e-4)
@@ -55,21 +57,26 @@ def test_repeats_are_averaged_and_narrow_the_interval() -> None:
 
 
 def test_runs_of_two_builds_are_not_repeats() -> None:
-    bad, good = tonight(1.10, build="image=b")[0], tonight(1.0, 1.0, build="image=a")[1]
+    bad, good = (
+        make_repeats(1.10, build="image=b")[0],
+        make_repeats(1.0, 1.0, build="image=a")[1],
+    )
     judgement = judge(evidence(bad, good, repeat_window=timedelta(hours=3)))
     assert judgement.verdict is Verdict.REGRESSION
     assert judgement.repeats == ()
 
 
 def test_repeats_that_disagree_are_not_averaged() -> None:
-    judgement = judge(evidence(*tonight(1.10, 1.0), repeat_window=timedelta(hours=3)))
+    judgement = judge(
+        evidence(*make_repeats(1.10, 1.0), repeat_window=timedelta(hours=3))
+    )
     assert judgement.verdict is Verdict.REGRESSION
     assert judgement.log_difference == pytest.approx(math.log(1.10))
     assert judgement.notes[0].code == "repeats-disagree"
 
 
 def test_day_without_a_time_does_not_change_the_noise() -> None:
-    (newest,) = tonight(1.0)
+    (newest,) = make_repeats(1.0)
     untimed = replace(nights(7.325)[0], statistic_seconds=math.nan)
     assert (
         judge(evidence(newest, untimed, *HISTORY[1:])).estimate
@@ -88,7 +95,7 @@ def test_day_without_a_time_does_not_change_the_noise() -> None:
 def test_invalid_repeat_is_noted_and_not_averaged(
     damage: dict[str, Any], text: str
 ) -> None:
-    good, bad = tonight(1.0, 1.001)
+    good, bad = make_repeats(1.0, 1.001)
     judgement = judge(
         evidence(
             good, replace(bad, **damage), *HISTORY, repeat_window=timedelta(hours=3)
@@ -103,7 +110,7 @@ def test_invalid_repeat_is_noted_and_not_averaged(
 @given(st.permutations([1.01, 1.005, 1.013, 1.002]))
 def test_order_of_repeats_does_not_matter(factors: list[float]) -> None:
     judgement = judge(
-        evidence(*tonight(*factors), *HISTORY, repeat_window=timedelta(hours=5))
+        evidence(*make_repeats(*factors), *HISTORY, repeat_window=timedelta(hours=5))
     )
     assert judgement.verdict is Verdict.PASS
     assert judgement.log_difference == pytest.approx(sum(map(math.log, factors)) / 4)
@@ -144,8 +151,8 @@ def test_runs_of_one_day_measure_no_noise() -> None:
 def test_three_consecutive_inconclusive_days_are_judged_together(
     factors: tuple[float, ...], verdict: Verdict
 ) -> None:
-    """Only to a REGRESSION, where tonight's run does not meet the literal rule and each
-    of the three could not tell."""
+    """Only a REGRESSION results, and only if the newest run does not meet the literal
+    rule and each of the three is inconclusive."""
     newest, *older = (7.325 * factor for factor in factors)
     judgement = judge(evidence(measurement(newest), *nights(*older)))
     assert judgement.verdict is verdict

@@ -1,5 +1,4 @@
-"""Hiccups: what is forgiven, what never is, and for how long. And which run stands for
-a day."""
+"""Transient stalls: when they are forgiven, and how often. Also the daily runs."""
 
 from __future__ import annotations
 
@@ -32,8 +31,10 @@ from pytest_llmbench.report.wording import phrase, phrase_all
 def with_steps(
     slow: dict[int, float], level: float = 1.0, seed: int = 0, **fields: Any
 ) -> Measurement:
-    """Return a run at a level of the baseline, with some steps so many times slower;
-    step 11 is the first."""
+    """Make a run at a multiple of the baseline, with some slower steps.
+
+    `slow` maps step numbers to factors; step 11 is the first.
+    """
     window = (
         7.325 * level * (1 + 0.002 * np.random.default_rng(seed).standard_normal(34))
     )
@@ -44,24 +45,24 @@ def with_steps(
     )
 
 
-def codes(judgement: Judgement) -> list[str]:
+def list_codes(judgement: Judgement) -> list[str]:
     return [note.code for note in judgement.notes]
 
 
 def test_two_slow_steps_of_34_are_forgiven() -> None:
-    """A x 3 and a x 1.55 step make the mean 7.5 % slower, at no change."""
-    told = judge(evidence(with_steps({20: 3.0, 33: 1.55}), *HISTORY))
-    assert (told.verdict, told.meets_point) == (Verdict.PASS, True)
-    assert told.estimate is not None
-    assert told.estimate.difference == pytest.approx(0.0, abs=0.002)
-    (note,) = [one for one in told.notes if one.code == "hiccup"]
+    """Two steps, 3 and 1.55 times as long, raise the mean by 7.5 %."""
+    judgement = judge(evidence(with_steps({20: 3.0, 33: 1.55}), *HISTORY))
+    assert (judgement.verdict, judgement.meets_point) == (Verdict.PASS, True)
+    assert judgement.estimate is not None
+    assert judgement.estimate.difference == pytest.approx(0.0, abs=0.002)
+    (note,) = [note for note in judgement.notes if note.code == "hiccup"]
     assert phrase(note).startswith("a hiccup: step 20 (line 120) took 2.99 x")
     assert "step 33 (line 133) took 1.55 x the median; the mean is 7.8" in phrase(note)
     assert note.line == 120
-    assert told.measurement is not None
+    assert judgement.measurement is not None
     assert (
-        max(told.measurement.window_seconds) > 20
-    )  # the shown steps are the measured ones
+        max(judgement.measurement.window_seconds) > 20
+    )  # the displayed steps are the measured ones
 
 
 def test_slow_step_of_four_is_not_forgiven() -> None:
@@ -74,7 +75,7 @@ def test_slow_step_of_four_is_not_forgiven() -> None:
     )
     judgement = judge(evidence(short, *HISTORY))
     assert judgement.meets_point is False
-    assert "hiccup" not in codes(judgement)
+    assert "hiccup" not in list_codes(judgement)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +94,8 @@ def test_other_slow_steps_are_not_forgiven(slow: dict[int, float]) -> None:
 
 
 def test_slower_run_with_stalls_is_a_regression() -> None:
-    told = judge(evidence(with_steps({20: 3.0, 33: 1.55}, level=1.10), *HISTORY))
-    assert told.verdict is Verdict.REGRESSION
+    judgement = judge(evidence(with_steps({20: 3.0, 33: 1.55}, level=1.10), *HISTORY))
+    assert judgement.verdict is Verdict.REGRESSION
     assert (
         judge(evidence(with_steps({20: 3.0}, level=1.06), *HISTORY)).meets_point
         is False
@@ -111,18 +112,18 @@ def test_slower_run_with_stalls_is_a_regression() -> None:
 def test_longer_stall_never_passes_a_failure(
     slow: dict[int, float], level: float, step: int, more: float
 ) -> None:
-    """A step that grows beyond 1.5 medians is forgiven, but then the run passes at that
-    level without it, too."""
-    usual = judge(evidence(with_steps({}, level), *HISTORY))
-    told = judge(
+    """A step that exceeds 1.5 medians is forgiven, but then the run passes without that
+    step, too."""
+    without_stall = judge(evidence(with_steps({}, level), *HISTORY))
+    longer = judge(
         evidence(
             with_steps({**slow, step: slow.get(step, 1.0) * more}, level), *HISTORY
         )
     )
-    if told.meets_point:
-        assert usual.meets_point
-    if told.verdict is Verdict.PASS:
-        assert usual.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
+    if longer.meets_point:
+        assert without_stall.meets_point
+    if longer.verdict is Verdict.PASS:
+        assert without_stall.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
 
 
 def test_stall_against_a_recorded_baseline_is_not_forgiven() -> None:
@@ -142,7 +143,7 @@ def test_stall_against_a_recorded_baseline_is_not_forgiven() -> None:
     )
     stalled = replace(with_steps({20: 5.0}, baseline=recorded), statistic_seconds=7.325)
     judgement = judge(evidence(stalled, baseline=recorded))
-    assert "hiccup" not in codes(judgement)
+    assert "hiccup" not in list_codes(judgement)
     assert judgement.verdict is Verdict.INCONCLUSIVE
 
 
@@ -158,14 +159,14 @@ def test_slow_mean_of_several_steps_is_not_forgiven(slow: int, forgiven: bool) -
             measurement(mean, window_seconds=tuple(window), mean_of=steps), *HISTORY
         )
     )
-    assert ("hiccup" in codes(judgement)) is forgiven
+    assert ("hiccup" in list_codes(judgement)) is forgiven
 
 
-# --- how often ------------------------------------------------------------------------
+# --- frequency of stalls ------------------------------------------------------------------------
 
 
-def week(*days: int) -> list[Measurement]:
-    """Return nine earlier nights, those so many days ago with a hiccup."""
+def make_week(*days: int) -> list[Measurement]:
+    """Make nine earlier daily runs, with a stall on each of `days` (days ago)."""
     slow = {day: {20: 3.0} if day in days else {} for day in range(1, 10)}
     return [
         with_steps(slow[day], seed=day, run=run(started=NOW - timedelta(days=day)))
@@ -187,10 +188,10 @@ def week(*days: int) -> list[Measurement]:
 def test_third_stall_in_seven_days_is_not_forgiven(
     days: tuple[int, ...], forgiven: bool
 ) -> None:
-    told = judge(evidence(with_steps({20: 3.0, 33: 1.55}), *week(*days)))
-    assert codes(told).count("hiccup") == forgiven
-    assert codes(told).count("hiccups-often") == (not forgiven)
-    assert told.meets_point is forgiven
+    judgement = judge(evidence(with_steps({20: 3.0, 33: 1.55}), *make_week(*days)))
+    assert list_codes(judgement).count("hiccup") == forgiven
+    assert list_codes(judgement).count("hiccups-often") == (not forgiven)
+    assert judgement.meets_point is forgiven
 
 
 @pytest.mark.parametrize(
@@ -203,21 +204,21 @@ def test_third_stall_in_seven_days_is_not_forgiven(
     ids=["forgiven", "slow", "refused"],
 )
 def test_stalls_of_stored_runs_count(difference: float, reason: str, code: str) -> None:
-    """A stall was forgiven if the step time is more than what the run was judged by."""
+    """A stall was forgiven if the step time exceeds the time that was compared."""
     seconds = 7.325 * 1.07
-    judged = (True, seconds, "PASS", reason, seconds, 7.325, difference)
+    fields = (True, seconds, "PASS", reason, seconds, 7.325, difference)
     stored = [
         StoredRun(
-            NOW - timedelta(days=day), str(day), "f", BASELINE.window, {}, *judged
+            NOW - timedelta(days=day), str(day), "f", BASELINE.window, {}, *fields
         )
         for day in (4, 2)
     ]
-    assert code in codes(
+    assert code in list_codes(
         judge(evidence(with_steps({20: 3.0, 33: 1.55}), stored_runs=tuple(stored)))
     )
 
 
-# --- the daily runs before ------------------------------------------------------------
+# --- daily runs ------------------------------------------------------------
 
 
 DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
@@ -229,15 +230,17 @@ def test_current_runs_are_averaged_after_the_daily_runs() -> None:
         measurement(value, run=run(environment=tuple(software.items())))
         for value in (7.0, 7.7)
     ]
-    seen = [
+    daily_runs = [
         *list_daily_runs(tuple(reversed(nights(7.4, 7.3)))),
         *average_current_runs(current),
     ]
-    assert [day.statistic_seconds for day in seen] == pytest.approx(
+    assert [day.statistic_seconds for day in daily_runs] == pytest.approx(
         [7.3, 7.4, (7.0 * 7.7) ** 0.5]
     )
-    assert [day.started for day in seen] == sorted(day.started for day in seen)
-    assert seen[-1].environment == software
+    assert [day.started for day in daily_runs] == sorted(
+        day.started for day in daily_runs
+    )
+    assert daily_runs[-1].environment == software
 
 
 def test_printed_unit_matters_only_for_equal_steps() -> None:
@@ -252,10 +255,13 @@ def test_printed_unit_matters_only_for_equal_steps() -> None:
 
 
 def test_last_valid_run_is_named_with_day_and_job() -> None:
-    older = nights(7.4, 7.3, first=12)
+    previous = nights(7.4, 7.3, first=12)
     broken = measurement(7.3, problems=(DIVERGED,))
     day = (NOW - timedelta(days=12)).strftime("%Y-%m-%d %H:%M")
-    for known in (evidence(broken, *older), evidence(broken, excluded_by_since=older)):
+    for known in (
+        evidence(broken, *previous),
+        evidence(broken, excluded_by_since=previous),
+    ):
         assert (
             phrase_all(filter(None, [find_last_valid(known)]))
             == f"last valid run 12 nights ago ({day}, job 1)"
@@ -268,9 +274,9 @@ def test_last_valid_run_is_named_with_day_and_job() -> None:
 
 
 def test_configuration_without_runs_names_its_last_stored_run() -> None:
-    """A nightly folder holds tonight's runs only: what no longer starts is known from
-    the history alone."""
-    gone = StoredRun(
+    """A nightly folder contains only current runs, so a retired configuration is known
+    from the history only."""
+    last_stored = StoredRun(
         NOW - timedelta(days=4),
         "7",
         "ff",
@@ -279,14 +285,15 @@ def test_configuration_without_runs_names_its_last_stored_run() -> None:
         valid=True,
         statistic_seconds=7.4,
     )
-    seen = f"no run of this configuration; last valid run 4 nights ago ({gone.started:%Y-%m-%d %H:%M}, job 7)"
-    assert phrase(judge(evidence(stored_runs=(gone,)))) == seen
+    expected = f"no run of this configuration; last valid run 4 nights ago ({last_stored.started:%Y-%m-%d %H:%M}, job 7)"
+    assert phrase(judge(evidence(stored_runs=(last_stored,)))) == expected
     assert (
-        phrase(judge(evidence(stored_runs=(gone,), max_age=timedelta(days=5)))) == seen
+        phrase(judge(evidence(stored_runs=(last_stored,), max_age=timedelta(days=5))))
+        == expected
     )
     assert (
-        phrase(judge(evidence(stored_runs=(gone,), max_age=timedelta(days=3))))
-        == f"stale: {seen}"
+        phrase(judge(evidence(stored_runs=(last_stored,), max_age=timedelta(days=3))))
+        == f"stale: {expected}"
     )
     assert (
         phrase(judge(evidence(max_age=timedelta(days=3))))
@@ -295,14 +302,14 @@ def test_configuration_without_runs_names_its_last_stored_run() -> None:
 
 
 def test_newest_run_of_each_other_day_counts() -> None:
-    """Runs of one day share its conditions: of other days the newest counts, of
-    tonight's own day none besides it."""
+    """Runs of one day share its conditions: the newest run of each earlier day counts,
+    and no other run of the current day."""
     hours = (0, 2, 5, 20, 22, 44, 46)  # before six in the morning
     newest, *older = (
-        measurement(7.4, run=run(started=NOW - timedelta(hours=one))) for one in hours
+        measurement(7.4, run=run(started=NOW - timedelta(hours=ago))) for ago in hours
     )
-    found = list_previous_daily_runs([newest], evidence(newest, *older))
-    assert list(found) == [older[4], older[2]]
+    daily_runs = list_previous_daily_runs([newest], evidence(newest, *older))
+    assert list(daily_runs) == [older[4], older[2]]
     assert list(list_previous_daily_runs([], evidence(newest, *older))) == [
         older[4],
         older[2],

@@ -1,5 +1,4 @@
-"""Across configurations: the arithmetic of two estimates, which way it points, and what
-is no scaling regression."""
+"""Comparisons of configurations: arithmetic, direction, and what is not a loss."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ OTHER = Noise(0.003, 12.0, "repeats", measured=True)
 
 
 def estimate(difference: float, **fields: Any) -> Estimate:
-    """Return an estimate with a small error that is well known."""
+    """Make an estimate with a small, well-known error."""
     made: dict[str, Any] = {
         "difference": difference,
         "standard_error": 0.002,
@@ -73,7 +72,7 @@ def estimate(difference: float, **fields: Any) -> Estimate:
 def baseline(
     gpus: int, seconds: float = 7.325, dtype: str = "bf16", **fields: Any
 ) -> Baseline:
-    """Return a baseline of the Grok 1 family: GBS 2 per GPU."""
+    """Make a baseline of the Grok 1 family, with GBS 2 per GPU."""
     shape = fields.pop("configuration", {})
     configuration = replace(
         BASELINE.configuration,
@@ -83,19 +82,22 @@ def baseline(
     return at(BASELINE, configuration=configuration, step_seconds=seconds, **fields)
 
 
-def judged(
-    one: Baseline, found: Estimate | float | None, verdict: Verdict = Verdict.PASS
+def make_judged(
+    member: Baseline,
+    difference: Estimate | float | None,
+    verdict: Verdict = Verdict.PASS,
 ) -> Judgement:
-    """Return a verdict that rests on an estimate, or on that difference to the
-    baseline."""
-    found = estimate(found) if isinstance(found, float) else found
-    return replace(judge(evidence(baseline=one)), verdict=verdict, estimate=found)
+    """Make a verdict with an estimate, or with this difference to the baseline."""
+    difference = estimate(difference) if isinstance(difference, float) else difference
+    return replace(
+        judge(evidence(baseline=member)), verdict=verdict, estimate=difference
+    )
 
 
-def judgements(*all_of_them: Judgement) -> dict[Key, list[Judgement]]:
+def group_by_key(*judged: Judgement) -> dict[Key, list[Judgement]]:
     by_key: dict[Key, list[Judgement]] = {}
-    for one in all_of_them:
-        by_key.setdefault(one.baseline.key, []).append(one)
+    for judgement in judged:
+        by_key.setdefault(judgement.baseline.key, []).append(judgement)
     return by_key
 
 
@@ -104,20 +106,22 @@ FAMILY = tuple(one.configuration for one in SIZES)
 BF16, FP8 = baseline(128, 7.325), baseline(128, 5.298, dtype="fp8")
 
 
-def compared(*differences: Estimate | float | None) -> ConfigurationComparison:
+def compare_sizes(*differences: Estimate | float | None) -> ConfigurationComparison:
     """Compare the three sizes of the family."""
-    found = [
-        judged(one, difference)
-        for one, difference in zip(SIZES, differences, strict=True)
+    judged = [
+        make_judged(size, difference)
+        for size, difference in zip(SIZES, differences, strict=True)
     ]
-    (comparison,) = compare_weak_scaling([FAMILY], judgements(*found))
+    (comparison,) = compare_weak_scaling([FAMILY], group_by_key(*judged))
     return comparison
 
 
-def paired(bf16: Estimate | float, fp8: Estimate | float) -> ConfigurationComparison:
+def compare_pair(
+    bf16: Estimate | float, fp8: Estimate | float
+) -> ConfigurationComparison:
     (comparison,) = compare_speed_ups(
         [(BF16.configuration, FP8.configuration)],
-        judgements(judged(BF16, bf16), judged(FP8, fp8)),
+        group_by_key(make_judged(BF16, bf16), make_judged(FP8, fp8)),
     )
     return comparison
 
@@ -143,18 +147,16 @@ def paired(bf16: Estimate | float, fp8: Estimate | float) -> ConfigurationCompar
         ((math.nan, 0.0, math.nan), Verdict.MISSING),
     ],
 )
-def test_a_size_that_loses_more_than_its_margin_is_a_regression(
+def test_size_losing_more_than_its_margin_is_a_regression(
     differences: tuple[float | None, ...], verdict: Verdict
 ) -> None:
-    comparison = compared(*differences)
+    comparison = compare_sizes(*differences)
     assert comparison.verdict is verdict
     assert comparison.members == tuple(one.key for one in FAMILY)
 
 
-def test_the_smallest_size_that_was_judged_is_the_reference_and_what_is_left_out_is_named() -> (
-    None
-):
-    comparison = compared(None, 0.0, 0.08)
+def test_smallest_judged_size_is_the_reference() -> None:
+    comparison = compare_sizes(None, 0.0, 0.08)
     assert [(row.key.gpus, row.reference.gpus) for row in comparison.rows] == [
         (512, 256)
     ]
@@ -164,26 +166,28 @@ def test_the_smallest_size_that_was_judged_is_the_reference_and_what_is_left_out
 @pytest.mark.parametrize(
     "verdict", [Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE]
 )
-def test_a_verdict_that_rests_on_no_valid_run_does_not_count(verdict: Verdict) -> None:
+def test_verdict_without_a_valid_run_does_not_count(verdict: Verdict) -> None:
     found = [
-        judged(SIZES[0], 0.0),
-        judged(SIZES[1], 0.0),
-        judged(SIZES[2], 0.5, verdict),
+        make_judged(SIZES[0], 0.0),
+        make_judged(SIZES[1], 0.0),
+        make_judged(SIZES[2], 0.5, verdict),
     ]
-    (comparison,) = compare_weak_scaling([FAMILY], judgements(*found))
+    (comparison,) = compare_weak_scaling([FAMILY], group_by_key(*found))
     assert comparison.verdict is Verdict.PASS
     assert "not compared: 512 GPUs" in phrase_scaling(comparison)
 
 
-def test_the_engine_gives_what_is_compared() -> None:
+def test_weak_scaling_is_computed_from_judged_runs() -> None:
     """From step times to the text, with the assumed noise of one run each."""
-    found = [
+    judged = [
         judge(
-            evidence(measurement(one.step_seconds * factor, baseline=one), baseline=one)
+            evidence(
+                measurement(size.step_seconds * factor, baseline=size), baseline=size
+            )
         )
-        for one, factor in zip(SIZES, (0.95, 1.0, 1.04), strict=True)
+        for size, factor in zip(SIZES, (0.95, 1.0, 1.04), strict=True)
     ]
-    (comparison,) = compare_weak_scaling([FAMILY], judgements(*found))
+    (comparison,) = compare_weak_scaling([FAMILY], group_by_key(*judged))
     assert comparison.id == "grok1_314b-25.05-gb200-bf16"
     assert comparison.verdict is Verdict.REGRESSION
     assert comparison.rows[-1].measured == pytest.approx(7.325 * 0.95 / (7.6 * 1.04))
@@ -193,8 +197,8 @@ def test_the_engine_gives_what_is_compared() -> None:
     )
 
 
-def test_the_text_of_a_pair_says_what_was_compared() -> None:
-    comparison = paired(0.0, 0.08)
+def test_text_of_a_pair_describes_the_comparison() -> None:
+    comparison = compare_pair(0.0, 0.08)
     assert (comparison.kind, comparison.id) == (
         "fp8-speedup",
         "grok1_314b-25.05-gb200-128",
@@ -208,7 +212,8 @@ def test_the_text_of_a_pair_says_what_was_compared() -> None:
         FP8.configuration, parallelism=replace(FP8.configuration.parallelism, pp=8)
     )
     (comparison,) = compare_speed_ups(
-        [(BF16.configuration, apart)], judgements(judged(BF16, 0.0), judged(FP8, 0.0))
+        [(BF16.configuration, apart)],
+        group_by_key(make_judged(BF16, 0.0), make_judged(FP8, 0.0)),
     )
     assert phrase_scaling(comparison).endswith("64 layers, another parallelism")
 
@@ -230,19 +235,17 @@ def test_the_text_of_a_pair_says_what_was_compared() -> None:
         ),
     ],
 )
-def test_the_text_says_what_a_verdict_rests_on(
-    differences: tuple[Any, ...], words: str
-) -> None:
-    assert words in phrase_scaling(compared(*differences))
+def test_text_explains_the_verdict(differences: tuple[Any, ...], words: str) -> None:
+    assert words in phrase_scaling(compare_sizes(*differences))
 
 
-def test_a_reference_that_is_a_regression_itself_is_named() -> None:
+def test_regressed_reference_is_reported() -> None:
     found = [
-        judged(SIZES[0], 0.2, Verdict.REGRESSION),
-        judged(SIZES[1], 0.0),
-        judged(SIZES[2], 0.0),
+        make_judged(SIZES[0], 0.2, Verdict.REGRESSION),
+        make_judged(SIZES[1], 0.0),
+        make_judged(SIZES[2], 0.0),
     ]
-    (comparison,) = compare_weak_scaling([FAMILY], judgements(*found))
+    (comparison,) = compare_weak_scaling([FAMILY], group_by_key(*found))
     assert (
         "128 GPUs is a regression itself, which flatters what is compared with it"
         in phrase_scaling(comparison)
@@ -251,22 +254,24 @@ def test_a_reference_that_is_a_regression_itself_is_named() -> None:
 
 def test_published_and_recorded_baselines_are_never_mixed() -> None:
     recorded = [
-        at(one, kind=BaselineKind.RECORDED, step_seconds=one.step_seconds * 1.1)
-        for one in SIZES
+        at(size, kind=BaselineKind.RECORDED, step_seconds=size.step_seconds * 1.1)
+        for size in SIZES
     ]
-    mixed = judgements(
-        judged(SIZES[0], 0.0), judged(recorded[1], 0.2), judged(SIZES[2], 0.0)
+    mixed = group_by_key(
+        make_judged(SIZES[0], 0.0),
+        make_judged(recorded[1], 0.2),
+        make_judged(SIZES[2], 0.0),
     )
     (comparison,) = compare_weak_scaling([FAMILY], mixed)
     assert [row.key.gpus for row in comparison.rows] == [512]
     assert "not compared: 256 GPUs" in phrase_scaling(comparison)
-    both = judgements(
-        *(judged(one, 0.0) for one in SIZES),
-        *(judged(one, 0.08 * (one is recorded[2])) for one in recorded),
+    both = group_by_key(
+        *(make_judged(size, 0.0) for size in SIZES),
+        *(make_judged(size, 0.08 * (size is recorded[2])) for size in recorded),
     )
     (comparison,) = compare_weak_scaling([FAMILY], both)
-    told = [(row.baseline, row.key.gpus, row.verdict) for row in comparison.rows]
-    assert told == [
+    rows = [(row.baseline, row.key.gpus, row.verdict) for row in comparison.rows]
+    assert rows == [
         ("published", 256, Verdict.PASS),
         ("published", 512, Verdict.PASS),
         ("recorded", 256, Verdict.PASS),
@@ -274,9 +279,11 @@ def test_published_and_recorded_baselines_are_never_mixed() -> None:
     ]
 
 
-def test_a_baseline_of_other_work_is_not_compared() -> None:
+def test_baseline_of_different_work_is_not_compared() -> None:
     other = baseline(512, configuration={"global_batch_size": 512})
-    found = judgements(judged(SIZES[0], 0.0), judged(SIZES[1], 0.0), judged(other, 0.5))
+    found = group_by_key(
+        make_judged(SIZES[0], 0.0), make_judged(SIZES[1], 0.0), make_judged(other, 0.5)
+    )
     assert compare_weak_scaling([FAMILY], found)[0].verdict is Verdict.PASS
 
 
@@ -293,28 +300,27 @@ def test_a_baseline_of_other_work_is_not_compared() -> None:
         (estimate(0.03), estimate(0.0, noise=OTHER, level=0.025), None),
     ],
 )
-def test_the_interval_is_that_of_welch_and_satterthwaite(
+def test_interval_matches_welch_and_satterthwaite(
     ours: Estimate, theirs: Estimate, freedom: float | None
 ) -> None:
-    """Except where both rest on one estimate of the noise, which then knows no more
-    than once."""
-    (row,) = paired(theirs, ours).rows
+    """Unless both use the same noise estimate, whose degrees of freedom do not add."""
+    (row,) = compare_pair(theirs, ours).rows
     variances = ours.standard_error**2, theirs.standard_error**2
-    parts = (
+    denominator = (
         variances[0] ** 2 / ours.degrees_of_freedom
         + variances[1] ** 2 / theirs.degrees_of_freedom
     )
     half_width = stats.t.ppf(
-        1 - theirs.level, freedom or sum(variances) ** 2 / parts
+        1 - theirs.level, freedom or sum(variances) ** 2 / denominator
     ) * math.sqrt(sum(variances))
     assert row.low == pytest.approx(math.exp(-0.03 - half_width) - 1)
     assert row.high == pytest.approx(math.exp(-0.03 + half_width) - 1)
 
 
 @pytest.mark.slow
-def test_the_interval_covers_what_it_should() -> None:
-    """Two runs with a run-to-run spread known from 8 and 16 repeats: each bound is
-    wrong in 5 % of the cases."""
+def test_interval_has_its_nominal_coverage() -> None:
+    """Two runs with noise estimates from 8 and 16 repeats: each bound is exceeded in 5
+    % of the cases."""
     generator = stats.norm(0, [0.010, 0.004])
     differences = generator.rvs((4000, 2), random_state=1)
     sigmas = (
@@ -322,7 +328,7 @@ def test_the_interval_covers_what_it_should() -> None:
         * (stats.chi2([7, 15]).rvs((4000, 2), random_state=2) / [7, 15]) ** 0.5
     )
     rows = [
-        paired(
+        compare_pair(
             estimate(
                 theirs, standard_error=second, degrees_of_freedom=15.0, noise=OTHER
             ),
@@ -334,47 +340,52 @@ def test_the_interval_covers_what_it_should() -> None:
     assert 0.04 < sum(row.high < 0 for row in rows) / 4000 < 0.06
 
 
-def test_an_unknown_error_compares_the_numbers_as_they_are() -> None:
+def test_unknown_error_compares_the_plain_numbers() -> None:
     unknown = {"threshold_only": True, "standard_error": 0.0, "degrees_of_freedom": 0.0}
     for loss, verdict in ((MARGIN, Verdict.PASS), (MARGIN + 1e-6, Verdict.REGRESSION)):
-        comparison = paired(estimate(0.0, **unknown), estimate(loss, **unknown))
+        comparison = compare_pair(estimate(0.0, **unknown), estimate(loss, **unknown))
         assert comparison.verdict is verdict
         assert comparison.rows[0].threshold_only
-    half_known = paired(estimate(0.0, **unknown), estimate(MARGIN + 1e-6))
+    half_known = compare_pair(estimate(0.0, **unknown), estimate(MARGIN + 1e-6))
     assert half_known.verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("error", [math.inf, math.nan])
-def test_an_error_that_is_no_number_never_passes(error: float) -> None:
+def test_invalid_error_never_passes(error: float) -> None:
     assert (
-        paired(0.0, estimate(0.001, standard_error=error)).verdict
+        compare_pair(0.0, estimate(0.001, standard_error=error)).verdict
         is Verdict.INCONCLUSIVE
     )
 
 
-# --- which configurations -------------------------------------------------------------
+# --- families and pairs -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def shipped() -> list[Configuration]:
     return [
-        one.configuration
+        baseline.configuration
         for recipe in read_recipes(list_shipped_baselines())
-        for one in recipe.baselines
+        for baseline in recipe.baselines
     ]
 
 
 @pytest.mark.slow
-def test_the_documents_hold_14_families_and_41_pairs_with_ids_of_their_own(
+def test_shipped_families_and_pairs_have_unique_ids(
     shipped: Sequence[Configuration],
 ) -> None:
-    found = compare_weak_scaling(group_families(shipped), {})
-    assert len({one.id for one in found}) == len(found) == 14
-    assert "llama3.1_70b-25.04-h100-bf16" in {one.id for one in found}
-    found = compare_speed_ups(find_pairs(shipped), {})
-    assert len({one.id for one in found}) == len(found) == 41
-    assert all([key.dtype for key in one.members] == ["bf16", "fp8"] for one in found)
-    assert {one.verdict for one in found} == {Verdict.MISSING}
+    comparisons = compare_weak_scaling(group_families(shipped), {})
+    assert len({comparison.id for comparison in comparisons}) == len(comparisons) == 14
+    assert "llama3.1_70b-25.04-h100-bf16" in {
+        comparison.id for comparison in comparisons
+    }
+    comparisons = compare_speed_ups(find_pairs(shipped), {})
+    assert len({comparison.id for comparison in comparisons}) == len(comparisons) == 41
+    assert all(
+        [key.dtype for key in comparison.members] == ["bf16", "fp8"]
+        for comparison in comparisons
+    )
+    assert {comparison.verdict for comparison in comparisons} == {Verdict.MISSING}
 
 
 @pytest.mark.parametrize(
@@ -392,28 +403,26 @@ def test_the_documents_hold_14_families_and_41_pairs_with_ids_of_their_own(
         {"key": replace(FP8.key, release="25.07")},
     ],
 )
-def test_other_work_is_no_pair(change: dict[str, Any]) -> None:
+def test_different_work_is_no_pair(change: dict[str, Any]) -> None:
     bf16, fp8 = BF16.configuration, FP8.configuration
     assert find_pairs([fp8, bf16]) == ((bf16, fp8),)
     assert find_pairs([bf16, replace(fp8, **change)]) == ()
 
 
-def test_the_same_work_done_otherwise_is_a_pair() -> None:
+def test_same_work_with_other_batching_is_a_pair() -> None:
     other = replace(FP8.configuration, micro_batch_size=2, gradient_accumulation=4)
     assert find_pairs([BF16.configuration, other]) == ((BF16.configuration, other),)
 
 
-def test_families_that_share_a_key_without_its_size_get_what_differs_in_their_ids() -> (
-    None
-):
+def test_ids_of_similar_families_contain_their_differences() -> None:
     family = [
         baseline(gpus, configuration={"global_batch_size": gbs})
         for gpus, gbs in ((8, 16), (16, 32), (32, 16), (64, 32))
     ]
-    found = compare_weak_scaling(
+    comparisons = compare_weak_scaling(
         group_families([one.configuration for one in family]), {}
     )
-    assert [one.id for one in found] == [
+    assert [one.id for one in comparisons] == [
         "grok1_314b-25.05-gb200-bf16-gbs2",
         "grok1_314b-25.05-gb200-bf16-gbs0.5",
     ]
@@ -423,10 +432,10 @@ def test_families_that_share_a_key_without_its_size_get_what_differs_in_their_id
         baseline(16),
         *(baseline(gpus, configuration={"architecture": wide}) for gpus in (32, 64)),
     ]
-    found = compare_weak_scaling(
+    comparisons = compare_weak_scaling(
         group_families([one.configuration for one in family]), {}
     )
-    assert [one.id for one in found] == [
+    assert [one.id for one in comparisons] == [
         "grok1_314b-25.05-gb200-bf16-from8",
         "grok1_314b-25.05-gb200-bf16-from32",
     ]
@@ -452,17 +461,17 @@ estimates = st.builds(
 
 @pytest.mark.slow
 @given(estimates, estimates, estimates, st.integers(0, 2), st.floats(0, 1))
-def test_more_slowdown_of_a_size_never_makes_it_look_better(
+def test_slower_size_never_looks_better(
     one: Estimate, two: Estimate, three: Estimate, which: int, more: float
 ) -> None:
-    """A slower reference does: the others lose less beside it, and its own item tells
-    that it is slow."""
-    before = compared(one, two, three)
+    """A slower reference makes the others look better, but its own item reports
+    that."""
+    before = compare_sizes(one, two, three)
     changed = [one, two, three]
     changed[which] = replace(
         changed[which], difference=changed[which].difference + more
     )
-    after = compared(*changed)
+    after = compare_sizes(*changed)
     if which:
         assert SEVERITY.index(after.verdict) <= SEVERITY.index(before.verdict)
     else:
@@ -474,33 +483,34 @@ def test_more_slowdown_of_a_size_never_makes_it_look_better(
 
 @pytest.mark.slow
 @given(st.lists(estimates, min_size=3, max_size=3))
-def test_nothing_at_or_above_its_baseline_is_ever_red(found: list[Estimate]) -> None:
-    fine = [replace(one, difference=-abs(one.difference)) for one in found]
-    assert compared(*fine).verdict is Verdict.PASS
-    assert paired(fine[0], fine[1]).verdict is Verdict.PASS
+def test_sizes_within_their_baselines_always_pass(sizes: list[Estimate]) -> None:
+    not_slower = [replace(size, difference=-abs(size.difference)) for size in sizes]
+    assert compare_sizes(*not_slower).verdict is Verdict.PASS
+    assert compare_pair(not_slower[0], not_slower[1]).verdict is Verdict.PASS
 
 
 @pytest.mark.slow
 @given(st.permutations(range(3)), st.lists(estimates, min_size=3, max_size=3))
-def test_the_order_of_configurations_does_not_matter(
-    order: list[int], found: list[Estimate]
+def test_order_of_configurations_does_not_matter(
+    order: list[int], estimates_drawn: list[Estimate]
 ) -> None:
-    all_of_them = [
-        judged(one, difference) for one, difference in zip(SIZES, found, strict=True)
+    in_order = [
+        make_judged(size, difference)
+        for size, difference in zip(SIZES, estimates_drawn, strict=True)
     ]
-    shuffled = judgements(*(all_of_them[position] for position in order))
+    shuffled = group_by_key(*(in_order[position] for position in order))
     assert compare_weak_scaling(
         [[FAMILY[position] for position in order]], shuffled
-    ) == (compared(*found),)
+    ) == (compare_sizes(*estimates_drawn),)
 
 
 @pytest.mark.slow
 @given(estimates, estimates, st.floats(1e-6, 1e6))
-def test_the_unit_of_time_cancels(one: Estimate, two: Estimate, unit: float) -> None:
+def test_unit_of_time_cancels(one: Estimate, two: Estimate, unit: float) -> None:
     scaled = [at(size, step_seconds=size.step_seconds * unit) for size in SIZES[:2]]
-    found = judgements(judged(scaled[0], one), judged(scaled[1], two))
+    found = group_by_key(make_judged(scaled[0], one), make_judged(scaled[1], two))
     (row,) = compare_weak_scaling([FAMILY], found)[0].rows
-    (expected,) = compared(one, two, None).rows
+    (expected,) = compare_sizes(one, two, None).rows
     assert row.verdict is expected.verdict
     for name in ("measured", "documented", "bound", "difference", "low", "high"):
         assert getattr(row, name) == pytest.approx(
@@ -510,18 +520,18 @@ def test_the_unit_of_time_cancels(one: Estimate, two: Estimate, unit: float) -> 
 
 @pytest.mark.slow
 @given(estimates, estimates)
-def test_two_members_are_pair_arithmetic(one: Estimate, two: Estimate) -> None:
-    """And the ratio that is reported is the documented one times exp(-loss), as step
-    times give it."""
+def test_family_of_two_equals_a_pair(one: Estimate, two: Estimate) -> None:
+    """The reported ratio is the documented ratio times exp(-loss), as the step times
+    give it."""
     sizes = (
         at(SIZES[0], step_seconds=BF16.step_seconds),
         at(SIZES[1], step_seconds=FP8.step_seconds),
     )
     family = [size.configuration for size in sizes]
     (row,) = compare_weak_scaling(
-        [family], judgements(judged(sizes[0], one), judged(sizes[1], two))
+        [family], group_by_key(make_judged(sizes[0], one), make_judged(sizes[1], two))
     )[0].rows
-    (pair,) = paired(one, two).rows
+    (pair,) = compare_pair(one, two).rows
     assert replace(row, key=pair.key, reference=pair.reference) == pair
     reference, member = (
         7.325 * math.exp(one.difference),
@@ -538,47 +548,46 @@ def test_two_members_are_pair_arithmetic(one: Estimate, two: Estimate) -> None:
     ("ours", "theirs", "verdict"),
     [(0.1, 0.02, Verdict.PASS), (0.02, 0.1, Verdict.REGRESSION)],
 )
-def test_the_margin_is_that_of_the_member(
+def test_margin_of_the_member_applies(
     ours: float, theirs: float, verdict: Verdict
 ) -> None:
     assert (
-        paired(estimate(0.0, margin=theirs), estimate(0.05, margin=ours)).verdict
+        compare_pair(estimate(0.0, margin=theirs), estimate(0.05, margin=ours)).verdict
         is verdict
     )
 
 
 @pytest.mark.slow
 @given(estimates, estimates, st.floats(0, 0.2))
-def test_a_wider_margin_never_turns_a_pass_into_anything_else(
-    one: Estimate, two: Estimate, more: float
-) -> None:
-    if paired(one, two).verdict is Verdict.PASS:
+def test_wider_margin_keeps_a_pass(one: Estimate, two: Estimate, more: float) -> None:
+    if compare_pair(one, two).verdict is Verdict.PASS:
         assert (
-            paired(one, replace(two, margin=two.margin + more)).verdict is Verdict.PASS
+            compare_pair(one, replace(two, margin=two.margin + more)).verdict
+            is Verdict.PASS
         )
 
 
 @pytest.mark.slow
-def test_false_passes_at_the_margin_are_as_rare_as_promised() -> None:
-    """True loss exactly at the margin: 5 % of the comparisons may pass, 5 % may fail,
-    the rest cannot be told."""
+def test_false_passes_at_the_margin_are_rare() -> None:
+    """If the true loss equals the margin, 5 % of the comparisons may pass and 5 % may
+    fail."""
     noise = stats.norm(0, 0.01).rvs((3000, 2), random_state=3)
-    found = Counter(
-        paired(
+    verdicts = Counter(
+        compare_pair(
             estimate(0.1 + theirs, standard_error=0.01, degrees_of_freedom=1e6),
             estimate(0.1 + MARGIN + ours, standard_error=0.01, degrees_of_freedom=1e6),
         ).verdict
         for theirs, ours in noise
     )
-    assert 0.03 < found[Verdict.PASS] / 3000 < 0.07
-    assert 0.03 < found[Verdict.REGRESSION] / 3000 < 0.07
+    assert 0.03 < verdicts[Verdict.PASS] / 3000 < 0.07
+    assert 0.03 < verdicts[Verdict.REGRESSION] / 3000 < 0.07
 
 
-def test_the_assumed_noise_is_known_only_once() -> None:
-    """Two configurations with the same assumption: no more degrees of freedom than
+def test_shared_assumed_noise_adds_no_degrees_of_freedom() -> None:
+    """Two configurations with the same assumption have no more degrees of freedom than
     one."""
     one = estimate(0.0, standard_error=0.01, degrees_of_freedom=4.0, noise=ASSUMED)
-    (row,) = paired(one, one).rows
+    (row,) = compare_pair(one, one).rows
     assert math.log1p(row.high) == pytest.approx(
         stats.t.ppf(0.95, 4) * 0.01 * math.sqrt(2)
     )

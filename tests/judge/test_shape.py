@@ -1,5 +1,4 @@
-"""The shape of a window: synthetic ones of each kind, real logs, and what holds for
-all."""
+"""Shapes of windows: synthetic ones of each kind, real logs, and general properties."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ CALM = 7.3 * (1 + 0.003 * np.random.default_rng(3).standard_normal(34))
 """34 step times without a shape, for steps 11 to 44 on lines 111 to 144."""
 
 
-def window(seconds: Sequence[float] | np.ndarray, **fields: Any) -> Measurement:
-    """Return a measurement of these step times, numbered from 11."""
+def make_window(seconds: Sequence[float] | np.ndarray, **fields: Any) -> Measurement:
+    """Make a measurement of these step times, numbered from 11."""
     count = len(seconds)
     made = {
         "window_steps": tuple(range(11, 11 + count)),
@@ -43,11 +42,13 @@ def window(seconds: Sequence[float] | np.ndarray, **fields: Any) -> Measurement:
     )
 
 
-def real(name: str, first: int, last: int, *, factor: float = 1.0) -> Measurement:
-    """Return steps of a real log, slowed by a factor."""
+def read_window(
+    name: str, first: int, last: int, *, factor: float = 1.0
+) -> Measurement:
+    """Read steps of a real log, slowed by a factor."""
     steps: Steps = read_log(shared(f"logs/{name}")).segments[0].steps
     inside = (steps.index >= first) & (steps.index <= last)
-    return window(
+    return make_window(
         factor * steps.seconds[inside],
         window_steps=tuple(steps.index[inside].tolist()),
         window_lines=tuple(steps.line[inside].tolist()),
@@ -55,20 +56,20 @@ def real(name: str, first: int, last: int, *, factor: float = 1.0) -> Measuremen
     )
 
 
-def times(factor: float, *steps: int, among: np.ndarray = CALM) -> np.ndarray:
-    """Return step times with some steps slower."""
+def slow_steps(factor: float, *steps: int, among: np.ndarray = CALM) -> np.ndarray:
+    """Slow down some steps by a factor."""
     changed = among.copy()
     changed[np.array(steps) - 11] *= factor
     return changed
 
 
-def averaged(seconds: np.ndarray) -> Measurement:
-    """Return the moving means of 5 of 38 step times, as a log of NeMo 1 prints them."""
-    return window(np.convolve(seconds, np.ones(5) / 5, "valid"), moving_mean=5)
+def make_moving_means(seconds: np.ndarray) -> Measurement:
+    """Make moving means over 5 of 38 step times, as a log of NeMo 1 prints them."""
+    return make_window(np.convolve(seconds, np.ones(5) / 5, "valid"), moving_mean=5)
 
 
-def noted(shape: Shape) -> dict[str, Note]:
-    """Return the notes by their code."""
+def map_notes(shape: Shape) -> dict[str, Note]:
+    """Return the notes by code."""
     return {
         note.code: note for note in (*shape.notes, *filter(None, [shape.warming_up]))
     }
@@ -79,22 +80,22 @@ def noted(shape: Shape) -> dict[str, Note]:
     [
         (CALM, "even", "no single step stands out"),
         (
-            times(3.1, 23),
+            slow_steps(3.1, 23),
             "one-spike",
             r"one spike: step 23 took 3\.\d+ x the median \(line 123\)",
         ),
         (
-            times(1.3, 23, 24),
+            slow_steps(1.3, 23, 24),
             "spikes",
             r"spikes: steps 23, 24; step 2[34] took 1.3\d* x the median \(line 12[34]\)",
         ),
         (
-            times(1.25, 15, 25, 35),
+            slow_steps(1.25, 15, 25, 35),
             "periodic",
             r"every 10th step slow, 2[45].* % above the others \(steps 15, 25, 35\)",
         ),
         (
-            times(1.25, *range(12, 45, 2)),
+            slow_steps(1.25, *range(12, 45, 2)),
             "periodic",
             r"every 2nd step slow, 2[45].* % above the others \(steps 12, 14, 16, 18, 20 and 12 more\)",
         ),
@@ -104,27 +105,27 @@ def noted(shape: Shape) -> dict[str, Note]:
             r"drift: \+[34]\.\d % from the first to the last step",
         ),
         (
-            times(2, 30, among=CALM * np.linspace(1, 1.04, 34)),
+            slow_steps(2, 30, among=CALM * np.linspace(1, 1.04, 34)),
             "drift",
             r"drift: \+[34]\.\d % from the first to the last step; one spike: step 30 took .*",
         ),
         (
-            times(2.8, *range(24, 38)),
+            slow_steps(2.8, *range(24, 38)),
             "slow-stretch",
             r"slow stretch: steps 24 to 37 at 20\.\d+ s, the others at 7\..* s",
         ),
         (
-            times(1.5, 20, 21, 22),
+            slow_steps(1.5, 20, 21, 22),
             "slow-stretch",
             r"slow stretch: steps 20 to 22 at 10\..* s, the others at 7\..* s",
         ),
         (
-            times(1.1, 12, 15, 16, 17, 23, 30, 34, 43),
+            slow_steps(1.1, 12, 15, 16, 17, 23, 30, 34, 43),
             "two-levels",
             r"two levels: 8 of 34 steps at 8\.0.* s, the others at 7\..* s \(steps 12, 15 to 17, 23, 30, 34 and .*\)",
         ),
         (
-            times(1 / 1.1, 12, 15, 16, 17, 23, 30, 34, 43),
+            slow_steps(1 / 1.1, 12, 15, 16, 17, 23, 30, 34, 43),
             "two-levels",
             r"two levels: 8 of 34 steps at 6\.6.* s, the others at 7\..* s \(steps 12, 15 to 17, 23, 30, 34 and .*\)",
         ),
@@ -133,16 +134,20 @@ def noted(shape: Shape) -> dict[str, Note]:
 def test_shape_has_its_kind_and_words(
     seconds: np.ndarray, kind: str, words: str
 ) -> None:
-    shape = find_shape(window(seconds))
+    shape = find_shape(make_window(seconds))
     assert shape.kind == kind
     assert re.fullmatch(words, phrase_all(shape.statements))
 
 
 def test_stragglers_are_counted_with_share_and_line() -> None:
-    note = noted(
+    note = map_notes(
         find_shape(
-            window(
-                times(3, 23, among=times(2, 12, 13, 14, 20, 30, 41, among=np.ones(34)))
+            make_window(
+                slow_steps(
+                    3,
+                    23,
+                    among=slow_steps(2, 12, 13, 14, 20, 30, 41, among=np.ones(34)),
+                )
             )
         )
     )["stragglers"]
@@ -153,12 +158,12 @@ def test_stragglers_are_counted_with_share_and_line() -> None:
     )
 
 
-@pytest.mark.parametrize(("factor", "told"), [(1.2, False), (1.5, True), (0.5, True)])
-def test_means_that_differ_by_one_percent_are_noted(factor: float, told: bool) -> None:
-    note = noted(find_shape(window(times(factor, 23, among=np.full(34, 7.3))))).get(
-        "mean-and-trimmed"
-    )
-    assert (note is not None) is told
+@pytest.mark.parametrize(("factor", "noted"), [(1.2, False), (1.5, True), (0.5, True)])
+def test_means_that_differ_by_one_percent_are_noted(factor: float, noted: bool) -> None:
+    note = map_notes(
+        find_shape(make_window(slow_steps(factor, 23, among=np.full(34, 7.3))))
+    ).get("mean-and-trimmed")
+    assert (note is not None) is noted
     if factor == 1.5:
         assert note
         assert (
@@ -172,23 +177,25 @@ def test_means_that_differ_by_one_percent_are_noted(factor: float, told: bool) -
 
 def test_calm_steps_have_no_notes() -> None:
     even = CodedStatement(StatementCode.EVEN_STEPS, averaged=False)
-    assert find_shape(window(CALM)) == Shape((even,), ShapeKind.EVEN)
+    assert find_shape(make_window(CALM)) == Shape((even,), ShapeKind.EVEN)
 
 
 # --- moving means ---------------------------------------------------------------------
 
 
 def test_slow_step_in_a_moving_mean_is_one_spike() -> None:
-    shape = find_shape(averaged(np.concatenate((CALM[:15], [11.0], CALM[:22]))))
+    shape = find_shape(
+        make_moving_means(np.concatenate((CALM[:15], [11.0], CALM[:22])))
+    )
     assert shape.kind == "one-spike"
     assert re.fullmatch(
         r"one spike: steps 22 to 26 took up to 1\.1\d* x the median \(line 12\d\)",
         phrase_all(shape.statements),
     )
-    assert phrase(noted(shape)["stragglers"]).endswith(
+    assert phrase(map_notes(shape)["stragglers"]).endswith(
         "the median; one slow step shows in 5 values"
     )
-    assert phrase(noted(shape)["moving-mean"]) == (
+    assert phrase(map_notes(shape)["moving-mean"]) == (
         "the log prints means of 5 steps: 34 values, about 6 of them independent"
     )
 
@@ -196,22 +203,22 @@ def test_slow_step_in_a_moving_mean_is_one_spike() -> None:
 def test_slow_steps_in_a_moving_mean_are_spikes() -> None:
     steps = np.concatenate((CALM, CALM[:4]))
     steps[[8, 27]] *= 1.5
-    shape = find_shape(averaged(steps))
+    shape = find_shape(make_moving_means(steps))
     assert shape.kind == "spikes"
     assert phrase_all(shape.statements).startswith("spikes: steps 15 to 19, 34 to 38; ")
-    assert "two-levels" not in noted(shape)
+    assert "two-levels" not in map_notes(shape)
 
 
 # --- real logs ------------------------------------------------------------------------
 
 
 def test_slow_stretch_at_window_start_is_a_warm_up() -> None:
-    assert find_shape(real(EVO2, 50, 83)).warming_up
-    assert not find_shape(real(EVO2, 41, 74)).warming_up
+    assert find_shape(read_window(EVO2, 50, 83)).warming_up
+    assert not find_shape(read_window(EVO2, 41, 74)).warming_up
 
 
 def test_slow_step_among_500_real_ones_is_found() -> None:
-    shape = find_shape(real(GENEFORMER, 1, 499))
+    shape = find_shape(read_window(GENEFORMER, 1, 499))
     assert (shape.kind, phrase_all(shape.statements)) == (
         "one-spike",
         "one spike: step 385 took 1.36 x the median (line 779)",
@@ -227,11 +234,11 @@ def test_slow_step_among_500_real_ones_is_found() -> None:
     ],
 )
 def test_steady_real_runs_have_no_shape(name: str, first: int, last: int) -> None:
-    shape = find_shape(real(name, first, last))
+    shape = find_shape(read_window(name, first, last))
     assert (shape.kind, shape.notes, shape.warming_up) == ("even", (), None)
 
 
-# --- what holds for all ---------------------------------------------------------------
+# --- general properties ---------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -244,12 +251,12 @@ def test_any_step_times_have_a_short_text(
     seconds: list[float], moving_mean: int, resolution: float
 ) -> None:
     shape = find_shape(
-        window(seconds, moving_mean=moving_mean, resolution_seconds=resolution)
+        make_window(seconds, moving_mean=moving_mean, resolution_seconds=resolution)
     )
     assert shape.kind in set(ShapeKind)
     for text in (
         phrase_all(shape.statements),
-        *(phrase(note) for note in noted(shape).values()),
+        *(phrase(note) for note in map_notes(shape).values()),
     ):
         assert text
         assert "nan" not in text
@@ -259,22 +266,24 @@ def test_any_step_times_have_a_short_text(
 
 @pytest.mark.parametrize("count", [0, 1, 6, 300])
 def test_equal_steps_are_even(count: int) -> None:
-    shape = find_shape(window([7.325] * count))
+    shape = find_shape(make_window([7.325] * count))
     assert (shape.kind, shape.notes, shape.warming_up) == ("even", (), None)
 
 
 def test_unnumbered_steps_are_counted_from_the_window_start() -> None:
     shape = find_shape(
-        window(times(3, 23, among=np.ones(34)), window_steps=(), window_lines=())
+        make_window(
+            slow_steps(3, 23, among=np.ones(34)), window_steps=(), window_lines=()
+        )
     )
     assert phrase_all(shape.statements) == "one spike: step 23 took 3 x the median"
-    assert noted(shape)["stragglers"].line == 0
+    assert map_notes(shape)["stragglers"].line == 0
 
 
 @pytest.mark.parametrize("digits", [1, 3, 6])
 def test_exact_line_is_a_drift(digits: int) -> None:
-    """Its residuals are errors of floating point, whose correlation says nothing."""
+    """Its residuals are floating-point errors, which are correlated."""
     printed = [
         round(1000 * (1 + 0.005 * step), digits) / 1000 for step in range(11, 45)
     ]
-    assert find_shape(window(printed)).kind is ShapeKind.DRIFT
+    assert find_shape(make_window(printed)).kind is ShapeKind.DRIFT

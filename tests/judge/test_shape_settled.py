@@ -1,4 +1,4 @@
-"""Warm-up and drift: found where they are, and rarely where there is only noise."""
+"""Warm-ups and drifts are found, and rarely reported for noise."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ lists = st.lists(
 def windows(
     runs: int, count: int, correlation: float, cv: float, seed: int = 1
 ) -> np.ndarray:
-    """Return step times of shape (runs, count): AR(1) noise, 3 % of the steps 5 to 50 %
-    slow."""
+    """Make step times of shape (runs, count).
+
+    AR(1) noise, with 3 % of the steps 5 to 50 % slower.
+    """
     random = np.random.default_rng(seed)
     noise = random.standard_normal((runs, count))
     for step in range(1, count):
@@ -79,20 +81,20 @@ def test_warm_up_within_the_window_is_found(
     size: float, decay: float, cv: float, least: float
 ) -> None:
     settling = 1 + size * np.exp(-np.arange(34) / decay)
-    found = [find_warm_up(run * settling) for run in windows(300, 34, 0.4, cv)]
-    assert np.mean([one is not None for one in found]) >= least
+    warm_ups = [find_warm_up(run * settling) for run in windows(300, 34, 0.4, cv)]
+    assert np.mean([warm_up is not None for warm_up in warm_ups]) >= least
 
 
 @pytest.mark.parametrize(
     ("cv", "change", "least"), [(0.002, 0.02, 0.9), (0.005, -0.05, 0.85)]
 )
 def test_drift_is_found_with_its_size(cv: float, change: float, least: float) -> None:
-    found = [
+    slopes = [
         find_slope(run * np.linspace(1, 1 + change, 34))
         for run in windows(300, 34, 0.3, cv)
     ]
-    assert np.mean([one is not None for one in found]) >= least
-    assert np.median([one.change for one in found if one]) == pytest.approx(
+    assert np.mean([slope is not None for slope in slopes]) >= least
+    assert np.median([slope.change for slope in slopes if slope]) == pytest.approx(
         change, rel=0.1
     )
 
@@ -132,10 +134,10 @@ def test_constant_steps_have_no_trend(count: int) -> None:
 
 
 def test_slow_first_steps_are_a_warm_up() -> None:
-    found = find_warm_up(np.array([1.2] * 11 + [1.0] * 23))
-    assert found is not None
-    assert found.steps == 11
-    assert found.excess == pytest.approx(0.2)
+    warm_up = find_warm_up(np.array([1.2] * 11 + [1.0] * 23))
+    assert warm_up is not None
+    assert warm_up.steps == 11
+    assert warm_up.excess == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(("first", "warming"), [(0.012, False), (0.015, True)])
@@ -151,5 +153,5 @@ def test_long_windows_are_condensed_to_blocks() -> None:
     assert points[:2].tolist() == [5.5, 15.5]
     odd, block = condense(seconds[:205])
     assert (len(odd), block) == (69, 3)
-    assert odd[-1] == 204  # the last one reaches back
+    assert odd[-1] == 204  # the last block overlaps
     assert condense(seconds[:100])[1] == 1

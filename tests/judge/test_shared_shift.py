@@ -1,5 +1,7 @@
-"""A shift that most configurations share: found when it is there, silent on quiet
-nights; and adjusted p-values."""
+"""A shift that most configurations share is found; quiet days report none.
+
+Also the adjustment of p-values.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ KEYS = [replace(KEY, gpus=gpus) for gpus in range(1, 81)]
 
 
 def estimate(difference: float, noise: Noise, within: float = 0.0) -> Estimate:
-    """Return the estimate of one run against a baseline without an error of its own."""
+    """Make the estimate of one run against an exact baseline."""
     error = noise.sigma if noise.measured else math.hypot(noise.sigma, within)
     freedom = noise.degrees_of_freedom
     return make_estimate(
@@ -43,14 +45,16 @@ def estimate(difference: float, noise: Noise, within: float = 0.0) -> Estimate:
     )
 
 
-def fleet(
+def make_fleet(
     differences: Sequence[float],
     older: Sequence[float] = (0.0,) * 7,
     sigma: float = 0.004,
     with_older: int = 80,
 ) -> list[ConfigurationShift]:
-    """Return configurations with a difference to the baseline tonight; the first
-    `with_older` have last runs."""
+    """Make configurations with a current difference to the baseline.
+
+    The first `with_older` of them have last runs.
+    """
     known = Noise(sigma, 20.0, "nights", measured=True)
     return [
         ConfigurationShift(
@@ -64,15 +68,15 @@ def fleet(
     ]
 
 
-def found(nights: Sequence[ConfigurationShift]) -> SharedShift:
-    """Return the shared shift, which there is."""
-    shared = find_shared_shift(nights)
+def find_existing_shift(configurations: Sequence[ConfigurationShift]) -> SharedShift:
+    """Return the shared shift, which must exist."""
+    shared = find_shared_shift(configurations)
     assert shared is not None
     return shared
 
 
 def test_shift_shared_by_most_is_named_with_size() -> None:
-    shared = found(fleet([0.03] * 14 + [0.0] * 2))
+    shared = find_existing_shift(make_fleet([0.03] * 14 + [0.0] * 2))
     assert shared.configurations == tuple(KEYS[:14])
     assert (shared.of, shared.against) == (16, "their last runs")
     assert shared.low < shared.shift < shared.high
@@ -84,7 +88,7 @@ def test_shift_shared_by_most_is_named_with_size() -> None:
 
 
 def test_faster_cluster_is_named() -> None:
-    shared = found(fleet([-0.03] * 16))
+    shared = find_existing_shift(make_fleet([-0.03] * 16))
     assert shared.shift == pytest.approx(math.expm1(-0.03))
     assert phrase(shared).startswith(
         "16 of 16 configurations are faster than their last runs by 3.0 % (2.8 to 3.1 %): a"
@@ -105,27 +109,27 @@ def test_faster_cluster_is_named() -> None:
     ids=["two", "half", "one", "unlike", "small", "nothing", "empty"],
 )
 def test_shift_of_a_minority_is_not_shared(differences: list[float]) -> None:
-    assert find_shared_shift(fleet(differences, sigma=0.001)) is None
+    assert find_shared_shift(make_fleet(differences, sigma=0.001)) is None
 
 
 def test_shift_below_one_percent_is_not_reported() -> None:
-    assert find_shared_shift(fleet([math.log(1.0099)] * 16, sigma=0.001)) is None
-    assert found(fleet([math.log(1.0101)] * 16, sigma=0.001)).shift == pytest.approx(
-        0.0101
-    )
+    assert find_shared_shift(make_fleet([math.log(1.0099)] * 16, sigma=0.001)) is None
+    assert find_existing_shift(
+        make_fleet([math.log(1.0101)] * 16, sigma=0.001)
+    ).shift == pytest.approx(0.0101)
 
 
 def test_shift_is_measured_against_the_last_runs() -> None:
-    assert find_shared_shift(fleet([0.06] * 16, older=(0.06,) * 3)) is None
-    assert found(fleet([0.06] * 16, older=(0.02,) * 3)).shift == pytest.approx(
-        math.expm1(0.04)
-    )
+    assert find_shared_shift(make_fleet([0.06] * 16, older=(0.06,) * 3)) is None
+    assert find_existing_shift(
+        make_fleet([0.06] * 16, older=(0.02,) * 3)
+    ).shift == pytest.approx(math.expm1(0.04))
 
 
 def test_median_of_the_last_seven_runs_counts() -> None:
     assert (
         find_shared_shift(
-            fleet([0.03] * 16, older=(0.0, 0.03, 0.0, 0.03, 0.03, 0.0, 0.03))
+            make_fleet([0.03] * 16, older=(0.0, 0.03, 0.0, 0.03, 0.03, 0.0, 0.03))
         )
         is None
     )
@@ -143,20 +147,23 @@ def test_median_of_the_last_seven_runs_counts() -> None:
 def test_last_runs_and_baselines_are_never_mixed(
     with_older: int, of: int, against: str
 ) -> None:
-    shared = found(fleet([0.05] * 16, with_older=with_older))
+    shared = find_existing_shift(make_fleet([0.05] * 16, with_older=with_older))
     assert (shared.of, len(shared.configurations), shared.against) == (of, of, against)
     assert against in phrase(shared)
     assert ("cluster-wide change" in phrase(shared)) is (against == "their last runs")
 
 
 def test_few_configurations_with_last_runs_use_baselines() -> None:
-    assert found(fleet([0.08] * 4, with_older=2)).of == 4
+    assert find_existing_shift(make_fleet([0.08] * 4, with_older=2)).of == 4
 
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_interval_contains_the_error_of_the_median(count: int) -> None:
-    """And a little more than it is: a median of few is nearly as good as a mean."""
-    shared = found(fleet([0.04] * 16, older=(0.0,) * count, sigma=0.004))
+    """The claimed error is slightly larger: a median of few values is nearly as
+    efficient as a mean."""
+    shared = find_existing_shift(
+        make_fleet([0.04] * 16, older=(0.0,) * count, sigma=0.004)
+    )
     half_width = (math.log1p(shared.high) - math.log1p(shared.low)) / 2
     claimed = half_width / stats.t.ppf(0.95, 15) * math.sqrt(16) / 0.004
     values = np.random.default_rng(count).standard_normal((20000, count + 1))
@@ -165,51 +172,58 @@ def test_interval_contains_the_error_of_the_median(count: int) -> None:
 
 
 def test_equal_printed_times_do_not_decide_for_all() -> None:
-    """Equal printed numbers look as if they had no noise."""
-    several = fleet([0.03] * 15)
+    """Equal printed values look noiseless."""
+    several = make_fleet([0.03] * 15)
     exact = ConfigurationShift(
         KEYS[15],
         estimate(0.012, Noise(1e-5, 20.0, "copies", measured=True)),
         (0.0,) * 7,
     )
-    assert found([*several, exact]).shift > 0.02
+    assert find_existing_shift([*several, exact]).shift > 0.02
 
 
-# --- quiet nights ---------------------------------------------------------------------
+# --- quiet days ---------------------------------------------------------------------
 
 
-def quiet(
-    generator: np.random.Generator, count: int, nights_before: int
+def make_quiet_fleet(
+    generator: np.random.Generator, count: int, days_before: int
 ) -> list[ConfigurationShift]:
-    """Return a fleet in which nothing happened: run-to-run spreads of 0.3 to 1.5 %,
-    known as the engine knows them."""
+    """Make a fleet without changes.
+
+    Run-to-run noise of 0.3 to 1.5 %, estimated as for verdicts.
+    """
     sigmas = generator.uniform(0.003, 0.015, count)
-    series = [generator.normal(0, sigma, nights_before) for sigma in sigmas]
-    own = [noise.estimate_from_daily_runs(one.tolist()) for one in series]
-    known = [one or noise.assume_noise(0.01) for one in own]
+    series = [generator.normal(0, sigma, days_before) for sigma in sigmas]
+    estimates = [
+        noise.estimate_from_daily_runs(estimated.tolist()) for estimated in series
+    ]
+    known = [estimated or noise.assume_noise(0.01) for estimated in estimates]
     return [
         ConfigurationShift(
             key,
-            estimate(generator.normal(0, sigma), one, 0.002),
+            estimate(generator.normal(0, sigma), estimated, 0.002),
             tuple(last[-7:].tolist()),
         )
-        for key, sigma, one, last in zip(KEYS, sigmas, known, series, strict=False)
+        for key, sigma, estimated, last in zip(
+            KEYS, sigmas, known, series, strict=False
+        )
     ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("configurations", "nights_before", "trials"),
+    ("configurations", "days_before", "trials"),
     [(3, 20, 1000), (7, 4, 1000), (16, 1, 300)],
 )
 def test_quiet_days_have_no_shared_shift(
-    configurations: int, nights_before: int, trials: int
+    configurations: int, days_before: int, trials: int
 ) -> None:
-    """At most one of 1000; with 5 % for each of three configurations alone it would be
-    14."""
+    """At most one alarm in 1000; a level of 5 % for each of three configurations alone
+    would raise 14."""
     generator = np.random.default_rng(configurations)
     alarms = sum(
-        find_shared_shift(quiet(generator, configurations, nights_before)) is not None
+        find_shared_shift(make_quiet_fleet(generator, configurations, days_before))
+        is not None
         for _ in range(trials)
     )
     assert alarms <= trials / 1000
@@ -223,13 +237,13 @@ def test_shift_is_computed_from_judgement_and_last_runs() -> None:
     given_evidence = evidence(noisy(7.325 * 1.04), *older)
     judgement = judge(given_evidence)
     assert judgement.measurement is not None
-    made = measure_shift(
+    shift = measure_shift(
         judgement, list_previous_daily_runs([judgement.measurement], given_evidence)
     )
-    assert made is not None
-    assert made.key == KEY
-    assert made.older == pytest.approx([math.log(1.01)] * 7)
-    assert made.estimate is judgement.estimate
+    assert shift is not None
+    assert shift.key == KEY
+    assert shift.older == pytest.approx([math.log(1.01)] * 7)
+    assert shift.estimate is judgement.estimate
 
 
 def test_newest_valid_runs_are_the_last_runs() -> None:
@@ -237,9 +251,9 @@ def test_newest_valid_runs_are_the_last_runs() -> None:
     diverged = Problem(Reason.DIVERGED, "loss is nan")
     older = [measurement(7.325 * factor) for factor in range(1, 10)]
     older[8] = measurement(99.0, problems=(diverged,))
-    made = measure_shift(judgement, [measurement(None), *older])
-    assert made is not None
-    assert made.older == pytest.approx([math.log(factor) for factor in range(2, 9)])
+    shift = measure_shift(judgement, [measurement(None), *older])
+    assert shift is not None
+    assert shift.older == pytest.approx([math.log(factor) for factor in range(2, 9)])
 
 
 @pytest.mark.parametrize(

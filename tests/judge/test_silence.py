@@ -1,5 +1,4 @@
-"""Which configurations missed their turn: those with a rhythm, while others had
-theirs."""
+"""Configurations are overdue if they ran regularly, and others have run since."""
 
 from __future__ import annotations
 
@@ -15,12 +14,14 @@ MONDAY = datetime(2026, 11, 2, 2, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-def nights(*days: float) -> list[datetime]:
+def make_starts(*days: float) -> list[datetime]:
     return [MONDAY + day * DAY for day in days]
 
 
 def find_silent(now: float, **starts: list[datetime]) -> set[str]:
-    by_key = {replace(KEY, recipe=name): of_key for name, of_key in starts.items()}
+    by_key = {
+        replace(KEY, recipe=name): key_starts for name, key_starts in starts.items()
+    }
     return {silence.key.recipe for silence in find_silences(by_key, MONDAY + now * DAY)}
 
 
@@ -38,58 +39,90 @@ def find_silent(now: float, **starts: list[datetime]) -> set[str]:
     ],
 )
 def test_gap_is_the_longest_but_one(days: list[float], gap: float | None) -> None:
-    rhythm = find_rhythm(nights(*days))
+    rhythm = find_rhythm(make_starts(*days))
     assert (rhythm and rhythm.gap / DAY) == (gap and pytest.approx(gap))
 
 
 def test_configuration_is_silent_when_others_ran() -> None:
-    assert find_silent(4.1, a=nights(0, 1, 2, 3), b=nights(0, 1, 2, 3, 4)) == {"a"}
     assert find_silent(
-        4.1, a=nights(0, 1, 2), b=nights(1, 2, 3, 4), c=nights(2, 3, 4)
+        4.1, a=make_starts(0, 1, 2, 3), b=make_starts(0, 1, 2, 3, 4)
     ) == {"a"}
     assert find_silent(
-        4.1, a=nights(0, 1, 2, 3), b=nights(0, 1, 2, 3), c=nights(2, 3, 4)
+        4.1, a=make_starts(0, 1, 2), b=make_starts(1, 2, 3, 4), c=make_starts(2, 3, 4)
+    ) == {"a"}
+    assert find_silent(
+        4.1,
+        a=make_starts(0, 1, 2, 3),
+        b=make_starts(0, 1, 2, 3),
+        c=make_starts(2, 3, 4),
     ) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
     ("now", "starts"),
     [
-        (4.1, {"a": nights(0, 1, 2, 3, 4), "b": nights(0, 1, 2, 3, 4)}),
-        (30, {"a": nights(0, 1, 2, 3, 4), "b": nights(0, 1, 2, 3, 4)}),
-        (6.3, {"a": nights(0, 1, 2, 3, 4), "b": nights(0.1, 1.1, 2.1, 3.1, 4.1)}),
-        (7.3, {"a": nights(0, 1, 2, 3, 4, 7), "b": nights(0, 1, 2, 3, 4, 7)}),
-        (10.1, {"weekly": nights(-14, -7, 0, 6), "nightly": nights(6, 7, 8, 9, 10)}),
-        (20, {"weekly": nights(-14, -7, 0), "nightly": nights(2, 3, 4, 5, 6)}),
-        (4.05, {"late": nights(0.2, 1.2, 2.2, 3.2), "early": nights(0, 1, 2, 3, 4)}),
-        (6, {"a": nights(0, 1, 2, 3, 4), "by_hand": nights(-30, -20, -3, 5.5)}),
-        (4.1, {"new": nights(3), "a": nights(0, 1, 2, 3, 4)}),
-        (60, {"retired": nights(0, 1, 2, 3), "a": nights(56, 57, 58, 59)}),
-        (4.1, {"a": nights(0, 1, 2, 3)}),
+        (4.1, {"a": make_starts(0, 1, 2, 3, 4), "b": make_starts(0, 1, 2, 3, 4)}),
+        (30, {"a": make_starts(0, 1, 2, 3, 4), "b": make_starts(0, 1, 2, 3, 4)}),
+        (
+            6.3,
+            {
+                "a": make_starts(0, 1, 2, 3, 4),
+                "b": make_starts(0.1, 1.1, 2.1, 3.1, 4.1),
+            },
+        ),
+        (7.3, {"a": make_starts(0, 1, 2, 3, 4, 7), "b": make_starts(0, 1, 2, 3, 4, 7)}),
+        (
+            10.1,
+            {
+                "weekly": make_starts(-14, -7, 0, 6),
+                "nightly": make_starts(6, 7, 8, 9, 10),
+            },
+        ),
+        (
+            20,
+            {"weekly": make_starts(-14, -7, 0), "nightly": make_starts(2, 3, 4, 5, 6)},
+        ),
+        (
+            4.05,
+            {
+                "late": make_starts(0.2, 1.2, 2.2, 3.2),
+                "early": make_starts(0, 1, 2, 3, 4),
+            },
+        ),
+        (
+            6,
+            {
+                "a": make_starts(0, 1, 2, 3, 4),
+                "by_hand": make_starts(-30, -20, -3, 5.5),
+            },
+        ),
+        (4.1, {"new": make_starts(3), "a": make_starts(0, 1, 2, 3, 4)}),
+        (60, {"retired": make_starts(0, 1, 2, 3), "a": make_starts(56, 57, 58, 59)}),
+        (4.1, {"a": make_starts(0, 1, 2, 3)}),
         (4.1, {}),
     ],
     ids=[
         "all ran",
-        "nobody has run since",
+        "no run since",
         "a weekend",
         "the Monday after it",
-        "weekly beside nightly",
-        "weekly beside nightly, judged later",
-        "its turn comes later in the night",
-        "another one is run by hand",
-        "its first night",
-        "it is run no more",
+        "weekly and daily",
+        "weekly and daily, judged later",
+        "due later on the same day",
+        "another one runs manually",
+        "its first day",
+        "retired",
         "alone",
         "none",
     ],
 )
-def test_honest_night_has_no_silence(
+def test_regular_runs_have_no_silence(
     now: float, starts: dict[str, list[datetime]]
 ) -> None:
     assert find_silent(now, **starts) == set()
 
 
 def test_weekly_configuration_is_silent_after_its_week() -> None:
-    weekly, nightly = nights(-21, -14, -7), nights(-3, -2, -1, 0)
+    weekly, nightly = make_starts(-21, -14, -7), make_starts(-3, -2, -1, 0)
     assert find_silent(-0.5, weekly=weekly, nightly=nightly[:-1]) == set()
     assert find_silent(0.1, weekly=weekly, nightly=nightly) == {"weekly"}

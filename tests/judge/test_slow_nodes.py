@@ -1,5 +1,7 @@
-"""Which node is slow over many days: a planted one is found, and chance, regressions
-and unknown nodes name none."""
+"""A slow node is identified over many days.
+
+Chance, regressions and unknown nodes identify none.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ CV = 0.005
 NODES, OF_A_JOB = 32, 8
 
 
-def make(
+def make_runs(
     slow: Mapping[int, float],
     days: int = 30,
     jobs: int = 2,
@@ -76,8 +78,8 @@ def name_nodes(evidence: NodeEvidence) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("slowness", [0.03, 0.1, 0.3])
 def test_slow_node_is_named(slowness: float) -> None:
-    """Also one that is slower than any of the grid."""
-    runs = make({5: slowness})
+    """Also a node that is slower than the grid of the model."""
+    runs = make_runs({5: slowness})
     evidence = find_slow_node(runs)
     assert evidence.evident
     assert name_nodes(evidence) == [("n5",)]
@@ -91,14 +93,14 @@ def test_slow_node_is_named(slowness: float) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_nodes_name_none(seed: int) -> None:
-    evidence = find_slow_node(make({}, seed=seed))
+    evidence = find_slow_node(make_runs({}, seed=seed))
     assert not evidence.evident
     assert (evidence.suspects, evidence.named, evidence.cleared) == ((), (), 0)
 
 
 def test_two_slow_nodes_are_named() -> None:
-    """The slower one hides the other in the runs that they share."""
-    evidence = find_slow_node(make({5: 0.1, 9: 0.04}, days=40))
+    """The slower node hides the other one in the runs that they share."""
+    evidence = find_slow_node(make_runs({5: 0.1, 9: 0.04}, days=40))
     assert sorted(name_nodes(evidence)) == [("n5",), ("n9",)]
     by_name = {suspect.nodes[0]: suspect.slowness for suspect in evidence.named}
     assert by_name["n5"] == pytest.approx(0.1, abs=0.01)
@@ -106,14 +108,15 @@ def test_two_slow_nodes_are_named() -> None:
 
 
 def test_nodes_always_together_are_one_suspect() -> None:
-    evidence = find_slow_node(make({5: 0.05}, together=(5, 6, 7)))
+    evidence = find_slow_node(make_runs({5: 0.05}, together=(5, 6, 7)))
     assert name_nodes(evidence) == [("n5", "n6", "n7")]
 
 
 def test_nodes_of_every_run_are_never_named() -> None:
-    """Nothing was fast without them: it may be the configuration."""
+    """No run was fast without them, so the configuration may be the cause."""
     runs = [
-        replace(run, nodes=frozenset({"n1", "n2"})) for run in make({5: 0.05}, days=40)
+        replace(run, nodes=frozenset({"n1", "n2"}))
+        for run in make_runs({5: 0.05}, days=40)
     ]
     evidence = find_slow_node(runs)
     assert evidence.evident
@@ -127,14 +130,14 @@ def test_nodes_of_every_run_are_never_named() -> None:
 def test_regression_of_all_jobs_names_no_node(jobs: int, shared: float) -> None:
     for seed in range(4):
         assert not find_slow_node(
-            make({}, jobs=jobs, shared=shared, since=22, seed=seed)
+            make_runs({}, jobs=jobs, shared=shared, since=22, seed=seed)
         ).named
 
 
 def test_regression_on_dedicated_nodes_names_no_node() -> None:
     """Nodes that always run the same configuration cannot be distinguished from it."""
     runs = []
-    for run in make({}, jobs=4):
+    for run in make_runs({}, jobs=4):
         slowdown = (
             0.06
             if run.configuration == "c2" and run.day >= START + timedelta(25)
@@ -146,11 +149,11 @@ def test_regression_on_dedicated_nodes_names_no_node() -> None:
 
 
 def test_regression_known_to_some_configurations_names_no_node() -> None:
-    """One configuration is above its old level, the others have a new level: whichever
-    nodes it had most."""
+    """One configuration is above its old level, the others have a new level: no node is
+    to blame, whichever nodes it used most."""
     for seed in range(4):
         late = []
-        for run in make({}, jobs=4, shared=0.05, seed=seed):
+        for run in make_runs({}, jobs=4, shared=0.05, seed=seed):
             if run.configuration == "c1":
                 late.append(run)
             elif run.day >= START + timedelta(20):
@@ -163,9 +166,9 @@ def test_regression_known_to_some_configurations_names_no_node() -> None:
 
 
 def test_days_on_which_all_jobs_are_slow_name_no_node() -> None:
-    """One node works on these days only."""
+    """One node is used on these days only."""
     runs = []
-    for run in make({}, jobs=4):
+    for run in make_runs({}, jobs=4):
         slow = (run.day - START).days % 3 == 0
         nodes = (
             run.nodes
@@ -180,44 +183,55 @@ def test_days_on_which_all_jobs_are_slow_name_no_node() -> None:
 def test_slowness_of_a_node_excludes_that_of_all_jobs() -> None:
     evidence = [
         find_slow_node(
-            make({5: 0.04}, days=60, jobs=4, shared=0.05, since=0, seed=seed)
+            make_runs({5: 0.04}, days=60, jobs=4, shared=0.05, since=0, seed=seed)
         )
         for seed in (1, 2, 3)
     ]
-    slowness = [suspect.slowness for each in evidence for suspect in each.named]
+    slowness = [suspect.slowness for found in evidence for suspect in found.named]
     assert slowness == pytest.approx([0.04] * 3, abs=0.0015)
 
 
 def test_single_bad_day_names_no_node() -> None:
-    runs = make({})
-    place = next(place for place, run in enumerate(runs) if "n5" in run.nodes)
-    runs[place] = replace(runs[place], logarithm=1.5)
+    runs = make_runs({})
+    index = next(index for index, run in enumerate(runs) if "n5" in run.nodes)
+    runs[index] = replace(runs[index], logarithm=1.5)
     assert not find_slow_node(runs).named
 
 
 def make_elsewhere(slow: Mapping[int, str], after: str = "good") -> list[NodeRun]:
-    """Return runs of a configuration on nodes `a`, and on nodes `b` and 10 % slower on
-    the days `slow`, given with their containers; that of the days after the last of
-    them is `after`."""
+    """Make runs of a configuration on nodes `a`, and 10 % slower ones on nodes `b`.
+
+    `slow` maps the days on `b` to their containers; `after` is the container of the
+    days after the last of them.
+    """
     runs = []
     for day in range(30):
         container = slow.get(day, after if day > max(slow) else "good")
         nodes = frozenset({"b1", "b2"} if day in slow else {"a1", "a2"})
-        rest = 0.1 * (day in slow) + 0.001 * (day % 3)
+        slowness = 0.1 * (day in slow) + 0.001 * (day % 3)
         software: Software = frozenset(
             {("container", container), ("commit", f"{day:x}")}
         )
-        when = START + timedelta(day)
+        date_of_run = START + timedelta(day)
         runs.append(
             NodeRun(
-                f"{day}", "c", when, rest, 0.0, 20, CV, 20.0, nodes, software=software
+                f"{day}",
+                "c",
+                date_of_run,
+                slowness,
+                0.0,
+                20,
+                CV,
+                20.0,
+                nodes,
+                software=software,
             )
         )
     return runs
 
 
 def find_doubts(runs: Sequence[NodeRun]) -> list[NodeDoubt | None]:
-    """Return why the nodes `b`, which are evidently slow, are in doubt."""
+    """Return the doubts about the nodes `b`, which are evidently slow."""
     evidence = find_slow_node(runs)
     assert evidence.evident
     assert bool(evidence.named) == (evidence.suspects[0].doubt is None)
@@ -234,8 +248,8 @@ def test_configuration_slow_ever_since_names_no_node() -> None:
 
 
 def test_neighbouring_slow_days_name_no_node() -> None:
-    """Two bad days are one cause; they are two where the configuration was fast
-    elsewhere between them."""
+    """Two consecutive bad days may have one cause; a fast run elsewhere between them
+    makes them two."""
     assert find_doubts(make_elsewhere({15: "good", 16: "good"})) == [
         NodeDoubt.NEIGHBOURS
     ]
@@ -254,9 +268,8 @@ def test_fast_run_on_a_slow_day_confirms_the_nodes() -> None:
     runs = make_elsewhere({15: "good", 16: "good"})
     fast = replace(runs[16], id="fast", logarithm=0.0, nodes=frozenset({"a1", "a2"}))
     assert find_doubts([*runs, fast]) == [None]
-    other = replace(
-        fast, configuration="other"
-    )  # which says nothing of the software of the slow one
+    # another configuration proves nothing about the slow one
+    other = replace(fast, configuration="other")
     assert find_doubts([*runs, other]) == [NodeDoubt.NEIGHBOURS]
     assert find_doubts([*runs, replace(fast, logarithm=0.1)]) == [NodeDoubt.NEIGHBOURS]
     assert find_doubts([*runs, replace(fast, nodes=frozenset())]) == [
@@ -265,8 +278,8 @@ def test_fast_run_on_a_slow_day_confirms_the_nodes() -> None:
 
 
 def test_software_of_slow_runs_alone_names_no_node() -> None:
-    """Commits differ every day: only what all slow runs share may be what makes them
-    slow."""
+    """Commits differ every day: only software that all slow runs share may be the
+    cause."""
     assert find_doubts(make_elsewhere({12: "bad", 15: "bad", 17: "bad"})) == [
         NodeDoubt.ONE_SOFTWARE
     ]
@@ -277,7 +290,7 @@ def test_software_of_slow_runs_alone_names_no_node() -> None:
 
 
 def test_runs_on_unknown_nodes_are_no_evidence() -> None:
-    unknown = [replace(run, nodes=frozenset()) for run in make({5: 0.1})]
+    unknown = [replace(run, nodes=frozenset()) for run in make_runs({5: 0.1})]
     evidence = find_slow_node(unknown)
     assert not evidence.evident
     assert (evidence.runs, evidence.runs_with_nodes, evidence.nodes) == (60, 0, 0)
@@ -287,7 +300,9 @@ def test_runs_on_unknown_nodes_are_no_evidence() -> None:
 # --- levels ---------------------------------------------------------------------------
 
 
-def place_runs(values: Sequence[float], nodes: str = "n1 n2") -> list[ConfigurationRun]:
+def make_configuration_runs(
+    values: Sequence[float], nodes: str = "n1 n2"
+) -> list[ConfigurationRun]:
     return [
         ConfigurationRun(
             f"r{day}", START + timedelta(day), value, frozenset(nodes.split())
@@ -302,36 +317,44 @@ def noisy(count: int, seed: int = 3) -> list[float]:
 
 def test_run_is_compared_with_days_since_last_change() -> None:
     values = noisy(40)
-    runs, few = compare_with_levels(
-        {"a": place_runs([*values[:25], *(value + 0.1 for value in values[25:])])}
+    runs, short = compare_with_levels(
+        {
+            "a": make_configuration_runs(
+                [*values[:25], *(value + 0.1 for value in values[25:])]
+            )
+        }
     )
-    assert not few
+    assert not short
     assert [run.level for run in runs[:25]] == pytest.approx([2.0] * 25, abs=2 * CV)
     assert [run.level for run in runs[25:]] == pytest.approx([2.1] * 15, abs=2 * CV)
     assert {run.days for run in runs} == {25, 15}
 
 
 def test_noise_is_estimated_from_days_before_the_run() -> None:
-    """What is slow from a day on makes no noise of the days before."""
+    """A slowdown from a day on does not affect the noise of the days before."""
     values = noisy(30)
     wild = [value + 0.2 * (day % 2) * (day >= 20) for day, value in enumerate(values)]
-    quiet, _ = compare_with_levels({"a": place_runs(values)})
-    loud, _ = compare_with_levels({"a": place_runs(wild)})
+    quiet, _ = compare_with_levels({"a": make_configuration_runs(values)})
+    loud, _ = compare_with_levels({"a": make_configuration_runs(wild)})
     assert [run.sigma for run in loud[:21]] == [run.sigma for run in quiet[:21]]
     assert loud[0].sigma == loud[8].sigma  # of the first 8 days
 
 
 def test_configuration_of_fewer_than_8_days_is_left_out() -> None:
-    runs, few = compare_with_levels(
-        {"a": place_runs(noisy(20)), "b": place_runs(noisy(7)), "c": ()}
+    runs, short = compare_with_levels(
+        {
+            "a": make_configuration_runs(noisy(20)),
+            "b": make_configuration_runs(noisy(7)),
+            "c": (),
+        }
     )
-    assert few == ("b",)
+    assert short == ("b",)
     assert {run.configuration for run in runs} == {"a"}
 
 
 @pytest.mark.parametrize(("since", "days"), [(None, 60), (START + timedelta(75), 5)])
 def test_runs_of_the_last_60_days_are_compared(since: date | None, days: int) -> None:
-    runs, _ = compare_with_levels({"a": place_runs(noisy(80))}, since)
+    runs, _ = compare_with_levels({"a": make_configuration_runs(noisy(80))}, since)
     assert sorted(run.day for run in runs) == [
         START + timedelta(80 - days + day) for day in range(days)
     ]
@@ -339,12 +362,12 @@ def test_runs_of_the_last_60_days_are_compared(since: date | None, days: int) ->
 
 
 def test_runs_of_one_day_on_same_nodes_are_averaged() -> None:
-    runs = place_runs(noisy(10))
+    runs = make_configuration_runs(noisy(10))
     same_nodes = replace(runs[4], id="again", logarithm=runs[4].logarithm + 0.01)
     other_nodes = replace(same_nodes, id="other", nodes=frozenset({"n3"}))
-    placed, _ = compare_with_levels({"a": [*runs, same_nodes, other_nodes]})
-    logarithms = [run.logarithm for run in placed if run.day == runs[4].day]
-    assert len(placed) == 11
+    node_runs, _ = compare_with_levels({"a": [*runs, same_nodes, other_nodes]})
+    logarithms = [run.logarithm for run in node_runs if run.day == runs[4].day]
+    assert len(node_runs) == 11
     assert sorted(logarithms) == pytest.approx(
         [runs[4].logarithm + 0.005, runs[4].logarithm + 0.01]
     )
@@ -359,6 +382,6 @@ def test_drift_names_no_node(seed: int) -> None:
             2.0 + run.logarithm + 0.0015 * max((run.day - START).days - 20, 0),
             run.nodes,
         )
-        for run in make({}, days=60, jobs=1, seed=seed)
+        for run in make_runs({}, days=60, jobs=1, seed=seed)
     ]
     assert not find_slow_node(compare_with_levels({"a": runs})[0]).named

@@ -1,5 +1,5 @@
-"""The short form of benchmarks/statistics/year.py: it counts what is found and what is
-not, and its promises can be broken."""
+"""Short form of benchmarks/statistics/year.py: planted changes are found and
+counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from year import promises, table
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a fleet of 12 with 100 nights, and changes that are easily found."""
+    """Make a fleet of 12 with 100 days, and changes that are easily found."""
     for name, value in {
         "CONFIGURATIONS": 12,
         "NIGHTS": 100,
@@ -26,9 +26,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_planted_changes_are_found_within_days() -> None:
     fleet = year.year(0, seed=1)
     assert len(fleet.found) == 6
-    assert all(one.delays[0] is not None and one.delays[0] <= 12 for one in fleet.found)
+    assert all(
+        change.delays[0] is not None and change.delays[0] <= 12
+        for change in fleet.found
+    )
     assert sum(fleet.alarms) <= 1
-    few_alarms, _, all_found = (kept for _, kept in promises([fleet]))
+    few_alarms, _, all_found = (is_kept for _, is_kept in promises([fleet]))
     assert few_alarms
     assert all_found
     assert table([fleet]).count("100 %") >= 2
