@@ -1,4 +1,4 @@
-"""A small valid baseline file to break."""
+"""A small valid baseline file that tests modify."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ configurations:
 
 @pytest.fixture
 def valid() -> str:
-    """The text of a valid file with two configurations."""
+    """Text of a valid file with two configurations."""
     return VALID
 
 
 @pytest.fixture
 def valid_file(tmp_path: Path) -> Path:
-    """The same as a file in a folder of its own."""
+    """Path of the valid file, in a separate folder."""
     path = tmp_path / "own" / "mine.yaml"
     path.parent.mkdir()
     path.write_text(VALID)

@@ -1,4 +1,4 @@
-"""Whatever stands in a baseline file: it is read, or a BaselineError names the file."""
+"""Any content of a baseline file is read, or a BaselineError names the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANY = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-STRANGE = (
+STRANGE_VALUES = (
     *(
         "",
         "~",
@@ -58,7 +58,7 @@ STRANGE = (
     ),
     *("<<: *a", "\ufeff"),
 )
-VALUES = st.one_of(st.text(max_size=6), st.sampled_from(STRANGE))
+VALUES = st.one_of(st.text(max_size=6), st.sampled_from(STRANGE_VALUES))
 NO_BASELINES = (
     *(
         "",
@@ -77,7 +77,7 @@ NO_BASELINES = (
 
 
 def read(path: Path, data: bytes) -> Recipe | None:
-    """Return what the file gives; None where a BaselineError names it."""
+    """Read the file, or return None if a BaselineError names it."""
     path.write_bytes(data)
     try:
         return read_recipe(path)
@@ -87,7 +87,7 @@ def read(path: Path, data: bytes) -> Recipe | None:
         return None
 
 
-def test_the_file_that_is_changed_is_a_good_one(tmp_path: Path) -> None:
+def test_unchanged_file_is_valid(tmp_path: Path) -> None:
     assert read(tmp_path / "any.yaml", SMALLEST.read_bytes()) is not None
 
 
@@ -98,7 +98,7 @@ def test_the_file_that_is_changed_is_a_good_one(tmp_path: Path) -> None:
     value=VALUES,
     kind=st.sampled_from(["value", "line", "lost", "twice", "deeper"]),
 )
-def test_a_changed_line_is_read_or_refused(
+def test_changed_line_is_read_or_refused(
     tmp_path: Path, number: int, value: str, kind: str
 ) -> None:
     lines = list(LINES)
@@ -116,13 +116,13 @@ def test_a_changed_line_is_read_or_refused(
 @pytest.mark.slow
 @ANY
 @given(data=st.binary(max_size=60), place=st.integers(0, 3000))
-def test_bytes_written_into_a_file_are_read_or_refused(
-    tmp_path: Path, data: bytes, place: int
+def test_inserted_bytes_are_read_or_refused(
+    tmp_path: Path, data: bytes, offset: int
 ) -> None:
     text = "\n".join(LINES).encode()
-    read(tmp_path / "any.yaml", text[:place] + data + text[place:])
+    read(tmp_path / "any.yaml", text[:offset] + data + text[offset:])
 
 
 @pytest.mark.parametrize("text", NO_BASELINES, ids=range(len(NO_BASELINES)))
-def test_what_is_no_baseline_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_other_content_is_refused(tmp_path: Path, text: str) -> None:
     assert read(tmp_path / "any.yaml", text.encode()) is None

@@ -1,5 +1,4 @@
-"""A file may say how its framework writes a step; what is wrong in that is named before
-any log is opened."""
+"""A file may define a custom dialect; errors are reported before a log is opened."""
 
 from __future__ import annotations
 
@@ -21,15 +20,15 @@ RECORDING = Recording("2025-11-20", 1, 12.3, 12.3, 0.1, (12.3,), ("0" * 64,))
 
 
 @pytest.fixture
-def own(valid: str) -> str:
-    """The valid file with a dialect of its own."""
+def custom(valid: str) -> str:
+    """Text of the valid file with a custom dialect."""
     return valid.replace("dialect: nemo2\n", LOG)
 
 
-def test_a_definition_becomes_a_dialect_of_its_recipe_and_release(
-    valid_file: Path, own: str
+def test_definition_becomes_a_dialect_named_after_its_recipe(
+    valid_file: Path, custom: str
 ) -> None:
-    valid_file.write_text(own)
+    valid_file.write_text(custom)
     recipe = read_recipe(valid_file)
     assert recipe.log == RegexDialect("regex:mine-25.05", " ms", PATTERN)
     assert (
@@ -40,11 +39,9 @@ def test_a_definition_becomes_a_dialect_of_its_recipe_and_release(
     assert all(baseline.log == recipe.log for baseline in recipe.baselines)
 
 
-def test_everything_that_a_definition_can_say_is_read(
-    valid_file: Path, own: str
-) -> None:
+def test_all_keys_of_a_definition_are_read(valid_file: Path, custom: str) -> None:
     more = '  unit: 1/s\n  first_step: 1\n  averages: interval\n  start: "Starting"\n  end: "Done: "\n'
-    valid_file.write_text(own.replace(LOG, LOG + more))
+    valid_file.write_text(custom.replace(LOG, LOG + more))
     expected = RegexDialect(
         "regex:mine-25.05",
         " ms",
@@ -134,20 +131,20 @@ def test_everything_that_a_definition_can_say_is_read(
         (f"'{PATTERN}'", "''", "FILE:10: found '', expected text"),
     ],
 )
-def test_what_cannot_work_is_named(
-    valid_file: Path, own: str, old: str, new: str, message: str
+def test_invalid_definition_is_reported(
+    valid_file: Path, custom: str, old: str, new: str, message: str
 ) -> None:
-    assert old in own
-    valid_file.write_text(own.replace(old, new))
+    assert old in custom
+    valid_file.write_text(custom.replace(old, new))
     with pytest.raises(BaselineError) as caught:
         read_recipe(valid_file)
     assert message in str(caught.value).replace(str(valid_file), "FILE")
 
 
-def test_a_window_is_checked_against_the_first_step_of_the_definition(
-    valid_file: Path, own: str
+def test_window_is_checked_against_the_first_step(
+    valid_file: Path, custom: str
 ) -> None:
-    text = own.replace("first: 11, last: 44", "first: 1, last: 50")
+    text = custom.replace("first: 11, last: 44", "first: 1, last: 50")
     valid_file.write_text(text.replace(LOG, f"{LOG}  first_step: 1\n"))
     assert read_recipe(valid_file).baselines[0].window.last == 50
     valid_file.write_text(
@@ -164,12 +161,12 @@ def test_a_window_is_checked_against_the_first_step_of_the_definition(
         read_recipe(valid_file)
 
 
-def test_without_the_package_the_message_names_the_extra(
-    valid_file: Path, own: str, monkeypatch: pytest.MonkeyPatch
+def test_missing_re2_names_the_extra_to_install(
+    valid_file: Path, custom: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
     assert read_recipe(valid_file).dialect == "nemo2"
-    valid_file.write_text(own)
+    valid_file.write_text(custom)
     with pytest.raises(
         BaselineError,
         match=r"mine.yaml:10: .* not installed: pip install 'pytest-llmbench\[regex\]'",
@@ -177,11 +174,11 @@ def test_without_the_package_the_message_names_the_extra(
         read_recipe(valid_file)
 
 
-def test_a_recorded_file_keeps_the_definition(
-    valid_file: Path, own: str, tmp_path: Path
+def test_recorded_file_keeps_the_definition(
+    valid_file: Path, custom: str, tmp_path: Path
 ) -> None:
     valid_file.write_text(
-        own.replace(LOG, f"{LOG}  first_step: 1\n  end: 'It''s done: \"x\"'\n")
+        custom.replace(LOG, f"{LOG}  first_step: 1\n  end: 'It''s done: \"x\"'\n")
     )
     published = read_recipe(valid_file)
     ((path, _),) = write_recorded(tmp_path, [(published.baselines[0], RECORDING)])
@@ -192,10 +189,10 @@ def test_a_recorded_file_keeps_the_definition(
     assert len(read_recipe(path).baselines) == 2
 
 
-def test_two_definitions_of_one_recipe_and_release_are_refused(
-    valid_file: Path, own: str, tmp_path: Path
+def test_two_definitions_of_one_release_are_refused(
+    valid_file: Path, custom: str, tmp_path: Path
 ) -> None:
-    valid_file.write_text(own)
+    valid_file.write_text(custom)
     baseline = read_recipe(valid_file).baselines[0]
     log: Any = baseline.log
     other = replace(baseline, log=replace(log, unit="ms"))

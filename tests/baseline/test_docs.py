@@ -1,5 +1,5 @@
-"""The page about the file format is true: its example is read and lints clean, and no
-key is left out."""
+"""docs/baselines.md agrees with the code: its examples are read and no key is
+missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pytest_llmbench.logs.log_reader import parse_blocks
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
 
 
-def test_the_example_lints_clean(tmp_path: Path) -> None:
+def test_example_lints_clean(tmp_path: Path) -> None:
     example = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert example
     path = tmp_path / "example.yaml"
@@ -39,18 +39,20 @@ def test_the_example_lints_clean(tmp_path: Path) -> None:
     assert (report.derived, report.reproduced, report.findings) == (3, 3, ())
 
 
-def test_the_launch_example_is_read(tmp_path: Path) -> None:
+def test_launch_example_is_read(tmp_path: Path) -> None:
     path = tmp_path / "example.yaml"
-    path.write_text(examples()["schema"] + examples()["launch"])
+    path.write_text(read_examples()["schema"] + read_examples()["launch"])
     assert dict(read_file(path).recipe.launch)["kind"] == "script"
 
 
-def test_the_example_of_a_dialect_reads_the_line_that_it_is_made_for(
+def test_dialect_example_reads_its_line(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "example.yaml"
     path.write_text(
-        examples()["schema"].replace("dialect: nemo2 ", f"{examples()['dialect']}#")
+        read_examples()["schema"].replace(
+            "dialect: nemo2 ", f"{read_examples()['dialect']}#"
+        )
     )
     definition = read_file(path).recipe.log
     assert definition
@@ -63,24 +65,24 @@ def test_the_example_of_a_dialect_reads_the_line_that_it_is_made_for(
     )
 
 
-def examples() -> dict[str, str]:
-    """The examples of the page by their first key."""
+def read_examples() -> dict[str, str]:
+    """Return the examples of the page by their first key."""
     return {
         text.partition(":")[0]: text
         for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     }
 
 
-def table_of(definitions: Sequence[KeyDefinition], title: str) -> str:
-    """The table of keys as the page has to hold it."""
+def render_table(definitions: Sequence[KeyDefinition], title: str) -> str:
+    """Render the table of keys that the page must contain."""
     lines = [f"| {title} | needed | what it is |", "|---|---|---|"]
     for name, group in groupby(definitions, lambda key: key.name):
         keys = list(group)
         needed = [
             kind for kind in KINDS if any(kind in key.required_in for key in keys)
         ]
-        where = "yes" if needed == list(KINDS) else " and ".join(needed)
-        lines.append(f"| `{name}` | {where} | {keys[0].meaning} |")
+        required = "yes" if needed == list(KINDS) else " and ".join(needed)
+        lines.append(f"| `{name}` | {required} | {keys[0].meaning} |")
     return "\n".join(lines)
 
 
@@ -98,7 +100,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize(("title", "definitions"), TABLES.items(), ids=TABLES)
-def test_the_tables_of_keys_are_those_of_the_schema(
+def test_key_tables_match_the_schema(
     title: str, definitions: Sequence[KeyDefinition]
 ) -> None:
-    assert table_of(definitions, title) in PAGE
+    assert render_table(definitions, title) in PAGE

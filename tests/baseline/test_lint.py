@@ -1,5 +1,4 @@
-"""Lint passes on the shipped files, and fails for every way in which one could be
-wrong."""
+"""Lint passes the shipped files, and reports every kind of contradiction."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ Edit = Callable[[str, str, str], LintReport]
 
 
 @pytest.fixture
-def edited(tmp_path: Path) -> Edit:
-    """Lint a copy of a shipped file in which one text was replaced."""
+def lint_edited(tmp_path: Path) -> Edit:
+    """Lint a shipped file in which one text was replaced."""
 
     def lint(name: str, old: str, new: str) -> LintReport:
         text = (find_shipped_baselines() / f"{name}.yaml").read_text()
@@ -51,7 +50,7 @@ def edited(tmp_path: Path) -> Edit:
     return lint
 
 
-def test_the_shipped_files_pass_and_the_counts_are_those_of_the_documents() -> None:
+def test_shipped_files_pass_with_the_counts_of_the_documents() -> None:
     reports = [
         lint_file(read_file(path))
         for path in find_baseline_files(list_shipped_baselines())
@@ -191,15 +190,17 @@ def test_the_shipped_files_pass_and_the_counts_are_those_of_the_documents() -> N
         ),
     ],
 )
-def test_lint_finds(edited: Edit, name: str, old: str, new: str, finding: str) -> None:
-    findings = edited(name, old, new).findings
+def test_edited_file_has_a_finding(
+    lint_edited: Edit, name: str, old: str, new: str, finding: str
+) -> None:
+    findings = lint_edited(name, old, new).findings
     assert any(finding in text for text in findings), findings
 
 
-def test_lint_finds_a_recorded_value_that_crept_up_without_a_reason(
+def test_drifted_value_without_a_reason_is_found(
     tmp_path: Path,
 ) -> None:
-    """Recording refuses it, so somebody edited the file."""
+    """Recording refuses such a value, so the file was edited."""
     (baseline, *_) = read_file(
         find_shipped_baselines() / "grok1/25.05.yaml"
     ).recipe.baselines
@@ -226,7 +227,7 @@ def test_lint_finds_a_recorded_value_that_crept_up_without_a_reason(
     )
 
 
-def test_lint_finds_a_reason_whose_earlier_values_were_taken_out(
+def test_reason_without_earlier_values_is_found(
     tmp_path: Path,
 ) -> None:
     (baseline, *_) = read_file(
@@ -238,8 +239,8 @@ def test_lint_finds_a_reason_whose_earlier_values_were_taken_out(
     assert "found the reason 'driver 570' and no earlier value" in finding
 
 
-def test_a_finding_names_file_and_line(edited: Edit) -> None:
-    report = edited("grok1/25.05", 'mfu: "47.59%"', 'mfu: "47.95%"')
+def test_finding_names_file_and_line(lint_edited: Edit) -> None:
+    report = lint_edited("grok1/25.05", 'mfu: "47.59%"', 'mfu: "47.95%"')
     text = report.path.read_text()
     line = text[: text.index('mfu: "47.95%"')].count("\n") + 1 - 2
     assert [finding.partition(": ")[0] for finding in report.findings] == [
@@ -264,10 +265,10 @@ def test_rounding_is_half_up_at_the_printed_digits(
     assert round_as_printed(value, printed) == expected
 
 
-# --- the reasons of the errata --------------------------------------------------------
+# --- reasons of errata --------------------------------------------------------
 
 
-def half_the_batch(baseline: Baseline) -> Baseline:
+def halve_batch(baseline: Baseline) -> Baseline:
     configuration = replace(
         baseline.configuration,
         global_batch_size=baseline.configuration.global_batch_size // 2,
@@ -275,13 +276,13 @@ def half_the_batch(baseline: Baseline) -> Baseline:
     return replace(baseline, configuration=configuration)
 
 
-def before_rounding(baseline: Baseline) -> Baseline:
-    return architecture(
+def remove_rounding(baseline: Baseline) -> Baseline:
+    return change_architecture(
         baseline, formula=baseline.configuration.architecture.formula.partition(":")[0]
     )
 
 
-def half_of_the_fp8_peak(baseline: Baseline) -> Baseline:
+def halve_fp8_peak(baseline: Baseline) -> Baseline:
     return (
         replace(baseline, peak_tflops=989.5)
         if baseline.key.dtype == "bf16"
@@ -289,11 +290,11 @@ def half_of_the_fp8_peak(baseline: Baseline) -> Baseline:
     )
 
 
-def sixteen_groups(baseline: Baseline) -> Baseline:
-    return half_of_the_fp8_peak(architecture(baseline, query_groups=16))
+def use_sixteen_groups(baseline: Baseline) -> Baseline:
+    return halve_fp8_peak(change_architecture(baseline, query_groups=16))
 
 
-def architecture(baseline: Baseline, **sizes: int | str) -> Baseline:
+def change_architecture(baseline: Baseline, **sizes: int | str) -> Baseline:
     changed = replace(baseline.configuration.architecture, **sizes)  # type: ignore[arg-type]
     return replace(
         baseline, configuration=replace(baseline.configuration, architecture=changed)
@@ -301,16 +302,16 @@ def architecture(baseline: Baseline, **sizes: int | str) -> Baseline:
 
 
 REASONS = {
-    "half of the batch": (half_the_batch, 4),
-    "before they were rounded": (before_rounding, 2),
-    "16 query groups": (sixteen_groups, 12),
-    "half of the FP8 peak": (half_of_the_fp8_peak, 11),
+    "half of the batch": (halve_batch, 4),
+    "before they were rounded": (remove_rounding, 2),
+    "16 query groups": (use_sixteen_groups, 12),
+    "half of the FP8 peak": (halve_fp8_peak, 11),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reason", REASONS)
-def test_what_the_reason_says_gives_the_printed_cell(reason: str) -> None:
+def test_erratum_reason_reproduces_the_printed_cell(reason: str) -> None:
     change, expected = REASONS[reason]
     recipes = read_recipes(list_shipped_baselines())
     baselines = {
@@ -330,28 +331,26 @@ def test_what_the_reason_says_gives_the_printed_cell(reason: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_wrong_cell_but_the_one_that_was_cut_off_has_a_reason_that_is_tested() -> (
-    None
-):
+def test_all_wrong_cells_but_one_have_a_tested_reason() -> None:
     tested = sum(expected for _, expected in REASONS.values())
     errata = [
-        e
+        erratum
         for name in ("grok1/24.11", "grok1/25.05", "llama3.1/25.04")
-        for e in shipped_errata(name)
+        for erratum in read_errata(name)
     ]
     assert tested + 1 == sum(
         erratum.cell in ("tokens_per_second", "mfu", "days_to_1t") for erratum in errata
     )
 
 
-def shipped_errata(name: str) -> tuple[Erratum, ...]:
+def read_errata(name: str) -> tuple[Erratum, ...]:
     return read_recipe(find_shipped_baselines() / f"{name}.yaml").errata
 
 
 @pytest.mark.slow
-def test_what_is_recorded_of_every_shipped_configuration_passes(tmp_path: Path) -> None:
-    """A document's wrong cells stay in its file, with their errata: a recording states
-    what ran."""
+def test_recordings_of_shipped_configurations_pass(tmp_path: Path) -> None:
+    """The wrong cells of a document and their errata stay in its file: a recording
+    states what ran."""
     recipes = read_recipes(list_shipped_baselines())
     published = [baseline for recipe in recipes for baseline in recipe.baselines]
     recording = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), ())
@@ -369,10 +368,10 @@ def test_what_is_recorded_of_every_shipped_configuration_passes(tmp_path: Path) 
     assert grok.configuration.gradient_accumulation == 512
 
 
-# --- what a session makes of a contradiction ------------------------------------------
+# --- contradictions of the step time ------------------------------------------
 
 
-def contradicted(
+def find_edited_contradiction(
     text: str, edits: dict[str, str], tmp_path: Path
 ) -> Contradiction | None:
     for old, new in edits.items():
@@ -384,7 +383,7 @@ def contradicted(
     return find_contradiction(baseline, read_file(path).recipe.errata)
 
 
-OWN = """\
+CUSTOM = """\
 schema: 1
 kind: published
 recipe: mine
@@ -418,7 +417,7 @@ errata:
 @pytest.mark.parametrize(
     ("edits", "cell", "seconds"),
     [
-        pytest.param({}, None, 0, id="as it is"),
+        pytest.param({}, None, 0, id="unchanged"),
         pytest.param({'"2.000"': '"2.170"'}, "tokens_per_second", 2.0, id="step time"),
         pytest.param({"524288": "624288"}, "tokens_per_second", 1.68, id="tokens"),
         pytest.param({"22.08": "20.28"}, "days_to_1t", 1.837, id="days"),
@@ -441,7 +440,7 @@ errata:
             {"524288": "424288", "22.08": "20.28"},
             "days_to_1t",
             1.837,
-            id="a shorter one counts",
+            id="shorter time counts",
         ),
         pytest.param(
             {'"2.000"': '"2"', "524288": "524000", "22.08": "22.1"},
@@ -457,7 +456,7 @@ errata:
 def test_contradiction_is_another_step_time(
     edits: dict[str, str], cell: str | None, seconds: float, tmp_path: Path
 ) -> None:
-    contradiction = contradicted(OWN, edits, tmp_path)
+    contradiction = find_edited_contradiction(CUSTOM, edits, tmp_path)
     assert (contradiction.cell if contradiction else None) == cell
     assert contradiction is None or contradiction.seconds == pytest.approx(
         seconds, rel=1e-3
@@ -466,16 +465,16 @@ def test_contradiction_is_another_step_time(
 
 def test_shipped_files_contradict_themselves_only_in_errata() -> None:
     recipes = read_recipes([*list_shipped_baselines(), find_shipped_tables()])
-    of_recipe = [
+    baselines = [
         (baseline, recipe.errata) for recipe in recipes for baseline in recipe.baselines
     ]
     assert [
-        base.key.id for base, errata in of_recipe if find_contradiction(base, errata)
+        base.key.id for base, errata in baselines if find_contradiction(base, errata)
     ] == []
-    unlisted = [(base, find_contradiction(base, ())) for base, _ in of_recipe]
-    apart = [
-        base.step_seconds / found.seconds - 1
-        for base, found in unlisted
-        if found is not None
+    unlisted = [(base, find_contradiction(base, ())) for base, _ in baselines]
+    excesses = [
+        base.step_seconds / contradiction.seconds - 1
+        for base, contradiction in unlisted
+        if contradiction is not None
     ]
-    assert 0 < max(apart) < 0.01 < -min(apart)  # half of the batch
+    assert 0 < max(excesses) < 0.01 < -min(excesses)  # half of the batch

@@ -1,5 +1,5 @@
-"""A good file becomes records; every bad one is named with its line, what was found and
-what was expected."""
+"""Valid files become records; invalid ones are reported with line, found and
+expected."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.flops import FORMULAS
 
 
-def refused(path: Path, text: str | bytes) -> str:
-    """Write a file and return the message with which it is refused, without the
-    path."""
+def read_error(path: Path, text: str | bytes) -> str:
+    """Write a file and return the message of its refusal, with `FILE` as its path."""
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(BaselineError) as caught:
         read_recipe(path)
@@ -34,7 +33,7 @@ def refused(path: Path, text: str | bytes) -> str:
     return message.replace(str(path), "FILE")
 
 
-def test_a_good_file_becomes_records(valid_file: Path) -> None:
+def test_valid_file_becomes_records(valid_file: Path) -> None:
     recipe = read_recipe(valid_file)
     first, second = recipe.baselines
     assert (recipe.name, recipe.release, recipe.kind, recipe.names) == (
@@ -81,7 +80,7 @@ FILE = "baseline file"
         ),
     ],
 )
-def test_a_tolerance_reads_as_on_the_command_line(
+def test_tolerance_is_parsed_like_the_option(
     valid_file: Path, valid: str, text: str, tolerances: tuple[Tolerance, ...]
 ) -> None:
     valid_file.write_text(valid.replace("steps: 50", f"steps: 50\ntolerance: {text}"))
@@ -104,7 +103,7 @@ def test_a_tolerance_reads_as_on_the_command_line(
         ),
     ],
 )
-def test_the_tolerance_of_a_configuration_beats_that_of_its_file_metric_by_metric(
+def test_configuration_tolerance_overrides_the_file_per_metric(
     valid_file: Path, valid: str, row: str, expected: list[str]
 ) -> None:
     text = valid.replace("steps: 50", "steps: 50\ntolerance: 5%, mfu:2%")
@@ -114,10 +113,10 @@ def test_the_tolerance_of_a_configuration_beats_that_of_its_file_metric_by_metri
     assert list(map(str, second.tolerances)) == ["5 %", "2 % of mfu (+2.04 % time)"]
 
 
-def test_the_budget_of_a_configuration_beats_that_of_its_file_metric_by_metric(
+def test_configuration_budget_overrides_the_file_per_metric(
     valid_file: Path, valid: str
 ) -> None:
-    """`place` names the line of the key that counts: grep -n checkpoint_ mine.yaml."""
+    """`place` contains the line of the deciding key: grep -n checkpoint_ mine.yaml."""
     budgets = (
         "budgets:\n  checkpoint_save_seconds: 60\n  checkpoint_load_seconds: 120\n"
     )
@@ -126,22 +125,27 @@ def test_the_budget_of_a_configuration_beats_that_of_its_file_metric_by_metric(
         text.replace("gpus: 8, ", "gpus: 8, budgets: {checkpoint_save_seconds: 7.5}, ")
     )
     first, second = read_recipe(valid_file).baselines
-    assert [(one.metric, one.largest, one.place) for one in first.budgets] == [
+    assert [
+        (budget.metric, budget.largest, budget.place) for budget in first.budgets
+    ] == [
         ("checkpoint_load_seconds", 120, "mine.yaml:15"),
         ("checkpoint_save_seconds", 7.5, "mine.yaml:22"),
     ]
-    assert [(one.largest, one.place) for one in second.budgets] == [
+    assert [(budget.largest, budget.place) for budget in second.budgets] == [
         (120, "mine.yaml:15"),
         (60, "mine.yaml:14"),
     ]
     assert read_file(valid_file).budgets == second.budgets
 
 
-def test_without_budgets_a_baseline_has_none(valid_file: Path) -> None:
-    assert [one.budgets for one in read_recipe(valid_file).baselines] == [(), ()]
+def test_baseline_has_no_budgets_by_default(valid_file: Path) -> None:
+    assert [baseline.budgets for baseline in read_recipe(valid_file).baselines] == [
+        (),
+        (),
+    ]
 
 
-def test_without_a_tolerance_a_baseline_has_none(valid_file: Path) -> None:
+def test_baseline_has_no_tolerance_by_default(valid_file: Path) -> None:
     assert read_recipe(valid_file).baselines[0].tolerances == ()
 
 
@@ -154,7 +158,7 @@ def test_without_a_tolerance_a_baseline_has_none(valid_file: Path) -> None:
         ("12", "12.3", 0.1),
     ],
 )
-def test_the_cell_with_the_most_decimals_tells_the_resolution_of_its_table(
+def test_resolution_follows_the_cell_with_most_decimals(
     valid_file: Path, valid: str, first: str, second: str, unit: float
 ) -> None:
     valid_file.write_text(
@@ -165,7 +169,7 @@ def test_the_cell_with_the_most_decimals_tells_the_resolution_of_its_table(
     ] == [unit, unit]
 
 
-def test_each_table_has_a_resolution_of_its_own(valid_file: Path, valid: str) -> None:
+def test_each_table_has_its_resolution(valid_file: Path, valid: str) -> None:
     valid_file.write_text(
         valid.replace("gpus: 16, ", "gpus: 16, table: Other, ").replace(
             '"12.30"', '"12.3"'
@@ -176,9 +180,7 @@ def test_each_table_has_a_resolution_of_its_own(valid_file: Path, valid: str) ->
     ] == [0.01, 0.1]
 
 
-def test_a_proxy_is_computed_with_the_formula_and_not_with_the_rounded_constant(
-    valid_file: Path, valid: str
-) -> None:
+def test_proxy_uses_the_formula_without_rounding(valid_file: Path, valid: str) -> None:
     text = valid.replace("formula: llama", "formula: llama:3").replace(
         "gpus: 8, ", "gpus: 8, proxy: true, "
     )
@@ -567,14 +569,14 @@ BAD_VALUES = {
 
 
 @pytest.mark.parametrize("name", BAD_VALUES)
-def test_a_bad_value_is_named_with_its_line(
+def test_bad_value_is_reported_with_its_line(
     valid_file: Path, valid: str, name: str
 ) -> None:
-    old, new, *parts = BAD_VALUES[name]
+    old, new, *expected = BAD_VALUES[name]
     assert old in valid
-    message = refused(valid_file, valid.replace(old, new, 1))
-    assert f"FILE:{parts[0]}" in message or parts[0] in message, message
-    assert parts[1] in message, message
+    message = read_error(valid_file, valid.replace(old, new, 1))
+    assert f"FILE:{expected[0]}" in message or expected[0] in message, message
+    assert expected[1] in message, message
 
 
 CORRECTION = "{printed: a, corrected: b}"
@@ -607,10 +609,10 @@ OF_FIRST = f"{{where: x, reason: y, cell: mfu, cells: {{mine_8b-25.05-h100-bf16-
         ),
     ],
 )
-def test_a_bad_erratum_is_named(
+def test_bad_erratum_is_reported(
     valid_file: Path, valid: str, errata: str, message: str
 ) -> None:
-    assert message in refused(valid_file, f"{valid}errata:\n  {errata}\n")
+    assert message in read_error(valid_file, f"{valid}errata:\n  {errata}\n")
 
 
 @pytest.mark.parametrize(
@@ -651,13 +653,13 @@ def test_a_bad_erratum_is_named(
         ),
     ],
 )
-def test_a_bad_launch_block_is_named(
+def test_bad_launch_mapping_is_reported(
     valid_file: Path, valid: str, kind: str, command: str, message: str
 ) -> None:
     launch = (
         f"{{kind: {kind}, commands: {{sbatch: {command}}}, gpus_per_node: {{h100: 8}}}}"
     )
-    assert message in refused(valid_file, f"{valid}launch: {launch}\n")
+    assert message in read_error(valid_file, f"{valid}launch: {launch}\n")
 
 
 LAUNCH = "kind: sbatch, commands: {sbatch: {command: x}}, gpus_per_node: {h100: 8}"
@@ -704,13 +706,13 @@ LAUNCH = "kind: sbatch, commands: {sbatch: {command: x}}, gpus_per_node: {h100: 
         ),
     ],
 )
-def test_launch_facts_that_do_not_fit_are_named(
+def test_inconsistent_launch_facts_are_reported(
     valid_file: Path, valid: str, launch: str, message: str
 ) -> None:
-    assert message in refused(valid_file, f"{valid}launch: {{{launch}}}\n")
+    assert message in read_error(valid_file, f"{valid}launch: {{{launch}}}\n")
 
 
-def test_a_command_of_another_name_says_how_it_is_launched(
+def test_command_with_another_name_needs_a_launcher(
     valid_file: Path, valid: str
 ) -> None:
     launch = r"{kind: mine, commands: {mine: {command: x, via: script, job_id: 'id=(?P<job>\d+)'}}, gpus_per_node: {}}"
@@ -732,24 +734,20 @@ UNTIMED = [
 
 @pytest.fixture
 def untimed(valid: str) -> str:
-    """The valid file as a recipe that nothing has timed."""
+    """Text of the valid file as a recipe without any time."""
     for old, new in UNTIMED:
         valid = valid.replace(old, new)
     return valid
 
 
-def test_a_recipe_without_numbers_has_configurations_and_no_step_time(
-    valid_file: Path, untimed: str
-) -> None:
+def test_untimed_recipe_has_no_step_time(valid_file: Path, untimed: str) -> None:
     valid_file.write_text(untimed)
     first = read_recipe(valid_file).baselines[0]
     assert (first.kind, first.cells, first.resolution_seconds) == ("recipe", (), 0.0)
     assert math.isnan(first.step_seconds)
 
 
-def test_a_recipe_without_numbers_has_the_usual_window_unless_it_says_another(
-    valid_file: Path, untimed: str
-) -> None:
+def test_untimed_recipe_has_a_default_window(valid_file: Path, untimed: str) -> None:
     for line in (
         "timed: mean\n",
         "window: {statistic: mean, first: 11, last: 44}\n",
@@ -757,10 +755,15 @@ def test_a_recipe_without_numbers_has_the_usual_window_unless_it_says_another(
     ):
         untimed = untimed.replace(line, "")
     valid_file.write_text(untimed)
-    usual = read_recipe(valid_file).baselines[0]
-    assert (usual.window, usual.steps, usual.timed) == (Window(11, 44), 50, "mean")
-    assert "found a window from step 11 to 44, expected it within 0 to 19" in refused(
-        valid_file, f"{untimed}steps: 20"
+    default = read_recipe(valid_file).baselines[0]
+    assert (default.window, default.steps, default.timed) == (
+        Window(11, 44),
+        50,
+        "mean",
+    )
+    assert (
+        "found a window from step 11 to 44, expected it within 0 to 19"
+        in read_error(valid_file, f"{untimed}steps: 20")
     )
     valid_file.write_text(
         f"{untimed}steps: 20\nwindow: {{statistic: mean, first: 5, last: 18}}\n"
@@ -768,38 +771,32 @@ def test_a_recipe_without_numbers_has_the_usual_window_unless_it_says_another(
     assert read_recipe(valid_file).baselines[0].window == Window(5, 18)
 
 
-def test_a_recipe_without_numbers_prints_no_cells(valid_file: Path, valid: str) -> None:
+def test_untimed_recipe_has_no_cells(valid_file: Path, valid: str) -> None:
     text = valid.replace("kind: published", "kind: recipe")
-    assert "found the unknown key 'cells', expected" in refused(valid_file, text)
+    assert "found the unknown key 'cells', expected" in read_error(valid_file, text)
 
 
-def test_a_peak_that_nothing_states_is_not_a_number(
-    valid_file: Path, valid: str
-) -> None:
+def test_unknown_peak_is_nan(valid_file: Path, valid: str) -> None:
     valid_file.write_text(valid.replace('bf16: "989"', 'bf16: "NA"'))
     assert math.isnan(read_recipe(valid_file).baselines[0].peak_tflops)
-    assert 'expected a peak in TFLOP/s, or "NA"' in refused(
+    assert 'expected a peak in TFLOP/s, or "NA"' in read_error(
         valid_file, valid.replace('"989"', '"none"')
     )
 
 
-def test_all_problems_of_a_file_are_listed_in_their_order(
-    valid_file: Path, valid: str
-) -> None:
+def test_all_problems_are_listed_by_line(valid_file: Path, valid: str) -> None:
     text = (
         valid.replace("steps: 50", "steps: no")
         .replace("nemo2", "nemo9")
         .replace("gpus: 16", "gpus: x")
     )
-    lines = refused(valid_file, text).splitlines()
+    lines = read_error(valid_file, text).splitlines()
     assert [line.split(":")[1] for line in lines] == ["7", "12", "21"]
 
 
-def test_a_long_list_of_problems_is_cut_and_counted(
-    valid_file: Path, valid: str
-) -> None:
+def test_more_than_ten_problems_are_counted(valid_file: Path, valid: str) -> None:
     unknown = "".join(f"key{number}: 1\n" for number in range(14))
-    assert refused(valid_file, valid + unknown).splitlines()[10:] == [
+    assert read_error(valid_file, valid + unknown).splitlines()[10:] == [
         "and 4 more problems in this file"
     ]
 
@@ -839,37 +836,37 @@ def test_a_long_list_of_problems_is_cut_and_counted(
         "huge",
     ],
 )
-def test_what_is_no_baseline_file_is_refused(
+def test_other_content_is_refused(
     valid_file: Path, content: bytes, message: str
 ) -> None:
-    assert message in refused(valid_file, content)
+    assert message in read_error(valid_file, content)
 
 
-def test_a_billion_laughs_are_refused_before_they_grow(valid_file: Path) -> None:
+def test_billion_laughs_are_refused_before_expansion(valid_file: Path) -> None:
     lines = ["schema: 1", "a0: &a0 [lol, lol, lol]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 40)]
-    message = refused(valid_file, "\n".join(lines))
+    message = read_error(valid_file, "\n".join(lines))
     assert "FILE:2: found the anchor &a0" in message
 
 
 @pytest.mark.slow
-def test_without_libyaml_the_same_file_reads_the_same(
+def test_file_reads_the_same_without_libyaml(
     valid_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = read_recipe(valid_file)
     monkeypatch.delattr("yaml.CSafeLoader")
     assert read_recipe(valid_file) == expected
-    assert "found more than 8 levels" in refused(valid_file, "schema: " + "[" * 3000)
+    assert "found more than 8 levels" in read_error(valid_file, "schema: " + "[" * 3000)
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_read(
+def test_byte_order_mark_and_windows_line_ends_are_read(
     valid_file: Path, valid: str
 ) -> None:
     valid_file.write_bytes(b"\xef\xbb\xbf" + valid.replace("\n", "\r\n").encode())
     assert len(read_recipe(valid_file).baselines) == 2
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         BaselineError,
         match=r"none\.yaml: No such file or directory, expected a readable baseline file",
@@ -877,7 +874,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_recipe(tmp_path / "none.yaml")
 
 
-def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(
+def test_pipe_is_refused_without_waiting(
     tmp_path: Path,
 ) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
@@ -885,7 +882,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(
         read_recipes([tmp_path])
 
 
-def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+def test_folder_named_like_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
     with pytest.raises(
         BaselineError,
@@ -895,7 +892,7 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_an_unreadable_file_is_refused(valid_file: Path) -> None:
+def test_unreadable_file_is_refused(valid_file: Path) -> None:
     valid_file.chmod(0)
     with pytest.raises(BaselineError, match="Permission denied"):
         read_recipe(valid_file)
@@ -904,9 +901,7 @@ def test_an_unreadable_file_is_refused(valid_file: Path) -> None:
 # --- folders --------------------------------------------------------------------------
 
 
-def test_every_yaml_and_yml_below_a_folder_is_read_in_order(
-    tmp_path: Path, valid: str
-) -> None:
+def test_all_yaml_files_in_a_folder_are_read(tmp_path: Path, valid: str) -> None:
     for name in ("b/c.yml", "a.yaml", "b/.hidden.yaml"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -917,14 +912,14 @@ def test_every_yaml_and_yml_below_a_folder_is_read_in_order(
     assert [recipe.name for recipe in read_recipes([tmp_path])] == ["a", "hidden", "c"]
 
 
-def test_a_folder_given_twice_or_linked_is_read_once(valid_file: Path) -> None:
+def test_folder_given_twice_or_linked_is_read_once(valid_file: Path) -> None:
     (valid_file.parent / "again").symlink_to(
         valid_file.parent, target_is_directory=True
     )
     assert len(read_recipes([valid_file.parent, valid_file.parent])) == 1
 
 
-def test_a_link_to_a_folder_above_is_not_followed(valid_file: Path) -> None:
+def test_link_to_a_parent_folder_is_not_followed(valid_file: Path) -> None:
     inner = valid_file.parent / "inner"
     inner.mkdir()
     (inner / "own.yaml").write_bytes(valid_file.read_bytes())
@@ -932,7 +927,7 @@ def test_a_link_to_a_folder_above_is_not_followed(valid_file: Path) -> None:
     assert find_baseline_files([inner]) == (inner / "own.yaml",)
 
 
-def test_a_linked_folder_is_not_passed_over(tmp_path: Path, valid_file: Path) -> None:
+def test_linked_folder_is_read(tmp_path: Path, valid_file: Path) -> None:
     (tmp_path / "entry").mkdir()
     (tmp_path / "entry" / "link").symlink_to(
         valid_file.parent, target_is_directory=True
@@ -941,13 +936,13 @@ def test_a_linked_folder_is_not_passed_over(tmp_path: Path, valid_file: Path) ->
 
 
 @pytest.mark.parametrize("name", ["empty", "missing"])
-def test_a_folder_without_baselines_is_an_error(tmp_path: Path, name: str) -> None:
+def test_folder_without_baselines_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(BaselineError, match=f"{name}: .*expected"):
         read_recipes([tmp_path / name])
 
 
-def test_a_key_in_two_files_of_one_kind_names_both_places(valid_file: Path) -> None:
+def test_duplicate_key_names_both_files(valid_file: Path) -> None:
     other = valid_file.with_name("other.yaml")
     other.write_text(valid_file.read_text())
     with pytest.raises(BaselineError) as caught:
@@ -959,9 +954,9 @@ def test_a_key_in_two_files_of_one_kind_names_both_places(valid_file: Path) -> N
     assert f"first at {valid_file}:19" in str(caught.value)
 
 
-def test_the_formulas_of_the_files_are_those_that_can_be_computed() -> None:
+def test_schema_formulas_are_all_implemented() -> None:
     assert set(FORMULA_NEEDS) == set(FORMULAS)
 
 
-def test_every_placeholder_of_a_command_is_a_name() -> None:
+def test_command_placeholders_are_unique() -> None:
     assert len(set(schema.PLACEHOLDERS)) == len(schema.PLACEHOLDERS)

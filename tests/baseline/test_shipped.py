@@ -1,5 +1,7 @@
-"""The shipped files hold what the five documents print, cell for cell, and are found
-wherever the package stands."""
+"""The shipped files contain every cell of the five documents.
+
+They are found in a wheel as well as in a checkout.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,12 @@ COLUMNS = {
 }
 
 
-def split(line: str) -> list[str]:
+def split_row(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
-    """Yield every table of a document: its heading and its rows."""
+def read_tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Yield every table of a document as (heading, rows)."""
     lines = text.splitlines()
     for number, line in enumerate(lines):
         if re.fullmatch(r"\|?(:?-+:?\|)+(:?-+:?)?", line.strip()):
@@ -52,35 +54,37 @@ def tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
             for row in lines[number + 1 :]:
                 if "|" not in row:
                     break
-                rows.append(split(row))
+                rows.append(split_row(row))
             titles = [
                 index for index, row in enumerate(rows) if set(row[0]) <= {"-", ":"}
             ]
-            yield split(lines[number - 1]), rows[: titles[0] - 1] if titles else rows
+            yield (
+                split_row(lines[number - 1]),
+                rows[: titles[0] - 1] if titles else rows,
+            )
 
 
-def printed_cells(
+def read_cells(
     text: str,
 ) -> Iterator[tuple[tuple[str, str, str, int], tuple[tuple[str, str], ...]]]:
-    """Yield (size, GPU, precision, GPUs) and the cells of every column of every
-    performance table."""
-    for heading, rows in tables(text):
+    """Yield (size, GPU, precision, GPUs) and the cells of each performance column."""
+    for heading, rows in read_tables(text):
         if rows and rows[0][0].startswith("Training step time"):
             size = re.search(r"\b(\d+b)\b", heading[0])
             precision = re.search(r"BF16|FP8", heading[0])
-            for column, title in enumerate(heading[1:], 1):
-                where = re.search(r"(\d+)x? (H100|GB200) GPUs", title)
+            for get_column, title in enumerate(heading[1:], 1):
+                gpus = re.search(r"(\d+)x? (H100|GB200) GPUs", title)
                 assert size, heading
                 assert precision, heading
-                assert where, title
+                assert gpus, title
                 cells = [
-                    (key, row[column])
+                    (key, row[get_column])
                     for row in rows
                     for start, key in ROWS.items()
                     if row[0].startswith(start)
                 ]
                 yield (
-                    (size[1], where[2].lower(), precision[0].lower(), int(where[1])),
+                    (size[1], gpus[2].lower(), precision[0].lower(), int(gpus[1])),
                     tuple(cells),
                 )
 
@@ -96,20 +100,22 @@ def printed_cells(
     ],
 )
 def test_every_cell_is_verbatim(name: str, configurations: int, cells: int) -> None:
-    """The cells of every performance table, read from the document once more, in the
-    order of its rows."""
-    expected = dict(printed_cells(text_of(name)))
-    found = {
+    """The cells of every performance table, read from the document again."""
+    expected = dict(read_cells(text_of(name)))
+    shipped_cells = {
         (key.size, key.gpu, key.dtype, key.gpus): baseline.cells
         for baseline in recipe(name).baselines
         for key in [baseline.key]
     }
-    assert found == expected
-    assert (len(found), sum(map(len, found.values()))) == (configurations, cells)
+    assert shipped_cells == expected
+    assert (len(shipped_cells), sum(map(len, shipped_cells.values()))) == (
+        configurations,
+        cells,
+    )
 
 
 @pytest.mark.slow
-def test_there_are_82_configurations_with_313_cells() -> None:
+def test_files_contain_82_configurations_with_313_cells() -> None:
     baselines = [
         baseline
         for recipe in read_recipes(list_shipped_baselines())
@@ -122,7 +128,7 @@ def test_there_are_82_configurations_with_313_cells() -> None:
     assert len({baseline.key.id for baseline in baselines}) == 82
 
 
-def column(baseline: Baseline, name: str) -> int | None:
+def get_column(baseline: Baseline, name: str) -> int | None:
     configuration = baseline.configuration
     values: dict[str, int | None] = {
         **asdict(configuration.parallelism),
@@ -135,11 +141,10 @@ def column(baseline: Baseline, name: str) -> int | None:
     return values[name]
 
 
-def configuration_rows(text: str) -> Iterator[tuple[dict[str, str], str]]:
-    """Yield the rows of the configuration tables, with the GPU that heads the table
-    (Grok 1, 25.05)."""
+def read_configuration_rows(text: str) -> Iterator[tuple[dict[str, str], str]]:
+    """Yield the rows of the configuration tables, with their GPU (Grok 1, 25.05)."""
     gpu = "h100"
-    for heading, rows in tables(text):
+    for heading, rows in read_tables(text):
         if "SeqLen" in heading:
             gpu = "gb200" if "ETP" in heading and rows[0][0] == "128" else "h100"
             for row in rows:
@@ -150,11 +155,11 @@ def configuration_rows(text: str) -> Iterator[tuple[dict[str, str], str]]:
 @pytest.mark.parametrize(
     ("name", "rows"), [("grok1/24.11", 9), ("grok1/25.05", 4), ("llama3.1/25.04", 23)]
 )
-def test_the_configuration_tables_are_verbatim(name: str, rows: int) -> None:
-    """Sequence length, layers, every group, MBS, GBS and GA; NA is None; the same for
-    both precisions."""
+def test_configuration_tables_are_verbatim(name: str, rows: int) -> None:
+    """Sequence length, layers, all groups, MBS, GBS and GA. NA is None, and rows apply
+    to both precisions."""
     compared = 0
-    for row, gpu in configuration_rows(text_of(name)):
+    for row, gpu in read_configuration_rows(text_of(name)):
         precisions = row.get("Precision", "BF16/FP8").lower().split("/")
         size, proxy = re.match(r"(\d+b)?(-Proxy)?", row.get("Size", "314b")).groups()  # type: ignore[union-attr]
         matching = [
@@ -174,7 +179,7 @@ def test_the_configuration_tables_are_verbatim(name: str, rows: int) -> None:
                 for title in names
             }
             assert {
-                title: column(baseline, COLUMNS.get(title, title.lower()))
+                title: get_column(baseline, COLUMNS.get(title, title.lower()))
                 for title in names
             } == expected
             assert baseline.configuration.proxy == (
@@ -185,8 +190,8 @@ def test_the_configuration_tables_are_verbatim(name: str, rows: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_titles_of_the_maxtext_tables_are_verbatim() -> None:
-    for heading, rows in tables(text_of("maxtext_llama2/24.11")):
+def test_maxtext_table_titles_are_verbatim() -> None:
+    for heading, rows in read_tables(text_of("maxtext_llama2/24.11")):
         if not rows[0][0].startswith("Training"):
             continue
         for title in heading[1:]:
@@ -198,16 +203,18 @@ def test_the_titles_of_the_maxtext_tables_are_verbatim() -> None:
                 for base in recipe("maxtext_llama2/24.11").baselines
                 if base.key.gpus == gpus
             ]
-            assert [column(base, "fsdp") for base in matching] == [fsdp, fsdp]
-            assert [column(base, "gbs") for base in matching] == [batch, batch]
-            assert [column(base, "mbs") for base in matching] == [2, 2]
+            assert [get_column(base, "fsdp") for base in matching] == [fsdp, fsdp]
+            assert [get_column(base, "gbs") for base in matching] == [batch, batch]
+            assert [get_column(base, "mbs") for base in matching] == [2, 2]
 
 
-def test_the_titles_of_the_nemotron_tables_are_verbatim() -> None:
+def test_nemotron_table_titles_are_verbatim() -> None:
     for baseline in recipe("nemotron4/25.01").baselines:
         title = "TP=8, PP=8, MBS=1, GA=16, VP=12"
         assert title in baseline.source.table
-        assert [column(baseline, name) for name in ("tp", "pp", "mbs", "ga", "vp")] == [
+        assert [
+            get_column(baseline, name) for name in ("tp", "pp", "mbs", "ga", "vp")
+        ] == [
             8,
             8,
             1,
@@ -215,7 +222,7 @@ def test_the_titles_of_the_nemotron_tables_are_verbatim() -> None:
             12,
         ]
         assert (
-            f"{baseline.key.gpus}x H100 GPUs (GBS={column(baseline, 'gbs')})"
+            f"{baseline.key.gpus}x H100 GPUs (GBS={get_column(baseline, 'gbs')})"
             in text_of("nemotron4/25.01")
         )
 
@@ -230,16 +237,16 @@ def test_the_titles_of_the_nemotron_tables_are_verbatim() -> None:
         ("llama3.1/25.04", "nemo2", "experiments", "last_step"),
     ],
 )
-def test_what_is_timed_and_where(
+def test_recipe_has_dialect_layout_and_statistic(
     name: str, dialect: str, layout: str, timed: str
 ) -> None:
-    found = recipe(name)
-    assert (found.dialect, found.layout, f"{found.name}/{found.release}") == (
+    shipped = recipe(name)
+    assert (shipped.dialect, shipped.layout, f"{shipped.name}/{shipped.release}") == (
         dialect,
         layout,
         name,
     )
-    for baseline in found.baselines:
+    for baseline in shipped.baselines:
         assert (baseline.timed, baseline.window, baseline.steps) == (
             timed,
             Window(11, 44, "mean"),
@@ -264,7 +271,7 @@ def test_what_is_timed_and_where(
         ),
     ],
 )
-def test_what_is_timed_is_what_the_document_says(name: str, words: str) -> None:
+def test_timed_statistic_matches_the_document(name: str, words: str) -> None:
     timed = {baseline.timed for baseline in recipe(name).baselines}
     assert (words in text_of(name)) is (
         timed == {"last_step" if "last" in words else "mean"}
@@ -286,7 +293,7 @@ PEAKS = {
         ("maxtext_llama2/24.11", 460.480, 7.908, 128 / 64, 1.82e15),
     ],
 )
-def test_the_factor_of_logged_tflops_is_that_of_the_documents_example(
+def test_logged_tflops_factor_matches_the_document(
     name: str, logged: float, seconds: float, sequences: float, flops: float
 ) -> None:
     factors = {baseline.logged_tflops_factor for baseline in recipe(name).baselines}
@@ -296,7 +303,7 @@ def test_the_factor_of_logged_tflops_is_that_of_the_documents_example(
 
 
 @pytest.mark.parametrize("name", ["grok1/24.11", "nemotron4/25.01", "llama3.1/25.04"])
-def test_no_factor_where_no_tflops_are_logged(name: str) -> None:
+def test_recipe_without_logged_tflops_has_no_factor(name: str) -> None:
     assert {baseline.logged_tflops_factor for baseline in recipe(name).baselines} == {
         None
     }
@@ -312,13 +319,13 @@ def test_stated_constants_and_worked_examples_are_verbatim(name: str) -> None:
             )
         else:
             assert model.printed_flops in text
-        for what, printed in model.worked:
-            assert str(printed) in text, what
+        for name_of_sum, printed in model.worked:
+            assert str(printed) in text, name_of_sum
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_word_of_a_printed_erratum_is_in_the_document(name: str) -> None:
+def test_printed_errata_quote_the_document(name: str) -> None:
     text = text_of(name)
     for erratum in recipe(name).errata:
         words = re.findall(r"[\w.$%{}+-]+", erratum.printed)
@@ -362,27 +369,27 @@ def test_every_word_of_a_printed_erratum_is_in_the_document(name: str) -> None:
         ),
     ],
 )
-def test_launch_commands_are_those_of_the_documents(
+def test_launch_commands_match_the_documents(
     name: str, kind: str, command: str
 ) -> None:
-    found = recipe(name)
-    launch: dict[str, Any] = dict(found.launch)
-    wanted: dict[str, Any] = dict(dict(launch["commands"])[kind])
+    shipped = recipe(name)
+    launch: dict[str, Any] = dict(shipped.launch)
+    expected: dict[str, Any] = dict(dict(launch["commands"])[kind])
     template = (
-        "".join(f"{key}={value} " for key, value in wanted.get("fixed", ()))
-        + wanted["command"]
+        "".join(f"{key}={value} " for key, value in expected.get("fixed", ()))
+        + expected["command"]
     )
     size, gpu = (
-        found.baselines[-1].key.size if found.name != "llama3.1" else "70b",
-        found.baselines[0].key.gpu,
+        shipped.baselines[-1].key.size if shipped.name != "llama3.1" else "70b",
+        shipped.baselines[0].key.gpu,
     )
     values = {"size": size, "gpu": gpu, "dtype": "fp8", "gpus": 256, "nodes": 32}
     per_node = dict(launch["gpus_per_node"])[gpu]
-    kept = {"account": "{account}", "partition": "{partition}"}
-    assert template.format(**values, **kept, gpus_per_node=per_node) == command
+    placeholders = {"account": "{account}", "partition": "{partition}"}
+    assert template.format(**values, **placeholders, gpus_per_node=per_node) == command
 
 
-def test_the_files_stand_where_their_keys_say() -> None:
+def test_files_are_named_after_recipe_and_release() -> None:
     root = find_shipped_baselines()
     paths = {
         path.relative_to(root).with_suffix("") for path in list_shipped_baselines()
@@ -400,7 +407,7 @@ def test_the_files_stand_where_their_keys_say() -> None:
         ("nemotron4/25.01", {"4.7", "4.61"}, 0.01),
     ],
 )
-def test_a_step_time_is_known_to_the_last_place_of_its_table(
+def test_resolution_is_the_last_place_of_the_table(
     name: str, printed: set[str], unit: float
 ) -> None:
     """The tables drop trailing zeros: 10 s and 21 s are as exact as their
@@ -410,30 +417,30 @@ def test_a_step_time_is_known_to_the_last_place_of_its_table(
     assert {baseline.resolution_seconds for baseline in baselines} == {unit}
 
 
-def package(root: Path) -> Path:
+def make_package(root: Path) -> Path:
     path = root / "pytest_llmbench"
     path.mkdir(parents=True)
     return path
 
 
-def test_the_installed_package_has_them() -> None:
+def test_installed_package_contains_the_files() -> None:
     assert (find_shipped_baselines() / "grok1" / "24.11.yaml").is_file()
 
 
-def test_a_wheel_has_them_inside(tmp_path: Path) -> None:
-    inside = package(tmp_path) / "baselines"
+def test_wheel_contains_the_files(tmp_path: Path) -> None:
+    inside = make_package(tmp_path) / "baselines"
     inside.mkdir()
     (tmp_path / "baselines").mkdir()
     assert find_shipped_baselines(tmp_path / "pytest_llmbench") == inside
 
 
-def test_a_checkout_has_them_beside(tmp_path: Path) -> None:
+def test_checkout_has_the_files_next_to_the_package(tmp_path: Path) -> None:
     (tmp_path / "baselines").mkdir()
     (tmp_path / "pyproject.toml").touch()
-    assert find_shipped_baselines(package(tmp_path)) == tmp_path / "baselines"
+    assert find_shipped_baselines(make_package(tmp_path)) == tmp_path / "baselines"
 
 
-def test_an_installation_that_has_only_the_tables_left_judges_nothing(
+def test_installation_with_only_tables_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(find_shipped_tables(), tmp_path / "megatron_bridge")
@@ -442,9 +449,9 @@ def test_an_installation_that_has_only_the_tables_left_judges_nothing(
         list_shipped_baselines()
 
 
-def test_a_folder_of_that_name_in_site_packages_is_somebody_elses(
+def test_baselines_folder_in_site_packages_is_ignored(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "baselines").mkdir()
     with pytest.raises(BaselineError, match="expected the shipped baseline files"):
-        find_shipped_baselines(package(tmp_path))
+        find_shipped_baselines(make_package(tmp_path))

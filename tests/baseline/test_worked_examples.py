@@ -1,5 +1,7 @@
-"""Every example that the five documents compute, with the package's own functions: to
-the last printed digit, or a listed erratum."""
+"""Every worked example of the five documents, computed with the package's functions.
+
+Results must agree to the last printed digit, or be listed as errata.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
 
 @dataclass(frozen=True)
 class Example:
-    """A line of a document that computes something: for which configuration (its
-    precision and GPUs), with which step time and GBS, and what it prints."""
+    """A line of a document that computes a metric.
+
+    `configuration` contains precision and GPUs.
+    """
 
     document: str
     line: int
@@ -32,8 +36,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Count:
-    """A line of a document that counts nodes, or sequences in a batch, for so many GPUs
-    of 8 in a node."""
+    """A line of a document that counts nodes or sequences per batch.
+
+    Nodes have 8 GPUs.
+    """
 
     document: str
     line: int
@@ -271,52 +277,51 @@ COUNTS = [
 ]
 
 
-def line_of(document: str, number: int) -> str:
+def read_line(document: str, number: int) -> str:
     return text_of(document).splitlines()[number - 1]
 
 
-def baseline_of(document: str, end: str) -> Baseline:
-    (found,) = (
-        one
-        for one in recipe(document).baselines
-        if one.key.id.endswith(f"-{end}") or end in one.key.id
+def find_baseline(document: str, end: str) -> Baseline:
+    (baseline,) = (
+        baseline
+        for baseline in recipe(document).baselines
+        if baseline.key.id.endswith(f"-{end}") or end in baseline.key.id
     )
-    return found
+    return baseline
 
 
-def with_batch(configuration: Configuration, batch: int) -> Configuration:
-    """Return a configuration with the batch of an example, which may be no documented
-    one."""
+def set_batch(configuration: Configuration, batch: int) -> Configuration:
+    """Set the batch size of an example, which may not be documented."""
     return replace(configuration, global_batch_size=batch)
 
 
-def errata(document: str, line: int) -> set[tuple[str, str]]:
-    """Return printed and corrected text of the errata in the prose of a document that
-    are about a line."""
+def list_errata(document: str, line: int) -> set[tuple[str, str]]:
+    """Return (printed, corrected) of the errata on a line of a document's text."""
     return {
-        (one.printed, one.corrected)
-        for one in recipe(document).errata
-        if not one.cell
+        (erratum.printed, erratum.corrected)
+        for erratum in recipe(document).errata
+        if not erratum.cell
         and line
         in {
             int(number)
-            for number in re.findall(r"\d+", one.where.partition("(line")[2])
+            for number in re.findall(r"\d+", erratum.where.partition("(line")[2])
         }
     }
 
 
-def compare(document: str, line: int, text: str, printed: str, value: float) -> None:
-    """The document prints what follows from its own numbers; where it does not, an
-    erratum has what follows."""
-    assert text in line_of(document, line), "the document says something else there"
+def check_printed(
+    document: str, line: int, text: str, printed: str, value: float
+) -> None:
+    """Check that a printed result follows from its numbers, or has an erratum."""
+    assert text in read_line(document, line), "the document has another text"
     expected = round_as_printed(value, printed)
     if expected != printed:
-        assert (printed, expected) in errata(document, line), (
-            f"{printed} should be {expected}, and no erratum says so"
+        assert (printed, expected) in list_errata(document, line), (
+            f"{printed} should be {expected}, without an erratum"
         )
     else:
-        assert printed not in {wrong for wrong, _ in errata(document, line)}, (
-            "it reproduces, and an erratum says not"
+        assert printed not in {wrong for wrong, _ in list_errata(document, line)}, (
+            "the value reproduces, but has an erratum"
         )
 
 
@@ -325,41 +330,43 @@ def compare(document: str, line: int, text: str, printed: str, value: float) -> 
     "example", TOKENS, ids=lambda one: f"{one.document}:{one.line}"
 )
 def test_tokens_per_second(example: Example) -> None:
-    configuration = with_batch(
-        baseline_of(example.document, example.configuration).configuration,
+    configuration = set_batch(
+        find_baseline(example.document, example.configuration).configuration,
         example.batch,
     )
     value = metric_definitions.compute_tokens_per_second(configuration, example.seconds)
-    compare(example.document, example.line, example.text, example.printed, value)
+    check_printed(example.document, example.line, example.text, example.printed, value)
 
 
 @pytest.mark.parametrize("example", DAYS, ids=lambda one: f"{one.document}:{one.line}")
 def test_days_to_1t_tokens(example: Example) -> None:
-    configuration = with_batch(
-        baseline_of(example.document, example.configuration).configuration,
+    configuration = set_batch(
+        find_baseline(example.document, example.configuration).configuration,
         example.batch,
     )
     value = metric_definitions.compute_days_to_1t_tokens(configuration, example.seconds)
     assert value is not None
-    compare(example.document, example.line, example.text, example.printed, value)
+    check_printed(example.document, example.line, example.text, example.printed, value)
 
 
 @pytest.mark.parametrize("example", MFU, ids=lambda one: f"{one.document}:{one.line}")
 def test_mfu(example: Example) -> None:
-    baseline = baseline_of(example.document, example.configuration)
-    configuration = with_batch(baseline.configuration, example.batch)
+    baseline = find_baseline(example.document, example.configuration)
+    configuration = set_batch(baseline.configuration, example.batch)
     value = metric_definitions.compute_model_flops_utilization(
         configuration, example.seconds, baseline.peak_tflops
     )
-    compare(example.document, example.line, example.text, example.printed, value)
+    check_printed(example.document, example.line, example.text, example.printed, value)
 
 
 @pytest.mark.parametrize(
     ("document", "line", "text", "size"), CONSTANTS, ids=lambda value: str(value)[:30]
 )
 def test_model_flops(document: str, line: int, text: str, size: str) -> None:
-    assert line_of(document, line).endswith(text)
-    baseline = next(one for one in recipe(document).baselines if one.key.size == size)
+    assert read_line(document, line).endswith(text)
+    baseline = next(
+        baseline for baseline in recipe(document).baselines if baseline.key.size == size
+    )
     sequence, sums, printed = re.fullmatch(r"(\d+) \* \((.*)\) = (\S+)", text).groups()  # type: ignore[union-attr]
     architecture = baseline.configuration.architecture
     assert architecture.sequence_length == int(sequence)
@@ -375,11 +382,11 @@ def test_model_flops(document: str, line: int, text: str, size: str) -> None:
     SUMS,
     ids=lambda value: str(value)[:20],
 )
-def test_each_sum_of_the_notes(
-    document: str, line: int, text: str, size: str, term: int
-) -> None:
-    assert line_of(document, line).endswith(text)
-    baseline = next(one for one in recipe(document).baselines if one.key.size == size)
+def test_flops_terms(document: str, line: int, text: str, size: str, term: int) -> None:
+    assert read_line(document, line).endswith(text)
+    baseline = next(
+        baseline for baseline in recipe(document).baselines if baseline.key.size == size
+    )
     assert (
         f"{count_flops_per_token(baseline.configuration.architecture)[term]}"
         == text.rpartition("= ")[2].replace(",", "")
@@ -387,42 +394,44 @@ def test_each_sum_of_the_notes(
 
 
 @pytest.mark.parametrize(
-    "example", COUNTS, ids=lambda one: f"{one.document}:{one.line}"
+    "example", COUNTS, ids=lambda baseline: f"{baseline.document}:{baseline.line}"
 )
-def test_nodes_and_batches(example: Count) -> None:
-    assert example.text in line_of(example.document, example.line)
-    found = recipe(example.document)
+def test_node_and_batch_counts(example: Count) -> None:
+    assert example.text in read_line(example.document, example.line)
+    example_recipe = recipe(example.document)
     configuration = next(
-        one.configuration for one in found.baselines if one.key.gpus == example.gpus
+        baseline.configuration
+        for baseline in example_recipe.baselines
+        if baseline.key.gpus == example.gpus
     )
-    launch: dict[str, Any] = dict(found.launch)
+    launch: dict[str, Any] = dict(example_recipe.launch)
     nodes = example.gpus // dict(launch["gpus_per_node"])["h100"]
     value = nodes if example.what == "nodes" else configuration.global_batch_size
     if str(value) != example.printed:
         corrected = [
             right
-            for wrong, right in errata(example.document, example.line)
+            for wrong, right in list_errata(example.document, example.line)
             if example.printed in wrong
         ]
         assert any(right.endswith(f"= {value}") for right in corrected), (
-            f"no erratum says that it should be {value}"
+            f"no erratum with the value {value}"
         )
 
 
-def test_no_computed_line_is_left_out() -> None:
-    """A line with numbers on both sides of an equals sign, and at least one sign of
-    arithmetic, is an example."""
+def test_all_computed_lines_are_tested() -> None:
+    """An example has numbers on both sides of an equals sign and an arithmetic
+    operator."""
     computed = re.compile(r"\d[\d,.eE+^]* *[*/+] *\(?[\d,.eE+]+.* = [\d,.eE+%]+")
-    found = {
+    computed_lines = {
         (document, number)
         for document in DOCUMENTS
         for number, line in enumerate(text_of(document).splitlines(), start=1)
         if computed.search(line)
     }
-    tested = {(one.document, one.line) for one in (*TOKENS, *DAYS, *MFU)} | {
-        (one.document, one.line) for one in COUNTS
+    tested = {
+        (example.document, example.line) for example in (*TOKENS, *DAYS, *MFU)
+    } | {(example.document, example.line) for example in COUNTS}
+    tested |= {(example[0], example[1]) for example in CONSTANTS} | {
+        (example[0], example[1]) for example in SUMS
     }
-    tested |= {(one[0], one[1]) for one in CONSTANTS} | {
-        (one[0], one[1]) for one in SUMS
-    }
-    assert found == tested
+    assert computed_lines == tested

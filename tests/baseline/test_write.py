@@ -1,5 +1,4 @@
-"""A recorded baseline reads back to the numbers that were measured, and never costs a
-file that was there."""
+"""A recorded baseline reads back to the measured numbers, and no file is lost."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ GROK = tuple(
 )
 
 
-def recording(seconds: float = 7.402, runs: int = 2) -> Recording:
+def make_recording_of(seconds: float = 7.402, runs: int = 2) -> Recording:
     return Recording(
         date="2025-11-20",
         runs=runs,
@@ -59,7 +58,7 @@ def recording(seconds: float = 7.402, runs: int = 2) -> Recording:
     )
 
 
-def tolerance(text: str) -> Tolerance:
+def parse_tolerance(text: str) -> Tolerance:
     (parsed,) = parse_tolerances(text, "baseline file")
     return parsed
 
@@ -79,18 +78,18 @@ dates = st.dates(date(2024, 1, 1)).map(date.isoformat)
 
 
 @st.composite
-def recordings(draw: st.DrawFn) -> Recording:
-    """Draw a recording that does not contradict itself."""
+def draw_recordings(draw: st.DrawFn) -> Recording:
+    """Draw a consistent recording."""
     runs = draw(st.lists(seconds, min_size=1, max_size=4))
     deviation = draw(st.floats(0, 1000))
-    middle = sum(runs) / len(runs)
-    # What was replaced comes first, and the newest run started before it was recorded.
-    *before, newest, day = sorted(draw(st.lists(dates, min_size=2, max_size=5)))
+    mean = sum(runs) / len(runs)
+    # Replaced values come first, and the newest run started before the recording.
+    *days_before, newest, day = sorted(draw(st.lists(dates, min_size=2, max_size=5)))
     return Recording(
         date=day,
         runs=len(runs),
-        mean_seconds=min(middle + draw(st.floats(0, 2)) * deviation, 86_400.0),
-        trimmed_mean_seconds=middle,
+        mean_seconds=min(mean + draw(st.floats(0, 2)) * deviation, 86_400.0),
+        trimmed_mean_seconds=mean,
         standard_deviation_seconds=deviation,
         run_seconds=tuple(runs),
         log_sha256=tuple(
@@ -108,8 +107,8 @@ def recordings(draw: st.DrawFn) -> Recording:
             st.sampled_from([(), (("build", "nemo 25.04 abc"), ("commit", "0123"))])
         ),
         earlier=tuple(
-            AcceptedValue(one, draw(seconds), draw(texts), draw(texts))
-            for one in before
+            AcceptedValue(day_before, draw(seconds), draw(texts), draw(texts))
+            for day_before in days_before
         ),
         groups=draw(st.one_of(st.none(), st.integers(1, len(runs)))),
         levels=draw(texts),
@@ -119,7 +118,7 @@ def recordings(draw: st.DrawFn) -> Recording:
 fractions = st.sampled_from([0.05, 0.025, 3.3 / 100, 0.1 + 0.2, 1e-4])
 tolerances = st.lists(
     st.builds(
-        lambda name, fraction: tolerance(f"{name}:{fraction:.20f}"),
+        lambda name, fraction: parse_tolerance(f"{name}:{fraction:.20f}"),
         st.sampled_from(NAMES),
         fractions,
     ),
@@ -131,7 +130,7 @@ tolerances = st.lists(
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(data=st.data())
-def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> None:
+def test_recordings_read_back_to_the_same_numbers(data: st.DataObject) -> None:
     chosen = data.draw(
         st.lists(
             st.sampled_from(SHIPPED),
@@ -143,20 +142,20 @@ def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> 
     pairs = [
         (
             replace(baseline, tolerances=tuple(data.draw(tolerances))),
-            data.draw(recordings()),
+            data.draw(draw_recordings()),
         )
         for baseline in chosen
     ]
     with tempfile.TemporaryDirectory() as directory:
         written = write.write_recorded(Path(directory), pairs)
-        found = {
+        read_back = {
             baseline.key: baseline
             for path, _ in written
             for baseline in read_recipe(path).baselines
         }
-    assert len(found) == len(pairs)
+    assert len(read_back) == len(pairs)
     for published, measured in pairs:
-        baseline = found[published.key]
+        baseline = read_back[published.key]
         assert baseline.kind == "recorded"
         assert baseline.recording == measured
         assert baseline.step_seconds == measured.trimmed_mean_seconds
@@ -169,11 +168,11 @@ def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> 
 
 
 @pytest.mark.slow
-def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseline(
+def test_every_shipped_configuration_can_be_recorded(
     tmp_path: Path,
 ) -> None:
     written = write.write_recorded(
-        tmp_path, [(baseline, recording()) for baseline in SHIPPED]
+        tmp_path, [(baseline, make_recording_of()) for baseline in SHIPPED]
     )
     names = [f"{path.parent.name}/{path.name}" for path, _ in written]
     assert names == [
@@ -187,27 +186,28 @@ def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseli
     assert len(read_recipes([*list_shipped_baselines(), tmp_path])) == 10
 
 
-def test_other_configurations_are_kept_and_replaced_ones_are_told(
+def test_other_configurations_are_kept_and_replaced_ones_reported(
     tmp_path: Path,
 ) -> None:
     write.write_recorded(
-        tmp_path, [(GROK[0], recording(7.331)), (GROK[1], recording(7.5))]
+        tmp_path,
+        [(GROK[0], make_recording_of(7.331)), (GROK[1], make_recording_of(7.5))],
     )
     ((path, replaced),) = write.write_recorded(
-        tmp_path, [(GROK[0], recording(7.402)), (GROK[2], recording(8.0))]
+        tmp_path,
+        [(GROK[0], make_recording_of(7.402)), (GROK[2], make_recording_of(8.0))],
     )
     assert replaced == {GROK[0].key: "7.331 s -> 7.402 s (+1.0 %)"}
-    found = {
+    step_seconds = {
         baseline.key.gpus: baseline.step_seconds
         for baseline in read_recipe(path).baselines
     }
-    assert found == pytest.approx({128: 7.402, 256: 7.5, 512: 8.0})
+    assert step_seconds == pytest.approx({128: 7.402, 256: 7.5, 512: 8.0})
 
 
-def test_what_its_owner_wrote_into_a_file_stays_to_the_letter(tmp_path: Path) -> None:
-    """Without its names, the runs that are called so would match no baseline any
-    more."""
-    own = """names: [grok1, "0815"]   # what we call it
+def test_keys_of_the_owner_are_kept_verbatim(tmp_path: Path) -> None:
+    """Without its names, runs with these names would no longer match a baseline."""
+    owned = """names: [grok1, "0815"]   # what we call it
 title: Grok on our cluster
 errata:
 - {where: the table, reason: a typing error, printed: "1", corrected: "2"}
@@ -219,13 +219,13 @@ launch:
     script: {command: ./launch.sh, fixed: {VERSION: "1.10"}}
   gpus_per_node: {gb200: 4}
 """
-    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
-    head, between, rest = path.read_text().partition("peak_tflops:")
-    names, others = own.split("\n", 1)
-    path.write_text(f"{head}{names}\n{between}{rest}{others}")
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
+    head, between, remaining = path.read_text().partition("peak_tflops:")
+    names, others = owned.split("\n", 1)
+    path.write_text(f"{head}{names}\n{between}{remaining}{others}")
     for _ in range(2):
-        write.write_recorded(tmp_path, [(GROK[1], recording())])
-        assert path.read_text().endswith(own)
+        write.write_recorded(tmp_path, [(GROK[1], make_recording_of())])
+        assert path.read_text().endswith(owned)
     recipe = read_recipe(path)
     assert (recipe.names, recipe.title, len(recipe.baselines)) == (
         ("grok1", "0815"),
@@ -234,7 +234,7 @@ launch:
     )
 
 
-def test_a_full_model_joins_a_file_of_proxies_and_keeps_its_rounded_flops(
+def test_full_model_added_to_proxies_keeps_rounded_flops(
     tmp_path: Path,
 ) -> None:
     grok = {
@@ -242,47 +242,55 @@ def test_a_full_model_joins_a_file_of_proxies_and_keeps_its_rounded_flops(
         for base in SHIPPED
         if base.key.id.startswith("grok1_314b-24.11-h100-bf16")
     }
-    write.write_recorded(tmp_path, [(grok[8], recording())])
-    ((path, _),) = write.write_recorded(tmp_path, [(grok[512], recording())])
-    found = {
+    write.write_recorded(tmp_path, [(grok[8], make_recording_of())])
+    ((path, _),) = write.write_recorded(tmp_path, [(grok[512], make_recording_of())])
+    formulas = {
         base.key.gpus: base.configuration.architecture.formula
         for base in read_recipe(path).baselines
     }
-    assert found == {8: "grok", 512: "grok:3"}
+    assert formulas == {8: "grok", 512: "grok:3"}
 
 
-def test_a_file_keeps_its_drift_budget_and_gets_that_of_the_published_one(
+def test_file_keeps_its_drift_budget(
     tmp_path: Path,
 ) -> None:
     ((path, _),) = write.write_recorded(
-        tmp_path, [(replace(GROK[0], drift_budget=0.03), recording())]
+        tmp_path, [(replace(GROK[0], drift_budget=0.03), make_recording_of())]
     )
-    write.write_recorded(tmp_path, [(replace(GROK[1], drift_budget=0.2), recording())])
+    write.write_recorded(
+        tmp_path, [(replace(GROK[1], drift_budget=0.2), make_recording_of())]
+    )
     assert {baseline.drift_budget for baseline in read_recipe(path).baselines} == {0.03}
 
 
-def test_what_was_recorded_before_is_that_of_the_file_else_that_of_the_session(
+def test_recorded_baselines_come_from_file_or_session(
     tmp_path: Path,
 ) -> None:
-    write.write_recorded(tmp_path, [(GROK[0], recording(7.331))])
-    own = [write.make_recorded_baseline(one, recording(8.0)) for one in GROK[:2]]
-    found = write.find_recorded(
-        tmp_path, {one.key for one in GROK[:3]}, [*GROK[:3], *own]
+    write.write_recorded(tmp_path, [(GROK[0], make_recording_of(7.331))])
+    session_baselines = [
+        write.make_recorded_baseline(baseline, make_recording_of(8.0))
+        for baseline in GROK[:2]
+    ]
+    recorded = write.find_recorded(
+        tmp_path,
+        {baseline.key for baseline in GROK[:3]},
+        [*GROK[:3], *session_baselines],
     )
-    assert {key.gpus: baseline.step_seconds for key, baseline in found.items()} == {
+    assert {key.gpus: baseline.step_seconds for key, baseline in recorded.items()} == {
         128: 7.331,
         256: 8.0,
     }
 
 
-def test_the_same_configuration_twice_is_refused(tmp_path: Path) -> None:
+def test_same_configuration_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="found two recordings"):
         write.write_recorded(
-            tmp_path, [(GROK[0], recording()), (GROK[0], recording(8.0))]
+            tmp_path,
+            [(GROK[0], make_recording_of()), (GROK[0], make_recording_of(8.0))],
         )
 
 
-def changed(baseline: Baseline, change: str) -> Baseline:
+def change_baseline(baseline: Baseline, change: str) -> Baseline:
     if change == "window":
         return replace(baseline, window=baseline.window._replace(first=35))
     if change == "peak TFLOP/s":
@@ -295,108 +303,120 @@ def changed(baseline: Baseline, change: str) -> Baseline:
 
 
 @pytest.mark.parametrize("change", ["window", "peak TFLOP/s", "model"])
-def test_what_was_measured_another_way_is_not_merged(
+def test_differently_measured_configuration_is_not_merged(
     tmp_path: Path, change: str
 ) -> None:
-    """Another window must not slip in under the configurations that are there
-    already."""
-    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    """Another window must not affect the configurations that exist already."""
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
     before = path.read_bytes()
     with pytest.raises(RecordError, match=f"found {change} .*expected one"):
-        write.write_recorded(tmp_path, [(changed(GROK[1], change), recording())])
+        write.write_recorded(
+            tmp_path, [(change_baseline(GROK[1], change), make_recording_of())]
+        )
     assert path.read_bytes() == before
 
 
-def told(path: Path) -> dict[int, list[str]]:
+def read_tolerances(path: Path) -> dict[int, list[str]]:
     return {
-        base.key.gpus: [str(one) for one in base.tolerances]
+        base.key.gpus: [str(tolerance_read) for tolerance_read in base.tolerances]
         for base in read_recipe(path).baselines
     }
 
 
-def budgets_in(path: Path) -> dict[int, list[tuple[str, float]]]:
+def read_budgets(path: Path) -> dict[int, list[tuple[str, float]]]:
     return {
-        base.key.gpus: [(one.metric, one.largest) for one in base.budgets]
+        base.key.gpus: [(budget.metric, budget.largest) for budget in base.budgets]
         for base in read_recipe(path).baselines
     }
 
 
-def test_recorded_files_keep_their_budgets_and_give_them_to_what_is_added(
+def test_file_budgets_are_kept_and_apply_to_additions(
     tmp_path: Path,
 ) -> None:
-    own = replace(
+    limited = replace(
         GROK[0], budgets=(Budget("checkpoint_save_seconds", 30.0, "published.yaml:7"),)
     )
     ((path, _),) = write.write_recorded(
-        tmp_path, [(own, recording()), (GROK[1], recording())]
+        tmp_path, [(limited, make_recording_of()), (GROK[1], make_recording_of())]
     )
-    assert budgets_in(path) == {128: [("checkpoint_save_seconds", 30)], 256: []}
+    assert read_budgets(path) == {128: [("checkpoint_save_seconds", 30)], 256: []}
     path.write_text(
         path.read_text().replace(
             "steps: 50", "steps: 50\nbudgets: {checkpoint_load_seconds: 90}"
         )
     )
     wide = replace(GROK[0], budgets=(Budget("checkpoint_save_seconds", 99.0),))
-    write.write_recorded(tmp_path, [(wide, recording(7.5)), (GROK[2], recording())])
+    write.write_recorded(
+        tmp_path, [(wide, make_recording_of(7.5)), (GROK[2], make_recording_of())]
+    )
     load = ("checkpoint_load_seconds", 90)
-    assert budgets_in(path) == {
+    assert read_budgets(path) == {
         128: [load, ("checkpoint_save_seconds", 30)],
         256: [load],
         512: [load],
     }
-    assert [one.metric for one in read_file(path).budgets] == [
+    assert [budget.metric for budget in read_file(path).budgets] == [
         "checkpoint_load_seconds"
     ]
     assert path.read_text().count("checkpoint_load_seconds") == 1
 
 
-def test_each_configuration_keeps_its_own_tolerance(tmp_path: Path) -> None:
-    """A wider one must not slip in under the configurations that are there already."""
+def test_each_configuration_keeps_its_tolerance(tmp_path: Path) -> None:
+    """A wider tolerance must not affect the configurations that exist already."""
     pairs = [
         (
-            replace(GROK[0], tolerances=(tolerance("3%"), tolerance("mfu:2%"))),
-            recording(),
+            replace(
+                GROK[0], tolerances=(parse_tolerance("3%"), parse_tolerance("mfu:2%"))
+            ),
+            make_recording_of(),
         ),
-        (GROK[1], recording()),
+        (GROK[1], make_recording_of()),
     ]
     ((path, _),) = write.write_recorded(tmp_path, pairs)
     write.write_recorded(
-        tmp_path, [(replace(GROK[2], tolerances=(tolerance("20%"),)), recording())]
+        tmp_path,
+        [(replace(GROK[2], tolerances=(parse_tolerance("20%"),)), make_recording_of())],
     )
-    assert told(path) == {
+    assert read_tolerances(path) == {
         128: ["3 %", "2 % of mfu (+2.04 % time)"],
         256: [],
         512: ["20 %"],
     }
 
 
-def test_what_a_user_wrote_into_a_recorded_file_is_kept_and_holds_for_what_is_added(
+def test_file_tolerances_are_kept_and_apply_to_additions(
     tmp_path: Path,
 ) -> None:
     ((path, _),) = write.write_recorded(
-        tmp_path, [(GROK[0], recording()), (GROK[1], recording())]
+        tmp_path, [(GROK[0], make_recording_of()), (GROK[1], make_recording_of())]
     )
     text = path.read_text().replace("steps: 50", "steps: 50\ntolerance: 3%, mfu:2%")
     path.write_text(text.replace("gpus: 256\n", "gpus: 256\n  tolerance: perf:1%\n"))
-    before = told(path)
+    before = read_tolerances(path)
     assert before == {
         128: ["3 %", "2 % of mfu (+2.04 % time)"],
         256: ["1 % of performance (+1.01 % time)", "2 % of mfu (+2.04 % time)"],
     }
-    wide = (tolerance("20%"), tolerance("days_to_1t_tokens:9%"))
+    wide = (parse_tolerance("20%"), parse_tolerance("days_to_1t_tokens:9%"))
     write.write_recorded(
         tmp_path,
-        [(GROK[1], recording()), (replace(GROK[2], tolerances=wide), recording())],
+        [
+            (GROK[1], make_recording_of()),
+            (replace(GROK[2], tolerances=wide), make_recording_of()),
+        ],
     )
-    assert read_file(path).tolerances == (tolerance("3%"), tolerance("mfu:2%"))
-    assert told(path) == {
+    assert read_file(path).tolerances == (
+        parse_tolerance("3%"),
+        parse_tolerance("mfu:2%"),
+    )
+    assert read_tolerances(path) == {
         **before,
         512: ["3 %", "9 % of days_to_1t_tokens", "2 % of mfu (+2.04 % time)"],
     }
 
 
-def judged_by_the_mean(path: Path) -> None:
-    """Make a file of a recorded one as it was written when the mean decided."""
+def rewrite_with_mean(path: Path) -> None:
+    """Rewrite a recorded file as it was when the mean decided."""
     path.write_text(
         path.read_text()
         .replace("timed: trimmed_mean", "timed: mean")
@@ -404,32 +424,32 @@ def judged_by_the_mean(path: Path) -> None:
     )
 
 
-def test_a_file_that_was_recorded_by_the_mean_is_judged_by_it(tmp_path: Path) -> None:
-    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording(7.4))])
-    judged_by_the_mean(path)
+def test_file_recorded_by_the_mean_uses_the_mean(tmp_path: Path) -> None:
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of(7.4))])
+    rewrite_with_mean(path)
     (baseline,) = read_recipe(path).baselines
     assert (baseline.window.statistic, baseline.step_seconds) == (
         "mean",
-        recording(7.4).mean_seconds,
+        make_recording_of(7.4).mean_seconds,
     )
 
 
 @pytest.mark.parametrize(
-    "again", [GROK[0], GROK[1]], ids=["the same configuration", "another configuration"]
+    "added", [GROK[0], GROK[1]], ids=["the same configuration", "another configuration"]
 )
-def test_a_file_that_was_recorded_by_the_mean_is_not_added_to(
-    tmp_path: Path, again: Baseline
+def test_file_recorded_by_the_mean_is_not_extended(
+    tmp_path: Path, added: Baseline
 ) -> None:
-    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
-    judged_by_the_mean(path)
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
+    rewrite_with_mean(path)
     before = path.read_bytes()
     expected = r"25\.05\.yaml: found baselines that use the mean, expected the trimmed mean, .* move the file away"
     with pytest.raises(RecordError, match=expected):
-        write.write_recorded(tmp_path, [(again, recording())])
+        write.write_recorded(tmp_path, [(added, make_recording_of())])
     assert path.read_bytes() == before
 
 
-def test_a_published_file_is_never_written_over(tmp_path: Path) -> None:
+def test_published_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "grok1" / "25.05.yaml"
     path.parent.mkdir()
     path.write_bytes((find_shipped_baselines() / "grok1" / "25.05.yaml").read_bytes())
@@ -438,11 +458,11 @@ def test_a_published_file_is_never_written_over(tmp_path: Path) -> None:
         RecordError,
         match=r"25\.05\.yaml: found a published baseline file, expected a recorded one; record into another folder",
     ):
-        write.write_recorded(tmp_path, [(GROK[0], recording())])
+        write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
     assert path.read_bytes() == before
 
 
-def test_an_unreadable_file_is_not_written_over(tmp_path: Path) -> None:
+def test_invalid_file_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "grok1" / "25.05.yaml"
     path.parent.mkdir()
     path.write_text("schema: 1\nkind: recorded\n")
@@ -450,14 +470,16 @@ def test_an_unreadable_file_is_not_written_over(tmp_path: Path) -> None:
         RecordError,
         match=r"cannot add to this file; move it away(.|\n)*found no 'recipe'",
     ):
-        write.write_recorded(tmp_path, [(GROK[0], recording())])
+        write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
     assert path.read_text() == "schema: 1\nkind: recorded\n"
 
 
-def test_a_link_to_a_file_is_not_replaced_by_one(tmp_path: Path) -> None:
-    """The file may be shared, and the link would be gone; links among the folders are
+def test_link_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    """The file may be shared, and the link would be lost. Links among the folders are
     followed."""
-    ((real, _),) = write.write_recorded(tmp_path / "shared", [(GROK[0], recording())])
+    ((real, _),) = write.write_recorded(
+        tmp_path / "shared", [(GROK[0], make_recording_of())]
+    )
     before = real.read_bytes()
     link = tmp_path / "own" / "grok1" / real.name
     link.parent.mkdir(parents=True)
@@ -466,27 +488,27 @@ def test_a_link_to_a_file_is_not_replaced_by_one(tmp_path: Path) -> None:
         RecordError,
         match=r"25\.05\.yaml: this is a link to .*; record into the folder of that file",
     ):
-        write.write_recorded(tmp_path / "own", [(GROK[1], recording())])
+        write.write_recorded(tmp_path / "own", [(GROK[1], make_recording_of())])
     assert link.is_symlink()
     assert real.read_bytes() == before
     (tmp_path / "again").symlink_to("shared")
-    write.write_recorded(tmp_path / "again", [(GROK[1], recording())])
+    write.write_recorded(tmp_path / "again", [(GROK[1], make_recording_of())])
     assert len(read_recipe(real).baselines) == 2
 
 
 @pytest.mark.parametrize(
     "broken",
     [
-        replace(recording(), trimmed_mean_seconds=float("nan")),
-        replace(recording(), mean_seconds=float("inf")),
-        replace(recording(), run_seconds=(0.0, 7.4)),
-        replace(recording(), runs=3),
-        replace(recording(), date="yesterday"),
-        replace(recording(), log_sha256=("not a hash",)),
+        replace(make_recording_of(), trimmed_mean_seconds=float("nan")),
+        replace(make_recording_of(), mean_seconds=float("inf")),
+        replace(make_recording_of(), run_seconds=(0.0, 7.4)),
+        replace(make_recording_of(), runs=3),
+        replace(make_recording_of(), date="yesterday"),
+        replace(make_recording_of(), log_sha256=("not a hash",)),
     ],
     ids=["nan", "inf", "zero", "runs", "date", "hash"],
 )
-def test_numbers_that_would_not_read_back_are_refused_and_leave_nothing(
+def test_unreadable_numbers_are_refused_without_a_file(
     tmp_path: Path, broken: Recording
 ) -> None:
     with pytest.raises(RecordError, match="not written: it would not read back"):
@@ -494,18 +516,18 @@ def test_numbers_that_would_not_read_back_are_refused_and_leave_nothing(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_place_that_cannot_be_written_is_an_error_with_its_path(
+def test_unwritable_path_is_reported(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "grok1").write_text("a file in the way")
     with pytest.raises(RecordError, match=r"25\.05\.yaml: .*expected a writable path"):
-        write.write_recorded(tmp_path, [(GROK[0], recording())])
+        write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(
+def test_full_disk_keeps_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
     before = path.read_bytes()
 
     def full(_: int) -> None:
@@ -513,35 +535,34 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RecordError, match="No space left on device"):
-        write.write_recorded(tmp_path, [(GROK[0], recording(9.0))])
+        write.write_recorded(tmp_path, [(GROK[0], make_recording_of(9.0))])
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_file_that_cannot_be_looked_at_is_not_taken_for_none(
+def test_inaccessible_file_is_not_treated_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A share that fails once would lose every configuration that was recorded
-    before."""
-    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    """If a share fails once, all configurations recorded before would be lost."""
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
     before = path.read_bytes()
-    look = os.stat
+    original_stat = os.stat
 
     def stat(place: Any, *arguments: Any, **options: Any) -> os.stat_result:
         if os.fspath(place) == str(path):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(place))
-        return look(place, *arguments, **options)
+        return original_stat(place, *arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", stat)
         with pytest.raises(RecordError, match=r"25\.05\.yaml: Input/output error"):
-            write.write_recorded(tmp_path, [(GROK[1], recording())])
+            write.write_recorded(tmp_path, [(GROK[1], make_recording_of())])
     assert path.read_bytes() == before
-    write.write_recorded(tmp_path, [(GROK[1], recording())])
+    write.write_recorded(tmp_path, [(GROK[1], make_recording_of())])
     assert len(read_recipe(path).baselines) == 2
 
 
-def test_nothing_is_written_when_one_of_the_files_cannot_be_merged_with(
+def test_one_unmergeable_file_prevents_all_writes(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "nemotron4").mkdir()
@@ -551,15 +572,15 @@ def test_nothing_is_written_when_one_of_the_files_cannot_be_merged_with(
     )
     with pytest.raises(RecordError):
         write.write_recorded(
-            tmp_path, [(GROK[0], recording()), (nemotron, recording())]
+            tmp_path, [(GROK[0], make_recording_of()), (nemotron, make_recording_of())]
         )
     assert not (tmp_path / "grok1").exists()
 
 
-def test_the_file_is_readable_for_others(tmp_path: Path) -> None:
+def test_file_is_readable_for_others(tmp_path: Path) -> None:
     mask = os.umask(0o022)
     try:
-        ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+        ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
     finally:
         os.umask(mask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
@@ -569,7 +590,7 @@ def test_numpy_numbers_are_written_as_numbers(tmp_path: Path) -> None:
     import numpy as np
 
     measured = replace(
-        recording(7.15),
+        make_recording_of(7.15),
         trimmed_mean_seconds=np.float64(7.15),
         run_seconds=(np.float64(7.1), np.float64(7.2)),
     )
@@ -577,16 +598,16 @@ def test_numpy_numbers_are_written_as_numbers(tmp_path: Path) -> None:
     assert read_recipe(path).baselines[0].recording == measured
 
 
-def test_a_peak_that_nothing_states_is_recorded_as_such(tmp_path: Path) -> None:
-    """No NaN equals another, so one made anew (as after a copy between processes) must
-    not look like a bad file."""
+def test_unknown_peak_is_recorded_as_unknown(tmp_path: Path) -> None:
+    """NaN is never equal, so a copied one (as between processes) must not look like a
+    bad file."""
     without_peak = replace(GROK[0], peak_tflops=float("nan"))
-    ((path, _),) = write.write_recorded(tmp_path, [(without_peak, recording())])
+    ((path, _),) = write.write_recorded(tmp_path, [(without_peak, make_recording_of())])
     assert "bf16: NA" in path.read_text()
     assert str(read_recipe(path).baselines[0].peak_tflops) == "nan"
 
 
-def test_what_nothing_has_timed_yet_can_be_recorded(tmp_path: Path) -> None:
+def test_untimed_recipe_can_be_recorded(tmp_path: Path) -> None:
     untimed = replace(
         GROK[0],
         kind=BaselineKind.RECIPE,
@@ -594,9 +615,13 @@ def test_what_nothing_has_timed_yet_can_be_recorded(tmp_path: Path) -> None:
         cells=(),
         resolution_seconds=0.0,
     )
-    ((path, _),) = write.write_recorded(tmp_path, [(untimed, recording(7.5))])
-    found = read_recipe(path).baselines[0]
-    assert (found.kind, found.step_seconds, found.window.first) == ("recorded", 7.5, 11)
+    ((path, _),) = write.write_recorded(tmp_path, [(untimed, make_recording_of(7.5))])
+    recorded = read_recipe(path).baselines[0]
+    assert (recorded.kind, recorded.step_seconds, recorded.window.first) == (
+        "recorded",
+        7.5,
+        11,
+    )
 
 
 CONTRADICTIONS = [
@@ -637,26 +662,26 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"), CONTRADICTIONS, ids=[new for _, new, _ in CONTRADICTIONS]
+    ("old", "new", "message"), CONTRADICTIONS, ids=[new for _, new, _ in CONTRADICTIONS]
 )
-def test_a_recorded_entry_that_contradicts_itself_is_not_read(
-    tmp_path: Path, old: str, new: str, told: str
+def test_contradictory_recording_is_refused(
+    tmp_path: Path, old: str, new: str, message: str
 ) -> None:
-    """Whoever edits the expected value by hand moves the gate and nothing else."""
+    """Editing only the expected value would move the limit without leaving a trace."""
     measured = replace(
-        recording(),
+        make_recording_of(),
         earlier=(AcceptedValue("2025-03-20", 7.3), AcceptedValue("2025-09-20", 7.4)),
     )
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], measured)])
     text = path.read_text(encoding="utf-8")
     assert text.count(old) >= 1
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
-    with pytest.raises(BaselineError, match=re.escape(told)) as raised:
+    with pytest.raises(BaselineError, match=re.escape(message)) as raised:
         read_recipe(path)
     line = int(str(raised.value).split(":")[1])
     assert path.read_text(encoding="utf-8").splitlines()[line - 1].strip()
     with pytest.raises(RecordError, match="cannot add to this file"):
-        write.write_recorded(tmp_path, [(GROK[1], recording())])
+        write.write_recorded(tmp_path, [(GROK[1], make_recording_of())])
 
 
 @pytest.mark.parametrize(
@@ -667,10 +692,10 @@ def test_a_recorded_entry_that_contradicts_itself_is_not_read(
         ("date: '2025-11-20'", "date: '2025-11-20T06:00:00+02:00'"),
     ],
 )
-def test_what_somebody_rounded_and_a_clock_of_another_zone_contradict_nothing(
+def test_rounded_values_and_other_time_zones_are_accepted(
     tmp_path: Path, old: str, new: str
 ) -> None:
-    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
+    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
     path.write_text(
         path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8"
     )
@@ -686,11 +711,11 @@ def test_what_somebody_rounded_and_a_clock_of_another_zone_contradict_nothing(
     weighted=st.booleans(),
     runs=st.integers(1, 3),
 )
-def test_whatever_honest_runs_measured_can_be_written(
+def test_measurements_of_valid_runs_can_be_written(
     steps: list[tuple[float, int]], weighted: bool, runs: int
 ) -> None:
-    """Slow steps, few steps, means over different numbers of steps: none of them
-    contradicts itself."""
+    """Slow steps, few steps, and means over different numbers of steps are
+    consistent."""
     window, mean_of = (
         tuple(value for value, _ in steps),
         tuple(count for _, count in steps),
@@ -718,7 +743,7 @@ def test_whatever_honest_runs_measured_can_be_written(
     "title",
     ["Grok", "a: b # c", "null", "word " * 60, "two\nlines", "ü '\"", "- x", "{a: b}"],
 )
-def test_what_a_recipe_is_called_reads_back_however_it_is_spelled(
+def test_recipe_names_read_back_with_any_spelling(
     tmp_path: Path, title: str, names: tuple[str, ...]
 ) -> None:
     title = title.strip()
@@ -728,10 +753,14 @@ def test_what_a_recipe_is_called_reads_back_however_it_is_spelled(
         framework=title,
         names=names,
     )
-    for baseline in GROK[:2]:  # the second finds what the first left
+    for baseline in GROK[:2]:  # the second call reads the file of the first
         ((path, _),) = write.write_recorded(
-            tmp_path, [(baseline, recording())], [recipe]
+            tmp_path, [(baseline, make_recording_of())], [recipe]
         )
-        found = read_recipe(path)
-        assert (found.title, found.framework, found.names) == (title, title, names)
+        read_back = read_recipe(path)
+        assert (read_back.title, read_back.framework, read_back.names) == (
+            title,
+            title,
+            names,
+        )
     assert path.read_text(encoding="utf-8").count("\ntitle:") == 1

@@ -1,5 +1,4 @@
-"""Two sides put together: which runs are compared with which, and what a history
-adds."""
+"""Comparison of two sides: pairing of runs, and the use of a history."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def write_side(root: Path, *days: int, name: str = GROK, factor: float = 1.0) ->
         write_run(root, shipped()[name], started=START + timedelta(days=day), **options)
 
 
-def compared(
+def compare(
     a: str | Path, b: str | Path, history: StoreLocation | None = None
 ) -> SidesCompared:
     requests = tuple(
@@ -51,68 +50,74 @@ def compared(
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> StoreLocation:
-    """A history with a run of each of 20 nights, on nodes."""
-    place = StoreLocation("h.db", tmp_path / "h.db")
-    outcomes = nights([7.33 * (1 + 0.002 * (night % 3)) for night in range(20)])
+def history_location(tmp_path: Path) -> StoreLocation:
+    """A history with one run on each of 20 days, with nodes."""
+    history_location = StoreLocation("h.db", tmp_path / "h.db")
+    outcomes = nights([7.33 * (1 + 0.002 * (day % 3)) for day in range(20)])
     write(
-        place,
-        document(*({**told, "jobs": [{"nodes": ["n1", "n2"]}]} for told in outcomes)),
+        history_location,
+        document(
+            *(
+                {**stored_outcome, "jobs": [{"nodes": ["n1", "n2"]}]}
+                for stored_outcome in outcomes
+            )
+        ),
     )
-    return place
+    return history_location
 
 
 @pytest.mark.slow
-def test_a_folder_within_the_other_leaves_nothing_of_it(tmp_path: Path) -> None:
+def test_folder_within_the_other_side_is_excluded(tmp_path: Path) -> None:
     write_side(tmp_path / "all" / "tonight", 1)
     write_side(tmp_path / "all" / "before", 5, 6)
-    found = compared(tmp_path / "all" / "tonight", tmp_path / "all")
-    assert found.comparisons == ()
-    assert [run.text for run in found.no_data] == [
+    comparison = compare(tmp_path / "all" / "tonight", tmp_path / "all")
+    assert comparison.comparisons == ()
+    assert [run.text for run in comparison.no_data] == [
         "both sides contain it, so it cannot show a difference"
     ] * 2
-    assert found.b.counted == 2
+    assert comparison.b.counted == 2
 
 
 @pytest.mark.slow
-def test_a_copy_within_a_side_is_listed_and_counts_once(tmp_path: Path) -> None:
+def test_duplicate_within_a_side_is_listed(tmp_path: Path) -> None:
     write_side(tmp_path / "a", 1, 2)
     write_side(tmp_path / "b", 11, 12)
     shutil.copytree(tmp_path / "b", tmp_path / "b" / "again")
-    found = compared(tmp_path / "a", tmp_path / "b")
-    assert found.comparisons[0].estimate.runs == (2, 2)
-    assert [(run.side, run.reason) for run in found.no_data] == [
+    comparison = compare(tmp_path / "a", tmp_path / "b")
+    assert comparison.comparisons[0].estimate.runs == (2, 2)
+    assert [(run.side, run.reason) for run in comparison.no_data] == [
         ("B", Reason.COPIED)
     ] * 2
-    assert {run.configuration for run in found.no_data} == {GROK}
+    assert {run.configuration for run in comparison.no_data} == {GROK}
 
 
 @pytest.mark.parametrize(
     ("seconds", "rounding"),
     [((24.0,) * 34, 0.05 / 24), ((24.0, 24.1) * 17, 0.0), ((1 / 3,) * 34, 0.0)],
 )
-def test_stored_step_times_tell_how_far_they_may_be_rounded(
+def test_rounding_is_estimated_from_stored_step_times(
     tmp_path: Path, seconds: tuple[float, ...], rounding: float
 ) -> None:
-    place = StoreLocation("h.db", tmp_path / "h.db")
+    history_location = StoreLocation("h.db", tmp_path / "h.db")
     mean = sum(seconds) / len(seconds)
     outcomes = [
-        {**told, "window_seconds": list(seconds)} for told in nights([mean] * 4)
+        {**stored_outcome, "window_seconds": list(seconds)}
+        for stored_outcome in nights([mean] * 4)
     ]
-    write(place, document(*outcomes))
-    (comparison,) = compared(
-        "2025-11-01..2025-11-02", "2025-11-03..2025-11-04", place
+    write(history_location, document(*outcomes))
+    (comparison,) = compare(
+        "2025-11-01..2025-11-02", "2025-11-03..2025-11-04", history_location
     ).comparisons
     assert comparison.estimate.rounding == pytest.approx(2 * rounding)
 
 
 @pytest.mark.slow
-def test_a_folder_and_nights_of_a_history_are_compared(
-    tmp_path: Path, place: StoreLocation
+def test_folder_is_compared_with_stored_days(
+    tmp_path: Path, history_location: StoreLocation
 ) -> None:
     write_side(tmp_path / "b", 40, 41, factor=1.1)
-    (comparison,) = compared(
-        "2025-11-01..2025-11-04", tmp_path / "b", place
+    (comparison,) = compare(
+        "2025-11-01..2025-11-04", tmp_path / "b", history_location
     ).comparisons
     assert comparison.configuration == GROK
     assert comparison.estimate.answer == "slower"
@@ -126,18 +131,20 @@ def test_a_folder_and_nights_of_a_history_are_compared(
 
 
 @pytest.mark.slow
-def test_the_history_tells_the_nodes_of_runs_that_lie_in_a_folder(
+def test_history_provides_nodes_of_runs_on_disk(
     tmp_path: Path,
 ) -> None:
     write_side(tmp_path / "a", 1)
     write_side(tmp_path / "b", 9, factor=1.1)
-    place = StoreLocation("h.db", tmp_path / "h.db")
+    history_location = StoreLocation("h.db", tmp_path / "h.db")
     for day, node in ((1, "n1"), (9, "n9")):
-        told = outcome(7.33, day, job=str(1000 + day))
-        told["jobs"] = [{"nodes": [node]}]
-        told["run"]["started"] = (START + timedelta(days=day)).isoformat()
-        write(place, document(told))
-    (comparison,) = compared(tmp_path / "a", tmp_path / "b", place).comparisons
+        stored_outcome = outcome(7.33, day, job=str(1000 + day))
+        stored_outcome["jobs"] = [{"nodes": [node]}]
+        stored_outcome["run"]["started"] = (START + timedelta(days=day)).isoformat()
+        write(history_location, document(stored_outcome))
+    (comparison,) = compare(
+        tmp_path / "a", tmp_path / "b", history_location
+    ).comparisons
     assert [run.nodes for run in (*comparison.a, *comparison.b)] == [
         frozenset({"n1"}),
         frozenset({"n9"}),
@@ -147,13 +154,13 @@ def test_the_history_tells_the_nodes_of_runs_that_lie_in_a_folder(
 
 
 @pytest.mark.slow
-def test_the_nights_of_the_sides_tell_their_noise_once(
-    tmp_path: Path, place: StoreLocation
+def test_days_of_the_sides_add_no_further_noise(
+    tmp_path: Path, history_location: StoreLocation
 ) -> None:
-    (comparison,) = compared("2025-11-01", "2025-11-02", place).comparisons
+    (comparison,) = compare("2025-11-01", "2025-11-02", history_location).comparisons
     assert comparison.estimate.noise.source == "18 nights of history"
-    (longer,) = compared(
-        "2025-11-01..2025-11-07", "2025-11-08..2025-11-14", place
+    (longer,) = compare(
+        "2025-11-01..2025-11-07", "2025-11-08..2025-11-14", history_location
     ).comparisons
     assert (
         longer.estimate.noise.source == "14 groups of both sides"
@@ -162,23 +169,23 @@ def test_the_nights_of_the_sides_tell_their_noise_once(
 
 
 def test_runs_over_other_steps_are_not_compared(
-    tmp_path: Path, place: StoreLocation
+    tmp_path: Path, history_location: StoreLocation
 ) -> None:
-    told = outcome(7.33, 30)
-    told["window"]["first"] = 35
-    write(place, document(told))
-    found = compared("2025-11-01", "2025-12-01", place)
-    assert found.comparisons == ()
-    assert [each.text for each in found.not_compared] == [
+    stored_outcome = outcome(7.33, 30)
+    stored_outcome["window"]["first"] = 35
+    write(history_location, document(stored_outcome))
+    comparison = compare("2025-11-01", "2025-12-01", history_location)
+    assert comparison.comparisons == ()
+    assert [pair.text for pair in comparison.not_compared] == [
         "A and B were measured over other steps, or in another way"
     ]
-    assert not found.complete
+    assert not comparison.complete
 
 
 @pytest.mark.slow
-def test_of_several_windows_the_one_of_most_runs_counts(place: StoreLocation) -> None:
-    found = compared("2025-11-01..2025-11-03", "2025-11-04", place)
-    (runs,) = found.a.runs.values()
+def test_window_with_most_runs_is_chosen(history_location: StoreLocation) -> None:
+    comparison = compare("2025-11-01..2025-11-03", "2025-11-04", history_location)
+    (runs,) = comparison.a.runs.values()
     few, most = Window(11, 44, "trimmed_mean"), Window(11, 44)
     sides = [
         ComparedSide(label, "", {("x", few): runs[:1], ("x", most): runs})
@@ -191,12 +198,12 @@ def test_of_several_windows_the_one_of_most_runs_counts(place: StoreLocation) ->
 
 
 @pytest.mark.slow
-def test_every_run_that_does_not_count_is_listed_with_its_configuration(
-    tmp_path: Path, place: StoreLocation
+def test_unused_run_is_listed_with_its_configuration(
+    tmp_path: Path, history_location: StoreLocation
 ) -> None:
     invalid = outcome(7.33, 30)
     write(
-        place,
+        history_location,
         document(
             {
                 **invalid,
@@ -206,31 +213,36 @@ def test_every_run_that_does_not_count_is_listed_with_its_configuration(
             }
         ),
     )
-    found = compared("2025-11-01", "2025-12-01", place)
-    (run,) = found.no_data
+    comparison = compare("2025-11-01", "2025-12-01", history_location)
+    (run,) = comparison.no_data
     assert (run.side, run.configuration, run.reason, run.text) == (
         "B",
         GROK,
         "diverged",
         "the loss is no number",
     )
-    assert [each.text for each in found.not_compared] == [
+    assert [pair.text for pair in comparison.not_compared] == [
         "only in A: B has no run of it that counts"
     ]
 
 
 @pytest.mark.parametrize("text", ["2025-11-01", "20251101-0300-0123456789ab"])
-def test_a_folder_that_is_called_as_a_day_is_one_without_a_history_or_with_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: StoreLocation, text: str
+def test_day_names_a_folder_without_history_or_with_path(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    history_location: StoreLocation,
+    text: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / text).mkdir()
     assert parse_side("A", text, None, tmp_path).path == tmp_path / text
-    assert parse_side("A", text, place, tmp_path).path is None
-    assert parse_side("A", f"./{text}", place, tmp_path).path == tmp_path / text
+    assert parse_side("A", text, history_location, tmp_path).path is None
+    assert (
+        parse_side("A", f"./{text}", history_location, tmp_path).path == tmp_path / text
+    )
 
 
-def test_a_link_to_a_side_is_that_side(tmp_path: Path) -> None:
+def test_link_to_a_side_is_the_same_side(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").symlink_to(tmp_path / "a")
     with pytest.raises(SettingsError, match="A and B are the same"):

@@ -1,4 +1,4 @@
-"""The page of `llmbench compare`."""
+"""The HTML page of `llmbench compare`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_llmbench.comparison.comparison_page import render_sides
 from pytest_llmbench.comparison.comparison_text import format_text
 
 
-def page(*factors: float, **fields: str) -> str:
+def render_page(*factors: float, **fields: str) -> str:
     return render_sides(describe(result(*factors, **fields), NOW, strict=False), NOW)
 
 
-def test_what_needs_a_reader_comes_first_in_the_page_and_the_text() -> None:
-    text = page(0.9, 1.0, 1.1)
+def test_urgent_answers_are_listed_first() -> None:
+    text = render_page(0.9, 1.0, 1.1)
     words = re.findall(r"</span> ([\w %]+)</span></td>", text)
     assert words == ["B is slower", "alike within 1 %", "B is faster"]
     lines = format_text(describe(result(0.9, 1.0, 1.1), NOW, strict=False)).splitlines()
@@ -31,16 +31,16 @@ def test_what_needs_a_reader_comes_first_in_the_page_and_the_text() -> None:
     ]
 
 
-def test_nothing_that_a_name_says_is_obeyed() -> None:
-    text = page(1.1, container="<img src=x>")
+def test_names_are_escaped() -> None:
+    text = render_page(1.1, container="<img src=x>")
     assert "<script>alert" not in text
     assert "<img" not in text
     assert "<b>no number" not in text
     assert "&lt;img src=x&gt;" in text
 
 
-def test_what_is_no_data_and_what_was_not_compared_is_listed() -> None:
-    text = page(1.1)
+def test_page_lists_unused_runs_and_uncompared_configurations() -> None:
+    text = render_page(1.1)
     assert "y: only in A: B has no run of it" in text
     assert "B/r99 (x): diverged: the loss is" in text
     assert "container is the only thing known that differs" in text
@@ -54,13 +54,13 @@ def test_what_is_no_data_and_what_was_not_compared_is_listed() -> None:
     ("factors", "strict", "code"),
     [((1.1,), True, 1), ((1.0,), True, 4), ((1.0,), False, 0), ((), True, 3)],
 )
-def test_the_exit_code_follows_the_worst(
+def test_worst_answer_sets_the_exit_code(
     factors: tuple[float, ...], strict: bool, code: int
 ) -> None:
     assert describe(result(*factors), NOW, strict=strict).exit_code == code
 
 
-def test_a_long_name_and_long_values_fit_a_terminal() -> None:
+def test_long_names_and_values_fit_a_terminal() -> None:
     described = describe(
         result(1.1, container="registry.example.com/" + "very-long/" * 20),
         NOW,
@@ -73,7 +73,7 @@ def test_a_long_name_and_long_values_fit_a_terminal() -> None:
     assert "    model_model" in "\n".join(lines)
 
 
-def test_a_comparison_of_nothing_is_a_page_too() -> None:
-    text = page()
+def test_empty_comparison_is_rendered() -> None:
+    text = render_page()
     assert "<title>" in text
     assert "<svg" not in text
