@@ -199,7 +199,7 @@ def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -
 
 
 def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) -> None:
-    """Report missing keys for counting FLOPs, and logged work beside a formula."""
+    """Report missing keys for counting FLOPs, and logged work next to a formula."""
     counted = model is not None and model["formula"] != NO_FORMULA
     missing = [repr(name) for name in SHAPE if counted and name not in row.values]
     if missing:

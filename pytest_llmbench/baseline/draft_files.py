@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from pytest_llmbench.baseline.read import holds_recorded
+from pytest_llmbench.baseline.read import contains_recorded
 from pytest_llmbench.baseline.write import write_beside
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.userfile import is_there
@@ -54,7 +54,7 @@ def write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
         )
         if before == text:
             return WrittenDraft(path, DraftFate.UNCHANGED)
-        if before is not None and holds_recorded(path):
+        if before is not None and contains_recorded(path):
             raise BaselineError(
                 f"{path}: contains recorded baselines, which an import never replaces; move the file or write elsewhere"
             )

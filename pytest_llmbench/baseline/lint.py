@@ -428,10 +428,10 @@ def _format_counts(reports: Sequence[LintReport]) -> str:
 
 def format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
     """Format errata, grouped by location and reason."""
-    for (where, reason), group in groupby(
+    for (location, reason), group in groupby(
         errata, lambda erratum: (erratum.where, erratum.reason)
     ):
-        yield from wrap_text(where, width, "  ")
+        yield from wrap_text(location, width, "  ")
         for erratum in group:
             change = f"{erratum.printed} -> {erratum.corrected}"
             text = (

@@ -101,13 +101,13 @@ def find_baseline_files(paths: Sequence[Path]) -> tuple[Path, ...]:
     """
     files: dict[Path, Path] = {}
     for path in paths:
-        found = sorted(_find_yaml_files(path)) if os.path.isdir(path) else [path]
-        if not found:
+        yaml_files = sorted(_find_yaml_files(path)) if os.path.isdir(path) else [path]
+        if not yaml_files:
             raise BaselineError(
                 f"{path}: found no *.yaml or *.yml in it, expected baseline files"
             )
         # A file given twice, or through a link, would duplicate its configurations.
-        for file in found:
+        for file in yaml_files:
             files.setdefault(file.resolve(), file)
     return tuple(files.values())
 
@@ -177,7 +177,7 @@ def _find_links(
             fail(error)
 
 
-def holds_recorded(path: Path) -> bool:
+def contains_recorded(path: Path) -> bool:
     """True if a file contains recorded baselines of any schema version.
 
     If the file is not valid YAML, its text is searched.
@@ -195,8 +195,8 @@ def _find_values(root: Any) -> dict[str, Any]:
 
 
 def _read_kind(path: Path, root: Any) -> BaselineKind:
-    stated = _find_values(root)
-    version = stated.get("schema")
+    values = _find_values(root)
+    version = values.get("schema")
     if version is None or version.value != SCHEMA:
         version_text = "no 'schema'" if version is None else f"schema {version.value!r}"
         line = (version or root).start_mark.line + 1
@@ -204,7 +204,7 @@ def _read_kind(path: Path, root: Any) -> BaselineKind:
             f"{path}:{line}: found {version_text}, expected schema: {SCHEMA}, the only version that this release reads"
         )
     # Every kind has its own keys, so other keys cannot be checked without the kind.
-    kind = stated.get("kind")
+    kind = values.get("kind")
     return BaselineKind(
         kind.value if kind is not None and kind.value in KINDS else KINDS[0]
     )
@@ -223,13 +223,13 @@ def find_shipped_baselines(package: Path = PACKAGE) -> Path:
     It is inside the package (wheel) or next to it (checkout, editable install). Raises
     BaselineError if there is none: an installation without its data must not pass.
     """
-    inside, beside = package / "baselines", package.parent / "baselines"
+    inside, next_to_package = package / "baselines", package.parent / "baselines"
     if inside.is_dir():
         return inside
     # The parent of an installed package is site-packages, where a folder of this name
     # would belong to another package.
-    if beside.is_dir() and (package.parent / "pyproject.toml").is_file():
-        return beside
+    if next_to_package.is_dir() and (package.parent / "pyproject.toml").is_file():
+        return next_to_package
     raise BaselineError(
         f"{inside}: no such folder, expected the shipped baseline files; install pytest-llmbench again"
     )
@@ -332,9 +332,9 @@ def merge_budgets(*layers: Iterable[Budget]) -> tuple[Budget, ...]:
 
 
 def _read_budgets(path: Path, entry: YamlMapping) -> Iterator[Budget]:
-    stated = entry.get("budgets")
-    for metric, largest in stated.values.items() if stated else ():
-        yield Budget(metric, float(largest), f"{path.name}:{stated.lines[metric]}")
+    budgets = entry.get("budgets")
+    for metric, largest in budgets.values.items() if budgets else ():
+        yield Budget(metric, float(largest), f"{path.name}:{budgets.lines[metric]}")
 
 
 def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
@@ -495,14 +495,14 @@ def _group_by_record(
 
 def _make_errata(entry: YamlMapping) -> Iterator[Erratum]:
     for erratum in entry.get("errata", ()):
-        where, reason = erratum["where"], erratum["reason"]
+        location, reason = erratum["where"], erratum["reason"]
         cells = erratum.get("cells")
         if cells is None:
-            yield Erratum(where, erratum["printed"], erratum["corrected"], reason)
+            yield Erratum(location, erratum["printed"], erratum["corrected"], reason)
         else:
             for name, cell in cells.values.items():
                 yield Erratum(
-                    where,
+                    location,
                     cell["printed"],
                     cell["corrected"],
                     reason,

@@ -74,13 +74,13 @@ which shows regular stalls."""
 class SharedKeys(NamedTuple):
     """Values that apply to a whole file.
 
-    Its limits, and `own`, the text of the keys that its owner writes (names, launch).
+    Its limits, and `owner_text`, the text of the keys that its owner writes (names, launch).
     """
 
     tolerances: tuple[Tolerance, ...] = ()
     budgets: tuple[Budget, ...] = ()
     drift_budget: float | None = None
-    own: str = ""
+    owner_text: str = ""
 
 
 def write_recorded(
@@ -132,9 +132,9 @@ def write_recorded(
 
 
 def find_recorded(
-    directory: Path, wanted: Collection[Key], baselines: Iterable[Baseline]
+    directory: Path, keys: Collection[Key], baselines: Iterable[Baseline]
 ) -> dict[Key, Baseline]:
-    """Find the recorded baselines of the configurations `wanted`.
+    """Find the recorded baselines of the configurations `keys`.
 
     Searches the files that `write_recorded` would write, then the `baselines` of the
     session, whichever of them it judges against. Raises RecordError for a file that
@@ -144,13 +144,11 @@ def find_recorded(
     recorded = {
         baseline.key: baseline
         for baseline in baselines
-        if baseline.recording is not None and baseline.key in wanted
+        if baseline.recording is not None and baseline.key in keys
     }
-    for path in sorted({_make_path(directory, key) for key in wanted}):
+    for path in sorted({_make_path(directory, key) for key in keys}):
         existing, _ = _read_existing(path)
-        recorded |= {
-            key: baseline for key, baseline in existing.items() if key in wanted
-        }
+        recorded |= {key: baseline for key, baseline in existing.items() if key in keys}
     return recorded
 
 
@@ -190,14 +188,14 @@ def _add_drift_budget(shared: SharedKeys, baselines: Iterable[Baseline]) -> Shar
     Only if the file has none.
     """
     # The smallest: recording must not loosen the limit of another file.
-    stated = [
+    budgets = [
         baseline.drift_budget
         for baseline in baselines
         if baseline.drift_budget is not None
     ]
     return (
-        shared._replace(drift_budget=min(stated))
-        if shared.drift_budget is None and stated
+        shared._replace(drift_budget=min(budgets))
+        if shared.drift_budget is None and budgets
         else shared
     )
 
@@ -226,7 +224,7 @@ def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> Share
     }
     # `launch` is not taken from another file, because its folders are relative to that
     # file.
-    stated = set(_KEY.findall(shared.own))
+    stated = set(_KEY.findall(shared.owner_text))
     # Only a list may use the flow style, which YAML would also use for a flat mapping.
     text = "".join(
         yaml.safe_dump(
@@ -238,7 +236,7 @@ def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> Share
         for name, value in facts.items()
         if value and name not in stated
     )
-    return shared._replace(own=f"{text}{shared.own}")
+    return shared._replace(owner_text=f"{text}{shared.owner_text}")
 
 
 def _group_by_file(
@@ -419,7 +417,7 @@ def render_file(
     rows = _render_document(
         path, baselines, shared, lambda baseline: _render_row(baseline, shared), {}
     )
-    return f"# Recorded by pytest --llmb-record; docs/baselines.md explains the keys.\n{rows}{shared.own}"
+    return f"# Recorded by pytest --llmb-record; docs/baselines.md explains the keys.\n{rows}{shared.owner_text}"
 
 
 def render_draft(path: Path, recipes: Sequence[Recipe], remarks: Sequence[str]) -> str:

@@ -1,1 +1,1 @@
-"""Two sets of runs next to each other: how far they differ, and in what else."""
+"""Compare two sets of runs: their difference, and the facts that differ."""

@@ -122,7 +122,7 @@ def _drop_shared_runs(
             key
             for (name, _), runs in side.runs.items()
             for run in runs
-            for key in _list_marks(name, run)
+            for key in _list_run_keys(name, run)
         }
         for side in (a, b)
     ]
@@ -130,7 +130,7 @@ def _drop_shared_runs(
     return _drop(a, shared), _drop(b, shared)
 
 
-def _list_marks(name: str, run: SideRun) -> set[tuple[str, str, object]]:
+def _list_run_keys(name: str, run: SideRun) -> set[tuple[str, str, object]]:
     # A start without a job id is ambiguous: two runs may start at the same time.
     return {
         (name, job, key)
@@ -143,7 +143,7 @@ def _drop(side: ComparedSide, shared: set[tuple[str, str, object]]) -> ComparedS
     kept, dropped = {}, {}
     for (name, window), runs in side.runs.items():
         remaining = tuple(
-            run for run in runs if shared.isdisjoint(_list_marks(name, run))
+            run for run in runs if shared.isdisjoint(_list_run_keys(name, run))
         )
         dropped.update({run.id: (name, run) for run in runs if run not in remaining})
         if remaining:

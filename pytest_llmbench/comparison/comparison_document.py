@@ -153,8 +153,8 @@ def describe(
         no_data=result.no_data,
     )
     plain = msgspec.to_builtins(document)
-    shown = make_redactor().redact_values(plain, IDENTIFYING, printable=True)
-    return msgspec.convert(shown, ComparisonDocument)
+    redacted = make_redactor().redact_values(plain, IDENTIFYING, printable=True)
+    return msgspec.convert(redacted, ComparisonDocument)
 
 
 def choose_exit_code(result: SidesCompared, *, strict: bool) -> int:

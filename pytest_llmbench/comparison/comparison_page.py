@@ -139,7 +139,7 @@ def _list_cells(comparison: ReportedConfiguration) -> list[tuple[str, str]]:
 def _list_tables(comparison: ReportedConfiguration) -> Iterator[ShownTable]:
     yield (
         "Differs",
-        ("what", "A", "B"),
+        ("fact", "A", "B"),
         [(name_label(fact.name), fact.a, fact.b) for fact in comparison.differs],
     )
     varies = [
@@ -150,7 +150,7 @@ def _list_tables(comparison: ReportedConfiguration) -> Iterator[ShownTable]:
         )
         for fact in comparison.varies
     ]
-    yield "Varies within a side", ("what", "A", "B"), varies
+    yield "Varies within a side", ("fact", "A", "B"), varies
     runs = [
         (
             run.run,

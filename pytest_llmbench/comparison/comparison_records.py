@@ -42,16 +42,14 @@ class SideRun:
 
     id: str
     statistic_seconds: float
-    within_error: float = (
-        0.0  # standard error of the log step time from the variation within the run
-    )
+    # standard error of the log step time from the variation within the run
+    within_error: float = 0.0
     # largest shift by rounding of the printed times, equal for all runs of a side
     rounding: float = 0.0
     started: datetime | None = None
     nodes: frozenset[str] = frozenset()  # empty if unknown
-    facts: Mapping[str, str] = field(
-        default_factory=dict
-    )  # facts that the run states: versions, settings, batch
+    # facts that the run states: versions, settings, batch
+    facts: Mapping[str, str] = field(default_factory=dict)
     job_id: str = ""
     log: str = ""
     same_run_keys: RunKeys = frozenset()

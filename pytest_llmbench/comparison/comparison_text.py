@@ -233,9 +233,15 @@ def _list_days(side: ReportedSide) -> list[str]:
 
 
 def _format_days(days: Sequence[str]) -> str:
-    stated = list(filter(None, days))
-    span = " to ".join(dict.fromkeys((stated[0], stated[-1]))) if stated else "unknown"
-    return f"{span}, some unknown" if stated and len(stated) < len(days) else span
+    known_days = list(filter(None, days))
+    span = (
+        " to ".join(dict.fromkeys((known_days[0], known_days[-1])))
+        if known_days
+        else "unknown"
+    )
+    return (
+        f"{span}, some unknown" if known_days and len(known_days) < len(days) else span
+    )
 
 
 def format_no_data(run: NoData) -> str:
@@ -252,16 +258,16 @@ def count_answers(document: ComparisonDocument) -> str:
         f"{counts[name]} {name.replace('-', ' ')}" for name in ORDER if counts[name]
     )
     compared = formatting.count_noun(len(document.comparisons), "configuration")
-    parts = [
+    counted = [
         f"{compared} compared: {answers}" if answers else _explain_nothing(document)
     ]
     if document.not_compared:
-        parts.append(f"{len(document.not_compared)} not compared")
+        counted.append(f"{len(document.not_compared)} not compared")
     if document.no_data:
-        parts.append(
+        counted.append(
             f"{formatting.count_noun(len(document.no_data), 'run')} without data"
         )
-    return "; ".join(parts)
+    return "; ".join(counted)
 
 
 def _explain_nothing(document: ComparisonDocument) -> str:
@@ -290,5 +296,5 @@ def format_percent(fraction: float, digits: int = 2, *, signed: bool = True) -> 
     percent = 100 * fraction
     if not signed:
         return f"{percent:.2g} %" if abs(percent) < 100 else f"{percent:.0f} %"
-    shown = f"{percent:+.{digits}f} %"
-    return shown if float(shown.removesuffix(" %")) else f"{0:.{digits}f} %"
+    formatted = f"{percent:+.{digits}f} %"
+    return formatted if float(formatted.removesuffix(" %")) else f"{0:.{digits}f} %"

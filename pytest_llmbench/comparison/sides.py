@@ -192,11 +192,11 @@ def _label_runs(
     copies = (
         dataclasses.replace(
             _make_no_data(
-                label, copy, Reason.COPIED, f"a copy of {label}/{original.id}"
+                label, duplicate, Reason.COPIED, f"a copy of {label}/{original.id}"
             ),
-            run=f"{label}/{copy.id}",
+            run=f"{label}/{duplicate.id}",
         )
-        for copy, original in ingested.copies
+        for duplicate, original in ingested.copies
     )
     # A side without runs lists the files it contains.
     others = () if runs else ingested.ignored[:MOST_OTHERS]
@@ -208,11 +208,13 @@ def _label_runs(
 
 def _drop_shared_logs(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:
     """Exclude the runs under both paths, before drafts are made."""
-    keys = [{key for run in side.runs for key in _list_marks(run)} for side in located]
+    keys = [
+        {key for run in side.runs for key in _list_run_keys(run)} for side in located
+    ]
     shared = set.intersection(*keys) if len(keys) == len(LABELS) else set()
     kept = []
     for side in located:
-        kept_runs = [run for run in side.runs if shared.isdisjoint(_list_marks(run))]
+        kept_runs = [run for run in side.runs if shared.isdisjoint(_list_run_keys(run))]
         excluded = [
             _make_no_data(side.request.label, run, Reason.COPIED, ON_BOTH_SIDES)
             for run in side.runs
@@ -224,7 +226,7 @@ def _drop_shared_logs(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:
     return kept
 
 
-def _list_marks(run: Run) -> set[object]:
+def _list_run_keys(run: Run) -> set[object]:
     """Return the keys of a run: its log fingerprint, and its job with start."""
     fingerprint = (
         join_fingerprints([attempt.log.fingerprint for attempt in run.attempts])
@@ -232,7 +234,7 @@ def _list_marks(run: Run) -> set[object]:
         else ""
     )
     job = (run.found.job_id, run.started) if run.found.job_id and run.started else None
-    return {mark for mark in (fingerprint, job) if mark}
+    return {key for key in (fingerprint, job) if key}
 
 
 def _mark_duplicates(
@@ -254,9 +256,9 @@ def _mark_duplicates(
             if run.id in copy_of
         )
         copies = (
-            _make_no_data(label, copy, Reason.COPIED, f"a copy of {original.id}")
-            for copy, original in left_out
-            if copy.id.startswith(f"{label}/")
+            _make_no_data(label, duplicate, Reason.COPIED, f"a copy of {original.id}")
+            for duplicate, original in left_out
+            if duplicate.id.startswith(f"{label}/")
         )
         sides.append(_LocatedRuns(side.request, marked_runs, (*side.no_data, *copies)))
     return sides
@@ -401,7 +403,7 @@ def _list_facts(run: Run) -> Iterator[tuple[str, str]]:
 # --- runs of a history ----------------------------------------------------------------
 
 
-def read_stored_side(request: SideRequest, place: StoreLocation) -> ComparedSide:
+def read_stored_side(request: SideRequest, history: StoreLocation) -> ComparedSide:
     """Read the stored runs of a side, with their last verdict per window."""
     from pytest_llmbench.history.queries import list_days, list_session
 
@@ -412,12 +414,12 @@ def read_stored_side(request: SideRequest, place: StoreLocation) -> ComparedSide
         )
         last_moment = datetime.max.replace(tzinfo=UTC)  # there is no later day
         entries = list_days(
-            place,
+            history,
             begin,
             end + timedelta(days=1) if end.date() < date.max else last_moment,
         )
     else:
-        entries = list_session(place, request.session)
+        entries = list_session(history, request.session)
     last: dict[tuple[object, ...], StoredEntry] = {}
     for entry in entries:
         if entry.verdict != "MISSING":
@@ -485,10 +487,10 @@ def _estimate_stored_error(entry: StoredEntry, window: Window, steps: Floats) ->
 def _find_unit(steps: Floats) -> float:
     """Estimate the printed unit of stored step times, which is not stored.
 
-    The unit follows from the largest number of decimals, but is at most the last of
-    three digits, which every dialect prints, because trailing zeros are not stored. If
-    times have too many decimals to be printed (they were computed from a rate), it is
-    the smallest difference between two times, or 0 if all are equal.
+    It is the last place of the time with most decimals. Trailing zeros are not stored,
+    so at least three digits are assumed, which every dialect prints. Times with too
+    many decimals were computed from a rate: their unit is bounded by the smallest
+    difference between two times, or 0 if all are equal.
     """
     import numpy as np
 

@@ -90,13 +90,17 @@ def _group(runs: Sequence[SideRun]) -> Groups:
     return [[runs[index] for index in group] for group in groups]
 
 
-def estimate_pair_noise(a: Groups, b: Groups, nights: Noise | None) -> Noise | None:
+def estimate_pair_noise(
+    a: Groups, b: Groups, daily_noise: Noise | None
+) -> Noise | None:
     """Pool the noise within both sides with that of the stored daily runs.
 
     Residuals are taken about the mean of each side, so the difference of the sides does
     not contribute. None if there are too few runs.
     """
-    return noise.pool([noise.estimate_from_sides([_average(a), _average(b)]), nights])
+    return noise.pool(
+        [noise.estimate_from_sides([_average(a), _average(b)]), daily_noise]
+    )
 
 
 def estimate_sides(
@@ -189,8 +193,7 @@ def average_rounding(groups: Groups) -> float:
 def _count_needed(
     sigma: float, limit: float, groups: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return the number of additional runs per side that show a difference of the
-    margin.
+    """Count the further runs per side that would show a difference of the margin.
 
     The runs must be independent: on other nodes or days. At least one if the present
     runs should suffice, because the noise is then hardly known. 0 if no number of runs

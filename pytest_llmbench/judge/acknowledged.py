@@ -157,8 +157,9 @@ def apply_acknowledgements(
     The accepted level is the level before the change times the change. The level before
     is that of the last runs, but at most the level accepted so far, which begins at the
     baseline: a configuration that was faster before gets no more room than it needs. An
-    accepted slowdown never moves the level below the baseline. A run that is faster than the accepted level by more than the tolerance, and
-    meets the baseline's own bound, is compared with the baseline itself.
+    accepted slowdown never moves the level below the baseline. A run that is faster
+    than the accepted level by more than the tolerance, and meets the baseline's own
+    bound, is compared with the baseline itself.
     """
     covering = select_covering(evidence.baseline.key.id, entries)
     newest = next((run for run in evidence.measurements if run.excluded is None), None)

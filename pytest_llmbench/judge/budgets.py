@@ -84,8 +84,8 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
         return noted
     if judgement.reason in UNDECIDED:
         return replace(noted, meets_point=False)
-    few = len(judgement.runs) < evidence.look.fewest
-    verdict, reason = _decide_drifted(drift, few=few)
+    unconfirmed = len(judgement.runs) < evidence.look.fewest
+    verdict, reason = _decide_drifted(drift, unconfirmed=unconfirmed)
     drifted = _state_drift(recording, drift, evidence)
     against = CodedStatement(
         StatementCode.AGAINST_RECORDED, statements=judgement.statements
@@ -131,12 +131,12 @@ def _find_furthest(judgement: Judgement, drift: _Drift) -> float:
     return max(math.log(run_seconds / drift.first.seconds) for run_seconds in seconds)
 
 
-def _decide_drifted(drift: _Drift, *, few: bool) -> tuple[Verdict, Reason]:
+def _decide_drifted(drift: _Drift, *, unconfirmed: bool) -> tuple[Verdict, Reason]:
     if drift.edited:
         return Verdict.REGRESSION, Reason.DRIFTED
     if drift.answered is not Answer.BEYOND:
         return Verdict.INCONCLUSIVE, Reason.DRIFTED
-    if few:  # a single slow node must not cause a regression
+    if unconfirmed:  # a single slow node must not cause a regression
         return Verdict.INCONCLUSIVE, Reason.UNCONFIRMED
     return Verdict.REGRESSION, Reason.DRIFTED
 
@@ -280,14 +280,14 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | N
     ]
     slowest = max(timed, key=lambda record: record.seconds or 0.0, default=None)
     if slowest is not None and (slowest.seconds or 0.0) > budget.largest:
-        place = _find_log_line(run, slowest.line, newest)
+        log_line = _find_log_line(run, slowest.line, newest)
         over = CodedStatement(
             StatementCode.OVER_BUDGET,
             action=action,
             budget=budget,
             seconds=slowest.seconds,
             dispatched=slowest.dispatched,
-            place=place,
+            place=log_line,
         )
         return Note(NoteCode.OVER_BUDGET, over, slowest.line)
     if not records and not run.checkpoints.unread:
@@ -340,12 +340,12 @@ def _find_doubt(
 
     None if they do.
     """
-    torn = next((record for record in records if record.torn), None)
-    if torn is not None:
-        return CodedStatement(StatementCode.TIME_TRUNCATED), torn.line
+    truncated = next((record for record in records if record.torn), None)
+    if truncated is not None:
+        return CodedStatement(StatementCode.TIME_TRUNCATED), truncated.line
     untimed = [record for record in records if record.seconds is None]
-    stated = [record for record in records if record.seconds is not None]
-    if _count_per_rank(untimed) > _count_per_rank(stated):
+    timed_records = [record for record in records if record.seconds is not None]
+    if _count_per_rank(untimed) > _count_per_rank(timed_records):
         return CodedStatement(StatementCode.TIME_MISSING), untimed[-1].line
     dispatched = next((record for record in timed if record.dispatched), None)
     if dispatched is not None and budget.metric != DISPATCH:
@@ -354,7 +354,7 @@ def _find_doubt(
         line = records[-1].line if records else 0
         return CodedStatement(StatementCode.RECORDS_UNREAD, records=unread), line
     if not timed:
-        return CodedStatement(StatementCode.SYNCHRONOUS), stated[0].line
+        return CodedStatement(StatementCode.SYNCHRONOUS), timed_records[0].line
     return None
 
 

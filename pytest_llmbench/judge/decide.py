@@ -185,8 +185,8 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
             last_valid=find_last_valid(evidence),
         )
         return _make_judgement(evidence, Verdict.MISSING, Reason.TOO_OLD, stale, newest)
-    together = select_launch(newest, evidence)
-    for run in together:
+    launch_runs = select_launch(newest, evidence)
+    for run in launch_runs:
         problem = find_unusable(run)
         if problem is not None:
             # Do not ignore a failed run: a launch could then pass although the step
@@ -194,7 +194,7 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
             unusable = CodedStatement(
                 StatementCode.UNUSABLE_RUN,
                 run=run.run.id,
-                runs=len(together),
+                runs=len(launch_runs),
                 problem=problem,
                 last_valid=find_last_valid(evidence),
             )
@@ -202,7 +202,7 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
                 evidence, Verdict.INVALID, problem.reason, unusable, run
             )
     if not math.isfinite(evidence.baseline.step_seconds):
-        return _judge_without_baseline(evidence, together)
+        return _judge_without_baseline(evidence, launch_runs)
     return _compare(evidence, newest)
 
 
@@ -254,19 +254,19 @@ class _Decision:
 
 
 def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
-    together = select_current_runs(newest, evidence)
-    current, counted = together.runs, together.counted
-    older = together.previous
+    current_runs = select_current_runs(newest, evidence)
+    current, counted = current_runs.runs, current_runs.counted
+    older = current_runs.previous
     noise = estimate_noise(evidence, older, counted)
     estimate = estimate_difference(counted, evidence, noise)
-    shape = find_current_shape(together)
+    shape = find_current_shape(current_runs)
     finding = _decide(estimate, counted, evidence, shape)
     literal = agreement.apply_literal_rule(counted, evidence, estimate)
-    if together.apart:
+    if current_runs.apart:
         finding = _decide_apart(finding)
         alone = [_apply_alone(run, evidence, noise) for run in counted]
         literal = agreement.LiteralRule(all(rule.meets for rule in alone))
-    finding = _confirm(finding, counted, evidence, apart=together.apart)
+    finding = _confirm(finding, counted, evidence, apart=current_runs.apart)
     if finding.reason is Reason.CANNOT_TELL and len(current) == 1:
         finding = (
             _decide_over_days(evidence, counted[0], older, literal.meets) or finding
@@ -280,7 +280,7 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
         log_difference=estimate.difference,
         meets_point=meets,
         notes=(
-            *together.notes,
+            *current_runs.notes,
             *accepted,
             *explanation.list_doubts(estimate, evidence.assumed_cv),
             *explanation.list_baseline_doubts(evidence.baseline),
@@ -323,7 +323,7 @@ def _apply_literal_rule(
 def _decide_apart(finding: _Decision) -> _Decision:
     """Decide launched runs that differ too much to be averaged.
 
-    Only a REGRESSION stands; anything else becomes INCONCLUSIVE. If the newest run
+    Only a REGRESSION is kept; anything else becomes INCONCLUSIVE. If the newest run
     decided, relaunching until a run passes would be rewarded. The mean of two states
     describes neither state.
     """
@@ -368,8 +368,8 @@ def _decide(
     estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape
 ) -> _Decision:
     answered = _compare_interval(estimate)
-    few = estimate.threshold_only and answered is Answer.WITHIN
-    if few or answered is Answer.INCONCLUSIVE:
+    few_values = estimate.threshold_only and answered is Answer.WITHIN
+    if few_values or answered is Answer.INCONCLUSIVE:
         undecided = _find_undecided(estimate, current, evidence, shape)
         if undecided is not None:
             return undecided
@@ -459,14 +459,14 @@ def _decide_over_days(
     alone = [estimate_difference([run], evidence, noise) for run in row]
     if any(_compare_interval(single) is not Answer.INCONCLUSIVE for single in alone):
         return None
-    together = estimate_difference(row, evidence, noise)
-    answered = _compare_interval(together)
+    pooled_estimate = estimate_difference(row, evidence, noise)
+    answered = _compare_interval(pooled_estimate)
     if answered is not Answer.BEYOND or any(
         agreement.find_doubt(answered, runs, evidence) for runs in ([newest], row)
     ):
         return None
     pooled = CodedStatement(
-        StatementCode.POOLED_DAYS, days=POOLED_DAYS, estimate=together
+        StatementCode.POOLED_DAYS, days=POOLED_DAYS, estimate=pooled_estimate
     )
     return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, (pooled,))
 

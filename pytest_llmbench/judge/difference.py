@@ -41,7 +41,7 @@ def estimate_difference(
     than 2.8 degrees of freedom. The rounding bound is added to both ends of the
     interval.
     """
-    run_noise, own = (
+    run_noise, residual_noise = (
         pool_noise(fit.squares, fit.freedom, earlier),
         _measure_noise(fit.squares, fit.freedom),
     )
@@ -62,7 +62,7 @@ def estimate_difference(
         degrees_of_freedom=freedom,
         noise=run_noise,
         runs=fit.runs,
-        own_noise=own,
+        own_noise=residual_noise,
     )
 
 
@@ -71,13 +71,13 @@ def pool_noise(squares: float, freedom: float, earlier: Noise | None) -> Noise:
 
     `squares` is the residual sum of squares.
     """
-    own = _measure_noise(squares, freedom)
+    residual_noise = _measure_noise(squares, freedom)
     if earlier is not None:
-        return noise.pool([own, earlier]) or earlier
+        return noise.pool([residual_noise, earlier]) or earlier
     assumed = noise.assume_noise(ASSUMED_CV)
     if freedom >= noise.SUFFICIENT_FREEDOM:
-        return noise.pool([own]) or assumed
-    pooled = noise.pool([own, assumed]) or assumed
+        return noise.pool([residual_noise]) or assumed
+    pooled = noise.pool([residual_noise, assumed]) or assumed
     return Noise(
         pooled.sigma,
         pooled.degrees_of_freedom,

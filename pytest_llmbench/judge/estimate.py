@@ -328,7 +328,7 @@ def compute_error(
     noise: Noise,
     runs: Sequence[WithinRun],
     baseline_variance: float,
-    look: DecisionRule,
+    rule: DecisionRule,
 ) -> DifferenceError:
     """Compute the error of the mean log difference of k runs.
 
@@ -336,10 +336,10 @@ def compute_error(
     the within-run error; assumed noise does not, so the two are added. The widest of
     the candidate intervals is used: the spread within the runs is a floor.
     """
-    run_to_run, widest = _compare_errors(noise, runs, baseline_variance, look.passing)
-    if look.regression != look.passing:
+    run_to_run, widest = _compare_errors(noise, runs, baseline_variance, rule.passing)
+    if rule.regression != rule.passing:
         run_to_run, lower = _compare_errors(
-            noise, runs, baseline_variance, look.regression
+            noise, runs, baseline_variance, rule.regression
         )
     else:
         lower = widest

@@ -345,10 +345,10 @@ def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
     if not correlations:
         return 0.0
     values = np.array([value for value, _ in correlations])
-    few = len(correlations) < MIN_CONFIGURATIONS
+    too_few = len(correlations) < MIN_CONFIGURATIONS
     spread = (
         1 / math.sqrt(min(count for _, count in correlations))
-        if few
+        if too_few
         else float(np.std(values, ddof=1))
     )
     median = compute_median(values)

@@ -95,17 +95,15 @@ def _share_nodes(occasion: Occasion, other: Occasion) -> bool:
 # fraction.
 SMALLEST_HARM = 0.01
 
-MIN_RUNS_WITH_OUTLIER = (
-    6  # from this many runs on a single run is an outlier, not a level
-)
+# from this many runs on, a single run is an outlier and not a level
+MIN_RUNS_WITH_OUTLIER = 6
 
-# Limits of the variance ratio from which on 2, 3, ... runs have two levels (the last
-# limit applies to longer series). ORDERED_LIMITS applies to splits of runs in time order,
-# SORTED_LIMITS to splits of runs sorted by duration. The ratio is the sum of squares between
-# the two parts over that within them; the latter is increased by the square of half the
-# expected noise, with two degrees of freedom. The noisiest runs of a single level
-# (twice the expected noise) reach each limit in 0.4 % of recordings; see
-# docs/baselines.md.
+# Limits of a variance ratio for 2, 3, ... runs; the last one also for more. Runs have
+# two levels if the ratio exceeds the limit. The ratio is the sum of squares between the
+# two parts over the sum of squares within them plus 2 (noise / 2)^2, a prior of half
+# the expected noise with two degrees of freedom. ORDERED_LIMITS are for splits in time
+# order, SORTED_LIMITS for splits by duration. Runs of one level with twice the expected
+# noise exceed each limit in 0.4 % of recordings; see docs/baselines.md.
 ORDERED_LIMITS = (66.9, 48.0, 31.0, 18.8, 10.5, 7.3, 5.3, 4.2, 3.3)
 SORTED_LIMITS = (66.9, 53.5, 39.3, 29.4, 21.4, 16.9, 13.9, 11.9, 10.3)
 

@@ -242,9 +242,8 @@ def _find_stall(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
         or not len(window)
     ):
         return ()
-    if (
-        sum(attempt.finished for attempt in run.attempts) > 1
-    ):  # it is judged by its slowest attempt, which must not be forgiven
+    # it is judged by its slowest attempt, which must not be forgiven
+    if sum(attempt.finished for attempt in run.attempts) > 1:
         return ()
     steps = np.array(run.mean_of or [1] * len(window))
     slow = window >= STALL_MEDIANS * compute_median(window)
@@ -346,10 +345,10 @@ def _make_stall_note(run: Measurement, rows: Sequence[int], often: int = 0) -> N
             usual=without_stalls,
         )
         return Note(NoteCode.HICCUPS_OFTEN, repeated, line)
-    hiccup = CodedStatement(
+    stall = CodedStatement(
         StatementCode.HICCUP, steps=steps, mean=mean, usual=without_stalls
     )
-    return Note(NoteCode.HICCUP, hiccup, line)
+    return Note(NoteCode.HICCUP, stall, line)
 
 
 # --- daily runs: one per day, before the current runs ---------------------------------

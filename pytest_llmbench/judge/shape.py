@@ -328,9 +328,9 @@ def find_slope(seconds: Floats, moving_mean: int = 1) -> Slope | None:
 
 
 def compute_theil_sen(values: Floats) -> float:
-    """Return the median slope of all pairs of values, shape (n,), n > 1.
+    """Return the Theil-Sen slope of values, shape (n,), n > 1.
 
-    Per position.
+    That is the median slope of all pairs, per position.
     """
     earlier, later = _list_pairs(len(values))
     return compute_median((values[later] - values[earlier]) / (later - earlier))

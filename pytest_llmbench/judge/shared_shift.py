@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 Name = TypeVar("Name")
 
-REFERENCE_RUNS = (
-    7  # a current run is compared with the median of this many earlier runs
-)
+# a current run is compared with the median of this many earlier runs
+REFERENCE_RUNS = 7
 MIN_CONFIGURATIONS = 3  # fewer configurations cannot share a shift
 
 # One-sided level at which a configuration has moved. Stricter if few configurations are

@@ -41,9 +41,8 @@ def find_rhythm(starts: Iterable[datetime]) -> Rhythm | None:
     if len(sessions) < MIN_SESSIONS:
         return None
     gaps = sorted(later - earlier for earlier, later in pairwise(sessions))
-    return Rhythm(
-        sessions[-1], gaps[-2]
-    )  # the longest gap of a daily rhythm may be a weekend or a holiday
+    # the longest gap of a daily rhythm may be a weekend or a holiday
+    return Rhythm(sessions[-1], gaps[-2])
 
 
 def find_silences(

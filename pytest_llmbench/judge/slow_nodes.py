@@ -41,9 +41,8 @@ NAMED_PROBABILITY = 0.99  # the posterior probability that a node needs to be na
 NAMED_RATIO = 1000.0
 
 BAD_SHARE = 0.03  # share of runs that are slow for other causes
-MAX_BAD_SLOWNESS = math.log1p(
-    0.35
-)  # largest log slowness of such runs, uniformly distributed
+# largest log slowness of such runs, uniformly distributed
+MAX_BAD_SLOWNESS = math.log1p(0.35)
 # Probability of another such run after a bad one, until a run is fast: causes persist
 # for some days.
 BAD_PERSISTENCE = 0.5
@@ -67,7 +66,7 @@ MOST_PAIRED = 32
 MIN_DAY_JOBS = 3
 # A shared slowdown is read from the fastest 1/4 of the jobs, without the very fastest:
 # slow nodes are in few jobs of a day.
-FAST_FRACTION = 4
+FAST_DIVISOR = 4
 FAST_SIGMAS = 2.0  # a run within this many standard deviations of its level is fast
 
 # Variance of a median over the variance of a mean: pi / 2 in the limit.
@@ -195,11 +194,13 @@ def _make_model(
         [[group[0] in run.nodes for group in groups] for run in runs], dtype=bool
     )
     residuals = _subtract_shared(residuals, sigma, [run.day for run in runs])
-    usual = _compute_log_density(residuals, sigma, freedom, np.zeros(1))[:, 0]
+    null_density = _compute_log_density(residuals, sigma, freedom, np.zeros(1))[:, 0]
     series: dict[tuple[str, int], list[int]] = defaultdict(list)
     for index, run in enumerate(runs):
         series[run.configuration, run.segment].append(index)
-    return NodeModel(residuals, sigma, freedom, member, usual, tuple(series.values()))
+    return NodeModel(
+        residuals, sigma, freedom, member, null_density, tuple(series.values())
+    )
 
 
 def _subtract_shared(residuals: Floats, sigma: Floats, days: Sequence[date]) -> Floats:
@@ -217,9 +218,7 @@ def _subtract_shared(residuals: Floats, sigma: Floats, days: Sequence[date]) -> 
         by_day[day].append(index)
     for indices in by_day.values():
         if len(indices) >= MIN_DAY_JOBS:
-            rank = max(
-                1, len(indices) // FAST_FRACTION
-            )  # from 0: never the fastest job
+            rank = max(1, len(indices) // FAST_DIVISOR)  # from 0: never the fastest job
             fast = sorted(indices, key=lambda index: float(residuals[index]))[rank]
             above = -ndtri((rank + 0.625) / (len(indices) + 0.25)) * sigma[fast]
             # Subtract also an insignificant slowdown: days that alternate around a
@@ -403,7 +402,7 @@ def _compute_posterior(
         + unreported
         + math.log(PAIR_PRIOR)
     )
-    # All pairs together have the prior PAIR_PRIOR, in proportion to their numbers of nodes.
+    # All pairs together have the prior PAIR_PRIOR, in proportion to their nodes.
     pairs += np.log(np.outer(shares[chosen], shares[chosen])) - math.log(
         max((1 - float(shares @ shares)) / 2, MIN_PAIR_SHARE)
     )
@@ -415,7 +414,7 @@ def _compute_posterior(
 
 
 def _sum_posterior(alone: Floats, pairs: Floats, indices: Integers) -> float:
-    """Return the probability that all slow groups are among `places`."""
+    """Return the probability that all slow groups are among the groups `indices`."""
     return float(alone[indices].sum() + pairs[np.ix_(indices, indices)].sum())
 
 
