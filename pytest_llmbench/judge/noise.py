@@ -80,7 +80,7 @@ def estimate_from_few_days(logarithms: Sequence[float] | Floats) -> Noise | None
     differences = np.diff(np.array(logarithms, dtype=float))
     sigma = math.sqrt(float(np.mean(differences**2)) / 2)
     freedom = 2 * (count - 1) ** 2 / (3 * count - 4)
-    return _make_noise(sigma, freedom, f"{count} nights, noisier than is assumed")
+    return _make_noise(sigma, freedom, f"{count} nights, noisier than assumed")
 
 
 def is_noisier(measured: Noise, assumed: Noise) -> bool:

@@ -291,7 +291,7 @@ def test_expected_metrics_move_with_the_level() -> None:
     [evidence(), evidence(measurement(7.76, run=run(started=None)))],
     ids=["no run", "undated run"],
 )
-def test_acknowledgement_without_a_dated_run_moves_nothing(undated: Evidence) -> None:
+def test_undated_run_keeps_the_baseline(undated: Evidence) -> None:
     assert apply_acknowledgements(undated, [SLOWER]) is undated
 
 

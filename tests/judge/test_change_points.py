@@ -72,7 +72,7 @@ def test_change_has_its_size_with_an_interval() -> None:
     )
 
 
-def test_stairs_are_found_one_by_one() -> None:
+def test_successive_level_shifts_are_found_separately() -> None:
     shifts = find_level_shifts(
         make_series((0.0, 40), (0.04, 40), (0.08, 40), (0.02, 40)), KNOWN
     )
@@ -129,7 +129,7 @@ def test_equal_days_and_ties_are_no_changes() -> None:
     assert find_level_shifts([0.0, 0.004] * 25, QUIET) == ()
 
 
-def test_few_days_assumed_noise_or_nan_show_nothing() -> None:
+def test_few_days_assumed_noise_or_nan_have_no_change() -> None:
     values = make_series((0.0, 30), (0.2, 30))
     assert find_level_shifts(values, Noise(0.01, 4.0, "assumed", measured=False)) == ()
     assert find_level_shifts(values[27 : 27 + FEWEST - 1], KNOWN) == ()

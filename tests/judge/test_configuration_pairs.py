@@ -102,7 +102,7 @@ def group_by_key(*judged: Judgement) -> dict[Key, list[Judgement]]:
 
 
 SIZES = (baseline(128), baseline(256, 7.39), baseline(512, 7.6))
-FAMILY = tuple(one.configuration for one in SIZES)
+FAMILY = tuple(size.configuration for size in SIZES)
 BF16, FP8 = baseline(128, 7.325), baseline(128, 5.298, dtype="fp8")
 
 
@@ -152,7 +152,7 @@ def test_size_losing_more_than_its_margin_is_a_regression(
 ) -> None:
     comparison = compare_sizes(*differences)
     assert comparison.verdict is verdict
-    assert comparison.members == tuple(one.key for one in FAMILY)
+    assert comparison.members == tuple(configuration.key for configuration in FAMILY)
 
 
 def test_smallest_judged_size_is_the_reference() -> None:
@@ -167,12 +167,12 @@ def test_smallest_judged_size_is_the_reference() -> None:
     "verdict", [Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE]
 )
 def test_verdict_without_a_valid_run_does_not_count(verdict: Verdict) -> None:
-    found = [
+    judged_sizes = [
         make_judged(SIZES[0], 0.0),
         make_judged(SIZES[1], 0.0),
         make_judged(SIZES[2], 0.5, verdict),
     ]
-    (comparison,) = compare_weak_scaling([FAMILY], group_by_key(*found))
+    (comparison,) = compare_weak_scaling([FAMILY], group_by_key(*judged_sizes))
     assert comparison.verdict is Verdict.PASS
     assert "not compared: 512 GPUs" in phrase_scaling(comparison)
 
@@ -240,12 +240,12 @@ def test_text_explains_the_verdict(differences: tuple[Any, ...], words: str) -> 
 
 
 def test_regressed_reference_is_reported() -> None:
-    found = [
+    judged_sizes = [
         make_judged(SIZES[0], 0.2, Verdict.REGRESSION),
         make_judged(SIZES[1], 0.0),
         make_judged(SIZES[2], 0.0),
     ]
-    (comparison,) = compare_weak_scaling([FAMILY], group_by_key(*found))
+    (comparison,) = compare_weak_scaling([FAMILY], group_by_key(*judged_sizes))
     assert (
         "128 GPUs is a regression itself, which flatters what is compared with it"
         in phrase_scaling(comparison)
@@ -281,10 +281,10 @@ def test_published_and_recorded_baselines_are_never_mixed() -> None:
 
 def test_baseline_of_different_work_is_not_compared() -> None:
     other = baseline(512, configuration={"global_batch_size": 512})
-    found = group_by_key(
+    judged_sizes = group_by_key(
         make_judged(SIZES[0], 0.0), make_judged(SIZES[1], 0.0), make_judged(other, 0.5)
     )
-    assert compare_weak_scaling([FAMILY], found)[0].verdict is Verdict.PASS
+    assert compare_weak_scaling([FAMILY], judged_sizes)[0].verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize(
@@ -420,9 +420,9 @@ def test_ids_of_similar_families_contain_their_differences() -> None:
         for gpus, gbs in ((8, 16), (16, 32), (32, 16), (64, 32))
     ]
     comparisons = compare_weak_scaling(
-        group_families([one.configuration for one in family]), {}
+        group_families([size.configuration for size in family]), {}
     )
-    assert [one.id for one in comparisons] == [
+    assert [comparison.id for comparison in comparisons] == [
         "grok1_314b-25.05-gb200-bf16-gbs2",
         "grok1_314b-25.05-gb200-bf16-gbs0.5",
     ]
@@ -433,17 +433,19 @@ def test_ids_of_similar_families_contain_their_differences() -> None:
         *(baseline(gpus, configuration={"architecture": wide}) for gpus in (32, 64)),
     ]
     comparisons = compare_weak_scaling(
-        group_families([one.configuration for one in family]), {}
+        group_families([size.configuration for size in family]), {}
     )
-    assert [one.id for one in comparisons] == [
+    assert [comparison.id for comparison in comparisons] == [
         "grok1_314b-25.05-gb200-bf16-from8",
         "grok1_314b-25.05-gb200-bf16-from32",
     ]
 
 
 def test_task_scaling_and_variant_stay_in_the_id() -> None:
-    keys = [replace(one.key, task="finetune", variant="lora") for one in FAMILY]
-    family = [replace(one, key=key) for one, key in zip(FAMILY, keys, strict=True)]
+    keys = [replace(member.key, task="finetune", variant="lora") for member in FAMILY]
+    family = [
+        replace(member, key=key) for member, key in zip(FAMILY, keys, strict=True)
+    ]
     assert (
         compare_weak_scaling([family], {})[0].id
         == "grok1_314b-25.05-gb200-bf16-finetune-lora"
@@ -508,8 +510,10 @@ def test_order_of_configurations_does_not_matter(
 @given(estimates, estimates, st.floats(1e-6, 1e6))
 def test_unit_of_time_cancels(one: Estimate, two: Estimate, unit: float) -> None:
     scaled = [at(size, step_seconds=size.step_seconds * unit) for size in SIZES[:2]]
-    found = group_by_key(make_judged(scaled[0], one), make_judged(scaled[1], two))
-    (row,) = compare_weak_scaling([FAMILY], found)[0].rows
+    judged_sizes = group_by_key(
+        make_judged(scaled[0], one), make_judged(scaled[1], two)
+    )
+    (row,) = compare_weak_scaling([FAMILY], judged_sizes)[0].rows
     (expected,) = compare_sizes(one, two, None).rows
     assert row.verdict is expected.verdict
     for name in ("measured", "documented", "bound", "difference", "low", "high"):

@@ -60,7 +60,7 @@ def test_drift_below_one_percent_is_not_reported() -> None:
     )
 
 
-def test_few_days_assumed_noise_or_nan_show_nothing() -> None:
+def test_few_days_assumed_noise_or_nan_have_no_drift() -> None:
     values = (make_days(80) + np.linspace(0, 0.2, 80)).tolist()
     assert find_drift(values, KNOWN) is not None
     assert find_drift(values, Noise(0.01, 4.0, "assumed", measured=False)) is None

@@ -47,7 +47,7 @@ def decide(
         (2.50, 2.00, Verdict.REGRESSION),
     ],
 )
-def test_contradicted_baseline_passes_nothing_beyond_its_numbers(
+def test_contradicted_baseline_invalidates_passing_runs(
     seconds: float, implied: float, verdict: Verdict
 ) -> None:
     judgement = decide(seconds, implied)

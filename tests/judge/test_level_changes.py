@@ -178,7 +178,7 @@ def test_acknowledgement_covers_the_change_nearest_its_day() -> None:
     assert list_acknowledgements(gone, later) == [later, gone]
 
 
-def test_expired_acknowledgement_covers_nothing_but_is_named() -> None:
+def test_expired_acknowledgement_is_reported_without_effect() -> None:
     (change,) = find_known_changes(
         make_days((1.0, 40), (1.06, 20)), acknowledge(expires=date(2025, 11, 19))
     )

@@ -93,7 +93,7 @@ SOFTWARE = "the software, or the whole cluster"
         ([], "", ""),
     ],
 )
-def test_finding_names_slow_nodes_and_what_to_exclude(
+def test_finding_names_slow_and_excluded_nodes(
     runs: list[tuple[float, str]], text: str, exclude: str
 ) -> None:
     finding = find_slow_nodes(make_runs(*runs), SIGMA, BOUND)

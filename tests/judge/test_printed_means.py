@@ -110,7 +110,7 @@ def test_one_mean_beyond_the_bound_is_a_regression() -> None:
     assert judge(evidence(make_means([7.8]), *HISTORY)).verdict is Verdict.REGRESSION
 
 
-def test_history_decides_what_one_mean_cannot() -> None:
+def test_history_decides_on_a_single_mean() -> None:
     assert judge(evidence(make_means([7.3]), *HISTORY)).verdict is Verdict.PASS
 
 

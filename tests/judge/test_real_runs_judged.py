@@ -282,8 +282,11 @@ class Case(NamedTuple):
 
     def judge(self, found: Measurement) -> Iterator[tuple[str, Judgement]]:
         """Yield the verdict on a measurement for every history, with a name."""
-        for told, before in self.nights.items():
-            yield f"{self.name}, {told}", judge_measured(found, before, self.baseline)
+        for history_name, before in self.nights.items():
+            yield (
+                f"{self.name}, {history_name}",
+                judge_measured(found, before, self.baseline),
+            )
 
 
 def list_histories(measured_run: Measurement) -> dict[str, list[Measurement]]:

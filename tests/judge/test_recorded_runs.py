@@ -421,19 +421,21 @@ def test_runs_of_one_level_are_rarely_split(runs: int, cv: float) -> None:
 def test_two_levels_are_found_in_any_order(
     levels: tuple[float, ...], ordered: bool, least: float
 ) -> None:
-    found = [
+    run_levels = [
         find_run_levels(levels_found, 0.01, ordered=ordered)
         for levels_found in make_recordings(levels, 0.002, 1)
     ]
-    assert sum(levels_found is not None for levels_found in found) >= least * len(found)
+    assert sum(levels_found is not None for levels_found in run_levels) >= least * len(
+        run_levels
+    )
     half = len(levels) // 2
     assert all(
         levels_found is None
         or (levels_found.fast_runs, levels_found.slow_runs) == (half, half)
-        for levels_found in found
+        for levels_found in run_levels
     )
-    assert found[0]
-    assert found[0].slow_seconds / found[0].fast_seconds == pytest.approx(
+    assert run_levels[0]
+    assert run_levels[0].slow_seconds / run_levels[0].fast_seconds == pytest.approx(
         max(levels), rel=0.006
     )
 
@@ -461,11 +463,11 @@ def test_small_or_single_difference_is_no_second_level(
 @given(st.permutations([7.3, 7.31, 7.28, 7.6, 7.59, 7.61, 7.3]))
 def test_unit_and_order_do_not_change_run_levels(seconds: list[float]) -> None:
     for unit in (1e-3, 1.0, 1e4):
-        found = find_run_levels(
+        run_levels = find_run_levels(
             [unit * value for value in seconds], 0.01, ordered=False
         )
-        assert found
-        assert (found.fast_runs, found.slow_runs) == (4, 3)
+        assert run_levels
+        assert (run_levels.fast_runs, run_levels.slow_runs) == (4, 3)
 
 
 def test_noisy_steps_raise_the_expected_noise() -> None:

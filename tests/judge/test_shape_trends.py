@@ -116,15 +116,15 @@ def test_slow_step_in_moving_mean_is_no_warm_up() -> None:
     assert find_slope(means, 5) is None
 
 
-@pytest.mark.parametrize(("moving_mean", "found"), [(5, True), (300, False)])
+@pytest.mark.parametrize(("moving_mean", "expected"), [(5, True), (300, False)])
 def test_moving_mean_over_many_steps_shows_no_trend(
-    moving_mean: int, found: bool
+    moving_mean: int, expected: bool
 ) -> None:
     noise = windows(1, 34, 0.0, 0.003)[0]
     slow_first = noise * np.where(np.arange(34) < 11, 1.03, 1)
     rising = noise * np.linspace(1, 1.03, 34)
-    assert (find_warm_up(slow_first, moving_mean) is not None) is found
-    assert (find_slope(rising, moving_mean) is not None) is found
+    assert (find_warm_up(slow_first, moving_mean) is not None) is expected
+    assert (find_slope(rising, moving_mean) is not None) is expected
 
 
 @pytest.mark.parametrize("count", [1, 5, 9, 250])

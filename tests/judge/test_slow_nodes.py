@@ -165,7 +165,7 @@ def test_regression_known_to_some_configurations_names_no_node() -> None:
         assert not find_slow_node(late).named
 
 
-def test_days_on_which_all_jobs_are_slow_name_no_node() -> None:
+def test_days_with_all_jobs_slow_name_no_node() -> None:
     """One node is used on these days only."""
     runs = []
     for run in make_runs({}, jobs=4):
@@ -187,7 +187,11 @@ def test_slowness_of_a_node_excludes_that_of_all_jobs() -> None:
         )
         for seed in (1, 2, 3)
     ]
-    slowness = [suspect.slowness for found in evidence for suspect in found.named]
+    slowness = [
+        suspect.slowness
+        for node_evidence in evidence
+        for suspect in node_evidence.named
+    ]
     assert slowness == pytest.approx([0.04] * 3, abs=0.0015)
 
 

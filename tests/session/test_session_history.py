@@ -178,7 +178,7 @@ def test_nights_of_both_kinds_are_one_series() -> None:
     ]
     (noise, _) = estimate.list_noise_sources(known.baseline, older)
     assert noise is not None
-    assert noise.source == "9 nights, 4 of them of the history"
+    assert noise.source == "9 nights, 4 of them from the history"
     alone = builders.evidence(
         tonight, *builders.nights(*(7.3 + 0.01 * number for number in range(1, 10)))
     )
