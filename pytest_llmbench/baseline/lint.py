@@ -70,7 +70,8 @@ class _Mismatch(NamedTuple):
 def lint_file(file: RecipeFile) -> LintReport:
     """Check one file.
 
-    Reports contradictions without an erratum, and errata without a contradiction.
+    Reports contradictions without an erratum, errata without a contradiction, wrong
+    model constants, and recorded values beyond the drift budget.
     """
     recipe = file.recipe
     cells = [text for baseline in recipe.baselines for _, text in baseline.cells]

@@ -48,7 +48,7 @@ STALLS = 1.25
 def find_doubt(
     own_answer: Answer, current: Sequence[Measurement], evidence: Evidence
 ) -> CodedStatement | None:
-    """Return the other statistic if it contradicts the interval, else None.
+    """Return the other statistic if it contradicts `own_answer`, else None.
 
     The trimmed mean is compared if the baseline uses the mean, and vice versa.
     """
@@ -236,7 +236,8 @@ def _average_difference(
 def _expect_seconds(baseline: Baseline, *, trimmed: bool) -> float:
     """Return the baseline's value of a statistic.
 
-    A document has one value for both.
+    A document has one value for both. A recorded mean is capped at `STALLS` times the
+    recorded trimmed mean.
     """
     recording = baseline.recording
     if recording is None:

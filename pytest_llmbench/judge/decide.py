@@ -398,7 +398,7 @@ def _decide(
 def _find_undecided(
     estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape
 ) -> _Decision | None:
-    """Decide runs whose interval or number of values decides nothing.
+    """Decide runs that are inconclusive by their interval or their few values.
 
     INCONCLUSIVE, or an implausible IMPROVEMENT. None if the few values suffice.
     """

@@ -120,8 +120,8 @@ def find_current_shape(current: CurrentRuns) -> Shape:
     """Return the shape of the newest run.
 
     For launched runs, whose order is random, warm-up is reported only if at least half
-    of the runs are warming up. Stalls are replaced first, so that a stall in the first
-    steps is not taken for warm-up.
+    of the runs are warming up. Stalls are replaced before testing for warm-up, so
+    that a stall in the first steps is not mistaken for it.
     """
     newest = find_shape(current.runs[0])
     if newest.warming_up is None and len(current.runs) == 1:
@@ -380,7 +380,8 @@ def list_previous_daily_runs(
 
     The newest run of a day is used. Runs of one day share day-to-day effects and would
     make the noise look small; the day of the current runs is excluded for the same
-    reason. If `current` is empty or undated, all days up to now are earlier days.
+    reason. Undated current runs count as runs of the present day. If `current` is
+    empty, no day is excluded.
     """
     started = max((run.started for run in current if run.started), default=evidence.now)
     day = started.toordinal() if current else None

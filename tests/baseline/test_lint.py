@@ -265,7 +265,7 @@ def test_rounding_is_half_up_at_the_printed_digits(
     assert round_as_printed(value, printed) == expected
 
 
-# --- reasons of errata --------------------------------------------------------
+# --- reasons of errata ----------------------------------------------------------------
 
 
 def halve_batch(baseline: Baseline) -> Baseline:
@@ -368,7 +368,7 @@ def test_recordings_of_shipped_configurations_pass(tmp_path: Path) -> None:
     assert grok.configuration.gradient_accumulation == 512
 
 
-# --- contradictions of the step time ------------------------------------------
+# --- contradictions of the step time --------------------------------------------------
 
 
 def find_edited_contradiction(

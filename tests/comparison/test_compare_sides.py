@@ -164,7 +164,7 @@ def test_days_of_the_sides_add_no_further_noise(
     ).comparisons
     assert (
         longer.estimate.noise.source == "14 groups of both sides"
-    )  # six nights are too few
+    )  # six days are too few
     assert longer.estimate.degrees_of_freedom == 12
 
 

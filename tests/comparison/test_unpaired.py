@@ -268,7 +268,7 @@ def test_spread_is_pooled_about_the_mean_of_each_side() -> None:
     assert noise.estimate_from_sides([(), ()]) is None
 
 
-# --- differing facts ---------------------------------------------------------------------
+# --- differing facts ------------------------------------------------------------------
 
 KNOWN = {
     "container": "nemo:1",

@@ -204,7 +204,7 @@ def test_pelt_search_finds_the_same_changes() -> None:
     )
 
 
-# --- length and correlation of the series -------------------------------------------
+# --- length and correlation of the series ---------------------------------------------
 
 
 @pytest.mark.parametrize(

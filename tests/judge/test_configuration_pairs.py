@@ -358,7 +358,7 @@ def test_invalid_error_never_passes(error: float) -> None:
     )
 
 
-# --- families and pairs -------------------------------------------------------------
+# --- families and pairs ---------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

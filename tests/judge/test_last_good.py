@@ -152,7 +152,7 @@ def test_job_without_a_run_has_a_last_good_run() -> None:
     assert (last.job_id, last.slower, last.steps) == ("1", None, None)
 
 
-# --- differences ---------------------------------------------------------------------
+# --- differences ----------------------------------------------------------------------
 
 
 def test_software_named_by_one_run_is_not_compared() -> None:

@@ -54,7 +54,7 @@ def status(judgement: Judgement) -> Status:
     return decide_status(judgement, DEFAULT_RULES)
 
 
-# --- runs that count -----------------------------------------------------------------
+# --- runs that count ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("window", [None, timedelta(days=9)])
@@ -94,7 +94,7 @@ def test_undated_launched_run_is_judged() -> None:
     assert judge(evidence(unknown, *HISTORY)).verdict is Verdict.PASS
 
 
-# --- invalid runs ------------------------------------------------------------
+# --- invalid runs ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("position", [0, 2])

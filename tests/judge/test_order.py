@@ -149,7 +149,7 @@ def test_regression_is_kept_and_notes_the_rival() -> None:
     assert "ambiguous: run-10 (job 10, 2025-11-20 05:00" in phrase(red)
 
 
-# --- ordinary runs ------------------------------------------------------------------
+# --- ordinary runs --------------------------------------------------------------------
 
 ORDINARY = {
     "ascending ids": (make_run(11, HOUR), make_run(10, DAY)),

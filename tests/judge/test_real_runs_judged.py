@@ -374,7 +374,7 @@ def test_slow_stretch_is_distinguished_from_uniform_slowdown(
         assert "uniform shift" in phrase(uniform)
 
 
-# --- recurring slow steps --------------------------------------------------------
+# --- recurring slow steps -------------------------------------------------------------
 
 
 @pytest.mark.slow

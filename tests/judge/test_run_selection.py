@@ -162,7 +162,7 @@ def test_slow_mean_of_several_steps_is_not_forgiven(slow: int, forgiven: bool) -
     assert ("hiccup" in list_codes(judgement)) is forgiven
 
 
-# --- frequency of stalls ------------------------------------------------------------------------
+# --- frequency of stalls --------------------------------------------------------------
 
 
 def make_week(*days: int) -> list[Measurement]:
@@ -218,7 +218,7 @@ def test_stalls_of_stored_runs_count(difference: float, reason: str, code: str) 
     )
 
 
-# --- daily runs ------------------------------------------------------------
+# --- daily runs -----------------------------------------------------------------------
 
 
 DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")

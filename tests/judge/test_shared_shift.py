@@ -182,7 +182,7 @@ def test_equal_printed_times_do_not_decide_for_all() -> None:
     assert find_existing_shift([*several, exact]).shift > 0.02
 
 
-# --- quiet days ---------------------------------------------------------------------
+# --- quiet days -----------------------------------------------------------------------
 
 
 def make_quiet_fleet(
