@@ -115,7 +115,7 @@ def test_changed_line_is_read_or_refused(
 
 @pytest.mark.slow
 @ANY
-@given(data=st.binary(max_size=60), place=st.integers(0, 3000))
+@given(data=st.binary(max_size=60), offset=st.integers(0, 3000))
 def test_inserted_bytes_are_read_or_refused(
     tmp_path: Path, data: bytes, offset: int
 ) -> None:

@@ -101,7 +101,7 @@ def test_shipped_files_pass_with_the_counts_of_the_documents() -> None:
             '      grok1_314b-25.05-h100-fp8-512: {printed: "32.2%", corrected: "32.1%"}\n',
             '      grok1_314b-25.05-h100-fp8-512: {printed: "32.2%", corrected: "32.1%"}\n'
             '      grok1_314b-25.05-h100-bf16-512: {printed: "54.2%", corrected: "54.1%"}\n',
-            "erratum: mfu of grok1_314b-25.05-h100-bf16-512: found it listed although it reproduces",
+            "erratum: mfu of grok1_314b-25.05-h100-bf16-512: the cell reproduces, so remove the erratum",
             id="a bogus erratum",
         ),
         pytest.param(
