@@ -178,7 +178,7 @@ def _list_other_windows(
         for name, window in windows.items()
         for run in side.runs.get((name, window), ())
     }
-    text = "it was measured over other steps, or in another way, than the runs of the other side"
+    text = "measured over other steps, or with another statistic, than the other side"
     others = {
         (name, run.id): NoData(
             side.label, run.id, name, Reason.WINDOW_INCOMPLETE, text, run.log
@@ -209,17 +209,15 @@ def _list_not_compared(
         counts = [side.label for side in (a, b) if name in side.configurations]
         if len(counts) == len(LABELS):
             yield NotCompared(
-                name, "", "A and B were measured over other steps, or in another way"
+                name,
+                "",
+                "A and B were measured over different steps, or with different statistics",
             )
         elif not counts:
-            yield NotCompared(name, "", "neither side has a run of it that counts")
+            yield NotCompared(name, "", "neither side has a usable run")
         else:
             other = "B" if counts == ["A"] else "A"
-            reason = (
-                "has no run of it that counts"
-                if name in invalid[other]
-                else "has no run of it"
-            )
+            reason = "has no usable run" if name in invalid[other] else "has no run"
             yield NotCompared(name, counts[0], f"only in {counts[0]}: {other} {reason}")
 
 

@@ -79,7 +79,7 @@ def list_remarks(document: ComparisonDocument) -> Iterator[str]:
     if document.history:
         yield f"history: {document.history}"
     if comparisons:
-        yield f"B relative to A: difference of step times with its 95 % interval, alike within {_format_margin(document)}"
+        yield f"B relative to A: difference of step times, 95 % interval, alike within {_format_margin(document)}"
 
 
 def _format_margin(document: ComparisonDocument) -> str:
@@ -200,12 +200,12 @@ def _list_differences(comparison: ReportedConfiguration) -> Iterator[tuple[str, 
     if comparison.candidate:
         yield (
             "candidate",
-            f"{name_label(comparison.candidate)} is the only thing known that differs",
+            f"{name_label(comparison.candidate)} is the only known difference",
         )
     days = [_list_days(side) for side in comparison.sides]
     if not differs:
         nothing = (
-            "nothing is constant within each side and differs"
+            "no fact is constant within each side and differs"
             if varies
             else "nothing known differs"
         )
@@ -273,11 +273,11 @@ def count_answers(document: ComparisonDocument) -> str:
 def _explain_nothing(document: ComparisonDocument) -> str:
     empty = [side.label for side in (document.a, document.b) if not side.runs]
     reason = (
-        f"{' and '.join(empty)} without any run that counts"
+        f"{' and '.join(empty)} without any usable run"
         if empty
         else "no configuration has runs on both sides"
     )
-    return f"nothing is comparable: {reason}"
+    return f"nothing to compare: {reason}"
 
 
 def format_interval(comparison: ReportedConfiguration) -> tuple[str, str, str]:

@@ -108,9 +108,7 @@ def parse_side(
         except ValueError as error:
             raise SettingsError(f"{label} {text}: no such day ({error})") from None
         if last < first:
-            raise SettingsError(
-                f"{label} {text}: the last day lies before the first one"
-            )
+            raise SettingsError(f"{label} {text}: the last day is before the first")
         return SideRequest(label, text, first=first, last=last)
     return SideRequest(label, text, path=find_readable(label, text, directory))
 
@@ -131,7 +129,7 @@ def refuse_same(a: SideRequest, b: SideRequest) -> None:
         )
     if same:
         raise SettingsError(
-            f"A and B are the same ({redact_text(b.text)}): give two different places, days or sessions"
+            f"A and B are the same ({redact_text(b.text)}): give two different paths, days or sessions"
         )
 
 
@@ -296,9 +294,7 @@ def _unify_single_logs(
         collect_facts(run.found, [attempt.log for attempt in run.attempts])
     ):
         return {}
-    return {
-        run.id: Identity(first.baseline.key, "both logs say the same of themselves")
-    }
+    return {run.id: Identity(first.baseline.key, "both logs state the same facts")}
 
 
 def _identify(

@@ -180,7 +180,7 @@ def _describe(
 ) -> LastGoodRun:
     red, seconds = judgement.measurement, run.statistic_seconds
     if run.started is None or seconds is None:
-        raise ValueError(f"{run} is no daily run")
+        raise ValueError(f"{run} has no start or no step time")
     measured = (
         None if red is None or judgement.verdict in UNTIMED else red.statistic_seconds
     )

@@ -370,9 +370,9 @@ def _are_duplicates(newest: Run, rival: Run) -> bool:
 def _measure_lag(run: Run) -> timedelta | None:
     """Return the time between the last step of a run and its last write.
 
-    None if it is not believable. A stamped log is written immediately, or hours apart
-    by a clock in another zone. The steps of an unstamped log are counted from its
-    submission, after which the job may have waited.
+    None if it is not believable. For a stamped log the time must be short, or hours if
+    its clock is in another zone. For an unstamped log it may include the time in the
+    queue, because its steps are counted from its submission.
     """
     start = (
         _find_start_candidate(run, Clock.LOG)

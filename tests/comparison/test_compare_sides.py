@@ -177,7 +177,7 @@ def test_runs_over_other_steps_are_not_compared(
     comparison = compare("2025-11-01", "2025-12-01", history_location)
     assert comparison.comparisons == ()
     assert [pair.text for pair in comparison.not_compared] == [
-        "A and B were measured over other steps, or in another way"
+        "A and B were measured over different steps, or with different statistics"
     ]
     assert not comparison.complete
 
@@ -222,7 +222,7 @@ def test_unused_run_is_listed_with_its_configuration(
         "the loss is no number",
     )
     assert [pair.text for pair in comparison.not_compared] == [
-        "only in A: B has no run of it that counts"
+        "only in A: B has no usable run"
     ]
 
 

@@ -41,9 +41,9 @@ def test_names_are_escaped() -> None:
 
 def test_page_lists_unused_runs_and_uncompared_configurations() -> None:
     text = render_page(1.1)
-    assert "y: only in A: B has no run of it" in text
+    assert "y: only in A: B has no run" in text
     assert "B/r99 (x): diverged: the loss is" in text
-    assert "container is the only thing known that differs" in text
+    assert "container is the only known difference" in text
     assert (
         "<title>1 configuration compared: 1 slower; 1 not compared; 1 run without data - llmbench</title>"
         in text

@@ -66,6 +66,6 @@ def result(*factors: float, container: str = "nemo:2") -> SidesCompared:
         tuple(
             SideComparison(name, WINDOW, *sides[name], *answers[name]) for name in sides
         ),
-        (NotCompared("y", "A", "only in A: B has no run of it"),),
+        (NotCompared("y", "A", "only in A: B has no run"),),
         history="",
     )
