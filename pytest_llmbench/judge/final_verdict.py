@@ -32,10 +32,10 @@ def judge_evidence(evidence: Evidence, *, alone: bool = False) -> Judgement:
 def _with_contradiction(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Overrule a verdict with INVALID if its baseline contradicts itself.
 
-    That is: the step time of the baseline is longer than another of its values allows.
-    The contradiction is only a note if it is smaller than half of the tolerance, or if
-    the verdict fails anyway. A shorter step time is not a contradiction that could pass
-    a slow run, so it is a note too.
+    The stated step time is then longer than another stated value implies, so that a
+    slow run could pass. The contradiction is only a note if it is at most half of the
+    tolerance, if the stated step time is the shorter one, or if the verdict fails
+    anyway.
     """
     contradiction, run = evidence.contradiction, judgement.measurement
     if contradiction is None or run is None or judgement.verdict not in JUDGED:
