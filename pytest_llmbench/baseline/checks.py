@@ -23,7 +23,7 @@ from pytest_llmbench.logs.dialect_table import (
     REGEX,
     compile_pattern,
     find_groups,
-    find_timed,
+    find_time_groups,
 )
 
 ROUNDED = 5e-4
@@ -102,7 +102,7 @@ def _find_pattern_problems(pattern: str) -> Iterator[str]:
     names = [group.name for group in find_groups(pattern)]
     if matches_nothing:
         yield "found a pattern that matches the empty text, expected one that matches the line of a step only"
-    for name in ("step", *(() if find_timed(names) else ("seconds",))):
+    for name in ("step", *(() if find_time_groups(names) else ("seconds",))):
         if name not in names:
             yield f"found a pattern without the group {name}, expected (?P<{name}>...) in it"
     for name in dict.fromkeys(names):

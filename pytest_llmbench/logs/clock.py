@@ -1,5 +1,4 @@
-"""The clocks of a log: the stamps of its lines, the pauses that they show, and the times
-of steps that print a clock and no time."""
+"""Time stamps of lines, pauses between lines, and step times derived from clocks."""
 
 from __future__ import annotations
 
@@ -52,43 +51,49 @@ STAMPS = tuple(
         rb"\A[^\w\r\n]{0,3}" + _TIME,
     )
 )
-"""How stamps are printed, the most certain first. Days and months without a year, and
-times without a day, begin again: `read_stamps` counts on."""
+"""Formats of time stamps, the most specific first.
+
+A stamp without a year, or without a day, wraps around: `read_stamps` unwraps it.
+"""
 
 _DAY = 86_400.0
 _LEAP_YEAR = 2000
 _PERIODS = (0.0, 0.0, 366 * _DAY, 366 * _DAY, 366 * _DAY, _DAY)
-"""After how many seconds each kind of stamp begins again, 0 for one that never does."""
+"""Seconds after which each format wraps around, 0 for never."""
 
 PAUSES = {
     PauseKind.EVALUATION: (b"alidat", b"valuat", b"eval", b"Eval"),
     PauseKind.SAVE: (b"heckpoint", b"sav", b"Sav"),
 }
-"""Parts of the words in lines about evaluations and saves."""
+"""Parts of words in lines about evaluations and saves."""
 
-# A gap between two lines that is longer than its steps by more than this factor, and
-# these seconds, is looked into.
+# A gap between two lines is examined if it exceeds the time of its steps by this factor
+# and these seconds.
 LONG, LONG_SECONDS = 1.2, 2.0
 
 GET_RANK = itemgetter(RecordOrigin._fields.index("rank"))
 
-# Bytes at the end of a chunk that are looked at for the pause before the first step of
-# the next one.
-TAIL = 1 << 16
+# Bytes at the end of a chunk that are searched for a pause before the first step of the
+# next chunk.
+TAIL_BYTES = 1 << 16
 
 
 def read_stamps(
     prefixes: Sequence[bytes], kind: int | None = None
 ) -> tuple[list[float], int | None]:
-    """Return the stamp in each of the texts before records, NaN without one, and which
-    of STAMPS they are printed as.
+    """Read the time stamp in each text before a record, in seconds.
 
-    The first text with a stamp decides the kind, unless it is given: a log writes all
-    of them alike.
+    Returns the stamps (NaN if there is none) and the index of their format in STAMPS.
+    Without `kind`, the first text with a stamp decides the format: a log prints all
+    stamps alike.
     """
     if kind is None:
         kind = next(
-            (found for prefix in prefixes if (found := _find_kind(prefix)) is not None),
+            (
+                match_kind
+                for prefix in prefixes
+                if (match_kind := _find_kind(prefix)) is not None
+            ),
             None,
         )
     if kind is None:
@@ -98,7 +103,7 @@ def read_stamps(
         NAN if (match := search(prefix)) is None else _count_seconds(match)
         for prefix in prefixes
     ]
-    return _count_on(stamps, period) if period else stamps, kind
+    return _unwrap(stamps, period) if period else stamps, kind
 
 
 def _find_kind(prefix: bytes) -> int | None:
@@ -109,21 +114,23 @@ def _find_kind(prefix: bytes) -> int | None:
     )
 
 
-def _count_on(stamps: Sequence[float], period: float) -> list[float]:
-    """Return stamps that go on where those that are printed begin again."""
-    counted = []
-    ahead, before = 0.0, NAN
+def _unwrap(stamps: Sequence[float], period: float) -> list[float]:
+    """Unwrap stamps that start again after `period` seconds."""
+    unwrapped = []
+    passed_periods, before = 0.0, NAN
     for stamp in stamps:
         if before - stamp > period / 2:
-            ahead += period
+            passed_periods += period
         before = before if math.isnan(stamp) else stamp
-        counted.append(stamp + ahead)
-    return counted
+        unwrapped.append(stamp + passed_periods)
+    return unwrapped
 
 
 def _count_seconds(match: re.Match[bytes]) -> float:
-    """Return a stamp in seconds since a fixed moment, NaN for digits that are no date
-    or time."""
+    """Return a matched stamp in seconds since a fixed moment.
+
+    NaN if the digits are not a date or time.
+    """
     groups = match.groupdict()
     days = _count_days(
         groups.get("year"), groups.get("month") or groups.get("name"), groups.get("day")
@@ -131,14 +138,19 @@ def _count_seconds(match: re.Match[bytes]) -> float:
     seconds = (
         int(groups["hour"]) * 3600 + int(groups["minute"]) * 60 + int(groups["second"])
     )
-    part = groups["part"]
+    fraction = groups["part"]
     zone = groups.get("zone")
-    ahead = (
+    zone_seconds = (
         (int(zone) * 3600 + int(zone[:1] + (groups["zone_minute"] or b"0")) * 60)
         if zone
         else 0
     )
-    return days * _DAY + seconds - ahead + (float(b"." + part) if part else 0.0)
+    return (
+        days * _DAY
+        + seconds
+        - zone_seconds
+        + (float(b"." + fraction) if fraction else 0.0)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -155,8 +167,7 @@ def _count_days(year: bytes | None, month: bytes | None, day: bytes | None) -> f
 
 
 def find_pauses(text: bytes, begin: int, end: int) -> int:
-    """Return the kinds of pauses (`PauseKind`) that a part of a text announces, 0 for
-    none."""
+    """Return the kinds of pauses (`PauseKind`) announced in `text[begin:end]`, or 0."""
     return sum(
         kind
         for kind, words in PAUSES.items()
@@ -165,8 +176,10 @@ def find_pauses(text: bytes, begin: int, end: int) -> int:
 
 
 def is_long(passed: Floats, seconds: Floats) -> Flags:
-    """Return a mask of shape (n,): where more time passed between two lines than the
-    steps between them took."""
+    """Flag the gaps between lines that are longer than their steps.
+
+    Shape (n,). In seconds.
+    """
     long: Flags = passed > LONG * seconds + LONG_SECONDS
     return long
 
@@ -174,39 +187,42 @@ def is_long(passed: Floats, seconds: Floats) -> Flags:
 def collect_column(
     records: Sequence[StepRecord], field: str, kind: Any = np.float64
 ) -> NDArray[Any]:
-    """Return a field of records as a column."""
+    """Return one field of all records as an array."""
     return np.fromiter(map(GET_FIELD[field], records), kind, len(records))
 
 
 class LineClocks:
-    """Takes the records of one dialect, chunk after chunk; keeps what their lines show
-    besides them."""
+    """Stamps and pauses of the records of one dialect, chunk by chunk."""
 
     def __init__(self) -> None:
-        """Begin before the first chunk."""
         self.stamps: dict[int, float] = {}
-        """The stamps of records that have none of their own, by the place of the record
-        in the log."""
+        """Stamps of records whose dialect reads none.
+
+        The key is the offset of the record in the log.
+        """
         self.paused: dict[int, int] = {}
-        """The kinds of the pauses that are announced before records and took their
-        time, by the place of the record."""
-        self._last: dict[str, _Clocked] = {}  # of each rank
+        """Kinds of the announced pauses before records, by offset.
+
+        Only pauses in a gap that is longer than its steps.
+        """
+        self._last: dict[str, _LastRecord] = {}  # by rank
         self._kind: int | None = None
-        self._counted = NAN
-        self._pause_ahead: dict[
+        self._last_stamp = NAN
+        self._announced: dict[
             str, int
-        ] = {}  # of each rank the kinds that are announced after its last step
+        ] = {}  # by rank: the pauses announced after its last step
 
     def add(self, chunk: ByteChunk, records: Sequence[StepRecord]) -> None:
-        """Take the records that a chunk holds."""
+        """Read the stamps and pauses of the records of a chunk."""
         seconds = collect_column(records, "seconds")
         possible = (seconds > 0) & (seconds < np.inf)
         if possible.any():
             stamps = collect_column(records, "stamp")
-            bare = np.flatnonzero(np.isnan(stamps) & possible)
-            if len(bare):
-                stamps[bare] = self._read_stamps(
-                    chunk, [records[place].origin.offset for place in bare.tolist()]
+            without_stamp = np.flatnonzero(np.isnan(stamps) & possible)
+            if len(without_stamp):
+                stamps[without_stamp] = self._read_stamps(
+                    chunk,
+                    [records[row].origin.offset for row in without_stamp.tolist()],
                 )
             timed = np.flatnonzero(possible & ~np.isnan(stamps)).tolist()
             ranks = list(map(GET_RANK, map(GET_FIELD["origin"], records)))
@@ -223,21 +239,21 @@ class LineClocks:
                 )
                 if of_rank:
                     self._find_pauses(rank, chunk, of_rank, seconds[rows], stamps[rows])
-        self._look_behind(chunk)
+        self._find_announced_pauses(chunk)
 
     def _read_stamps(self, chunk: ByteChunk, offsets: Sequence[int]) -> Sequence[float]:
-        """Return the stamps before records, NaN without one."""
+        """Return the stamps before the records at `offsets`, NaN if missing."""
         prefixes = [_cut_prefix(chunk, offset) for offset in offsets]
         if not any(prefixes):
             return [NAN] * len(offsets)
         stamps, self._kind = read_stamps(prefixes, self._kind)
         if (
             self._kind is not None and _PERIODS[self._kind]
-        ):  # it goes on from the chunk before
-            stamps = _count_on([self._counted, *stamps], _PERIODS[self._kind])[1:]
-            self._counted = next(
+        ):  # continues from the chunk before
+            stamps = _unwrap([self._last_stamp, *stamps], _PERIODS[self._kind])[1:]
+            self._last_stamp = next(
                 (stamp for stamp in reversed(stamps) if not math.isnan(stamp)),
-                self._counted,
+                self._last_stamp,
             )
         self.stamps.update(
             pair
@@ -254,7 +270,10 @@ class LineClocks:
         seconds: Floats,
         stamps: Floats,
     ) -> None:
-        """Find the pauses before records of one rank, which have a time and a stamp."""
+        """Find the pauses before records of one rank.
+
+        The records have times and stamps.
+        """
         before = self._last.get(rank)
         steps = collect_column(records, "step", np.int64)
         if before:
@@ -262,64 +281,65 @@ class LineClocks:
                 np.append(before.step, steps),
                 np.append(before.stamp, stamps),
             )
-        late = 0 if before else 1  # the record behind the first gap
-        took = np.maximum(1, np.diff(steps)) * seconds[late:]
-        for gap in np.flatnonzero(is_long(np.diff(stamps), took)).tolist():
-            record = records[gap + late]
-            place = record.origin.offset - chunk.offset
+        first_row = 0 if before else 1  # index of the record after the first gap
+        step_seconds = np.maximum(1, np.diff(steps)) * seconds[first_row:]
+        for gap in np.flatnonzero(is_long(np.diff(stamps), step_seconds)).tolist():
+            record = records[gap + first_row]
+            offset = record.origin.offset - chunk.offset
             if gap == 0 and before:
                 begin = max(0, before.stop - chunk.offset)
                 announced = (
-                    self._pause_ahead.get(rank, 0)
+                    self._announced.get(rank, 0)
                     if before.stop < chunk.offset + chunk.start
                     else 0
                 )
             else:
-                begin = _find_stop(chunk, records[gap + late - 1])
+                begin = _find_stop(chunk, records[gap + first_row - 1])
                 announced = 0
             kinds = announced | find_pauses(
-                chunk.text, begin, find_line_begin(chunk.text, begin, place)
+                chunk.text, begin, find_line_begin(chunk.text, begin, offset)
             )
             if kinds:
                 self.paused[record.origin.offset] = kinds
-        self._last[rank] = _Clocked(
+        self._last[rank] = _LastRecord(
             int(steps[-1]),
             float(stamps[-1]),
             chunk.offset + _find_stop(chunk, records[-1]),
         )
 
-    def _look_behind(self, chunk: ByteChunk) -> None:
-        """Note which pauses are announced behind the last step of each rank, for the
-        first one of the next chunk."""
+    def _find_announced_pauses(self, chunk: ByteChunk) -> None:
+        """Remember the pauses announced after the last step of each rank.
+
+        They precede the rank's first step in the next chunk.
+        """
         if chunk.whole or not self._last:
             return
-        begin = max(chunk.stop - TAIL, chunk.start)
+        begin = max(chunk.stop - TAIL_BYTES, chunk.start)
         announced = {
             kind: max(chunk.text.rfind(word, begin, chunk.stop) for word in words)
             for kind, words in PAUSES.items()
         }
-        for rank, clocked in self._last.items():
-            stop = clocked.stop - chunk.offset
-            goes_on = (
-                self._pause_ahead.get(rank, 0) if stop < chunk.start else 0
+        for rank, last in self._last.items():
+            stop = last.stop - chunk.offset
+            carried_over = (
+                self._announced.get(rank, 0) if stop < chunk.start else 0
             )  # the chunk has no step of the rank
-            behind = sum(
-                kind for kind, place in announced.items() if place >= max(stop, begin)
+            after_step = sum(
+                kind for kind, offset in announced.items() if offset >= max(stop, begin)
             )
-            self._pause_ahead[rank] = goes_on | behind
+            self._announced[rank] = carried_over | after_step
 
 
 def _group_rows(rows: Sequence[int], ranks: Sequence[str]) -> dict[str, list[int]]:
-    """Return rows by their ranks."""
+    """Group row indices by rank."""
     by_rank: dict[str, list[int]] = {}
     for row in rows:
         by_rank.setdefault(ranks[row], []).append(row)
     return by_rank
 
 
-class _Clocked(NamedTuple):
-    """The last record of a rank: its step, its stamp, and where its line ends in the
-    log."""
+class _LastRecord(NamedTuple):
+    """The last record of a rank: step, stamp, and end of its line in the log."""
 
     step: int
     stamp: float
@@ -327,25 +347,26 @@ class _Clocked(NamedTuple):
 
 
 def _find_stop(chunk: ByteChunk, record: StepRecord) -> int:
-    """Return where the line of a record ends in the text of a chunk."""
+    """Return the end of a record's line in the text of a chunk."""
     return find_line_stop(
         chunk.text, record.origin.offset - chunk.offset, len(chunk.text)
     )
 
 
 def _cut_prefix(chunk: ByteChunk, offset: int) -> bytes:
-    """Return what stands before a record in its line."""
-    place = offset - chunk.offset
-    if place and chunk.text[place - 1] in b"\n\r":  # most records begin their line
+    """Return the text before a record in its line."""
+    start = offset - chunk.offset
+    # most records are at the beginning of a line
+    if start and chunk.text[start - 1] in b"\n\r":
         return b""
     return chunk.text[
-        find_line_begin(chunk.text, max(0, place - REACH_BACK), place) : place
+        find_line_begin(chunk.text, max(0, start - REACH_BACK), start) : start
     ]
 
 
 # --- times of steps that print a stamp, or the time since the start -------------------
 
-# How much faster than others the steps behind a restart of the clock may be.
+# Steps after a restart of the clock may take this share of the usual time.
 FASTER = 0.9
 
 
@@ -364,40 +385,39 @@ def drop_evaluations(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
 
 
 def mark_restarts(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Mark the steps of one rank before which the clock restarted.
+    """Set `since` on the steps of one rank at which the clock restarted.
 
     A resumed run keeps its step numbers, but its clock starts again at zero. Its first
     time counts from the step before, unless that makes its steps faster than others:
     the clock then restarted after that step, and the time is unknown.
     """
-    falls = [
-        place
-        for place, (before, record) in enumerate(pairwise(records), 1)
-        if _falls(before, record)
+    resets = [
+        index
+        for index, (before, record) in enumerate(pairwise(records), 1)
+        if _is_reset(before, record)
     ]
-    if not falls:
+    if not resets:
         return list(records)
-    usual = _compute_usual(records)
-    marked = list(records)
-    for place in falls:
-        before, record = records[place - 1], records[place]
+    usual_seconds = _compute_usual_seconds(records)
+    with_starts = list(records)
+    for index in resets:
+        before, record = records[index - 1], records[index]
         steps = record.step - before.step
-        if record.stamp >= before.stamp / 2 + usual * steps:
+        if record.stamp >= before.stamp / 2 + usual_seconds * steps:
             continue  # the clock of the machine was set
         text = f"step {record.step} at {record.stamp:g} s, step {before.step} at {before.stamp:g} s"
         tally.add(DropReason.CLOCK_RESTARTED, record.origin.line, text)
-        if record.stamp + record.resolution >= FASTER * usual * steps:
-            marked[place] = record._replace(since=(before.step, 0.0))
-    return marked
+        if record.stamp + record.resolution >= FASTER * usual_seconds * steps:
+            with_starts[index] = record._replace(since=(before.step, 0.0))
+    return with_starts
 
 
-def _falls(before: StepRecord, record: StepRecord) -> bool:
+def _is_reset(before: StepRecord, record: StepRecord) -> bool:
     return record.step > before.step and record.stamp < before.stamp
 
 
-def _compute_usual(records: Sequence[StepRecord]) -> float:
-    """Return the median time of a step by the clock, 0 without any two lines that show
-    it."""
+def _compute_usual_seconds(records: Sequence[StepRecord]) -> float:
+    """Return the median time per step by the clock, 0 if unknown."""
     seconds = (
         (record.stamp - before.stamp) / (record.step - before.step)
         for before, record in pairwise(records)
@@ -409,26 +429,28 @@ def _compute_usual(records: Sequence[StepRecord]) -> float:
 def time_steps(
     records: Sequence[StepRecord], *, first_step: int | None = None
 ) -> list[StepRecord]:
-    """Compute the times of the steps of one attempt: the time since the line before,
-    shared by the steps between.
+    """Compute the times of one attempt's steps from their clocks.
 
-    `stamp` is the clock of a line, `resolution` one unit in its last digit. The line
-    before is a step, or an evaluation after it. The time is NaN for the first step, and
-    if a line has no stamp or an earlier stamp than the line before. With `first_step`,
-    the number of the first step of a run, the clock began with the training: the first
-    line has a time, too, unless it covers more steps than other lines (a resumed run).
+    The time of a line is the time since the line before, divided by the steps in
+    between. `stamp` is the clock of a line, `resolution` one unit in its last digit.
+    The line before is a step, or an evaluation after it. The time is NaN for the first
+    step, and if a stamp is missing or earlier than the stamp of the line before.
+
+    With `first_step` (the number of the first step of a run) the clock began with the
+    training: then the first line has a time, too, unless it covers more steps than
+    other lines (a resumed run).
     """
     gaps = sorted(record.step - before.step for before, record in pairwise(records))
     if not gaps:
         return [record._replace(resolution=0.0) for record in records]
-    place, jump = find_set_clock(records) if first_step is None else (0, 0.0)
-    usual = gaps[len(gaps) // 2]
-    first = records[0]._replace(mean_of=min(records[0].step, usual) or 1)
+    index, jump = find_set_clock(records) if first_step is None else (0, 0.0)
+    usual_gap = gaps[len(gaps) // 2]
+    first = records[0]._replace(mean_of=min(records[0].step, usual_gap) or 1)
     if (
         first_step is not None and first.since is not None and first.since[1] == 0
-    ):  # its clock began anew there
+    ):  # its clock restarted there
         first = _time_step(first, *first.since, 0.0)
-    elif first_step is not None and 0 < first.step - first_step + 1 <= usual:
+    elif first_step is not None and 0 < first.step - first_step + 1 <= usual_gap:
         first = _time_step(first, first_step - 1, 0.0, 0.0)
     else:
         first = first._replace(resolution=0.0)
@@ -437,20 +459,21 @@ def time_steps(
         *(_time_after(record, before) for before, record in pairwise(records)),
     ]
     if jump:
-        before, after = records[place - 1], records[place]
-        timed[place] = _time_after(
+        before, after = records[index - 1], records[index]
+        timed[index] = _time_after(
             after._replace(stamp=after.stamp - jump), before
         )._replace(stamp=after.stamp)
     return timed
 
 
 def find_set_clock(records: Sequence[StepRecord]) -> tuple[int, float]:
-    """Find the record before which the clock was set by an hour: its index and the
-    seconds of the jump, or 0 and 0.
+    """Find the record before which the clock was set by an hour.
 
-    A single jump of an hour (plus the time of its steps) is a clock that was set if no
-    time can have passed: the clock went back, or the printed rate did not change. Any
-    other jump, and a second jump, is not.
+    Returns its index and the seconds of the jump, or 0 and 0.
+
+    A single jump of an hour (plus the time of its steps) means that the clock was set,
+    if no time can have passed: the clock went back, or the printed rate did not change.
+    Any other jump, and a second jump, is kept as it is.
     """
     stamps = [record.stamp for record in records]
     if all(0 <= after - before < HOUR - SLACK for before, after in pairwise(stamps)):
@@ -467,41 +490,46 @@ def find_set_clock(records: Sequence[StepRecord]) -> tuple[int, float]:
     jumps = [number for number in jumps if not math.isnan(passed[number - 1])]
     if len(jumps) != 1:
         return 0, 0.0
-    place = jumps[0]
-    jump = math.copysign(HOUR, passed[place - 1])
-    usual = _estimate_gap(
-        [seconds for number, seconds in enumerate(passed, 1) if number != place],
+    index = jumps[0]
+    jump = math.copysign(HOUR, passed[index - 1])
+    usual_seconds = _estimate_gap(
+        [seconds for number, seconds in enumerate(passed, 1) if number != index],
         records,
-        place,
+        index,
     )
-    likely = abs(passed[place - 1] - jump - usual) <= SLACK + usual < HOUR / 3
-    if not likely or (jump > 0 and not _is_as_fast(records, place)):
+    likely = (
+        abs(passed[index - 1] - jump - usual_seconds)
+        <= SLACK + usual_seconds
+        < HOUR / 3
+    )
+    if not likely or (jump > 0 and not _is_as_fast(records, index)):
         return 0, 0.0
-    return place, jump
+    return index, jump
 
 
 def _estimate_gap(
-    passed: Sequence[float], records: Sequence[StepRecord], place: int
+    passed: Sequence[float], records: Sequence[StepRecord], index: int
 ) -> float:
-    """Return how long the steps before a record take by the other gaps, infinite
-    without any."""
+    """Return the expected time between a record and the one before.
+
+    Estimated from the other gaps; infinite if there are none.
+    """
     steps = [record.step - before.step for before, record in pairwise(records)]
-    usual = find_median(filter(math.isfinite, passed), math.inf)
-    return usual * steps[place - 1] / find_median(steps)
+    usual_seconds = find_median(filter(math.isfinite, passed), math.inf)
+    return usual_seconds * steps[index - 1] / find_median(steps)
 
 
-def _is_as_fast(records: Sequence[StepRecord], place: int) -> bool:
-    """Tell whether the rate that a record prints is at least half of what the others
-    print."""
+def _is_as_fast(records: Sequence[StepRecord], index: int) -> bool:
+    """True if a record prints at least half the median rate."""
     rates = [
         record.throughput if math.isnan(record.tokens) else record.tokens
         for record in records
     ]
-    return rates[place] >= 0.5 * find_median(filter(math.isfinite, rates))
+    return rates[index] >= 0.5 * find_median(filter(math.isfinite, rates))
 
 
 def count_usual_gap(records: Sequence[StepRecord]) -> int:
-    """Return how many steps most lines stand for: those since the line before."""
+    """Return the most frequent number of steps between two lines."""
     counts = Counter(after.step - before.step for before, after in pairwise(records))
     return min(counts, key=lambda gap: (-counts[gap], gap), default=1)
 
@@ -513,7 +541,7 @@ def _time_after(record: StepRecord, before: StepRecord) -> StepRecord:
 
 
 def _get_begin(record: StepRecord, before: StepRecord) -> tuple[int, float]:
-    """Return the step and the clock from which on the time of a record counts."""
+    """Return the step and the clock at which the time of a record begins."""
     if record.since and before.step <= record.since[0] < record.step:
         return record.since
     return before.step, before.stamp
@@ -531,8 +559,7 @@ def _time_step(
 
 
 def _round(difference: float, unit: float) -> float:
-    """Return a difference of two clocks without the digits that a float makes of
-    them."""
+    """Round the difference of two clocks to the digits that both print."""
     return (
         round(difference, 1 + math.ceil(-math.log10(unit)))
         if unit > 0 and math.isfinite(difference)

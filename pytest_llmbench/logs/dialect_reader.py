@@ -1,5 +1,4 @@
-"""What reads the records of a dialect: one by one, or all of a log by columns where
-they are alike."""
+"""Readers of dialects: one record at a time, or all of a log by columns."""
 
 from __future__ import annotations
 
@@ -44,61 +43,73 @@ Records = Sequence[StepRecord]
 class DialectReader(ABC):
     """Reader of one dialect: parses records, then resolves them into steps.
 
-    `read_columns` reads all records of a log at once if they are alike; None for a
-    dialect without such a reader.
+    `read_columns` reads all records of a log at once if they have the same layout. It
+    is None if the dialect has no column reader.
     """
 
     read_columns: ColumnReader | None = None
 
     def __init__(self, dialect: Dialect) -> None:
-        """Take the row of the dialect."""
         self.dialect = dialect
 
     @abstractmethod
     def read_records(
         self, hit: Hit, rank: str
     ) -> Sequence[StepRecord | TruncatedRecord | Unmatched]:
-        """Return what belongs to a marker, with the rank of its line; several records
-        where they were glued."""
+        """Parse the records at a marker; `rank` is the rank of its line.
 
-    def join(self, records: Records, tally: Tally) -> list[StepRecord]:
-        """Return one record for several of a step, in the order of the log, before
-        ranks are told apart."""
+        Returns several records if they were printed on one line.
+        """
+
+    def merge_records(self, records: Records, tally: Tally) -> list[StepRecord]:
+        """Merge the records of the same step, in the order of the log.
+
+        Runs before the records are grouped by rank.
+        """
         return list(records)
 
-    def settle(self, records: Records, tally: Tally) -> list[StepRecord]:
-        """Return the steps of one rank, those certain now that only their neighbours
-        tell."""
+    def resolve_steps(self, records: Records, tally: Tally) -> list[StepRecord]:
+        """Resolve the records of one rank into numbered steps.
+
+        Uses neighbouring records.
+        """
         return list(records)
 
     def time_steps(self, records: Records) -> list[StepRecord]:
-        """Return the steps of one attempt, each once and in order, with what only the
-        others tell of their times."""
+        """Compute times and their meaning for the steps of one attempt.
+
+        `records` contains each step once, in order.
+        """
         return list(records)
 
 
 class ModuleReader(DialectReader):
-    """Reader of a built-in dialect: calls the functions of its module (`read_step`, and
-    the others that it has)."""
+    """Reader of a built-in dialect.
+
+    Calls `read_step` of the dialect's module, and the optional functions that the
+    module defines.
+    """
 
     def __init__(self, name: str) -> None:
-        """Load the module of this name."""
         super().__init__(DIALECTS[name])
         module = import_module(f"pytest_llmbench.logs.dialects.{name}")
         self._read_step: StepParser = module.read_step
-        for function in {"read_columns", "join", "settle", "time_steps"} & vars(
-            module
-        ).keys():
+        for function in {
+            "read_columns",
+            "merge_records",
+            "resolve_steps",
+            "time_steps",
+        } & vars(module).keys():
             setattr(self, function, getattr(module, function))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleReader:
-        """Return itself: it never changes."""
+        """Return the reader itself: it has no mutable state."""
         return self
 
     def read_records(
         self, hit: Hit, rank: str
     ) -> Sequence[StepRecord | TruncatedRecord]:
-        """Return the record that begins at a marker, if one does."""
+        """Parse the record at a marker; empty if there is none."""
         record = self._read_step(
             hit.text, hit.start, hit.end, RecordOrigin(hit.offset, hit.line, rank)
         )
@@ -107,8 +118,10 @@ class ModuleReader(DialectReader):
 
 @cache
 def load_reader(name: str) -> ModuleReader:
-    """Return the reader of a built-in dialect; its module is loaded with the first log
-    that has a marker of it."""
+    """Return the reader of a built-in dialect.
+
+    The dialect's module is imported on first use.
+    """
     return ModuleReader(name)
 
 
@@ -118,14 +131,17 @@ Numbers = Sequence[float]
 class Repeated(NamedTuple):
     """Records that repeat a step."""
 
-    first: int  # the place of the first one among the records of a part, then its line
+    first: int  # index of the first record in its segment, later its line
     text: str
     times: int
 
 
 class StepColumns(NamedTuple):
-    """The numbers of all records of a log, in its order; None for a field that no
-    record prints. Fields as in `StepRecord`. The last record is a step."""
+    """The numbers of all records of a log, in log order.
+
+    Fields as in `StepRecord`; None for a field that no record prints. The last record
+    is a step.
+    """
 
     step: Sequence[int]
     seconds: Numbers
@@ -145,136 +161,142 @@ class StepColumns(NamedTuple):
     asynchronous: tuple[int, int] = (
         0,
         0,
-    )  # the first place, and the one behind the last
-    kept: Sequence[int] | None = (
-        None  # of which records these are the steps, None where they are of all
-    )
-    repeated: Repeated | None = None  # the others, which repeat a step
+    )  # the first index, and the index after the last
+    kept: Sequence[int] | None = None  # the records that are steps; None means all
+    repeated: Repeated | None = None  # the records that repeat a step
 
 
 class UniformSegment(NamedTuple):
-    """One attempt."""
+    """An attempt that was read by columns."""
 
     steps: Steps
     rank: str
     total: int | None
-    begin: tuple[int, int]  # where its first record stands: byte and line
-    end: tuple[int, int]  # where its last one does
+    begin: tuple[int, int]  # byte offset and line of the first record
+    end: tuple[int, int]  # byte offset and line of the last record
     repeated: Repeated | None
     loss_digits: int = 0
 
 
-UniformParts = tuple[UniformSegment, ...]
+UniformSegments = tuple[UniformSegment, ...]
 
-# Reads the records at these places of a text, each on a line of its own that ends
-# there; None where one is not as the others.
+# Reads the records at these offsets (text, offsets, stops), each on its own line.
+# Returns None if their layouts differ.
 ColumnReader = Callable[[bytes, Sequence[int], Sequence[int]], StepColumns | None]
 
 
 def read_segments(
     reader: ColumnReader,
     text: bytes,
-    places: Sequence[int],
+    offsets: Sequence[int],
     starts: Sequence[int],
     ends: Sequence[int],
-) -> UniformParts | None:
-    """Read the records at these offsets of a whole log by columns, None if they have to
-    be read one by one.
+) -> UniformSegments | None:
+    """Read the records at these offsets of a whole log by columns.
 
-    Each start between two records begins another part. A log with new steps after an
-    end is read one by one.
+    Each start between two records begins a new segment. Returns None if the records
+    have to be read one by one, for example if new steps follow an end.
     """
     if b"\r" in text:
         return None
-    bounds = sorted({0, len(places), *(bisect_left(places, start) for start in starts)})
-    parts = [
-        _read_part(reader, text, places[begin:end], ends)
+    bounds = sorted(
+        {0, len(offsets), *(bisect_left(offsets, start) for start in starts)}
+    )
+    segments = [
+        _read_segment(reader, text, offsets[begin:end], ends)
         for begin, end in pairwise(bounds)
     ]
-    sure = tuple(part for part in parts if part is not None)
+    uniform = tuple(segment for segment in segments if segment is not None)
     return (
-        sure
-        if len(sure) == len(parts) and len({part.rank for part in sure}) == 1
+        uniform
+        if len(uniform) == len(segments)
+        and len({segment.rank for segment in uniform}) == 1
         else None
     )
 
 
-def _read_part(
-    reader: ColumnReader, text: bytes, places: Sequence[int], ends: Sequence[int]
+def _read_segment(
+    reader: ColumnReader, text: bytes, offsets: Sequence[int], ends: Sequence[int]
 ) -> UniformSegment | None:
-    stops = [text.find(b"\n", place) for place in places]
-    if stops[-1] < 0 or any(map(gt, stops, places[1:])):
-        return None  # the last line has no end, or two records share one
-    rank = _read_rank(text, places)
-    if rank is None or max(map(sub, stops, places)) >= REACH:
+    stops = [text.find(b"\n", offset) for offset in offsets]
+    if stops[-1] < 0 or any(map(gt, stops, offsets[1:])):
+        return None  # the last line is incomplete, or two records share a line
+    rank = _read_rank(text, offsets)
+    if rank is None or max(map(sub, stops, offsets)) >= REACH:
         return None
-    columns = reader(text, places, stops)
+    columns = reader(text, offsets, stops)
     if columns is None or any(map(ge, columns.step, columns.step[1:])):
         return None
-    lines = _number_lines(text, places, stops)
-    kept = columns.kept if columns.kept is not None else range(len(places))
-    first, new, last = kept[0], kept[-1], len(places) - 1
-    if any(places[first] < end < places[new] for end in ends):
+    lines = _number_lines(text, offsets, stops)
+    kept_rows = columns.kept if columns.kept is not None else range(len(offsets))
+    first, last_kept, last = kept_rows[0], kept_rows[-1], len(offsets) - 1
+    if any(offsets[first] < end < offsets[last_kept] for end in ends):
         return None
-    again = columns.repeated and columns.repeated._replace(
+    repeated = columns.repeated and columns.repeated._replace(
         first=lines[columns.repeated.first]
     )
     paused = _find_pauses(
-        columns, text, [places[row] for row in kept], [stops[row] for row in kept]
+        columns,
+        text,
+        [offsets[row] for row in kept_rows],
+        [stops[row] for row in kept_rows],
     )
     steps = _build_steps(
-        columns, lines if columns.kept is None else [lines[row] for row in kept], paused
+        columns,
+        lines if columns.kept is None else [lines[row] for row in kept_rows],
+        paused,
     )
-    begin, end = ((places[row], lines[row]) for row in (first, last))
+    begin, end = ((offsets[row], lines[row]) for row in (first, last))
     return UniformSegment(
-        steps, rank, columns.total, begin, end, again, columns.loss_digits
+        steps, rank, columns.total, begin, end, repeated, columns.loss_digits
     )
 
 
 def _find_pauses(
-    columns: StepColumns, text: bytes, places: Sequence[int], stops: Sequence[int]
+    columns: StepColumns, text: bytes, offsets: Sequence[int], stops: Sequence[int]
 ) -> Integers:
-    """Return the kinds of the pauses that are announced before each step and took their
-    time, 0 for none."""
+    """Return the kinds of the announced pauses before each step, 0 for none.
+
+    A pause counts only if the gap before the step is longer than the steps take.
+    """
     if columns.stamp is None:
         return _fill(len(columns.step), 0)
     paused = np.zeros(len(columns.step), dtype=np.int64)
-    took = np.diff(columns.step) * np.array(columns.seconds[1:])
-    for row in np.flatnonzero(is_long(np.diff(columns.stamp), took)).tolist():
-        paused[row + 1] = find_pauses(text, stops[row], places[row + 1])
+    step_seconds = np.diff(columns.step) * np.array(columns.seconds[1:])
+    for row in np.flatnonzero(is_long(np.diff(columns.stamp), step_seconds)).tolist():
+        paused[row + 1] = find_pauses(text, stops[row], offsets[row + 1])
     return paused
 
 
 def _number_lines(
-    text: bytes, places: Sequence[int], stops: Sequence[int]
+    text: bytes, offsets: Sequence[int], stops: Sequence[int]
 ) -> list[int]:
-    """Return the numbers of the lines of records that stand at places, each on one that
-    ends at its stop."""
-    lines = [text.count(b"\n", 0, places[0]) + 1]
-    for stop, place in zip(stops, places[1:], strict=False):
-        between = text.count(b"\n", stop + 1, place) if stop + 1 < place else 0
+    """Return the 1-based line numbers of the records from `offsets` to `stops`."""
+    lines = [text.count(b"\n", 0, offsets[0]) + 1]
+    for stop, offset in zip(stops, offsets[1:], strict=False):
+        between = text.count(b"\n", stop + 1, offset) if stop + 1 < offset else 0
         lines.append(lines[-1] + 1 + between)
     return lines
 
 
 class PrintedField(NamedTuple):
-    """A field of a record, by the name that the log prints."""
+    """A field of a record, by its printed name."""
 
     name: bytes
     column: str  # of `StepRecord` and `StepColumns`
-    finite: bytes  # a pattern of its whole and finite numbers
+    finite: bytes  # a pattern of complete, finite numbers
     convert: Callable[[bytes], float] = float
-    required: bool = True  # a record with a damaged number is torn
+    required: bool = True  # a damaged number makes the record truncated
 
 
 class FieldTable:
-    """The fields of a dialect: one definition for reading by records and by columns.
+    """The fields of a dialect, shared by its record and column readers.
 
-    If several fields are of one column, the first that is printed counts.
+    If several fields fill the same column, the first printed one is used.
     """
 
     def __init__(self, *fields: PrintedField) -> None:
-        """Compile the patterns of the numbers, which need not be finite."""
+        """Compile the patterns of the numbers, which may be NaN or infinite."""
         self.fields = fields
         self.by_name = {field.name: field for field in fields}
         self.numbers = {
@@ -286,10 +308,10 @@ class FieldTable:
         )
 
     def parse_record(self, values: Mapping[bytes, bytes]) -> dict[str, Any] | None:
-        """Return the numbers of one record by column; None if a required one is
-        damaged.
+        """Parse the numbers of one record, by column.
 
-        Others are NaN then.
+        Returns None if a required number is damaged. Damaged optional numbers are left
+        out.
         """
         numbers: dict[str, Any] = {}
         for (name, column, _, convert, required), is_complete in self._checked:
@@ -302,8 +324,7 @@ class FieldTable:
         return numbers
 
     def parse_columns(self, columns: Mapping[bytes, Sequence[bytes]]) -> dict[str, Any]:
-        """Return the numbers of all records, as `parse_record` returns those of
-        each."""
+        """Parse the numbers of all records, like `parse_record`."""
         numbers: dict[str, Any] = {}
         for field in self.fields:
             if field.name in columns and field.column not in numbers:
@@ -315,17 +336,17 @@ class FieldTable:
     def name_columns(
         self, names: Sequence[bytes], columns: Sequence[Sequence[bytes]]
     ) -> dict[bytes, Sequence[bytes]]:
-        """Return the columns of a layout by the names that are of the table."""
+        """Map the names that are fields of the table to their columns."""
         read = [name for name in names if name in self.by_name]
         return dict(zip(read, columns, strict=True))
 
     def describe(
         self, names: Sequence[bytes], assign: bytes, other: bytes
     ) -> list[bytes]:
-        """Return a pattern for each name and value, with a group for a field of the
-        table.
+        """Return a pattern for each name and its value.
 
-        `assign` is between the two; `other` matches the value of another field.
+        The pattern has a group if the name is a field of the table. `assign` separates
+        name and value; `other` matches the value of any other field.
         """
         fields = self.by_name
         values = [
@@ -340,7 +361,10 @@ class FieldTable:
 def _parse_numbers(
     printed: Sequence[bytes], convert: Callable[[bytes], float] = float
 ) -> Numbers:
-    """Return the values of a column; many print the same one in every record."""
+    """Convert the values of a column.
+
+    Many columns print the same value in every record: it is converted once.
+    """
     if printed.count(printed[0]) == len(printed):
         return [convert(printed[0])] * len(printed)
     return list(map(convert, printed))
@@ -348,43 +372,47 @@ def _parse_numbers(
 
 @lru_cache(maxsize=64)
 def share_names(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Return equal names as one object: most records of a log have the same."""
+    """Return equal tuples of names as the same object.
+
+    Most records of a log have the same names.
+    """
     return names
 
 
 def count_most_digits(printed: Sequence[bytes] | None) -> int:
-    """Return the largest number of digits of printed numbers, 0 for none."""
+    """Return the largest number of digits of printed numbers, or 0."""
     if not printed:
         return 0
     digits = b" ".join(printed).translate(None, b".-")
-    if digits.translate(None, b" ").isdigit():  # no exponents: a tenth of the time
+    if digits.translate(None, b" ").isdigit():  # no exponents: ten times as fast
         return max(map(len, digits.split(b" ")))
     return max(map(count_digits, set(printed)))
 
 
 def list_names(fields: Sequence[bytes], assign: bytes) -> tuple[bytes, ...]:
-    """Return the names of the fields of a record; empty if one is no field, or two have
-    one name."""
+    """Return the field names of a record.
+
+    Returns () if a part is not a field, or if two fields have the same name.
+    """
     names = tuple(field.partition(assign)[0] for field in fields if assign in field)
     return names if len(set(names)) == len(fields) else ()
 
 
 def match_rows(
-    layout: re.Pattern[bytes], text: bytes, places: Sequence[int], stops: Sequence[int]
+    layout: re.Pattern[bytes], text: bytes, offsets: Sequence[int], stops: Sequence[int]
 ) -> list[tuple[bytes, ...]] | None:
-    """Return the groups of a layout at each offset, None if a record has another
-    layout.
+    """Return the groups of a layout at each offset.
 
-    A layout begins with a text that is at the offsets and nowhere else.
+    Returns None if a record has another layout. The literal beginning of a layout
+    occurs at the offsets only.
     """
-    rows: list[tuple[bytes, ...]] = layout.findall(text, places[0], stops[-1] + 1)
-    return rows if len(rows) == len(places) else None
+    rows: list[tuple[bytes, ...]] = layout.findall(text, offsets[0], stops[-1] + 1)
+    return rows if len(rows) == len(offsets) else None
 
 
-def _read_rank(text: bytes, places: Sequence[int]) -> str | None:
-    """Return the rank that stands before all records, None where that is not the same
-    before each."""
-    prefixes = {text[text.rfind(b"\n", 0, place) + 1 : place] for place in places}
+def _read_rank(text: bytes, offsets: Sequence[int]) -> str | None:
+    """Return the rank label of all records, None if they differ."""
+    prefixes = {text[text.rfind(b"\n", 0, offset) + 1 : offset] for offset in offsets}
     prefix = prefixes.pop()
     if prefixes or len(prefix) >= REACH_BACK:
         return None
@@ -405,23 +433,23 @@ def _build_steps(columns: StepColumns, lines: Sequence[int], paused: Integers) -
         since=_fill(count, NAN),
         paused=paused,
         **{
-            name: _fill(count, NAN) if each is None else np.array(each)
-            for name, each in numbers.items()
+            name: _fill(count, NAN) if column is None else np.array(column)
+            for name, column in numbers.items()
         },
     )
 
 
 @lru_cache(maxsize=None, typed=True)
 def _fill(count: int, value: float) -> NDArray[Any]:
-    """Return a column of one value, which logs share: it cannot be written to."""
+    """Return a read-only column of one value; logs share it."""
     column = np.full(count, value)
     column.setflags(write=False)
     return column
 
 
 def _mark_range(count: int, begin: int, end: int) -> Flags:
-    """Return that many flags, those from `begin` and before `end` set."""
+    """Return `count` flags that are True from `begin` up to `end` (exclusive)."""
     if begin == end:
         return _fill(count, False)
-    places = np.arange(count)
-    return (begin <= places) & (places < end)
+    indices = np.arange(count)
+    return (begin <= indices) & (indices < end)

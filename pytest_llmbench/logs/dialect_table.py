@@ -1,7 +1,7 @@
-"""The dialects of training logs: one row says all that any stage has to know of one.
+"""The table of log dialects, and the groups of user-defined patterns.
 
-What reads its records is the module of its name in `logs/dialects`. A baseline file may
-define one by a regular expression.
+The module of the dialect's name in `logs/dialects` parses its records. A baseline file
+may define a dialect by a regular expression.
 """
 
 from __future__ import annotations
@@ -12,56 +12,64 @@ from dataclasses import dataclass
 from typing import Any
 
 NO_TOTAL = rb"(?!)"
-"""A regular expression that matches nothing."""
+"""A regular expression without any match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One way of writing steps."""
+    """How one framework prints its steps."""
 
     first_step: int
-    """The number that the dialect gives to the first step of a run."""
+    """The number of the first step of a run."""
 
     markers: tuple[bytes, ...]
-    """A record begins with one of them. A log is searched for the markers of all
-    dialects at once."""
+    """Literal texts that begin a record.
+
+    A log is searched for the markers of all dialects at once.
+    """
 
     starts: tuple[bytes, ...] = ()
-    """Printed when a process starts, so that later steps are of another attempt."""
+    """Texts that a starting process prints: later steps belong to a new attempt."""
 
     ends: tuple[bytes, ...] = ()
-    """Printed after the last step."""
+    """Texts that are printed after the last step."""
 
     total: bytes = NO_TOTAL
-    """A regular expression for the number of steps that a start says."""
+    """A regular expression for the number of steps that a start line prints."""
 
     ends_divide: bool = True
-    """Whether a step after an end is of another attempt. Not so where every rank prints
-    the end, each when it gets there: the others still print steps."""
+    """True if a step after an end line belongs to a new attempt.
+
+    False if every rank prints its own end line, while other ranks still print steps.
+    """
 
     prints_loss: bool = True
-    """Whether a step that prints no loss lacks one."""
+    """True if a step without a loss is incomplete."""
 
     absent_loss: float | None = None
-    """What a pipeline stage without the loss prints in its place."""
+    """The placeholder that a pipeline stage without the loss prints."""
 
     exact_zero: bool = False
-    """Whether significant digits, or all, are printed: a 0 is one then. The `0.000` of
-    others may be a small one, rounded."""
+    """True if a printed 0 is exactly zero.
+
+    Such dialects print significant or all digits. Others may round a small number to
+    `0.000`.
+    """
 
     announces_pauses: bool = True
-    """Whether lines between the steps tell of evaluations and saves."""
+    """True if lines between the steps announce evaluations and saves."""
 
     averages: int = 1
-    """The printed times are means over so many steps, which neighbours share."""
+    """Number of steps over which each printed time is a moving average."""
 
     prints_late: bool = False
-    """Whether its steps stand in a record of the whole run, printed when that is
-    over."""
+    """True if one record, printed at the end, contains the steps of the run."""
 
     documented: str = ""
-    """A regular expression for what a document about a benchmark shows of such a log;
-    empty where none is known."""
+    """A regular expression for excerpts of such a log in documentation.
+
+    Empty if none is known.
+    """
 
 
 NEMO_STARTS = (b"Copying Trainer's 'max_steps'", b"restart_count=")
@@ -71,7 +79,7 @@ NEMO_ENDS = (
 )
 
 SEPARATORS = (b"train_samples_per_second",)
-"""Starts that stand in a record itself, so that the next record is of another run."""
+"""Start texts inside a record: the next record belongs to another run."""
 
 DIALECTS = {
     "nemo1": Dialect(
@@ -93,9 +101,7 @@ DIALECTS = {
     ),
     "maxtext": Dialect(
         first_step=0,
-        markers=(
-            b"completed step",
-        ),  # without the colon, before which a colour may end
+        markers=(b"completed step",),  # without the colon: a colour code may precede it
         starts=(b"Config param steps: ",),
         total=rb"Config param steps: (\d{1,15})[ \t]*[\r\n]",
         documented=r"completed step: \d+, seconds: ",
@@ -106,9 +112,9 @@ DIALECTS = {
             b"iteration  ",
             b"iteration (",
             b"Step Time : ",
-        ),  # with two blanks: NeMo 2 has one, in every step
+        ),  # two blanks: the steps of NeMo 2 contain the word with one
         starts=(
-            # Megatron's has more dashes
+            # Megatron prints more dashes
             b"-------------------- arguments --------------------",
             b"time to initialize megatron (seconds): ",
             b"> building train, validation, and test datasets ...",
@@ -139,12 +145,13 @@ DIALECTS = {
             b"initial global_step=",
             b"Starting training loop",
             b"step_i: ",
-            b"Elapsed time ",  # for <_main>; as short as an ending needs it, too
+            # for <_main>; shortened to share it with an ending marker
+            b"Elapsed time ",
         ),
         starts=(b"initial global_step=", b"Starting training loop"),
         ends=(b"E2E time: Elapsed time for <_main>",),
         ends_divide=False,
-        prints_loss=False,  # every hundred steps or so only
+        prints_loss=False,  # only about every hundred steps
         documented=r"train_step\(\) took",
     ),
     "huggingface": Dialect(
@@ -152,7 +159,7 @@ DIALECTS = {
         markers=(
             b"'train_runtime': ",
             b'"train_runtime": ',
-            b"ing training from ",  # Continuing, to 4.x, or Resuming
+            b"ing training from ",  # Continuing (up to 4.x) or Resuming
             b"'learning_rate': ",
             b'"learning_rate": ',
         ),
@@ -164,8 +171,8 @@ DIALECTS = {
         first_step=1,
         markers=(b'current_steps": ', b"global_step/max_steps"),
         starts=(b"***** Running training *****",),
-        # LLaMA-Factory's last record has neither loss nor runtime, and its steps are
-        # more than those of the one before.
+        # The last record of LLaMA-Factory has no loss and no runtime, and a higher step
+        # than the record before.
         ends=(
             b"'train_runtime': ",
             b'"train_runtime": ',
@@ -187,43 +194,50 @@ DIALECTS = {
         starts=(b'"key": "run_start"',),
         ends=(b'"key": "run_stop"',),
         ends_divide=False,
-        prints_loss=False,  # of some steps, or none
+        prints_loss=False,  # of some steps at most
         exact_zero=True,
     ),
 }
 
-_PLAIN = Dialect(first_step=0, markers=())
+_DEFAULT = Dialect(first_step=0, markers=())
 
 REGEX = "regex"
-"""What a baseline file calls the dialect that it defines itself; its name is then that
-of `name_regex_dialect`."""
+"""The name of a user-defined dialect in its baseline file.
+
+Elsewhere its name is `name_regex_dialect`.
+"""
 
 
 def get_dialect(name: str | None) -> Dialect:
-    """Return the dialect of this name; of one that a baseline file defines, or of none,
-    one without peculiarities."""
-    return DIALECTS.get(name or "", _PLAIN)
+    """Return the dialect of a name.
+
+    User-defined and unknown dialects get the defaults.
+    """
+    return DIALECTS.get(name or "", _DEFAULT)
 
 
 def name_regex_dialect(recipe: str, release: str) -> str:
-    """Return the name of the dialect that the baseline file of a recipe defines, such
-    as `regex:mine-1.0`."""
+    """Name the dialect that a baseline file defines: `regex:mine-1.0`."""
     return f"{REGEX}:{recipe}-{release}"
 
 
-# --- regular expressions of baseline files, in linear time ----------------------------
+# --- patterns of baseline files, matched in linear time -------------------------------
 
-TIMED = (("seconds",), ("elapsed",), ("rate", "amount"), ("stamp",))
-"""The groups of which a pattern needs one row, beside `step`: what says how long a step
-took. The first row counts."""
+TIME_GROUPS = (("seconds",), ("elapsed",), ("rate", "amount"), ("stamp",))
+"""The alternative groups for the time of a step.
 
-APART = ("testing", "saving")
-"""The groups for time that `seconds` contains and that trains nothing: an evaluation,
-and a checkpoint."""
+A pattern needs `step` and all groups of one row; the first complete row is used.
+"""
+
+NON_TRAINING_GROUPS = ("testing", "saving")
+"""Groups for evaluation and checkpoint time that `seconds` includes.
+
+This time is subtracted: no training happens in it.
+"""
 
 GROUPS = (
-    *("step", *(name for row in TIMED for name in row)),
-    *APART,
+    *("step", *(name for row in TIME_GROUPS for name in row)),
+    *NON_TRAINING_GROUPS,
     *(
         "unit",
         "tflops",
@@ -236,11 +250,14 @@ GROUPS = (
     ),
     *("throughput", "learning_rate", "step_tokens", "target_tokens", "consumed_tokens"),
 )
-"""The groups of a pattern: what a line says of a step."""
+"""All groups that a pattern may have."""
 
 RATE = "1/s"
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
-"""The seconds in each unit of time; RATE is that of a printed rate."""
+"""Seconds per unit of time.
+
+RATE is the unit of a printed rate.
+"""
 
 _TOKEN = re.compile(
     r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^\]\\])*\]|\(\?P?<(?P<name>\w+)>|\(|\)",
@@ -250,26 +267,29 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PatternGroup:
-    """A named group of a pattern, with the characters of the pattern that stand
-    directly before and after it."""
+    """A named group of a pattern, and its neighbouring characters.
+
+    `before` and `after` are the characters of the pattern directly around the group.
+    """
 
     name: str
     before: str
     after: str
-    up_to: str = ""
-    """The pattern as far as the group goes, with what is open closed."""
+    prefix_pattern: str = ""
+    """The pattern up to the end of the group, with open groups closed."""
 
 
-def find_timed(names: Collection[str]) -> tuple[str, ...]:
-    """Return which of the groups of a pattern say how long a step took, none where it
-    lacks them."""
-    return next((row for row in TIMED if all(name in names for name in row)), ())
+def find_time_groups(names: Collection[str]) -> tuple[str, ...]:
+    """Return the first row of TIME_GROUPS that `names` contains, or ()."""
+    return next((row for row in TIME_GROUPS if all(name in names for name in row)), ())
 
 
 def compile_pattern(pattern: str, *, shipped: bool = False) -> Any:
-    """Compile a pattern over bytes; ValueError if RE2 refuses it or is not installed.
+    """Compile a pattern over bytes.
 
-    A shipped pattern needs no RE2: it was written to take linear time.
+    A shipped pattern needs no RE2, because it was written to run in linear time.
+
+    Raises ValueError if RE2 rejects the pattern or is not installed.
     """
     if shipped:
         try:
@@ -280,35 +300,37 @@ def compile_pattern(pattern: str, *, shipped: bool = False) -> Any:
         import re2
     except ImportError:
         raise ValueError(
-            "found a pattern, expected the package google-re2, which is not installed: "
+            "found a pattern, but the package google-re2 is not installed: "
             "pip install 'pytest-llmbench[regex]'"
         ) from None
     options = re2.Options()
-    options.log_errors = False  # else RE2 writes to standard error itself
+    options.log_errors = False  # otherwise RE2 prints to standard error
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
         raise ValueError(
-            f"found a pattern that cannot be read ({_decode_message(error)}), expected the syntax of RE2, "
-            "which has no backreferences and no lookaround"
+            f"found an invalid pattern ({_decode_message(error)}), expected RE2 syntax, "
+            "which has no backreferences or lookaround"
         ) from None
 
 
 def find_groups(pattern: str) -> Iterator[PatternGroup]:
-    """Yield the named groups of a pattern that compiles, in the order in which they
-    end."""
-    begun: list[tuple[str | None, int]] = []
+    """Yield the named groups of a valid pattern, ordered by their ends."""
+    open_groups: list[tuple[str | None, int]] = []
     for token in _TOKEN.finditer(pattern):
-        if token[0] == ")" and begun:
-            name, place = begun.pop()
+        if token[0] == ")" and open_groups:
+            name, start = open_groups.pop()
             if name is not None:
                 after = pattern[token.end() :].removeprefix("\\")
-                up_to = pattern[: token.end()] + ")" * len(begun)
+                prefix_pattern = pattern[: token.end()] + ")" * len(open_groups)
                 yield PatternGroup(
-                    name, pattern[place - 1 : place] if place else "", after[:1], up_to
+                    name,
+                    pattern[start - 1 : start] if start else "",
+                    after[:1],
+                    prefix_pattern,
                 )
         elif token[0].startswith("("):
-            begun.append((token["name"], token.start()))
+            open_groups.append((token["name"], token.start()))
 
 
 def _decode_message(error: Exception) -> str:

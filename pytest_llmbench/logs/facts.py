@@ -31,7 +31,6 @@ from pytest_llmbench.core.log_records import (
 from pytest_llmbench.logs.printed_settings import compile_pattern, read_settings
 from pytest_llmbench.logs.recognisers import (
     BAD_VALIDATIONS,
-    BESIDE_STEPS,
     CHECKPOINTS,
     DECISIVE_PATTERNS,
     EARLY,
@@ -41,6 +40,7 @@ from pytest_llmbench.logs.recognisers import (
     PREAMBLE_MARKERS,
     PROFILER,
     SETTINGS_BY_NAME,
+    SKIP_COUNT_ROWS,
     SKIPPED_UPDATES,
     STATED_MARKERS,
     VERSIONS,
@@ -548,7 +548,7 @@ class TrainingLines:
         """Add the facts in the line of a step, or shortly before it."""
         begin = max(0, hit.start - REACH_BACK)
         end = find_line_stop(hit.text, hit.start, hit.end)
-        for row in BESIDE_STEPS:
+        for row in SKIP_COUNT_ROWS:
             place = hit.text.rfind(row.marker, begin, end)
             matches = (
                 compile_pattern(row.pattern).finditer(

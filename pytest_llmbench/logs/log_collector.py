@@ -101,7 +101,7 @@ class DialectRecords:
         self.unmatched: Unmatched | None = None
         self.lines = 0
         self.bad_validations: list[int] = []
-        self.parts: dialect_reader.UniformParts = ()
+        self.parts: dialect_reader.UniformSegments = ()
         self.segments: tuple[Segment, ...] = ()
         self._clocks = LineClocks()
         self._clocked = 0

@@ -1,7 +1,7 @@
-"""The notations in which frameworks print settings: one name and value in each of them.
+"""The notations in which frameworks print settings.
 
 `name ..... 8`, `name: 8`, `name=8`, `"name": 8`, `model.name=8`, `cfg/name : 8`,
-`--name 8`.
+`--name 8`
 """
 
 from __future__ import annotations
@@ -13,30 +13,36 @@ from typing import Literal, NamedTuple
 
 from pytest_llmbench.core.log_records import StatedField
 
-# Values that turn a feature off, in whatever version of a framework.
+# Values that turn a feature off, in any version of a framework.
 OFF = frozenset(("none", "null", "false", "0", "off", "no"))
 
 CONSTANTS = ("none", "true", "false")
 
-# Words of a value that is a piece of source code.
+# Beginning of a value that is source code.
 CODE = re.compile(r"(?:self|args|cfg|config|kwargs|params|model_args)\.")
 
 Form = Literal["number", "word", "any", "text"]
-"""A number may also be None, True or False; a text is anything without blanks."""
+"""The form of a value.
+
+A "number" may also be None, True or False. A "text" is any text without blanks.
+"""
 
 
 class Setting(NamedTuple):
-    """A setting by its names. A value begins with the name: `moe_router_topk: 8`."""
+    """A setting and its names. A value includes the name: `moe_router_topk: 8`."""
 
     field: StatedField
     names: tuple[str, ...]
     form: Form = "number"
-    optional: bool = False  # None, False and 0 turn it off, and mean the same
-    before: bytes = b""  # a pattern that its line has to match before the name
+    optional: bool = False  # None, False and 0 turn it off and are equivalent
+    before: bytes = b""  # a pattern that must match the line before the name
 
 
 compile_pattern = cache(re.compile)
-"""Compile a pattern on its first use: most logs need few."""
+"""Compile a pattern on its first use.
+
+Most logs need only a few patterns.
+"""
 
 _SEPARATOR = rb"['\"]?(?: {0,2}\.{3,60} ?| \.{1,2} | {2}|[ \t]{0,20}[:=] {0,3})['\"]?"
 _AFTER_OPTION = rb"[ =]['\"]?"
@@ -64,7 +70,7 @@ _SECTIONS = re.compile(
 def read_settings(
     settings: Iterable[Setting], head: bytes, name: bytes, tail: bytes
 ) -> Iterator[tuple[StatedField, str]]:
-    """Yield the fields and values of the settings that a line states by a name.
+    """Yield the fields and values of settings with this name in a line.
 
     `head` is the line before the name, `tail` the line after it.
     """
@@ -84,7 +90,7 @@ def read_settings(
 def _find_separator(head: bytes) -> bytes:
     """Return the pattern between a name and its value.
 
-    It is empty if the name is a part of something else.
+    Empty if the name is a part of a longer word.
     """
     if not _PART_OF_NAME.search(head) or _SECTIONS.search(head):
         return _SEPARATOR
@@ -92,7 +98,10 @@ def _find_separator(head: bytes) -> bytes:
 
 
 def _read_value(setting: Setting, name: str, text: str) -> str:
-    """Return a value in the spelling that is compared, "" for an impossible value."""
+    """Return `name: value` in the spelling used for comparisons.
+
+    Returns "" if the value is impossible.
+    """
     if CODE.match(text):
         return ""
     as_printed = setting.form == "text" and text[0] != "["
@@ -108,9 +117,10 @@ def _read_value(setting: Setting, name: str, text: str) -> str:
 
 
 def _normalise(text: str) -> str:
-    """Return `auto` for `AttnBackend.auto`, `none` for `null`, and 8 for 8.0.
+    """Return the canonical spelling of a value.
 
-    Lists lose their quotes and blanks.
+    `auto` for `AttnBackend.auto`, `none` for `null`, `8` for `8.0`. Lists lose quotes
+    and blanks.
     """
     if text[0] in "[(":
         return re.sub(r"['\"\s]", "", text).lower()

@@ -1,5 +1,8 @@
-"""How lines print times: their units and numbers, what one line states of the time of a
-step, and which lines print it otherwise than their siblings."""
+"""Times in lines of user-defined dialects: notations, units, and doubts.
+
+A doubt arises if a line prints its time differently than the other lines of its log, or
+if the name of the time reveals an average.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ from pytest_llmbench.logs.step_records import (
     make_printable,
 )
 
-# How frameworks shorten large numbers: `4.71K`.
+# How frameworks abbreviate large numbers: `4.71K`.
 MULTIPLES = {b"K": 1e3, b"k": 1e3, b"M": 1e6, b"G": 1e9}
 
-# Groups whose numbers are exact: a shortened one is rounded.
+# Groups whose numbers are exact, while an abbreviated number is rounded.
 COUNTED = frozenset(("step", "total", "batch"))
 
-# The words of each unit of time, by its name in UNITS; those of a rate are of
-# steps.
+# Spellings of each unit of time, by its name in UNITS. The spellings of a rate are
+# rates of steps.
 UNIT_WORDS = {
     "s": re.compile(rb"(?i)s(?:ecs?|econds?)?(?:/[a-z]+)?"),
     "ms": re.compile(rb"(?i)m(?:s|secs?|illis(?:econds?)?|illiseconds?)(?:/[a-z]+)?"),
@@ -52,16 +55,16 @@ SPACED_WORD = re.compile(rb" ?(%b)" % WORD.pattern)
 
 
 def read_unit_characters(text: bytes) -> bytes:
-    """Return the letters that a text begins with, with those behind a slash."""
+    """Return the letters at the start of a text, and those after a slash."""
     word = WORD.match(text)
     return word[0] if word else b""
 
 
 def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float | None:
-    """Return the factor of the letters after a number, None for ambiguous letters.
+    """Return the factor that the letters after a number stand for.
 
-    `unit` is the unit of the group `seconds`. `expected` is true if the pattern
-    contains the letter.
+    None if the letters are ambiguous. `unit` is the unit of the group `seconds`.
+    `expected` is true if the pattern contains the first letter.
     """
     if not letters:
         return 1.0
@@ -82,8 +85,10 @@ def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float
 
 @lru_cache(maxsize=256)
 def read_unit(text: bytes) -> str:
-    """Return the unit of time that a text begins with, after a blank perhaps; an empty
-    text where there is none."""
+    """Return the unit of time at the start of a text, or "".
+
+    A blank may precede the unit.
+    """
     word = SPACED_WORD.match(text)
     return next(
         (
@@ -95,15 +100,15 @@ def read_unit(text: bytes) -> str:
     )
 
 
-# Bytes before and behind a time that say what it is.
-BEFORE, BEHIND = 48, 24
+# Bytes before and after a time that may describe it.
+CONTEXT_BEFORE, CONTEXT_AFTER = 48, 24
 
 AVERAGE = re.compile(rb"(?i)(?:avg|average|mean)[^\d|,;]{0,24}\Z")
 CUMULATIVE = re.compile(
     rb"(?i)(?:running|cumul|overall|so_?far|moving|smooth|train_speed)[^\d|,;]{0,32}\Z"
 )
 OF_SAMPLES = rb"(?:samples?|sequences?|seqs?|examples?|images?|imgs?|tok(?:en)?s?)"
-SAMPLES_BEHIND = re.compile(rb"(?i) ?%b ?(?:/|per|a) ?s" % OF_SAMPLES)
+SAMPLES_AFTER = re.compile(rb"(?i) ?%b ?(?:/|per|a) ?s" % OF_SAMPLES)
 SAMPLES_BEFORE = re.compile(
     rb"(?i)%b_? ?(?:/|per|a)_? ?s(?:ec(?:ond)?s?)?[^\d|,;a-z]{0,16}\Z" % OF_SAMPLES
 )
@@ -111,86 +116,88 @@ SAMPLES_BEFORE = re.compile(
 # Added to the decimals of a number with an exponent.
 EXPONENT_SHAPE = 1000
 
-# So many lines of a log are looked at for what they call their times: the others call
-# them the same.
-ALIKE = 50
+# Lines of a log whose names of times are examined: later lines use the same names.
+EXAMINED_LINES = 50
 
-# Times of one process from which on their course shows that they are means since the
-# start.
-FEWEST = 20
-# The share of the variance that 1/step explains in the second half of such means; of
-# single times it is near zero.
-LIKE_AN_AVERAGE = 0.98
+# Fewest times of a process that can be tested for being means since the start.
+FEWEST_TIMES = 20
+# Share of the variance that 1/step explains in the second half of such means. It is
+# near zero for single times.
+EXPLAINED_SHARE = 0.98
 
 
 class RecordLine(NamedTuple):
-    """The line around a marker without its colours."""
+    """The line around a marker, without colours."""
 
     text: bytes
-    whole: bool  # it ends
-    cut: bool  # a number was cut at its end
+    whole: bool  # the end of the line is known
+    cut: bool  # a number at its end is truncated
 
 
-class Prints:
-    """What the lines of one log have in common: decimals of their times, what follows
-    them, their unit."""
+class TimeNotation:
+    """Notation of the times in one log.
+
+    Collects the decimals of the times, the text around them, and their units.
+    """
 
     def __init__(self, definition: RegexDialect) -> None:
-        """Take the definition that they are read with."""
         self._unit = definition.unit
         self._interval = definition.averages == TimesOf.INTERVAL
         self._shapes: Counter[int] = Counter()
         self._units: Counter[str] = Counter()
         self._other_unit: dict[int, str] = {}
-        self._last: dict[int, int] = {}
+        self._line_ends: dict[int, int] = {}
         self._padded = False
-        self._words: dict[DropReason, tuple[int, Quote]] = {}
+        self._named_doubts: dict[DropReason, tuple[int, Quote]] = {}
 
     def add(self, offset: int, line: RecordLine, begin: int, number: bytes) -> None:
-        """Take the time of the record at an offset, and what stands around it."""
-        before = line.text[max(0, begin - BEFORE) : begin]
-        behind = line.text[begin + len(number) :]
+        """Add the time of the record at an offset, and the text around it."""
+        before = line.text[max(0, begin - CONTEXT_BEFORE) : begin]
+        after = line.text[begin + len(number) :]
         shape = _get_shape(number)
         self._shapes[shape] += 1
         self._padded |= b"." in number and number.endswith(b"0")
-        if not behind.strip():
-            self._last[offset] = shape
-        unit = read_unit(behind[:BEHIND])
+        if not after.strip():
+            self._line_ends[offset] = shape
+        unit = read_unit(after[:CONTEXT_AFTER])
         self._units[unit] += 1
         if unit and unit != self._unit:
             self._other_unit[offset] = unit
         reason = (
-            self._read_doubt(before, behind[:BEHIND])
-            if self._shapes.total() <= ALIKE
+            self._read_doubt(before, after[:CONTEXT_AFTER])
+            if self._shapes.total() <= EXAMINED_LINES
             else None
         )
         if reason:
-            self._words.setdefault(reason, (offset, make_printable(line.text)))
+            self._named_doubts.setdefault(reason, (offset, make_printable(line.text)))
 
     def explain_doubt(self, offset: int) -> str:
-        """Return in words why the time of a record may be another one, by what its
-        siblings print; else nothing."""
+        """Return the reason to doubt the time of a record, or "".
+
+        Compares it with the other times of the log.
+        """
         if self._units[self._unit] and offset in self._other_unit:
             return (
                 f"its time is in {self._other_unit[offset]}, others are in {self._unit}"
             )
-        if offset in self._last and self._may_be_cut(self._last[offset]):
-            return "it ends where others go on, or have more decimals"
+        if offset in self._line_ends and self._may_be_truncated(
+            self._line_ends[offset]
+        ):
+            return "its time may be truncated: other lines continue after it or have more decimals"
         return ""
 
-    def tell(self, records: Sequence[StepRecord], tally: Tally) -> None:
-        """Count what the records look like otherwise than as the time of one step
-        each."""
+    def tally_doubts(self, records: Sequence[StepRecord], tally: Tally) -> None:
+        """Count the records whose times look like averages or rates of samples."""
         if not records:
             return
-        for reason, (offset, line) in self._words.items():
+        for reason, (offset, line) in self._named_doubts.items():
             first = next(
                 (record for record in records if record.origin.offset >= offset),
                 records[0],
             )
             tally.add(reason, first.origin.line, count=len(records), quote=line)
         if (
-            DropReason.RUNNING_AVERAGE not in self._words
+            DropReason.RUNNING_AVERAGE not in self._named_doubts
             and not self._interval
             and is_running_average(records)
         ):
@@ -199,74 +206,75 @@ class Prints:
                 DropReason.RUNNING_AVERAGE, records[-1].origin.line, text, len(records)
             )
 
-    def _read_doubt(self, before: bytes, behind: bytes) -> DropReason | None:
+    def _read_doubt(self, before: bytes, after: bytes) -> DropReason | None:
         if self._unit == RATE and (
-            SAMPLES_BEHIND.match(behind) or SAMPLES_BEFORE.search(before)
+            SAMPLES_AFTER.match(after) or SAMPLES_BEFORE.search(before)
         ):
             return DropReason.RATE_OF_SAMPLES
         if CUMULATIVE.search(before) or (not self._interval and AVERAGE.search(before)):
             return DropReason.RUNNING_AVERAGE
         return None
 
-    def _may_be_cut(self, shape: int) -> bool:
-        """True if a number at the end of its line has fewer digits than its siblings.
+    def _may_be_truncated(self, shape: int) -> bool:
+        """True if a time at the end of its line may be truncated.
 
-        If most lines continue after the number, it lacks usual decimals, or is a whole
-        number like all others. If no line continues, all others have the same decimals
-        and zeros at their end: none were left out.
+        If most lines continue after the time, it is truncated if it has fewer decimals
+        than usual, or if all times are whole numbers. If no line continues, it is
+        truncated if all other times have the same decimals, including trailing zeros.
         """
-        usual = max(self._shapes, key=lambda each: (self._shapes[each], each))
-        every = self._shapes.total()
-        if 2 * len(self._last) < every:
-            return shape < usual or usual == 0
-        fixed = (
-            self._padded
-            and self._shapes[usual] + self._shapes[shape] == every
-            and self._shapes[shape] * 2 < every
+        usual = max(
+            self._shapes, key=lambda candidate: (self._shapes[candidate], candidate)
         )
-        return fixed and shape < usual
+        total = self._shapes.total()
+        if 2 * len(self._line_ends) < total:
+            return shape < usual or usual == 0
+        is_fixed_format = (
+            self._padded
+            and self._shapes[usual] + self._shapes[shape] == total
+            and self._shapes[shape] * 2 < total
+        )
+        return is_fixed_format and shape < usual
 
 
 def is_running_average(records: Sequence[StepRecord]) -> bool:
-    """Tell whether times are means since the first step: a slow first step then fades
-    away as 1/step does.
+    """True if the times are means since the first step.
 
-    Only the second half is looked at, where the single times of a run are level. False
-    also where nothing shows it.
+    A slow first step then decays like 1/step. Only the second half is tested, because
+    single times are level there. False if inconclusive.
     """
-    run = [(record.step, record.seconds) for record in records if record.possible]
-    if len(run) < FEWEST or any(
-        before[0] >= after[0] for before, after in pairwise(run)
+    steps = [(record.step, record.seconds) for record in records if record.possible]
+    if len(steps) < FEWEST_TIMES or any(
+        before[0] >= after[0] for before, after in pairwise(steps)
     ):
         return False
-    half = run[len(run) // 2 :]
+    half = steps[len(steps) // 2 :]
     x = [1 / (step + 1) for step, _ in half]
     y = [seconds for _, seconds in half]
     if min(y) == max(y):
         return False
     from statistics import correlation  # few logs need it
 
-    return correlation(x, y) ** 2 >= LIKE_AN_AVERAGE
+    return correlation(x, y) ** 2 >= EXPLAINED_SHARE
 
 
 def _get_shape(number: bytes) -> int:
-    """Return how many decimals a number has, more where it has an exponent."""
+    """Return the number of decimals, plus EXPONENT_SHAPE for an exponent."""
     mantissa, exponent, _ = number.lower().partition(b"e")
     return len(mantissa.partition(b".")[2]) + (EXPONENT_SHAPE if exponent else 0)
 
 
-# --- what one line states of the time of a step ----------------------------------------
+# --- the time in one line -------------------------------------------------------------
 
 STAMP = re.compile(
     rb"(?P<date>20\d\d-\d\d-\d\d|\d\d/\d\d/20\d\d)[T ](?P<time>\d\d:\d\d:\d\d)"
     rb"(?:[.,](?P<part>\d{1,6}))?(?:Z|[+-]00:?00)?"
 )
 CLOCKS = (("elapsed",), ("stamp",))
-"""The groups of which only two lines together say how long a step took."""
+"""Groups whose times are differences between two lines."""
 
 
 class LineTime(NamedTuple):
-    """The time of a step, or a clock, and one unit in the last place of either."""
+    """The time of a step, or a clock, and the unit of its last digit."""
 
     seconds: float
     resolution: float
@@ -279,25 +287,25 @@ def read_line_time(
     scales: Mapping[str, float],
     unit: str,
 ) -> LineTime | None:
-    """Read the time of a line from the groups of a row of TIMED; None for an invalid
-    stamp or unit.
+    """Read the time of a line from one row of TIME_GROUPS.
 
-    values: the numbers without their letters, and the texts of `stamp` and `unit`.
-    scales: the factors of the letters. unit: that of a line without a unit.
+    `values` contains the numbers without letters, and the texts of `stamp` and `unit`;
+    `scales` the factors of the letters. `unit` applies to a line without a unit.
+    Returns None if the stamp or unit is invalid.
     """
     if timed == ("stamp",):
         return read_stamp(values["stamp"])
     name = timed[0]
     text, scale = values[name].replace(b",", b"").lower(), scales[name]
-    number, place = float(text) * scale, get_printed_unit(text) * scale
+    number, digit_unit = float(text) * scale, get_printed_unit(text) * scale
     if name == "rate":
         amount = float(values["amount"].replace(b",", b"")) * scales["amount"]
         seconds = amount / number if number else math.inf
-        return LineTime(seconds, seconds * place / number if number else 0.0)
+        return LineTime(seconds, seconds * digit_unit / number if number else 0.0)
     unit = read_unit(values["unit"]) if "unit" in values else unit
     if unit not in (*UNITS, RATE):
         return None
-    seconds, resolution = convert_seconds(number, place, unit)
+    seconds, resolution = convert_seconds(number, digit_unit, unit)
     return (
         LineTime(NAN, resolution, seconds)
         if name == "elapsed"
@@ -306,37 +314,41 @@ def read_line_time(
 
 
 def read_stamp(text: bytes) -> LineTime | None:
-    """Return a date and time as seconds since a fixed moment; None for what is none, or
-    is of a named time zone."""
+    """Read a date and time in seconds since a fixed moment.
+
+    Returns None if the text is not a stamp or names a time zone other than UTC.
+    """
     match = STAMP.fullmatch(text)
     if match is None:
         return None
-    date, part = match["date"], match["part"] or b""
+    date, fraction = match["date"], match["part"] or b""
     if b"/" in date:
         date = b"%b-%b-%b" % (date[6:], date[:2], date[3:5])
     seconds = read_timestamp(b"%b %b" % (date, match["time"]))
     if math.isnan(seconds):
         return None
-    return LineTime(NAN, 10.0 ** -len(part), seconds + float(b"0.%b0" % part))
+    return LineTime(NAN, 10.0 ** -len(fraction), seconds + float(b"0.%b0" % fraction))
 
 
 def read_timestamp(text: bytes) -> float:
-    """Return a date and time in the ISO format as seconds, NaN for digits that are no
-    date."""
+    """Read an ISO date and time in seconds; NaN if it is not a date."""
     try:
-        moment = datetime.fromisoformat(text.decode("ascii"))
+        stamp = datetime.fromisoformat(text.decode("ascii"))
     except ValueError:
         return NAN
-    return moment.replace(tzinfo=UTC).timestamp()
+    return stamp.replace(tzinfo=UTC).timestamp()
 
 
-def convert_seconds(value: float, place: float, unit: str) -> tuple[float, float]:
-    """Return a printed time or rate as seconds, with one unit in its last place; a rate
-    of zero never ends a step."""
+def convert_seconds(value: float, digit_unit: float, unit: str) -> tuple[float, float]:
+    """Convert a printed time or rate to seconds.
+
+    `digit_unit` is the unit of its last digit. Returns the seconds and their
+    resolution. A rate of zero becomes infinity.
+    """
     if not math.isfinite(value):
         return (value if unit != RATE else NAN), 0.0
     if unit != RATE:
-        return value * UNITS[unit], place * UNITS[unit]
+        return value * UNITS[unit], digit_unit * UNITS[unit]
     seconds = 1 / value if value else math.inf
-    resolution = place * seconds * seconds
+    resolution = digit_unit * seconds * seconds
     return seconds, resolution if math.isfinite(resolution) else 0.0

@@ -1,5 +1,7 @@
-"""Progress bars of tqdm, as Trainer draws them: ` 61%|██████    | 61/100 [02:00<01:16,
-1.97s/it]`."""
+"""Progress bars of tqdm, as the Hugging Face Trainer draws them.
+
+` 61%|██████    | 61/100 [02:00<01:16, 1.97s/it]`
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pytest_llmbench.logs.scan import REACH_BACK, Hit
 from pytest_llmbench.logs.step_records import NAN, RecordOrigin, StepRecord
 
 BEGIN = b"[00:00<?, ?it/s]"
-"""In each bar when it is drawn first, and nowhere else."""
+"""Text of a bar when it is first drawn, and in no other drawing."""
 
 BAR = re.compile(
     rb"\| *(\d{1,15})/(\d{1,15}) \[(?=\d)(?:(?:(\d{1,6}):)?(\d\d):(\d\d)<)?"
@@ -19,8 +21,10 @@ NOTHING_DONE = re.compile(rb"\| *0/(\d{1,15}) \Z")
 
 
 class Bar(NamedTuple):
-    """One drawing of a bar: steps done, of how many, and the whole seconds since it
-    began (NaN if not shown)."""
+    """One drawing of a bar: steps done, total steps, and elapsed seconds.
+
+    `seconds` is whole seconds, or NaN if not shown.
+    """
 
     done: int
     total: int
@@ -28,31 +32,31 @@ class Bar(NamedTuple):
 
 
 def list_bars(text: bytes) -> list[Bar]:
-    """List the bars in a text."""
     return [_build_bar(match) for match in BAR.finditer(text)]
 
 
 def read_beginning(hit: Hit) -> StepRecord | None:
-    """Return how the bar goes on that begins at a marker BEGIN: the next drawing with
-    steps; None without any.
+    """Read the first drawing with steps of the bar that begins at a marker.
 
-    The record has no time and mean_of 0; `bar` holds the steps done at that drawing and
-    at the one after it (0: none).
+    Returns None if there is none. The record has no time and mean_of 0. Its `bar`
+    contains the steps done at this drawing and at the next (0 if there is none).
     """
-    begun = NOTHING_DONE.search(hit.text, max(0, hit.start - REACH_BACK), hit.start)
-    if begun is None:
+    empty_bar = NOTHING_DONE.search(hit.text, max(0, hit.start - REACH_BACK), hit.start)
+    if empty_bar is None:
         return None
-    total = int(begun[1])
-    drawn = [
+    total = int(empty_bar[1])
+    drawings = [
         bar for bar in list_bars(hit.text[hit.start : hit.end]) if bar.total == total
     ]
-    again = next(
-        (place for place, bar in enumerate(drawn) if bar.done == 0), len(drawn)
+    restart = next(
+        (index for index, bar in enumerate(drawings) if bar.done == 0), len(drawings)
     )
-    if again == 0:
+    if restart == 0:
         return None
-    first = drawn[0]
-    following = next((bar.done for bar in drawn[1:again] if bar.done > first.done), 0)
+    first = drawings[0]
+    following = next(
+        (bar.done for bar in drawings[1:restart] if bar.done > first.done), 0
+    )
     origin = RecordOrigin(hit.offset, hit.line, "")
     return StepRecord(
         origin,

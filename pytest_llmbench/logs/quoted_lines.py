@@ -1,5 +1,4 @@
-"""Lines of a file that a report quotes: those around a line, those with a marker, and
-the last ones."""
+"""Lines of files that reports quote: around a line, with a marker, and last lines."""
 
 from __future__ import annotations
 
@@ -16,67 +15,67 @@ from pytest_llmbench.logs.sources.archive import find_archive, read_unlisted
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.files import File
 
-# Lines before and after it: what led there says more than what followed.
+# Lines before and after the line. The lines before it are more informative.
 BEFORE, AFTER = 27, 12
 
-WIDEST = 400
-"""Characters that are kept of a line."""
+MAX_CHARACTERS = 400
+"""Characters kept of a line."""
 
-LARGEST = 8 << 20
-"""Bytes that are looked at for the lines; lines beyond them are left out."""
+MAX_BYTES = 8 << 20
+"""Bytes that are read for an excerpt; later lines are left out."""
 
-MOST = 1 << 29  # about a second, and 20 of bzip2
-"""Bytes of an archive that are passed for the lines of all its logs; of a larger one
-none is shown."""
+MAX_ARCHIVE_BYTES = 1 << 29  # about a second, 20 seconds for bzip2
+"""Bytes of an archive that are read for its logs; larger archives give no excerpt."""
 
-Place = tuple[Path, int]
-"""A log and the number of a line of it, from 1."""
+Location = tuple[Path, int]
+"""A log, and a 1-based line number in it."""
 
 
 class Excerpt(NamedTuple):
-    """Lines of a log, and the number of the first."""
+    """Lines of a log, and the number of the first line."""
 
     first_line: int
     lines: list[str]
 
 
-def read_excerpts(places: Iterable[Place]) -> dict[Place, Excerpt]:
-    """Return at most 40 lines around each place, and the number of the first; each
-    archive is passed once.
+def read_excerpts(locations: Iterable[Location]) -> dict[Location, Excerpt]:
+    """Read up to 40 lines around each location.
 
-    A place is left out where there is nothing to be read: a log of another machine, or
-    gone since it was judged.
+    Each archive is read once. A location is left out if its log cannot be read, for
+    example because it was deleted or is on another machine.
     """
-    by_place: dict[Place, Excerpt | None] = {}
+    by_location: dict[Location, Excerpt | None] = {}
     packed: dict[Path, dict[Path, int]] = defaultdict(dict)
-    for log, line in places:
+    for log, line in locations:
         archive = find_archive(log)
         if archive is None:
-            by_place[log, line] = _cut_excerpt(
+            by_location[log, line] = _cut_excerpt(
                 Stream(files.read_blocks(log), log), line
             )
         else:
             packed[archive][log] = line
     for archive, lines in packed.items():
-        by_place |= {
+        by_location |= {
             (log, lines[log]): excerpt
             for log, excerpt in _read_packed(archive, lines).items()
         }
-    return {place: excerpt for place, excerpt in by_place.items() if excerpt}
+    return {location: excerpt for location, excerpt in by_location.items() if excerpt}
 
 
 def _read_packed(
     archive: Path, lines: Mapping[Path, int]
 ) -> dict[Path, Excerpt | None]:
-    """Return what stands around a line of each log in an archive; nothing where it is
-    too large to be passed."""
-    passed = 0
+    """Read the excerpts of the logs in an archive.
+
+    Returns {} if the archive is larger than MAX_ARCHIVE_BYTES.
+    """
+    bytes_read = 0
 
     def read_within(blocks: Iterable[bytes]) -> Iterator[bytes]:
-        nonlocal passed
+        nonlocal bytes_read
         for block in blocks:
-            passed += len(block)
-            if passed > MOST:
+            bytes_read += len(block)
+            if bytes_read > MAX_ARCHIVE_BYTES:
                 return
             yield block
 
@@ -87,85 +86,97 @@ def _read_packed(
         ):
             by_log[log] = _cut_excerpt(read_within(Stream(data, log)), lines[log])
     except LogError:
-        pass  # what was whole before that was judged, too
-    return by_log if passed <= MOST else {}
+        pass  # earlier logs of a damaged archive are complete
+    return by_log if bytes_read <= MAX_ARCHIVE_BYTES else {}
 
 
 def _cut_excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
-    """Return the lines of a text around one of them, None where it does not have it or
-    cannot be read."""
+    """Return the lines around `line`.
+
+    Returns None if the text does not have that line or cannot be read.
+    """
     first = max(line - BEFORE, 1)
     try:
-        data, skipped = _take_around(blocks, first, line + AFTER)
+        data, skipped = _read_around(blocks, first, line + AFTER)
     except LogError:
-        return None  # it was read when it was judged, and reports say nothing new of it
+        return None  # the log was readable when it was judged: not worth a message
     texts = data.split(b"\n")[first - 1 - skipped :][: line + AFTER - first + 1]
-    lines = [_show(text) for text in texts]
+    lines = [_format_line(text) for text in texts]
     if lines and not lines[-1]:
-        lines.pop()  # what stands behind the last line break
+        lines.pop()  # the empty text after the last line break
     return Excerpt(first, lines) if lines else None
 
 
-def _take_around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]:
-    """Return the text of the blocks that hold these lines, and how many line breaks
-    stand before it."""
-    pieces, size, passed, skipped = list[bytes](), 0, 0, 0
-    for block in files.slice_blocks(blocks, LARGEST):
+def _read_around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]:
+    """Return the blocks that contain the lines from `first` to `last`.
+
+    Also returns the number of line breaks before them.
+    """
+    pieces, size, breaks_read, skipped = list[bytes](), 0, 0, 0
+    for block in files.slice_blocks(blocks, MAX_BYTES):
         breaks = block.count(b"\n")
-        if passed + breaks >= first - 1:
-            skipped = skipped if pieces else passed
+        if breaks_read + breaks >= first - 1:
+            skipped = skipped if pieces else breaks_read
             pieces.append(block)
             size += len(block)
-        passed += breaks
-        if passed >= last or size > LARGEST:
+        breaks_read += breaks
+        if breaks_read >= last or size > MAX_BYTES:
             break
     return b"".join(pieces), skipped
 
 
-def _show(line: bytes) -> str:
-    """Return a line as text: tabs as spaces, what cannot be printed escaped, the rest
-    of a long one left out."""
-    text = line[: 4 * WIDEST].decode("utf-8", "replace").rstrip("\r").expandtabs(8)
+def _format_line(line: bytes) -> str:
+    """Return a line as printable text of at most MAX_CHARACTERS.
+
+    Tabs become spaces, and unprintable characters are escaped.
+    """
+    text = (
+        line[: 4 * MAX_CHARACTERS].decode("utf-8", "replace").rstrip("\r").expandtabs(8)
+    )
     return formatting.escape(
         text
-        if len(text) <= WIDEST and len(line) <= 4 * WIDEST
-        else f"{text[: WIDEST - 3]}..."
+        if len(text) <= MAX_CHARACTERS and len(line) <= 4 * MAX_CHARACTERS
+        else f"{text[: MAX_CHARACTERS - 3]}..."
     )
 
 
 # --- lines with a marker, and the last ones --------------------------------------------
 
-LAST_BYTES = 8192  # the end of a file, in which its last lines are looked for
-LINE_LENGTH = 200  # characters that are shown
+LAST_BYTES = 8192  # bytes at the end of a file that are searched for its last lines
+LINE_LENGTH = 200  # characters shown
 
-# What the driver of a GPU writes into the kernel's log, and some sites into that of the
-# job.
+# The prefix of GPU driver errors in the kernel log; some sites copy it to the log of
+# the job.
 DRIVER_ERROR = b"NVRM: Xid"
 
 
 def find_lines(path: Path, marker: bytes, most: int) -> list[tuple[int, Quote]]:
-    """Return the last `most` lines with a marker, with their numbers; none where the
-    file cannot be read."""
+    """Return the last `most` lines with a marker, and their numbers.
+
+    Empty if the file cannot be read.
+    """
     lines: list[tuple[int, Quote]] = []
     number, rest = 0, b""
     try:
         with File(path) as file:
             for block in file.blocks():
-                *whole, rest = (rest + block).split(b"\n")
+                *complete, rest = (rest + block).split(b"\n")
                 lines += [
-                    (number + at, _quote(line))
-                    for at, line in enumerate(whole, 1)
+                    (number + offset, _quote(line))
+                    for offset, line in enumerate(complete, 1)
                     if marker in line
                 ]
-                lines, number = lines[-most:], number + len(whole)
+                lines, number = lines[-most:], number + len(complete)
     except LogError:
         return []
     return [*lines, *([(number + 1, _quote(rest))] if marker in rest else [])][-most:]
 
 
 def read_last_lines(path: Path, count: int) -> list[Quote]:
-    """Return the last lines of a file that are not empty; none where it cannot be
-    read."""
+    """Return the last `count` lines of a file that are not blank.
+
+    Empty if the file cannot be read.
+    """
     try:
         with File(path) as file:
             end = file.read(max(0, file.size - LAST_BYTES), file.size)

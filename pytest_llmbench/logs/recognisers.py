@@ -1,12 +1,12 @@
-"""The recognisers: one row for each text that logs print about a run beside its steps.
+"""The recognisers: one row per text that logs print about a run besides its steps.
 
-A row belongs to a table, and a table states in which part of a log and how far around a
-marker its rows are looked for. A row matches only text in the form in which its
-framework prints it: a word in a path or a sentence states nothing.
+A row belongs to a table. The table defines where in a log its rows are searched, and
+how many bytes around a marker. A row matches a text only in the form in which its
+framework prints it, never a word in a path or a sentence.
 
-Not rows are the records of steps (`dialects`), tracebacks (`endings`: a text over many
-lines), bars (`progress_bars`), and the reports of slow ranks (`slow_ranks`: only the logs
-of slow runs are searched for them).
+Other modules read the records of steps (`dialects`), tracebacks (`endings`, because
+they span many lines), progress bars (`progress_bars`), and the reports of slow ranks
+(`slow_ranks`, which only searches the logs of slow runs).
 """
 
 from __future__ import annotations
@@ -29,59 +29,68 @@ ValueT = TypeVar("ValueT")
 
 
 class Recogniser(NamedTuple, Generic[FactT, ValueT]):
-    """One text that states a fact.
+    """A pattern for one text, and the fact that the text states.
 
-    `pattern` is searched in the line of `marker`, and has to match across the marker.
+    `pattern` is searched in the line of `marker`. Its match has to include the marker.
     """
 
     fact: FactT
     marker: bytes
     pattern: bytes
-    convert: Callable[[re.Match[bytes]], ValueT]  # a false value states nothing
+    convert: Callable[[re.Match[bytes]], ValueT]  # an empty value counts as no match
 
 
 class RecogniserTable(Generic[FactT, ValueT]):
-    """Recognisers that are looked for in the same part of a log, by their markers."""
+    """Recognisers that are searched in the same part of a log."""
 
     def __init__(
         self,
         rows: Iterable[Recogniser[FactT, ValueT]],
         *,
         before: int,
-        behind: int,
+        after: int,
         farthest: float = math.inf,
     ) -> None:
-        """Index the rows. Their order is that of the facts of one marker."""
+        """Index the rows by their markers.
+
+        The order of the rows is the order of the facts at a marker.
+        """
         self.rows = tuple(rows)
-        self.before = before  # bytes before a marker that a pattern may look at
-        self.behind = behind  # bytes after it
-        self.farthest = farthest  # bytes of a log in which the rows are looked for
+        self.before = before  # bytes before a marker that a pattern may match
+        self.after = after  # bytes after it
+        self.farthest = farthest  # bytes of a log that are searched
         self.by_marker: dict[bytes, list[Recogniser[FactT, ValueT]]] = {}
         for row in self.rows:
             self.by_marker.setdefault(row.marker, []).append(row)
         self.markers = tuple(self.by_marker)
 
     def read(self, hit: Hit) -> Iterator[tuple[Recogniser[FactT, ValueT], ValueT]]:
-        """Yield the rows that match at a marker, each with its value."""
+        """Yield the rows that match at a marker, with their values."""
         if hit.offset < self.farthest:
-            line, place = self.cut_line(hit)
-            yield from self.read_line(line, place, hit.marker)
+            line, index = self.cut_line(hit)
+            yield from self.read_line(line, index, hit.marker)
 
     def cut_line(self, hit: Hit) -> tuple[bytes, int]:
-        """Return the line around a marker, cut, and the index of the marker in it."""
-        text, place = hit.text, hit.start
-        begin = find_line_begin(text, max(0, place - self.before), place)
-        stop = min(len(text), place + len(hit.marker) + self.behind)
-        end = text.find(b"\n", place, stop)
-        return text[begin : stop if end < 0 else end + 1], place - begin
+        """Return the line around a marker and the marker's index in it.
+
+        The line is cut to `before` and `after` bytes around the marker.
+        """
+        text, start = hit.text, hit.start
+        begin = find_line_begin(text, max(0, start - self.before), start)
+        stop = min(len(text), start + len(hit.marker) + self.after)
+        end = text.find(b"\n", start, stop)
+        return text[begin : stop if end < 0 else end + 1], start - begin
 
     def read_line(
-        self, line: bytes, place: int, marker: bytes
+        self, line: bytes, index: int, marker: bytes
     ) -> Iterator[tuple[Recogniser[FactT, ValueT], ValueT]]:
-        """Yield the rows that match across the marker at an index of a line."""
+        """Yield the rows whose match includes the marker, with their values.
+
+        `index` is the index of the marker in the line.
+        """
         for row in self.by_marker.get(marker, ()):
             for match in compile_pattern(row.pattern).finditer(line):
-                if match.start() <= place < match.end():
+                if match.start() <= index < match.end():
                     value = row.convert(match)
                     if value:
                         yield row, value
@@ -94,24 +103,29 @@ def build_rows(
     *rows: tuple[bytes, bytes]
     | tuple[bytes, bytes, Callable[[re.Match[bytes]], ValueT]],
 ) -> Iterator[Recogniser[FactT, ValueT]]:
-    """Yield the rows of a fact; a row may have another conversion than most."""
-    for marker, pattern, *other in rows:
-        yield Recogniser(fact, marker, pattern, other[0] if other else convert)
+    """Yield the rows of a fact.
+
+    A row with a third item uses it instead of `convert`.
+    """
+    for marker, pattern, *row_convert in rows:
+        yield Recogniser(
+            fact, marker, pattern, row_convert[0] if row_convert else convert
+        )
 
 
 # --- conversions ----------------------------------------------------------------------
 
-# Expert parallelism of torchtitan lies inside of the other axes: it takes no further
-# GPU.
+# Expert parallelism of torchtitan is a part of the other axes and needs no further
+# GPUs.
 AXES_INSIDE_OTHERS = frozenset(("ep", "etp"))
 
 NOT_FP8, NO_QUANTIZATION = "not fp8", "none"
 
-# Words of a line that names another run than the one that prints it: the source of its
-# weights or data.
-ELSEWHERE = re.compile(rb"(?i)load|restor|resum|checkpoint|ckpt|cache")
+# Words in lines that name another run: the source of weights or data.
+OTHER_RUN = re.compile(rb"(?i)load|restor|resum|checkpoint|ckpt|cache")
 
-# Sizes of GPU memories in GB, farther apart than the reports of different drivers.
+# Sizes of GPU memories in GB. They differ by more than the values that different
+# drivers report for the same GPU.
 MEMORIES = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 120, 141, 192, 288)
 
 TextReader = Callable[["re.Match[bytes]"], str]
@@ -119,12 +133,12 @@ StatedRow = Recogniser[StatedField, str]
 
 
 def _read_number(match: re.Match[bytes]) -> str:
-    """Return a whole number without leading zeros."""
+    """Return an integer without leading zeros."""
     return str(int(match[1]))
 
 
 def _read_text(match: re.Match[bytes]) -> str:
-    """Return the text as it is printed, without blanks around it."""
+    """Return the printed text without surrounding blanks."""
     return match[1].decode("utf-8", "replace").strip()
 
 
@@ -137,19 +151,25 @@ def _read_lower(match: re.Match[bytes]) -> str:
 
 
 def _read_setting(match: re.Match[bytes]) -> str:
-    """Return `name: 8`, for `name ....... 8`, too."""
+    """Return a setting as `name: 8`, also if printed as `name ....... 8`."""
     name, *_, value = _read_text(match).replace(":", " ").split()
     return f"{name}: {value}"
 
 
-def _read_own_name(match: re.Match[bytes]) -> str:
-    """Return the name of a run; "" on a line about a checkpoint or a cache."""
-    return "" if ELSEWHERE.search(match.string) else _read_text(match)
+def _read_run_name(match: re.Match[bytes]) -> str:
+    """Return the name of a run.
+
+    Returns "" on a line about a checkpoint or a cache, whose name may be of another
+    run.
+    """
+    return "" if OTHER_RUN.search(match.string) else _read_text(match)
 
 
 def _multiply_axes(match: re.Match[bytes]) -> str:
-    """Multiply the sizes in `pp=1, dp_shard=8, tp=1, ep=1` except
-    AXES_INSIDE_OTHERS."""
+    """Multiply the sizes in `pp=1, dp_shard=8, tp=1, ep=1`.
+
+    Skips AXES_INSIDE_OTHERS.
+    """
     pairs = (pair.split("=") for pair in match[1].decode().split(", "))
     sizes = (int(size) for name, size in pairs if name not in AXES_INSIDE_OTHERS)
     return str(math.prod(sizes))
@@ -161,7 +181,10 @@ def _multiply_sizes(match: re.Match[bytes]) -> str:
 
 
 def _read_quantization(match: re.Match[bytes]) -> str:
-    """Return the numbers of MaxText's `quantization`, "" for an unknown word."""
+    """Return the number format of MaxText's `quantization`.
+
+    Returns "" for an unknown value.
+    """
     word = _read_text(match).casefold().rpartition(".")[2]
     if word in ("", "none"):
         return NO_QUANTIZATION
@@ -170,7 +193,10 @@ def _read_quantization(match: re.Match[bytes]) -> str:
 
 
 def _read_argument(match: re.Match[bytes]) -> str:
-    """Read Megatron's argument `fp8`: None, or a format such as e4m3 and hybrid."""
+    """Read Megatron's argument `fp8`.
+
+    It is None, False, or a format such as e4m3 or hybrid.
+    """
     return NOT_FP8 if match[1] in (b"None", b"False") else "fp8"
 
 
@@ -179,18 +205,21 @@ def _read_switch(match: re.Match[bytes]) -> str:
 
 
 def _read_gpu(match: re.Match[bytes]) -> str:
-    """Return the type of a GPU, "" for an unknown one: an RTX may drive a screen."""
+    """Return the type of a GPU, or "" if unknown.
+
+    Unknown GPUs may be, for example, an RTX card that only drives a screen.
+    """
     name = match[1].decode("utf-8", "replace").lower().removeprefix("nvidia ")
     return read_gpu_type(name) if KNOWN.match(name) else ""
 
 
 def _read_count(match: re.Match[bytes]) -> str:
-    """Return a printed number without separators: `8030261248`, `8.03 billion`."""
+    """Return a number without separators: `8030261248`, `8.03 billion`."""
     return " ".join(_read_text(match).replace(",", "").split())
 
 
 def _read_memory(match: re.Match[bytes]) -> str:
-    """Return the size of a GPU memory as it is sold: 79.10 GiB is 80 GB."""
+    """Return the nominal size of a GPU memory: `80 GB` for 79.10 GiB."""
     return _name_memory(float(match[1]))
 
 
@@ -199,7 +228,7 @@ def _read_mebibytes(match: re.Match[bytes]) -> str:
 
 
 def _name_memory(gibibytes: float) -> str:
-    size = min(MEMORIES, key=lambda sold: abs(sold - gibibytes) / sold)
+    size = min(MEMORIES, key=lambda nominal: abs(nominal - gibibytes) / nominal)
     return f"{size} GB"
 
 
@@ -216,8 +245,8 @@ def _return_always(value: str) -> TextReader:
 AXIS = rb"[a-z_]{1,20}=\d{1,9}"
 AXES = rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS)
 METHODS = rb"(?i:dpo|grpo|orpo|cpo|ppo|kto|rloo)"
-# A trainer by its name, or the method that was asked for. MaxText prints the settings
-# of each, used or not.
+# The name of a trainer, or the selected method. MaxText prints the settings of every
+# method, whether it is used or not.
 REWARDS = (
     rb"\A(?![^\r\n]*Config param )[^\r\n]*"
     rb"(?:(?<![A-Za-z0-9_])"
@@ -230,28 +259,28 @@ REWARD_MARKERS = (
     *(b"dpo", b"rpo", b"ppo", b"kto"),
 )
 
-# Before the name of a setting, which is then no part of a longer name.
-BEGINS = rb"(?<=[ \t|])"
+# Precedes the name of a setting. Rejects a longer name that ends the same way.
+NAME_START = rb"(?<=[ \t|])"
 
 # A number at the end of a line, after the marker that names it.
-SETTING = BEGINS + rb"%b(\d{1,9})[ \t]*[\r\n]"
+SETTING = NAME_START + rb"%b(\d{1,9})[ \t]*[\r\n]"
 
-# The ends of values: a colour may follow, and the dots of GPT-NeoX, with which it marks
-# a value that is not the default.
+# The end of a value. A colour may follow, or the dots by which GPT-NeoX marks a value
+# that is not the default.
 VALUE_ENDS = rb"(?=[.\s\x1b])"
 
-# A record of MLPerf by its key, up to the value.
+# A record of MLPerf with this key, up to its value.
 MLPERF = rb'MLLOG [^\r\n]{0,200}?"key": ?"%b", ?"value": ?'
 
 
 def _build_layout_rows() -> Iterator[tuple[bytes, bytes]]:
-    """Yield the rows of the sizes of parallel groups that NeMo 1 prints."""
+    """Yield the rows of the parallel group sizes that NeMo 1 prints."""
     for name in (
         b"tensor_model_parallel_size",
         b"pipeline_model_parallel_size",
         b"context_parallel_size",
     ):
-        pattern = BEGINS + rb"(%b: \d{1,9})[ \t]*[\r\n]" % name
+        pattern = NAME_START + rb"(%b: \d{1,9})[ \t]*[\r\n]" % name
         yield b"%b: " % name, pattern
 
 
@@ -268,7 +297,7 @@ CONFIGURATION_ROWS = (
         *_build_layout_rows(),
         (
             b"expert_model_parallel_size",
-            BEGINS
+            NAME_START
             + rb"(expert_model_parallel_size(?:: | \.{4,60} )\d{1,9})"
             + VALUE_ENDS,
             _read_setting,
@@ -315,7 +344,7 @@ CONFIGURATION_ROWS = (
             )
             for name in (b"bf16", b"fp16")
         ),
-        # Recipes of FP8 differ by 6 to 50 %; None is that of a run without FP8.
+        # FP8 recipes differ in speed by 6 to 50 %. A run without FP8 prints None.
         (
             b"fp8_recipe ....",
             rb"(?<![\w-])(fp8_recipe \.{4,60} (?!None)\w{1,20})" + VALUE_ENDS,
@@ -378,15 +407,15 @@ CONFIGURATION_ROWS = (
     ),
 )
 
-NAMED_ROWS = (
+EARLY_ROWS = (
     *build_rows(
         StatedField.GPUS,
         _read_number,
         (b"MEMBER: ", rb"GLOBAL_RANK: \d{1,9}, MEMBER: \d{1,9}/(\d{1,9})(?!\d)"),
         (b"using world size: ", rb"using world size: (\d{1,9}),"),
         (b"Num_devices: ", rb"Num_devices: (\d{1,9}), shape "),
-        # Megatron's, which an event file has alone; DeepSpeed's may leave out tensor
-        # parallelism.
+        # Printed by Megatron, and the only form in event files. The value of DeepSpeed
+        # may exclude tensor parallelism.
         (b"world_size ....", rb"\A[ \t]*world_size \.{4,60} (\d{1,9})" + VALUE_ENDS),
         (b"global_num_gpus .", rb"global_num_gpus \.{1,60} (\d{1,9})(?=[.\s])"),
         (b"device mesh with", AXES, _multiply_axes),
@@ -399,8 +428,8 @@ NAMED_ROWS = (
     *build_rows(
         StatedField.GPU_TYPE,
         _read_gpu,
-        # any script (VERSIONS), torchtitan, `nvidia-smi -L`, its table, NCCL's tests,
-        # MLPerf's description of a system
+        # any script (VERSIONS), torchtitan, `nvidia-smi -L`, the nvidia-smi table, NCCL
+        # tests, MLPerf system descriptions
         *(
             (b"NVIDIA ", pattern)
             for pattern in (
@@ -432,10 +461,10 @@ NAMED_ROWS = (
             rb"(?<![\w-])fp8: ['\"]?((?i:true|false|hybrid|e4m3))\b",
             _read_switch,
         ),
-        # NeMo 1 prints it of FP8 runs, too: both names are right
+        # NeMo 1 also prints it for FP8 runs: both values are right
         (
             b"precision: ",
-            BEGINS + rb"precision: (?:bf16|fp16|16|32)\b",
+            NAME_START + rb"precision: (?:bf16|fp16|16|32)\b",
             _return_always(NO_QUANTIZATION),
         ),
         (b"Float8", rb"Float8 training active|Float8Linear layers"),
@@ -454,11 +483,11 @@ NAMED_ROWS = (
         _read_text,
         (b"Experiments will be ", rb"Experiments will be logged at ([^\s]{1,500})"),
         (b"Config param model_name: ", rb"Config param model_name: ([\w.-]{1,99})"),
-        (b"name: ", BEGINS + rb"name: ([\w.-]{1,99})[ \t]*[\r\n]"),
+        (b"name: ", NAME_START + rb"name: ([\w.-]{1,99})[ \t]*[\r\n]"),
     ),
     *build_rows(
         StatedField.NAMED,
-        _read_own_name,
+        _read_run_name,
         (b"pretrain", rb"(?<![A-Za-z0-9])(pretrain(?:ing)?_[\w.-]{3,200})"),
     ),
     *build_rows(
@@ -469,8 +498,8 @@ NAMED_ROWS = (
     ),
 )
 
-# Sizes that NeMo 1 and Megatron print by one name each, with a colon or dots, and
-# MaxText as parameters.
+# Sizes that NeMo 1 and Megatron print under the same name (with a colon or dots), and
+# their names in the parameters of MaxText.
 SIZES = (
     (
         StatedField.LAYERS,
@@ -499,44 +528,44 @@ def _build_size_rows() -> Iterator[StatedRow]:
         )
 
 
-# No marker begins with a blank: such a marker slows the search.
+# No marker begins with a blank, because that would slow down the search.
 EARLY = RecogniserTable(
-    (*NAMED_ROWS, *_build_size_rows()), before=300, behind=600, farthest=16 << 20
+    (*EARLY_ROWS, *_build_size_rows()), before=300, after=600, farthest=16 << 20
 )
-"""Facts that a log states in its first bytes."""
+"""Facts near the beginning of a log."""
 
 PROFILER = RecogniserTable(
     build_rows(
         StatedField.PROFILER,
         _return_always("switched"),
-        # One marker for all profilers: the search takes no further text without a
-        # further pass.
+        # One marker for all profilers: another marker would need another pass of the
+        # search.
         (
             b"rofil",
-            # MaxText, in place of the step at which the profiler is switched on or off
+            # MaxText prints it instead of the step at which the profiler is switched
             rb"completed profiler "
             # torchtitan
             rb"|\bProfiling active\. Traces will be saved "
             rb"|\bDumping profiler traces at step "
-            # PyTorch's own, in any framework
+            # PyTorch, in any framework
             rb"|ActivityProfilerController\.cpp:\d{1,5}\] Completed Stage: Collection"
             # NeMo's callback for Nsight Systems
             rb"|\bStart nsys profiling",
         ),
     ),
     before=20,
-    behind=55,
+    after=55,
 )
 """A profiler that is switched on or off, anywhere in a log."""
 
 STATED_MARKERS = frozenset((*EARLY.markers, *PROFILER.markers))
 
-# Patterns that decide right at a marker whether it states anything, of markers with one
-# row. In every step of NeMo 2 stands `global_batch_size: `.
+# Patterns, of markers with a single row, that can be checked directly at the marker.
+# Every step of NeMo 2 contains `global_batch_size: `.
 DECISIVE_PATTERNS = {
     marker: rows[0].pattern
     for marker, rows in EARLY.by_marker.items()
-    if len(rows) == 1 and rows[0].pattern.startswith(BEGINS + marker)
+    if len(rows) == 1 and rows[0].pattern.startswith(NAME_START + marker)
 }
 
 
@@ -549,7 +578,7 @@ PREAMBLE = RecogniserTable(
         *build_rows(
             StatedField.PARAMETERS,
             _read_count,
-            # the ranks of other stages print other numbers, in any order
+            # ranks of other stages print other numbers, in any order
             (
                 b"number of parameters on ",
                 rb"number of parameters on [^\r\n]{0,60}"
@@ -595,7 +624,7 @@ PREAMBLE = RecogniserTable(
         *build_rows(
             StatedField.ADAPTER,
             _read_lower,
-            # printed of adapters alone
+            # printed for adapters only
             (
                 b" all params: ",
                 rb"trainable params: [\d,]{1,24} \|\| all params: \d",
@@ -661,9 +690,9 @@ PREAMBLE = RecogniserTable(
         ),
     ),
     before=300,
-    behind=300,
+    after=300,
 )
-"""Facts that a process prints before its first step, beside SETTINGS."""
+"""Facts that a process prints before its first step, except SETTINGS."""
 
 
 def _name_setting(
@@ -674,12 +703,12 @@ def _name_setting(
     optional: bool = False,
     before: bytes = b"",
 ) -> Setting:
-    """Build a setting from its names, separated by commas."""
+    """Build a setting from its comma-separated names."""
     return Setting(field, tuple(names.split(", ")), form, optional, before)
 
 
-# What differs from run to run (paths, hosts, seeds, intervals, the number of steps) is
-# not read.
+# Values that differ from run to run (paths, hosts, seeds, intervals, the number of
+# steps) are not read.
 SETTINGS = (
     _name_setting(
         StatedField.MODEL_SIZES,
@@ -761,7 +790,7 @@ SETTINGS = (
         StatedField.TOP_K,
         "top_k",
         optional=True,
-        before=rb"(?i:moe\w*\(|experts?)[^\r\n]*\Z",  # a sampler has a top_k, too
+        before=rb"(?i:moe\w*\(|experts?)[^\r\n]*\Z",  # samplers also have a top_k
     ),
     _name_setting(
         StatedField.BALANCING,
@@ -872,20 +901,22 @@ for _setting in SETTINGS:
 PREAMBLE_MARKERS = tuple(dict.fromkeys((*SETTINGS_BY_NAME, *PREAMBLE.markers)))
 
 
-# --- what a run ran on ----------------------------------------------------------------
+# --- versions of software and hardware ------------------------------------------------
 
 LINE_HEAD = (
     rb"(?:[ \t]|\x1b\[[\d;]*m|\d{1,9}: |[\w.-]{1,99}/\d{1,9} |\[(?:rank|default)\d{1,9}\]:?"
     rb"|\((?=[^()]{0,99}\bpid=\d)[^()]{0,200}\))*"
     rb"(?:\[|--|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):)?"
 )
-"""Between the beginning of a line or bar and its text: blanks, colours, labels of
-ranks, an opening."""
+"""Prefix of a line or progress bar, up to its text.
 
-_BEGINS = rb"\A" + LINE_HEAD
+Blanks, colours, rank labels, an opening bracket or a log level.
+"""
+
+_LINE_START = rb"\A" + LINE_HEAD
 _VERSION = rb"(\d{1,5}(?:\.[\w+-]{1,40}){1,7})"
-# Without the end of the line a value may be cut.
-_ENDS = rb"[ \t]*[\r\n]"
+# Requires the end of the line, because a truncated line may cut the value.
+_LINE_END = rb"[ \t]*[\r\n]"
 
 
 def _read_versions(match: re.Match[bytes]) -> tuple[str, ...]:
@@ -896,22 +927,24 @@ VersionRow = Recogniser[tuple[str, ...], tuple[str, ...]]
 
 
 def _build_versions(names: str, marker: bytes, pattern: bytes) -> VersionRow:
-    return Recogniser(tuple(names.split()), marker, pattern + _ENDS, _read_versions)
+    return Recogniser(tuple(names.split()), marker, pattern + _LINE_END, _read_versions)
 
 
-# Of several rows with one name the first counts. No marker begins with a blank: such a
-# marker makes the search of a log half as fast again.
+# If several rows have the same name, the first match is used. No marker begins with a
+# blank, because that would make the search of a log 50 % slower.
 VERSIONS = RecogniserTable(
     (
         _build_versions(
             "nccl",
             b"L version ",
-            rb"(?:%b|NCCL INFO )NCCL version " % _BEGINS + _VERSION,
+            rb"(?:%b|NCCL INFO )NCCL version " % _LINE_START + _VERSION,
         ),
-        # DeepSpeed's report, and the `datasets` package of Hugging Face, which may not
-        # know the local part
+        # The report of DeepSpeed, and the `datasets` package of Hugging Face, which may
+        # omit the local part of the version.
         _build_versions(
-            "pytorch", b"rch version ", _BEGINS + rb"torch version \.{2,60} " + _VERSION
+            "pytorch",
+            b"rch version ",
+            _LINE_START + rb"torch version \.{2,60} " + _VERSION,
         ),
         _build_versions(
             "pytorch", b"rch version ", rb"\bPyTorch version %b available\." % _VERSION
@@ -920,34 +953,34 @@ VERSIONS = RecogniserTable(
         _build_versions(
             "jax", b"Version: ", rb"\bSystem Information: Jax Version: " + _VERSION
         ),
-        # nvidia-smi, whose "CUDA Version" is the newest that the driver supports
+        # nvidia-smi. Its "CUDA Version" is the newest that the driver supports.
         _build_versions(
             "driver cuda_driver",
             b"Version: ",
             rb"\| NVIDIA-SMI [\d.]+ +Driver Version: %b +CUDA Version: %b +\|"
             % (_VERSION, _VERSION),
         ),
-        # the greeting of NVIDIA's containers: `25.01 (build 134983853)`, of NeMo's
-        # perhaps the build alone
+        # The banner of NVIDIA's containers: `25.01 (build 134983853)`; NeMo containers
+        # may print the build only.
         _build_versions(
             "nvidia_release",
             b"NVIDIA Release ",
-            _BEGINS
+            _LINE_START
             + rb"NVIDIA Release "
             + rb"([\w.-]{1,20}(?: \(build \d{1,12}\))?|\(build \d{1,12}\))",
         ),
-        # Slurm's plugin for containers, when it fetches one
+        # Slurm's container plugin, when it imports an image
         _build_versions(
             "container",
             b"porting docker image: ",
             rb"\bpyxis: importing docker image: ([\w.:/@#+-]{1,200})",
         ),
-        # any training script, one line for each name
+        # any training script, one line per name
         *(
             _build_versions(
                 name,
                 b"llmb environment: ",
-                _BEGINS
+                _LINE_START
                 + rb"llmb environment: %b: ([!-~](?:[ -~]{0,198}[!-~])?)"
                 % name.encode(),
             )
@@ -958,10 +991,13 @@ VERSIONS = RecogniserTable(
         ),
     ),
     before=REACH_BACK,
-    behind=REACH,
+    after=REACH,
     farthest=64 << 20,
 )
-"""The names of versions, with a value for each. Later ones may be of another run."""
+"""Versions of software and hardware.
+
+Later lines may belong to another run.
+"""
 
 
 # --- a trace of NCCL ------------------------------------------------------------------
@@ -969,9 +1005,9 @@ VERSIONS = RecogniserTable(
 TRACE = RecogniserTable(
     build_rows("operation", bool, (b": opCount ", rb"NCCL INFO \w{1,40}: opCount ")),
     before=64,
-    behind=0,
+    after=0,
 )
-"""The operations of NCCL in a trace."""
+"""Operations in a trace of NCCL."""
 
 
 # --- checkpoints ----------------------------------------------------------------------
@@ -980,17 +1016,21 @@ TRACE = RecogniserTable(
 class Meaning(Enum):
     """The meaning of a line about a checkpoint."""
 
-    WHOLE = 1  # the time of a save or load, whatever the mode
-    WHOLE_UNLESS_ASYNCHRONOUS = 2  # of a save, if other lines are of asynchronous ones
-    STAGING_UNLESS_SYNCHRONOUS = 3  # of a save; the configuration alone has the mode
-    TIMER = 4  # a load: printed, too, if there was nothing to load
+    WHOLE = 1  # the time of a save or load, in any mode
+    # of a save, unless other lines report asynchronous saves
+    WHOLE_UNLESS_ASYNCHRONOUS = 2
+    STAGING_UNLESS_SYNCHRONOUS = 3  # of a save; only the configuration states the mode
+    TIMER = 4  # a load; also printed if there was nothing to load
     HAPPENED = 5
     ASYNCHRONOUS = 6
     SYNCHRONOUS = 7
 
 
 class CheckpointTime(NamedTuple):
-    """The printed time of a save or load, None for a line without; its rank, or ""."""
+    """The printed duration of a save or load, and the rank.
+
+    `seconds` is None if the line prints no duration; `rank` may be empty.
+    """
 
     seconds: float | None
     rank: str
@@ -1000,7 +1040,7 @@ SAVE, LOAD = CheckpointAction.SAVE, CheckpointAction.LOAD
 
 _SECONDS = rb"(?P<seconds>\d{1,9}(?:\.\d{1,9})?)"
 _RANK = rb"[^\r\n]{0,9}?Rank ?: (?P<rank>\d{1,9})"
-_LINE_ENDS = rb"[ \t]*(?:[\r\n]|\Z)"
+_TIME_END = rb"[ \t]*(?:[\r\n]|\Z)"
 
 
 def _read_time(match: re.Match[bytes], divisor: int = 1) -> CheckpointTime:
@@ -1020,25 +1060,26 @@ def _time_nemo(verb: bytes, label: bytes) -> bytes:
         _RANK,
         label,
         _SECONDS,
-        _LINE_ENDS,
+        _TIME_END,
     )
 
 
 def _time_megatron(verb: bytes) -> bytes:
-    """A timer of Megatron in milliseconds.
+    """Return a pattern for a timer of Megatron, in milliseconds.
 
-    It prints `....: (min, max)`, `....: max`, or `: max` among others of its line.
+    It prints `....: (min, max)`, `....: max`, or `: max` between other timers of its
+    line.
     """
     single = _SECONDS.replace(b"seconds", b"single")
     return (
         rb"%b-checkpoint(?: \.{3,99})?:"
         rb"(?: (?:\(\d{1,12}(?:\.\d{1,9})?, %b\)|%b(?=%b| \|)))?"
-        % (verb, _SECONDS, single, _LINE_ENDS)
+        % (verb, _SECONDS, single, _TIME_END)
     )
 
 
-# The word `checkpoint` alone is in too many lines of other kinds. A match without a
-# time is a truncated record.
+# The word `checkpoint` alone occurs in too many other lines. A match without a time is
+# a truncated record.
 CHECKPOINTS = RecogniserTable(
     (
         *build_rows(
@@ -1113,8 +1154,8 @@ CHECKPOINTS = RecogniserTable(
         *build_rows(
             (SAVE, Meaning.ASYNCHRONOUS),
             _read_time,
-            # One marker for three forms. (Another cut of these texts made the automaton
-            # twice as slow: measure before changing them.)
+            # One marker for three forms. Other markers for these texts made the
+            # automaton twice as slow: measure before changing them.
             (
                 b" async checkpoint",
                 rb"cheduled (?:an )?async checkpoint save"
@@ -1132,12 +1173,12 @@ CHECKPOINTS = RecogniserTable(
         ),
     ),
     before=64,
-    behind=REACH,
+    after=REACH,
 )
-"""Saves and loads of checkpoints, and in which mode they are made."""
+"""Saves and loads of checkpoints, and whether saves are asynchronous."""
 
 
-# --- whether a run trains -------------------------------------------------------------
+# --- validation losses and skipped updates --------------------------------------------
 
 _BAD = rb"['\"]?-?%b(?![\w.])" % NOT_FINITE
 
@@ -1159,18 +1200,17 @@ BAD_VALIDATIONS = RecogniserTable(
         ),
     ),
     before=300,
-    behind=300,
+    after=300,
 )
 """Validation losses that are NaN or infinite."""
 
 
 class SkippedUpdate(NamedTuple):
-    """An update of the weights that was skipped, and the loss scale, if it is
-    printed."""
+    """A skipped weight update, and the loss scale if it is printed."""
 
     rank: bytes | None
-    scale: bytes  # with the old and the new one
-    halved: bool  # whether the scale was reduced
+    scale: bytes  # the text with the old and the new scale
+    halved: bool  # the scale was reduced
 
 
 def _read_skipped(match: re.Match[bytes]) -> SkippedUpdate:
@@ -1183,7 +1223,7 @@ SKIPPED_UPDATES = RecogniserTable(
     build_rows(
         "skipped update",
         _read_skipped,
-        # One update each, in DeepSpeed perhaps of several ranks.
+        # One update per line. DeepSpeed may print it for several ranks.
         (
             b"OVERFLOW! ",
             rb"OVERFLOW! (?P<rank>Rank \d{1,9} )?Skipping step\."
@@ -1192,14 +1232,16 @@ SKIPPED_UPDATES = RecogniserTable(
         ),
     ),
     before=0,
-    behind=300,
+    after=300,
 )
-"""Updates of the weights that were skipped."""
+"""Skipped weight updates."""
 
 
 class SkipCount(NamedTuple):
-    """The updates that were skipped up to a line, None for a single one, and the
-    largest learning rate that the line prints."""
+    """Skipped weight updates up to a line, and its largest learning rate.
+
+    `total` is None if the line reports a single update.
+    """
 
     total: int | None
     rate: float = math.nan
@@ -1213,7 +1255,7 @@ def _read_skip_count(match: re.Match[bytes]) -> SkipCount:
         return SkipCount(int(match["count"]))
 
 
-BESIDE_STEPS = tuple(
+SKIP_COUNT_ROWS = tuple(
     build_rows(
         "skipped updates",
         _read_skip_count,
@@ -1233,22 +1275,24 @@ BESIDE_STEPS = tuple(
         ),
     )
 )
-"""Texts in the line of a step, or shortly before it: no marker is searched for them, for
-they are in the lines of most steps."""
+"""Texts in the line of a step, or shortly before it.
+
+They are not searched by markers, because most steps contain them.
+"""
 
 
 # --- how a log ends -------------------------------------------------------------------
 
 SLURM = rb"error: \*\*\* (?:JOB|STEP) \S{1,99} (?:ON \S{1,99} )?CANCELLED "
-# The driver's errors that hardware causes; others (13, 31, 43, 45) are mostly those of
-# the program.
+# Driver errors with hardware causes. Others (13, 31, 43, 45) are mostly bugs of the
+# program.
 XIDS = rb"(?:48|64|74|79|94|95|119|120|140|14[4-9]|150)"
 
 TASKS = rb"srun: error: \S{1,99}: tasks? .{1,99}: "
 
 
-# The stronger cause first. A step without a reason is cancelled after a crash as well
-# as by hand. A marker is in each line that its pattern matches.
+# Sorted by strength of the cause, the strongest first. A step without a reason is
+# cancelled after a crash or manually. Each matching line contains its marker.
 ENDINGS = (
     *build_rows(
         EndingCode.TIME_LIMIT,
@@ -1321,13 +1365,13 @@ ENDINGS = (
     *build_rows(
         EndingCode.EXITED,
         bool,
-        # Megatron's limits
+        # limits of Megatron
         (
             b"[exiting program after ",
             rb"\[exiting program after "
             rb"(?:consuming all available data|[\d.]{1,20} minutes)",
         ),
-        # Lightning's Timer
+        # Timer of Lightning
         (
             b"Time limit reached",
             rb"\bTime limit reached\. Elapsed time is [\w:., ]{1,40}\."
@@ -1358,10 +1402,10 @@ ENDINGS = (
     ),
     *build_rows(EndingCode.STEP_CANCELLED, bool, (b"CANCELLED ", SLURM)),
 )
-"""The lines that state how a log ended."""
+"""Lines that state how a log ended."""
 
-# What a log is searched for: the line of each ending contains one of these. One short
-# text for Slurm's words and most exceptions costs less than six long ones.
+# Texts that a log is searched for: the line of each ending contains one of them. One
+# short text for the words of Slurm and most exceptions costs less than six long texts.
 ENDING_MARKERS = (
     b"rror: ",
     b"Killed",

@@ -14,7 +14,7 @@ import numpy as np
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import DropReason, Quote, Segment, Steps
 from pytest_llmbench.logs.clock import LineClocks, collect_column
-from pytest_llmbench.logs.dialect_reader import DialectReader, UniformParts
+from pytest_llmbench.logs.dialect_reader import DialectReader, UniformSegments
 from pytest_llmbench.logs.step_records import (
     COLUMNS,
     FEWEST_REPEATS,
@@ -27,9 +27,9 @@ from pytest_llmbench.logs.step_records import (
     choose_print,
     get_rank_order,
     has_diverged,
+    have_same_time,
     make_printable,
-    show_same_time,
-    tally_writers,
+    tally_repeats,
 )
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def divide_segments(
     the lowest. LogError for more than MOST_ATTEMPTS attempts.
     """
     ranks = [
-        reader.settle(rank, tally)
-        for rank in group_by_rank(reader.join(records, tally))
+        reader.resolve_steps(rank, tally)
+        for rank in group_by_rank(reader.merge_records(records, tally))
     ]
     parts = (
         attempt for rank in ranks for attempt in split_attempts(rank, marks, tally)
@@ -119,7 +119,7 @@ def divide_segments(
 
 
 def divide_uniform(
-    parts: UniformParts, marks: BoundaryOffsets, first_step: int
+    parts: UniformSegments, marks: BoundaryOffsets, first_step: int
 ) -> tuple[Segment, ...]:
     """Return the attempts in a log of one rank, which were read by columns; LogError
     for more than MOST_ATTEMPTS."""
@@ -181,7 +181,7 @@ def split_attempts(
         if not attempts or _is_of_another(attempts[-1], record, following, marks):
             attempts.append(SegmentDraft(rank, record, record, record.step))
         _admit(attempts[-1], record, repeats)
-    tally_writers(records, repeats, tally)
+    tally_repeats(records, repeats, tally)
     return attempts
 
 
@@ -242,7 +242,7 @@ def _is_slower(other: SegmentDraft, attempt: SegmentDraft) -> bool:
         if step in attempt.kept
     ]
     slower = sum(
-        new.seconds > old.seconds and not show_same_time(old, new) for new, old in pairs
+        new.seconds > old.seconds and not have_same_time(old, new) for new, old in pairs
     )
     as_many = other.possible_steps >= attempt.possible_steps
     return as_many and slower >= max(FEWEST_REPEATS, len(attempt.kept) / 2)
@@ -368,7 +368,7 @@ def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
     if old is None:
         attempt.kept[record.step] = record
         return
-    same = show_same_time(old, record)
+    same = have_same_time(old, record)
     other = "" if same else f", but {old.seconds:g} s in line {old.origin.line}"
     text = f"step {record.step} again: {record.seconds:g} s{other}"
     tally.add(

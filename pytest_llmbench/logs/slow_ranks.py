@@ -1,9 +1,9 @@
-"""The lines in which a log itself reports a slow rank or node.
+"""Reports of slow ranks or nodes in logs.
 
-Known are the reports of nvidia-resiliency-ext (also in NeMo and Megatron-LM), of
-Megatron-LM's straggler detector, of dlrover, the straggler effect in the summary of
-DeepSpeed's communication logger, and sentences that name a slow rank or node. A red
-item quotes them: a log is read for that once more.
+Recognised are the reports of nvidia-resiliency-ext (also in NeMo and Megatron-LM), of
+the straggler detector of Megatron-LM, of dlrover, the straggler effect in the summary
+of DeepSpeed's communication logger, and sentences that name a slow rank or node. A
+failed item quotes them: its log is read again for that.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MARKERS = (b"traggl", b"TRAGGL", b"Score=", b"MnEtpt/Rnk", b"slow", b"Slow", b"S
 # Characters of a line that are quoted.
 LENGTH = 200
 
-# Bytes of a line that are looked at.
+# Bytes of a line that are searched.
 LONGEST = 2000
 
-# A rank below this share of the fastest, or of its own best, is slow; reports print the
-# scores of healthy ones, too.
+# A rank is slow below this share of the fastest rank, or of its own best. Reports print
+# the scores of healthy ranks, too.
 SLOW = 0.9
 
 _SCORE = re.compile(
@@ -35,8 +35,9 @@ _THROUGHPUT = re.compile(
     rb"MnEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)(?:TF)?/\d{1,7}\b.{0,99}?MxEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)"
 )
 
-# The table of DeepSpeed's `log_summary(show_straggler=True)`: for each size the time of
-# the fastest rank in all calls, and how much longer this rank waited for the slowest.
+# The table of DeepSpeed's `log_summary(show_straggler=True)`. It contains for each
+# message size the time of the fastest rank in all calls, and how much longer this rank
+# waited for the slowest.
 _EFFECT = re.compile(
     rb"Message Size +Count +Total comm lat\(ms\) +Total straggler\(ms\)"
 )
@@ -55,10 +56,10 @@ _STRAGGLER = re.compile(
     rb"(?i)(?<![\w-])stragglers?(?![\w-])(?:[^\r\n]{0,200}%b|(?: nodes?| ranks?)?[ :]{1,4}%b)"
     rb"|%b[^\r\n]{0,60}(?<![\w-])stragglers?(?![\w-])" % (_SUBJECT, _NUMBERED, _SUBJECT)
 )
-_SLOW_ONE = re.compile(
+_SLOW_RANK = re.compile(
     rb"(?i)(?<![\w-])slow(?:est)? (?:global )?(?:ranks?|nodes?|gpus?|workers?)\b[^\r\n]{0,40}\d"
 )
-_NONE = re.compile(
+_DENIAL = re.compile(
     rb"(?i)\b(?:no|not|without|0|zero)\b[^\r\n]{0,30}(?:straggl|slow)|(?:straggl|slow)[^\r\n]{0,40}(?:\bnone\b|\bno\b|\bnot\b"
     rb"|: ?(?:0\b|\[\]|\{\})|enabled|disabled|threshold|interval)"
 )
@@ -69,16 +70,17 @@ class SlowRankLine(NamedTuple):
 
     line: int
     text: Quote
-    score: float  # the smaller the slower; 1 for a line that prints no number
+    score: float  # smaller is slower; 1 for a line without a number
 
 
 def find_slow_ranks(
     blocks: Iterable[bytes], begin: int, end: float
 ) -> tuple[SlowRankLine, ...]:
-    """Return up to two reports between two lines: the last sentence that names a rank,
-    and the worst score.
+    """Find up to two reports of slow ranks between two lines.
 
-    LogError if the log cannot be read.
+    Returns the last sentence that names a rank, and the report with the worst score.
+
+    Raises LogError if the log cannot be read.
     """
     sentence, worst = None, None
     line = 0
@@ -104,13 +106,13 @@ def _read_line(hit: Hit) -> SlowRankLine | None:
         score, quoted = (slowest / fastest if fastest else 1.0), match[0]
     else:
         score, quoted = min(map(float, _SCORE.findall(text)), default=1.0), text
-    if score < SLOW or (score == 1 and _names_slow_one(text)):
+    if score < SLOW or (score == 1 and _names_slow_rank(text)):
         return SlowRankLine(hit.line, make_printable(quoted, LENGTH), score)
     return None
 
 
 def _read_effect(hit: Hit) -> SlowRankLine | None:
-    """Return the row of a table of straggler effects in which most time was waited."""
+    """Return the row with the longest wait in a table of straggler effects."""
     rows = list(_EFFECT_ROW.finditer(hit.text[hit.start : hit.start + _EFFECT_SIZE]))
     if not rows:
         return None
@@ -124,15 +126,17 @@ def _read_effect(hit: Hit) -> SlowRankLine | None:
     return SlowRankLine(
         line,
         Quote(
-            f"straggler {waited:g} ms beside {shortest:g} ms in {count} calls of {size}"
+            f"straggler wait {waited:g} ms, communication {shortest:g} ms, {count} calls of {size}"
         ),
         score,
     )
 
 
-def _names_slow_one(text: bytes) -> bool:
-    """Whether a sentence names a rank or node as slow, and does not deny it or state a
-    setting."""
-    return not _NONE.search(text) and bool(
-        _STRAGGLER.search(text) or _SLOW_ONE.search(text)
+def _names_slow_rank(text: bytes) -> bool:
+    """True if a sentence names a slow rank or node.
+
+    False if the sentence denies it, or only states a setting.
+    """
+    return not _DENIAL.search(text) and bool(
+        _STRAGGLER.search(text) or _SLOW_RANK.search(text)
     )

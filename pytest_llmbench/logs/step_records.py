@@ -1,5 +1,4 @@
-"""Records of steps as a dialect reads them, which of several prints of a step counts,
-and a tally of the others."""
+"""Records of single steps, the choice between duplicates, and counts of drops."""
 
 from __future__ import annotations
 
@@ -21,33 +20,32 @@ from pytest_llmbench.core.log_records import (
 from pytest_llmbench.logs.scan import REACH_BACK, Hit
 
 NAN = math.nan
-# How frameworks spell a value that is no number.
+# A NaN or infinity, as frameworks print it.
 NOT_FINITE = rb"(?i:nan|inf(?:inity)?)"
 BAD_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
 
 LINE_BREAK = re.compile(rb"[\r\n]")
-# How a page of a file reads that was never written: what stands before and after it is
-# of different records.
+# The content of a page of a file that was never written. The text before it and after
+# it belongs to different records.
 HOLE = b"\x00"
 
 DIGITS = b"0123456789"
 
 COLOUR = re.compile(rb"\x1b\[[\d;]*m")
-CODES = re.compile(rb"(?:\x1b\[[\d;?]*[A-Za-z])+")
-# Nothing shows then that both parts are of one number.
-CODE_IN_NUMBER = re.compile(rb"[\d.]%b(?:[\d.]|[eE][+-]?\d)" % CODES.pattern)
+ESCAPE_CODES = re.compile(rb"(?:\x1b\[[\d;?]*[A-Za-z])+")
+# The digits before and after the code may belong to different numbers.
+CODE_IN_NUMBER = re.compile(rb"[\d.]%b(?:[\d.]|[eE][+-]?\d)" % ESCAPE_CODES.pattern)
 
 TASK = re.compile(rb"[ \t\r]*(\d{1,9}): ")
 ROLE = re.compile(rb"([A-Za-z][\w.-]{0,99}/\d{1,9}) ")
 RANK = re.compile(rb"\[((?:rank|default)\d{1,9})\]")
 PROCESS = re.compile(rb"\b(pid=\d{1,9})\b")
-# Part of every label: most lines that have none are told by it alone.
-SIGN = re.compile(rb"[/\[]|: |pid=")
+# Every label contains a match of this; most lines without labels do not.
+LABEL_HINT = re.compile(rb"[/\[]|: |pid=")
 
 
 class RecordOrigin(NamedTuple):
-    """Where a record stands: its place in the log (bytes), 1-based line, and the rank
-    that its prefix names."""
+    """Position of a record: byte offset, 1-based line, and rank label."""
 
     offset: int
     line: int
@@ -55,74 +53,80 @@ class RecordOrigin(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """The values of one step in one record; None or NaN if they are not printed."""
+    """The values of one step in one record; None or NaN if not printed."""
 
     origin: RecordOrigin
     step: int
-    seconds: float = NAN  # as in `Steps`, impossible times as they are printed
+    seconds: float = NAN  # as in `Steps`, including impossible values
     resolution: float = 0.0
-    total: int | None = None  # the number of steps of the run
+    total: int | None = None  # the planned number of steps
     loss: float | None = None
     grad_norm: float | None = None
     tflops: float = NAN
     tokens: float = NAN
-    batch: float = NAN  # samples in a step, of all ranks
+    batch: float = NAN  # samples per step, over all ranks
     memory: float = NAN  # bytes
-    precise: bool = False  # whether it is printed in full, to be preferred
-    # as in `Steps`. With 0 it is no step that counts, and only its dialect knows
-    # what it is.
+    precise: bool = False  # printed with full precision: preferred to a rounded record
+    # As in `Steps`. 0 means that the record is not a training step; its dialect defines
+    # what it is instead.
     mean_of: int = 1
     asynchronous: bool = False
-    stamp: float = NAN  # the time stamp of the line, in seconds since any fixed moment
+    stamp: float = NAN  # time stamp of the line, in seconds since any fixed moment
     since: tuple[int, float] | None = None
-    """A step and a time stamp from which on the time counts, where that is later than
-    the record before."""
+    """Step and time stamp from which the time counts.
+
+    Only set if the clock started later than the previous record.
+    """
     bar: tuple[int, int] | None = (
-        # epoch and 1-based count of a progress bar whose step number is not certain yet
+        # epoch and 1-based count of a progress bar while the step number is uncertain
         None
     )
-    rounded: bool = False  # whether the step number is not certain, or counted
+    rounded: bool = False  # the step number is uncertain, or was counted
     rate: float = NAN  # the learning rate
     consumed: float = NAN  # samples since the run began
-    targets: float = NAN  # tokens whose loss counts
-    skipped: float = NAN  # steps without an update of the weights
-    loss_digits: int = 0  # how many digits the loss is printed with
+    targets: float = NAN  # tokens that contribute to the loss
+    skipped: float = NAN  # steps without a weight update
+    loss_digits: int = 0  # number of digits of the printed loss
     rewards: bool = False
     step_tokens: float = NAN  # as in `Steps`
     consumed_tokens: tuple[float, int] | None = (
-        None  # tokens since the run began, and how many digits they have
+        None  # tokens since the run began, and the number of their printed digits
     )
-    samples: float = NAN  # samples per second, of all GPUs
-    bad_validation: bool = (
-        False  # whether it prints a validation loss that is NaN or infinite
-    )
-    progress: tuple[ProgressRecord, ...] = ()  # of a record of a whole run
-    # the time stamp before the record, like `stamp`, where its dialect reads none
+    samples: float = NAN  # samples per second, over all GPUs
+    bad_validation: bool = False  # the record prints a NaN or infinite validation loss
+    progress: tuple[ProgressRecord, ...] = ()  # set in the record of a whole run
+    # Time stamp in front of the record, like `stamp`, if the dialect reads none.
     clock: float = NAN
     paused: int = 0  # as in `Steps`
     throughput: float = NAN  # as in `Steps`
     layout: tuple[bytes, ...] = ()
-    """The names of its fields, with an empty one behind them where it cannot end in a
-    number that was cut."""
-    doubt: str = ""  # what else in the log contradicts its time, in words
+    """The names of the record's fields.
+
+    A trailing empty name means that the last number cannot be truncated.
+    """
+    doubt: str = ""  # contradiction of the time elsewhere in the log, in words
 
     @property
     def possible(self) -> bool:
-        """Whether the time is one that a step can take."""
+        """True if a step can take this time: positive and finite."""
         return 0 < self.seconds < math.inf
 
     @property
     def has_value(self) -> bool:
-        """Whether it says anything of a time: some dialects keep their starts and ends
-        as records without a value."""
+        """True if the record has a time, a time stamp or a token rate.
+
+        Some dialects keep the start and end of a run as records without values.
+        """
         return not all(map(math.isnan, (self.seconds, self.stamp, self.tokens)))
 
 
-GET_FIELD = {field: itemgetter(place) for place, field in enumerate(StepRecord._fields)}
-"""What takes a field out of a record, in a fifth of the time of its name: for all
-records of a log."""
+GET_FIELD = {field: itemgetter(index) for index, field in enumerate(StepRecord._fields)}
+"""Getters for the fields of a record, by name.
 
-# Which column of `Steps` holds which numbers of the records.
+Five times as fast as attribute access; used on all records of a log.
+"""
+
+# Columns of `Steps`, and the fields of the records that fill them.
 COLUMNS = {
     "seconds": "seconds",
     "resolution_seconds": "resolution",
@@ -143,15 +147,17 @@ COLUMNS = {
 
 
 class TruncatedRecord(NamedTuple):
-    """A record that began and did not end as it should."""
+    """A record that is cut off or damaged."""
 
     origin: RecordOrigin
     text: bytes
 
 
 class Unmatched(NamedTuple):
-    """A line that should hold a record, and holds none that a pattern matches; `group`
-    is the first that it lacks."""
+    """A line with a dialect's marker that its pattern does not match.
+
+    `group` is the first group of the pattern that the line lacks.
+    """
 
     origin: RecordOrigin
     text: bytes
@@ -161,28 +167,35 @@ class Unmatched(NamedTuple):
 StepParser = Callable[
     [bytes, int, int, RecordOrigin], StepRecord | TruncatedRecord | None
 ]
-"""Reads what stands at a place of a text, of which it may look at what is before
-another one."""
+"""Parses the record at an offset of a text.
+
+Arguments: text, start, end, origin. The parser may look at the text before `start`.
+"""
 
 
 def strip_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
-    """Return a record, which ends at `stop`, and the text after it up to `end`, with
-    the colour codes of the record removed; None if a code is inside a number."""
+    """Remove the escape codes from the record `text[start:stop]`.
+
+    Returns the record and the text after it up to `end`; None if a code is inside a
+    number.
+    """
     record = text[start:stop]
     if b"\x1b" not in record:
         return text[start:end]
     return (
         None
         if CODE_IN_NUMBER.search(record)
-        else CODES.sub(b"", record) + text[stop:end]
+        else ESCAPE_CODES.sub(b"", record) + text[stop:end]
     )
 
 
 def read_without_codes(
     read: StepParser, text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Read a record as if its line had no colour codes; torn if a code is inside a
-    number."""
+    """Parse a record as if its line had no escape codes.
+
+    Returns a TruncatedRecord if a code is inside a number.
+    """
     stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) < 0:
         return read(text, start, end, origin)
@@ -195,16 +208,20 @@ def read_without_codes(
 
 
 def get_significant_unit(value: float, digits: int) -> float:
-    """Return one unit in the last of `digits` significant digits: 0.1 for 24.0 and 3; 0
-    where there is none."""
+    """Return the unit of the last of `digits` significant digits.
+
+    Example: 0.1 for 24.0 and 3 digits. Returns 0 for zero, NaN and infinity.
+    """
     if value == 0 or not math.isfinite(value):
         return 0.0
     return _get_power_of_ten(math.floor(math.log10(abs(value))) - digits + 1)
 
 
 def get_significant_units(values: Sequence[float], digits: int) -> list[float]:
-    """Return one unit in the last of `digits` significant digits of each of n > 0
-    finite values."""
+    """Return `get_significant_unit` of each value.
+
+    `values` are n > 0 finite numbers.
+    """
     least, most = min(values), max(values)
     unit = get_significant_unit(least, digits)
     if least > 0 and unit == get_significant_unit(most, digits):
@@ -213,8 +230,10 @@ def get_significant_units(values: Sequence[float], digits: int) -> list[float]:
 
 
 def get_printed_unit(text: bytes) -> float:
-    """Return one unit in the last printed place of a number: 0.01 for `12.39`, 1 for
-    `1.249e+03`."""
+    """Return the unit of the last printed digit of a number.
+
+    Examples: 0.01 for `12.39`, 1 for `1.249e+03`.
+    """
     mantissa, _, exponent = text.partition(b"e")
     decimals = len(mantissa.partition(b".")[2])
     return _get_power_of_ten(int(exponent or 0) - decimals)
@@ -222,28 +241,34 @@ def get_printed_unit(text: bytes) -> float:
 
 @lru_cache(maxsize=256)
 def _get_power_of_ten(exponent: int) -> float:
-    """Return the float that is nearest to a power of ten, which no product of tens need
-    be."""
+    """Return the float nearest to 10**exponent.
+
+    Repeated multiplication by 10 may miss it.
+    """
     return float(f"1e{exponent}")
 
 
 def find_median(values: Iterable[float], default: float = NAN) -> float:
-    """Return the median, of an even number of values the larger one in the middle."""
+    """Return the median; the upper one if the number of values is even."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2] if ordered else default
 
 
 def count_digits(printed: bytes) -> int:
-    """Return how many digits a number is printed with: 4 for `11.03` and `0.000`, 7 for
-    `1.258695E+01`."""
+    """Count the digits of a printed number, without its exponent.
+
+    Examples: 4 for `11.03` and `0.000`, 7 for `1.258695E+01`.
+    """
     mantissa = printed.lower().partition(b"e")[0]
     return len(mantissa) - len(mantissa.translate(None, DIGITS))
 
 
 def find_line_stop(text: bytes, start: int, end: int) -> int:
-    """Return where the line ends that `start` stands on: its line feed or carriage
-    return, else `end`."""
-    # Twenty times as fast in a long line as LINE_BREAK is.
+    """Return the offset at which the line around `start` ends.
+
+    This is the offset of its line feed or carriage return, or `end`.
+    """
+    # Twenty times as fast as LINE_BREAK on a long line.
     feed = text.find(b"\n", start, end)
     stop = end if feed < 0 else feed
     carriage_return = text.find(b"\r", start, stop)
@@ -251,30 +276,34 @@ def find_line_stop(text: bytes, start: int, end: int) -> int:
 
 
 def read_rank(hit: Hit) -> str:
-    """Return the labels before a record, such as `9 default3` for `9: [default3]: `, or
-    an empty string.
+    """Return the rank labels before a record, or "".
 
-    `9: ` (srun -l) and `train/0 ` (NeMo-Run) count at the beginning of a line or bar
-    only; `[default3]:`, `[rank4]:` and `pid=4112` anywhere before the record, the last
-    one where lines were glued.
+    Example: `9 default3` for `9: [default3]: `.
+
+    `9: ` (srun -l) and `train/0 ` (NeMo-Run) count only at the beginning of a line or
+    progress bar. `[default3]:`, `[rank4]:` and `pid=4112` count anywhere before the
+    record; of several on one line the last.
     """
     earliest = max(0, hit.start - REACH_BACK)
     begin = hit.text.rfind(b"\n", earliest, hit.start) + 1 or earliest
-    if begin == hit.start:  # most records begin their line
+    if begin == hit.start:  # most records are at the beginning of a line
         return ""
     begins_line = begin > earliest or hit.offset <= REACH_BACK
     return read_labels(hit.text[begin : hit.start], begins_line=begins_line)
 
 
 def read_labels(prefix: bytes, *, begins_line: bool = True) -> str:
-    """Return the labels in the text before a record, as `read_rank` does."""
-    if not SIGN.search(prefix):
+    """Return the rank labels in the text before a record, like `read_rank`."""
+    if not LABEL_HINT.search(prefix):
         return ""
-    heads = [prefix] if begins_line else []
+    candidates = [prefix] if begins_line else []
     if b"\r" in prefix:
-        heads.insert(0, prefix[prefix.rindex(b"\r") + 1 :])
+        candidates.insert(0, prefix[prefix.rindex(b"\r") + 1 :])
     labels = [
-        next((match[1] for head in heads if (match := label.match(head))), b"")
+        next(
+            (match[1] for candidate in candidates if (match := label.match(candidate))),
+            b"",
+        )
         for label in (TASK, ROLE)
     ]
     labels += [b"".join(label.findall(prefix)[-1:]) for label in (RANK, PROCESS)]
@@ -282,17 +311,19 @@ def read_labels(prefix: bytes, *, begins_line: bool = True) -> str:
 
 
 def get_rank_order(rank: str) -> tuple[int, ...]:
-    """Return a key that sorts ranks by their numbers; a line without a label sorts
-    first."""
+    """Return a key that sorts rank labels by their numbers.
+
+    The empty label sorts first.
+    """
     return tuple(int(number) for number in re.findall(r"\d+", rank))
 
 
 EXAMPLE_LENGTH = 80
-_REASONS = tuple(DropReason)  # to go through an enumeration takes five times as long
+_REASONS = tuple(DropReason)  # five times as fast as iterating over the enumeration
 
 
 class Tally:
-    """Counts what is dropped, by reason, with the first example of each."""
+    """Counts of dropped records by reason, each with its first example."""
 
     def __init__(self) -> None:
         self._by_reason: dict[DropReason, DroppedRecords | None] = dict.fromkeys(
@@ -309,8 +340,11 @@ class Tally:
         quote: Quote | bytes = NO_QUOTE,
         last_line: int = 0,
     ) -> None:
-        """Count records up to `last_line`; the example with the lowest line, in our
-        words or as a quote, is kept."""
+        """Count dropped records.
+
+        The example (our words, or a `quote` of the log) with the lowest line is kept.
+        `last_line` is the line of the last of them.
+        """
         old = self._by_reason[reason]
         last_line = max(last_line, old.last_line) if old else last_line
         if old is None or line < old.first_line:
@@ -325,80 +359,92 @@ class Tally:
             )
 
     def merge(self, other: Tally) -> None:
-        """Count what another tally counted, too."""
-        for each in other.result():
+        """Add the counts of another tally."""
+        for dropped in other.result():
             self.add(
-                each.reason,
-                each.first_line,
-                each.example,
-                each.count,
-                quote=each.quote,
-                last_line=each.last_line,
+                dropped.reason,
+                dropped.first_line,
+                dropped.example,
+                dropped.count,
+                quote=dropped.quote,
+                last_line=dropped.last_line,
             )
 
     def result(self) -> tuple[DroppedRecords, ...]:
-        """Return what was counted, in the order of the reasons."""
+        """Return the counts, in the order of the reasons."""
         return tuple(dropped for dropped in self._by_reason.values() if dropped)
 
 
 def make_printable(text: bytes, length: int = EXAMPLE_LENGTH) -> Quote:
-    """Return the beginning of a line, without anything that a terminal or XML would
-    choke on."""
+    """Return the beginning of a line as printable text.
+
+    Characters that a terminal or XML cannot show are removed. At most `length`
+    characters.
+    """
     line = text.strip()[: 4 * length].decode("utf-8", "ignore")
-    shown = "".join(sign for sign in line if sign.isprintable())
-    return Quote(shown if len(shown) <= length else shown[: length - 1] + "…")
+    printable = "".join(character for character in line if character.isprintable())
+    return Quote(
+        printable if len(printable) <= length else printable[: length - 1] + "…"
+    )
 
 
-# Tokens so far are rounded: those of a step follow from two records that are so many
-# units apart.
+# Printed token totals are rounded: the tokens per step are derived from two records
+# whose totals differ by at least this many units.
 FEWEST_UNITS = 100
 
 
 def count_step_tokens(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the records of one attempt, each with the tokens of a step if those so far
-    show them to one percent."""
+    """Add the tokens per step, derived from the tokens consumed so far.
+
+    `records` are those of one attempt. A record stays unchanged if rounding hides the
+    tokens of a step (an error above one percent).
+    """
     printed = [record.consumed_tokens or (NAN, 0) for record in records]
     digits = max((count for _, count in printed), default=0)
-    counted, before = [], 0
+    with_tokens, before = [], 0
     for row, record in enumerate(records):
-        tokens, apart = (
+        tokens, least_growth = (
             printed[row][0],
             FEWEST_UNITS * get_significant_unit(printed[row][0], digits),
         )
-        while before + 1 < row and tokens - printed[before + 1][0] >= apart:
+        while before + 1 < row and tokens - printed[before + 1][0] >= least_growth:
             before += 1
         steps, grown = record.step - records[before].step, tokens - printed[before][0]
-        known = steps > 0 and grown >= apart
-        counted.append(record._replace(step_tokens=grown / steps) if known else record)
-    return counted
+        is_known = steps > 0 and grown >= least_growth
+        with_tokens.append(
+            record._replace(step_tokens=grown / steps) if is_known else record
+        )
+    return with_tokens
 
 
 DISAGREEMENT = 0.01
 
-# A step that falls no further may be a late print of another process of the same run.
+# A step number that falls by no more than this may be a late line of another process of
+# the same run.
 LATE_STEPS = 2
 
-# So often have steps to fall and to go on where they were: a restart goes on from where
-# it fell to.
-FEWEST_RETURNS = 3
+# Jumps back, each followed by a return, that prove two writers. After a restart the
+# steps continue from where they jumped to, without a return.
+FEWEST_REVERSALS = 3
 
-# So many steps, and half of all, have to be printed again with other times: less is a
-# late print or two.
+# Steps, and half of all, that have to be repeated with other times to prove two
+# writers; fewer may be late lines.
 FEWEST_REPEATS = 10
 
 
 def choose_print(old: StepRecord, new: StepRecord) -> StepRecord:
-    """Return the print that counts, with the divergence of either.
+    """Return the preferred one of two records of the same step.
 
-    A possible time beats an impossible one, then a precise record beats a bar. Of two
-    that contradict each other the slower one counts, for a gate must not pass on the
-    faster; of two that agree the first.
+    A possible time is preferred to an impossible one, then a precise record to a
+    progress bar. If the times contradict each other, the slower one is kept, so that a
+    gate never passes because of the faster; if they agree, the first. A non-finite loss
+    or gradient norm of either record is kept.
     """
     return add_divergence(new, old) if _beats(new, old) else add_divergence(old, new)
 
 
-def show_same_time(old: StepRecord, new: StepRecord) -> bool:
-    """Tell whether two prints show the same time: within 1 %, or both NaN."""
+def have_same_time(old: StepRecord, new: StepRecord) -> bool:
+    """True if two times agree within 1 %, or if both are NaN."""
     if old.seconds == new.seconds or (
         math.isnan(old.seconds) and math.isnan(new.seconds)
     ):
@@ -409,19 +455,18 @@ def show_same_time(old: StepRecord, new: StepRecord) -> bool:
 
 
 def add_divergence(record: StepRecord, other: StepRecord) -> StepRecord:
-    """Return `record`, with the loss and gradient norm of `other` where those are NaN
-    or infinite."""
+    """Copy a non-finite loss or gradient norm from `other` to `record`."""
     return record._replace(
-        loss=other.loss if _is_no_number(other.loss) else record.loss,
+        loss=other.loss if _is_not_finite(other.loss) else record.loss,
         grad_norm=other.grad_norm
-        if _is_no_number(other.grad_norm)
+        if _is_not_finite(other.grad_norm)
         else record.grad_norm,
     )
 
 
 def has_diverged(record: StepRecord) -> bool:
-    """Tell whether a record prints a loss or gradient norm that is NaN or infinite."""
-    return _is_no_number(record.loss) or _is_no_number(record.grad_norm)
+    """True if the loss or gradient norm of a record is NaN or infinite."""
+    return _is_not_finite(record.loss) or _is_not_finite(record.grad_norm)
 
 
 def _beats(new: StepRecord, old: StepRecord) -> bool:
@@ -429,31 +474,30 @@ def _beats(new: StepRecord, old: StepRecord) -> bool:
         return new.possible
     if new.precise != old.precise:
         return new.precise
-    return new.seconds > old.seconds and not show_same_time(old, new)
+    return new.seconds > old.seconds and not have_same_time(old, new)
 
 
-def _is_no_number(value: float | None) -> bool:
+def _is_not_finite(value: float | None) -> bool:
     return value is not None and not math.isfinite(value)
 
 
-def tally_writers(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -> None:
-    """Count what is known of repeated steps of one rank; as one reason where two
-    processes wrote them.
+def tally_repeats(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -> None:
+    """Count the repeated steps of one rank, and detect two writers.
 
-    They are at different steps, so that the numbers go back and forth, or at the same
-    one with different times.
+    Two processes wrote the log if the step numbers alternate between two sequences, or
+    if many steps are repeated with different times. Either is counted as one reason.
     """
-    returned = find_returns(records)
-    if returned:
-        first, before = returned[0]
+    reversals = find_step_reversals(records)
+    if reversals:
+        first, before = reversals[0]
         text = f"step {first.step} after step {before.step}, and back to step {before.step + 1}"
         tally.add(DropReason.INTERLEAVED, first.origin.line, text, len(records))
     steps = len({record.step for record in records})
     for dropped in repeats.result():
         disagrees = dropped.reason == DropReason.REPEAT_DISAGREES
-        twice = disagrees and dropped.count >= max(FEWEST_REPEATS, steps / 2)
-        if not (disagrees and returned):
-            reason = DropReason.TWO_WRITERS if twice else dropped.reason
+        is_two_writers = disagrees and dropped.count >= max(FEWEST_REPEATS, steps / 2)
+        if not (disagrees and reversals):
+            reason = DropReason.TWO_WRITERS if is_two_writers else dropped.reason
             tally.add(
                 reason,
                 dropped.first_line,
@@ -463,21 +507,26 @@ def tally_writers(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -
             )
 
 
-def find_returns(records: Sequence[StepRecord]) -> list[tuple[StepRecord, StepRecord]]:
-    """Find the records whose step falls before the steps continue after the fall: each
-    with the record before it. Empty if they are too few."""
-    best = []
-    fallen: tuple[StepRecord, StepRecord] | None = None
+def find_step_reversals(
+    records: Sequence[StepRecord],
+) -> list[tuple[StepRecord, StepRecord]]:
+    """Find step numbers that jump back and later resume where they were.
+
+    Returns pairs of the record after a jump and the record before it. Empty for fewer
+    than FEWEST_RETURNS jumps.
+    """
+    reversals = []
+    jump: tuple[StepRecord, StepRecord] | None = None
     before: StepRecord | None = None
     for record in records:
         if before is not None and record.step < before.step - LATE_STEPS:
-            fallen = record, before
+            jump = record, before
         elif (
-            fallen
+            jump
             and before is not None
-            and record.step == fallen[1].step + 1 != before.step + 1
+            and record.step == jump[1].step + 1 != before.step + 1
         ):
-            best.append(fallen)
-            fallen = None
+            reversals.append(jump)
+            jump = None
         before = record
-    return best if len(best) >= FEWEST_RETURNS else []
+    return reversals if len(reversals) >= FEWEST_REVERSALS else []

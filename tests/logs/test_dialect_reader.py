@@ -78,7 +78,7 @@ def by_columns(data: bytes) -> tuple[object, bool]:
     taken = []
     read = dialect_reader.read_segments
 
-    def watched(*given: object) -> dialect_reader.UniformParts | None:
+    def watched(*given: object) -> dialect_reader.UniformSegments | None:
         parts = read(*given)  # type: ignore[arg-type]
         taken.append(parts is not None)
         return parts

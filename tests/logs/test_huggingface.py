@@ -165,7 +165,7 @@ def test_a_resumed_run_that_nothing_names_shows_in_the_mean_of_its_losses(
                 + summary("100.0", "1.0", whole)
             )
         )
-        assert "resumed, its time is that of the last steps only" in doubt
+        assert "the run was resumed, so its time covers the last steps only" in doubt
 
 
 def test_losses_of_a_run_that_died_are_not_of_the_one_that_was_started_anew() -> None:
@@ -406,7 +406,7 @@ def test_resumed_run_is_timed_by_its_own_steps(
 def test_resumed_run_without_total_is_doubted_if_ambiguous() -> None:
     resuming = start(15).splitlines(keepends=True)[1]
     assert (
-        "rate may be of all steps"
+        "rate may count all steps"
         in doubts(parse(resuming + summary("'2550'", "'0.0392'")))[0]
     )
     new = parse(start(60).splitlines(keepends=True)[1] + summary("'1200'", "'0.033'"))

@@ -12,7 +12,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs.log_reader import parse_blocks
-from pytest_llmbench.logs.printed_times import FEWEST, is_running_average
+from pytest_llmbench.logs.printed_times import FEWEST_TIMES, is_running_average
 from pytest_llmbench.logs.step_records import RecordOrigin, StepRecord
 
 OPEN = r"step (?P<step>[\d.]+) took (?P<seconds>[\d.]+)"
@@ -248,7 +248,7 @@ def make_records(times: list[float]) -> list[StepRecord]:
     ]
 
 
-@pytest.mark.parametrize("count", [FEWEST, 500])
+@pytest.mark.parametrize("count", [FEWEST_TIMES, 500])
 def test_single_times_are_no_running_average(count: int) -> None:
     for noise in (0.0, 0.2):
         assert not is_running_average(
@@ -260,4 +260,4 @@ def test_single_times_are_no_running_average(count: int) -> None:
     assert is_running_average(
         make_records([(30 + 6 * step) / (step + 1) for step in range(count)])
     )
-    assert not is_running_average(make_records([6.0, 30.0] * (FEWEST // 2 - 1)))
+    assert not is_running_average(make_records([6.0, 30.0] * (FEWEST_TIMES // 2 - 1)))

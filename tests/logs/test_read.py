@@ -34,8 +34,8 @@ def test_every_entry_of_the_table_can_be_loaded(name: str) -> None:
     reader = load_reader(name)
     assert reader.dialect is DIALECTS[name]
     assert (
-        reader.join([], Tally()),
-        reader.settle([], Tally()),
+        reader.merge_records([], Tally()),
+        reader.resolve_steps([], Tally()),
         reader.time_steps([]),
     ) == ([], [], [])
 

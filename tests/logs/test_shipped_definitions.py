@@ -19,7 +19,7 @@ from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs import definitions
 from pytest_llmbench.logs.definitions import load_definitions
-from pytest_llmbench.logs.dialect_table import GROUPS, find_groups, find_timed
+from pytest_llmbench.logs.dialect_table import GROUPS, find_groups, find_time_groups
 from pytest_llmbench.logs.log_reader import parse_blocks, read_log
 from pytest_llmbench.logs.sources.compressed import Stream
 
@@ -149,8 +149,8 @@ def test_test_in_every_step_is_left_out() -> None:
 @pytest.mark.parametrize("definition", SHIPPED, ids=lambda each: each.name)
 def test_what_a_definition_has(definition: RegexDialect) -> None:
     names = [group.name for group in find_groups(definition.pattern)]
-    assert {"step", *find_timed(names)} <= set(names) <= set(GROUPS)
-    assert find_timed(names)
+    assert {"step", *find_time_groups(names)} <= set(names) <= set(GROUPS)
+    assert find_time_groups(names)
     assert len(definition.find) >= 3
 
 

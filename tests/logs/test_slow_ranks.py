@@ -85,7 +85,10 @@ EFFECT = (
 @pytest.mark.parametrize(
     ("waited", "found"),
     [
-        ("2100.00", [(7, "straggler 2100 ms beside 8000 ms in 100 calls of 1.2 GB")]),
+        (
+            "2100.00",
+            [(7, "straggler wait 2100 ms, communication 8000 ms, 100 calls of 1.2 GB")],
+        ),
         ("300.00", []),
         ("0.00", []),
     ],

@@ -22,7 +22,7 @@ from pytest_llmbench.core.outcome_records import (
 from pytest_llmbench.core.run_records import Attempt, AttemptFiles, Run
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.logs import quoted_lines as quoting
-from pytest_llmbench.logs.quoted_lines import WIDEST, Excerpt, read_excerpts
+from pytest_llmbench.logs.quoted_lines import MAX_CHARACTERS, Excerpt, read_excerpts
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.zstd import zstd
 from pytest_llmbench.report.describe_outcome import describe
@@ -119,7 +119,7 @@ def test_what_a_log_holds_is_made_fit_to_be_shown(tmp_path: Path) -> None:
     assert found.lines == [
         "a       b\\x1b[31m",
         "\N{REPLACEMENT CHARACTER}",
-        "x" * (WIDEST - 3) + "...",
+        "x" * (MAX_CHARACTERS - 3) + "...",
         "last",
     ]
 
@@ -181,7 +181,7 @@ def test_a_large_archive_is_not_passed_for_a_quotation(
         )
     )
     assert read_excerpts([(path / "a.out", 1)])
-    monkeypatch.setattr(quoting, "MOST", 4 << 20)
+    monkeypatch.setattr(quoting, "MAX_ARCHIVE_BYTES", 4 << 20)
     assert read_excerpts([(path / "a.out", 1)]) == {}
 
 

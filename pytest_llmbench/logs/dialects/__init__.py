@@ -1,1 +1,1 @@
-"""One module for each dialect: how a framework prints its steps."""
+"""One module per dialect: how a framework prints its steps."""

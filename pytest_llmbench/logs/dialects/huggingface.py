@@ -1,9 +1,12 @@
-"""Hugging Face Trainer: `{'train_runtime': 2577.7505, ..., 'train_steps_per_second':
-0.745, 'train_loss': 1.5}`.
+"""Hugging Face Trainer: one record for a whole run.
 
-While it trains it prints `{'loss': 1.23, 'grad_norm': 0.45, 'learning_rate': 1e-05,
-'epoch': 0.1}`: such a record has no step and no time. What all of a run say together
-stands in the record of the whole run.
+`{'train_runtime': 2577.7505, ..., 'train_steps_per_second': 0.745, 'train_loss': 1.5}`
+
+While it trains, Trainer prints progress records without step and time:
+
+`{'loss': 1.23, 'grad_norm': 0.45, 'learning_rate': 1e-05, 'epoch': 0.1}`
+
+`merge_records` combines the progress records of a run with its final record.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ from pytest_llmbench.logs.step_records import (
     find_median,
     get_printed_unit,
     get_significant_unit,
-    show_same_time,
+    have_same_time,
 )
 
 RESUMING = b"ing training from "
-# What stands before and behind it, of Trainer to 4.x, and from 5.0 on.
+# Words around it: of Trainer up to 4.x, and (Resuming) from 5.0 on.
 WORD = re.compile(rb"(?:Continu|(Resum))\Z")
 RESUMED = re.compile(
     RESUMING
@@ -48,73 +51,71 @@ FIELD = re.compile(
 FINITE = re.compile(rb"\d{1,18}(?:\.\d{1,40})?(?:e[+-]\d\d)?")
 NUMBER = re.compile(rb"-?(?:%b|%b)" % (FINITE.pattern, NOT_FINITE))
 QUOTES = b"'\""
-# The step of the record, in trainer_state.json before and in ms-swift behind its time.
+# The step of the record: before the time in trainer_state.json, after it in ms-swift.
 STEP_BEFORE = re.compile(rb"\{[^{}]*?\"step\": (\d{1,15}),[^{}]*\Z")
 LOSS_BEFORE = re.compile(rb"\{[^{}]*?\"train_loss\": ([^\s,]{1,40}),[^{}]*\Z")
-STEP_BEHIND = b"global_step/max_steps"
+STEP_AFTER = b"global_step/max_steps"
 STEP_OF = re.compile(rb"['\"](\d{1,15})/(\d{1,15})['\"]")
 
 RUNTIME, RATE, LOSS = b"train_runtime", b"train_steps_per_second", b"train_loss"
 SAMPLES, TOKENS = b"train_samples_per_second", b"train_tokens_per_second"
-# The tokens of the run so far: of Trainer, and of TRL.
+# The tokens of the run so far, in Trainer and in TRL.
 SEEN = (b"num_input_tokens_seen", b"num_tokens")
 SEEN_PRINTED = re.compile(
     rb"'(?:num_input_tokens_seen|num_tokens)': '?(\d{1,18}(?:\.\d{1,9})?(?:e\+\d\d)?)'?(?:,|\Z)"
 )
-# To what Trainer rounds a number; newer versions then print it as a text of four
-# significant digits.
+# The units to which Trainer rounds numbers. Newer versions print the rounded number as
+# a text of four significant digits.
 UNITS = {RUNTIME: 0.0001, RATE: 0.001}
 DIGITS = 4
 
-# So many lines apart processes print their records of one run: bars of another run
-# would stand between them.
-CLOSE = 1
+# Lines between the records that several processes print of one run. Bars would appear
+# between two runs.
+MAX_LINES_APART = 1
 
-# What a bar may be behind: it is not drawn at every step.
+# Seconds by which a bar may lag, because it is not drawn at every step.
 LATE_SECONDS = 1.0
 
-# How far the bar's whole seconds may be from the runtime, of which they are no more
-# than a part.
+# Tolerance between the whole seconds of the bar and the runtime, which includes them.
 SAME_SECONDS, SAME_SHARE = 2.0, 0.02
 
-# The share of the steps that a bar may lack at its beginning: it is not drawn at every
-# step.
+# Share of the steps that a new bar may lack, because it is not drawn at every step.
 UNDRAWN = 0.02
-# So many steps, and this share of all, a bar may have drawn at its beginning though its
-# process did not make them.
+# A new bar may show this many steps, and this share of all, as done although its
+# process did not run them.
 FEW_SKIPPED, SKIPPED_SHARE = 2.0, 0.005
 
 LEARNING_RATE = b"'learning_rate': "
 LEARNING_RATE_OF_STATE = b'"learning_rate": '
 
 EPOCH_BEFORE = re.compile(rb"\{[^{}]*?\"epoch\": (\d{1,9}(?:\.\d{1,40})?),[^{}]*\Z")
-# Trainer rounds it to two digits behind the point, or more.
+# Trainer rounds epochs to two decimals, or more.
 EPOCH_UNIT = 0.01
 EPOCH = re.compile(rb"'epoch': ('?\d{1,9}(?:\.\d{1,40})?)\b")
 
-# A number; newer versions print it as a text.
+# A number; newer versions print it quoted.
 VALUE = rb"'?(-?(?:\d{1,18}(?:\.\d{1,40})?(?:e[+-]?\d{1,3})?|%b))'?" % NOT_FINITE
 BEFORE = re.compile(
     rb"\{'loss': %b, (?:[^{}\r\n]*?'grad_norm': %b, )?[^{}\r\n]*\Z" % (VALUE, VALUE)
 )
 AFTER = re.compile(rb"'learning_rate': %b[,}]([^{}\r\n]*)" % VALUE)
 PROGRESS = (b"loss", b"grad_norm", b"learning_rate")
-# Keys that only training on rewards or preferences has.
+# Keys that occur only in training on rewards or preferences.
 REWARD_NAMES = re.compile(rb"(?:rewards?(?:_std)?|objective|logps)(?:/|\Z)")
 REWARDS = re.compile(rb"'(?:rewards?(?:_std)?|objective|logps)['/]")
 
-# How much smaller the mean of all losses may be than that of the printed ones, which
-# are rounded; and half a unit.
-ALIKE = 0.97
+# Tolerance of the mean of all losses below the mean of the printed, rounded losses; and
+# half a unit.
+LOSS_TOLERANCE = 0.97
 LOSS_ROUNDING = 0.00005
 
-# So many last records without a number are a run that diverged; a single one may be a
-# step that was skipped.
-LAST_BAD = 2
+# Final records with non-finite values that prove divergence; a single one may be a
+# skipped step.
+LAST_NON_FINITE = 2
 
 
 class Span(NamedTuple):
-    """How many steps there can be, by what is printed in few digits."""
+    """The range of step counts that rounded numbers allow."""
 
     least: float
     most: float
@@ -123,8 +124,10 @@ class Span(NamedTuple):
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return what a record says, with mean_of 0 where it is of no whole run; see
-    `_read_run`."""
+    """Parse a progress record, or the final record of a run.
+
+    A progress record has mean_of 0. See `_read_run` for the final record.
+    """
     if text.startswith(LEARNING_RATE_OF_STATE, start):
         return _read_state(text, start, end, origin)
     if not text.startswith(LEARNING_RATE, start):
@@ -154,7 +157,7 @@ def _build_progress(
     epoch: bytes,
     tokens_seen: bytes,
 ) -> StepRecord:
-    """Build a record that is printed while a run trains; texts are empty if absent."""
+    """Build a progress record; missing values are empty texts."""
     return StepRecord(
         origin,
         0,
@@ -168,8 +171,10 @@ def _build_progress(
 
 
 def _get_epoch_unit(text: bytes) -> float:
-    """Return one unit in the last place of an epoch; newer versions print a text of
-    four significant digits."""
+    """Return the unit of the last digit of an epoch.
+
+    Newer versions print a quoted number with four significant digits.
+    """
     number = text.strip(QUOTES)
     rounded = (
         EPOCH_UNIT if number == text else get_significant_unit(float(number), DIGITS)
@@ -180,8 +185,10 @@ def _get_epoch_unit(text: bytes) -> float:
 def _read_state(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | None:
-    """Return the record around `text[start]` of a state, over several lines, or of a
-    file with one on each line."""
+    """Parse a progress record of trainer_state.json or of a JSON lines file.
+
+    The record surrounds `text[start]`.
+    """
     begin = text.rfind(b"{", max(0, start - REACH_BACK), start)
     values = (read_fields(text, begin + 1, end) if begin >= 0 else None) or {}
     plain = {name: value.strip(QUOTES) for name, value in values.items()}
@@ -203,62 +210,71 @@ def _read_state(
     )
 
 
-def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return each run once, with what the records before its own say together, and what
-    contradicts its time."""
-    runs = _join_runs([record for record in records if record.mean_of], tally)
-    joined = []
+def merge_records(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return one record per run, combined with its progress records.
+
+    Its `doubt` is set if the log contradicts the time of the run.
+    """
+    runs = _merge_runs([record for record in records if record.mean_of], tally)
+    merged = []
     others = [record for record in records if not record.mean_of]
     offsets = [record.origin.offset for record in others]
-    before = -1
+    end_before = -1
     for run in runs:
-        own = others[
-            bisect_right(offsets, before) : bisect_left(offsets, run.origin.offset)
+        run_records = others[
+            bisect_right(offsets, end_before) : bisect_left(offsets, run.origin.offset)
         ]
-        before = run.origin.offset
-        progress = [record for record in own if record.bar is None]
-        doubt = run.doubt or _explain_contradiction(run, own, progress)
-        sound = run._replace(doubt=doubt, bar=None, since=None, stamp=NAN)
-        whole = _add_progress(sound, progress) if progress else sound
-        joined.append(whole._replace(consumed=NAN))  # it has held the epochs of the run
-    return joined
+        end_before = run.origin.offset
+        progress = [record for record in run_records if record.bar is None]
+        doubt = run.doubt or _explain_contradiction(run, run_records, progress)
+        checked = run._replace(doubt=doubt, bar=None, since=None, stamp=NAN)
+        complete = _add_progress(checked, progress) if progress else checked
+        # cleared: it contained the epochs of the run
+        merged.append(complete._replace(consumed=NAN))
+    return merged
 
 
 def _explain_contradiction(
-    run: StepRecord, own: Sequence[StepRecord], progress: Sequence[StepRecord]
+    run: StepRecord, records: Sequence[StepRecord], progress: Sequence[StepRecord]
 ) -> str:
-    """Return what in the log shows that the time of a run is not that of all its steps;
-    empty if nothing does."""
-    if run.mean_of < run.step:  # the log prints from which step on it was resumed
+    """Explain why the time of a run may not cover all its steps.
+
+    Compares it with progress bars and losses. Returns "" if there is no contradiction.
+    """
+    if run.mean_of < run.step:  # the log prints the step at which it was resumed
         return ""
-    beginning = [record for record in own if record.bar is not None]
+    beginning = [record for record in records if record.bar is not None]
     return _explain_bars(run, beginning) or _explain_losses(
         run, _find_last_start(progress)
     )
 
 
-def _find_last_start(own: Sequence[StepRecord]) -> Sequence[StepRecord]:
-    """Return the records since the epoch went back: those before are of a run that
-    died."""
-    back = (
-        place
-        for place in range(len(own) - 1, 0, -1)
-        if own[place].consumed < own[place - 1].consumed
+def _find_last_start(records: Sequence[StepRecord]) -> Sequence[StepRecord]:
+    """Return the records since the epoch last went back.
+
+    Earlier records belong to a run that died.
+    """
+    restarts = (
+        index
+        for index in range(len(records) - 1, 0, -1)
+        if records[index].consumed < records[index - 1].consumed
     )
-    return own[next(back, 0) :]
+    return records[next(restarts, 0) :]
 
 
 def _explain_bars(run: StepRecord, beginning: Sequence[StepRecord]) -> str:
-    """Return that a run counts other steps than its bar draws, by how the bar began;
-    empty if they agree."""
+    """Explain a contradiction between a run and the start of its progress bar.
+
+    Returns "" if they count the same steps.
+    """
     steps, tolerance = run.total or run.step, _get_width(run) / 2 + 1
     for first in reversed(beginning):
         skipped = _count_skipped(first, run.stamp)
         if abs((first.total or 0) - steps) <= tolerance:
             if skipped > max(FEW_SKIPPED, SKIPPED_SHARE * steps):
                 return (
-                    f"the bar begins at step {first.step} of {first.total}: resumed, its time is that of the last "
-                    f"steps only, and its rate counts all"
+                    f"the bar begins at step {first.step} of {first.total}: the run was resumed, "
+                    f"so its time covers the last steps only, but its rate counts all"
                 )
             return ""
         if (
@@ -266,13 +282,17 @@ def _explain_bars(run: StepRecord, beginning: Sequence[StepRecord]) -> str:
             and run.bar[1] == first.total
             and skipped + FEW_SKIPPED < first.total - steps
         ):
-            return f"the rate is of {steps} steps, the bar of {first.total} in the same time"
+            return (
+                f"the rate counts {steps} steps, the bar {first.total} in the same time"
+            )
     return ""
 
 
 def _count_skipped(first: StepRecord, runtime: float) -> float:
-    """Return how many steps a bar shows as done at its first drawing that its process
-    did not make."""
+    """Estimate the steps that a new bar shows as done but that were not run.
+
+    They belong to an earlier process.
+    """
     done, following = first.bar or (0, 0)
     left = (first.total or 0) - done
     seconds = (runtime - first.stamp) / left if left > 0 else NAN
@@ -280,19 +300,18 @@ def _count_skipped(first: StepRecord, runtime: float) -> float:
     skipped = max(0.0, done - made) if math.isfinite(made) else 0.0
     return (
         min(skipped, done - 1.0) if following == done + 1 else skipped
-    )  # else it is not drawn at every step
+    )  # otherwise the bar is not drawn at every step
 
 
-def _explain_losses(run: StepRecord, own: Sequence[StepRecord]) -> str:
-    """Return that the losses are those of fewer steps than the rate counts; empty if
-    they agree.
+def _explain_losses(run: StepRecord, records: Sequence[StepRecord]) -> str:
+    """Explain why the losses cover fewer steps than the rate.
 
-    Trainer, to 5.18, divides the losses since it was started by all steps, also by
-    those that were done before.
+    Returns "" if they agree. Trainer up to 5.18 divides the losses since its start by
+    all steps, including the steps of earlier processes.
     """
     printed = [
         (record.consumed, record.loss, record.resolution)
-        for record in own
+        for record in records
         if record.loss is not None
     ]
     if run.loss is None or not all(math.isfinite(loss) for _, loss, _ in printed):
@@ -300,78 +319,85 @@ def _explain_losses(run: StepRecord, own: Sequence[StepRecord]) -> str:
     if not printed:
         if run.since is None:
             return ""
-        return "no loss in trainer_state.json shows whether it was resumed, and its time that of the last steps only"
+        return "trainer_state.json has no loss that shows whether the run was resumed and its time covers the last steps only"
     least = _compute_least_mean(run, printed)
-    if least <= 0 or not run.loss < ALIKE * least - LOSS_ROUNDING:
+    if least <= 0 or not run.loss < LOSS_TOLERANCE * least - LOSS_ROUNDING:
         return ""
     mean = sum(loss for _, loss, _ in printed) / len(printed)
-    return f"train_loss {run.loss:g} beside losses of {mean:g}: resumed, its time is that of the last steps only"
+    return f"train_loss {run.loss:g}, but printed losses of {mean:g}: the run was resumed, so its time covers the last steps only"
 
 
 def _compute_least_mean(
     run: StepRecord, printed: Sequence[tuple[float, float, float]]
 ) -> float:
-    """Return the lowest mean of all losses that epochs, printed losses and units of the
-    epoch allow.
+    """Return the lowest mean loss that the printed losses allow.
 
-    The steps behind the last printed loss may have had none. Each loss is the mean of
-    the steps since the one before; the first one may be that of a single step, or of
-    the usual number in a run that was resumed.
+    `printed` contains epoch, loss and unit of the epoch. Each loss is the mean of the
+    steps since the previous loss. The first may be that of a single step, or of the
+    usual number in a resumed run. The steps after the last printed loss may have had no
+    loss.
     """
     losses = [loss for _, loss, _ in printed]
     if min(losses) <= 0:
         return 0.0
-    alike = min(sum(losses) / (len(losses) + 1), sum(losses[1:]) / len(losses))
+    equal_weights = min(sum(losses) / (len(losses) + 1), sum(losses[1:]) / len(losses))
     end, steps = run.consumed, _count_all_steps(run)
     if not end > 0 or any(
         not 0 < epoch <= end * (1 + UNDRAWN) for epoch, _, _ in printed
     ):
-        return alike if steps <= run.step else 0.0
-    begin = 1 - run.step / steps  # before it, another process made the steps
-    places = [(min(epoch / end, 1.0) - begin) / (1 - begin) for epoch, _, _ in printed]
-    kept = [row for row, place in enumerate(places) if place > 0]
-    if not kept:
+        return equal_weights if steps <= run.step else 0.0
+    begin = 1 - run.step / steps  # another process made the steps before `begin`
+    positions = [
+        (min(epoch / end, 1.0) - begin) / (1 - begin) for epoch, _, _ in printed
+    ]
+    rows = [row for row, position in enumerate(positions) if position > 0]
+    if not rows:
         return 0.0
-    places, losses = [places[row] for row in kept], [losses[row] for row in kept]
-    gaps = [after - before for before, after in pairwise(places)]
+    positions, losses = [positions[row] for row in rows], [losses[row] for row in rows]
+    gaps = [after - before for before, after in pairwise(positions)]
     later = sum(gap * loss for gap, loss in zip(gaps, losses[1:], strict=True))
-    lowest = [places[0] * losses[0] + later]
+    lowest = [positions[0] * losses[0] + later]
     if gaps:
-        usual = min(places[0], find_median(gaps))
-        lowest.append((usual * losses[0] + later) / (usual + 1 - places[0]))
+        usual = min(positions[0], find_median(gaps))
+        lowest.append((usual * losses[0] + later) / (usual + 1 - positions[0]))
     error = min(unit for _, _, unit in printed) / end / (1 - begin) * max(losses)
     by_epochs = min(lowest) - error
-    return by_epochs if len(kept) < len(printed) else max(alike, by_epochs)
+    return by_epochs if len(rows) < len(printed) else max(equal_weights, by_epochs)
 
 
 def _count_all_steps(run: StepRecord) -> int:
-    """Return the number of the last step: that of all, if a resumed run counts those
-    that were left alone."""
-    named = run.since[0] if run.since else run.bar[1] if run.bar else 0
-    return max(run.step, named)
+    """Return the number of the last step.
+
+    The rate of a resumed run may count only the remaining steps.
+    """
+    planned = run.since[0] if run.since else run.bar[1] if run.bar else 0
+    return max(run.step, planned)
 
 
 def _get_width(run: StepRecord) -> float:
-    """Return how many numbers of steps the digits of a run leave; 0 for one."""
+    """Return how many step counts the printed digits allow.
+
+    Returns 0 if they determine the number.
+    """
     width = run.resolution / run.seconds * run.step if run.possible else 0.0
     return width if width > 1 else 0.0
 
 
-def _add_progress(run: StepRecord, own: Sequence[StepRecord]) -> StepRecord:
-    """Return the record of a run with its largest learning rate, its gradient norm, and
-    a loss that is none at the end.
+def _add_progress(run: StepRecord, records: Sequence[StepRecord]) -> StepRecord:
+    """Add the progress records to the record of their run.
 
-    Trainer counts a loss that is no number as 0: the mean of the whole run looks sound.
+    Adds the largest learning rate, the gradient norm, and a non-finite loss at the end.
+    Trainer counts a non-finite loss as 0, so that the mean of the run looks normal.
     """
     return run._replace(
-        loss=NAN if _ends_badly([record.loss for record in own]) else run.loss,
+        loss=NAN if _ends_badly([record.loss for record in records]) else run.loss,
         grad_norm=_combine_norms(
-            [record.grad_norm for record in own if record.grad_norm is not None]
+            [record.grad_norm for record in records if record.grad_norm is not None]
         ),
-        rate=max(record.rate for record in own),
-        rewards=any(record.rewards for record in own),
-        progress=tuple(map(_make_progress, _find_last_start(own))),
-        step_tokens=_count_tokens(run, _find_last_start(own)),
+        rate=max(record.rate for record in records),
+        rewards=any(record.rewards for record in records),
+        progress=tuple(map(_make_progress, _find_last_start(records))),
+        step_tokens=_count_tokens(run, _find_last_start(records)),
     )
 
 
@@ -385,24 +411,29 @@ def _make_progress(record: StepRecord) -> ProgressRecord:
     )
 
 
-def _count_tokens(run: StepRecord, own: Sequence[StepRecord]) -> float:
-    """Return the tokens of a step: those that the run prints, else those seen by the
-    last record that counts them."""
+def _count_tokens(run: StepRecord, records: Sequence[StepRecord]) -> float:
+    """Return the tokens per step.
+
+    Uses the number that the run prints, otherwise the last progress record with tokens.
+    """
     if not math.isnan(run.step_tokens) or run.mean_of < run.step:
         return run.step_tokens
     counting = [
-        record for record in own if record.step_tokens > 0 and record.consumed > 0
+        record for record in records if record.step_tokens > 0 and record.consumed > 0
     ]
     if not counting or not run.consumed >= counting[-1].consumed:
         return NAN
-    # The last record may be some steps before the end: its share of the epochs tells
-    # how many it counts.
+    # The last record may precede the end by some steps; its share of the epochs is its
+    # share of the steps.
     return counting[-1].step_tokens / (run.step * counting[-1].consumed / run.consumed)
 
 
 def _combine_norms(norms: Sequence[float]) -> float | None:
-    """Return one gradient norm for many: NaN where the last ones are none, else the
-    largest that is a number."""
+    """Combine gradient norms into one.
+
+    Returns NaN if the last norms are not finite, otherwise the largest finite norm;
+    None if there are none.
+    """
     if not norms:
         return None
     return (
@@ -413,20 +444,19 @@ def _combine_norms(norms: Sequence[float]) -> float | None:
 
 
 def _ends_badly(values: Sequence[float | None]) -> bool:
-    last = values[-LAST_BAD:]
+    last = values[-LAST_NON_FINITE:]
     return all(value is not None and not math.isfinite(value) for value in last)
 
 
 def _read_run(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return the mean of a whole run as one record: its last step, the mean of all its
-    steps.
+    """Parse the final record of a run: its last step and its mean step time.
 
-    The number of steps is time x rate, which leaves a choice where the rate has few
-    digits: then the progress bar before it decides, and without one the time of a step
-    is as uncertain as that. Trainer divides all steps that were planned by the time,
-    even if it stopped early; where the bar shows that, the segment is not finished.
+    The number of steps is time x rate. If the digits of the rate leave several numbers,
+    the progress bar before it decides; without a bar the resolution of the time covers
+    all of them. Trainer divides all planned steps by the time, even if the run stopped
+    early. If the bar shows an early stop, the segment is not finished.
     """
     if text.startswith(RESUMING, start):
         return _read_resumed(text, start, end, origin)
@@ -441,10 +471,12 @@ def _read_run(
         (runtime + unit / 2) * (rate + rate_unit / 2),
     )
     before = text[max(0, start - REACH_BACK) : start]
-    in_state = STEP_BEFORE.search(before)
-    behind = STEP_OF.fullmatch(values.get(STEP_BEHIND, b""))
-    step = in_state or (
-        behind if behind and planned.least <= int(behind[2]) <= planned.most else None
+    step_before = STEP_BEFORE.search(before)
+    step_after = STEP_OF.fullmatch(values.get(STEP_AFTER, b""))
+    step = step_before or (
+        step_after
+        if step_after and planned.least <= int(step_after[2]) <= planned.most
+        else None
     )
     done, total, is_certain = _count_steps(
         before, runtime, planned, int(step[1]) if step else 0
@@ -455,7 +487,7 @@ def _read_run(
     resolution = (
         unit / done if is_certain else seconds * (planned.most - planned.least) / total
     )
-    own = _find_bar(before, runtime)
+    bar = _find_bar(before, runtime)
     samples, tokens = (_read_rate(values, name) for name in (SAMPLES, TOKENS))
     return StepRecord(
         origin,
@@ -467,12 +499,12 @@ def _read_run(
         mean_of=done,
         stamp=runtime,
         consumed=_read_epoch(values, before) or NAN,
-        since=(int(in_state[1]), NAN) if in_state else None,
-        bar=(own.done, own.total) if own else None,
-        doubt=_explain_own_bar(own, runtime, planned),
+        since=(int(step_before[1]), NAN) if step_before else None,
+        bar=(bar.done, bar.total) if bar else None,
+        doubt=_compare_bar(bar, runtime, planned),
         samples=samples
         * done
-        / total,  # Trainer divides the samples that were planned by the time, too
+        / total,  # Trainer also divides the planned samples by the time
         step_tokens=tokens * runtime / total,
     )
 
@@ -480,11 +512,10 @@ def _read_run(
 def _read_resumed(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | None:
-    """Return the step that a run goes on from, with the number of all if that stands
-    before it.
+    """Parse the step at which a run resumes, and the planned steps if printed.
 
-    `rounded` marks it, and `precise` that the rate counts all steps: Trainer from 5.19
-    on counts those that are left.
+    The record has `rounded` set. `precise` means that the rate counts all steps;
+    Trainer from 5.19 on counts the remaining steps.
     """
     word, resumed = (
         WORD.search(text, max(0, start - REACH_BACK), start),
@@ -500,8 +531,10 @@ def _read_resumed(
 
 
 def _read_epoch(values: dict[bytes, bytes], before: bytes) -> float:
-    """Return the epoch at the end of a run, which stands before its time in a state; 0
-    without any."""
+    """Return the epoch at the end of a run, 0 if missing.
+
+    In a trainer_state.json it precedes the time.
+    """
     text = values.get(b"epoch", b"").strip(QUOTES)
     if FINITE.fullmatch(text):
         return float(text)
@@ -510,21 +543,23 @@ def _read_epoch(values: dict[bytes, bytes], before: bytes) -> float:
 
 
 def _find_bar(before: bytes, runtime: float) -> Bar | None:
-    """Return the last bar before a record that shows its runtime, or more than that."""
-    shown = (bar for bar in reversed(list_bars(before)) if bar.done > 0)
+    """Return the last bar before a record that shows at least its runtime."""
+    drawn = (bar for bar in reversed(list_bars(before)) if bar.done > 0)
     return next(
         (
             bar
-            for bar in shown
+            for bar in drawn
             if bar.seconds >= runtime * (1 - SAME_SHARE) - SAME_SECONDS
         ),
         None,
     )
 
 
-def _explain_own_bar(bar: Bar | None, runtime: float, planned: Span) -> str:
-    """Return that the bar of a run shows more time than its record, or fewer steps;
-    empty if it does not."""
+def _compare_bar(bar: Bar | None, runtime: float, planned: Span) -> str:
+    """Explain why the bar of a run shows more time or fewer steps.
+
+    Returns "" if bar and record agree.
+    """
     if bar is None:
         return ""
     if (
@@ -540,11 +575,11 @@ def _explain_own_bar(bar: Bar | None, runtime: float, planned: Span) -> str:
     return ""
 
 
-def _join_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return each run once; the mean of one that was resumed is of the steps that were
-    left to it.
+def _merge_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return each run once.
 
-    Its rates are of all steps, but its time is that of the later ones only.
+    The rate of a resumed run counts all steps, but its time covers the later steps
+    only: its mean is corrected.
     """
     runs: list[StepRecord] = []
     seen: StepRecord | None = None
@@ -553,14 +588,14 @@ def _join_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
         if record.rounded:
             resumed = record
         elif seen and _is_same_run(seen, record):
-            text = f"run of {record.step} steps again: {record.seconds:g} s"
+            text = f"run of {record.step} steps repeated: {record.seconds:g} s"
             tally.add(DropReason.REPEATED, record.origin.line, text)
             seen = seen._replace(origin=record.origin)
         else:
-            before = _find_end_before(seen, record)
+            resumed_at = _find_end_before(seen, record)
             runs.append(
-                _divide_after(record, before)
-                if before
+                _divide_after(record, resumed_at)
+                if resumed_at
                 else _divide_resumed(record, resumed)
             )
             seen, resumed = record, None
@@ -568,19 +603,20 @@ def _join_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
 
 
 def _find_end_before(old: StepRecord | None, new: StepRecord) -> int:
-    """Return the last step of the run that another one went on from, 0 for none: a
-    state holds the records of both."""
-    both = old is not None and old.since is not None and new.since is not None
-    return old.step if both and old and old.step < new.step else 0
+    """Return the last step of the run that `new` resumed, or 0.
+
+    A trainer_state.json contains the records of both runs.
+    """
+    is_state = old is not None and old.since is not None and new.since is not None
+    return old.step if is_state and old and old.step < new.step else 0
 
 
 def _count_steps(
     before: bytes, runtime: float, planned: Span, step: int
 ) -> tuple[int, int, bool]:
-    """Return the steps that were done, those that were planned, and whether that is
-    certain.
+    """Return the finished steps, the planned steps, and whether they are certain.
 
-    `step` is the one that the record itself names, 0 where it names none.
+    `step` is the step that the record prints, 0 if none.
     """
     if 0 < step <= planned.most:
         return (
@@ -599,11 +635,12 @@ def _count_steps(
 
 
 def _divide_resumed(record: StepRecord, resumed: StepRecord | None) -> StepRecord:
-    """Return a run over the steps that were left when it was resumed, if it was.
+    """Correct the mean of a resumed run to its remaining steps.
 
-    Its rate counts all steps, or from Trainer 5.19 on those that were left: the number
-    of all tells which. Where the log does not hold that, the rate of `Continuing ...`
-    counts all; of the newer line either may be true.
+    The rate counts all steps, or from Trainer 5.19 on the remaining steps: the planned
+    number tells them apart. If it is unknown, the rate after a `Continuing ...` line
+    counts all steps. After the newer line both are possible, and the record gets a
+    doubt.
     """
     if resumed is None:
         return record
@@ -616,26 +653,26 @@ def _divide_resumed(record: StepRecord, resumed: StepRecord | None) -> StepRecor
         return _divide_after(record, first)
     if record.step <= first:
         return record
-    doubt = f"resumed at step {first}: the rate may be of all steps, or of those that were left"
+    doubt = (
+        f"resumed at step {first}: the rate may count all steps or the remaining ones"
+    )
     return _divide_after(record, first)._replace(doubt=record.doubt or doubt)
 
 
 def _divide_planned(record: StepRecord, first: int, total: int) -> StepRecord:
-    """Return a run that was resumed behind step `first` of `total` over the steps that
-    were left to it."""
+    """Correct the mean of a run that resumed after step `first` of `total`."""
     counted, tolerance = record.total or record.step, _get_width(record) / 2 + 1
     if abs(total - counted) <= tolerance:
         stopped = record.step < counted
         return _divide_after(record if stopped else _set_steps(record, total), first)
     if abs(total - first - counted) <= tolerance:
         return _set_steps(record, total - first)
-    doubt = f"resumed at step {first} of {total}, and the rate is of {counted} steps"
+    doubt = f"resumed at step {first} of {total}, but the rate counts {counted} steps"
     return record._replace(doubt=record.doubt or doubt)
 
 
 def _set_steps(record: StepRecord, steps: int) -> StepRecord:
-    """Return a run with a number of steps that its digits allow, now that it is
-    certain."""
+    """Return a run with `steps` steps, one of the numbers that its digits allow."""
     if steps == record.step:
         return record
     unit = get_significant_unit(record.stamp, DIGITS)
@@ -659,15 +696,17 @@ def _divide_after(record: StepRecord, first: int) -> StepRecord:
 
 
 def _is_same_run(old: StepRecord, new: StepRecord) -> bool:
-    """Tell whether a run is printed again: as a dictionary and as JSON perhaps, its
-    loss with fewer digits; or by another process, at once, which took nearly as
-    long."""
+    """True if `new` repeats the record `old`.
+
+    It may be printed as a dictionary and as JSON (with fewer digits of the loss), or
+    right away by another process that took nearly as long.
+    """
     lines = new.origin.line - old.origin.line
     if (
         new.step == old.step
-        and lines <= CLOSE
+        and lines <= MAX_LINES_APART
         and old.possible
-        and show_same_time(old, new)
+        and have_same_time(old, new)
     ):
         return True
     return (old.step, old.seconds) == (new.step, new.seconds) and (
@@ -681,28 +720,34 @@ def _is_same_run(old: StepRecord, new: StepRecord) -> bool:
 
 
 def _read_values(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:
-    """Return the fields from the marker to the end of the record, and the loss of a
-    state, which stands before it; None if it is torn."""
+    """Return the fields from the marker to the end of the record.
+
+    Adds the loss, which precedes the marker in a trainer_state.json. Returns None if
+    the record is truncated.
+    """
     values = read_fields(text, start, end)
     if values is None:
         return None
     before = LOSS_BEFORE.search(text, max(0, start - REACH_BACK), start)
     if before and LOSS not in values:
         values[LOSS] = before[1]
-    whole = all(
+    is_complete = all(
         FINITE.fullmatch(values.get(name, b"").strip(QUOTES))
         for name in (RUNTIME, RATE)
     )
     return (
         values
-        if whole
+        if is_complete
         and (LOSS not in values or NUMBER.fullmatch(values[LOSS].strip(QUOTES)))
         else None
     )
 
 
 def read_fields(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:
-    """Return the fields from a place to the end of the record; None if it is torn."""
+    """Return the fields from `start` to the end of the record.
+
+    Returns None if the record is truncated.
+    """
     values: dict[bytes, bytes] = {}
     closing = b","
     while closing == b",":
@@ -715,8 +760,10 @@ def read_fields(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:
 
 
 def _parse_printed(value: bytes, unit: float) -> tuple[float, float]:
-    """Return a number and one unit in its last place, which is not printed where it is
-    a zero."""
+    """Return a number and the unit of its last digit.
+
+    Trailing zeros are not printed, so the unit follows from Trainer's rounding.
+    """
     text = value.strip(QUOTES)
     number = float(text)
     rounded = unit if text == value else max(unit, get_significant_unit(number, DIGITS))
@@ -724,8 +771,7 @@ def _parse_printed(value: bytes, unit: float) -> tuple[float, float]:
 
 
 def _read_rate(values: dict[bytes, bytes], name: bytes) -> float:
-    """Return a number of the record, NaN if it is not printed, or 0 as where nothing
-    was counted."""
+    """Return a rate of the record; NaN if missing, or 0 (not counted)."""
     text = values.get(name, b"").strip(QUOTES)
     return float(text) or NAN if FINITE.fullmatch(text) else NAN
 

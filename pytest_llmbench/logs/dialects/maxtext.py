@@ -1,5 +1,7 @@
-"""MaxText: `completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, ..., loss:
-0.000`."""
+"""MaxText: one line per step.
+
+`completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, ..., loss: 0.000`
+"""
 
 from __future__ import annotations
 
@@ -42,23 +44,24 @@ HEAD = re.compile(
 )
 CUT_HEAD = re.compile(rb"completed step: (?:\d|$)")
 
-# JAX hands a step over and goes on. Until its queue is full MaxText prints how long the
-# handing over took: `seconds: 0.319` in step 1 of a run of 5.66 s. Such steps are among
-# the first, and take less than FAST of later ones.
+# JAX dispatches a step and returns. Until its queue is full, MaxText prints how long
+# the dispatch took: `seconds: 0.319` in step 1 of a run with steps of 5.66 s. Such
+# steps are among the first, and take less than FAST of later steps.
 FIRST_STEPS = 5
 FEWEST_LATER = 5
 FAST = 0.75
 
 LOSS = b"loss"
-# The target tokens in a step of the whole run (524288 is 128 samples of 4096 tokens):
-# without the sequence length they give no batch size, and padding lowers them.
+# The target tokens per step of the whole run (524288 is 128 samples of 4096 tokens).
+# They do not determine the batch size: the sequence length is unknown, and padding
+# lowers them.
 TARGETS = b"total_weights"
 LOSS_PRINTED = re.compile(rb", loss: (-?\d{1,18}\.\d{3})")
-# What stands before the steps in which the batch grows, which are not those of the
-# configuration.
+# Prefix of the steps in which the batch size still grows. Their batch is not the
+# configured one.
 RAMP_UP = b"[Rampup Batch Size Phase], "
-# MaxText prints fixed formats: a number is whole when it has all its places, whatever
-# follows, unless that may continue the number.
+# MaxText prints fixed formats: a number with all decimals is complete, whatever
+# follows, unless the next character may continue the number.
 THREE_DECIMALS = rb"-?\d{1,18}+\.\d{3}(?![\d.e])"
 EXPONENT = rb"-?\d\.\d{3}e[+-]\d\d(?!\d)"
 FIELDS = FieldTable(
@@ -79,10 +82,12 @@ NUMBERS = {
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return the step at `text[start]`, what is left of it, or None where a sentence
-    only begins the same way.
+    """Parse the step at `text[start]`.
 
-    A step of the phase in which the batch grows has mean_of 0: `settle` leaves it out.
+    Returns a TruncatedRecord if the record is incomplete, None for other text with the
+    same beginning.
+
+    A step of the batch ramp-up has mean_of 0: `resolve_steps` drops it.
     """
     return read_without_codes(_read_plain, text, start, end, origin)
 
@@ -91,9 +96,9 @@ def _read_plain(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
     stop = find_line_stop(text, start, end)
-    whole = stop < end
-    glued = text.find(MARKER, start + len(MARKER), stop)
-    stop = stop if glued < 0 else glued
+    line_ends = stop < end
+    next_record = text.find(MARKER, start + len(MARKER), stop)
+    stop = stop if next_record < 0 else next_record
     head = HEAD.match(text, start, stop)
     if head is None:
         return (
@@ -101,8 +106,8 @@ def _read_plain(
             if CUT_HEAD.match(text, start, stop)
             else None
         )
-    number = _read_numbers(text[head.end() : stop])
-    if number is None or not (whole or FIELDS.by_name[LOSS].column in number):
+    numbers = _read_numbers(text[head.end() : stop])
+    if numbers is None or not (line_ends or FIELDS.by_name[LOSS].column in numbers):
         return TruncatedRecord(origin, text[start:stop])
     return StepRecord(
         origin,
@@ -112,12 +117,12 @@ def _read_plain(
         targets=_read_targets(text[head.end() : stop]),
         loss_digits=_count_loss_digits(text[head.end() : stop]),
         mean_of=0 if text.endswith(RAMP_UP, 0, start) else 1,
-        **number,
+        **numbers,
     )
 
 
-def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return the steps of one rank without those whose batch had not its size yet."""
+def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Drop the steps of one rank before the batch reached its full size."""
     for record in records:
         if not record.mean_of:
             tally.add(
@@ -129,14 +134,16 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
 
 
 def read_columns(
-    text: bytes, places: Sequence[int], stops: Sequence[int]
+    text: bytes, offsets: Sequence[int], stops: Sequence[int]
 ) -> StepColumns | None:
-    """Return the steps at these places, each on a line of its own; None where one is
-    not as the first, or not whole."""
-    names = list_names(text[places[0] : stops[0]].split(b", ")[2:], b": ")
-    if not names or text.endswith(RAMP_UP, 0, places[0]):
+    """Read the steps at these offsets, each on its own line.
+
+    Returns None if a record has another layout than the first, or is incomplete.
+    """
+    names = list_names(text[offsets[0] : stops[0]].split(b", ")[2:], b": ")
+    if not names or text.endswith(RAMP_UP, 0, offsets[0]):
         return None
-    rows = match_rows(_compile_layout(names), text, places, stops)
+    rows = match_rows(_compile_layout(names), text, offsets, stops)
     if rows is None:
         return None
     steps, printed, *columns = zip(*rows, strict=True)
@@ -156,29 +163,31 @@ def read_columns(
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return the pattern of a record with these fields."""
     fields = FIELDS.describe(names, b": ", rb"[^,\r\n\x00]*+")
-    rest = b"".join(b", " + field for field in fields)
+    remaining = b"".join(b", " + field for field in fields)
     return re.compile(
-        rb"completed step: (\d{1,15}+), seconds: (-?%b)%b\n" % (SECONDS, rest)
+        rb"completed step: (\d{1,15}+), seconds: (-?%b)%b\n" % (SECONDS, remaining)
     )
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the steps of one attempt, those marked asynchronous whose time is that of
-    dispatching them only."""
+    """Mark the steps of one attempt that were only dispatched.
+
+    See `_find_dispatched`.
+    """
     begin, end = _find_dispatched([record.seconds for record in records])
     return [
-        record._replace(asynchronous=begin <= place < end)
-        for place, record in enumerate(records)
+        record._replace(asynchronous=begin <= index < end)
+        for index, record in enumerate(records)
     ]
 
 
 def _find_dispatched(seconds: Sequence[float]) -> tuple[int, int]:
-    """Return the first place, and the one behind the last, of the times that are those
-    of dispatching a step only.
+    """Return the range of steps whose times are dispatch times only.
 
-    They follow the steps that compile, are at most FIRST_STEPS with those, and take
-    less than FAST of the next step and of the median of the later ones, which the next
-    step has reached. A step that is fast later on is not judged here.
+    Returns the first index and the index after the last. These steps follow the
+    compiling steps; both are among the first FIRST_STEPS. They take less than FAST of
+    the next step and of the median of the later steps. A fast step later on is not
+    examined.
     """
     later = [value for value in seconds[FIRST_STEPS:] if 0 < value < math.inf]
     if len(later) < FEWEST_LATER:
@@ -189,38 +198,40 @@ def _find_dispatched(seconds: Sequence[float]) -> tuple[int, int]:
     )
     fast = list(takewhile(lambda value: 0 < value < FAST * level, seconds[first:]))
     after = first + len(fast)
-    sure = after <= FIRST_STEPS and all(value < FAST * seconds[after] for value in fast)
-    return (first, after) if sure else (0, 0)
+    is_dispatched = after <= FIRST_STEPS and all(
+        value < FAST * seconds[after] for value in fast
+    )
+    return (first, after) if is_dispatched else (0, 0)
 
 
 def _read_targets(text: bytes) -> float:
-    """Return the target tokens that a record goes on with, NaN without them."""
+    """Return the target tokens of a record, NaN if missing."""
     match = TARGETS_PRINTED.search(text)
     return float(match[1]) if match else NAN
 
 
 def _count_loss_digits(text: bytes) -> int:
-    """Return with how many digits a record prints its loss."""
+    """Return the number of digits of the printed loss."""
     match = LOSS_PRINTED.search(text)
     return count_digits(match[1]) if match else 0
 
 
 def _read_numbers(text: bytes) -> dict[str, Any] | None:
-    """Return the numbers of the rest of a record by column.
+    """Return the numbers after the head of a record, by column.
 
-    None if a number is not whole, or is printed twice.
+    Returns None if a number is incomplete, or if a field is printed twice.
     """
-    number: dict[bytes, bytes] = {}
+    printed: dict[bytes, bytes] = {}
     if HOLE in text:
         return None
-    for part in filter(None, text.strip().split(b",")):
-        name, colon, value = part.strip().partition(b": ")
+    for field in filter(None, text.strip().split(b",")):
+        name, colon, value = field.strip().partition(b": ")
         if name not in NUMBERS:
-            if not colon and LOSS not in number:
+            if not colon and LOSS not in printed:
                 return None
             continue
         match = NUMBERS[name].match(value)
-        if match is None or name in number:
+        if match is None or name in printed:
             return None
-        number[name] = match[0]
-    return FIELDS.parse_record(number)
+        printed[name] = match[0]
+    return FIELDS.parse_record(printed)

@@ -1,8 +1,10 @@
-"""Megatron-LM, Megatron-DeepSpeed, GPT-NeoX and Megatron-Bridge: two kinds of record of
-the same steps.
+"""Megatron-LM, Megatron-DeepSpeed, GPT-NeoX and Megatron-Bridge.
 
-` iteration        3/      20 | consumed samples: 384 | elapsed time per iteration (ms):
-32208.7 | ... |` `Step Time : 12.78s GPU utilization: 528.1 TFLOP/s/GPU`
+A step has an iteration line, a step time line, or both:
+
+` iteration        3/      20 | consumed samples: 384 |
+elapsed time per iteration (ms): 32208.7 | ... |`
+`Step Time : 12.78s GPU utilization: 528.1 TFLOP/s/GPU`
 """
 
 from __future__ import annotations
@@ -31,23 +33,23 @@ from pytest_llmbench.logs.step_records import (
     count_step_tokens,
     find_line_stop,
     get_printed_unit,
-    show_same_time,
+    have_same_time,
 )
 
-# A number has eight places; a record with one that fills them all is torn.
+# A number has eight characters; a record in which it fills them is damaged.
 HEAD = re.compile(rb"iteration {2,9}(\d{1,15})/ *(\d{1,15}) ?\|")
 CUT_HEAD = re.compile(rb"iteration {2,9}\d{1,15}/[ \d]*\Z")
 ELAPSED = b"elapsed time per iteration ("
-REST = re.compile(rb"iteration \(m?s\): *\d")
-BEFORE_REST = b"elapsed time per "
-BEGUN = re.compile(rb"iteration {2,9}\d")
-# How far before its time a record begins, at most.
+TIME_FIELD = re.compile(rb"iteration \(m?s\): *\d")
+BEFORE_TIME_FIELD = b"elapsed time per "
+HEAD_BEGIN = re.compile(rb"iteration {2,9}\d")
+# Maximum bytes between the head of a record and its time.
 HEAD_REACH = 400
 
 STAMP = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?)\] *\Z")
 STAMP_REACH = 40
 
-# A value; of `instant/average` the instant.
+# A value; the first of `instant/average`.
 NUMBER = re.compile(
     rb"(-?(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]\d{1,3})?|%b))(?:/[^/|]+)?" % NOT_FINITE
 )
@@ -57,13 +59,14 @@ SAMPLES = b"consumed samples:"
 MILLISECONDS = b"elapsed time per iteration (ms)"
 SECONDS = b"elapsed time per iteration (s)"
 SKIPPED = b"number of skipped iterations"
-# the last field: a record without it is torn, what follows is another rank's
+# the last field: a record without it is truncated, and text after it belongs to another
+# rank
 NOT_NUMBERS = b"number of nan iterations"
 LOSSES = (b"lm loss", b"lm-loss", b"lm_loss")
 NORM = b"grad norm"
 BATCH = b"global batch size"
 TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"TFLOPs")
-# GPT-NeoX chooses the unit by the size of the number: `37.3TFLOPS`.
+# GPT-NeoX selects the unit by the size of the number: `37.3TFLOPS`.
 APPROXIMATE = b"approx flops per GPU"
 WITH_LETTERS = re.compile(rb"(\d{1,18}\.\d{1,9})([A-Z]{1,9})")
 TOKENS = (b"tokens per GPU (tokens/s/GPU)", b"tokens per gpu per second (tgs)")
@@ -71,7 +74,7 @@ RATE = b"learning rate"
 CONSUMED = b"consumed samples"
 CONSUMED_TOKENS = b"consumed tokens"
 SAMPLES_RATE = b"samples per second"
-# Fields without which a record is whole.
+# Optional fields.
 EXTRA = frozenset({RATE, CONSUMED, CONSUMED_TOKENS, SAMPLES_RATE})
 # GPT-NeoX prints it before the step.
 RATE_BEFORE = re.compile(rb"samples/sec: (\d{1,9}\.\d{1,9}) \| \Z")
@@ -91,7 +94,7 @@ NUMBERS = frozenset(
     }
 )
 
-# The step of a record that says none.
+# The step number of a record that prints none.
 UNNUMBERED = 0
 
 STEP_TIME = re.compile(
@@ -104,11 +107,13 @@ CUT_STEP_TIME = re.compile(rb"Step Time : (?:-?\d|\Z)")
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Read the step at `text[start]`: a record, `TruncatedRecord`, or None for a sentence that
-    only begins like a record.
+    """Parse the step at `text[start]`.
+
+    Returns a TruncatedRecord if the record is incomplete, None for other text with the
+    same beginning.
 
     A `Step Time` has no step number: its record has UNNUMBERED, and NaN seconds if it
-    is truncated. A record without its head is torn. A record that was cut in two after
+    is truncated. A record without its head is truncated. A record that was split after
     its head is counted once, at the head.
     """
     stop = find_line_stop(text, start, end)
@@ -116,12 +121,12 @@ def read_step(
         return _read_step_time(text[start:stop], origin)
     head = HEAD.match(text, start, stop)
     if head is None:
-        lost = CUT_HEAD.match(text[start:stop].rstrip()) or _is_headless(
+        is_truncated = CUT_HEAD.match(text[start:stop].rstrip()) or _is_headless(
             text, start, stop
         )
-        return TruncatedRecord(origin, text[start:stop]) if lost else None
-    glued = HEAD.search(text, head.end(), stop)
-    stop = glued.start() if glued else stop
+        return TruncatedRecord(origin, text[start:stop]) if is_truncated else None
+    next_head = HEAD.search(text, head.end(), stop)
+    stop = next_head.start() if next_head else stop
     body = COLOUR.sub(b"", text[head.end() : stop])
     if not _is_record(body):
         return None
@@ -137,26 +142,29 @@ def read_step(
     )
 
 
-def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return one record a print of a step, in the order of the log; without any
-    iteration line counted step times."""
-    return (_pair if any(record.step != UNNUMBERED for record in records) else _number)(
-        records, tally
-    )
+def merge_records(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Merge the two lines of each step, in the order of the log.
+
+    Without any iteration line, step times are counted instead.
+    """
+    return (
+        _pair_lines
+        if any(record.step != UNNUMBERED for record in records)
+        else _number_step_times
+    )(records, tally)
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the steps of one attempt, each with its number and how many steps its time
-    is the mean of.
+    """Set the step number and `mean_of` of one attempt's steps.
 
-    Of step times alone nothing shows whether every step printed one.
+    If there are only step times, nothing shows whether every step printed its time.
     """
     if not (records and records[0].rounded):
         counted = any(map(GET_FIELD["consumed_tokens"], records))
         return _add_means(count_step_tokens(records) if counted else records)
     before = (
         records[0].step - 1
-    )  # of steps that were counted: they begin with the first of the attempt
+    )  # counted steps begin with the first step of the attempt
     return [
         record._replace(step=record.step - before, rounded=False) for record in records
     ]
@@ -171,33 +179,36 @@ def _read_step_time(line: bytes, origin: RecordOrigin) -> StepRecord | None:
 
 
 def _is_headless(text: bytes, start: int, stop: int) -> bool:
-    """Tell whether this is the time of a record whose head is nowhere before it."""
-    if not REST.match(text, start, stop) or not text.endswith(BEFORE_REST, 0, start):
+    """True if this is the time of a record whose head is missing before it."""
+    if not TIME_FIELD.match(text, start, stop) or not text.endswith(
+        BEFORE_TIME_FIELD, 0, start
+    ):
         return False
     before = text[max(0, start - HEAD_REACH) : start]
-    begun = [match.start() for match in BEGUN.finditer(before)]
-    if not begun:
+    heads = [match.start() for match in HEAD_BEGIN.finditer(before)]
+    if not heads:
         return True
-    return ELAPSED in before[begun[-1] :] and bool(LINE_BREAK.search(before, begun[-1]))
+    return ELAPSED in before[heads[-1] :] and bool(LINE_BREAK.search(before, heads[-1]))
 
 
 def _is_record(body: bytes) -> bool:
-    """Tell whether what follows a head is a training step: NeMo 2 has `iteration 49/49
-    | lr: ...`."""
+    """True if the text after a head belongs to a training step.
+
+    NeMo 2 prints `iteration 49/49 | lr: ...`.
+    """
     lead = body.strip()
     return ELAPSED in body or lead.startswith(SAMPLES) or SAMPLES.startswith(lead)
 
 
 def _read_values(body: bytes) -> dict[bytes, bytes] | None:
-    """Return the fields of a record that is there up to NOT_NUMBERS, with every number
-    whole; None if it is torn.
+    """Return the fields of a record that is complete up to NOT_NUMBERS.
 
-    Every field ends with a bar, so that a number before one is whole. What other ranks
-    glued behind is left out.
+    Returns None if the record is truncated. Every field ends with a bar, so that the
+    number before it is complete. Text of other ranks after the record is ignored.
     """
     values: dict[bytes, bytes] = {}
-    for part in body.split(b"|")[:-1]:
-        name, colon, value = part.partition(b":")
+    for field in body.split(b"|")[:-1]:
+        name, colon, value = field.partition(b":")
         name, number = name.strip(), NUMBER.fullmatch(value.strip())
         if not colon or not NAME.fullmatch(name):
             if NOT_NUMBERS in values:
@@ -207,7 +218,9 @@ def _read_values(body: bytes) -> dict[bytes, bytes] | None:
             if number is None or name in values:
                 return None
             values[name] = number[1]
-        elif number is not None and (name in EXTRA or _is_bad_loss(name, number[1])):
+        elif number is not None and (
+            name in EXTRA or _is_non_finite_loss(name, number[1])
+        ):
             values.setdefault(name, number[1])
         elif name == APPROXIMATE:
             values[name] = value.strip()
@@ -257,39 +270,42 @@ def _build_record(
 
 
 def _read_seconds(values: dict[bytes, bytes]) -> tuple[float, float]:
-    """Return the time and one unit in its last printed place."""
+    """Return the time and the unit of its last digit, in seconds."""
     printed, power = (
         (values[SECONDS], 0) if SECONDS in values else (values[MILLISECONDS], -3)
     )
     seconds = Decimal(printed.decode("ascii")).scaleb(power)
-    place = seconds.as_tuple().exponent
-    return float(seconds), float(f"1e{place}") if isinstance(place, int) else 0.0
+    exponent = seconds.as_tuple().exponent
+    return float(seconds), float(f"1e{exponent}") if isinstance(exponent, int) else 0.0
 
 
 def _read_loss_and_norm(
     values: dict[bytes, bytes],
 ) -> tuple[float | None, float | None]:
-    """Return loss and gradient norm, None where the step has none."""
+    """Return the loss and the gradient norm; None if the step has none."""
     loss, norm = _get_first(values, LOSSES), _get_first(values, (NORM,))
     skipped = float(values.get(SKIPPED, b"0")) > 0
     if float(values[NOT_NUMBERS]) != 0 or any(
-        name not in NUMBERS and _is_bad_loss(name, values[name]) for name in values
+        name not in NUMBERS and _is_non_finite_loss(name, values[name])
+        for name in values
     ):
         return NAN, norm
     # A step that was skipped because FP16 gradients overflowed has no loss (0 in newer
-    # versions) and no norm (or an infinite one). At the start of a run that is part of
-    # finding the loss scale: its loss is missing, not NaN.
+    # versions) and no norm (or an infinite one). At the start of a run this is part of
+    # finding the loss scale: the loss is missing, not NaN.
     if skipped and not (norm is not None and math.isnan(norm)):
         return loss or None, norm if norm is None or math.isfinite(norm) else None
-    # Megatron leaves a loss that is NaN out of the mean, and then prints none.
+    # Megatron excludes a NaN loss from the mean, and then prints no loss.
     if loss is None and norm is not None and not math.isfinite(norm):
         return NAN, norm
     return loss, norm
 
 
-def _is_bad_loss(name: bytes, printed: bytes) -> bool:
-    """Tell whether a number is a loss besides the model's own (a router's, of further
-    tokens) that is not finite."""
+def _is_non_finite_loss(name: bytes, printed: bytes) -> bool:
+    """True if a field is an additional loss that is not finite.
+
+    For example the loss of a router, or of further predicted tokens.
+    """
     return name.endswith(b"loss") and not math.isfinite(float(printed))
 
 
@@ -310,67 +326,70 @@ def _read_consumed_tokens(values: dict[bytes, bytes]) -> tuple[float, int] | Non
 
 
 def _read_approximate_tflops(printed: bytes) -> float:
-    """Return a number with its unit as TFLOP/s; NaN where the unit is none of the usual
-    ones."""
+    """Return a number with a unit as TFLOP/s.
+
+    NaN if the unit is unknown.
+    """
     match = WITH_LETTERS.fullmatch(printed)
     scale = get_scale("tflops", match[2], "s", expected=False) if match else None
     return float(match[1]) * scale if match and scale else NAN
 
 
 def _read_stamp(text: bytes, start: int) -> float:
-    """Return the time of the log line in seconds, NaN without one."""
+    """Return the time stamp of the log line in seconds, NaN if missing."""
     match = STAMP.search(text[max(0, start - STAMP_REACH) : start])
     return read_timestamp(match[1]) if match else NAN
 
 
-# --- what only the neighbours of a record tell: its step, its steps -------------------
+# --- step numbers and means, from neighbouring records --------------------------------
 
-# How many records apart the two lines of a step may stand: ranks print at the same
-# time, in any order.
+# Maximum records between the two lines of a step: ranks print at the same time, in any
+# order.
 PAIR_REACH = 3
 
-# So many step times at the end may have lost their iteration lines; more are a run that
-# prints none.
-STRAY = 2
+# Step times at the end that may have lost their iteration lines; more belong to a run
+# that prints no iteration lines.
+MAX_UNPAIRED = 2
 
 
-def _pair(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return the iteration records, with the TFLOP/s of the step times that belong to
-    them.
+def _pair_lines(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Merge step times into the iteration records of the same step.
 
-    Both print the same number, rounded differently, so that lines in the same order, or
-    near each other, whose times agree are of one step (or of two steps that took the
-    same time, where it does not matter). Two lines side by side that are left over and
-    contradict each other are one step too: the slower time counts. Other step times are
-    of an unknown step.
+    Both print the same number, rounded differently. Lines in the same order, or near
+    each other, belong to one step if their times agree (or to two steps with the same
+    time, which makes no difference). Two adjacent unpaired lines with contradicting
+    times are one step, too: the slower time is kept. All other step times are dropped,
+    because their step is unknown.
     """
     steps = list(records)
     partners = _find_partners(records)
-    for place, near in partners.items():
-        steps[near] = _join_pair(records[near], records[place], tally)
-    left = [
+    for index, partner in partners.items():
+        steps[partner] = _join_pair(records[partner], records[index], tally)
+    unpaired = [
         record
-        for place, record in enumerate(records)
-        if record.step == UNNUMBERED and place not in partners
+        for index, record in enumerate(records)
+        if record.step == UNNUMBERED and index not in partners
     ]
     last = max(record.origin.offset for record in records if record.step != UNNUMBERED)
-    behind = [record for record in left if record.origin.offset > last]
-    numbered = _number(behind, tally) if len(behind) > STRAY else []
-    for record in left[: len(left) - len(behind)] if numbered else left:
-        torn = math.isnan(record.seconds)
+    trailing = [record for record in unpaired if record.origin.offset > last]
+    numbered = (
+        _number_step_times(trailing, tally) if len(trailing) > MAX_UNPAIRED else []
+    )
+    for record in unpaired[: len(unpaired) - len(trailing)] if numbered else unpaired:
+        is_truncated = math.isnan(record.seconds)
         tally.add(
-            DropReason.TORN if torn else DropReason.UNKNOWN_STEP,
+            DropReason.TORN if is_truncated else DropReason.UNKNOWN_STEP,
             record.origin.line,
             _describe(record),
         )
     return [record for record in steps if record.step != UNNUMBERED] + numbered
 
 
-def _number(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return step times numbered from 1 for each rank, as uncertain: `time_steps`
-    counts anew in each attempt.
+def _number_step_times(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Number step times from 1 within each rank, as uncertain.
 
-    One that is cut keeps its number, with NaN seconds, so that the others keep theirs.
+    `time_steps` counts again in each attempt. A truncated line keeps its number, with
+    NaN seconds, so that later numbers stay right.
     """
     counts: Counter[str] = Counter()
     numbered = []
@@ -383,45 +402,48 @@ def _number(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
 
 
 def _find_partners(records: Sequence[StepRecord]) -> dict[int, int]:
-    """Return the places of step times, each with that of its iteration record.
+    """Return the indices of step times, each with its iteration record.
 
-    Of a whole log the first with the first, and so on, for one rank's lines may come in
-    a block. Else the nearest that agrees, then any beside it.
+    First tries to pair all lines of the log in order, because the lines of a rank may
+    come in a block. Otherwise pairs the nearest record with the same time, then any
+    adjacent record.
     """
     numbered = [
-        place for place, record in enumerate(records) if record.step != UNNUMBERED
+        index for index, record in enumerate(records) if record.step != UNNUMBERED
     ]
-    bare = [
-        place
-        for place, record in enumerate(records)
+    unnumbered = [
+        index
+        for index, record in enumerate(records)
         if record.step == UNNUMBERED and record.possible
     ]
-    pairs = zip(bare, numbered, strict=False)
-    if len(bare) == len(numbered) and all(
-        _is_same_number(records[near], records[place]) for place, near in pairs
+    pairs = zip(unnumbered, numbered, strict=False)
+    if len(unnumbered) == len(numbered) and all(
+        _is_same_number(records[partner], records[index]) for index, partner in pairs
     ):
-        return dict(zip(bare, numbered, strict=True))
+        return dict(zip(unnumbered, numbered, strict=True))
     partners: dict[int, int] = {}
     free = set(numbered)
     for reach, contradicting in (
         *((reach, False) for reach in range(1, PAIR_REACH + 1)),
         (1, True),
     ):
-        for place in bare:
-            near = [
-                each
-                for each in (place - reach, place + reach)
-                if each in free
-                and (contradicting or _is_same_number(records[each], records[place]))
+        for index in unnumbered:
+            candidates = [
+                candidate
+                for candidate in (index - reach, index + reach)
+                if candidate in free
+                and (
+                    contradicting or _is_same_number(records[candidate], records[index])
+                )
             ]
-            if near and place not in partners:
-                partners[place] = near[0]
-                free.remove(near[0])
+            if candidates and index not in partners:
+                partners[index] = candidates[0]
+                free.remove(candidates[0])
     return partners
 
 
 def _is_same_number(record: StepRecord, other: StepRecord) -> bool:
-    """Tell whether two times are one number, rounded to different places."""
+    """True if two times are the same number, rounded to different digits."""
     return abs(record.seconds - other.seconds) <= 0.51 * (
         record.resolution + other.resolution
     )
@@ -434,7 +456,7 @@ def _join_pair(
     if (
         not iteration.possible
         or _is_same_number(iteration, step_time)
-        or show_same_time(iteration, step_time)
+        or have_same_time(iteration, step_time)
     ):
         return iteration._replace(tflops=tflops)
     text = f"step {iteration.step}: {iteration.seconds:g} s in line {iteration.origin.line}, but {_describe(step_time)}"
@@ -447,25 +469,25 @@ def _join_pair(
 
 def _describe(record: StepRecord) -> str:
     return (
-        "a step time that is cut"
+        "a truncated step time"
         if math.isnan(record.seconds)
         else f"Step Time {record.seconds:g} s"
     )
 
 
-# So many equal gaps show an interval: fewer may be lost lines.
+# Equal gaps that prove an interval: fewer may be lost lines.
 LEAST_GAPS = 3
 
-# How much of the time between two lines is not spent in steps, at most, where lines are
-# to tell what a time is of.
+# Maximum share of the time between two lines that is not spent in steps, if the lines
+# are to decide which steps a time covers.
 CLOCK_SHARE = 0.05
 
 
 def _add_means(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the steps of one attempt, in their order, with `mean_of`.
+    """Set `mean_of` of one attempt's steps.
 
-    An interval of n shows by prints at multiples of n only. A gap in a log of every
-    step is lost lines, never a mean.
+    The log interval is n if only multiples of n are printed. A gap in a log that prints
+    every step is a lost line, never a mean.
     """
     every = find_interval([record.step for record in records])
     means = [every] * len(records)
@@ -480,32 +502,33 @@ def _add_means(records: Sequence[StepRecord]) -> list[StepRecord]:
 
 
 def find_interval(steps: Sequence[int]) -> int:
-    """Return every how many steps a log prints, from the ascending steps it prints; 1
-    where that cannot be told.
+    """Return the log interval, from the ascending steps that a log prints.
 
-    The first print may be out of turn: versions of 2026 print the first step of a
-    process, whatever the interval.
+    Returns 1 if inconclusive. The first step may be off the interval: versions of 2026
+    always print the first step of a process.
     """
     gap = min((after - before for before, after in pairwise(steps[1:])), default=1)
-    turns = [step for step in steps if step % gap == 0]
-    if gap == 1 or not turns or len(steps) - len(turns) > bool(steps[0] % gap):
+    multiples = [step for step in steps if step % gap == 0]
+    if gap == 1 or not multiples or len(steps) - len(multiples) > bool(steps[0] % gap):
         return 1
     gaps = [
         after - before
-        for before, after in pairwise([0, *turns] if turns[0] == gap else turns)
+        for before, after in pairwise(
+            [0, *multiples] if multiples[0] == gap else multiples
+        )
     ]
-    equal = gaps.count(gap)
-    return gap if equal >= LEAST_GAPS and 2 * equal > len(gaps) else 1
+    equal_gaps = gaps.count(gap)
+    return gap if equal_gaps >= LEAST_GAPS and 2 * equal_gaps > len(gaps) else 1
 
 
 def _count_steps_of_second(first: StepRecord, second: StepRecord, every: int) -> int:
-    """Count the steps of the second print of a process.
+    """Count the steps that the second print of a process covers.
 
-    Versions of 2026 print the first step of a process and continue to sum, so that the
-    second print is the mean of that step, too. A first print out of turn is of such a
-    version. Else the time between the two lines decides. If that is inconclusive and
-    every step is printed, the fraction of a second in the stamps decides: the same
-    versions introduced it.
+    Versions of 2026 print the first step of a process and keep summing, so that the
+    second print is the mean of that step, too. If the first print is off the interval,
+    it is such a version. Otherwise the time between the two lines decides. If that is
+    inconclusive and every step is printed, fractions of a second in the stamps decide:
+    the same versions introduced them.
     """
     steps = second.step - first.step
     if steps > every:
@@ -523,6 +546,8 @@ def _count_steps_of_second(first: StepRecord, second: StepRecord, every: int) ->
     fractions = bool(first.stamp % 1 or second.stamp % 1)
     newer = fractions and every == 1
     slack = CLOCK_SHARE * passed + (0 if fractions else 1)
-    alone = abs(steps * second.seconds - passed) <= slack
-    together = abs((steps + 1) * second.seconds - first.seconds - passed) <= slack
-    return steps + (together if alone != together else newer)
+    fits_without_first = abs(steps * second.seconds - passed) <= slack
+    fits_with_first = (
+        abs((steps + 1) * second.seconds - first.seconds - passed) <= slack
+    )
+    return steps + (fits_with_first if fits_without_first != fits_with_first else newer)

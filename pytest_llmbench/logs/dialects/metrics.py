@@ -54,7 +54,7 @@ TERA = 1e12
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return one value of a step, for `join`; its name stands in `layout`."""
+    """Return one value of a step, for `merge_records`; its name stands in `layout`."""
     stop = find_line_stop(text, start, end)
     match = LINE.fullmatch(text, start, stop)
     if match is None:
@@ -81,7 +81,7 @@ def read_step(
     )
 
 
-def join(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+def merge_records(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return one record for each step that has a time, with the other values of that
     step; steps that fall are of another run."""
     joined: list[StepRecord] = []
@@ -289,8 +289,8 @@ def _compare_counts(record: StepRecord, by_tokens: int, by_validations: int) -> 
     if by_tokens == by_validations:
         return ""
     return (
-        f"step {record.step}: by its tokens the time is of {by_tokens} steps, by the last validation of "
-        f"{by_validations}"
+        f"step {record.step}: its time covers {by_tokens} steps by the tokens, but "
+        f"{by_validations} by the last validation"
     )
 
 
@@ -299,7 +299,7 @@ def _compare_clock(record: StepRecord, seconds: float, passed: float) -> str:
     or there is none."""
     if not passed > seconds * (1 + LATE_SHARE) + LATE_SECONDS:
         return ""
-    return f"step {record.step}: its interval took {passed:.4g} s by the times of the events, {seconds:.4g} s by its time"
+    return f"step {record.step}: its interval took {passed:.4g} s by the event times, but {seconds:.4g} s by its step time"
 
 
 def _tell_interval(
@@ -339,10 +339,10 @@ def convert_unit(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord
         return list(records)  # no clock of the run: all was written at once
     first, last = records[0].origin.line, records[-1].origin.line
     shown = f"{median(record.seconds for record in records):.4g}"
-    clock_text = f"the events are {clock.wall_seconds:.4g} s a step apart"
+    clock_text = f"the events are {clock.wall_seconds:.4g} s per step apart"
     for name, unit in OTHER_UNITS.items():
         if LEAST_OF_UNIT <= clock.ratio / unit <= MOST_OF_UNIT:
-            text = f"{shown} are {name}, for {clock_text}"
+            text = f"{shown} is in {name}: {clock_text}"
             tally.add(DropReason.OTHER_UNIT, first, text, len(records))
             return [_convert(record, unit) for record in records]
     tally.add(

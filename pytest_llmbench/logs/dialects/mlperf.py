@@ -31,7 +31,7 @@ DECODER = json.JSONDecoder()
 # No count of samples or tokens is longer; a float holds all of them exactly.
 LARGEST = 10**15
 
-# What a record is until `settle` numbers it, in the place of its step. One step:
+# What a record is until `resolve_steps` numbers it, in the place of its step. One step:
 SINGLE = -1
 # Means of all steps of a block: of so many samples; that begins or ends at so many
 # samples.
@@ -80,7 +80,7 @@ LOSSES = ("reduced_train_loss", "train_loss")
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return what the record at `text[start]` says, for `settle` to number; None for
+    """Return what the record at `text[start]` says, for `resolve_steps` to number; None for
     one that says nothing of steps."""
     key = KEY.match(text, start, end)
     if key is None or not (key[1] == STATISTICS or key[1] in MARKS):
@@ -181,7 +181,7 @@ def _read_count(values: Mapping[str, Any], name: str) -> float:
     return float(value) if 0 <= value < LARGEST and value == int(value) else NAN
 
 
-def join(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
+def merge_records(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
     """Return the records with what other processes say of the whole run given to those
     that print times."""
     ranks = {record.origin.rank for record in records if record.step in TIMED}
@@ -196,7 +196,7 @@ def join(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
     ]
 
 
-def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return the steps of one rank, counted from 0.
 
     Where every step is printed these count, else the means of blocks, which are of all
@@ -265,9 +265,9 @@ def _number_run(
     kept, others = (singles, blocks) if whole else (blocks, singles)
     if others:
         text = (
-            f"means of {others[0].mean_of} steps"
+            f"mean of {others[0].mean_of} steps"
             if whole
-            else "the time of one step of many"
+            else "the time of a single step"
         )
         tally.add(
             DropReason.OTHER_RECORDS,
@@ -344,7 +344,7 @@ def _compare_total(
         return ""
     return (
         f"step {kept[-1].step}, but the run ended with {end.consumed:g} samples, "
-        f"{batch:g} in a step"
+        f"{batch:g} per step"
     )
 
 
@@ -369,7 +369,9 @@ def _compare_clock(
         median(record.seconds for record, _ in walls),
         median(wall for _, wall in walls),
     )
-    return f"a step of {seconds:.4g} s, but by the times of the records it takes {wall:.4g} s"
+    return (
+        f"a step of {seconds:.4g} s, but {wall:.4g} s by the time stamps of the records"
+    )
 
 
 def _list_single_walls(
@@ -465,7 +467,7 @@ def _number_singles(
             tally.add(
                 DropReason.UNKNOWN_STEP,
                 record.origin.line,
-                f"a step of {record.seconds:g} s without a number",
+                f"an unnumbered step of {record.seconds:g} s",
             )
 
 

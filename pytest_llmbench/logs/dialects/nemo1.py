@@ -103,7 +103,7 @@ def read_step(
     it, or None where there is none.
 
     A bar rounds `global_step` from 1000 on (`2e+3`); such a record is marked `rounded`,
-    and `settle` finds its step.
+    and `resolve_steps` finds its step.
     """
     stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) >= 0:
@@ -194,7 +194,7 @@ def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     return re.compile(BAR_BEGIN + rest)
 
 
-def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return the records of one rank with every step certain: a rounded one follows
     from the count of its bar.
 

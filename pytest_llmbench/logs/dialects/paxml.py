@@ -33,7 +33,7 @@ PRINTED_LOSS = re.compile(
     % NOT_FINITE
 )
 
-# What stands for the step until `settle` counts: a step, a torn one, and lines that are
+# What stands for the step until `resolve_steps` counts: a step, a torn one, and lines that are
 # no steps.
 #
 # A step that is not negative is that of a line that FIRST reads.
@@ -43,7 +43,7 @@ UNNUMBERED, CUT, LOOP_BEGINS, HAS_LOSS, ENDED = -1, -2, -3, -4, -5
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return what the line at `text[start]` says, for `settle` to count; None for what
+    """Return what the line at `text[start]` says, for `resolve_steps` to count; None for what
     only begins the same way."""
     if text.startswith(TOOK, start):
         return _read_seconds(text, start, end, origin)
@@ -62,7 +62,7 @@ def read_step(
     return None
 
 
-def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Number the steps of one rank from 0, or from the first step that the process
     prints.
 
@@ -104,7 +104,7 @@ def _count_steps(
     loops = sum(record.step == LOOP_BEGINS for record in starts)
     initial = [record.step for record in starts if record.step >= 0]
     if max(loops, len(initial)) > 1:
-        text = f"train_step() of one of {max(loops, len(initial))} processes that nothing tells apart"
+        text = f"train_step() of one of {max(loops, len(initial))} processes without rank labels"
         for record in rest:
             if record.step != ENDED:
                 tally.add(DropReason.UNKNOWN_STEP, record.origin.line, text)

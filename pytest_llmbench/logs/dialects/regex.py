@@ -17,19 +17,19 @@ from pytest_llmbench.core.rounding import refine_units
 from pytest_llmbench.logs import clock, printed_times
 from pytest_llmbench.logs.dialect_reader import DialectReader
 from pytest_llmbench.logs.dialect_table import (
-    APART,
+    NON_TRAINING_GROUPS,
     RATE,
     UNITS,
     Dialect,
     compile_pattern,
     find_groups,
-    find_timed,
+    find_time_groups,
 )
 from pytest_llmbench.logs.printed_times import (
     CLOCKS,
     LineTime,
-    Prints,
     RecordLine,
+    TimeNotation,
     read_line_time,
 )
 from pytest_llmbench.logs.scan import REACH_BACK, Hit, find_line_begin
@@ -114,13 +114,13 @@ class RegexReader(DialectReader):
         self._groups = {group.name: group for group in find_groups(definition.pattern)}
         self._numbers: dict[str, int] = self._pattern.groupindex
         self._unit = definition.unit
-        self._timed = find_timed(self._groups)
+        self._timed = find_time_groups(self._groups)
         self._required = ("step", *self._timed)
         self._read_to = 0
         self._lacking: str | None = None
         self._counts: Counter[int] = Counter()
         self._doubtful: dict[int, int] = {}
-        self._prints = Prints(definition)
+        self._prints = TimeNotation(definition)
         self._apart: dict[int, float] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RegexReader:
@@ -170,7 +170,9 @@ class RegexReader(DialectReader):
             for place, match in enumerate(matches)
         )
 
-    def join(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    def merge_records(
+        self, records: Sequence[StepRecord], tally: Tally
+    ) -> list[StepRecord]:
         """Return the records without those whose siblings show that their time may be
         wrong.
 
@@ -195,7 +197,7 @@ class RegexReader(DialectReader):
                 )
             else:
                 kept.append(record)
-        self._prints.tell(kept, tally)
+        self._prints.tally_doubts(kept, tally)
         return self._leave_out_apart(self._refine_resolutions(kept), tally)
 
     def _leave_out_apart(
@@ -252,7 +254,9 @@ class RegexReader(DialectReader):
                 records[row] = records[row]._replace(resolution=resolution)
         return records
 
-    def settle(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    def resolve_steps(
+        self, records: Sequence[StepRecord], tally: Tally
+    ) -> list[StepRecord]:
         """Return the steps of one rank; those behind a restart of the time so far count
         from there."""
         return (
@@ -297,7 +301,9 @@ class RegexReader(DialectReader):
         for group in reversed(self._groups.values()):
             try:
                 if (
-                    compile_pattern(group.up_to, shipped=self._shipped).search(text)
+                    compile_pattern(group.prefix_pattern, shipped=self._shipped).search(
+                        text
+                    )
                     is not None
                 ):
                     break
@@ -395,7 +401,7 @@ class RegexReader(DialectReader):
         """Keep the time in that of a step which trains nothing."""
         printed = [
             float(numbers[name].replace(b",", b"")) * factors[name]
-            for name in APART
+            for name in NON_TRAINING_GROUPS
             if name in numbers
         ]
         if printed and self._unit != RATE:

@@ -102,7 +102,7 @@ def read_step(
     )
 
 
-def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return the training steps of one rank.
 
     torchtitan counts anew after a validation, so its rates leave it out: the time has

@@ -107,7 +107,7 @@ def _build_record(
     )
 
 
-def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return the training steps of one rank."""
     return clock.mark_restarts(list(clock.drop_evaluations(records)), tally)
 
