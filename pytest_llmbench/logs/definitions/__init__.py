@@ -1,7 +1,7 @@
-"""Dialects that ship as files: what a baseline file may say under `log`, one file for
-each framework.
+"""Shipped dialect definitions, one TOML file per framework.
 
-They are tried on logs in which no other dialect finds a step.
+A file has the keys of `log` in a baseline file. The definitions are tried on logs in
+which no other dialect finds a step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = (
 
 @cache
 def load_definitions() -> dict[str, RegexDialect]:
-    """Return the dialects by their names."""
+    """Return the shipped dialects by name."""
     return {name: _load(name) for name in NAMES}
 
 

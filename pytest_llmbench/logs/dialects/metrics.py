@@ -1,7 +1,8 @@
-"""Metrics of an event file, a table or JSON lines: `llmb scalar: 2/15 1774532589.120000
-0.53 iteration-time`.
+"""Metrics of an event file, a table or JSON lines: one value per line.
 
-`sources/metric_files.py` makes these lines; each holds one value of a step.
+`llmb scalar: 2/15 1774532589.120000 0.53 iteration-time`
+
+`sources/metric_files.py` writes these lines.
 """
 
 from __future__ import annotations
@@ -54,18 +55,18 @@ TERA = 1e12
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return one value of a step, for `merge_records`; its name stands in `layout`."""
+    """Parse one value of a step, for `merge_records`; `layout` contains its name."""
     stop = find_line_stop(text, start, end)
     match = LINE.fullmatch(text, start, stop)
     if match is None:
         return TruncatedRecord(origin, text[start:stop])
     try:
-        moment, value = float(match[3]), float(match[4])
+        stamp, value = float(match[3]), float(match[4])
     except ValueError:
         return TruncatedRecord(origin, text[start:stop])
     total = int(match[2]) if match[2] else None
-    # A clock makes it a sign of life, wherever its run is.
-    bad = (
+    # Its time stamp shows that the job is alive, in whatever run.
+    is_bad_validation = (
         not math.isfinite(value)
         and METRIC_NAMES.get(match[5].decode("ascii")) is MetricKind.VALIDATION_LOSS
     )
@@ -75,32 +76,36 @@ def read_step(
         value,
         0.0,
         total,
-        stamp=moment,
-        bad_validation=bad,
+        stamp=stamp,
+        bad_validation=is_bad_validation,
         layout=(match[5],),
     )
 
 
 def merge_records(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return one record for each step that has a time, with the other values of that
-    step; steps that fall are of another run."""
-    joined: list[StepRecord] = []
+    """Merge the values of each step that has a time into one record.
+
+    If step numbers fall, another run begins.
+    """
+    merged: list[StepRecord] = []
     run: list[StepRecord] = []
     last = -1
     for record in records:
         if record.step < last:
-            joined += _join_run(run, tally)
+            merged += _merge_run(run, tally)
             run, last = [], -1
         run.append(record)
         last = record.step if _get_name(record) in STEP_TIMES else last
-    return [*joined, *_join_run(run, tally)]
+    return [*merged, *_merge_run(run, tally)]
 
 
-def _join_run(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return the steps of one run; of two times of a step the slower one counts:
-    another process wrote the second."""
+def _merge_run(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+    """Return the steps of one run.
+
+    If a step has two times (another process wrote the second), the slower one is kept.
+    """
     steps: dict[int, StepRecord] = {}
-    others: dict[int, dict[str, float]] = {}
+    values: dict[int, dict[str, float]] = {}
     validations: dict[int, float] = {}
     restarts = False
     for record in records:
@@ -111,24 +116,26 @@ def _join_run(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
             time = record._replace(
                 layout=(), rounded=kind is not MetricKind.STEP_SECONDS
             )
-            before = steps.setdefault(record.step, time)
-            if before.seconds != time.seconds:
-                text = f"step {time.step} again: {time.seconds:g} s, but {before.seconds:g} s before"
+            first_time = steps.setdefault(record.step, time)
+            if first_time.seconds != time.seconds:
+                text = f"step {time.step} again: {time.seconds:g} s, but {first_time.seconds:g} s before"
                 tally.add(DropReason.REPEAT_DISAGREES, time.origin.line, text)
-                steps[record.step] = max(before, time, key=lambda each: each.seconds)
+                steps[record.step] = max(
+                    first_time, time, key=lambda each: each.seconds
+                )
         elif kind is MetricKind.VALIDATION_LOSS:
             validations[record.step] = record.stamp
         elif kind in FIELDS:
             value = record.seconds / (TERA if kind is MetricKind.FLOPS else 1.0)
-            of_step = others.setdefault(record.step, {})
+            of_step = values.setdefault(record.step, {})
             if math.isfinite(
                 of_step.get(FIELDS[kind], 0.0)
-            ):  # what diverged once stays so
+            ):  # a non-finite value is kept
                 of_step[FIELDS[kind]] = value
-    joined = [record._replace(**others.get(step, {})) for step, record in steps.items()]  # type: ignore[arg-type]
+    merged = [record._replace(**values.get(step, {})) for step, record in steps.items()]  # type: ignore[arg-type]
     if restarts:
-        joined = restore_divisor(joined, validations, tally)
-    return convert_unit(joined, tally)
+        merged = restore_divisor(merged, validations, tally)
+    return convert_unit(merged, tally)
 
 
 def _get_name(record: StepRecord) -> str:
@@ -136,10 +143,10 @@ def _get_name(record: StepRecord) -> str:
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the steps of one attempt with how many steps each time is the mean of.
+    """Set how many steps of one attempt each time is the mean of.
 
-    The first time is left out where it stands for fewer steps than others do:
-    torchtitan divides it by as many.
+    The first time is dropped if it covers fewer steps than others, because torchtitan
+    still divides it by the full interval.
     """
     if not any(record.rounded for record in records):
         return list(records)
@@ -157,38 +164,37 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
 # --- step times checked against the other numbers of the file -------------------------
 
 
-# How far a count of steps that follows from tokens may be from a whole number: at
-# least, and as a share of it.
-WHOLE, WHOLE_SHARE = 0.05, 0.002
+# Tolerance of a number of steps that follows from tokens: absolute, and as a share of
+# the number.
+COUNT_TOLERANCE, COUNT_TOLERANCE_SHARE = 0.05, 0.002
 
-# The wall time of an interval may exceed its time by this share, and by so many seconds
-# for writing the events.
+# The wall time of an interval may exceed its step time by this share, and by these
+# seconds for writing the events.
 LATE_SHARE, LATE_SECONDS = 0.05, 0.05
 
-# From this factor on wall times and step times are not of the same unit, or not of the
-# same steps.
-GROSS = 10.0
+# From this factor on, wall times and step times are in different units, or cover
+# different steps.
+MIN_UNIT_FACTOR = 10.0
 FEWEST_INTERVALS = 3
-# Events that follow each other faster were written afterwards, from other records.
+# Events at shorter intervals were written afterwards, from other records.
 FASTEST_CLOCK = 0.01
-# A clock is regular: so many of its ratios to the step times are within this factor of
-# their median.
+# A clock is regular if this share of its ratios to the step times is within this factor
+# of their median.
 REGULAR_SHARE, REGULAR_FACTOR = 0.75, 1.5
 OTHER_UNITS = {"milliseconds": 1e-3, "microseconds": 1e-6}
-# A step takes no longer than the clock shows, and not much less.
+# Range of the ratio between wall times and step times in the right unit.
 LEAST_OF_UNIT, MOST_OF_UNIT = 0.8, 3.0
 
 
 def restore_divisor(
     records: Sequence[StepRecord], validations: Mapping[int, float], tally: Tally
 ) -> list[StepRecord]:
-    """Return steps with the mean of each log interval, of times that were divided by
-    the steps of a whole one.
+    """Return the steps with the true mean time of each log interval.
 
-    torchtitan's clock begins anew after a validation, but its time is divided as if it
-    had not. How many steps a time is of follows from the tokens, which are counted
-    anew, too, or else from the steps of the validations. `validations` are steps with
-    the time when their validation ended.
+    torchtitan restarts its clock after a validation, but divides the time by the steps
+    of a whole interval. The true number of steps follows from the tokens, which are
+    also counted from the restart, or from the steps of the validations. `validations`
+    maps steps to the times at which their validations ended.
     """
     interval = _find_interval(records)
     if interval == 1:
@@ -196,29 +202,35 @@ def restore_divisor(
     counts = _count_by_tokens(records, interval)
     restored = [_restore_first(records[0], interval, counts)]
     validated = sorted(validations)
-    for place, (before, record) in enumerate(pairwise(records), 1):
+    for index, (before, record) in enumerate(pairwise(records), 1):
         end = bisect_left(validated, record.step)
-        starts = [
+        validations_inside = [
             step for step in validated[max(0, end - 1) : end] if step >= before.step
-        ]  # the last one decides
-        since = max((before.step, record.step - interval, *starts))
+        ]  # the last validation counts
+        since = max((before.step, record.step - interval, *validations_inside))
         count = record.step - since
         if counts is None:
-            began = validations[since] if since in starts else before.stamp
+            began = validations[since] if since in validations_inside else before.stamp
             doubt = _compare_clock(
                 record, record.seconds * interval, record.stamp - began
             )
         else:
-            doubt = _compare_counts(record, counts[place], count) if starts else ""
-            count = min(count, counts[place])
+            doubt = (
+                _compare_counts(record, counts[index], count)
+                if validations_inside
+                else ""
+            )
+            count = min(count, counts[index])
         restored.append(_divide(record, interval, count))
-        _tell_interval(restored[-1], count, record.step - before.step, doubt, tally)
+        _tally_interval(restored[-1], count, record.step - before.step, doubt, tally)
     return restored
 
 
 def _find_interval(records: Sequence[StepRecord]) -> int:
-    """Return the number of steps of a log interval; the first step is logged besides,
-    whatever it is."""
+    """Return the number of steps of a log interval.
+
+    The first step is always logged and does not count.
+    """
     gaps = [after.step - before.step for before, after in pairwise(records)]
     if not gaps:
         return 1
@@ -231,33 +243,35 @@ def _find_interval(records: Sequence[StepRecord]) -> int:
 
 
 def _count_by_tokens(records: Sequence[StepRecord], interval: int) -> list[int] | None:
-    """Return the steps since the clock began for each record, None if tokens do not
-    determine them all.
+    """Return the steps since the clock started, for each record.
 
-    The rate is of the same clock as the time, so both make the tokens since then; a
-    step has always as many.
+    Returns None if the tokens do not determine every number. Rate and time share a
+    clock, so their product is the number of tokens since its start; every step has the
+    same number of tokens.
     """
-    amounts = [record.tokens * record.seconds * interval for record in records]
-    if not all(0 < amount < math.inf for amount in amounts):
+    tokens_since_start = [
+        record.tokens * record.seconds * interval for record in records
+    ]
+    if not all(0 < since_start < math.inf for since_start in tokens_since_start):
         return None
     first = records[0].step
-    most = [
+    limits = [
         min(first, interval),
         *(
             min(after.step - before.step, interval)
             for before, after in pairwise(records)
         ),
     ]
-    of_step = [amounts[0]] if first == 1 else []
-    for tokens in (*of_step, max(amounts) / interval):
-        exact = [amount / tokens for amount in amounts]
-        counts = [round(count) for count in exact]
-        whole = all(
-            abs(number - count) <= max(WHOLE, WHOLE_SHARE * number)
-            for number, count in zip(exact, counts, strict=True)
+    of_step = [tokens_since_start[0]] if first == 1 else []
+    for tokens in (*of_step, max(tokens_since_start) / interval):
+        exact_counts = [since_start / tokens for since_start in tokens_since_start]
+        counts = [round(count) for count in exact_counts]
+        is_integer = all(
+            abs(number - count) <= max(COUNT_TOLERANCE, COUNT_TOLERANCE_SHARE * number)
+            for number, count in zip(exact_counts, counts, strict=True)
         )
-        if whole and all(
-            1 <= count <= limit for count, limit in zip(counts, most, strict=True)
+        if is_integer and all(
+            1 <= count <= limit for count, limit in zip(counts, limits, strict=True)
         ):
             return counts
     return None
@@ -266,8 +280,10 @@ def _count_by_tokens(records: Sequence[StepRecord], interval: int) -> list[int] 
 def _restore_first(
     record: StepRecord, interval: int, counts: Sequence[int] | None
 ) -> StepRecord:
-    """Return the first record, unchanged where nothing shows how many steps its time is
-    of."""
+    """Correct the time of the first record.
+
+    Returns it unchanged if the number of its steps is unknown.
+    """
     return (
         record
         if counts is None or record.step < interval
@@ -285,7 +301,7 @@ def _divide(record: StepRecord, interval: int, count: int) -> StepRecord:
 
 
 def _compare_counts(record: StepRecord, by_tokens: int, by_validations: int) -> str:
-    """Return how tokens and validations contradict each other, "" if they agree."""
+    """Explain how tokens and validations contradict each other, or return ""."""
     if by_tokens == by_validations:
         return ""
     return (
@@ -295,14 +311,16 @@ def _compare_counts(record: StepRecord, by_tokens: int, by_validations: int) -> 
 
 
 def _compare_clock(record: StepRecord, seconds: float, passed: float) -> str:
-    """Return how the wall time contradicts the time of an interval, "" if it does not
-    or there is none."""
+    """Explain how the wall time contradicts the time of an interval.
+
+    Returns "" if it does not, or if it is unknown.
+    """
     if not passed > seconds * (1 + LATE_SHARE) + LATE_SECONDS:
         return ""
     return f"step {record.step}: its interval took {passed:.4g} s by the event times, but {seconds:.4g} s by its step time"
 
 
-def _tell_interval(
+def _tally_interval(
     record: StepRecord, count: int, steps: int, doubt: str, tally: Tally
 ) -> None:
     line = record.origin.line
@@ -317,38 +335,37 @@ def _tell_interval(
 
 
 class Clock(NamedTuple):
-    """What the wall times of records show of their step times."""
+    """Step times compared with the wall times of the records."""
 
-    ratio: float  # wall time of a step over its printed time, the median
-    regular: bool  # the ratios of most intervals are alike
-    wall_seconds: float  # the median wall time of a step
+    ratio: float  # median of wall time per step / printed time
+    regular: bool  # the ratios of most intervals agree
+    wall_seconds: float  # median wall time per step
 
 
 def convert_unit(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return steps with times in seconds, where their wall times show that they were
-    written in another unit.
+    """Convert step times to seconds if the wall times show another unit.
 
-    MindFormers writes milliseconds under Megatron's name of seconds. Its rates are no
-    TFLOP/s then, and left out. Wall times that differ by a factor of ten or more and
-    fit no unit are a contradiction.
+    MindFormers writes milliseconds under Megatron's name for seconds. Its TFLOP/s are
+    then wrong and dropped. Wall times that differ by a factor of ten or more, and fit
+    no unit, are counted as a contradiction.
     """
     clock = _read_clock(records)
-    if clock is None or 1 / GROSS <= clock.ratio <= GROSS:
+    if clock is None or 1 / MIN_UNIT_FACTOR <= clock.ratio <= MIN_UNIT_FACTOR:
         return list(records)
     if clock.ratio < 1 and not (clock.regular and clock.wall_seconds >= FASTEST_CLOCK):
-        return list(records)  # no clock of the run: all was written at once
+        return list(records)  # not the clock of the run: everything was written at once
     first, last = records[0].origin.line, records[-1].origin.line
-    shown = f"{median(record.seconds for record in records):.4g}"
+    printed = f"{median(record.seconds for record in records):.4g}"
     clock_text = f"the events are {clock.wall_seconds:.4g} s per step apart"
     for name, unit in OTHER_UNITS.items():
         if LEAST_OF_UNIT <= clock.ratio / unit <= MOST_OF_UNIT:
-            text = f"{shown} is in {name}: {clock_text}"
+            text = f"{printed} is in {name}: {clock_text}"
             tally.add(DropReason.OTHER_UNIT, first, text, len(records))
             return [_convert(record, unit) for record in records]
     tally.add(
         DropReason.TIMES_DISAGREE,
         first,
-        f"a step of {shown} s, but {clock_text}",
+        f"a step of {printed} s, but {clock_text}",
         len(records),
         last_line=last,
     )
@@ -356,7 +373,7 @@ def convert_unit(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord
 
 
 def _read_clock(records: Sequence[StepRecord]) -> Clock | None:
-    """Return what wall times show, None if there are too few."""
+    """Compare step times with wall times; None if there are too few."""
     intervals = [
         ((after.stamp - before.stamp) / (after.step - before.step), after.seconds)
         for before, after in pairwise(records)
@@ -368,19 +385,22 @@ def _read_clock(records: Sequence[StepRecord]) -> Clock | None:
         return None
     ratios = [wall / seconds for wall, seconds in intervals]
     ratio = median(ratios)
-    alike = sum(
-        ratio / REGULAR_FACTOR <= each <= ratio * REGULAR_FACTOR for each in ratios
+    close = sum(
+        ratio / REGULAR_FACTOR <= candidate <= ratio * REGULAR_FACTOR
+        for candidate in ratios
     )
     return Clock(
         ratio,
-        alike >= REGULAR_SHARE * len(ratios),
+        close >= REGULAR_SHARE * len(ratios),
         median(wall for wall, _ in intervals),
     )
 
 
 def _convert(record: StepRecord, unit: float) -> StepRecord:
-    """Return a record with its time in seconds; a whole number of a unit is rounded to
-    it."""
+    """Return a record with its time in seconds.
+
+    An integer was rounded to its unit: this becomes the resolution.
+    """
     resolution = unit if record.seconds == int(record.seconds) else record.resolution
     return record._replace(
         seconds=record.seconds * unit, resolution=resolution, tflops=NAN

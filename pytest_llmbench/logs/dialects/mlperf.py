@@ -1,8 +1,10 @@
-"""MLPerf: `:::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 0.55},
-"metadata": {"step": 31.0}}`.
+"""MLPerf: JSON records with step times, rates and sample counts.
 
-`step` counts steps, samples or tokens, and some records are of a block of steps,
-between two evaluations.
+`:::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 0.55},
+"metadata": {"step": 31.0}}`
+
+`step` counts steps, samples or tokens. Some records contain the mean of a block of
+steps between two evaluations.
 """
 
 from __future__ import annotations
@@ -28,16 +30,17 @@ from pytest_llmbench.logs.step_records import (
 MARKER = b":::MLLOG "
 KEY = re.compile(rb'[^\r\n]{0,200}?"key": ?"([a-z_]{1,60})"')
 DECODER = json.JSONDecoder()
-# No count of samples or tokens is longer; a float holds all of them exactly.
+# No count of samples or tokens is larger; a float represents all of them exactly.
 LARGEST = 10**15
 
-# What a record is until `resolve_steps` numbers it, in the place of its step. One step:
+# Kinds of records, stored as their step number until `resolve_steps` numbers them. A
+# single step:
 SINGLE = -1
-# Means of all steps of a block: of so many samples; that begins or ends at so many
-# samples.
+# Means of a block: with its number of samples; with the samples at its beginning; with
+# the samples at its end.
 BLOCK, BLOCK_FROM, BLOCK_TO = -2, -3, -4
-# No times: the samples in a step, the tokens in a sample, where blocks, evaluations and
-# runs begin and end, a loss.
+# Records without times: samples per step, tokens per sample, begin and end of blocks,
+# evaluations, begin and end of runs, a loss.
 BATCH, SEQUENCE, BLOCK_BEGINS, BLOCK_ENDS, EVALUATION, RUN_BEGINS, RUN_ENDS, LOSS = (
     -5,
     -6,
@@ -48,11 +51,11 @@ BATCH, SEQUENCE, BLOCK_BEGINS, BLOCK_ENDS, EVALUATION, RUN_BEGINS, RUN_ENDS, LOS
     -11,
     -12,
 )
-# The result of an evaluation, kept only if it is no number.
+# The result of an evaluation, kept only if it is not finite.
 BAD_RESULT = -13
 TIMED = (SINGLE, BLOCK, BLOCK_FROM, BLOCK_TO)
 
-MARKS = {
+KINDS = {
     b"global_batch_size": BATCH,
     b"max_sequence_length": SEQUENCE,
     b"block_start": BLOCK_BEGINS,
@@ -65,13 +68,13 @@ MARKS = {
     b"eval_loss": BAD_RESULT,
 }
 STATISTICS = b"tracked_stats"
-# So many times longer than its steps a block may take by the clock.
-LOOSE = 2
-# By this factor half of the blocks may be longer or shorter than their steps: no
-# evaluation is in them. The first one is left out, for some do not count how long a run
-# takes to start.
-CLOSE, FEWEST_BLOCKS = 1.1, 2
-# So many single steps are compared with the clock.
+# Factor by which the wall time of a block may exceed its steps.
+STEP_TOLERANCE = 2
+# Factor by which half of the blocks may differ from their steps: they contain no
+# evaluation. The first block is skipped, because some logs do not count the startup of
+# the run.
+BLOCK_TOLERANCE, FEWEST_BLOCKS = 1.1, 2
+# Number of single steps that are compared with the clock.
 FEWEST_SINGLES, MOST_SINGLES = 5, 100
 TIMES = ("train_step_time", "train_step_timing in s")
 LOSSES = ("reduced_train_loss", "train_loss")
@@ -80,10 +83,12 @@ LOSSES = ("reduced_train_loss", "train_loss")
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return what the record at `text[start]` says, for `resolve_steps` to number; None for
-    one that says nothing of steps."""
+    """Parse the record at `text[start]`, unnumbered.
+
+    Returns None if the record is not about steps. `resolve_steps` numbers it.
+    """
     key = KEY.match(text, start, end)
-    if key is None or not (key[1] == STATISTICS or key[1] in MARKS):
+    if key is None or not (key[1] == STATISTICS or key[1] in KINDS):
         return None
     stop = find_line_stop(text, start, end)
     try:
@@ -104,34 +109,36 @@ def read_step(
             else None
         )
         return statistics and statistics._replace(stamp=stamp)
-    return _read_marker(origin, MARKS[key[1]], value, metadata, stamp)
+    return _read_marker(origin, KINDS[key[1]], value, metadata, stamp)
 
 
 def _read_marker(
     origin: RecordOrigin,
-    mark: int,
+    kind: int,
     value: object,
     metadata: Mapping[str, Any],
     stamp: float,
 ) -> StepRecord | None:
-    """Return what a record without times says; None for the result of an evaluation
-    that is a number."""
+    """Parse a record without times.
+
+    Returns None for an evaluation result that is a finite number.
+    """
     number = _read_number(value)
-    if mark == BAD_RESULT:
-        bad = number is not None and not math.isfinite(number)
-        return StepRecord(origin, mark, bad_validation=True) if bad else None
+    if kind == BAD_RESULT:
+        is_bad = number is not None and not math.isfinite(number)
+        return StepRecord(origin, kind, bad_validation=True) if is_bad else None
     record = StepRecord(
         origin,
-        mark,
+        kind,
         NAN,
         0.0,
         consumed=_read_count(metadata, "samples_count"),
         since=(0, stamp),
     )
-    if mark in (BATCH, SEQUENCE):
+    if kind in (BATCH, SEQUENCE):
         return record._replace(batch=_read_count({"": value}, "") or NAN)
     return record._replace(
-        loss=number if mark == LOSS and not math.isnan(record.consumed) else None,
+        loss=number if kind == LOSS and not math.isnan(record.consumed) else None,
         targets=_read_count(metadata, "step"),
     )
 
@@ -139,8 +146,10 @@ def _read_marker(
 def _read_statistics(
     origin: RecordOrigin, value: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> StepRecord | None:
-    """Return what statistics say: `consumed` are samples, `targets` the number that
-    they call their step."""
+    """Parse tracked statistics.
+
+    `consumed` contains samples, `targets` the number in the field `step`.
+    """
     seconds = next((_read_number(value[name]) for name in TIMES if name in value), None)
     loss = next((_read_number(value[name]) for name in LOSSES if name in value), None)
     throughput = _read_number(value.get("throughput"))
@@ -156,9 +165,9 @@ def _read_statistics(
     )
     if (
         throughput is not None
-    ):  # with the time of a step beside it, it says where its block begins, else where it ends
-        place = record._replace(consumed=record.targets)
-        return place._replace(step=BLOCK_TO if seconds is None else BLOCK_FROM)
+    ):  # together with a step time, `step` is the begin of the block, otherwise its end
+        block = record._replace(consumed=record.targets)
+        return block._replace(step=BLOCK_TO if seconds is None else BLOCK_FROM)
     if seconds is not None:
         return record._replace(step=SINGLE if "step" in metadata else BLOCK)
     return record if loss is not None else None
@@ -173,8 +182,10 @@ def _read_number(value: object) -> float | None:
 
 
 def _read_count(values: Mapping[str, Any], name: str) -> float:
-    """Return a whole number that is not negative, NaN where there is none: others count
-    by parts of an epoch."""
+    """Return a non-negative integer, NaN if there is none.
+
+    Other counts are fractions of an epoch.
+    """
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, float | int):
         return NAN
@@ -182,8 +193,7 @@ def _read_count(values: Mapping[str, Any], name: str) -> float:
 
 
 def merge_records(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
-    """Return the records with what other processes say of the whole run given to those
-    that print times."""
+    """Copy run-wide records of other processes to the ranks that print times."""
     ranks = {record.origin.rank for record in records if record.step in TIMED}
     if not ranks or {record.origin.rank for record in records} == ranks:
         return list(records)
@@ -197,10 +207,10 @@ def merge_records(records: Sequence[StepRecord], _tally: Tally) -> list[StepReco
 
 
 def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return the steps of one rank, counted from 0.
+    """Return the steps of one rank, numbered from 0.
 
-    Where every step is printed these count, else the means of blocks, which are of all
-    steps: single ones among many are a sample. The other ones are told.
+    If single steps cover most of the run, they are kept; otherwise the means of blocks,
+    which cover all steps. The other records are counted in the tally.
     """
     steps: list[StepRecord] = []
     batch = sequence = NAN
@@ -212,8 +222,10 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 
 
 def _divide_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
-    """Return the records of each run: it begins behind the end of the one before, or
-    where a second one says so."""
+    """Divide records into runs.
+
+    A run begins after the end of the previous run, or at a second `run_start`.
+    """
     runs: list[list[StepRecord]] = [[]]
     ended = timed = False
     for record in records:
@@ -229,9 +241,12 @@ def _divide_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
 def _find_size(
     run: Sequence[StepRecord], kind: int, before: float
 ) -> tuple[float, float]:
-    """Return the batch size of a run, NaN if it changes, and the one with which the next
-    run begins; `before` is the one with which this run begins."""
-    timed = [place for place, record in enumerate(run) if record.step in TIMED]
+    """Return the batch size (or sequence length) of a run, NaN if it changes.
+
+    Also returns the size with which the next run begins; `before` is the size with
+    which this run begins.
+    """
+    timed = [index for index, record in enumerate(run) if record.step in TIMED]
     until_last_time = run[: timed[-1] + 1] if timed else ()
     sizes = {record.batch for record in until_last_time if record.step == kind} or {
         before
@@ -259,14 +274,14 @@ def _number_run(
         )
     )
     blocks = list(_number_blocks(run, batch, tally))
-    whole = not blocks or (
+    use_singles = not blocks or (
         singles and 2 * len(singles) > singles[-1].step - singles[0].step + 1
     )
-    kept, others = (singles, blocks) if whole else (blocks, singles)
+    kept, others = (singles, blocks) if use_singles else (blocks, singles)
     if others:
         text = (
             f"mean of {others[0].mean_of} steps"
-            if whole
+            if use_singles
             else "the time of a single step"
         )
         tally.add(
@@ -276,7 +291,7 @@ def _number_run(
             len(others),
         )
     doubt = _compare_total(run, kept, batch) or _compare_clock(
-        run, kept, single=bool(whole)
+        run, kept, single=bool(use_singles)
     )
     if doubt:
         first, last = kept[0].origin.line, kept[-1].origin.line
@@ -285,12 +300,11 @@ def _number_run(
 
 
 def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
-    """Tell whether times with samples alone count them from the start of the run, as
-    MaxText does.
+    """True if times with samples only count the samples since the start.
 
-    Then each is of one step. Else they are the samples of a block, whose mean the time
-    is. The `block_stop` of a time has both counts; without one, blocks cannot have more
-    samples than the run.
+    MaxText does so: each such time is a single step. Otherwise the samples belong to a
+    block, whose mean the time is. The `block_stop` of a time contains both counts.
+    Without it, blocks cannot have more samples than the run.
     """
     counts = [record.consumed for record in run if record.step == BLOCK]
     if not counts:
@@ -304,16 +318,18 @@ def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
     end = _find_last(run, RUN_ENDS)
     if end is not None and math.isfinite(end.consumed):
         return counts[-1] == end.consumed < sum(counts)
-    return len(counts) > LOOSE and counts == [
-        counts[0] * (place + 1) for place in range(len(counts))
+    return len(counts) > STEP_TOLERANCE and counts == [
+        counts[0] * (index + 1) for index in range(len(counts))
     ]
 
 
 def _pair_with_stops(
     run: Sequence[StepRecord],
 ) -> Iterator[tuple[StepRecord, StepRecord]]:
-    """Yield times with samples alone and the end of their block: behind it, or before
-    it if an evaluation follows."""
+    """Yield the times of blocks, each with the `block_stop` of its block.
+
+    The `block_stop` follows the time, or precedes it if an evaluation follows.
+    """
     time: StepRecord | None = None
     stop: StepRecord | None = None
     for record in run:
@@ -329,16 +345,20 @@ def _pair_with_stops(
 
 
 def _make_single(record: StepRecord, batch: float) -> StepRecord:
-    """Return a time that counts samples from the start as one of a single step,
-    numbered from 0."""
+    """Return a block time as a single step, numbered from 0.
+
+    Its samples count from the start of the run.
+    """
     return record._replace(step=SINGLE, targets=record.consumed / batch - 1)
 
 
 def _compare_total(
     run: Sequence[StepRecord], kept: Sequence[StepRecord], batch: float
 ) -> str:
-    """Return how the steps contradict the samples of the whole run, "" if they do
-    not."""
+    """Explain how the steps contradict the samples of the whole run.
+
+    Returns "" if they agree.
+    """
     end = _find_last(run, RUN_ENDS)
     if not kept or end is None or not (kept[-1].step + 1) * batch > end.consumed:
         return ""
@@ -351,15 +371,16 @@ def _compare_total(
 def _compare_clock(
     run: Sequence[StepRecord], kept: Sequence[StepRecord], *, single: bool
 ) -> str:
-    """Return how most times contradict those of the records (`time_ms`), "" if they do
-    not or are too few.
+    """Explain how most times contradict the time stamps of the records.
 
-    Means of blocks have to be right within CLOSE. The clock of a step has more in it,
-    so that a single one may be off by LOOSE: less is for those to judge who know what a
-    step is.
+    Returns "" if they agree, or if there are too few. Means of blocks have to agree
+    within CLOSE. A single step may differ by the factor STEP_TOLERANCE, because other work
+    happens between two stamps.
     """
     walls = _list_single_walls(run, kept) if single else _list_block_walls(run, kept)
-    loose, fewest = (LOOSE, FEWEST_SINGLES) if single else (CLOSE, FEWEST_BLOCKS)
+    loose, fewest = (
+        (STEP_TOLERANCE, FEWEST_SINGLES) if single else (BLOCK_TOLERANCE, FEWEST_BLOCKS)
+    )
     if len(walls) < fewest:
         return ""
     ratio = median(wall / record.seconds for record, wall in walls)
@@ -377,17 +398,17 @@ def _compare_clock(
 def _list_single_walls(
     run: Sequence[StepRecord], kept: Sequence[StepRecord]
 ) -> list[tuple[StepRecord, float]]:
-    """Return single steps with the wall time of a step since the one before, without
-    evaluations.
+    """Return single steps with their wall times since the step before.
 
-    Of many steps some are returned, from all parts of the run.
+    Skips steps after an evaluation. Of many steps, a sample from the whole run is
+    returned.
     """
     breaks = [
         record.origin.line for record in run if record.step in (EVALUATION, RUN_BEGINS)
     ]
     walls: list[tuple[StepRecord, float]] = []
-    for place in range(1, len(kept), max(1, len(kept) // MOST_SINGLES)):
-        before, step = kept[place - 1], kept[place]
+    for index in range(1, len(kept), max(1, len(kept) // MOST_SINGLES)):
+        before, step = kept[index - 1], kept[index]
         if bisect_left(breaks, before.origin.line) == bisect_left(
             breaks, step.origin.line
         ):
@@ -402,8 +423,10 @@ def _list_single_walls(
 def _list_block_walls(
     run: Sequence[StepRecord], kept: Sequence[StepRecord]
 ) -> list[tuple[StepRecord, float]]:
-    """Return means of blocks with the wall time of a step of their block, without the
-    first."""
+    """Return means of blocks with the wall time per step of their block.
+
+    Skips the first block.
+    """
     by_offset = {record.origin.offset: record for record in kept}
     walls: list[tuple[StepRecord, float]] = []
     begin = end = NAN
@@ -435,10 +458,10 @@ def _add_wall(
 def _number_singles(
     records: Sequence[StepRecord], batch: float, sequence: float, tally: Tally
 ) -> Iterator[StepRecord]:
-    """Yield the records of single steps with their numbers.
+    """Yield the records of single steps with their step numbers.
 
-    With the samples so far beside it `step` is the number; without, it counts samples,
-    or tokens where all are such.
+    If the record also counts samples, `step` is the step number. Otherwise `step`
+    counts samples, or tokens if all numbers are multiples of the tokens per step.
     """
     numbers = [record.targets for record in records if math.isnan(record.consumed)]
     tokens = batch * sequence
@@ -449,16 +472,19 @@ def _number_singles(
         size, step = batch, record.targets
         if not math.isnan(record.consumed):
             size = record.consumed / (step + 1)
-            certain = size == int(size) > 0 if math.isfinite(size) else False
-            if certain and not math.isnan(batch) and size != batch:
-                certain, size, step = (
+            is_certain = size == int(size) > 0 if math.isfinite(size) else False
+            if is_certain and not math.isnan(batch) and size != batch:
+                is_certain, size, step = (
                     step == record.consumed and step % batch == 0,
                     batch,
                     step / batch - 1,
                 )
         else:
-            certain, step = unit > 0 and step % unit == 0 and step > 0, step / unit - 1
-        if certain:
+            is_certain, step = (
+                unit > 0 and step % unit == 0 and step > 0,
+                step / unit - 1,
+            )
+        if is_certain:
             consumed = (step + 1) * size
             yield record._replace(
                 step=int(step), batch=size, consumed=consumed, targets=NAN
@@ -474,33 +500,37 @@ def _number_singles(
 def _number_blocks(
     run: Sequence[StepRecord], batch: float, tally: Tally
 ) -> Iterator[StepRecord]:
-    """Yield the means of blocks, each at its last step, with the last loss before
-    it."""
+    """Yield the means of blocks, each at its last step.
+
+    Each has the last loss before it.
+    """
     done = 0.0
     losses: list[float] = []
-    for place, record in enumerate(run):
+    for index, record in enumerate(run):
         if record.loss is not None:
             losses.append(record.loss)
         if record.step not in (BLOCK, BLOCK_FROM, BLOCK_TO):
             continue
         if record.step == BLOCK_TO and record.consumed % batch > 0:
-            continue  # of a benchmark that counts epochs
-        begin, end = _find_bounds(run, place, done, batch)
+            continue  # a benchmark that counts epochs
+        begin, end = _find_bounds(run, index, done, batch)
         steps, last = (end - begin) / batch, end / batch
         seconds = (
             record.seconds if record.step != BLOCK_TO else _divide(batch, record.tokens)
         )
-        certain = (
+        is_certain = (
             steps > 0 and last == int(last) and steps == int(steps)
-        )  # not so where one of them is NaN
-        if not certain or not _fits_clock(run, place, seconds * steps):
-            what = (
+        )  # False if a number is NaN
+        if not is_certain or not _fits_clock(run, index, seconds * steps):
+            printed = (
                 f"{record.tokens:g} samples/s"
                 if record.step == BLOCK_TO
                 else f"{record.seconds:g} s"
             )
             tally.add(
-                DropReason.UNKNOWN_STEP, record.origin.line, f"a block of steps: {what}"
+                DropReason.UNKNOWN_STEP,
+                record.origin.line,
+                f"a block of steps: {printed}",
             )
             continue
         yield record._replace(
@@ -512,77 +542,78 @@ def _number_blocks(
             consumed=end,
             targets=NAN,
             mean_of=int(steps),
-            since=_find_beginning(run, place),
+            since=_find_beginning(run, index),
         )
         done = end
         losses.clear()
 
 
-def _fits_clock(run: Sequence[StepRecord], place: int, seconds: float) -> bool:
-    """Tell whether a block of which only a rate is printed can have taken so long, by
-    the times of its records.
+def _fits_clock(run: Sequence[StepRecord], index: int, seconds: float) -> bool:
+    """True if the time of a block fits the time stamps of its records.
 
-    The rate of one GPU is off by a factor, and so is a `step` that is no number of
-    samples.
+    Only checked for blocks with a rate. The rate of a single GPU is wrong by a factor,
+    and so is a `step` that does not count samples.
     """
-    marks = (BLOCK_TO, BLOCK_BEGINS, RUN_BEGINS)
+    begin_kinds = (BLOCK_TO, BLOCK_BEGINS, RUN_BEGINS)
     start = next(
         (
-            each.since[1]
-            for each in reversed(run[:place])
-            if each.step in marks and each.since
+            earlier.since[1]
+            for earlier in reversed(run[:index])
+            if earlier.step in begin_kinds and earlier.since
         ),
         NAN,
     )
-    passed = run[place].stamp - start
-    if run[place].step != BLOCK_TO or math.isnan(run[place].stamp):
+    passed = run[index].stamp - start
+    if run[index].step != BLOCK_TO or math.isnan(run[index].stamp):
         return True
-    # Where nothing says when it began, as behind the end of a run, it may be the rate
-    # of that whole run, of tokens.
-    return passed <= 0 or passed / LOOSE < seconds < passed * LOOSE
+    # If its beginning is unknown, as after the end of a run, it may be the token rate
+    # of that whole run.
+    return passed <= 0 or passed / STEP_TOLERANCE < seconds < passed * STEP_TOLERANCE
 
 
-def _find_beginning(run: Sequence[StepRecord], place: int) -> tuple[int, float] | None:
-    """Return the clock of the mark that begins a block, behind the block before it;
-    None without such a mark."""
-    for each in reversed(run[:place]):
-        if each.step in (BLOCK_BEGINS, RUN_BEGINS):
-            return each.since
-        if each.step in (BLOCK, BLOCK_FROM, BLOCK_TO):
+def _find_beginning(run: Sequence[StepRecord], index: int) -> tuple[int, float] | None:
+    """Return the clock at the beginning of a block.
+
+    Returns None without a marker after the block before it.
+    """
+    for earlier in reversed(run[:index]):
+        if earlier.step in (BLOCK_BEGINS, RUN_BEGINS):
+            return earlier.since
+        if earlier.step in (BLOCK, BLOCK_FROM, BLOCK_TO):
             break
     return None
 
 
 def _find_bounds(
-    run: Sequence[StepRecord], place: int, done: float, batch: float
+    run: Sequence[StepRecord], index: int, done: float, batch: float
 ) -> tuple[float, float]:
-    """Return the samples before a block and at its end, NaN where nothing says it;
-    `done` are those of the one before.
+    """Return the samples before a block and at its end, NaN if unknown.
 
-    A block that is lost must not become a part of the next one.
+    `done` is the end of the block before. A missing block must not become a part of the
+    next block.
     """
-    record = run[place]
+    record = run[index]
     if record.step == BLOCK_FROM:
-        behind = (
-            each.consumed
-            for each in run[place + 1 :]
-            if each.step in (EVALUATION, RUN_ENDS, BLOCK_FROM)
+        later_counts = (
+            other.consumed
+            for other in run[index + 1 :]
+            if other.step in (EVALUATION, RUN_ENDS, BLOCK_FROM)
         )
         return record.consumed, next(
-            (count for count in behind if count > record.consumed), NAN
+            (count for count in later_counts if count > record.consumed), NAN
         )
     if record.step == BLOCK:
-        following = run[place + 1] if place + 1 < len(run) else record
+        following = run[index + 1] if index + 1 < len(run) else record
         end = following.targets * batch if following.step == BLOCK_ENDS else NAN
         return (
             (end - record.consumed, end)
             if end >= record.consumed
             else (done, done + record.consumed)
         )
-    for each in reversed(run[:place]):
-        if each.step == BLOCK_BEGINS and done <= each.consumed < record.consumed:
-            return each.consumed, record.consumed
-        if each.step == BLOCK_TO:
+    for other in reversed(run[:index]):
+        if other.step == BLOCK_BEGINS and done <= other.consumed < record.consumed:
+            return other.consumed, record.consumed
+        if other.step == BLOCK_TO:
             break
     return done, record.consumed
 
@@ -592,7 +623,7 @@ def _divide(samples: float, rate: float) -> float:
 
 
 def _choose_loss(losses: Sequence[float]) -> float | None:
-    """Return the last loss of a block; NaN where one of them is no number."""
+    """Return the last loss of a block; NaN if one of them is not finite."""
     if not losses:
         return None
     return losses[-1] if all(map(math.isfinite, losses)) else NAN

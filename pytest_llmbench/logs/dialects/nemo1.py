@@ -1,8 +1,10 @@
-"""NeMo 1 (NeMo Framework Launcher): progress bars, and DLLogger records with full
-precision.
+"""NeMo 1 (NeMo Framework Launcher): progress bars and DLLogger records.
 
-`Epoch 0: : 100%|███| 50/50 [23:22<00:00, ..., global_step=49.00, ..., train_step_timing
-in s=24.00]` `DLL 2025-06-11 05:14:49.562847 - 0 ...  global_step : 0.0  ...
+DLLogger records have full precision.
+
+`Epoch 0: : 100%|███| 50/50 [23:22<00:00, ..., global_step=49.00, ...,
+train_step_timing in s=24.00]`
+`DLL 2025-06-11 05:14:49.562847 - 0 ...  global_step : 0.0  ...
 train_step_timing in s : 52.33449 `
 """
 
@@ -42,13 +44,13 @@ from pytest_llmbench.logs.step_records import (
     strip_codes,
 )
 
-# What stands before the time so far of a bar; its minutes and seconds. (A regular
-# expression takes ten times as long.)
+# Prefix of the elapsed time of a bar, and its minutes and seconds. (Ten times as fast
+# as a regular expression.)
 BRACKET = b" ["
 SIXTY = {b"%02d" % number: number for number in range(60)}
 
 MARKERS = (b"Epoch ", b"DLL ")
-# Of a bar: `24.00` means 23.95 to 24.05.
+# Digits of a number in a bar: `24.00` means 23.95 to 24.05.
 DIGITS = 3
 
 BAR_BEGIN = (
@@ -59,7 +61,7 @@ BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 DLL = re.compile(rb"DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) - (\d{1,15}) ")
 WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{1,3}+)?"
-# Bars fill up short values: `nan.0`.
+# Bars pad short values: `nan.0`.
 PADDED = re.compile(rb"(-?%b)\.0" % NOT_FINITE)
 
 TIME = b"train_step_timing in s"
@@ -74,7 +76,7 @@ BAD_VALIDATION = re.compile(rb"val_loss=-?%b" % NOT_FINITE)
 
 
 def _parse_consumed(samples: bytes) -> float:
-    """Return a number of samples that is printed in full, NaN for any other."""
+    """Return a number of samples that is printed in full, otherwise NaN."""
     return NAN if b"e" in samples else float(samples)
 
 
@@ -91,18 +93,18 @@ LAYOUT_FIELDS = FieldTable(
     *FIELDS.fields, PrintedField(STEP, "step", rb"\d{1,15}+(?:\.0{1,9}+)?")
 )
 READ = LAYOUT_FIELDS.by_name.keys()
-# Stands behind the names of a DLLogger record in which no number that is read may have
-# been cut at its end.
-NOT_CUT = b""
+# Appended to the names of a DLLogger record if its last number cannot be truncated, or
+# is not read.
+NOT_TRUNCATED = b""
 
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return the step of the bar or DLLogger record at `text[start]`, what is left of
-    it, or None where there is none.
+    """Parse the bar or DLLogger record at `text[start]`.
 
-    A bar rounds `global_step` from 1000 on (`2e+3`); such a record is marked `rounded`,
+    Returns a TruncatedRecord if the record is incomplete, None if there is no step.
+    From 1000 on, bars round `global_step` (`2e+3`): such a record has `rounded` set,
     and `resolve_steps` finds its step.
     """
     stop = find_line_stop(text, start, end)
@@ -117,105 +119,114 @@ def read_step(
 
 
 def read_columns(
-    text: bytes, places: Sequence[int], stops: Sequence[int]
+    text: bytes, offsets: Sequence[int], stops: Sequence[int]
 ) -> StepColumns | None:
-    """Return the steps of the bars at these places, each on a line of its own; None
-    where one is not as the others.
+    """Read the bars at these offsets, each on its own line.
 
-    A bar that repeats a step with all its values is left out; one without values is
-    none.
+    Returns None if a bar has another layout. A bar that repeats a step with equal
+    values is left out, and so is a bar without values.
     """
-    inside = BAR.match(text, places[-1])
-    parts = inside[4].split(b", ") if inside else []
-    names = list_names([part for part in parts if b"=" in part], b"=")
+    last_bar = BAR.match(text, offsets[-1])
+    fields = last_bar[4].split(b", ") if last_bar else []
+    names = list_names([field for field in fields if b"=" in field], b"=")
     if not {TIME, STEP} <= set(names):
         return None
-    if VALIDATION in names and BAD_VALIDATION.search(text, places[0], stops[-1]):
+    if VALIDATION in names and BAD_VALIDATION.search(text, offsets[0], stops[-1]):
         return None
-    rows = match_rows(_compile_layout(names), text, places, stops)
+    rows = match_rows(_compile_layout(names), text, offsets, stops)
     if rows is None:
         return None
-    heads, rest = [row[:3] for row in rows], [row[3:] for row in rows]
-    valued = [place for place, values in enumerate(rest) if values[0]]
-    again = [place for before, place in pairwise(valued) if rest[before] == rest[place]]
-    totals = {heads[place][2] for place in valued}
-    if not rest[-1][0] or len(totals) > 1:
+    heads, row_values = [row[:3] for row in rows], [row[3:] for row in rows]
+    valued = [index for index, values in enumerate(row_values) if values[0]]
+    repeats = [
+        index
+        for before, index in pairwise(valued)
+        if row_values[before] == row_values[index]
+    ]
+    totals = {heads[index][2] for index in valued}
+    if not row_values[-1][0] or len(totals) > 1:
         return None
     read = [name for name in names if name in READ]
-    repeated = frozenset(again)
-    kept = [place for place in valued if place not in repeated]
-    columns = list(zip(*(rest[place] for place in kept), strict=True))
+    repeated = frozenset(repeats)
+    kept = [index for index in valued if index not in repeated]
+    columns = list(zip(*(row_values[index] for index in kept), strict=True))
     value = LAYOUT_FIELDS.name_columns(names, columns)
     steps = [int(float(step)) for step in value[STEP]]
     number = FIELDS.parse_columns(value)
-    where = read.index(STEP)
-    sure = any(
-        _counts_step(heads[place], int(float(rest[place][where]))) for place in valued
+    step_column = read.index(STEP)
+    total_is_known = any(
+        _counts_step(heads[index], int(float(row_values[index][step_column])))
+        for index in valued
     )
     return StepColumns(
         steps,
         resolution=get_significant_units(number["seconds"], DIGITS),
-        total=int(totals.pop()) if sure else None,
+        total=int(totals.pop()) if total_is_known else None,
         batch=list(map(_get_batch, value[SAMPLES], value[STEP], steps))
         if SAMPLES in value
         else None,
         stamp=[
-            _read_time_so_far(text, text.find(BRACKET, places[row]) + len(BRACKET))
+            _read_time_so_far(text, text.find(BRACKET, offsets[row]) + len(BRACKET))
             for row in kept
         ],
         loss_digits=count_most_digits(value.get(LOSS)),
         kept=kept,
-        repeated=_describe_repeated(again, dict(zip(read, rest[again[0]], strict=True)))
-        if again
+        repeated=_describe_repeated(
+            repeats, dict(zip(read, row_values[repeats[0]], strict=True))
+        )
+        if repeats
         else None,
         **number,
     )
 
 
 def _counts_step(head: Sequence[bytes], step: int) -> bool:
-    """Tell whether a bar of epoch, count and total counts a step, or the one behind it:
-    then its total is of steps."""
+    """True if `step`, or the step after it, is the count of a bar.
+
+    `head` contains epoch, count and total of the bar. True means that the total counts
+    steps.
+    """
     return int(head[0]) == 0 and int(head[1]) - step in (1, 2)
 
 
-def _describe_repeated(places: Sequence[int], first: dict[bytes, bytes]) -> Repeated:
+def _describe_repeated(rows: Sequence[int], first: dict[bytes, bytes]) -> Repeated:
     return Repeated(
-        places[0],
+        rows[0],
         f"step {int(float(first[STEP]))} again: {float(first[TIME]):g} s",
-        len(places),
+        len(rows),
     )
 
 
 @cache
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
-    """Return what a bar looks like, without values or with these."""
+    """Return the pattern of a bar, with these fields or without any."""
     fields = b", ".join(LAYOUT_FIELDS.describe(names, b"=", rb"[^,\]\r\n\x00]*+"))
-    rest = rb"[^\]=,\r\n]*+(?:, [^\]=,\r\n]++(?!=))?(?:, %b)?\]\n" % fields
-    return re.compile(BAR_BEGIN + rest)
+    remaining = rb"[^\]=,\r\n]*+(?:, [^\]=,\r\n]++(?!=))?(?:, %b)?\]\n" % fields
+    return re.compile(BAR_BEGIN + remaining)
 
 
 def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return the records of one rank with every step certain: a rounded one follows
-    from the count of its bar.
+    """Resolve the rounded step numbers of one rank.
 
-    Where bars are printed twice, the first one of a step is stale. With whole steps
-    that shows by itself; of rounded ones the first is left out.
+    A rounded step follows from the count of its bar. If bars are printed twice, the
+    first bar of a step shows old values: whole step numbers reveal that, rounded ones
+    do not, so their first bar is dropped.
     """
     records = [record for record in records if record.mean_of]
     if not any(record.rounded for record in records):
         return records
     counts = Counter(record.bar for record in records if record.bar)
-    twice = 2 * sum(count > 1 for count in counts.values()) > len(counts)
+    is_printed_twice = 2 * sum(count > 1 for count in counts.values()) > len(counts)
     offsets: dict[int, int] = {}
     previous = None
-    settled = []
+    resolved = []
     for record in records:
-        stale = twice and record.bar != previous
+        is_stale = is_printed_twice and record.bar != previous
         previous = record.bar or previous
         if not record.rounded:
             _learn_offset(offsets, record)
-            settled.append(record)
-        elif stale:
+            resolved.append(record)
+        elif is_stale:
             tally.add(
                 DropReason.REPEATED,
                 record.origin.line,
@@ -226,13 +237,15 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
                 DropReason.UNKNOWN_STEP, record.origin.line, f"step near {record.step}"
             )
         else:
-            settled.append(record._replace(step=step))
-    return settled
+            resolved.append(record._replace(step=step))
+    return resolved
 
 
 def _learn_offset(offsets: dict[int, int], record: StepRecord) -> None:
-    """Note by how much the steps of an epoch are ahead of its bar; a stale bar shows
-    one less."""
+    """Remember how far the steps of an epoch are ahead of its bar.
+
+    A stale bar is ahead by one less, and ignored.
+    """
     if record.bar:
         epoch, count = record.bar
         ahead = record.step + 1 - count
@@ -241,7 +254,10 @@ def _learn_offset(offsets: dict[int, int], record: StepRecord) -> None:
 
 
 def _count_step(offsets: dict[int, int], record: StepRecord) -> int | None:
-    """Return the step that a rounded bar counts, if its rounded step number agrees."""
+    """Return the step of a rounded bar, from its count.
+
+    Returns None if it contradicts the rounded step number.
+    """
     if record.bar is None:
         return None
     epoch, count = record.bar
@@ -264,22 +280,22 @@ def _read_bar(
     bar = BAR.match(text, start, end)
     if bar is None:
         return _read_truncated(text[start : find_line_stop(text, start, end)], origin)
-    parts = [part for part in bar[4].split(b", ") if b"=" in part]
-    if not parts:
+    fields = [field for field in bar[4].split(b", ") if b"=" in field]
+    if not fields:
         return None
-    values = _read_values(parts, b"=")
+    values = _read_values(fields, b"=")
     number = FIELDS.parse_record(values) if values else None
     if values is None or number is None:
         return TruncatedRecord(origin, bar[0])
     epoch, count, total = int(bar[1]), int(bar[2]), int(bar[3])
     rounded = b"e" in values[STEP]
     step = int(float(values[STEP]))
-    sure = epoch == 0 and (rounded or step in (count - 1, count - 2))
+    total_is_known = epoch == 0 and (rounded or step in (count - 1, count - 2))
     return StepRecord(
         origin,
         step,
         resolution=get_significant_unit(number["seconds"], DIGITS),
-        total=total if sure else None,
+        total=total if total_is_known else None,
         batch=_get_batch(values.get(SAMPLES, b"e"), values[STEP], step),
         stamp=_read_time_so_far(text, bar.start(4)),
         loss_digits=count_digits(values.get(LOSS, b"")),
@@ -291,8 +307,10 @@ def _read_bar(
 
 
 def _read_time_so_far(text: bytes, begin: int) -> float:
-    """Return the time since a bar began, as it stands there (`1:03:17<`, `23:22<`), in
-    seconds; NaN without one."""
+    """Return the elapsed time of a bar (`1:03:17<`, `23:22<`) in seconds.
+
+    `begin` is its offset. NaN if missing.
+    """
     stop = text.find(b"<", begin, begin + 12)
     if stop < begin + 5:
         return NAN
@@ -307,11 +325,11 @@ def _read_time_so_far(text: bytes, begin: int) -> float:
         return NAN
 
 
-def _read_truncated(rest: bytes, origin: RecordOrigin) -> TruncatedRecord | None:
-    """Return what is left of a record; None where it is a bar without values."""
+def _read_truncated(text: bytes, origin: RecordOrigin) -> TruncatedRecord | None:
+    """Return a TruncatedRecord; None for a bar without values."""
     return (
-        TruncatedRecord(origin, rest)
-        if any(name in rest for name in (STEP, LOSS, TIME))
+        TruncatedRecord(origin, text)
+        if any(name in text for name in (STEP, LOSS, TIME))
         else None
     )
 
@@ -325,27 +343,27 @@ def _read_dllogger(
     stop = find_line_stop(text, start, end)
     stop = min(
         (
-            place
+            offset
             for marker in MARKERS
-            if (place := text.find(marker, head.end(), stop)) >= 0
+            if (offset := text.find(marker, head.end(), stop)) >= 0
         ),
         default=stop,
     )
-    parts = text[head.end() : stop].split(b"  ")
-    if not parts[-1].endswith(
+    fields = text[head.end() : stop].split(b"  ")
+    if not fields[-1].endswith(
         b" "
-    ):  # every value is followed by a space, the last one too
-        parts.pop()
-    elif not any(part.startswith((TIME, LOSS)) for part in parts):
-        bad = any(
-            BAD_RESULT.match(part) for part in parts
-        )  # of something else, such as a validation
+    ):  # every value is followed by a space, including the last
+        fields.pop()
+    elif not any(field.startswith((TIME, LOSS)) for field in fields):
+        is_bad = any(
+            BAD_RESULT.match(field) for field in fields
+        )  # of another kind, such as a validation
         return (
             StepRecord(origin, int(head[2]), mean_of=0, bad_validation=True)
-            if bad
+            if is_bad
             else None
         )
-    values = _read_values(parts, b" : ")
+    values = _read_values(fields, b" : ")
     number = DLLOGGER_FIELDS.parse_record(values) if values else None
     if values is None or number is None or float(values[STEP]) != int(head[2]):
         return TruncatedRecord(origin, text[start:stop])
@@ -359,22 +377,29 @@ def _read_dllogger(
         loss_digits=count_digits(values.get(LOSS, b"")),
         stamp=time.stamp if time else NAN,
         bad_validation=BAD_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
-        precise=True,  # in full, where the bar beside it has three digits
+        precise=True,  # with full precision; the bar of the same step has three digits
         layout=share_names(
-            tuple(values) if next(reversed(values)) in READ else (*values, NOT_CUT)
+            tuple(values)
+            if next(reversed(values)) in READ
+            else (*values, NOT_TRUNCATED)
         ),
         **number,
     )
 
 
-def _read_values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | None:
-    """Return the fields of a record that has a step and a time, None if it is torn."""
+def _read_values(
+    fields: Sequence[bytes], separator: bytes
+) -> dict[bytes, bytes] | None:
+    """Return the fields of a record that has a step and a time.
+
+    Returns None if the record is truncated.
+    """
     values: dict[bytes, bytes] = {}
-    for part in parts:
-        name, separated, value = part.partition(separator)
+    for field in fields:
+        name, separated, value = field.partition(separator)
         if (
-            not separated or name in values or HOLE in part or name.startswith(b" ")
-        ):  # where a blank stands for a digit
+            not separated or name in values or HOLE in field or name.startswith(b" ")
+        ):  # a blank may replace a digit
             return None
         value = value.strip(b" ")
         padded = PADDED.fullmatch(value)
@@ -383,8 +408,10 @@ def _read_values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes]
 
 
 def _get_batch(samples: bytes, printed: bytes, step: int) -> float:
-    """Return the samples in a step, as a whole number from printed numbers that were
-    not rounded; else NaN."""
+    """Return the samples per step, if it is an integer.
+
+    Returns NaN if a printed number was rounded.
+    """
     if b"e" in samples or b"e" in printed:
         return NAN
     batch = float(samples) / (step + 1)  # steps count from 0

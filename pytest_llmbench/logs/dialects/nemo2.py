@@ -1,5 +1,8 @@
-"""NeMo 2 (NeMo-Run): `Training epoch 0, iteration 49/49 | global_step: 49 | ... |
-train_step_timing in s: 12.39`."""
+"""NeMo 2 (NeMo-Run): one line per step.
+
+`Training epoch 0, iteration 49/49 | global_step: 49 | ... |
+train_step_timing in s: 12.39`
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ from pytest_llmbench.logs.step_records import (
 )
 
 MARKER = b"Training epoch "
-# Trailing zeros are not printed: 6.08 has a resolution of 0.001. From 1000 on it is
-# `1.249e+03`.
+# Trailing zeros are not printed: 6.08 has a resolution of 0.001. Large times are
+# printed as `1.249e+03`.
 DIGITS = 4
 
 HEAD = re.compile(rb"Training epoch (\d{1,9}+), iteration (\d{1,15}+)/(\d{1,15}+) \| ")
@@ -45,33 +48,33 @@ FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{2,3}+)?"
 PLAIN = 15
 SAMPLES_PRINTED = re.compile(rb"\d{1,%d}+(?:\.0{1,9}+)?" % PLAIN)
 OTHER = rb"[^|\r\n\x00\x1b]*"
-REST = re.compile(
+NUMBER_END = re.compile(
     rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)"
 )
-REST_LINES = 8
+MAX_LINES_BELOW = 8
 POINT = methodcaller("find", b".")
-# Digits and point of a number whose logarithm is below that of the next power of ten.
-SHORT = 10
+# Characters of a number for which the significant digits follow from its shape.
+MAX_SHORT_LENGTH = 10
 
 TIME = b"train_step_timing in s"
 STEP_NAME = b"global_step"
 RATE, SAMPLES, LOSS = b"lr", b"consumed_samples", b"reduced_train_loss"
-# Printed from the first validation on, in each step.
+# Printed in every step from the first validation on.
 VALIDATION = b"val_loss"
 BAD_VALIDATION = re.compile(rb"val_loss: -?%b" % NOT_FINITE)
 
 
 def _parse_samples(printed: bytes) -> float:
-    """Return a number of samples that is printed in full, NaN for any other."""
+    """Return a number of samples that is printed in full, otherwise NaN."""
     if (
         printed.isdigit() and len(printed) <= PLAIN
-    ):  # nearly always, and a tenth of the time
+    ):  # nearly always the case, and ten times as fast
         return float(printed)
     return float(printed) if SAMPLES_PRINTED.fullmatch(printed) else NAN
 
 
 def _parse_rate(printed: bytes) -> float:
-    """Return a learning rate, NaN for none: the first step may lack it."""
+    """Return a learning rate, NaN if missing: the first step may lack it."""
     return float(printed or b"nan")
 
 
@@ -82,26 +85,29 @@ FIELDS = FieldTable(
     PrintedField(LOSS, "loss", FINITE),
     PrintedField(b"grad_norm", "grad_norm", FINITE),
     PrintedField(b"TFLOPS_per_GPU", "tflops", FINITE),
-    # until 25.04 by the first name: what tensors took, not what the allocator had
-    # reserved
+    # `peak_memory_usage` until 25.04: the memory of tensors, not the memory that the
+    # allocator reserved
     PrintedField(b"peak_memory_usage", "memory", FINITE),
     PrintedField(b"max_memory_allocated", "memory", FINITE),
     PrintedField(RATE, "rate", FINITE, _parse_rate, required=False),
     PrintedField(SAMPLES, "consumed", FINITE, _parse_samples, required=False),
 )
-# A record may lack these, or have them cut, and is whole all the same.
+# Optional fields: a record is complete even if they are missing or truncated.
 EXTRA = frozenset(name for name, field in FIELDS.by_name.items() if not field.required)
 READ = FIELDS.by_name.keys() - EXTRA
-# Stands behind the names of a record in which no number that is read may have been cut
-# at its end.
-WHOLE = b""
+# Appended to the names of a record if its last number cannot be truncated, or is not
+# read.
+NOT_TRUNCATED = b""
 
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return the step at `text[start]`, what is left of it, or None where a sentence
-    only begins the same way."""
+    """Parse the step at `text[start]`.
+
+    Returns a TruncatedRecord if the record is incomplete, None for other text with the
+    same beginning.
+    """
     return read_without_codes(_read_plain, text, start, end, origin)
 
 
@@ -123,7 +129,7 @@ def _read_plain(
     if number is None:
         return TruncatedRecord(origin, text[start:stop])
     epoch, iteration, last = map(int, head.groups())
-    # `iteration` restarts in each epoch: it tells the total only if it is the same as
+    # `iteration` restarts in each epoch: it determines the total only if it equals
     # `global_step`
     counts_steps = epoch == 0 and iteration == number["step"]
     return StepRecord(
@@ -138,29 +144,29 @@ def _read_plain(
 
 
 def read_columns(
-    text: bytes, places: Sequence[int], stops: Sequence[int]
+    text: bytes, offsets: Sequence[int], stops: Sequence[int]
 ) -> StepColumns | None:
-    """Return the steps at these places, each on a line of its own; None where one is
-    not as the others, or not whole.
+    """Read the steps at these offsets, each on its own line.
 
-    The first step does not print `consumed_samples`, with which the others end.
+    Returns None if a record has another layout, or is incomplete. The first step does
+    not print `consumed_samples`, the last field of the other steps.
     """
-    usual = min(1, len(places) - 1)
-    names = list_names(text[places[usual] : stops[usual]].split(b" | ")[1:], b": ")
+    usual = min(1, len(offsets) - 1)
+    names = list_names(text[offsets[usual] : stops[usual]].split(b" | ")[1:], b": ")
     if not {TIME, STEP_NAME} <= set(names):
         return None
-    if VALIDATION in names and BAD_VALIDATION.search(text, places[0], stops[-1]):
+    if VALIDATION in names and BAD_VALIDATION.search(text, offsets[0], stops[-1]):
         return None
-    rows = match_rows(_compile_layout(names), text, places, stops)
+    rows = match_rows(_compile_layout(names), text, offsets, stops)
     if rows is None or (
-        not READ.isdisjoint(names[-2:]) and _is_cut(text, places, stops)
+        not READ.isdisjoint(names[-2:]) and _is_truncated(text, offsets, stops)
     ):
         return None
     if names[-1] not in READ and _lacks_last(
-        names[-1], text, rows[usual:], places[usual:], stops[usual:]
+        names[-1], text, rows[usual:], offsets[usual:], stops[usual:]
     ):
-        # one that is not the first lacks what the others go on with: its last number
-        # may be cut
+        # a later record lacks the last field of the others: its last number may be
+        # truncated
         return None
     epochs, iterations, lasts, *columns = zip(*rows, strict=True)
     value = FIELDS.name_columns(names, columns)
@@ -189,24 +195,28 @@ def _lacks_last(
     name: bytes,
     text: bytes,
     rows: Sequence[Sequence[bytes]],
-    places: Sequence[int],
+    offsets: Sequence[int],
     stops: Sequence[int],
 ) -> bool:
-    """Tell whether a record lacks the last field; what stands between two records is of
-    neither."""
+    """True if a record lacks the last field `name`.
+
+    Text between two records belongs to neither.
+    """
     if name in EXTRA:
         return not all(row[-1] for row in rows)
     field = b" | %b: " % name
     return any(
-        text.find(field, place, stop) < 0
-        for place, stop in zip(places, stops, strict=True)
+        text.find(field, offset, stop) < 0
+        for offset, stop in zip(offsets, stops, strict=True)
     )
 
 
 @cache
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
-    """Return what a record with these fields looks like; it may lack the last one
-    unless that is read."""
+    """Return the pattern of a record with these fields.
+
+    The last field is optional unless it is read.
+    """
     *fields, last = FIELDS.describe(names, b": ", OTHER)
     ending = rb" \| " + last if names[-1] in READ else rb"(?: \| %b)?" % last
     return re.compile(HEAD.pattern + rb" \| ".join(fields) + ending + rb"\n")
@@ -215,41 +225,42 @@ def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
 def _read_values(
     text: bytes, begin: int, stop: int, end: int
 ) -> dict[bytes, bytes] | None:
-    """Return the fields of a record that has a step and a time, with every number
-    whole; None if it is torn.
+    """Return the fields of a record that has a step and a time.
 
-    An empty name behind them says that the last number is whole whatever others go on
-    with, or is not read.
+    Returns None if the record is truncated. An appended empty name means that the last
+    number is complete, whatever fields other records have, or that it is not read.
     """
-    glued = text.find(MARKER, begin, stop)
-    line_ends = stop < end and glued < 0
-    parts = text[begin : stop if glued < 0 else glued].split(b" | ")
-    followed = not line_ends or b": " not in parts[-1]
-    if followed:
-        parts.pop()
+    next_record = text.find(MARKER, begin, stop)
+    line_ends = stop < end and next_record < 0
+    fields = text[begin : stop if next_record < 0 else next_record].split(b" | ")
+    is_followed = not line_ends or b": " not in fields[-1]
+    if is_followed:
+        fields.pop()
     values: dict[bytes, bytes] = {}
-    for part in parts:
-        name, colon, value = part.partition(b": ")
+    for field in fields:
+        name, colon, value = field.partition(b": ")
         if not colon or name in values:
             return None
         values[name] = (
-            value if part is not parts[-1] else value.rstrip()
-        )  # a blank within may stand for a digit
-    if HOLE in b"".join(parts):
+            value if field is not fields[-1] else value.rstrip()
+        )  # a blank inside may replace a digit
+    if HOLE in b"".join(fields):
         return None
     if TIME not in values or not STEP.fullmatch(values.get(STEP_NAME, b"")):
         return None
-    if not followed and parts[-1].partition(b": ")[0] in READ:
-        return None if _goes_on_below(text, stop, end) else values
-    return values | {WHOLE: b""}
+    if not is_followed and fields[-1].partition(b": ")[0] in READ:
+        return None if _continues_below(text, stop, end) else values
+    return values | {NOT_TRUNCATED: b""}
 
 
 def _get_resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list[float]:
-    """Return the resolution of each time. Short numbers of one shape, such as 12.39 and
-    98.70, have the same."""
+    """Return the resolution of each time.
+
+    Short numbers of one shape, such as 12.39 and 98.70, have the same resolution.
+    """
     if (
         min(printed) < b"1"
-        or max(map(len, printed)) > SHORT
+        or max(map(len, printed)) > MAX_SHORT_LENGTH
         or b"e" in b"".join(printed)
     ):
         return list(map(_get_resolution, printed, seconds))
@@ -258,8 +269,10 @@ def _get_resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list
 
 @cache
 def _get_resolution_of_shape(length: int, point: int) -> float:
-    """Return the resolution of a number of so many letters with its point at a place,
-    -1 for none."""
+    """Return the resolution of a number printed with `length` characters.
+
+    `point` is the index of its decimal point, -1 if there is none.
+    """
     printed = (
         b"1" * length
         if point < 0
@@ -276,29 +289,31 @@ def _get_resolution(printed: bytes, seconds: float) -> float:
     )
 
 
-def _is_cut(text: bytes, places: Sequence[int], stops: Sequence[int]) -> bool:
-    """Tell whether what follows a record that ends there begins with the rest of its
-    last number."""
-    apart = (
+def _is_truncated(text: bytes, offsets: Sequence[int], stops: Sequence[int]) -> bool:
+    """True if the text after a record continues its last number."""
+    stops_before_gaps = (
         stop
-        for stop, place in zip(stops, [*places[1:], -1], strict=True)
-        if stop + 1 != place
+        for stop, offset in zip(stops, [*offsets[1:], -1], strict=True)
+        if stop + 1 != offset
     )
     return any(
-        _goes_on_below(text, stop, min(stop + REACH, len(text))) for stop in apart
+        _continues_below(text, stop, min(stop + REACH, len(text)))
+        for stop in stops_before_gaps
     )
 
 
-def _goes_on_below(text: bytes, stop: int, end: int) -> bool:
-    """Tell whether one of the next lines is the rest of this one: a number cut at the
-    end of a line looks whole."""
-    for _ in range(REST_LINES):
+def _continues_below(text: bytes, stop: int, end: int) -> bool:
+    """True if one of the next lines continues this line.
+
+    A number that is split at the end of a line looks complete.
+    """
+    for _ in range(MAX_LINES_BELOW):
         begin = text.find(b"\n", stop, end) + 1
         if begin == 0:
             return False
         stop = text.find(b"\n", begin, end)
         line = text[begin : end if stop < 0 else stop]
-        if REST.match(line):
+        if NUMBER_END.match(line):
             return True
         if stop < 0 or MARKER in line:
             return False

@@ -1,4 +1,7 @@
-"""PaxML: `[PAX STATUS]: train_step() took 7.47 seconds.`, without a step number."""
+"""PaxML: step times without step numbers, which are counted.
+
+`[PAX STATUS]: train_step() took 7.47 seconds.`
+"""
 
 from __future__ import annotations
 
@@ -33,18 +36,19 @@ PRINTED_LOSS = re.compile(
     % NOT_FINITE
 )
 
-# What stands for the step until `resolve_steps` counts: a step, a torn one, and lines that are
-# no steps.
-#
-# A step that is not negative is that of a line that FIRST reads.
-UNNUMBERED, CUT, LOOP_BEGINS, HAS_LOSS, ENDED = -1, -2, -3, -4, -5
+# Stored as the step number until `resolve_steps` counts: a step, a truncated step, and
+# lines other than steps. A step number >= 0 is the initial step of a line that FIRST
+# matches.
+UNNUMBERED, TRUNCATED, LOOP_BEGINS, HAS_LOSS, ENDED = -1, -2, -3, -4, -5
 
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return what the line at `text[start]` says, for `resolve_steps` to count; None for what
-    only begins the same way."""
+    """Parse the line at `text[start]`; `resolve_steps` counts the steps.
+
+    Returns None for other text with the same beginning.
+    """
     if text.startswith(TOOK, start):
         return _read_seconds(text, start, end, origin)
     if text.startswith(LOOP, start):
@@ -63,61 +67,60 @@ def read_step(
 
 
 def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Number the steps of one rank from 0, or from the first step that the process
-    prints.
+    """Number the steps of one rank.
 
-    A truncated line has a number, a lost line has not: the steps after it get too low
-    numbers. If several processes begin to train without labels, no step can be
-    numbered. A loss is printed every hundred steps or so, and belongs to the step
-    before it.
+    Counts from 0, or from the first step that the process prints. A truncated line is
+    counted; a lost line is not, so that later steps get lower numbers. If several
+    processes begin to train without rank labels, no step can be numbered. A loss is
+    printed about every hundred steps, and belongs to the step before it.
     """
     return [
         step
-        for starts, rest in _divide_runs(records)
-        for step in _count_steps(starts, rest, tally)
+        for starts, lines in _divide_runs(records)
+        for step in _count_steps(starts, lines, tally)
     ]
 
 
 def _divide_runs(
     records: Sequence[StepRecord],
 ) -> list[tuple[list[StepRecord], list[StepRecord]]]:
-    """Divide lines into runs: the lines that begin a run, and the lines after them.
+    """Divide lines into runs: (lines that begin a run, lines after them).
 
-    A process prints its end after its last step: a step after that is of another run
-    whose beginning was lost.
+    A process prints its end after its last step: a step after that belongs to another
+    run whose beginning is missing.
     """
     runs: list[tuple[list[StepRecord], list[StepRecord]]] = [([], [])]
     ended = False
     for record in records:
         starts = record.step >= 0 or record.step == LOOP_BEGINS
-        goes_on = record.step in (UNNUMBERED, CUT)
-        if (starts and runs[-1][1]) or (goes_on and ended):
+        is_step = record.step in (UNNUMBERED, TRUNCATED)
+        if (starts and runs[-1][1]) or (is_step and ended):
             runs.append(([], []))
-        ended = record.step == ENDED or (ended and not (starts or goes_on))
+        ended = record.step == ENDED or (ended and not (starts or is_step))
         runs[-1][0 if starts else 1].append(record)
     return runs
 
 
 def _count_steps(
-    starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally: Tally
+    starts: Sequence[StepRecord], lines: Sequence[StepRecord], tally: Tally
 ) -> list[StepRecord]:
     loops = sum(record.step == LOOP_BEGINS for record in starts)
     initial = [record.step for record in starts if record.step >= 0]
     if max(loops, len(initial)) > 1:
         text = f"train_step() of one of {max(loops, len(initial))} processes without rank labels"
-        for record in rest:
+        for record in lines:
             if record.step != ENDED:
                 tally.add(DropReason.UNKNOWN_STEP, record.origin.line, text)
         return []
     number = initial[0] if initial else 0
     steps: list[StepRecord] = []
-    for record in rest:
+    for record in lines:
         if record.step == ENDED:
             continue
         if record.step == HAS_LOSS:
             steps[-1:] = [last._replace(loss=record.loss) for last in steps[-1:]]
             continue
-        if record.step == CUT:
+        if record.step == TRUNCATED:
             tally.add(
                 DropReason.TORN, record.origin.line, f"train_step() of step {number}"
             )
@@ -130,12 +133,14 @@ def _count_steps(
 def _read_seconds(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | None:
-    """Return a step that is not counted yet; one whose time or beginning is cut has a
-    number all the same."""
+    """Parse a step without its number.
+
+    A line with a truncated time is still counted.
+    """
     stop = find_line_stop(text, start, end)
     match = SECONDS.match(strip_codes(text, start, stop, stop) or b"")
-    marked = text.endswith(MARKER, 0, start)
-    if match and marked:
+    has_marker = text.endswith(MARKER, 0, start)
+    if match and has_marker:
         digits = match[1][-1:].isdigit()
         return StepRecord(
             origin,
@@ -143,4 +148,4 @@ def _read_seconds(
             float(match[1]),
             get_printed_unit(match[1]) if digits else 0.0,
         )
-    return StepRecord(origin, CUT) if marked else None
+    return StepRecord(origin, TRUNCATED) if has_marker else None

@@ -1,5 +1,4 @@
-"""Dialects that baseline files define: a pattern over the lines that hold a literal
-text."""
+"""Dialects of baseline files: a regular expression for lines with a literal text."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ from pytest_llmbench.logs.step_records import (
 COLOURED_NUMBER = re.compile(rb"[\d.,]\x1b\[[\d;]*m[\d.,]")
 
 COUNT = re.compile(rb"(?:\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(?:\.0{0,9})?")
-# Behind a count that is printed as a float.
+# Follows a count that is printed as a float.
 POINT_ZERO = re.compile(rb"\.0{1,9}(?![\d.])")
 NUMBER = re.compile(
     rb"[+-]?(?:(?:\d{1,18}|\d{1,3}(?:,\d{3}){1,5})(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,3})?"
@@ -61,43 +60,47 @@ NUMBER = re.compile(
 BARE = re.compile(
     rb"[+-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?=(?:[A-Za-z/]|[\xc2\xce][\xb5\xbc])*\Z)"
 )
-# What stands in a line as one number.
+# Times that a line prints as one number.
 SECONDS, ELAPSED = ("seconds",), ("elapsed",)
 PRINTED = (SECONDS, ELAPSED)
 COUNTS = ("step", "total")
 TEXTS = ("stamp", "unit")
-# A line without one of them is whole: it is only compared with others.
+# Optional groups: they are only used for comparisons.
 CONSUMED = "consumed_tokens"
-BESIDE = ("throughput", "learning_rate", "step_tokens", "target_tokens", CONSUMED)
-# What frameworks print where they have no value; a `nan` is one.
+OPTIONAL = ("throughput", "learning_rate", "step_tokens", "target_tokens", CONSUMED)
+# Placeholders of missing values. `nan` is a value.
 ABSENT = frozenset((b"", b"-", b"--", b"n/a", b"na", b"none", b"null"))
 
-BEGAN_BEFORE = re.compile(rb"(?:\d|\d[eE][+-]?|(?<![A-Za-z_])\.|(?:\A|[^\w)\]-])-)\Z")
-# The rest of a number, or the label of another process that cut in.
-GOES_ON = re.compile(rb"\d|\.\d|[eE][+-]?\d|\[(?:rank|default)\d")
+STARTS_EARLIER = re.compile(rb"(?:\d|\d[eE][+-]?|(?<![A-Za-z_])\.|(?:\A|[^\w)\]-])-)\Z")
+# The continuation of a number, or the label of another process whose line is inserted.
+CONTINUES = re.compile(rb"\d|\.\d|[eE][+-]?\d|\[(?:rank|default)\d")
 THOUSANDS_BEFORE = re.compile(rb"\d,\Z")
 THOUSANDS = re.compile(rb",\d{3}(?!\d)")
 THREE_DIGITS = re.compile(rb"\d{3}(?!\d)")
-MAY_GO_ON = re.compile(rb"(?:[.,]\d{0,3}|[eE][+-]?)?\Z")
-# A line that is nothing but the rest of a number.
-REST_BELOW = re.compile(rb"\r?\n[\d.]{1,18}(?:[eE][+-]?\d{1,3})?[ \t\r]*(?:\n|\Z)")
+MAY_CONTINUE = re.compile(rb"(?:[.,]\d{0,3}|[eE][+-]?)?\Z")
+# A line that only contains the end of a number.
+NUMBER_END_BELOW = re.compile(
+    rb"\r?\n[\d.]{1,18}(?:[eE][+-]?\d{1,3})?[ \t\r]*(?:\n|\Z)"
+)
 
 
 class GroupValues(NamedTuple):
-    """The groups of one match that print a value, by name."""
+    """The groups of one match that have a value, by name."""
 
-    values: dict[str, bytes]  # as they are printed
+    values: dict[str, bytes]  # as printed
     numbers: dict[str, bytes]  # without letters
-    factors: dict[str, float]  # what the letters multiply them with
-    wrong: list[str]  # the names of those that are no whole number
+    factors: dict[str, float]  # the factors of the letters
+    invalid: list[str]  # the names of groups with an invalid number
 
 
 class RegexReader(DialectReader):
-    """Reads one log as a baseline file says: each line once, however often the marker
-    stands in it."""
+    """Reader of one log in a dialect that a baseline file defines.
+
+    Reads each line once, even if it contains the marker several times.
+    """
 
     def __init__(self, definition: RegexDialect) -> None:
-        """Compile the pattern, which was checked with its file."""
+        """Compile the pattern, which was validated with its file."""
         dialect = Dialect(
             definition.first_step,
             markers=(definition.find.encode(),),
@@ -112,29 +115,37 @@ class RegexReader(DialectReader):
         self._pattern = compile_pattern(definition.pattern, shipped=definition.shipped)
         self._shipped, self._rewards = definition.shipped, definition.rewards
         self._groups = {group.name: group for group in find_groups(definition.pattern)}
-        self._numbers: dict[str, int] = self._pattern.groupindex
+        self._group_numbers: dict[str, int] = self._pattern.groupindex
         self._unit = definition.unit
         self._timed = find_time_groups(self._groups)
         self._required = ("step", *self._timed)
         self._read_to = 0
-        self._lacking: str | None = None
+        self._first_missing: str | None = None
         self._counts: Counter[int] = Counter()
         self._doubtful: dict[int, int] = {}
-        self._prints = TimeNotation(definition)
-        self._apart: dict[int, float] = {}
+        self._notation = TimeNotation(definition)
+        self._non_training_seconds: dict[int, float] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RegexReader:
-        """Return one that goes on from here by itself; what was compiled is shared."""
+        """Return a reader with its own state.
+
+        Compiled patterns are shared.
+        """
         other = copy(self)
         other._counts, other._doubtful = Counter(self._counts), dict(self._doubtful)
-        other._prints, other._apart = deepcopy(self._prints), dict(self._apart)
+        other._notation, other._non_training_seconds = (
+            deepcopy(self._notation),
+            dict(self._non_training_seconds),
+        )
         return other
 
     def read_records(
         self, hit: Hit, _rank: str
     ) -> Sequence[StepRecord | TruncatedRecord | Unmatched]:
-        """Return the steps of the line around a marker; nothing where it was read
-        before."""
+        """Parse the steps in the line around a marker.
+
+        Returns () if the line was read before.
+        """
         if hit.offset < self._read_to:
             return ()
         stop = find_line_stop(hit.text, hit.start, hit.end)
@@ -144,7 +155,7 @@ class RegexReader(DialectReader):
         begin = find_line_begin(hit.text, earliest, hit.start)
         if (
             begin == earliest and hit.offset - hit.start + begin > 0
-        ):  # it begins farther back than can be seen
+        ):  # the beginning of the line is out of reach
             return (TruncatedRecord(origin, hit.text[hit.start : stop]),)
         raw = hit.text[begin:stop]
         if COLOURED_NUMBER.search(raw):
@@ -153,32 +164,33 @@ class RegexReader(DialectReader):
         matches = self._find_matches(text)
         if matches is None:
             return (
-                TruncatedRecord(origin, _name_group(self._list_absent(text), {}, text)),
+                TruncatedRecord(
+                    origin, _name_group(self._list_missing(text), {}, text)
+                ),
             )
         if not matches:
             if (
-                self._lacking is None
-            ):  # of the first such line: it is the one that is told
-                self._lacking = self._find_first_lacking(text)
-            return (Unmatched(origin, text, self._lacking),)
+                self._first_missing is None
+            ):  # only of the first such line, which is reported
+                self._first_missing = self._find_first_missing(text)
+            return (Unmatched(origin, text, self._first_missing),)
         line = RecordLine(
-            text, stop < hit.end, bool(REST_BELOW.match(hit.text, stop, hit.end))
+            text, stop < hit.end, bool(NUMBER_END_BELOW.match(hit.text, stop, hit.end))
         )
-        self._note(hit, text, matches)
+        self._record_markers(hit, text, matches)
         return tuple(
-            self._build_record(hit, place, line, match)
-            for place, match in enumerate(matches)
+            self._build_record(hit, index, line, match)
+            for index, match in enumerate(matches)
         )
 
     def merge_records(
         self, records: Sequence[StepRecord], tally: Tally
     ) -> list[StepRecord]:
-        """Return the records without those whose siblings show that their time may be
-        wrong.
+        """Drop records whose times may be wrong, judged by the other records.
 
-        A line may contain the time of another line: the pattern matches a second time
-        in it, and it has the literal text more often than other lines. Or the time may
-        be truncated, or have another unit (`Prints`).
+        A line may contain the time of another line: then the pattern matches a second
+        time in it, and the line contains the literal text more often than other lines.
+        Or the time may be truncated, or have another unit (`TimeNotation`).
         """
         usual = min(
             self._counts, key=lambda count: (-self._counts[count], count), default=0
@@ -191,33 +203,34 @@ class RegexReader(DialectReader):
                     record.origin.line,
                     f"step {record.step}: two times in a line",
                 )
-            elif doubt := self._prints.explain_doubt(record.origin.offset):
+            elif doubt := self._notation.explain_doubt(record.origin.offset):
                 tally.add(
                     DropReason.TORN, record.origin.line, f"step {record.step}: {doubt}"
                 )
             else:
                 kept.append(record)
-        self._prints.tally_doubts(kept, tally)
-        return self._leave_out_apart(self._refine_resolutions(kept), tally)
+        self._notation.tally_doubts(kept, tally)
+        return self._subtract_non_training(self._refine_resolutions(kept), tally)
 
-    def _leave_out_apart(
+    def _subtract_non_training(
         self, records: list[StepRecord], tally: Tally
     ) -> list[StepRecord]:
-        """Return the records, each time without the evaluation and the checkpoint that
-        it contains.
+        """Subtract evaluation and checkpoint time from the step times.
 
-        They may be printed beside a time that lacks them: then the other steps are as
-        long as those with them.
+        A log may print these times next to step times that exclude them. The other
+        steps decide: they are then as long as the steps with such times.
         """
         rows = [
             row
             for row, record in enumerate(records)
-            if record.origin.offset in self._apart and record.possible
+            if record.origin.offset in self._non_training_seconds and record.possible
         ]
-        apart = [self._apart[records[row].origin.offset] for row in rows]
-        if not rows or not _contains(records, rows, apart):
+        non_training = [
+            self._non_training_seconds[records[row].origin.offset] for row in rows
+        ]
+        if not rows or not _contains(records, rows, non_training):
             return records
-        for row, seconds in zip(rows, apart, strict=True):
+        for row, seconds in zip(rows, non_training, strict=True):
             record = records[row]
             if 0 < seconds < record.seconds:
                 text = f"step {record.step}: {seconds:.6g} of {record.seconds:.6g} s"
@@ -226,8 +239,10 @@ class RegexReader(DialectReader):
         return records
 
     def _refine_resolutions(self, records: list[StepRecord]) -> list[StepRecord]:
-        """Return the records, each time as precise as the log prints: `2K` beside
-        `1.99K` has three digits, too."""
+        """Refine the resolutions by the precision that the whole log shows.
+
+        `2K` next to `1.99K` also has three digits.
+        """
         if self._timed not in PRINTED or "unit" in self._groups:
             return records
         of_rates = self._unit == RATE
@@ -257,8 +272,7 @@ class RegexReader(DialectReader):
     def resolve_steps(
         self, records: Sequence[StepRecord], tally: Tally
     ) -> list[StepRecord]:
-        """Return the steps of one rank; those behind a restart of the time so far count
-        from there."""
+        """Handle restarts of the elapsed time within one rank."""
         return (
             clock.mark_restarts(records, tally)
             if "elapsed" in self._timed
@@ -266,12 +280,10 @@ class RegexReader(DialectReader):
         )
 
     def time_steps(self, records: Sequence[StepRecord]) -> list[StepRecord]:
-        """Return the steps of an attempt with how many each time is the mean of: those
-        since the line before.
+        """Set how many steps of one attempt each time is the mean of.
 
-        A gap that is larger than the usual one lost a line: its time is the mean of the
-        usual number. Of a single line nothing says how many steps it stands for, so it
-        stands for itself.
+        This is the number of steps since the line before. A larger gap than usual lost
+        a line: its time is the mean of the usual number. A single line covers one step.
         """
         if CONSUMED in self._groups:
             records = count_step_tokens(records)
@@ -288,16 +300,21 @@ class RegexReader(DialectReader):
             for record, gap in zip(records, every, strict=True)
         ]
 
-    def _list_absent(self, text: bytes) -> list[str]:
-        """Return which of the groups that a step needs are not in the first match of a
-        line."""
+    def _list_missing(self, text: bytes) -> list[str]:
+        """Return the required groups that are missing in a line's first match."""
         match = self._pattern.search(text)
-        return [name for name in self._required if match.start(self._numbers[name]) < 0]
+        return [
+            name
+            for name in self._required
+            if match.start(self._group_numbers[name]) < 0
+        ]
 
-    def _find_first_lacking(self, text: bytes) -> str:
-        """Return the group of the pattern that a line is the first to lack: those
-        before it match."""
-        lacking = ""
+    def _find_first_missing(self, text: bytes) -> str:
+        """Return the first group of the pattern that a line does not match.
+
+        All groups before it match.
+        """
+        missing = ""
         for group in reversed(self._groups.values()):
             try:
                 if (
@@ -307,34 +324,34 @@ class RegexReader(DialectReader):
                     is not None
                 ):
                     break
-            except (
-                ValueError
-            ):  # what stands before a group need not be a pattern by itself
+            except ValueError:  # a prefix of a pattern need not be a valid pattern
                 continue
-            lacking = group.name
-        return lacking
+            missing = group.name
+        return missing
 
-    def _note(self, hit: Hit, text: bytes, matches: Sequence[Any]) -> None:
-        """Keep how often the marker stands in a line with steps, and where a match
-        could have taken another time."""
+    def _record_markers(self, hit: Hit, text: bytes, matches: Sequence[Any]) -> None:
+        """Count the markers of a line with steps.
+
+        Remembers the line as doubtful if the pattern also matches another time in it.
+        """
         count = text.count(hit.marker)
         self._counts[count] += bool(matches)
         if len(matches) == 1:
-            begin, end = matches[0].span(self._numbers[self._timed[0]])
+            begin, end = matches[0].span(self._group_numbers[self._timed[0]])
             others = text[:begin] + b" " * (end - begin) + text[end:]
             if self._pattern.search(others, matches[0].start()) is not None:
                 self._doubtful[hit.offset] = count
 
     def _find_matches(self, text: bytes) -> list[Any] | None:
-        """Find the matches in a line, None if one may contain parts of two records.
+        """Find the matches in a line.
 
-        A record that begins inside another record, after its first number, shows that
-        two lines were glued.
+        Returns None if a match may contain parts of two records: a record that begins
+        inside another record, after its first number, shows that two lines were joined.
         """
         records = []
         match = self._pattern.search(text)
         while match is not None:
-            first = min(match.end(self._numbers[name]) for name in self._required)
+            first = min(match.end(self._group_numbers[name]) for name in self._required)
             inner = self._pattern.search(text, first) if first >= 0 else match
             if inner is not None and inner.start() < max(
                 match.end(), match.start() + 1
@@ -345,17 +362,20 @@ class RegexReader(DialectReader):
         return records
 
     def _build_record(
-        self, hit: Hit, place: int, line: RecordLine, match: Any
+        self, hit: Hit, index: int, line: RecordLine, match: Any
     ) -> StepRecord | TruncatedRecord:
-        """Return the step of one match; torn if a number is not whole, or is none."""
-        begins = [match.start(number) for number in self._numbers.values()]
+        """Build the step of one match.
+
+        Returns a TruncatedRecord if a number is incomplete or invalid.
+        """
+        begins = [match.start(number) for number in self._group_numbers.values()]
         prefix = line.text[: min(begin for begin in begins if begin >= 0)]
         rank = read_labels(prefix[:REACH_BACK])
-        origin = RecordOrigin(hit.offset + place, hit.line, rank)
-        values, numbers, factors, wrong = self._read_groups(line, match)
-        wrong += [name for name in self._required if name not in values]
-        if wrong or HOLE in match[0]:
-            return TruncatedRecord(origin, _name_group(wrong, values, line.text))
+        origin = RecordOrigin(hit.offset + index, hit.line, rank)
+        values, numbers, factors, invalid = self._read_groups(line, match)
+        invalid += [name for name in self._required if name not in values]
+        if invalid or HOLE in match[0]:
+            return TruncatedRecord(origin, _name_group(invalid, values, line.text))
         texts = {name: values[name] for name in TEXTS if name in values}
         time = read_line_time(self._timed, numbers | texts, factors, self._unit)
         if time is None:
@@ -363,9 +383,9 @@ class RegexReader(DialectReader):
         step = _build_step(origin, numbers, factors, time)
         if self._timed == SECONDS:
             if "unit" not in texts:
-                begin = match.start(self._numbers["seconds"])
-                self._prints.add(origin.offset, line, begin, numbers["seconds"])
-                self._keep_apart(origin.offset, numbers, factors)
+                begin = match.start(self._group_numbers["seconds"])
+                self._notation.add(origin.offset, line, begin, numbers["seconds"])
+                self._record_non_training(origin.offset, numbers, factors)
             if math.isnan(step.step_tokens):
                 step = step._replace(
                     step_tokens=step.throughput * step.seconds, throughput=NAN
@@ -373,9 +393,9 @@ class RegexReader(DialectReader):
         return step._replace(rewards=True) if self._rewards else step
 
     def _read_groups(self, line: RecordLine, match: Any) -> GroupValues:
-        """Read the groups of a match that print a value."""
+        """Read the groups of a match that have a value."""
         read = GroupValues({}, {}, {}, [])
-        for name, group in self._numbers.items():
+        for name, group in self._group_numbers.items():
             begin, end = match.span(group)
             value = line.text[begin:end].rstrip(b",; \t")
             if value.lower() in ABSENT:
@@ -384,36 +404,38 @@ class RegexReader(DialectReader):
                 read.values[name] = value
                 continue
             number = _strip_characters(value)
-            whole = self._is_whole(line, name, begin, value)
-            if name in BESIDE and not (whole and NUMBER.fullmatch(number)):
+            is_complete = self._is_complete(line, name, begin, value)
+            if name in OPTIONAL and not (is_complete and NUMBER.fullmatch(number)):
                 continue
             scale = self._get_scale(line, name, begin, value, number)
             pattern = COUNT if name in COUNTS else NUMBER
-            if scale is None or not whole or not pattern.fullmatch(number):
-                read.wrong.append(name)
+            if scale is None or not is_complete or not pattern.fullmatch(number):
+                read.invalid.append(name)
             read.values[name], read.numbers[name] = value, number
             read.factors[name] = scale or 1.0
         return read
 
-    def _keep_apart(
+    def _record_non_training(
         self, offset: int, numbers: Mapping[str, bytes], factors: Mapping[str, float]
     ) -> None:
-        """Keep the time in that of a step which trains nothing."""
+        """Remember the evaluation and checkpoint time within a step."""
         printed = [
             float(numbers[name].replace(b",", b"")) * factors[name]
             for name in NON_TRAINING_GROUPS
             if name in numbers
         ]
         if printed and self._unit != RATE:
-            self._apart[offset] = sum(printed) * UNITS[self._unit]
+            self._non_training_seconds[offset] = sum(printed) * UNITS[self._unit]
 
     def _get_scale(
         self, line: RecordLine, name: str, begin: int, value: bytes, number: bytes
     ) -> float | None:
-        """Return what the letters behind a number multiply it with; None where they
-        leave it uncertain."""
+        """Return the factor of the letters after a number.
+
+        Returns None if the letters are ambiguous.
+        """
         if name in ("seconds", "elapsed") and "unit" in self._groups:
-            return 1.0  # the unit is read by itself
+            return 1.0  # the unit has its own group
         letters = value[len(number) :] or printed_times.read_unit_characters(
             line.text[begin + len(value) :]
         )
@@ -422,9 +444,10 @@ class RegexReader(DialectReader):
         expected = letters[:1].decode("latin-1") == self._groups[name].after
         return printed_times.get_scale(name, letters, self._unit, expected=expected)
 
-    def _is_whole(self, line: RecordLine, name: str, begin: int, value: bytes) -> bool:
-        """Tell whether a number is no part of a longer one, as far as what stands
-        beside it can show."""
+    def _is_complete(
+        self, line: RecordLine, name: str, begin: int, value: bytes
+    ) -> bool:
+        """True unless the text around a number shows that it is truncated."""
         group, before, after = (
             self._groups[name],
             line.text[:begin],
@@ -432,7 +455,7 @@ class RegexReader(DialectReader):
         )
         if name in COUNTS and (zeros := POINT_ZERO.match(after)):
             after = after[zeros.end() :]
-        if BEGAN_BEFORE.search(before[-4:]) or GOES_ON.match(after):
+        if STARTS_EARLIER.search(before[-4:]) or CONTINUES.match(after):
             return False
         if (
             group.before != ","
@@ -442,16 +465,18 @@ class RegexReader(DialectReader):
             return False
         if group.after != "," and value[-1:].isdigit() and THOUSANDS.match(after):
             return False
-        if not line.whole and MAY_GO_ON.match(after):
+        if not line.whole and MAY_CONTINUE.match(after):
             return False
         return not (line.cut and not after.strip())
 
 
 def _contains(
-    records: Sequence[StepRecord], rows: Sequence[int], apart: Sequence[float]
+    records: Sequence[StepRecord], rows: Sequence[int], non_training: Sequence[float]
 ) -> bool:
-    """Tell whether the times of rows contain what is printed apart: without it they are
-    like the others."""
+    """True if the step times of `rows` include the separate times.
+
+    Without them, the step times are closer to those of other steps.
+    """
     containing = set(rows)
     others = [
         record.seconds
@@ -461,25 +486,25 @@ def _contains(
     if not others:
         return all(
             seconds < records[row].seconds
-            for row, seconds in zip(rows, apart, strict=True)
+            for row, seconds in zip(rows, non_training, strict=True)
         )
-    usual = find_median(others)
+    usual_seconds = find_median(others)
     times = [records[row].seconds for row in rows]
-    whole = (abs(time - usual) for time in times)
-    rest = (
-        abs(time - seconds - usual) for time, seconds in zip(times, apart, strict=True)
+    differences = (abs(time - usual_seconds) for time in times)
+    reduced_differences = (
+        abs(time - seconds - usual_seconds)
+        for time, seconds in zip(times, non_training, strict=True)
     )
-    return find_median(rest) < find_median(whole)
+    return find_median(reduced_differences) < find_median(differences)
 
 
 def _make_readable(text: bytes) -> bytes:
-    """Return text that a pattern can read on in after bytes that are no character."""
+    """Replace invalid UTF-8, so that a pattern can match after it."""
     return text if text.isascii() else text.decode("utf-8", "replace").encode()
 
 
 def _strip_characters(value: bytes) -> bytes:
-    """Return the number that a value begins with; a value that begins with none as it
-    is."""
+    """Return the number at the start of a value, or the value itself."""
     number = BARE.match(value)
     return number[0] if number else value
 
@@ -487,12 +512,12 @@ def _strip_characters(value: bytes) -> bytes:
 def _name_group(
     groups: Sequence[str], values: Mapping[str, bytes], text: bytes
 ) -> bytes:
-    """Return a line that is torn, with the group to which it gives no number."""
+    """Return a truncated line, prefixed with the first invalid group."""
     if not groups:
         return text
     value = values.get(groups[0])
-    what = b"is missing" if value is None else b"reads %b" % value
-    return b"group %b %b: %b" % (groups[0].encode(), what, text)
+    problem = b"is missing" if value is None else b"reads %b" % value
+    return b"group %b %b: %b" % (groups[0].encode(), problem, text)
 
 
 def _build_step(

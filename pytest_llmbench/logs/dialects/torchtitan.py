@@ -1,5 +1,8 @@
-"""torchtitan: `step:  2  loss:  5.97670  grad_norm:  2.2500  memory: 28.18GiB(89.87%)
-tps: 2,110  ...  mfu: 4.11%`."""
+"""torchtitan: one line per step, without the step time.
+
+`step:  2  loss:  5.97670  grad_norm:  2.2500  memory: 28.18GiB(89.87%)
+tps: 2,110  ...  mfu: 4.11%`
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,11 @@ from pytest_llmbench.logs.step_records import (
 )
 
 STEP = b"step: "
-# From more lines on their gaps show the log interval.
+# Above this number of lines, their gaps show the log interval.
 FEWEST_LINES = 3
 HEAD = re.compile(rb"(?<!\w)step: {1,9}(\d{1,15})  ")
 VALIDATION = b"validate "
-# What stands before another kind of step: `validate step: 13000`, `evaluation:  step:
-# 5`.
+# Prefix of another kind of step: `validate step: 13000`, `evaluation:  step: 5`.
 LOOK_ALIKE = re.compile(rb"\w:? {1,2}\Z")
 
 FIELD = re.compile(rb"([A-Za-z]\w{0,39}): {1,19}(\S{1,99})  ")
@@ -49,7 +51,8 @@ RATES_LENGTH = 256
 STAMP = re.compile(
     rb"(?<!\d)(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - [\w.]{1,99} - [A-Z]{1,9} - \Z"
 )
-# Steps print no time: it is that between two lines, whose stamps have a millisecond.
+# Steps print no time: it is derived from the stamps of two lines, which have a
+# millisecond.
 STAMP_UNIT = 0.001
 
 GIB = 2**30
@@ -58,11 +61,10 @@ GIB = 2**30
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return the training step whose `tps: ` stands at `text[start]`, what is left of
-    it, or None for another line.
+    """Parse the training step whose `tps: ` is at `text[start]`.
 
-    It has no seconds yet: `time_steps` finds them. A validation is returned as a record
-    without tokens.
+    Returns a TruncatedRecord if the record is incomplete, None for another line.
+    Seconds are NaN until `time_steps`. A validation becomes a record without tokens.
     """
     rates = COLOUR.sub(
         b"", text[start : find_line_stop(text, start, min(end, start + RATES_LENGTH))]
@@ -70,19 +72,19 @@ def read_step(
     before = COLOUR.sub(
         b"", text[find_line_begin(text, max(0, start - REACH_BACK), start) : start]
     )
-    place = before.rfind(STEP)
+    step_start = before.rfind(STEP)
     if not (CUT_RATES.match(rates) or MEMORY.search(before)):
         return None
-    if place < 0:
+    if step_start < 0:
         return TruncatedRecord(origin, rates)
-    head, match = HEAD.match(before, place), RATES.match(rates)
-    if LOOK_ALIKE.search(before, 0, place):
-        validation = _read_validation(origin, head, before[:place])
-        bad = head is not None and BAD_LOSS.search(before, head.end()) is not None
-        return validation and validation._replace(bad_validation=bad)
+    head, match = HEAD.match(before, step_start), RATES.match(rates)
+    if LOOK_ALIKE.search(before, 0, step_start):
+        validation = _read_validation(origin, head, before[:step_start])
+        is_bad = head is not None and BAD_LOSS.search(before, head.end()) is not None
+        return validation and validation._replace(bad_validation=is_bad)
     values = _read_values(before, head.end()) if head else None
     if head is None or match is None or values is None or HOLE in before:
-        return TruncatedRecord(origin, before[place:] + rates)
+        return TruncatedRecord(origin, before[step_start:] + rates)
     memory = MEMORY.fullmatch(values[b"memory"])
     return StepRecord(
         origin,
@@ -95,66 +97,71 @@ def read_step(
         tflops=_parse_number(match[2]) if match[2] else NAN,
         tokens=_parse_number(
             match[1]
-        ),  # of one GPU: what a rank reads is divided by the ranks that share it
-        # the peak of what the allocator had reserved
+        ),  # per GPU: torchtitan divides by the ranks that share the input
+        # peak of the memory reserved by the allocator
         memory=float(memory[1]) * GIB if memory else NAN,
-        stamp=_read_stamp(before[:place]),
+        stamp=_read_stamp(before[:step_start]),
     )
 
 
 def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return the training steps of one rank.
+    """Return the training steps of one rank, without validations.
 
-    torchtitan counts anew after a validation, so its rates leave it out: the time has
-    to do so, too.
+    The rates of torchtitan exclude the validation before a step, so the time excludes
+    it, too.
     """
-    marked = list(clock.drop_evaluations(records))
-    for place in _find_partly_timed(marked):
-        record, before = marked[place], marked[place - 1]
+    training = list(clock.drop_evaluations(records))
+    for index in _find_partly_timed(training):
+        record, before = training[index], training[index - 1]
         steps, timed = (
             record.step - before.step,
             record.step - (record.since or (0, NAN))[0],
         )
         text = f"step {record.step}: its time is the mean of {timed} of the {steps} steps before it"
         tally.add(DropReason.PARTLY_TIMED, record.origin.line, text)
-    return marked
+    return training
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the steps of one attempt with their times, by their stamps.
+    """Compute the times of one attempt's steps from their time stamps.
 
-    The rates of the first one are of as many steps as there are between the others, or
-    of all steps from 1 on. A time since a validation within an interval stands for the
-    whole interval: how long the steps before it took is unknown.
+    The rates of the first line cover as many steps as there are between the other
+    lines, or all steps from 1 on. If a validation is inside a log interval, the time
+    since its end represents the whole interval, because the time of the steps before it
+    is unknown.
     """
     timed = clock.time_steps(records)
-    for place in _find_partly_timed(records):
-        interval = records[place].step - records[place - 1].step
-        timed[place] = timed[place]._replace(
+    for index in _find_partly_timed(records):
+        interval = records[index].step - records[index - 1].step
+        timed[index] = timed[index]._replace(
             mean_of=interval, since=None, paused=PauseKind.EVALUATION
         )
     return timed
 
 
 def _find_partly_timed(records: Sequence[StepRecord]) -> list[int]:
-    """Return the places of records with a validation within their interval, if no line
-    of it was lost."""
+    """Return the indices of records with a validation inside their interval.
+
+    Skips records with a lost line.
+    """
     if len(records) <= FEWEST_LINES or not any(map(GET_FIELD["since"], records)):
         return []
-    usual = clock.count_usual_gap(records)
+    usual_gap = clock.count_usual_gap(records)
     return [
-        place
-        for place, (before, record) in enumerate(pairwise(records), 1)
+        index
+        for index, (before, record) in enumerate(pairwise(records), 1)
         if record.since is not None
-        and before.step < record.since[0] < record.step <= before.step + usual
+        and before.step < record.since[0] < record.step <= before.step + usual_gap
     ]
 
 
 def _read_validation(
     origin: RecordOrigin, head: re.Match[bytes] | None, before: bytes
 ) -> StepRecord | None:
-    """Return where a validation stands and when it ended; None for any other
-    look-alike."""
+    """Parse the step of a validation and the time of its end.
+
+    Returns None for other similar lines.
+    """
     if head is None or not before.endswith(VALIDATION):
         return None
     return StepRecord(
@@ -168,8 +175,10 @@ def _read_validation(
 
 
 def _read_values(before: bytes, begin: int) -> dict[bytes, bytes] | None:
-    """Return the fields between step and rates, with every number whole; None if they
-    are torn."""
+    """Return the fields between step and rates.
+
+    Returns None if they are truncated.
+    """
     values: dict[bytes, bytes] = {}
     while begin < len(before):
         field = FIELD.match(before, begin)
@@ -178,12 +187,12 @@ def _read_values(before: bytes, begin: int) -> dict[bytes, bytes] | None:
         values[field[1]] = field[2]
         begin = field.end()
     loss, norm = values.get(b"loss", b""), values.get(b"grad_norm")
-    whole = (
+    is_complete = (
         NUMBER.fullmatch(loss)
         and (norm is None or NUMBER.fullmatch(norm))
         and MEMORY.fullmatch(values.get(b"memory", b""))
     )
-    return values if whole else None
+    return values if is_complete else None
 
 
 def _parse_number(text: bytes) -> float:
@@ -191,7 +200,9 @@ def _parse_number(text: bytes) -> float:
 
 
 def _read_stamp(before: bytes) -> float:
-    """Return the time of the log record that begins with a step, in seconds; NaN where
-    none stands right before it."""
+    """Return the time stamp directly before a step, in seconds.
+
+    NaN if missing.
+    """
     stamp = STAMP.search(before)
     return read_timestamp(stamp[1]) if stamp else NAN

@@ -1,9 +1,10 @@
-"""Records of Hugging Face's Trainer with a step and the time so far, which
-LLaMA-Factory and ms-swift write.
+"""Records of the Hugging Face Trainer with a step and the elapsed time.
+
+LLaMA-Factory and ms-swift write them:
 
 `{"current_steps": 10, "total_steps": 6750, "loss": 2.219, "elapsed_time": "0:00:32"}`
-(LLaMA-Factory) and `{'loss': 3.95, 'global_step/max_steps': '10/438', 'elapsed_time':
-'51s', 'train_speed(iter/s)': 0.193342}` (ms-swift).
+`{'loss': 3.95, 'global_step/max_steps': '10/438', 'elapsed_time': '51s',
+'train_speed(iter/s)': 0.193342}`
 """
 
 from __future__ import annotations
@@ -41,16 +42,18 @@ ELAPSED = b"elapsed_time"
 RATE, TIME = b"train_speed(iter/s)", b"train_speed(s/it)"
 GIB = 2**30
 
-# How far the time that follows from the printed speed may be from the printed time,
-# which is cut to whole seconds.
+# Tolerance of the time computed from the printed speed. The printed time is truncated
+# to whole seconds.
 WHOLE_SECOND = 1.01
 
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Return the record around `text[start]`: `time_steps` finds its time. An
-    evaluation has mean_of 0."""
+    """Parse the record around `text[start]`.
+
+    `time_steps` computes its time. An evaluation has mean_of 0.
+    """
     stop = find_line_stop(text, start, end)
     begin = text.rfind(
         b"{", find_line_begin(text, max(0, start - REACH_BACK), start), start
@@ -60,7 +63,8 @@ def read_step(
     fields = read_fields(text, begin + 1, stop)
     if fields is None:
         return TruncatedRecord(origin, text[begin:stop])
-    # LLaMA-Factory of early 2024 prints every name in every record, null for no value.
+    # LLaMA-Factory of early 2024 prints every name in every record, with null for a
+    # missing value.
     values = {
         name: value.strip(QUOTES) for name, value in fields.items() if value != b"null"
     }
@@ -75,8 +79,10 @@ def read_step(
 def _build_record(
     origin: RecordOrigin, values: Mapping[bytes, bytes]
 ) -> StepRecord | None:
-    """Return a step or an evaluation, step 0 for what is neither; None where a number
-    is not whole."""
+    """Build a step or an evaluation; step 0 for other records.
+
+    Returns None if a number is incomplete.
+    """
     step, total = _read_counts(values)
     elapsed = _read_elapsed(values.get(ELAPSED, b""))
     if step is None or elapsed is None:
@@ -86,9 +92,9 @@ def _build_record(
     loss, norm = values.get(b"loss"), values.get(b"grad_norm")
     if loss is None:
         evaluates = any(name.startswith(b"eval_") for name in values)
-        bad = BAD_NUMBER.fullmatch(values.get(b"eval_loss", b"")) is not None
+        is_bad = BAD_NUMBER.fullmatch(values.get(b"eval_loss", b"")) is not None
         return (
-            record._replace(mean_of=0, bad_validation=bad)
+            record._replace(mean_of=0, bad_validation=is_bad)
             if evaluates
             else record._replace(step=0)
         )
@@ -102,7 +108,7 @@ def _build_record(
         memory=_read_number(values, b"memory(GiB)") * GIB,
         step_tokens=_read_number(
             values, b"total_tokens", b"num_input_tokens_seen"
-        ),  # so far: `time_steps` divides
+        ),  # total so far: `time_steps` divides it
         rewards=any(map(REWARD_NAMES.match, values)),
     )
 
@@ -113,23 +119,23 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the steps of one attempt with their times."""
+    """Compute the times of one attempt's steps."""
     first = [record._replace(step_tokens=NAN) for record in records[:1]]
-    rest = [
+    later = [
         record._replace(step_tokens=_count_tokens(record, before))
         for before, record in pairwise(records)
     ]
-    counted = [*first, *rest]
-    return clock.time_steps(counted, first_step=1)
+    with_tokens = [*first, *later]
+    return clock.time_steps(with_tokens, first_step=1)
 
 
 def _count_tokens(record: StepRecord, before: StepRecord) -> float:
-    """Return the tokens of a step since the record before."""
+    """Return the tokens per step since the record before."""
     return (record.step_tokens - before.step_tokens) / (record.step - before.step)
 
 
 def _read_counts(values: Mapping[bytes, bytes]) -> tuple[int | None, int | None]:
-    """Return the step and the total."""
+    """Return the step and the total number of steps."""
     both = STEPS.fullmatch(values.get(BOTH, b""))
     if both:
         return int(both[1]), int(both[2])
@@ -142,21 +148,21 @@ def _read_counts(values: Mapping[bytes, bytes]) -> tuple[int | None, int | None]
 
 
 def _read_elapsed(text: bytes) -> int | None:
-    """Return whole seconds since the beginning of training."""
+    """Return the whole seconds since the beginning of training."""
     match = CLOCK.fullmatch(text) or WORDS.fullmatch(text)
     if match is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _read_stamp(
     values: Mapping[bytes, bytes], step: int, elapsed: int
 ) -> tuple[float, float]:
-    """Return the time so far and one unit in its last place.
+    """Return the elapsed time and the unit of its last digit, in seconds.
 
-    ms-swift also prints the mean speed so far, in more digits: where both agree, the
-    time follows from it.
+    ms-swift also prints the mean speed so far, with more digits: if both agree, the
+    speed determines the time.
     """
     for name in (RATE, TIME):
         text = values.get(name, b"")
