@@ -247,9 +247,8 @@ class LineClocks:
         if not any(prefixes):
             return [NAN] * len(offsets)
         stamps, self._kind = read_stamps(prefixes, self._kind)
-        if (
-            self._kind is not None and _PERIODS[self._kind]
-        ):  # continues from the chunk before
+        # continues from the chunk before
+        if self._kind is not None and _PERIODS[self._kind]:
             stamps = _unwrap([self._last_stamp, *stamps], _PERIODS[self._kind])[1:]
             self._last_stamp = next(
                 (stamp for stamp in reversed(stamps) if not math.isnan(stamp)),
@@ -321,9 +320,8 @@ class LineClocks:
         }
         for rank, last in self._last.items():
             stop = last.stop - chunk.offset
-            carried_over = (
-                self._announced.get(rank, 0) if stop < chunk.start else 0
-            )  # the chunk has no step of the rank
+            # the chunk has no step of the rank
+            carried_over = self._announced.get(rank, 0) if stop < chunk.start else 0
             after_step = sum(
                 kind for kind, offset in announced.items() if offset >= max(stop, begin)
             )
@@ -446,9 +444,8 @@ def time_steps(
     index, jump = find_set_clock(records) if first_step is None else (0, 0.0)
     usual_gap = gaps[len(gaps) // 2]
     first = records[0]._replace(mean_of=min(records[0].step, usual_gap) or 1)
-    if (
-        first_step is not None and first.since is not None and first.since[1] == 0
-    ):  # its clock restarted there
+    # its clock restarted there
+    if first_step is not None and first.since is not None and first.since[1] == 0:
         first = _time_step(first, *first.since, 0.0)
     elif first_step is not None and 0 < first.step - first_step + 1 <= usual_gap:
         first = _time_step(first, first_step - 1, 0.0, 0.0)

@@ -158,10 +158,11 @@ class StepColumns(NamedTuple):
     targets: Numbers | None = None
     stamp: Numbers | None = None
     loss_digits: int = 0
+    # the first index, and the index after the last
     asynchronous: tuple[int, int] = (
         0,
         0,
-    )  # the first index, and the index after the last
+    )
     kept: Sequence[int] | None = None  # the records that are steps; None means all
     repeated: Repeated | None = None  # the records that repeat a step
 

@@ -156,20 +156,23 @@ def find_lines(path: Path, marker: bytes, most: int) -> list[tuple[int, Quote]]:
     Empty if the file cannot be read.
     """
     lines: list[tuple[int, Quote]] = []
-    number, rest = 0, b""
+    number, unfinished = 0, b""
     try:
         with File(path) as file:
             for block in file.blocks():
-                *complete, rest = (rest + block).split(b"\n")
+                *complete, unfinished = (unfinished + block).split(b"\n")
                 lines += [
-                    (number + offset, _quote(line))
-                    for offset, line in enumerate(complete, 1)
+                    (number + index, _quote(line))
+                    for index, line in enumerate(complete, 1)
                     if marker in line
                 ]
                 lines, number = lines[-most:], number + len(complete)
     except LogError:
         return []
-    return [*lines, *([(number + 1, _quote(rest))] if marker in rest else [])][-most:]
+    return [
+        *lines,
+        *([(number + 1, _quote(unfinished))] if marker in unfinished else []),
+    ][-most:]
 
 
 def read_last_lines(path: Path, count: int) -> list[Quote]:

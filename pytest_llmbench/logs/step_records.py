@@ -67,8 +67,8 @@ class StepRecord(NamedTuple):
     batch: float = NAN  # samples per step, over all ranks
     memory: float = NAN  # bytes
     precise: bool = False  # printed with full precision: preferred to a rounded record
-    # As in `Steps`. 0 means that the record is not a training step; its dialect defines
-    # what it is instead.
+    # As in `Steps`. 0 means that the record is not a training step; its meaning depends
+    # on the dialect.
     mean_of: int = 1
     asynchronous: bool = False
     stamp: float = NAN  # time stamp of the line, in seconds since any fixed moment

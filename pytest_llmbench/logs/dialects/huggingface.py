@@ -294,13 +294,12 @@ def _count_skipped(first: StepRecord, runtime: float) -> float:
     They belong to an earlier process.
     """
     done, following = first.bar or (0, 0)
-    left = (first.total or 0) - done
-    seconds = (runtime - first.stamp) / left if left > 0 else NAN
+    remaining = (first.total or 0) - done
+    seconds = (runtime - first.stamp) / remaining if remaining > 0 else NAN
     made = (first.stamp + 1) / seconds if seconds > 0 else NAN
     skipped = max(0.0, done - made) if math.isfinite(made) else 0.0
-    return (
-        min(skipped, done - 1.0) if following == done + 1 else skipped
-    )  # otherwise the bar is not drawn at every step
+    # otherwise the bar is not drawn at every step
+    return min(skipped, done - 1.0) if following == done + 1 else skipped
 
 
 def _explain_losses(run: StepRecord, records: Sequence[StepRecord]) -> str:

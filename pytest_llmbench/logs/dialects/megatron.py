@@ -36,7 +36,8 @@ from pytest_llmbench.logs.step_records import (
     have_same_time,
 )
 
-# A number has eight characters; a record in which it fills them is damaged.
+# The step number is padded to eight characters. A record in which it fills all eight
+# without a separating blank is truncated.
 HEAD = re.compile(rb"iteration {2,9}(\d{1,15})/ *(\d{1,15}) ?\|")
 CUT_HEAD = re.compile(rb"iteration {2,9}\d{1,15}/[ \d]*\Z")
 ELAPSED = b"elapsed time per iteration ("
@@ -162,9 +163,8 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     if not (records and records[0].rounded):
         counted = any(map(GET_FIELD["consumed_tokens"], records))
         return _add_means(count_step_tokens(records) if counted else records)
-    before = (
-        records[0].step - 1
-    )  # counted steps begin with the first step of the attempt
+    # counted steps begin with the first step of the attempt
+    before = records[0].step - 1
     return [
         record._replace(step=record.step - before, rounded=False) for record in records
     ]

@@ -121,7 +121,7 @@ def _merge_run(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
                 text = f"step {time.step} again: {time.seconds:g} s, but {first_time.seconds:g} s before"
                 tally.add(DropReason.REPEAT_DISAGREES, time.origin.line, text)
                 steps[record.step] = max(
-                    first_time, time, key=lambda each: each.seconds
+                    first_time, time, key=lambda candidate: candidate.seconds
                 )
         elif kind is MetricKind.VALIDATION_LOSS:
             validations[record.step] = record.stamp
@@ -154,11 +154,11 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     first = records[0]._replace(mean_of=min(usual, max(1, records[0].step)))
     if len(records) > 1 and first.step < usual:
         first = first._replace(seconds=NAN)
-    rest = [
+    later = [
         record._replace(mean_of=max(1, min(record.step - before.step, usual)))
         for before, record in pairwise(records)
     ]
-    return [first, *rest]
+    return [first, *later]
 
 
 # --- step times checked against the other numbers of the file -------------------------

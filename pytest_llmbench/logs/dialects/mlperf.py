@@ -163,9 +163,8 @@ def _read_statistics(
         consumed=_read_count(metadata, "samples_count"),
         targets=_read_count(metadata, "step"),
     )
-    if (
-        throughput is not None
-    ):  # together with a step time, `step` is the begin of the block, otherwise its end
+    # together with a step time, `step` is the begin of the block, otherwise its end
+    if throughput is not None:
         block = record._replace(consumed=record.targets)
         return block._replace(step=BLOCK_TO if seconds is None else BLOCK_FROM)
     if seconds is not None:
@@ -518,9 +517,8 @@ def _number_blocks(
         seconds = (
             record.seconds if record.step != BLOCK_TO else _divide(batch, record.tokens)
         )
-        is_certain = (
-            steps > 0 and last == int(last) and steps == int(steps)
-        )  # False if a number is NaN
+        # False if a number is NaN
+        is_certain = steps > 0 and last == int(last) and steps == int(steps)
         if not is_certain or not _fits_clock(run, index, seconds * steps):
             printed = (
                 f"{record.tokens:g} samples/s"

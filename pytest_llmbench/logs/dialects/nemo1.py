@@ -397,9 +397,8 @@ def _read_values(
     values: dict[bytes, bytes] = {}
     for field in fields:
         name, separated, value = field.partition(separator)
-        if (
-            not separated or name in values or HOLE in field or name.startswith(b" ")
-        ):  # a blank may replace a digit
+        # a blank may replace a digit
+        if not separated or name in values or HOLE in field or name.startswith(b" "):
             return None
         value = value.strip(b" ")
         padded = PADDED.fullmatch(value)

@@ -66,9 +66,8 @@ BAD_VALIDATION = re.compile(rb"val_loss: -?%b" % NOT_FINITE)
 
 def _parse_samples(printed: bytes) -> float:
     """Return a number of samples that is printed in full, otherwise NaN."""
-    if (
-        printed.isdigit() and len(printed) <= PLAIN
-    ):  # nearly always the case, and ten times as fast
+    # nearly always the case, and ten times as fast
+    if printed.isdigit() and len(printed) <= PLAIN:
         return float(printed)
     return float(printed) if SAMPLES_PRINTED.fullmatch(printed) else NAN
 
@@ -241,9 +240,8 @@ def _read_values(
         name, colon, value = field.partition(b": ")
         if not colon or name in values:
             return None
-        values[name] = (
-            value if field is not fields[-1] else value.rstrip()
-        )  # a blank inside may replace a digit
+        # a blank inside may replace a digit
+        values[name] = value if field is not fields[-1] else value.rstrip()
     if HOLE in b"".join(fields):
         return None
     if TIME not in values or not STEP.fullmatch(values.get(STEP_NAME, b"")):

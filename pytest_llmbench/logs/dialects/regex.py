@@ -153,9 +153,8 @@ class RegexReader(DialectReader):
         origin = RecordOrigin(hit.offset, hit.line, "")
         earliest = max(0, hit.start - REACH_BACK)
         begin = find_line_begin(hit.text, earliest, hit.start)
-        if (
-            begin == earliest and hit.offset - hit.start + begin > 0
-        ):  # the beginning of the line is out of reach
+        # the beginning of the line is out of reach
+        if begin == earliest and hit.offset - hit.start + begin > 0:
             return (TruncatedRecord(origin, hit.text[hit.start : stop]),)
         raw = hit.text[begin:stop]
         if COLOURED_NUMBER.search(raw):
@@ -169,9 +168,8 @@ class RegexReader(DialectReader):
                 ),
             )
         if not matches:
-            if (
-                self._first_missing is None
-            ):  # only of the first such line, which is reported
+            # only of the first such line, which is reported
+            if self._first_missing is None:
                 self._first_missing = self._find_first_missing(text)
             return (Unmatched(origin, text, self._first_missing),)
         line = RecordLine(
