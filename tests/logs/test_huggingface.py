@@ -11,27 +11,27 @@ from pytest_llmbench.core.log_records import ParsedLog
 
 
 def summary(runtime: str = "2577.7505", rate: str = "0.745", loss: str = "1.5") -> str:
-    """What Trainer prints when it is done."""
+    """Return the final record of Trainer."""
     return (
         f"{{'train_runtime': {runtime}, 'train_samples_per_second': 95.339, 'train_steps_per_second': {rate}, "
         f"'train_loss': {loss}, 'epoch': 3.0}}\n"
     )
 
 
-def bar(done: int, total: int, elapsed: str = "42:57") -> str:
-    """The progress bar of Trainer, as it stands before the summary."""
+def last_bar(done: int, total: int, elapsed: str = "42:57") -> str:
+    """Return the last drawing of Trainer's progress bar, before the summary."""
     return (
         f"\r100%|{'█' * 60}| {done}/{total} [{elapsed}<00:00,  1.34s/it]\n{' ' * 60}\r"
     )
 
 
-def doubts(log: ParsedLog) -> list[str]:
-    """What contradicts the time of each run."""
+def list_doubts(log: ParsedLog) -> list[str]:
+    """Return the doubt about each run's time."""
     return [segment.doubt for segment in log.segments]
 
 
 def record(norm: str, rate: str = "1e-05", loss: str = "1.5", more: str = "") -> str:
-    """What Trainer prints while it trains; older versions print no gradient norm."""
+    """Return a progress record; older versions print no gradient norm."""
     norm = f"'grad_norm': {norm}, " if norm else ""
     return f"{{'loss': {loss}, {norm}'learning_rate': {rate}{more}, 'epoch': 0.5}}\n"
 
@@ -42,8 +42,8 @@ TEXTS = (
 )
 
 
-def test_a_run_is_one_record_of_all_its_steps() -> None:
-    log = parse(bar(1921, 1921) + summary())
+def test_run_becomes_one_record_for_all_steps() -> None:
+    log = parse(last_bar(1921, 1921) + summary())
     (segment,) = log.segments
     columns = segment.steps
     assert (log.dialect, log.dropped) == ("huggingface", ())
@@ -58,8 +58,8 @@ def test_a_run_is_one_record_of_all_its_steps() -> None:
     )
 
 
-def test_numbers_printed_as_text_have_four_digits() -> None:
-    columns = parse(bar(111, 111) + TEXTS).segments[0].steps
+def test_quoted_number_has_four_digits() -> None:
+    columns = parse(last_bar(111, 111) + TEXTS).segments[0].steps
     assert (
         columns.index.tolist(),
         columns.seconds.tolist(),
@@ -71,7 +71,7 @@ def test_numbers_printed_as_text_have_four_digits() -> None:
     ) == [[1241]]
 
 
-def test_json_reads_the_same() -> None:
+def test_json_record_equals_printed_record() -> None:
     text = summary().replace("'", '"')
     assert (
         parse(text).segments[0].steps.seconds.tolist()
@@ -80,39 +80,36 @@ def test_json_reads_the_same() -> None:
     assert steps(parse(text.replace(", ", ",\n  ").replace("{", "{\n  "))) == [[1920]]
 
 
-def test_few_digits_of_the_rate_leave_the_time_uncertain_without_a_bar() -> None:
-    """2577.7505 s x 0.745/s = 1920.4, with 0.7445 to 0.7455 it is 1919 to 1922."""
+def test_rounded_rate_widens_resolution_without_bar() -> None:
+    """2577.7505 s x 0.745/s = 1920.4; for 0.7445 to 0.7455 it is 1919 to 1922."""
     columns = parse(summary()).segments[0].steps
     assert columns.index.tolist() == [1920]
     assert columns.resolution_seconds.tolist() == pytest.approx(
         [1.3426 * 0.001 / 0.745], rel=0.001
     )
-    sure = parse(summary("98.95", "0.051")).segments[0].steps
-    assert sure.index.tolist() == [5]
-    assert sure.resolution_seconds.tolist() == pytest.approx([0.0001 / 5])
+    exact = parse(summary("98.95", "0.051")).segments[0].steps
+    assert exact.index.tolist() == [5]
+    assert exact.resolution_seconds.tolist() == pytest.approx([0.0001 / 5])
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        bar(5000, 5000),
-        bar(240, 240),
+        last_bar(5000, 5000),
+        last_bar(240, 240),
         "Map: 100%|##| 1930/1930 [00:01<00:00]\n",
-        bar(0, 0),
+        last_bar(0, 0),
     ],
     ids=["longer", "shorter", "data", "empty"],
 )
-def test_bar_of_something_else_changes_no_steps(other: str) -> None:
+def test_unrelated_bar_is_ignored(other: str) -> None:
     assert steps(parse(other + summary())) == [[1920]]
-    assert steps(parse(bar(1921, 1921) + other + summary())) == [[1921]]
+    assert steps(parse(last_bar(1921, 1921) + other + summary())) == [[1921]]
 
 
-def test_a_run_that_stopped_early_is_not_finished_and_its_mean_is_of_the_steps_it_did() -> (
-    None
-):
-    """Trainer divides the steps that were planned by the time of those that were
-    done."""
-    (segment,) = parse(bar(1500, 1921) + summary()).segments
+def test_run_stopped_early_averages_its_completed_steps() -> None:
+    """Trainer divides the planned steps by the time of the completed steps."""
+    (segment,) = parse(last_bar(1500, 1921) + summary()).segments
     assert (segment.steps.index.tolist(), segment.steps.seconds.tolist()) == (
         [1500],
         [2577.7505 / 1500],
@@ -120,16 +117,16 @@ def test_a_run_that_stopped_early_is_not_finished_and_its_mean_is_of_the_steps_i
     assert (segment.total_steps, segment.finished) == (1921, False)
 
 
-def test_a_bar_that_was_not_drawn_for_the_last_step_shows_no_early_end() -> None:
-    (segment,) = parse(bar(1097, 1100) + summary("10.0", "110.0")).segments
+def test_bar_missing_last_steps_still_counts_as_finished() -> None:
+    (segment,) = parse(last_bar(1097, 1100) + summary("10.0", "110.0")).segments
     assert (segment.steps.index.tolist(), segment.finished) == ([1100], True)
 
 
-def test_the_mean_of_a_resumed_run_is_of_the_steps_that_were_left() -> None:
-    """Its rate is of all 1921 steps, its time is that of the last 921."""
+def test_resumed_run_averages_its_remaining_steps() -> None:
+    """Its rate counts all 1921 steps, but its time covers the last 921."""
     log = parse(
         "INFO:  Continuing training from global step 1000\n"
-        + bar(1921, 1921)
+        + last_bar(1921, 1921)
         + summary()
         + summary("2600.5")
     )
@@ -139,11 +136,11 @@ def test_the_mean_of_a_resumed_run_is_of_the_steps_that_were_left() -> None:
     assert second.steps.mean_of.tolist() == [1937]
 
 
-def progress(losses: list[float], first: float = 0.0) -> str:
+def progress_lines(losses: list[float], first: float = 0.0) -> str:
     lines = enumerate(losses, 1)
     return "".join(
-        f"{{'loss': {loss:.4f}, 'learning_rate': 1e-05, 'epoch': {first + at / 100}}}\n"
-        for at, loss in lines
+        f"{{'loss': {loss:.4f}, 'learning_rate': 1e-05, 'epoch': {first + step / 100}}}\n"
+        for step, loss in lines
     )
 
 
@@ -151,62 +148,70 @@ LOSSES = [2 + 8 / (1 + step) for step in range(100)]
 
 
 @pytest.mark.parametrize("done", [10, 50, 90])
-def test_a_resumed_run_that_nothing_names_shows_in_the_mean_of_its_losses(
+def test_mean_loss_reveals_unreported_resume(
     done: int,
 ) -> None:
-    """Trainer divides the losses of the last steps by all steps; a console holds the
-    last ones, a state all of them."""
-    whole = f"{sum(LOSSES[done:]) / 100:.4f}"
+    """Trainer divides the losses of the last steps by all steps.
+
+    A console contains the last losses, a state file all losses.
+    """
+    mean_loss = f"{sum(LOSSES[done:]) / 100:.4f}"
     for printed in (LOSSES[done:], LOSSES):
-        (doubt,) = doubts(
+        (doubt,) = list_doubts(
             parse(
-                progress(printed)
-                + bar(100, 100, "01:40")
-                + summary("100.0", "1.0", whole)
+                progress_lines(printed)
+                + last_bar(100, 100, "01:40")
+                + summary("100.0", "1.0", mean_loss)
             )
         )
         assert "the run was resumed, so its time covers the last steps only" in doubt
 
 
-def test_losses_of_a_run_that_died_are_not_of_the_one_that_was_started_anew() -> None:
-    end = bar(100, 100, "01:40") + summary("100.0", "1.0", f"{sum(LOSSES) / 100:.4f}")
-    assert doubts(parse(progress(LOSSES[:60]) + progress(LOSSES) + end)) == [""]
-    resumed = bar(100, 100, "01:40") + summary(
+def test_losses_of_earlier_crashed_run_are_ignored() -> None:
+    end = last_bar(100, 100, "01:40") + summary(
+        "100.0", "1.0", f"{sum(LOSSES) / 100:.4f}"
+    )
+    assert list_doubts(
+        parse(progress_lines(LOSSES[:60]) + progress_lines(LOSSES) + end)
+    ) == [""]
+    resumed = last_bar(100, 100, "01:40") + summary(
         "100.0", "1.0", f"{sum(LOSSES[50:]) / 100:.4f}"
     )
-    assert doubts(
-        parse(progress(LOSSES[:60]) + progress(LOSSES[50:], 0.5) + resumed)
+    assert list_doubts(
+        parse(progress_lines(LOSSES[:60]) + progress_lines(LOSSES[50:], 0.5) + resumed)
     ) != [""]
 
 
 @pytest.mark.parametrize(
     ("every", "scale"), [(1, 1.0), (30, 1.0), (7, 1e-4), (10, -1.0)]
 )
-def test_losses_of_every_few_steps_resume_no_run(every: int, scale: float) -> None:
+def test_averaged_losses_do_not_suggest_resume(every: int, scale: float) -> None:
     losses = [scale * loss for loss in LOSSES]
     printed = [
         sum(losses[first : first + every]) / every
         for first in range(0, 100 - every + 1, every)
     ]
     for first in ([], [losses[0]]):
-        end = bar(100, 100, "01:40") + summary("100.0", "1.0", f"{sum(losses) / 100}")
-        log = parse(progress(first + printed) + end)
-        assert (steps(log), doubts(log)) == ([[100]], [""])
+        end = last_bar(100, 100, "01:40") + summary(
+            "100.0", "1.0", f"{sum(losses) / 100}"
+        )
+        log = parse(progress_lines(first + printed) + end)
+        assert (steps(log), list_doubts(log)) == ([[100]], [""])
 
 
-def test_summary_is_another_run_unless_printed_again() -> None:
+def test_summary_begins_new_run_unless_repeated() -> None:
     log = parse(
-        bar(1921, 1921)
+        last_bar(1921, 1921)
         + summary("2577.7505")
-        + bar(1921, 1921)
+        + last_bar(1921, 1921)
         + summary("2578.1")
         + summary("2600.5")
     )
     assert steps(log) == [[1921], [1921], [1937]]
     assert all(segment.finished for segment in log.segments)
     assert log.dropped == ()
-    again = parse(summary() + summary().replace("'", '"'))
-    assert (steps(again), dropped(again)) == ([[1920]], {"repeated": 1})
+    repeated = parse(summary() + summary().replace("'", '"'))
+    assert (steps(repeated), dropped(repeated)) == ([[1920]], {"repeated": 1})
 
 
 @pytest.mark.parametrize(
@@ -218,7 +223,7 @@ def test_summary_is_another_run_unless_printed_again() -> None:
     ],
     ids=["NaN", "inf", "in the last records"],
 )
-def test_diverged_loss_is_data(text: str) -> None:
+def test_non_finite_loss_is_kept(text: str) -> None:
     columns = parse(text).segments[0].steps
     assert columns.has_loss.tolist() == [True]
     assert not math.isfinite(columns.loss[0])
@@ -240,14 +245,17 @@ def test_diverged_loss_is_data(text: str) -> None:
         ("'train_loss'", f"'{'x' * 101}': 1, 'train_loss'"),
     ],
 )
-def test_torn_or_insufficient_summary_is_dropped(old: str, new: str) -> None:
+def test_truncated_or_incomplete_summary_is_dropped(old: str, new: str) -> None:
     log = parse(summary().replace(old, new))
     assert log.segments == ()
     assert dropped(log)["torn"] >= 1
 
 
-def test_keys_with_blanks_and_parentheses() -> None:
-    """Axolotl and ms-swift; the latter prints the record again in the list of all."""
+def test_keys_may_contain_blanks_and_parentheses() -> None:
+    """Axolotl and ms-swift print such keys.
+
+    ms-swift prints the record again in a list of all records.
+    """
     more = "'memory/max_active (GiB)': '2.42', 'train_speed(iter/s)': 0.147982, 'global_step/max_steps': '438/438', "
     keys = parse(summary().replace("'train_loss'", f"{more}'train_loss'"))
     assert (steps(keys), dropped(keys)) == ([[1920]], {})
@@ -260,7 +268,7 @@ def test_keys_with_blanks_and_parentheses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "step", "resolution"),
+    ("printed", "step", "resolution"),
     [
         ("1921/1921", 1921, 0.0001 / 1921),
         ("1919/1921", 1919, 0.0001 / 1919),
@@ -268,10 +276,10 @@ def test_keys_with_blanks_and_parentheses() -> None:
     ],
 )
 def test_summary_step_is_used_if_consistent_with_the_rate(
-    named: str, step: int, resolution: float
+    printed: str, step: int, resolution: float
 ) -> None:
     text = summary().replace(
-        "'train_loss'", f"'global_step/max_steps': '{named}', 'train_loss'"
+        "'train_loss'", f"'global_step/max_steps': '{printed}', 'train_loss'"
     )
     columns = parse(text).segments[0].steps
     assert columns.index.tolist() == [step]
@@ -292,17 +300,17 @@ NONE = math.nan
             id="diverged at the end",
         ),
         pytest.param(record("0.4") + record("nan"), 0.4, 1e-5, id="one overflow"),
-        pytest.param(record("nan"), NONE, 1e-5, id="nothing else"),
+        pytest.param(record("nan"), NONE, 1e-5, id="diverged only"),
         pytest.param(record("0.0") + record("0.0", "0.0"), 0.0, 1e-5, id="no gradient"),
         pytest.param(
             record("'nan'", "'5e-06'", "'0'"), NONE, 5e-6, id="printed as text"
         ),
     ],
 )
-def test_step_records_are_columns_of_their_run(
+def test_progress_records_fill_columns_of_their_run(
     records: str, norm: float, rate: float
 ) -> None:
-    (segment,) = parse(records + bar(1921, 1921) + summary()).segments
+    (segment,) = parse(records + last_bar(1921, 1921) + summary()).segments
     columns = segment.steps
     assert (len(columns), columns.mean_of.tolist()) == (1, [1921])
     assert columns.has_grad_norm.tolist() == [True]
@@ -311,8 +319,8 @@ def test_step_records_are_columns_of_their_run(
     assert not segment.rewards
 
 
-def test_step_records_may_have_fewer_or_more_fields() -> None:
-    """Older versions print no gradient norm, ms-swift prints further values."""
+def test_progress_records_may_have_fewer_or_more_fields() -> None:
+    """Older versions print no gradient norm; ms-swift prints more values."""
     without = parse(record("") + summary()).segments[0].steps
     assert (without.has_grad_norm.tolist(), without.learning_rate.tolist()) == (
         [False],
@@ -327,7 +335,7 @@ def test_step_records_may_have_fewer_or_more_fields() -> None:
     assert (more.grad_norm.tolist(), more.learning_rate.tolist()) == ([0.25], [1e-5])
 
 
-def test_records_are_of_the_run_that_ends_behind_them() -> None:
+def test_progress_records_belong_to_next_summary() -> None:
     first, second = parse(
         record("0.5") * 2 + summary() + record("nan") * 2 + summary("2500.0")
     ).segments
@@ -339,60 +347,65 @@ def test_records_are_of_the_run_that_ends_behind_them() -> None:
     ("field", "rewards"),
     [("'rewards/chosen': 0.1", True), ("'reward': 0.5", True), ("'kl': 0.01", False)],
 )
-def test_reward_in_records_marks_the_run(field: str, rewards: bool) -> None:
+def test_reward_field_marks_run(field: str, rewards: bool) -> None:
     assert (
         parse(record("0.5", more=f", {field}") + summary()).segments[0].rewards
         is rewards
     )
 
 
-def test_records_alone_are_no_run_and_another_dialect_has_nothing_dropped() -> None:
+def test_progress_records_without_summary_are_ignored() -> None:
     assert parse(record("0.5") * 9).segments == ()
     log = parse(record("0.5") + "step 3: {'learning_rate': 3.0}\n" + nemo2_run(0, 9))
     assert (log.dialect, log.dropped) == ("nemo2", ())
 
 
-def drawn(done: list[int], total: int, seconds: float = 30.0, first: int = 0) -> str:
-    """A bar that begins in this log, and is drawn at these steps; the process made
-    those behind `first`."""
-    shown = "".join(
-        f"\r 1%|#  | {step}/{total} [{clock(seconds * (step - first))}<01:00, 30.0s/it]"
+def draw_bar(done: list[int], total: int, seconds: float = 30.0, first: int = 0) -> str:
+    """Return a bar that starts in this log, drawn at the steps in `done`.
+
+    The process ran the steps after `first`.
+    """
+    drawings = "".join(
+        f"\r 1%|#  | {step}/{total} [{format_clock(seconds * (step - first))}<01:00, 30.0s/it]"
         for step in done
     )
-    return f"\r  0%|          | 0/{total} [00:00<?, ?it/s]a warning\n{shown}\n"
+    return f"\r  0%|          | 0/{total} [00:00<?, ?it/s]a warning\n{drawings}\n"
 
 
-def clock(seconds: float) -> str:
-    """The time of a bar."""
-    hours, rest = divmod(int(seconds), 3600)
-    return f"{f'{hours}:' if hours else ''}{rest // 60:02d}:{rest % 60:02d}"
+def format_clock(seconds: float) -> str:
+    """Return the elapsed time as a bar prints it."""
+    hours, remainder = divmod(int(seconds), 3600)
+    return f"{f'{hours}:' if hours else ''}{remainder // 60:02d}:{remainder % 60:02d}"
 
 
-def start(
+def resume_lines(
     first: int,
     total: str = "100",
     line: str = "Resuming training from checkpoint with epoch 0 and ",
 ) -> str:
-    """What Trainer prints at log level info when it goes on from a checkpoint."""
+    """Return the lines that Trainer prints when it resumes a checkpoint."""
     return f"[INFO]   Total optimization steps = {total}\n[INFO]   {line}global step {first}\n"
 
 
 @pytest.mark.parametrize(
     ("before", "rate", "counted"),
     [
-        pytest.param(start(60), "'0.083'", (100, 40), id="rate of all steps"),
+        pytest.param(resume_lines(60), "'0.083'", (100, 40), id="rate of all steps"),
         pytest.param(
-            start(60, line="Continuing training from "), "'0.083'", (100, 40), id="4.x"
+            resume_lines(60, line="Continuing training from "),
+            "'0.083'",
+            (100, 40),
+            id="4.x",
         ),
         pytest.param(
-            start(1060, "1,100"), "'0.917'", (1100, 40), id="total with a comma"
+            resume_lines(1060, "1,100"), "'0.917'", (1100, 40), id="total with a comma"
         ),
         pytest.param(
-            start(60), "'0.033'", (40, 40), id="rate of the steps that were left"
+            resume_lines(60), "'0.033'", (40, 40), id="rate of remaining steps"
         ),
     ],
 )
-def test_resumed_run_is_timed_by_its_own_steps(
+def test_resumed_run_divides_time_by_remaining_steps(
     before: str, rate: str, counted: tuple[int, int]
 ) -> None:
     (segment,) = parse(before + summary("'1200'", rate)).segments
@@ -403,114 +416,117 @@ def test_resumed_run_is_timed_by_its_own_steps(
     assert (segment.steps.seconds.tolist(), segment.doubt) == ([30.0], "")
 
 
-def test_resumed_run_without_total_is_doubted_if_ambiguous() -> None:
-    resuming = start(15).splitlines(keepends=True)[1]
+def test_resumed_run_without_total_has_doubt_if_ambiguous() -> None:
+    resuming = resume_lines(15).splitlines(keepends=True)[1]
     assert (
         "rate may count all steps"
-        in doubts(parse(resuming + summary("'2550'", "'0.0392'")))[0]
+        in list_doubts(parse(resuming + summary("'2550'", "'0.0392'")))[0]
     )
-    new = parse(start(60).splitlines(keepends=True)[1] + summary("'1200'", "'0.033'"))
-    assert (steps(new), doubts(new)) == ([[40]], [""])
-    with_bar = parse(resuming + bar(100, 100, "42:30") + summary("'2550'", "'0.0392'"))
-    assert (with_bar.segments[0].steps.mean_of.tolist(), doubts(with_bar)) == (
+    new = parse(
+        resume_lines(60).splitlines(keepends=True)[1] + summary("'1200'", "'0.033'")
+    )
+    assert (steps(new), list_doubts(new)) == ([[40]], [""])
+    with_bar = parse(
+        resuming + last_bar(100, 100, "42:30") + summary("'2550'", "'0.0392'")
+    )
+    assert (with_bar.segments[0].steps.mean_of.tolist(), list_doubts(with_bar)) == (
         [85],
         [""],
     )
 
 
 @pytest.mark.parametrize(
-    ("shown", "runtime", "rate", "doubted"),
+    ("bars", "runtime", "rate", "doubted"),
     [
         pytest.param(
-            drawn([61, 62, 63], 100, first=60), 1201, 0.083, True, id="resumed at 60"
+            draw_bar([61, 62, 63], 100, first=60), 1201, 0.083, True, id="resumed at 60"
         ),
         pytest.param(
-            drawn([16, 17, 18], 100, first=15), 2551, 0.039, True, id="resumed at 15"
+            draw_bar([16, 17, 18], 100, first=15), 2551, 0.039, True, id="resumed at 15"
         ),
         pytest.param(
-            drawn([540, 560, 580], 1000, 0.1, first=500),
+            draw_bar([540, 560, 580], 1000, 0.1, first=500),
             50.4,
             19.84,
             True,
             id="resumed, some steps drawn",
         ),
         pytest.param(
-            drawn([61, 62, 63], 100, first=60),
+            draw_bar([61, 62, 63], 100, first=60),
             1201,
             0.033,
             False,
-            id="resumed, rate of the steps left",
+            id="resumed, rate of remaining steps",
         ),
         pytest.param(
-            drawn([6, 7, 8], 300, 2.0, first=5),
+            draw_bar([6, 7, 8], 300, 2.0, first=5),
             590.4,
             0.508,
             True,
             id="resumed within the first steps",
         ),
         pytest.param(
-            drawn([6, 7, 8], 300, 2.0, first=5),
+            draw_bar([6, 7, 8], 300, 2.0, first=5),
             590.4,
             0.5,
             False,
-            id="the same, rate of the steps left",
+            id="resumed early, rate of remaining steps",
         ),
         pytest.param(
-            drawn([1, 2, 3], 100), 3001, 0.033, False, id="from the beginning"
+            draw_bar([1, 2, 3], 100), 3001, 0.033, False, id="from the beginning"
         ),
         pytest.param(
-            drawn([20, 40, 60], 1000, 0.1),
+            draw_bar([20, 40, 60], 1000, 0.1),
             100.4,
             9.96,
             False,
             id="not every step drawn",
         ),
         pytest.param(
-            drawn([1, 2], 100) + drawn([61, 62], 100, first=60),
+            draw_bar([1, 2], 100) + draw_bar([61, 62], 100, first=60),
             1201,
             0.083,
             True,
             id="died, then resumed",
         ),
         pytest.param(
-            drawn([5, 6, 7], 8) + drawn([1, 2], 100),
+            draw_bar([5, 6, 7], 8) + draw_bar([1, 2], 100),
             3001,
             0.033,
             False,
-            id="a bar of something else",
+            id="unrelated bar",
         ),
         pytest.param("", 3001, 0.033, False, id="no bar"),
     ],
 )
-def test_bar_that_begins_late_contradicts_the_rate(
-    shown: str, runtime: float, rate: float, doubted: bool
+def test_bar_starting_late_contradicts_rate(
+    bars: str, runtime: float, rate: float, doubted: bool
 ) -> None:
-    log = parse(shown + "x" * 600 + "\n" + summary(str(runtime), str(rate)))
-    assert [bool(doubt) for doubt in doubts(log)] == [doubted]
+    log = parse(bars + "x" * 600 + "\n" + summary(str(runtime), str(rate)))
+    assert [bool(doubt) for doubt in list_doubts(log)] == [doubted]
 
 
 @pytest.mark.parametrize(
     ("last", "doubted"),
     [
-        (bar(100, 100, "50:01"), False),
+        (last_bar(100, 100, "50:01"), False),
         (
-            bar(100, 100, "20:01"),
+            last_bar(100, 100, "20:01"),
             False,
-        ),  # the rest is the end, such as a last evaluation
-        (bar(100, 100, "1:30:01"), True),
-        (bar(50, 50, "50:01"), True),
-        (bar(50, 50, "00:01"), False),  # of something else
+        ),  # the remaining time is the end of the run, such as a last evaluation
+        (last_bar(100, 100, "1:30:01"), True),
+        (last_bar(50, 50, "50:01"), True),
+        (last_bar(50, 50, "00:01"), False),  # an unrelated bar
     ],
 )
-def test_bar_contradicts_runtime_or_steps(last: str, doubted: bool) -> None:
+def test_bar_contradicts_runtime_or_step_count(last: str, doubted: bool) -> None:
     assert [
-        bool(doubt) for doubt in doubts(parse(last + summary("3001.2", "0.033")))
+        bool(doubt) for doubt in list_doubts(parse(last + summary("3001.2", "0.033")))
     ] == [doubted]
 
 
 def with_losses(losses: list[tuple[int, float]], whole: float, quote: str = "") -> str:
-    """A run of 100 steps without a bar, its losses by the step that they are printed
-    at."""
+    """Return a run of 100 steps without a bar, with these (step, loss) pairs."""
     lines = "".join(
         f"{{'loss': {loss}, 'learning_rate': 1e-05, 'epoch': {quote}{step / 100:g}{quote}}}\n"
         for step, loss in losses
@@ -528,7 +544,7 @@ def with_losses(losses: list[tuple[int, float]], whole: float, quote: str = "") 
         ([(100, 6.15)], 2.46, True),
         ([(100, 6.15)], 5.22, True),
         ([(50, 8.0)], 6.0, False),
-        ([(50, 8.0)], 4.1, False),  # the steps behind the last loss may have none
+        ([(50, 8.0)], 4.1, False),  # the steps after the last loss may have no loss
         ([(1, 12.0), (50, 8.0), (100, 4.0)], 6.04, False),
         ([(96, 4.0), (97, 4.0), (98, 4.0), (99, 4.0), (100, 4.0)], 0.2, True),
         (
@@ -547,18 +563,18 @@ def with_losses(losses: list[tuple[int, float]], whole: float, quote: str = "") 
         ),
     ],
 )
-def test_few_losses_are_weighed_by_their_epochs(
+def test_sparse_losses_are_weighted_by_epoch(
     losses: list[tuple[int, float]], whole: float, doubted: bool, quote: str
 ) -> None:
     assert [
-        bool(doubt) for doubt in doubts(parse(with_losses(losses, whole, quote)))
+        bool(doubt) for doubt in list_doubts(parse(with_losses(losses, whole, quote)))
     ] == [doubted]
 
 
-def state(
+def state_file(
     losses: list[tuple[int, float]], whole: float, runtime: float, rate: float
 ) -> str:
-    """A trainer_state.json of a run that ended at step 100."""
+    """Return a trainer_state.json of a run that ended at step 100."""
     records = "".join(
         f'{{"epoch": {step / 1000}, "grad_norm": 1.0, "learning_rate": 1e-05, "loss": {loss}, "step": {step}}},\n'
         for step, loss in losses
@@ -576,10 +592,10 @@ ALL, LAST = sum(loss for _, loss in EVERY) / 20, sum(loss for _, loss in EVERY[1
     [
         pytest.param(EVERY, ALL, 3000.5, 0.033, False, id="whole"),
         pytest.param(
-            EVERY, LAST * 8 / 20, 1200.5, 0.083, True, id="resumed, of all steps"
+            EVERY, LAST * 8 / 20, 1200.5, 0.083, True, id="resumed, rate of all steps"
         ),
         pytest.param(
-            EVERY, LAST, 1200.5, 0.033, False, id="resumed, of the steps left"
+            EVERY, LAST, 1200.5, 0.033, False, id="resumed, rate of remaining steps"
         ),
         pytest.param(
             EVERY[12:],
@@ -587,12 +603,12 @@ ALL, LAST = sum(loss for _, loss in EVERY) / 20, sum(loss for _, loss in EVERY[1
             1200.5,
             0.033,
             False,
-            id="resumed, of the steps left, their losses alone",
+            id="resumed, rate and losses of remaining steps",
         ),
-        pytest.param([], 2.46, 1200.5, 0.083, True, id="nothing shows it"),
+        pytest.param([], 2.46, 1200.5, 0.083, True, id="no losses"),
     ],
 )
-def test_state_of_a_resumed_run_is_doubted(
+def test_state_file_of_resumed_run_has_doubt(
     losses: list[tuple[int, float]],
     whole: float,
     runtime: float,
@@ -600,5 +616,6 @@ def test_state_of_a_resumed_run_is_doubted(
     doubted: bool,
 ) -> None:
     assert [
-        bool(doubt) for doubt in doubts(parse(state(losses, whole, runtime, rate)))
+        bool(doubt)
+        for doubt in list_doubts(parse(state_file(losses, whole, runtime, rate)))
     ] == [doubted]

@@ -1,4 +1,4 @@
-"""MaxText: one line a step, in fixed formats."""
+"""MaxText: one line per step, in fixed formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from support.written_logs import dropped, maxtext, maxtext_run, parse, steps
 
 
-def test_line_of_the_document_gives_its_columns() -> None:
+def test_documented_line_fills_columns() -> None:
     log = parse(maxtext(49))
     (segment,) = log.segments
     row = segment.steps
@@ -49,7 +49,7 @@ def test_line_of_the_document_gives_its_columns() -> None:
     ],
     ids=["commented", "diverged", "repeated", "gradient norm", "frames", "perplexity"],
 )  # fmt: skip
-def test_line_variants_give_their_columns(
+def test_line_variants_fill_columns(
     line: str, seconds: float, loss: float, norm: float
 ) -> None:
     log = parse(line + "\n")
@@ -61,18 +61,19 @@ def test_line_variants_give_their_columns(
     assert log.dropped == ()
 
 
-def test_line_may_lack_a_loss() -> None:
+def test_loss_is_optional() -> None:
     assert parse(maxtext(3, loss="")).segments[0].steps.has_loss.tolist() == [False]
 
 
-def test_two_runs_of_one_log_have_their_totals() -> None:
+def test_each_run_of_a_log_has_its_total() -> None:
     config = "Config param learning_rate_schedule_steps: 20\nConfig param steps: {}\nConfig param warmup_steps: 7\n"
     text = (
         config.format(15) + maxtext_run(0, 14) + config.format(50) + maxtext_run(0, 48)
     )
     segments = parse(text).segments
     assert [
-        (part.total_steps, part.finished, len(part.steps)) for part in segments
+        (segment.total_steps, segment.finished, len(segment.steps))
+        for segment in segments
     ] == [
         (15, True, 15),
         (50, False, 49),
@@ -83,7 +84,7 @@ def test_two_runs_of_one_log_have_their_totals() -> None:
     ]
 
 
-def test_late_lines_of_other_processes_are_repeats() -> None:
+def test_late_lines_of_other_processes_count_as_repeated() -> None:
     numbers = [0, 0, 1, 2, 1, 2, 3, 3, 4, 2, 5, 4, 6]
     log = parse("".join(maxtext(number) for number in numbers))
     assert steps(log) == [[0, 1, 2, 3, 4, 5, 6]]
@@ -103,13 +104,13 @@ def test_late_lines_of_other_processes_are_repeats() -> None:
         ("loss: 0.000", "loss: 1.500, grad_norm: 1.234"),
     ],
 )
-def test_torn_record_is_dropped_and_counted(old: str, new: str) -> None:
+def test_truncated_record_is_dropped_and_counted(old: str, new: str) -> None:
     log = parse("before\n" + maxtext(4).replace(old, new))
     assert (log.segments, dropped(log)) == ((), {"torn": 1})
     assert log.dropped[0].first_line == 2
 
 
-def test_records_glued_to_each_other_are_both_read() -> None:
+def test_two_records_on_one_line_are_read() -> None:
     log = parse(maxtext(4, "7.908").rstrip() + maxtext(5, "8.125"))
     assert steps(log) == [[4, 5]]
     assert log.segments[0].steps.seconds.tolist() == [7.908, 8.125]
@@ -125,7 +126,7 @@ def test_records_glued_to_each_other_are_both_read() -> None:
         "starting from iteration 8000",
     ],
 )
-def test_look_alikes_are_no_steps(line: str) -> None:
+def test_similar_lines_are_not_steps(line: str) -> None:
     log = parse(line + "\n")
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 
@@ -154,28 +155,29 @@ STEADY = ("5.600",) * 10
         (("44.923", "40.100", "0.215", "0.200", "0.300", *STEADY), [2, 3, 4]),
         (("0.319", "0.215", *STEADY), [0, 1]),
         (("44.923", "4.190", *STEADY), [1]),
-        (("44.923", "4.210", *STEADY), []),  # not as much faster
+        (("44.923", "4.210", *STEADY), []),  # not fast enough
         (
             ("44.923", "0.319", "0.215", "0.200", "0.300", "0.300", *STEADY),
             [],
         ),  # too many
-        (("44.923", "5.600", "0.319", *STEADY), []),  # the level was reached before
+        # the usual time was reached before
+        (("44.923", "5.600", "0.319", *STEADY), []),
         (("44.923", "0.319", "-1.000", *STEADY), []),
         (
             ("44.923", "0.319", "5.600", "5.600", "5.600", *STEADY[:4]),
             [],
-        ),  # four later steps show no level
+        ),  # four later steps are too few
         (
             ("44.923", "3.000", "3.500", "4.000", "4.500", *STEADY),
             [],
-        ),  # slower and slower
+        ),  # increasing times
         (("44.923", *STEADY, "0.319", *STEADY), []),
     ],
 )
-def test_fast_steps_before_the_level_are_dispatched(
+def test_fast_first_steps_are_marked_asynchronous(
     seconds: tuple[str, ...], dispatched: list[int]
 ) -> None:
     """Each attempt dispatches its own first steps."""
-    attempt = "".join(maxtext(step, each) for step, each in enumerate(seconds))
+    attempt = "".join(maxtext(step, printed) for step, printed in enumerate(seconds))
     for segment in parse(f"Config param steps: 50\n{attempt}" * 2).segments:
         assert segment.steps.asynchronous.nonzero()[0].tolist() == dispatched

@@ -1,5 +1,4 @@
-"""Megatron-LM, Megatron-DeepSpeed and Megatron-Bridge: iteration lines, step times, and
-both of one step."""
+"""Megatron-LM, Megatron-DeepSpeed and Megatron-Bridge: iteration and step time lines."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def line(
     skipped: int = 0,
     nan: int = 0,
 ) -> str:
-    """A Megatron line."""
+    """Return an iteration line of Megatron."""
     return (
         f"{stamp} iteration {step:8d}/{total:8d} | consumed samples: {128 * step:12d} | elapsed time per iteration "
         f"(ms): {milliseconds:.1f} | learning rate: 3.0E-05 | global batch size:   128 | {more} | number of skipped "
@@ -66,20 +65,20 @@ def line(
 
 
 def step_time(seconds: float, tflops: float = 528.1) -> str:
-    """A Megatron-Bridge line."""
+    """Return a step time line of Megatron-Bridge."""
     return (
         f"Step Time : {seconds:.2f}s GPU utilization: {tflops:.1f}MODEL_TFLOP/s/GPU\n"
     )
 
 
-def only(log: ParsedLog) -> Steps:
-    """The columns of a log that is one segment."""
+def get_columns(log: ParsedLog) -> Steps:
+    """Return the columns of a log with a single segment."""
     (segment,) = log.segments
     return segment.steps
 
 
-def means(log: ParsedLog) -> list[list[int]]:
-    """How many steps each time is the mean of, of each segment."""
+def list_means(log: ParsedLog) -> list[list[int]]:
+    """Return `mean_of` of each segment."""
     return [segment.steps.mean_of.tolist() for segment in log.segments]
 
 
@@ -113,7 +112,7 @@ def means(log: ParsedLog) -> list[list[int]]:
     ],
     ids=["document", "seconds", "pairs", "hyphen"],
 )
-def test_line_of_each_version_gives_its_columns(
+def test_line_of_each_version_fills_columns(
     text: str, rank: str, expected: tuple[float, ...]
 ) -> None:
     log = parse(text)
@@ -145,7 +144,7 @@ def test_line_of_each_version_gives_its_columns(
     ],
     ids=["rank", "glued"],
 )
-def test_step_times_alone_are_counted_from_1(
+def test_step_times_without_iterations_are_numbered_from_1(
     text: str, seconds: float, tflops: float
 ) -> None:
     log = parse(START + text * 3 + START + text * 3)
@@ -165,7 +164,7 @@ def test_step_times_alone_are_counted_from_1(
     "cut",
     ["Step Time : 2", "Step Time : 2.22s GPU uti[rank1]: warning", "Step Time : "],
 )
-def test_a_cut_step_time_keeps_its_number_and_has_no_time(cut: str) -> None:
+def test_truncated_step_time_keeps_its_number(cut: str) -> None:
     log = parse(START + step_time(9) + START + cut + "\n" + step_time(3) + step_time(4))
     row = log.segments[-1].steps
     assert row.index.tolist() == [1, 2, 3]
@@ -206,9 +205,9 @@ PAIRS = list(zip(ITERATIONS, STEP_TIMES, strict=True))
         "iterations in a block",
     ],
 )
-def test_both_lines_of_a_step_are_one_record(lines: list[str]) -> None:
+def test_both_lines_of_a_step_merge(lines: list[str]) -> None:
     log = parse("".join(lines))
-    row = only(log)
+    row = get_columns(log)
     assert row.index.tolist() == [1, 2, 3, 4, 5, 6]
     assert row.seconds.tolist() == TIMES
     assert row.tflops_per_gpu[[0, 2]].tolist() == [1001, 1003]
@@ -218,7 +217,7 @@ def test_both_lines_of_a_step_are_one_record(lines: list[str]) -> None:
 
 
 @pytest.mark.parametrize("printed", [2.5, 1.5], ids=["slower", "faster"])
-def test_slower_of_two_contradicting_lines_counts(printed: float) -> None:
+def test_slower_of_two_contradicting_lines_is_kept(printed: float) -> None:
     log = parse(
         line(1)
         + step_time(2.0)
@@ -227,7 +226,7 @@ def test_slower_of_two_contradicting_lines_counts(printed: float) -> None:
         + line(3)
         + step_time(2.0)
     )
-    row = only(log)
+    row = get_columns(log)
     assert row.seconds.tolist() == [2.0, max(2.0, printed), 2.0]
     assert (
         row.line[1],
@@ -240,17 +239,17 @@ def test_slower_of_two_contradicting_lines_counts(printed: float) -> None:
     assert "step 2: 2 s in line 3" in log.dropped[0].shown
 
 
-def test_step_time_without_its_iteration_is_dropped() -> None:
+def test_unpaired_step_time_is_dropped() -> None:
     unknown = parse(
         line(1, 9000) + step_time(9) + step_time(5) + line(3, 2000) + step_time(2)
     )
     assert (steps(unknown), dropped(unknown)) == ([[1, 3]], {"unknown-step": 1})
-    assert only(unknown).seconds.tolist() == [9, 2]
-    torn = parse(line(1, 9000) + "Step Time : 9\n" + line(2) + step_time(2))
-    assert (steps(torn), dropped(torn)) == ([[1, 2]], {"torn": 1})
+    assert get_columns(unknown).seconds.tolist() == [9, 2]
+    truncated = parse(line(1, 9000) + "Step Time : 9\n" + line(2) + step_time(2))
+    assert (steps(truncated), dropped(truncated)) == ([[1, 2]], {"torn": 1})
 
 
-def test_run_of_step_times_alone_follows_another_run() -> None:
+def test_run_of_step_times_follows_another_run() -> None:
     log = parse(
         line(1) + step_time(2) + line(2) + step_time(2) + START + step_time(5) * 3
     )
@@ -259,7 +258,7 @@ def test_run_of_step_times_alone_follows_another_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "skipped", "nan", "loss", "norm"),  # None: not there
+    ("more", "skipped", "nan", "loss", "norm"),  # None: missing
     [
         ("loss scale: 1.0 | grad norm: nan", 0, 0, math.nan, math.nan),
         ("lm loss: NAN | loss scale: 1.0 | grad norm: nan", 0, 0, math.nan, math.nan),
@@ -282,7 +281,7 @@ def test_run_of_step_times_alone_follows_another_run() -> None:
 def test_omitted_loss_is_nan_unless_step_was_skipped(
     more: str, skipped: int, nan: int, loss: float | None, norm: float | None
 ) -> None:
-    row = only(parse(line(1, more=more, skipped=skipped, nan=nan)))
+    row = get_columns(parse(line(1, more=more, skipped=skipped, nan=nan)))
     assert (row.has_loss[0], row.has_grad_norm[0]) == (
         loss is not None,
         norm is not None,
@@ -313,7 +312,7 @@ WHOLE = line(7)
         "more of its head",
     ],
 )
-def test_cut_record_is_counted_once(text: str) -> None:
+def test_record_cut_in_two_is_counted_once(text: str) -> None:
     log = parse(text)
     assert (steps(log), dropped(log)) == ([], {"torn": 1})
 
@@ -333,7 +332,7 @@ def test_cut_record_is_counted_once(text: str) -> None:
         ("lm loss: 1.1E+01", "lm loss: 1.1E+"),
     ],
 )
-def test_torn_record_is_counted_once(old: str, new: str) -> None:
+def test_damaged_record_is_counted_once(old: str, new: str) -> None:
     log = parse(WHOLE.replace(old, new))
     assert (steps(log), dropped(log)) == ([], {"torn": 1})
 
@@ -354,22 +353,22 @@ def test_torn_record_is_counted_once(old: str, new: str) -> None:
         "evaluated at iteration 5/50\n",
     ],
 )
-def test_look_alikes_are_nothing(text: str) -> None:
+def test_similar_lines_are_not_steps(text: str) -> None:
     log = parse(text)
     assert (log.segments, log.dropped) == ((), ())
 
 
-def test_glued_records_are_read_and_a_cut_one_torn() -> None:
-    glued = parse(
+def test_records_on_one_line_are_read_unless_truncated() -> None:
+    joined = parse(
         "warning: slow"
         + line(1).rstrip("\n")
         + line(2).rstrip("\n")
         + "[default3]:\n"
         + line(3)
     )
-    assert (steps(glued), glued.dropped) == ([[1, 2, 3]], ())
-    cut = parse(WHOLE[:90] + line(8))
-    assert (steps(cut), dropped(cut)) == ([[8]], {"torn": 1})
+    assert (steps(joined), joined.dropped) == ([[1, 2, 3]], ())
+    truncated = parse(WHOLE[:90] + line(8))
+    assert (steps(truncated), dropped(truncated)) == ([[8]], {"torn": 1})
 
 
 @pytest.mark.parametrize(
@@ -397,7 +396,7 @@ def test_glued_records_are_read_and_a_cut_one_torn() -> None:
         pytest.param(line(1) + line(2) + line(5), [[1, 2, 5]], id="a gap"),
     ],
 )
-def test_attempt_begins_at_start_lines_or_another_total(
+def test_attempt_begins_at_start_line_or_new_total(
     text: str, expected: list[list[int]]
 ) -> None:
     assert steps(parse(text)) == expected
@@ -415,14 +414,13 @@ def test_attempt_begins_at_start_lines_or_another_total(
         ("", False),
     ],
 )
-def test_a_run_is_finished_by_its_end_line(end: str, finished: bool) -> None:
-    """Where every tenth step is printed, the last line need not be that of the last
-    step."""
+def test_end_line_finishes_run(end: str, finished: bool) -> None:
+    """With a log interval of ten, the last line need not be the last step."""
     text = "".join(line(step, total=55) for step in (10, 20, 30, 40, 50))
     assert parse(text + end).segments[0].finished is finished
 
 
-def test_a_line_of_another_rank_after_the_end_line_is_no_restart() -> None:
+def test_step_of_another_rank_after_end_is_not_restart() -> None:
     log = parse(
         f"7: {line(1)}7: {line(2)}0: [after training is done] datetime: 2026\n7: {line(3)}"
     )
@@ -445,9 +443,7 @@ def test_a_line_of_another_rank_after_the_end_line_is_no_restart() -> None:
         ([1, 2, 10, 20, 30, 40], 1),
     ],
 )
-def test_interval_needs_regular_prints_of_its_multiples(
-    printed: list[int], every: int
-) -> None:
+def test_interval_needs_regular_multiples(printed: list[int], every: int) -> None:
     assert find_interval(printed) == every
 
 
@@ -462,7 +458,7 @@ def test_interval_needs_regular_prints_of_its_multiples(
 def test_times_of_an_interval_are_means(
     printed: list[int], expected: list[int]
 ) -> None:
-    assert means(parse("".join(line(step, total=9000) for step in printed))) == [
+    assert list_means(parse("".join(line(step, total=9000) for step in printed))) == [
         expected
     ]
 
@@ -488,7 +484,7 @@ def test_times_of_an_interval_are_means(
             2000,
             ("06:03:51.272611", "06:03:53.272611"),
             2,
-        ),  # either way; the newer format decides
+        ),  # both fit; the newer format decides
         (2000, 2000, ("06:03:51", "06:03:53"), 1),
         (
             12000,
@@ -506,46 +502,48 @@ def test_times_of_an_interval_are_means(
         (12000, 7000, ("06:99:51.272611", "06:03:53.272611"), 1),
     ],
 )
-def test_second_print_may_be_the_mean_of_two(
+def test_second_print_may_be_mean_of_two_steps(
     first: float, second: float, stamps: tuple[str, str], mean: int
 ) -> None:
     texts = [f" [2026-07-15 {stamp}]" if stamp else "" for stamp in stamps]
     text = START + line(8001, first, stamp=texts[0], total=9000)
     after = line(8003, total=9000)
-    assert means(
+    assert list_means(
         parse(text + line(8002, second, stamp=texts[1], total=9000) + after)
     ) == [[1, mean, 1]]
-    assert means(parse(text + line(8003, second, stamp=texts[1], total=9000))) == [
+    assert list_means(parse(text + line(8003, second, stamp=texts[1], total=9000))) == [
         [1, 1]
     ], "a line is lost"
 
 
-def test_the_second_print_after_a_restart_is_the_mean_of_two_as_well() -> None:
-    run = [
+def test_second_print_after_restart_is_mean_of_two_steps() -> None:
+    lines = [
         line(step, milliseconds, stamp=f" [2026-07-15 06:03:{second}.250]")
         for step, milliseconds, second in ((4, 12000, 10), (5, 7000, 12), (6, 2000, 14))
     ]
-    assert means(parse(line(3) + START + "".join(run))) == [[1], [1, 2, 1]]
+    assert list_means(parse(line(3) + START + "".join(lines))) == [[1], [1, 2, 1]]
 
 
-def test_a_first_print_in_turn_begins_no_mean_of_one_step_more() -> None:
-    """The first ten steps were slow, so that the time between the lines fits both;
-    their line was no first step's."""
+def test_first_print_on_interval_adds_no_step_to_mean() -> None:
+    """The first ten steps were slow, so the time between the lines fits both readings.
+
+    Their line is not that of a first step.
+    """
     minutes = {
         10: ("06:02:43.250", 16300),
         20: ("06:04:45.950", 12270),
         30: ("06:06:48.650", 12270),
     }
-    run = [
-        line(step, seconds, stamp=f" [2026-07-15 {at}]")
-        for step, (at, seconds) in minutes.items()
+    lines = [
+        line(step, milliseconds, stamp=f" [2026-07-15 {stamp}]")
+        for step, (stamp, milliseconds) in minutes.items()
     ]
-    assert means(parse(START + "".join(run))) == [[10, 10, 10]]
+    assert list_means(parse(START + "".join(lines))) == [[10, 10, 10]]
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-3.5"])
-def test_impossible_time_stays_as_printed(seconds: str) -> None:
-    row = only(parse(WHOLE.replace("2000.0", seconds)))
+def test_impossible_time_is_kept_as_printed(seconds: str) -> None:
+    row = get_columns(parse(WHOLE.replace("2000.0", seconds)))
     assert row.seconds.tolist() == pytest.approx([float(seconds) / 1000], nan_ok=True)
     assert np.isfinite(row.loss).all()
 
@@ -556,12 +554,14 @@ def test_impossible_time_stays_as_printed(seconds: str) -> None:
     swapped=st.lists(st.booleans(), min_size=len(PAIRS), max_size=len(PAIRS)),
     lost=st.sets(st.integers(0, 2 * len(PAIRS) - 1), max_size=4),
 )
-def test_lost_lines_make_no_step_faster(swapped: list[bool], lost: set[int]) -> None:
+def test_lost_lines_never_make_steps_faster(
+    swapped: list[bool], lost: set[int]
+) -> None:
     printed = [
         pair[::-1] if swap else pair for pair, swap in zip(PAIRS, swapped, strict=True)
     ]
     texts = [text for pair in printed for text in pair]
-    kept = [text for place, text in enumerate(texts) if place not in lost]
+    kept = [text for index, text in enumerate(texts) if index not in lost]
     log = parse("".join(kept))
     numbered = [step for step, text in enumerate(ITERATIONS, 1) if text in kept]
     if numbered:
@@ -623,7 +623,7 @@ NEOX_LINE = (
         ("x", math.nan),
     ],
 )
-def test_line_of_gpt_neox_gives_its_columns(flops: str, tflops: float) -> None:
+def test_gpt_neox_line_fills_columns(flops: str, tflops: float) -> None:
     log = parse(
         "".join(
             NEOX_LINE.format(step=step, flops=flops, loss="8.85E+00", nan=0)
@@ -641,7 +641,7 @@ def test_line_of_gpt_neox_gives_its_columns(flops: str, tflops: float) -> None:
     assert columns.tflops_per_gpu[2] == pytest.approx(tflops, nan_ok=True)
 
 
-def test_run_of_gpt_neox_may_diverge() -> None:
+def test_gpt_neox_run_may_diverge() -> None:
     columns = (
         parse(NEOX_LINE.format(step=10, flops="44.9TFLOPS", loss="1.0", nan=3))
         .segments[0]

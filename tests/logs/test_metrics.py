@@ -1,5 +1,4 @@
-"""Times of event files against tokens, validations and wall times: their steps and
-their unit."""
+"""Step times of event files, checked against tokens, validations and wall times."""
 
 from __future__ import annotations
 
@@ -34,15 +33,17 @@ def write_torchtitan(
     sources: Collection[str] = ALL,
     tokens_of_step: Callable[[int], float] = lambda _: TOKENS,
 ) -> list[bytes]:
-    """Write events by torchtitan's arithmetic, with these of the sources that show when
-    its clock began anew."""
+    """Write events with torchtitan's arithmetic.
+
+    `sources` are the values that reveal when its clock restarted.
+    """
     clock = since = BEGAN
     tokens = 0.0
     events = []
     for step in range(first, LAST + 1):
         clock += STEP
         tokens += tokens_of_step(step)
-        moment = clock if "walls" in sources else BEGAN
+        stamp = clock if "walls" in sources else BEGAN
         if step == 1 or step % interval == 0:
             passed = clock - since
             values = [
@@ -51,7 +52,7 @@ def write_torchtitan(
             ]
             if "tokens" in sources:
                 values.append(scalar("throughput(tps)", tokens / passed))
-            events.append(event(step, *values, moment=moment))
+            events.append(event(step, *values, moment=stamp))
             since, tokens = clock, 0.0
         if step in validations:
             clock += 7.0
@@ -60,7 +61,7 @@ def write_torchtitan(
                     event(
                         step,
                         scalar("validation_metrics/loss", 4.0),
-                        moment=moment + 7.0,
+                        moment=stamp + 7.0,
                     )
                 )
             since, tokens = clock, 0.0
@@ -68,7 +69,7 @@ def write_torchtitan(
 
 
 def list_wrong_times(log: ParsedLog) -> list[float]:
-    """Return the times that are not those of the steps."""
+    """Return the times that differ from the true step time."""
     seconds = [
         value for segment in log.segments for value in segment.steps.seconds.tolist()
     ]
@@ -97,7 +98,9 @@ VALIDATIONS: dict[str, tuple[int, Sequence[int]]] = {
     ids=lambda sources: "+".join(sorted(sources)),
 )
 @pytest.mark.parametrize("name", VALIDATIONS)
-def test_time_is_true_after_validation(name: str, sources: Collection[str]) -> None:
+def test_step_time_is_correct_after_validation(
+    name: str, sources: Collection[str]
+) -> None:
     interval, validations = VALIDATIONS[name]
     log = read(*write_torchtitan(interval, validations, sources=sources))
     assert list_wrong_times(log) == []
@@ -105,9 +108,8 @@ def test_time_is_true_after_validation(name: str, sources: Collection[str]) -> N
 
 
 @pytest.mark.parametrize("name", VALIDATIONS)
-def test_rows_of_torchtitan_are_read_like_events(name: str) -> None:
-    """As W&B exports them: with the time of a row, and validations in rows of their
-    own."""
+def test_torchtitan_rows_equal_events(name: str) -> None:
+    """W&B exports rows with a time, and validations in separate rows."""
     interval, validations = VALIDATIONS[name]
     rows = []
     clock = since = BEGAN
@@ -136,7 +138,7 @@ def test_rows_of_torchtitan_are_read_like_events(name: str) -> None:
     assert set(dropped(log)) <= {"partly-timed"}
 
 
-def test_moment_of_row_decides_unit() -> None:
+def test_row_time_decides_unit() -> None:
     rows = (f"{step},{BEGAN + step / 2},{500 + step % 2}\n" for step in range(1, 13))
     text = "step,_timestamp,iteration-time\n" + "".join(rows)
     log = read_log(Stream([text.encode()], Path("metrics.csv")))
@@ -145,24 +147,23 @@ def test_moment_of_row_decides_unit() -> None:
 
 
 @pytest.mark.parametrize("first", [21, 25])
-def test_time_is_true_in_resumed_run(first: int) -> None:
-    """The interval in which a run goes on may be one of fewer steps."""
+def test_step_time_is_correct_in_resumed_run(first: int) -> None:
+    """The first interval of a resumed run may have fewer steps."""
     log = read(*write_torchtitan(10, (36,), first=first))
     assert list_wrong_times(log) == []
     assert steps(log) == [[30, 40, 50, 60]]
 
 
-def test_interval_is_contradicted_by_wall_time_alone() -> None:
-    """Without tokens and validations nothing shows of how many steps the time at step
-    30 is."""
+def test_wall_time_alone_contradicts_interval() -> None:
+    """Without tokens and validations the steps of the time at step 30 are unknown."""
     log = read(*write_torchtitan(10, (24,), sources={"walls"}))
     assert dropped(log) == {"times-disagree": 1}
     assert log.dropped[0].first_line == log.dropped[0].last_line
     assert "step 30: its interval took 27 s" in log.dropped[0].example
 
 
-def test_tokens_of_changing_number_count_no_steps() -> None:
-    """Of packed texts each step has another number of tokens; then validations tell."""
+def test_varying_token_counts_do_not_count_steps() -> None:
+    """With packed texts the tokens per step vary; then validations decide."""
 
     def count_tokens(step: int) -> float:
         return TOKENS * (1 + step * 7 % 13 / 100)
@@ -173,9 +174,11 @@ def test_tokens_of_changing_number_count_no_steps() -> None:
     assert dropped(read(*write_torchtitan(10, tokens_of_step=count_tokens))) == {}
 
 
-def test_count_by_tokens_is_compared_with_validation() -> None:
-    """A validation at step 24 that the clock does not know: its time stays one of ten
-    steps, and is doubtful."""
+def test_token_count_is_compared_with_validations() -> None:
+    """The clock ignores a validation at step 24.
+
+    Its time remains one of ten steps, and is counted as contradicted.
+    """
     late = event(24, scalar("validation_metrics/loss", 4.0), moment=BEGAN + 48)
     events = write_torchtitan(10)
     log = read(*events[:3], late, *events[3:])
@@ -197,8 +200,8 @@ def write_times(
     ]
 
 
-def test_whole_milliseconds_become_seconds() -> None:
-    """MindFormers: its throughput is one of samples, so it is left out."""
+def test_integer_milliseconds_become_seconds() -> None:
+    """MindFormers: its throughput counts samples and is dropped."""
     log = read(*write_times([499.0, 501.0, 500.0] * 4, lambda step: step * 0.5))
     columns = log.segments[0].steps
     assert columns.seconds.tolist() == pytest.approx([0.499, 0.501, 0.5] * 4)
@@ -211,7 +214,7 @@ def test_whole_milliseconds_become_seconds() -> None:
     ("printed", "wall", "expected"),
     [
         (0.5, lambda step: step * 0.5, {}),
-        (0.5, lambda step: step * 2.0, {}),  # each step is of four micro-batches
+        (0.5, lambda step: step * 2.0, {}),  # each step has four micro-batches
         (0.5, lambda step: step * 0.5 + (step // 5) * 60, {}),  # with validations
         (500.25, lambda step: step * 0.7, {"other-unit": 20}),
         (150.0, lambda step: step * 0.15, {"other-unit": 20}),
@@ -220,19 +223,18 @@ def test_whole_milliseconds_become_seconds() -> None:
         (40.0, lambda step: step * 2.0, {"times-disagree": 20}),
         (0.5, lambda _: 0.0, {}),
         (0.5, lambda step: step * 0.0005, {}),  # written afterwards
-        (30.0, lambda step: float(step // 10), {}),  # sent ten at a time
+        (30.0, lambda step: float(step // 10), {}),  # sent in batches of ten
     ],
 )
-def test_wall_times_decide_unit_of_gross_difference(
+def test_wall_times_decide_unit_if_far_off(
     printed: float, wall: Callable[[int], float], expected: dict[str, int]
 ) -> None:
     for name in ("iteration-time", "perf/step_time_seconds", "train_step_timing in s"):
         assert dropped(read(*write_times([printed] * 20, wall, name))) == expected
 
 
-def test_samples_are_no_steps() -> None:
-    """DeepSpeed counts samples under these names, and Megatron in the twins of its
-    own."""
+def test_sample_counts_are_not_steps() -> None:
+    """DeepSpeed counts samples under these names, Megatron in additional metrics."""
     names = (
         "Train/Samples/train_loss",
         "Train/Samples/elapsed_time_ms_step",
