@@ -1,5 +1,4 @@
-"""MLPerf's records: single steps, means of blocks, samples or tokens in the place of
-steps."""
+"""MLPerf records: single steps, block means, and steps that count samples or tokens."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from pytest_llmbench.logs.log_reader import read_log
 BATCH = 8
 
 
-def log_of(*records: str) -> str:
-    """A log of one run."""
+def build_log(*records: str) -> str:
+    """Return a log of one run."""
     return "\n".join(
         [
             mlperf_record("global_batch_size", BATCH),
@@ -32,15 +31,17 @@ def log_of(*records: str) -> str:
     )
 
 
-def stats(value: Mapping[str, float], **metadata: float) -> str:
+def statistics_record(value: Mapping[str, float], **metadata: float) -> str:
     return mlperf_record("tracked_stats", dict(value), **metadata)
 
 
 STOP = mlperf_record("run_stop", None, samples_count=64, status="success")
 
 
-def test_step_has_its_printed_columns() -> None:
-    run = log_of(*(mlperf_step(step, 0.5 + step / 8, 7.5, BATCH) for step in range(4)))
+def test_single_step_fills_columns() -> None:
+    run = build_log(
+        *(mlperf_step(step, 0.5 + step / 8, 7.5, BATCH) for step in range(4))
+    )
     log = parse(run + STOP + "\n")
     (segment,) = log.segments
     columns = segment.steps
@@ -63,48 +64,58 @@ def test_step_has_its_printed_columns() -> None:
     [("", float(BATCH)), (mlperf_record("max_sequence_length", 2048), BATCH * 2048)],
     ids=["samples", "tokens"],
 )
-def test_samples_or_tokens_count_as_steps(before: str, step: float) -> None:
+def test_step_field_may_count_samples_or_tokens(before: str, step: float) -> None:
     """MLPerf 5.0 writes the samples so far as `step`."""
     records = [
-        stats({"train_step_time": 0.5}, step=step * count) for count in (1, 2, 3)
+        statistics_record({"train_step_time": 0.5}, step=step * count)
+        for count in (1, 2, 3)
     ]
-    assert steps(parse(log_of(before, *records))) == [[0, 1, 2]]
+    assert steps(parse(build_log(before, *records))) == [[0, 1, 2]]
 
 
-def test_records_may_have_labels_of_ranks() -> None:
+def test_records_may_have_rank_labels() -> None:
     batch = mlperf_record("global_batch_size", BATCH)
     assert steps(
-        parse(f"3: {batch}\n0: {stats({'train_step_time': 0.5}, step=16.0)}\n")
+        parse(
+            f"3: {batch}\n0: {statistics_record({'train_step_time': 0.5}, step=16.0)}\n"
+        )
     ) == [[1]]
 
 
 @pytest.mark.parametrize("step", [7, 0.5, "3", True, [1], -8, 1e300, 0])
-def test_step_without_a_known_count_has_no_number(step: object) -> None:
-    """A number that is no multiple of the batch counts no samples, and no batch leaves
-    all of them unknown."""
+def test_step_without_valid_count_is_dropped(step: object) -> None:
+    """A number that is not a multiple of the batch does not count samples.
+
+    Without a batch size no number can be resolved.
+    """
     record = mlperf_record("tracked_stats", {"train_step_time": 0.5}, step=step)
-    assert dropped(parse(log_of(record))) == {"unknown-step": 1}
-    assert dropped(parse(stats({"train_step_time": 0.5}, step=768.0) + "\n")) == {
-        "unknown-step": 1
-    }
+    assert dropped(parse(build_log(record))) == {"unknown-step": 1}
+    assert dropped(
+        parse(statistics_record({"train_step_time": 0.5}, step=768.0) + "\n")
+    ) == {"unknown-step": 1}
 
 
-def block(seconds: float, samples: int, last: int) -> list[str]:
-    """The mean of a block, as NVIDIA's code of 5.1 prints it: its own samples, then the
-    number of its last step."""
+def block_records(seconds: float, samples: int, last: int) -> list[str]:
+    """Return the mean of a block, as printed by NVIDIA's code of 5.1.
+
+    First the samples of the block, then the number of its last step.
+    """
     return [
-        stats({"train_step_time": seconds}, samples_count=samples),
+        statistics_record({"train_step_time": seconds}, samples_count=samples),
         mlperf_record("block_stop", None, samples_count=samples, step=last),
     ]
 
 
-def test_means_of_blocks_count_where_only_every_32nd_step_is_printed() -> None:
-    """A single step in 32 is a sample: which steps were slow it cannot say."""
+def test_block_means_replace_sampled_steps() -> None:
+    """One step of 32 is only a sample: the slow steps may be missing."""
     sampled = [mlperf_step(step, 9.0, 7.0 - step / 64, BATCH) for step in (31, 63)]
     stop = mlperf_record("run_stop", None, samples_count=80 * BATCH)
     log = parse(
-        log_of(
-            *sampled, *block(0.5, 64 * BATCH, 64), *block(0.75, 16 * BATCH, 80), stop
+        build_log(
+            *sampled,
+            *block_records(0.5, 64 * BATCH, 64),
+            *block_records(0.75, 16 * BATCH, 80),
+            stop,
         )
     )
     columns = log.segments[0].steps
@@ -116,44 +127,52 @@ def test_means_of_blocks_count_where_only_every_32nd_step_is_printed() -> None:
     assert dropped(log) == {"other-records": 2}
 
 
-def test_blocks_do_not_count_if_every_step_is_printed() -> None:
+def test_blocks_are_dropped_if_every_step_is_printed() -> None:
     single = [mlperf_step(step, 0.5, 7.0, BATCH) for step in range(8)]
-    log = parse(log_of(*single, *block(0.5, 8 * BATCH, 8), STOP))
+    log = parse(build_log(*single, *block_records(0.5, 8 * BATCH, 8), STOP))
     assert log.segments[0].steps.mean_of.tolist() == [1] * 8
     assert dropped(log) == {"other-records": 1}
 
 
-def test_lost_block_is_no_part_of_the_next() -> None:
+def test_missing_block_does_not_extend_next_block() -> None:
     columns = (
-        parse(log_of(*block(0.5, 8 * BATCH, 8), *block(0.25, 8 * BATCH, 24)))
+        parse(
+            build_log(
+                *block_records(0.5, 8 * BATCH, 8), *block_records(0.25, 8 * BATCH, 24)
+            )
+        )
         .segments[0]
         .steps
     )
     assert (columns.index.tolist(), columns.mean_of.tolist()) == ([7, 23], [8, 8])
 
 
-def test_a_rate_of_samples_is_that_of_all_gpus_over_a_block() -> None:
-    """AMD's and Cisco's code: samples/s, and the samples so far at the end of the
-    block."""
+def test_sample_rate_covers_all_gpus_of_a_block() -> None:
+    """The code of AMD and Cisco prints samples/s at the end of the block.
+
+    `step` is the number of samples so far.
+    """
     records = [
         mlperf_record("block_start", None, samples_count=0),
-        stats({"throughput": 32.0}, step=96),
+        statistics_record({"throughput": 32.0}, step=96),
         mlperf_record("block_start", None, samples_count=96),
-        stats({"throughput": 16.0}, step=128),
+        statistics_record({"throughput": 16.0}, step=128),
     ]
-    columns = parse(log_of(*records)).segments[0].steps
+    columns = parse(build_log(*records)).segments[0].steps
     assert columns.index.tolist() == [11, 15]
     assert columns.seconds.tolist() == [BATCH / 32, BATCH / 16]
     assert columns.mean_of.tolist() == [12, 4]
 
 
-def test_rate_after_a_lost_rate_covers_one_block() -> None:
+def test_rate_after_missing_rate_covers_one_block() -> None:
     """Only `block_start` shows that the rate of the first 96 samples is missing."""
     starts = [
         mlperf_record("block_start", None, samples_count=count) for count in (0, 96)
     ]
     columns = (
-        parse(log_of(*starts, stats({"throughput": 16.0}, step=128))).segments[0].steps
+        parse(build_log(*starts, statistics_record({"throughput": 16.0}, step=128)))
+        .segments[0]
+        .steps
     )
     assert (columns.index.tolist(), columns.mean_of.tolist()) == ([15], [4])
 
@@ -161,23 +180,25 @@ def test_rate_after_a_lost_rate_covers_one_block() -> None:
 @pytest.mark.parametrize(
     ("rate", "kept"), [(32.0, True), (20.0, True), (4.0, False), (256.0, False)]
 )
-def test_a_rate_has_to_fit_the_clock(rate: float, kept: bool) -> None:
-    """96 samples in 3 s are 32 a second; 4 would be the rate of one GPU of eight."""
+def test_rate_contradicting_clock_is_dropped(rate: float, kept: bool) -> None:
+    """96 samples in 3 s are 32 per second; 4 would be the rate of one GPU of eight."""
     begins = mlperf_record("block_start", None, samples_count=0)
-    later = stats({"throughput": rate}, step=96).replace(
+    later = statistics_record({"throughput": rate}, step=96).replace(
         "1759985895027", "1759985898027"
     )
-    log = parse(log_of(begins, later))
+    log = parse(build_log(begins, later))
     assert steps(log) == ([[11]] if kept else [])
     assert dropped(log) == ({} if kept else {"unknown-step": 1})
 
 
-def test_the_rate_of_the_whole_run_behind_its_end_is_no_block() -> None:
-    """NVIDIA's code for GPT-3: tokens/s of all steps, and the tokens so far, which the
-    batch divides as well."""
-    behind = stats({"throughput": 64.0}, step=BATCH * 4096)
+def test_rate_of_whole_run_is_not_a_block() -> None:
+    """NVIDIA's code for GPT-3 prints tokens/s of all steps, and the tokens so far.
+
+    The batch size happens to divide the tokens, too.
+    """
+    after_end = statistics_record({"throughput": 64.0}, step=BATCH * 4096)
     single = [mlperf_step(step, 0.5, 7.0, BATCH) for step in range(8)]
-    log = parse(log_of(mlperf_record("run_start", None), *single, STOP, behind))
+    log = parse(build_log(mlperf_record("run_start", None), *single, STOP, after_end))
     assert steps(log) == [list(range(8))]
     assert dropped(log) == {"unknown-step": 1}
 
@@ -192,25 +213,25 @@ def test_the_rate_of_the_whole_run_behind_its_end_is_no_block() -> None:
     ],
     ids=["rate of an epoch", "validation time", "validation rate", "number"],
 )
-def test_other_statistics_are_no_steps(value: object, step: int) -> None:
+def test_other_statistics_are_not_steps(value: object, step: int) -> None:
     log = parse(
-        log_of(mlperf_record("tracked_stats", value, step=step, samples_count=step))
+        build_log(mlperf_record("tracked_stats", value, step=step, samples_count=step))
     )
     assert (log.segments, log.dropped) == ((), ())
 
 
-def test_a_time_with_a_rate_stands_where_its_block_begins() -> None:
-    """NVIDIA's code of 5.0."""
+def test_time_with_rate_begins_its_block() -> None:
+    """NVIDIA's code of 5.0 prints it so."""
     records = [
-        stats({"throughput": 32.0, "train_step_time": 0.25}, step=begin)
+        statistics_record({"throughput": 32.0, "train_step_time": 0.25}, step=begin)
         for begin in (0, 48)
     ]
-    columns = parse(log_of(*records, STOP)).segments[0].steps
+    columns = parse(build_log(*records, STOP)).segments[0].steps
     assert (columns.index.tolist(), columns.mean_of.tolist()) == ([5, 7], [6, 2])
     assert columns.seconds.tolist() == [0.25, 0.25]
-    assert dropped(parse(log_of(*records))) == {
+    assert dropped(parse(build_log(*records))) == {
         "unknown-step": 1
-    }  # nothing says where the last one ends
+    }  # the end of the last block is unknown
 
 
 @pytest.mark.parametrize(
@@ -218,66 +239,76 @@ def test_a_time_with_a_rate_stands_where_its_block_begins() -> None:
     [(10**400, math.inf), (-(10**400), -math.inf), (math.nan, math.nan)],
     ids=["too large", "too small", "nan"],
 )
-def test_number_of_any_length_is_data(value: float, loss: float) -> None:
-    record = stats({"train_step_time": 0.5, "reduced_train_loss": value}, step=8.0)
-    assert parse(log_of(record)).segments[0].steps.loss.tolist() == pytest.approx(
+def test_huge_number_becomes_infinite_loss(value: float, loss: float) -> None:
+    record = statistics_record(
+        {"train_step_time": 0.5, "reduced_train_loss": value}, step=8.0
+    )
+    assert parse(build_log(record)).segments[0].steps.loss.tolist() == pytest.approx(
         [loss], nan_ok=True
     )
 
 
-def test_diverged_loss_within_a_block_is_kept() -> None:
+def test_non_finite_loss_within_block_is_kept() -> None:
     losses = [
-        stats({"train_loss": value}, samples_count=8, step=1)
+        statistics_record({"train_loss": value}, samples_count=8, step=1)
         for value in (2.5, math.nan, 2.0)
     ]
     assert math.isnan(
-        parse(log_of(*losses, *block(0.5, 64, 8))).segments[0].steps.loss[0]
+        parse(build_log(*losses, *block_records(0.5, 64, 8))).segments[0].steps.loss[0]
     )
 
 
-def at(moment: float, record: str) -> str:
-    """Return a record of a time in seconds."""
+def set_time(seconds: float, record: str) -> str:
+    """Return a record with a time stamp in seconds."""
     return record.replace(
-        '"time_ms": 1759985895027', f'"time_ms": {1759985895027 + round(1000 * moment)}'
+        '"time_ms": 1759985895027',
+        f'"time_ms": {1759985895027 + round(1000 * seconds)}',
     )
 
 
 def write_maxtext(
     seconds: Sequence[float], *, every: int = 0, stops: bool = True, ends: bool = True
 ) -> str:
-    """Write MaxText's records: each step is a block, and the time of one comes behind
-    the start of an evaluation."""
+    """Write the records of MaxText: each step is a block.
+
+    The time of a block may follow the start of an evaluation.
+    """
     records, clock = [], 0.0
-    for place, time in enumerate(seconds):
+    for index, time in enumerate(seconds):
         clock += time
-        values = {"train_step_time": time, "reduced_train_loss": 7 - place / 64}
-        step = at(clock, stats(values, samples_count=BATCH * (place + 1)))
-        begin = at(
-            clock - time,
-            mlperf_record("block_start", None, samples_count=BATCH, step=place),
+        values = {"train_step_time": time, "reduced_train_loss": 7 - index / 64}
+        step = set_time(
+            clock, statistics_record(values, samples_count=BATCH * (index + 1))
         )
-        stop = at(
+        begin = set_time(
+            clock - time,
+            mlperf_record("block_start", None, samples_count=BATCH, step=index),
+        )
+        stop = set_time(
             clock,
-            mlperf_record("block_stop", None, samples_count=BATCH, step=place + 1),
+            mlperf_record("block_stop", None, samples_count=BATCH, step=index + 1),
         )
         records += (
-            [begin, *([stop, step] if every and place % every == 0 else [step, stop])]
+            [begin, *([stop, step] if every and index % every == 0 else [step, stop])]
             if stops
             else [step]
         )
-        if every and place % every == 0:
-            samples = BATCH * (place + 1)
+        if every and index % every == 0:
+            samples = BATCH * (index + 1)
             records.insert(
-                -1, at(clock, mlperf_record("eval_start", None, samples_count=samples))
+                -1,
+                set_time(
+                    clock, mlperf_record("eval_start", None, samples_count=samples)
+                ),
             )
             clock += 9.0
             records.append(
-                at(clock, mlperf_record("eval_stop", None, samples_count=samples))
+                set_time(clock, mlperf_record("eval_stop", None, samples_count=samples))
             )
     stop = mlperf_record(
         "run_stop", None, samples_count=BATCH * len(seconds), status="success"
     )
-    return log_of(*records, *([at(clock, stop)] if ends else []))
+    return build_log(*records, *([set_time(clock, stop)] if ends else []))
 
 
 @pytest.mark.parametrize("stops", [True, False])
@@ -286,7 +317,7 @@ def write_maxtext(
 def test_samples_since_start_number_each_step(
     every: int, ends: bool, stops: bool
 ) -> None:
-    times = [0.5 + place % 3 / 64 for place in range(24)]
+    times = [0.5 + step % 3 / 64 for step in range(24)]
     log = parse(write_maxtext(times, every=every, stops=stops, ends=ends))
     columns = log.segments[0].steps
     assert columns.index.tolist() == list(range(24))
@@ -301,14 +332,14 @@ def test_two_runs_with_samples_since_start_are_two_attempts() -> None:
     assert steps(parse(run + run)) == [list(range(6))] * 2
 
 
-def test_growing_blocks_stay_means_of_blocks() -> None:
-    """Their samples make the whole run, so they are not counted from its start."""
+def test_growing_blocks_remain_block_means() -> None:
+    """Their samples add up to the whole run, so they do not count from its start."""
     records = [
-        stats({"train_step_time": 0.5}, samples_count=BATCH * steps)
+        statistics_record({"train_step_time": 0.5}, samples_count=BATCH * steps)
         for steps in (4, 8, 12)
     ]
     stop = mlperf_record("run_stop", None, samples_count=BATCH * 24)
-    columns = parse(log_of(*records, stop)).segments[0].steps
+    columns = parse(build_log(*records, stop)).segments[0].steps
     assert (columns.index.tolist(), columns.mean_of.tolist()) == (
         [3, 11, 23],
         [4, 8, 12],
@@ -316,45 +347,46 @@ def test_growing_blocks_stay_means_of_blocks() -> None:
 
 
 def write_blocks(factor: float, *, first: float = 1.0, rates: bool = False) -> str:
-    """Write four blocks of ten steps of 0.5 s, whose times are right but for a
-    factor."""
+    """Write four blocks of ten steps of 0.5 s, with times wrong by `factor`."""
     records, clock = [], 0.0
-    for place in range(4):
-        done = BATCH * 10 * place
+    for index in range(4):
+        done = BATCH * 10 * index
         records.append(
-            at(clock, mlperf_record("block_start", None, samples_count=done))
+            set_time(clock, mlperf_record("block_start", None, samples_count=done))
         )
-        clock += 5.0 * (first if place == 0 else 1.0)
+        clock += 5.0 * (first if index == 0 else 1.0)
         if rates:
             records.append(
-                at(
+                set_time(
                     clock,
-                    stats(
+                    statistics_record(
                         {"throughput": BATCH / (0.5 * factor)}, step=done + 10 * BATCH
                     ),
                 )
             )
         else:
             records.append(
-                at(
+                set_time(
                     clock,
-                    stats({"train_step_time": 0.5 * factor}, samples_count=10 * BATCH),
+                    statistics_record(
+                        {"train_step_time": 0.5 * factor}, samples_count=10 * BATCH
+                    ),
                 )
             )
         records.append(
-            at(
+            set_time(
                 clock,
                 mlperf_record(
-                    "block_stop", None, samples_count=10 * BATCH, step=10 * place + 10
+                    "block_stop", None, samples_count=10 * BATCH, step=10 * index + 10
                 ),
             )
         )
         clock += 60.0  # an evaluation
-    return log_of(*records)
+    return build_log(*records)
 
 
 @pytest.mark.parametrize("rates", [True, False])
-def test_blocks_that_clock_contradicts_are_told(rates: bool) -> None:
+def test_blocks_contradicting_clock_are_reported(rates: bool) -> None:
     for factor in (0.95, 1.0, 1.05):
         assert dropped(parse(write_blocks(factor, rates=rates))) == {}
     for factor in (0.85, 1.2):
@@ -363,40 +395,41 @@ def test_blocks_that_clock_contradicts_are_told(rates: bool) -> None:
         }
     assert (
         dropped(parse(write_blocks(1.0, first=1.4, rates=rates))) == {}
-    )  # how long a run takes to start
+    )  # the startup of a run
 
 
 @pytest.mark.parametrize(
     ("printed", "expected"), [(0.5, {}), (0.8, {}), (500.0, {"times-disagree": 12})]
 )
-def test_single_steps_that_clock_contradicts_are_told(
+def test_single_steps_contradicting_clock_are_reported(
     printed: float, expected: dict[str, int]
 ) -> None:
     records = (
-        at(0.5 * step, mlperf_step(step, printed, 7.5, BATCH)) for step in range(12)
+        set_time(0.5 * step, mlperf_step(step, printed, 7.5, BATCH))
+        for step in range(12)
     )
-    assert dropped(parse(log_of(*records))) == expected
+    assert dropped(parse(build_log(*records))) == expected
 
 
-def test_more_steps_than_samples_of_run_are_told() -> None:
+def test_more_steps_than_samples_are_reported() -> None:
     records = (mlperf_step(step, 0.5, 7.5, BATCH) for step in range(12))
-    assert dropped(parse(log_of(*records, STOP))) == {"times-disagree": 12}
-    assert dropped(parse(log_of(*list(records)[:8], STOP))) == {}
+    assert dropped(parse(build_log(*records, STOP))) == {"times-disagree": 12}
+    assert dropped(parse(build_log(*list(records)[:8], STOP))) == {}
 
 
-def test_a_batch_that_changes_makes_samples_uncertain() -> None:
+def test_changing_batch_makes_steps_unknown() -> None:
     other = mlperf_record("global_batch_size", 16)
     records = [
-        stats({"train_step_time": 0.5}, step=float(BATCH * count))
+        statistics_record({"train_step_time": 0.5}, step=float(BATCH * count))
         for count in (1, 2, 3)
     ]
-    assert dropped(parse(log_of(records[0], other, *records[1:]))) == {
+    assert dropped(parse(build_log(records[0], other, *records[1:]))) == {
         "unknown-step": 3
     }
 
 
-def test_batch_of_zero_numbers_no_step() -> None:
-    """As of a framework that does not know it."""
+def test_batch_of_zero_makes_steps_unknown() -> None:
+    """A framework that does not know its batch size prints 0."""
     run = write_maxtext([0.5] * 4).replace(
         f'"global_batch_size", "value": {BATCH}', '"global_batch_size", "value": 0'
     )
@@ -405,14 +438,14 @@ def test_batch_of_zero_numbers_no_step() -> None:
         parse(
             mlperf_record("global_batch_size", 0)
             + "\n"
-            + stats({"throughput": 4.0}, step=8)
+            + statistics_record({"throughput": 4.0}, step=8)
             + "\n"
         )
     ) == {"unknown-step": 1}
 
 
 def test_two_runs_in_a_file_are_two_attempts() -> None:
-    run = log_of(*block(0.5, 64, 8), STOP)
+    run = build_log(*block_records(0.5, 64, 8), STOP)
     assert steps(parse(run + run)) == [[7], [7]]
 
 
@@ -429,8 +462,8 @@ def test_two_runs_in_a_file_are_two_attempts() -> None:
     ],
     ids=["cut", "hole", "nested", "long", "no metadata"],
 )
-def test_record_that_is_no_json_is_torn(record: str) -> None:
-    log = parse(log_of(record))
+def test_invalid_json_is_counted_as_truncated(record: str) -> None:
+    log = parse(build_log(record))
     assert (log.segments, dropped(log)) == ((), {"torn": 1})
 
 
@@ -439,19 +472,21 @@ def test_log_states_model_sequence_and_batch() -> None:
         mlperf_record("submission_benchmark", "llama31_8b"),
         mlperf_record("max_sequence_length", 8192),
     ]
-    log = parse(log_of(*stated, mlperf_step(0, 0.5, 7.5, BATCH)))
-    assert {each.field: each.value for each in log.segments[0].stated} == {
+    log = parse(build_log(*stated, mlperf_step(0, 0.5, 7.5, BATCH)))
+    assert {
+        statement.field: statement.value for statement in log.segments[0].stated
+    } == {
         StatedField.MODEL: "llama31_8b",
         StatedField.SEQUENCE: "8192",
         StatedField.BATCH: str(BATCH),
     }
 
 
-# --- real logs: counted here by a reader of a few lines that knows nothing of ours ----
+# --- real logs, counted by an independent reader --------------------------------------
 
 
 def read_statistics(path: Path) -> list[dict[str, dict[str, float]]]:
-    """Read the statistics of a log by the JSON of its lines."""
+    """Read the statistics of a log from the JSON of its lines."""
     records = [
         json.loads(match)
         for match in re.findall(
@@ -461,12 +496,12 @@ def read_statistics(path: Path) -> list[dict[str, dict[str, float]]]:
     return [record for record in records if record["key"] == "tracked_stats"]
 
 
-def test_real_log_with_every_32nd_step_gives_means() -> None:
+def test_real_log_with_sampled_steps_gives_block_means() -> None:
     path = shared("logs/today/mlperf51_llama31_8b_dell.txt")
     means = [
-        each["value"]["train_step_time"]
-        for each in read_statistics(path)
-        if "step" not in each["metadata"]
+        record["value"]["train_step_time"]
+        for record in read_statistics(path)
+        if "step" not in record["metadata"]
     ]
     log = read_log(path)
     (segment,) = log.segments
@@ -488,14 +523,18 @@ def test_real_log_with_every_32nd_step_gives_means() -> None:
         ("mlperf51_lora_cisco.txt", 16, 4224),
     ],
 )
-def test_real_log_of_rates_gives_times(name: str, batch: int, samples: int) -> None:
-    """grep '"run_stop"' shows the samples of the run, '"global_batch_size"' those of a
-    step."""
+def test_real_log_with_rates_gives_step_times(
+    name: str, batch: int, samples: int
+) -> None:
+    """Expected values come from the lines with "run_stop" and "global_batch_size".
+
+    They contain the samples of the run and of a step.
+    """
     path = shared(f"logs/today/{name}")
     rates = [
-        each["value"]["throughput"]
-        for each in read_statistics(path)
-        if "throughput" in each["value"]
+        record["value"]["throughput"]
+        for record in read_statistics(path)
+        if "throughput" in record["value"]
     ]
     (segment,) = read_log(path).segments
     assert segment.steps.seconds.tolist() == [batch / rate for rate in rates]

@@ -8,8 +8,8 @@ import pytest
 from support.written_logs import bar, dll, dropped, parse, steps
 
 
-def test_line_of_the_document_gives_its_columns() -> None:
-    """The last line that the Grok 1 document prints."""
+def test_documented_line_fills_columns() -> None:
+    """The last line in the document of Grok 1."""
     log = parse(
         "Epoch 0: : 100%|██████████| 50/50 [23:22<00:00, reduced_train_loss=0.186, global_step=49.00, "
         "consumed_samples=51200.0, train_step_timing in s=24.00]\n"
@@ -42,7 +42,7 @@ def test_bar_has_three_significant_digits(printed: str, unit: float) -> None:
     assert columns.resolution_seconds.tolist() == pytest.approx([unit])
 
 
-def test_stale_bar_of_one_line_is_a_repeat() -> None:
+def test_stale_bar_counts_as_repeated() -> None:
     log = parse(
         "\r".join(
             [
@@ -60,7 +60,7 @@ def test_stale_bar_of_one_line_is_a_repeat() -> None:
 
 
 @pytest.mark.parametrize("glue", ["", "\n", " "], ids=["glued", "next line", "blank"])
-def test_dllogger_record_wins_over_the_bar(glue: str) -> None:
+def test_dllogger_record_replaces_bar(glue: str) -> None:
     log = parse(
         bar(1, "0.000", "52.30")
         + glue
@@ -90,14 +90,12 @@ def test_dllogger_record_wins_over_the_bar(glue: str) -> None:
         ("99999.0", "49.00", math.nan),
     ],
 )
-def test_the_batch_size_comes_from_exact_numbers_only(
-    samples: str, step: str, batch: float
-) -> None:
+def test_batch_size_needs_exact_numbers(samples: str, step: str, batch: float) -> None:
     columns = parse(bar(50, step, "24.00", samples=samples)).segments[0].steps
     assert columns.global_batch_size.tolist() == pytest.approx([batch], nan_ok=True)
 
 
-def test_from_1000_on_the_counter_tells_the_step() -> None:
+def test_rounded_step_follows_from_bar_count() -> None:
     line = (
         "Epoch 0: :   0%| | 2000/603000 [1:03:17<317:00:58, v_num=, reduced_train_loss=2.600, global_step=2e+3, "
         "consumed_samples=1.28e+6, train_step_timing in s=1.900, val_loss=2.800]\n"
@@ -109,7 +107,7 @@ def test_from_1000_on_the_counter_tells_the_step() -> None:
     assert segment.total_steps == 603000
 
 
-def test_the_counter_of_a_later_epoch_is_ahead_by_what_the_exact_part_shows() -> None:
+def test_exact_steps_give_offset_of_later_epoch() -> None:
     text = bar(95, "994.0", "2.000") + "\n" + bar(101, "1e+3", "2.100") + "\n"
     assert steps(parse(text.replace("Epoch 0", "Epoch 1"))) == [[994, 1000]]
 
@@ -118,25 +116,25 @@ def test_the_counter_of_a_later_epoch_is_ahead_by_what_the_exact_part_shows() ->
     ("head", "step", "total"),
     [("Epoch 0", "4.000", 50), ("Epoch 1", "4.000", None), ("Epoch 0", "30.00", None)],
 )
-def test_the_total_is_known_where_the_counter_counts_from_the_first_step(
+def test_total_is_known_if_bar_counts_steps(
     head: str, step: str, total: int | None
 ) -> None:
     log = parse(bar(5, step, "2.000").replace("Epoch 0", head))
     assert log.segments[0].total_steps == total
 
 
-def test_a_rounded_step_that_does_not_fit_its_counter_is_dropped() -> None:
+def test_rounded_step_contradicting_count_is_dropped() -> None:
     log = parse(bar(7, "2e+3", "2.000"))
     assert log.segments == ()
     assert dropped(log) == {"unknown-step": 1}
 
 
-def test_second_print_of_rounded_bars_counts() -> None:
+def test_second_print_of_rounded_bar_is_kept() -> None:
     text = ""
     for count in range(990, 1005):
         for step in (count - 2, count - 1):
-            shown = f"{step}.0" if step < 1000 else "1e+3"
-            text += bar(count, shown, f"1.{step % 1000 % 90 + 10}") + "\r"
+            printed = f"{step}.0" if step < 1000 else "1e+3"
+            text += bar(count, printed, f"1.{step % 1000 % 90 + 10}") + "\r"
     columns = parse(text).segments[0].steps
     assert columns.index.tolist() == list(range(988, 1004))
     assert columns.seconds.tolist() == [
@@ -159,7 +157,7 @@ def test_rounded_bar_may_have_an_impossible_time() -> None:
 
 
 @pytest.mark.parametrize("shown", ["nan.0", "NaN", "-inf", "Infinity"])
-def test_value_that_is_no_number_is_data(shown: str) -> None:
+def test_non_finite_value_is_kept(shown: str) -> None:
     value = float(shown.removesuffix(".0"))
     record = dll(0, shown, loss=shown).replace("14.857102394104004", shown)
     for text in (bar(1, "0.000", shown, loss=shown) + "\n", record):
@@ -173,7 +171,7 @@ def test_value_that_is_no_number_is_data(shown: str) -> None:
     assert columns.grad_norm.tolist() == pytest.approx([value], nan_ok=True)
 
 
-def test_bar_without_its_bracket_is_torn() -> None:
+def test_bar_without_closing_bracket_is_truncated() -> None:
     log = parse(bar(1, "0.000", "24.00") + "\n" + bar(2, "1.000", "24.10")[:-3] + "\n")
     assert steps(log) == [[0]]
     assert dropped(log) == {"torn": 1}
@@ -190,7 +188,7 @@ def test_bar_without_its_bracket_is_torn() -> None:
         dll(0, "52.334").replace("  epoch", "  global_step : 7.0  epoch"),
     ],
 )
-def test_a_dllogger_record_that_is_not_whole_is_torn(record: str) -> None:
+def test_incomplete_dllogger_record_is_counted_as_truncated(record: str) -> None:
     log = parse(record + "\n")
     assert log.segments == ()
     assert dropped(log) == {"torn": 1}
@@ -208,14 +206,14 @@ def test_a_dllogger_record_that_is_not_whole_is_torn(record: str) -> None:
         "Epoch 0, global step 99: 'reduced_train_loss' reached 8.83520 (best 8.83520), saving model",
     ],
 )
-def test_look_alikes_are_no_steps(line: str) -> None:
+def test_similar_lines_are_not_steps(line: str) -> None:
     log = parse(line + "\n")
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 
 
 @pytest.mark.parametrize("time", ["01:..", "9<", "00 [12<"])
-def test_bar_with_a_damaged_time_has_no_stamp(time: str) -> None:
-    """The end of the text, which holds `11:58<`, is not read instead."""
+def test_bar_with_damaged_time_has_no_stamp(time: str) -> None:
+    """The text `11:58<` at the end is not read as its time."""
     line = f"Epoch 0: :   0%|          | 5/4000 [{time}, reduced_train_loss=4.170, global_step=4.000, "
     line += "consumed_samples=2560.0, train_step_timing in s=13.70]\n"
     (segment,) = parse(line + "of 01:19<11:58\n").segments

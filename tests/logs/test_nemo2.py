@@ -1,4 +1,4 @@
-"""NeMo 2: one line a step."""
+"""NeMo 2: one line per step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REORDERED_LINE = (
     ],
     ids=["document", "newer", "reordered"],
 )
-def test_line_of_each_release_gives_its_columns(
+def test_line_of_each_release_fills_columns(
     line: str, expected: tuple[float, ...]
 ) -> None:
     log = parse(line)
@@ -63,16 +63,14 @@ def test_line_of_each_release_gives_its_columns(
         ("0.24", 0.0001),
     ],
 )
-def test_four_digits_are_printed_without_trailing_zeros(
-    printed: str, unit: float
-) -> None:
+def test_resolution_assumes_four_digits(printed: str, unit: float) -> None:
     columns = parse(nemo2(1, printed)).segments[0].steps
     assert columns.seconds.tolist() == [float(printed)]
     assert columns.resolution_seconds.tolist() == pytest.approx([unit])
 
 
 @pytest.mark.parametrize("value", ["nan", "-inf", "Infinity"])
-def test_loss_or_norm_that_is_no_number_is_data(value: str) -> None:
+def test_non_finite_loss_or_norm_is_kept(value: str) -> None:
     log = parse(nemo2(3, more=f" | grad_norm: {value}").replace("11.96", value))
     columns = log.segments[0].steps
     assert [columns.loss[0], columns.grad_norm[0]] == pytest.approx(
@@ -82,7 +80,7 @@ def test_loss_or_norm_that_is_no_number_is_data(value: str) -> None:
     assert log.dropped == ()
 
 
-def test_line_may_lack_a_loss() -> None:
+def test_loss_is_optional() -> None:
     columns = (
         parse(nemo2(3).replace("reduced_train_loss: 11.96", "grad_norm: 1.234"))
         .segments[0]
@@ -103,7 +101,7 @@ def test_line_may_lack_a_loss() -> None:
         ("epoch 0, iteration 6/99", None),
     ],
 )
-def test_the_total_is_known_where_iteration_and_global_step_agree(
+def test_total_is_known_if_iteration_equals_global_step(
     head: str, total: int | None
 ) -> None:
     line = nemo2(7).replace("epoch 0, iteration 7/49", head)
@@ -123,7 +121,7 @@ def test_the_total_is_known_where_iteration_and_global_step_agree(
         ("ümläut ", ""),
     ],
 )
-def test_record_may_stand_anywhere_in_a_line(prefix: str, suffix: str) -> None:
+def test_record_may_begin_anywhere_in_a_line(prefix: str, suffix: str) -> None:
     log = parse(
         "first line\n" + prefix + nemo2(7, more="").rstrip("\n") + suffix + "\n"
     )
@@ -134,7 +132,7 @@ def test_record_may_stand_anywhere_in_a_line(prefix: str, suffix: str) -> None:
     )
 
 
-def test_records_of_one_line_are_all_read() -> None:
+def test_all_records_on_one_line_are_read() -> None:
     log = parse(
         nemo2(7).rstrip() + nemo2(8, "7.5").rstrip() + " [default0]:" + nemo2(9, "8.5")
     )
@@ -147,10 +145,10 @@ def test_records_of_one_line_are_all_read() -> None:
     [
         nemo2(7, "12.39", more="").rstrip(
             "\n"
-        ),  # the end of the file may have cut the number
+        ),  # the end of the file may truncate the number
         nemo2(7, "12.39", more="W0307 22:33:45 foreign text"),
         nemo2(7, "12.39", more="").rstrip("\n")
-        + nemo2(8, more=""),  # glued: the number has no delimiter
+        + nemo2(8, more=""),  # on one line: the number has no delimiter
         nemo2(7, "12.3", more="") + "foreign\n" + "9 | consumed_samples: 6400\n",
         nemo2(7, "12.3", more="") + "foreign\nand more\n" + "9\n",
         nemo2(7, "1.249", more="") + "foreign\n" + "e+03 | consumed_samples: 6400\n",
@@ -160,7 +158,7 @@ def test_records_of_one_line_are_all_read() -> None:
         nemo2(7)[:60] + "\n",
     ],
 )
-def test_torn_record_is_dropped_and_counted(text: str) -> None:
+def test_truncated_record_is_dropped_and_counted(text: str) -> None:
     log = parse("before\n" + text)
     assert not log.segments or 7 not in steps(log)[0]
     assert dropped(log) == {"torn": 1}
@@ -179,13 +177,13 @@ def test_torn_record_is_dropped_and_counted(text: str) -> None:
     ],
     ids=["nothing", "words", "table", "number with a unit", "record"],
 )
-def test_number_at_the_end_counts_without_its_rest(after: str) -> None:
+def test_last_number_is_kept_unless_continued_below(after: str) -> None:
     log = parse(nemo2(7, "12.39", more="") + after)
     assert 7 in steps(log)[0]
     assert "torn" not in dropped(log)
 
 
-def test_what_is_cut_after_the_time_costs_only_itself() -> None:
+def test_truncation_after_time_keeps_record() -> None:
     for more in (
         " | consumed_samples: 64",
         " | consumed_sam",
@@ -208,7 +206,7 @@ def test_what_is_cut_after_the_time_costs_only_itself() -> None:
         "AssertionError: Training epoch is not set",
     ],
 )
-def test_look_alikes_are_no_steps(line: str) -> None:
+def test_similar_lines_are_not_steps(line: str) -> None:
     log = parse(line + "\n")
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 
@@ -228,7 +226,7 @@ def test_impossible_time_is_kept_as_printed(seconds: str) -> None:
     assert log.dropped == ()
 
 
-def test_numbers_beyond_all_bounds_do_no_harm() -> None:
+def test_huge_numbers_raise_no_error() -> None:
     huge = "9" * 400
     huge_steps = nemo2(7).replace(": 7 |", f": {huge} |") + nemo2(7).replace(
         "7/49", f"7/{huge}"
@@ -254,11 +252,13 @@ SAMPLES = " | consumed_samples: 640"
         ("1.249e+0", "", 49),
     ],
 )
-def test_record_shorter_than_its_siblings_is_torn(
+def test_record_shorter_than_others_is_truncated(
     printed: str, prefix: str, last: int
 ) -> None:
-    """The file is cut, or another process cut in with a line of its own: nothing shows
-    that the number is whole."""
+    """The file is truncated, or another process inserted a line.
+
+    The number may be incomplete.
+    """
     lines = [prefix + nemo2(step, more=SAMPLES if step else "") for step in range(50)]
     lines[last] = prefix + nemo2(last, printed, more="")
     log = parse("".join(lines))
@@ -267,20 +267,22 @@ def test_record_shorter_than_its_siblings_is_torn(
     assert log.dropped[0].first_line == last + 1
 
 
-@pytest.mark.parametrize("behind", [" | consumed_sam", " | consumed_samples: 6", " |x"])
-def test_a_number_with_something_behind_it_is_whole(behind: str) -> None:
-    log = parse(nemo2(0, more="") + nemo2(1) + nemo2(2, "6.06", more=behind) + nemo2(3))
-    assert steps(log) == [[0, 1, 3] if behind == " |x" else [0, 1, 2, 3]]
+@pytest.mark.parametrize("after", [" | consumed_sam", " | consumed_samples: 6", " |x"])
+def test_number_followed_by_text_is_complete(after: str) -> None:
+    log = parse(nemo2(0, more="") + nemo2(1) + nemo2(2, "6.06", more=after) + nemo2(3))
+    assert steps(log) == [[0, 1, 3] if after == " |x" else [0, 1, 2, 3]]
 
 
-def test_what_only_later_records_go_on_with_makes_no_earlier_one_torn() -> None:
-    """The first record of a process prints no samples, and a validation adds a field to
-    all that follow."""
-    valued = " | consumed_samples: 640 | val_loss: 2.5"
+def test_fields_of_later_records_do_not_truncate_earlier_records() -> None:
+    """The first record of a process prints no samples.
+
+    A validation adds a field to all later records.
+    """
+    validated = " | consumed_samples: 640 | val_loss: 2.5"
     run = [
         nemo2(0, more=""),
         *(nemo2(step) for step in range(1, 5)),
-        *(nemo2(step, more=valued) for step in (5, 6)),
+        *(nemo2(step, more=validated) for step in (5, 6)),
     ]
     log = parse(
         "".join(run)

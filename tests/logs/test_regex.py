@@ -1,5 +1,4 @@
-"""Dialects that baseline files define: which lines are steps, which numbers count, and
-which dialect a log is of."""
+"""User-defined dialects: matching lines, complete numbers, and dialect choice."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from pytest_llmbench.core.log_records import ParsedLog, Quote, Unread
 from pytest_llmbench.logs.log_reader import parse_blocks
 from pytest_llmbench.logs.scan import REACH, REACH_BACK
 
-OWN = RegexDialect(
+MINE = RegexDialect(
     "regex:mine-1.0",
     find=" ms",
     pattern=r"step (?P<step>\d+) loss (?P<loss>\S+) .*?(?P<seconds>[\d.,]+) ms",
@@ -24,30 +23,32 @@ OWN = RegexDialect(
 
 def parse(text: str | bytes, *definitions: RegexDialect) -> ParsedLog:
     return parse_blocks(
-        [text.encode() if isinstance(text, str) else text], definitions or (OWN,)
+        [text.encode() if isinstance(text, str) else text], definitions or (MINE,)
     )
 
 
-def line(step: int, milliseconds: str = "512.25", *, loss: str = "2.5") -> str:
+def step_line(step: int, milliseconds: str = "512.25", *, loss: str = "2.5") -> str:
     return f"step {step} loss {loss} took {milliseconds} ms\n"
 
 
-def run(first: int, last: int, prefix: str = "") -> str:
-    return "".join(prefix + line(step) for step in range(first, last + 1))
+def step_lines(first: int, last: int, prefix: str = "") -> str:
+    return "".join(prefix + step_line(step) for step in range(first, last + 1))
 
 
-def reads(pattern: str, text: str, **fields: object) -> ParsedLog:
-    """Parse one line, that of a step in the middle of others, with a pattern."""
+def parse_pattern(pattern: str, text: str, **fields: object) -> ParsedLog:
+    """Parse a text with a pattern; `find` defaults to "step"."""
     find = str(fields.pop("find", "step"))
     return parse(text, RegexDialect("regex:mine-1.0", find, pattern, **fields))  # type: ignore[arg-type]
 
 
-def seconds(log: ParsedLog) -> list[float]:
-    return [value for part in log.segments for value in part.steps.seconds.tolist()]
+def list_seconds(log: ParsedLog) -> list[float]:
+    return [
+        value for segment in log.segments for value in segment.steps.seconds.tolist()
+    ]
 
 
-def test_line_gives_its_step_time_and_loss() -> None:
-    log = parse(f"hello\n{run(0, 2)}bye\n")
+def test_line_gives_step_time_and_loss() -> None:
+    log = parse(f"hello\n{step_lines(0, 2)}bye\n")
     (segment,) = log.segments
     columns = segment.steps
     assert log.dialect == "regex:mine-1.0"
@@ -61,8 +62,8 @@ def test_line_gives_its_step_time_and_loss() -> None:
     assert row == pytest.approx((0.51225, 1e-5, 2.5, 1))
 
 
-def test_every_group_lands_in_its_column() -> None:
-    log = reads(
+def test_every_group_fills_its_column() -> None:
+    log = parse_pattern(
         r"step (?P<step>\d+)/(?P<total>\d+) (?P<seconds>\S+)s tf (?P<tflops>\S+) tok (?P<tokens>\S+) "
         r"gbs (?P<batch>\d+) norm (?P<grad_norm>\S+) mem (?P<memory_bytes>\d+)",
         "step 7/50 1.25s tf 412.5 tok 2,110.5 gbs 128 norm 0.75 mem 1024\n",
@@ -96,10 +97,10 @@ def test_every_group_lands_in_its_column() -> None:
 def test_units_and_rates_become_seconds(
     unit: str, printed: str, expected: float, resolution: float
 ) -> None:
-    log = reads(
+    log = parse_pattern(
         r"step (?P<step>\d+) (?P<seconds>\S+) it", f"step 1 {printed} it\n", unit=unit
     )
-    assert seconds(log) == pytest.approx([expected])
+    assert list_seconds(log) == pytest.approx([expected])
     assert log.segments[0].steps.resolution_seconds.tolist() == pytest.approx(
         [resolution]
     )
@@ -124,22 +125,24 @@ def test_units_and_rates_become_seconds(
             [0.01 / 4, 0.01 / 2.05**2, 0.01 / 1.9**2],
             id="rates",
         ),
-        pytest.param("ms", ["2K", "3K"], [1.0, 1.0], id="nothing finer"),
-        pytest.param("s", ["2", "1.95", "0"], [0.01, 0.01, 1.0], id="beside a zero"),
+        pytest.param("ms", ["2K", "3K"], [1.0, 1.0], id="equally coarse"),
+        pytest.param("s", ["2", "1.95", "0"], [0.01, 0.01, 1.0], id="next to a zero"),
     ],
 )
-def test_resolution_is_the_finest_that_the_log_prints(
+def test_resolution_is_the_finest_printed(
     unit: str, printed: list[str], resolutions: list[float]
 ) -> None:
     text = "".join(f"step {step} {value} it\n" for step, value in enumerate(printed, 1))
-    log = reads(r"step (?P<step>\d+) (?P<seconds>\S+) it", text, unit=unit)
+    log = parse_pattern(r"step (?P<step>\d+) (?P<seconds>\S+) it", text, unit=unit)
     assert log.segments[0].steps.resolution_seconds.tolist() == pytest.approx(
         resolutions
     )
 
 
-def test_a_time_that_is_no_number_is_data_and_a_missing_loss_is_none() -> None:
-    log = parse(line(0, loss="nan") + line(1, loss="N/A") + line(2, loss="-inf"))
+def test_non_finite_loss_is_kept_and_placeholder_ignored() -> None:
+    log = parse(
+        step_line(0, loss="nan") + step_line(1, loss="N/A") + step_line(2, loss="-inf")
+    )
     columns = log.segments[0].steps
     assert columns.has_loss.tolist() == [True, False, True]
     assert math.isnan(columns.loss[0])
@@ -164,8 +167,8 @@ PART_OF_A_NUMBER = [
 
 
 @pytest.mark.parametrize(("pattern", "text"), PART_OF_A_NUMBER)
-def test_a_part_of_a_number_is_never_taken_for_it(pattern: str, text: str) -> None:
-    log = reads(pattern, f"{text}\n")
+def test_part_of_a_number_is_never_read(pattern: str, text: str) -> None:
+    log = parse_pattern(pattern, f"{text}\n")
     assert (log.segments, dropped(log)) == ((), {"torn": 1})
 
 
@@ -182,15 +185,15 @@ def test_a_part_of_a_number_is_never_taken_for_it(pattern: str, text: str) -> No
         (r"(?i)STEP (?P<step>\d+)\D+(?P<seconds>\d+\.\d+)", "step 3: ✓ 1.5", (3, 1.5)),
     ],
 )
-def test_number_may_have_signs_around_it(
+def test_number_may_be_surrounded_by_punctuation(
     pattern: str, text: str, expected: object
 ) -> None:
-    log = reads(pattern, f"{text}\n")
-    assert (log.segments[0].steps.index[0], seconds(log)[0]) == expected
+    log = parse_pattern(pattern, f"{text}\n")
+    assert (log.segments[0].steps.index[0], list_seconds(log)[0]) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "whole"),
+    ("text", "complete"),
     [
         ("step 1 2.5", False),
         ("step 1 2.5\n", True),
@@ -204,46 +207,50 @@ def test_number_may_have_signs_around_it(
         ("step 1 \x1b[31m2.5\x1b[0m\n", True),
     ],
 )
-def test_number_counts_only_if_it_has_an_end(text: str, whole: bool) -> None:
-    log = reads(r"step (?P<step>\d+) (?P<seconds>[\d.]+)", text)
-    assert bool(log.segments) is whole
-    assert dropped(log) == ({} if whole else {"torn": 1})
+def test_number_needs_an_end(text: str, complete: bool) -> None:
+    log = parse_pattern(r"step (?P<step>\d+) (?P<seconds>[\d.]+)", text)
+    assert bool(log.segments) is complete
+    assert dropped(log) == ({} if complete else {"torn": 1})
 
 
-def test_a_log_without_a_step_says_which_line_the_pattern_should_have_matched() -> None:
+def test_log_without_steps_reports_first_unmatched_line() -> None:
     twin, absent = (
-        replace(OWN, name="regex:twin-1.0"),
-        RegexDialect("regex:other-1.0", "never there", OWN.pattern),
+        replace(MINE, name="regex:twin-1.0"),
+        RegexDialect("regex:other-1.0", "never there", MINE.pattern),
     )
     log = parse(
-        "hello\nstep=5 took 4 ms\nstep=6 took 4 ms, or 5 ms\n", OWN, twin, absent
+        "hello\nstep=5 took 4 ms\nstep=6 took 4 ms, or 5 ms\n", MINE, twin, absent
     )
     assert log.unread == (
         Unread("regex:mine-1.0", " ms", 2, 2, Quote("step=5 took 4 ms"), "step"),
         Unread("regex:twin-1.0", " ms", 2, 2, Quote("step=5 took 4 ms"), "step"),
         Unread("regex:other-1.0", "never there"),
     )
-    assert parse("x" * REACH_BACK + line(1)).unread == (
+    assert parse("x" * REACH_BACK + step_line(1)).unread == (
         Unread("regex:mine-1.0", " ms", 1),
     )
-    assert parse(line(1) + "took 5 ms\n", OWN, absent).unread == ()
+    assert parse(step_line(1) + "took 5 ms\n", MINE, absent).unread == ()
 
 
-GREEDY = replace(OWN, pattern=r"step (?P<step>\d+) .* (?P<seconds>[\d.]+) ms")
+GREEDY = replace(MINE, pattern=r"step (?P<step>\d+) .* (?P<seconds>[\d.]+) ms")
 
 
-def test_glued_records_are_never_mixed() -> None:
-    apart = parse(line(1).strip() + line(2))
-    assert (steps(apart), dropped(apart)) == ([[1, 2]], {})
-    cut = parse("step 1 loss 2.5 tostep 2 loss 2.5 took 512 ms\n")
-    assert (steps(cut), dropped(cut)) == ([], {"torn": 1})
-    greedy = parse(line(1).strip() + " " + line(2, "99.5"), GREEDY)
+def test_records_on_one_line_are_never_mixed() -> None:
+    two_lines = parse(step_line(1).strip() + step_line(2))
+    assert (steps(two_lines), dropped(two_lines)) == ([[1, 2]], {})
+    truncated = parse("step 1 loss 2.5 tostep 2 loss 2.5 took 512 ms\n")
+    assert (steps(truncated), dropped(truncated)) == ([], {"torn": 1})
+    greedy = parse(step_line(1).strip() + " " + step_line(2, "99.5"), GREEDY)
     assert (steps(greedy), dropped(greedy)) == ([], {"torn": 1})
 
 
-def test_greedy_pattern_takes_no_time_of_another_line() -> None:
+def test_greedy_pattern_never_reads_time_of_another_line() -> None:
     log = parse(
-        run(0, 2) + line(3).strip() + " loss 2.5 took 99 ms\n" + run(4, 6), GREEDY
+        step_lines(0, 2)
+        + step_line(3).strip()
+        + " loss 2.5 took 99 ms\n"
+        + step_lines(4, 6),
+        GREEDY,
     )
     assert (steps(log), dropped(log)) == ([[0, 1, 2, 4, 5, 6]], {"torn": 1})
     several = parse(
@@ -252,17 +259,17 @@ def test_greedy_pattern_takes_no_time_of_another_line() -> None:
     assert (steps(several), dropped(several)) == ([[0, 1, 2, 3]], {})
 
 
-def test_a_line_is_read_once_however_often_the_literal_stands_in_it() -> None:
+def test_line_with_repeated_literal_is_read_once() -> None:
     log = parse(
-        "".join(f"5 ms ago: {line(step).strip()} and 7 ms\n" for step in range(3))
+        "".join(f"5 ms ago: {step_line(step).strip()} and 7 ms\n" for step in range(3))
     )
     assert (steps(log), dropped(log)) == ([[0, 1, 2]], {})
 
 
-def test_a_line_that_begins_too_far_back_is_torn_and_a_long_one_is_read() -> None:
-    far = parse("x" * REACH_BACK + line(1))
+def test_line_beginning_out_of_reach_is_truncated() -> None:
+    far = parse("x" * REACH_BACK + step_line(1))
     assert (far.segments, dropped(far)) == ((), {"torn": 1})
-    log = parse(f"first\n{line(1).strip()}{' .' * REACH} ms\n{line(2)}")
+    log = parse(f"first\n{step_line(1).strip()}{' .' * REACH} ms\n{step_line(2)}")
     assert steps(log) == [[1, 2]]
 
 
@@ -280,12 +287,14 @@ def test_carriage_returns_end_a_line() -> None:
     assert (steps(log), log.segments[0].total_steps) == ([[0, 1, 2]], 50)
 
 
-def test_ranks_are_read_apart_from_step_numbers() -> None:
+def test_rank_labels_are_not_step_numbers() -> None:
     both = parse(
-        "".join("3: " + line(step) + "8: " + line(step, "99") for step in range(3))
+        "".join(
+            "3: " + step_line(step) + "8: " + step_line(step, "99") for step in range(3)
+        )
     )
     assert (steps(both), dropped(both)) == ([[0, 1, 2]], {"other-rank": 3})
-    log = reads(
+    log = parse_pattern(
         r"(?P<step>\d+): (?P<seconds>[\d.]+) ms",
         "".join(f"{n}: 5.5 ms\n" for n in range(5)),
         find=" ms",
@@ -293,13 +302,15 @@ def test_ranks_are_read_apart_from_step_numbers() -> None:
     assert steps(log) == [[0, 1, 2, 3, 4]]
 
 
-def test_start_and_end_lines_divide_a_log_and_finish_a_run() -> None:
-    marked = replace(OWN, start="Starting training", end="Training finished")
+def test_start_and_end_lines_delimit_runs() -> None:
+    marked = replace(MINE, start="Starting training", end="Training finished")
     log = parse(
-        f"Starting training\n{run(0, 2)}Starting training\n{run(3, 4)}Training finished\n",
+        f"Starting training\n{step_lines(0, 2)}Starting training\n{step_lines(3, 4)}Training finished\n",
         marked,
     )
-    assert [(part.steps.index.tolist(), part.finished) for part in log.segments] == [
+    assert [
+        (segment.steps.index.tolist(), segment.finished) for segment in log.segments
+    ] == [
         ([0, 1, 2], False),
         ([3, 4], True),
     ]
@@ -314,13 +325,13 @@ def test_start_and_end_lines_divide_a_log_and_finish_a_run() -> None:
             [10, 20, 40, 50],
             1,
             [10, 10, 10, 10],
-        ),  # the line of step 30 is lost: 21 to 30 are not covered
+        ),  # the line of step 30 is lost: steps 21 to 30 are not covered
         ([10, 20, 30, 35], 1, [10, 10, 10, 5]),
         (
             [10, 20, 40],
             1,
             [10, 10, 10],
-        ),  # which gap is the usual one is not known: the smaller one claims less
+        ),  # the usual gap is unknown: the smaller one is safer
         ([8010, 8020, 8030], 1, [10, 10, 10]),  # resumed
         ([50], 1, [1]),
     ],
@@ -328,45 +339,51 @@ def test_start_and_end_lines_divide_a_log_and_finish_a_run() -> None:
 def test_time_is_the_mean_since_the_line_before(
     printed: list[int], first_step: int, mean_of: list[int]
 ) -> None:
-    mean = replace(OWN, averages=TimesOf.INTERVAL, first_step=first_step)
-    (segment,) = parse("".join(map(line, printed)), mean).segments
+    mean = replace(MINE, averages=TimesOf.INTERVAL, first_step=first_step)
+    (segment,) = parse("".join(map(step_line, printed)), mean).segments
     assert (segment.steps.mean_of.tolist(), segment.first_step) == (mean_of, first_step)
 
 
-def test_a_definition_counts_before_a_built_in_dialect_that_finds_no_more() -> None:
-    own = RegexDialect(
+def test_definition_precedes_built_in_dialect_with_equal_steps() -> None:
+    definition = RegexDialect(
         "regex:mine-1.0",
         "global_step",
         r"global_step: (?P<step>\d+) .*timing in s: (?P<seconds>[\d.]+) ",
     )
-    log = parse(nemo2_run(0, 9), own)
-    assert [one.dialect for one in (log, *log.readings)] == ["regex:mine-1.0", "nemo2"]
-    more = parse(nemo2_run(0, 9).replace("in s: 6.061", "in s: 6.061x", 3), own)
+    log = parse(nemo2_run(0, 9), definition)
+    assert [reading.dialect for reading in (log, *log.readings)] == [
+        "regex:mine-1.0",
+        "nemo2",
+    ]
+    more = parse(nemo2_run(0, 9).replace("in s: 6.061", "in s: 6.061x", 3), definition)
     assert more.dialect == "regex:mine-1.0"
     fewer = parse(
-        nemo2_run(0, 10), replace(own, pattern=own.pattern.replace(r"\d+", r"\d", 1))
+        nemo2_run(0, 10),
+        replace(definition, pattern=definition.pattern.replace(r"\d+", r"\d", 1)),
     )
     assert fewer.dialect == "nemo2"
     assert fewer.read_as("regex:mine-1.0").dialect == "regex:mine-1.0"
 
 
-def test_a_log_is_read_again_in_the_words_of_another_definition_that_fits_it() -> None:
+def test_log_can_be_read_with_another_definition() -> None:
     seconds_, twin = (
-        replace(OWN, name="regex:mine-2.0", unit="s"),
-        replace(OWN, name="regex:mine-1.1"),
+        replace(MINE, name="regex:mine-2.0", unit="s"),
+        replace(MINE, name="regex:mine-1.1"),
     )
-    log = parse(run(0, 4), OWN, seconds_, twin)
+    log = parse(step_lines(0, 4), MINE, seconds_, twin)
     assert log.dialects == {"regex:mine-1.0", "regex:mine-2.0", "regex:mine-1.1"}
-    assert seconds(log) == pytest.approx([0.51225] * 5)
-    assert seconds(log.read_as("regex:mine-2.0")) == [512.25] * 5
-    assert seconds(log.read_as("regex:mine-1.1")) == seconds(log)
+    assert list_seconds(log) == pytest.approx([0.51225] * 5)
+    assert list_seconds(log.read_as("regex:mine-2.0")) == [512.25] * 5
+    assert list_seconds(log.read_as("regex:mine-1.1")) == list_seconds(log)
     assert log.read_as("regex:mine-2.0").readings == ()
     assert log.read_as("nemo2").dialect == "regex:mine-1.0"
 
 
-def by_step(log: ParsedLog) -> dict[int, float]:
-    """The time of each step of a log of one attempt, or none."""
-    return dict(zip(*steps(log), seconds(log), strict=True)) if log.segments else {}
+def map_seconds_by_step(log: ParsedLog) -> dict[int, float]:
+    """Return the times of a log with at most one attempt, by step."""
+    return (
+        dict(zip(*steps(log), list_seconds(log), strict=True)) if log.segments else {}
+    )
 
 
 @pytest.mark.slow
@@ -378,37 +395,38 @@ def by_step(log: ParsedLog) -> dict[int, float]:
         (r".*step (?P<step>\d+) took (?P<seconds>\S+).*", " of 9"),
     ],
 )
-def test_a_log_that_is_cut_anywhere_shows_no_time_that_was_not_there(
-    pattern: str, end: str
-) -> None:
-    own = RegexDialect("regex:mine-1.0", "step", pattern)
+def test_truncated_log_gives_no_new_times(pattern: str, end: str) -> None:
+    definition = RegexDialect("regex:mine-1.0", "step", pattern)
     text = "".join(
         f"step {step} took {time}{end}\n"
         for step, time in enumerate(["1,239.5", "1.25e+03", "12", "1,300"])
     )
-    whole = by_step(parse(text, own))
-    assert whole == {0: 1239.5, 1: 1250.0, 2: 12.0, 3: 1300.0}
-    for place in range(len(text)):
-        assert by_step(parse(text[:place], own)).items() <= whole.items()
+    complete = map_seconds_by_step(parse(text, definition))
+    assert complete == {0: 1239.5, 1: 1250.0, 2: 12.0, 3: 1300.0}
+    for length in range(len(text)):
+        assert (
+            map_seconds_by_step(parse(text[:length], definition)).items()
+            <= complete.items()
+        )
 
 
-def test_pattern_of_every_combination_ends() -> None:
-    """Python's own engine needs longer than the universe."""
-    own = replace(
-        OWN, pattern=r"(.*)*(.*)*(.*)*=.*step (?P<step>\d+) (?P<seconds>\d+) ms"
+def test_exponential_pattern_finishes() -> None:
+    """Python's `re` would backtrack practically forever."""
+    definition = replace(
+        MINE, pattern=r"(.*)*(.*)*(.*)*=.*step (?P<step>\d+) (?P<seconds>\d+) ms"
     )
-    assert parse("5 ms " + "1" * 6000 + "\n", own).segments == ()
+    assert parse("5 ms " + "1" * 6000 + "\n", definition).segments == ()
 
 
-# --- what says the time of a step otherwise -------------------------------------------
+# --- time stamps, elapsed times, rates and units --------------------------------------
 
 
-def other(pattern: str, text: str, **fields: object) -> ParsedLog:
-    """Parse the lines of a log with a pattern over `at STEP ...`."""
-    whole = rf"at (?P<step>\d+) {pattern}"
+def parse_at_lines(pattern: str, text: str, **fields: object) -> ParsedLog:
+    """Parse the lines of a log with a pattern that follows `at STEP `."""
+    full_pattern = rf"at (?P<step>\d+) {pattern}"
     return parse(
         text,
-        RegexDialect("regex:mine-1.0", find="at ", pattern=whole, **fields),  # type: ignore[arg-type]
+        RegexDialect("regex:mine-1.0", find="at ", pattern=full_pattern, **fields),  # type: ignore[arg-type]
     )
 
 
@@ -420,12 +438,14 @@ def other(pattern: str, text: str, **fields: object) -> ParsedLog:
         (("02/28/2024 23:59:59", "02/29/2024 00:00:01"), 1.0),
     ],
 )
-def test_time_stamps_say_the_time_since_the_line_before(
+def test_time_stamps_give_time_since_previous_line(
     stamps: tuple[str, str], unit: float
 ) -> None:
-    log = other(
+    log = parse_at_lines(
         r"\[(?P<stamp>[^\]]+)\]",
-        "".join(f"at {10 * place} [{text}]\n" for place, text in enumerate(stamps, 1)),
+        "".join(
+            f"at {10 * number} [{text}]\n" for number, text in enumerate(stamps, 1)
+        ),
     )
     columns = log.segments[0].steps
     assert math.isnan(columns.seconds[0])
@@ -438,21 +458,21 @@ def test_time_stamps_say_the_time_since_the_line_before(
     "stamp",
     ["2026-13-04 06:05:54", "yesterday", "2026-05-04 06:05:54+02:00", "06:05:54"],
 )
-def test_a_stamp_that_is_none_is_torn(stamp: str) -> None:
-    log = other(r"\[(?P<stamp>[^\]]+)\]", f"at 1 [{stamp}]\n")
+def test_invalid_stamp_is_counted_as_truncated(stamp: str) -> None:
+    log = parse_at_lines(r"\[(?P<stamp>[^\]]+)\]", f"at 1 [{stamp}]\n")
     assert (log.segments, dropped(log)) == ((), {"torn": 1})
 
 
-def test_the_time_so_far_is_a_difference_of_lines() -> None:
+def test_elapsed_time_gives_difference_between_lines() -> None:
     text = "at 1 after 500ms\nat 2 after 750ms\nat 3 after 1,750ms\nat 4 after 100ms\n"
     columns = (
-        other(r"after (?P<elapsed>[\d,]+)ms", text, unit="ms", first_step=1)
+        parse_at_lines(r"after (?P<elapsed>[\d,]+)ms", text, unit="ms", first_step=1)
         .segments[0]
         .steps
     )
     assert columns.seconds[:3].tolist() == [0.5, 0.25, 1.0]
-    assert math.isnan(columns.seconds[3])  # the clock began again
-    resumed = other(
+    assert math.isnan(columns.seconds[3])  # the clock restarted
+    resumed = parse_at_lines(
         r"after (?P<elapsed>[\d,]+)ms",
         text.replace("at ", "at 10"),
         unit="ms",
@@ -463,17 +483,19 @@ def test_the_time_so_far_is_a_difference_of_lines() -> None:
     )  # 101 steps in half a second
 
 
-def test_time_so_far_that_begins_anew_counts_from_there() -> None:
+def test_restarted_elapsed_time_counts_from_restart() -> None:
     ends = {10: 20, 20: 40, 30: 60, 40: 80, 50: 21, 60: 41}
-    text = "".join(f"at {step} after {seconds}s\n" for step, seconds in ends.items())
-    log = other(r"after (?P<elapsed>\d+)s", text, unit="s", first_step=1)
+    text = "".join(
+        f"at {step} after {list_seconds}s\n" for step, list_seconds in ends.items()
+    )
+    log = parse_at_lines(r"after (?P<elapsed>\d+)s", text, unit="s", first_step=1)
     assert log.segments[0].steps.seconds.tolist() == [2.0, 2.0, 2.0, 2.0, 2.1, 2.0]
     assert dropped(log) == {"clock-restarted": 1}
 
 
-def test_rate_with_its_amount_is_a_time() -> None:
+def test_amount_divided_by_rate_is_time() -> None:
     columns = (
-        other(
+        parse_at_lines(
             r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s",
             "at 1 64 at 128.0/s\nat 2 64 at 0.0/s\n",
         )
@@ -484,10 +506,12 @@ def test_rate_with_its_amount_is_a_time() -> None:
     assert columns.resolution_seconds[0] == pytest.approx(0.5 * 0.1 / 128)
 
 
-def test_a_line_may_say_its_unit() -> None:
+def test_line_may_print_its_unit() -> None:
     text = "at 1 980 ms\nat 2 1.5 s\nat 3 2 min\n"
-    columns = other(r"(?P<seconds>[\d.]+) (?P<unit>\w+)", text).segments[0].steps
+    columns = (
+        parse_at_lines(r"(?P<seconds>[\d.]+) (?P<unit>\w+)", text).segments[0].steps
+    )
     assert columns.seconds.tolist() == [0.98, 1.5, 120.0]
     assert dropped(
-        other(r"(?P<seconds>[\d.]+) (?P<unit>\w+)", "at 1 980 apples\n")
+        parse_at_lines(r"(?P<seconds>[\d.]+) (?P<unit>\w+)", "at 1 980 apples\n")
     ) == {"torn": 1}

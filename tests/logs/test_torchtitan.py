@@ -1,5 +1,4 @@
-"""torchtitan: no seconds are printed, so that a step's time is the time between two
-lines."""
+"""torchtitan: step times are the times between two lines."""
 
 from __future__ import annotations
 
@@ -17,27 +16,27 @@ BEGIN = datetime(2026, 5, 4, 6, 5, 54, 392000, tzinfo=UTC)
 PLAIN = "loss:  5.97670  grad_norm:  2.2500  memory: 28.18GiB(89.87%)  tps: 2,110  tflops: 12.83  mfu: 4.11%"
 
 
-def stamp(seconds: float) -> str:
-    """A time stamp, `seconds` after the first."""
+def format_stamp(seconds: float) -> str:
+    """Return a time stamp, `seconds` after the first."""
     return f"{BEGIN + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S,%f}"[:-3]
 
 
-def line(
+def step_line(
     step: int, seconds: float, *, prefix: str = "[rank0]:[titan] ", fields: str = PLAIN
 ) -> str:
-    """A line of torchtitan, without colours."""
-    return f"{prefix}{stamp(seconds)} - root - INFO - step: {step:2}  {fields}\n"
+    """Return a step line of torchtitan, without colours."""
+    return f"{prefix}{format_stamp(seconds)} - root - INFO - step: {step:2}  {fields}\n"
 
 
-def validation(step: int, seconds: float) -> str:
-    """A validation, which prints rates of its own."""
+def validation_line(step: int, seconds: float) -> str:
+    """Return the line of a validation, which prints its own rates."""
     return (
-        f"[rank0]:[titan] {stamp(seconds)} - root - INFO - \x1b[33mvalidate step: {step:2}  \x1b[32mloss:  3.3315  "
+        f"[rank0]:[titan] {format_stamp(seconds)} - root - INFO - \x1b[33mvalidate step: {step:2}  \x1b[32mloss:  3.3315  "
         "\x1b[38;2;54;234;195mmemory: 26.01GiB(82.96%)  \x1b[34mtps: 6,995\x1b[39m\n"
     )
 
 
-def run(
+def step_lines(
     first: int,
     last: int,
     *,
@@ -45,16 +44,16 @@ def run(
     prefix: str = "[rank0]:[titan] ",
     every: int = 1,
 ) -> str:
-    """Lines of steps that take two seconds each."""
+    """Return the lines of steps that take two seconds each."""
     numbers = range(first, last + 1, every)
     return "".join(
-        line(number, begin + 2.0 * (number - first), prefix=prefix)
+        step_line(number, begin + 2.0 * (number - first), prefix=prefix)
         for number in numbers
     )
 
 
-def only(log: ParsedLog) -> Segment:
-    """The one segment of a log."""
+def get_segment(log: ParsedLog) -> Segment:
+    """Return the single segment of a log."""
     (segment,) = log.segments
     return segment
 
@@ -67,8 +66,8 @@ COLOURED = (
 
 
 @pytest.mark.parametrize("ending", ["\n", "", "[rank1]: foreign text\n", "\r"])
-def test_colours_and_thousands_are_no_part_of_a_number(ending: str) -> None:
-    segment = only(parse(COLOURED.rstrip("\n") + ending))
+def test_colours_and_separators_are_removed_from_numbers(ending: str) -> None:
+    segment = get_segment(parse(COLOURED.rstrip("\n") + ending))
     columns = segment.steps
     assert (columns.index.tolist(), segment.rank) == ([2], "rank4")
     assert (columns.loss.tolist(), columns.grad_norm.tolist()) == (
@@ -96,11 +95,11 @@ def test_colours_and_thousands_are_no_part_of_a_number(ending: str) -> None:
     ],
     ids=["no tflops", "no mfu", "diverged", "other fields"],
 )  # fmt: skip
-def test_line_variants_give_their_columns(
+def test_line_variants_fill_columns(
     fields: str, loss: float, norm: float | None, tflops: float | None
 ) -> None:
-    log = parse(line(3, 0.0, fields=fields))
-    columns = only(log).steps
+    log = parse(step_line(3, 0.0, fields=fields))
+    columns = get_segment(log).steps
     row = [columns.loss[0], columns.grad_norm[0], columns.tflops_per_gpu[0]]
     assert row == pytest.approx(
         [loss, norm or math.nan, tflops or math.nan], nan_ok=True
@@ -138,10 +137,12 @@ def test_line_variants_give_their_columns(
         ),
     ],
 )
-def test_step_takes_time_since_line_before(
+def test_step_time_is_time_since_previous_line(
     ends: dict[int, float], seconds: list[float], means: list[int]
 ) -> None:
-    columns = only(parse("".join(line(*step) for step in ends.items()))).steps
+    columns = get_segment(
+        parse("".join(step_line(*step) for step in ends.items()))
+    ).steps
     assert columns.seconds.tolist() == pytest.approx([math.nan, *seconds], nan_ok=True)
     assert columns.mean_of.tolist() == means
     assert columns.resolution_seconds[1:].tolist() == pytest.approx(
@@ -152,32 +153,31 @@ def test_step_takes_time_since_line_before(
 @pytest.mark.parametrize(
     "changed",
     [
-        line(3, 2.0),
+        step_line(3, 2.0),
         f"step:  3  {PLAIN}\n",
-        line(3, 4.0).replace(",392", ",39"),
-        line(3, 4.0).replace("2026-05-04", "2026-13-04"),
-        line(3, 4.0).replace(" - root", " foreign - root"),
+        step_line(3, 4.0).replace(",392", ",39"),
+        step_line(3, 4.0).replace("2026-05-04", "2026-13-04"),
+        step_line(3, 4.0).replace(" - root", " foreign - root"),
     ],
     ids=["same time", "no stamp", "cut stamp", "no date", "words after the stamp"],
 )
-def test_step_has_no_time_without_later_stamp(changed: str) -> None:
-    columns = only(parse(line(1, 0.0) + line(2, 2.0) + changed)).steps
+def test_step_time_is_unknown_without_later_stamp(changed: str) -> None:
+    columns = get_segment(parse(step_line(1, 0.0) + step_line(2, 2.0) + changed)).steps
     assert columns.index.tolist() == [1, 2, 3]
     assert columns.seconds.tolist() == pytest.approx(
         [math.nan, 2.0, math.nan], nan_ok=True
     )
 
 
-def test_the_time_of_a_validation_is_no_part_of_the_next_step() -> None:
-    """As in the rates that torchtitan prints: it begins to count anew after a
-    validation."""
+def test_step_time_excludes_previous_validation() -> None:
+    """The rates of torchtitan exclude a validation, too."""
     log = parse(
-        run(980, 1000, every=10)
-        + validation(1000, 140.0)
-        + line(1010, 160.5)
-        + line(1020, 180.5)
+        step_lines(980, 1000, every=10)
+        + validation_line(1000, 140.0)
+        + step_line(1010, 160.5)
+        + step_line(1020, 180.5)
     )
-    columns = only(log).steps
+    columns = get_segment(log).steps
     assert columns.index.tolist() == [980, 990, 1000, 1010, 1020]
     assert columns.seconds.tolist() == pytest.approx(
         [math.nan, 2.0, 2.0, 2.05, 2.0], nan_ok=True
@@ -185,19 +185,19 @@ def test_the_time_of_a_validation_is_no_part_of_the_next_step() -> None:
     assert log.dropped == ()
 
 
-def test_after_a_validation_whose_step_is_lost_the_steps_count_from_the_validation() -> (
-    None
-):
-    columns = only(
-        parse(line(990, 0.0) + validation(1000, 90.0) + line(1010, 110.0))
+def test_validation_with_lost_step_starts_the_clock() -> None:
+    columns = get_segment(
+        parse(
+            step_line(990, 0.0) + validation_line(1000, 90.0) + step_line(1010, 110.0)
+        )
     ).steps
     assert columns.seconds.tolist() == pytest.approx([math.nan, 2.0], nan_ok=True)
     assert columns.mean_of.tolist()[1] == 10
 
 
-@pytest.mark.parametrize("text", [validation(13000, 0.0), "evaluation:  step:  5  " + PLAIN + "\n",
+@pytest.mark.parametrize("text", [validation_line(13000, 0.0), "evaluation:  step:  5  " + PLAIN + "\n",
     "https: //example.org\n", "a service with tps: 1,234\n", "step: 5 | loss: 1.0 | tps: 100 | mfu: 3%\n"])  # fmt: skip
-def test_look_alikes_are_no_steps(text: str) -> None:
+def test_similar_lines_are_not_steps(text: str) -> None:
     log = parse(text)
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 
@@ -215,28 +215,33 @@ def test_look_alikes_are_no_steps(text: str) -> None:
         ("INFO - step", "INFO - foreignstep"),
     ],
 )
-def test_torn_record_is_dropped_and_counted(old: str, new: str) -> None:
-    log = parse(line(2, 0.0).replace(old, new))
+def test_truncated_record_is_dropped_and_counted(old: str, new: str) -> None:
+    log = parse(step_line(2, 0.0).replace(old, new))
     assert log.segments == ()
     assert dropped(log) == {"torn": 1}
 
 
-def test_records_glued_to_each_other_are_all_read() -> None:
+def test_all_records_on_one_line_are_read() -> None:
     log = parse(
-        line(1, 0.0).rstrip() + line(2, 2.0).rstrip() + line(3, 4.5, prefix="[rank0]:")
+        step_line(1, 0.0).rstrip()
+        + step_line(2, 2.0).rstrip()
+        + step_line(3, 4.5, prefix="[rank0]:")
     )
     assert steps(log) == [[1, 2, 3]]
-    assert only(log).steps.seconds.tolist()[1:] == [2.0, 2.5]
+    assert get_segment(log).steps.seconds.tolist()[1:] == [2.0, 2.5]
 
 
 def test_each_rank_has_its_own_clock() -> None:
     pairs = (
-        (line(n, 2.0 * n), line(n, 2.0 * n + 0.7 * (n % 2), prefix="[rank1]:[titan] "))
+        (
+            step_line(n, 2.0 * n),
+            step_line(n, 2.0 * n + 0.7 * (n % 2), prefix="[rank1]:[titan] "),
+        )
         for n in range(1, 6)
     )
-    log = parse("".join(one + other for one, other in pairs))
-    assert only(log).rank == "rank0"
-    assert only(log).steps.seconds.tolist()[1:] == [2.0] * 4
+    log = parse("".join(first + second for first, second in pairs))
+    assert get_segment(log).rank == "rank0"
+    assert get_segment(log).steps.seconds.tolist()[1:] == [2.0] * 4
     assert dropped(log) == {"other-rank": 5}
 
 
@@ -256,12 +261,12 @@ OLDER_START = "INFO - Training starts at step 1, with local batch size 4, global
 @pytest.mark.parametrize(
     ("text", "total", "finished"),
     [
-        pytest.param(STARTED + run(1, 20), 20, True, id="last step"),
-        pytest.param(STARTED + run(1, 19), 20, False, id="a step less"),
-        pytest.param(OLDER_START + run(1, 20), 20, True, id="older start line"),
-        pytest.param(STARTED + run(10, 15, every=5) + COMPLETED.format(0), 20, True, id="last step not printed"),
+        pytest.param(STARTED + step_lines(1, 20), 20, True, id="last step"),
+        pytest.param(STARTED + step_lines(1, 19), 20, False, id="a step less"),
+        pytest.param(OLDER_START + step_lines(1, 20), 20, True, id="older start line"),
+        pytest.param(STARTED + step_lines(10, 15, every=5) + COMPLETED.format(0), 20, True, id="last step not printed"),
         pytest.param(
-            STARTED + run(1, 19) + COMPLETED.format(1) + line(20, 38.0) + COMPLETED.format(0), 20, True,
+            STARTED + step_lines(1, 19) + COMPLETED.format(1) + step_line(20, 38.0) + COMPLETED.format(0), 20, True,
             id="another rank completes first",
         ),
     ],
@@ -269,14 +274,14 @@ OLDER_START = "INFO - Training starts at step 1, with local batch size 4, global
 def test_run_is_finished_by_last_step_or_end(
     text: str, total: int, finished: bool
 ) -> None:
-    segment = only(parse(text))
+    segment = get_segment(parse(text))
     assert (segment.total_steps, segment.finished) == (total, finished)
 
 
-def test_restart_is_no_slow_step() -> None:
-    """After a resumption the step continues where it was, an hour later."""
+def test_restart_does_not_make_a_slow_step() -> None:
+    """The resumed run continues at the next step, an hour later."""
     restarted = STARTED.replace("step 1\n", "step 21\n")
-    log = parse(run(1, 20) + restarted + run(21, 30, begin=3600.0))
+    log = parse(step_lines(1, 20) + restarted + step_lines(21, 30, begin=3600.0))
     assert steps(log) == [list(range(1, 21)), list(range(21, 31))]
     assert log.segments[1].steps.seconds.tolist() == pytest.approx(
         [math.nan] + [2.0] * 9, nan_ok=True
@@ -285,8 +290,8 @@ def test_restart_is_no_slow_step() -> None:
 
 @pytest.mark.parametrize(
     ("name", "tokens", "tolerance"),
-    # local batch size x gradient accumulation x sequence length, as the log or its
-    # command says
+    # local batch size x gradient accumulation x sequence length, from the log or its
+    # command
     [
         ("cpu_0_3_0_50_steps.out", 4 * 256, 0.004),
         ("mfu_not_available.out", 168 * 128, 0.001),
@@ -294,27 +299,29 @@ def test_restart_is_no_slow_step() -> None:
         ("two_ranks_print.out", 8 * 2048, 0.005),
     ],
 )
-def test_times_of_real_logs_match_their_rates(
+def test_step_times_of_real_logs_match_rates(
     name: str, tokens: int, tolerance: float
 ) -> None:
-    columns = only(read_log(shared(f"logs/torchtitan/{name}"))).steps
+    columns = get_segment(read_log(shared(f"logs/torchtitan/{name}"))).steps
     products = (columns.seconds * columns.tokens_per_second_per_gpu)[1:]
     assert products.tolist() == pytest.approx([tokens] * len(products), rel=tolerance)
 
 
 def test_time_since_a_validation_represents_its_interval() -> None:
-    """Of every tenth step, with a validation after step 24: steps 25 to 30 are
-    timed."""
+    """Every tenth step is printed, with a validation after step 24.
+
+    Only steps 25 to 30 are timed.
+    """
     steps = (
-        line(10, 20.0),
-        line(20, 40.0),
-        validation(24, 60.0),
-        line(30, 72.0),
-        line(40, 92.0),
-        line(50, 112.0),
+        step_line(10, 20.0),
+        step_line(20, 40.0),
+        validation_line(24, 60.0),
+        step_line(30, 72.0),
+        step_line(40, 92.0),
+        step_line(50, 112.0),
     )
     log = parse("".join(steps))
-    columns = only(log).steps
+    columns = get_segment(log).steps
     assert columns.mean_of.tolist() == [10] * 5
     assert columns.seconds.tolist() == pytest.approx(
         [math.nan, 2.0, 2.0, 2.0, 2.0], nan_ok=True
@@ -323,14 +330,14 @@ def test_time_since_a_validation_represents_its_interval() -> None:
     assert dropped(log) == {"partly-timed": 1}
 
 
-def test_lost_line_before_a_validation_hides_no_steps() -> None:
+def test_lost_line_before_validation_is_not_averaged() -> None:
     steps = (
-        line(10, 20.0),
-        line(20, 40.0),
-        validation(34, 60.0),
-        line(40, 72.0),
-        line(50, 92.0),
-        line(60, 112.0),
+        step_line(10, 20.0),
+        step_line(20, 40.0),
+        validation_line(34, 60.0),
+        step_line(40, 72.0),
+        step_line(50, 92.0),
+        step_line(60, 112.0),
     )
-    columns = only(parse("".join(steps))).steps
+    columns = get_segment(parse("".join(steps))).steps
     assert columns.mean_of.tolist() == [10, 10, 6, 10, 10]
