@@ -1,5 +1,4 @@
-"""The clocks of lines: stamps of any layout before records, bars, and pauses that other
-lines announce."""
+"""Clocks: time stamps of many formats, progress bars, and announced pauses."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from pytest_llmbench.logs.clock import read_stamps
 from pytest_llmbench.logs.definitions import load_definitions
 from pytest_llmbench.logs.log_reader import parse_blocks
 
-MOMENT = datetime(2026, 11, 2, 23, 59, 30, tzinfo=UTC)
+START = datetime(2026, 11, 2, 23, 59, 30, tzinfo=UTC)
 
 
 def read(text: str, block: int = 1 << 20) -> Steps:
@@ -23,18 +22,18 @@ def read(text: str, block: int = 1 << 20) -> Steps:
     return parse_blocks(blocks, load_definitions().values()).segments[0].steps
 
 
-def nemo2(step: int, prefix: str = "") -> str:
+def nemo2_line(step: int, prefix: str = "") -> str:
     return (
         f"{prefix}Training epoch 0, iteration {step}/49 | lr: 1e-06 | global_batch_size: 128 | global_step: {step} | "
         f"reduced_train_loss: 11.{96 - step} | train_step_timing in s: 12.39 | consumed_samples: {128 * (step + 1)}\n"
     )
 
 
-def maxtext(step: int, prefix: str = "") -> str:
+def maxtext_line(step: int, prefix: str = "") -> str:
     return f"{prefix}completed step: {step}, seconds: 12.390, TFLOP/s/device: 460.480, loss: 1{step % 10}.000\n"
 
 
-def nanotron(step: int, prefix: str = "") -> str:
+def nanotron_line(step: int, prefix: str = "") -> str:
     return (
         f"{prefix}iteration: {step} / 50 | consumed_tokens: 1.05M | elapsed_time_per_iteration_ms: 12.4K | "
         "tokens_per_sec: 84.6K | tokens_per_sec_per_gpu: 10.6K | global_batch_size: 512 | lm_loss: 9.1 | lr: 0.0003 | "
@@ -45,33 +44,31 @@ def nanotron(step: int, prefix: str = "") -> str:
 @pytest.mark.parametrize(
     ("line", "layout"),
     [
-        (nemo2, "[NeMo I %Y-%m-%d %H:%M:%S nemo_logging:393] "),
-        (nemo2, " 0: %Y-%m-%d %H:%M:%S,%f "),
-        (nemo2, "%Y-%m-%dT%H:%M:%S.%fZ [default0]:"),
-        (maxtext, "I%m%d %H:%M:%S.%f 125344476638336 metric_logger.py:181] "),
-        (maxtext, "%Y/%m/%d %H:%M:%S - train - INFO - "),
-        (maxtext, "INFO %m-%d %H:%M:%S [train.py:12] "),
-        (maxtext, "Nov %d %H:%M:%S node1 train[12]: "),
-        (maxtext, "[%H:%M:%S] INFO "),
-        (nanotron, "%m/%d/%Y %H:%M:%S [INFO|DP=0|PP=0|TP=0]: "),
+        (nemo2_line, "[NeMo I %Y-%m-%d %H:%M:%S nemo_logging:393] "),
+        (nemo2_line, " 0: %Y-%m-%d %H:%M:%S,%f "),
+        (nemo2_line, "%Y-%m-%dT%H:%M:%S.%fZ [default0]:"),
+        (maxtext_line, "I%m%d %H:%M:%S.%f 125344476638336 metric_logger.py:181] "),
+        (maxtext_line, "%Y/%m/%d %H:%M:%S - train - INFO - "),
+        (maxtext_line, "INFO %m-%d %H:%M:%S [train.py:12] "),
+        (maxtext_line, "Nov %d %H:%M:%S node1 train[12]: "),
+        (maxtext_line, "[%H:%M:%S] INFO "),
+        (nanotron_line, "%m/%d/%Y %H:%M:%S [INFO|DP=0|PP=0|TP=0]: "),
     ],
 )
-def test_stamps_before_records_advance_with_the_clock(
-    line: object, layout: str
-) -> None:
-    moments = [
-        MOMENT + timedelta(seconds=13 * step) for step in range(12)
+def test_stamps_of_any_format_advance_with_clock(line: object, layout: str) -> None:
+    stamps = [
+        START + timedelta(seconds=13 * step) for step in range(12)
     ]  # over midnight
     steps = read(
         "".join(
-            line(step + 1, f"{moment:{layout}}")  # type: ignore[operator]
-            for step, moment in enumerate(moments)
+            line(step + 1, f"{stamp:{layout}}")  # type: ignore[operator]
+            for step, stamp in enumerate(stamps)
         )
     )
     assert np.allclose(np.diff(steps.stamp), 13, atol=1)
 
 
-def test_stamps_with_zones_do_not_jump_in_daylight_saving() -> None:
+def test_stamps_with_zones_ignore_daylight_saving() -> None:
     prefixes = [b"2026-10-25T02:59:58+02:00 ", b"2026-10-25T02:00:11+01:00 "]
     (first, second), _ = read_stamps(prefixes)
     assert second - first == 13
@@ -80,11 +77,11 @@ def test_stamps_with_zones_do_not_jump_in_daylight_saving() -> None:
 @pytest.mark.parametrize(
     "prefix", [b"", b"[default3]:", b"2026-13-45 02:00:00 ", b"eta: 00:12:10 "]
 )
-def test_text_without_a_stamp_has_no_clock(prefix: bytes) -> None:
+def test_text_without_stamp_has_no_time(prefix: bytes) -> None:
     assert all(map(math.isnan, read_stamps([prefix])[0]))
 
 
-def test_bars_print_the_time_so_far() -> None:
+def test_bars_print_elapsed_time() -> None:
     bars = "".join(
         f"Epoch 0: :  {2 * step}%|█| {step}/50 [{clock}<11:58, v_num=, reduced_train_loss=12.{step}0, "
         f"global_step={step - 1}.000, consumed_samples={512 * step}.0, train_step_timing in s=12.30]\n"
@@ -110,29 +107,27 @@ VALIDATION = "Validation: iteration 1/2\nValidation: iteration 2/2\n"
         "saving x to y\n",
     ],
 )
-def test_pause_is_marked_when_a_line_announces_it(between: str, block: int) -> None:
+def test_pause_is_marked_if_announced(between: str, block: int) -> None:
     lines = [
-        nemo2(
+        nemo2_line(
             step,
-            f"[NeMo I {MOMENT + timedelta(seconds=13 * step + 60 * (step > 4)):%Y-%m-%d %H:%M:%S} x] ",
+            f"[NeMo I {START + timedelta(seconds=13 * step + 60 * (step > 4)):%Y-%m-%d %H:%M:%S} x] ",
         )
         for step in range(9)
     ]
     steps = read("".join([*lines[:5], between, *lines[5:]]), block)
     assert np.flatnonzero(steps.paused).tolist() == [5]
-    assert not read("".join(lines)).paused.any()  # nothing is announced
-    assert not read(
-        "".join([*lines[:3], between, *lines[3:]])
-    ).paused.any()  # it took no time
+    assert not read("".join(lines)).paused.any()  # no announcement
+    assert not read("".join([*lines[:3], between, *lines[3:]])).paused.any()  # no gap
 
 
 def test_pause_is_found_for_each_rank() -> None:
     stamps = [
-        MOMENT + timedelta(seconds=13 * step + 60 * (step > 4)) for step in range(9)
+        START + timedelta(seconds=13 * step + 60 * (step > 4)) for step in range(9)
     ]
     lines = [
         "".join(
-            nemo2(step, f"{stamp:%Y-%m-%d %H:%M:%S} [default{rank}]:")
+            nemo2_line(step, f"{stamp:%Y-%m-%d %H:%M:%S} [default{rank}]:")
             for rank in (0, 1)
         )
         for step, stamp in enumerate(stamps)
@@ -142,15 +137,15 @@ def test_pause_is_found_for_each_rank() -> None:
 
 
 @pytest.mark.parametrize("block", [1 << 20, 97, 1000])
-def test_pause_is_found_if_another_rank_prints_after_its_announcement(
+def test_pause_is_found_despite_lines_of_another_rank(
     block: int,
 ) -> None:
     stamps = [
-        MOMENT + timedelta(seconds=13 * step + 60 * (step > 4)) for step in range(60)
+        START + timedelta(seconds=13 * step + 60 * (step > 4)) for step in range(60)
     ]
     ranks = [
         [
-            nemo2(step, f"{stamp:%Y-%m-%d %H:%M:%S} [default{rank}]:")
+            nemo2_line(step, f"{stamp:%Y-%m-%d %H:%M:%S} [default{rank}]:")
             for step, stamp in enumerate(stamps)
         ]
         for rank in (0, 1)

@@ -1,5 +1,7 @@
-"""Colours inside records: consoles and log viewers write them around keys, numbers and
-bars."""
+"""Colours inside records.
+
+Consoles and log viewers write them around keys, numbers and bars.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +42,15 @@ def list_values(log: ParsedLog) -> list[list[str]]:
     """List the steps with their times and losses."""
     columns = [
         column
-        for part in log.segments
-        for column in (part.steps.index, part.steps.seconds, part.steps.loss)
+        for segment in log.segments
+        for column in (segment.steps.index, segment.steps.seconds, segment.steps.loss)
     ]
     return [list(map(str, column.tolist())) for column in columns]
 
 
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize("paint", PAINTS)
-def test_colours_around_values_change_nothing(paint: str, name: str) -> None:
+def test_colours_around_values_are_ignored(paint: str, name: str) -> None:
     plain, painted = parse(LOGS[name]), parse(re.sub(*PAINTS[paint], LOGS[name]))
     assert steps(plain) == [list(range(10))]
     assert list_values(painted) == list_values(plain)
@@ -62,10 +64,8 @@ def test_colours_around_values_change_nothing(paint: str, name: str) -> None:
     ("name", "number"),
     [("nemo1", "2.500"), ("nemo2", "6.061"), ("maxtext", "7.908"), ("paxml", "7.15")],
 )
-def test_code_inside_a_number_makes_the_record_torn(
-    name: str, number: str, code: str
-) -> None:
-    """The digits before and after it may belong to two records."""
+def test_code_inside_number_truncates_record(name: str, number: str, code: str) -> None:
+    """The digits before and after the code may belong to different records."""
     log = parse(LOGS[name].replace(number, number[:3] + code + number[3:], 1))
     assert dropped(log) == {"torn": 1}
     assert float(number[:3]) not in log.segments[0].steps.seconds

@@ -1,5 +1,4 @@
-"""Several baseline files may define how one log is read; what the run is decides which
-of them counts."""
+"""Several baseline files define a dialect for a log: the run decides which applies."""
 
 from __future__ import annotations
 
@@ -35,12 +34,11 @@ LOG = "".join(f"it {step} 2500 ms/step\n" for step in range(50))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def ingested(folder: Path, *files: tuple[str, str, str], release: str = "") -> Run:
-    """Ingest one log of the recipe oak, of which nothing says the release, beside these
-    files."""
-    for recipe, named, unit in files:
-        (folder / f"{recipe}-{named}.yaml").write_text(
-            FILE.format(recipe=recipe, release=named, unit=unit)
+def ingest_log(folder: Path, *files: tuple[str, str, str], release: str = "") -> Run:
+    """Ingest a log of the recipe oak in an unknown release, with these baseline files."""
+    for recipe, release_, unit in files:
+        (folder / f"{recipe}-{release_}.yaml").write_text(
+            FILE.format(recipe=recipe, release=release_, unit=unit)
         )
     log = folder / "runs/bf16/8b/8/log-oak_8b_8_7.out"
     log.parent.mkdir(parents=True)
@@ -50,37 +48,37 @@ def ingested(folder: Path, *files: tuple[str, str, str], release: str = "") -> R
     return run
 
 
-def seconds(run: Run) -> float:
+def get_seconds(run: Run) -> float:
     return float(run.attempts[0].log.segments[0].steps.seconds[0])
 
 
 @pytest.mark.slow
-def test_recipe_of_a_run_decides_how_its_log_is_read(tmp_path: Path) -> None:
-    run = ingested(
+def test_recipe_decides_dialect_of_log(tmp_path: Path) -> None:
+    run = ingest_log(
         tmp_path, ("elm", "1", "s"), ("oak", "1", "us"), ("pine", "1", "min")
     )
     assert run.identity.key is not None
     assert run.identity.key.recipe == "oak"
     assert run.attempts[0].log.dialect == "regex:oak-1"
-    assert seconds(run) == pytest.approx(0.0025)
+    assert get_seconds(run) == pytest.approx(0.0025)
 
 
 @pytest.mark.slow
-def test_of_two_releases_that_read_it_differently_none_is_guessed(
+def test_ambiguous_release_is_not_guessed(
     tmp_path: Path,
 ) -> None:
-    run = ingested(tmp_path, ("oak", "1", "ms"), ("oak", "2", "us"))
+    run = ingest_log(tmp_path, ("oak", "1", "ms"), ("oak", "2", "us"))
     assert run.identity.key is None
     assert [key.release for key in run.identity.candidates] == ["1", "2"]
 
 
 @pytest.mark.slow
-def test_requested_release_reads_the_log(tmp_path: Path) -> None:
-    run = ingested(tmp_path, ("oak", "1", "ms"), ("oak", "2", "us"), release="2")
+def test_requested_release_decides_dialect(tmp_path: Path) -> None:
+    run = ingest_log(tmp_path, ("oak", "1", "ms"), ("oak", "2", "us"), release="2")
     assert run.identity.key is not None
     assert (run.identity.key.release, run.attempts[0].log.dialect) == (
         "2",
         "regex:oak-2",
     )
-    assert seconds(run) == pytest.approx(0.0025)
+    assert get_seconds(run) == pytest.approx(0.0025)
     assert run.attempts[0].log.readings == ()

@@ -1,5 +1,7 @@
-"""Reading by columns: taken where records are alike, and then with the result of
-reading them one by one."""
+"""Reading by columns gives the same result as reading by records.
+
+Columns are only read if all records have the same layout.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ NEMO_END = "`Trainer.fit` stopped: `max_steps=50` reached.\n"
 
 
 def bars(count: int, prefix: str = "") -> str:
-    """Bars as NeMo 1 prints them: each step with the bar of its own step, and again
-    with the next one."""
+    """Return bars as NeMo 1 prints them: each step is printed twice.
+
+    First with its own bar, then with the bar of the next step.
+    """
     empty = f"{prefix}Epoch 0: :   2%|▏         | 1/50 [00:11<09:34]\n"
     lines = []
     for step in range(count):
@@ -26,19 +30,19 @@ def bars(count: int, prefix: str = "") -> str:
     return empty + "".join(f"{prefix}{line}\n" for line in lines[:-1])
 
 
-def rated(step: int, rate: str = " | lr: 1e-05") -> str:
-    """Write a NeMo 2 line that ends with a learning rate."""
+def rate_line(step: int, rate: str = " | lr: 1e-05") -> str:
+    """Return a NeMo 2 line that ends with a learning rate."""
     return (
         f"Training epoch 0, iteration {step}/49 | global_step: {step} | "
         f"train_step_timing in s: 6.061 | other: 1{rate}\n"
     )
 
 
-ALIKE = {
+UNIFORM = {
     "nemo2 with a rank": nemo2_run(0, 20, "9: [default3]: "),
     "nemo2, the first step without samples": nemo2(0, more="") + nemo2_run(1, 20),
-    "nemo2, the first step without learning rate": rated(0, "")
-    + "".join(rated(step) for step in range(1, 9)),
+    "nemo2, the first step without learning rate": rate_line(0, "")
+    + "".join(rate_line(step) for step in range(1, 9)),
     "nemo2 with other lines between": nemo2_run(0, 3)
     + "saved\n"
     + nemo2_run(4, 9)
@@ -50,13 +54,13 @@ ALIKE = {
     "nemo1": NEMO_START + bars(12) + NEMO_END,
     "maxtext": "Config param steps: 30\n" + maxtext_run(0, 29),
 }
-OTHERWISE = {
-    "a step again": nemo2_run(0, 9) + nemo2_run(9, 12),
+MIXED = {
+    "a repeated step": nemo2_run(0, 9) + nemo2_run(9, 12),
     "two ranks": nemo2_run(0, 9, "0: ") + nemo2_run(10, 12, "1: "),
     "steps after the end": nemo2_run(0, 9) + NEMO_END + nemo2_run(10, 12),
-    "a loss that is no number": nemo2_run(0, 9)
+    "a non-finite loss": nemo2_run(0, 9)
     + nemo2(10).replace("reduced_train_loss: ", "reduced_train_loss: nan"),
-    "no end of the last line": nemo2_run(0, 9).removesuffix("\n"),
+    "no line break at the end": nemo2_run(0, 9).removesuffix("\n"),
     "a number that continues on the next line": nemo2(0, more="")
     + "07 | consumed_samples: 4\n"
     + nemo2_run(1, 5),
@@ -67,35 +71,35 @@ OTHERWISE = {
 }
 
 
-def one_by_one(data: bytes) -> object:
+def read_by_records(data: bytes) -> object:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(dialect_reader, "read_segments", lambda *_: None)
         return described(parse_blocks([data]))
 
 
-def by_columns(data: bytes) -> tuple[object, bool]:
-    """What a log says, and whether it was read by columns."""
-    taken = []
+def read_by_columns(data: bytes) -> tuple[object, bool]:
+    """Parse a log; also return True if it was read by columns."""
+    calls = []
     read = dialect_reader.read_segments
 
-    def watched(*given: object) -> dialect_reader.UniformSegments | None:
-        parts = read(*given)  # type: ignore[arg-type]
-        taken.append(parts is not None)
-        return parts
+    def spy(*arguments: object) -> dialect_reader.UniformSegments | None:
+        segments = read(*arguments)  # type: ignore[arg-type]
+        calls.append(segments is not None)
+        return segments
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(dialect_reader, "read_segments", watched)
-        return described(parse_blocks([data])), taken == [True]
+        patched.setattr(dialect_reader, "read_segments", spy)
+        return described(parse_blocks([data])), calls == [True]
 
 
-@pytest.mark.parametrize("name", [*ALIKE, *OTHERWISE])
-def test_columns_are_read_where_records_are_alike_with_the_same_result(
+@pytest.mark.parametrize("name", [*UNIFORM, *MIXED])
+def test_columns_and_records_give_equal_logs(
     name: str,
 ) -> None:
-    data = (ALIKE | OTHERWISE)[name].encode()
-    said, taken = by_columns(data)
-    assert said == one_by_one(data)
-    assert taken == (name in ALIKE)
+    data = (UNIFORM | MIXED)[name].encode()
+    parsed, used_columns = read_by_columns(data)
+    assert parsed == read_by_records(data)
+    assert used_columns == (name in UNIFORM)
 
 
 pieces = st.sampled_from(
@@ -120,15 +124,15 @@ pieces = st.sampled_from(
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(
-    text=st.sampled_from([*ALIKE.values(), *OTHERWISE.values()]),
+    text=st.sampled_from([*UNIFORM.values(), *MIXED.values()]),
     edits=st.lists(
         st.tuples(st.integers(0, 6000), st.integers(0, 30), pieces), max_size=3
     ),
 )
-def test_columns_of_a_damaged_log_match_its_records(
+def test_columns_of_damaged_log_match_its_records(
     text: str, edits: list[tuple[int, int, str]]
 ) -> None:
-    for place, length, piece in edits:
-        begin = place % len(text)
+    for offset, length, piece in edits:
+        begin = offset % len(text)
         text = text[:begin] + piece + text[begin + length :] or "\n"
-    assert by_columns(text.encode())[0] == one_by_one(text.encode())
+    assert read_by_columns(text.encode())[0] == read_by_records(text.encode())

@@ -1,5 +1,4 @@
-"""What a line of a defined dialect says of its time: letters behind it, other units,
-averages, rates of samples."""
+"""Times of user-defined dialects: units, averages and rates of samples."""
 
 from __future__ import annotations
 
@@ -19,12 +18,14 @@ OPEN = r"step (?P<step>[\d.]+) took (?P<seconds>[\d.]+)"
 
 
 def parse(text: str, pattern: str = OPEN, **fields: str) -> ParsedLog:
-    own = RegexDialect("regex:mine-1.0", "step ", pattern, **fields)  # type: ignore[arg-type]
-    return parse_blocks([text.encode()], [own])
+    definition = RegexDialect("regex:mine-1.0", "step ", pattern, **fields)  # type: ignore[arg-type]
+    return parse_blocks([text.encode()], [definition])
 
 
-def seconds(log: ParsedLog) -> list[float]:
-    return [value for part in log.segments for value in part.steps.seconds.tolist()]
+def list_seconds(log: ParsedLog) -> list[float]:
+    return [
+        value for segment in log.segments for value in segment.steps.seconds.tolist()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -48,11 +49,11 @@ def seconds(log: ParsedLog) -> list[float]:
         ("2.50s/it", "1/s", None),
     ],
 )
-def test_letters_glued_to_a_time_are_read_or_torn(
+def test_letters_after_time_are_read_or_rejected(
     pattern: str, printed: str, unit: str, expected: float | None
 ) -> None:
     log = parse(f"step 1 took {printed} and more\n", pattern, unit=unit)
-    assert seconds(log) == pytest.approx([] if expected is None else [expected])
+    assert list_seconds(log) == pytest.approx([] if expected is None else [expected])
     assert dropped(log) == ({"torn": 1} if expected is None else {})
 
 
@@ -75,7 +76,7 @@ def test_letters_glued_to_a_time_are_read_or_torn(
         (r"of (?P<total>\d+)", "of 10K", "index", None),
     ],
 )
-def test_letters_glued_to_other_numbers(
+def test_letters_after_other_numbers_are_read_or_rejected(
     pattern: str, text: str, column: str, expected: float | None
 ) -> None:
     log = parse(
@@ -83,7 +84,9 @@ def test_letters_glued_to_other_numbers(
         rf"step (?P<step>\d+) took (?P<seconds>\d+) s, {pattern}",
     )
     values = [
-        value for part in log.segments for value in getattr(part.steps, column).tolist()
+        value
+        for segment in log.segments
+        for value in getattr(segment.steps, column).tolist()
     ]
     assert values == pytest.approx([] if expected is None else [expected], nan_ok=True)
 
@@ -93,7 +96,7 @@ def test_letters_glued_to_other_numbers(
     [("31.0", [[31]]), ("31.", [[31]]), ("31.5", []), ("31K", []), ("3.1e1", [])],
 )
 @pytest.mark.parametrize("group", [r"[\d.]+", r"\d+"])
-def test_step_printed_as_a_whole_float_counts(
+def test_step_printed_as_integral_float_is_read(
     group: str, step: str, expected: list[list[int]]
 ) -> None:
     assert (
@@ -107,7 +110,7 @@ def test_step_printed_as_a_whole_float_counts(
     )
 
 
-def test_the_group_that_failed_is_named() -> None:
+def test_truncated_record_names_invalid_group() -> None:
     log = parse("step 1 took 11.5x ms\n")
     assert log.dropped[0].shown == "group seconds reads 11.5: step 1 took 11.5x ms"
     log = parse(
@@ -139,7 +142,7 @@ def test_the_group_that_failed_is_named() -> None:
         (r"step (?P<step>\d+) took (?P<seconds>\S+) ms$", "step 1 took 5 ms or so", ""),
     ],
 )
-def test_a_line_that_does_not_match_says_which_group_it_lacks(
+def test_unmatched_line_names_missing_group(
     pattern: str, text: str, group: str
 ) -> None:
     (unread,) = parse(f"{text}\n", pattern).unread
@@ -149,9 +152,9 @@ def test_a_line_that_does_not_match_says_which_group_it_lacks(
     ) == bool(group)
 
 
-def run(times: list[str], behind: str = "") -> str:
+def step_lines(times: list[str], suffix: str = "") -> str:
     return "".join(
-        f"step {step} took {time}{behind}\n" for step, time in enumerate(times)
+        f"step {step} took {time}{suffix}\n" for step, time in enumerate(times)
     )
 
 
@@ -159,7 +162,7 @@ TIMES = [f"{6 + step % 7 / 100:.2f}" for step in range(50)]
 
 
 @pytest.mark.parametrize(
-    ("printed", "behind", "torn"),
+    ("printed", "suffix", "truncated"),
     [
         ("6.0", "", 1),
         ("6.", " s", 1),
@@ -168,51 +171,54 @@ TIMES = [f"{6 + step % 7 / 100:.2f}" for step in range(50)]
         ("6.05", "", 0),
     ],
 )
-@pytest.mark.parametrize("place", [20, 49])
-def test_time_shorter_than_others_is_torn(
-    printed: str, behind: str, torn: int, place: int
+@pytest.mark.parametrize("index", [20, 49])
+def test_shorter_time_at_line_end_is_truncated(
+    printed: str, suffix: str, truncated: int, index: int
 ) -> None:
-    lines = run(TIMES, behind).splitlines(keepends=True)
-    lines[place] = f"step {place} took {printed}\n"
+    lines = step_lines(TIMES, suffix).splitlines(keepends=True)
+    lines[index] = f"step {index} took {printed}\n"
     log = parse("".join(lines))
-    assert dropped(log) == ({"torn": 1} if torn else {})
-    assert steps(log) == [[step for step in range(50) if not (torn and step == place)]]
+    assert dropped(log) == ({"torn": 1} if truncated else {})
+    assert steps(log) == [
+        [step for step in range(50) if not (truncated and step == index)]
+    ]
 
 
-def test_numbers_that_leave_out_zeros_are_not_torn() -> None:
+def test_omitted_zeros_are_not_truncation() -> None:
     times = [f"{6 + step / 100:.4g}" for step in range(50)]
     assert {len(time) for time in times} == {1, 3, 4}
-    assert steps(parse(run(times))) == [list(range(50))]
-    assert steps(parse(run(times, " s"))) == [list(range(50))]
+    assert steps(parse(step_lines(times))) == [list(range(50))]
+    assert steps(parse(step_lines(times, " s"))) == [list(range(50))]
 
 
-def test_what_is_added_to_some_lines_makes_the_others_no_less_whole() -> None:
-    lines = run(["6.25"] * 50).splitlines()
+def test_suffix_on_some_lines_truncates_no_others() -> None:
+    lines = step_lines(["6.25"] * 50).splitlines()
     lines[10::10] = [f"{line} | saved" for line in lines[10::10]]
     assert dropped(parse("\n".join(lines) + "\n")) == {}
 
 
-def test_times_in_two_units_are_not_mixed() -> None:
-    """Programs that choose the unit by the size of the number: the pattern reads the
-    number only."""
+def test_times_in_another_unit_are_dropped() -> None:
+    """Some programs choose the unit by the size; the pattern reads the number only."""
     times = [f"{1.1 + step / 1000:.2f} s" for step in range(30)]
     times[7] = "980.00 ms"
-    log = parse(run(times, ","))
+    log = parse(step_lines(times, ","))
     assert steps(log) == [[step for step in range(30) if step != 7]]
     assert log.dropped[0].shown == "step 7: its time is in ms, others are in s"
     bars = [f"{1.1 + step / 1000:.2f}s/it" for step in range(30)]
     bars[3] = "1.02it/s"
-    assert dropped(parse(run(bars, "]"))) == {"torn": 1}
+    assert dropped(parse(step_lines(bars, "]"))) == {"torn": 1}
 
 
-def test_means_since_the_start_are_reported() -> None:
+def test_running_average_is_reported() -> None:
     singles = [30.0, *(6 + (step * 37 % 11) / 200 for step in range(1, 50))]
-    means = run([f"{sum(singles[:count]) / count:.3f}" for count in range(1, 51)])
+    means = step_lines(
+        [f"{sum(singles[:count]) / count:.3f}" for count in range(1, 51)]
+    )
     log = parse(means)
     assert dropped(log) == {"running-average": 50}
     assert steps(log) == [list(range(50))]
     assert dropped(parse(means, averages="interval")) == {}
-    assert dropped(parse(run([f"{value:.3f}" for value in singles]))) == {}
+    assert dropped(parse(step_lines([f"{value:.3f}" for value in singles]))) == {}
 
 
 @pytest.mark.parametrize(
@@ -232,7 +238,7 @@ def test_means_since_the_start_are_reported() -> None:
         ("step {} loss avg 3 took {:.2f} s", {}, ""),
     ],
 )
-def test_name_of_a_time_is_reported(
+def test_name_of_average_or_sample_rate_is_reported(
     line: str, fields: dict[str, str], reason: str
 ) -> None:
     text = "".join(line.format(step, 6 + step % 7 / 100) + "\n" for step in range(30))
@@ -249,7 +255,7 @@ def make_records(times: list[float]) -> list[StepRecord]:
 
 
 @pytest.mark.parametrize("count", [FEWEST_TIMES, 500])
-def test_single_times_are_no_running_average(count: int) -> None:
+def test_single_times_are_not_running_average(count: int) -> None:
     for noise in (0.0, 0.2):
         assert not is_running_average(
             make_records(

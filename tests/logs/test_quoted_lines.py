@@ -1,5 +1,4 @@
-"""Lines that are quoted: those with a marker wherever they are in a file, and the last
-ones."""
+"""Quoted lines: lines with a marker, and the last lines of a file."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ XID = "n7 kernel: NVRM: Xid (PCI:0000:0a:00): 63, pid=1, row remapping"
 
 
 @pytest.mark.parametrize("block", [7, 1 << 20])
-def test_lines_with_a_marker_have_their_numbers_however_the_file_is_read(
+def test_lines_with_marker_have_correct_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(files, "BLOCK", block)
@@ -31,7 +30,7 @@ def test_lines_with_a_marker_have_their_numbers_however_the_file_is_read(
     ]
 
 
-def test_a_file_without_the_marker_or_no_file_says_nothing(tmp_path: Path) -> None:
+def test_missing_marker_or_file_gives_no_lines(tmp_path: Path) -> None:
     log = tmp_path / "x.out"
     log.write_text("step 1\n")
     assert (
@@ -42,7 +41,7 @@ def test_a_file_without_the_marker_or_no_file_says_nothing(tmp_path: Path) -> No
     assert read_last_lines(tmp_path / "none", 3) == []
 
 
-def test_the_last_lines_are_those_that_say_something_and_print_no_control_characters(
+def test_last_lines_are_not_blank_and_printable(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "x.out"
@@ -52,7 +51,7 @@ def test_the_last_lines_are_those_that_say_something_and_print_no_control_charac
     assert "\x1b" not in third
 
 
-def test_the_last_line_of_a_log_is_looked_for_at_its_end(tmp_path: Path) -> None:
+def test_last_line_is_read_from_file_end(tmp_path: Path) -> None:
     log = tmp_path / "log.out"
     log.write_bytes(b"x" * 9000 + b"\n\xff no such image\n\n  \n")
     assert read_last_lines(log, 1) == ["\ufffd no such image"]

@@ -1,4 +1,4 @@
-"""Real logs: every count was derived with grep, awk or by eye, as noted beside it."""
+"""Real logs: every expected value was derived with grep, awk or by eye, as noted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_llmbench.logs.log_reader import read_log
 
 pytestmark = pytest.mark.wheel
 
-# (file, [steps, their number, total of each segment])
+# (file, [steps, number of steps and total of each segment])
 COUNTS: list[tuple[str, list[str]]] = [
     # grep -oE 'DLL [0-9-]+ [0-9:.]+ - [0-9]+ ' | sort -u: steps 0 to 19; bars say N/20;
     # grep -c 'Trainer.fit. stopped': 1
@@ -100,10 +100,10 @@ COUNTS: list[tuple[str, list[str]]] = [
     ("torchtitan/two_ranks_print.out", ["1-20: 20 of 20, finished"]),
 ]
 
-# what is dropped: (file, {reason: count})
+# dropped records: {file: {reason: count}}
 DROPPED = {
     # grep -o 'global_step=' | wc -l: 41 bars with values, and 20 DLLogger records that
-    # win over them
+    # replace them
     "nemo1/carriage_returns.out": {"repeated": 41},
     "nemo1/stale_bars_dllogger.out": {"repeated": 41},
     "maxtext/async_dispatch_excerpt.out": {"repeated": 3},
@@ -115,29 +115,32 @@ DROPPED = {
 
 
 def describe_segments(log: ParsedLog) -> list[str]:
-    """Describe each segment: first and last step, number of steps, total, whether it is
-    finished."""
-    described = []
-    for part in log.segments:
-        index, finished = part.steps.index, ", finished" if part.finished else ""
-        described.append(
-            f"{index[0]}-{index[-1]}: {len(index)} of {part.total_steps or '?'}{finished}"
+    """Describe each segment: steps, number of steps, total, finished or not."""
+    descriptions = []
+    for segment in log.segments:
+        index, finished = segment.steps.index, ", finished" if segment.finished else ""
+        descriptions.append(
+            f"{index[0]}-{index[-1]}: {len(index)} of {segment.total_steps or '?'}{finished}"
         )
-    return described
+    return descriptions
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "segments"), COUNTS)
-def test_log_has_its_segments_with_their_steps(name: str, segments: list[str]) -> None:
+def test_log_gives_expected_segments(name: str, segments: list[str]) -> None:
     log = read_log(shared(f"logs/{name}"))
     assert describe_segments(log) == segments
     assert log.dialect == name.partition("/")[0].removesuffix("_bridge")
-    assert {each.reason: each.count for each in log.dropped} == DROPPED.get(name, {})
+    assert {record.reason: record.count for record in log.dropped} == DROPPED.get(
+        name, {}
+    )
 
 
-def test_logs_of_the_launchers_tree_are_whole_or_none() -> None:
-    """grep -rc 'Training epoch': 50 in eight files, N/49, and the end mark in each;
-    'step: ' 20 times in one other."""
+def test_launcher_logs_are_complete() -> None:
+    """grep -rc 'Training epoch': 50 in eight files, N/49, each with an end mark.
+
+    'step: ' occurs 20 times in one other file.
+    """
     logs = [read_log(path) for path in shared("logs/llmb_install").rglob("*.out")]
     trained = [log for log in logs if log.dialect]
     assert sorted(log.dialect for log in trained if log.dialect) == ["nemo2"] * 8 + [
@@ -164,19 +167,19 @@ def test_logs_of_the_launchers_tree_are_whole_or_none() -> None:
         "slurm/time_limit.out",
     ],
 )
-def test_logs_of_other_dialects_have_no_steps(name: str) -> None:
+def test_logs_without_steps_have_no_dialect(name: str) -> None:
     log = read_log(shared(f"logs/{name}"))
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 
 
-def row(name: str, segment: int, step: int) -> tuple[Steps, int]:
+def find_row(name: str, segment: int, step: int) -> tuple[Steps, int]:
     steps = read_log(shared(f"logs/{name}")).segments[segment].steps
     return steps, int(np.flatnonzero(steps.index == step)[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "place", "line", "seconds", "unit"),  # place: segment and step
+    ("name", "location", "line", "seconds", "unit"),  # location: segment and step
     [  # sed -n LINEp FILE
         ("nemo1/carriage_returns.out", (0, 1), 1227, 39.897690176963806, 0.0),
         ("nemo1/stale_bars_dllogger.out", (0, 19), 3038, 2.022152042388916, 0.0),
@@ -189,21 +192,21 @@ def row(name: str, segment: int, step: int) -> tuple[Steps, int]:
         ("megatron/lm_hyphen_loss.out", (0, 2), 950, 141.0968, 0.0001),
         ("megatron_bridge/llama_20_iterations.out", (0, 1), 8404, 12.953, 0.0001),
         ("megatron_bridge/step_time_only_excerpt.out", (0, 5), 5, 2.26, 0.01),
-        # the time stamp less the one of the line before: 39.085 - 38.742; (79.762 -
-        # 65.301) / 10
+        # difference of the time stamps of two lines: 39.085 - 38.742; (79.762 - 65.301)
+        # / 10
         ("torchtitan/cpu_0_3_0_50_steps.out", (0, 3), 33, 0.343, 0.001),
         ("torchtitan/four_runs_excerpt.out", (3, 110), 43, 1.4461, 0.0001),
         # (02:30:31.152 - 02:27:58.267) / 10: a validation ended in between
         ("torchtitan/resumed_killed.out", (0, 13010), 286, 15.2885, 0.0001),
     ],
 )
-def test_single_values(
-    name: str, place: tuple[int, int], line: int, seconds: float, unit: float
+def test_step_gives_expected_time_and_line(
+    name: str, location: tuple[int, int], line: int, seconds: float, unit: float
 ) -> None:
-    steps, at = row(name, *place)
-    assert steps.seconds[at] == pytest.approx(seconds, rel=1e-12)
-    assert steps.line[at] == line
-    assert steps.resolution_seconds[at] == pytest.approx(unit)
+    steps, index = find_row(name, *location)
+    assert steps.seconds[index] == pytest.approx(seconds, rel=1e-12)
+    assert steps.line[index] == line
+    assert steps.resolution_seconds[index] == pytest.approx(unit)
 
 
 @pytest.mark.parametrize(
@@ -225,11 +228,11 @@ def test_single_values(
         ("today/gptneox_stdout.txt", 20, {"tflops_per_gpu": 44.9}),
     ],
 )  # fmt: skip
-def test_other_columns_of_a_step(
+def test_step_gives_expected_columns(
     name: str, step: int, columns: dict[str, float]
 ) -> None:
-    steps, at = row(name, 0, step)
-    assert {column: getattr(steps, column)[at] for column in columns} == columns
+    steps, index = find_row(name, 0, step)
+    assert {column: getattr(steps, column)[index] for column in columns} == columns
 
 
 @pytest.mark.parametrize(
@@ -240,7 +243,7 @@ def test_other_columns_of_a_step(
         ("cpu_2024_12_50_steps.out", []),
     ],
 )
-def test_steps_of_maxtext_may_be_dispatched_only(
+def test_dispatched_maxtext_steps_are_asynchronous(
     name: str, dispatched: list[int]
 ) -> None:
     (segment,) = read_log(shared(f"logs/maxtext/{name}")).segments
@@ -257,9 +260,11 @@ def test_steps_of_maxtext_may_be_dispatched_only(
         ("megatron_bridge/llama_20_iterations.out", 1),
     ],
 )
-def test_second_line_of_newer_megatron_is_a_mean(name: str, second: int) -> None:
-    """By hand: 12465.5 and 7331.4 ms, lines at 11:19:02.52 and 04.72, so that (12.4655
-    + 2.20) / 2 is 7.33 s."""
+def test_second_line_of_newer_megatron_is_mean(name: str, second: int) -> None:
+    """Checked manually: 12465.5 and 7331.4 ms, lines at 11:19:02.52 and 04.72.
+
+    (12.4655 + 2.20) / 2 is 7.33 s.
+    """
     (segment,) = read_log(shared(f"logs/{name}")).segments
     assert segment.steps.mean_of.tolist() == [1, second] + [1] * (
         len(segment.steps) - 2
@@ -267,8 +272,10 @@ def test_second_line_of_newer_megatron_is_a_mean(name: str, second: int) -> None
 
 
 def test_omitted_loss_of_megatron_is_nan_unless_skipped() -> None:
-    """By eye: `grad norm: nan` without a loss in three lines; `number of skipped
-    iterations:   1` in the last three."""
+    """By eye: three lines have `grad norm: nan` without a loss.
+
+    The last three lines have `number of skipped iterations:   1`.
+    """
     steps = (
         read_log(shared("logs/megatron/nan_grad_norm_excerpt.out")).segments[0].steps
     )
@@ -281,9 +288,9 @@ def test_omitted_loss_of_megatron_is_nan_unless_skipped() -> None:
     assert not overflowed.has_grad_norm.any()
 
 
-def test_a_diverged_run_keeps_its_nan_losses() -> None:
+def test_diverged_run_keeps_nan_losses() -> None:
     """grep -c 'loss: nan' maxtext/nan_loss.out: 41, from step 9 on."""
-    steps, _ = row("maxtext/nan_loss.out", 0, 9)
+    steps, _ = find_row("maxtext/nan_loss.out", 0, 9)
     assert steps.has_loss.all()
     assert np.isnan(steps.loss).tolist() == [False] * 9 + [True] * 41
 
@@ -297,7 +304,7 @@ def test_a_diverged_run_keeps_its_nan_losses() -> None:
         ("nccl/torn_lines.out", 0, 0, 254),
     ],
 )
-def test_checkpoints_and_nccl_have_their_first_lines(
+def test_log_gives_first_checkpoint_and_nccl_lines(
     name: str, load: int, save: int, nccl: int
 ) -> None:
     log = read_log(shared(f"logs/{name}"))
@@ -317,7 +324,7 @@ def test_checkpoints_and_nccl_have_their_first_lines(
         ("maxtext/nan_loss.out", "None"),
     ],
 )
-def test_log_starts_at_its_first_timestamp(name: str, started: str) -> None:
+def test_log_starts_at_first_timestamp(name: str, started: str) -> None:
     assert str(read_log(shared(f"logs/{name}")).started) == started
 
 
@@ -343,14 +350,14 @@ def test_all_shared_logs_are_listed_here() -> None:
             [1.5547, 1.2922, 1.2967, 1.2927, 1.5468],
             [10.8085, 8.854041, 7.819771, 7.652811, 10.80844],
         ),
-        # 260/260 in the bar below it, 158.8 s
+        # 260/260 in the bar after it, 158.8 s
         (
             "axolotl_final_excerpt.log",
             ["260-260: 1 of 260, finished"],
             [158.8 / 260],
             [1.567],
         ),
-        # of every rank a record of two steps (273.01 s, 0.007/s), in lines 1567 to
+        # each rank prints a record of two steps (273.01 s, 0.007/s), in lines 1567 to
         # 1582; none prints a loss
         (
             "hf_trainer_deepspeed_console.out",
@@ -358,8 +365,8 @@ def test_all_shared_logs_are_listed_here() -> None:
             [273.0148 / 2],
             [math.nan],
         ),
-        # 857595.0988 s and "step": 2178 in the last record; 0.003 steps a second would
-        # make 2573 of it
+        # 857595.0988 s and "step": 2178 in the last record; 0.003 steps per second
+        # would give 2573 steps
         (
             "hf_trainer_state_llamafactory.json",
             ["2178-2178: 1 of 2178, finished"],
@@ -368,15 +375,15 @@ def test_all_shared_logs_are_listed_here() -> None:
         ),
     ],
 )
-def test_logs_of_2026_give_their_steps(
+def test_logs_of_2026_give_expected_steps(
     name: str, segments: list[str], seconds: list[float], losses: list[float]
 ) -> None:
     log = read_log(shared(f"logs/today/{name}"))
     assert describe_segments(log) == segments
     assert np.concatenate(
-        [part.steps.seconds for part in log.segments]
+        [segment.steps.seconds for segment in log.segments]
     ).tolist() == pytest.approx(seconds)
     assert np.concatenate(
-        [part.steps.loss for part in log.segments]
+        [segment.steps.loss for segment in log.segments]
     ).tolist() == pytest.approx(losses, nan_ok=True)
-    assert "torn" not in {each.reason for each in log.dropped}
+    assert "torn" not in {record.reason for record in log.dropped}

@@ -1,4 +1,4 @@
-"""Facts that logs print beside their steps: one line for each row, and look-alikes."""
+"""Facts that logs print besides steps: one line per row, and similar lines."""
 
 from __future__ import annotations
 
@@ -243,12 +243,12 @@ STATED = {
 @pytest.mark.parametrize(
     ("line", "expected"), STATED.items(), ids=[line.strip()[:60] for line in STATED]
 )
-def test_a_line_states_it(line: str, expected: tuple[str, str]) -> None:
+def test_line_states_fact(line: str, expected: tuple[str, str]) -> None:
     (segment,) = parse("hello\n" + line + nemo2_run(0, 9)).segments
     assert [
-        (one.field, one.value, one.line)
-        for one in segment.stated
-        if one.field == expected[0]
+        (statement.field, statement.value, statement.line)
+        for statement in segment.stated
+        if statement.field == expected[0]
     ] == [(*expected, 2)]
     assert parse(nemo2_run(0, 9) + line).segments[0].stated == ()
 
@@ -280,11 +280,11 @@ NANOTRON = (
     ],
     ids=["torchtitan", "OLMo", "nanotron"],
 )
-def test_one_line_may_state_several_sizes(
+def test_line_may_state_several_sizes(
     line: str, batch: str | None, micro_batch: str, sequence: str
 ) -> None:
     (segment,) = parse(line + nemo2_run(0, 9)).segments
-    stated = {one.field: one.value for one in segment.stated}
+    stated = {statement.field: statement.value for statement in segment.stated}
     assert stated.pop(StatedField.BATCH, None) == batch
     assert stated.pop(StatedField.MODEL_SIZES, None) in (None, "d_model: 2048")
     assert stated.pop(StatedField.SEQUENCES, None) in (
@@ -329,36 +329,43 @@ def test_one_line_may_state_several_sizes(
         "NVIDIA Release 25.01 (build 134983853)\n",
     ],
 )
-def test_what_only_looks_like_it_states_nothing(line: str) -> None:
+def test_similar_line_states_no_fact(line: str) -> None:
     (segment,) = parse(line + nemo2_run(0, 9)).segments
     assert segment.stated == ()
 
 
-def members(count: int) -> str:
+def members_line(count: int) -> str:
     return f"GLOBAL_RANK: 0, MEMBER: 1/{count}\n"
 
 
-def test_attempt_has_its_own_statements_or_the_earlier() -> None:
+def test_attempt_without_statements_inherits_earlier_ones() -> None:
     log = parse(
-        members(8)
-        + members(16)
+        members_line(8)
+        + members_line(16)
         + nemo2_run(0, 9)
         + "restart_count=1\n"
-        + members(32)
+        + members_line(32)
         + nemo2_run(0, 9)
     )
-    assert [[one.value for one in segment.stated] for segment in log.segments] == [
+    assert [
+        [statement.value for statement in segment.stated] for segment in log.segments
+    ] == [
         ["8", "16"],
         ["32"],
     ]
-    once = parse(members(8) + nemo2_run(0, 9) + "restart_count=1\n" + nemo2_run(0, 9))
-    assert [[one.value for one in segment.stated] for segment in once.segments] == [
+    inherited = parse(
+        members_line(8) + nemo2_run(0, 9) + "restart_count=1\n" + nemo2_run(0, 9)
+    )
+    assert [
+        [statement.value for statement in segment.stated]
+        for segment in inherited.segments
+    ] == [
         ["8"],
         ["8"],
     ]
 
 
-def test_a_profiler_is_of_the_attempt_in_which_it_is_switched() -> None:
+def test_profiler_belongs_to_attempt_that_switched_it() -> None:
     step = "completed step: {}, seconds: 1.000, TFLOP/s/device: 1.000, loss: 1.000\n"
     first, second = (
         "".join(step.format(number) for number in range(count)) for count in (6, 9)
@@ -371,7 +378,7 @@ def test_a_profiler_is_of_the_attempt_in_which_it_is_switched() -> None:
     ):
         segments = parse(text).segments
         assert [
-            sum(one.field == StatedField.PROFILER for one in segment.stated)
+            sum(statement.field == StatedField.PROFILER for statement in segment.stated)
             for segment in segments
         ] == expected
 
@@ -385,14 +392,18 @@ def test_a_profiler_is_of_the_attempt_in_which_it_is_switched() -> None:
         "STAGE:2024-03-02 10:00:22 4242:4242 ActivityProfilerController.cpp:320] Completed Stage: Collection",
     ],
 )
-@pytest.mark.parametrize("place", ["before", "after"])
-def test_profiler_of_a_framework_is_stated(line: str, place: str) -> None:
+@pytest.mark.parametrize("position", ["before", "after"])
+def test_profiler_line_states_profiler(line: str, position: str) -> None:
     text = (
         f"{line}\n{nemo2_run(0, 9)}"
-        if place == "before"
+        if position == "before"
         else f"{nemo2_run(0, 9)}{line}\n"
     )
-    stated = [one.field for segment in parse(text).segments for one in segment.stated]
+    stated = [
+        statement.field
+        for segment in parse(text).segments
+        for statement in segment.stated
+    ]
     assert stated == [StatedField.PROFILER]
 
 
@@ -405,30 +416,35 @@ def test_profiler_of_a_framework_is_stated(line: str, place: str) -> None:
         "profiler: none",
     ],
 )
-def test_profiler_that_is_off_is_not_stated(line: str) -> None:
+def test_disabled_profiler_is_not_stated(line: str) -> None:
     assert [
-        one.value
+        statement.value
         for segment in parse(f"{line}\n{nemo2_run(0, 9)}").segments
-        for one in segment.stated
+        for statement in segment.stated
     ] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [61, 4096])
-def test_blocks_and_files_state_the_same(tmp_path: Path, size: int) -> None:
+def test_blocks_and_files_give_equal_statements(tmp_path: Path, size: int) -> None:
     data = (
-        "noise of a rank\n" * 3000 + members(8) + "|   fp8: true\n" + nemo2_run(0, 9)
+        "noise of a rank\n" * 3000
+        + members_line(8)
+        + "|   fp8: true\n"
+        + nemo2_run(0, 9)
     ).encode()
     path = tmp_path / "log.out"
     path.write_bytes(data)
-    blocks = [data[place : place + size] for place in range(0, len(data), size)]
+    blocks = [data[start : start + size] for start in range(0, len(data), size)]
     for log in (
         parse_blocks(blocks),
         parse_blocks([data]),
         read_log(path),
         Growing(path).read(),
     ):
-        assert [(one.value, one.line) for one in log.segments[0].stated] == [
+        assert [
+            (statement.value, statement.line) for statement in log.segments[0].stated
+        ] == [
             ("8", 3001),
             ("fp8", 3002),
         ]
@@ -443,17 +459,24 @@ def test_blocks_and_files_state_the_same(tmp_path: Path, size: int) -> None:
         ("torchtitan/two_ranks_print.out", "2"),
     ],
 )
-def test_real_log_states_its_gpus(name: str, gpus: str) -> None:
-    """No run of them learns from rewards."""
+def test_real_log_states_gpu_count(name: str, gpus: str) -> None:
+    """None of these runs trains on rewards."""
     for segment in read_log(shared(f"logs/{name}")).segments:
-        assert [one.value for one in segment.stated if one.field == StatedField.GPUS][
-            -1:
-        ] == [gpus]
-        assert StatedField.OBJECTIVE not in {one.field for one in segment.stated}
+        assert [
+            statement.value
+            for statement in segment.stated
+            if statement.field == StatedField.GPUS
+        ][-1:] == [gpus]
+        assert StatedField.OBJECTIVE not in {
+            statement.field for statement in segment.stated
+        }
 
 
-def test_a_line_of_nothing_but_markers_hides_no_statement() -> None:
-    """Only the first of them are looked into: a line of a MiB took minutes."""
+def test_repeated_markers_do_not_hide_statements() -> None:
+    """Only the first markers of a line are examined.
+
+    Otherwise a line of one MiB would take minutes.
+    """
     stated = "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8"
     log = parse(
         f"{stated} {'GLOBAL_RANK: ' * 500}\n"
@@ -462,18 +485,17 @@ def test_a_line_of_nothing_but_markers_hides_no_statement() -> None:
     )
     (segment,) = log.segments
     assert [
-        each.value for each in segment.stated if each.field == StatedField.GPUS
+        statement.value
+        for statement in segment.stated
+        if statement.field == StatedField.GPUS
     ] == ["8", "16"]
 
 
 @pytest.mark.parametrize(
     ("last", "batch"), [("", ["128"]), (" | consumed_samples: 5", [])]
 )
-def test_a_step_states_its_batch_at_the_end_of_its_line_only(
-    last: str, batch: list[str]
-) -> None:
-    """Where the whole log is read at once, too, and its steps are not looked at one by
-    one."""
+def test_step_states_batch_only_at_line_end(last: str, batch: list[str]) -> None:
+    """Also if the whole log is read at once, by columns."""
     lines = (
         f"Training epoch 0, iteration {number}/4 | global_step: {number} | reduced_train_loss: 11.0{number} | "
         f"train_step_timing in s: 7.3{number} | global_batch_size: 128{last}\n"
@@ -656,9 +678,7 @@ PREAMBLE_LINES = [
 
 
 @pytest.mark.parametrize(("line", "field", "value"), PREAMBLE_LINES)
-def test_line_before_the_steps_states_it(
-    line: str, field: StatedField, value: str
-) -> None:
+def test_preamble_line_states_fact(line: str, field: StatedField, value: str) -> None:
     assert (str(field), value) in read_line(line)
 
 
@@ -670,10 +690,10 @@ def test_line_before_the_steps_states_it(
     ],
     ids=["early", "preamble"],
 )
-def test_each_row_has_a_line_here(
+def test_each_row_matches_a_line(
     table: RecogniserTable[StatedField, str], lines: list[str]
 ) -> None:
-    without = [
+    unmatched = [
         row
         for row in table.rows
         if not any(
@@ -681,17 +701,17 @@ def test_each_row_has_a_line_here(
             for line in lines
         )
     ]
-    assert [row.marker for row in without if row.marker not in REWARD_MARKERS] == []
+    assert [row.marker for row in unmatched if row.marker not in REWARD_MARKERS] == []
 
 
 def read_line(line: str) -> set[tuple[str, str]]:
     text = line.encode()
-    places = [(text.find(marker), marker) for marker in PREAMBLE_MARKERS]
+    offsets = [(text.find(marker), marker) for marker in PREAMBLE_MARKERS]
     return {
         (str(field), value)
-        for place, marker in places
-        if place >= 0
-        for field, value in read_preamble(text, place, marker)
+        for offset, marker in offsets
+        if offset >= 0
+        for field, value in read_preamble(text, offset, marker)
     }
 
 
@@ -712,5 +732,5 @@ def test_setting_is_read_in_each_notation(line: str, field: str, value: str) -> 
         "loaded with max_length of 4096\n",
     ],
 )
-def test_names_in_other_texts_state_nothing(line: str) -> None:
+def test_names_in_other_texts_state_no_setting(line: str) -> None:
     assert read_line(line) == set()

@@ -1,4 +1,4 @@
-"""Records: the tally of what was read and not kept."""
+"""Step records: the tally of dropped records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_llmbench.logs.step_records import Tally, make_printable
 from pytest_llmbench.runs.measure.dropped_records import DROPPED
 
 
-def test_a_tally_keeps_the_example_that_stands_first_in_the_log() -> None:
+def test_tally_keeps_first_example_of_log() -> None:
     tally, other = Tally(), Tally()
     tally.add(DropReason.REPEATED, 9, "a")
     tally.add(DropReason.TORN, 7, "later", 2)
@@ -23,12 +23,12 @@ def test_a_tally_keeps_the_example_that_stands_first_in_the_log() -> None:
     )
 
 
-def test_every_reason_has_a_note_in_words() -> None:
+def test_every_drop_reason_has_a_note() -> None:
     assert DROPPED.keys() == {NoteCode(reason) for reason in DropReason}
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         (b"  plain \n", "plain"),
         (b"\x1b[31mred\x00\x07", "[31mred"),
@@ -40,5 +40,5 @@ def test_every_reason_has_a_note_in_words() -> None:
         (b"", ""),
     ],
 )
-def test_examples_are_short_and_printable(text: bytes, shown: str) -> None:
-    assert make_printable(text) == shown
+def test_examples_are_short_and_printable(text: bytes, expected: str) -> None:
+    assert make_printable(text) == expected

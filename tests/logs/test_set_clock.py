@@ -1,4 +1,4 @@
-"""Steps that are timed by stamps while somebody sets the clock."""
+"""Step times from stamps if the clock is set during the run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pytest_llmbench.logs.step_records import NAN, RecordOrigin, StepRecord
 ORIGIN = RecordOrigin(0, 1, "")
 
 
-def records(
+def make_records(
     jumps: dict[int, float], *, rate: bool = True, every: int = 1, slow: int = 0
 ) -> list[StepRecord]:
-    """Return 50 steps of 2 s whose clock jumps before some of them, and of which one
-    takes an hour."""
+    """Return 50 steps of 2 s, with clock jumps before some steps.
+
+    `jumps` maps steps to seconds; step `slow` takes an hour.
+    """
     made, clock = [], 1e9
     for step in range(1, 51):
         seconds = 3600.0 if step == slow else 2.0
@@ -29,29 +31,29 @@ def records(
 
 @pytest.mark.parametrize("hour", [3600.0, -3600.0])
 @pytest.mark.parametrize("every", [1, 10])
-def test_hour_is_taken_out_when_the_rate_contradicts(hour: float, every: int) -> None:
-    made = records({25: hour}, every=every)
-    timed = time_steps(made)
+def test_hour_jump_contradicting_rate_is_removed(hour: float, every: int) -> None:
+    untimed = make_records({25: hour}, every=every)
+    timed = time_steps(untimed)
     assert [record.seconds for record in timed[1:]] == [2.0] * (len(timed) - 1)
-    assert [record.stamp for record in timed] == [record.stamp for record in made]
+    assert [record.stamp for record in timed] == [record.stamp for record in untimed]
 
 
-def test_clock_that_goes_back_an_hour_needs_no_rate() -> None:
-    assert find_set_clock(records({25: -3600.0}, rate=False)) == (24, -3600.0)
+def test_backward_hour_jump_needs_no_rate() -> None:
+    assert find_set_clock(make_records({25: -3600.0}, rate=False)) == (24, -3600.0)
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        records({}),
-        records({25: 3600.0}, rate=False),  # it may have been a stall
-        records({}, slow=25),
-        records({20: 3600.0, 30: 3600.0}),
-        records({20: 3600.0, 30: -3600.0}),
-        records({25: 2400.0}),
-        records({25: -2400.0}),
-        records(dict.fromkeys(range(5, 50, 10), -1.0)),
+        make_records({}),
+        make_records({25: 3600.0}, rate=False),  # it may have been a stall
+        make_records({}, slow=25),
+        make_records({20: 3600.0, 30: 3600.0}),
+        make_records({20: 3600.0, 30: -3600.0}),
+        make_records({25: 2400.0}),
+        make_records({25: -2400.0}),
+        make_records(dict.fromkeys(range(5, 50, 10), -1.0)),
     ],
 )
-def test_other_jumps_stay_as_they_are(made: list[StepRecord]) -> None:
+def test_other_jumps_are_kept(made: list[StepRecord]) -> None:
     assert find_set_clock(made) == (0, 0.0)

@@ -1,5 +1,4 @@
-"""The definitions that ship as files: real lines of each framework, and what they
-say."""
+"""Shipped dialect definitions: real lines of each framework, and their values."""
 
 from __future__ import annotations
 
@@ -87,7 +86,7 @@ def parse(text: str) -> ParsedLog:
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_lines_of_a_framework(name: str) -> None:
+def test_lines_of_each_framework_are_read(name: str) -> None:
     text, steps, seconds = LINES[name]
     log = parse(text)
     (segment,) = log.segments
@@ -97,9 +96,9 @@ def test_lines_of_a_framework(name: str) -> None:
     assert log.dropped == ()
 
 
-def verl(step: int, seconds: float, before: str = "", behind: str = "") -> str:
-    """A step of verl with further times before and behind its own."""
-    return f"step:{step} - timing_s/gen:74.0{before} - timing_s/step:{seconds} - perf/mfu:0.3{behind}\n"
+def verl_line(step: int, seconds: float, before: str = "", after: str = "") -> str:
+    """Return a step of verl, with further times before and after its own."""
+    return f"step:{step} - timing_s/gen:74.0{before} - timing_s/step:{seconds} - perf/mfu:0.3{after}\n"
 
 
 TEST, SAVE = (
@@ -111,51 +110,55 @@ TEST, SAVE = (
 @pytest.mark.parametrize(
     ("last", "seconds", "left_out"),
     [
-        pytest.param(verl(9, 300.5, before=TEST), 100.0, 1, id="test"),
-        pytest.param(verl(9, 130.25, before=SAVE), 100.0, 1, id="checkpoint"),
+        pytest.param(verl_line(9, 300.5, before=TEST), 100.0, 1, id="test"),
+        pytest.param(verl_line(9, 130.25, before=SAVE), 100.0, 1, id="checkpoint"),
         pytest.param(
-            verl(9, 330.75, before=TEST + SAVE), 100.0, 1, id="test and checkpoint"
+            verl_line(9, 330.75, before=TEST + SAVE), 100.0, 1, id="test and checkpoint"
         ),
         pytest.param(
-            verl(9, 330.75, before=SAVE + TEST), 100.0, 1, id="checkpoint and test"
+            verl_line(9, 330.75, before=SAVE + TEST), 100.0, 1, id="checkpoint and test"
         ),
         pytest.param(
-            verl(9, 330.5, before=TEST), 130.0, 1, id="a slow step with a test"
+            verl_line(9, 330.5, before=TEST), 130.0, 1, id="slow step with a test"
         ),
-        pytest.param(verl(9, 100.0, behind=TEST), 100.0, 0, id="printed behind"),
-        pytest.param(verl(9, 300.5, behind=TEST), 300.5, 0, id="printed behind, slow"),
-        pytest.param(verl(9, 100.0, before=TEST), 100.0, 0, id="no part of it"),
+        pytest.param(verl_line(9, 100.0, after=TEST), 100.0, 0, id="printed after"),
         pytest.param(
-            verl(9, 100.0, before=SAVE), 100.0, 0, id="shorter, and no part of it"
+            verl_line(9, 300.5, after=TEST), 300.5, 0, id="printed after, slow"
+        ),
+        pytest.param(verl_line(9, 100.0, before=TEST), 100.0, 0, id="not included"),
+        pytest.param(
+            verl_line(9, 100.0, before=SAVE), 100.0, 0, id="shorter, not included"
         ),
     ],
 )
-def test_test_and_checkpoint_are_left_out_of_a_step(
+def test_step_time_excludes_evaluation_and_checkpoint(
     last: str, seconds: float, left_out: int
 ) -> None:
-    log = parse("".join(verl(step, 100.0) for step in range(1, 9)) + last)
+    log = parse("".join(verl_line(step, 100.0) for step in range(1, 9)) + last)
     times = log.segments[0].steps.seconds.tolist()
     assert (times[:8], times[8]) == ([100.0] * 8, pytest.approx(seconds))
     assert sum(dropped.count for dropped in log.dropped) == left_out
 
 
-def test_test_in_every_step_is_left_out() -> None:
-    log = parse("".join(verl(step, 300.5, before=TEST) for step in range(1, 9)))
+def test_evaluation_in_every_step_is_excluded() -> None:
+    log = parse("".join(verl_line(step, 300.5, before=TEST) for step in range(1, 9)))
     assert log.segments[0].steps.seconds.tolist() == pytest.approx([100.0] * 8)
-    outside = parse("".join(verl(step, 100.0, before=TEST) for step in range(1, 9)))
+    outside = parse(
+        "".join(verl_line(step, 100.0, before=TEST) for step in range(1, 9))
+    )
     assert outside.segments[0].steps.seconds.tolist() == [100.0] * 8
 
 
-@pytest.mark.parametrize("definition", SHIPPED, ids=lambda each: each.name)
-def test_what_a_definition_has(definition: RegexDialect) -> None:
+@pytest.mark.parametrize("definition", SHIPPED, ids=lambda definition: definition.name)
+def test_definition_has_step_and_time_groups(definition: RegexDialect) -> None:
     names = [group.name for group in find_groups(definition.pattern)]
     assert {"step", *find_time_groups(names)} <= set(names) <= set(GROUPS)
     assert find_time_groups(names)
     assert len(definition.find) >= 3
 
 
-def test_the_orchestrator_of_prime_rl_is_another_clock() -> None:
-    """Its lines may stand in one log with the trainer's."""
+def test_orchestrator_lines_of_prime_rl_are_ignored() -> None:
+    """A log may contain its lines together with the lines of the trainer."""
     other = (
         "16:43:08 SUCCESS Step 1 | Time: 5.23s | Reward: 0.3498 | Throughput: 3500.7 tokens/s | Seq. Length: 142.7 "
         "tokens/sample | Async Level: 1 | Max. Off-Policy Level: 1\n"
@@ -166,8 +169,8 @@ def test_the_orchestrator_of_prime_rl_is_another_clock() -> None:
     assert segment.finished
 
 
-def test_loss_that_only_some_versions_print_is_read() -> None:
-    """Lines without a loss are no fault of a run; a loss that is not finite is."""
+def test_optional_loss_is_read_if_printed() -> None:
+    """A missing loss is acceptable; a non-finite loss is not."""
     text = LINES["modded_nanogpt"][0]
     (segment,) = parse(text.replace("10.4925", "nan")).segments
     assert segment.steps.has_loss.tolist() == [False, False, True]
@@ -176,20 +179,20 @@ def test_loss_that_only_some_versions_print_is_read() -> None:
     assert parse(text.replace(" train_time", " train_loss:9.1 train_time")).prints_loss
 
 
-def test_every_file_is_one() -> None:
+def test_every_definition_file_is_listed() -> None:
     folder = Path(definitions.__file__).parent
     assert sorted(definitions.NAMES) == sorted(
         path.stem for path in folder.glob("*.toml")
     )
 
 
-def test_they_are_tried_only_where_nothing_else_finds_a_step() -> None:
+def test_definitions_apply_only_without_other_steps() -> None:
     text = (nemo2_run(0, 4) + LINES["llm_c"][0]).encode()
     log = read_log(Stream([text], Path("x")), SHIPPED)
     assert (log.dialect, log.readings, log.dropped) == ("nemo2", (), ())
 
 
-def test_stream_is_read_as_a_file(tmp_path: Path) -> None:
+def test_stream_equals_file(tmp_path: Path) -> None:
     text = LINES["llm_c"][0].encode()
     path = tmp_path / "x.log"
     path.write_bytes(text)
@@ -204,7 +207,7 @@ def test_stream_is_read_as_a_file(tmp_path: Path) -> None:
 def test_large_file_is_read_twice(
     tmp_path: Path, pack: Callable[[bytes], bytes]
 ) -> None:
-    """Its text has more than is kept of a stream."""
+    """Its text exceeds the part of a stream that is kept."""
     path = tmp_path / "x.log"
     path.write_bytes(
         pack(LINES["llm_c"][0].encode() + b"a line of another module\n" * 400_000)
@@ -212,8 +215,8 @@ def test_large_file_is_read_twice(
     assert read_log(path, SHIPPED).dialect == "llm_c"
 
 
-def test_a_log_without_a_step_says_nothing_of_them(tmp_path: Path) -> None:
-    """A line of it may hold what one of them looks for."""
+def test_log_without_steps_does_not_report_definitions(tmp_path: Path) -> None:
+    """A line may contain the marker of a definition."""
     text = b"step: 4 of a script that is no training\n" * 3
     path = tmp_path / "x.log"
     path.write_bytes(text)
@@ -224,20 +227,20 @@ def test_a_log_without_a_step_says_nothing_of_them(tmp_path: Path) -> None:
     )
 
 
-# --- real files: counted by a few lines that know nothing of ours ---------------------
+# --- real files, counted independently ------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "dialect", "steps", "seconds"),
     [
-        # every tenth step; time stamps of the first and last line: 540.07 s, and the
-        # rates agree to 1 %
+        # every tenth step; 540.07 s between the time stamps of the first and last line,
+        # and the rates agree within 1 %
         ("deepspeed_chat_reward.log", "deepspeed", range(10, 1850, 10), 540.069),
-        # tokens of each step by its rate, summed; the time stamps agree to 3 %
+        # sum of tokens / rate of each step; the time stamps agree within 3 %
         ("automodel_llama31_8b.jsonl", "automodel", range(100), 130.361),
     ],
 )
-def test_real_log_gives_its_steps_and_time(
+def test_real_log_gives_steps_and_time(
     name: str, dialect: str, steps: range, seconds: float
 ) -> None:
     log = read_log(shared(f"logs/today/{name}"), SHIPPED)
@@ -249,7 +252,7 @@ def test_real_log_gives_its_steps_and_time(
     )
 
 
-def test_a_real_log_of_nanotron() -> None:
+def test_real_nanotron_log_is_read() -> None:
     path = shared("logs/today/nanotron_excerpt.log")
     printed = re.findall(r"elapsed_time_per_iteration_ms: (\S+)", path.read_text())
     log = read_log(path, SHIPPED)
@@ -324,8 +327,7 @@ WORK: dict[str, tuple[list[str], dict[str, float]]] = {
         {"step_tokens": 1029240, "learning_rate": 0.0},
     ),
 }
-"""Lines of each framework, and what their last one says of the work of a step and of
-its update."""
+"""Lines of each framework, and the work and update of the last step."""
 
 
 @pytest.mark.parametrize("name", WORK)
@@ -339,7 +341,7 @@ def test_shipped_patterns_read_work_and_updates(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["verl", "prime_rl"])
-def test_rewarded_frameworks_are_marked(name: str) -> None:
+def test_reward_frameworks_are_marked(name: str) -> None:
     lines, _ = WORK[name]
     assert (
         parse_blocks(["".join(f"{line}\n" for line in lines).encode()], SHIPPED)
@@ -348,7 +350,7 @@ def test_rewarded_frameworks_are_marked(name: str) -> None:
     )
 
 
-def test_values_that_are_only_compared_tear_no_line() -> None:
+def test_invalid_optional_values_keep_record() -> None:
     lines, _ = WORK["automodel"]
     text = "".join(f"{line}\n" for line in lines).replace('"lr": 0.0', '"lr": null')
     log = parse_blocks([text.encode()], SHIPPED)

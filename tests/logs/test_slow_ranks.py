@@ -1,5 +1,4 @@
-"""Reports of a slow rank in logs: which lines name one, and which only contain the
-words."""
+"""Reports of slow ranks in logs, and lines that only contain the words."""
 
 from __future__ import annotations
 
@@ -19,7 +18,9 @@ MEGATRON = (
 )
 
 
-def find(text: str, begin: int = 0, end: float = math.inf) -> list[tuple[int, str]]:
+def list_reports(
+    text: str, begin: int = 0, end: float = math.inf
+) -> list[tuple[int, str]]:
     return [
         (report.line, report.text)
         for report in find_slow_ranks([text.encode()], begin, end)
@@ -38,8 +39,8 @@ def find(text: str, begin: int = 0, end: float = math.inf) -> list[tuple[int, st
         "Detected straggler on rank 12",
     ],
 )
-def test_line_that_names_a_slow_rank_is_found(line: str) -> None:
-    assert find(f"step 1\n{line}\nstep 2\n") == [(2, line)]
+def test_line_naming_slow_rank_is_found(line: str) -> None:
+    assert list_reports(f"step 1\n{line}\nstep 2\n") == [(2, line)]
 
 
 @pytest.mark.parametrize(
@@ -59,13 +60,13 @@ def test_line_that_names_a_slow_rank_is_found(line: str) -> None:
         MEGATRON.format(slowest="385.20").strip(),
     ],
 )
-def test_line_that_names_no_slow_rank_is_left_out(line: str) -> None:
-    assert find(f"{line}\n") == []
+def test_line_without_slow_rank_is_ignored(line: str) -> None:
+    assert list_reports(f"{line}\n") == []
 
 
-def test_worst_score_of_a_report_is_quoted() -> None:
-    assert find(RESILIENCY) == [(3, "Rank=5 Node=node07 Score=0.68")]
-    assert find(MEGATRON.format(slowest="270.10")) == [
+def test_worst_score_of_report_is_quoted() -> None:
+    assert list_reports(RESILIENCY) == [(3, "Rank=5 Node=node07 Score=0.68")]
+    assert list_reports(MEGATRON.format(slowest="270.10")) == [
         (1, "MnEtpt/Rnk: 270.10TF/5 | MxEtpt/Rnk: 400.00")
     ]
 
@@ -83,7 +84,7 @@ EFFECT = (
 
 
 @pytest.mark.parametrize(
-    ("waited", "found"),
+    ("waited", "reports"),
     [
         (
             "2100.00",
@@ -94,11 +95,11 @@ EFFECT = (
     ],
 )
 def test_straggler_effect_of_deepspeed_is_quoted(
-    waited: str, found: list[tuple[int, str]]
+    waited: str, reports: list[tuple[int, str]]
 ) -> None:
-    assert find(EFFECT.format(waited=waited)) == found
+    assert list_reports(EFFECT.format(waited=waited)) == reports
 
 
-def test_reports_of_other_parts_are_left_out() -> None:
+def test_reports_outside_line_range_are_ignored() -> None:
     text = "Detected straggler on rank 1\nstep 1\nDetected straggler on rank 2\nstep 2\nDetected straggler on rank 3\n"
-    assert find(text, 1, 5) == [(3, "Detected straggler on rank 2")]
+    assert list_reports(text, 1, 5) == [(3, "Detected straggler on rank 2")]

@@ -1,5 +1,7 @@
-"""Trainer's records with the time so far: LLaMA-Factory's `trainer_log.jsonl`,
-ms-swift's `logging.jsonl`."""
+"""Trainer records with an elapsed time: `trainer_log.jsonl` and `logging.jsonl`.
+
+LLaMA-Factory writes the former, ms-swift the latter.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +14,30 @@ from support.written_logs import dropped, parse, steps
 from pytest_llmbench.logs.log_reader import read_log
 
 
-def factory(
+def factory_record(
     step: int, elapsed: str, *, total: int = 40, loss: str = '"loss": 2.2, '
 ) -> str:
-    """A record of LLaMA-Factory."""
+    """Return a record of LLaMA-Factory."""
     return f'{{"current_steps": {step}, "total_steps": {total}, {loss}"lr": 1e-06, "elapsed_time": "{elapsed}"}}\n'
 
 
-def swift(
+def swift_record(
     step: int,
     elapsed: str,
     speed: str = '"train_speed(iter/s)": 0.2',
     *,
     total: int = 40,
 ) -> str:
-    """A record of ms-swift."""
+    """Return a record of ms-swift."""
     return (
         f'{{"loss": 3.95, "grad_norm": 2.1, "learning_rate": 9e-05, "global_step/max_steps": "{step}/{total}", '
         f'"percentage": "1%", "elapsed_time": "{elapsed}", "memory(GiB)": 16.0, {speed}}}\n'
     )
 
 
-def test_step_takes_time_since_record_before() -> None:
+def test_step_time_is_time_since_previous_record() -> None:
     ends = {10: "0:00:32", 20: "0:01:03", 30: "1:00:03", 40: "1 day, 1:00:03"}
-    log = parse("".join(factory(*step) for step in ends.items()))
+    log = parse("".join(factory_record(*step) for step in ends.items()))
     (segment,) = log.segments
     columns = segment.steps
     assert (log.dialect, columns.index.tolist()) == ("trainer", [10, 20, 30, 40])
@@ -44,12 +46,15 @@ def test_step_takes_time_since_record_before() -> None:
     assert (segment.total_steps, segment.finished) == (40, True)
 
 
-def test_a_resumed_run_does_not_count_the_steps_before_it() -> None:
-    """The clock begins anew, the steps do not: the first record would make 0.03 s of a
-    step of 3."""
+def test_resumed_run_ignores_earlier_steps() -> None:
+    """The clock restarts, the step numbers do not.
+
+    Otherwise a step of 3 s would take 0.03 s in the first record.
+    """
     columns = (
         parse(
-            factory(1010, "0:00:30", total=2000) + factory(1020, "0:01:00", total=2000)
+            factory_record(1010, "0:00:30", total=2000)
+            + factory_record(1020, "0:01:00", total=2000)
         )
         .segments[0]
         .steps
@@ -58,11 +63,11 @@ def test_a_resumed_run_does_not_count_the_steps_before_it() -> None:
     assert columns.seconds[1] == 3.0
 
 
-def clocked(ends: dict[int, int]) -> str:
-    """Records of LLaMA-Factory by step and seconds so far."""
+def factory_records(ends: dict[int, int]) -> str:
+    """Return records of LLaMA-Factory by step and elapsed seconds."""
     return "".join(
-        factory(step, f"0:{at // 60:02d}:{at % 60:02d}", total=2000)
-        for step, at in ends.items()
+        factory_record(step, f"0:{elapsed // 60:02d}:{elapsed % 60:02d}", total=2000)
+        for step, elapsed in ends.items()
     )
 
 
@@ -80,7 +85,7 @@ WHOLE = {step: 3 * step for step in range(10, 401, 10)}
             WHOLE | {410: 15, 420: 45},
             410,
             math.nan,
-            id="resumed behind the last record",
+            id="resumed after the last record",
         ),
         pytest.param(
             WHOLE | {410: 1198, 420: 1228},
@@ -90,10 +95,10 @@ WHOLE = {step: 3 * step for step in range(10, 401, 10)}
         ),
     ],
 )
-def test_resume_without_overlap_begins_a_clock_anew(
+def test_resume_without_overlap_restarts_clock(
     ends: dict[int, int], step: int, seconds: float
 ) -> None:
-    log = parse(clocked(ends))
+    log = parse(factory_records(ends))
     (segment,) = log.segments
     times = dict(
         zip(segment.steps.index.tolist(), segment.steps.seconds.tolist(), strict=True)
@@ -103,32 +108,36 @@ def test_resume_without_overlap_begins_a_clock_anew(
     assert dropped(log) == ({} if ends.get(410) == 1198 else {"clock-restarted": 1})
 
 
-def test_resume_behind_a_start_line_begins_at_its_last_step() -> None:
+def test_resume_after_start_line_begins_at_last_step() -> None:
     first, second = parse(
-        clocked(WHOLE) + "***** Running training *****\n" + clocked({410: 30, 420: 60})
+        factory_records(WHOLE)
+        + "***** Running training *****\n"
+        + factory_records({410: 30, 420: 60})
     ).segments
     assert (len(first.steps), second.steps.seconds.tolist()) == (40, [3.0, 3.0])
 
 
-def test_the_first_step_alone_is_one_step() -> None:
-    """ms-swift prints step 1, then every tenth: the second record stands for nine
-    steps."""
+def test_first_step_counts_as_one_step() -> None:
+    """ms-swift prints step 1, then every tenth step: the second record covers nine."""
     columns = (
-        parse(swift(1, "6s", "").replace(", }", "}") + factory(10, "0:00:51"))
+        parse(
+            swift_record(1, "6s", "").replace(", }", "}")
+            + factory_record(10, "0:00:51")
+        )
         .segments[0]
         .steps
     )
     assert (columns.seconds.tolist(), columns.mean_of.tolist()) == ([6.0, 5.0], [1, 9])
 
 
-def test_an_evaluation_is_no_part_of_the_next_step() -> None:
-    evaluation = factory(20, "0:05:00", loss='"eval_loss": 1.5, ')
+def test_step_time_excludes_previous_evaluation() -> None:
+    evaluation = factory_record(20, "0:05:00", loss='"eval_loss": 1.5, ')
     columns = (
         parse(
-            factory(10, "0:00:30")
-            + factory(20, "0:01:00")
+            factory_record(10, "0:00:30")
+            + factory_record(20, "0:01:00")
             + evaluation
-            + factory(30, "0:05:30")
+            + factory_record(30, "0:05:30")
         )
         .segments[0]
         .steps
@@ -136,11 +145,11 @@ def test_an_evaluation_is_no_part_of_the_next_step() -> None:
     assert columns.seconds.tolist() == [3.0, 3.0, 3.0]
 
 
-def test_the_last_record_repeats_the_last_step() -> None:
+def test_last_record_may_repeat_last_step() -> None:
     log = parse(
-        factory(10, "0:00:30")
-        + factory(20, "0:01:00")
-        + factory(20, "0:01:09", loss="")
+        factory_record(10, "0:00:30")
+        + factory_record(20, "0:01:00")
+        + factory_record(20, "0:01:09", loss="")
     )
     assert steps(log) == [[10, 20]]
     assert log.dropped == ()
@@ -151,20 +160,24 @@ def test_the_last_record_repeats_the_last_step() -> None:
     [
         ('"train_speed(iter/s)": 0.4', 0.25),
         ('"train_speed(s/it)": 2.5', 0.1),
-        ('"train_speed(iter/s)": 0.3', 0.1),  # 33.3 s: not what is printed beside it
+        ('"train_speed(iter/s)": 0.3', 0.1),  # 33.3 s contradicts the printed time
         ('"train_speed(iter/s)": 0', 0.1),
         ('"train_speed(iter/s)": null', 0.1),
     ],
 )
-def test_printed_speed_counts_if_the_time_agrees(speed: str, unit: float) -> None:
-    """10 steps at 0.4 a second are 25 s, one unit of which is 6.25 s."""
-    columns = parse(swift(10, "25s", speed) + swift(20, "50s", speed)).segments[0].steps
+def test_printed_speed_refines_time_if_consistent(speed: str, unit: float) -> None:
+    """10 steps at 0.4 per second are 25 s, with a resolution of 6.25 s."""
+    columns = (
+        parse(swift_record(10, "25s", speed) + swift_record(20, "50s", speed))
+        .segments[0]
+        .steps
+    )
     assert columns.seconds.tolist() == pytest.approx([2.5, 2.5])
     assert columns.resolution_seconds[0] >= unit
 
 
-def test_record_gives_its_other_columns() -> None:
-    text = swift(10, "25s")
+def test_record_fills_other_columns() -> None:
+    text = swift_record(10, "25s")
     for record in (text, text.replace('"', "'")):
         columns = parse(record).segments[0].steps
         assert (columns.loss[0], columns.grad_norm[0], columns.learning_rate[0]) == (
@@ -176,34 +189,40 @@ def test_record_gives_its_other_columns() -> None:
 
 
 @pytest.mark.parametrize("loss", ["NaN", '"nan"', "Infinity"])
-def test_a_diverged_loss_is_data(loss: str) -> None:
-    columns = parse(factory(10, "0:00:30", loss=f'"loss": {loss}, ')).segments[0].steps
+def test_non_finite_loss_is_kept(loss: str) -> None:
+    columns = (
+        parse(factory_record(10, "0:00:30", loss=f'"loss": {loss}, ')).segments[0].steps
+    )
     assert columns.has_loss.all()
     assert not math.isfinite(columns.loss[0])
 
 
-def test_rewards_are_told() -> None:
+def test_rewards_mark_segment() -> None:
     assert (
-        parse(factory(10, "0:00:30", loss='"loss": 0.0, "rewards/chosen": 1.0, '))
+        parse(
+            factory_record(10, "0:00:30", loss='"loss": 0.0, "rewards/chosen": 1.0, ')
+        )
         .segments[0]
         .rewards
     )
-    assert not parse(factory(10, "0:00:30")).segments[0].rewards
+    assert not parse(factory_record(10, "0:00:30")).segments[0].rewards
 
 
-def test_the_record_of_the_whole_run_ends_it() -> None:
-    """The last steps are no multiple of what is printed."""
-    whole = '{"train_runtime": 110.0, "train_steps_per_second": 0.4, "global_step/max_steps": "44/44"}\n'
-    run = swift(10, "25s", total=44) + swift(40, "1m 40s", total=44)
+def test_record_of_whole_run_finishes_run() -> None:
+    """The last step need not be a multiple of the log interval."""
+    final = '{"train_runtime": 110.0, "train_steps_per_second": 0.4, "global_step/max_steps": "44/44"}\n'
+    run = swift_record(10, "25s", total=44) + swift_record(40, "1m 40s", total=44)
     assert not parse(run).segments[0].finished
-    assert parse(run + whole).segments[0].finished
+    assert parse(run + final).segments[0].finished
 
 
 @pytest.mark.parametrize("loss", ["", '"loss": null, '])
-def test_the_last_record_of_llama_factory_ends_a_run(loss: str) -> None:
-    """It has no loss, and no time of its own: what it took stands for saving, too."""
+def test_last_record_of_llama_factory_finishes_run(loss: str) -> None:
+    """It has no loss, and its time includes saving."""
     last = f'{{"current_steps": 44, "total_steps": 44, {loss}"percentage": 100.0, "elapsed_time": "0:02:30"}}\n'
-    run = factory(10, "0:00:30", total=44) + factory(40, "0:02:00", total=44)
+    run = factory_record(10, "0:00:30", total=44) + factory_record(
+        40, "0:02:00", total=44
+    )
     assert not parse(run).segments[0].finished
     log = parse(run + last)
     (segment,) = log.segments
@@ -215,8 +234,8 @@ def test_the_last_record_of_llama_factory_ends_a_run(loss: str) -> None:
 
 
 @pytest.mark.parametrize("end", [-2, -9, 30])
-def test_a_cut_record_is_torn(end: int) -> None:
-    log = parse(factory(10, "0:00:30") + factory(20, "0:01:00")[:end])
+def test_truncated_record_is_counted(end: int) -> None:
+    log = parse(factory_record(10, "0:00:30") + factory_record(20, "0:01:00")[:end])
     assert steps(log) == [[10]]
     assert dropped(log) == {"torn": 1}
 
@@ -229,25 +248,24 @@ def test_a_cut_record_is_torn(end: int) -> None:
         'x{"current_steps": "a"}\n',
     ],
 )
-def test_words_alone_are_no_record(text: str) -> None:
+def test_field_names_without_record_are_ignored(text: str) -> None:
     assert parse(text).segments == ()
 
 
-# --- real files: counted here by a reader of a few lines that knows nothing of ours ---
+# --- real files, counted by an independent reader -------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "last", "count", "total", "seconds"),
     [
-        # grep -c '"loss"': 675; elapsed_time of the last of them, less the time of the
+        # grep -c '"loss"': 675; elapsed_time of the last record, minus the time of the
         # evaluations
         ("llamafactory_trainer_log.jsonl", 6750, 675, 6750, 21606.0),
-        # grep -c '"loss"': 44; by whole seconds, less five evaluations of 140 to 150 s
-        # each
+        # grep -c '"loss"': 44; in whole seconds, minus five evaluations of 140 to 150 s
         ("msswift_logging.jsonl", 430, 44, 438, 2175.0),
     ],
 )
-def test_real_log_gives_its_steps_and_time(
+def test_real_log_gives_steps_and_time(
     name: str, last: int, count: int, total: int, seconds: float
 ) -> None:
     (segment,) = read_log(shared(f"logs/today/{name}")).segments
@@ -263,6 +281,6 @@ def test_real_log_gives_its_steps_and_time(
     )
 
 
-def test_a_chat_protocol_of_the_same_name_is_no_run() -> None:
+def test_chat_log_of_same_name_is_not_a_run() -> None:
     log = read_log(shared("logs/today/not_a_run_logging.jsonl"))
     assert (log.dialect, log.dropped) == (None, ())

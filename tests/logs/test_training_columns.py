@@ -1,5 +1,7 @@
-"""What tells whether a run trained: learning rate, samples, target tokens, skipped
-steps, the digits of a loss."""
+"""Columns that show whether a run trained.
+
+Learning rate, samples, target tokens, skipped steps and digits of the loss.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +15,28 @@ from support.written_logs import dropped, maxtext_run, nemo2, parse, steps
 
 from pytest_llmbench.logs.step_records import count_digits
 
-MOMENT = datetime.fromisoformat("2026-07-01T02:00:00.000001")
+START = datetime.fromisoformat("2026-07-01T02:00:00.000001")
 
 
 @pytest.mark.parametrize(
     ("printed", "count"),
     [(b"0.000", 4), (b"1.258695E+01", 7), (b"-5.97670", 6), (b"nan", 0)],
 )
-def test_digits_are_those_of_the_mantissa(printed: bytes, count: int) -> None:
+def test_only_mantissa_digits_are_counted(printed: bytes, count: int) -> None:
     assert count_digits(printed) == count
 
 
-def megatron(step: int) -> str:
-    return lines.megatron_line(MOMENT, step, 9, 1.5, batch=128, tflops=None, loss=9.5)
+def megatron_line(step: int) -> str:
+    return lines.megatron_line(START, step, 9, 1.5, batch=128, tflops=None, loss=9.5)
 
 
-def test_megatron_prints_all_but_target_tokens() -> None:
-    skipped = megatron(4).replace("skipped iterations:   0", "skipped iterations:   1")
-    (segment,) = parse("\n".join([*map(megatron, range(1, 4)), skipped, ""])).segments
+def test_megatron_fills_all_but_target_tokens() -> None:
+    skipped = megatron_line(4).replace(
+        "skipped iterations:   0", "skipped iterations:   1"
+    )
+    (segment,) = parse(
+        "\n".join([*map(megatron_line, range(1, 4)), skipped, ""])
+    ).segments
     columns = segment.steps
     assert columns.consumed_samples.tolist() == [128, 256, 384, 512]
     assert columns.learning_rate.tolist() == [3e-5] * 4
@@ -48,12 +54,12 @@ def test_megatron_prints_all_but_target_tokens() -> None:
         ("load_balancing_loss: nan", True),
     ],
 )
-def test_other_losses_of_megatron_may_diverge(field: str, diverged: bool) -> None:
+def test_additional_megatron_loss_may_diverge(field: str, diverged: bool) -> None:
     log = parse(
         "\n".join(
             [
-                megatron(1).replace("loss scale", f"{field} | loss scale"),
-                megatron(2),
+                megatron_line(1).replace("loss scale", f"{field} | loss scale"),
+                megatron_line(2),
                 "",
             ]
         )
@@ -62,9 +68,9 @@ def test_other_losses_of_megatron_may_diverge(field: str, diverged: bool) -> Non
     assert np.isnan(log.segments[0].steps.loss).tolist() == [diverged, False]
 
 
-def test_field_that_is_no_number_is_left_out() -> None:
+def test_invalid_optional_field_is_ignored() -> None:
     text = (
-        megatron(1)
+        megatron_line(1)
         .replace("learning rate: 3.0", "learning rate: ?")
         .replace("samples:          128", "samples: ?")
     )
@@ -73,8 +79,8 @@ def test_field_that_is_no_number_is_left_out() -> None:
     assert columns.seconds.tolist() == [1.5]
 
 
-def test_nemo_2_prints_no_samples_with_the_first_step() -> None:
-    """In logs of alike lines, with another line between, and with carriage returns."""
+def test_first_nemo_2_step_has_no_samples() -> None:
+    """In logs of equal lines, with another line between, and with carriage returns."""
     text = nemo2(0, more="") + "".join(
         nemo2(step, more=f" | consumed_samples: {512 * step}") for step in range(1, 4)
     )
@@ -87,7 +93,7 @@ def test_nemo_2_prints_no_samples_with_the_first_step() -> None:
         assert segment.loss_digits == 4
 
 
-def test_maxtext_prints_target_tokens() -> None:
+def test_maxtext_fills_target_tokens() -> None:
     text = maxtext_run(0, 3)
     for log in (
         text,
@@ -99,25 +105,25 @@ def test_maxtext_prints_target_tokens() -> None:
         assert segment.loss_digits == 4
 
 
-def test_maxtext_steps_of_a_growing_batch_are_dropped() -> None:
+def test_maxtext_batch_ramp_up_is_dropped() -> None:
     ramp = maxtext_run(0, 2, "[Rampup Batch Size Phase], ")
     log = parse(ramp + maxtext_run(3, 5))
     assert (steps(log), dropped(log)) == ([[3, 4, 5]], {"ramped-up": 3})
     assert parse(ramp).segments == ()
 
 
-def test_work_by_rates_and_tokens_of_megatron_is_read() -> None:
+def test_sample_rates_and_tokens_of_megatron_are_read() -> None:
     neox = "".join(
-        f" samples/sec: 85.333 | iteration{megatron(step).partition('iteration')[2]}\n"
+        f" samples/sec: 85.333 | iteration{megatron_line(step).partition('iteration')[2]}\n"
         for step in range(1, 5)
     )
     assert parse(neox).segments[0].steps.samples_per_second.tolist() == [85.333] * 4
-    behind = "".join(
-        f"{megatron(step)} samples per second: 85.333 |\n" for step in range(1, 5)
+    after = "".join(
+        f"{megatron_line(step)} samples per second: 85.333 |\n" for step in range(1, 5)
     )
-    assert parse(behind).segments[0].steps.samples_per_second.tolist() == [85.333] * 4
+    assert parse(after).segments[0].steps.samples_per_second.tolist() == [85.333] * 4
     tokens = "".join(
-        megatron(step).replace(
+        megatron_line(step).replace(
             "elapsed", f"consumed tokens: {step * 4096:12d} | elapsed"
         )
         + "\n"

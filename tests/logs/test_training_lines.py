@@ -1,5 +1,4 @@
-"""What lines besides the steps show: validation losses without a number, and skipped
-updates."""
+"""Lines besides steps: non-finite validation losses and skipped weight updates."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ def read(*lines: str) -> tuple[Segment, ...]:
     return parse_blocks([text.encode()], load_definitions().values()).segments
 
 
-def megatron(step: int, total: int = 4) -> str:
+def megatron_line(step: int, total: int = 4) -> str:
     return (
         f" iteration {step:8d}/{total:8d} | consumed samples: {step * 8:12d} |"
         " elapsed time per iteration (ms): 2000.5 |"
@@ -30,31 +29,31 @@ def megatron(step: int, total: int = 4) -> str:
     )
 
 
-def titan(step: int, loss: str = "5.1234", kind: str = "step") -> str:
-    tail = f"memory:  4.00GiB(50.00%)  tps: {1000 + step}  tflops: 10.00  mfu: 1.00%"
-    tail = tail if kind == "step" else "memory:  4.00GiB(50.00%)  tps: 56"
-    return f"[rank0]:[titan] 2026-04-30 02:27:{step:02d},267 - root - INFO - {kind}: {step:2d}  loss: {loss}  {tail}"
+def titan_line(step: int, loss: str = "5.1234", kind: str = "step") -> str:
+    ending = f"memory:  4.00GiB(50.00%)  tps: {1000 + step}  tflops: 10.00  mfu: 1.00%"
+    ending = ending if kind == "step" else "memory:  4.00GiB(50.00%)  tps: 56"
+    return f"[rank0]:[titan] 2026-04-30 02:27:{step:02d},267 - root - INFO - {kind}: {step:2d}  loss: {loss}  {ending}"
 
 
-def nemo2(step: int, validation: str = "") -> str:
+def nemo2_line(step: int, validation: str = "") -> str:
     return (
         f"Training epoch 0, iteration {step}/3 | lr: 1e-05 | global_batch_size: 8 | global_step: {step} | "
         f"reduced_train_loss: 11.0{step} | train_step_timing in s: 2.00{step}{validation}"
     )
 
 
-def maxtext(step: int) -> str:
+def maxtext_line(step: int) -> str:
     return f"completed step: {step}, seconds: 2.001, TFLOP/s/device: 99.123, Tokens/s/device: 512.123, loss: 9.{step}23"
 
 
-def dllogger(step: int, more: str = "") -> str:
+def dllogger_record(step: int, more: str = "") -> str:
     return (
         f"DLL 2026-04-30 02:27:0{step}.267331 - {step} reduced_train_loss : 11.{step}  lr : 1e-05  "
         f"global_step : {step}.0  consumed_samples : {8 * step + 8}.0  train_step_timing in s : 2.00{step} {more}"
     )
 
 
-def summary(loss: str) -> list[str]:
+def summary_lines(loss: str) -> list[str]:
     return [
         f"{{'loss': {loss}, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.5}}",
         "{'train_runtime': 100.0, 'train_samples_per_second': 6.0, 'train_steps_per_second': 1.0, 'train_loss': 1.2,"
@@ -62,7 +61,7 @@ def summary(loss: str) -> list[str]:
     ]
 
 
-MEGATRON = [megatron(step) for step in (1, 2, 3, 4)]
+MEGATRON = [megatron_line(step) for step in (1, 2, 3, 4)]
 BAD = {
     "megatron": [
         *MEGATRON,
@@ -78,36 +77,40 @@ BAD = {
         " validation results at iteration 4 | lm_loss value: nan | lm_loss_ppl value: nan |",
     ],
     "torchtitan": [
-        *map(titan, (1, 2, 3)),
-        titan(3, "nan", "validate step"),
-        *map(titan, (4, 5, 6)),
+        *map(titan_line, (1, 2, 3)),
+        titan_line(3, "nan", "validate step"),
+        *map(titan_line, (4, 5, 6)),
     ],
-    "nemo 2": [*map(nemo2, (0, 1, 2)), nemo2(3, " | val_loss: nan")],
-    "nemo 2 from the last but one on": [
-        *map(nemo2, (0, 1)),
-        *(nemo2(step, " | val_loss: nan") for step in (2, 3)),
+    "nemo 2": [*map(nemo2_line, (0, 1, 2)), nemo2_line(3, " | val_loss: nan")],
+    "nemo 2 in the last two steps": [
+        *map(nemo2_line, (0, 1)),
+        *(nemo2_line(step, " | val_loss: nan") for step in (2, 3)),
     ],
     "maxtext": [
-        *map(maxtext, (0, 1, 2)),
+        *map(maxtext_line, (0, 1, 2)),
         "eval metrics after step: 2, loss=nan, total_weights=65536.0",
     ],
     "trainer": [
-        summary("1.2")[0],
+        summary_lines("1.2")[0],
         "{'eval_loss': nan, 'eval_samples_per_second': 1.2}",
-        summary("1.2")[1],
+        summary_lines("1.2")[1],
     ],
-    "trainer that prints texts": [
-        *summary("1.2")[:1],
+    "trainer with quoted numbers": [
+        *summary_lines("1.2")[:1],
         "{'eval_loss': 'nan', 'eval_samples_per_second': '2'}",
-        summary("1.2")[1],
+        summary_lines("1.2")[1],
     ],
     "nemo 1": [
-        dllogger(0),
-        dllogger(1),
+        dllogger_record(0),
+        dllogger_record(1),
         "DLL 2026-04-30 02:27:02.1 - 1 val_loss : nan  global_step : 1.0 ",
-        dllogger(2),
+        dllogger_record(2),
     ],
-    "nemo 1 beside a step": [dllogger(0), dllogger(1, " val_loss : nan "), dllogger(2)],
+    "nemo 1 in a step": [
+        dllogger_record(0),
+        dllogger_record(1, " val_loss : nan "),
+        dllogger_record(2),
+    ],
     "mlperf": [
         mlperf_record("global_batch_size", 4),
         *(
@@ -132,7 +135,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("lines", BAD.values(), ids=BAD)
-def test_validation_loss_without_a_number_is_found(lines: list[str]) -> None:
+def test_non_finite_validation_loss_is_found(lines: list[str]) -> None:
     (segment,) = read(*lines)
     plain = (line.replace("number of nan iterations", "") for line in lines)
     assert segment.bad_validation_line == next(
@@ -149,25 +152,25 @@ SOUND = [
     [
         "{'eval_loss': nan, 'eval_samples_per_second': 0.1}",
         *MEGATRON,
-    ],  # of what ran before
+    ],  # belongs to an earlier program
     [
-        *map(titan, (1, 2, 3)),
-        titan(3, "8.0207", "validate step"),
-        *map(titan, (4, 5, 6)),
+        *map(titan_line, (1, 2, 3)),
+        titan_line(3, "8.0207", "validate step"),
+        *map(titan_line, (4, 5, 6)),
     ],
     [
-        *map(maxtext, (0, 1, 2)),
+        *map(maxtext_line, (0, 1, 2)),
         "eval metrics after step: 2, loss=9.1, total_weights=65536.0",
     ],
 ]
 
 
 @pytest.mark.parametrize("lines", SOUND)
-def test_validation_loss_with_a_number_is_sound(lines: list[str]) -> None:
+def test_finite_validation_loss_is_accepted(lines: list[str]) -> None:
     assert [segment.bad_validation_line for segment in read(*lines)] == [0]
 
 
-def deepspeed(step: int, skipped: int | None) -> list[str]:
+def deepspeed_lines(step: int, skipped: int | None) -> list[str]:
     stamp = f"[2026-03-02 10:{step // 60:02d}:{step % 60:02d},012] [INFO]"
     count = [
         f"{stamp} [logging.py:96:log_dist] [Rank 0] step={step}, skipped={skipped}, lr=[1e-05], mom=[[0.9, 0.95]]"
@@ -179,7 +182,7 @@ def deepspeed(step: int, skipped: int | None) -> list[str]:
     return [*(count if skipped is not None else ()), timer]
 
 
-def overflow(old: int, new: int, rank: str = "Rank 0 ") -> str:
+def overflow_line(old: int, new: int, rank: str = "Rank 0 ") -> str:
     return (
         "[2026-03-02 10:00:04,001] [INFO] [loss_scaler.py:190:update_scale] [deepspeed] "
         f"OVERFLOW! {rank}Skipping step. Attempted loss scale: {old}, reducing to {new}"
@@ -196,7 +199,7 @@ SKIPPED = {
     "counts since the start": (
         flatten(
             *(
-                deepspeed(step, skipped)
+                deepspeed_lines(step, skipped)
                 for step, skipped in ((1, 1), (2, 1), (3, 2), (4, 2))
             )
         ),
@@ -205,51 +208,51 @@ SKIPPED = {
     "counts of several steps": (
         flatten(
             *(
-                deepspeed(step, skipped)
+                deepspeed_lines(step, skipped)
                 for step, skipped in ((10, 10), (20, 10), (30, 14), (40, 14))
             )
         ),
         [10, 0, 4, 0],
     ),
-    "counts rather than lines": (
+    "counts and lines": (
         flatten(
-            overflow(4, 2),
-            deepspeed(1, 1),
-            deepspeed(2, 1),
-            overflow(2, 1),
-            overflow(2, 1),
-            deepspeed(3, 2),
+            overflow_line(4, 2),
+            deepspeed_lines(1, 1),
+            deepspeed_lines(2, 1),
+            overflow_line(2, 1),
+            overflow_line(2, 1),
+            deepspeed_lines(3, 2),
         ),
         [1, 0, 1],
     ),
-    "lines alone": (
+    "lines only": (
         flatten(
-            deepspeed(1, None),
-            overflow(4, 2),
-            deepspeed(2, None),
-            overflow(2, 1),
-            deepspeed(3, None),
+            deepspeed_lines(1, None),
+            overflow_line(4, 2),
+            deepspeed_lines(2, None),
+            overflow_line(2, 1),
+            deepspeed_lines(3, None),
         ),
         [0, 1, 1],
     ),
     "lines of two ranks": (
         flatten(
             *(
-                deepspeed(10, None),
-                overflow(4, 2),
-                overflow(4, 2, "Rank 1 "),
-                deepspeed(20, None),
+                deepspeed_lines(10, None),
+                overflow_line(4, 2),
+                overflow_line(4, 2, "Rank 1 "),
+                deepspeed_lines(20, None),
             )
         ),
         [0, 1],
     ),
-    "lines of ranks without a name": (
+    "lines of unnamed ranks": (
         flatten(
             *(
-                deepspeed(10, None),
-                overflow(4, 2, ""),
-                overflow(4, 2, ""),
-                deepspeed(20, None),
+                deepspeed_lines(10, None),
+                overflow_line(4, 2, ""),
+                overflow_line(4, 2, ""),
+                deepspeed_lines(20, None),
             )
         ),
         [0, 1],
@@ -264,27 +267,36 @@ def test_skipped_updates_are_counted(lines: list[str], skipped: list[int]) -> No
 
 
 def test_skipped_updates_of_a_whole_run_are_counted() -> None:
-    (segment,) = read(overflow(8, 4), overflow(4, 2), *summary("1.2"), overflow(2, 1))
+    (segment,) = read(
+        overflow_line(8, 4),
+        overflow_line(4, 2),
+        *summary_lines("1.2"),
+        overflow_line(2, 1),
+    )
     assert segment.steps.skipped_steps.tolist() == [3.0]
 
 
 def test_learning_rates_of_deepspeed_are_read() -> None:
-    lines = flatten(*(deepspeed(step, 0) for step in (1, 2, 3)))
+    lines = flatten(*(deepspeed_lines(step, 0) for step in (1, 2, 3)))
     (segment,) = read(*lines)
     assert segment.steps.learning_rate.tolist() == [1e-05] * 3
     (segment,) = read(*(line.replace("lr=[1e-05]", "lr=[0.0, 0.0]") for line in lines))
     assert segment.steps.learning_rate.tolist() == [0.0] * 3
 
 
-def test_skips_count_though_records_print_none() -> None:
+def test_skip_lines_count_if_records_report_none() -> None:
     (segment,) = read(
-        megatron(1), overflow(8, 4), megatron(2), megatron(3), megatron(4)
+        megatron_line(1),
+        overflow_line(8, 4),
+        megatron_line(2),
+        megatron_line(3),
+        megatron_line(4),
     )
     assert segment.steps.skipped_steps.tolist() == [0, 1, 0, 0]
 
 
-def test_logs_without_skips_print_none() -> None:
-    (segment,) = read(*flatten(*(deepspeed(step, None) for step in (1, 2, 3))))
+def test_skipped_steps_are_nan_without_skip_lines() -> None:
+    (segment,) = read(*flatten(*(deepspeed_lines(step, None) for step in (1, 2, 3))))
     assert np.isnan(segment.steps.skipped_steps).all()
 
 
@@ -322,7 +334,7 @@ DEFINED = {
 @pytest.mark.parametrize(
     ("dialect", "line", "printed", "skipped"), DEFINED.values(), ids=DEFINED
 )
-def test_skipped_updates_in_defined_records_are_counted(
+def test_skipped_updates_of_user_defined_dialects_are_counted(
     dialect: RegexDialect,
     line: Callable[[int, int], str],
     printed: list[int],
