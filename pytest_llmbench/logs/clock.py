@@ -117,12 +117,12 @@ def _find_kind(prefix: bytes) -> int | None:
 def _unwrap(stamps: Sequence[float], period: float) -> list[float]:
     """Unwrap stamps that start again after `period` seconds."""
     unwrapped = []
-    passed_periods, before = 0.0, NAN
+    shift, before = 0.0, NAN
     for stamp in stamps:
         if before - stamp > period / 2:
-            passed_periods += period
+            shift += period
         before = before if math.isnan(stamp) else stamp
-        unwrapped.append(stamp + passed_periods)
+        unwrapped.append(stamp + shift)
     return unwrapped
 
 
@@ -178,7 +178,7 @@ def find_pauses(text: bytes, begin: int, end: int) -> int:
 def is_long(passed: Floats, seconds: Floats) -> Flags:
     """Flag the gaps between lines that are longer than their steps.
 
-    Shape (n,). In seconds.
+    `passed` and `seconds` are gaps and step times in seconds, shape (n,).
     """
     long: Flags = passed > LONG * seconds + LONG_SECONDS
     return long
@@ -431,12 +431,13 @@ def time_steps(
 
     The time of a line is the time since the line before, divided by the steps in
     between. `stamp` is the clock of a line, `resolution` one unit in its last digit.
-    The line before is a step, or an evaluation after it. The time is NaN for the first
-    step, and if a stamp is missing or earlier than the stamp of the line before.
+    The line before is the previous step, or an evaluation after that step. The time is
+    NaN for the first step, and if a stamp is missing or earlier than the stamp of the
+    line before.
 
-    With `first_step` (the number of the first step of a run) the clock began with the
-    training: then the first line has a time, too, unless it covers more steps than
-    other lines (a resumed run).
+    If `first_step` (the number of the first step of a run) is given, the clock started
+    with the training. Then the first line has a time, too, unless it covers more steps
+    than other lines (a resumed run).
     """
     gaps = sorted(record.step - before.step for before, record in pairwise(records))
     if not gaps:
@@ -468,9 +469,9 @@ def find_set_clock(records: Sequence[StepRecord]) -> tuple[int, float]:
 
     Returns its index and the seconds of the jump, or 0 and 0.
 
-    A single jump of an hour (plus the time of its steps) means that the clock was set,
-    if no time can have passed: the clock went back, or the printed rate did not change.
-    Any other jump, and a second jump, is kept as it is.
+    The clock was set if there is a single jump of an hour (plus the time of the steps)
+    that cannot be real: the clock went back, or the printed rate did not change. Other
+    jumps are kept.
     """
     stamps = [record.stamp for record in records]
     if all(0 <= after - before < HOUR - SLACK for before, after in pairwise(stamps)):

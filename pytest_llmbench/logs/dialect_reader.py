@@ -76,9 +76,10 @@ class DialectReader(ABC):
         return list(records)
 
     def time_steps(self, records: Records) -> list[StepRecord]:
-        """Compute times and their meaning for the steps of one attempt.
+        """Complete the times of one attempt's steps.
 
-        `records` contains each step once, in order.
+        Computes missing times, and the number of steps that each time covers. `records`
+        contains each step once, in order.
         """
         return list(records)
 
@@ -337,7 +338,10 @@ class FieldTable:
     def name_columns(
         self, names: Sequence[bytes], columns: Sequence[Sequence[bytes]]
     ) -> dict[bytes, Sequence[bytes]]:
-        """Map the names that are fields of the table to their columns."""
+        """Map the names that the table reads to their columns.
+
+        `columns` contains the groups of a layout, in the order of `names`.
+        """
         read = [name for name in names if name in self.by_name]
         return dict(zip(read, columns, strict=True))
 
@@ -404,8 +408,8 @@ def match_rows(
 ) -> list[tuple[bytes, ...]] | None:
     """Return the groups of a layout at each offset.
 
-    Returns None if a record has another layout. The literal beginning of a layout
-    occurs at the offsets only.
+    Returns None if a record has another layout. `text` contains the literal beginning
+    of the layout only at `offsets`.
     """
     rows: list[tuple[bytes, ...]] = layout.findall(text, offsets[0], stops[-1] + 1)
     return rows if len(rows) == len(offsets) else None

@@ -61,10 +61,10 @@ def read_unit_characters(text: bytes) -> bytes:
 
 
 def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float | None:
-    """Return the factor that the letters after a number stand for.
+    """Return the factor of the letters after a number, such as 1000 for K.
 
-    None if the letters are ambiguous. `unit` is the unit of the group `seconds`.
-    `expected` is true if the pattern contains the first letter.
+    Returns None if the letters are ambiguous. `unit` is the unit of the group
+    `seconds`. `expected` is true if the pattern contains the first letter.
     """
     if not letters:
         return 1.0
@@ -287,7 +287,7 @@ def read_line_time(
     scales: Mapping[str, float],
     unit: str,
 ) -> LineTime | None:
-    """Read the time of a line from one row of TIME_GROUPS.
+    """Read the time of a line from one row of TIME_GROUPS (`timed`).
 
     `values` contains the numbers without letters, and the texts of `stamp` and `unit`;
     `scales` the factors of the letters. `unit` applies to a line without a unit.

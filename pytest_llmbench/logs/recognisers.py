@@ -159,7 +159,7 @@ def _read_setting(match: re.Match[bytes]) -> str:
 def _read_run_name(match: re.Match[bytes]) -> str:
     """Return the name of a run.
 
-    Returns "" on a line about a checkpoint or a cache, whose name may be of another
+    Returns "" on a line about a checkpoint or a cache, because that may name another
     run.
     """
     return "" if OTHER_RUN.search(match.string) else _read_text(match)
@@ -1238,7 +1238,7 @@ SKIPPED_UPDATES = RecogniserTable(
 
 
 class SkipCount(NamedTuple):
-    """Skipped weight updates up to a line, and its largest learning rate.
+    """Skipped weight updates up to a line, and the largest learning rate of that line.
 
     `total` is None if the line reports a single update.
     """

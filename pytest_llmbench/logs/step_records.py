@@ -282,7 +282,7 @@ def read_rank(hit: Hit) -> str:
 
     `9: ` (srun -l) and `train/0 ` (NeMo-Run) count only at the beginning of a line or
     progress bar. `[default3]:`, `[rank4]:` and `pid=4112` count anywhere before the
-    record; of several on one line the last.
+    record. If a line has several, the last one is used.
     """
     earliest = max(0, hit.start - REACH_BACK)
     begin = hit.text.rfind(b"\n", earliest, hit.start) + 1 or earliest
@@ -342,8 +342,8 @@ class Tally:
     ) -> None:
         """Count dropped records.
 
-        The example (our words, or a `quote` of the log) with the lowest line is kept.
-        `last_line` is the line of the last of them.
+        Keeps the example of the lowest line: `example` in our words, or `quote` from
+        the log. `last_line` is the line of the last dropped record.
         """
         old = self._by_reason[reason]
         last_line = max(last_line, old.last_line) if old else last_line
@@ -396,8 +396,8 @@ FEWEST_UNITS = 100
 def count_step_tokens(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Add the tokens per step, derived from the tokens consumed so far.
 
-    `records` are those of one attempt. A record stays unchanged if rounding hides the
-    tokens of a step (an error above one percent).
+    `records` are those of one attempt. A record stays unchanged if rounding makes the
+    result uncertain by more than one percent.
     """
     printed = [record.consumed_tokens or (NAN, 0) for record in records]
     digits = max((count for _, count in printed), default=0)
@@ -436,9 +436,9 @@ def choose_print(old: StepRecord, new: StepRecord) -> StepRecord:
     """Return the preferred one of two records of the same step.
 
     A possible time is preferred to an impossible one, then a precise record to a
-    progress bar. If the times contradict each other, the slower one is kept, so that a
-    gate never passes because of the faster; if they agree, the first. A non-finite loss
-    or gradient norm of either record is kept.
+    progress bar. If the times contradict each other, the slower record is kept, so that
+    no gate passes because of the faster one. If they agree, the first record is kept. A
+    non-finite loss or gradient norm of either record is copied.
     """
     return add_divergence(new, old) if _beats(new, old) else add_divergence(old, new)
 
@@ -485,7 +485,8 @@ def tally_repeats(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -
     """Count the repeated steps of one rank, and detect two writers.
 
     Two processes wrote the log if the step numbers alternate between two sequences, or
-    if many steps are repeated with different times. Either is counted as one reason.
+    if many steps are repeated with different times. Each case is counted under its own
+    reason.
     """
     reversals = find_step_reversals(records)
     if reversals:
@@ -513,7 +514,7 @@ def find_step_reversals(
     """Find step numbers that jump back and later resume where they were.
 
     Returns pairs of the record after a jump and the record before it. Empty for fewer
-    than FEWEST_RETURNS jumps.
+    than FEWEST_REVERSALS jumps.
     """
     reversals = []
     jump: tuple[StepRecord, StepRecord] | None = None

@@ -237,7 +237,7 @@ def merge_records(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 def _explain_contradiction(
     run: StepRecord, records: Sequence[StepRecord], progress: Sequence[StepRecord]
 ) -> str:
-    """Explain why the time of a run may not cover all its steps.
+    """Return the reason to doubt that a run's time covers all its steps.
 
     Compares it with progress bars and losses. Returns "" if there is no contradiction.
     """
@@ -252,7 +252,7 @@ def _explain_contradiction(
 def _find_last_start(records: Sequence[StepRecord]) -> Sequence[StepRecord]:
     """Return the records since the epoch last went back.
 
-    Earlier records belong to a run that died.
+    Earlier records belong to a run that crashed.
     """
     restarts = (
         index
@@ -263,7 +263,7 @@ def _find_last_start(records: Sequence[StepRecord]) -> Sequence[StepRecord]:
 
 
 def _explain_bars(run: StepRecord, beginning: Sequence[StepRecord]) -> str:
-    """Explain a contradiction between a run and the start of its progress bar.
+    """Describe a contradiction between a run and the start of its bar.
 
     Returns "" if they count the same steps.
     """
@@ -289,9 +289,9 @@ def _explain_bars(run: StepRecord, beginning: Sequence[StepRecord]) -> str:
 
 
 def _count_skipped(first: StepRecord, runtime: float) -> float:
-    """Estimate the steps that a new bar shows as done but that were not run.
+    """Estimate the steps that a bar counts but its process did not run.
 
-    They belong to an earlier process.
+    A resumed process starts its bar at the step from which it resumed.
     """
     done, following = first.bar or (0, 0)
     remaining = (first.total or 0) - done
@@ -303,10 +303,10 @@ def _count_skipped(first: StepRecord, runtime: float) -> float:
 
 
 def _explain_losses(run: StepRecord, records: Sequence[StepRecord]) -> str:
-    """Explain why the losses cover fewer steps than the rate.
+    """Describe a contradiction between the losses and the counted steps.
 
-    Returns "" if they agree. Trainer up to 5.18 divides the losses since its start by
-    all steps, including the steps of earlier processes.
+    Returns "" if there is none. Trainer up to 5.18 divides the losses since its start
+    by all steps, including the steps of earlier processes.
     """
     printed = [
         (record.consumed, record.loss, record.resolution)
@@ -374,9 +374,9 @@ def _count_all_steps(run: StepRecord) -> int:
 
 
 def _get_width(run: StepRecord) -> float:
-    """Return how many step counts the printed digits allow.
+    """Count the step numbers that the printed digits allow.
 
-    Returns 0 if they determine the number.
+    Returns 0 if there is only one.
     """
     width = run.resolution / run.seconds * run.step if run.possible else 0.0
     return width if width > 1 else 0.0
@@ -414,6 +414,7 @@ def _count_tokens(run: StepRecord, records: Sequence[StepRecord]) -> float:
     """Return the tokens per step.
 
     Uses the number that the run prints, otherwise the last progress record with tokens.
+    NaN if unknown.
     """
     if not math.isnan(run.step_tokens) or run.mean_of < run.step:
         return run.step_tokens
@@ -555,9 +556,9 @@ def _find_bar(before: bytes, runtime: float) -> Bar | None:
 
 
 def _compare_bar(bar: Bar | None, runtime: float, planned: Span) -> str:
-    """Explain why the bar of a run shows more time or fewer steps.
+    """Describe a contradiction between a run and its bar.
 
-    Returns "" if bar and record agree.
+    The bar may show more time or fewer steps. Returns "" if they agree.
     """
     if bar is None:
         return ""
@@ -637,9 +638,8 @@ def _divide_resumed(record: StepRecord, resumed: StepRecord | None) -> StepRecor
     """Correct the mean of a resumed run to its remaining steps.
 
     The rate counts all steps, or from Trainer 5.19 on the remaining steps: the planned
-    number tells them apart. If it is unknown, the rate after a `Continuing ...` line
-    counts all steps. After the newer line both are possible, and the record gets a
-    doubt.
+    number decides. If it is unknown, the rate after a `Continuing ...` line counts all
+    steps. After the newer line both are possible, and the record gets a doubt.
     """
     if resumed is None:
         return record
@@ -770,7 +770,10 @@ def _parse_printed(value: bytes, unit: float) -> tuple[float, float]:
 
 
 def _read_rate(values: dict[bytes, bytes], name: bytes) -> float:
-    """Return a rate of the record; NaN if missing, or 0 (not counted)."""
+    """Return a rate of the record, NaN if it is missing or 0.
+
+    Trainer prints 0 for a rate that it does not count.
+    """
     text = values.get(name, b"").strip(QUOTES)
     return float(text) or NAN if FINITE.fullmatch(text) else NAN
 

@@ -184,8 +184,8 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
 def _find_dispatched(seconds: Sequence[float]) -> tuple[int, int]:
     """Return the range of steps whose times are dispatch times only.
 
-    Returns the first index and the index after the last. These steps follow the
-    compiling steps; both are among the first FIRST_STEPS. They take less than FAST of
+    Returns the first index and the index after the last. Dispatched steps follow the
+    compiling steps; together they are at most FIRST_STEPS. They take less than FAST of
     the next step and of the median of the later steps. A fast step later on is not
     examined.
     """

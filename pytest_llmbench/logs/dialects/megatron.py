@@ -158,7 +158,7 @@ def merge_records(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Set the step number and `mean_of` of one attempt's steps.
 
-    If there are only step times, nothing shows whether every step printed its time.
+    If there are only step times, it is unknown whether every step printed its time.
     """
     if not (records and records[0].rounded):
         counted = any(map(GET_FIELD["consumed_tokens"], records))
@@ -194,7 +194,7 @@ def _is_headless(text: bytes, start: int, stop: int) -> bool:
 def _is_record(body: bytes) -> bool:
     """True if the text after a head belongs to a training step.
 
-    NeMo 2 prints `iteration 49/49 | lr: ...`.
+    False for a step of NeMo 2, such as `iteration 49/49 | lr: ...`.
     """
     lead = body.strip()
     return ELAPSED in body or lead.startswith(SAMPLES) or SAMPLES.startswith(lead)
@@ -402,7 +402,7 @@ def _number_step_times(records: Sequence[StepRecord], tally: Tally) -> list[Step
 
 
 def _find_partners(records: Sequence[StepRecord]) -> dict[int, int]:
-    """Return the indices of step times, each with its iteration record.
+    """Map the indices of step times to those of their iteration records.
 
     First tries to pair all lines of the log in order, because the lines of a rank may
     come in a block. Otherwise pairs the nearest record with the same time, then any

@@ -301,7 +301,7 @@ def _divide(record: StepRecord, interval: int, count: int) -> StepRecord:
 
 
 def _compare_counts(record: StepRecord, by_tokens: int, by_validations: int) -> str:
-    """Explain how tokens and validations contradict each other, or return ""."""
+    """Describe a contradiction between tokens and validations, or return ""."""
     if by_tokens == by_validations:
         return ""
     return (
@@ -311,9 +311,9 @@ def _compare_counts(record: StepRecord, by_tokens: int, by_validations: int) -> 
 
 
 def _compare_clock(record: StepRecord, seconds: float, passed: float) -> str:
-    """Explain how the wall time contradicts the time of an interval.
+    """Describe a contradiction between the wall time and time of an interval.
 
-    Returns "" if it does not, or if it is unknown.
+    Returns "" if there is none, or if the wall time is unknown.
     """
     if not passed > seconds * (1 + LATE_SHARE) + LATE_SECONDS:
         return ""

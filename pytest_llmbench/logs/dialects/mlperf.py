@@ -83,9 +83,9 @@ LOSSES = ("reduced_train_loss", "train_loss")
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Parse the record at `text[start]`, unnumbered.
+    """Parse the record at `text[start]`; `resolve_steps` numbers it.
 
-    Returns None if the record is not about steps. `resolve_steps` numbers it.
+    Returns None if the record is not about steps.
     """
     key = KEY.match(text, start, end)
     if key is None or not (key[1] == STATISTICS or key[1] in KINDS):
@@ -299,11 +299,12 @@ def _number_run(
 
 
 def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
-    """True if times with samples only count the samples since the start.
+    """True if block times count the samples since the start of the run.
 
-    MaxText does so: each such time is a single step. Otherwise the samples belong to a
-    block, whose mean the time is. The `block_stop` of a time contains both counts.
-    Without it, blocks cannot have more samples than the run.
+    MaxText prints such times, and each is then a single step. Otherwise the samples are
+    those of a block, and the time is its mean. Decided by `block_stop` records, which
+    contain both counts; without them by the samples of the whole run, or by a regular
+    growth of the counts.
     """
     counts = [record.consumed for record in run if record.step == BLOCK]
     if not counts:
@@ -346,7 +347,7 @@ def _pair_with_stops(
 def _make_single(record: StepRecord, batch: float) -> StepRecord:
     """Return a block time as a single step, numbered from 0.
 
-    Its samples count from the start of the run.
+    `consumed` counts the samples since the start of the run.
     """
     return record._replace(step=SINGLE, targets=record.consumed / batch - 1)
 
@@ -354,9 +355,9 @@ def _make_single(record: StepRecord, batch: float) -> StepRecord:
 def _compare_total(
     run: Sequence[StepRecord], kept: Sequence[StepRecord], batch: float
 ) -> str:
-    """Explain how the steps contradict the samples of the whole run.
+    """Describe a contradiction between the steps and the samples of a run.
 
-    Returns "" if they agree.
+    Returns "" if there is none.
     """
     end = _find_last(run, RUN_ENDS)
     if not kept or end is None or not (kept[-1].step + 1) * batch > end.consumed:
@@ -370,11 +371,11 @@ def _compare_total(
 def _compare_clock(
     run: Sequence[StepRecord], kept: Sequence[StepRecord], *, single: bool
 ) -> str:
-    """Explain how most times contradict the time stamps of the records.
+    """Describe a contradiction between most times and the time stamps.
 
-    Returns "" if they agree, or if there are too few. Means of blocks have to agree
-    within CLOSE. A single step may differ by the factor STEP_TOLERANCE, because other work
-    happens between two stamps.
+    Returns "" if there is none, or if there are too few times. Means of blocks have to
+    agree within BLOCK_TOLERANCE. A single step may differ by the factor STEP_TOLERANCE,
+    because other work happens between two stamps.
     """
     walls = _list_single_walls(run, kept) if single else _list_block_walls(run, kept)
     loose, fewest = (

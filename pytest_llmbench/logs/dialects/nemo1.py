@@ -181,10 +181,10 @@ def read_columns(
 
 
 def _counts_step(head: Sequence[bytes], step: int) -> bool:
-    """True if `step`, or the step after it, is the count of a bar.
+    """True if the count of a bar is one or two above `step`.
 
-    `head` contains epoch, count and total of the bar. True means that the total counts
-    steps.
+    `head` contains epoch, count and total of the bar. True only in epoch 0: the total
+    is then the number of steps.
     """
     return int(head[0]) == 0 and int(head[1]) - step in (1, 2)
 
@@ -209,8 +209,8 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     """Resolve the rounded step numbers of one rank.
 
     A rounded step follows from the count of its bar. If bars are printed twice, the
-    first bar of a step shows old values: whole step numbers reveal that, rounded ones
-    do not, so their first bar is dropped.
+    first bar of a step shows the values of the step before. Exact step numbers reveal
+    such bars. Among rounded ones, the first bar of each count is dropped.
     """
     records = [record for record in records if record.mean_of]
     if not any(record.rounded for record in records):
@@ -244,7 +244,7 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 def _learn_offset(offsets: dict[int, int], record: StepRecord) -> None:
     """Remember how far the steps of an epoch are ahead of its bar.
 
-    A stale bar is ahead by one less, and ignored.
+    A stale bar is ahead by one less and ignored.
     """
     if record.bar:
         epoch, count = record.bar

@@ -215,8 +215,8 @@ class RegexReader(DialectReader):
     ) -> list[StepRecord]:
         """Subtract evaluation and checkpoint time from the step times.
 
-        A log may print these times next to step times that exclude them. The other
-        steps decide: they are then as long as the steps with such times.
+        Unchanged if the step times exclude them: then steps with an evaluation take as
+        long as other steps.
         """
         rows = [
             row
@@ -270,7 +270,7 @@ class RegexReader(DialectReader):
     def resolve_steps(
         self, records: Sequence[StepRecord], tally: Tally
     ) -> list[StepRecord]:
-        """Handle restarts of the elapsed time within one rank."""
+        """Find restarts of the elapsed time within one rank."""
         return (
             clock.mark_restarts(records, tally)
             if "elapsed" in self._timed
@@ -278,10 +278,11 @@ class RegexReader(DialectReader):
         )
 
     def time_steps(self, records: Sequence[StepRecord]) -> list[StepRecord]:
-        """Set how many steps of one attempt each time is the mean of.
+        """Set the number of steps of one attempt that each time covers.
 
-        This is the number of steps since the line before. A larger gap than usual lost
-        a line: its time is the mean of the usual number. A single line covers one step.
+        This is the number of steps since the line before. A gap larger than usual is a
+        lost line: its time is the mean of the usual number of steps. A single line
+        covers one step.
         """
         if CONSUMED in self._groups:
             records = count_step_tokens(records)
