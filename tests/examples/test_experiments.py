@@ -84,7 +84,7 @@ def test_command_writes_one_run(
     log = Path(capsys.readouterr().out.strip())
     assert "train_step_timing in s: 7.9" in log.read_text(encoding="utf-8")
     assert main(asked) == 2
-    assert "give another --job-id and --started" in capsys.readouterr().err
+    assert "Choose another --job-id and --started" in capsys.readouterr().err
     assert main([*asked, "--job-id", "7", "--started", "2025-08-01T00:00"]) == 0
     assert "_7_0.out" in capsys.readouterr().out
 

@@ -10,7 +10,7 @@ from functools import cache
 from generator import lines
 from generator.metadata import LAUNCHERS, metadata_text
 from generator.plan import Plan
-from generator.runs import own_job
+from generator.runs import default_job
 from support.log_strategies import FRAMEWORKS, write
 
 from pytest_llmbench.baseline.read import (
@@ -74,7 +74,8 @@ def records() -> list[bytes]:
         read_recipe(path) for path in find_baseline_files(list_shipped_baselines())
     ]
     plans = (
-        Plan(recipe.baselines[0], **own_job(recipe.baselines[0])) for recipe in recipes
+        Plan(recipe.baselines[0], **default_job(recipe.baselines[0]))
+        for recipe in recipes
     )
     return [
         metadata_text(plan).encode() for plan in plans if plan.layout_name in LAUNCHERS

@@ -1,5 +1,7 @@
-"""Writes training logs whose lines match those of the recipe documents to the letter:
-examples and test data."""
+"""Writer of synthetic training logs for examples and tests.
+
+Its lines match those in the documents of the recipes exactly.
+"""
 
 from generator.plan import Plan
 from generator.runs import write_run

@@ -1,5 +1,8 @@
-"""`python -m generator DIR` writes the examples; with `--configuration ID` one run of
-any documented configuration."""
+"""Command line of the log generator.
+
+`python -m generator DIR` writes the examples. `--configuration ID` writes a single run
+of a documented configuration instead.
+"""
 
 from __future__ import annotations
 
@@ -19,65 +22,65 @@ from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.errors import LlmbenchError, did_you_mean
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
-    line = argparse.ArgumentParser(prog="python -m generator", description=__doc__)
-    line.add_argument(
-        "folder", metavar="DIR", nargs="?", type=Path, help="where to write"
+def build_parser() -> argparse.ArgumentParser:
+    """Build the command line parser."""
+    parser = argparse.ArgumentParser(prog="python -m generator", description=__doc__)
+    parser.add_argument(
+        "folder", metavar="DIR", nargs="?", type=Path, help="folder to write to"
     )
-    line.add_argument(
+    parser.add_argument(
         "--force",
         action="store_true",
-        help="write the examples over what is in the folder",
+        help="overwrite the examples in the folder",
     )
-    line.add_argument(
+    parser.add_argument(
         "--table", action="store_true", help="print the table of the examples instead"
     )
-    line.add_argument(
+    parser.add_argument(
         "--configuration",
         metavar="ID",
         help="write one run of this configuration instead",
     )
-    line.add_argument(
+    parser.add_argument(
         "--factor",
         type=float,
         default=1.0,
-        help="step time over the documented one (default: 1.0)",
+        help="step time / documented step time (default: 1.0)",
     )
-    line.add_argument(
+    parser.add_argument(
         "--last-step-factor",
         type=float,
         default=1.0,
-        help="last step over the others (default: 1.0)",
+        help="last step / other steps (default: 1.0)",
     )
-    line.add_argument(
+    parser.add_argument(
         "--noise",
         type=float,
         default=0.005,
         help="relative noise of a step (default: 0.005)",
     )
-    line.add_argument(
+    parser.add_argument(
         "--ending",
         choices=get_args(Ending),
         default="finished",
-        help="how it ends (default: finished)",
+        help="how the run ends (default: finished)",
     )
-    line.add_argument(
-        "--job-id", metavar="N", help="Slurm's job id (default: from the configuration)"
+    parser.add_argument(
+        "--job-id", metavar="N", help="Slurm job id (default: from the configuration)"
     )
-    line.add_argument(
+    parser.add_argument(
         "--started",
         metavar="TIME",
-        type=moment,
-        help="start, in UTC (default: from the configuration)",
+        type=parse_time,
+        help="start time, in UTC (default: from the configuration)",
     )
-    return line
+    return parser
 
 
-def moment(text: str) -> datetime:
-    """Return an ISO 8601 time, UTC unless it says otherwise."""
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+def parse_time(text: str) -> datetime:
+    """Parse an ISO 8601 time, in UTC unless it has a time zone."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 @cache
@@ -92,50 +95,58 @@ def shipped() -> dict[str, Baseline]:
 def write_one(
     folder: Path, arguments: argparse.Namespace, baselines: dict[str, Baseline]
 ) -> str:
-    """Write one run as asked; return its log's path, LlmbenchError where the
-    configuration is not known."""
+    """Write one run with the given options, and return the path of its log.
+
+    Raises LlmbenchError if the configuration is unknown.
+    """
     name = arguments.configuration
     if name not in baselines:
         hint = (
-            did_you_mean(name, baselines) or "; `llmbench baselines list` prints them"
+            did_you_mean(name, baselines)
+            or ". List them with `llmbench baselines list`"
         )
         raise LlmbenchError(f"configuration {name!r} is not documented{hint}")
     names = ("factor", "last_step_factor", "noise", "ending", "job_id", "started")
-    given = {
+    options = {
         option: getattr(arguments, option)
         for option in names
         if getattr(arguments, option) is not None
     }
-    return str(write_run(folder, baselines[name], **given))
+    return str(write_run(folder, baselines[name], **options))
 
 
 def write_all(folder: Path, force: bool, baselines: dict[str, Baseline]) -> str:
-    """Write the examples; LlmbenchError where something is in the way."""
+    """Write the examples.
+
+    Raises LlmbenchError if the folder is not empty.
+    """
     if folder.exists() and any(folder.iterdir()) and not force:
         raise LlmbenchError(
-            f"{folder} is not empty; name another folder, or add --force"
+            f"{folder} is not empty. Choose another folder, or add --force"
         )
     write_experiments(folder, baselines, replace=force)
     return str(folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status: 0, or 2 with a message where nothing
-    could be written."""
-    given = parser().parse_args(arguments)
-    if given.folder is None and not given.table:
-        parser().error("DIR is missing: the folder to write to")
+    """Run the command and return its exit status.
+
+    0, or 2 after a message if nothing could be written.
+    """
+    options = build_parser().parse_args(arguments)
+    if options.folder is None and not options.table:
+        build_parser().error("DIR is missing. Name the folder to write to")
     try:
         baselines = shipped()
-        if given.table:
+        if options.table:
             print(table(baselines), end="")
-        elif given.configuration:
-            print(write_one(given.folder, given, baselines))
+        elif options.configuration:
+            print(write_one(options.folder, options, baselines))
         else:
-            print(write_all(given.folder, given.force, baselines))
+            print(write_all(options.folder, options.force, baselines))
     except FileExistsError as error:
         print(
-            f"{error.filename} exists; give another --job-id and --started",
+            f"{error.filename} exists. Choose another --job-id and --started",
             file=sys.stderr,
         )
         return 2

@@ -1,6 +1,9 @@
-"""A run of Megatron-Bridge as `setup_experiment.py` and llmb-run leave it: log,
-configuration, submitted script and metadata. Names differ from release to release: the
-oldest has no GPUs, the newest neither parallelism nor batch."""
+"""Runs of Megatron-Bridge, as `setup_experiment.py` and llmb-run write them.
+
+A run has a log, a configuration, the submitted script and metadata. Experiment names
+differ between releases: the oldest omits the GPUs, the newest parallelism and batch
+size.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from generator import lines
 from generator.plan import Plan, release_number
-from generator.runs import own_job, write
+from generator.runs import default_job, write
 from generator.series import falling_loss
 
 if TYPE_CHECKING:
@@ -50,23 +53,22 @@ job_config: {{profile_enabled: false, proxy: false, strong_scaling: false, env_o
 
 @dataclass(frozen=True)
 class BridgeRun:
-    """A run of a row: what of it stands beside the log, and what is otherwise than the
-    row says."""
+    """A run of a baseline row: its files, and its differences from the row."""
 
     baseline: Baseline
     factor: float = 1.0
-    beside: Collection[str] = (CONFIGURATION, SCRIPT)
+    files: Collection[str] = (CONFIGURATION, SCRIPT)
     changed: Mapping[str, str] = field(default_factory=dict)
-    """Of `values`, what the run has in place of the row's."""
+    """Replacements in `values`."""
     name: str = ""
-    """Another name of the experiment."""
+    """Name of the experiment, if not the default."""
     job: str = ""
-    """Another job id than the row's own, and how many days later it started."""
+    """Job id, if not the default, and days by which the run starts later."""
     days: int = 0
 
     @property
     def values(self) -> dict[str, str]:
-        """What the files say."""
+        """The values in the files."""
         key, configuration = self.baseline.key, self.baseline.configuration
         groups = configuration.parallelism
         per_node = 4 if key.gpu.startswith("gb") else 8
@@ -97,27 +99,27 @@ class BridgeRun:
 
     @property
     def experiment(self) -> str:
-        """The name that the scripts of the release give."""
+        """The experiment name that the scripts of the release choose."""
         if self.name:
             return self.name
-        of_run, number = self.values, release_number(self.baseline.key.release)
+        values, number = self.values, release_number(self.baseline.key.release)
         if number < FULL_NAMES:
-            return "{model}_llm_{task}_{dtype}".format(**of_run)
+            return "{model}_llm_{task}_{dtype}".format(**values)
         if number >= SHORT_NAMES:
-            return "{task}_{model}_{dtype}_gpus{gpus}_{gpu}".format(**of_run)
+            return "{task}_{model}_{dtype}_gpus{gpus}_{gpu}".format(**values)
         form = "{task}_{model}_{dtype}_gpus{gpus}_tp{tp}_pp{pp}_cp{cp}_vp{vp}_ep{ep}_etpNone_mbs{mbs}_gbs{gbs}"
-        return form.format(**of_run)
+        return form.format(**values)
 
 
 def write_bridge_run(root: Path, run: BridgeRun) -> Path:
-    """Write the files of a run below a folder, and return the path of its log."""
-    of_job = own_job(run.baseline)
-    of_job = {
-        "job_id": run.job or of_job["job_id"],
-        "started": of_job["started"] + timedelta(days=run.days),
+    """Write the files of a run under `root`, and return the path of its log."""
+    job_options = default_job(run.baseline)
+    job_options = {
+        "job_id": run.job or job_options["job_id"],
+        "started": job_options["started"] + timedelta(days=run.days),
     }
-    plan = Plan(run.baseline, factor=run.factor, noise=0.0, **of_job)
-    job, name = of_job["job_id"], run.experiment
+    plan = Plan(run.baseline, factor=run.factor, noise=0.0, **job_options)
+    job, name = job_options["job_id"], run.experiment
     launch = root / "experiments" / name / f"{name}_{int(plan.started.timestamp())}"
     log = launch / name / f"log-acct-llm.{name}_{job}_0.out"
     texts = {
@@ -138,9 +140,9 @@ def write_bridge_run(root: Path, run: BridgeRun) -> Path:
     }
     modified = plan.ended(0).timestamp()
     write(log, make_log(plan, run), modified, replace=False)
-    for place, text in (texts[kind] for kind in run.beside):
-        write(place, text, modified, replace=False)
-    if SCRIPT in run.beside:
+    for path, text in (texts[kind] for kind in run.files):
+        write(path, text, modified, replace=False)
+    if SCRIPT in run.files:
         write(
             launch / name / "scripts" / f"{name}.sh",
             COMMAND_TEXT.format(**run.values),
@@ -151,7 +153,7 @@ def write_bridge_run(root: Path, run: BridgeRun) -> Path:
 
 
 def make_log(plan: Plan, run: BridgeRun) -> str:
-    """Return the log: both lines of each step, by the first and by the last rank."""
+    """Return the log: both lines of each step, printed by the first and last rank."""
     batch, work = int(run.values["gbs"]), find_work(run.baseline)
     elapsed, texts = plan.began(0) + timedelta(seconds=95), ["done with setup ...\n"]
     for number, seconds in enumerate(plan.step_seconds, 1):
@@ -166,15 +168,14 @@ def make_log(plan: Plan, run: BridgeRun) -> str:
 
 
 def find_work(baseline: Baseline) -> float:
-    """Return the TFLOP of a step on one GPU: as stated, or that of the printed
-    TFLOP/s."""
+    """Return the TFLOP of a step on one GPU, stated or derived from TFLOP/s."""
     return baseline.configuration.logged_tflop or baseline.step_seconds * float(
         dict(baseline.cells)["tflops_per_gpu"]
     )
 
 
 def make_configuration(values: Mapping[str, str]) -> str:
-    """Return ConfigContainer.yaml, much shortened."""
+    """Return a shortened ConfigContainer.yaml."""
     recipe = RECIPES.get(values["dtype"].removeprefix("fp8_"), "")
     ranks = int(values["gpus"]) // (
         int(values["tp"]) * int(values["pp"]) * int(values["cp"])

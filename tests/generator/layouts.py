@@ -1,5 +1,4 @@
-"""Where the files of a run stand: the layouts of the releases, from batch scripts to
-the newest launcher."""
+"""File layouts of the releases, from batch scripts to the newest launcher."""
 
 from __future__ import annotations
 
@@ -15,9 +14,12 @@ ACCOUNT = "benchmark"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The files of one run, relative to the root. `logs` holds one for each attempt, or
-    one for all where they are appended; the others are None where the layout has none.
-    `copies` are further files with the text of the log."""
+    """The files of one run, relative to the root.
+
+    `logs` contains one log per attempt, or a single log to which all attempts append.
+    Other files are None if the layout has none. `copies` are further files with the
+    text of the log.
+    """
 
     logs: tuple[PurePosixPath, ...]
     err: PurePosixPath | None = None
@@ -28,7 +30,7 @@ class Layout:
 
 
 def layout(plan: Plan) -> Layout:
-    """Return where the files of a run stand."""
+    """Return the file layout of a plan."""
     return LAYOUTS[plan.layout_name](plan)
 
 
@@ -39,21 +41,23 @@ def model_size_dtype(plan: Plan) -> str:
 
 
 def experiment_name(plan: Plan) -> str:
-    """Return the NeMo-Run experiment's name: `pretrain_llama3.1_70b_fp8_256`."""
+    """Return the name of the NeMo-Run experiment: `pretrain_llama3.1_70b_fp8_256`."""
     return (
         plan.experiment or f"pretrain_{model_size_dtype(plan)}_{plan.baseline.key.gpus}"
     )
 
 
 def profile_name(plan: Plan) -> str:
-    """Return the name of the first Nsight report, as the documents give its format."""
+    """Return the name of the first Nsight report, in the documented format."""
     key = plan.baseline.key
     return f"{plan.model}-{key.size}-{key.dtype}_{key.gpus}g_{plan.job_id}_0_0.nsys-rep"
 
 
 def results(plan: Plan) -> Layout:
-    """24.11 to 25.03, batch scripts: the folder does not name the model; a requeue
-    appends to the same file."""
+    """24.11 to 25.03, batch scripts.
+
+    The folder does not contain the model; a requeued job appends to the same file.
+    """
     key = plan.baseline.key
     version = plan.gsw_version + ("-nccl-trace" if plan.traced else "")
     folder = PurePosixPath("results", version, key.dtype, key.size, str(key.gpus))
@@ -67,7 +71,10 @@ def results(plan: Plan) -> Layout:
 
 
 def experiments(plan: Plan) -> Layout:
-    """25.04, NeMo-Run: a profiled or traced run has a task folder of its own name."""
+    """25.04, NeMo-Run.
+
+    A profiled or traced run has a separate task folder.
+    """
     name = experiment_name(plan)
     task = (
         name
@@ -86,8 +93,10 @@ def experiments(plan: Plan) -> Layout:
 
 
 def workloads(plan: Plan) -> Layout:
-    """25.05 on: NeMo-Run's folders under the workload's, with the launcher's metadata
-    beside the log."""
+    """From 25.05 on: NeMo-Run's folders inside the workload's folder.
+
+    The launcher writes metadata next to the log.
+    """
     name = experiment_name(plan)
     top = PurePosixPath("workloads", f"pretrain_{plan.model}", "experiments", name)
     folder = top / f"{name}_{int(plan.started.timestamp())}" / name
@@ -103,8 +112,10 @@ def workloads(plan: Plan) -> Layout:
 def task_logs(
     plan: Plan, folder: PurePosixPath, task: str
 ) -> tuple[PurePosixPath, ...]:
-    """Return NeMo-Run's log of each attempt: a requeue keeps the job id and raises the
-    last number."""
+    """Return NeMo-Run's log of each attempt.
+
+    A requeued job keeps its id and increments the last number.
+    """
     if plan.document_name:
         return (folder / f"log-{task}.out",)
     stem = f"log-{ACCOUNT}-{ACCOUNT}.{task}_{plan.job_id}"
@@ -114,7 +125,7 @@ def task_logs(
 
 
 def sbatch_output(plan: Plan, folder: PurePosixPath, task: str) -> PurePosixPath | None:
-    """Return the batch script's output, where the plan asks for one."""
+    """Return the output file of the batch script if the plan has one."""
     if not plan.sbatch:
         return None
     return folder / (
@@ -125,8 +136,10 @@ def sbatch_output(plan: Plan, folder: PurePosixPath, task: str) -> PurePosixPath
 
 
 def launcher(plan: Plan) -> Layout:
-    """The newer launcher: one folder of epoch seconds a run, with what Slurm and the
-    job write."""
+    """The newer launcher: one folder per run, named by epoch seconds.
+
+    Slurm and the job write into it.
+    """
     name = (
         plan.experiment
         or f"pretrain_{model_size_dtype(plan)}_gpus{plan.baseline.key.gpus}"
@@ -144,15 +157,17 @@ def launcher(plan: Plan) -> Layout:
 
 
 def sbatch(plan: Plan) -> Layout:
-    """The launcher's oldest kind: metadata and Slurm's own output at the workload's
-    root; that output is the log."""
+    """The oldest launcher: metadata and Slurm's output in the workload's folder.
+
+    Slurm's output is the log.
+    """
     folder = PurePosixPath("workloads", f"pretrain_{plan.model}")
     metadata = folder / f"llmb-config_{plan.job_id}.yaml"
     return Layout((folder / f"slurm-{plan.job_id}.out",), metadata=metadata)
 
 
 def local(plan: Plan) -> Layout:
-    """NeMo-Run's local executor: the log three times, whole and by stream."""
+    """NeMo-Run's local executor: the whole log, and a copy per stream."""
     name = experiment_name(plan)
     folder = PurePosixPath(
         "experiments", name, f"{name}_{int(plan.started.timestamp())}", name

@@ -1,4 +1,4 @@
-"""Lines of training logs, one function for each kind, as the frameworks print them."""
+"""Lines of training logs, one function per kind, as the frameworks print them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ BAR_WIDTH = 10
 
 
 def bar_number(value: float) -> str:
-    """Format a float as a progress bar's postfix does: three significant digits, padded
-    to five characters.
+    """Format a float as the postfix of a progress bar does.
 
-    24.03 reads `24.00`, 3.59 `3.590`, 51200.0 `51200.0` and 204800.0 `2.05e+5`: the
-    shorter of `%.3g` and the float itself is taken, then zeros are added. A NaN reads
-    `nan.0`.
+    Three significant digits, padded to five characters.
+
+    24.03 becomes `24.00`, 3.59 `3.590`, 51200.0 `51200.0` and 204800.0 `2.05e+5`: the
+    shorter of `%.3g` and the float itself, padded with zeros. NaN becomes `nan.0`.
     """
     short = f"{value:.3g}".replace("e+0", "e+").replace("e-0", "e-")
     text = min(str(value), short, key=len)
@@ -32,17 +32,20 @@ def bar_number(value: float) -> str:
 
 
 def bar_interval(seconds: float) -> str:
-    """Format a duration as a progress bar does: `23:22`, or `1:03:17` from one hour
-    on."""
-    minutes, rest = divmod(int(seconds), 60)
+    """Format a duration as a progress bar does: `23:22`, or `1:03:17`."""
+    minutes, remainder = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
+    return (
+        f"{hours}:{minutes:02d}:{remainder:02d}"
+        if hours
+        else f"{minutes:02d}:{remainder:02d}"
+    )
 
 
 def bar_blocks(count: int, total: int) -> str:
-    """Draw the bar itself: ten columns of eight steps each."""
-    full, part = divmod(int(count / total * BAR_WIDTH * 8), 8)
-    return (BLOCKS[-1] * full + (BLOCKS[part] if full < BAR_WIDTH else "")).ljust(
+    """Draw the bar: ten columns of eight steps each."""
+    full, eighths = divmod(int(count / total * BAR_WIDTH * 8), 8)
+    return (BLOCKS[-1] * full + (BLOCKS[eighths] if full < BAR_WIDTH else "")).ljust(
         BAR_WIDTH
     )
 
@@ -54,8 +57,10 @@ def nemo1_bar(
     remaining: float,
     postfix: Mapping[str, float] | None = None,
 ) -> str:
-    """Return one NeMo 1 progress bar: `count` of `total` steps done, elapsed and
-    remaining seconds, logged values."""
+    """Return one NeMo 1 progress bar: `count` of `total` steps done.
+
+    `elapsed` and `remaining` in seconds; `postfix` contains the logged values.
+    """
     values = "".join(
         f", {name}={bar_number(value)}" for name, value in (postfix or {}).items()
     )
@@ -66,21 +71,24 @@ def nemo1_bar(
 def dllogger_record(
     moment: datetime, step: int, values: Mapping[str, float | int]
 ) -> str:
-    """Return one DLLogger record with full precision; it ends in a space, as the real
-    ones do."""
+    """Return one DLLogger record with full precision.
+
+    Ends in a space, as real records do.
+    """
     fields = "".join(f" {name} : {value} " for name, value in values.items())
     return f"DLL {moment:%Y-%m-%d %H:%M:%S.%f} - {step}{fields}"
 
 
 def nemo2_number(value: float) -> str:
-    """Format a value as the NeMo 2 printer does: whole numbers as integers, four
-    significant digits otherwise."""
+    """Format a value as NeMo 2 does.
+
+    Integers without decimals, other numbers with four significant digits.
+    """
     return str(int(value)) if value.is_integer() else f"{value:.4}"
 
 
 def nemo2_line(step: int, total: int, values: Mapping[str, float]) -> str:
-    """Return one NeMo 2 line of step `step` (from 0) of `total`, with the values in the
-    order given."""
+    """Return the NeMo 2 line of a step (from 0), with `values` in their order."""
     fields = "".join(
         f" | {name}: {nemo2_number(float(value))}" for name, value in values.items()
     )
@@ -96,7 +104,7 @@ def maxtext_line(
     total_weights: int,
     loss: float,
 ) -> str:
-    """Return one MaxText line; TFLOP/s and tokens/s are for one device."""
+    """Return one MaxText line; TFLOP/s and tokens/s are per device."""
     return (
         f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: {tflops:.3f}, "
         f"Tokens/s/device: {tokens_per_second:.3f}, total_weights: {total_weights}, loss: {loss:.3f}"
@@ -113,8 +121,10 @@ def megatron_line(
     tflops: float | None,
     loss: float | None,
 ) -> str:
-    """Return one Megatron-LM line of step `step` (from 1) of `total`; a release without
-    a throughput has none."""
+    """Return the Megatron-LM line of a step (from 1).
+
+    A release that prints no throughput has `tflops` None.
+    """
     fields = [
         f" [{moment:%Y-%m-%d %H:%M:%S.%f}] iteration {step:8d}/{total:8d}",
         f"consumed samples: {step * batch:12d}",
@@ -136,7 +146,7 @@ def megatron_line(
 
 
 def step_time_line(seconds: float, tflops: float) -> str:
-    """Return Megatron-Bridge's second line of a step, which does not say of which."""
+    """Return Megatron-Bridge's second line of a step, without the step number."""
     return f"Step Time : {seconds:.2f}s GPU utilization: {tflops:.1f}MODEL_TFLOP/s/GPU"
 
 
@@ -149,9 +159,11 @@ def torchtitan_line(
     tflops: float,
     colours: bool = True,
 ) -> str:
-    """Return one torchtitan line of step `step` (from 1): no seconds, but a time;
-    tokens/s and TFLOP/s are of a GPU."""
-    parts = {
+    """Return the torchtitan line of a step (from 1): a time stamp, no seconds.
+
+    Tokens/s and TFLOP/s are per GPU.
+    """
+    fields = {
         "\x1b[31m": f"step: {step:2}  ",
         "\x1b[32m": f"loss: {loss:8.5f}  ",
         "\x1b[38;2;180;60;0m": "grad_norm:  2.4949  ",
@@ -162,21 +174,20 @@ def torchtitan_line(
         "\x1b[39m": "",
     }
     text = "".join(
-        f"{colour if colours else ''}{part}" for colour, part in parts.items()
+        f"{colour if colours else ''}{field}" for colour, field in fields.items()
     )
     return f"[titan] {moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03d} - root - INFO - {text}"
 
 
 def paxml_line(seconds: float) -> str:
-    """Return PaxML's line of a step, which does not say of which."""
+    """Return PaxML's line of a step, without the step number."""
     return f"[PAX STATUS]: train_step() took {seconds:.2f} seconds."
 
 
 def huggingface_summary(
     runtime: float, samples_per_second: float, steps_per_second: float, loss: float
 ) -> str:
-    """Return what a Hugging Face trainer prints at its end: of the whole run, nothing
-    of a step."""
+    """Return the final record of a Hugging Face Trainer, about the whole run."""
     values = {
         "train_runtime": round(runtime, 4),
         "train_samples_per_second": round(samples_per_second, 3),
@@ -190,14 +201,15 @@ def huggingface_summary(
 def metric_line(
     moment: datetime, step: int, total: int, value: float, name: str
 ) -> str:
-    """Return the line that is made of one value of an event file, `moment` being when
-    it was written."""
+    """Return the line of one value of an event file, written at `moment`."""
     return f"llmb scalar: {step}/{total} {moment.timestamp():.6f} {value!r} {name}"
 
 
 def trainer_record(step: int, total: int, seconds: float, loss: float) -> str:
-    """Return LLaMA-Factory's record of a step of `trainer_log.jsonl`; `seconds` are
-    those since training began."""
+    """Return LLaMA-Factory's record of a step in `trainer_log.jsonl`.
+
+    `seconds` is the time since training began.
+    """
     values = {
         "current_steps": step,
         "total_steps": total,
@@ -212,8 +224,10 @@ def trainer_record(step: int, total: int, seconds: float, loss: float) -> str:
 
 
 def mlperf_record(key: str, value: object, **metadata: object) -> str:
-    """Return a record of MLPerf's logging; of `tracked_stats` the value is a
-    dictionary."""
+    """Return a record of MLPerf logging.
+
+    The value of `tracked_stats` is a dictionary.
+    """
     record = {
         "namespace": "",
         "time_ms": 1759985895027,
@@ -221,13 +235,12 @@ def mlperf_record(key: str, value: object, **metadata: object) -> str:
         "key": key,
         "value": value,
     }
-    place = {"file": "/workspace/llm/pretrain.py", "lineno": 480}
-    return f":::MLLOG {json.dumps(record | {'metadata': place | metadata})}"
+    location = {"file": "/workspace/llm/pretrain.py", "lineno": 480}
+    return f":::MLLOG {json.dumps(record | {'metadata': location | metadata})}"
 
 
 def mlperf_step(step: int, seconds: float, loss: float, batch: int) -> str:
-    """Return MLPerf's record of step `step` (from 0), with the samples up to and with
-    it."""
+    """Return MLPerf's record of a step (from 0), with the samples so far."""
     times = {"train_step_time": seconds, "reduced_train_loss": loss}
     return mlperf_record(
         "tracked_stats",
@@ -238,15 +251,17 @@ def mlperf_step(step: int, seconds: float, loss: float, batch: int) -> str:
 
 
 def nemo_info(moment: datetime, text: str, where: str = "nemo_logging:393") -> str:
-    """Return a line of NeMo's own logger."""
+    """Return a line of NeMo's logger."""
     return f"[NeMo I {moment:%Y-%m-%d %H:%M:%S} {where}] {text}"
 
 
 def checkpoint_save(
     moment: datetime, iteration: int, start: float, duration: float
 ) -> str:
-    """Return the line of a saved checkpoint; `start` in seconds since 1970, `duration`
-    in seconds."""
+    """Return the line of a saved checkpoint.
+
+    `start` in seconds since 1970, `duration` in seconds.
+    """
     times = f"Start time: {start:.3f}s : Save duration: {duration:.3f}s"
     return nemo_info(
         moment, f"Global Checkpoint Save : Rank: 0 : Iteration: {iteration} : {times}"
@@ -254,8 +269,10 @@ def checkpoint_save(
 
 
 def checkpoint_load(moment: datetime, start: float, duration: float) -> str:
-    """Return the line of a loaded checkpoint; `start` in seconds since 1970, `duration`
-    in seconds."""
+    """Return the line of a loaded checkpoint.
+
+    `start` in seconds since 1970, `duration` in seconds.
+    """
     times = (
         f"Start time : {start:.3f}s : Time spent in load_checkpoint: {duration:.3f}s"
     )
@@ -280,8 +297,10 @@ def nccl_collective(
     communicator: int = 0x55556B100660,
     stream: int = 0x5555630C58B0,
 ) -> str:
-    """Return one line of an NCCL trace; `opCount` is hexadecimal, `count` is
-    elements."""
+    """Return one line of an NCCL trace.
+
+    `opCount` is hexadecimal; `count` is the number of elements.
+    """
     return (
         f"[{local_rank}] NCCL INFO {collective}: opCount {operation_count:x} sendbuff {send:#x} recvbuff {receive:#x} "
         f"count {count} datatype {datatype} op 0 root 0 comm {communicator:#x} [nranks={ranks}] stream {stream:#x}"
@@ -291,6 +310,8 @@ def nccl_collective(
 def slurm_cancelled(
     job: str, node: str, moment: datetime, reason: str, *, kind: str = "JOB"
 ) -> str:
-    """Return Slurm's line for a job or step that it ended, in upper case as Slurm
-    writes the reason."""
+    """Return Slurm's line for a cancelled job or step.
+
+    `reason` is in upper case, as Slurm prints it.
+    """
     return f"slurmstepd: error: *** {kind} {job} ON {node} CANCELLED AT {moment:%Y-%m-%dT%H:%M:%S} DUE TO {reason} ***"

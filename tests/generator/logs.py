@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 PEAK_LEARNING_RATE = 3e-4
 LEARNING_RATE_WARM_UP = 2001
 PROFILED_MAXTEXT_FACTOR = 1.15
-"""MaxText's first run is profiled for the compiler and slower: mixing the runs has to
-show."""
+"""MaxText's first run is profiled for the compiler, and slower.
+
+The factor is large enough to reveal if the two runs are mixed up.
+"""
 
 
 def log_text(plan: Plan, attempt: int) -> str:
@@ -35,8 +37,7 @@ def log_text(plan: Plan, attempt: int) -> str:
 
 
 def body(plan: Plan, attempt: int) -> Iterator[str]:
-    """Yield the pieces of text that an attempt prints from its first step on, each with
-    its line end."""
+    """Yield the text of an attempt from its first step on, with line ends."""
     steps = plan.printed_steps(attempt)
     if plan.checkpoint == "load":
         moment = plan.began(attempt) + timedelta(seconds=70)
@@ -50,8 +51,10 @@ def body(plan: Plan, attempt: int) -> Iterator[str]:
 
 
 def nemo1_steps(plan: Plan, attempt: int, steps: int) -> Iterator[str]:
-    """Yield each step as two progress bars, the first one stale, the second one with
-    its DLLogger record if asked."""
+    """Yield each step as two progress bars, the first one stale.
+
+    The second bar is followed by a DLLogger record if the plan has them.
+    """
     total = len(plan.step_seconds)
     start, end = ("\r", "") if plan.carriage_returns else ("", "\n")
     previous: dict[str, float] = {}
@@ -71,7 +74,7 @@ def nemo1_steps(plan: Plan, attempt: int, steps: int) -> Iterator[str]:
 
 
 def nemo1_values(plan: Plan, step: int) -> dict[str, float]:
-    """Return what the bar of a step shows, in its order."""
+    """Return the values that the bar of a step shows, in order."""
     return {
         "reduced_train_loss": plan.loss(step, 12.9),
         "global_step": float(step),
@@ -98,7 +101,7 @@ def dllogger_record(plan: Plan, attempt: int, step: int) -> str:
 
 
 def nemo2_steps(plan: Plan, _attempt: int, steps: int) -> Iterator[str]:
-    """Yield the line of each step; the first one lacks consumed_samples."""
+    """Yield the line of each step; the first line lacks consumed_samples."""
     for step in range(steps):
         values = nemo2_values(plan, step)
         if step == 0:
@@ -109,8 +112,10 @@ def nemo2_steps(plan: Plan, _attempt: int, steps: int) -> Iterator[str]:
 
 
 def nemo2_values(plan: Plan, step: int) -> dict[str, float]:
-    """Return what the line of a step holds, in the order of its release: 25.05 renamed
-    the memory and added TFLOP/s."""
+    """Return the values in the line of a step, in the order of its release.
+
+    25.05 renamed the memory and added TFLOP/s.
+    """
     batch = plan.baseline.configuration.global_batch_size
     seconds = plan.step_seconds[step]
     newer = release_number(plan.gsw_version) >= (25, 5)
@@ -129,8 +134,10 @@ def nemo2_values(plan: Plan, step: int) -> dict[str, float]:
 
 
 def logged_tflops(plan: Plan, seconds: float) -> float:
-    """Return the TFLOP/s of one GPU that the framework logs: the documents' formula
-    times its known factor."""
+    """Return the TFLOP/s per GPU that the framework logs.
+
+    The formula of the documents times its known factor.
+    """
     configuration = plan.baseline.configuration
     flops = configuration.global_batch_size * count_model_flops(
         configuration.architecture
@@ -145,8 +152,10 @@ def logged_tflops(plan: Plan, seconds: float) -> float:
 
 
 def maxtext_runs(plan: Plan, steps: int) -> Iterator[str]:
-    """Yield the two runs that the GPU recipe writes into one log: a short profiled one,
-    then the measured one."""
+    """Yield the two runs that the GPU recipe writes into one log.
+
+    First a short profiled run, then the measured run.
+    """
     if plan.profiling_steps:
         slow = plan.baseline.step_seconds * PROFILED_MAXTEXT_FACTOR
         seconds = step_seconds(plan.profiling_steps, plan.baseline.window, slow, 3)
@@ -185,15 +194,14 @@ def maxtext_steps(
 
 
 def collectives(plan: Plan, step: int) -> Iterator[str]:
-    """Yield the NCCL trace of a step, much shortened: four collectives of four
-    processes."""
+    """Yield a shortened NCCL trace of a step: four collectives of four processes."""
     if not plan.traced:
         return
     names = ("AllReduce", "Broadcast", "AllGather", "ReduceScatter")
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         for rank in range(4):
-            count = 2097152 * (place + 1)
-            operation = len(names) * step + place
+            count = 2097152 * (index + 1)
+            operation = len(names) * step + index
             yield (
                 lines.nccl_collective(
                     rank, name, operation, count, plan.baseline.key.gpus, datatype=9
@@ -203,8 +211,10 @@ def collectives(plan: Plan, step: int) -> Iterator[str]:
 
 
 def ending(plan: Plan, attempt: int) -> Iterator[str]:
-    """Yield the last lines of an attempt: the framework's end marker, or Slurm's line
-    where errors share the log."""
+    """Yield the last lines of an attempt.
+
+    The end marker of the framework, or Slurm's line if the log contains errors.
+    """
     moment = plan.ended(attempt)
     reason = plan.cancelled_because(attempt)
     if reason and plan.layout_name != "results":
@@ -218,7 +228,7 @@ def ending(plan: Plan, attempt: int) -> Iterator[str]:
 
 
 def finished(plan: Plan, attempt: int) -> Iterator[str]:
-    """Yield what the framework prints when all steps are done."""
+    """Yield the lines that the framework prints after the last step."""
     moment = plan.ended(attempt)
     if plan.dialect == "maxtext":
         yield f"{moment:%Y-%m-%d %H:%M:%S.%f}: I external/xla/xla/pjrt/distributed/client.cc:135] shutdown initiated\n"

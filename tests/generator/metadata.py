@@ -1,4 +1,4 @@
-"""The launcher's metadata beside a log: `llmb-config_<job>.yaml`."""
+"""The launcher's metadata next to a log: `llmb-config_<job>.yaml`."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ PATCHED = {"25.05": "25.05.04"}
 
 
 def metadata_text(plan: Plan) -> str:
-    """Return the metadata of a run; `gpus_per_node` is a number in one release and a
-    string in another."""
+    """Return the metadata of a run.
+
+    `gpus_per_node` is a number in one release and a string in another.
+    """
     key = plan.baseline.key
     per_node = plan.gpus_per_node
     return TEMPLATE.format(

@@ -1,5 +1,4 @@
-"""The plan of one run: which configuration, how fast, how it ends, and where it
-stands."""
+"""The plan of one run: configuration, speed, ending and file layout."""
 
 from __future__ import annotations
 
@@ -27,24 +26,30 @@ REQUEUED = "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"
 
 
 def release_number(release: str) -> tuple[int, ...]:
-    """Return a release as numbers that can be compared: `25.05.04` is (25, 5, 4)."""
+    """Return a release as comparable numbers: (25, 5, 4) for `25.05.04`."""
     return tuple(int(part) for part in release.split("."))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides one run's files. Equal plans write equal bytes.
+    """All options that determine the files of a run.
 
-    factor: the window's mean over the baseline's step time. last_step_factor: the last
-    step over a steady one. seconds: the step times themselves, instead of those. noise:
-    relative standard deviation of a step; 0.0 gives the same time to every steady step,
-    or two neighbouring printed values where the mean lies between them. cut: the step
-    at which a run that does not finish ends, or its loss becomes NaN. restarts:
-    attempts that were cut before the last one. layout: the recipe's own unless given.
-    experiment, document_name: another experiment name; the file name that the documents
-    show. ranks: the prefixes under which each step is printed. profiling_steps:
-    MaxText's first run. sbatch: the batch script's output beside a NeMo-Run log, or a
-    copy of every line, as an attached launcher leaves.
+    Equal plans write equal bytes.
+
+    factor: mean step time of the window / step time of the baseline.
+    last_step_factor: last step / steady step.
+    seconds: the step times, instead of computed ones.
+    noise: relative standard deviation of a step. With 0.0 all steady steps are equal,
+        or two neighbouring printed values if the mean is between them.
+    cut: step at which an unfinished run ends, or from which the loss is NaN.
+    restarts: number of truncated attempts before the last one.
+    layout: layout name; the layout of the recipe by default.
+    experiment: another experiment name.
+    document_name: use the file name that the documents show.
+    ranks: prefixes with which each step is printed.
+    profiling_steps: steps of MaxText's first run.
+    sbatch: write the output of the batch script next to a NeMo-Run log, or a copy of
+        every line, as an attached launcher does.
     """
 
     baseline: Baseline
@@ -79,29 +84,27 @@ class Plan:
 
     @property
     def gsw_version(self) -> str:
-        """The release that the run's names and metadata tell: the baseline's, unless
-        given."""
+        """The release in names and metadata; the release of the baseline by default."""
         return self.release or self.baseline.key.release
 
     @property
     def framework(self) -> str:
-        """The framework's name in file names: `maxtext`, or `nemo`."""
+        """The framework in file names: `maxtext` or `nemo`."""
         return "maxtext" if self.dialect == "maxtext" else "nemo"
 
     @property
     def model(self) -> str:
-        """The model's name in file names: `grok1`, `llama2`, `nemotron4`,
-        `llama3.1`."""
+        """The model in file names: `grok1`, `llama2`, `nemotron4`, `llama3.1`."""
         return self.baseline.key.recipe.removeprefix("maxtext_")
 
     @property
     def gpus_per_node(self) -> int:
-        """Grace Blackwell nodes have four GPUs, the others eight."""
+        """4 for Grace Blackwell nodes, otherwise 8."""
         return 4 if self.baseline.key.gpu in ("gb200", "gb300") else 8
 
     @property
     def layout_name(self) -> LayoutName:
-        """Where this release's recipes put their logs."""
+        """The name of the file layout."""
         if self.layout is not None:
             return self.layout
         number = release_number(self.gsw_version)
@@ -111,17 +114,19 @@ class Plan:
 
     @property
     def total_steps(self) -> int:
-        """How many steps the run sets out to do; profiled, traced and checkpoint-load
-        runs do fewer."""
+        """The planned number of steps.
+
+        Profiled, traced and checkpoint-load runs have fewer.
+        """
         if self.steps is not None:
             return self.steps
         if self.checkpoint == "load":
             return 1
         if self.traced:
             return TRACED_STEPS
-        usual = self.baseline.steps
+        full = self.baseline.steps
         key = self.dialect if self.dialect == "nemo1" else self.layout_name
-        return min(usual, PROFILED_STEPS.get(key, usual)) if self.profiled else usual
+        return min(full, PROFILED_STEPS.get(key, full)) if self.profiled else full
 
     @cached_property
     def step_seconds(self) -> tuple[float, ...]:
@@ -141,13 +146,15 @@ class Plan:
         )
 
     def loss(self, step: int, start: float) -> float:
-        """Return the loss of a step that falls from `start`; NaN from the cut on in a
-        diverged run."""
+        """Return the loss of a step, which falls from `start`.
+
+        NaN from `cut` on in a diverged run.
+        """
         diverged = self.ending == "diverged" and step >= self.cut
         return float("nan") if diverged else series.falling_loss(step, start)
 
     def printed_steps(self, attempt: int) -> int:
-        """Return how many steps an attempt prints before it ends."""
+        """Return the number of steps that an attempt prints."""
         unfinished = attempt < self.restarts or self.ending in ("time-limit", "killed")
         return (
             min(self.cut, len(self.step_seconds))
@@ -156,11 +163,11 @@ class Plan:
         )
 
     def began(self, attempt: int) -> datetime:
-        """Return when an attempt began: after those before it, and a pause."""
+        """Return the start of an attempt: after the previous attempt and a pause."""
         return self.ended(attempt - 1) + BETWEEN_ATTEMPTS if attempt else self.started
 
     def after_step(self, attempt: int, steps: int) -> datetime:
-        """Return when an attempt had done its first `steps` steps."""
+        """Return the time at which an attempt had done `steps` steps."""
         return (
             self.began(attempt)
             + START_UP
@@ -168,14 +175,13 @@ class Plan:
         )
 
     def ended(self, attempt: int) -> datetime:
-        """Return when an attempt ended."""
+        """Return the end of an attempt."""
         return self.after_step(attempt, self.printed_steps(attempt)) + timedelta(
             seconds=20
         )
 
     def cancelled_because(self, attempt: int) -> str:
-        """Return the reason that Slurm prints for ending this attempt, or an empty
-        string."""
+        """Return the reason that Slurm prints for ending an attempt, or ""."""
         if attempt < self.restarts:
             return REQUEUED
         return "TIME LIMIT" if self.ending == "time-limit" else ""

@@ -1,4 +1,4 @@
-"""What stands in a log before its first step: the kind of lines that real logs have."""
+"""Lines before the first step, of the kinds that real logs contain."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def node_name(number: int) -> str:
-    """Return the made-up name of a node."""
+    """Return the invented name of a node."""
     return f"node-{number:04d}"
 
 
 def node_count(plan: Plan) -> int:
-    """Return how many nodes the run takes."""
+    """Return the number of nodes of the run."""
     return -(-plan.baseline.key.gpus // plan.gpus_per_node)
 
 
@@ -28,10 +28,9 @@ def preamble(plan: Plan, moment: datetime) -> list[str]:
 
 
 def group_sizes(plan: Plan) -> list[tuple[str, int]]:
-    """Return the names and sizes of the parallel groups that have more than one
-    member."""
+    """Return the names and sizes of the parallel groups with several members."""
     groups = plan.baseline.configuration.parallelism
-    named = {
+    groups_by_name = {
         "tensor model": groups.tp,
         "pipeline model": groups.pp,
         "context": groups.cp,
@@ -39,12 +38,14 @@ def group_sizes(plan: Plan) -> list[tuple[str, int]]:
         "data": groups.dp,
     }
     return [
-        (name, size) for name, size in named.items() if size is not None and size > 1
+        (name, size)
+        for name, size in groups_by_name.items()
+        if size is not None and size > 1
     ]
 
 
 def distributed(plan: Plan) -> list[str]:
-    """Return the lines of the processes that find each other."""
+    """Return the lines that processes print while they connect."""
     gpus = plan.baseline.key.gpus
     rule = "-" * 100
     members = [
@@ -56,8 +57,7 @@ def distributed(plan: Plan) -> list[str]:
 
 
 def nemo_start(plan: Plan, moment: datetime) -> list[str]:
-    """Return the lines that both NeMo generations print: devices, parallel groups,
-    model, optimizer."""
+    """Return the lines that NeMo 1 and 2 print: devices, groups, model, optimizer."""
     configuration = plan.baseline.configuration
     microbatches = configuration.gradient_accumulation or 1
     groups = [
@@ -95,8 +95,10 @@ def nemo_start(plan: Plan, moment: datetime) -> list[str]:
 
 
 def nemo1(plan: Plan, moment: datetime) -> list[str]:
-    """Return a NeMo Framework Launcher preamble: the whole configuration is printed
-    before anything starts."""
+    """Return a preamble of NeMo Framework Launcher.
+
+    The whole configuration is printed first.
+    """
     configuration = plan.baseline.configuration
     settings = {
         "name": f"{plan.model}_{plan.baseline.key.size}",
@@ -123,8 +125,7 @@ def nemo1(plan: Plan, moment: datetime) -> list[str]:
 
 
 def nemo2(plan: Plan, moment: datetime) -> list[str]:
-    """Return a NeMo-Run preamble: what the task was asked to do, then the same
-    start."""
+    """Return a preamble of NeMo-Run: the task, then the same start lines."""
     configuration = plan.baseline.configuration
     key = plan.baseline.key
     return [
@@ -155,8 +156,7 @@ def nemo2(plan: Plan, moment: datetime) -> list[str]:
 
 
 def maxtext(plan: Plan, moment: datetime) -> list[str]:
-    """Return a MaxText preamble: the runtime's own dated lines, then every parameter of
-    the configuration."""
+    """Return a MaxText preamble: dated lines of the runtime, then every parameter."""
     configuration = plan.baseline.configuration
     architecture = configuration.architecture
     fsdp = configuration.parallelism.fsdp

@@ -44,25 +44,28 @@ job exited with code 0
 
 
 def write_run(root: Path, baseline: Baseline, **options: Any) -> Path:
-    """Write one run of a baseline's configuration under `root` and return the path of
-    its (last) log.
+    """Write one run of a baseline's configuration, and return the path of its last log.
 
-    Options are those of `Plan`. Without any, the run is a clean one in its own recipe's
-    layout: the mean over the baseline's window of the step times *as printed* is the
-    baseline's step time to within a thirtieth of a printed unit. NeMo 1 bars print
-    three significant digits, so a mean of 24.03 s is a mix of `24.00` and `24.10`; with
-    `dllogger=True` each bar is followed by a record of full precision. Slurm's, the
-    profiler's and the launcher's files stand beside the log where the layout has them.
-    Files bear the time at which the run ended. Job id and start follow from the
-    configuration, so give both for a second run of one: FileExistsError where its files
-    are there.
+    `options` are options of `Plan`. By default the run is clean and uses the layout of
+    its recipe. The mean of its *printed* step times over the baseline's window is the
+    baseline's step time, within a thirtieth of a printed unit. NeMo 1 bars print three
+    significant digits, so a mean of 24.03 s is a mix of `24.00` and `24.10`; with
+    `dllogger=True` a record of full precision follows each bar.
+
+    Files of Slurm, the profiler and the launcher are written next to the log if the
+    layout has them. The modification time of the files is the end of the run.
+
+    Job id and start follow from the configuration. Pass both to write a second run of
+    the same configuration. Raises FileExistsError if the files exist.
     """
-    return write_plan(root, Plan(baseline, **own_job(baseline) | options))
+    return write_plan(root, Plan(baseline, **default_job(baseline) | options))
 
 
-def own_job(baseline: Baseline) -> dict[str, Any]:
-    """Return a job id and a start that differ between configurations: two GPU types may
-    share an experiment name."""
+def default_job(baseline: Baseline) -> dict[str, Any]:
+    """Return a job id and start time that differ between configurations.
+
+    Two GPU types may share an experiment name.
+    """
     number = crc32(baseline.key.id.encode()) % 100_000
     return {
         "job_id": str(1_400_000 + number),
@@ -71,44 +74,42 @@ def own_job(baseline: Baseline) -> dict[str, Any]:
 
 
 def write_plan(root: Path, plan: Plan, *, replace: bool = False) -> Path:
-    """Write the files of a plan under `root` and return the path of its (last) log; see
-    `write_run`."""
-    places = layout(plan)
-    for place, text in files(plan, places).items():
-        write(
-            root / place, text, plan.ended(plan.restarts).timestamp(), replace=replace
-        )
-    return root / places.logs[-1]
+    """Write the files of a plan, and return the path of its last log.
+
+    See `write_run`.
+    """
+    paths = layout(plan)
+    for path, text in files(plan, paths).items():
+        write(root / path, text, plan.ended(plan.restarts).timestamp(), replace=replace)
+    return root / paths.logs[-1]
 
 
 def write(path: Path, text: str, modified: float, *, replace: bool) -> None:
-    """Write a file as it is, carriage returns and all, with its time of
-    modification."""
+    """Write a file unchanged, including carriage returns, with this modification time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w" if replace else "x", encoding="utf-8", newline="") as stream:
         stream.write(text)
     os.utime(path, (modified, modified))
 
 
-def files(plan: Plan, places: Layout) -> dict[PurePosixPath, str]:
-    """Return the files of a run, relative to its root, with their text."""
+def files(plan: Plan, paths: Layout) -> dict[PurePosixPath, str]:
+    """Return the texts of a run's files, by path relative to its root."""
     attempts = [log_text(plan, attempt) for attempt in range(plan.restarts + 1)]
-    texts = attempts if len(places.logs) == len(attempts) else ["".join(attempts)]
-    found = dict(zip(places.logs, texts, strict=True))
-    if places.err:
-        found[places.err] = err_text(plan)
-    if places.metadata:
-        found[places.metadata] = metadata_text(plan)
-    if places.sbatch:
-        found[places.sbatch] = sbatch_text(plan, places, texts[-1])
-    if places.profile:
-        found[places.profile] = ""
-    return found | dict.fromkeys(places.copies, texts[-1])
+    texts = attempts if len(paths.logs) == len(attempts) else ["".join(attempts)]
+    texts_by_path = dict(zip(paths.logs, texts, strict=True))
+    if paths.err:
+        texts_by_path[paths.err] = err_text(plan)
+    if paths.metadata:
+        texts_by_path[paths.metadata] = metadata_text(plan)
+    if paths.sbatch:
+        texts_by_path[paths.sbatch] = sbatch_text(plan, paths, texts[-1])
+    if paths.profile:
+        texts_by_path[paths.profile] = ""
+    return texts_by_path | dict.fromkeys(paths.copies, texts[-1])
 
 
 def err_text(plan: Plan) -> str:
-    """Return standard error where it stands apart: harmless noise, and Slurm's line for
-    each cancelled attempt."""
+    """Return the standard error: harmless lines, and Slurm's cancellations."""
     if plan.layout_name == "local":
         return ""
     noise = [
@@ -128,17 +129,19 @@ def err_text(plan: Plan) -> str:
     return "\n".join([*noise, *cancelled]) + "\n"
 
 
-def sbatch_text(plan: Plan, places: Layout, log: str) -> str:
-    """Return what stands beside the log: the launcher's one line, the batch script's
-    echo, or every line once more."""
+def sbatch_text(plan: Plan, paths: Layout, log: str) -> str:
+    """Return the output of the batch script.
+
+    One line of the launcher, the echo of the script, or a copy of every line.
+    """
     if plan.layout_name == "launcher":
         key = plan.baseline.key
         return f"size={key.size} dtype={key.dtype} gpus={key.gpus} type={key.gpu} nodes={node_count(plan)}\n"
     if plan.sbatch == "copy":
-        prefix = f"{places.logs[-1].parent.name[-PREFIX_LENGTH:]}/0 "
+        prefix = f"{paths.logs[-1].parent.name[-PREFIX_LENGTH:]}/0 "
         return "".join(f"{prefix}{line}" for line in log.splitlines(keepends=True))
     return SCRIPT.format(
         nodes=node_count(plan),
         steps=plan.total_steps,
-        log=f"/lustre/llmb/{places.logs[-1].name}",
+        log=f"/lustre/llmb/{paths.logs[-1].name}",
     )

@@ -1,5 +1,4 @@
-"""Step times: warm-up, steady noise, and the mean over the window that was asked
-for."""
+"""Step times: warm-up, steady noise, and a given mean over the window."""
 
 from __future__ import annotations
 
@@ -21,8 +20,10 @@ WARM_UP_DECAY = 0.55
 
 
 def printed_decimals(dialect: str, seconds: float) -> int:
-    """Return how many decimals a dialect prints of a step time: NeMo 1 three
-    significant digits, NeMo 2 four."""
+    """Return the number of decimals that a dialect prints of a step time.
+
+    NeMo 1 prints three significant digits, NeMo 2 four.
+    """
     if dialect not in PRINTED_DIGITS:
         return MAXTEXT_DECIMALS
     return max(0, PRINTED_DIGITS[dialect] - 1 - Decimal(seconds).adjusted())
@@ -31,31 +32,35 @@ def printed_decimals(dialect: str, seconds: float) -> int:
 def steady_units(
     steps: int, window: range, mean: float, noise: float, random: Random
 ) -> list[int]:
-    """Return whole numbers with the given mean and relative noise, whose sum over the
-    window is exactly the nearest whole number to mean times length: rounding and drift
-    are taken out evenly."""
+    """Return integers with the given mean and relative noise.
+
+    Their sum over the window is exactly the integer nearest to mean x length: rounding
+    and drift are distributed evenly.
+    """
     units = [round(mean * (1 + noise * spread(random))) for _ in range(steps)]
     inside = [step for step in window if step < steps]
     missing = round(mean * len(inside)) - sum(units[step] for step in inside)
-    for place, step in enumerate(inside):
-        units[step] += missing * (place + 1) // len(inside) - missing * place // len(
+    for index, step in enumerate(inside):
+        units[step] += missing * (index + 1) // len(inside) - missing * index // len(
             inside
         )
     return units
 
 
 def spread(random: Random) -> float:
-    """Return noise of mean 0 and standard deviation 1 that never passes 3.5.
+    """Return noise with mean 0 and standard deviation 1, within 3.5.
 
-    It is the same on every machine and Python: logarithms may differ in the last bit,
-    and so does `sum` since 3.12.
+    It is the same on every machine and Python version: logarithms may differ in the
+    last bit, and so does `sum` since 3.12.
     """
     return (fsum(random.random() for _ in range(4)) - 2) * 1.7320508
 
 
 def warm_up(step: int, length: int) -> float:
-    """Return by how much a step is slower than a steady one: compilation first, then a
-    decay to 1 at `length`."""
+    """Return the slowdown of a warm-up step: compilation, then a decay to 1.
+
+    `length` is the number of warm-up steps.
+    """
     if step >= length:
         return 1.0
     excess = WARM_UP_EXCESS
@@ -74,14 +79,13 @@ def step_seconds(
     last_step_factor: float = 1.0,
     seed: str = "",
 ) -> tuple[float, ...]:
-    """Return the seconds of `steps` steps whose mean over the window, printed with
-    `decimals` decimals, is `mean`.
+    """Return the seconds of `steps` steps with a given printed mean over the window.
 
-    With 34 steps the mean of the printed values comes within 1/68 of a printed unit, by
-    mixing neighbours: a NeMo 1 log of 24.03 s mixes `24.00` and `24.10`. Steps before
-    the window warm up; the last step is `last_step_factor` as long. Values stand a
-    thousandth of a unit above the printed one: a measured time is never whole (`10.0`,
-    not `10`).
+    With 34 steps the mean of the printed values is within 1/68 of a printed unit of
+    `mean`, because neighbouring values are mixed: a NeMo 1 log of 24.03 s mixes `24.00`
+    and `24.10`. Steps before the window warm up; the last step is `last_step_factor` as
+    long. Values are a thousandth of a unit above the printed value, because a measured
+    time is never an integer (`10.0`, not `10`).
     """
     scale = 10**decimals
     units = steady_units(

@@ -118,8 +118,8 @@ def test_a_run_of_the_sibling_precision_is_never_judged_by_a_row(
     runs = []
     for number, baseline in enumerate(list(rows.values())[::3]):
         changed = find_sibling(baseline, rows)
-        beside = (CONFIGURATION, SCRIPT) if number % 2 else (SCRIPT,)
-        runs.append(BridgeRun(baseline, changed=changed, beside=beside))
+        files = (CONFIGURATION, SCRIPT) if number % 2 else (SCRIPT,)
+        runs.append(BridgeRun(baseline, changed=changed, files=files))
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', iter(runs))}")
     strays = find_strays(session)
     rows_of = {
@@ -150,20 +150,20 @@ ATTRIBUTED: dict[str, tuple[str, dict[str, Any]]] = {
     "metadata": (
         ROW,
         {
-            "beside": (METADATA,),
+            "files": (METADATA,),
             "changed": {"name": "llama3.1", "size": "70b", "container": "26.04.00"},
         },
     ),
     "tuning": (
         TUNED,
         {
-            "beside": (METADATA,),
+            "files": (METADATA,),
             "changed": {"task": "finetune"},
             "name": "lora_llama3_70b_fp8_cs_gpus8",
         },
     ),
     "script": (ROW, {"name": "friday"}),
-    "options": (ROW, {"beside": ()}),
+    "options": (ROW, {"files": ()}),
 }
 
 
@@ -197,10 +197,8 @@ def test_what_is_not_said_or_another_is_named_and_judged_by_no_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     runs = (
-        BridgeRun(
-            rows[ROW], changed=changed, beside=beside, job=str(number), days=number
-        )
-        for number, (changed, beside, _) in enumerate(UNMATCHED, 1)
+        BridgeRun(rows[ROW], changed=changed, files=files, job=str(number), days=number)
+        for number, (changed, files, _) in enumerate(UNMATCHED, 1)
     )
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', runs)}")
     assert of_tables(session) == {}

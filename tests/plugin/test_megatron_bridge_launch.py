@@ -416,9 +416,9 @@ def ingest_launched(folder: Path, base: Baseline, run: BridgeRun) -> Key | None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids="-".join)
-@pytest.mark.parametrize("beside", [(), (CONFIGURATION, SCRIPT, METADATA)], ids=len)
+@pytest.mark.parametrize("files", [(), (CONFIGURATION, SCRIPT, METADATA)], ids=len)
 def test_the_run_that_a_launch_leaves_is_of_its_row(
-    row: tuple[str, ...], beside: tuple[str, ...], tmp_path: Path
+    row: tuple[str, ...], files: tuple[str, ...], tmp_path: Path
 ) -> None:
     (base, _), printed = (
         find_one(*row),
@@ -426,7 +426,7 @@ def test_the_run_that_a_launch_leaves_is_of_its_row(
     )
     name = printed["experiment"].split(" ")[-1]
     assert (
-        ingest_launched(tmp_path, base, BridgeRun(base, beside=beside, name=name))
+        ingest_launched(tmp_path, base, BridgeRun(base, files=files, name=name))
         == base.key
     )
 

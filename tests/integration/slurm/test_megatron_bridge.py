@@ -60,7 +60,7 @@ def test_a_row_is_launched_found_and_judged(
     (checkout / "scripts" / "performance").mkdir(parents=True)
     (checkout / "scripts" / "performance" / "setup_experiment.py").write_text(SETUP)
     (checkout / "job.sh").write_text(JOB)
-    run = BridgeRun(base, changed=changed, beside=(CONFIGURATION, SCRIPT), job="JOB")
+    run = BridgeRun(base, changed=changed, files=(CONFIGURATION, SCRIPT), job="JOB")
     write_bridge_run(checkout / "prepared", run)
     stage.mkdir()
     (stage / "nvidia+nemo+26.06.sqsh").write_text("an image")
