@@ -130,8 +130,8 @@ class RecordLine(NamedTuple):
     """The line around a marker, without colours."""
 
     text: bytes
-    whole: bool  # the end of the line is known
-    cut: bool  # a number at its end is truncated
+    has_end: bool  # the log contains the end of the line
+    number_continues: bool  # the next line continues the number at its end
 
 
 class TimeNotation:

@@ -92,7 +92,7 @@ def shipped() -> dict[str, Baseline]:
     }
 
 
-def write_one(
+def write_single_run(
     folder: Path, arguments: argparse.Namespace, baselines: dict[str, Baseline]
 ) -> str:
     """Write one run with the given options, and return the path of its log.
@@ -115,7 +115,7 @@ def write_one(
     return str(write_run(folder, baselines[name], **options))
 
 
-def write_all(folder: Path, force: bool, baselines: dict[str, Baseline]) -> str:
+def write_examples(folder: Path, force: bool, baselines: dict[str, Baseline]) -> str:
     """Write the examples.
 
     Raises LlmbenchError if the folder is not empty.
@@ -141,9 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.table:
             print(table(baselines), end="")
         elif options.configuration:
-            print(write_one(options.folder, options, baselines))
+            print(write_single_run(options.folder, options, baselines))
         else:
-            print(write_all(options.folder, options.force, baselines))
+            print(write_examples(options.folder, options.force, baselines))
     except FileExistsError as error:
         print(
             f"{error.filename} exists. Choose another --job-id and --started",

@@ -329,7 +329,7 @@ def verdicts(
     missing.
     """
     expected: dict[str, tuple[Verdict, Reason]] = {}
-    for experiment in sorted(experiments, key=lambda each: each.started):
+    for experiment in sorted(experiments, key=lambda run: run.started):
         if experiment.expected is Verdict.NOT_COMPARABLE:
             expected.setdefault(experiment.configuration, ONLY_NOT_COMPARABLE)
         elif experiment.expected is not None:

@@ -525,20 +525,22 @@ def test_bar_contradicts_runtime_or_step_count(last: str, doubted: bool) -> None
     ] == [doubted]
 
 
-def with_losses(losses: list[tuple[int, float]], whole: float, quote: str = "") -> str:
+def with_losses(
+    losses: list[tuple[int, float]], mean_loss: float, quote: str = ""
+) -> str:
     """Return a run of 100 steps without a bar, with these (step, loss) pairs."""
     lines = "".join(
         f"{{'loss': {loss}, 'learning_rate': 1e-05, 'epoch': {quote}{step / 100:g}{quote}}}\n"
         for step, loss in losses
     )
-    return lines + summary("3001.2", "0.0333", str(whole)).replace(
+    return lines + summary("3001.2", "0.0333", str(mean_loss)).replace(
         "'epoch': 3.0", f"'epoch': {quote}1{quote}"
     )
 
 
 @pytest.mark.parametrize("quote", ["", "'"])
 @pytest.mark.parametrize(
-    ("losses", "whole", "doubted"),
+    ("losses", "mean_loss", "doubted"),
     [
         ([(100, 6.15)], 6.15, False),
         ([(100, 6.15)], 2.46, True),
@@ -564,22 +566,23 @@ def with_losses(losses: list[tuple[int, float]], whole: float, quote: str = "") 
     ],
 )
 def test_sparse_losses_are_weighted_by_epoch(
-    losses: list[tuple[int, float]], whole: float, doubted: bool, quote: str
+    losses: list[tuple[int, float]], mean_loss: float, doubted: bool, quote: str
 ) -> None:
     assert [
-        bool(doubt) for doubt in list_doubts(parse(with_losses(losses, whole, quote)))
+        bool(doubt)
+        for doubt in list_doubts(parse(with_losses(losses, mean_loss, quote)))
     ] == [doubted]
 
 
 def state_file(
-    losses: list[tuple[int, float]], whole: float, runtime: float, rate: float
+    losses: list[tuple[int, float]], mean_loss: float, runtime: float, rate: float
 ) -> str:
     """Return a trainer_state.json of a run that ended at step 100."""
     records = "".join(
         f'{{"epoch": {step / 1000}, "grad_norm": 1.0, "learning_rate": 1e-05, "loss": {loss}, "step": {step}}},\n'
         for step, loss in losses
     )
-    end = f'"train_loss": {whole}, "train_runtime": {runtime}, "train_steps_per_second": {rate}'
+    end = f'"train_loss": {mean_loss}, "train_runtime": {runtime}, "train_steps_per_second": {rate}'
     return f'"log_history": [\n{records}{{"epoch": 0.1, "step": 100, {end}}}]\n'
 
 
@@ -588,9 +591,9 @@ ALL, LAST = sum(loss for _, loss in EVERY) / 20, sum(loss for _, loss in EVERY[1
 
 
 @pytest.mark.parametrize(
-    ("losses", "whole", "runtime", "rate", "doubted"),
+    ("losses", "mean_loss", "runtime", "rate", "doubted"),
     [
-        pytest.param(EVERY, ALL, 3000.5, 0.033, False, id="whole"),
+        pytest.param(EVERY, ALL, 3000.5, 0.033, False, id="complete"),
         pytest.param(
             EVERY, LAST * 8 / 20, 1200.5, 0.083, True, id="resumed, rate of all steps"
         ),
@@ -610,12 +613,12 @@ ALL, LAST = sum(loss for _, loss in EVERY) / 20, sum(loss for _, loss in EVERY[1
 )
 def test_state_file_of_resumed_run_has_doubt(
     losses: list[tuple[int, float]],
-    whole: float,
+    mean_loss: float,
     runtime: float,
     rate: float,
     doubted: bool,
 ) -> None:
     assert [
         bool(doubt)
-        for doubt in list_doubts(parse(state_file(losses, whole, runtime, rate)))
+        for doubt in list_doubts(parse(state_file(losses, mean_loss, runtime, rate)))
     ] == [doubted]

@@ -156,11 +156,11 @@ def test_rounded_bar_may_have_an_impossible_time() -> None:
     assert math.isnan(columns.loss[1])
 
 
-@pytest.mark.parametrize("shown", ["nan.0", "NaN", "-inf", "Infinity"])
-def test_non_finite_value_is_kept(shown: str) -> None:
-    value = float(shown.removesuffix(".0"))
-    record = dll(0, shown, loss=shown).replace("14.857102394104004", shown)
-    for text in (bar(1, "0.000", shown, loss=shown) + "\n", record):
+@pytest.mark.parametrize("printed", ["nan.0", "NaN", "-inf", "Infinity"])
+def test_non_finite_value_is_kept(printed: str) -> None:
+    value = float(printed.removesuffix(".0"))
+    record = dll(0, printed, loss=printed).replace("14.857102394104004", printed)
+    for text in (bar(1, "0.000", printed, loss=printed) + "\n", record):
         log = parse(text)
         columns = log.segments[0].steps
         assert [columns.seconds[0], columns.loss[0]] == pytest.approx(

@@ -107,7 +107,7 @@ DROPPED = {
     "nemo1/carriage_returns.out": {"repeated": 41},
     "nemo1/stale_bars_dllogger.out": {"repeated": 41},
     "maxtext/async_dispatch_excerpt.out": {"repeated": 3},
-    # grep -c 'utils.py:429.*iteration .*elapsed time': 20, beside 20 of utils.py:425
+    # grep -c 'utils.py:429.*iteration .*elapsed time': 20, and 20 of utils.py:425
     "megatron/primus_instant_average.out": {"repeated": 20},
     # grep -cE 'rank1.*INFO - .\[31mstep:'
     "torchtitan/two_ranks_print.out": {"other-rank": 20},

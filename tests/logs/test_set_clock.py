@@ -17,16 +17,16 @@ def make_records(
 
     `jumps` maps steps to seconds; step `slow` takes an hour.
     """
-    made, clock = [], 1e9
+    records, clock = [], 1e9
     for step in range(1, 51):
         seconds = 3600.0 if step == slow else 2.0
         clock += seconds + jumps.get(step, 0.0)
         if step % every == 0:
             tokens = 8192 / seconds if rate else NAN
-            made.append(
+            records.append(
                 StepRecord(ORIGIN, step, NAN, 0.001, stamp=clock, tokens=tokens)
             )
-    return made
+    return records
 
 
 @pytest.mark.parametrize("hour", [3600.0, -3600.0])
@@ -43,7 +43,7 @@ def test_backward_hour_jump_needs_no_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "untimed",
     [
         make_records({}),
         make_records({25: 3600.0}, rate=False),  # it may have been a stall
@@ -55,5 +55,5 @@ def test_backward_hour_jump_needs_no_rate() -> None:
         make_records(dict.fromkeys(range(5, 50, 10), -1.0)),
     ],
 )
-def test_other_jumps_are_kept(made: list[StepRecord]) -> None:
-    assert find_set_clock(made) == (0, 0.0)
+def test_other_jumps_are_kept(untimed: list[StepRecord]) -> None:
+    assert find_set_clock(untimed) == (0, 0.0)

@@ -189,9 +189,11 @@ def overflow_line(old: int, new: int, rank: str = "Rank 0 ") -> str:
     )
 
 
-def flatten(*parts: list[str] | str) -> list[str]:
+def flatten(*groups: list[str] | str) -> list[str]:
     return [
-        line for part in parts for line in ([part] if isinstance(part, str) else part)
+        line
+        for group in groups
+        for line in ([group] if isinstance(group, str) else group)
     ]
 
 

@@ -464,9 +464,9 @@ class RegexReader(DialectReader):
             return False
         if group.after != "," and value[-1:].isdigit() and THOUSANDS.match(after):
             return False
-        if not line.whole and MAY_CONTINUE.match(after):
+        if not line.has_end and MAY_CONTINUE.match(after):
             return False
-        return not (line.cut and not after.strip())
+        return not (line.number_continues and not after.strip())
 
 
 def _contains(
