@@ -208,9 +208,8 @@ class LineClocks:
         self._last: dict[str, _LastRecord] = {}  # by rank
         self._kind: int | None = None
         self._last_stamp = NAN
-        self._announced: dict[
-            str, int
-        ] = {}  # by rank: the pauses announced after its last step
+        # by rank: the pauses announced after its last step
+        self._announced: dict[str, int] = {}
 
     def add(self, chunk: ByteChunk, records: Sequence[StepRecord]) -> None:
         """Read the stamps and pauses of the records of a chunk."""

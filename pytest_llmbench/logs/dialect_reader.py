@@ -160,10 +160,7 @@ class StepColumns(NamedTuple):
     stamp: Numbers | None = None
     loss_digits: int = 0
     # the first index, and the index after the last
-    asynchronous: tuple[int, int] = (
-        0,
-        0,
-    )
+    asynchronous: tuple[int, int] = (0, 0)
     kept: Sequence[int] | None = None  # the records that are steps; None means all
     repeated: Repeated | None = None  # the records that repeat a step
 

@@ -1267,7 +1267,7 @@ SKIP_COUNT_ROWS = tuple(
         ),
         # InternEvo
         (b"skip_batches=", rb"inf_nan_skip_batches=(?P<count>\d{1,12})(?!\d)"),
-        # MindFormers prints the single updates
+        # MindFormers prints each skipped update
         (
             b"overflow cond: True",
             rb"overflow cond: True\b",

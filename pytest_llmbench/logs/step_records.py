@@ -77,10 +77,8 @@ class StepRecord(NamedTuple):
 
     Only set if the clock started later than the previous record.
     """
-    bar: tuple[int, int] | None = (
-        # epoch and 1-based count of a progress bar while the step number is uncertain
-        None
-    )
+    # epoch and 1-based count of a progress bar while the step number is uncertain
+    bar: tuple[int, int] | None = None
     rounded: bool = False  # the step number is uncertain, or was counted
     rate: float = NAN  # the learning rate
     consumed: float = NAN  # samples since the run began
@@ -89,9 +87,8 @@ class StepRecord(NamedTuple):
     loss_digits: int = 0  # number of digits of the printed loss
     rewards: bool = False
     step_tokens: float = NAN  # as in `Steps`
-    consumed_tokens: tuple[float, int] | None = (
-        None  # tokens since the run began, and the number of their printed digits
-    )
+    # tokens since the run began, and the number of their printed digits
+    consumed_tokens: tuple[float, int] | None = None
     samples: float = NAN  # samples per second, over all GPUs
     bad_validation: bool = False  # the record prints a NaN or infinite validation loss
     progress: tuple[ProgressRecord, ...] = ()  # set in the record of a whole run
@@ -423,12 +420,12 @@ DISAGREEMENT = 0.01
 # the same run.
 LATE_STEPS = 2
 
-# Jumps back, each followed by a return, that prove two writers. After a restart the
-# steps continue from where they jumped to, without a return.
+# Two writers are assumed after this many jumps back that are each followed by a return.
+# After a restart the steps continue from where they jumped to.
 FEWEST_REVERSALS = 3
 
-# Steps, and half of all, that have to be repeated with other times to prove two
-# writers; fewer may be late lines.
+# Two writers are assumed if at least this many steps, and half of all steps, are
+# repeated with other times. Fewer may be late lines.
 FEWEST_REPEATS = 10
 
 

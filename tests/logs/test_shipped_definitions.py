@@ -24,8 +24,7 @@ from pytest_llmbench.logs.sources.compressed import Stream
 
 SHIPPED = tuple(load_definitions().values())
 
-# Lines as they stand in logs that the files name, and the steps and times that a reader
-# sees in them.
+# Lines of the logs that the definition files name, with the expected steps and times.
 LINES = {
     "llm_c": (
         "step    1/32000 | loss 11.133732 (+nanz)| norm 52.9732 (+nanz)| lr 8.57e-07 | 3056.36 ms | 42.6% bf16 MFU | "

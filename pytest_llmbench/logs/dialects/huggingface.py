@@ -36,7 +36,7 @@ from pytest_llmbench.logs.step_records import (
 )
 
 RESUMING = b"ing training from "
-# Words around it: of Trainer up to 4.x, and (Resuming) from 5.0 on.
+# The word around it is `Continuing` up to Trainer 4.x, `Resuming` from 5.0 on.
 WORD = re.compile(rb"(?:Continu|(Resum))\Z")
 RESUMED = re.compile(
     RESUMING
@@ -76,7 +76,8 @@ MAX_LINES_APART = 1
 # Seconds by which a bar may lag, because it is not drawn at every step.
 LATE_SECONDS = 1.0
 
-# Tolerance between the whole seconds of the bar and the runtime, which includes them.
+# Tolerance between the runtime and the whole seconds of the bar: absolute, and as a
+# share.
 SAME_SECONDS, SAME_SHARE = 2.0, 0.02
 
 # Share of the steps that a new bar may lack, because it is not drawn at every step.
@@ -104,8 +105,8 @@ PROGRESS = (b"loss", b"grad_norm", b"learning_rate")
 REWARD_NAMES = re.compile(rb"(?:rewards?(?:_std)?|objective|logps)(?:/|\Z)")
 REWARDS = re.compile(rb"'(?:rewards?(?:_std)?|objective|logps)['/]")
 
-# Tolerance of the mean of all losses below the mean of the printed, rounded losses; and
-# half a unit.
+# The mean of all losses may be this share of the mean of the printed losses, which are
+# rounded, minus half a unit.
 LOSS_TOLERANCE = 0.97
 LOSS_ROUNDING = 0.00005
 
@@ -298,7 +299,7 @@ def _count_skipped(first: StepRecord, runtime: float) -> float:
     seconds = (runtime - first.stamp) / remaining if remaining > 0 else NAN
     made = (first.stamp + 1) / seconds if seconds > 0 else NAN
     skipped = max(0.0, done - made) if math.isfinite(made) else 0.0
-    # otherwise the bar is not drawn at every step
+    # If the next drawing is not the next step, the bar is not drawn at every step.
     return min(skipped, done - 1.0) if following == done + 1 else skipped
 
 
