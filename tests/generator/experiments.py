@@ -48,8 +48,7 @@ class Experiment:
 
     @property
     def expected(self) -> Verdict | None:
-        """The verdict on this run by itself; None where it is of no configuration that
-        has a baseline."""
+        """The expected verdict of this run alone; None if no baseline matches."""
         return self.verdict[0]
 
     @property

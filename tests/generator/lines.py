@@ -69,14 +69,14 @@ def nemo1_bar(
 
 
 def dllogger_record(
-    moment: datetime, step: int, values: Mapping[str, float | int]
+    time: datetime, step: int, values: Mapping[str, float | int]
 ) -> str:
     """Return one DLLogger record with full precision.
 
     Ends in a space, as real records do.
     """
     fields = "".join(f" {name} : {value} " for name, value in values.items())
-    return f"DLL {moment:%Y-%m-%d %H:%M:%S.%f} - {step}{fields}"
+    return f"DLL {time:%Y-%m-%d %H:%M:%S.%f} - {step}{fields}"
 
 
 def nemo2_number(value: float) -> str:
@@ -112,7 +112,7 @@ def maxtext_line(
 
 
 def megatron_line(
-    moment: datetime,
+    time: datetime,
     step: int,
     total: int,
     seconds: float,
@@ -126,7 +126,7 @@ def megatron_line(
     A release that prints no throughput has `tflops` None.
     """
     fields = [
-        f" [{moment:%Y-%m-%d %H:%M:%S.%f}] iteration {step:8d}/{total:8d}",
+        f" [{time:%Y-%m-%d %H:%M:%S.%f}] iteration {step:8d}/{total:8d}",
         f"consumed samples: {step * batch:12d}",
         f"elapsed time per iteration (ms): {seconds * 1000:.1f}",
         *(
@@ -151,7 +151,7 @@ def step_time_line(seconds: float, tflops: float) -> str:
 
 
 def torchtitan_line(
-    moment: datetime,
+    time: datetime,
     step: int,
     *,
     loss: float,
@@ -176,7 +176,7 @@ def torchtitan_line(
     text = "".join(
         f"{colour if colours else ''}{field}" for colour, field in fields.items()
     )
-    return f"[titan] {moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03d} - root - INFO - {text}"
+    return f"[titan] {time:%Y-%m-%d %H:%M:%S},{time.microsecond // 1000:03d} - root - INFO - {text}"
 
 
 def paxml_line(seconds: float) -> str:
@@ -198,11 +198,9 @@ def huggingface_summary(
     return str(values)
 
 
-def metric_line(
-    moment: datetime, step: int, total: int, value: float, name: str
-) -> str:
-    """Return the line of one value of an event file, written at `moment`."""
-    return f"llmb scalar: {step}/{total} {moment.timestamp():.6f} {value!r} {name}"
+def metric_line(time: datetime, step: int, total: int, value: float, name: str) -> str:
+    """Return the line of one value of an event file, written at `time`."""
+    return f"llmb scalar: {step}/{total} {time.timestamp():.6f} {value!r} {name}"
 
 
 def trainer_record(step: int, total: int, seconds: float, loss: float) -> str:
@@ -250,13 +248,13 @@ def mlperf_step(step: int, seconds: float, loss: float, batch: int) -> str:
     )
 
 
-def nemo_info(moment: datetime, text: str, where: str = "nemo_logging:393") -> str:
+def nemo_info(time: datetime, text: str, where: str = "nemo_logging:393") -> str:
     """Return a line of NeMo's logger."""
-    return f"[NeMo I {moment:%Y-%m-%d %H:%M:%S} {where}] {text}"
+    return f"[NeMo I {time:%Y-%m-%d %H:%M:%S} {where}] {text}"
 
 
 def checkpoint_save(
-    moment: datetime, iteration: int, start: float, duration: float
+    time: datetime, iteration: int, start: float, duration: float
 ) -> str:
     """Return the line of a saved checkpoint.
 
@@ -264,11 +262,11 @@ def checkpoint_save(
     """
     times = f"Start time: {start:.3f}s : Save duration: {duration:.3f}s"
     return nemo_info(
-        moment, f"Global Checkpoint Save : Rank: 0 : Iteration: {iteration} : {times}"
+        time, f"Global Checkpoint Save : Rank: 0 : Iteration: {iteration} : {times}"
     )
 
 
-def checkpoint_load(moment: datetime, start: float, duration: float) -> str:
+def checkpoint_load(time: datetime, start: float, duration: float) -> str:
     """Return the line of a loaded checkpoint.
 
     `start` in seconds since 1970, `duration` in seconds.
@@ -276,7 +274,7 @@ def checkpoint_load(moment: datetime, start: float, duration: float) -> str:
     times = (
         f"Start time : {start:.3f}s : Time spent in load_checkpoint: {duration:.3f}s"
     )
-    return nemo_info(moment, f"Global Checkpoint Load : Rank : 0 : {times}")
+    return nemo_info(time, f"Global Checkpoint Load : Rank : 0 : {times}")
 
 
 def fit_stopped(steps: int) -> str:
@@ -308,10 +306,10 @@ def nccl_collective(
 
 
 def slurm_cancelled(
-    job: str, node: str, moment: datetime, reason: str, *, kind: str = "JOB"
+    job: str, node: str, time: datetime, reason: str, *, kind: str = "JOB"
 ) -> str:
     """Return Slurm's line for a cancelled job or step.
 
     `reason` is in upper case, as Slurm prints it.
     """
-    return f"slurmstepd: error: *** {kind} {job} ON {node} CANCELLED AT {moment:%Y-%m-%dT%H:%M:%S} DUE TO {reason} ***"
+    return f"slurmstepd: error: *** {kind} {job} ON {node} CANCELLED AT {time:%Y-%m-%dT%H:%M:%S} DUE TO {reason} ***"

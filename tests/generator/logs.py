@@ -40,8 +40,8 @@ def body(plan: Plan, attempt: int) -> Iterator[str]:
     """Yield the text of an attempt from its first step on, with line ends."""
     steps = plan.printed_steps(attempt)
     if plan.checkpoint == "load":
-        moment = plan.began(attempt) + timedelta(seconds=70)
-        yield lines.checkpoint_load(moment, moment.timestamp() - 9.712, 9.712) + "\n"
+        time = plan.began(attempt) + timedelta(seconds=70)
+        yield lines.checkpoint_load(time, time.timestamp() - 9.712, 9.712) + "\n"
     if plan.dialect == "maxtext":
         yield from maxtext_runs(plan, steps)
     else:
@@ -215,13 +215,12 @@ def ending(plan: Plan, attempt: int) -> Iterator[str]:
 
     The end marker of the framework, or Slurm's line if the log contains errors.
     """
-    moment = plan.ended(attempt)
+    time = plan.ended(attempt)
     reason = plan.cancelled_because(attempt)
     if reason and plan.layout_name != "results":
         step = f"{plan.job_id}.0"
         yield (
-            lines.slurm_cancelled(step, node_name(1), moment, reason, kind="STEP")
-            + "\n"
+            lines.slurm_cancelled(step, node_name(1), time, reason, kind="STEP") + "\n"
         )
     elif not reason and plan.ending != "killed":
         yield from finished(plan, attempt)
@@ -229,9 +228,9 @@ def ending(plan: Plan, attempt: int) -> Iterator[str]:
 
 def finished(plan: Plan, attempt: int) -> Iterator[str]:
     """Yield the lines that the framework prints after the last step."""
-    moment = plan.ended(attempt)
+    time = plan.ended(attempt)
     if plan.dialect == "maxtext":
-        yield f"{moment:%Y-%m-%d %H:%M:%S.%f}: I external/xla/xla/pjrt/distributed/client.cc:135] shutdown initiated\n"
+        yield f"{time:%Y-%m-%d %H:%M:%S.%f}: I external/xla/xla/pjrt/distributed/client.cc:135] shutdown initiated\n"
         return
     steps = len(plan.step_seconds)
     yield f"{lines.fit_stopped(steps)}\n"
@@ -242,13 +241,12 @@ def finished(plan: Plan, attempt: int) -> Iterator[str]:
         rounded = [round(seconds, 2) for seconds in plan.step_seconds]
         yield (
             f"\n{bar}\n"
-            + lines.nemo_info(moment, f"train_step_timing in s: {rounded}")
+            + lines.nemo_info(time, f"train_step_timing in s: {rounded}")
             + "\n"
         )
     if plan.checkpoint == "save":
         yield (
-            lines.checkpoint_save(moment, steps, moment.timestamp() - 4.389, 4.389)
-            + "\n"
+            lines.checkpoint_save(time, steps, time.timestamp() - 4.389, 4.389) + "\n"
         )
     if plan.profiled:
         yield "Generated:\n    /nemo_run/nsys_profile/report.nsys-rep\n"

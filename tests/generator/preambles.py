@@ -22,9 +22,9 @@ def node_count(plan: Plan) -> int:
     return -(-plan.baseline.key.gpus // plan.gpus_per_node)
 
 
-def preamble(plan: Plan, moment: datetime) -> list[str]:
-    """Return the lines before the first step of an attempt that began at `moment`."""
-    return PREAMBLES[plan.dialect](plan, moment)
+def preamble(plan: Plan, time: datetime) -> list[str]:
+    """Return the lines before the first step of an attempt that began at `time`."""
+    return PREAMBLES[plan.dialect](plan, time)
 
 
 def group_sizes(plan: Plan) -> list[tuple[str, int]]:
@@ -56,13 +56,13 @@ def distributed(plan: Plan) -> list[str]:
     return [*members, rule, "distributed_backend=nccl", registered, rule, ""]
 
 
-def nemo_start(plan: Plan, moment: datetime) -> list[str]:
+def nemo_start(plan: Plan, time: datetime) -> list[str]:
     """Return the lines that NeMo 1 and 2 print: devices, groups, model, optimizer."""
     configuration = plan.baseline.configuration
     microbatches = configuration.gradient_accumulation or 1
     groups = [
         nemo_info(
-            moment,
+            time,
             f"Rank 0 has {name} parallel group of {size} ranks",
             "megatron_init:314",
         )
@@ -75,17 +75,17 @@ def nemo_start(plan: Plan, moment: datetime) -> list[str]:
         *groups,
         *distributed(plan),
         nemo_info(
-            moment,
+            time,
             f"setting number of microbatches to constant {microbatches}",
             "num_microbatches:228",
         ),
         nemo_info(
-            moment,
+            time,
             "Setting up DistributedDataParallel, gradients reduced in fp32",
             "utils:302",
         ),
         nemo_info(
-            moment,
+            time,
             "Setting up optimizer with config lr=0.0003, weight_decay=0.1, bf16=True",
             "utils:323",
         ),
@@ -94,7 +94,7 @@ def nemo_start(plan: Plan, moment: datetime) -> list[str]:
     ]
 
 
-def nemo1(plan: Plan, moment: datetime) -> list[str]:
+def nemo1(plan: Plan, time: datetime) -> list[str]:
     """Return a preamble of NeMo Framework Launcher.
 
     The whole configuration is printed first.
@@ -117,14 +117,14 @@ def nemo1(plan: Plan, moment: datetime) -> list[str]:
     return [
         "************** Experiment configuration ***********",
         *(f"  {name}: {value}" for name, value in settings.items()),
-        *nemo_start(plan, moment),
+        *nemo_start(plan, time),
         "Training: |          | 0/? [00:00<?, ?it/s]",
         f"Training:   0%|          | 0/{plan.total_steps} [00:00<?]",
         f"Epoch 0: :   0%|          | 0/{plan.total_steps} [00:00<?]",
     ]
 
 
-def nemo2(plan: Plan, moment: datetime) -> list[str]:
+def nemo2(plan: Plan, time: datetime) -> list[str]:
     """Return a preamble of NeMo-Run: the task, then the same start lines."""
     configuration = plan.baseline.configuration
     key = plan.baseline.key
@@ -132,21 +132,21 @@ def nemo2(plan: Plan, moment: datetime) -> list[str]:
         f"Running on {node_count(plan)} nodes, head node {node_name(1)}",
         "Disabling mmap for dataset: mock data",
         nemo_info(
-            moment,
+            time,
             f"Experiments will be logged at /nemo_run/{plan.model}_{key.size}",
             "nemo_logger:145",
         ),
         nemo_info(
-            moment,
+            time,
             f"Padded vocab_size: {configuration.architecture.vocabulary_size}",
             "base:44",
         ),
         nemo_info(
-            moment,
+            time,
             f"Copying Trainer's 'max_steps' ({plan.total_steps}) to LR scheduler",
             "megatron_strategy:327",
         ),
-        *nemo_start(plan, moment),
+        *nemo_start(plan, time),
         "  | Name   | Type | Params | Mode ",
         "----------------------------------------",
         "0 | module | DDP  | 4.9 B  | train",
@@ -155,7 +155,7 @@ def nemo2(plan: Plan, moment: datetime) -> list[str]:
     ]
 
 
-def maxtext(plan: Plan, moment: datetime) -> list[str]:
+def maxtext(plan: Plan, time: datetime) -> list[str]:
     """Return a MaxText preamble: dated lines of the runtime, then every parameter."""
     configuration = plan.baseline.configuration
     architecture = configuration.architecture
@@ -179,7 +179,7 @@ def maxtext(plan: Plan, moment: datetime) -> list[str]:
         "quantization": "fp8" if plan.baseline.key.dtype == "fp8" else "",
         "vocab_size": architecture.vocabulary_size,
     }
-    stamp = f"{moment:%Y-%m-%d %H:%M:%S.%f}: I"
+    stamp = f"{time:%Y-%m-%d %H:%M:%S.%f}: I"
     xla = (
         "external/xla/xla/tsl/distributed_runtime/coordination/coordination_service.cc"
     )

@@ -41,7 +41,7 @@ def test_missing_marker_or_file_gives_no_lines(tmp_path: Path) -> None:
     assert read_last_lines(tmp_path / "none", 3) == []
 
 
-def test_last_lines_are_not_blank_and_printable(
+def test_last_lines_skip_blanks_and_escape_control_characters(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "x.out"

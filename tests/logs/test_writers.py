@@ -84,7 +84,7 @@ INTERLEAVED = (
 )
 
 
-def test_two_writers_are_problem_or_note() -> None:
+def test_two_writers_give_problem_or_note() -> None:
     """A problem of an incomplete run, a note of a complete run."""
     incomplete = measure(
         run(log(segment(steps([7.3] * 30), finished=False), dropped=INTERLEAVED)),

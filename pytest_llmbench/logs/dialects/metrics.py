@@ -356,7 +356,7 @@ def convert_unit(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord
         return list(records)  # not the clock of the run: everything was written at once
     first, last = records[0].origin.line, records[-1].origin.line
     printed = f"{median(record.seconds for record in records):.4g}"
-    clock_text = f"the events are {clock.wall_seconds:.4g} s per step apart"
+    clock_text = f"the events are {clock.wall_seconds:.4g} s apart per step"
     for name, unit in OTHER_UNITS.items():
         if LEAST_OF_UNIT <= clock.ratio / unit <= MOST_OF_UNIT:
             text = f"{printed} is in {name}: {clock_text}"
