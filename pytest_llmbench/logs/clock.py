@@ -384,9 +384,10 @@ def drop_evaluations(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
 def mark_restarts(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Set `since` on the steps of one rank at which the clock restarted.
 
-    A resumed run keeps its step numbers, but its clock starts again at zero. Its first
-    time counts from the step before, unless that makes its steps faster than others:
-    the clock then restarted after that step, and the time is unknown.
+    A resumed run keeps its step numbers, but its clock starts again at zero. The time
+    of its first step counts from the step before, unless the step would then be faster
+    than others. In that case the clock restarted after the step before, and the time is
+    unknown.
     """
     resets = [
         index

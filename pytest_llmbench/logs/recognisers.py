@@ -1,8 +1,8 @@
 """The recognisers: one row per text that logs print about a run besides its steps.
 
-A row belongs to a table. The table defines where in a log its rows are searched, and
-how many bytes around a marker. A row matches a text only in the form in which its
-framework prints it, never a word in a path or a sentence.
+A row belongs to a table. The table limits the part of a log, and the bytes around a
+marker, that its rows may match. A row matches only the exact form that its framework
+prints, not a similar word in a path or sentence.
 
 Other modules read the records of steps (`dialects`), tracebacks (`endings`, because
 they span many lines), progress bars (`progress_bars`), and the reports of slow ranks
