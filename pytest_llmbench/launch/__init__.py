@@ -1,5 +1,6 @@
-"""From a selected configuration to a job that has ended: plan, preflight, jobs.
+"""Launching: plan jobs, check them before submission, run and follow them.
 
-`plan` makes the job of a configuration, `preflight` says what would go wrong, `jobs`
-submits and follows, `schedulers` knows what runs jobs.
+`plan` turns configurations into jobs, `preflight` finds problems, `jobs` submits and
+follows, `schedulers` talks to Slurm or starts local processes, `policies` decide which
+runs follow.
 """

@@ -1,5 +1,4 @@
-"""How a session goes on: what becomes of the jobs of one that is stopped, and the
-commands, whole, to be copied."""
+"""Stopped sessions: cancel or keep their jobs, and print the commands to continue."""
 
 from __future__ import annotations
 
@@ -31,14 +30,17 @@ ACKNOWLEDGED = "--llmb-acknowledged"
 WIDTH = 79  # columns of the terminal
 
 NOT_KEPT = ("PATH", "DIR", "FILE", "URL", "REASON")
-"""What options name that another folder may not have, or what only records."""
+"""Metavars of options whose values another folder may lack, or that only record."""
 
 
 def format_collect(
     session: str, journal: Path, baselines: Sequence[Path], command: Sequence[str]
 ) -> str:
-    """Return the command that collects a session from any folder, in lines of a
-    terminal; `command` are the arguments with which it was submitted."""
+    """Format the command that collects a session from any folder.
+
+    The command is broken into lines of a terminal. `command` are the arguments of the
+    session that submitted the jobs.
+    """
     words = [
         "pytest",
         *_pick_selection(command),
@@ -60,8 +62,10 @@ def format_collect(
 def format_resume(
     session: str, command: Sequence[str], *, collect: bool = False
 ) -> str:
-    """Return the command that goes on with a session as the one whose arguments are
-    given, or only collects it."""
+    """Format the command that resumes a session, or with `collect` only collects it.
+
+    `command` are the arguments of the session.
+    """
     kept = [hide_password_of(argument) for argument in _drop_launching(command)]
     return shlex.join(
         [
@@ -82,8 +86,10 @@ def _pick_selection(command: Sequence[str]) -> Iterator[str]:
 
 
 def _pick_judging(command: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments that say how runs are judged: with another tolerance what is
-    red could be green."""
+    """Yield the arguments that change how runs are judged.
+
+    Without them a failed run could pass, for example with another tolerance.
+    """
     kept = [option for option in JUDGING_OPTIONS if option.metavar not in NOT_KEPT]
     options = {option.flag: option for option in kept if option.has_flag}
     keys = tuple(f"{option.dest}=" for option in kept if option.ini)
@@ -91,7 +97,9 @@ def _pick_judging(command: Sequence[str]) -> Iterator[str]:
         if word in ("-o", "--override-ini") and following.startswith(keys):
             yield from (word, following)
         elif word.startswith(
-            tuple(f"{way}{key}" for way in ("-o", "--override-ini=") for key in keys)
+            tuple(
+                f"{option}{key}" for option in ("-o", "--override-ini=") for key in keys
+            )
         ):
             yield word
         flag, equals, value = word.partition("=")
@@ -104,13 +112,12 @@ def _pick_judging(command: Sequence[str]) -> Iterator[str]:
 
 
 def _drop_launching(command: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments without those that say which session is launched, or gone on
-    with."""
-    for before, word in pairwise(("", *command)):
+    """Yield the arguments, except those that select the launch or the session."""
+    for previous, word in pairwise(("", *command)):
         if (
             word not in LAUNCHING
             and word.partition("=")[0] != SESSION
-            and before != SESSION
+            and previous != SESSION
         ):
             yield word
 
@@ -118,19 +125,21 @@ def _drop_launching(command: Sequence[str]) -> Iterator[str]:
 def add_resumptions(
     results: Mapping[str, ConfigurationResult], engine: RunEngine, command: str
 ) -> dict[str, ConfigurationResult]:
-    """Add the command that resumes a session which only collects to its results.
+    """Add the command that resumes a collected session to its results.
 
-    It is due for what was held back, or never submitted.
+    Resuming is due if a run was held back or never submitted.
     """
     added = dict(results)
     histories = engine.histories
     for case, result in results.items():
         history = histories.get(case)
-        never = result.judgement.reason is Reason.NOT_SUBMITTED and not result.jobs
-        if never or history:
-            due = never or bool(history and history.due)
+        never_submitted = (
+            result.judgement.reason is Reason.NOT_SUBMITTED and not result.jobs
+        )
+        if never_submitted or history:
+            is_due = never_submitted or bool(history and history.due)
             secrets = _list_secrets(history.spec) if history else ()
-            resumption = Resumption(command, due=due, secrets=secrets)
+            resumption = Resumption(command, due=is_due, secrets=secrets)
             added[case] = dataclasses.replace(result, resumption=resumption)
     return added
 
@@ -144,56 +153,60 @@ def _list_secrets(spec: JobSpec) -> tuple[str, ...]:
 # --- the jobs of a stopped session ----------------------------------------------------
 
 
-class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the session)
-    """The session was stopped while it launched; the message says what became of its
-    jobs."""
+class Interrupted(Exception):  # noqa: N818 (not an error: the user stopped it)
+    """Raised when the user stops a launching session; describes its jobs."""
 
 
 def stop_jobs(
     engine: Engine, journal: Journal, launch: LaunchSettings, host: Host
 ) -> str:
-    """Cancel the jobs of this session, or leave them (`--llmb-keep-jobs`), and say
-    so."""
+    """Cancel the jobs of this session, or keep them (`--llmb-keep-jobs`).
+
+    Returns the text that reports the outcome.
+    """
     try:
-        before = sum(
+        submitted = sum(
             bool(job.job_id) and not job.spec.allocation for job in journal.list_live()
         )
         if launch.keep_jobs:
-            kept = f"{formatting.count_noun(before, 'job')} left running"
-            return f"{kept}: --llmb-resume goes on with {journal.session}; {describe_left(journal, launch, host)}"
+            kept = f"{formatting.count_noun(submitted, 'job')} left running"
+            return f"{kept}. Resume session {journal.session} with --llmb-resume; {describe_running(journal, launch, host)}"
         host.tell("llmbench: stopped; cancelling the jobs of this session ...")
         left = engine.cancel()
         if not left:
             journal.finish(host.now())
     except KeyboardInterrupt:
-        return f"stopped while cancelling; {describe_left(journal, launch, host)}"
+        return (
+            f"interrupted while cancelling; {describe_running(journal, launch, host)}"
+        )
     except LaunchError as error:
-        return f"{error}\n{describe_left(journal, launch, host)}"
+        return f"{error}\n{describe_running(journal, launch, host)}"
     if left:
-        return f"could not be cancelled: {formatting.join_first(left)}; {describe_left(journal, launch, host)}"
+        return f"could not be cancelled: {formatting.join_first(left)}; {describe_running(journal, launch, host)}"
     if (
-        not before and journal.list_jobs()
-    ):  # they ended while nobody looked, and what they brought is not lost
-        chain = launch.purpose in TRIALS  # each run decides which one follows
+        not submitted and journal.list_jobs()
+    ):  # the jobs ended between two polls, and their runs can be judged
+        chain = launch.purpose in TRIALS  # each run decides the next one
         command = format_resume(journal.session, host.command, collect=not chain)
-        does = "goes on" if chain else "is judged"
-        return f"no job of session {journal.session} was running; it {does} with\n  {command}"
-    return f"{formatting.count_noun(before, 'job')} cancelled, {describe_used(journal.list_jobs())}"
+        action = "resume" if chain else "judge"
+        return f"no job of session {journal.session} was running. To {action} it, run\n  {command}"
+    return f"{formatting.count_noun(submitted, 'job')} cancelled, {describe_used(journal.list_jobs())}"
 
 
 def report_running_jobs(journal: Journal, launch: LaunchSettings, host: Host) -> None:
-    """Say which jobs go on where a session ends in an error; without a terminal there
-    is nobody to tell."""
+    """Print the jobs that still run when a session ends in an error.
+
+    Does nothing if the terminal is gone.
+    """
     with suppress(OSError):
         if journal.list_live():
             host.tell(
-                f"llmbench: session {journal.session}: {describe_left(journal, launch, host)}"
+                f"llmbench: session {journal.session}: {describe_running(journal, launch, host)}"
             )
 
 
-def describe_left(journal: Journal, launch: LaunchSettings, host: Host) -> str:
-    """Say which jobs of a session may run on, how to end them, and with which command
-    the session goes on."""
+def describe_running(journal: Journal, launch: LaunchSettings, host: Host) -> str:
+    """List the jobs that may still run, and the commands to cancel and to resume."""
     live = journal.list_live()
     submitted = [(load_scheduler(job.spec.via), job) for job in live if job.job_id]
     ids: dict[type[Scheduler], list[str]] = {}
@@ -210,31 +223,26 @@ def describe_left(journal: Journal, launch: LaunchSettings, host: Host) -> str:
         if scheduler.here
     ]
     unknown = [
-        f"{job.spec.case_id} was perhaps being submitted"
-        for job in live
-        if not job.job_id
+        f"{job.spec.case_id} may have been submitted" for job in live if not job.job_id
     ]
     commands = filter(
         None, (scheduler.format_cancel(own) for scheduler, own in ids.items())
     )
-    ends = "".join(f"`{command}` ends them, " for command in commands)
+    ends = "".join(f"cancel with `{command}`, " for command in commands)
     elsewhere = (f"job {job_id}" for own in ids.values() for job_id in own)
     named = formatting.join_first([*elsewhere, *here, *unknown], 20) or "no job"
     command = format_resume(journal.session, host.command, collect=launch.collect)
-    return (
-        f"may still run: {named}; {ends}--llmb-resume goes on with them:\n  {command}"
-    )
+    return f"may still run: {named}; {ends}or resume the session:\n  {command}"
 
 
 def describe_untouched(launch: LaunchSettings, host: Host) -> str:
-    """Say what goes on where a session was stopped before it had begun, or taken up,
-    any job."""
-    if not launch.goes_on:
+    """Describe the jobs left running by an interruption before the launch."""
+    if not launch.continues:
         return "interrupted before anything was submitted"
     try:
         require_journal(host.index, launch.session, host.folder)
         with closing(Journal(host.folder, host.index)) as journal:
             session = journal.resume(launch.session)
-            return f"interrupted before session {session} was taken up; {describe_left(journal, launch, host)}"
+            return f"interrupted before session {session} was resumed; {describe_running(journal, launch, host)}"
     except LaunchError as error:
-        return f"interrupted before a session was taken up: {error}"
+        return f"interrupted before a session was resumed: {error}"

@@ -1,4 +1,4 @@
-"""A lock on a file, which the kernel releases when its holder dies, however it dies."""
+"""File locks that the kernel releases when the process dies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from pytest_llmbench.core.userfile import is_there
 
 
 def acquire_lock(path: Path) -> int | None:
-    """Return an open file that holds the lock until it is closed, None where another
-    has it; LaunchError."""
+    """Lock a file and return its descriptor, or None if another process holds the lock.
+
+    Closing the descriptor releases the lock. Raises LaunchError if the file cannot be
+    opened or locked.
+    """
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise LaunchError(
-            f"{path} cannot be opened: {error.strerror}; see that the folder can be written"
+            f"cannot open {path}: {error.strerror}. Make its folder writable"
         ) from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -29,16 +32,17 @@ def acquire_lock(path: Path) -> int | None:
         return None
     except OSError as error:
         os.close(handle)
-        where = "name a folder whose file system has locks and room: --llmb-journal=DIR"
-        raise LaunchError(
-            f"{path} cannot be locked: {error.strerror}; {where}"
-        ) from None
+        remedy = "Choose a folder whose file system supports locks and has free space: --llmb-journal=DIR"
+        raise LaunchError(f"cannot lock {path}: {error.strerror}. {remedy}") from None
     return handle
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody has the lock; one who takes it in this moment is refused, so ask
-    where nobody can."""
+    """True if a process holds the lock.
+
+    Takes the lock for a moment, so a process that acquires it just then is refused:
+    call this only if no process can.
+    """
     handle = os.open(path, os.O_RDONLY) if is_there(path) else None
     if handle is None:
         return False

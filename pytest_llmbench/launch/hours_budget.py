@@ -1,5 +1,4 @@
-"""GPU-hours of a session that launches: what its jobs used, what they may still use,
-and whether another may start."""
+"""The GPU-hours budget of a launch: hours used, hours reserved, and the limit."""
 
 from __future__ import annotations
 
@@ -29,10 +28,11 @@ ROUNDING = 1e-9  # sums of GPU-hours that differ by less are equal
 
 
 def measure_cost(job: Job) -> JobCost:
-    """Return what a job that is over has used, without a word on what was lost of it.
+    """Compute the GPU-hours that an ended job used, without deciding what was lost.
 
-    Nothing is made up: a start of which nobody knows how long it took counts nothing,
-    and the cost is not exact. A run in an allocation costs nothing besides that.
+    Nothing is estimated: a start of unknown length counts as 0 hours, and the cost is
+    marked as not exact. A run inside an allocation costs nothing, since the allocation
+    is counted.
     """
     spec, status = job.spec, job.status
     if spec.allocation:
@@ -49,29 +49,30 @@ def measure_cost(job: Job) -> JobCost:
     if seconds is None and status.started and status.ended:
         seconds = (status.ended - status.started).total_seconds()
     phase = load_scheduler(spec.via).find_phase(status.state)
-    given_up = (
+    still_runs = (
         status.ended_by is EndedBy.PYTEST and phase is not Phase.ENDED
-    )  # it runs on
+    )  # it is still running
     used = requeued + max(seconds or 0.0, 0.0) * hours_each
     return JobCost(
         spec.gpu_hours,
         used,
         requeued,
-        exact=exact and seconds is not None and not given_up,
+        exact=exact and seconds is not None and not still_runs,
     )
 
 
 def describe_used(jobs: Iterable[Job]) -> str:
-    """Return what jobs have used, as `12.3 GPU-hours used`; at least so many where it
-    is not known of all."""
+    """Format the GPU-hours used, as `12.3 GPU-hours used`.
+
+    Starts with `at least` if the hours of a job are unknown.
+    """
     costs = [measure_cost(job) for job in jobs]
     at_least = "" if all(cost.exact for cost in costs) else "at least "
     return f"{at_least}{formatting.format_hours(sum(cost.used for cost in costs))} GPU-hours used"
 
 
 def measure_running(journal: Journal, now: datetime) -> dict[JobIdentity, float]:
-    """Return the GPU-hours that each allocation of a session has used so far, of those
-    that have not ended."""
+    """Return the GPU-hours used so far by each running allocation."""
     return {
         job.identity: max((now - job.status.started).total_seconds(), 0.0)
         * job.spec.occupied_gpus
@@ -82,57 +83,60 @@ def measure_running(journal: Journal, now: datetime) -> dict[JobIdentity, float]
 
 
 class HoursBudget:
-    """The GPU-hours that a session may use: those that its ended jobs used, and the
-    estimates of the others.
+    """The GPU-hours that a session may use.
 
-    An estimate is reserved for a job when it is planned, and replaced by what it used
-    when it has ended; of a job of which that is not known at least the estimate is
-    counted. What an allocation has used so far is counted anew with each run in it that
-    has ended; the next one is taken to need as long as the longest.
+    Counts the hours that ended jobs used, plus the estimates of all other jobs. An
+    estimate is reserved when a job is planned, and replaced by the used hours when the
+    job ends. If the used hours are not exact, at least the estimate is counted.
+
+    The hours of a running allocation are updated whenever a run in it ends. The next
+    run in it is assumed to need as long as the longest run so far.
     """
 
     def __init__(
-        self, limit: float, held: Callable[[], Mapping[JobIdentity, float]] = dict
+        self,
+        limit: float,
+        measure_running: Callable[[], Mapping[JobIdentity, float]] = dict,
     ) -> None:
-        """Take what is allowed, and what tells how much the allocations that have not
-        ended have used."""
+        """`limit` is in GPU-hours. `measure_running` returns the hours used by running
+        allocations."""
         self.limit = limit
-        self._held = held
+        self._measure_running = measure_running
         self._used: dict[JobIdentity, float] = {}
         self._reserved: dict[JobIdentity, float] = {}
         self._submitted: set[JobIdentity] = set()
         self._longest: dict[
             str, float
-        ] = {}  # GPU-hours of a run in an allocation, by configuration
+        ] = {}  # GPU-hours of the longest run in an allocation, by configuration
 
     @property
     def used(self) -> float:
-        """What the jobs that are over have used, and the allocations until their last
-        run ended."""
+        """The GPU-hours used by ended jobs, and in allocations by ended runs."""
         return sum(self._used.values())
 
-    def take_up(self, jobs: Iterable[Job], live: Collection[int]) -> None:
-        """Count the jobs of a session that goes on; `live` are the numbers of those
-        that are not over."""
+    def add_resumed(self, jobs: Iterable[Job], live: Collection[int]) -> None:
+        """Count the jobs of a resumed session. `live` are the numbers of unfinished
+        jobs."""
         for job in jobs:
             if job.number in live:
                 self._reserved[job.identity] = self._count_hours(job.spec)
                 self._submitted.add(job.identity)
             else:
-                self.settle(job)
+                self.add_ended(job)
 
-    def plan(self, specs: Iterable[JobSpec]) -> None:
-        """Reserve the estimates of first runs, which were held against the limit
-        together before."""
+    def reserve_first(self, specs: Iterable[JobSpec]) -> None:
+        """Reserve the estimates of first runs, whose sum was checked before."""
         for spec in specs:
             identity = (spec.case_id, spec.purpose.value, 1, 1)
             if identity not in self._used:
                 self._reserved.setdefault(identity, self._count_hours(spec))
 
     def reserve(self, jobs: Sequence[NextJob]) -> str:
-        """Reserve the estimates of jobs that are to follow; or return why they do not
-        fit, with the numbers. What was planned or made before, in a session that goes
-        on, is not counted twice."""
+        """Reserve the estimates of the next jobs.
+
+        Returns the reason if they exceed the limit, else "". Jobs that a resumed
+        session planned or ran before are not counted twice.
+        """
         new = {
             job.identity: self._count_hours(job.spec)
             for job in jobs
@@ -148,8 +152,7 @@ class HoursBudget:
         return ""
 
     def admit(self, job: Job) -> str:
-        """Return why a job that is about to be submitted may not start (any more);
-        empty where it may."""
+        """Return the reason not to submit a planned job (any more), or ""."""
         identity = job.identity
         others = sum(
             hours
@@ -163,50 +166,53 @@ class HoursBudget:
         self._submitted.add(identity)
         return ""
 
-    def settle(self, job: Job) -> None:
-        """Count what a job that is over has used, in place of its estimate."""
+    def add_ended(self, job: Job) -> None:
+        """Replace the estimate of an ended job by the hours it used."""
         self._reserved.pop(job.identity, None)
         self._submitted.discard(job.identity)
         if job.submission in NEVER_MADE:
-            return  # it may be planned once more
+            return  # the job may be planned again
         cost = measure_cost(job)
         self._used[job.identity] = (
             cost.used if cost.exact else max(cost.used, cost.estimated)
         )
         if job.spec.allocation:
-            self._settle_run(job)
+            self._update_allocation(job)
 
-    def _settle_run(self, job: Job) -> None:
-        """Count what the allocation of a run that is over has used so far."""
+    def _update_allocation(self, job: Job) -> None:
+        """Update the hours of the allocation of an ended run."""
         case, status = job.spec.case_id, job.status
         self._used |= {
             identity: hours
-            for identity, hours in self._held().items()
+            for identity, hours in self._measure_running().items()
             if identity[0] == case
         }
         if (
             status and status.state == "COMPLETED"
-        ):  # one that stood still tells nothing of the next one
+        ):  # a stalled run does not predict the next run
             hours = (status.elapsed_seconds or 0.0) * job.spec.occupied_gpus / SECONDS
             self._longest[case] = max(self._longest.get(case, 0.0), hours)
 
     def _has(self, job: NextJob) -> bool:
         return job.identity in self._used or job.identity in self._reserved
 
-    def _exceeds(self, more: float) -> bool:
-        return self.used + more > self.limit + ROUNDING
+    def _exceeds(self, hours: float) -> bool:
+        return self.used + hours > self.limit + ROUNDING
 
-    def _explain(self, what: str, hours: float, reserved: float) -> str:
-        takes = "takes" if what == "it" or what.startswith("1 ") else "take"
-        needed, used, under_way = map(
+    def _explain(self, subject: str, hours: float, reserved: float) -> str:
+        verb = "takes" if subject == "it" or subject.startswith("1 ") else "take"
+        needed, used, reserved_hours = map(
             formatting.format_hours, (hours, self.used, reserved)
         )
-        rest = f" and {under_way} reserved" if reserved else ""
-        return f"{what} {takes} {needed} GPU-hours, and of the {self.limit:,.10g} allowed {used} are used{rest}"
+        reserved_text = f" and {reserved_hours} reserved" if reserved else ""
+        return f"{subject} {verb} {needed} GPU-hours, but {used} of the {self.limit:,.10g} allowed are used{reserved_text}"
 
     def _count_hours(self, spec: JobSpec) -> float:
-        """Return the estimate of a job; an allocation costs what the next run in it
-        does, and nothing besides."""
+        """Return the estimate of a job.
+
+        An allocation costs nothing in addition to the runs in it. A run in an
+        allocation needs at least as long as the longest run so far.
+        """
         if spec.purpose is Purpose.ALLOCATION:
             return 0.0
         return max(

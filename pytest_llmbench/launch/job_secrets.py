@@ -1,5 +1,4 @@
-"""The values of a job that never reach a file, an output or a message, and text
-without them."""
+"""Secret values of jobs, and functions that mask them in text."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from pytest_llmbench.core.redaction import (
 _SALT = 8  # characters of the salt of a digest
 
 WITHHELD = Quote("(not shown: it may hold a secret)")
-"""What stands for a quote where nothing can tell what to hide in it."""
+"""Replaces a quote if the secrets in it are unknown."""
 
 
 def find_secret_values(spec: JobSpec) -> tuple[str, ...]:
@@ -31,11 +30,11 @@ def find_secret_values(spec: JobSpec) -> tuple[str, ...]:
 
 
 def redact(text: str, secrets: JobSpec | Iterable[str]) -> str:
-    """Return a text with `***` for every secret value in it, also where a shell, a URL
-    or JSON quoted it.
+    """Replace every secret value in a text by `***`, also if quoted for shell, URL or
+    JSON.
 
-    `secrets` are a job, whose secrets are meant, or values. A value of less than four
-    characters is replaced only where it stands alone.
+    `secrets` is a job, or secret values. A value of fewer than four characters is
+    replaced only if it is a word of its own.
     """
     return hide_values(
         text, find_secret_values(secrets) if isinstance(secrets, JobSpec) else secrets
@@ -43,8 +42,11 @@ def redact(text: str, secrets: JobSpec | Iterable[str]) -> str:
 
 
 def has_unknown_secrets(spec: JobSpec) -> bool:
-    """Whether a job has secrets of an earlier session, which the journal did not keep,
-    nor has this one the same: a token may live for a night. Nothing can hide them."""
+    """True if the job used secret values that this process does not know.
+
+    The journal does not store secrets, and a token may have changed since the session
+    began. Unknown values cannot be masked.
+    """
     environment = dict(spec.environment)
     changed = (
         make_digest(environment.get(name, ""), text[:_SALT]) != text
@@ -54,8 +56,10 @@ def has_unknown_secrets(spec: JobSpec) -> bool:
 
 
 def make_digest(value: str, salt: str = "") -> str:
-    """Return a text that tells a value from another one, too short to find the value by
-    it; the salt stands first."""
+    """Digest a secret to detect another value. The salt comes first.
+
+    The digest is too short to reveal the value.
+    """
     salt = salt or secrets.token_hex(_SALT // 2)
     return (
         salt
@@ -66,12 +70,15 @@ def make_digest(value: str, salt: str = "") -> str:
 
 
 def hide_in_quote(quote: Quote, spec: JobSpec) -> Quote:
-    """Return what a job printed without its secrets, nor the beginning of one where the
-    quote was cut; all of it is withheld where its secrets are not known."""
+    """Mask the secrets of a job in a line that it printed.
+
+    Also masks the beginning of a secret at the end of a truncated line. Withholds the
+    whole line if the secrets are unknown.
+    """
     if has_unknown_secrets(spec):
         return WITHHELD
     text = redact(quote, spec)
-    whole = text.removesuffix("…")
+    line = text.removesuffix("…")
     forms = (form for value in find_secret_values(spec) for form in list_forms(value))
-    cut = max((count_shared(whole, form) for form in forms), default=0)
-    return Quote(whole[: len(whole) - cut] + MASK if cut >= SHORTEST else text)
+    shared = max((count_shared(line, form) for form in forms), default=0)
+    return Quote(line[: len(line) - shared] + MASK if shared >= SHORTEST else text)

@@ -1,5 +1,4 @@
-"""From selected configurations to verdicts: plan, submit, follow and judge, until it is
-done or somebody stops it."""
+"""One launch session: plan the jobs, submit and follow them, judge their runs."""
 
 from __future__ import annotations
 
@@ -92,18 +91,17 @@ from pytest_llmbench.session.fleet import with_efficiencies
 from pytest_llmbench.session.outcomes import SessionResults, apply_requirements
 from pytest_llmbench.session.settings import Settings
 
-PLAN = "plan"  # the note of the journal with what a session set out to do
+PLAN = "plan"  # the name of the journal value with the plan of a session
 
-ALL_JOBS = 1_000_000  # without --llmb-max-jobs all are submitted up front
+ALL_JOBS = 1_000_000  # without --llmb-max-jobs, all jobs are submitted at once
 
 NEVER_SUBMITTED = (
-    "not submitted before the session was interrupted: --llmb-resume submits it"
+    "not submitted before the session was interrupted. Submit it with --llmb-resume"
 )
 
 
 def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
-    """Return what is known before anything was launched: a result for each
-    configuration, and no run."""
+    """Build the results before the launch: each configuration is MISSING."""
     return SessionResults(
         configurations={
             key.id: _build_missing(
@@ -130,8 +128,10 @@ def _build_missing(
 
 
 class LaunchSession:
-    """One session's launch; `results` are what is known at its end, `secrets` the
-    values that no report may show."""
+    """One session that launches jobs.
+
+    `results` are the results at its end, `secrets` the values to mask in reports.
+    """
 
     def __init__(
         self,
@@ -141,14 +141,13 @@ class LaunchSession:
         host: Host,
         past: Mapping[Key, Sequence[StoredRun]] | None = None,
     ) -> None:
-        """Take what was asked for, the baselines, the world, and the runs that the
-        history knows."""
+        """`past` are the stored runs of the history, by configuration."""
         self.settings = settings
         self.launch = launch
         self.catalog = catalog
         self.host = host
         self.past = past
-        self.planner: Planner  # made when the selection is known
+        self.planner: Planner  # created when the selection is known
         self.results = start_unlaunched(settings, catalog)
         self.session = ""
         self.problems = False
@@ -159,13 +158,13 @@ class LaunchSession:
         self._engine: Engine | None = None
 
     def run(self, selected: Sequence[Key]) -> bool:
-        """Launch the selected configurations and judge them; whether the session ends
-        without running its items.
+        """Launch the selected configurations and judge their runs.
 
-        Raises LaunchError for what is in the way (nothing is submitted then),
-        Interrupted when somebody stops it.
+        Returns True if the session ends without running its items (dry run, or submit
+        only). Raises LaunchError for problems found before submission (nothing is
+        submitted then), and Interrupted if the user stops the session.
         """
-        if not selected:  # every test is skipped
+        if not selected:  # every item is skipped
             return False
         try:
             return self._run(selected)
@@ -177,8 +176,8 @@ class LaunchSession:
             self.launch, self.settings.gpu, self.catalog, self.host, selected
         )
         if self.launch.dry_run:
-            return self._tell_plan(self._plan(selected))
-        plan = None if self.launch.goes_on else self._plan_checked(selected)
+            return self._print_plan(self._plan(selected))
+        plan = None if self.launch.continues else self._plan_checked(selected)
         with self._open_journal() as journal:
             try:
                 if plan is None:
@@ -198,13 +197,13 @@ class LaunchSession:
 
     def _plan(self, selected: Sequence[Key]) -> Plan:
         plan = self.planner.plan(selected)
-        named = find_suspect_nodes(
+        suspects = find_suspect_nodes(
             plan.jobs, self.launch, self.settings, self.catalog, self.host.tell
         )
-        return dataclasses.replace(plan, named=named)
+        return dataclasses.replace(plan, named=suspects)
 
     def _plan_checked(self, selected: Sequence[Key]) -> Plan:
-        """Return the plan of a new session; LaunchError for what is in its way."""
+        """Plan a new session. Raises LaunchError if preflight finds problems."""
         plan = self._plan(selected)
         problems = self.planner.find_problems(plan)
         if problems:
@@ -212,26 +211,34 @@ class LaunchSession:
         return plan
 
     def _restore_plan(self, journal: Journal, selected: Sequence[Key]) -> Plan:
-        """Return what of an earlier session's plan is selected. What is only collected
-        needs no more than its journal: no token, no recipe. Another selection, or a
-        forgotten option, never adds a job to a session."""
-        noted = self._restore_noted(journal)
+        """Restore the selected part of an earlier session's plan.
+
+        Collecting needs only the journal: no token, no recipe. Another selection or a
+        missing option never adds a job to a session.
+        """
+        recorded = self._restore_recorded(journal)
         self._refuse_unjudgeable()
-        made = [job.spec for job in reversed(journal.list_jobs())]
-        jobs, skipped = self._restore_jobs(made, selected)
+        submitted = [job.spec for job in reversed(journal.list_jobs())]
+        jobs, skipped = self._restore_jobs(submitted, selected)
         variants = self.planner.plan_variants(jobs)
-        refuse_changed(variants, noted, self.launch, self.session)
-        named = select_suspects(
-            noted["named"], jobs, made if self.launch.collect else None
+        refuse_changed(variants, recorded, self.launch, self.session)
+        suspects = select_suspects(
+            recorded["named"], jobs, submitted if self.launch.collect else None
         )
         allocations = plan_allocations(
-            variants, self.launch, self.planner.builds, self.planner.schedulers, made
+            variants,
+            self.launch,
+            self.planner.builds,
+            self.planner.schedulers,
+            submitted,
         )
-        runs = noted.get("runs", {})
+        runs = recorded.get("runs", {})
         if variants:
-            more = count_trials(variants, self.launch, self.planner.builds, allocations)
-            refuse_more_trials(variants, more, runs, self.planner.cluster.gpu_hours)
-            runs = more
+            runs_now = count_trials(
+                variants, self.launch, self.planner.builds, allocations
+            )
+            refuse_more_trials(variants, runs_now, runs, self.planner.cluster.gpu_hours)
+            runs = runs_now
         return Plan(
             tuple(jobs),
             skipped,
@@ -239,57 +246,68 @@ class LaunchSession:
             0.0 if self.launch.collect else self.planner.limit,
             runs,
             variants,
-            named,
+            suspects,
             self._noise,
             allocations,
         )
 
     def _refuse_unjudgeable(self) -> None:
-        """Raise LaunchError for a session whose jobs cannot be collected alone, or
-        whose configurations have lost their baselines."""
+        """Raise LaunchError if the session's runs could not be judged.
+
+        An A/B or a search cannot be collected without submitting its next runs, and a
+        configuration cannot be judged without its baseline file.
+        """
         if self.launch.collect and self.launch.purpose in TRIALS:
             raise LaunchError(
-                f"session {self.session}: --llmb-resume goes on with it; each of its runs decides which one follows"
+                f"session {self.session}: runs of an A/B or a search cannot only be collected, "
+                "since each run decides the next one. Use --llmb-resume"
             )
         unknown = self._cases - {key.id for key in self.catalog.baselines}
-        if unknown:  # left out, a job that somebody submitted would be judged by nobody
+        if unknown:  # without this error, a submitted job would never be judged
             names = formatting.join_first(sorted(unknown))
             raise LaunchError(
-                f"session {self.session}: no baseline file has (any more) {names}: give --llmb-baselines=DIR"
+                f"session {self.session}: no baseline file contains {names} any more. Pass its folder with --llmb-baselines=DIR"
             )
 
     def _restore_jobs(
-        self, made: Sequence[JobSpec], selected: Sequence[Key]
+        self, specs: Sequence[JobSpec], selected: Sequence[Key]
     ) -> tuple[list[PlannedJob], dict[Key, str]]:
-        """Return the jobs of the selected configurations that are part of the session,
-        and the reasons for skipping the others; LaunchError without a job."""
+        """Restore the jobs of the selected configurations that belong to the session.
+
+        Returns the jobs, and the reason for each skipped configuration. Raises
+        LaunchError if no job is left.
+        """
         cases = self._cases
-        before = {spec.case_id: spec for spec in made if spec.purpose not in BESIDE}
+        specs_by_case = {
+            spec.case_id: spec for spec in specs if spec.purpose not in BESIDE
+        }
         jobs, skipped = [], {}
         for key in selected:
-            if key.id not in (before if self.launch.collect else cases):
-                skipped[key] = "not part of the session that goes on"
+            if key.id not in (specs_by_case if self.launch.collect else cases):
+                skipped[key] = "not part of the resumed session"
             elif self.launch.collect:
-                jobs.append(self.planner.restore_job(before[key.id]))
+                jobs.append(self.planner.restore_job(specs_by_case[key.id]))
             else:
                 jobs.append(self.planner.plan_job(key, self.launch.purpose))
         if not jobs:
             raise LaunchError(
-                f"session {self.session} has none of the selected configurations: it has {_list_cases(cases)}"
+                f"session {self.session} contains none of the selected configurations. It contains {_list_cases(cases)}"
             )
         return jobs, skipped
 
-    def _restore_noted(self, journal: Journal) -> dict[str, Any]:
-        """Take over what an earlier session noted, and return it; LaunchError for what
-        none did."""
+    def _restore_recorded(self, journal: Journal) -> dict[str, Any]:
+        """Restore the settings that the session recorded in its journal when it began.
+
+        Returns the recorded plan. Raises LaunchError if the plan cannot be read.
+        """
         try:
-            noted = dict(json.loads(journal.read_journal_value(PLAN) or "{}"))
-            self.launch = self.planner.launch = self.launch.restore_begun(noted)
-            self.planner.gpu = self.planner.gpu or str(noted.get("gpu", ""))
-            self._cases = set(map(str, noted.get("cases", ())))
-            noted["named"] = restore_suspects(noted.get("named", ()))
-            self._noise = restore_noise(noted.get("noise", {}))
-            self.overruled = tuple(map(str, noted.get("overruled", ())))
+            recorded = dict(json.loads(journal.read_journal_value(PLAN) or "{}"))
+            self.launch = self.planner.launch = self.launch.restore_recorded(recorded)
+            self.planner.gpu = self.planner.gpu or str(recorded.get("gpu", ""))
+            self._cases = set(map(str, recorded.get("cases", ())))
+            recorded["named"] = restore_suspects(recorded.get("named", ()))
+            self._noise = restore_noise(recorded.get("noise", {}))
+            self.overruled = tuple(map(str, recorded.get("overruled", ())))
         except (
             ValueError,
             TypeError,
@@ -299,13 +317,13 @@ class LaunchSession:
             RecursionError,
         ) as error:
             raise LaunchError(
-                f"{journal.folder}: the plan of session {self.session} cannot be read ({error}): another version of "
-                "pytest-llmbench wrote it, or the file is damaged; end its jobs by hand "
-                f"({name_jobs_inquiries()}), and start anew"
+                f"{journal.folder}: cannot read the plan of session {self.session} ({error}): another version of "
+                "pytest-llmbench wrote it, or the file is damaged. Cancel its jobs manually "
+                f"({name_jobs_inquiries()}), and start a new session"
             ) from None
-        return noted
+        return recorded
 
-    def _tell_plan(self, plan: Plan) -> bool:
+    def _print_plan(self, plan: Plan) -> bool:
         problems = self.planner.find_problems(plan)
         reruns = self.planner.list_reruns(plan)
         for line in plan.describe_allocations():
@@ -315,18 +333,18 @@ class LaunchSession:
                 plan.jobs, problems, plan.limit, reruns, plan.runs, shown=plan.every_job
             )
         )
-        self._tell_skipped(plan)
+        self._print_skipped(plan)
         self.problems = bool(problems) or plan.hours > plan.limit
         return True
 
     def list_cautions(self) -> Iterator[Caution]:
-        """Yield what a reader should know of how these jobs were launched."""
+        """Yield a caution if preflight checks failed and were ignored."""
         if self.overruled:
-            text = f"preflight found and was overruled: {', '.join(self.overruled)} (--llmb-ignore)"
+            text = f"ignored preflight problems: {', '.join(self.overruled)} (--llmb-ignore)"
             yield Caution(CautionCode.PREFLIGHT, text)
 
     def _plan_hours(self, plan: Plan) -> PlannedHours:
-        """Return the GPU-hours of a plan before its first job, and say them."""
+        """Print the GPU-hours of a plan before its first job, and return them."""
         reruns = self.planner.list_reruns(plan)
         for line in (
             *plan.describe_allocations(),
@@ -336,46 +354,46 @@ class LaunchSession:
         most = max(estimate_most((job.spec for job in plan.jobs), reruns), plan.hours)
         return PlannedHours(plan.hours, most, plan.limit)
 
-    def _tell_skipped(self, plan: Plan) -> None:
+    def _print_skipped(self, plan: Plan) -> None:
         reasons = Counter(plan.skipped.values())
-        for why, count in reasons.items():
+        for reason, count in reasons.items():
             self.host.tell(
-                f"not launched: {formatting.count_noun(count, 'configuration')}: {why}"
+                f"not launched: {formatting.count_noun(count, 'configuration')}: {reason}"
             )
 
     @contextmanager
     def _open_journal(self) -> Iterator[Journal]:
-        if self.launch.goes_on:
+        if self.launch.continues:
             require_journal(self.host.index, self.launch.session, self.host.folder)
         with closing(Journal(self.host.folder, self.host.index)) as journal:
             yield journal
 
     def _begin(self, plan: Plan, journal: Journal) -> None:
-        for past in journal.list_unfinished():
-            if past.waiting and not past.alive:
-                jobs = formatting.count_noun(past.waiting, "job")
+        for earlier in journal.list_unfinished():
+            if earlier.waiting and not earlier.alive:
+                jobs = formatting.count_noun(earlier.waiting, "job")
                 self.host.tell(
-                    f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it"
+                    f"llmbench: session {earlier.session} left {jobs} unfinished. Resume it with --llmb-resume"
                 )
         self._cases = {job.spec.case_id for job in plan.jobs}
-        asked = {"gpu": self.settings.gpu, **self.launch.to_journal()}
-        noted = {
+        options = {"gpu": self.settings.gpu, **self.launch.to_journal()}
+        recorded = {
             "cases": sorted(self._cases),
             "variants": digest_variants(plan.variants),
             "runs": plan.runs,
-            **asked,
+            **options,
         }
-        noted["scripts"] = digest_scripts(plan.variants)
-        noted["noise"] = record_noise(plan.noise)
-        noted["named"] = list(map(dataclasses.asdict, plan.named))
-        self.overruled = noted["overruled"] = self.planner.overruled
+        recorded["scripts"] = digest_scripts(plan.variants)
+        recorded["noise"] = record_noise(plan.noise)
+        recorded["named"] = list(map(dataclasses.asdict, plan.named))
+        self.overruled = recorded["overruled"] = self.planner.overruled
         self.session = journal.begin(
-            "llmbench", self.host.now(), {PLAN: json.dumps(noted)}
+            "llmbench", self.host.now(), {PLAN: json.dumps(recorded)}
         )
 
     def _resume(self, journal: Journal) -> None:
         self.session = journal.resume(self.launch.session)
-        self.host.tell(f"llmbench: going on with session {self.session}")
+        self.host.tell(f"llmbench: resuming session {self.session}")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
         self.secrets = frozenset(
@@ -424,7 +442,7 @@ class LaunchSession:
         self.results = self._judge(plan, run_engine, runs)
 
     def _choose_policies(self, plan: Plan) -> dict[str, Policy]:
-        """Choose by configuration id what follows from its runs."""
+        """Choose the policy that decides the next runs, by configuration id."""
         if plan.variants:
             return self._choose_trial_policies(plan)
         record = self.settings.record is not None
@@ -456,13 +474,13 @@ class LaunchSession:
     ) -> None:
         specs = plan.first_specs
         if self.launch.submit_only:
-            left = engine.submit_only(specs, goes_on=self.launch.goes_on)
+            unsubmitted = engine.submit_only(specs, resumed=self.launch.continues)
             refused = [job for job in journal.list_jobs() if job.refused]
-            self.problems = bool(left) or any(
+            self.problems = bool(unsubmitted) or any(
                 job.submission is not SubmissionState.SUPERSEDED for job in refused
             )
-            for spec in left:
-                self.host.tell(f"not submitted, for want of room: {spec.case_id}")
+            for spec in unsubmitted:
+                self.host.tell(f"not submitted, no free slot: {spec.case_id}")
             collect = format_collect(
                 self.session,
                 self.host.folder,
@@ -470,18 +488,18 @@ class LaunchSession:
                 self.host.command,
             )
             self.host.tell(
-                f"llmbench: submitted; what follows and judges it, from any folder:\n{collect}"
+                f"llmbench: submitted. To follow and judge the jobs, run this from any folder:\n{collect}"
             )
             return
-        follow = engine.resume if self.launch.goes_on else engine.run
+        follow = engine.resume if self.launch.continues else engine.run
         follow(specs, run_engine.add_ended, run_engine.begin if plan.named else None)
         judged = {key.id for key in run_engine.list_results()}
         unjudged = (
             bool(self._cases - judged) and not journal.was_finished
-        )  # where it was, the others were judged then
+        )  # if it was, its other configurations were judged then
         if unjudged or not journal.finish(self.host.now()):
             self.host.tell(
-                f"llmbench: session {self.session} stays open: --llmb-resume goes on with it"
+                f"llmbench: session {self.session} is not finished. Resume it with --llmb-resume"
             )
 
     def _build_engine(self, journal: Journal, budget: HoursBudget) -> Engine:
@@ -510,16 +528,17 @@ class LaunchSession:
         )
 
     def _count_budget(self, plan: Plan, journal: Journal) -> HoursBudget:
-        """Return the GPU-hours that may be used, with what this session used before it
-        was interrupted."""
+        """Build the GPU-hours budget, with the hours used before an interruption."""
         budget = HoursBudget(
             plan.limit, lambda: measure_running(journal, self.host.now())
         )
-        budget.take_up(journal.list_jobs(), {job.number for job in journal.list_live()})
-        budget.plan(plan.first_specs)
+        budget.add_resumed(
+            journal.list_jobs(), {job.number for job in journal.list_live()}
+        )
+        budget.reserve_first(plan.first_specs)
         if budget.used and not self.launch.collect:
             self.host.tell(
-                f"{formatting.format_hours(budget.used)} GPU-hours were used before"
+                f"{formatting.format_hours(budget.used)} GPU-hours were used before the interruption"
             )
         return budget
 
@@ -527,24 +546,28 @@ class LaunchSession:
         self, plan: Plan, run_engine: RunEngine, runs: LaunchedRuns
     ) -> SessionResults:
         results = dict(self.results.configurations)
-        for key, why in plan.skipped.items():
+        for key, message in plan.skipped.items():
             reason = (
-                Reason.NOT_LAUNCHED if self.launch.goes_on else Reason.NOT_ON_CLUSTER
+                Reason.NOT_LAUNCHED if self.launch.continues else Reason.NOT_ON_CLUSTER
             )
             results[key.id] = _build_missing(
-                key, reason, why, self.settings, self.catalog
+                key, reason, message, self.settings, self.catalog
             )
-        told_fewer = (
+        has_fewer_runs = (
             self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
         )
-        fewer = self.launch.repeats if told_fewer else None
-        reached = apply_requirements(
+        repeats = self.launch.repeats if has_fewer_runs else None
+        with_requirements = apply_requirements(
             runs.gather_results(run_engine.list_results()),
             self.catalog.required_runs,
-            fewer,
+            repeats,
         )
         judged, checks = add_fleet_findings(
-            reached, self.settings, self.catalog, self.host.now(), self.past or {}
+            with_requirements,
+            self.settings,
+            self.catalog,
+            self.host.now(),
+            self.past or {},
         )
         results |= with_efficiencies(judged, self.catalog.configurations).results
         for result in [
@@ -553,26 +576,26 @@ class LaunchSession:
             if case in results and case not in judged.by_id
         ]:
             baseline = self.catalog.baselines[result.case.key][0]
-            never = skip_judgement(
+            judgement = skip_judgement(
                 Verdict.INVALID,
                 Reason.NOT_SUBMITTED,
                 NEVER_SUBMITTED,
                 baseline,
                 self.settings,
             )
-            results[result.case.id] = ConfigurationResult(result.case, never)
+            results[result.case.id] = ConfigurationResult(result.case, judgement)
         if self.launch.collect:
             results = add_resumptions(
                 results, run_engine, format_resume(self.session, self.host.command)
             )
-        of_key = run_engine.list_runs()
+        runs_by_key = run_engine.list_runs()
         return dataclasses.replace(
             self.results,
             configurations=results,
-            runs_found=sum(map(len, of_key.values())),
+            runs_found=sum(map(len, runs_by_key.values())),
             measurements={
                 key: runs.measure_runs(key, runs_of_key)[0]
-                for key, runs_of_key in of_key.items()
+                for key, runs_of_key in runs_by_key.items()
             },
             checks=checks,
         )

@@ -1,4 +1,4 @@
-"""What a session launches, and how: the options of launches, once each."""
+"""The settings of a launch, from the options that only launches have."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ from pytest_llmbench.core.runtime import describe_missing_proc
 from pytest_llmbench.core.stall_limits import StallLimits
 
 COMMITS = "git:"
-"""Before a range of commits, where a file of variants could stand."""
+"""The prefix of a range of commits, given in place of a file of variants."""
 
 
 class LaunchSettings(LaunchOptions):
-    """What is launched, and how. 0 and empty text: not given."""
+    """What to launch, and how. 0 and empty text mean: not given."""
 
     purpose: Purpose = Purpose.MEASURE
 
-    # Only in the journal of sessions that began before the cluster file had all of
-    # this:
+    # Only in journals of sessions that are older than the cluster file:
     recipes: tuple[tuple[str, Path], ...] = ()
     largest: int = 0
     gpus_per_node: int = 0
 
     @property
-    def goes_on(self) -> bool:
-        """Whether it goes on with an earlier session."""
+    def continues(self) -> bool:
+        """True if this session continues an earlier session."""
         return self.collect or self.resume
 
     def to_journal(self) -> dict[str, Any]:
-        """Return what a session that goes on with this one has to know of it."""
-        places = {
+        """Return the settings that a later session needs to continue this session."""
+        paths = {
             "cluster": str(self.cluster.absolute()) if self.cluster else None,
             "ab": _make_absolute(self.ab),
             "bisect": _make_absolute(self.bisect),
@@ -54,16 +53,16 @@ class LaunchSettings(LaunchOptions):
         return (
             {name: getattr(self, name) for name in (*KEPT, *DESCRIBING)}
             | limits
-            | places
+            | paths
         )
 
-    def restore_begun(self, noted: Mapping[str, Any]) -> LaunchSettings:
-        """Return these settings with what was noted of the session that they go on
-        with; its limits hold where none is set anew, or what was to live would be
-        cancelled.
+    def restore_recorded(self, recorded: Mapping[str, Any]) -> LaunchSettings:
+        """Return these settings, completed by those recorded when the session began.
 
-        ValueError, TypeError, LookupError, AttributeError or OverflowError for what no
-        session noted.
+        The recorded limits are kept unless new limits are given: with the defaults,
+        jobs that were allowed to wait would be cancelled. Raises ValueError, TypeError,
+        LookupError, AttributeError or OverflowError if no session could have recorded
+        `recorded`.
         """
         standard = LaunchSettings()
         for name in (*KEPT[1:], *DESCRIBING):
@@ -72,48 +71,50 @@ class LaunchSettings(LaunchOptions):
                 if name == "gpu_hours"
                 else (type(getattr(standard, name)),)
             )
-            _require_type(name, noted.get(name, getattr(standard, name)), *kinds)
-        kept = {name: noted[name] for name in KEPT if name in noted}
+            _require_type(name, recorded.get(name, getattr(standard, name)), *kinds)
+        kept = {name: recorded[name] for name in KEPT if name in recorded}
         kept |= {
-            name: noted[name]
+            name: recorded[name]
             for name in DESCRIBING
-            if name in noted and not getattr(self, name)
+            if name in recorded and not getattr(self, name)
         }
-        if "stall_limit" in noted and self.stall_limit == standard.stall_limit:
-            limits = StallLimits(**noted["stall_limit"])
+        if "stall_limit" in recorded and self.stall_limit == standard.stall_limit:
+            limits = StallLimits(**recorded["stall_limit"])
             _require_type("tell_seconds", limits.tell_seconds, int, float, NoneType)
             _require_type("cancels", limits.cancels, bool)
             kept["stall_limit"] = limits
-        if "pending_limit" in noted and self.pending_limit == standard.pending_limit:
-            kept["pending_limit"] = timedelta(seconds=noted["pending_limit"])
-        if noted.get("cluster") and self.cluster is None:
-            kept["cluster"] = Path(noted["cluster"])
+        if "pending_limit" in recorded and self.pending_limit == standard.pending_limit:
+            kept["pending_limit"] = timedelta(seconds=recorded["pending_limit"])
+        if recorded.get("cluster") and self.cluster is None:
+            kept["cluster"] = Path(recorded["cluster"])
         if not self.recipes:
             kept["recipes"] = tuple(
-                (name, Path(folder)) for name, folder in noted.get("recipes", ())
+                (name, Path(folder)) for name, folder in recorded.get("recipes", ())
             )
             for name, _ in kept["recipes"]:
                 _require_type("a recipe", name, str)
         return self.replace(
-            **kept | {"purpose": Purpose(noted.get("purpose", self.purpose))}
+            **kept | {"purpose": Purpose(recorded.get("purpose", self.purpose))}
         )
 
     def describe(self, directory: Path) -> Iterator[str]:
-        """Yield what a session says of its launch before it starts."""
+        """Yield the lines that describe the launch in the session's header."""
         from pytest_llmbench.launch.schedulers.registry import name_clusters
 
-        here = (
+        default = (
             "the cluster of the session"
-            if self.goes_on
-            else f"this machine, or what its {name_clusters()} has"
+            if self.continues
+            else f"this machine, or the cluster of its {name_clusters()}"
         )
         cluster = (
-            formatting.format_path(self.cluster, directory) if self.cluster else here
+            formatting.format_path(self.cluster, directory) if self.cluster else default
         )
-        limits = f"up to {formatting.count_noun(self.repeats, 'run')} of each"
+        limits = (
+            f"up to {formatting.count_noun(self.repeats, 'run')} of each configuration"
+        )
         if self.repeats > 2:
             limits += (
-                ", all but the first at once"
+                ", all but the first run at once"
                 if self.repeats_at_once
                 else ", one after the other"
             )
@@ -124,32 +125,33 @@ class LaunchSettings(LaunchOptions):
         )
         if self.journal:
             yield f"journal: {formatting.format_path(self.journal, directory)}"
-        kept = self.goes_on and self.stall_limit == LaunchSettings().stall_limit
-        yield f"stalls: {'as the session began' if kept else _describe_stall_limit(self.stall_limit)}"
+        is_kept = self.continues and self.stall_limit == LaunchSettings().stall_limit
+        yield f"stalls: {'as when the session began' if is_kept else _describe_stall_limit(self.stall_limit)}"
         if self.purpose is not Purpose.MEASURE:
             yield f"for {self.purpose}: nothing is judged against a baseline"
         if self.ignored:
-            yield f"preflight may be overruled: {', '.join(self.ignored)}"
+            yield f"ignored preflight checks: {', '.join(self.ignored)}"
 
 
 def _make_absolute(text: str) -> str:
-    """Return the file of variants so that another folder finds it; commits as they
-    are."""
+    """Make the path of a file of variants absolute; a range of commits is unchanged."""
     return text if not text or text.startswith(COMMITS) else str(Path(text).absolute())
 
 
 def _describe_stall_limit(limit: StallLimits) -> str:
     if limit.tell_seconds is not None:
         minutes = limit.tell_seconds / 60
-        return f"told after {minutes:g} min, cancelled after {2 * minutes:g} min"
-    begin = "told at 10 min or 20 gaps (first 30 min)"
+        return f"warn after {minutes:g} min, cancel after {2 * minutes:g} min"
+    warning = "warn after 10 min or 20 step times (before the first step: 30 min)"
     return (
-        f"{begin}, cancelled at twice" if limit.cancels else f"{begin}, never cancelled"
+        f"{warning}, cancel after twice that"
+        if limit.cancels
+        else f"{warning}, never cancel"
     )
 
 
 def resolve_launch(given: Mapping[str, Any], directory: Path) -> LaunchSettings | None:
-    """Return what is launched, or None for a session that only judges runs on disk.
+    """Resolve the launch settings, or return None for a session without a launch.
 
     Raises SettingsError.
     """
@@ -169,7 +171,8 @@ def _require_type(name: str, value: object, *kinds: type) -> None:
         raise TypeError(f"{name} is {value!r:.40}")
 
 
-# what a session does to its end, whatever the options of the one that goes on with it
+# settings that a session keeps to its end, whatever the options of a session that
+# continues it
 KEPT = (
     "purpose",
     "profile",
@@ -185,23 +188,23 @@ KEPT = (
 )
 
 
-# what describes its cluster, where the one that goes on with it says nothing: it may be
-# started in another folder
+# settings of the cluster, taken from the journal unless given again: the continuing
+# session may be started in another folder
 DESCRIBING = ("largest", "gpus_per_node", "exclude", "nodelist", "gpu_hours")
 
 
 def _choose_purpose(values: OptionValues) -> Purpose:
-    asked = {
+    requested = {
         flag: purpose
         for purpose, flag in PURPOSE_FLAGS.items()
         if values.get_text(flag) and values.get(name_destination(flag))
     }
-    if len(asked) > 1:
-        first, second, *_ = asked
+    if len(requested) > 1:
+        first, second, *_ = requested
         raise SettingsError(
-            f"{first} and {second} exclude each other: one launch does one of them"
+            f"{first} and {second} exclude each other. Give only one of them for a launch"
         )
-    return next(iter(asked.values()), Purpose.MEASURE)
+    return next(iter(requested.values()), Purpose.MEASURE)
 
 
 def _refuse_contradicting_launch(settings: LaunchSettings) -> None:
@@ -218,20 +221,20 @@ def _refuse_contradicting_launch(settings: LaunchSettings) -> None:
     if len(modes) > 1 and modes not in allowed:
         first, second = (f"--llmb-{name.replace('_', '-')}" for name in modes[:2])
         raise SettingsError(f"{first} and {second} exclude each other")
-    if settings.session and not settings.goes_on:
+    if settings.session and not settings.continues:
         raise SettingsError(
-            "--llmb-session is for --llmb-resume and --llmb-collect: a new session gets a new id"
+            "--llmb-session needs --llmb-resume or --llmb-collect. A new session gets a new id"
         )
-    if settings.ignored and settings.goes_on and not settings.dry_run:
+    if settings.ignored and settings.continues and not settings.dry_run:
         raise SettingsError(
-            "--llmb-ignore is for a new session: one that goes on was checked when it began"
+            "--llmb-ignore cannot be used with a resumed or collected session: its checks ran when it began"
         )
     if settings.submit_only and settings.purpose in TRIALS:
         flag = PURPOSE_FLAGS[settings.purpose]
         raise SettingsError(
-            f"{flag} and --llmb-submit-only exclude each other: each run decides which one follows"
+            f"{flag} and --llmb-submit-only exclude each other: each run decides the next one"
         )
     if settings.purpose is not Purpose.MEASURE and settings.profile_on_regression:
         raise SettingsError(
-            "--llmb-profile-on-regression judges; it cannot stand beside another purpose of the launch"
+            "--llmb-profile-on-regression needs a launch that is judged. Remove it, or the option with the other purpose"
         )

@@ -1,5 +1,4 @@
-"""What launched jobs left: the run of each job, and the verdict on the runs of a
-configuration."""
+"""Find and judge the runs that launched jobs left behind."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ from pytest_llmbench.session.node_history import compare_with_history
 from pytest_llmbench.session.outcomes import JudgedConfigurations, judge_case
 from pytest_llmbench.session.settings import Settings
 
-# why a run is invalid by the state in which its job ended; job-failed for every other
+# the reason a run is invalid, by the final state of its job; else job-failed
 REASONS = {
     "TIMEOUT": Reason.INCOMPLETE,
     "COMPLETED": Reason.FAILED_STEP,
@@ -79,7 +78,7 @@ REASONS = {
 }
 
 
-QUOTED = 3  # so many lines are quoted of what the nodes of a run say
+QUOTED = 3  # lines quoted from driver errors and node checks
 
 WITHOUT_FILES = (Purpose.MEASURE, *TRIALS, *STEPLESS, Purpose.CONFIRM_NODES)
 
@@ -92,7 +91,7 @@ STAGES = (
 def skip_judgement(
     verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings
 ) -> Judgement:
-    """Return a judgement that compares nothing."""
+    """Build a judgement without a comparison."""
     tolerance = select_tolerance(settings, baseline)
     return Judgement(
         verdict,
@@ -105,8 +104,10 @@ def skip_judgement(
 
 
 class LaunchedRuns:
-    """Finds and judges the runs of one session's jobs. `session` names the launch that
-    makes runs repeats."""
+    """Finds and judges the runs of one session's jobs.
+
+    Runs with the same `session` and configuration are repeats of each other.
+    """
 
     def __init__(
         self,
@@ -119,8 +120,7 @@ class LaunchedRuns:
         facts: Mapping[str, LaunchFacts] = MappingProxyType({}),
         past: Mapping[Key, Sequence[StoredRun]] | None = None,
     ) -> None:
-        """Take the settings, the baselines, how the runs of a configuration are looked
-        at, how each is launched (by id), and the runs that the history has stored."""
+        """`facts` are by configuration id; `past` are the stored runs of the history."""
         self.settings = settings
         self.catalog = catalog
         self.session = session
@@ -129,9 +129,9 @@ class LaunchedRuns:
         self.facts = facts
         self.past = past or {}
         self._evidence: dict[Key, tuple[Evidence, ...]] = {}
-        self._own: RunKeys = frozenset()
+        self._launched_keys: RunKeys = frozenset()
         self.withheld = False
-        """Whether a log was found whose secrets nobody knows."""
+        """True if a log was found whose secrets are unknown."""
 
     def examine(
         self,
@@ -140,10 +140,10 @@ class LaunchedRuns:
         before: Sequence[EndedJob] = (),
         named: Sequence[str] = (),
     ) -> EndedJob:
-        """Read the run of a job that ended, after the jobs `before` of its
-        configuration.
+        """Read the run of an ended job.
 
-        `named`: the nodes whose slowness the job was to confirm.
+        `before` are the ended jobs of its configuration. `named` are the nodes whose
+        slowness the job was to confirm.
         """
         has_run = job.job_id and job.spec.purpose not in STEPLESS
         run = self.find_run(job) if has_run else None
@@ -165,8 +165,7 @@ class LaunchedRuns:
         return ended
 
     def _explain_end(self, job: Job, end: JobEnd, run: Run | None) -> JobEnd:
-        """Add what the log says of an end; a cause of the infrastructure there is
-        one."""
+        """Refine a job's end with its log: blame the infrastructure if the log does."""
         if run is None or end.blame is Blame.NONE:
             return end
         blame, text = self.read_ending(job, run)
@@ -177,13 +176,13 @@ class LaunchedRuns:
         return JobEnd(blame, join_texts(end.text, text))
 
     def find_run(self, job: Job) -> Run | None:
-        """Return the run of a job: that of its own job id, and of no other."""
+        """Find the run with the job id of `job`, or None."""
         since = estimate_submission(job)
         if job.spec.allocation:
             _keep_logs(job, self.facts[job.spec.case_id].log, since)
-        places = [job.folder] if job.spec.allocation else list_log_paths(job)
+        paths = [job.folder] if job.spec.allocation else list_log_paths(job)
         run = ingest_job(
-            places,
+            paths,
             job.scheduler_id,
             job.spec.key,
             self.catalog,
@@ -192,22 +191,22 @@ class LaunchedRuns:
         )
         if run is None:
             return None
-        self._own |= run.same_run_keys
+        self._launched_keys |= run.same_run_keys
         run = _hide_quotes(run, job.spec)
         self.withheld |= has_unknown_secrets(job.spec)
         launch = f"{self.session} {job.spec.case_id}"
-        ran_on = {**find_container_image(job.spec), **dict(run.found.environment)}
+        environment = {**find_container_image(job.spec), **dict(run.found.environment)}
         files = dataclasses.replace(
             run.found,
             launch=launch,
-            modified=None,  # no file is written any more
-            environment=tuple(ran_on.items()),
+            modified=None,  # no file changes any more
+            environment=tuple(environment.items()),
         )
         return dataclasses.replace(run, found=files)
 
     @cached_property
     def _history(self) -> Measured:
-        """What older runs under --llmb-logs measured: they tell the noise."""
+        """The measurements of older runs under --llmb-logs, to estimate the noise."""
         now = self.now()
         runs = (
             ingest(self.settings, self.catalog, now).runs if self.settings.logs else ()
@@ -215,8 +214,7 @@ class LaunchedRuns:
         return measure_runs(runs, self.catalog, now)
 
     def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
-        """Return the verdict on launched runs, newest first, at the levels of a look at
-        them."""
+        """Judge launched runs, newest first, with the configuration's decision rule."""
         evidence = apply_acknowledged_levels(
             self._gather_evidence({key: runs})[key], self.settings, self.catalog
         )
@@ -229,16 +227,21 @@ class LaunchedRuns:
     def _gather_evidence(
         self, runs: Mapping[Key, Sequence[Run]]
     ) -> dict[Key, tuple[Evidence, ...]]:
-        """Return the evidence on launched runs against each baseline, with all older
-        ones, whose noise is theirs."""
+        """Build the evidence for each baseline from launched runs and all older runs.
+
+        The older runs supply the noise.
+        """
         older = {
-            other: of_key
-            for other, of_key in self._history.items()
-            if any(of_key) or other in self.past
+            other: runs_of_key
+            for other, runs_of_key in self._history.items()
+            if any(runs_of_key) or other in self.past
         }
         measured = {
             **older,
-            **{key: self.measure_runs(key, of_key) for key, of_key in runs.items()},
+            **{
+                key: self.measure_runs(key, runs_of_key)
+                for key, runs_of_key in runs.items()
+            },
         }
         return collect_evidence(
             measured, self.settings, self.catalog, self.now(), self.past
@@ -247,11 +250,10 @@ class LaunchedRuns:
     def gather_results(
         self, results: Mapping[Key, ConfigurationResult]
     ) -> JudgedConfigurations:
-        """Return the results by id, with what each was reached from; of what was not
-        judged, what its older runs tell.
+        """Return the results by configuration id, each with its evidence.
 
-        Nothing was acknowledged in that: what it says of noise and nights does not
-        depend on the level.
+        Configurations that were not judged get the evidence of their older runs. It
+        contains no acknowledged levels, because the noise does not depend on the level.
         """
         unjudged = {key: () for key in results if key not in self._evidence}
         evidence = {
@@ -265,11 +267,10 @@ class LaunchedRuns:
     def measure_runs(
         self, key: Key, runs: Sequence[Run]
     ) -> tuple[tuple[Measurement, ...], ...]:
-        """Return for each baseline what launched runs and older ones measured, in this
-        order.
+        """Measure launched runs against each baseline, followed by older runs.
 
-        A log of this launch that lies under --llmb-logs is no older run: its night
-        would count twice.
+        Logs of this launch that are under --llmb-logs are not older runs: they would
+        count twice.
         """
         now = self.now()
         return tuple(
@@ -281,7 +282,7 @@ class LaunchedRuns:
                 *(
                     measurement
                     for measurement in older
-                    if measurement.run.same_run_keys.isdisjoint(self._own)
+                    if measurement.run.same_run_keys.isdisjoint(self._launched_keys)
                 ),
             )
             for baseline, older in zip(
@@ -295,16 +296,18 @@ class LaunchedRuns:
     def judge_invalid(
         self, key: Key, reason: Reason, text: str, run: Run | None
     ) -> Judgement:
-        """Return what is said of a job that was not judged; one that did what it was
-        for is held to its budgets."""
+        """Build the judgement of a job that was not judged for speed.
+
+        If the job did what it was launched for, its checkpoint budgets are checked.
+        """
         baselines = self.catalog.baselines[key]
-        done = reason is Reason.PURPOSE_DONE
+        is_done = reason is Reason.PURPOSE_DONE
         baseline = (
             next((other for other in baselines if other.budgets), baselines[0])
-            if done
+            if is_done
             else baselines[0]
         )
-        verdict = Verdict.NOT_COMPARABLE if done else Verdict.INVALID
+        verdict = Verdict.NOT_COMPARABLE if is_done else Verdict.INVALID
         judgement = skip_judgement(verdict, reason, text, baseline, self.settings)
         measurement = (
             measure(run, baseline, self.now())
@@ -314,22 +317,21 @@ class LaunchedRuns:
         judgement = dataclasses.replace(judgement, measurement=measurement)
         return (
             with_budget_verdict(judgement, [measurement])
-            if done and measurement is not None
+            if is_done and measurement is not None
             else judgement
         )
 
     def measure_trial(self, key: Key, run: Run) -> TrialTime:
-        """Return the step time of a run that stands for itself; the reason where it has
-        none."""
-        plain = dataclasses.replace(
+        """Measure the step time of a single run, or return the reason it has none."""
+        unmarked = dataclasses.replace(
             run,
             found=dataclasses.replace(run.found, excluded=None, excluded_because=""),
         )
-        of_run = (
-            plain if run.found.excluded is Reason.VARIANT else run
-        )  # it is marked where its session goes on
+        to_measure = (
+            unmarked if run.found.excluded is Reason.VARIANT else run
+        )  # a resumed session finds the run marked
         measurement = measure(
-            of_run, self.catalog.baselines[key][0], self.now(), step_time_only=True
+            to_measure, self.catalog.baselines[key][0], self.now(), step_time_only=True
         )
         problem = find_unusable(measurement)
         if problem:
@@ -345,9 +347,12 @@ class LaunchedRuns:
         confirmations: Sequence[Run] = (),
         named: Collection[str] = (),
     ) -> NodeFinding:
-        """Return what the runs behind a verdict tell of their nodes, which are given by
-        run id; `confirmations` are runs on suspect nodes, which count for nothing else,
-        `named` nodes that the history and such a run show."""
+        """Compare the nodes of the runs of a verdict.
+
+        `nodes` are by run id. `confirmations` are runs on suspect nodes, which are not
+        judged. `named` are the nodes that the history and a confirmation show to be
+        slow.
+        """
         evidence = result.pick_deciding(self._evidence[result.case.key])
         measured = [
             measure(run, evidence.baseline, self.now()) for run in confirmations
@@ -357,15 +362,17 @@ class LaunchedRuns:
         )
 
     def judge_suspect(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
-        """Return what the history says with a run on these nodes, which it names."""
+        """Compare a run on suspect nodes with the history that names them."""
         where = f"job {job.job_id} there"
         started = job.status.started if job.status else None
         if self.settings.history is None or started is None:
-            return Confirmation(False, f"{where} is compared with nothing")
-        of_job, on_nodes = (started, job.job_id), frozenset(get_nodes(job))
+            return Confirmation(
+                False, f"{where} was not compared: no history or start time"
+            )
+        job_key, on_nodes = (started, job.job_id), frozenset(get_nodes(job))
         for baseline in self.catalog.baselines[
             job.spec.key
-        ]:  # the nights are over the steps of one of them
+        ]:  # the history uses the window of one of the baselines
             measurement = measure(run, baseline, self.now())
             problem, seconds = find_unusable(measurement), measurement.statistic_seconds
             software = frozenset(measurement.environment.items())
@@ -373,32 +380,33 @@ class LaunchedRuns:
                 return Confirmation(
                     False, f"{where}: {problem.text if problem else 'no step time'}"
                 )
-            placed = MeasuredRun(
+            measured_run = MeasuredRun(
                 0,
                 job.spec.case_id,
                 baseline.window,
-                *of_job,
+                *job_key,
                 seconds,
                 on_nodes,
                 software,
             )
             try:
-                compared = compare_with_history(
-                    self.settings.history, self.catalog.last_repair, placed, nodes
+                comparison = compare_with_history(
+                    self.settings.history, self.catalog.last_repair, measured_run, nodes
                 )
             except HistoryError as error:
                 return Confirmation(False, str(error), seconds)
-            if compared:
-                shown = f"{formatting.format_difference(1 + compared[0])} in {where}"
-                return Confirmation(compared[1], shown, seconds)
-        return Confirmation(False, f"{where} is compared with no night of the history")
+            if comparison:
+                text = f"{formatting.format_difference(1 + comparison[0])} in {where}"
+                return Confirmation(comparison[1], text, seconds)
+        return Confirmation(
+            False, f"{where} was not compared: no comparable run in the history"
+        )
 
     def list_files(self, job: Job) -> tuple[Path, ...]:
-        """Return the files that a job left besides its log: profiles or checkpoints, as
-        it was launched for."""
+        """List the profiles or checkpoints that a job was launched for."""
         if job.spec.purpose in WITHOUT_FILES or not job.job_id:
             return ()
-        began = (
+        since = (
             job.status.submitted.timestamp()
             if job.status and job.status.submitted
             else None
@@ -414,7 +422,7 @@ class LaunchedRuns:
                 job.spec.purpose,
                 self.facts[job.spec.case_id],
                 job.job_id,
-                began,
+                since,
             )
             for folder in folders
         )
@@ -423,8 +431,7 @@ class LaunchedRuns:
         )
 
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
-        """Return whose failure the end of a run's last log is, and what the log says of
-        it with its line."""
+        """Return whom the end of a run's last log blames, and the quoted line."""
         attempt = run.attempts[-1]
         log, ending = attempt.files.log, attempt.log.ending
         if ending is None:
@@ -441,22 +448,20 @@ class LaunchedRuns:
         return blame, formatting.describe_ending(ending, log.name)
 
     def name_failed_nodes(self, job: Job, run: Run) -> tuple[str, ...]:
-        """Return the nodes of a job that its log itself says failed; empty where it
-        names none."""
+        """List the job's nodes that its log reports as failed."""
         ending = run.attempts[-1].log.ending if run.attempts else None
-        own, expand = (
+        nodes_of_job, expand = (
             job.status.nodes if job.status else (),
             load_scheduler(job.spec.via).expand_nodes,
         )
         return (
-            tuple(node for node in expand(ending.nodes) if node in own)
-            if ending and own
+            tuple(node for node in expand(ending.nodes) if node in nodes_of_job)
+            if ending and nodes_of_job
             else ()
         )
 
     def find_driver_errors(self, job: Job, run: Run) -> str:
-        """Return the last lines in which the driver of a GPU complains in the log of a
-        run, with their numbers."""
+        """Quote the last GPU driver errors in the logs of a run, with line numbers."""
         logs = [attempt.files.log for attempt in run.attempts]
         lines = [
             (log, number, text)
@@ -469,7 +474,7 @@ class LaunchedRuns:
         )
 
     def read_check(self, job: Job) -> str:
-        """Return the last lines that a check of nodes printed."""
+        """Quote the last lines that a node check printed."""
         lines = read_last_lines(
             job.spec.directory / CHECK_OUTPUT.format(job=job.job_id), QUOTED
         )
@@ -477,12 +482,15 @@ class LaunchedRuns:
 
 
 def _keep_logs(job: Job, template: str, since: datetime) -> None:
-    """Put the logs of a run in an allocation where no later run of it writes;
-    `template` says how their paths end."""
+    """Move the logs of a run out of a shared allocation's folder.
+
+    Later runs in the allocation would overwrite them. `template` is the end of their
+    paths.
+    """
     if has_logs_in_folder(job):
         return
-    runs = find_runs([place for place in job.spec.log_folders if is_there(place)]).runs
-    own = [
+    runs = find_runs([path for path in job.spec.log_folders if is_there(path)]).runs
+    runs_of_job = [
         run
         for run in runs
         if run.job_id == job.scheduler_id
@@ -490,7 +498,7 @@ def _keep_logs(job: Job, template: str, since: datetime) -> None:
     ]
     files = (
         path
-        for run in own
+        for run in runs_of_job
         for attempt in run.attempts
         for path in (attempt.log, attempt.err)
         if path
@@ -499,8 +507,7 @@ def _keep_logs(job: Job, template: str, since: datetime) -> None:
 
 
 def _hide_quotes(run: Run, spec: JobSpec) -> Run:
-    """Return a run whose logs say no secret of its job, whatever is said of them
-    later."""
+    """Mask the secrets of a job in all lines quoted from its logs."""
 
     def hide(quote: Quote) -> Quote:
         return hide_in_quote(quote, spec)
@@ -513,8 +520,10 @@ def _hide_quotes(run: Run, spec: JobSpec) -> Run:
 
 
 def _list_own_folders(job: Job) -> tuple[Path, ...]:
-    """Return where a job on this machine may leave files: nothing says where its log
-    would lie in a cluster."""
+    """List the folders where a job on this machine may leave files.
+
+    For a cluster job the folders are unknown.
+    """
     if not load_scheduler(job.spec.via).here:
         return ()
     stages = (
@@ -524,11 +533,13 @@ def _list_own_folders(job: Job) -> tuple[Path, ...]:
 
 
 def list_log_paths(job: Job) -> list[Path]:
-    """Return where the log of a job can lie; the file that its scheduler itself writes
-    comes last."""
-    own = load_scheduler(job.spec.via).find_output(job)
-    places = [job.log_folder, *job.spec.log_folders, job.folder, own]
-    return list(dict.fromkeys(place for place in places if place is not None))
+    """List the folders and files that may contain a job's log.
+
+    The file that the scheduler itself writes comes last.
+    """
+    output = load_scheduler(job.spec.via).find_output(job)
+    paths = [job.log_folder, *job.spec.log_folders, job.folder, output]
+    return list(dict.fromkeys(path for path in paths if path is not None))
 
 
 # --- why a job has no run that can be judged ------------------------------------------
@@ -542,7 +553,7 @@ def _is_known_end(job: Job, blame: Blame) -> bool:
 
 
 def _find_problem(ended: Sequence[EndedJob]) -> RunProblem | None:
-    """Find the reason the last of these jobs has no run that can be judged."""
+    """Return the reason the last of these jobs has no run to judge, or None."""
     job, end, run = ended[-1].job, ended[-1].end, ended[-1].run
     if job.refused:
         text = job.problem.replace(f"{job.spec.case_id}: ", "", 1)
@@ -558,7 +569,7 @@ def _find_problem(ended: Sequence[EndedJob]) -> RunProblem | None:
     key = run.identity.key
     if key != job.spec.key:
         actual = key.id if key else run.identity.because
-        text = f"launched as {job.spec.case_id}, but its log says: {actual}"
+        text = f"launched as {job.spec.case_id}, but its log shows: {actual}"
         return RunProblem(Reason.WRONG_CONFIGURATION, text)
     return None
 
@@ -572,17 +583,17 @@ def _find_reason(job: Job) -> Reason:
 
 def _describe_missing_log(job: Job) -> str:
     folders = filter(None, (job.log_folder, *job.spec.log_folders))
-    places = formatting.join_first([str(folder) for folder in folders])
-    where = places or job.spec.directory
-    return f"job {job.job_id} left no log of its own under {where}"
+    names = formatting.join_first([str(folder) for folder in folders])
+    location = names or job.spec.directory
+    return f"job {job.job_id} left no log under {location}"
 
 
 def _mark(run: Run) -> None:
-    """Mark the logs of a run of a variant: later readers must not judge it."""
+    """Mark the logs of a run of a variant, so that no later session judges them."""
     for attempt in run.attempts:
         log = attempt.files.log
-        mark = log.with_name(log.name + VARIANT_MARK)
+        marker = log.with_name(log.name + VARIANT_MARK)
         try:
-            mark.touch()
+            marker.touch()
         except OSError as error:
-            raise OSError(error.errno, f"{mark}: {error.strerror}") from error
+            raise OSError(error.errno, f"{marker}: {error.strerror}") from error

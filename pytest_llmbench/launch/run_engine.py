@@ -1,7 +1,7 @@
-"""From each job that ended to the runs that follow, or the result of its configuration.
+"""Decide after each ended job which runs follow, or conclude its configuration.
 
-The policy of a configuration decides, over the history of its runs. The engine reads
-what a job left, reserves GPU-hours, and makes the result.
+The policy of a configuration decides, from the history of its runs. The engine reads
+the log of an ended job, reserves GPU-hours, and builds the result.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from pytest_llmbench.launch.policies.trial_ledger import NAMES
 from pytest_llmbench.report.wording import phrase
 
 Policy = Callable[[RunHistory], NextRuns | NeedsVerdict | Conclusion]
-"""A policy with its settings: `next_runs` of a module of `policies`."""
+"""A policy with its settings: `next_runs` of a module in `policies`."""
 
 NOT_STARTED = {
     Purpose.MEASURE: "not repeated",
@@ -59,7 +59,7 @@ NOT_STARTED = {
     Purpose.CHECK_NODES: "not checked",
     **{purpose: f"the {name} has no end" for purpose, name in NAMES.items()},
 }
-"""The note on a run for which no GPU-hours are left."""
+"""The note for a run that exceeds the remaining GPU-hours, by purpose."""
 
 
 @dataclass(slots=True)
@@ -68,8 +68,8 @@ class _Configuration:
     notes: list[str] = field(default_factory=list)
     conclusion: Conclusion | None = None
     result: ConfigurationResult | None = None
-    beside: set[Purpose] = field(default_factory=set)
-    """The purposes of jobs beside the verdict that were asked for."""
+    follow_ups: set[Purpose] = field(default_factory=set)
+    """The purposes of the jobs started in addition to the judged runs."""
 
 
 class RunEngine:
@@ -78,7 +78,7 @@ class RunEngine:
     def __init__(
         self,
         policies: Mapping[str, Policy],  # by configuration id
-        specs: Iterable[JobSpec],  # the first run of each
+        specs: Iterable[JobSpec],  # the first run of each configuration
         judge: LaunchedRuns,
         settings: LaunchSettings,
         *,
@@ -88,11 +88,11 @@ class RunEngine:
         named: Sequence[SuspectNodes] = (),
         release: Callable[[str], None] = lambda _case: None,
     ) -> None:
-        """Create histories without an ended job.
+        """Start with a history without ended jobs for each configuration.
 
-        `build_profile` may raise LaunchError. `build_check` builds the site's check of
-        some nodes. `named`: nodes that the history names, which are confirmed first.
-        `release` ends the allocation of a configuration.
+        `build_profile` may raise LaunchError. `build_check` builds the site's own check
+        of some nodes. `named` are the suspect nodes of the history, which are confirmed
+        first. `release` ends the allocation of a configuration.
         """
         self._policies = policies
         self._configurations = {
@@ -108,8 +108,8 @@ class RunEngine:
         self._awaited: dict[JobIdentity, tuple[NextJob, SuspectNodes]] = {}
         for number, nodes in enumerate(named, 1):
             spec = self._configurations[nodes.case].history.spec
-            every = (*nodes.nodes, *nodes.others)
-            job = NextJob(node_policy.build_confirmation(spec, every), 1, number)
+            all_nodes = (*nodes.nodes, *nodes.others)
+            job = NextJob(node_policy.build_confirmation(spec, all_nodes), 1, number)
             self._awaited[job.identity] = job, nodes
         self._next_check = len(named) + 1
         self._confirmed: tuple[str, ...] = ()  # nodes that were slow again
@@ -118,19 +118,21 @@ class RunEngine:
     # --- jobs that begin ----------------------------------------------------------
 
     def begin(self) -> list[NextJob]:
-        """Return the first jobs: a run on each named node, else those of the
-        policies."""
+        """Return the first jobs: confirmation runs on suspect nodes, else first runs."""
         if not self._begun:
-            for identity, (job, named) in list(self._awaited.items()):
-                configuration = self._configurations[named.case]
-                otherwise = f"{named.text}; not confirmed"
+            for identity, (job, suspects) in list(self._awaited.items()):
+                configuration = self._configurations[suspects.case]
+                otherwise = f"{suspects.text}; not confirmed"
                 if not self._reserve(configuration, [job], otherwise):
                     del self._awaited[identity]
         awaited = [job for job, _ in self._awaited.values()]
         return awaited or self._begin_configurations()
 
     def _begin_configurations(self) -> list[NextJob]:
-        """Return the first run of each configuration, once, without confirmed nodes."""
+        """Return the first run of each configuration, without confirmed slow nodes.
+
+        Returns nothing from the second call on.
+        """
         if self._begun:
             return []
         self._begun = True
@@ -138,62 +140,65 @@ class RunEngine:
             configuration.history = dataclasses.replace(
                 configuration.history, left_out=self._confirmed
             )
-        every = self._configurations.values()
-        return [NextJob(configuration.history.run_spec) for configuration in every]
+        configurations = self._configurations.values()
+        return [
+            NextJob(configuration.history.run_spec) for configuration in configurations
+        ]
 
     # --- jobs that end ------------------------------------------------------------
 
     def add_ended(self, job: Job, end: JobEnd) -> list[NextJob]:
-        """Record a job that ended, and return the jobs to submit now."""
-        self._budget.settle(job)
+        """Record a job that ended, and return the jobs to submit next."""
+        self._budget.add_ended(job)
         configuration = self._configurations.get(job.spec.case_id)
         if configuration is None:
             return []
         if _is_withdrawn(job):
             return self._withdraw(configuration, job)
         history = configuration.history
-        _, named = self._awaited.get(job.identity, (None, None))
-        nodes = named.nodes if named else ()
+        _, suspects = self._awaited.get(job.identity, (None, None))
+        nodes = suspects.nodes if suspects else ()
         ended = self._judge.examine(job, end, history.ended, nodes)
         configuration.history = history.with_ended(ended)
         if job.spec.purpose in BESIDE:
-            return self._add_beside(configuration, ended)
+            return self._add_node_job(configuration, ended)
         if not history.is_policy_job(job.spec):  # an allocation, or a profile
             return []
         return self._advance(configuration)
 
     def _withdraw(self, configuration: _Configuration, job: Job) -> list[NextJob]:
-        """Drop a run that was not submitted, as those before it used more hours."""
+        """Drop a run that the remaining GPU-hours no longer cover."""
         configuration.history = configuration.history.without(job)
-        if job.repeat in configuration.history.counted:  # it was to replace that run
+        if job.repeat in configuration.history.counted:  # its retry
             configuration.notes.append(job.problem)
         if configuration.history.pending or configuration.result:
             return []
         return self._advance(configuration)
 
-    def _add_beside(
+    def _add_node_job(
         self, configuration: _Configuration, ended: EndedJob
     ) -> list[NextJob]:
-        """Record a job on suspect nodes, and return the jobs that waited for it."""
+        """Record a confirmation or a node check, and return the jobs that waited for
+        it."""
         job = ended.job
-        _, named = self._awaited.pop(job.identity, (None, None))
+        _, suspects = self._awaited.pop(job.identity, (None, None))
         if job.spec.purpose is Purpose.CHECK_NODES:
             printed = "" if job.refused else self._judge.read_check(job)
             configuration.notes.append(node_policy.describe_check(ended, printed))
         else:
-            text = named.text if named else ""
+            text = suspects.text if suspects else ""
             notes = node_policy.describe_confirmation(ended, text)
             configuration.notes += notes
-            if named and ended.confirmation and ended.confirmation.confirmed:
-                self._confirmed += named.nodes
+            if suspects and ended.confirmation and ended.confirmation.confirmed:
+                self._confirmed += suspects.nodes
             if ended.problem is None:
                 self._judge_nodes(configuration)
-        return self._begin_configurations() if named and not self._awaited else []
+        return self._begin_configurations() if suspects and not self._awaited else []
 
     # --- what follows -------------------------------------------------------------
 
     def _advance(self, configuration: _Configuration) -> list[NextJob]:
-        """Ask the policy until it starts runs, waits for some, or concludes."""
+        """Apply the policy until it starts runs, waits for runs, or concludes."""
         policy = self._policies[configuration.history.spec.case_id]
         while True:
             step = policy(configuration.history)
@@ -219,7 +224,10 @@ class RunEngine:
         )
 
     def _start(self, configuration: _Configuration, step: NextRuns) -> bool:
-        """Start runs unless the session only collects, or has no GPU-hours left."""
+        """Start runs and return True; False if too few GPU-hours are left.
+
+        A session that only collects starts nothing and records the runs as held back.
+        """
         if step.elsewhere:
             self._return_nodes(configuration, step.runs[0].spec)
         if self._settings.collect:
@@ -233,7 +241,7 @@ class RunEngine:
             last = step.runs[-1]
             otherwise = NOT_STARTED.get(last.spec.purpose, "")
             if last.attempt > 1:
-                otherwise = "not started again"
+                otherwise = "not retried"
             if not self._reserve(configuration, step.runs, otherwise):
                 return False
         if step.releases:
@@ -244,22 +252,22 @@ class RunEngine:
         return True
 
     def _return_nodes(self, configuration: _Configuration, spec: JobSpec) -> None:
-        """Let a configuration have confirmed nodes if its run needs them."""
+        """Stop excluding confirmed slow nodes if a run needs them."""
         history = configuration.history
         if spec.exclude != history.run_spec.exclude:
             configuration.history = dataclasses.replace(history, left_out=())
             nodes = formatting.fold_nodes(history.left_out)
-            note = f"{nodes} not left out here: there are too few others"
+            note = f"{nodes} not excluded here: too few other nodes"
             configuration.notes.append(note)
 
     def _reserve(
         self, configuration: _Configuration, runs: Sequence[NextJob], otherwise: str
     ) -> bool:
-        """Reserve the GPU-hours of runs; note `otherwise` if too few are left."""
-        why = self._budget.reserve(runs)
-        if why:
-            configuration.notes.append(f"{otherwise}: {why}")
-        return not why
+        """Reserve the GPU-hours of runs; add the note `otherwise` if too few are left."""
+        reason = self._budget.reserve(runs)
+        if reason:
+            configuration.notes.append(f"{otherwise}: {reason}")
+        return not reason
 
     # --- the end ------------------------------------------------------------------
 
@@ -281,11 +289,11 @@ class RunEngine:
         return [*checks, *self._profile(configuration, conclusion.verdict)]
 
     def _build_unjudged(self, key: Key, conclusion: Conclusion) -> ConfigurationResult:
-        """Build the result of runs that were not to be judged, or could not be."""
+        """Build the result of runs that could not or should not be judged."""
         reason = Reason.PURPOSE_DONE if conclusion.done else conclusion.reason
         text = conclusion.text
         judgement = self._judge.judge_invalid(key, reason, text, conclusion.run)
-        if reason is not conclusion.reason:  # a budget may have given it another one
+        if reason is not conclusion.reason:  # a budget may have set another reason
             judgement = dataclasses.replace(judgement, reason=conclusion.reason)
         done = text if conclusion.done else ""
         report = conclusion.report
@@ -294,24 +302,24 @@ class RunEngine:
         )
 
     def _judge_nodes(self, configuration: _Configuration) -> None:
-        """Compare all runs of a verdict by their nodes."""
+        """Compare all judged runs by their nodes."""
         history, conclusion = configuration.history, configuration.conclusion
         if conclusion is None or conclusion.verdict is None:
             return
         confirmations = history.confirmations
         nodes = list_nodes_by_run([*history.runs.values(), *confirmations])
-        runs = [each.run for each in confirmations if each.run]
+        runs = [ended.run for ended in confirmations if ended.run]
         verdict, confirmed = conclusion.verdict, self._confirmed
         finding = self._judge.judge_nodes(verdict, nodes, runs, confirmed)
         configuration.history = dataclasses.replace(history, finding=finding)
 
     def _check_nodes(self, configuration: _Configuration) -> list[NextJob]:
-        """Return the jobs on nodes that a verdict makes suspect, once."""
+        """Return the jobs that check the suspect nodes of a verdict, at most once."""
         history = configuration.history
         suspects = node_policy.list_suspects(history)
-        if not suspects or Purpose.CONFIRM_NODES in configuration.beside:
+        if not suspects or Purpose.CONFIRM_NODES in configuration.follow_ups:
             return []
-        configuration.beside.add(Purpose.CONFIRM_NODES)
+        configuration.follow_ups.add(Purpose.CONFIRM_NODES)
         check = None
         if self._build_check:
             check = self._build_check(history.run_spec, suspects)
@@ -323,18 +331,18 @@ class RunEngine:
     def _profile(
         self, configuration: _Configuration, result: ConfigurationResult
     ) -> list[NextJob]:
-        """Return the profile of a regression, once.
+        """Return the profile run of a regression, at most once.
 
-        A checkpoint that took too long is no matter of the steps.
+        A checkpoint over its budget is not profiled: its steps are not slower.
         """
         judgement = result.judgement
         regressed = judgement.verdict is Verdict.REGRESSION
         if not (regressed and self._settings.profile_on_regression):
             return []
-        asked = Purpose.PROFILE in configuration.beside
-        if asked or judgement.reason is Reason.OVER_BUDGET:
+        is_profiled = Purpose.PROFILE in configuration.follow_ups
+        if is_profiled or judgement.reason is Reason.OVER_BUDGET:
             return []
-        configuration.beside.add(Purpose.PROFILE)
+        configuration.follow_ups.add(Purpose.PROFILE)
         try:
             profile = NextJob(self._build_profile(configuration.history.run_spec))
         except LaunchError as error:  # its document has no profiles
@@ -350,49 +358,53 @@ class RunEngine:
     def add_node_remarks(
         self, list_remarks: Callable[[Collection[str]], Mapping[str, str]]
     ) -> None:
-        """Note what the scheduler and the drivers of GPUs report of doubtful nodes.
+        """Add remarks of the scheduler and the GPU drivers on doubtful nodes.
 
-        `list_remarks` is called once, with all of them.
+        `list_remarks` is called once, with all doubtful nodes.
         """
         doubtful = [
             (configuration, node_policy.list_doubtful(configuration.history))
             for configuration in self._configurations.values()
         ]
-        every = sorted({node for _, nodes in doubtful for node in nodes})
-        remarks = list_remarks(every) if every else {}
+        all_nodes = sorted({node for _, nodes in doubtful for node in nodes})
+        remarks = list_remarks(all_nodes) if all_nodes else {}
         for configuration, nodes in doubtful:
-            said = (remarks[node] for node in sorted(nodes & remarks.keys()))
-            configuration.notes += map(formatting.escape, said)
+            lines = (remarks[node] for node in sorted(nodes & remarks.keys()))
+            configuration.notes += map(formatting.escape, lines)
             history = configuration.history
-            there = [*_list_judged(history), *history.confirmations]
-            for each in there:
-                if each.run and not nodes.isdisjoint(get_nodes(each.job)):
-                    errors = self._judge.find_driver_errors(each.job, each.run)
+            runs = [*_list_judged(history), *history.confirmations]
+            for ended in runs:
+                if ended.run and not nodes.isdisjoint(get_nodes(ended.job)):
+                    errors = self._judge.find_driver_errors(ended.job, ended.run)
                     configuration.notes.append(errors)
 
     @property
     def histories(self) -> dict[str, RunHistory]:
-        """The history of each configuration, by its id."""
-        every = self._configurations.items()
-        return {case: configuration.history for case, configuration in every}
+        """The run histories by configuration id."""
+        items = self._configurations.items()
+        return {case: configuration.history for case, configuration in items}
 
     def list_runs(self) -> dict[Key, list[Run]]:
-        """List the runs of each configuration that can be judged."""
+        """List the runs that can be judged, by configuration."""
         return {
             history.spec.key: [
-                each.dated_run for each in _list_judged(history) if each.dated_run
+                ended.dated_run for ended in _list_judged(history) if ended.dated_run
             ]
             for history in self.histories.values()
         }
 
     def list_results(self) -> dict[Key, ConfigurationResult]:
-        """List the results with their jobs; an unfinished configuration has none."""
-        every = self._configurations.values()
-        return {each.history.spec.key: _add_jobs(each) for each in every if each.result}
+        """List the results with their jobs; unfinished configurations are missing."""
+        configurations = self._configurations.values()
+        return {
+            configuration.history.spec.key: _add_jobs(configuration)
+            for configuration in configurations
+            if configuration.result
+        }
 
 
 def _is_withdrawn(job: Job) -> bool:
-    """True for a run that was planned, and could not be paid for in the end."""
+    """True if a planned run was not submitted because the GPU-hours were used up."""
     if job.spec.purpose in (*BESIDE, Purpose.ALLOCATION):
         return False
     unaffordable = job.submission is SubmissionState.UNAFFORDABLE
@@ -400,8 +412,8 @@ def _is_withdrawn(job: Job) -> bool:
 
 
 def _list_judged(history: RunHistory) -> list[EndedJob]:
-    """List the runs that are judged against a baseline: those of variants are not."""
-    return [each for each in history.runs.values() if each.time is None]
+    """List the runs to judge against a baseline; runs of variants are not judged."""
+    return [ended for ended in history.runs.values() if ended.time is None]
 
 
 # --- the jobs of a result, for the reports ---------------------------------------------
@@ -424,7 +436,7 @@ def _add_jobs(configuration: _Configuration) -> ConfigurationResult:
 def _describe_jobs(
     history: RunHistory, conclusion: Conclusion, result: ConfigurationResult
 ) -> tuple[LaunchedJob, ...]:
-    """Describe the jobs in the order in which they ended; allocations come last."""
+    """Describe the jobs in the order in which they ended, allocations last."""
     described = [
         _describe_job(history, ended, conclusion, result) for ended in history.ended
     ]
@@ -476,7 +488,10 @@ def _find_step_seconds(ended: EndedJob, result: ConfigurationResult) -> float | 
 def _find_loss(
     history: RunHistory, ended: EndedJob, conclusion: Conclusion
 ) -> Loss | None:
-    """Find the reason a job brought nothing: replaced by another one, or not judged."""
+    """Return the reason the hours of a job were wasted, or None if they were not.
+
+    Hours are wasted if a later attempt replaced the job, or its run was not judged.
+    """
     job, is_policy_job = ended.job, history.is_policy_job(ended.job.spec)
     failed = (
         job.repeat in conclusion.lost
@@ -484,8 +499,8 @@ def _find_loss(
         else ended.end.blame is not Blame.NONE
     )
     later = is_policy_job and any(
-        each.job.repeat == job.repeat and each.job.attempt > job.attempt
-        for each in history.ended
+        other.job.repeat == job.repeat and other.job.attempt > job.attempt
+        for other in history.ended
     )
     if not (later or failed):
         return None
@@ -493,7 +508,7 @@ def _find_loss(
 
 
 def _describe_allocation(job: LaunchedJob, facts: TrialFacts) -> LaunchedJob:
-    """Describe an allocation; one in which a run was measured is not lost."""
+    """Describe an allocation; an allocation with a measured run is not wasted."""
     if job.repeat not in facts.allocations:
         return job
     return dataclasses.replace(job, cost=dataclasses.replace(job.cost, loss=None))

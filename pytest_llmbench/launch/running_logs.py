@@ -1,5 +1,4 @@
-"""The logs of running jobs: each is looked for until it has a step, then only what is
-new in it is read."""
+"""Follow the logs of running jobs: find each log, then read only its new lines."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ from pytest_llmbench.logs.sources.compressed import is_compressed
 from pytest_llmbench.runs.discover.discovery import find_runs
 from pytest_llmbench.session.catalog import Catalog
 
-# A folder may hold the runs of months, and hundreds of jobs may have no step yet: the
-# pause before a log is looked for again doubles from the first of these to the second.
+# A folder may contain the runs of months, and hundreds of jobs may have no step yet: the
+# pause before the next search doubles, from the first value up to the second.
 FIRST_SEARCH_SECONDS, LONGEST_SEARCH_SECONDS = 1.0, 60.0
 
 
@@ -36,41 +35,45 @@ class _FollowedLog:
 
 
 class RunningLogs:
-    """What the engine of a launch is told of the logs of its jobs."""
+    """Reads the progress of running jobs from their logs."""
 
     def __init__(self, catalog: Catalog, now: Callable[[], datetime]) -> None:
-        """Take the baselines, which say how the log of a configuration is written, and
-        the clock."""
+        """The baselines in `catalog` define the log format of each configuration."""
         self._catalog = catalog
         self._now = now
         self._logs: dict[tuple[int, int], _FollowedLog] = {}
 
     def read_progress(self, job: Job) -> LogProgress:
-        """Return what the log of a job shows now; never raises for one that is absent
-        or cannot be read."""
+        """Read the progress that the log of a job shows.
+
+        Never raises an error for a log that is missing or cannot be read.
+        """
         place = join_first([str(place) for place in list_log_paths(job)], 2)
         late = all(
             get_dialect(baseline.dialect).prints_late
             for baseline in self._catalog.baselines[job.spec.key]
         )
-        nothing = LogProgress(place=place, prints_late=late)
+        no_progress = LogProgress(place=place, prints_late=late)
         try:
             log = self._find_log(job)
             if log is None:
-                return nothing
+                return no_progress
             if is_compressed(str(log.path)):
                 return replace(
-                    nothing, problem=f"{log.path} is compressed while it grows"
+                    no_progress, problem=f"{log.path} is compressed while it grows"
                 )
             progress = log.find_life_signs()
         except (LogError, OSError) as error:
-            return replace(nothing, problem=str(error))
+            return replace(no_progress, problem=str(error))
         self._get_followed(job).has_steps |= progress.steps > 0
         return replace(progress, place=place, prints_late=late)
 
     def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
-        """Return the last step in the log of a job, its total and its seconds; None
-        where there is none."""
+        """Return the last step in a job's log, the number of steps, and seconds per
+        step.
+
+        Returns None if the log has no step.
+        """
         try:
             log = self._find_log(job)
             step = log.find_last_step() if log else None
@@ -80,15 +83,18 @@ class RunningLogs:
         return step
 
     def _get_followed(self, job: Job) -> _FollowedLog:
-        """Return what is followed of this start of a job: one that is requeued may have
-        another log."""
+        """Return the followed log of this start of a job; a requeue may start another
+        log."""
         start = job.number, job.status.restarts if job.status else 0
         return self._logs.setdefault(start, _FollowedLog())
 
     def _find_log(self, job: Job) -> Growing | None:
-        """Return the log of a job; until it has steps, the file that is its log may be
-        another one a minute later, and while nothing shows whether a start after a
-        requeue has a log of its own."""
+        """Find the log of a job.
+
+        The search is repeated until the log has steps, because another file may turn
+        out to be the log. It is also repeated after a requeue, which may start another
+        log.
+        """
         followed, now = self._get_followed(job), self._now()
         waited = (
             (now - followed.searched).total_seconds() if followed.searched else -1.0
@@ -113,19 +119,19 @@ class RunningLogs:
 
 
 def _search_log(job: Job) -> Path | None:
-    """Return the log of a job's latest attempt, None while there is none."""
+    """Return the log of a job's latest attempt, or None."""
     since = estimate_submission(job)
-    runs = find_runs([place for place in list_log_paths(job) if is_there(place)]).runs
+    runs = find_runs([path for path in list_log_paths(job) if is_there(path)]).runs
     logs = [
         run.attempts[-1].log
         for run in runs
-        # a scheduler that was set up anew begins with job id 1 again: what is older is of
+        # a scheduler that was set up again restarts at job id 1: older files belong to
         # another job
         if run.job_id == job.scheduler_id
         and run.attempts
         and not (since and run.modified and run.modified < since)
     ]
-    # beside the log of a run in an allocation stands what its script printed, which is
-    # the log only of some
+    # a run in an allocation also has the output of its script, which is a log only if
+    # there is no other
     logs = [log for log in logs if job.folder not in log.parents] or logs
     return logs[-1] if logs else None

@@ -406,7 +406,7 @@ def check_plan(data: bytes) -> None:
     it says."""
     try:
         noted = json.loads(data)
-        settings = LaunchSettings(collect=True).restore_begun(noted)
+        settings = LaunchSettings(collect=True).restore_recorded(noted)
         named = restore_suspects(noted.get("named", ()))
     except (
         ValueError,
@@ -419,7 +419,7 @@ def check_plan(data: bytes) -> None:
         return
     require_types(settings, LaunchSettings)
     require_types(named, tuple[SuspectNodes, ...])
-    again = LaunchSettings(collect=True).restore_begun(
+    again = LaunchSettings(collect=True).restore_recorded(
         json.loads(json.dumps(settings.to_journal()))
     )
     require(again.to_journal() == settings.to_journal(), "a plan that is not kept")

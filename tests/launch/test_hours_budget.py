@@ -46,7 +46,7 @@ HOUR = 3600.0
 def plan(limit: float, *specs: JobSpec) -> HoursBudget:
     """Return a budget of so many GPU-hours with a job for each spec."""
     budget = HoursBudget(limit)
-    budget.plan(specs)
+    budget.reserve_first(specs)
     return budget
 
 
@@ -183,21 +183,21 @@ OTHER = replace(SPEC, case_id="other")
 
 def test_used_hours_replace_the_estimate() -> None:
     spendthrift = plan(30.0, SPEC)
-    spendthrift.settle(job(elapsed_seconds=HOUR))
+    spendthrift.add_ended(job(elapsed_seconds=HOUR))
     assert reserve(spendthrift, 2) == ""
     assert reserve(spendthrift, 3) == (
-        "1 run takes 10.0 GPU-hours, and of the 30 allowed 16.0 are used and 10.0 reserved"
+        "1 run takes 10.0 GPU-hours, but 16.0 of the 30 allowed are used and 10.0 reserved"
     )
     thrifty = plan(20.5, SPEC)
-    thrifty.settle(job(elapsed_seconds=HOUR / 32))
+    thrifty.add_ended(job(elapsed_seconds=HOUR / 32))
     assert reserve(thrifty, 2, 3) == ""
 
 
 def test_job_with_an_unknown_end_counts_its_estimate() -> None:
     budget = plan(19.0, SPEC)
-    budget.settle(job(phase=Phase.UNKNOWN, state=""))
+    budget.add_ended(job(phase=Phase.UNKNOWN, state=""))
     assert budget.used == 10.0
-    assert "10.0 are used" in budget.reserve([NextJob(SPEC, 2)])
+    assert "but 10.0 of the 19 allowed are used" in budget.reserve([NextJob(SPEC, 2)])
 
 
 def test_planned_job_is_refused_once_the_hours_are_used() -> None:
@@ -206,12 +206,12 @@ def test_planned_job_is_refused_once_the_hours_are_used() -> None:
     assert budget.admit(job()) == ""
     assert budget.admit(job(2, OTHER)) == "", "20 are reserved, 20 are allowed"
     assert budget.admit(job(3, third)).endswith(
-        "and of the 20 allowed 0.0 are used and 20.0 reserved"
+        "but 0.0 of the 20 allowed are used and 20.0 reserved"
     )
-    budget.settle(job(elapsed_seconds=HOUR))
+    budget.add_ended(job(elapsed_seconds=HOUR))
     assert (
         budget.admit(job(2, OTHER))
-        == "it takes 10.0 GPU-hours, and of the 20 allowed 16.0 are used"
+        == "it takes 10.0 GPU-hours, but 16.0 of the 20 allowed are used"
     )
 
 
@@ -219,20 +219,22 @@ def test_resumed_session_counts_its_earlier_jobs_once() -> None:
     budget = HoursBudget(46.0)
     ended, live = job(elapsed_seconds=HOUR), job(2, repeat=2)
     superseded = job(3, OTHER, refused="superseded")
-    budget.take_up([ended, live, superseded], {2})
-    budget.plan([SPEC, OTHER])
+    budget.add_resumed([ended, live, superseded], {2})
+    budget.reserve_first([SPEC, OTHER])
     assert budget.used == 16.0
     # 16 used, 10 for the live job, 10 for the job that was not submitted
     assert reserve(budget, 2) == reserve(budget, 3) == ""
-    assert "16.0 are used and 30.0 reserved" in reserve(budget, 2, spec=OTHER)
+    assert "16.0 of the 46 allowed are used and 30.0 reserved" in reserve(
+        budget, 2, spec=OTHER
+    )
 
 
 def test_unaffordable_job_reserves_nothing() -> None:
     budget = plan(20.0, SPEC)
     assert reserve(budget, 2) == ""
-    budget.settle(job(elapsed_seconds=HOUR))
+    budget.add_ended(job(elapsed_seconds=HOUR))
     assert budget.admit(job(2, repeat=2))
-    budget.settle(job(2, repeat=2, refused="unaffordable"))
+    budget.add_ended(job(2, repeat=2, refused="unaffordable"))
     assert budget.used == 16.0
     assert reserve(budget, 2)
 
@@ -274,7 +276,7 @@ class SharedHours:
         self.ended = False
         self.held = job(spec=HELD)
         self.budget = HoursBudget(limit, self.measure)
-        self.budget.plan([HELD, RUN])
+        self.budget.reserve_first([HELD, RUN])
         assert self.budget.admit(self.held) == ""
 
     def measure(self) -> dict[tuple[str, str, int, int], float]:
@@ -285,7 +287,7 @@ class SharedHours:
         """Let a run end, and a minute pass before the next one."""
         self.now += timedelta(minutes=minutes)
         assert self.budget.admit(job(2, RUN, repeat=repeat)) == ""
-        self.budget.settle(
+        self.budget.add_ended(
             job(2, RUN, repeat=repeat, state=state, elapsed_seconds=60.0 * minutes)
         )
         self.now += timedelta(minutes=1)
@@ -305,7 +307,7 @@ def test_allocation_counts_its_used_hours_before_each_run() -> None:
     shared.run(3, 14)
     assert (
         shared.reserve(4)
-        == "1 run takes 20.0 GPU-hours, and of the 61 allowed 44.0 are used"
+        == "1 run takes 20.0 GPU-hours, but 44.0 of the 61 allowed are used"
     )
     assert shared.reserve(1, OTHER) == ""  # what is shorter still fits
 
@@ -327,7 +329,7 @@ def test_next_run_is_as_long_as_the_longest(
     shared.run(1, minutes, state)
     assert (
         shared.reserve(2)
-        == f"1 run takes {estimate} GPU-hours, and of the 13 allowed {used} are used"
+        == f"1 run takes {estimate} GPU-hours, but {used} of the 13 allowed are used"
     )
 
 
@@ -336,13 +338,15 @@ def test_ended_allocation_replaces_its_running_cost() -> None:
     shared = SharedHours(100.0)
     shared.run(1, 60)
     shared.ended = True
-    shared.budget.settle(
+    shared.budget.add_ended(
         replace(
             shared.held,
             status=JobStatus(Phase.ENDED, "CANCELLED", elapsed_seconds=2 * HOUR),
         )
     )
-    shared.budget.settle(job(2, RUN, repeat=2, state="CANCELLED", elapsed_seconds=None))
+    shared.budget.add_ended(
+        job(2, RUN, repeat=2, state="CANCELLED", elapsed_seconds=None)
+    )
     assert shared.budget.used == 32.0
 
 
@@ -352,13 +356,13 @@ def test_new_allocation_reserves_its_next_run() -> None:
     following = [NextJob(HELD, 1, 2), NextJob(RUN, 1, 2)]
     assert (
         shared.budget.reserve(following)
-        == "1 run takes 16.0 GPU-hours, and of the 25 allowed 16.0 are used"
+        == "1 run takes 16.0 GPU-hours, but 16.0 of the 25 allowed are used"
     )
 
 
 def test_resumed_session_counts_its_running_allocation() -> None:
     budget = HoursBudget(46.0, lambda: {job(spec=HELD).identity: 24.0})
-    budget.take_up([job(spec=HELD), job(2, RUN, elapsed_seconds=HOUR)], {1})
+    budget.add_resumed([job(spec=HELD), job(2, RUN, elapsed_seconds=HOUR)], {1})
     assert budget.used == 24.0
     assert reserve(budget, 2, spec=RUN) == ""
     assert reserve(budget, 3, spec=RUN)

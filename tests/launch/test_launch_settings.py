@@ -74,14 +74,14 @@ def test_a_session_that_goes_on_elsewhere_takes_what_describes_the_cluster_from_
     assert begun is not None
     assert there is not None
     noted = json.loads(json.dumps(begun.to_journal()))
-    going_on = there.restore_begun(noted)
+    going_on = there.restore_recorded(noted)
     assert going_on.cluster == folder / "cluster.yaml"
     assert (going_on.nodelist, going_on.exclude, going_on.gpu_hours) == (
         "n3",
         "n2",
         9.0,
     )
-    assert going_on.restore_begun({}) == going_on
+    assert going_on.restore_recorded({}) == going_on
 
 
 def test_session_of_an_earlier_version_keeps_its_cluster(folder: Path) -> None:
@@ -90,7 +90,7 @@ def test_session_of_an_earlier_version_keeps_its_cluster(folder: Path) -> None:
     resumed = resolve_launch({"llmb_resume": True}, folder)
     assert resumed is not None
     noted = {"recipes": [["grok1", "/lustre/grok1"]], "largest": 64, "gpus_per_node": 4}
-    going_on = resumed.restore_begun(noted)
+    going_on = resumed.restore_recorded(noted)
     assert going_on.recipes == (("grok1", Path("/lustre/grok1")),)
     assert (going_on.largest, going_on.gpus_per_node) == (64, 4)
 
@@ -112,9 +112,9 @@ def test_a_session_that_goes_on_cancels_nothing_that_the_one_before_let_live(
     assert silent
     assert own
     noted = json.loads(json.dumps(begun.to_journal()))
-    assert silent.restore_begun(noted).stall_limit == StallLimits(cancels=False)
-    assert silent.restore_begun(noted).pending_limit == timedelta(hours=72)
-    assert own.restore_begun(noted).stall_limit == StallLimits(2700.0)
-    assert own.restore_begun(noted).pending_limit == timedelta(hours=1)
-    assert "stalls: as the session began" in silent.describe(folder)
-    assert any("told after 45 min" in line for line in own.describe(folder))
+    assert silent.restore_recorded(noted).stall_limit == StallLimits(cancels=False)
+    assert silent.restore_recorded(noted).pending_limit == timedelta(hours=72)
+    assert own.restore_recorded(noted).stall_limit == StallLimits(2700.0)
+    assert own.restore_recorded(noted).pending_limit == timedelta(hours=1)
+    assert "stalls: as when the session began" in silent.describe(folder)
+    assert any("warn after 45 min" in line for line in own.describe(folder))

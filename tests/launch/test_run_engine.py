@@ -122,7 +122,7 @@ class Course(LaunchedRuns):
             id=f"run-{job.job_id}", job_id=job.job_id
         )
         self.budget = HoursBudget(SPEC.gpu_hours + hours_left)
-        self.budget.plan([SPEC])
+        self.budget.reserve_first([SPEC])
         launch = LaunchSettings(**settings)
         policy = repeat_policy.plan_repeats(launch, asked, always=always)
         self.engine = RunEngine(
@@ -270,8 +270,8 @@ def test_runs_are_judged_together_until_verdict_is_certain(
     ("verdict", "end", "note"),
     [
         (Verdict.REGRESSION, WELL, "not repeated"),
-        (Verdict.INVALID, BROKEN, "not started again"),
-        (Verdict.INVALID, HUNG, "not started again"),
+        (Verdict.INVALID, BROKEN, "not retried"),
+        (Verdict.INVALID, HUNG, "not retried"),
     ],
 )
 def test_repeats_and_retries_end_with_the_hours(
@@ -282,7 +282,7 @@ def test_repeats_and_retries_end_with_the_hours(
     assert course.result.judgement.verdict is verdict
     assert (
         course.result.nodes
-        == f"{note}: 1 run takes 10.0 GPU-hours, and of the 19 allowed 10.0 are used"
+        == f"{note}: 1 run takes 10.0 GPU-hours, but 10.0 of the 19 allowed are used"
     )
 
 
@@ -301,7 +301,7 @@ def test_repeat_without_hours_keeps_the_verdict() -> None:
     course = Course(Verdict.REGRESSION, hours_left=30.0)
     assert course.end() == [SECOND]
     other = ended(elapsed_seconds=10 * 3600)
-    course.budget.settle(
+    course.budget.add_ended(
         Job(
             9,
             "token",
@@ -315,7 +315,7 @@ def test_repeat_without_hours_keeps_the_verdict() -> None:
     assert course.result.judgement.verdict is Verdict.REGRESSION
     assert (
         course.result.nodes
-        == "not repeated: 1 run takes 10.0 GPU-hours, and of the 40 allowed 90.0 are used"
+        == "not repeated: 1 run takes 10.0 GPU-hours, but 90.0 of the 40 allowed are used"
     )
     assert len(course.result.jobs) == 1
 
@@ -390,7 +390,7 @@ def test_profile_needs_a_regression_and_hours() -> None:
     assert poor.end() == []
     assert (
         poor.result.nodes
-        == "not profiled: 1 run takes 10.0 GPU-hours, and of the 10 allowed 10.0 are used"
+        == "not profiled: 1 run takes 10.0 GPU-hours, but 10.0 of the 10 allowed are used"
     )
 
 
@@ -490,12 +490,12 @@ def test_hung_job_quotes_its_log_if_that_adds_something(
             Reason.CANCELLED,
             "cancelled by 0",
         ),
-        (WELL, {}, Reason.LOG_MISSING, "job 1 left no log of its own under /recipe"),
+        (WELL, {}, Reason.LOG_MISSING, "job 1 left no log under /recipe"),
         (
             JobEnd(Blame.RUN, "purged"),
             {"status": PURGED},
             Reason.JOB_LOST,
-            "job 1 left no log of its own",
+            "job 1 left no log",
         ),
     ],
 )
@@ -676,7 +676,7 @@ def test_confirmation_without_hours_is_reported() -> None:
     course = suspect_nodes(hours_left=25.0)
     assert course.due == []
     assert course.result.nodes == (
-        f"{MAY_BE_SLOW}; not confirmed: 1 run takes 10.0 GPU-hours, and of the 35 allowed 30.0 are used"
+        f"{MAY_BE_SLOW}; not confirmed: 1 run takes 10.0 GPU-hours, but 30.0 of the 35 allowed are used"
     )
 
 
@@ -856,7 +856,7 @@ def test_confirmed_node_is_used_if_needed() -> None:
     course.end()
     assert course.end(CRASHED, **REFUSED) == ["run 1, attempt 2"]
     course.end()
-    assert "n7 not left out here: there are too few others" in course.result.nodes
+    assert "n7 not excluded here: too few other nodes" in course.result.nodes
 
 
 # --- GPU-hours ------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class Course(LaunchedRuns):
         self.folder = tmp_path
         self.seconds: float | None = None
         self.budget = HoursBudget(hours, used)
-        self.budget.plan([arms[0]])
+        self.budget.reserve_first([arms[0]])
         self.released: list[str] = []
         policy = TrialPlan(tuple(arms), held, 10, **settings)
         self.engine = RunEngine(
@@ -266,7 +266,7 @@ def test_comparison_without_hours_has_no_answer(tmp_path: Path) -> None:
     assert (
         course.text == "the A/B has no end: a further run was not started (on n[1-2])"
     )
-    assert "GPU-hours, and of the 1.5 allowed" in course.result.nodes
+    assert "of the 1.5 allowed are used" in course.result.nodes
 
 
 # --- in one allocation ----------------------------------------------------------------
@@ -326,5 +326,5 @@ def test_allocation_without_hours_is_released(tmp_path: Path) -> None:
         "the A/B has no end: a further run was not started (on n[1-2], in 1 allocation)"
     )
     assert course.text == text
-    told = "the A/B has no end: 1 run takes 1.0 GPU-hours, and of the 2.5 allowed 2.0 are used"
+    told = "the A/B has no end: 1 run takes 1.0 GPU-hours, but 2.0 of the 2.5 allowed are used"
     assert course.result.nodes == told

@@ -176,7 +176,7 @@ def test_a_folder_without_the_session_says_where_it_lies(
     assert journal == f"--llmb-journal={night.evening / '.llmbench'}"
     assert night.run("--llmb-collect").ret == pytest.ExitCode.USAGE_ERROR
     told = capfd.readouterr().err
-    assert told.startswith("ERROR: no session here: ")
+    assert told.startswith("ERROR: no session found: ")
     assert f"\n    {journal}\n" in told
     assert list(night.morning.glob(".llmbench*")) == []
 
@@ -190,7 +190,7 @@ def test_collecting_without_its_baseline_file_is_an_error(
     ]
     assert night.run(*collect[2:]).ret == pytest.ExitCode.USAGE_ERROR
     assert (
-        f"no baseline file has (any more) {CASE}: give --llmb-baselines=DIR"
+        f"no baseline file contains {CASE} any more. Pass its folder with --llmb-baselines=DIR"
         in capfd.readouterr().err
     )
 
@@ -209,7 +209,7 @@ def test_a_damaged_plan_is_a_usage_error(
     assert night.run(*collect).ret == pytest.ExitCode.USAGE_ERROR
     told = capfd.readouterr().err
     assert "the plan of session" in told
-    assert "end its jobs by hand (squeue --me), and start anew" in told
+    assert "Cancel its jobs manually (squeue --me), and start a new session" in told
 
 
 @pytest.mark.slow

@@ -52,9 +52,9 @@ def test_every_report_states_estimated_and_used_gpu_hours(
         "--llmb-launch", "--llmb-repeats=2", *reports, "-k", "fake", ok=ok, bad=bad
     )
     text = " ".join(capsys.readouterr().out.split())
-    assert "2 jobs, 0.2 GPU-hours of steps; 1,000 are allowed" in text
+    assert "2 jobs, 0.2 GPU-hours of steps; limit 1,000" in text
     assert (
-        "at most 1.3 GPU-hours: 2 runs of each, 2 starts of each run, 1 after a standstill, 1 on slow nodes"
+        "at most 1.3 GPU-hours: 2 runs of each configuration, 2 starts of each run, 1 retry after a stall, 1 run on slow nodes"
         in text
     )
     document = json.loads((pytester.path / "s.json").read_text())
@@ -319,7 +319,7 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
         ),
         (
             ["--llmb-launch", "--llmb-session=x"],
-            "--llmb-session is for --llmb-resume and --llmb-collect",
+            "--llmb-session needs --llmb-resume or --llmb-collect",
         ),
         (
             ["--llmb-launch", "--llmb-ignore=pyton-version"],
@@ -336,11 +336,11 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
         ),
         (
             ["--llmb-resume", "--llmb-ignore=image"],
-            "--llmb-ignore is for a new session",
+            "--llmb-ignore cannot be used with a resumed or collected session",
         ),
         (["--llmb-launch", "--llmb-selftest"], "--llmb-selftest with a launch"),
         (["--llmb-launch", "--llmb-runs=each"], "--llmb-runs=each with a launch"),
-        (["--llmb-resume"], "no session here: "),
+        (["--llmb-resume"], "no session found: "),
         (
             ["--llmb-collect", "--llmb-journal=llmb"],
             "--llmb-journal=llmb does not exist: ",
@@ -376,7 +376,7 @@ def test_preflight_check_is_overruled_by_name(
         [" 1. ?python-version? fake 24.11 needs Python 3.99 or newer;*"]
     )
     refused.stderr.fnmatch_lines(
-        ["overrule what is no problem here: --llmb-ignore=python-version"]
+        ["to launch anyway, ignore a check: --llmb-ignore=python-version"]
     )
     assert (
         pytester.runpytest("-k", "fake", "--llmb-launch", "--llmb-ignore=image").ret
@@ -388,16 +388,16 @@ def test_preflight_check_is_overruled_by_name(
     told.assert_outcomes(passed=2)
     told.stdout.fnmatch_lines(
         [
-            "llmbench: preflight may be overruled: python-version, image",
+            "llmbench: ignored preflight checks: python-version, image",
             "overruled: ?python-version? fake 24.11 needs Python 3.99 or newer;*",
-            "*preflight found and was overruled: python-version (--llmb-ignore)*",
+            "*ignored preflight problems: python-version (--llmb-ignore)*",
         ]
     )
     document = json.loads((pytester.path / "night.json").read_text())
     assert [caution["code"] for caution in document["cautions"]] == [
         "preflight-overruled"
     ]
-    assert "preflight may be overruled: python-version, image" in document["header"]
+    assert "ignored preflight checks: python-version, image" in document["header"]
     (session,) = {
         path.name for path in (pytester.path / ".llmbench" / "jobs").iterdir()
     }
@@ -405,7 +405,7 @@ def test_preflight_check_is_overruled_by_name(
         "-k", "fake", "--llmb-collect", f"--llmb-session={session}"
     )
     collected.stdout.fnmatch_lines(
-        ["*preflight found and was overruled: python-version (--llmb-ignore)*"]
+        ["*ignored preflight problems: python-version (--llmb-ignore)*"]
     )
 
 

@@ -484,7 +484,7 @@ def test_launch_without_the_checkpoint_submits_nothing(
         in text
     )
     assert (
-        "export PRETRAINED_CHECKPOINT=..., or give it under `environment:` in the cluster file"
+        "export PRETRAINED_CHECKPOINT=..., or set it under `environment:` in the cluster file"
         in text
     )
     shown = pytester.runpytest_inprocess(*options, "--llmb-dry-run").stdout.str()
@@ -517,6 +517,6 @@ def test_dry_run_shows_each_command_and_no_secret(pytester: pytest.Pytester) -> 
     assert "hf_very_secret" not in text
     folders = " ".join(text.split())
     assert (
-        "nothing says where megatron_bridge 26.04 is: no folder with its setup_experiment.py"
+        "the folder of megatron_bridge 26.04 is unknown: setup_experiment.py was not found"
         in folders
     )

@@ -238,7 +238,9 @@ def test_a_configuration_that_regressed_is_profiled_once(
     launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = launch("--llmb-profile-on-regression", behaviour=f"{PURPOSED}steps 1.2")
-    assert "1 profile of each" in " ".join(capsys.readouterr().out.split())
+    assert "1 profile of each configuration" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert told.verdicts == {CONFIGURATION: "REGRESSION"}
     jobs = told.described[CONFIGURATION]["jobs"]
     assert [job["purpose"] for job in jobs] == ["measure"] * 2 + ["profile"]

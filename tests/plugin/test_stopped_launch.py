@@ -72,7 +72,7 @@ def test_a_session_that_was_not_taken_up_is_named_with_its_jobs_which_go_on(
         assert stop(pytester, "--llmb-resume") == 2
     printed = "".join(capfd.readouterr())
     assert "Traceback" not in printed
-    assert f"session {left} was taken up" in printed
+    assert f"session {left} was resumed" in printed
     assert f"{ID} on this machine" in printed
     assert (
         f"  pytest -p no:cacheprovider -k fake --llmb-json=s.json --llmb-resume --llmb-session={left}\n"
@@ -108,7 +108,7 @@ def test_a_second_signal_names_what_may_still_run(
         signal_at(patch, (Engine, "cancel"), signal.SIGINT)
         assert stop(pytester, "--llmb-resume") == 2
     printed = capfd.readouterr().out
-    assert "stopped while cancelling; may still run" in printed
+    assert "interrupted while cancelling; may still run" in printed
     assert f"{ID} on this machine" in printed
     assert f"--llmb-resume --llmb-session={left}\n" in printed
 

@@ -1,1 +1,1 @@
-"""Jobs whatever runs them: submitted, followed to their end, kept in the journal."""
+"""Submit jobs through any scheduler, follow them, and record them in the journal."""

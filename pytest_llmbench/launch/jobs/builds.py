@@ -1,9 +1,8 @@
-"""Builds of commits in their checkouts: each is made once, before a run of it is
-submitted, and its result is kept.
+"""Build each commit once in its checkout, before a run of it is submitted.
 
-A build outlives a session that is killed, as a submission does; the next one waits for
-it. Its record lies beside the checkout and is written before its command runs, so that
-no two builds ever work in one checkout.
+A build continues if its session is killed, as a submission does; the next session waits
+for it. The record of a build lies next to its checkout, and is written before the
+command starts, so that two builds never work in one checkout.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ class BuildRecord:
     """A build that was started."""
 
     command: tuple[str, ...]
-    # the time of its checkout: one that was removed and made again is not built
+    # creation time of the checkout: a recreated checkout must be built again
     checkout: int
-    session: str  # that started it
-    folder: str  # of the job, with output and exit code
+    session: str  # the session that started it
+    folder: str  # the folder of the job, with output and exit code
     process: process.Process
 
 
@@ -55,18 +54,18 @@ class Builder:
         self._tell = tell
 
     def build(self, job: Job) -> None:
-        """Build the checkout of a job if it has one and that was not done before.
+        """Build the checkout of a job, if it has one that was not built before.
 
-        SubmitError: the build failed, which its session does not try again; or it was
-        killed (`STOPPED`), which says nothing of it.
+        Raises SubmitError if the build failed, which is not retried in this session, or
+        if it was killed (state `STOPPED`), which is no failure of the commit.
         """
         if job.spec.build and job.spec.checkout:
-            with self._hold(job.spec.checkout):
+            with self._lock_checkout(job.spec.checkout):
                 self._build(job, job.spec.checkout)
 
     @contextmanager
-    def _hold(self, checkout: Path) -> Iterator[None]:
-        """Keep other sessions out of a checkout, and wait for one that is in it."""
+    def _lock_checkout(self, checkout: Path) -> Iterator[None]:
+        """Lock a checkout; waits for another session that uses it."""
         while (
             lock := acquire_lock(checkout.with_name(f"{checkout.name}.build.lock"))
         ) is None:
@@ -83,7 +82,7 @@ class Builder:
         if (
             record is None
             or code is None
-            or not self._counts(record, code, job, checkout)
+            or not self._is_valid(record, code, job, checkout)
         ):
             record = self._start(job, checkout, file)
             code = self._wait_for_end(record)
@@ -91,40 +90,44 @@ class Builder:
             return
         output = Path(record.folder) / OUTPUT
         if code is None or code > KILLED or code == process.NEVER_RAN:
-            text = f"{job.spec.case_id}: its build was killed, which says nothing of it: {output}"
+            text = f"{job.spec.case_id}: its build was killed. Output: {output}"
             raise SubmitError(text, state=SubmissionState.STOPPED)
-        words = quote_end(job, hide_secrets(output, job))
+        last_lines = quote_end(job, hide_secrets(output, job))
         raise SubmitError(
-            f"{job.spec.case_id}: its build ended with exit code {code}: {words} (all of it: {output})"
+            f"{job.spec.case_id}: its build ended with exit code {code}: {last_lines} (full output: {output})"
         )
 
-    def _counts(self, record: BuildRecord, code: int, job: Job, checkout: Path) -> bool:
-        """Whether a result still holds: a failure only in its session, since what it
-        lacked may be there by now."""
-        same = record.command == _hide(job) and record.checkout == _read_time(checkout)
-        failed = 0 < code <= KILLED and record.session == self._session
-        return same and (code == 0 or failed)
+    def _is_valid(
+        self, record: BuildRecord, code: int, job: Job, checkout: Path
+    ) -> bool:
+        """True if the result of a build is still valid.
+
+        A failure is valid only in its own session, since its cause may be gone by now.
+        """
+        is_same = record.command == _mask_command(
+            job
+        ) and record.checkout == _read_time(checkout)
+        is_own_failure = 0 < code <= KILLED and record.session == self._session
+        return is_same and (code == 0 or is_own_failure)
 
     def _start(self, job: Job, checkout: Path, file: Path) -> BuildRecord:
         def record(started: process.Process) -> None:
-            made.append(
+            records.append(
                 BuildRecord(
-                    _hide(job),
+                    _mask_command(job),
                     _read_time(checkout),
                     self._session,
                     str(job.folder.absolute()),
                     started,
                 )
             )
-            part = file.with_suffix(".part")
-            part.write_text(json.dumps(asdict(made[0])), encoding="utf-8")
-            part.replace(file)
+            partial = file.with_suffix(".part")
+            partial.write_text(json.dumps(asdict(records[0])), encoding="utf-8")
+            partial.replace(file)
 
-        made: list[BuildRecord] = []
+        records: list[BuildRecord] = []
         output, exit_file = job.folder / OUTPUT, job.folder / EXIT
-        self._tell(
-            f"llmbench: builds {checkout.name[:12]}, whose output is in {output}"
-        )
+        self._tell(f"llmbench: building {checkout.name[:12]}, output in {output}")
         environment = dict(job.spec.environment)
         try:
             process.start(
@@ -134,11 +137,14 @@ class Builder:
             raise SubmitError(
                 f"{job.spec.case_id}: its build: {redact(str(error), job.spec)}"
             ) from error
-        return made[0]
+        return records[0]
 
     def _wait_for_end(self, record: BuildRecord) -> int | None:
-        """Return the exit code of a build, None where it left none. Who interrupts it
-        ends the build, too: whose session was another one, that session is no more."""
+        """Wait for the exit code of a build; None if the build left no exit code.
+
+        An interrupt also stops a build of another session, since that session has
+        ended.
+        """
         exit_file = Path(record.folder) / EXIT
         code = process.read_exit_code(exit_file)
         if code is not None:
@@ -150,19 +156,21 @@ class Builder:
             raise
 
 
-def _hide(job: Job) -> tuple[str, ...]:
-    """Return the command of a build without secrets."""
+def _mask_command(job: Job) -> tuple[str, ...]:
+    """Return the build command with masked secrets."""
     return tuple(redact(word, job.spec) for word in job.spec.build)
 
 
 def _read_time(checkout: Path) -> int:
-    """Return when a checkout was made: git writes this file then, and no build does."""
+    """Return the creation time of a checkout.
+
+    git writes this file when it creates the checkout, and no build writes it.
+    """
     return (checkout / ".git").stat().st_mtime_ns
 
 
 def _read_record(file: Path) -> BuildRecord | None:
-    """Return the record of the last build of a checkout; None where there is none, or
-    nothing that one could be."""
+    """Read the record of the last build of a checkout; None if missing or damaged."""
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
         begun = process.Process(**fields.pop("process"))

@@ -1,5 +1,4 @@
-"""Submits jobs, follows all of them with one poll, and hands each one on when it has
-ended."""
+"""Submit the jobs of a session, poll them together, and dispatch those that ended."""
 
 from __future__ import annotations
 
@@ -47,18 +46,18 @@ from pytest_llmbench.launch.schedulers.submission import (
     describe_problem,
 )
 
-# how long a submission that is under way may take to end when everything is cancelled
+# how long to wait for a submission in progress before its job is cancelled
 RECOVER_SECONDS = 20.0
 
-# how many times as long as a poll took the pause after it is at least: a slow scheduler
-# is asked rarely
+# the pause after a poll is at least this many times as long as the poll, so that a slow
+# scheduler is polled rarely
 PAUSES = 10
 
 CANCEL_SECONDS = 30.0
 LONGEST_PAUSE = 3.0
 
-# gets every job that ended or could not be submitted; returns the jobs that follow from
-# it
+# called with every job that ended or could not be submitted; returns the jobs to submit
+# next
 Finished = Callable[[Job, JobEnd], Sequence["NextJob"]]
 
 Begin = Callable[[], Sequence["NextJob"]]
@@ -66,7 +65,7 @@ Begin = Callable[[], Sequence["NextJob"]]
 
 @dataclass(frozen=True, slots=True)
 class NextJob:
-    """A job to be submitted; `attempt` and `repeat` as in `Job`."""
+    """A job to submit. `attempt` and `repeat` as in `Job`."""
 
     spec: JobSpec
     attempt: int = 1
@@ -74,13 +73,16 @@ class NextJob:
 
     @property
     def identity(self) -> JobIdentity:
-        """That of the job which it becomes."""
+        """The identity of the job after its submission."""
         return self.spec.case_id, self.spec.purpose.value, self.attempt, self.repeat
 
 
-class _TakenJob(NamedTuple):
-    """What a poll made of a job: the job, its status before, whether it moved on, and
-    whether it is to be cancelled."""
+class _PolledJob(NamedTuple):
+    """A job after a poll.
+
+    `before` is its previous status, `moved` is True if it changed its state, `cancel`
+    if it is to be cancelled.
+    """
 
     job: Job
     before: JobStatus | None
@@ -89,9 +91,9 @@ class _TakenJob(NamedTuple):
 
 
 class Engine:
-    """The jobs of one session. With `follow_only` nothing is ever submitted."""
+    """Submits and follows the jobs of one session. `follow_only` submits nothing."""
 
-    def __init__(  # noqa: PLR0917 (every part of it is a stand-in in some test)
+    def __init__(  # noqa: PLR0917 (all collaborators are injected)
         self,
         journal: Journal,
         submitter: Submitter,
@@ -105,8 +107,10 @@ class Engine:
         follow_only: bool = False,
         admit: Callable[[Job], str] = lambda _job: "",
     ) -> None:
-        """Take a stand-in for each part; `admit` says why a job may not be submitted,
-        or nothing."""
+        """All collaborators are injected for tests.
+
+        `admit` returns the reason not to submit a job, or "".
+        """
         self._journal = journal
         self._submitter = submitter
         self._schedulers = submitter.schedulers
@@ -131,12 +135,12 @@ class Engine:
     def run(
         self, specs: Sequence[JobSpec], finished: Finished, begin: Begin | None = None
     ) -> None:
-        """Submit jobs and what follows from them, and return when all have ended;
-        `begin` says what starts first, where that is not all of them.
+        """Submit jobs and their follow-ups, and return when all have ended.
 
-        LaunchError: a scheduler did not answer for too long; the jobs are left as they
-        are. `finished` may be called with a job whose status is UNKNOWN: nothing knows
-        it, and only its log can tell.
+        `begin` returns the jobs to submit first, if not all of `specs`. `finished` may
+        get a job of status UNKNOWN, whose record was lost: only its log shows how it
+        ended. Raises LaunchError if a scheduler does not answer for too long; its jobs
+        keep running.
         """
         self._finished = finished
         self._enqueue(begin() if begin else map(NextJob, specs))
@@ -145,28 +149,30 @@ class Engine:
     def resume(
         self, specs: Sequence[JobSpec], finished: Finished, begin: Begin | None = None
     ) -> None:
-        """Go on with the session that the journal has resumed, as `run` would have:
-        jobs that ended are handed on again, live ones followed, and submitted is only
-        what certainly was not. `specs` hold the secrets that the journal does not, and
-        configurations that the session had not come to."""
+        """Continue the session that the journal resumed, as `run` would have.
+
+        Jobs that ended are passed to `finished` again, running jobs are followed, and
+        only jobs that were certainly not submitted are submitted. `specs` contain the
+        secrets, which the journal does not store, and configurations that the session
+        had not reached.
+        """
         self._finished = finished
-        ended = self._take_up(specs)
+        ended = self._restore_jobs(specs)
         for job in ended:
             self._enqueue(finished(job, explain_job_end(job)))
         self._enqueue(begin() if begin else map(NextJob, specs))
         self._follow()
 
     def submit_only(
-        self, specs: Sequence[JobSpec], *, goes_on: bool = False
+        self, specs: Sequence[JobSpec], *, resumed: bool = False
     ) -> tuple[JobSpec, ...]:
-        """Submit jobs and return those for which there was no room (`max_jobs`, or
-        local jobs, which take turns).
+        """Submit jobs, and return the specs that found no free slot.
 
-        `goes_on`: the journal has resumed a session, and what it submitted is not
-        submitted again.
+        Slots are limited by `max_jobs`; local jobs run one at a time. With `resumed`,
+        jobs that the session submitted before are not submitted again.
         """
-        if goes_on:
-            self._take_up(specs)
+        if resumed:
+            self._restore_jobs(specs)
         self._enqueue(NextJob(spec) for spec in specs)
         while self._queue or self._intended:
             if self._submit_next():
@@ -174,10 +180,10 @@ class Engine:
             if not self._intended:
                 break
             self._wait()
-        return tuple(each.spec for each in self._queue)
+        return tuple(queued.spec for queued in self._queue)
 
-    def _take_up(self, specs: Sequence[JobSpec]) -> list[Job]:
-        """Take up the jobs of a resumed session, and return those that are over."""
+    def _restore_jobs(self, specs: Sequence[JobSpec]) -> list[Job]:
+        """Restore the jobs of a resumed session, and return those that ended."""
         for spec in specs:
             self._journal.hide(find_secret_values(spec))
         self._specs = {spec.case_id: spec for spec in specs}
@@ -195,116 +201,118 @@ class Engine:
                 self._live[job.number] = job
             elif job.number in live:
                 self._intended.append(job)
-        self._say(f"resumed: {summarize(jobs)}")
+        self._report(f"resumed: {summarize(jobs)}")
         return sorted(
             (job for job in jobs if job.number not in live), key=is_allocation
-        )  # behind the runs in them
+        )  # allocations after the runs in them
 
     def cancel(self) -> tuple[str, ...]:
-        """Cancel every job of this session that has not ended, and wait until they are
-        gone, at most 30 s.
+        """Cancel all unfinished jobs of this session, and wait at most 30 s for their
+        end.
 
-        Returns the job ids that may still be there; a configuration's id for a job of
-        which nothing tells whether it was submitted.
+        Returns the ids of jobs that may still run, and the configuration ids of jobs
+        whose submission is uncertain.
         """
-        going: list[Job] = []
-        doubtful: list[str] = []
+        to_cancel: list[Job] = []
+        uncertain: list[str] = []
         for job in self._journal.list_live():
             try:
-                caught = (
-                    job if job.job_id else self._catch_submission(self._find_whole(job))
+                found = (
+                    job
+                    if job.job_id
+                    else self._await_submission(self._restore_job(job))
                 )
-                going += [caught] if caught else []
+                to_cancel += [found] if found else []
             except LaunchError as error:
-                self._say(str(error))
+                self._report(str(error))
                 recorded = next(
                     other
                     for other in self._journal.list_jobs()
                     if other.number == job.number
                 )
-                if recorded.job_id:  # it was found, and only could not be written down
-                    going.append(recorded)
+                if recorded.job_id:  # found, but its record could not be written
+                    to_cancel.append(recorded)
                 else:
-                    doubtful.append(job.spec.case_id)
-        left = self._cancel_jobs(going)
+                    uncertain.append(job.spec.case_id)
+        still_running = self._cancel_jobs(to_cancel)
         self._live.clear()
-        return (*doubtful, *left)
+        return (*uncertain, *still_running)
 
     def _cancel_jobs(self, jobs: Iterable[Job]) -> tuple[str, ...]:
-        """Cancel submitted jobs, all at once, and wait at most 30 s until they have
-        ended; return the ids of those that have not.
+        """Cancel submitted jobs together, and wait at most 30 s for their end.
 
-        If the scheduler reports a problem, cancelling is tried again.
+        Cancels again if the scheduler reports a problem. Returns the ids of jobs that
+        have not ended.
         """
-        going = {job.number: job for job in jobs}
-        problem = self._ask_to_cancel(going.values())
+        running = {job.number: job for job in jobs}
+        problem = self._ask_to_cancel(running.values())
         last_problem = ""
         waited, pause = 0.0, 0.25
-        while going and waited < CANCEL_SECONDS:
+        while running and waited < CANCEL_SECONDS:
             if problem and problem != last_problem:
-                self._say(problem)
+                self._report(problem)
                 last_problem = problem
             self._sleep(pause)
             waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)
-            self._record_cancelled(going)
-            problem = self._ask_to_cancel(going.values()) if problem else ""
-        return tuple(job.job_id for job in going.values())
+            self._record_cancelled(running)
+            problem = self._ask_to_cancel(running.values()) if problem else ""
+        return tuple(job.job_id for job in running.values())
 
-    def _ask_to_cancel(self, going: Iterable[Job]) -> str:
-        """Ask each scheduler once to end all of its jobs; return the problems."""
+    def _ask_to_cancel(self, running: Iterable[Job]) -> str:
+        """Send each scheduler one request to cancel its jobs; return their problems."""
         problems = []
-        for scheduler, jobs in self._schedulers.group(going).items():
+        for scheduler, jobs in self._schedulers.group(running).items():
             try:
                 problems.append(scheduler.cancel(jobs))
             except SchedulerAway as error:
                 problems.append(str(error))
         return "\n".join(filter(None, problems))
 
-    def _record_cancelled(self, going: dict[int, Job]) -> None:
-        """Record the jobs that have ended, and take them out of `going`."""
-        for scheduler, jobs in self._schedulers.group(going.values()).items():
+    def _record_cancelled(self, running: dict[int, Job]) -> None:
+        """Record the jobs that have ended, and remove them from `going`."""
+        for scheduler, jobs in self._schedulers.group(running.values()).items():
             try:
                 statuses = scheduler.poll(jobs)
             except SchedulerAway:
                 continue
             for number, status in statuses.items():
                 if status.phase is Phase.ENDED:
-                    del going[number]
+                    del running[number]
                     text = "cancelled by pytest" if status.state == "CANCELLED" else ""
                     self._journal.record_end(number, status, text, self._now())
 
     # --- submitting -------------------------------------------------------------------
 
-    def _enqueue(self, following: Iterable[NextJob]) -> None:
-        for each in following:
-            self._schedulers.find(each.spec)
-            if each.identity not in self._identities:
-                self._identities.add(each.identity)
-                self._queue.append(each)
-            elif each.identity not in self._resumed_identities:
+    def _enqueue(self, jobs: Iterable[NextJob]) -> None:
+        for job in jobs:
+            self._schedulers.find(job.spec)
+            if job.identity not in self._identities:
+                self._identities.add(job.identity)
+                self._queue.append(job)
+            elif job.identity not in self._resumed_identities:
                 raise ValueError(
-                    f"{each.identity}: there is a job for this already in this session"
+                    f"{job.identity}: the session already has a job for this"
                 )
 
     def _submit_next(self) -> bool:
-        """Submit one job if there is room; return whether something was done."""
+        """Submit or recover one job if possible; return True if a job was handled."""
         for _ in range(len(self._intended)):
             job = self._intended.popleft()
-            if not self._find_absence(job.spec).lasts or self._is_due():
+            if not self._find_absence(job.spec).lasts or self._is_poll_due():
                 self._recover(job)
                 return True
             self._intended.append(job)
         if self._follow_only:
-            self._leave_out()
+            self._drop_queue()
             return False
-        for place, each in enumerate(self._queue):
-            if self._has_room(each.spec):
-                del self._queue[place]
+        for index, queued in enumerate(self._queue):
+            if self._has_room(queued.spec):
+                del self._queue[index]
                 self._submit(
                     self._journal.intend(
-                        each.spec, self._now(), each.attempt, each.repeat
+                        queued.spec, self._now(), queued.attempt, queued.repeat
                     ),
-                    each.spec,
+                    queued.spec,
                 )
                 return True
         return False
@@ -313,10 +321,10 @@ class Engine:
         if spec.allocation:
             return not waits_for_nodes(spec, (*self._queue, *self._intended))
         scheduler = self._schedulers.find(spec)
-        mine = sum(
+        live_here = sum(
             self._schedulers.find(job.spec) is scheduler for job in self._live.values()
         )
-        if scheduler.at_once is not None and mine >= scheduler.at_once:
+        if scheduler.at_once is not None and live_here >= scheduler.at_once:
             return False
         return (
             len(self._live) < self._limits.max_jobs
@@ -326,47 +334,51 @@ class Engine:
     def _submit(self, job: Job, spec: JobSpec) -> None:
         job = replace(
             job, spec=replace(spec, digests=())
-        )  # the journal's has no secrets
+        )  # the job of the journal has no secrets
         self._jobs[job.number] = job
-        if why := self._admit(job):
-            self._identities.discard(job.identity)  # it may be planned once more
+        if reason := self._admit(job):
+            self._identities.discard(job.identity)  # the job may be planned again
             self._dispatch(
                 self._record_failure(
-                    job, SubmissionState.UNAFFORDABLE, f"not submitted: {why}"
+                    job, SubmissionState.UNAFFORDABLE, f"not submitted: {reason}"
                 )
             )
             return
         try:
-            self._note_submission(job, self._submitter.submit(job))
+            self._record_submission(job, self._submitter.submit(job))
         except SchedulerAway as error:
-            self._note_silence(job, error)
+            self._record_silence(job, error)
             self._intended.append(job)
         except SubmitError as error:
-            self._note_refusal(job, error)
+            self._record_refusal(job, error)
 
     def _recover(self, job: Job) -> None:
-        """Go on with a job that was intended before: find its submission, or submit it
-        if it certainly was not."""
+        """Find the submission of a job that an earlier session had planned.
+
+        The job is submitted again only if it certainly was not submitted.
+        """
         try:
             submission = self._submitter.recover(job)
         except SchedulerAway as error:
-            self._note_silence(job, error)
+            self._record_silence(job, error)
             self._intended.append(job)
         except SubmitError as error:
-            self._note_refusal(job, error)
+            self._record_refusal(job, error)
         else:
             if submission:
-                self._note_submission(job, submission)
+                self._record_submission(job, submission)
             elif self._follow_only:
-                self._say(
-                    f"{job.spec.case_id} was not submitted; --llmb-resume submits it"
+                self._report(
+                    f"{job.spec.case_id} was not submitted. Submit it with --llmb-resume"
                 )
             else:
                 self._submit_again(job)
 
     def _submit_again(self, job: Job) -> None:
-        """Submit a job anew, in a folder of its own, of which a submission came to
-        nothing; the journal keeps both."""
+        """Replace a job whose submission failed by a new job in a new folder.
+
+        The journal keeps both jobs.
+        """
         self._record_failure(job, SubmissionState.SUPERSEDED)
         del self._jobs[job.number]
         self._submit(
@@ -374,23 +386,22 @@ class Engine:
             job.spec,
         )
 
-    def _note_submission(self, job: Job, submission: Submission) -> Job:
-        self._note_answer(job)
-        done = replace(
+    def _record_submission(self, job: Job, submission: Submission) -> Job:
+        self._record_answer(job)
+        submitted = replace(
             self._journal.record_submission(
                 job.number, submission.job_id, submission.folder, self._now()
             ),
             spec=job.spec,
         )
-        self._jobs[job.number] = self._live[job.number] = done
-        self._progress.report_submitted(done, self._now())
-        # where many are submitted one after another, each of them is no reason to ask
-        # for all
+        self._jobs[job.number] = self._live[job.number] = submitted
+        self._progress.report_submitted(submitted, self._now())
+        # a burst of submissions must not cause a poll of all jobs after each of them
         if not self._queue:
             self._pause = self._limits.first_poll
-        return done
+        return submitted
 
-    def _note_refusal(self, job: Job, error: SubmitError) -> None:
+    def _record_refusal(self, job: Job, error: SubmitError) -> None:
         self._dispatch(
             replace(self._record_failure(job, error.state, str(error)), spec=job.spec)
         )
@@ -400,16 +411,16 @@ class Engine:
             job.number, describe_problem(state, text), self._now(), state
         )
 
-    def _leave_out(self) -> None:
+    def _drop_queue(self) -> None:
         while self._queue:
-            each = self._queue.popleft()
-            which = (
-                f" (run {each.repeat}, attempt {each.attempt})"
-                if (each.repeat, each.attempt) != (1, 1)
+            queued = self._queue.popleft()
+            attempt = (
+                f" (run {queued.repeat}, attempt {queued.attempt})"
+                if (queued.repeat, queued.attempt) != (1, 1)
                 else ""
             )
-            self._say(
-                f"{each.spec.case_id}{which} is not submitted: --llmb-collect submits nothing"
+            self._report(
+                f"{queued.spec.case_id}{attempt} is not submitted: --llmb-collect submits nothing"
             )
 
     # --- following --------------------------------------------------------------------
@@ -417,77 +428,81 @@ class Engine:
     def _follow(self) -> None:
         while self._queue or self._intended or self._live:
             submitted = self._submit_next()
-            if self._is_due():
+            if self._is_poll_due():
                 self._poll()
             elif not submitted:
                 self._wait()
 
-    def _is_due(self) -> bool:
+    def _is_poll_due(self) -> bool:
         elapsed = (self._now() - self._polled).total_seconds()
         return (
             not 0 <= elapsed < self._pause
-        )  # a clock that was set back must not stop the polls
+        )  # polling must continue if the clock was set back
 
     def _wait(self) -> None:
         elapsed = (self._now() - self._polled).total_seconds()
         self._sleep(max(0.01, min(self._pause - elapsed, self._limits.longest_poll)))
 
     def _poll(self) -> None:
-        """Ask each scheduler once for all of its jobs, and take what is said."""
-        moved, taken = False, 0.0
+        """Poll each scheduler once for all of its jobs, and apply the answers."""
+        has_moved, poll_seconds = False, 0.0
         for scheduler, jobs in self._schedulers.group(self._live.values()).items():
-            begun = self._now()
+            started = self._now()
             try:
                 statuses = scheduler.poll(jobs)
             except SchedulerAway as error:
-                self._note_silence(jobs[0], error)
+                self._record_silence(jobs[0], error)
                 continue
-            taken += (self._now() - begun).total_seconds()
-            self._note_answer(jobs[0])
-            moved |= self._take_answers(scheduler, jobs, statuses)
+            poll_seconds += (self._now() - started).total_seconds()
+            self._record_answer(jobs[0])
+            has_moved |= self._apply_answers(scheduler, jobs, statuses)
         self._polled = self._now()
-        pause = self._limits.first_poll if moved else self._pause * 1.5
-        self._pause = min(max(pause, PAUSES * taken), self._limits.longest_poll)
+        pause = self._limits.first_poll if has_moved else self._pause * 1.5
+        self._pause = min(max(pause, PAUSES * poll_seconds), self._limits.longest_poll)
         waiting = len(self._queue) + len(self._intended)
         self._progress.update(list(self._jobs.values()), waiting, self._now())
 
-    def _take_answers(
+    def _apply_answers(
         self,
         scheduler: Scheduler,
         jobs: Sequence[Job],
         statuses: Mapping[int, JobStatus],
     ) -> bool:
-        """Write what a poll says, report it, and do what follows; return True if a job
-        came to another state."""
+        """Record and report the answers of a poll, and act on them.
+
+        Returns True if a job changed its state.
+        """
         logs = self._read_logs(jobs, statuses)
         with (
             self._journal.write_together()
-        ):  # on many disks each write takes as long as the poll
+        ):  # on slow disks, a single write takes as long as the poll
             answers = [
-                self._take(job, statuses.get(job.number), logs.get(job.number))
+                self._apply_answer(job, statuses.get(job.number), logs.get(job.number))
                 for job in jobs
             ]
         cancels = self._limits.stalls.cancels
-        for answer in (
-            answers
-        ):  # only what is written: a session that is killed goes on with what it said
+        for (
+            answer
+        ) in answers:  # report only recorded changes, so that a resumed session agrees
             self._progress.report_change(
                 answer.job, answer.before, self._now(), cancels=cancels
             )
         for job in jobs:
             if job.number not in self._live:
                 self._dispatch(self._jobs[job.number])
-        doomed = [answer.job for answer in answers if answer.cancel]
-        problem = scheduler.cancel(doomed) if doomed else ""
+        to_cancel = [answer.job for answer in answers if answer.cancel]
+        problem = scheduler.cancel(to_cancel) if to_cancel else ""
         if problem:
-            self._say(problem)
+            self._report(problem)
         return any(answer.moved for answer in answers)
 
     def _read_logs(
         self, jobs: Sequence[Job], statuses: Mapping[int, JobStatus]
     ) -> dict[int, LogProgress]:
-        """Return what the logs of running jobs show, by number, and of those whose time
-        was over."""
+        """Read the progress of running jobs and of jobs that hit their time limit.
+
+        Returns the progress by job number.
+        """
         if self._read_progress is None:
             return {}
         return {
@@ -497,55 +512,61 @@ class Engine:
             and (status.phase is Phase.RUNNING or status.state == "TIMEOUT")
         }
 
-    def _take(
+    def _apply_answer(
         self, job: Job, status: JobStatus | None, log: LogProgress | None
-    ) -> _TakenJob:
-        """Write what a poll says of a job."""
+    ) -> _PolledJob:
+        """Record the answer of a poll for one job."""
         now = self._now()
-        step = self._watch.decide(job, status, now, log)
-        before, moved = job.status, has_moved_on(job.status, step.status)
-        if step.ended and step.status:
-            text = explain_job_end(replace(job, status=step.status)).text
+        decision = self._watch.decide(job, status, now, log)
+        before, moved = job.status, has_moved_on(job.status, decision.status)
+        if decision.ended and decision.status:
+            text = explain_job_end(replace(job, status=decision.status)).text
             del self._live[job.number]
             job = replace(
-                self._journal.record_end(job.number, step.status, text, now),
+                self._journal.record_end(job.number, decision.status, text, now),
                 spec=job.spec,
             )
             self._jobs[job.number] = job
-            return _TakenJob(job, before, moved=True)
-        if differs(before, step.status) and step.status:
+            return _PolledJob(job, before, moved=True)
+        if differs(before, decision.status) and decision.status:
             job = replace(
-                self._journal.record_status(job.number, step.status), spec=job.spec
+                self._journal.record_status(job.number, decision.status), spec=job.spec
             )
             self._jobs[job.number] = self._live[job.number] = job
-        return _TakenJob(job, before, moved=moved, cancel=step.cancel)
+        return _PolledJob(job, before, moved=moved, cancel=decision.cancel)
 
     def _dispatch(self, job: Job) -> None:
-        """Tell of a job that ended or was refused, and queue what follows from it."""
+        """Report a job that ended or was refused, and queue its follow-ups."""
         end = explain_job_end(job)
         self._jobs[job.number] = job
         self._progress.report_ended(job, end, self._now())
         self._enqueue(self._finished(job, end))
 
-    def _catch_submission(self, job: Job) -> Job | None:
-        """Return a job whose submission is under way once it is submitted; None if it
-        certainly was not."""
+    def _await_submission(self, job: Job) -> Job | None:
+        """Wait for a submission in progress, and return its job.
+
+        Returns None if the job certainly was not submitted.
+        """
         submission = self._submitter.recover(job, RECOVER_SECONDS)
         if submission:
-            return self._note_submission(job, submission)
+            return self._record_submission(job, submission)
         self._record_failure(
             job, SubmissionState.STOPPED, "cancelled before it was submitted"
         )
         return None
 
-    def _find_whole(self, job: Job) -> Job:
-        """Return a job of the journal with the secrets that it was submitted with."""
-        mine = self._jobs.get(job.number)
-        return replace(job, spec=mine.spec) if mine else self._restore_secrets(job)
+    def _restore_job(self, job: Job) -> Job:
+        """Return a job of the journal with the secrets of its submission."""
+        submitted = self._jobs.get(job.number)
+        return (
+            replace(job, spec=submitted.spec)
+            if submitted
+            else self._restore_secrets(job)
+        )
 
     def _restore_secrets(self, job: Job) -> Job:
-        """Return a job with the secrets that the journal does not keep, where this
-        session knows them."""
+        """Fill in the secrets that this session knows, which the journal does not
+        store."""
         fresh = self._specs.get(job.spec.case_id)
         values = dict(fresh.environment) if fresh else {}
         stored = job.spec.environment
@@ -561,24 +582,24 @@ class Engine:
             scheduler, Absence(scheduler.name, self._limits.away_seconds)
         )
 
-    def _note_silence(self, job: Job, error: SchedulerAway) -> None:
-        self._polled = self._now()  # the next try has to wait
+    def _record_silence(self, job: Job, error: SchedulerAway) -> None:
+        self._polled = self._now()  # wait before the next try
         self._pause = min(self._pause * 1.5, self._limits.longest_poll)
         if text := self._find_absence(job.spec).record_silence(
             str(error), self._polled
         ):
-            self._say(text)
+            self._report(text)
 
-    def _note_answer(self, job: Job) -> None:
-        if away := self._find_absence(job.spec).record_answer(self._now()):
+    def _record_answer(self, job: Job) -> None:
+        if silent_seconds := self._find_absence(job.spec).record_answer(self._now()):
             scheduler = self._schedulers.find(job.spec)
-            alike = [
+            same_scheduler = [
                 other
                 for other in self._live.values()
                 if self._schedulers.find(other.spec) is scheduler
             ]
-            self._watch.leave_out_pause(away, alike)
-            self._say(f"{scheduler.name} answers again")
+            self._watch.exclude_pause(silent_seconds, same_scheduler)
+            self._report(f"{scheduler.name} answers again")
 
-    def _say(self, text: str) -> None:
-        self._progress.say(text, self._now())
+    def _report(self, text: str) -> None:
+        self._progress.report(text, self._now())

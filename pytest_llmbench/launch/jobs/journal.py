@@ -1,9 +1,9 @@
-"""The journal of submitted jobs: what a session was about to do, did and saw, so that
-another can go on with it.
+"""The journal of submitted jobs, from which a later session can continue.
 
-A session is open until it is finished, and locked by the process that has it. Values of
-secrets are not in its rows. An index in the caches of the user says in which folders
-sessions lie: without it only a hint is missing.
+Records what a session planned, did and observed. A session stays open until it is
+finished, and is locked by its process. The rows contain no secret values. An index in
+the user's cache lists the folders of sessions; without the index only hints in messages
+are missing.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from pytest_llmbench.launch.schedulers.registry import (
 )
 from pytest_llmbench.launch.schedulers.submission import find_state
 
-FOLDER = ".llmbench"  # where nobody names another
+FOLDER = ".llmbench"  # the default folder
 NAME = "launch.db"
 SCHEMA = 1
-PATIENCE_SECONDS = 20.0  # how long another process may hold the file
-# a shorter secret is hidden in its variable alone: in another text it means nothing, as
-# `1` does
+PATIENCE_SECONDS = 20.0  # how long to wait for another process to release the file
+# a shorter secret, such as `1`, is masked only in its variable: in other text it would
+# match by chance
 SHORTEST = 4
 
 # the default rollback journal, not WAL: project folders lie on network file systems,
@@ -74,35 +74,37 @@ CREATE TABLE note (
 """
 
 REMEDIES = {
-    "READONLY": "make the file and its folder writable, and see that nothing removes them while pytest runs",
-    "FULL": "the disk or the quota is full: make room",
-    "IOERR": "the disk or the quota may be full, or the file system has a fault: make room, or name another "
+    "READONLY": "make the file and its folder writable, and check that nothing removes them while pytest runs",
+    "FULL": "the disk or the quota is full: free some space",
+    "IOERR": "the disk or the quota may be full, or the file system is faulty: free some space, or choose another "
     "folder with --llmb-journal=DIR",
-    "CANTOPEN": "see that the folder exists, and that it and the file can be read and written",
-    "PERM": "see that the file can be read and written",
-    "BUSY": f"another process held it for {PATIENCE_SECONDS:g} s: try again",
-    "PROTOCOL": "the file system does not lock files as it should: name a folder on another one: --llmb-journal=DIR",
-    "NOLFS": "the file system does not hold files of this size: name a folder on another one: --llmb-journal=DIR",
+    "CANTOPEN": "check that the folder exists, and that it and the file are readable and writable",
+    "PERM": "make the file readable and writable",
+    "BUSY": f"another process locked it for {PATIENCE_SECONDS:g} s: try again",
+    "PROTOCOL": "the file system does not support file locks: choose a folder on another file system: --llmb-journal=DIR",
+    "NOLFS": "the file system does not support files of this size: choose a folder on another file system: --llmb-journal=DIR",
     "CORRUPT": "the file is damaged: {move}",
     "NOTADB": "the file is damaged, or not a journal: {move}",
 }
 
 
 def open_database(folder: Path) -> sqlite3.Connection:
-    """Return the journal in `folder`, made with its folder if there is none;
-    LaunchError if it cannot be used."""
+    """Open the journal in `folder`, or create both.
+
+    Raises LaunchError if the journal cannot be used.
+    """
     try:
-        own = (
+        is_ours = (
             folder.name == FOLDER or not folder.exists()
-        )  # a folder of somebody else may hold what git is to see
+        )  # an existing folder may contain files that git tracks
         (folder / "sessions").mkdir(parents=True, exist_ok=True)
         ignore = folder / ".gitignore"
-        if own and not ignore.exists():
+        if is_ours and not ignore.exists():
             ignore.write_text("*\n", encoding="ascii")
     except OSError as error:
-        where = "name a folder that can be written and has room: --llmb-journal=DIR"
+        remedy = "Choose a writable folder with free space: --llmb-journal=DIR"
         raise LaunchError(
-            f"{folder} cannot be made: {error.strerror}; {where}"
+            f"cannot create {folder}: {error.strerror}. {remedy}"
         ) from None
     file = folder / NAME
     with explain_errors(file):
@@ -118,8 +120,10 @@ def open_database(folder: Path) -> sqlite3.Connection:
 
 @contextmanager
 def open_transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Do all or nothing, while no other process begins, resumes or writes. One inside
-    another is a part of it."""
+    """Run a transaction that locks out other processes.
+
+    A nested transaction is part of the outer one.
+    """
     if database.in_transaction:
         yield
         return
@@ -131,12 +135,12 @@ def open_transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def explain_errors(file: Path) -> Iterator[None]:
-    """Turn what SQLite finds wrong with a file into a LaunchError with what to do."""
+    """Convert SQLite errors of a file into a LaunchError with a remedy."""
     try:
         yield
-    except UnicodeDecodeError:  # SQLite names a table of its schema, or quotes it
+    except UnicodeDecodeError:  # raised for damaged names in the schema
         remedy = _find_remedy("SQLITE_CORRUPT")
-        raise LaunchError(f"{file}: the names in it are no text; {remedy}") from None
+        raise LaunchError(f"{file}: the names in it are not text; {remedy}") from None
     except sqlite3.ProgrammingError:
         raise
     except sqlite3.DatabaseError as error:
@@ -153,8 +157,8 @@ def _find_remedy(error_name: str) -> str:
 
 def _advise_moving() -> str:
     return (
-        "move it away; jobs that it followed may still run: look with "
-        f"{name_jobs_inquiries()}, and in the jobs folder beside it"
+        "move it away. Its jobs may still run: check "
+        f"{name_jobs_inquiries()}, and the jobs folder next to it"
     )
 
 
@@ -170,12 +174,12 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
             columns = {row[1] for row in database.execute("PRAGMA table_info(job)")}
             if (
                 "submission" not in columns
-            ):  # an earlier version made the file, and may still write it: names suffice
+            ):  # an earlier version, which may still write, created the file
                 database.execute("ALTER TABLE job ADD COLUMN submission TEXT")
         else:
             raise LaunchError(
-                f"{file} has version {version}, expected {SCHEMA}: another version of pytest-llmbench wrote it, which "
-                f"can still follow its jobs, or another program; use that version, or {_advise_moving()}"
+                f"{file} has version {version}, expected {SCHEMA}: another version of pytest-llmbench wrote it, "
+                f"or another program. Use that version to follow its jobs, or {_advise_moving()}"
             )
         damage = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if damage != "ok":
@@ -187,28 +191,30 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A job with what only the journal knows of it."""
+    """A job with the fields that only the journal needs."""
 
     job: Job
     process: Process | None = None
-    text: str | None = None  # None until it has ended
+    text: str | None = None  # how it ended; None until then
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, or is not followed, since its submission gave no id."""
+        """True if the job has ended, or was not submitted."""
         return self.text is not None or self.job.refused
 
 
 def find_job_folder(folder: Path, session: str, number: int, case_id: str) -> Path:
-    """Return the folder of one job in that of the journal."""
+    """Return the folder of a job in the folder of the journal."""
     return folder / "jobs" / session / f"{number}-{case_id}"
 
 
 def insert_job(
     database: sqlite3.Connection, row: tuple[str, str, str, int, int, str]
 ) -> int:
-    """Add a job that is about to be submitted: session, token, spec, attempt, repeat,
-    time; return its number."""
+    """Insert a job that is about to be submitted, and return its number.
+
+    `row` consists of session, token, spec, attempt, repeat and time.
+    """
     statement = "INSERT INTO job (session, token, spec, attempt, repeat, intended) VALUES (?, ?, ?, ?, ?, ?)"
     return database.execute(statement, row).lastrowid or 0
 
@@ -219,8 +225,10 @@ def update_job(
     submitted: str | None,
     over: str | None,
 ) -> bool:
-    """Write an entry over its row, with the times that are given; False where there is
-    no such row."""
+    """Update the row of an entry, and set the given times.
+
+    Returns False if the row is missing.
+    """
     job, process = entry.job, entry.process
     statement = """UPDATE job SET pid = ?, process_started = ?, mark = ?, job_id = ?, log_folder = ?, status = ?,
                    problem = ?, text = ?, submission = ?, submitted = coalesce(submitted, ?), over = coalesce(over, ?)
@@ -247,8 +255,10 @@ def update_job(
 def read_jobs(
     database: sqlite3.Connection, folder: Path, session: str
 ) -> dict[int, JournalEntry]:
-    """Return the jobs of a session by number; LaunchError for a row that cannot be
-    read."""
+    """Read the jobs of a session, by number.
+
+    Raises LaunchError if a row cannot be read.
+    """
     rows = database.execute(
         "SELECT * FROM job WHERE session = ? ORDER BY number", (session,)
     ).fetchall()
@@ -279,7 +289,7 @@ def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
             else Process(row["pid"], row["process_started"], row["mark"])
         )
         entry = JournalEntry(job, process, row["text"])
-        _refuse_other_types(entry)
+        _check_types(entry)
     except (
         ValueError,
         TypeError,
@@ -289,17 +299,21 @@ def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
     ) as error:
         raise LaunchError(
             f"{folder / NAME}: job number {row['number']} of session {row['session']} cannot be read ({error}): it was "
-            "written by another version of pytest-llmbench, or is damaged; end its jobs by hand "
-            f"({name_jobs_inquiries()}), and start anew"
+            "written by another version of pytest-llmbench, or is damaged. Cancel its jobs manually "
+            f"({name_jobs_inquiries()}), and start a new session"
         ) from None
     return entry
 
 
-def _refuse_other_types(entry: JournalEntry) -> None:
-    """Raise TypeError for a value that no session wrote: a column of SQLite holds
-    anything."""
+def _check_types(entry: JournalEntry) -> None:
+    """Raise TypeError for a value of the wrong type, since SQLite columns are untyped."""
     job, process = entry.job, entry.process
-    numbers = [job.number, job.attempt, job.repeat, *([process.pid] if process else [])]
+    integers = [
+        job.number,
+        job.attempt,
+        job.repeat,
+        *([process.pid] if process else []),
+    ]
     texts = [
         job.token,
         job.job_id,
@@ -308,7 +322,7 @@ def _refuse_other_types(entry: JournalEntry) -> None:
         *([process.started, process.mark] if process else []),
     ]
     for value, kind in [
-        *((number, int) for number in numbers),
+        *((number, int) for number in integers),
         *((text, str) for text in texts),
     ]:
         if type(value) is not kind:
@@ -316,37 +330,35 @@ def _refuse_other_types(entry: JournalEntry) -> None:
 
 
 def _read_submission(state: str | None, problem: str, job_id: str) -> SubmissionState:
-    # an earlier version, which may still write the file, says it in `problem` alone and
-    # leaves the state as it was: taken for INTENDED, a job that it found UNCERTAIN
-    # would be submitted twice
+    # an earlier version, which may still write the file, records the state only in
+    # `problem`: if an UNCERTAIN job were read as INTENDED, it would be submitted twice
     if state in (None, SubmissionState.INTENDED, SubmissionState.SUBMITTED):
         return find_state(problem, job_id)
     return SubmissionState(state)
 
 
 def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
-    """Return a spec as JSON: MASK stands for its secrets, and for these secret `values`
-    in its command and variables.
+    """Encode a spec as JSON, with MASK in place of secrets.
 
-    Other fields are kept as they are: with another case id or folder a job would not be
-    found again.
+    The secret `values` are masked in the command and the variables. All other fields
+    are unchanged: with another case id or folder the job would not be found again.
     """
-    long = {
+    masked_values = {
         value
         for value in (*values, *find_secret_values(spec))
         if len(value) >= SHORTEST
     }
     environment = [
-        (name, MASK if name in spec.secrets and value else redact(value, long))
+        (name, MASK if name in spec.secrets and value else redact(value, masked_values))
         for name, value in spec.environment
     ]
-    command = [redact(argument, long) for argument in spec.command]
+    command = [redact(argument, masked_values) for argument in spec.command]
     digests = [
         (name, make_digest(value))
         for name, value in spec.environment
         if name in spec.secrets and value
     ]
-    build = [redact(argument, long) for argument in spec.build]
+    build = [redact(argument, masked_values) for argument in spec.build]
     changed = {
         "environment": environment,
         "command": command,
@@ -357,10 +369,12 @@ def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
 
 
 def decode_spec(text: str) -> JobSpec:
-    """Return the spec; ValueError, TypeError, KeyError or AttributeError for a text
-    that is none."""
+    """Decode a spec.
+
+    Raises ValueError, TypeError, KeyError or AttributeError if `text` is not a spec.
+    """
     fields = json.loads(text)
-    if "scheduler_options" not in fields:  # an earlier version wrote it
+    if "scheduler_options" not in fields:  # written by an earlier version
         fields["scheduler_options"] = fields.pop("sbatch_options", ())
         if fields["via"] == HERE:
             fields["gpus_per_node"] = 0
@@ -373,7 +387,7 @@ def decode_spec(text: str) -> JobSpec:
         **{name: tuple(fields[name]) for name in ("command", "secrets", "exclude")},
         "digests": tuple(
             (name, text) for name, text in fields.get("digests", ())
-        ),  # nor has it these
+        ),  # missing in earlier versions, too
         "scheduler_options": tuple(fields["scheduler_options"]),
         "build": tuple(fields.get("build", ())),
         "checkout": Path(fields["checkout"]) if fields.get("checkout") else None,
@@ -382,24 +396,24 @@ def decode_spec(text: str) -> JobSpec:
 
 
 def encode_status(status: JobStatus) -> str:
-    """Return a status as JSON."""
+    """Encode a status as JSON."""
     return json.dumps(asdict(status), default=_write_value)
 
 
 def decode_status(text: str) -> JobStatus:
-    """Return the status; errors as of `decode_spec`."""
+    """Decode a status. Raises the errors of `decode_spec`."""
     fields = json.loads(text)
     written = {name: fields[name] for name in ("submitted", "started", "ended")}
     times = {
         name: time and datetime.fromisoformat(time) for name, time in written.items()
     }
-    # a journal of an earlier version says in words alone who ended a job
+    # earlier versions record who ended a job only in the text
     by_words = EndedBy.PYTEST if fields["reason"].startswith(OWN) else EndedBy.OTHERS
     codes = {
         "phase": Phase(fields["phase"]),
         "ended_by": EndedBy(fields.get("ended_by", by_words)),
     }
-    stall = fields.get("stall")  # a journal of an earlier version says nothing of it
+    stall = fields.get("stall")  # missing in earlier versions
     stall = stall and Stall(**{**stall, "place": StallPosition(stall["place"])})
     earlier = tuple(fields.get("earlier_seconds", ()))
     tuples = {"nodes": tuple(fields["nodes"]), "earlier_seconds": earlier}
@@ -407,19 +421,19 @@ def decode_status(text: str) -> JobStatus:
 
 
 def _write_value(value: object) -> str:
-    """Return what JSON does not know as text: a time or a path."""
+    """Encode a time or a path as text for JSON."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 # --- the index of sessions ------------------------------------------------------------
 
 
-MOST = 50  # the newest sessions that are looked at for one that is unfinished
-READ_BYTES = 1 << 16  # of the file, from its end: hundreds of sessions
+MOST = 50  # the newest sessions, among which unfinished ones are searched
+READ_BYTES = 1 << 16  # read from the end of the index: hundreds of sessions
 
 
 def record_session(index: Path | None, session: str, folder: Path) -> None:
-    """Add a session to the file, if it can be written."""
+    """Add a session to the index, if the index can be written."""
     if index is None:
         return
     line = json.dumps([session, str(folder.absolute())])
@@ -427,13 +441,12 @@ def record_session(index: Path | None, session: str, folder: Path) -> None:
         index.parent.mkdir(parents=True, exist_ok=True)
         with index.open(
             "a", encoding="utf-8"
-        ) as file:  # one short write at the end, which no other process parts
-            file.write(f"\n{line}\n")  # behind one that was cut, too
+        ) as file:  # one short append, which no other process splits
+            file.write(f"\n{line}\n")  # separate it from a truncated line
 
 
 def require_journal(index: Path | None, session: str, folder: Path) -> None:
-    """Raise LaunchError for a folder without a journal, with what helps to find the
-    right one."""
+    """Raise LaunchError if a folder has no journal; the message suggests other folders."""
     if (folder / NAME).exists():
         return
     problem = (
@@ -441,16 +454,20 @@ def require_journal(index: Path | None, session: str, folder: Path) -> None:
         if folder.is_dir()
         else f"{folder} does not exist"
     )
-    wanted = f"session {session} is not here" if session else "no session here"
+    session_text = f"session {session} not found" if session else "no session found"
     raise LaunchError(
-        f"{wanted}: {problem}\n{explain_elsewhere(index, session, folder)}"
+        f"{session_text}: {problem}\n{explain_elsewhere(index, session, folder)}"
     )
 
 
 def explain_elsewhere(index: Path | None, session: str, folder: Path) -> str:
-    """Return how another folder is named, and which one it probably is: one below this,
-    or one of this user."""
-    lines = ["--llmb-journal=DIR names another folder; --llmb-submit-only prints which"]
+    """Explain how to name another journal folder, and suggest the likely one.
+
+    That is a folder in `folder`, or a recent folder of this user.
+    """
+    lines = [
+        "choose the folder of the session with --llmb-journal=DIR; --llmb-submit-only prints it"
+    ]
     if (folder / FOLDER / NAME).exists():
         lines.append(
             f"did you mean --llmb-journal={shlex.quote(str(folder / FOLDER))}?"
@@ -458,7 +475,7 @@ def explain_elsewhere(index: Path | None, session: str, folder: Path) -> str:
     elsewhere = next(_list_elsewhere(index, session, folder), None)
     if elsewhere is not None:
         lines += [
-            f"session {elsewhere[0]} lies in",
+            f"session {elsewhere[0]} is in",
             f"  --llmb-journal={shlex.quote(str(elsewhere[1]))}",
         ]
     return "\n".join(f"  {line}" for line in lines)
@@ -467,13 +484,15 @@ def explain_elsewhere(index: Path | None, session: str, folder: Path) -> str:
 def _list_elsewhere(
     index: Path | None, session: str, folder: Path
 ) -> Iterator[tuple[str, Path]]:
-    """Yield the session that is looked for, else those that are unfinished, newest
-    first, with their folders."""
-    printed = {folder.absolute(), folder.absolute() / FOLDER}
-    entries = [entry for entry in _read_index(index) if entry[1] not in printed]
-    for name, place in reversed(entries if session else entries[-MOST:]):
-        if name == session or (not session and _is_unfinished(place, name)):
-            yield name, place
+    """Yield sessions in other folders, newest first, with their folders.
+
+    Yields the requested session, or without a request the unfinished sessions.
+    """
+    shown_before = {folder.absolute(), folder.absolute() / FOLDER}
+    entries = [entry for entry in _read_index(index) if entry[1] not in shown_before]
+    for name, path in reversed(entries if session else entries[-MOST:]):
+        if name == session or (not session and _is_unfinished(path, name)):
+            yield name, path
 
 
 def _read_index(index: Path | None) -> list[tuple[str, Path]]:
@@ -486,13 +505,13 @@ def _read_index(index: Path | None) -> list[tuple[str, Path]]:
     for line in lines:
         with suppress(ValueError, TypeError, RecursionError):
             session, folder = json.loads(line)
-            if Path(folder).is_absolute():  # as it was written
+            if Path(folder).is_absolute():  # else the line is damaged
                 entries.append((str(session), Path(folder)))
     return entries
 
 
 def _is_unfinished(folder: Path, session: str) -> bool:
-    # ValueError: no file system holds the name of that folder
+    # ValueError: the folder's name is invalid
     with (
         suppress(sqlite3.Error, ValueError),
         closing(
@@ -507,8 +526,8 @@ def _is_unfinished(folder: Path, session: str) -> bool:
 # --- the journal ----------------------------------------------------------------------
 
 
-# bytes of a case id: most file systems allow 255 for a name, and a job's number stands
-# before it
+# bytes of a configuration id: most file systems allow 255 for a name, which also
+# contains the job's number
 LONGEST_CASE = 200
 
 
@@ -517,28 +536,30 @@ class UnfinishedSession:
     """A session that is not finished."""
 
     session: str
-    waiting: int  # how many of its jobs are not over
-    alive: bool  # whether a process still has it
+    waiting: int  # the number of its unfinished jobs
+    alive: bool  # True if a process has it locked
 
 
 class Journal:
-    """The journal in `folder` (`.llmbench`), and one session in it, that of `begin` or
-    `resume`, locked while open.
+    """The journal in `folder` (`.llmbench`), and one session in it.
 
-    Every change is on disk when its method (or `write_together`) returns. LaunchError
-    from any method: the file or disk is at fault, or the change contradicts what is
-    known. What cannot be written is kept in memory all the same: a submitted job whose
-    number did not reach the disk must still be found by whoever cancels.
+    `begin` or `resume` selects the session, which is locked while the journal is open.
+    Every change is on disk when its method (or `write_together`) returns. All methods
+    raise LaunchError if the file or the disk fails, or if a change contradicts the
+    journal.
+
+    A change that cannot be written is still kept in memory: a submitted job must be
+    found for cancelling, even if its number did not reach the disk.
     """
 
     def __init__(self, folder: Path, index: Path | None = None) -> None:
-        """Open the journal in `folder`, made if there is none; `index` is the file that
-        says where sessions lie."""
+        """Open the journal in `folder`, or create it. `index` lists the session
+        folders."""
         self.folder = folder
         self._index = index
         self.session = ""
         self.was_finished = False
-        """Whether the session was finished when it was resumed."""
+        """True if the session was finished when it was resumed."""
         self._entries: dict[int, JournalEntry] = {}
         self._hidden: set[str] = set()
         self._lock: int | None = None
@@ -549,12 +570,11 @@ class Journal:
     def begin(
         self, label: str, now: datetime, notes: Mapping[str, str] | None = None
     ) -> str:
-        """Start a session, which has these notes from its first moment on; return its
-        id, as 20261121-0545-3f9a."""
+        """Start a session with these notes, and return its id, as 20261121-0545-3f9a."""
         self._check_free()
         with open_transaction(
             self._database
-        ):  # one process at a time takes locks or looks at them
+        ):  # one process at a time may acquire or test locks
             session = self._make_id(now)
             row = (session, redact(label, self._hidden), now.isoformat())
             self._database.execute(
@@ -566,15 +586,16 @@ class Journal:
                     "INSERT INTO note (session, name, value) VALUES (?, ?, ?)", note
                 )
             self._lock = self._lock_session(session)
-            self.session = session  # not later: whoever is interrupted has to know it
+            self.session = session  # already here, for an interrupt handler
         record_session(self._index, session, self.folder)
         return session
 
     def resume(self, session: str = "") -> str:
-        """Go on with a session, the newest unfinished one without a name, and return
-        its id. One that is finished stays so until another job of it is intended.
+        """Resume a session, and return its id. By default the newest unfinished
+        session.
 
-        LaunchError: there is no such session, or a process still has it.
+        A finished session stays finished until another job of it is planned. Raises
+        LaunchError if the session does not exist, or another process has it locked.
         """
         self._check_free()
         with open_transaction(self._database):
@@ -591,12 +612,12 @@ class Journal:
         return chosen
 
     def list_unfinished(self) -> tuple[UnfinishedSession, ...]:
-        """Return the sessions that are not finished, newest first."""
+        """List the sessions that are not finished, newest first."""
         query = """SELECT id, (SELECT count(*) FROM job WHERE job.session = session.id AND over IS NULL)
                    FROM session WHERE finished IS NULL ORDER BY rowid DESC"""
         with open_transaction(
             self._database
-        ):  # so that nobody takes a lock while it is looked at
+        ):  # no process may acquire a lock while it is tested
             rows = self._database.execute(query).fetchall()
             return tuple(
                 UnfinishedSession(
@@ -606,8 +627,10 @@ class Journal:
             )
 
     def finish(self, now: datetime) -> bool:
-        """Close the session for good; False, and it stays to be resumed, where jobs of
-        it are live."""
+        """Finish the session, and return True.
+
+        Returns False, and leaves the session open, if it has live jobs.
+        """
         self._check_session()
         if self.list_live():
             return False
@@ -619,7 +642,7 @@ class Journal:
         return True
 
     def close(self) -> None:
-        """Let the session go; one that is not finished can be resumed."""
+        """Release the session. An unfinished session can be resumed."""
         self._database.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -630,11 +653,13 @@ class Journal:
     def intend(
         self, spec: JobSpec, now: datetime, attempt: int = 1, repeat: int = 1
     ) -> Job:
-        """Write down a job that is about to be submitted, and make its folder. Its spec
-        keeps its secrets in memory."""
+        """Record a job that is about to be submitted, and create its folder.
+
+        Its spec keeps the secrets in memory.
+        """
         self._check_session()
         _check_case(spec.case_id)
-        spec = replace(spec, digests=())  # those of a job that it takes the place of
+        spec = replace(spec, digests=())  # drop digests of the job that it replaces
         self.hide(find_secret_values(spec))
         token, text = secrets.token_hex(8), encode_spec(spec, self._hidden)
         with open_transaction(self._database):
@@ -646,7 +671,7 @@ class Journal:
                 (self.session, token, text, attempt, repeat, now.isoformat()),
             )
             folder = find_job_folder(self.folder, self.session, number, spec.case_id)
-            _make(folder)
+            _create_folder(folder)
         job = Job(
             number=number,
             token=token,
@@ -659,36 +684,41 @@ class Journal:
         return job
 
     def record_process(self, number: int, process: Process) -> None:
-        """Write down the process that submits a job (or is it); LaunchError where there
-        is one already."""
+        """Record the process that submits a job (or is the job).
+
+        Raises LaunchError if the job already has a process.
+        """
         entry = self._find_open_entry(number)
         if entry.process is not None or entry.job.job_id:
             raise LaunchError(
-                f"job number {number} was started before; it is not started again"
+                f"job number {number} was already started and is not started again"
             )
         self._store(replace(entry, process=process))
 
     def find_process(self, number: int) -> Process | None:
-        """Return the process that submits a job (or is it), None before it was
-        started."""
+        """Return the process that submits a job (or is the job), or None before its
+        start."""
         return self._find_entry(number).process
 
     def record_submission(
         self, number: int, job_id: str, log_folder: Path | None, now: datetime
     ) -> Job:
-        """Write down the job id; LaunchError for a second one, or one that another job
-        of the session has."""
+        """Record the job id of a submission.
+
+        Raises LaunchError if the job has another id, or another job of the session has
+        this id.
+        """
         entry = self._find_open_entry(number)
         if not job_id or entry.job.job_id not in ("", job_id):
             raise LaunchError(
-                f"job number {number} has id {entry.job.job_id!r} and cannot get {job_id!r}"
+                f"job number {number} has id {entry.job.job_id!r} and cannot change it to {job_id!r}"
             )
         for other in self.list_jobs():
             if other.number != number and _identify(other, other.job_id) == _identify(
                 entry.job, job_id
             ):
                 raise LaunchError(
-                    f"job id {job_id} of job number {number} is that of number {other.number} already"
+                    f"job id {job_id} of job number {number} already belongs to job number {other.number}"
                 )
         job = replace(
             entry.job,
@@ -705,12 +735,14 @@ class Journal:
         now: datetime,
         state: SubmissionState = SubmissionState.NOT_SUBMITTED,
     ) -> Job:
-        """Write down why a job has no id, and whether it may run all the same;
-        LaunchError for one that has an id."""
+        """Record why a job has no id, and whether it may still run.
+
+        Raises LaunchError if the job has an id.
+        """
         entry = self._find_open_entry(number)
         if entry.job.job_id:
             raise LaunchError(
-                f"job number {number} was submitted as {entry.job.job_id}: it cannot have failed to be"
+                f"job number {number} was submitted as {entry.job.job_id}: its submission cannot have failed"
             )
         problem = redact(problem, self._hidden) or "it was not submitted"
         return self._store(
@@ -719,8 +751,7 @@ class Journal:
         )
 
     def record_status(self, number: int, status: JobStatus) -> Job:
-        """Write down what is known of a job; of one that is over, what was known at its
-        end stays."""
+        """Record the status of a job, unless the job has ended."""
         entry = self._find_entry(number)
         if entry.over or entry.job.status == status:
             return entry.job
@@ -731,14 +762,14 @@ class Journal:
         if changed:
             return self._store(entry)
         self._entries[number] = (
-            entry  # a clock that goes on is not worth a write for each job and poll
+            entry  # elapsed time alone is not worth a write per job and poll
         )
         return entry.job
 
     def record_end(
         self, number: int, status: JobStatus, text: str, now: datetime
     ) -> Job:
-        """Write down how a job ended; the first end counts."""
+        """Record how a job ended. Later calls for the job are ignored."""
         entry = self._find_entry(number)
         if entry.text is not None:
             return entry.job
@@ -750,41 +781,45 @@ class Journal:
         return self._store(ended, over=now)
 
     def read_end(self, number: int) -> str:
-        """Return the text that `record_end` was given, empty before."""
+        """Return the text that was passed to `record_end`, or ""."""
         return self._find_entry(number).text or ""
 
     def list_jobs(self) -> tuple[Job, ...]:
-        """Return the jobs of this session by number; those of a resumed one hold MASK
-        for the values of secrets."""
+        """List the jobs of this session by number.
+
+        Jobs of a resumed session contain MASK in place of secret values.
+        """
         return tuple(entry.job for _, entry in sorted(self._entries.items()))
 
     def list_live(self) -> tuple[Job, ...]:
-        """Return the jobs that have neither ended nor failed to be submitted."""
+        """List the jobs that have neither ended nor failed to be submitted."""
         return tuple(
             job for job in self.list_jobs() if not self._entries[job.number].over
         )
 
     @contextmanager
     def write_together(self) -> Iterator[None]:
-        """Write what changes in it at its end, all or nothing: a write for many jobs
-        takes no longer than for one."""
+        """Write all changes in the block at its end, in one transaction.
+
+        A write for many jobs takes no longer than for one job.
+        """
         with open_transaction(self._database):
             yield
 
     # --- notes ------------------------------------------------------------------------
 
     def read_journal_value(self, name: str) -> str:
-        """Return the value of a note, empty for none."""
+        """Return the value of a note, or ""."""
         with explain_errors(self.folder / NAME):
             query = "SELECT value FROM note WHERE session = ? AND name = ?"
             row = self._database.execute(query, (self.session, name)).fetchone()
         return str(row[0]) if row else ""
 
     def hide(self, values: Iterable[str]) -> None:
-        """Keep these values out of everything that is written from now on."""
+        """Mask these values in everything that is written from now on."""
         self._hidden.update(values)
 
-    # --- inside -----------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------
 
     def _store(
         self,
@@ -813,7 +848,7 @@ class Journal:
         entry = self._find_entry(number)
         if entry.over:
             raise LaunchError(
-                f"job number {number} is over ({entry.job.problem or 'it ended'}) and cannot go on"
+                f"job number {number} has ended ({entry.job.problem or 'after its submission'}) and cannot change"
             )
         return entry
 
@@ -828,10 +863,10 @@ class Journal:
     def _find_lock_file(self, session: str) -> Path:
         if not re.fullmatch(
             r"[A-Za-z0-9-]{1,100}", str(session)
-        ):  # a lock elsewhere would empty a file of somebody
+        ):  # a lock outside the folder would truncate an unrelated file
             file = self.folder / NAME
             raise LaunchError(
-                f"{file} holds a session that none began ({str(session)[:40]!r}): {_advise_moving()}"
+                f"{file} contains an invalid session id ({str(session)[:40]!r}): {_advise_moving()}"
             )
         return self.folder / "sessions" / f"{session}.lock"
 
@@ -843,56 +878,57 @@ class Journal:
                 file.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
             )
             raise LaunchError(
-                f"session {session} is in use by process {holder}: wait until it has ended, or end it; "
-                "no two share a session"
+                f"session {session} is in use by process {holder}. Wait until the process has ended, "
+                "or end it"
             )
         return handle
 
     def _explain_absent(self, session: str, unfinished: Sequence[str]) -> str:
-        rest = "none is unfinished"
+        hint = "it contains no unfinished session"
         if unfinished:
-            rest = f"unfinished are {join_first(unfinished)}{did_you_mean(session, unfinished)}"
-        what = (
+            hint = f"unfinished sessions: {join_first(unfinished)}{did_you_mean(session, unfinished)}"
+        problem = (
             f"session {session} is not in"
             if session
             else "there is no session to resume in"
         )
-        return f"{what} {self.folder}: {rest}\n{explain_elsewhere(self._index, session, self.folder)}"
+        return f"{problem} {self.folder}: {hint}\n{explain_elsewhere(self._index, session, self.folder)}"
 
     def _check_session(self) -> None:
         if not self.session:
-            raise LaunchError("no session was begun or resumed in this journal")
+            raise LaunchError(
+                "this journal has no current session: begin or resume one first"
+            )
 
     def _check_free(self) -> None:
         if self.session:
-            raise LaunchError(f"this journal holds session {self.session} already")
+            raise LaunchError(
+                f"this journal already has the current session {self.session}"
+            )
 
 
 def _identify(job: Job, job_id: str) -> tuple[bool, str]:
-    """Return what no two jobs share: the numbers of jobs on this machine are not those
-    of a cluster."""
+    """Return the unique key of a job: local job ids may equal cluster job ids."""
     return load_scheduler(job.spec.via).here, job_id
 
 
 def _check_case(case_id: str) -> None:
-    """Refuse an id that is no name of a folder."""
+    """Raise LaunchError for a configuration id that cannot be a folder's name."""
     if not case_id or "/" in case_id or ".." in case_id or not case_id.isprintable():
         raise LaunchError(
-            f"configuration {case_id!r} cannot name a folder: no /, no .., nothing that does not print"
+            f"configuration {case_id!r} cannot be the name of a folder: it must not contain /, .., or unprintable characters"
         )
     if len(os.fsencode(case_id)) > LONGEST_CASE:
-        text = f"the id of configuration {case_id[:40]}... has {len(os.fsencode(case_id))} bytes, at most {LONGEST_CASE}"
-        raise LaunchError(
-            f"{text} can name a folder: shorten its variant in the baseline file"
-        )
+        text = f"the id of configuration {case_id[:40]}... has {len(os.fsencode(case_id))} bytes (limit {LONGEST_CASE})"
+        raise LaunchError(f"{text}: shorten its variant in the baseline file")
 
 
-def _make(folder: Path) -> None:
+def _create_folder(folder: Path) -> None:
     try:
         folder.mkdir(
             parents=True, exist_ok=True
-        )  # one that is there was left by a process killed just here
+        )  # it exists if a process was killed right here
     except OSError as error:
         raise LaunchError(
-            f"{folder} cannot be made: {error.strerror}; nothing was submitted from it"
+            f"cannot create {folder}: {error.strerror}. The job was not submitted"
         ) from None

@@ -1,8 +1,7 @@
-"""What a waiting session tells: a line for each change of a job, one for all of them
-now and then.
+"""Progress lines of a launching session: one per job change, and regular summaries.
 
-The lines are the same for people and for CI logs: no control characters, at most 80
-columns, rarer as time passes.
+The lines are equal in terminals and in CI logs: no control characters, at most 80
+columns, less frequent as time passes.
 """
 
 from __future__ import annotations
@@ -16,38 +15,37 @@ from pytest_llmbench.core.job_records import STEPLESS, Job, JobEnd, JobStatus, P
 from pytest_llmbench.core.stall_limits import Stall, StallPosition
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
-# how far the log of a job is: steps done, of how many (None: unknown), seconds that one
-# takes
+# returns the progress in a job's log: steps done, number of steps (None: unknown), and
+# seconds per step
 LastStep = Callable[[Job], tuple[int, int | None, float] | None]
 
 COLUMNS = 80
 INDENT = " " * 10
 CHANGED_SECONDS = 10.0
 FIRST_HEARTBEAT_SECONDS, LONGEST_HEARTBEAT_SECONDS, SLOWER = 60.0, 300.0, 1.5
-# the logs of so many running jobs are looked at for one line: those that started last,
-# which end last
-LOOKED_AT = 4
+# logs read for one summary: those of the jobs that started last, which end last
+LOGS_READ = 4
 
 
 def find_no_step(_job: Job) -> None:
-    """Know nothing of any log."""
+    """Report no step for any job, the default of `Progress`."""
 
 
 class Progress:
-    """Tells how the jobs of a session are, with times of this machine's zone."""
+    """Prints the progress of a session's jobs, with local times."""
 
     def __init__(
         self, tell: Callable[[str], None], last_step: LastStep = find_no_step
     ) -> None:
         self._tell = tell
         self.last_step = last_step
-        self._told: datetime | None = None
+        self._reported: datetime | None = None
         self._counts = ""
         self._heartbeat = FIRST_HEARTBEAT_SECONDS
 
     def report_submitted(self, job: Job, now: datetime) -> None:
-        """Tell that a job was submitted."""
-        self.say(f"job {job.job_id} submitted: {_name_job(job)}", now)
+        """Print that a job was submitted."""
+        self.report(f"job {job.job_id} submitted: {_name_job(job)}", now)
 
     def report_change(
         self,
@@ -57,111 +55,109 @@ class Progress:
         *,
         cancels: bool = False,
     ) -> None:
-        """Tell what is new of a job: it was requeued, it runs and where, it stands
-        still, it goes on."""
+        """Print changes of a job: requeued, running, stalled, or continuing."""
         status = job.status
         if status is None:
             return
-        ran, runs = (
+        was_running, is_running = (
             known is not None and known.phase is Phase.RUNNING
             for known in (before, status)
         )
-        again = before is not None and status.restarts > before.restarts
-        if again:
-            self.say(
-                f"job {job.job_id} was requeued, and starts again: {_name_job(job)}",
+        was_requeued = before is not None and status.restarts > before.restarts
+        if was_requeued:
+            self.report(
+                f"job {job.job_id} was requeued and starts again: {_name_job(job)}",
                 now,
             )
-        if runs and (again or not ran):
-            self.say(
-                f"job {job.job_id} runs{_name_nodes(status)}: {_name_job(job)}", now
+        if is_running and (was_requeued or not was_running):
+            self.report(
+                f"job {job.job_id} running{_name_nodes(status)}: {_name_job(job)}", now
             )
-        was_still, is_still = (
+        was_stalled, is_stalled = (
             before is not None and before.stall is not None,
             status.stall is not None,
         )
-        if runs and was_still != is_still:
-            self.say(self._describe_still(job, status, cancels=cancels), now)
+        if is_running and was_stalled != is_stalled:
+            self.report(self._describe_stall(job, status, cancels=cancels), now)
 
-    def _describe_still(self, job: Job, status: JobStatus, *, cancels: bool) -> str:
-        """Return that a job stands still, or does so no longer."""
+    def _describe_stall(self, job: Job, status: JobStatus, *, cancels: bool) -> str:
+        """Describe a job that stalled, or that continues after a stall."""
         stall = status.stall
         if stall is None:
-            return f"job {job.job_id} goes on: {_name_job(job)}"
+            return f"job {job.job_id} continues: {_name_job(job)}"
         since = format_duration(stall.seconds)
-        text = f"job {job.job_id} stands still{_name_nodes(status)}: {_name_job(job)}: no sign of life for {since}"
+        text = f"job {job.job_id} stalled{_name_nodes(status)}: {_name_job(job)}: no progress for {since}"
         text += f", {describe_position(stall)}" if stall.found else ""
-        place = (
-            f"log: {stall.log}"
-            if stall.found
-            else f"no log of its own was found in {stall.log}"
-        )
-        return f"{text}; {place}" + (
-            "; it is cancelled if that goes on" if cancels else ""
+        log = f"log: {stall.log}" if stall.found else f"no log was found in {stall.log}"
+        return f"{text}; {log}" + (
+            "; it will be cancelled if this continues" if cancels else ""
         )
 
     def report_ended(self, job: Job, end: JobEnd, now: datetime) -> None:
-        """Tell that a job ended, and what is wrong with it; or that it was not
-        submitted."""
+        """Print how a job ended, or that it was not submitted."""
         if not job.status:
-            self.say(end.text or f"{_name_job(job)} was not submitted", now)
+            self.report(end.text or f"{_name_job(job)} was not submitted", now)
             return
         elapsed = job.status.elapsed_seconds
-        took = f" after {format_duration(elapsed)}" if elapsed is not None else ""
-        state = job.status.state or "without a trace"
+        duration = f" after {format_duration(elapsed)}" if elapsed is not None else ""
+        state = job.status.state or "in an unknown state"
         text = end.text.removeprefix(f"{state}: ")
-        why = f": {text}" if text else ""
-        self.say(f"job {job.job_id} ended {state}{took}: {_name_job(job)}{why}", now)
+        detail = f": {text}" if text else ""
+        self.report(
+            f"job {job.job_id} ended {state}{duration}: {_name_job(job)}{detail}", now
+        )
 
-    def say(self, text: str, now: datetime) -> None:
-        """Tell something, with the time before it."""
-        first, *others = text.splitlines() or [""]
-        indented = (wrap_line(line.strip(), INDENT) for line in others)
+    def report(self, text: str, now: datetime) -> None:
+        """Print a text after the current time."""
+        first, *further = text.splitlines() or [""]
+        indented = (wrap_line(line.strip(), INDENT) for line in further)
         self._tell(
             "\n".join((wrap_line(f"{now.astimezone():%H:%M:%S}  {first}"), *indented))
         )
 
     def update(self, jobs: Sequence[Job], waiting: int, now: datetime) -> None:
-        """Tell how all jobs are, if it is time: something changed, or nothing was told
-        for long.
+        """Print a summary of all jobs, if due.
 
-        `waiting` is the number of jobs that are not submitted yet.
+        A summary is due soon after a change, else after a growing interval. `waiting`
+        is the number of jobs not submitted yet.
         """
         counts = summarize(jobs, waiting)
-        if self._told is None:
-            self._told = now
-        silent = (now - self._told).total_seconds()
+        if self._reported is None:
+            self._reported = now
+        silent_seconds = (now - self._reported).total_seconds()
         changed = counts != self._counts
-        if silent < (CHANGED_SECONDS if changed else self._heartbeat):
+        if silent_seconds < (CHANGED_SECONDS if changed else self._heartbeat):
             return
-        slower = min(self._heartbeat * SLOWER, LONGEST_HEARTBEAT_SECONDS)
-        self._heartbeat = FIRST_HEARTBEAT_SECONDS if changed else slower
-        self._told, self._counts = now, counts
-        self.say("; ".join(filter(None, (counts, self._find_furthest(jobs, now)))), now)
+        next_heartbeat = min(self._heartbeat * SLOWER, LONGEST_HEARTBEAT_SECONDS)
+        self._heartbeat = FIRST_HEARTBEAT_SECONDS if changed else next_heartbeat
+        self._reported, self._counts = now, counts
+        self.report(
+            "; ".join(filter(None, (counts, self._describe_slowest(jobs, now)))), now
+        )
 
-    def _find_furthest(self, jobs: Sequence[Job], now: datetime) -> str:
-        """Return how far the run is that has the longest way to go, of those that
-        started last."""
+    def _describe_slowest(self, jobs: Sequence[Job], now: datetime) -> str:
+        """Describe the recently started run with the longest remaining time."""
         running = [
             job
             for job in jobs
             if job.status and job.status.phase is Phase.RUNNING and not job.status.stall
         ]
-        # a log that is found by the id of an allocation is that of a run in it
+        # a log found by the id of an allocation belongs to a run in it
         stepping = [job for job in running if job.spec.purpose not in STEPLESS]
-        seen = [
+        steps = [
             (job, step)
-            for job in stepping[-LOOKED_AT:]
+            for job in stepping[-LOGS_READ:]
             if (step := self.last_step(job))
         ]
-        ways = [
-            (_estimate_rest(done, total, seconds), job, done, total)
-            for job, (done, total, seconds) in seen
+        remaining = [
+            (_estimate_remaining(done, total, seconds), job, done, total)
+            for job, (done, total, seconds) in steps
         ]
-        if not ways:
+        if not remaining:
             return ""
         left, job, done, total = max(
-            ways, key=lambda way: -1 if way[0] is None else way[0]
+            remaining,
+            key=lambda candidate: -1 if candidate[0] is None else candidate[0],
         )
         text = f"{_name_job(job)} step {format_step(done, total)}"
         if left is None:
@@ -171,37 +167,37 @@ class Progress:
 
 
 def summarize(jobs: Iterable[Job], waiting: int = 0) -> str:
-    """Return `3 pending (Resources), 4 running, 2 ended, 5 not submitted yet`."""
+    """Format the number of jobs by state: `3 pending (Resources), 4 running, 2 ended`."""
     return ", ".join(_count_phases(list(jobs), waiting)) or "no job"
 
 
 def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
     by_phase: dict[Phase, list[Job]] = {phase: [] for phase in Phase}
-    made = [job for job in jobs if not job.refused]
-    for job in made:
+    submitted = [job for job in jobs if not job.refused]
+    for job in submitted:
         by_phase[job.status.phase if job.status else Phase.WAITING].append(job)
     if pending := by_phase[Phase.WAITING]:
         reasons = {job.status.reason for job in pending if job.status} - {""}
-        shown = f" ({join_first(sorted(reasons), 3)})" if reasons else ""
-        yield f"{len(pending)} pending{shown}"
+        detail = f" ({join_first(sorted(reasons), 3)})" if reasons else ""
+        yield f"{len(pending)} pending{detail}"
     if running := by_phase[Phase.RUNNING]:
         stalls = ((job, job.status and job.status.stall) for job in running)
-        still = [_name_still(job, stall) for job, stall in stalls if stall]
-        shown = f" (standing still: {join_first(still, 3)})" if still else ""
-        yield f"{len(running)} running{shown}"
+        stalled_names = [_name_stalled(job, stall) for job, stall in stalls if stall]
+        detail = f" (stalled: {join_first(stalled_names, 3)})" if stalled_names else ""
+        yield f"{len(running)} running{detail}"
     if unknown := by_phase[Phase.UNKNOWN]:
         names = sorted({load_scheduler(job.spec.via).name for job in unknown})
         yield f"{len(unknown)} unknown to {join_first(names)}"
     if ended := by_phase[Phase.ENDED]:
         yield f"{len(ended)} ended"
-    if len(jobs) > len(made):
-        yield f"{len(jobs) - len(made)} refused"
+    if len(jobs) > len(submitted):
+        yield f"{len(jobs) - len(submitted)} refused"
     if waiting:
         yield f"{waiting} not submitted yet"
 
 
 def describe_position(stall: Stall) -> str:
-    """Return where in its run a job stands still: `after step 5/50`."""
+    """Format the position in a run at which a job stalled: `after step 5/50`."""
     step = format_step(stall.done, stall.total)
     return {
         StallPosition.START: "before its first step",
@@ -211,24 +207,23 @@ def describe_position(stall: Stall) -> str:
 
 
 def format_step(done: int, total: int | None) -> str:
-    """Return `5/50`, or `5` where nothing tells of how many."""
+    """Format a step as `5/50`, or `5` if the total is unknown."""
     return f"{done}/{total}" if total else str(done)
 
 
 def format_duration(seconds: float) -> str:
-    """Return `40 s`, `4 min`, `2 h 5 min`."""
+    """Format a duration: `40 s`, `4 min`, `2 h 5 min`."""
     if seconds < 100:
         return f"{max(seconds, 0):.0f} s"
     minutes = round(seconds / 60)
     if minutes < 120:
         return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
-    return f"{hours} h {rest} min" if rest else f"{hours} h"
+    hours, remaining = divmod(minutes, 60)
+    return f"{hours} h {remaining} min" if remaining else f"{hours} h"
 
 
 def wrap_line(line: str, first: str = "") -> str:
-    """Return a line in as many of 80 columns as it takes, without anything that a
-    terminal would act on."""
+    """Wrap a line at 80 columns, and escape control characters."""
     text = escape(line)
     return (
         textwrap.fill(
@@ -242,11 +237,11 @@ def wrap_line(line: str, first: str = "") -> str:
     )
 
 
-def _estimate_rest(done: int, total: int | None, seconds: float) -> float | None:
+def _estimate_remaining(done: int, total: int | None, seconds: float) -> float | None:
     return None if total is None else max(total - done, 0) * seconds
 
 
-def _name_still(job: Job, stall: Stall) -> str:
+def _name_stalled(job: Job, stall: Stall) -> str:
     step = f" at step {format_step(stall.done, stall.total)}" if stall.done else ""
     return f"job {job.job_id}{step}"
 
@@ -256,14 +251,14 @@ def _name_nodes(status: JobStatus) -> str:
 
 
 def _name_job(job: Job) -> str:
-    """Return the configuration, and which of several jobs for it this one is."""
+    """Format the configuration of a job, with its purpose, run and attempt."""
     spec = job.spec
     purpose = (
         ""
         if spec.purpose.value == "measure"
         else " ".join(filter(None, (spec.purpose.value, spec.variant)))
     )
-    again = f"attempt {job.attempt}" if job.attempt > 1 else ""
+    attempt = f"attempt {job.attempt}" if job.attempt > 1 else ""
     repeat = f"run {job.repeat}" if job.repeat > 1 else ""
-    more = ", ".join(filter(None, (purpose, repeat, again)))
-    return f"{spec.case_id} ({more})" if more else spec.case_id
+    details = ", ".join(filter(None, (purpose, repeat, attempt)))
+    return f"{spec.case_id} ({details})" if details else spec.case_id

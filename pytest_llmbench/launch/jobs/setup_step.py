@@ -1,8 +1,7 @@
-"""A recipe's own setup step, the documented way: what it is, whether it can run, and
-its run to the end.
+"""Run the documented setup step of a recipe, after checking that it can run.
 
-It is no job of the journal: its output is shown while it runs, and stopped it leaves
-nothing behind to go on with.
+A setup step is not a job of the journal: its output is shown while it runs, and an
+interrupted step leaves nothing to continue.
 """
 
 from __future__ import annotations
@@ -71,10 +70,9 @@ LAST_LINES = 8
 POLL_SECONDS = 5.0
 LIMITS = Limits()
 GRACE_SECONDS = 10.0
-TOO_LONG = 124  # as timeout(1) has it
+TOO_LONG = 124  # the exit code of timeout(1)
 
-# pip ends with 0 all the same, and the recipes' documents say of these lines that they
-# do no harm
+# pip exits with 0 despite these lines, and the recipes' documents call them harmless
 RESOLVER = "pip's dependency resolver does not currently take into account"
 HARMLESS = re.compile(
     rf"{RESOLVER}|This behaviour is the source of the following|tritonclient \S+ requires urllib3"
@@ -90,17 +88,16 @@ def build_setup_step(
     caller: Mapping[str, str],
     folder: Path | None = None,
 ) -> PlannedJob:
-    """Return the setup step of a recipe as a job, for the checks that all jobs go
-    through.
+    """Build the setup step of a recipe as a job, for the same checks as other jobs.
 
-    It runs as the document has it typed into a shell, so the caller's environment is
-    its own (proxies, credentials of registries); the cluster file adds to it, and what
-    the recipe forbids is removed. LaunchError where the recipe has none, or nothing
-    says where its script lies.
+    It runs as if typed into a shell, with the caller's environment (proxies, registry
+    credentials). The cluster file adds variables, and variables that the recipe forbids
+    are removed. Raises LaunchError if the recipe has no setup step, or the folder of
+    its script is unknown.
     """
     name = f"{facts.recipe} {facts.release}"
     if not facts.setup:
-        raise LaunchError(f"{name} has no setup step: nothing to do")
+        raise LaunchError(f"{name} has no setup step")
     words = shlex.split(facts.setup)
     assignments = list(takewhile(_ASSIGNMENT.match, words))
     words = words[len(assignments) :]
@@ -110,18 +107,18 @@ def build_setup_step(
     )
     untimed = replace(
         cluster, time_limit=""
-    )  # that of the benchmarks: to import an image may take longer
+    )  # it is meant for benchmarks: importing an image may take longer
     via = find_via(words[0]) if words else HERE
-    parts = JobInputs(
+    inputs = JobInputs(
         key, facts, untimed, Command("setup", via, shlex.join(words)), installed, caller
     )
-    environment = _build_environment(parts)
-    values = find_placeholders(parts, 1, environment)
+    environment = _build_environment(inputs)
+    values = find_placeholders(inputs, 1, environment)
     for assignment in assignments:
         variable, _, text = assignment.partition("=")
-        if value := fill(parts, text, values, environment):
+        if value := fill(inputs, text, values, environment):
             environment[variable] = value
-    command = build_arguments(parts, values, environment)
+    command = build_arguments(inputs, values, environment)
     if folder is None and installed.folder:
         folder = Path(
             fill_references(
@@ -145,24 +142,23 @@ def build_setup_step(
 
 
 def is_cluster_job(step: PlannedJob) -> bool:
-    """Return True if a setup step is a job of a cluster; else it runs where it is
-    started."""
+    """True if the setup step is a cluster job; else it runs on this machine."""
     return not load_scheduler(step.spec.via).here
 
 
 def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
-    """Return what is in the way of a setup step as one text, empty if nothing is."""
+    """Return the problems of a setup step as text, or ""."""
     facts = step.facts
     facts = replace(
         facts,
         virtual_environment=facts.virtual_environment
-        or bool(facts.python),  # what it installs goes there
+        or bool(facts.python),  # the step installs into it
         needs_token=False,
         required=tuple(
             (name, meaning) for name, meaning in facts.required if name in STAGES
         ),
     )
-    every = (
+    checks = (
         launch_checks.check_variables,
         launch_checks.check_forbidden,
         launch_checks.check_stage,
@@ -171,16 +167,18 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
         check_virtual_environment,
         check_python_version,
     )
-    on = machine or LocalMachine()
+    checked_machine = machine or LocalMachine()
     problems = [
-        problem for check in every for problem in check(replace(step, facts=facts), on)
+        problem
+        for check in checks
+        for problem in check(replace(step, facts=facts), checked_machine)
     ]
     program, path = step.spec.command[0], dict(step.spec.environment).get("PATH", "")
     if is_cluster_job(step) and not shutil.which(program, path=path):
         name = load_scheduler(step.spec.via).name
         problems.append(
             JobProblem(
-                f"there is no {name} on this machine: no {program} on the PATH",
+                f"no {name} on this machine: {program} is not on the PATH",
                 "use a login node",
             )
         )
@@ -190,28 +188,30 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
 # --- its environment and command ------------------------------------------------------
 
 
-def _build_environment(parts: JobInputs) -> dict[str, str]:
-    cluster, environment = parts.cluster, dict(parts.caller)
+def _build_environment(inputs: JobInputs) -> dict[str, str]:
+    cluster, environment = inputs.cluster, dict(inputs.caller)
     environment |= name_settings(replace(cluster, gres="", time_limit=""))
-    for name, value in (*cluster.environment, *parts.installed.environment):
+    for name, value in (*cluster.environment, *inputs.installed.environment):
         environment[name] = fill_references(
-            value, parts.caller, f"{name} in the cluster file"
+            value, inputs.caller, f"{name} in the cluster file"
         )
-    environment |= activate(parts, environment)
-    forbidden = {name for name, _ in parts.facts.forbidden}
+    environment |= activate(inputs, environment)
+    forbidden = {name for name, _ in inputs.facts.forbidden}
     return {name: value for name, value in environment.items() if name not in forbidden}
 
 
 def _check_directory(name: str, command: Sequence[str], folder: Path | None) -> Path:
-    """Return the folder if the script of the step lies in it; never the current one by
-    chance."""
+    """Return `folder` if it contains the script of the step, else raise LaunchError.
+
+    The current folder is never used implicitly.
+    """
     script = next((word for word in command if word.endswith(".sh")), command[0])
     if folder and (folder / script).is_file():
         return folder.absolute()
-    looked = f"there is none in {folder}" if folder else "nothing says where that is"
+    problem = f"{folder} does not contain it" if folder else "that folder is unknown"
     raise LaunchError(
-        f"{name} is set up by {script} in the folder of the recipe, and {looked}: "
-        "give it with --folder=DIR, or as `folder` of the recipe under `installed:` in the cluster file"
+        f"{name} is set up by {script} in the folder of the recipe, but {problem}. "
+        "Pass --folder=DIR, or set `folder` of the recipe under `installed:` in the cluster file"
     )
 
 
@@ -220,71 +220,72 @@ def _check_directory(name: str, command: Sequence[str], folder: Path | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class SetupHost:
-    """Where a setup step runs."""
+    """The environment in which a setup step runs."""
 
-    tell: Callable[[str], None]  # gets what it prints line by line, with secrets masked
+    tell: Callable[[str], None]  # prints one line of output, with masked secrets
     now: Callable[[], datetime]
     sleep: Callable[[float], None]
-    log: Path  # keeps the same lines
-    seconds: float  # it may take so long
-    scheduler: Scheduler | None = None  # of a step that is a job of a cluster
+    log: Path  # gets the same lines
+    seconds: float  # the time limit
+    scheduler: Scheduler | None = None  # only for a cluster job
 
 
 class SetupOutput:
-    """The lines that a step has printed: masked, told at once, and kept for the message
-    of a failure."""
+    """The lines printed by a setup step: masked, shown at once, and kept for errors."""
 
     def __init__(self, step: PlannedJob, tell: Callable[[str], None]) -> None:
         self.lines: list[str] = []
         self._spec, self._tell = step.spec, tell
 
-    def take(self, line: str) -> str:
-        """Take a line; return it as it may be shown."""
+    def add(self, line: str) -> str:
+        """Add a line, print it, and return it with masked secrets."""
         self.lines.append(
             escape(redact(line.rstrip("\r\n"), self._spec).replace("\t", "    "))
         )
         self._tell(self.lines[-1])
         return self.lines[-1]
 
-    def feed_new_lines(self, file: Path, *, ended: bool) -> None:
-        """Take the lines of a file that came since the last time: whole ones, until
-        nothing more is written."""
-        try:
-            whole = file.read_text(encoding="utf-8", errors="replace")
-        except OSError:  # a job that has not started has no output
-            return
-        printed = whole.split("\n")
-        for line in printed[len(self.lines) : None if ended and printed[-1] else -1]:
-            self.take(line)
+    def add_new_lines(self, file: Path, *, ended: bool) -> None:
+        """Add the lines of a file that are new since the last call.
 
-    def explain_failure(self, what: str, file: Path) -> str:
-        """Return what went wrong with the last lines, and the file that has all of
-        them."""
-        telling = [
+        An incomplete last line is added only when the job has `ended`.
+        """
+        try:
+            text = file.read_text(encoding="utf-8", errors="replace")
+        except OSError:  # the job has not started
+            return
+        lines = text.split("\n")
+        for line in lines[len(self.lines) : None if ended and lines[-1] else -1]:
+            self.add(line)
+
+    def explain_failure(self, problem: str, file: Path) -> str:
+        """Describe a failure, with the last lines and the path of the whole output."""
+        relevant = [
             line for line in self.lines if line.strip() and not HARMLESS.search(line)
         ]
-        last = (f"  {line}" for line in telling[-LAST_LINES:])
-        return "\n".join([f"setup failed: {what}", *last, f"all of it: {file}"])
+        last = (f"  {line}" for line in relevant[-LAST_LINES:])
+        return "\n".join([f"setup failed: {problem}", *last, f"full output: {file}"])
 
 
 def run_setup(step: PlannedJob, host: SetupHost) -> str:
-    """Run a setup step and wait for its end; return what went wrong, with the last
-    lines and their file, or nothing.
+    """Run a setup step to its end; return the error text, or "".
 
-    Stopped (Ctrl-C) or out of time, it leaves nothing behind: what it started is ended,
-    a job of it is cancelled.
+    If it is interrupted (Ctrl-C) or out of time, its processes are ended and its
+    cluster job is cancelled.
     """
     host.log.parent.mkdir(parents=True, exist_ok=True)
     output = SetupOutput(step, host.tell)
     code = _run(step, host, output)
     if code:
-        shown = (
+        outcome = (
             "ran out of time" if code is TOO_LONG else f"ended with exit code {code}"
         )
-        return output.explain_failure(f"{format_command(step.spec)} {shown}", host.log)
+        return output.explain_failure(
+            f"{format_command(step.spec)} {outcome}", host.log
+        )
     if is_cluster_job(step) and (problem := _follow_job(step, host, output)):
         return problem
-    _tell_conflicts(output.lines, host.tell)
+    _print_conflicts(output.lines, host.tell)
     return _explain_missing_image(step, output, host.log)
 
 
@@ -296,17 +297,17 @@ def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int:
 
         def expire() -> None:
             expired.set()
-            with suppress(LaunchError):  # what cannot be killed is waited for
+            with suppress(LaunchError):  # wait for a process that cannot be killed
                 process.stop(started, GRACE_SECONDS, time.sleep)
 
         timer = threading.Timer(
             host.seconds, expire
-        )  # the loop below waits for the next line, which may never come
+        )  # the loop below may wait for a line forever
         timer.daemon = True
         timer.start()
         try:
             for line in child.stdout or ():
-                file.write(output.take(line) + "\n")
+                file.write(output.add(line) + "\n")
             code = child.wait()
         except BaseException:
             process.stop(started, GRACE_SECONDS, time.sleep)
@@ -317,9 +318,8 @@ def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int:
 
 
 def _start(spec: JobSpec, mark: str) -> subprocess.Popen[str]:
-    # not process.start: the shell of its wrapper drops variables such as
-    # BASH_FUNC_module%%, by which clusters hand on `module`, and its output would lie
-    # in a file with all secrets
+    # not process.start: its wrapper shell drops variables such as BASH_FUNC_module%%, which
+    # define `module` on clusters, and would write the output with all secrets to a file
     try:
         return subprocess.Popen(  # noqa: S603 (an argument list from the recipe's file)
             spec.command,
@@ -334,7 +334,7 @@ def _start(spec: JobSpec, mark: str) -> subprocess.Popen[str]:
         )
     except OSError as error:
         raise LaunchError(
-            f"{spec.command[0]} in {spec.directory} cannot be started: {error.strerror}"
+            f"cannot start {spec.command[0]} in {spec.directory}: {error.strerror}"
         ) from error
 
 
@@ -346,9 +346,7 @@ def _follow_job(step: PlannedJob, host: SetupHost, output: SetupOutput) -> str:
         else ()
     )
     if len(submissions) != 1 or scheduler is None:
-        return output.explain_failure(
-            f"{program} printed no job id: nothing to wait for", host.log
-        )
+        return output.explain_failure(f"{program} printed no job id", host.log)
     submitted = JobStatus(Phase.UNKNOWN, "", submitted=host.now())
     job = Job(
         1,
@@ -360,10 +358,10 @@ def _follow_job(step: PlannedJob, host: SetupHost, output: SetupOutput) -> str:
     )
     file = scheduler.find_output(job)
     output.lines.clear()
-    host.tell(f"waiting for job {job.job_id}; its output: {file}")
+    host.tell(f"waiting for job {job.job_id}, which writes to {file}")
     try:
         problem = _wait_for_job(
-            job, scheduler, host, lambda ended: output.feed_new_lines(file, ended=ended)
+            job, scheduler, host, lambda ended: output.add_new_lines(file, ended=ended)
         )
     except BaseException:
         host.tell(f"cancelling job {job.job_id} {scheduler.cancel([job])}".rstrip())
@@ -376,14 +374,16 @@ def _follow_job(step: PlannedJob, host: SetupHost, output: SetupOutput) -> str:
 def _wait_for_job(
     job: Job, scheduler: Scheduler, host: SetupHost, show: Callable[[bool], None]
 ) -> str:
-    """Wait for the end of a job; return what went wrong, or nothing. A scheduler that
-    is away is waited for."""
+    """Wait for the end of a job; return the error text, or "".
+
+    Keeps waiting if the scheduler does not answer.
+    """
     watch, submitted = Watch(LIMITS), host.now()
     while True:
         try:
             status = scheduler.poll([job]).get(job.number)
         except LaunchError:
-            status = None  # if it stays away, the job is lost
+            status = None  # after a while, the job is given up as lost
         now = host.now()
         decision = watch.decide(job, status, now)
         show(decision.ended)
@@ -391,9 +391,11 @@ def _wait_for_job(
             return _explain_end(job, decision.status)
         problem = ""
         if decision.cancel and status:
-            problem = f"it will never start and was cancelled ({scheduler.explain_stuck(status)})"
+            problem = f"it could never start and was cancelled ({scheduler.explain_stuck(status)})"
         elif (now - submitted).total_seconds() > host.seconds:
-            problem = f"it took longer than {host.seconds / 3600:g} h and was cancelled"
+            problem = (
+                f"it exceeded the limit of {host.seconds / 3600:g} h and was cancelled"
+            )
         if problem:
             return f"{problem} {scheduler.cancel([job])}".rstrip()
         host.sleep(POLL_SECONDS)
@@ -405,15 +407,20 @@ def _wait_for_job(
 def _explain_end(job: Job, status: JobStatus | None) -> str:
     scheduler = load_scheduler(job.spec.via)
     if status is None or status.phase is Phase.UNKNOWN:
-        minutes, look = LIMITS.lost_seconds / 60, scheduler.format_inquiry(job.job_id)
-        return f"{scheduler.name} has not known it for {minutes:.0f} minutes; `{look}` may tell more"
+        minutes, inquiry = (
+            LIMITS.lost_seconds / 60,
+            scheduler.format_inquiry(job.job_id),
+        )
+        return f"{scheduler.name} has had no record of it for {minutes:.0f} minutes. Try `{inquiry}`"
     end = scheduler.explain_end(status)
     return "" if end.blame is Blame.NONE else end.text
 
 
-def _tell_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Say of pip's error whether it is the known one; exit code 0 is a success either
-    way."""
+def _print_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Print whether pip's conflicts are known to be harmless.
+
+    Exit code 0 counts as success even with conflicts.
+    """
     if not any(RESOLVER in line for line in lines):
         return
     others = [
@@ -421,57 +428,63 @@ def _tell_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
     ]
     if others:
         tell(
-            "pip reports conflicts that the recipe's document does not know; a run may fail because of them:"
+            "pip reports conflicts that the recipe's document does not mention. Runs may fail because of them:"
         )
         for line in others:
             tell(f"  {line}")
     else:
-        tell(
-            "pip's error about tritonclient and urllib3 is a known one and does no harm."
-        )
+        tell("pip's error about tritonclient and urllib3 is known and harmless.")
 
 
 def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) -> str:
     images = find_images(step.facts.image, launch_checks.find_stages(step))
     if not images or any(image.is_file() and image.stat().st_size for image in images):
         return ""
-    if by_hand := _format_separate_import(step):
+    if import_command := _format_separate_import(step):
         name = images[0].name
-        return f"the setup step ended well; the container image {name} is fetched separately:\n  {by_hand}"
-    places = " or ".join(str(path.parent) for path in images)
+        return f"the setup step succeeded. Fetch the container image {name} separately:\n  {import_command}"
+    folders = " or ".join(str(path.parent) for path in images)
     return output.explain_failure(
-        f"it ended well and left no container image {images[0].name} in {places}", file
+        f"it succeeded, but there is no container image {images[0].name} in {folders}",
+        file,
     )
 
 
 def list_setup_variables(
     step: PlannedJob, caller: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Return the variables that a step gets and the caller's shell does not have so,
-    and its stage folders; sorted, without the values of secrets."""
-    shown = mask_environment(step.spec.environment, step.spec.secrets)
+    """List the variables that a step adds to the caller's, and its stage folders.
+
+    Sorted, with masked secrets.
+    """
+    masked = mask_environment(step.spec.environment, step.spec.secrets)
     values = dict(step.spec.environment)
     return sorted(
         pair
-        for pair in shown
+        for pair in masked
         if caller.get(pair[0]) != values[pair[0]] or pair[0] in STAGES
     )
 
 
 def describe_import(step: PlannedJob) -> str:
-    """Return where the container image comes from and lies then, and the command for it
-    where the step does not fetch it; empty for a recipe without one."""
+    """Describe the source and target of the container image.
+
+    Adds the command to fetch the image if the step does not fetch it. Returns "" for a
+    recipe without an image.
+    """
     images = find_images(step.facts.image, launch_checks.find_stages(step))
     if not images or not step.facts.image_source:
         return ""
-    if by_hand := _format_separate_import(step):
-        return f"the image is fetched separately:\n  {by_hand}"
+    if import_command := _format_separate_import(step):
+        return f"fetch the image separately:\n  {import_command}"
     return f"imports {launch_checks.format_image_source(step.facts)} to {images[0]}"
 
 
 def _format_separate_import(step: PlannedJob) -> str:
-    """Return how the image is fetched where the setup script does not do it: in the
-    recipes with LLMB_INSTALL."""
+    """Format the command to fetch the image, if the setup script does not fetch it.
+
+    That is the case for recipes with LLMB_INSTALL.
+    """
     environment, facts = dict(step.spec.environment), step.facts
     install = environment.get("LLMB_INSTALL")
     if not install or not facts.image_source:

@@ -1,10 +1,10 @@
-"""A submission with what comes before it: the build of a checkout, and the mark of a
-variant's run.
+"""Submit jobs: build the checkout first, and mark runs of variants.
 
-The marks lie where a log will lie before its job is submitted, so nobody takes such a
-run for a night of its recipe, whatever becomes of the session. On this machine the log
-is known, and has its mark next to it. In a cluster only its folder is: a file there
-records of each job that it is about to be submitted, and then which one it became.
+The marker is written where the log of a variant's run will be, before its job is
+submitted, so that no later session judges the run as a daily run of its recipe. For a
+job on this machine the path of the log is known, and the marker lies next to it. For a
+cluster job only the folder is known: a file in it lists the jobs about to be submitted,
+and the job ids that they got.
 """
 
 from __future__ import annotations
@@ -28,28 +28,30 @@ from pytest_llmbench.launch.schedulers.submission import (
 
 
 def submit_with_marker(job: Job, scheduler: Scheduler) -> Submission:
-    """Mark the run of a variant, and submit its job; SubmitError if the mark cannot be
-    written, too."""
+    """Submit a job, after marking the run of a variant.
+
+    Raises SubmitError, also if the marker cannot be written.
+    """
     if job.spec.purpose not in TRIALS:
         return scheduler.submit(job)
     log = load_scheduler(job.spec.via).find_log(job)
     if log is not None:
         _write(log.with_name(log.name + VARIANT_MARK), "", job)
         return scheduler.submit(job)
-    _note(job)
+    _append_line(job)
     try:
         submission = scheduler.submit(job)
     except SubmitError as error:
         if not error.uncertain:
-            _note_after(job, NO_JOB)
+            _record_job_id(job, NO_JOB)
         raise
-    return _note_submission(job, submission)
+    return _record_submission(job, submission)
 
 
 def recover_from_marker(
     job: Job, scheduler: Scheduler, seconds: float = SUBMIT_SECONDS
 ) -> Submission | None:
-    """Return what became of a submission, as the mark says from then on."""
+    """Find the submission of a job, and update its marker."""
     submission = scheduler.recover(job, seconds)
     if (
         job.spec.purpose not in TRIALS
@@ -57,37 +59,45 @@ def recover_from_marker(
     ):
         return submission
     if submission:
-        return _note_submission(job, submission)
-    _note_after(job, NO_JOB)
+        return _record_submission(job, submission)
+    _record_job_id(job, NO_JOB)
     return None
 
 
-def _note_submission(job: Job, submission: Submission) -> Submission:
-    """Note which job it became, in the folder that its launcher printed, too; a run in
-    an allocation is noted as that one, by whose id its log is called."""
-    _note_after(
+def _record_submission(job: Job, submission: Submission) -> Submission:
+    """Record the job id of a submission in all folders that may contain its log.
+
+    A run in an allocation is recorded under the allocation's id, which its log is named
+    after.
+    """
+    _record_job_id(
         job, replace(job, job_id=submission.job_id).scheduler_id, submission.folder
     )
     return submission
 
 
-def _note_after(job: Job, became: str, printed: Path | None = None) -> None:
-    """Note what became of a job. Where that cannot be written it stays open, and the
-    job is what it is."""
+def _record_job_id(job: Job, job_id: str, printed: Path | None = None) -> None:
+    """Record the job id of a job if possible.
+
+    If it cannot be written, the marker stays without a job id.
+    """
     with suppress(SubmitError):
-        _note(job, became, printed)
+        _append_line(job, job_id, printed)
 
 
-def _note(job: Job, became: str = "", printed: Path | None = None) -> None:
-    """Write a line for a job wherever its log may lie: its token, the time, and what
-    became of it. It stands apart from a line before it that was cut."""
+def _append_line(job: Job, job_id: str = "", printed: Path | None = None) -> None:
+    """Append a line for a job in every folder that may contain its log.
+
+    The line consists of token, time and job id. An empty line before it separates it
+    from a truncated line.
+    """
     folders = job.spec.log_folders or (job.spec.directory,)
-    if job.spec.allocation:  # to which its log is moved when it has ended
+    if job.spec.allocation:  # its log is moved to the folder of the job at its end
         folders = (*folders, job.folder)
     for folder in dict.fromkeys([*folders, *filter(None, [printed])]):
         _write(
             folder / TRIALS_FILE,
-            "\n" + f"{job.token} {time.time():.0f} {became}".rstrip() + "\n",
+            "\n" + f"{job.token} {time.time():.0f} {job_id}".rstrip() + "\n",
             job,
         )
 
@@ -100,7 +110,9 @@ def _write(file: Path, text: str, job: Job) -> None:
             lines.flush()
             os.fsync(lines.fileno())
     except OSError as error:
-        problem = f"{file} cannot be written ({error.strerror}), which says that a log is none of a night"
+        problem = (
+            f"cannot write {file} ({error.strerror}), which marks the logs of variants"
+        )
         raise SubmitError(f"{job.spec.case_id}: {problem}") from error
 
 
@@ -115,12 +127,17 @@ class Submitter:
         self._builder = builder
 
     def submit(self, job: Job) -> Submission:
-        """Build the checkout of a job if it has one, mark the run of a variant, and
-        submit; raises as a scheduler."""
+        """Build the checkout of a job if it has one, mark a variant's run, and submit
+        it.
+
+        Raises the errors of `Scheduler.submit`.
+        """
         self._builder.build(job)
         return submit_with_marker(job, self.schedulers.find(job.spec))
 
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
-        """Return what became of a submission; None if nothing was submitted, or its job
-        was still being built."""
+        """Find the submission of a job.
+
+        Returns None if it was not submitted, or was still being built.
+        """
         return recover_from_marker(job, self.schedulers.find(job.spec), seconds)

@@ -1,2 +1,1 @@
-"""What can be known to go wrong before anything is submitted, and what would be
-submitted, as text."""
+"""Checks before submission, and the plan of a launch as text."""

@@ -1,5 +1,4 @@
-"""What would be submitted, as text: every job, and the GPU-hours that they may come
-to."""
+"""Format the plan of a launch: every job, and the GPU-hours."""
 
 from __future__ import annotations
 
@@ -25,20 +24,19 @@ from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
 @dataclass(frozen=True, slots=True)
 class Reruns:
-    """How often a session may run a configuration, start each of these runs again, and
-    what may follow a verdict."""
+    """The jobs that may follow the first run of each configuration."""
 
     repeats: int = 1
     retries: int = 0
-    # GPU-hours, where a profile follows a regression: one of each configuration
+    # GPU-hours of one profile per configuration, if regressions are profiled
     profiles: float = 0.0
-    node_checks: bool = False  # whether nodes that were slow are checked
-    named: float = 0.0  # GPU-hours of runs on nodes that the history names
+    node_checks: bool = False  # True if slow nodes are checked
+    named: float = 0.0  # GPU-hours of runs on suspect nodes of the history
 
 
 Runs = Mapping[
     str, int
-]  # by configuration id how many runs are asked for, where that is more than one
+]  # by configuration id: the number of requested runs, if more than one
 
 ONCE: Runs = {}
 
@@ -52,25 +50,25 @@ def format_plan(
     *,
     shown: Sequence[PlannedJob] = (),
 ) -> str:
-    """Return every job as it would be submitted (those of `shown`, if any), the
-    GPU-hours, and the problems; secrets read `***`.
+    """Format the jobs that would be submitted, the GPU-hours, and the problems.
 
-    A later job of one recipe, launcher and purpose shows only where its environment
-    differs from the one before it.
+    Shows the jobs of `shown` if it is not empty. Secrets are replaced by `***`. The
+    environment of a job is shown as the difference from the previous job with the same
+    recipe, launcher and purpose.
     """
-    before: dict[tuple[str, ...], dict[str, str]] = {}
-    parts = []
+    previous: dict[tuple[str, ...], dict[str, str]] = {}
+    sections = []
     for job in shown or planned:
         environment = dict(mask_environment(job.spec.environment, job.spec.secrets))
-        kind = (job.facts.recipe, job.facts.release, job.spec.via, job.spec.purpose)
-        parts.append(_format_job(job.spec, environment, before.get(kind)))
-        before[kind] = environment
-    parts.append(
+        group = (job.facts.recipe, job.facts.release, job.spec.via, job.spec.purpose)
+        sections.append(_format_job(job.spec, environment, previous.get(group)))
+        previous[group] = environment
+    sections.append(
         "\n".join(
             [*format_budget(planned, limit, reruns, runs), "Nothing was submitted."]
         )
     )
-    return "\n\n".join([*parts, *filter(None, [describe_problems(problems)])])
+    return "\n\n".join([*sections, *filter(None, [describe_problems(problems)])])
 
 
 def format_budget(
@@ -79,87 +77,92 @@ def format_budget(
     reruns: Reruns = Reruns(),
     runs: Runs = ONCE,
 ) -> list[str]:
-    """Return lines with the jobs and GPU-hours by recipe, the total, what they may come
-    to, and the limit if any.
+    """Format the number of jobs and their GPU-hours, as a list of lines.
 
-    A configuration of which several runs are asked for counts so many times.
+    Lists each recipe, the total, the maximum with all reruns, and the limit. A
+    configuration with several requested runs counts once per run.
     """
-    most = estimate_most((job.spec for job in planned), reruns)
+    maximum = estimate_most((job.spec for job in planned), reruns)
     repeated = reruns.repeats > 1 and any(
         job.spec.purpose is Purpose.MEASURE for job in planned
     )
-    every = [job for job in planned for _ in range(runs.get(job.spec.case_id, 1))]
-    specs = [job.spec for job in every]
+    all_jobs = [job for job in planned for _ in range(runs.get(job.spec.case_id, 1))]
+    specs = [job.spec for job in all_jobs]
     hours = sum(spec.gpu_hours for spec in specs)
-    allowed = f"; {limit:,.10g} are allowed" if limit is not None else ""
-    lines = [*_list_recipes(every), f"{_format_hours(specs)}{allowed}"]
+    limit_text = f"; limit {limit:,.10g}" if limit is not None else ""
+    lines = [*_list_recipes(all_jobs), f"{_format_hours(specs)}{limit_text}"]
     if limit is not None and hours > limit:
         lines.append(
             fill(
-                f"more than allowed: {advise_hours(hours)}",
+                f"over the limit: {advise_hours(hours)}",
                 WIDTH,
                 break_on_hyphens=False,
             )
         )
-    if most > hours:
-        parts = ", ".join(_list_reruns(reruns, repeated=repeated))
-        lines.append(fill(f"at most {most:,.1f} GPU-hours: {parts}", WIDTH))
-    if limit is not None and most > max(hours, limit):
+    if maximum > hours:
+        kinds = ", ".join(_list_reruns(reruns, repeated=repeated))
+        lines.append(fill(f"at most {maximum:,.1f} GPU-hours: {kinds}", WIDTH))
+    if limit is not None and maximum > max(hours, limit):
         lines.append(
-            f"what would go beyond the {limit:,.10g} that are allowed is not started"
+            f"jobs beyond the limit of {limit:,.10g} GPU-hours are not started"
         )
     return lines
 
 
 def _list_recipes(jobs: Sequence[PlannedJob]) -> Iterator[str]:
-    """Yield the jobs and GPU-hours of each recipe, if there are several."""
+    """Yield the jobs and GPU-hours of each recipe if there are several recipes."""
     specs: dict[str, list[JobSpec]] = {}
     for job in jobs:
         specs.setdefault(f"{job.facts.recipe} {job.facts.release}", []).append(job.spec)
     if len(specs) > 1:
-        yield from (f"{name}: {_format_hours(own)}" for name, own in specs.items())
+        yield from (
+            f"{name}: {_format_hours(recipe_specs)}"
+            for name, recipe_specs in specs.items()
+        )
 
 
 def _list_reruns(reruns: Reruns, *, repeated: bool) -> Iterator[str]:
-    """Yield what a session may start besides first runs."""
+    """Yield the kinds of jobs that may follow the first runs."""
     if repeated:
-        yield f"{reruns.repeats} runs of each"
+        yield f"{reruns.repeats} runs of each configuration"
     if reruns.retries:
         yield f"{reruns.retries + 1} starts of each {'run' if repeated else 'job'}"
-        yield "1 after a standstill"
+        yield "1 retry after a stall"
     if repeated:
-        yield "1 on slow nodes"
+        yield "1 run on slow nodes"
     if repeated and reruns.node_checks:
-        yield "checks of nodes"
+        yield "node checks"
     if reruns.profiles:
-        yield "1 profile of each"
+        yield "1 profile of each configuration"
     if reruns.named:
-        yield "1 on each node that the history names"
+        yield "1 run on each suspect node of the history"
 
 
 def estimate_most(specs: Iterable[JobSpec], reruns: Reruns) -> float:
-    """Return the GPU-hours if every configuration is run as often as the settings
-    allow, each of these runs fails as often as it may, and all that may follow a
-    verdict does."""
+    """Estimate the maximum GPU-hours of a session.
+
+    Assumes that every configuration is repeated and retried as often as the settings
+    allow, and that every follow-up job is started.
+    """
     return (
         reruns.profiles
         + reruns.named
-        + sum(_estimate_most_of(spec, reruns) for spec in specs)
+        + sum(_estimate_maximum_of(spec, reruns) for spec in specs)
     )
 
 
-def _estimate_most_of(spec: JobSpec, reruns: Reruns) -> float:
+def _estimate_maximum_of(spec: JobSpec, reruns: Reruns) -> float:
     runs = reruns.repeats if spec.purpose is Purpose.MEASURE else 1
-    standstill = min(reruns.retries, 1)
-    confirmation = min(runs - 1, 1)  # it is not started again
-    starts = runs * (1 + reruns.retries) + standstill + confirmation
-    # of the nodes of all its runs, but for those of a fast one
-    checked = (
+    stall_retries = min(reruns.retries, 1)
+    confirmation = min(runs - 1, 1)  # never retried
+    starts = runs * (1 + reruns.retries) + stall_retries + confirmation
+    # the nodes of all runs except one fast run may be checked
+    node_checks = (
         spec.occupied_gpus * (runs - 1) * CHECK_MINUTES / 60
         if reruns.node_checks
         else 0.0
     )
-    return spec.gpu_hours * starts + checked
+    return spec.gpu_hours * starts + node_checks
 
 
 def _format_hours(specs: Sequence[JobSpec]) -> str:
@@ -168,30 +171,25 @@ def _format_hours(specs: Sequence[JobSpec]) -> str:
         count_noun(len(specs), "job"),
     )
     if unknown and unknown == len(specs):
-        return f"{jobs} whose duration nothing says yet"
-    rest = (
-        f" and {count_noun(unknown, 'job')} whose duration nothing says yet"
-        if unknown
-        else ""
+        return f"{jobs} of unknown duration"
+    unknown_text = (
+        f" and {count_noun(unknown, 'job')} of unknown duration" if unknown else ""
     )
-    return (
-        f"{jobs}, {sum(spec.gpu_hours for spec in specs):,.1f} GPU-hours of steps{rest}"
-    )
+    return f"{jobs}, {sum(spec.gpu_hours for spec in specs):,.1f} GPU-hours of steps{unknown_text}"
 
 
 def _format_build(spec: JobSpec) -> list[str]:
-    """Return the line with the command that is run before a job is submitted, if there
-    is one."""
+    """Format the command that builds a job's checkout, if any."""
     if not spec.build:
         return []
-    where = quote_word(str(spec.checkout))
+    checkout = quote_word(str(spec.checkout))
     return [
-        f"  first, where it was not built before: (cd {where} && {redact(shlex.join(spec.build), spec)})"
+        f"  first, unless built before: (cd {checkout} && {redact(shlex.join(spec.build), spec)})"
     ]
 
 
 def _format_job(
-    spec: JobSpec, environment: dict[str, str], before: dict[str, str] | None
+    spec: JobSpec, environment: dict[str, str], previous: dict[str, str] | None
 ) -> str:
     purpose = (
         ""
@@ -210,63 +208,68 @@ def _format_job(
         f"  {format_command(spec)}",
         *_format_options(spec),
         *([f"  not on {','.join(spec.exclude)}"] if spec.exclude else []),
-        *(f"    {line}" for line in _format_environment(environment, before)),
+        *(f"    {line}" for line in _format_environment(environment, previous)),
     ]
     return "\n".join(lines)
 
 
 def _format_options(spec: JobSpec) -> list[str]:
-    """Return the line with what a job gets besides its command, if there is
-    anything."""
+    """Format the scheduler options of a job, if any."""
     if not spec.scheduler_options:
         return []
     program = load_scheduler(spec.via).program
     return [
-        f"  {program} also gets {' '.join(map(quote_word, spec.scheduler_options))}"
+        f"  with {program} options: {' '.join(map(quote_word, spec.scheduler_options))}"
     ]
 
 
 def format_command(spec: JobSpec) -> str:
-    """Return the command of a job as a shell would take it, without its secrets."""
+    """Format the command of a job as a shell would read it, with masked secrets."""
     return " ".join(quote_word(redact(word, spec)) for word in spec.command)
 
 
 def _format_environment(
-    environment: dict[str, str], before: dict[str, str] | None
+    environment: dict[str, str], previous: dict[str, str] | None
 ) -> Iterator[str]:
-    if before is None:
+    if previous is None:
         yield from (
             f"{name}={quote_word(value)}" for name, value in sorted(environment.items())
         )
         return
     changed = {
-        name: value for name, value in environment.items() if before.get(name) != value
+        name: value
+        for name, value in environment.items()
+        if previous.get(name) != value
     }
-    yield "the environment of the job above" + (
-        ", but:" if changed or before.keys() - environment.keys() else ""
+    yield "same environment as the job above" + (
+        ", except:" if changed or previous.keys() - environment.keys() else ""
     )
     yield from (
         f"{name}={quote_word(value)}" for name, value in sorted(changed.items())
     )
     yield from (
-        f"without {name}" for name in sorted(before.keys() - environment.keys())
+        f"without {name}" for name in sorted(previous.keys() - environment.keys())
     )
 
 
 def quote_word(text: str) -> str:
-    """Return a word as a shell reads it, on one line: what does not print is written as
-    bash's $'...' has it."""
+    """Quote a word for a shell, on one line.
+
+    Characters that cannot be printed are escaped as in bash's $'...'.
+    """
     if text.isprintable():
         return text if text == "***" else shlex.quote(text)
-    escaped = (_escape(sign) for sign in text)
+    escaped = (_escape(character) for character in text)
     return "$'" + "".join(escaped) + "'"
 
 
-def _escape(sign: str) -> str:
-    if sign in "\\'":
-        return f"\\{sign}"
+def _escape(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
     return (
-        sign
-        if sign.isprintable()
-        else "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogatepass"))
+        character
+        if character.isprintable()
+        else "".join(
+            f"\\x{byte:02x}" for byte in character.encode(errors="surrogatepass")
+        )
     )

@@ -1,5 +1,7 @@
-"""Everything that can be known to go wrong, before anything is submitted: all of it at
-once, with the remedies."""
+"""Check everything that could make a launch fail, before anything is submitted.
+
+All problems are reported at once, each with its remedy.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +36,21 @@ from pytest_llmbench.launch.schedulers.registry import (
     load_scheduler,
 )
 
-NEWEST = 20  # the minor versions of Python that are looked for end here
+NEWEST = 20  # the newest minor version of Python to search for
 SECONDS = 30.0
 
-# prints the modules that cannot be found; the search imports none of them
+# prints the missing modules, without importing any
 FIND_MODULES = "import importlib.util as u, sys; print(*[name for name in sys.argv[1:] if u.find_spec(name) is None])"
 
 
 def find_virtual_environment(planned: PlannedJob) -> str:
-    """Return the virtual environment that is active in a job; empty for none."""
+    """Return the virtual environment that is active in a job, or ""."""
     environment = dict(planned.spec.environment)
     return environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX") or ""
 
 
-def _brings_its_own(planned: PlannedJob) -> bool:
-    """Whether the launcher brings the Python of its recipes."""
+def _supplies_python(planned: PlannedJob) -> bool:
+    """True if the launcher supplies the Python of its recipes."""
     in_recipe = load_scheduler(planned.spec.via).runs_in_recipe(planned.spec.via)
     return not in_recipe and not find_virtual_environment(planned)
 
@@ -56,10 +58,9 @@ def _brings_its_own(planned: PlannedJob) -> bool:
 def check_virtual_environment(
     planned: PlannedJob, machine: LocalMachine
 ) -> Iterator[JobProblem]:
-    """Yield that a recipe lacks the virtual environment that it asks for, or that it is
-    none."""
+    """Yield a problem if the required virtual environment is missing or broken."""
     facts, folder = planned.facts, find_virtual_environment(planned)
-    if _brings_its_own(planned):
+    if _supplies_python(planned):
         return
     if folder and not (Path(folder) / "bin" / "python").exists():
         yield JobProblem(
@@ -69,7 +70,7 @@ def check_virtual_environment(
     elif facts.virtual_environment and not folder:
         name = f"{facts.recipe} {facts.release}"
         yield JobProblem(
-            f"{name} needs a virtual environment of its own",
+            f"{name} needs a virtual environment",
             _advise_environment(planned, machine),
         )
 
@@ -77,31 +78,29 @@ def check_virtual_environment(
 def check_python_version(
     planned: PlannedJob, machine: LocalMachine
 ) -> Iterator[JobProblem]:
-    """Yield that a job would run another Python than its recipe asks for."""
+    """Yield a problem if a job would run another Python than its recipe requires."""
     facts = planned.facts
-    if not facts.python or _brings_its_own(planned):
+    if not facts.python or _supplies_python(planned):
         return
     name, python = f"{facts.recipe} {facts.release}", _find_python(planned)
     if not python:
-        what = f"{name} needs Python {facts.python}, and there is no python on the job's PATH"
-        yield JobProblem(what, _advise_environment(planned, machine))
+        problem = f"{name} needs Python {facts.python}, but there is no python on the job's PATH"
+        yield JobProblem(problem, _advise_environment(planned, machine))
         return
-    version = _ask_version(python, planned, machine)
+    version = _read_python_version(python, planned, machine)
     if not is_required_version(version, facts.python):
-        shown = (
-            f"Python {version}"
-            if version
-            else "something that does not tell its version"
-        )
-        what = f"{name} needs Python {facts.python}; {python} is {shown}"
-        yield JobProblem(what, _advise_environment(planned, machine))
+        actual = f"Python {version}" if version else "a program that prints no version"
+        problem = f"{name} needs Python {facts.python}; {python} is {actual}"
+        yield JobProblem(problem, _advise_environment(planned, machine))
 
 
 def check_python_modules(
     planned: PlannedJob, machine: LocalMachine
 ) -> Iterator[JobProblem]:
-    """Yield the modules that a recipe imports and the Python of a job on this machine
-    does not have. What a compute node has nobody here can see."""
+    """Yield the modules that a recipe imports and the job's Python lacks.
+
+    Checks only jobs on this machine: the Python of a compute node is unknown.
+    """
     facts, python = planned.facts, _find_python(planned)
     if not load_scheduler(planned.spec.via).here or not facts.modules or not python:
         return
@@ -115,18 +114,17 @@ def check_python_modules(
     if missing:
         names = " and ".join(missing)
         remedy = (
-            f"{python} -m pip install {' '.join(missing)}, or PYTHON=... with one that has it, under `environment:` in "
+            f"{python} -m pip install {' '.join(missing)}, or set PYTHON=... to a Python that has them, under `environment:` in "
             "the cluster file"
         )
         yield JobProblem(
-            f"{facts.recipe} {facts.release} needs {names}, and {python} has none",
+            f"{facts.recipe} {facts.release} needs {names}, which {python} lacks",
             remedy,
         )
 
 
 def _find_python(planned: PlannedJob) -> str | None:
-    """Return the Python of a job: the one that it is told (`PYTHON`), else the first on
-    its PATH."""
+    """Return the Python of a job: its variable `PYTHON`, or the first on its PATH."""
     environment = dict(planned.spec.environment)
     names = filter(None, (environment.get("PYTHON"), "python", "python3"))
     return next(
@@ -138,7 +136,9 @@ def _find_python(planned: PlannedJob) -> str | None:
     )
 
 
-def _ask_version(python: str, planned: PlannedJob, machine: LocalMachine) -> str:
+def _read_python_version(
+    python: str, planned: PlannedJob, machine: LocalMachine
+) -> str:
     path = dict(planned.spec.environment).get("PATH", "")
     done = machine.run(
         [python, "--version"], timeout=SECONDS, environment={"PATH": path}
@@ -149,17 +149,26 @@ def _ask_version(python: str, planned: PlannedJob, machine: LocalMachine) -> str
 # --- which version, and where there is one --------------------------------------------
 
 
-def is_required_version(version: str, wanted: str) -> bool:
-    """Return whether a version is the wanted one: `3.12` is any 3.12.x, `3.10.12 or
-    newer` what it says."""
-    have, want = _split_version(version), _split_version(_read_version(wanted))
-    if not have or not want:
+def is_required_version(version: str, required: str) -> bool:
+    """True if a Python version meets a requirement.
+
+    `3.12` accepts any 3.12.x, `3.10.12 or newer` any version from 3.10.12 on.
+    """
+    version_numbers, required_numbers = (
+        _split_version(version),
+        _split_version(_read_version(required)),
+    )
+    if not version_numbers or not required_numbers:
         return False
-    return have >= want if _takes_newer(wanted) else have[: len(want)] == want
+    return (
+        version_numbers >= required_numbers
+        if _accepts_newer(required)
+        else version_numbers[: len(required_numbers)] == required_numbers
+    )
 
 
-def _takes_newer(wanted: str) -> bool:
-    return wanted.endswith("or newer")
+def _accepts_newer(required: str) -> bool:
+    return required.endswith("or newer")
 
 
 def _read_version(text: str) -> str:
@@ -172,27 +181,34 @@ def _split_version(version: str) -> tuple[int, ...]:
 
 
 def _advise_environment(planned: PlannedJob, machine: LocalMachine) -> str:
-    """Return how to get a virtual environment with the wanted Python, by a program that
-    is on the PATH of the job."""
-    wanted, path = planned.facts.python, dict(planned.spec.environment).get("PATH", "")
-    least = _split_version(_read_version(wanted))[:2]
-    last = "and `virtual_environment: DIR` in the cluster file"
-    if not least:
-        return f"python3 -m venv DIR, {last}"
-    minors = range(NEWEST, least[1] - 1, -1) if _takes_newer(wanted) else [least[1]]
-    names = ("python3", *(f"python{least[0]}.{minor}" for minor in minors))
-    there = filter(None, (shutil.which(name, path=path) for name in names))
-    fitting = (
-        each
-        for each in there
-        if is_required_version(_ask_version(each, planned, machine), wanted)
+    """Advise how to create a virtual environment with the required Python.
+
+    Prefers a program on the job's PATH.
+    """
+    required, path = (
+        planned.facts.python,
+        dict(planned.spec.environment).get("PATH", ""),
     )
-    if python := next(fitting, None):
-        return f"{python} -m venv DIR, {last}"
-    version = ".".join(map(str, least))
+    oldest = _split_version(_read_version(required))[:2]
+    then = "and `virtual_environment: DIR` in the cluster file"
+    if not oldest:
+        return f"python3 -m venv DIR, {then}"
+    minors = (
+        range(NEWEST, oldest[1] - 1, -1) if _accepts_newer(required) else [oldest[1]]
+    )
+    names = ("python3", *(f"python{oldest[0]}.{minor}" for minor in minors))
+    programs = filter(None, (shutil.which(name, path=path) for name in names))
+    suitable = (
+        name
+        for name in programs
+        if is_required_version(_read_python_version(name, planned, machine), required)
+    )
+    if python := next(suitable, None):
+        return f"{python} -m venv DIR, {then}"
+    version = ".".join(map(str, oldest))
     if shutil.which("conda", path=path):
-        return f"conda create -p DIR python={version}, {last}"
-    return f"there is no Python {wanted} on the PATH: install one (with conda, say, python={version}), {last}"
+        return f"conda create -p DIR python={version}, {then}"
+    return f"there is no Python {required} on the PATH: install it (for example with conda: python={version}), {then}"
 
 
 # --- launch checks -------------------------------------------------------------------
@@ -202,13 +218,15 @@ GIGABYTE = 10**9
 
 
 def find_stages(planned: PlannedJob) -> dict[str, Path]:
-    """Return the stage folders that a job's environment names."""
+    """Return the stage folders in a job's environment, by variable."""
     return list_stages(dict(planned.spec.environment))
 
 
 def find_documented_stages(planned: PlannedJob) -> dict[str, Path]:
-    """Return the stage folders that the recipe's document names: one cluster file may
-    hold those of other recipes."""
+    """Return the stage folders that the recipe's document names, by variable.
+
+    A cluster file may contain stage folders of other recipes.
+    """
     names = {name for name, _ in (*planned.facts.required, *planned.facts.optional)}
     return {
         name: folder for name, folder in find_stages(planned).items() if name in names
@@ -216,13 +234,15 @@ def find_documented_stages(planned: PlannedJob) -> dict[str, Path]:
 
 
 def format_setup_command(planned: PlannedJob) -> str:
-    """Return the command that sets a recipe up."""
+    """Format the command that sets up a recipe."""
     return f"llmbench setup {planned.facts.recipe} --release {planned.facts.release}"
 
 
 def format_image_source(facts: LaunchFacts) -> str:
-    """Return where the container image of a recipe comes from, as enroot takes it: #
-    behind the registry."""
+    """Format the source of a recipe's container image for enroot.
+
+    enroot separates the registry by #.
+    """
     return f"docker://{facts.image_source.replace('/', '#', 1)}"
 
 
@@ -232,9 +252,9 @@ def check_launch(
     schedulers: Schedulers,
     machine: LocalMachine | None = None,
 ) -> tuple[LaunchProblem, ...]:
-    """Return what stands in the way of these jobs, nothing if nothing does.
+    """Return the problems of these jobs; empty if there are none.
 
-    It writes nothing, and asks each scheduler at most once.
+    Writes nothing, and queries each scheduler at most once.
     """
     return group_problems(
         _run_checks(planned, cluster, schedulers, _run_once(machine or LocalMachine()))
@@ -260,17 +280,19 @@ def _run_checks(
 
 
 def _report_denied(problems: Iterator[JobProblem]) -> Iterator[JobProblem]:
-    """Yield problems, and as one of them a folder that this user may not enter: whether
-    a file is there raises then."""
+    """Yield problems; turn a PermissionError of a check into a problem.
+
+    Testing for a file raises PermissionError in a folder that this user may not enter.
+    """
     try:
         yield from problems
     except PermissionError as error:
-        remedy = "ask the owner of its folder for the permission to enter it"
+        remedy = "ask the owner of its folder for permission to enter it"
         yield JobProblem(f"{error.filename}: {error.strerror}", remedy)
 
 
 def _run_once(machine: LocalMachine) -> LocalMachine:
-    """Return a machine that runs equal commands once."""
+    """Return a machine that runs equal commands only once."""
     outputs: dict[tuple[str, ...], CommandOutput] = {}
 
     def run_cached(
@@ -280,7 +302,7 @@ def _run_once(machine: LocalMachine) -> LocalMachine:
         environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
         words = tuple(arguments)
-        if words not in outputs:  # two hundred jobs use one Python
+        if words not in outputs:  # many jobs use the same Python
             outputs[words] = machine.run(
                 arguments, timeout=timeout, environment=environment
             )
@@ -293,22 +315,22 @@ def _run_once(machine: LocalMachine) -> LocalMachine:
 
 
 def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
-    """Yield what is wrong with the folder of a job and with its script."""
+    """Yield the problems of a job's folder and its script."""
     directory, script = planned.spec.directory, find_script(planned)
-    where = f"set {_name_folder(planned)}"
+    remedy = f"set {_name_folder(planned)}"
     if unset := re.match(r"\$\{?(\w+)", str(directory)):
         if unset[1] not in list_missing(
             planned.spec, planned.facts
-        ):  # else it is told as a variable
+        ):  # else check_variables reports it
             yield JobProblem(
-                f"the recipe's folder is {directory}, and {unset[1]} is not set", where
+                f"the recipe's folder is {directory}, and {unset[1]} is not set", remedy
             )
     elif not directory.is_dir():
         if (
             directory not in find_documented_stages(planned).values()
-        ):  # else it is told as a variable
+        ):  # else check_stage reports it
             yield JobProblem(
-                f"there is no folder {directory}", f"create it, or {where}"
+                f"there is no folder {directory}", f"create it, or {remedy}"
             )
     elif script and not script.is_file():
         yield _report_missing_script(planned, script)
@@ -319,7 +341,7 @@ def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProb
     ):
         yield JobProblem(f"{script} cannot be executed", f"chmod +x {script}")
     elif script and not machine.may(script, os.R_OK):
-        yield JobProblem(f"{script} cannot be read", "ask its owner for the permission")
+        yield JobProblem(f"{script} cannot be read", "ask its owner for permission")
     yield from load_scheduler(planned.spec.via).check_script(planned, machine)
 
 
@@ -329,12 +351,14 @@ def _name_folder(planned: PlannedJob) -> str:
 
 
 def _report_missing_script(planned: PlannedJob, script: Path) -> JobProblem:
-    """Return that a script is not where it is looked for: where nothing says it, that
-    is beside the baseline file."""
+    """Build the problem of a missing script.
+
+    A recipe without a known folder is looked for in the folder of its baseline file.
+    """
     facts, directory = planned.facts, planned.spec.directory
     if facts.file and directory == facts.file.absolute().parent:
         return JobProblem(
-            f"nothing says where {facts.recipe} {facts.release} is: no folder with its {script.name}",
+            f"the folder of {facts.recipe} {facts.release} is unknown: {script.name} was not found",
             f"set {_name_folder(planned)}",
         )
     setup = (
@@ -349,12 +373,12 @@ def _report_missing_script(planned: PlannedJob, script: Path) -> JobProblem:
 
 
 def check_stage(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
-    """Yield what is wrong with the stage folders of a job."""
+    """Yield the problems of a job's stage folders."""
     for name, folder in find_documented_stages(planned).items():
         if not folder.is_absolute():
             yield JobProblem(
-                f"{name} is {str(folder)!r}, which is another folder on another node",
-                "give its full path; of variables ${NAME} is filled in",
+                f"{name} is {str(folder)!r}, a relative path, which differs between nodes",
+                "give its full path; variables are written ${NAME}",
             )
         elif not folder.is_dir():
             yield JobProblem(
@@ -362,34 +386,37 @@ def check_stage(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProbl
             )
         elif not machine.may(_find_results_folder(planned, folder), os.W_OK | os.X_OK):
             yield JobProblem(
-                f"{name}: {_find_results_folder(planned, folder)} cannot be written",
-                "ask its owner for the permission, or use another one",
+                f"{name}: cannot write to {_find_results_folder(planned, folder)}",
+                "ask its owner for permission, or use another folder",
             )
 
 
 def _find_results_folder(planned: PlannedJob, stage: Path) -> Path:
-    """Return where results go: the recipe's own part of an installation that may be
-    read-only, else the stage."""
+    """Return the folder for results.
+
+    That is the recipe's folder in an installation, which may be read-only otherwise,
+    else the stage folder.
+    """
     workload = dict(planned.spec.environment).get("LLMB_WORKLOAD", "")
     return Path(workload) if workload and Path(workload).is_dir() else stage
 
 
 def check_image(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
-    """Yield whether the container image of a recipe is not there, or is empty as a
-    broken import leaves it."""
-    wanted = find_images(
+    """Yield a problem if the container image is missing, or empty after a broken
+    import."""
+    images = find_images(
         planned.facts.image,
         find_stages(planned),
         dict(planned.spec.environment).get(IMAGE, ""),
     )
-    present = [path for path in wanted if path.is_file()]
-    if wanted and not present:
-        folders = " and ".join(str(path.parent) for path in wanted)
+    present = [path for path in images if path.is_file()]
+    if images and not present:
+        folders = " and ".join(str(path.parent) for path in images)
         setup = format_setup_command(planned)
         if not planned.facts.setup and planned.facts.image_source:
-            setup = f"enroot import --output {wanted[0]} {format_image_source(planned.facts)}"
+            setup = f"enroot import --output {images[0]} {format_image_source(planned.facts)}"
         yield JobProblem(
-            f"no container image {wanted[0].name} in {folders}", f"run `{setup}`"
+            f"no container image {images[0].name} in {folders}", f"run `{setup}`"
         )
     elif present and not present[0].stat().st_size:
         yield JobProblem(
@@ -404,13 +431,13 @@ def check_image(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProb
 def check_variables(
     planned: PlannedJob, _machine: LocalMachine
 ) -> Iterator[JobProblem]:
-    """Yield the variables that a job needs and lacks, but for secrets."""
+    """Yield the required variables that a job lacks, except secrets."""
     missing = list_missing(planned.spec, planned.facts)
     return _report_missing(planned, [name for name in missing if not _is_secret(name)])
 
 
 def check_token(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
-    """Yield the secrets that a job needs and lacks. No value is ever shown."""
+    """Yield the required secrets that a job lacks. Never shows a value."""
     return _report_missing(
         planned, filter(_is_secret, list_missing(planned.spec, planned.facts))
     )
@@ -428,10 +455,10 @@ def _report_missing(planned: PlannedJob, names: Iterable[str]) -> Iterator[JobPr
             *planned.facts.required,
         )
     )
-    what = "an argument of its configuration names it"
+    default = "an argument of its configuration uses it"
     return (
         JobProblem(
-            f"{name} is not set: {meanings.get(name, what)}", _advise_setting(name)
+            f"{name} is not set: {meanings.get(name, default)}", _advise_setting(name)
         )
         for name in names
     )
@@ -455,16 +482,18 @@ def _advise_setting(name: str) -> str:
         for key in ("account", "partition"):
             if name in scheduler.cluster_variables.get(key, ())[:1]:
                 return f"set `{key}` in the cluster file"
-    return f"export {name}=..., or give it under `environment:` in the cluster file"
+    return f"export {name}=..., or set it under `environment:` in the cluster file"
 
 
 def check_programs(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
-    """Yield the programs that a job's own PATH does not have; the scheduler looks for
-    its own."""
+    """Yield the programs missing from a job's PATH.
+
+    The scheduler checks for its own programs.
+    """
     path = dict(planned.spec.environment).get("PATH", "")
     scheduler = load_scheduler(planned.spec.via)
-    wanted = dict.fromkeys([planned.spec.command[0], "bash"])
-    for name in wanted:
+    programs = dict.fromkeys([planned.spec.command[0], "bash"])
+    for name in programs:
         if (
             "/" not in name
             and not scheduler.find_via(name)
@@ -480,7 +509,7 @@ def check_programs(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobP
 def check_checkpoint(
     planned: PlannedJob, _machine: LocalMachine
 ) -> Iterator[JobProblem]:
-    """Yield why the checkpoint that a job is to load cannot be loaded."""
+    """Yield a problem if the checkpoint that a job is to load cannot be loaded."""
     if (
         planned.spec.purpose is not Purpose.LOAD_CHECKPOINT
         or planned.facts.checkpoint is None
@@ -502,8 +531,7 @@ def check_checkpoint(
 def check_disk_space(
     jobs: Sequence[PlannedJob], machine: LocalMachine
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
-    """Yield the jobs whose checkpoints do not fit together on the disk of their stage
-    folder."""
+    """Yield the jobs whose checkpoints together exceed the free space of their stage."""
     for stage in {next(iter(find_stages(job).values()), None): None for job in jobs}:
         saving = [
             job
@@ -516,13 +544,13 @@ def check_disk_space(
             continue
         needed, free = sum(map(_estimate_checkpoint, saving)), machine.free_bytes(stage)
         if needed > free:
-            what = f"the checkpoints need {_format_size(needed)}, and {stage} has {_format_size(free)} free"
+            problem = f"the checkpoints need {_format_size(needed)}, but {stage} has {_format_size(free)} free"
             for job in saving:
                 yield (
                     job,
                     JobProblem(
-                        what,
-                        "free some, or select fewer with -k",
+                        problem,
+                        "free disk space, or select fewer configurations with -k",
                         _format_size(_estimate_checkpoint(job)),
                         PreflightCheck.DISK_SPACE,
                     ),
@@ -565,5 +593,5 @@ CHECKS: dict[
     PreflightCheck.PYTHON_MODULES: check_python_modules,
     PreflightCheck.CHECKPOINT: check_checkpoint,
 }
-"""What is asked of each job by itself; room on the disk and the scheduler are asked of all
+"""The checks of each single job. Disk space and schedulers are checked for all jobs
 together."""

@@ -351,7 +351,7 @@ def test_stopped_in_a_build_it_goes_on_with_it(
     session = f"--llmb-session={lock.stem}"
     assert (
         how is signal.SIGKILL
-        or "it goes on with pytest -p no:cacheprovider -k fake" in gate.plain
+        or "To resume it, run pytest -p no:cacheprovider -k fake" in gate.plain
     )
     assert gate.run("--llmb-resume", session, "--llmb-json=session.json") == 0, (
         gate.output

@@ -413,7 +413,7 @@ def test_where_the_gpu_hours_end_the_allocation_does(
     assert outcome["text"].startswith(
         "the A/B has no end: a further run was not started"
     )
-    assert "GPU-hours, and of the 0.03 allowed" in gate.plain
+    assert "of the 0.03 allowed are used" in gate.plain
     assert 1 <= len(read_started(gate)) <= 3
     assert {job for job, _, _ in read_started(gate)} == {outcome["jobs"][-1]["job_id"]}
 

@@ -232,7 +232,7 @@ def test_a_setup_job_that_never_starts_is_cancelled(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
     problem, _ = set_up(cluster, tmp_path, "#SBATCH --time=20\ntrue", partition="short")
-    assert "it will never start and was cancelled (PartitionTimeLimit: " in problem
+    assert "it could never start and was cancelled (PartitionTimeLimit: " in problem
     assert goes(cluster)
 
 

@@ -219,7 +219,7 @@ def test_job_is_submitted_followed_and_ended_once(session: Session) -> None:
     assert session.journal.list_live() == ()
     for words in (
         "job 1001 submitted",
-        "job 1001 runs on n1",
+        "job 1001 running on n1",
         "job 1001 ended COMPLETED",
     ):
         assert session.text.count(words) == 1
@@ -342,8 +342,8 @@ def test_requeued_job_is_reported_and_followed(session: Session) -> None:
     assert job.status
     assert job.status.restarts == 1
     assert len(session.world.submitted) == 1
-    assert session.text.count("job 1001 was requeued, and starts again: a") == 1
-    assert session.text.count("runs on") == 2
+    assert session.text.count("job 1001 was requeued and starts again: a") == 1
+    assert session.text.count("running on") == 2
 
 
 # --- jobs that stand still ------------------------------------------------------------
@@ -370,16 +370,16 @@ def test_hung_job_is_reported_cancelled_and_blamed(session: Session) -> None:
     found = {job.spec.case_id: (job, end) for job, end in session.ends}
     job, end = found["a"]
     assert end.blame is Blame.HUNG
-    assert "stood still for 20 min after step 14/50 (x.out)" in end.text
+    assert "stalled for 20 min after step 14/50 (x.out)" in end.text
     assert found["b"][1].blame is Blame.NONE
     assert session.world.cancels == [("1001",)]
     assert (
         session.text.count(
-            "job 1001 stands still on n1, n2: a: no sign of life for 10 min, after step 14/50"
+            "job 1001 stalled on n1, n2: a: no progress for 10 min, after step 14/50"
         )
         == 1
     )
-    assert "(standing still: job 1001 at step 14/50)" in session.text
+    assert "(stalled: job 1001 at step 14/50)" in session.text
     assert job.status
     assert job.status.stall
     session.journal.intend(
@@ -397,7 +397,7 @@ def test_stall_is_written_before_it_is_reported(session: Session) -> None:
     uncommitted: list[bool] = []
 
     def say(text: str) -> None:
-        if "stands still" in text:
+        if "stalled on" in text:
             uncommitted.append(session.journal._database.in_transaction)
 
     progress = Progress(say, lambda job: (14, 50, 5.0))
@@ -412,8 +412,8 @@ def test_stalled_job_that_continues_is_left_alone(session: Session) -> None:
     session.make(read_progress=read)
     [(_, end)] = session.run()
     assert end.blame is Blame.NONE
-    assert session.text.count("job 1001 stands still") == 1
-    assert session.text.count("job 1001 goes on: a") == 1
+    assert session.text.count("job 1001 stalled") == 1
+    assert session.text.count("job 1001 continues: a") == 1
     assert session.world.cancels == []
 
 
@@ -483,7 +483,7 @@ def test_job_beyond_its_time_limit_is_cancelled(
     [(_, end)] = session.run()
     assert end.blame is Blame.CANCELLED
     assert text in end.text
-    assert "allowed are 60 min" in end.text
+    assert "limit 60 min" in end.text
     assert 3600 < session.world.cancelled["1001"] < 3700
 
 
@@ -524,9 +524,9 @@ def test_missing_record_after_submission_is_normal(session: Session) -> None:
     [
         (
             lives((100, running("n7")), (1e9, None)),
-            "though it ran: its record was purged",
+            "though it ran: the record was purged",
         ),
-        (lives((1e9, None)), "whether it ran, only its log can tell"),
+        (lives((1e9, None)), "Only its log can show whether it ran"),
     ],
 )
 def test_lost_job_ends_as_unknown(session: Session, life: Life, words: str) -> None:
@@ -732,7 +732,7 @@ def test_collecting_reports_jobs_and_submits_none(session: Session) -> None:
     session.resume("abc", follow_only=True)
     assert states(session) == {"a": "COMPLETED"}
     assert session.world.cases == ["a"]
-    assert "b was not submitted; --llmb-resume submits it" in session.text
+    assert "b was not submitted. Submit it with --llmb-resume" in session.text
     assert "a (run 2, attempt 1) is not submitted" in session.text
     assert "c is not submitted" in session.text
 
@@ -745,7 +745,7 @@ def test_submit_only_returns_at_once_and_another_session_collects(
 ) -> None:
     assert session.engine.submit_only(session.specs("ab")) == ()
     assert session.world.polls == []
-    session.again().submit_only(session.specs("abc"), goes_on=True)
+    session.again().submit_only(session.specs("abc"), resumed=True)
     assert session.world.cases == ["a", "b", "c"]
     session.resume("abc", follow_only=True)
     assert states(session) == dict.fromkeys("abc", "COMPLETED")

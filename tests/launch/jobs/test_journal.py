@@ -241,7 +241,7 @@ def test_short_secret_changes_nothing_else_of_a_job(
 def test_case_that_could_leave_its_folder_is_refused(
     journal: Journal, case_id: str
 ) -> None:
-    with pytest.raises(LaunchError, match=r"name a folder"):
+    with pytest.raises(LaunchError, match=r"name of a folder|shorten its variant"):
         journal.intend(replace(SPEC, case_id=case_id), NOW)
     assert journal.list_jobs() == ()
     assert not (journal.folder / "jobs").exists()
@@ -263,7 +263,7 @@ def test_ended_job_stays_ended(journal: Journal) -> None:
     assert journal.record_status(number, RUNNING) == ended
     assert journal.record_end(number, RUNNING, "second", NOW) == ended
     refused(
-        "is over",
+        "has ended",
         lambda: journal.record_submission(number, "1", None, NOW),
         lambda: journal.record_failure(number, "late", NOW),
         lambda: journal.record_process(number, PROCESS),
@@ -278,7 +278,7 @@ def test_refused_job_stays_refused(journal: Journal) -> None:
     assert failed.problem == "it was not submitted"
     assert journal.record_status(number, RUNNING) == failed
     refused(
-        "is over",
+        "has ended",
         lambda: journal.record_submission(number, "1", None, NOW),
         lambda: journal.record_end(number, DONE, "", NOW),
         lambda: journal.record_failure(number, "again", NOW),
@@ -292,16 +292,19 @@ def test_job_is_started_and_submitted_once(journal: Journal) -> None:
     )
     journal.record_process(first, PROCESS)
     refused("not started again", lambda: journal.record_process(first, PROCESS))
-    refused("cannot get ''", lambda: journal.record_submission(first, "", None, NOW))
+    refused(
+        "cannot change it to ''",
+        lambda: journal.record_submission(first, "", None, NOW),
+    )
     assert journal.record_submission(
         first, "3", None, NOW
     ) == journal.record_submission(first, "3", None, NOW)
     refused(
-        "has id '3' and cannot get '4'",
+        "has id '3' and cannot change it to '4'",
         lambda: journal.record_submission(first, "4", None, NOW),
     )
     refused(
-        "job id 3 of job number 2 is that of number 1",
+        "job id 3 of job number 2 already belongs to job number 1",
         lambda: journal.record_submission(second, "3", None, NOW),
     )
     refused("was submitted as 3", lambda: journal.record_failure(first, "no", NOW))
@@ -403,19 +406,19 @@ def test_newest_unfinished_session_is_resumed(folder: Path) -> None:
             for past in journal.list_unfinished()
         ]
         assert found == [(second, 1, False), (first, 1, False)]
-        unknown = (
-            rf"is not in .*unfinished are {second}, {first} \(did you mean '{first}'"
-        )
+        unknown = rf"is not in .*unfinished sessions: {second}, {first} \(did you mean '{first}'"
         refused(unknown, lambda: journal.resume(first[:-1]))
         assert journal.resume() == second
-        refused("holds session", lambda: journal.begin("another", NOW))
+        refused("current session", lambda: journal.begin("another", NOW))
 
 
 def test_finished_session_is_resumed_by_name_only(folder: Path) -> None:
     """It stays finished until a job follows."""
     session = leave_session(folder, finished=True)
     with closing(Journal(folder)) as journal:
-        refused(r"no session to resume in .*none is unfinished", journal.resume)
+        refused(
+            r"no session to resume in .*contains no unfinished session", journal.resume
+        )
         assert journal.resume(session) == session
         assert journal.was_finished
         assert journal.list_unfinished() == ()
@@ -429,7 +432,7 @@ def test_without_a_session_nothing_is_written(folder: Path) -> None:
     journal = Journal(folder)
     assert journal.list_unfinished() == ()
     refused(
-        "no session was begun",
+        "no current session",
         lambda: journal.intend(SPEC, NOW),
         lambda: journal.finish(NOW),
     )
@@ -528,14 +531,14 @@ def test_impossible_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file/.llmbench", Path("/proc/.llmbench")):
         with pytest.raises(
-            LaunchError, match=r"\.llmbench cannot be made: .*; name a folder"
+            LaunchError, match=r"cannot create .*llmbench: .*Choose a writable folder"
         ):
             Journal(place)
 
 
 def test_job_without_a_folder_is_not_recorded(journal: Journal) -> None:
     (journal.folder / "jobs").touch()
-    with pytest.raises(LaunchError, match=r"cannot be made: .*nothing was submitted"):
+    with pytest.raises(LaunchError, match=r"cannot create .*The job was not submitted"):
         journal.intend(SPEC, NOW)
     assert journal.list_jobs() == read_again(journal) == ()
 
@@ -545,7 +548,7 @@ def test_full_disk_leaves_submitted_jobs_in_memory(journal: Journal) -> None:
     journal._database.execute("PRAGMA max_page_count = 1")
     long = "x" * 100_000
     refused(
-        r"full.*make room",
+        r"full.*free some space",
         lambda: journal.record_failure(second, long, NOW),
         lambda: journal.record_submission(first, "4711", Path(long), NOW),
         lambda: journal.intend(replace(SPEC, experiment=long), NOW),
@@ -578,8 +581,8 @@ def test_locked_file_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     ("name", "remedy"),
     [
         ("SQLITE_READONLY_DBMOVED", "writable"),
-        ("SQLITE_FULL", "make room"),
-        ("SQLITE_IOERR_WRITE", "make room"),
+        ("SQLITE_FULL", "free some space"),
+        ("SQLITE_IOERR_WRITE", "free some space"),
         ("SQLITE_CANTOPEN_ISDIR", "folder exists"),
         ("SQLITE_CORRUPT_VTAB", "damaged"),
         ("SQLITE_NOTADB", "not a journal"),

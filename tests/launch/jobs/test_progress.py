@@ -55,7 +55,7 @@ def test_each_change_of_a_job_has_a_line(lines: list[str]) -> None:
     text = [re.sub(r"\s+", " ", line)[9:] for line in lines]
     assert text == [
         "job 4711 submitted: grok1_314b-25.05-gb200-bf16-128",
-        "job 4711 runs on n1, n2, n3, n4 and 2 more: grok1_314b-25.05-gb200-bf16-128",
+        "job 4711 running on n1, n2, n3, n4 and 2 more: grok1_314b-25.05-gb200-bf16-128",
         "job 4711 ended COMPLETED after 5 min: grok1_314b-25.05-gb200-bf16-128",
         "job 4711 ended FAILED: grok1_314b-25.05-gb200-bf16-128: it exited with 7",
     ]

@@ -41,13 +41,13 @@ def test_newest_unfinished_session_is_named_with_its_folder(
     session = begun(tmp_path / "a folder", index)
     finished = begun(tmp_path / "new", index, finish=True)
     assert explain(index, "", tmp_path / "here") == (
-        f"no session here: {tmp_path}/here does not exist\n"
-        "  --llmb-journal=DIR names another folder; --llmb-submit-only prints which\n"
-        f"  session {session} lies in\n"
+        f"no session found: {tmp_path}/here does not exist\n"
+        "  choose the folder of the session with --llmb-journal=DIR; --llmb-submit-only prints it\n"
+        f"  session {session} is in\n"
         f"    --llmb-journal='{tmp_path}/a folder'"
     )
     assert explain(index, finished, tmp_path / "here").endswith(
-        f"{finished} lies in\n    --llmb-journal={tmp_path}/new"
+        f"{finished} is in\n    --llmb-journal={tmp_path}/new"
     )
     assert not (tmp_path / "here").exists()
 
@@ -60,10 +60,12 @@ def test_useless_index_is_no_error(tmp_path: Path, index: Path, content: bytes) 
     index.write_bytes(content)
     (tmp_path / "here").mkdir()
     told = explain(index, "", tmp_path / "here")
-    assert told.startswith(f"no session here: there is no journal in {tmp_path}/here\n")
-    assert "lies in" not in told
+    assert told.startswith(
+        f"no session found: there is no journal in {tmp_path}/here\n"
+    )
+    assert "is in" not in told
     begun(tmp_path / "new", index)
-    assert "lies in" in explain(index, "", tmp_path / "here")
+    assert "is in" in explain(index, "", tmp_path / "here")
 
 
 def test_unwritable_index_hinders_no_session(tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_session_of_another_folder_is_found(tmp_path: Path, index: Path) -> None
     journal = Journal(tmp_path / "two", index)
     with pytest.raises(
         LaunchError,
-        match=rf"is not in .*unfinished are (?s:.*)--llmb-journal={tmp_path}/one",
+        match=rf"is not in .*unfinished sessions: (?s:.*)--llmb-journal={tmp_path}/one",
     ):
         journal.resume(session)
     journal.close()

@@ -158,12 +158,11 @@ def test_hang_is_reported_after_10_minutes_cancelled_after_20() -> None:
         True,
     )
     assert (
-        describe_stall(stall)
-        == "stood still for 20 min after step 11/50 (log-x_1_0.out)"
+        describe_stall(stall) == "stalled for 20 min after step 11/50 (log-x_1_0.out)"
     )
     assert (
         describe_stall(replace(stall, total=None))
-        == "stood still for 20 min after step 11 (log-x_1_0.out)"
+        == "stalled for 20 min after step 11 (log-x_1_0.out)"
     )
 
 
@@ -234,7 +233,7 @@ def test_first_step_gets_half_an_hour() -> None:
     assert hung.cancelled == 60 * MINUTE
     assert (
         describe_stall(hung.stall)
-        == "stood still for 60 min before its first step (log-x_1_0.out)"
+        == "stalled for 60 min before its first step (log-x_1_0.out)"
     )
     slow = RunningJob(every(7.0, 58 * MINUTE, 80 * MINUTE)).run(80 * MINUTE)
     assert (len(slow.told), len(slow.went_on), slow.cancelled) == (1, 1, None)
@@ -245,10 +244,7 @@ def test_missing_log_is_reported_with_its_folder() -> None:
     lost = RunningJob(FAST, shown=1e9).run(3 * 3600)
     assert lost.told == [30 * MINUTE]
     assert lost.cancelled == 60 * MINUTE
-    assert (
-        describe_stall(lost.stall)
-        == "stood still for 60 min: no log of its own was found in /logs"
-    )
+    assert describe_stall(lost.stall) == "stalled for 60 min: no log was found in /logs"
 
 
 def test_log_written_in_bursts_may_be_silent_again() -> None:
@@ -413,7 +409,7 @@ def test_job_cancelled_for_its_stall_ends_as_hung(resumed: bool) -> None:
     assert done.status is not None
     assert done.status.ended_by is EndedBy.PYTEST
     assert explain_job_end(done) == JobEnd(
-        Blame.HUNG, "it stood still for 20 min after step 11/50 (log-x_1_0.out)"
+        Blame.HUNG, "it stalled for 20 min after step 11/50 (log-x_1_0.out)"
     )
 
 

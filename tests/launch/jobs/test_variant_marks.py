@@ -139,7 +139,7 @@ def test_measured_job_has_no_mark(tmp_path: Path) -> None:
 def test_unwritable_mark_submits_nothing(tmp_path: Path) -> None:
     (tmp_path / "stage").touch()
     inner = Inner(lambda: None, Submission("4711"))
-    with pytest.raises(SubmitError, match="which says that a log is none of a night"):
+    with pytest.raises(SubmitError, match="which marks the logs of variants"):
         submit_with_marker(make_job(tmp_path), inner)
     assert inner.seen == []
 

@@ -56,7 +56,7 @@ def test_time_without_an_answer_is_no_unavailability(tmp_path: Path) -> None:
         tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=Purpose.ALLOCATION)
     )
     assert not watch.decide(held, waiting(GONE), START).cancel
-    watch.leave_out_pause(900.0, [held])
+    watch.exclude_pause(900.0, [held])
     assert not watch.decide(held, waiting(GONE), START + timedelta(seconds=901)).cancel
     assert watch.decide(held, waiting(GONE), START + timedelta(seconds=1501)).cancel
 
@@ -86,7 +86,7 @@ def hold(folder: Path) -> tuple[Job, Job]:
     )
 
 
-STILL = "stood still for 20 min after step 5/50 (x.out)"
+STILL = "stalled for 20 min after step 5/50 (x.out)"
 
 
 def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:

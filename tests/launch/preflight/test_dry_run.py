@@ -52,15 +52,15 @@ def test_plan_shows_every_job(tmp_path: Path) -> None:
         "  2 nodes, 16 GPUs, 3.20 GPU-hours\n"
         "  cd /recipe\n"
         "  sbatch -A 'my account' -N 1 ./launch.sh\n"
-        "    the environment of the job above, but:\n"
+        "    same environment as the job above, except:\n"
         "    A=z\n"
         "    without B\n"
         "\n"
-        "2 jobs, 4.8 GPU-hours of steps; 50 are allowed\n"
-        "at most 19.2 GPU-hours: 3 runs of each, 1 on slow nodes\n"
+        "2 jobs, 4.8 GPU-hours of steps; limit 50\n"
+        "at most 19.2 GPU-hours: 3 runs of each configuration, 1 run on slow nodes\n"
         "Nothing was submitted.\n"
         "\n"
-        "1 problem to solve first:\n"
+        "1 problem to solve before the launch:\n"
         " 1. no container image\n"
         "      2 configurations: a, b\n"
         "      do: run setup"
@@ -126,15 +126,15 @@ def test_budget_is_counted_by_recipe(tmp_path: Path) -> None:
     )
     assert format_budget([one, other]) == [
         "llama3.1 25.04: 1 job, 1.6 GPU-hours of steps",
-        "llama3.1 25.05: 1 job whose duration nothing says yet",
-        "2 jobs, 1.6 GPU-hours of steps and 1 job whose duration nothing says yet",
+        "llama3.1 25.05: 1 job of unknown duration",
+        "2 jobs, 1.6 GPU-hours of steps and 1 job of unknown duration",
     ]
     assert format_budget([]) == ["0 jobs, 0.0 GPU-hours of steps"]
 
 
 def test_exceeded_budget_shows_the_remedy(tmp_path: Path) -> None:
     told = " ".join(format_budget([planned(tmp_path, 8)], limit=1)).split()
-    expected = "more than allowed: select fewer with -k or -m, or allow them: --llmb-gpu-hours=2, or `gpu_hours: 2`"
+    expected = "over the limit: select fewer with -k or -m, or allow them: --llmb-gpu-hours=2, or `gpu_hours: 2`"
     assert expected in " ".join(told)
     assert "more than allowed" not in " ".join(
         format_budget([planned(tmp_path, 8)], limit=2)
@@ -153,8 +153,8 @@ def test_requested_runs_are_counted_once(tmp_path: Path) -> None:
     one = planned(tmp_path, 8)
     hours = one.spec.gpu_hours
     told = [
-        f"2 jobs, {2 * hours:.1f} GPU-hours of steps; 3 are allowed",
-        "more than allowed: ",
+        f"2 jobs, {2 * hours:.1f} GPU-hours of steps; limit 3",
+        "over the limit: ",
     ]
     lines = format_budget([one], 3, Reruns(3), {one.spec.case_id: 2})
     assert [
@@ -162,7 +162,7 @@ def test_requested_runs_are_counted_once(tmp_path: Path) -> None:
     ] == told
     assert (
         lines[-2]
-        == f"at most {4 * hours:.1f} GPU-hours: 3 runs of each, 1 on slow nodes"
+        == f"at most {4 * hours:.1f} GPU-hours: 3 runs of each configuration, 1 run on slow nodes"
     )
     everything = format_budget([one], None, Reruns(3), {one.spec.case_id: 3})
     assert everything[0] == f"3 jobs, {3 * hours:.1f} GPU-hours of steps"
@@ -172,12 +172,12 @@ def test_most_hours_include_repeats_and_retries(tmp_path: Path) -> None:
     one, profile = planned(tmp_path, 8), planned(tmp_path, 8, purpose=Purpose.PROFILE)
     hours = one.spec.gpu_hours
     assert format_budget([one, profile], 10, Reruns(3, 1))[1:] == [
-        f"at most {hours * 11:.1f} GPU-hours: 3 runs of each, 2 starts of each run, 1 after a\n"
-        "standstill, 1 on slow nodes",
-        "what would go beyond the 10 that are allowed is not started",
+        f"at most {hours * 11:.1f} GPU-hours: 3 runs of each configuration, 2 starts of each run, 1\n"
+        "retry after a stall, 1 run on slow nodes",
+        "jobs beyond the limit of 10 GPU-hours are not started",
     ]
     assert format_budget([profile], 100, Reruns(3, 1))[1:] == [
-        f"at most {hours * 3:.1f} GPU-hours: 2 starts of each job, 1 after a standstill"
+        f"at most {hours * 3:.1f} GPU-hours: 2 starts of each job, 1 retry after a stall"
     ]
     assert len(format_budget([one], 100)) == 1
 
@@ -186,11 +186,13 @@ def test_most_hours_include_profiles_and_node_checks(tmp_path: Path) -> None:
     one = planned(tmp_path, 4, nodes=1, gpus_per_node=8)
     hours = one.spec.gpu_hours
     once = format_budget([one], None, Reruns(profiles=0.5, node_checks=True))
-    assert once[1:] == [f"at most {hours + 0.5:.1f} GPU-hours: 1 profile of each"]
+    assert once[1:] == [
+        f"at most {hours + 0.5:.1f} GPU-hours: 1 profile of each configuration"
+    ]
     thrice = format_budget([one], None, Reruns(3, profiles=0.5, node_checks=True))
     assert " ".join(thrice[1:]).replace(
         "\n", " "
     ) == (  # the nodes of two slow runs, for a quarter of an hour
-        f"at most {hours * 4 + 0.5 + 2 * 8 / 4:.1f} GPU-hours: 3 runs of each, 1 on slow nodes, checks of nodes, "
-        "1 profile of each"
+        f"at most {hours * 4 + 0.5 + 2 * 8 / 4:.1f} GPU-hours: 3 runs of each configuration, 1 run on slow nodes, node checks, "
+        "1 profile of each configuration"
     )

@@ -167,7 +167,7 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
     "relative stage": (
         lambda _, job: with_(job, STAGE_PATH="stage"),
         "stage-folder",
-        "another folder on another node",
+        "a relative path, which differs between nodes",
         "full path",
     ),
     "no image": (
@@ -221,7 +221,7 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
     "no venv": (
         lambda _, job: without(job, "VIRTUAL_ENV"),
         "virtual-environment",
-        "a virtual environment of its own",
+        "needs a virtual environment",
         "/bin/python3 -m venv DIR, and `virtual_environment: DIR`",
     ),
     "broken venv": (
@@ -361,7 +361,7 @@ def test_wrong_python_is_named_with_its_path(tmp_path: Path) -> None:
         in line
     )
     (line,) = found(planned(tmp_path), on=machine("Segmentation fault"))
-    assert "something that does not tell its version" in line
+    assert "a program that prints no version" in line
 
 
 def test_missing_virtual_environment_hides_no_old_python(tmp_path: Path) -> None:
@@ -441,10 +441,10 @@ def test_missing_module_is_a_problem_of_local_jobs(tmp_path: Path) -> None:
     assert problem.check == PreflightCheck.PYTHON_MODULES
     assert (
         problem.what
-        == f"llama3.1 25.04 needs torch, and {tmp_path}/venv/bin/python has none"
+        == f"llama3.1 25.04 needs torch, which {tmp_path}/venv/bin/python lacks"
     )
     assert problem.remedy.startswith(
-        f"{tmp_path}/venv/bin/python -m pip install torch, or PYTHON="
+        f"{tmp_path}/venv/bin/python -m pip install torch, or set PYTHON="
     )
     assert (
         check_launch(
@@ -472,7 +472,7 @@ def test_modules_are_checked_with_the_python_of_the_job(tmp_path: Path) -> None:
     (problem,) = check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()))
     assert (
         problem.what
-        == f"llama3.1 25.04 needs no_such_module, and {sys.executable} has none"
+        == f"llama3.1 25.04 needs no_such_module, which {sys.executable} lacks"
     )
 
 
@@ -511,7 +511,7 @@ def test_forbidden_folder_is_a_problem(
     monkeypatch.setattr(Path, "is_file", refused)
     lines = found(job)
     assert (
-        f"{tmp_path}/recipe/launch.sh: Permission denied | ask the owner of its folder for the permission"
+        f"{tmp_path}/recipe/launch.sh: Permission denied | ask the owner of its folder for permission"
         in lines[0]
     )
 
@@ -523,7 +523,7 @@ def test_recipe_without_a_folder_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "recipe" / "launch.sh").unlink()
     (line,) = found(job)
     assert line.startswith(
-        "nothing says where llama3.1 25.04 is: no folder with its launch.sh | set `folder`"
+        "the folder of llama3.1 25.04 is unknown: launch.sh was not found | set `folder`"
     )
     assert "`folder` of llama3.1-25.04 under `installed:` in the cluster file" in line
 
@@ -713,7 +713,7 @@ def test_checkpoints_must_fit_on_the_disk_together(tmp_path: Path) -> None:
     )
     assert (
         problem.what
-        == f"the checkpoints need 210 GB, and {tmp_path}/stage has 209 GB free"
+        == f"the checkpoints need 210 GB, but {tmp_path}/stage has 209 GB free"
     )
     assert problem.cases[0] == "llama3.1_8b-25.04-h100-bf16-16 (105 GB)"
     measured = [planned(tmp_path)]
@@ -764,7 +764,7 @@ def test_text_fits_and_contains_no_secret(tmp_path: Path) -> None:
         check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine())
     )
     assert text.startswith(
-        "3 problems to solve first:\n 1. [forbidden-variables] LLMB_INSTALL must not be set"
+        "3 problems to solve before the launch:\n 1. [forbidden-variables] LLMB_INSTALL must not be set"
     )
     assert "hf_secretvalue" not in text
     long = [line for line in text.splitlines() if len(line) > 79]
@@ -778,7 +778,7 @@ def test_problems_are_described_with_remedies() -> None:
         ("a",),
     )
     text = (
-        "1 problem to solve first:\n"
+        "1 problem to solve before the launch:\n"
         " 1. {}no container image a.sqsh in /stage and /stage/images\n"
         "      1 configuration: a\n"
         "      do: run `llmbench setup a --release 1`"
@@ -788,7 +788,7 @@ def test_problems_are_described_with_remedies() -> None:
     assert (
         named
         == text.format("[image] ")
-        + "\noverrule what is no problem here: --llmb-ignore=image"
+        + "\nto launch anyway, ignore a check: --llmb-ignore=image"
     )
     assert describe_problems(
         [replace(problem, check=PreflightCheck.SCHEDULER)]
