@@ -78,6 +78,7 @@ def format_resume(
 
 
 def _pick_selection(command: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments `-k` and `-m` with their values."""
     for word, following in pairwise((*command, "")):
         if word in ("-k", "-m"):
             yield from (word, following)
@@ -154,7 +155,7 @@ def _list_secrets(spec: JobSpec) -> tuple[str, ...]:
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error: the user stopped it)
-    """Raised when the user stops a launching session; describes its jobs."""
+    """Raised when the user stops a launching session. The message describes its jobs."""
 
 
 def stop_jobs(

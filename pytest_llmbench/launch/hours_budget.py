@@ -115,8 +115,10 @@ class HoursBudget:
         return sum(self._used.values())
 
     def add_resumed(self, jobs: Iterable[Job], live: Collection[int]) -> None:
-        """Count the jobs of a resumed session. `live` are the numbers of unfinished
-        jobs."""
+        """Count the jobs of a resumed session.
+
+        `live` are the numbers of its unfinished jobs.
+        """
         for job in jobs:
             if job.number in live:
                 self._reserved[job.identity] = self._count_hours(job.spec)

@@ -30,11 +30,10 @@ def find_secret_values(spec: JobSpec) -> tuple[str, ...]:
 
 
 def redact(text: str, secrets: JobSpec | Iterable[str]) -> str:
-    """Replace every secret value in a text by `***`, also if quoted for shell, URL or
-    JSON.
+    """Mask every secret value in a text.
 
-    `secrets` is a job, or secret values. A value of fewer than four characters is
-    replaced only if it is a word of its own.
+    Also finds values quoted for a shell, a URL or JSON. `secrets` is a job, or secret
+    values. A value of fewer than four characters is masked only if it is a whole word.
     """
     return hide_values(
         text, find_secret_values(secrets) if isinstance(secrets, JobSpec) else secrets
@@ -56,7 +55,7 @@ def has_unknown_secrets(spec: JobSpec) -> bool:
 
 
 def make_digest(value: str, salt: str = "") -> str:
-    """Digest a secret to detect another value. The salt comes first.
+    """Return a salted digest that detects a changed secret. The salt is its prefix.
 
     The digest is too short to reveal the value.
     """

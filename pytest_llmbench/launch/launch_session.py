@@ -370,8 +370,8 @@ class LaunchSession:
 
     def _begin(self, plan: Plan, journal: Journal) -> None:
         for earlier in journal.list_unfinished():
-            if earlier.waiting and not earlier.alive:
-                jobs = formatting.count_noun(earlier.waiting, "job")
+            if earlier.unfinished_jobs and not earlier.is_locked:
+                jobs = formatting.count_noun(earlier.unfinished_jobs, "job")
                 self.host.tell(
                     f"llmbench: session {earlier.session} left {jobs} unfinished. Resume it with --llmb-resume"
                 )

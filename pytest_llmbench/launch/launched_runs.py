@@ -142,8 +142,8 @@ class LaunchedRuns:
     ) -> EndedJob:
         """Read the run of an ended job.
 
-        `before` are the ended jobs of its configuration. `named` are the nodes whose
-        slowness the job was to confirm.
+        `before` are the earlier ended jobs of its configuration. `named` are the nodes
+        whose slowness the job was to confirm.
         """
         has_run = job.job_id and job.spec.purpose not in STEPLESS
         run = self.find_run(job) if has_run else None
@@ -322,7 +322,10 @@ class LaunchedRuns:
         )
 
     def measure_trial(self, key: Key, run: Run) -> TrialTime:
-        """Measure the step time of a single run, or return the reason it has none."""
+        """Measure the step time of one run of a variant.
+
+        Returns the reason if the run cannot be measured.
+        """
         unmarked = dataclasses.replace(
             run,
             found=dataclasses.replace(run.found, excluded=None, excluded_because=""),
@@ -431,7 +434,8 @@ class LaunchedRuns:
         )
 
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
-        """Return whom the end of a run's last log blames, and the quoted line."""
+        """Return the blame for a run's end according to its last log, and the quoted
+        line."""
         attempt = run.attempts[-1]
         log, ending = attempt.files.log, attempt.log.ending
         if ending is None:
@@ -482,10 +486,10 @@ class LaunchedRuns:
 
 
 def _keep_logs(job: Job, template: str, since: datetime) -> None:
-    """Move the logs of a run out of a shared allocation's folder.
+    """Move the logs of a run in a shared allocation to the job's own folder.
 
-    Later runs in the allocation would overwrite them. `template` is the end of their
-    paths.
+    Later runs in the allocation would overwrite the logs. `template` is the end of the
+    log paths.
     """
     if has_logs_in_folder(job):
         return

@@ -198,7 +198,7 @@ class RunEngine:
     # --- what follows -------------------------------------------------------------
 
     def _advance(self, configuration: _Configuration) -> list[NextJob]:
-        """Apply the policy until it starts runs, waits for runs, or concludes."""
+        """Apply the policy until it starts runs, waits for running jobs, or concludes."""
         policy = self._policies[configuration.history.spec.case_id]
         while True:
             step = policy(configuration.history)
@@ -224,9 +224,10 @@ class RunEngine:
         )
 
     def _start(self, configuration: _Configuration, step: NextRuns) -> bool:
-        """Start runs and return True; False if too few GPU-hours are left.
+        """Start the runs of a step; return False if they cannot start.
 
-        A session that only collects starts nothing and records the runs as held back.
+        They cannot start if too few GPU-hours are left, or if the session only
+        collects, which records them as held back.
         """
         if step.elsewhere:
             self._return_nodes(configuration, step.runs[0].spec)
@@ -488,9 +489,9 @@ def _find_step_seconds(ended: EndedJob, result: ConfigurationResult) -> float | 
 def _find_loss(
     history: RunHistory, ended: EndedJob, conclusion: Conclusion
 ) -> Loss | None:
-    """Return the reason the hours of a job were wasted, or None if they were not.
+    """Return why the GPU-hours of a job were lost, or None if they were used.
 
-    Hours are wasted if a later attempt replaced the job, or its run was not judged.
+    They are lost if a later attempt replaced the job, or its run was not judged.
     """
     job, is_policy_job = ended.job, history.is_policy_job(ended.job.spec)
     failed = (
@@ -508,7 +509,7 @@ def _find_loss(
 
 
 def _describe_allocation(job: LaunchedJob, facts: TrialFacts) -> LaunchedJob:
-    """Describe an allocation; an allocation with a measured run is not wasted."""
+    """Describe an allocation. Its hours are not lost if a run in it was measured."""
     if job.repeat not in facts.allocations:
         return job
     return dataclasses.replace(job, cost=dataclasses.replace(job.cost, loss=None))

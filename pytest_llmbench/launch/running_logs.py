@@ -69,10 +69,10 @@ class RunningLogs:
         return replace(progress, place=place, prints_late=late)
 
     def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
-        """Return the last step in a job's log, the number of steps, and seconds per
-        step.
+        """Return the last step in a job's log, or None.
 
-        Returns None if the log has no step.
+        The step consists of its number, the number of all steps and the seconds per
+        step.
         """
         try:
             log = self._find_log(job)
@@ -83,8 +83,10 @@ class RunningLogs:
         return step
 
     def _get_followed(self, job: Job) -> _FollowedLog:
-        """Return the followed log of this start of a job; a requeue may start another
-        log."""
+        """Return the state of the log of this start of a job.
+
+        A requeued job may write another log.
+        """
         start = job.number, job.status.restarts if job.status else 0
         return self._logs.setdefault(start, _FollowedLog())
 

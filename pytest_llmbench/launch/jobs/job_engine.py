@@ -207,11 +207,10 @@ class Engine:
         )  # allocations after the runs in them
 
     def cancel(self) -> tuple[str, ...]:
-        """Cancel all unfinished jobs of this session, and wait at most 30 s for their
-        end.
+        """Cancel all unfinished jobs of this session, and wait for their end.
 
-        Returns the ids of jobs that may still run, and the configuration ids of jobs
-        whose submission is uncertain.
+        Waits at most 30 s. Returns the ids of jobs that may still run, and the
+        configuration ids of jobs whose submission is uncertain.
         """
         to_cancel: list[Job] = []
         uncertain: list[str] = []
@@ -269,7 +268,7 @@ class Engine:
         return "\n".join(filter(None, problems))
 
     def _record_cancelled(self, running: dict[int, Job]) -> None:
-        """Record the jobs that have ended, and remove them from `going`."""
+        """Record the jobs that have ended, and remove them from `running`."""
         for scheduler, jobs in self._schedulers.group(running.values()).items():
             try:
                 statuses = scheduler.poll(jobs)
@@ -298,7 +297,7 @@ class Engine:
         """Submit or recover one job if possible; return True if a job was handled."""
         for _ in range(len(self._intended)):
             job = self._intended.popleft()
-            if not self._find_absence(job.spec).lasts or self._is_poll_due():
+            if not self._find_absence(job.spec).is_silent or self._is_poll_due():
                 self._recover(job)
                 return True
             self._intended.append(job)
@@ -328,7 +327,7 @@ class Engine:
             return False
         return (
             len(self._live) < self._limits.max_jobs
-            and not self._find_absence(spec).lasts
+            and not self._find_absence(spec).is_silent
         )
 
     def _submit(self, job: Job, spec: JobSpec) -> None:
@@ -565,8 +564,10 @@ class Engine:
         )
 
     def _restore_secrets(self, job: Job) -> Job:
-        """Fill in the secrets that this session knows, which the journal does not
-        store."""
+        """Fill in the secrets of a job as far as this session knows them.
+
+        The journal does not store secrets.
+        """
         fresh = self._specs.get(job.spec.case_id)
         values = dict(fresh.environment) if fresh else {}
         stored = job.spec.environment

@@ -306,7 +306,7 @@ def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
 
 
 def _check_types(entry: JournalEntry) -> None:
-    """Raise TypeError for a value of the wrong type, since SQLite columns are untyped."""
+    """Raise TypeError if a value has the wrong type. SQLite columns are untyped."""
     job, process = entry.job, entry.process
     integers = [
         job.number,
@@ -446,7 +446,10 @@ def record_session(index: Path | None, session: str, folder: Path) -> None:
 
 
 def require_journal(index: Path | None, session: str, folder: Path) -> None:
-    """Raise LaunchError if a folder has no journal; the message suggests other folders."""
+    """Raise LaunchError if a folder has no journal.
+
+    The message suggests other folders.
+    """
     if (folder / NAME).exists():
         return
     problem = (
@@ -461,9 +464,9 @@ def require_journal(index: Path | None, session: str, folder: Path) -> None:
 
 
 def explain_elsewhere(index: Path | None, session: str, folder: Path) -> str:
-    """Explain how to name another journal folder, and suggest the likely one.
+    """Explain how to choose another journal folder, and suggest a likely one.
 
-    That is a folder in `folder`, or a recent folder of this user.
+    Suggests the folder `.llmbench` in `folder`, and a recent session of this user.
     """
     lines = [
         "choose the folder of the session with --llmb-journal=DIR; --llmb-submit-only prints it"
@@ -536,8 +539,8 @@ class UnfinishedSession:
     """A session that is not finished."""
 
     session: str
-    waiting: int  # the number of its unfinished jobs
-    alive: bool  # True if a process has it locked
+    unfinished_jobs: int  # the number of its unfinished jobs
+    is_locked: bool  # True if a process has it locked
 
 
 class Journal:
@@ -553,8 +556,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, index: Path | None = None) -> None:
-        """Open the journal in `folder`, or create it. `index` lists the session
-        folders."""
+        """Open or create the journal in `folder`. `index` lists the session folders."""
         self.folder = folder
         self._index = index
         self.session = ""
@@ -570,7 +572,10 @@ class Journal:
     def begin(
         self, label: str, now: datetime, notes: Mapping[str, str] | None = None
     ) -> str:
-        """Start a session with these notes, and return its id, as 20261121-0545-3f9a."""
+        """Start a session with these notes, and return its id.
+
+        An id is 20261121-0545-3f9a, for example.
+        """
         self._check_free()
         with open_transaction(
             self._database
@@ -591,11 +596,11 @@ class Journal:
         return session
 
     def resume(self, session: str = "") -> str:
-        """Resume a session, and return its id. By default the newest unfinished
-        session.
+        """Resume a session, and return its id.
 
-        A finished session stays finished until another job of it is planned. Raises
-        LaunchError if the session does not exist, or another process has it locked.
+        The default is the newest unfinished session. A finished session stays finished
+        until another job of it is planned. Raises LaunchError if the session does not
+        exist, or another process has it locked.
         """
         self._check_free()
         with open_transaction(self._database):
@@ -696,8 +701,7 @@ class Journal:
         self._store(replace(entry, process=process))
 
     def find_process(self, number: int) -> Process | None:
-        """Return the process that submits a job (or is the job), or None before its
-        start."""
+        """Return the process that submits a job (or is the job), or None."""
         return self._find_entry(number).process
 
     def record_submission(
@@ -908,7 +912,10 @@ class Journal:
 
 
 def _identify(job: Job, job_id: str) -> tuple[bool, str]:
-    """Return the unique key of a job: local job ids may equal cluster job ids."""
+    """Return a key that is unique among all jobs.
+
+    Local job ids may equal cluster job ids.
+    """
     return load_scheduler(job.spec.via).here, job_id
 
 

@@ -167,7 +167,7 @@ class Progress:
 
 
 def summarize(jobs: Iterable[Job], waiting: int = 0) -> str:
-    """Format the number of jobs by state: `3 pending (Resources), 4 running, 2 ended`."""
+    """Count the jobs by state: `3 pending (Resources), 4 running, 2 ended`."""
     return ", ".join(_count_phases(list(jobs), waiting)) or "no job"
 
 

@@ -127,8 +127,7 @@ class Submitter:
         self._builder = builder
 
     def submit(self, job: Job) -> Submission:
-        """Build the checkout of a job if it has one, mark a variant's run, and submit
-        it.
+        """Submit a job, after building its checkout and marking a variant's run.
 
         Raises the errors of `Scheduler.submit`.
         """

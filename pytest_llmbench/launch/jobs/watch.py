@@ -96,8 +96,7 @@ class StallWatch:
     def observe(
         self, job: Job, status: JobStatus, progress: LogProgress, now: datetime
     ) -> Stall | None:
-        """Update the state of a running job; return its stall, or None if it
-        progresses."""
+        """Update the state of a running job, and return its stall or None."""
         memory = self._memories.get(job.number)
         if memory is None or memory.restarts != status.restarts:
             memory = self._memories[job.number] = self._begin(
@@ -173,8 +172,10 @@ class StallWatch:
     def _find_unobserved(
         self, job: Job, status: JobStatus, progress: LogProgress
     ) -> Stall | None:
-        """Return the stall of an unobserved job: most of its time was not spent in
-        steps."""
+        """Return the stall of a job that no session observed, or None.
+
+        Such a job stalled if it spent most of its time outside of steps.
+        """
         if progress.problem or progress.prints_late or status.elapsed_seconds is None:
             return None
         slowest = min(progress.slowest_seconds, status.elapsed_seconds)
@@ -229,7 +230,7 @@ class StallWatch:
     def _find_limit(
         self, job: Job, memory: _StallMemory, progress: LogProgress
     ) -> float:
-        """Return the seconds without progress after which a job is reported as stalled."""
+        """Return the seconds without progress after which a job is stalled."""
         if self._limits.tell_seconds is not None:
             return self._limits.tell_seconds
         # while profiles or checkpoints are written or loaded no step is printed; the gap
@@ -321,7 +322,7 @@ class Limits:
 
     max_jobs: int = 100
     pending_seconds: float | None = None
-    beside_seconds: float = 3600.0  # the same for jobs that check nodes
+    node_check_seconds: float = 3600.0  # the same for jobs that check nodes
     running_seconds: float | None = (
         None  # None: from the job's own estimate, if stalls are cancelled
     )
@@ -443,7 +444,8 @@ class Watch:
         return replace(_mark_ended_by_us(status, reason), stall=memory.stall or stall)
 
     def exclude_pause(self, seconds: float, jobs: Iterable[Job]) -> None:
-        """Exclude a time without answers from the times of these jobs."""
+        """Exclude a pause, in which no scheduler answered, from the times of these
+        jobs."""
         shift = timedelta(seconds=seconds)
         for job in jobs:
             if memory := self._memories.get(job.number):
@@ -483,7 +485,7 @@ class Watch:
             return f"never started: {reason}"
         pending = self._limits.pending_seconds
         if job.spec.purpose in BESIDE:
-            pending = min(self._limits.beside_seconds, pending or math.inf)
+            pending = min(self._limits.node_check_seconds, pending or math.inf)
         if pending is None or seconds <= pending:
             return ""
         reason = f" ({status.reason})" if status.reason else ""
@@ -557,7 +559,7 @@ class Watch:
 
 
 class Absence:
-    """The time for which a scheduler has not answered."""
+    """Tracks how long a scheduler has not answered."""
 
     def __init__(self, name: str, away_seconds: float) -> None:
         self._name = name
@@ -566,7 +568,7 @@ class Absence:
         self._reported: datetime | None = None
 
     @property
-    def lasts(self) -> bool:
+    def is_silent(self) -> bool:
         """True if the last query was not answered."""
         return self._since is not None
 
@@ -600,8 +602,7 @@ class Absence:
 
 
 def explain_job_end(job: Job) -> JobEnd:
-    """Explain the end of a job: refused, ended by us, lost, or as its scheduler
-    reports."""
+    """Explain the end of a job: refused, ended by us, lost, or reported."""
     if job.submission is SubmissionState.STOPPED:
         return JobEnd(Blame.CANCELLED, job.problem)
     if job.refused:

@@ -122,7 +122,7 @@ def _list_recipes(jobs: Sequence[PlannedJob]) -> Iterator[str]:
 
 
 def _list_reruns(reruns: Reruns, *, repeated: bool) -> Iterator[str]:
-    """Yield the kinds of jobs that may follow the first runs."""
+    """Yield the follow-up jobs that the settings allow, with their numbers."""
     if repeated:
         yield f"{reruns.repeats} runs of each configuration"
     if reruns.retries:

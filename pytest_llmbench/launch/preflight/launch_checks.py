@@ -351,9 +351,9 @@ def _name_folder(planned: PlannedJob) -> str:
 
 
 def _report_missing_script(planned: PlannedJob, script: Path) -> JobProblem:
-    """Build the problem of a missing script.
+    """Build the problem of a script that does not exist.
 
-    A recipe without a known folder is looked for in the folder of its baseline file.
+    Without a configured folder, the script is expected next to the baseline file.
     """
     facts, directory = planned.facts, planned.spec.directory
     if facts.file and directory == facts.file.absolute().parent:
@@ -392,18 +392,20 @@ def check_stage(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProbl
 
 
 def _find_results_folder(planned: PlannedJob, stage: Path) -> Path:
-    """Return the folder for results.
+    """Return the folder for a job's results.
 
-    That is the recipe's folder in an installation, which may be read-only otherwise,
-    else the stage folder.
+    Uses the recipe's folder in an installation, because the stage folder above it may
+    be read-only. Without an installation it is the stage folder.
     """
     workload = dict(planned.spec.environment).get("LLMB_WORKLOAD", "")
     return Path(workload) if workload and Path(workload).is_dir() else stage
 
 
 def check_image(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
-    """Yield a problem if the container image is missing, or empty after a broken
-    import."""
+    """Yield a problem if the container image is missing or empty.
+
+    A broken import leaves an empty image.
+    """
     images = find_images(
         planned.facts.image,
         find_stages(planned),
@@ -488,7 +490,7 @@ def _advise_setting(name: str) -> str:
 def check_programs(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
     """Yield the programs missing from a job's PATH.
 
-    The scheduler checks for its own programs.
+    Each scheduler checks its own programs.
     """
     path = dict(planned.spec.environment).get("PATH", "")
     scheduler = load_scheduler(planned.spec.via)
@@ -531,7 +533,7 @@ def check_checkpoint(
 def check_disk_space(
     jobs: Sequence[PlannedJob], machine: LocalMachine
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
-    """Yield the jobs whose checkpoints together exceed the free space of their stage."""
+    """Yield the jobs whose checkpoints do not fit on the disk together."""
     for stage in {next(iter(find_stages(job).values()), None): None for job in jobs}:
         saving = [
             job

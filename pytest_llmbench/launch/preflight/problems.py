@@ -1,4 +1,4 @@
-"""Preflight problems: found for each job, reported once for all jobs that share them."""
+"""Preflight problems, each reported once for all jobs that share it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LocalMachine:
 class JobProblem:
     """A problem of one job."""
 
-    what: str
+    text: str
     remedy: str
     detail: str = ""  # specific to this job: `32 nodes`
     check: PreflightCheck | None = (
@@ -49,7 +49,7 @@ class JobProblem:
 class LaunchProblem:
     """A problem that several jobs share."""
 
-    what: str
+    text: str
     remedy: str
     cases: tuple[
         str, ...
@@ -64,10 +64,10 @@ def group_problems(
     cases: dict[tuple[str, str, PreflightCheck | None], dict[str, None]] = {}
     for planned, problem in problems:
         case = planned.spec.case_id + (f" ({problem.detail})" if problem.detail else "")
-        cases.setdefault((problem.what, problem.remedy, problem.check), {})[case] = None
+        cases.setdefault((problem.text, problem.remedy, problem.check), {})[case] = None
     return tuple(
-        LaunchProblem(what, remedy, tuple(names), check)
-        for (what, remedy, check), names in cases.items()
+        LaunchProblem(text, remedy, tuple(names), check)
+        for (text, remedy, check), names in cases.items()
     )
 
 
@@ -93,14 +93,14 @@ def describe_problems(problems: Sequence[LaunchProblem]) -> str:
 
 
 def describe_overruled(problem: LaunchProblem) -> str:
-    """Format a problem that --llmb-ignore made optional."""
-    return _wrap(f"[{problem.check}] {problem.what}", "ignored: ")
+    """Format a problem that --llmb-ignore allows."""
+    return _wrap(f"[{problem.check}] {problem.text}", "ignored: ")
 
 
 def _describe_problem(number: int, problem: LaunchProblem) -> str:
     affected = f"{count_noun(len(problem.cases), 'configuration')}: {join_first(problem.cases, SHOWN)}"
     check = f"[{problem.check}] " if problem.check else ""
-    lines = [_wrap(check + problem.what, f"{number:>2}. "), _wrap(affected, " " * 6)]
+    lines = [_wrap(check + problem.text, f"{number:>2}. "), _wrap(affected, " " * 6)]
     return "\n".join([*lines, _wrap(f"do: {problem.remedy}", " " * 6)])
 
 

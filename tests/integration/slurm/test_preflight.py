@@ -126,7 +126,7 @@ def test_what_cannot_exist_is_told(
     change: dict[str, str | int], what: str, cluster: RealCluster, tmp_path: Path
 ) -> None:
     (problem,) = problems(cluster, job(tmp_path, "--gres=gpu:8", **change))  # type: ignore[arg-type]
-    assert problem.what == what
+    assert problem.text == what
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_more_gpus_than_a_node_has_are_told(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
     (problem,) = problems(cluster, job(tmp_path, "--gres=gpu:9"))
-    assert problem.what == "partition 'batch' has 8 GPUs a node: such a job is refused"
+    assert problem.text == "partition 'batch' has 8 GPUs a node: such a job is refused"
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_a_slurm_without_its_controller_is_told_once(
         )
     finally:
         cluster.start_controller()
-    assert problem.what.startswith("Slurm does not answer: ")
+    assert problem.text.startswith("Slurm does not answer: ")
     assert len(problem.cases) == 2
 
 

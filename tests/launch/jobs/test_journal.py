@@ -391,7 +391,7 @@ def test_session_in_use_is_not_resumed(journal: Journal, folder: Path) -> None:
         in_use = rf"{journal.session} is in use by process {os.getpid()} on "
         refused(in_use, other.resume, lambda: other.resume(journal.session))
         [past] = other.list_unfinished()
-        assert past.alive
+        assert past.is_locked
         assert journal.list_unfinished() == (past,)
         journal.close()
         assert other.resume() == journal.session
@@ -402,7 +402,7 @@ def test_newest_unfinished_session_is_resumed(folder: Path) -> None:
     leave_session(folder, finished=True)
     with closing(Journal(folder)) as journal:
         found = [
-            (past.session, past.waiting, past.alive)
+            (past.session, past.unfinished_jobs, past.is_locked)
             for past in journal.list_unfinished()
         ]
         assert found == [(second, 1, False), (first, 1, False)]
@@ -442,7 +442,7 @@ def test_without_a_session_nothing_is_written(folder: Path) -> None:
 def test_session_with_live_jobs_is_not_finished(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
     assert not journal.finish(NOW)
-    assert [past.waiting for past in journal.list_unfinished()] == [1]
+    assert [past.unfinished_jobs for past in journal.list_unfinished()] == [1]
     journal.record_end(
         number, DONE, "", NOW
     )  # with an empty text, for one that ended well
@@ -734,7 +734,7 @@ def test_killed_process_leaves_all_it_had_written(folder: Path, after: float) ->
         for what in ("intended", "submitted", "ended")
     }
     journal = Journal(folder)
-    assert [past.alive for past in journal.list_unfinished()] == [False]
+    assert [past.is_locked for past in journal.list_unfinished()] == [False]
     assert journal.resume() == session
     live = {job.number for job in journal.list_live()}
     assert {job.number for job in journal.list_jobs()} >= done["intended"]

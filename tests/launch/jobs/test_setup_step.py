@@ -144,7 +144,9 @@ def test_folder_is_given_or_installed_never_the_current(
 ) -> None:
     folder = recipe(tmp_path)
     monkeypatch.chdir(folder)
-    with pytest.raises(LaunchError, match="that folder is unknown. Pass --folder=DIR"):
+    with pytest.raises(
+        LaunchError, match=r"that folder is unknown\. Pass --folder=DIR"
+    ):
         build_setup_step(PLAIN, CLUSTER, caller(tmp_path))
     with pytest.raises(LaunchError, match=f"{tmp_path}"):
         build_setup_step(PLAIN, CLUSTER, caller(tmp_path), tmp_path)

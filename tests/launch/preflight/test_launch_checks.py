@@ -78,7 +78,7 @@ def found(
         problem.cases == (job.spec.case_id,) or "(" in problem.cases[0]
         for problem in problems
     )
-    return [f"{problem.what} | {problem.remedy}" for problem in problems]
+    return [f"{problem.text} | {problem.remedy}" for problem in problems]
 
 
 def test_job_that_has_all_it_needs_has_no_problem(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_damage_is_one_problem_with_its_remedy(name: str, tmp_path: Path) -> Non
         machine(),
     )
     assert problem.check == check
-    assert what in problem.what
+    assert what in problem.text
     assert remedy in problem.remedy
 
 
@@ -440,7 +440,7 @@ def test_missing_module_is_a_problem_of_local_jobs(tmp_path: Path) -> None:
     )
     assert problem.check == PreflightCheck.PYTHON_MODULES
     assert (
-        problem.what
+        problem.text
         == f"llama3.1 25.04 needs torch, which {tmp_path}/venv/bin/python lacks"
     )
     assert problem.remedy.startswith(
@@ -471,7 +471,7 @@ def test_modules_are_checked_with_the_python_of_the_job(tmp_path: Path) -> None:
     )
     (problem,) = check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()))
     assert (
-        problem.what
+        problem.text
         == f"llama3.1 25.04 needs no_such_module, which {sys.executable} lacks"
     )
 
@@ -681,7 +681,7 @@ def test_missing_slurm_is_one_problem_of_slurm_jobs(tmp_path: Path) -> None:
         jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine()
     )
     assert (
-        problem.what == "there is no Slurm on this machine: no sbatch on the job's PATH"
+        problem.text == "there is no Slurm on this machine: no sbatch on the job's PATH"
     )
     assert len(problem.cases) == 2
     assert (
@@ -712,7 +712,7 @@ def test_checkpoints_must_fit_on_the_disk_together(tmp_path: Path) -> None:
         jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine(free=209 * 10**9)
     )
     assert (
-        problem.what
+        problem.text
         == f"the checkpoints need 210 GB, but {tmp_path}/stage has 209 GB free"
     )
     assert problem.cases[0] == "llama3.1_8b-25.04-h100-bf16-16 (105 GB)"
