@@ -1,4 +1,4 @@
-"""Histories for the tests of launches."""
+"""Shared fixtures for tests of launches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_llmbench.history.store import StoreLocation
 
 @pytest.fixture(scope="session")
 def history(tmp_path_factory: pytest.TempPathFactory) -> StoreLocation:
-    """Thirty nights of two configurations, of which n07 makes both 10 % slower."""
+    """A history of thirty daily runs of two configurations, in which n07 is 10 % slow."""
     return StoreLocation(
         "h.db", store(tmp_path_factory.mktemp("nights") / "h.db", make_nights({7: 0.1}))
     )

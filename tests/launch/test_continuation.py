@@ -1,4 +1,4 @@
-"""The commands that a session prints so that somebody goes on with it."""
+"""The commands that collect or resume a session."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ SESSION = "20261121-0545-3f9a"
 def test_collect_command_works_from_any_folder(
     command: list[str], words: list[str]
 ) -> None:
-    told = format_collect(
+    command_text = format_collect(
         SESSION, Path("/lustre/the journal"), [Path("/lustre/" + 40 * "b")], command
     )
-    assert shlex.split(told.replace("\\\n", "")) == [
+    assert shlex.split(command_text.replace("\\\n", "")) == [
         "pytest",
         *words,
         "--llmb-collect",
@@ -69,7 +69,7 @@ def test_collect_command_works_from_any_folder(
         "--llmb-journal=/lustre/the journal",
         f"--llmb-baselines=/lustre/{40 * 'b'}",
     ]
-    assert all(len(line) < 80 for line in told.splitlines())
+    assert all(len(line) < 80 for line in command_text.splitlines())
 
 
 @pytest.mark.parametrize(

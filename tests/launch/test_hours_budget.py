@@ -1,5 +1,4 @@
-"""What a job used, and what a session may still start: nothing is made up, and nothing
-is counted twice."""
+"""GPU-hours used by jobs, and whether a session may start another job."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ HOUR = 3600.0
 
 
 def plan(limit: float, *specs: JobSpec) -> HoursBudget:
-    """Return a budget of so many GPU-hours with a job for each spec."""
+    """Return a budget of `limit` GPU-hours, with the first job of each spec reserved."""
     budget = HoursBudget(limit)
     budget.reserve_first(specs)
     return budget
@@ -64,7 +63,7 @@ def job(
     **status: Any,
 ) -> Job:
     submission = SubmissionState(refused or "submitted")
-    known = (
+    job_status = (
         JobStatus(**{"phase": Phase.ENDED, "state": "COMPLETED", **status})
         if status
         else None
@@ -78,7 +77,7 @@ def job(
         attempt,
         repeat,
         job_id,
-        status=known,
+        status=job_status,
         submission=submission,
     )
 
@@ -246,7 +245,8 @@ RUN = replace(SPEC, via="allocation", allocation=1)
 
 
 def test_allocation_uses_the_time_since_its_start(tmp_path: Path) -> None:
-    """A pending allocation has used nothing; an ended one is measured by its job."""
+    """A pending allocation has used nothing; an ended allocation is measured by its
+    job."""
     journal = Journal(tmp_path / ".llmbench", tmp_path / "index")
     journal.begin("llmbench", NOW, {})
     for number, spec in enumerate([HELD, RUN, SPEC], 1):
@@ -269,7 +269,7 @@ def test_allocation_uses_the_time_since_its_start(tmp_path: Path) -> None:
 
 
 class SharedHours:
-    """A budget with one allocation, whose runs end one after the other, on a clock."""
+    """A budget with one allocation, whose runs end one after another, and a clock."""
 
     def __init__(self, limit: float) -> None:
         self.now: datetime = NOW
@@ -284,7 +284,7 @@ class SharedHours:
         return {} if self.ended else {self.held.identity: hours}
 
     def run(self, repeat: int, minutes: int, state: str = "COMPLETED") -> None:
-        """Let a run end, and a minute pass before the next one."""
+        """End a run, and let a minute pass before the next run."""
         self.now += timedelta(minutes=minutes)
         assert self.budget.admit(job(2, RUN, repeat=repeat)) == ""
         self.budget.add_ended(
@@ -301,7 +301,7 @@ def test_allocation_counts_its_used_hours_before_each_run() -> None:
     shared.run(1, 75)
     assert shared.budget.used == 20.0
     assert shared.reserve(2) == ""
-    shared.run(2, 74)  # beside the minute between both
+    shared.run(2, 74)  # plus the minute between the runs
     assert shared.budget.used == 40.0
     assert shared.reserve(3) == ""
     shared.run(3, 14)
@@ -309,7 +309,7 @@ def test_allocation_counts_its_used_hours_before_each_run() -> None:
         shared.reserve(4)
         == "1 run takes 20.0 GPU-hours, but 44.0 of the 61 allowed are used"
     )
-    assert shared.reserve(1, OTHER) == ""  # what is shorter still fits
+    assert shared.reserve(1, OTHER) == ""  # a shorter run still fits
 
 
 @pytest.mark.parametrize(
@@ -323,8 +323,7 @@ def test_allocation_counts_its_used_hours_before_each_run() -> None:
 def test_next_run_is_as_long_as_the_longest(
     minutes: int, state: str, estimate: str, used: str
 ) -> None:
-    """At least as long as is estimated; one that stood still, or failed late, says
-    nothing of the next one."""
+    """Stalled and failed runs do not change the estimate."""
     shared = SharedHours(13.0)
     shared.run(1, minutes, state)
     assert (
@@ -334,7 +333,7 @@ def test_next_run_is_as_long_as_the_longest(
 
 
 def test_ended_allocation_replaces_its_running_cost() -> None:
-    """Also where the run that ended with it is told of behind it."""
+    """Also if the run that ended with the allocation is reported after it."""
     shared = SharedHours(100.0)
     shared.run(1, 60)
     shared.ended = True

@@ -1,4 +1,4 @@
-"""Secrets are found by name, and their values are nowhere in what is shown."""
+"""Secrets are recognised by name, and masked in all output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HARD = "a'b c;$(d)\n\"/+?&=é"
         "X_KEY",
     ],
 )
-def test_a_telling_name_is_a_secret(name: str) -> None:
+def test_secret_is_recognised_by_its_name(name: str) -> None:
     assert find_secret_names({name: "x", "DTYPE": "fp8"}) == (name,)
 
 
@@ -46,11 +46,11 @@ def test_a_telling_name_is_a_secret(name: str) -> None:
     "name",
     ["PWD", "OLDPWD", "PATH", "DTYPE", "TOKENIZERS_PARALLELISM", "KEYBOARD", "AUTHOR"],
 )
-def test_a_name_that_only_sounds_so_is_none(name: str) -> None:
+def test_similar_name_is_no_secret(name: str) -> None:
     assert find_secret_names({name: "x"}) == ()
 
 
-def test_the_names_that_are_given_are_secrets_too() -> None:
+def test_listed_names_are_secrets() -> None:
     assert find_secret_names({"A": "1", "HF_TOKEN": "2"}, ("A", "B")) == (
         "A",
         "B",
@@ -71,33 +71,33 @@ def test_the_names_that_are_given_are_secrets_too() -> None:
         repr(HARD),
     ],
 )
-def test_a_value_is_hidden_in_every_spelling(form: str) -> None:
+def test_secret_is_masked_in_every_quoting(form: str) -> None:
     for line in redact(f"before {form} after", [HARD]).splitlines():
         assert not [
-            part
-            for part in ("b c", "$(d)", "d%29", "%28d", "b%20c", "b+c")
-            if part in line
+            fragment
+            for fragment in ("b c", "$(d)", "d%29", "%28d", "b%20c", "b+c")
+            if fragment in line
         ]
 
 
 @pytest.mark.slow
 @given(value=st.text(min_size=1, max_size=30), around=st.text(max_size=10))
-def test_no_value_survives_as_it_is(value: str, around: str) -> None:
+def test_no_secret_value_remains_in_text(value: str, around: str) -> None:
     if len(value) >= 4 and value not in "***":
         assert value not in redact(f"{around}{value}{around}", [value]).replace(
             "***", "\0"
         )
 
 
-def test_a_short_value_is_hidden_where_it_stands_alone() -> None:
+def test_short_secret_is_masked_only_as_a_word() -> None:
     assert redact("token=ab, cabbage ab.", ["ab"]) == "token=***, cabbage ***."
 
 
-def test_the_longer_of_two_values_is_hidden_first() -> None:
+def test_longer_secret_is_masked_first() -> None:
     assert redact("abcdefgh", ["abcd", "abcdefgh"]) == "***"
 
 
-def test_a_job_hides_its_own_secrets_wherever_they_stand() -> None:
+def test_job_secrets_are_masked_in_text() -> None:
     job = spec("llama3.1/25.04", "8b-25.04-h100-bf16-8")
     assert "HF_TOKEN" in job.secrets
     assert find_secret_values(job) == (CALLER["HF_TOKEN"],)
@@ -108,15 +108,15 @@ def test_a_job_hides_its_own_secrets_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize(
-    "left", ["hf_secret-of-mine", "hf_secret-of-m", "hf_secret-of-m…", "hf_s"]
+    "quoted", ["hf_secret-of-mine", "hf_secret-of-m", "hf_secret-of-m…", "hf_s"]
 )
-def test_truncated_secret_is_hidden_in_a_quote(left: str) -> None:
+def test_truncated_secret_is_hidden_in_a_quote(quoted: str) -> None:
     job = replace(
         spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"),
         environment=(("HF_TOKEN", "hf_secret-of-mine"),),
     )
-    assert hide_in_quote(Quote(f"token: {left}"), job) == "token: ***"
-    assert hide_in_quote(Quote("nothing of it…"), job) == "nothing of it…"
+    assert hide_in_quote(Quote(f"token: {quoted}"), job) == "token: ***"
+    assert hide_in_quote(Quote("other text…"), job) == "other text…"
 
 
 def test_quote_is_withheld_if_the_token_changed() -> None:
@@ -124,16 +124,16 @@ def test_quote_is_withheld_if_the_token_changed() -> None:
         spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"),
         environment=(("HF_TOKEN", "hf_new"),),
     )
-    for had, shown in (("hf_new", "token: ***"), ("hf_old", WITHHELD)):
-        job = replace(fresh, digests=(("HF_TOKEN", make_digest(had)),))
-        assert hide_in_quote(Quote(f"token: {had}"), job) == shown
+    for old_token, expected in (("hf_new", "token: ***"), ("hf_old", WITHHELD)):
+        job = replace(fresh, digests=(("HF_TOKEN", make_digest(old_token)),))
+        assert hide_in_quote(Quote(f"token: {old_token}"), job) == expected
     assert make_digest("hf_new") != make_digest("hf_new"), (
         "equal secrets of two jobs are not seen to be equal"
     )
-    gone = replace(
+    removed = replace(
         fresh, environment=(), digests=(("HF_TOKEN", make_digest("hf_old")),)
     )
-    assert hide_in_quote(Quote("token: hf_old"), gone) == WITHHELD
+    assert hide_in_quote(Quote("token: hf_old"), removed) == WITHHELD
 
 
 def test_quote_is_withheld_without_the_secrets() -> None:
@@ -144,7 +144,7 @@ def test_quote_is_withheld_without_the_secrets() -> None:
     assert hide_in_quote(Quote("token: hf_secret"), job) == WITHHELD
 
 
-def test_shown_variables_keep_their_order_and_hide_values_everywhere() -> None:
+def test_environment_is_masked_in_its_order() -> None:
     environment = {
         "A": "1",
         "HF_TOKEN": "hf_secret",

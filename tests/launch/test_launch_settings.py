@@ -1,4 +1,4 @@
-"""What the options of a launch mean, and what a session that goes on takes over."""
+"""The options of a launch, and the settings that a resumed session restores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_folder_of_the_journal_is_made_by_a_launch_and_has_to_be_there_for_what_goes_on(
+def test_journal_folder_must_exist_for_a_resumed_session(
     folder: Path,
 ) -> None:
     def find(**values: Any) -> Path | None:
@@ -57,7 +57,7 @@ def test_the_folder_of_the_journal_is_made_by_a_launch_and_has_to_be_there_for_w
             find(**values)
 
 
-def test_a_session_that_goes_on_elsewhere_takes_what_describes_the_cluster_from_the_one_before(
+def test_resumed_session_restores_the_cluster_settings(
     folder: Path,
 ) -> None:
     (folder / "cluster.yaml").touch()
@@ -67,54 +67,61 @@ def test_a_session_that_goes_on_elsewhere_takes_what_describes_the_cluster_from_
         "llmb_exclude": "n2",
         "llmb_gpu_hours": "9",
     }
-    begun = resolve_launch(values, folder)
-    there = resolve_launch(
+    started = resolve_launch(values, folder)
+    resumed = resolve_launch(
         {"llmb_resume": True, "llmb_nodelist": "n3"}, folder / "experiments"
     )
-    assert begun is not None
-    assert there is not None
-    noted = json.loads(json.dumps(begun.to_journal()))
-    going_on = there.restore_recorded(noted)
-    assert going_on.cluster == folder / "cluster.yaml"
-    assert (going_on.nodelist, going_on.exclude, going_on.gpu_hours) == (
+    assert started is not None
+    assert resumed is not None
+    recorded = json.loads(json.dumps(started.to_journal()))
+    restored = resumed.restore_recorded(recorded)
+    assert restored.cluster == folder / "cluster.yaml"
+    assert (restored.nodelist, restored.exclude, restored.gpu_hours) == (
         "n3",
         "n2",
         9.0,
     )
-    assert going_on.restore_recorded({}) == going_on
+    assert restored.restore_recorded({}) == restored
 
 
 def test_session_of_an_earlier_version_keeps_its_cluster(folder: Path) -> None:
-    """Its options for GPUs and folders of recipes are keys of the cluster file
-    today."""
+    """The cluster file has replaced its options for GPUs and recipe folders."""
     resumed = resolve_launch({"llmb_resume": True}, folder)
     assert resumed is not None
-    noted = {"recipes": [["grok1", "/lustre/grok1"]], "largest": 64, "gpus_per_node": 4}
-    going_on = resumed.restore_recorded(noted)
-    assert going_on.recipes == (("grok1", Path("/lustre/grok1")),)
-    assert (going_on.largest, going_on.gpus_per_node) == (64, 4)
+    recorded = {
+        "recipes": [["grok1", "/lustre/grok1"]],
+        "largest": 64,
+        "gpus_per_node": 4,
+    }
+    restored = resumed.restore_recorded(recorded)
+    assert restored.recipes == (("grok1", Path("/lustre/grok1")),)
+    assert (restored.largest, restored.gpus_per_node) == (64, 4)
 
 
-def test_a_session_that_goes_on_cancels_nothing_that_the_one_before_let_live(
+def test_resumed_session_restores_the_limits(
     folder: Path,
 ) -> None:
-    """The command that `--llmb-submit-only` prints does not name the limits."""
-    begun = resolve_launch(
+    """The command printed by `--llmb-submit-only` does not contain the limits."""
+    started = resolve_launch(
         {"llmb_launch": True, "llmb_stall_limit": "none", "llmb_pending_limit": "72h"},
         folder,
     )
-    silent = resolve_launch({"llmb_collect": True}, folder)
-    own = resolve_launch(
+    without_limits = resolve_launch({"llmb_collect": True}, folder)
+    with_limits = resolve_launch(
         {"llmb_collect": True, "llmb_stall_limit": "45m", "llmb_pending_limit": "1h"},
         folder,
     )
-    assert begun
-    assert silent
-    assert own
-    noted = json.loads(json.dumps(begun.to_journal()))
-    assert silent.restore_recorded(noted).stall_limit == StallLimits(cancels=False)
-    assert silent.restore_recorded(noted).pending_limit == timedelta(hours=72)
-    assert own.restore_recorded(noted).stall_limit == StallLimits(2700.0)
-    assert own.restore_recorded(noted).pending_limit == timedelta(hours=1)
-    assert "stalls: as when the session began" in silent.describe(folder)
-    assert any("warn after 45 min" in line for line in own.describe(folder))
+    assert started
+    assert without_limits
+    assert with_limits
+    recorded = json.loads(json.dumps(started.to_journal()))
+    assert without_limits.restore_recorded(recorded).stall_limit == StallLimits(
+        cancels=False
+    )
+    assert without_limits.restore_recorded(recorded).pending_limit == timedelta(
+        hours=72
+    )
+    assert with_limits.restore_recorded(recorded).stall_limit == StallLimits(2700.0)
+    assert with_limits.restore_recorded(recorded).pending_limit == timedelta(hours=1)
+    assert "stalls: as when the session began" in without_limits.describe(folder)
+    assert any("warn after 45 min" in line for line in with_limits.describe(folder))

@@ -1,4 +1,4 @@
-"""What is known of launched runs while they run."""
+"""Runs of launched jobs: found, quoted without secrets, and compared."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def make_runs(settings: Settings | None = None, **fields: Any) -> LaunchedRuns:
 
 
 def launched(folder: Path, **spec: Any) -> Job:
-    """Return a running job whose log is in `folder`, with these fields of its spec."""
-    (folder / OUTPUT).touch()  # when it was submitted
+    """Return a running job with its log in `folder` and these fields in its spec."""
+    (folder / OUTPUT).touch()  # its submission time
     return job(
         folder, log_folder=folder, status=running(), spec=job_spec(folder, **spec)
     )
@@ -62,18 +62,21 @@ def test_node_evidence_is_quoted_without_secrets(tmp_path: Path) -> None:
     ended = job(tmp_path, spec=secret, status=running("n6", "n7"))
     log = tmp_path / "log-x_1_0.out"
     log.write_text(f"step 1\n{XID}\n")
-    found = run(parse(log.read_text()))
-    found = replace(
-        found,
+    quoted_run = run(parse(log.read_text()))
+    quoted_run = replace(
+        quoted_run,
         attempts=tuple(
-            replace(one, files=replace(one.files, log=log)) for one in found.attempts
+            replace(attempt, files=replace(attempt.files, log=log))
+            for attempt in quoted_run.attempts
         ),
     )
-    assert runs.name_failed_nodes(ended, found) == ("n7",)
-    assert runs.name_failed_nodes(replace(ended, status=running("n1")), found) == ()
+    assert runs.name_failed_nodes(ended, quoted_run) == ("n7",)
+    assert (
+        runs.name_failed_nodes(replace(ended, status=running("n1")), quoted_run) == ()
+    )
     assert runs.name_failed_nodes(ended, run()) == ()
     assert (
-        runs.find_driver_errors(ended, found)
+        runs.find_driver_errors(ended, quoted_run)
         == f"log-x_1_0.out:2: {XID.replace('hf_secretvalue', '***')}"
     )
     (tmp_path / f"llmbench-node-check-{ended.job_id}.out").write_text(
@@ -98,8 +101,8 @@ ECC = RAISED.replace(
 )
 
 
-def judged(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
-    """Whose failure the end of a launched run is, and its words."""
+def read_ending(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
+    """Return whom the end of a launched run blames, and the quoted text."""
     unfinished = run(log(segment(steps([7.3] * 30), finished=False), ending=ending))
     return make_runs().read_ending(job(tmp_path), unfinished)
 
@@ -133,20 +136,20 @@ def judged(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
 def test_nccl_timeout_after_an_exception_blames_the_run(
     tmp_path: Path, text: str, blame: Blame, words: str
 ) -> None:
-    found = judged(tmp_path, parse(text).ending)
-    assert found[0] is blame
-    assert found[1].startswith(words)
+    ending = read_ending(tmp_path, parse(text).ending)
+    assert ending[0] is blame
+    assert ending[1].startswith(words)
 
 
 def test_timeout_followed_by_steps_blames_the_run(tmp_path: Path) -> None:
     warned = replace(
         parse(WAITED).ending or Ending(EndingCode.CUT, NO_QUOTE, 0), went_on=True
     )
-    assert judged(tmp_path, warned)[0] is Blame.RUN
+    assert read_ending(tmp_path, warned)[0] is Blame.RUN
 
 
 def test_log_without_an_ending_blames_nothing(tmp_path: Path) -> None:
-    assert judged(tmp_path, None) == (Blame.NONE, "log-x_1_0.out is empty")
+    assert read_ending(tmp_path, None) == (Blame.NONE, "log-x_1_0.out is empty")
 
 
 STALLED = (
@@ -157,19 +160,20 @@ STALLED = (
 )
 
 
-def left_by(tmp_path: Path, text: str, token: str) -> tuple[LaunchedRuns, Job, Run]:
-    """A job that had this token, its run, and what reads it."""
+def leave_run(tmp_path: Path, text: str, token: str) -> tuple[LaunchedRuns, Job, Run]:
+    """Return the reader, a job with this token, and the run that the job left."""
     runs = make_runs()
-    one = launched(tmp_path, environment=(("HF_TOKEN", token),), secrets=("HF_TOKEN",))
-    (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(text)
-    found = runs.find_run(one)
-    assert found is not None
-    return runs, one, found
+    started = launched(
+        tmp_path, environment=(("HF_TOKEN", token),), secrets=("HF_TOKEN",)
+    )
+    (tmp_path / f"log-nemo_fake_8b_8_{started.job_id}.out").write_text(text)
+    left_run = runs.find_run(started)
+    assert left_run is not None
+    return runs, started, left_run
 
 
 def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
-    """Each is taken away when its run has ended, so that it is none of the next one,
-    which may write the same file."""
+    """The log is moved when its run ends, because the next run may write the same file."""
     runs = make_runs(
         facts={KEY.id: replace(FACTS, log="results/{dtype}/{gpus}/log-x_{job}.out")}
     )
@@ -199,9 +203,7 @@ def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
             == tmp_path / "jobs" / str(number) / "results" / "bf16" / "8" / log.name
         )
         assert not log.exists()
-    log.write_text(
-        LINE.format(0)
-    )  # of a run that goes on, while the session is taken up again
+    log.write_text(LINE.format(0))  # the run continues while the session is resumed
     again = runs.find_run(run_in_allocation(1))
     assert again is not None
     assert log.exists()
@@ -218,15 +220,15 @@ def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
 def test_cause_is_quoted_without_the_token(
     tmp_path: Path, token: str, quote: str
 ) -> None:
-    """A session that does not know the token quotes nothing."""
-    runs, ended, found = left_by(tmp_path, STALLED, token)
-    blame, text = runs.read_ending(ended, found)
+    """A session with an unknown token quotes nothing."""
+    runs, ended, left_run = leave_run(tmp_path, STALLED, token)
+    blame, text = runs.read_ending(ended, left_run)
     assert blame is Blame.INFRASTRUCTURE
     assert text.startswith(f"NCCL gave up waiting for a collective operation: {quote}")
     assert text.endswith(f"(log-nemo_fake_8b_8_{ended.job_id}.out:3, rank 3)")
     problems = " ".join(
         problem.text
-        for problem in measure(found, runs.catalog.baselines[KEY][0], START).problems
+        for problem in measure(left_run, runs.catalog.baselines[KEY][0], START).problems
     )
     assert quote in problems
     assert "53cr3t" not in text + problems
@@ -234,16 +236,16 @@ def test_cause_is_quoted_without_the_token(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("token", "shown"),
+    ("token", "quoted"),
     [("***", "(not shown: it may hold a secret)"), ("hf_53cr3t", "use ***")],
 )
 def test_last_line_is_quoted_without_the_token(
-    tmp_path: Path, token: str, shown: str
+    tmp_path: Path, token: str, quoted: str
 ) -> None:
-    runs, one, found = left_by(tmp_path, "use hf_53cr3t\n", token)
-    assert runs.read_ending(one, found) == (
+    runs, ended, left_run = leave_run(tmp_path, "use hf_53cr3t\n", token)
+    assert runs.read_ending(ended, left_run) == (
         Blame.NONE,
-        f"the last line of log-nemo_fake_8b_8_{one.job_id}.out: {shown}",
+        f"the last line of log-nemo_fake_8b_8_{ended.job_id}.out: {quoted}",
     )
 
 
@@ -268,27 +270,30 @@ configurations:
 """
 
 
-def make_own_runs(folder: Path, **settings: Any) -> tuple[LaunchedRuns, Key]:
-    """Return the runs of a recipe whose baseline file defines its log, and its
-    configuration."""
+def make_custom_runs(folder: Path, **settings: Any) -> tuple[LaunchedRuns, Key]:
+    """Return the runs and the configuration of a recipe with its own log definition."""
     (folder / "own.yaml").write_text(OWN)
     runs = make_runs(Settings(baselines=(folder / "own.yaml",), **settings))
     return runs, next(key for key in runs.catalog.baselines if key.recipe == "fake")
 
 
-def write_own_log(folder: Path, job_id: str, steps: int) -> None:
+def write_custom_log(folder: Path, job_id: str, steps: int) -> None:
     lines = (f"it {step}/50 2500 ms/step\n" for step in range(1, steps + 1))
     (folder / f"log-fake_8b_8_{job_id}.out").write_text("".join(lines))
 
 
 def test_log_is_read_in_the_dialect_of_its_baseline(tmp_path: Path) -> None:
-    runs, key = make_own_runs(tmp_path)
+    runs, key = make_custom_runs(tmp_path)
     folder = tmp_path / "logs"
     folder.mkdir()
-    one = launched(folder, key=key)
-    write_own_log(folder, one.job_id, 7)
-    assert RunningLogs(runs.catalog, lambda: START).read_last_step(one) == (7, 50, 2.5)
-    run = ingest_job([folder], one.job_id, key, runs.catalog, START, since=None)
+    started = launched(folder, key=key)
+    write_custom_log(folder, started.job_id, 7)
+    assert RunningLogs(runs.catalog, lambda: START).read_last_step(started) == (
+        7,
+        50,
+        2.5,
+    )
+    run = ingest_job([folder], started.job_id, key, runs.catalog, START, since=None)
     assert run is not None
     assert run.identity.key == key
     assert [attempt.log.dialect for attempt in run.attempts] == ["regex:fake-1"]
@@ -296,59 +301,61 @@ def test_log_is_read_in_the_dialect_of_its_baseline(tmp_path: Path) -> None:
 
 
 def test_run_has_the_image_of_its_job(tmp_path: Path) -> None:
-    """Unless the launcher's own record of the job names another one."""
+    """A launcher's own record of the image takes precedence."""
     runs = make_runs()
-    one = launched(tmp_path, environment=(("RUN_CONF_IMAGE", "/images/own.sqsh"),))
-    (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(LINE.format(0))
-    found = runs.find_run(one)
-    assert found is not None
-    assert found.found.environment == (("container", "/images/own.sqsh"),)
-    record = f"job_info: {{job_id: '{one.job_id}'}}\ncontainer_info: {{images: [its.sqsh]}}\n"
-    (tmp_path / f"llmb-config_{one.job_id}.yaml").write_text(record)
-    found = runs.find_run(one)
-    assert found is not None
-    assert found.found.environment == (("container", "its.sqsh"),)
+    started = launched(tmp_path, environment=(("RUN_CONF_IMAGE", "/images/own.sqsh"),))
+    (tmp_path / f"log-nemo_fake_8b_8_{started.job_id}.out").write_text(LINE.format(0))
+    left_run = runs.find_run(started)
+    assert left_run is not None
+    assert left_run.found.environment == (("container", "/images/own.sqsh"),)
+    record = f"job_info: {{job_id: '{started.job_id}'}}\ncontainer_info: {{images: [its.sqsh]}}\n"
+    (tmp_path / f"llmb-config_{started.job_id}.yaml").write_text(record)
+    left_run = runs.find_run(started)
+    assert left_run is not None
+    assert left_run.found.environment == (("container", "its.sqsh"),)
 
 
 @pytest.mark.slow
 def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
-    """Its log lies in a folder whose runs are the earlier ones."""
-    runs, key = make_own_runs(tmp_path, logs=(tmp_path,), release="1", gpu="h100")
+    """Its log is in the folder with the earlier runs."""
+    runs, key = make_custom_runs(tmp_path, logs=(tmp_path,), release="1", gpu="h100")
     folder = tmp_path / "results" / "1" / "bf16" / "8b" / "8"
     folder.mkdir(parents=True)
-    one = launched(folder, key=key)
-    for job_id in (one.job_id, "9999"):
-        write_own_log(folder, job_id, 50)
-    found = runs.find_run(one)
-    assert found is not None
+    started = launched(folder, key=key)
+    for job_id in (started.job_id, "9999"):
+        write_custom_log(folder, job_id, 50)
+    left_run = runs.find_run(started)
+    assert left_run is not None
     ((_, (evidence,)),) = runs.gather_results(
-        {key: runs.judge(key, [found])}
+        {key: runs.judge(key, [left_run])}
     ).by_id.values()
-    assert [each.run.found.job_id for each in evidence.measurements] == [
-        one.job_id,
+    assert [measurement.run.found.job_id for measurement in evidence.measurements] == [
+        started.job_id,
         "9999",
     ]
-    assert evidence.measurements[0].run is found
+    assert evidence.measurements[0].run is left_run
 
 
 @pytest.mark.slow
 def test_stored_run_on_a_named_node_is_judged_the_same(tmp_path: Path) -> None:
-    """A session that is resumed after its end is in the history already."""
+    """A session resumed after its end is already in the history."""
     key, nodes = KEYS[0], [f"n{number:02}" for number in range(7, 15)]
-    began, seconds = NIGHTS_START + timedelta(days=30), 7.4 * 1.1
+    started, seconds = NIGHTS_START + timedelta(days=30), 7.4 * 1.1
     spec = job_spec(tmp_path, case_id=key.id, key=key, nodes=8)
-    one = job(tmp_path, spec=spec, status=running(*nodes, started=began))
-    found = run(log(segment(steps([seconds] * 50))), key=key)
-    described = outcome(
-        seconds, 30, key=key, job=one.job_id, logs="30-0aff", started=began
+    node_job = job(tmp_path, spec=spec, status=running(*nodes, started=started))
+    node_run = run(log(segment(steps([seconds] * 50))), key=key)
+    document = outcome(
+        seconds, 30, key=key, job=node_job.job_id, logs="30-0aff", started=started
     )
     nights = list(make_nights({7: 0.1}))
-    stored = (began + timedelta(minutes=5), [launch(described, set(nodes), seconds)])
+    stored = (started + timedelta(minutes=5), [launch(document, set(nodes), seconds)])
     texts = []
     for name, sessions in (("before.db", nights), ("after.db", [*nights, stored])):
         location = StoreLocation(name, store(tmp_path / name, iter(sessions)))
-        said = make_runs(Settings(history=location)).judge_suspect(one, found, ["n07"])
-        texts.append((said.confirmed, said.text))
+        confirmation = make_runs(Settings(history=location)).judge_suspect(
+            node_job, node_run, ["n07"]
+        )
+        texts.append((confirmation.confirmed, confirmation.text))
     assert texts == [(True, "+10.0 % in job 4711 there")] * 2
 
 
@@ -375,12 +382,16 @@ def test_run_on_a_named_node_is_compared_with_its_history(
 ) -> None:
     key, nodes = KEYS[0], [f"n{number:02}" for number in range(7, 15)]
     status = running(*nodes, started=NIGHTS_START + timedelta(days=30))
-    one = job(
+    node_job = job(
         tmp_path,
         spec=job_spec(tmp_path, case_id=key.id, key=key, nodes=8),
         status=status,
     )
-    found = run(log(segment(steps(times))), key=key)
-    said = make_runs(Settings(history=history)).judge_suspect(one, found, ["n07"])
-    assert (said.confirmed, said.text) == (confirmed, text)
-    assert said.step_seconds == (pytest.approx(times[0]) if len(times) == 50 else None)
+    node_run = run(log(segment(steps(times))), key=key)
+    confirmation = make_runs(Settings(history=history)).judge_suspect(
+        node_job, node_run, ["n07"]
+    )
+    assert (confirmation.confirmed, confirmation.text) == (confirmed, text)
+    assert confirmation.step_seconds == (
+        pytest.approx(times[0]) if len(times) == 50 else None
+    )

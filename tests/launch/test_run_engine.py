@@ -1,6 +1,6 @@
-"""Ended jobs through the engine: their hours, notes, nodes and results.
+"""The run engine: GPU-hours, notes, nodes and results of ended jobs.
 
-The tables of `policies` say which run follows.
+tests/launch/policies contains the tests of the policies.
 """
 
 from __future__ import annotations
@@ -90,28 +90,27 @@ def plan_check(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
 
 
 def describe(job: NextJob) -> str:
-    """Return a job as "run 2, attempt 1, without n1"."""
+    """Format a job as "run 2, attempt 1, without n1"."""
     name = "run" if job.spec.purpose is Purpose.MEASURE else str(job.spec.purpose)
     without = f", without {' '.join(job.spec.exclude)}" if job.spec.exclude else ""
     return f"{name} {job.repeat}, attempt {job.attempt}{without}"
 
 
 class Course(LaunchedRuns):
-    """A configuration with a given verdict for each look; its jobs end one by one, the
-    Nth job on node nN."""
+    """An engine with one configuration and given verdicts; the Nth job ends on node nN."""
 
     def __init__(
         self,
         *verdicts: Verdict,
         hours_left: float = 1e9,
         always: bool = False,
-        asked: int = 1,
+        requested: int = 1,
         checks: bool = False,
         named: Sequence[SuspectNodes] = (),
         **settings: Any,
     ) -> None:
         self.verdicts = list(verdicts)
-        self.looks: list[int] = []  # how many runs each look judged
+        self.analyses: list[int] = []  # the number of runs in each interim analysis
         self.invalid: list[Run | None] = []
         self.reason = Reason.CANNOT_TELL
         self.ending = Blame.NONE, ""
@@ -124,7 +123,7 @@ class Course(LaunchedRuns):
         self.budget = HoursBudget(SPEC.gpu_hours + hours_left)
         self.budget.reserve_first([SPEC])
         launch = LaunchSettings(**settings)
-        policy = repeat_policy.plan_repeats(launch, asked, always=always)
+        policy = repeat_policy.plan_repeats(launch, requested, always=always)
         self.engine = RunEngine(
             {KEY.id: partial(repeat_policy.next_runs, policy=policy)},
             [SPEC],
@@ -138,9 +137,9 @@ class Course(LaunchedRuns):
         self.due = self.engine.begin()
         self.ended = 0
 
-    def end(self, end: JobEnd = WELL, *, place: int = 0, **fields: Any) -> list[str]:
-        """Let the due job at `place` end, and return the jobs that follow."""
-        return self.end_job(self.due.pop(place), end, **fields)
+    def end(self, end: JobEnd = WELL, *, index: int = 0, **fields: Any) -> list[str]:
+        """End the due job at `index`, and return the jobs that follow."""
+        return self.end_job(self.due.pop(index), end, **fields)
 
     def end_job(self, job: NextJob, end: JobEnd = WELL, **fields: Any) -> list[str]:
         self.ended += 1
@@ -165,21 +164,21 @@ class Course(LaunchedRuns):
 
     @property
     def is_due(self) -> bool:
-        """True if a resumed session starts a run."""
+        """True if a resumed session would start a run."""
         return bool(self.engine.histories[KEY.id].due)
 
     @property
     def verdict(self) -> tuple[Verdict, Reason]:
         return self.result.judgement.verdict, self.result.judgement.reason
 
-    # --- what the engine asks a judge ---
+    # --- the interface of LaunchedRuns ---
 
     def find_run(self, job: Job) -> Run | None:
         return self.found(job)
 
     def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
-        self.looks.append(len(runs))
-        verdict = self.verdicts[min(len(self.looks), len(self.verdicts)) - 1]
+        self.analyses.append(len(runs))
+        verdict = self.verdicts[min(len(self.analyses), len(self.verdicts)) - 1]
         newest, *repeats = (measurement(run=judged) for judged in runs)
         fields = {"measurement": newest, "repeats": tuple(repeats)}
         return ConfigurationResult(
@@ -200,7 +199,7 @@ class Course(LaunchedRuns):
         named: Collection[str] = (),
     ) -> NodeFinding:
         self.confirmed_on = [nodes[confirmation.id] for confirmation in confirmations]
-        self.asked_named = tuple(named)
+        self.confirmed_named = tuple(named)
         return SLOW_TWICE if confirmations else self.finding
 
     def judge_suspect(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
@@ -261,7 +260,7 @@ def test_runs_are_judged_together_until_verdict_is_certain(
         assert not course.engine.list_results(), "a verdict waits for all of its runs"
         followed += course.end()
     assert followed == following
-    assert course.looks == looks
+    assert course.analyses == looks
     assert course.result.judgement.verdict is verdicts[-1]
     assert [job.repeat for job in course.result.jobs] == list(range(1, looks[-1] + 1))
 
@@ -336,8 +335,8 @@ def test_retry_without_hours_leaves_the_failure_before_it() -> None:
     )
 
 
-def test_crash_stays_invalid_beside_an_unasked_attempt() -> None:
-    """The journal holds an attempt that this session would not have made."""
+def test_crash_stays_invalid_despite_an_unplanned_attempt() -> None:
+    """The journal contains an attempt that this session would not have made."""
     course = Course(Verdict.PASS)
     assert course.end_job(NextJob(SPEC, 1, 1), CRASHED) == []
     assert course.end_job(NextJob(SPEC, 2, 1), WELL) == []
@@ -346,7 +345,7 @@ def test_crash_stays_invalid_beside_an_unasked_attempt() -> None:
 
 @pytest.mark.parametrize("first", [2, 3], ids=["in order", "as they ended"])
 def test_second_hung_run_stays_invalid_after_resuming(first: int) -> None:
-    """A resumed session sees jobs by their number, not in the order of their ends."""
+    """A resumed session gets jobs by number, not in the order of their ends."""
     course = Course(Verdict.INCONCLUSIVE, Verdict.PASS, repeats_at_once=True)
     course.end_job(NextJob(SPEC, 1, 1), WELL)
     course.end_job(NextJob(SPEC, 1, first), HUNG)
@@ -363,9 +362,9 @@ def test_verdict_waits_for_the_retry_of_a_repeat() -> None:
     course.end()
     assert course.end(BROKEN) == ["run 2, attempt 2, without n1 n2"]
     assert course.end() == []
-    assert course.looks == [1]
+    assert course.analyses == [1]
     assert course.end() == []
-    assert course.looks == [1, 3]
+    assert course.analyses == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -402,7 +401,7 @@ def test_exceeded_checkpoint_budget_is_not_profiled() -> None:
 
 
 def test_requested_repeats_need_hours_for_all() -> None:
-    assert Course(Verdict.PASS, asked=3, hours_left=15.0).end() == []
+    assert Course(Verdict.PASS, requested=3, hours_left=15.0).end() == []
 
 
 # --- failures -------------------------------------------------------------------------
@@ -441,7 +440,7 @@ def test_second_hung_job_of_any_repeat_is_invalid(verdict: Verdict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "place", "shown"),
+    ("ending", "position", "is_quoted"),
     [
         ((Blame.CANCELLED, "slurmstepd: error"), StallPosition.STEPS, False),
         ((Blame.RUN, "ValueError: x (x.out:3)"), StallPosition.STEPS, True),
@@ -455,19 +454,19 @@ def test_second_hung_job_of_any_repeat_is_invalid(verdict: Verdict) -> None:
         "last line before the first step",
     ],
 )
-def test_hung_job_quotes_its_log_if_that_adds_something(
-    ending: tuple[Blame, str], place: StallPosition, shown: bool
+def test_hung_job_quotes_its_log_if_useful(
+    ending: tuple[Blame, str], position: StallPosition, is_quoted: bool
 ) -> None:
     course = Course(Verdict.PASS, retries=0)
     course.ending = ending
     course.end(
         HUNG,
         status=ended(
-            "CANCELLED", nodes=("n1",), stall=Stall(place, 1200.0, 5, 50, "x.out")
+            "CANCELLED", nodes=("n1",), stall=Stall(position, 1200.0, 5, 50, "x.out")
         ),
     )
-    told = f"; {ending[1]}" if shown else ""
-    assert phrase(course.result.judgement) == f"job 1 on n1: {HUNG.text}{told}"
+    quote = f"; {ending[1]}" if is_quoted else ""
+    assert phrase(course.result.judgement) == f"job 1 on n1: {HUNG.text}{quote}"
 
 
 @pytest.mark.parametrize(
@@ -556,12 +555,12 @@ def test_without_other_nodes_repeats_run_anywhere() -> None:
         (Verdict.PASS, BROKEN, {}, True),
         (Verdict.PASS, HUNG, {}, True),
         (Verdict.PASS, WELL, {}, False),
-        (Verdict.PASS, WELL, {"asked": 3}, True),
+        (Verdict.PASS, WELL, {"requested": 3}, True),
         (Verdict.INVALID, WELL, {}, False),
         (Verdict.REGRESSION, WELL, {"repeats": 1}, False),
     ],
 )
-def test_collecting_starts_nothing_and_remembers_what_is_due(
+def test_collecting_starts_nothing_and_records_due_runs(
     verdict: Verdict, end: JobEnd, settings: dict[str, Any], held_back: bool
 ) -> None:
     course = Course(verdict, collect=True, **settings)
@@ -577,8 +576,7 @@ def test_collecting_starts_nothing_and_remembers_what_is_due(
 def test_same_jobs_give_the_same_verdict_in_any_session(
     settings: dict[str, Any],
 ) -> None:
-    """A session that continues gets the earlier jobs one after the other, and counts
-    all of them."""
+    """A resumed session gets the earlier jobs one by one, and counts all of them."""
     course = Course(
         Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION, **settings
     )
@@ -586,7 +584,7 @@ def test_same_jobs_give_the_same_verdict_in_any_session(
         assert course.is_due is ("collect" in settings and repeat > 1)
         course.end_job(NextJob(SPEC, 1, repeat))
     assert not course.is_due
-    assert course.looks == [1, 2, 3]
+    assert course.analyses == [1, 2, 3]
     assert (course.result.judgement.verdict, len(course.result.judgement.repeats)) == (
         Verdict.REGRESSION,
         2,
@@ -639,7 +637,7 @@ MAY_BE_SLOW, SLOW = phrase(SUSPECT), phrase(SLOW_TWICE)
 
 
 def suspect_nodes(**settings: Any) -> Course:
-    """Return a launch whose three runs make a node suspect."""
+    """Return a course whose three runs make a node suspect."""
     course = Course(Verdict.INCONCLUSIVE, **settings)
     course.finding = SUSPECT
     for _ in range(3):
@@ -654,7 +652,7 @@ def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
     assert confirmation.spec.scheduler_options == ("--nodelist=n1,n9",)
     assert course.result.nodes.startswith("the node n1 may be slow")
     assert course.end() == []
-    assert course.looks == [1, 2, 3]
+    assert course.analyses == [1, 2, 3]
     assert course.confirmed_on == [("n4",)]
     assert course.result.nodes == SLOW
     assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
@@ -731,7 +729,7 @@ def test_node_check_is_reported_and_changes_no_verdict(
     course.end()
     assert course.end(end, **fields) == []
     assert course.result.nodes == f"{SLOW}; {note}"
-    assert (course.looks, course.result.judgement.verdict) == (
+    assert (course.analyses, course.result.judgement.verdict) == (
         [1, 2, 3],
         Verdict.INCONCLUSIVE,
     )
@@ -746,10 +744,10 @@ def test_node_check_without_hours_is_reported() -> None:
 
 
 def test_remarks_quote_scheduler_and_drivers_on_suspect_nodes() -> None:
-    asked: list[list[str]] = []
+    queried: list[list[str]] = []
 
     def list_remarks(nodes: Collection[str]) -> dict[str, str]:
-        asked.append(list(nodes))
+        queried.append(list(nodes))
         remark = "sinfo -R: n1: bad nvlink (root, 2025-11-20)"
         return {"n1": remark, "n3": "not asked for"}
 
@@ -762,7 +760,7 @@ def test_remarks_quote_scheduler_and_drivers_on_suspect_nodes() -> None:
     fast.end()
     fast.engine.add_node_remarks(list_remarks)
     assert fast.result.nodes == ""
-    assert asked == [["n1"]]
+    assert queried == [["n1"]]
 
 
 # --- nodes that the history names -----------------------------------------------------
@@ -780,7 +778,7 @@ def test_named_node_is_confirmed_first_then_excluded() -> None:
     assert course.end() == ["run 1, attempt 1, without n7"]
     assert course.end() == ["run 2, attempt 1, without n7 n2"]
     assert course.end() == []
-    assert course.asked_named == ("n7",)
+    assert course.confirmed_named == ("n7",)
     assert (
         "n7 is slow; +9.0 % in job 1 there: left out of what follows"
         in course.result.nodes
@@ -807,7 +805,7 @@ def test_unconfirmed_node_is_not_excluded(
     course.slow_again = slow_again
     assert course.end(end) == ["run 1, attempt 1"]
     course.end()
-    assert course.asked_named == ()
+    assert course.confirmed_named == ()
     assert note in course.result.nodes
 
 
@@ -822,14 +820,13 @@ def test_named_node_without_hours_is_only_reported() -> None:
 
 def test_runs_begin_once_after_the_last_confirmation() -> None:
     course = Course(Verdict.PASS, named=[NAMED, replace(NAMED, nodes=("n9",))])
-    assert course.end(place=1) == []
+    assert course.end(index=1) == []
     assert course.end() == ["run 1, attempt 1, without n9 n7"]
     assert course.engine.begin() == []
 
 
 def test_resumed_session_awaits_the_confirmation_it_began() -> None:
-    """It asks for the same job; if that has ended already, the runs begin with it, and
-    once."""
+    """The session plans the same confirmation again; runs start once, after its end."""
     first, again = (Course(Verdict.PASS, named=[NAMED]) for _ in range(2))
     assert [job.identity for job in again.engine.begin()] == [
         job.identity for job in first.due
@@ -839,7 +836,7 @@ def test_resumed_session_awaits_the_confirmation_it_began() -> None:
 
 
 def test_confirmation_never_replaces_a_repeat() -> None:
-    """Also if the repeat of its number is not submitted for want of hours."""
+    """Also if the repeat with the same number exceeds the GPU-hours."""
     second = replace(NAMED, nodes=("n9",))
     course = Course(Verdict.INCONCLUSIVE, named=[NAMED, second])
     course.end()
@@ -847,7 +844,7 @@ def test_confirmation_never_replaces_a_repeat() -> None:
     assert course.end() == ["run 2, attempt 1, without n7 n9 n3"]
     course.budget.limit = 0.0
     assert course.end(**UNAFFORDABLE) == []
-    assert course.looks == [1]
+    assert course.analyses == [1]
     assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
 
 

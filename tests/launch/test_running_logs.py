@@ -1,4 +1,4 @@
-"""What the logs of running jobs tell the engine."""
+"""The progress that the engine reads from the logs of running jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_llmbench.session.settings import Settings
 
 
 class Watched:
-    """A running job, the log that it may write, and what follows it."""
+    """A running job, its log, and the reader under test."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
@@ -90,13 +90,12 @@ def test_log_is_searched_until_it_has_steps(
 
 @pytest.mark.slow
 def test_run_in_an_allocation_follows_the_recipes_log(tmp_path: Path) -> None:
-    """Both bear the job id of the allocation; where there is no other, what it printed
-    is the log."""
-    recipe, own = tmp_path / "a", tmp_path / "z"
-    for folder in (recipe, own):
+    """The recipe's log and the output have the same job id; the output is the fallback."""
+    recipe, output = tmp_path / "a", tmp_path / "z"
+    for folder in (recipe, output):
         folder.mkdir()
-    (own / "slurm-4711.out").write_text(LINE.format(0) * 5)
-    run = job(own, job_id="4711-2", log_folder=own, status=running())
+    (output / "slurm-4711.out").write_text(LINE.format(0) * 5)
+    run = job(output, job_id="4711-2", log_folder=output, status=running())
     run = replace(
         run,
         spec=replace(run.spec, via="allocation", allocation=1, log_folders=(recipe,)),
@@ -128,8 +127,8 @@ def test_requeued_job_is_followed_in_its_later_log(
     watched.clock.sleep(120.0)
     second = tmp_path / f"log-nemo_fake_8b_8_{watched.job.job_id}_1.out"
     second.write_text(LINE.format(0))
-    shown = watched.read()
-    assert (shown.path, shown.steps) == (second, 1)
+    progress = watched.read()
+    assert (progress.path, progress.steps) == (second, 1)
 
 
 @pytest.mark.slow
@@ -141,12 +140,12 @@ def test_log_is_read_once_for_its_steps(
     assert str(tmp_path) in absent.place
     watched.write_steps(8)
     watched.clock.sleep(60.0)
-    shown = watched.read()
-    assert (shown.path, shown.steps, shown.starting) == (watched.log, 8, False)
-    assert (shown.slowest_seconds, shown.taken_seconds) == (2.5, 17.5)
-    assert shown.modified == datetime.fromtimestamp(watched.log.stat().st_mtime, UTC)
+    progress = watched.read()
+    assert (progress.path, progress.steps, progress.starting) == (watched.log, 8, False)
+    assert (progress.slowest_seconds, progress.taken_seconds) == (2.5, 17.5)
+    assert progress.modified == datetime.fromtimestamp(watched.log.stat().st_mtime, UTC)
     monkeypatch.setattr(File, "read", lambda *_: pytest.fail("nothing is new in it"))
-    assert watched.read() == shown
+    assert watched.read() == progress
 
 
 @pytest.mark.slow
@@ -171,7 +170,7 @@ def test_compressed_log_is_a_problem(watched: Watched) -> None:
 
 @pytest.mark.slow
 def test_log_of_an_earlier_job_is_ignored(watched: Watched) -> None:
-    """A Slurm that was set up anew begins with job id 1 again."""
+    """A reinstalled Slurm restarts at job id 1."""
     watched.write_steps(1)
     os.utime(watched.log, (1e9, 1e9))
     assert watched.read().path is None

@@ -1,6 +1,6 @@
-"""Runs of variants through the engine: their logs, hours, allocations and reports.
+"""Runs of variants in the run engine: logs, hours, allocations and reports.
 
-The tables of `policies` say which run follows.
+tests/launch/policies contains the tests of the policies.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ HUNG = JobEnd(Blame.HUNG, "it stood still")
 
 
 class Course(LaunchedRuns):
-    """An A/B whose jobs end one by one, on the nodes that they ask for."""
+    """An A/B whose jobs end one by one, on the nodes that they request."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Course(LaunchedRuns):
     def end(
         self, seconds: float | None, end: JobEnd = WELL, **fields: Any
     ) -> JobSpec | None:
-        """Let the job that is due end, and return which one follows."""
+        """End the due job, and return the job that follows."""
         spec, number = self.next
         self.seconds = seconds
         self.made.append(spec.variant)
@@ -136,7 +136,7 @@ class Course(LaunchedRuns):
         return due.spec
 
     def end_allocation(self, number: int, end: JobEnd, **fields: Any) -> None:
-        """Let an allocation end; the run in it is told of apart."""
+        """End an allocation; the run in it is reported separately."""
         assert HELD.spec is not None
         status = JobStatus(
             Phase.ENDED,
@@ -157,14 +157,13 @@ class Course(LaunchedRuns):
         assert not self.engine.add_ended(replace(held, **fields), end)
 
     def end_all(self, *seconds: float, **fields: Any) -> JobSpec | None:
-        """Let jobs end one after another with these step times, and return the job that
-        follows."""
+        """End jobs with these step times one by one, and return the job that follows."""
         for step_seconds in seconds:
             following = self.end(step_seconds, **fields)
         return following
 
     def run_variants(self, **ends: tuple[float | None, JobEnd]) -> None:
-        """Let each due job end as its variant does, until no job is due."""
+        """End each due job with the result of its variant, until no job is due."""
         while self.end(*ends[self.next[0].variant]):
             pass
 
@@ -176,7 +175,7 @@ class Course(LaunchedRuns):
     def result(self) -> ConfigurationResult:
         return self.engine.list_results()[KEY]
 
-    # what the progress asks of a judge
+    # --- the interface of LaunchedRuns
 
     def find_run(self, job: Job) -> Run | None:
         log = self.folder / f"log-{job.job_id}.out"
@@ -302,7 +301,7 @@ def test_first_run_of_each_variant_warms_up(shared: Course) -> None:
     ) == (1, "")
 
 
-def test_run_costs_nothing_beside_its_allocation(shared: Course) -> None:
+def test_run_in_an_allocation_costs_nothing(shared: Course) -> None:
     end_well(shared, 1.0, 1.05, 1.0, 1.05, 1.05, 1.0)
     assert shared.budget.used == 0.0
     shared.end_allocation(
@@ -326,5 +325,5 @@ def test_allocation_without_hours_is_released(tmp_path: Path) -> None:
         "the A/B has no end: a further run was not started (on n[1-2], in 1 allocation)"
     )
     assert course.text == text
-    told = "the A/B has no end: 1 run takes 1.0 GPU-hours, but 2.0 of the 2.5 allowed are used"
-    assert course.result.nodes == told
+    text = "the A/B has no end: 1 run takes 1.0 GPU-hours, but 2.0 of the 2.5 allowed are used"
+    assert course.result.nodes == text

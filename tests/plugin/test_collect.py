@@ -1,6 +1,7 @@
-"""A night in two parts, on this machine: submitted with a secret in one folder,
-collected without it in another, and what is left to be repeated is repeated by the
-command that is printed."""
+"""Submitting in one folder with a secret, and collecting in another folder without it.
+
+The printed command makes the remaining repeats.
+"""
 
 from __future__ import annotations
 
@@ -23,60 +24,60 @@ WAITED = (
 """A job that dies as NCCL gives up, and prints its token."""
 
 
-class Night:
-    """An evening in one folder and a morning in another."""
+class TwoFolders:
+    """A folder that submits, and another folder that collects."""
 
     def __init__(
         self, pytester: pytest.Pytester, judged: Judge, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        self.evening, self.morning = (
+        self.submitting, self.collecting = (
             pytester.path / "evening",
             pytester.path / "morning",
         )
-        self.morning.mkdir()
+        self.collecting.mkdir()
         self._pytester, self._judged, self._monkeypatch = pytester, judged, monkeypatch
 
     def submit(self, behaviour: str) -> list[str]:
-        """Submit a job of this behaviour, whose token is in the environment; return the
-        arguments that collect it."""
-        write_recipe(self.evening, {"job": behaviour}, kind="local")
-        cluster = self.evening / "cluster.yaml"
+        """Submit a job with a token in its environment; return the options to collect
+        it."""
+        write_recipe(self.submitting, {"job": behaviour}, kind="local")
+        cluster = self.submitting / "cluster.yaml"
         cluster.write_text(
             cluster.read_text().replace(
                 "environment: {", 'environment: {HF_TOKEN: "${HF_TOKEN}", '
             )
         )
         with self._monkeypatch.context() as patch:
-            patch.chdir(self.evening)
+            patch.chdir(self.submitting)
             patch.setenv("HF_TOKEN", TOKEN)
             result = self._pytester.runpytest("-k", "fake", "--llmb-submit-only")
         assert result.ret == pytest.ExitCode.OK
-        told = result.stdout.str()
-        assert TOKEN not in told
-        begin = told.index("  pytest -k fake --llmb-collect")
-        return shlex.split(told[begin : told.index("\n\n", begin)].replace("\\\n", ""))[
-            1:
-        ]
+        printed = result.stdout.str()
+        assert TOKEN not in printed
+        begin = printed.index("  pytest -k fake --llmb-collect")
+        return shlex.split(
+            printed[begin : printed.index("\n\n", begin)].replace("\\\n", "")
+        )[1:]
 
     def run(self, *arguments: str, token: str = "") -> Judged:
-        """Run pytest in the morning's folder."""
+        """Run pytest in the folder that collects."""
         with self._monkeypatch.context() as patch:
-            patch.chdir(self.morning)
+            patch.chdir(self.collecting)
             patch.delenv("HF_TOKEN", raising=False)
             if token:
                 patch.setenv("HF_TOKEN", token)
             return self._judged(*arguments)
 
     def count_runs(self) -> int:
-        return len((self.evening / "stage" / "ran").read_text().splitlines())
+        return len((self.submitting / "stage" / "ran").read_text().splitlines())
 
 
 @pytest.fixture
-def night(
+def folders(
     pytester: pytest.Pytester, judged: Judge, monkeypatch: pytest.MonkeyPatch
-) -> Night:
+) -> TwoFolders:
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    return Night(pytester, judged, monkeypatch)
+    return TwoFolders(pytester, judged, monkeypatch)
 
 
 CASE = "fake_job-24.11-h100-bf16-8"
@@ -84,111 +85,119 @@ CASE = "fake_job-24.11-h100-bf16-8"
 
 @pytest.mark.slow
 def test_failed_job_is_explained_without_its_token(
-    night: Night, capfd: pytest.CaptureFixture[str]
+    folders: TwoFolders, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    collect = night.submit(WAITED)
+    collect = folders.submit(WAITED)
     reports = (
         "--llmb-json=a.json",
         "--llmb-html=a.html",
         "--llmb-junit=a.xml",
         "--junitxml=b.xml",
     )
-    told = night.run(*collect, *reports, "-v")
-    assert told.verdicts == {CASE: "INVALID"}
-    said = " ".join(told.messages[CASE].split())
+    session = folders.run(*collect, *reports, "-v")
+    assert session.verdicts == {CASE: "INVALID"}
+    message = " ".join(session.messages[CASE].split())
     assert (
         "NCCL gave up waiting for a collective operation: (not shown: it may hold a secret) (log-"
-        in said
+        in message
     )
-    assert ".out:22, rank 3)" in said
-    assert "FAILED: exit code 1" in said
-    shown = [
+    assert ".out:22, rank 3)" in message
+    assert "FAILED: exit code 1" in message
+    texts = [
         capfd.readouterr().out,
-        *((night.morning / name.partition("=")[2]).read_text() for name in reports),
+        *(
+            (folders.collecting / name.partition("=")[2]).read_text()
+            for name in reports
+        ),
     ]
-    for text in shown:
+    for text in texts:
         assert "NCCL gave up" in " ".join(text.split())
         assert TOKEN not in text
         assert "SeqNum" not in text
-    assert not (night.morning / ".llmbench").exists()
+    assert not (folders.collecting / ".llmbench").exists()
 
 
 @pytest.mark.slow
-def test_inconclusive_run_is_repeated_by_the_printed_command(night: Night) -> None:
-    collect = night.submit("echo ran >> $STAGE_PATH/ran; steps 1.045")
-    told = night.run(*collect)
-    assert told.verdicts == {CASE: "INCONCLUSIVE"}
-    resume = told.described[CASE]["resume"]
+def test_inconclusive_run_is_repeated_by_the_printed_command(
+    folders: TwoFolders,
+) -> None:
+    collect = folders.submit("echo ran >> $STAGE_PATH/ran; steps 1.045")
+    session = folders.run(*collect)
+    assert session.verdicts == {CASE: "INCONCLUSIVE"}
+    resume = session.described[CASE]["resume"]
     assert (resume["due"], resume["secrets"]) == (True, ["HF_TOKEN"])
-    assert night.count_runs() == 1
+    assert folders.count_runs() == 1
     again = shlex.split(resume["command"])[1:]
-    told = night.run(*again, token=TOKEN)
-    jobs = [(job["repeat"], job["attempt"]) for job in told.described[CASE]["jobs"]]
-    assert len(jobs) == night.count_runs() > 1
+    session = folders.run(*again, token=TOKEN)
+    jobs = [(job["repeat"], job["attempt"]) for job in session.described[CASE]["jobs"]]
+    assert len(jobs) == folders.count_runs() > 1
     assert jobs == [(repeat, 1) for repeat in range(1, len(jobs) + 1)]
-    assert told.described[CASE]["estimate"]["runs"] == len(jobs)
-    assert told.described[CASE]["resume"] is None
-    made = night.count_runs()
-    assert night.run(*again, token=TOKEN).verdicts == told.verdicts
-    assert night.run(*collect).described[CASE]["resume"]["due"] is False
-    assert night.count_runs() == made, (
+    assert session.described[CASE]["estimate"]["runs"] == len(jobs)
+    assert session.described[CASE]["resume"] is None
+    made = folders.count_runs()
+    assert folders.run(*again, token=TOKEN).verdicts == session.verdicts
+    assert folders.run(*collect).described[CASE]["resume"]["due"] is False
+    assert folders.count_runs() == made, (
         "a sequence has its number of looks, however often it is gone on with"
     )
 
 
 @pytest.mark.slow
-def test_expired_token_stays_hidden_in_the_next_session(night: Night) -> None:
-    collect = night.submit(WAITED)
+def test_expired_token_stays_hidden_in_the_next_session(folders: TwoFolders) -> None:
+    collect = folders.submit(WAITED)
     again = [word for word in collect if not word.startswith("--llmb-collect")]
     reports = ("--llmb-json=a.json", "--llmb-html=a.html", "--llmb-junit=a.xml")
-    told = night.run(*again, "--llmb-resume", *reports, token=NEXT)
-    first, second = told.described[CASE]["jobs"]
+    session = folders.run(*again, "--llmb-resume", *reports, token=NEXT)
+    first, second = session.described[CASE]["jobs"]
     assert (first["attempt"], second["attempt"]) == (1, 2)
     assert "(not shown: it may hold a secret)" in first["text"]
     assert "https://***@hub" in second["text"]
-    shown = [
-        told.messages[CASE],
-        *((night.morning / name.partition("=")[2]).read_text() for name in reports),
+    texts = [
+        session.messages[CASE],
+        *(
+            (folders.collecting / name.partition("=")[2]).read_text()
+            for name in reports
+        ),
     ]
-    for text in shown:
+    for text in texts:
         assert TOKEN not in text
         assert NEXT not in text
 
 
 @pytest.mark.slow
-def test_a_repeat_needs_the_token_that_collecting_did_not(
-    night: Night, capfd: pytest.CaptureFixture[str]
+def test_repeat_needs_the_token_unlike_collecting(
+    folders: TwoFolders, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    collect = night.submit("echo ran >> $STAGE_PATH/ran; steps 1.045")
-    again = shlex.split(night.run(*collect).described[CASE]["resume"]["command"])[1:]
-    assert night.run(*again).ret == pytest.ExitCode.USAGE_ERROR
+    collect = folders.submit("echo ran >> $STAGE_PATH/ran; steps 1.045")
+    again = shlex.split(folders.run(*collect).described[CASE]["resume"]["command"])[1:]
+    assert folders.run(*again).ret == pytest.ExitCode.USAGE_ERROR
     assert "HF_TOKEN" in capfd.readouterr().err
-    assert night.count_runs() == 1
+    assert folders.count_runs() == 1
 
 
 @pytest.mark.slow
-def test_a_folder_without_the_session_says_where_it_lies(
-    night: Night, capfd: pytest.CaptureFixture[str]
+def test_wrong_folder_suggests_the_session_folder(
+    folders: TwoFolders, capfd: pytest.CaptureFixture[str]
 ) -> None:
     journal = next(
-        word for word in night.submit(WELL) if word.startswith("--llmb-journal=")
+        word for word in folders.submit(WELL) if word.startswith("--llmb-journal=")
     )
-    assert journal == f"--llmb-journal={night.evening / '.llmbench'}"
-    assert night.run("--llmb-collect").ret == pytest.ExitCode.USAGE_ERROR
-    told = capfd.readouterr().err
-    assert told.startswith("ERROR: no session found: ")
-    assert f"\n    {journal}\n" in told
-    assert list(night.morning.glob(".llmbench*")) == []
+    assert journal == f"--llmb-journal={folders.submitting / '.llmbench'}"
+    assert folders.run("--llmb-collect").ret == pytest.ExitCode.USAGE_ERROR
+    errors = capfd.readouterr().err
+    assert errors.startswith("ERROR: no session found: ")
+    assert f"\n    {journal}\n" in errors
+    assert list(folders.collecting.glob(".llmbench*")) == []
 
 
 @pytest.mark.slow
 def test_collecting_without_its_baseline_file_is_an_error(
-    night: Night, capfd: pytest.CaptureFixture[str]
+    folders: TwoFolders, capfd: pytest.CaptureFixture[str]
 ) -> None:
     collect = [
-        word for word in night.submit(WELL) if not word.startswith("--llmb-baselines")
+        word for word in folders.submit(WELL) if not word.startswith("--llmb-baselines")
     ]
-    assert night.run(*collect[2:]).ret == pytest.ExitCode.USAGE_ERROR
+    assert folders.run(*collect[2:]).ret == pytest.ExitCode.USAGE_ERROR
     assert (
         f"no baseline file contains {CASE} any more. Pass its folder with --llmb-baselines=DIR"
         in capfd.readouterr().err
@@ -197,28 +206,30 @@ def test_collecting_without_its_baseline_file_is_an_error(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["{", '{"cases": 7}'], ids=["cut", "changed"])
-def test_a_damaged_plan_is_a_usage_error(
-    night: Night, plan: str, capfd: pytest.CaptureFixture[str]
+def test_damaged_plan_is_a_usage_error(
+    folders: TwoFolders, plan: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    collect = night.submit(WELL)
+    collect = folders.submit(WELL)
     with (
-        closing(sqlite3.connect(night.evening / ".llmbench" / "launch.db")) as database,
+        closing(
+            sqlite3.connect(folders.submitting / ".llmbench" / "launch.db")
+        ) as database,
         database,
     ):
         database.execute("UPDATE note SET value = ?", (plan,))
-    assert night.run(*collect).ret == pytest.ExitCode.USAGE_ERROR
-    told = capfd.readouterr().err
-    assert "the plan of session" in told
-    assert "Cancel its jobs manually (squeue --me), and start a new session" in told
+    assert folders.run(*collect).ret == pytest.ExitCode.USAGE_ERROR
+    errors = capfd.readouterr().err
+    assert "the plan of session" in errors
+    assert "Cancel its jobs manually (squeue --me), and start a new session" in errors
 
 
 @pytest.mark.slow
-def test_the_ini_file_names_the_folder_for_both_parts(night: Night) -> None:
-    journal = night.evening.parent / "journal"
-    write_recipe(night.morning, {"job": WELL}, kind="local")
-    ini = night.morning / "pytest.ini"
+def test_ini_file_sets_the_journal_folder(folders: TwoFolders) -> None:
+    journal = folders.submitting.parent / "journal"
+    write_recipe(folders.collecting, {"job": WELL}, kind="local")
+    ini = folders.collecting / "pytest.ini"
     ini.write_text(f"{ini.read_text()}llmb_journal = ../journal\n")
-    assert night.run("-k", "fake", "--llmb-submit-only").ret == pytest.ExitCode.OK
+    assert folders.run("-k", "fake", "--llmb-submit-only").ret == pytest.ExitCode.OK
     assert Path(journal, "launch.db").exists()
-    assert night.run("-k", "fake", "--llmb-collect").verdicts == {CASE: "PASS"}
-    assert not (night.morning / ".llmbench").exists()
+    assert folders.run("-k", "fake", "--llmb-collect").verdicts == {CASE: "PASS"}
+    assert not (folders.collecting / ".llmbench").exists()

@@ -1,5 +1,4 @@
-"""Launching on this machine, without Slurm: what is started, what never is, and what is
-said."""
+"""Launching on this machine without Slurm: started jobs, refusals and messages."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ Launch = Callable[..., Judged]
 
 @pytest.fixture
 def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
-    """Write a recipe of these behaviours by size, and run pytest with these
+    """Write a recipe with these behaviours by size, and run pytest with these
     arguments."""
 
     def run(*arguments: str, **behaviours: str) -> Judged:
@@ -37,7 +36,7 @@ def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
 
 @pytest.fixture
 def ran(pytester: pytest.Pytester) -> Callable[[], int]:
-    """How many jobs have run."""
+    """Return the number of jobs that ran."""
     file = pytester.path / "stage" / "ran"
     return lambda: len(file.read_text().splitlines()) if file.exists() else 0
 
@@ -48,7 +47,7 @@ def test_every_report_states_estimated_and_used_gpu_hours(
 ) -> None:
     reports = ("--llmb-json=s.json", "--llmb-junit=l.xml", "--llmb-html=p.html")
     ok, bad = f"{BEGAN}; {WELL}", f"{BEGAN}; steps 1.0 0 20; exit 3"
-    told = launch(
+    session = launch(
         "--llmb-launch", "--llmb-repeats=2", *reports, "-k", "fake", ok=ok, bad=bad
     )
     text = " ".join(capsys.readouterr().out.split())
@@ -68,7 +67,7 @@ def test_every_report_states_estimated_and_used_gpu_hours(
         f"{head} (0.22 estimated, 1,000 allowed); {lost:.2g} of them lost: failed"
         in text
     )
-    failed = told.described["fake_bad-24.11-h100-bf16-8"]
+    failed = session.described["fake_bad-24.11-h100-bf16-8"]
     assert failed["gpu_hours"]["lost"]["failed"] == lost
     assert (failed["run"]["started_from"], failed["run"]["age"]) == (
         "job 1",
@@ -82,38 +81,38 @@ def test_every_report_states_estimated_and_used_gpu_hours(
 def test_repeat_that_fails_makes_a_slow_run_invalid(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
-    """The first run alone would be green: it is below the bound, although it is
-    inconclusive."""
+    """The first run alone would pass as INCONCLUSIVE below the limit."""
     commands = (
         "echo ran >> $STAGE_PATH/ran; steps 1.045; [ $(wc -l < $STAGE_PATH/ran) != 2 ]"
     )
-    told = launch("--llmb-launch", "-k", "fake", close=commands)
-    assert told.verdicts == {"fake_close-24.11-h100-bf16-8": "INVALID"}
+    session = launch("--llmb-launch", "-k", "fake", close=commands)
+    assert session.verdicts == {"fake_close-24.11-h100-bf16-8": "INVALID"}
     assert ran() == 2
     assert [
-        job["repeat"] for job in told.described["fake_close-24.11-h100-bf16-8"]["jobs"]
+        job["repeat"]
+        for job in session.described["fake_close-24.11-h100-bf16-8"]["jobs"]
     ] == [1, 2]
-    assert told.ret == pytest.ExitCode.TESTS_FAILED
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
-def test_a_job_that_fails_is_explained_and_not_retried(
+def test_failed_job_is_explained_and_not_retried(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
     commands = (
         "echo ran >> $STAGE_PATH/ran; steps 1.0 0 20; echo 'no such image' >&2; exit 3"
     )
-    told = launch("--llmb-launch", "-k", "fake", bad=commands)
-    assert told.verdicts == {"fake_bad-24.11-h100-bf16-8": "INVALID"}
-    assert "no such image" in told.described["fake_bad-24.11-h100-bf16-8"]["text"]
+    session = launch("--llmb-launch", "-k", "fake", bad=commands)
+    assert session.verdicts == {"fake_bad-24.11-h100-bf16-8": "INVALID"}
+    assert "no such image" in session.described["fake_bad-24.11-h100-bf16-8"]["text"]
     assert ran() == 1
-    assert told.ret == pytest.ExitCode.TESTS_FAILED
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
 def test_successful_job_with_half_a_run_is_invalid(launch: Launch) -> None:
-    told = launch("--llmb-launch", "-k", "fake", half="steps 1.0 0 20")
-    assert told.verdicts == {"fake_half-24.11-h100-bf16-8": "INVALID"}
+    session = launch("--llmb-launch", "-k", "fake", half="steps 1.0 0 20")
+    assert session.verdicts == {"fake_half-24.11-h100-bf16-8": "INVALID"}
 
 
 KILLED = """
@@ -146,24 +145,29 @@ def test_session_killed_before_a_start_is_resumed(
         )
         == -signal.SIGKILL
     )
-    left = pytester.path / ".llmbench" / "jobs"
-    until(lambda: list(left.rglob("job.exit")))
-    told = launch("--llmb-resume", "-k", "fake")
-    assert told.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
+    jobs_folder = pytester.path / ".llmbench" / "jobs"
+    until(lambda: list(jobs_folder.rglob("job.exit")))
+    session = launch("--llmb-resume", "-k", "fake")
+    assert session.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
     assert ran() == 1
 
 
 @pytest.mark.slow
-def test_exactly_what_is_selected_is_launched(
+def test_only_selected_configurations_are_launched(
     launch: Launch, pytester: pytest.Pytester
 ) -> None:
-    each = {
+    behaviours = {
         size: f"touch $STAGE_PATH/{size}; {WELL}" for size in ("one", "two", "three")
     }
-    told = launch(
-        "--llmb-launch", "-k", "fake_one or fake_two", "--deselect", DESELECTED, **each
+    session = launch(
+        "--llmb-launch",
+        "-k",
+        "fake_one or fake_two",
+        "--deselect",
+        DESELECTED,
+        **behaviours,
     )
-    assert told.verdicts == {"fake_one-24.11-h100-bf16-8": "PASS"}
+    assert session.verdicts == {"fake_one-24.11-h100-bf16-8": "PASS"}
     assert {path.name for path in (pytester.path / "stage").iterdir()} == {"one"}
 
 
@@ -171,7 +175,7 @@ DESELECTED = "pytest_llmbench/suite/test_performance.py::test_performance[fake_t
 
 
 @pytest.mark.slow
-def test_own_test_launches_what_it_requests(
+def test_custom_test_launches_its_configuration(
     launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(
@@ -191,44 +195,44 @@ def test_own_test_launches_what_it_requests(
             "--llmb-launch",
             "-k",
             "fake and skipped",
-            "test_own_test_launches_what_it_requests.py",
+            "test_custom_test_launches_its_configuration.py",
             ok=COUNTED,
         ).ret
         != pytest.ExitCode.OK
     )
     assert ran() == 0
-    told = launch(
-        "--llmb-launch", "-k", "fake", "test_own_test_launches_what_it_requests.py"
+    session = launch(
+        "--llmb-launch", "-k", "fake", "test_custom_test_launches_its_configuration.py"
     )
-    assert told.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
+    assert session.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
     assert ran() == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mark", "runs"),
+    ("marker", "runs"),
     [
         ("skipif(True, reason='x')", 0),
         ("skipif(False, reason='x')", 1),
         ("xfail(run=False)", 0),
     ],
 )
-def test_what_a_mark_keeps_from_running_is_not_launched(
+def test_skipped_test_launches_nothing(
     launch: Launch,
     ran: Callable[[], int],
     pytester: pytest.Pytester,
-    mark: str,
+    marker: str,
     runs: int,
 ) -> None:
     body = "def test_mine(llmb_verdict):\n    assert not llmb_verdict.failed\n"
-    pytester.makepyfile(test_mine=f"import pytest\n@pytest.mark.{mark}\n{body}")
+    pytester.makepyfile(test_mine=f"import pytest\n@pytest.mark.{marker}\n{body}")
     launch("--llmb-launch", "-k", "fake", "test_mine.py", ok=COUNTED)
     assert ran() == runs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--llmb-dry-run"])
-def test_a_session_that_only_tells_something_launches_nothing(
+def test_informational_option_launches_nothing(
     launch: Launch, ran: Callable[[], int], option: str
 ) -> None:
     launch("--llmb-launch", "-k", "fake", option, ok=COUNTED)
@@ -236,7 +240,7 @@ def test_a_session_that_only_tells_something_launches_nothing(
 
 
 @pytest.mark.slow
-def test_nothing_is_launched_after_a_collection_error(
+def test_collection_error_prevents_the_launch(
     launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
 ) -> None:
     good = pytester.makepyfile(
@@ -244,7 +248,7 @@ def test_nothing_is_launched_after_a_collection_error(
     )
     broken = pytester.makepyfile(test_broken="import nothing_of_this_name\n")
     for more in ((), ("--continue-on-collection-errors",)):
-        told = launch(
+        session = launch(
             "--llmb-launch",
             "-k",
             "fake or broken",
@@ -253,15 +257,15 @@ def test_nothing_is_launched_after_a_collection_error(
             *more,
             ok=COUNTED,
         )
-        assert told.ret != pytest.ExitCode.OK
+        assert session.ret != pytest.ExitCode.OK
     assert ran() == 0
 
 
 @pytest.mark.slow
-def test_last_failed_launches_what_failed_and_nothing_without_failures(
+def test_last_failed_launches_only_failed_configurations(
     pytester: pytest.Pytester, ran: Callable[[], int]
 ) -> None:
-    """pytest runs everything where it knows no failure; a launch must not."""
+    """pytest runs everything if no failure is known; a launch must not."""
     write_recipe(pytester.path, {"ok": COUNTED, "bad": "exit 1"}, kind="local")
     refused = pytester.runpytest("--llmb-launch", "-k", "fake", "--lf")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
@@ -274,15 +278,13 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
     )
     assert ran() == 1
     again = pytester.runpytest("--llmb-launch", "-k", "fake", "--lf")
-    again.assert_outcomes(
-        failed=1, skipped=1, deselected=83
-    )  # nothing was judged besides
+    again.assert_outcomes(failed=1, skipped=1, deselected=83)  # nothing else was judged
     assert ran() == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--llmb-launch", "-n2"], "a launch runs in one process"),
         (
@@ -349,21 +351,23 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
     ],
 )
 def test_wrong_launch_options_start_nothing(
-    pytester: pytest.Pytester, ran: Callable[[], int], arguments: list[str], told: str
+    pytester: pytest.Pytester,
+    ran: Callable[[], int],
+    arguments: list[str],
+    message: str,
 ) -> None:
     write_recipe(pytester.path, {"ok": COUNTED}, kind="local")
     result = pytester.runpytest("-k", "fake", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert told in result.stderr.str()
+    assert message in result.stderr.str()
     assert ran() == 0
 
 
 @pytest.mark.slow
-def test_preflight_check_is_overruled_by_name(
+def test_preflight_check_is_ignored_by_name(
     pytester: pytest.Pytester, ran: Callable[[], int]
 ) -> None:
-    """On the screen, in the head and among the cautions; also by the session that only
-    collects."""
+    """The terminal, the header and the cautions show it, also when collecting."""
     write_recipe(
         pytester.path,
         {"ok": COUNTED},
@@ -384,12 +388,12 @@ def test_preflight_check_is_overruled_by_name(
     )
     assert ran() == 0
     overruling = ("-k", "fake", "--llmb-launch", "--llmb-ignore=python-version,image")
-    told = pytester.runpytest(*overruling, "--llmb-json=night.json")
-    told.assert_outcomes(passed=2)
-    told.stdout.fnmatch_lines(
+    result = pytester.runpytest(*overruling, "--llmb-json=night.json")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
         [
             "llmbench: ignored preflight checks: python-version, image",
-            "overruled: ?python-version? fake 24.11 needs Python 3.99 or newer;*",
+            "ignored: ?python-version? fake 24.11 needs Python 3.99 or newer;*",
             "*ignored preflight problems: python-version (--llmb-ignore)*",
         ]
     )
@@ -430,18 +434,18 @@ def test_launch_beyond_its_gpu_hours_is_refused(
 
 @pytest.mark.slow
 def test_configurations_of_another_cluster_are_skipped(launch: Launch) -> None:
-    told = launch("--llmb-launch", "-k", "fake or grok1", ok=COUNTED)
-    assert told.statuses.pop("fake_ok-24.11-h100-bf16-8") == "passed"
-    assert len(told.statuses) == 26
-    assert set(told.statuses.values()) == {"skipped"}
-    assert {one["reason"] for one in told.reports} == {
+    session = launch("--llmb-launch", "-k", "fake or grok1", ok=COUNTED)
+    assert session.statuses.pop("fake_ok-24.11-h100-bf16-8") == "passed"
+    assert len(session.statuses) == 26
+    assert set(session.statuses.values()) == {"skipped"}
+    assert {report["reason"] for report in session.reports} == {
         "within-tolerance",
         "not-on-cluster",
     }
 
 
 @pytest.mark.slow
-def test_where_nothing_fits_it_is_said_why(pytester: pytest.Pytester) -> None:
+def test_launch_is_refused_if_nothing_fits(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("-k", "grok1", "--llmb-launch")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert (
@@ -452,7 +456,7 @@ def test_where_nothing_fits_it_is_said_why(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
-def test_file_describes_a_cluster_that_is_not_this_machine(
+def test_cluster_file_may_describe_another_machine(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.path.joinpath("cluster.yaml").write_text(

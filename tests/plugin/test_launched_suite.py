@@ -1,4 +1,4 @@
-"""A launch of a suite file makes as many runs as it asks for, and is held to that."""
+"""A suite file sets the number of runs that a launch makes and needs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Launch = Callable[..., Judged]
 
 @pytest.fixture
 def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
-    """Launch a configuration of which a suite file asks for so many runs."""
+    """Launch a configuration whose suite file requires `asked` runs."""
 
-    def run(*arguments: str, asked: int = 3, goes_on: bool = False) -> Judged:
-        if not goes_on:  # a job may be just about to run the script
+    def run(*arguments: str, required: int = 3, resume: bool = False) -> Judged:
+        if not resume:  # a job may be just about to run the script
             write_recipe(
                 pytester.path,
                 {"8b": f"echo ran >> $STAGE_PATH/ran; {WELL}"},
                 kind="local",
             )
-        pytester.path.joinpath("exemplar.yaml").write_text(SUITE % asked)
-        started = () if goes_on else ("--llmb-launch", "--llmb-require=exemplar.yaml")
+        pytester.path.joinpath("exemplar.yaml").write_text(SUITE % required)
+        started = () if resume else ("--llmb-launch", "--llmb-require=exemplar.yaml")
         return judged("-k", "fake", *started, *arguments)
 
     return run
@@ -34,13 +34,13 @@ def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
 
 @pytest.fixture
 def ran(pytester: pytest.Pytester) -> Callable[[], int]:
-    """How many jobs have run."""
+    """Return the number of jobs that ran."""
     file = pytester.path / "stage" / "ran"
     return lambda: len(file.read_text().splitlines()) if file.exists() else 0
 
 
 @pytest.mark.slow
-def test_passing_run_is_repeated_as_the_suite_asks(
+def test_passing_run_is_repeated_as_the_suite_requires(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
     session = launch()
@@ -56,7 +56,7 @@ def test_passing_run_is_repeated_as_the_suite_asks(
 
 
 @pytest.mark.slow
-def test_typed_repeats_give_fewer_runs_and_a_note(
+def test_repeats_option_gives_fewer_runs_and_a_note(
     launch: Launch, ran: Callable[[], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = launch("--llmb-repeats=1")
@@ -76,8 +76,8 @@ def test_certificate_needs_all_runs_of_the_suite(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
     session = launch("--llmb-repeats=1", "--llmb-certify", "--llmb-tolerance=50%")
-    told = session.described[NAME]
-    assert (told["verdict"], told["reason"], told["status"]) == (
+    report = session.described[NAME]
+    assert (report["verdict"], report["reason"], report["status"]) == (
         "MISSING",
         "too-few-runs",
         "failed",
@@ -89,23 +89,23 @@ def test_certificate_needs_all_runs_of_the_suite(
 def test_suite_is_missing_until_enough_runs_were_launched(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
-    session = launch(asked=5)
-    told = session.described[NAME]
-    assert (told["verdict"], told["reason"], told["status"]) == (
+    session = launch(required=5)
+    report = session.described[NAME]
+    assert (report["verdict"], report["reason"], report["status"]) == (
         "MISSING",
         "too-few-runs",
         "failed",
     )
-    assert told["text"].startswith(
+    assert report["text"].startswith(
         "3 valid runs, exemplar.yaml:2 asks for 5; the newest: "
     )
     assert (session.ret, ran()) == (pytest.ExitCode.TESTS_FAILED, 3)
-    again = launch("--llmb-logs=.llmbench/jobs", asked=5)
+    again = launch("--llmb-logs=.llmbench/jobs", required=5)
     assert (again.verdicts, again.ret, ran()) == ({NAME: "PASS"}, pytest.ExitCode.OK, 6)
 
 
 @pytest.mark.slow
-def test_only_resuming_makes_the_runs_that_are_left(
+def test_only_resuming_makes_the_remaining_runs(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
     for going_on, verdict, runs in (
@@ -113,5 +113,5 @@ def test_only_resuming_makes_the_runs_that_are_left(
         ("--llmb-resume", "PASS", 1 + 3),
     ):
         launch("--llmb-submit-only")
-        session = launch(going_on, "--llmb-require=exemplar.yaml", goes_on=True)
+        session = launch(going_on, "--llmb-require=exemplar.yaml", resume=True)
         assert (session.verdicts, ran()) == ({NAME: verdict}, runs)

@@ -1,5 +1,4 @@
-"""A launched session looks at its configurations together, as one over runs on disk
-does."""
+"""A launch compares its configurations with each other, as a session on disk does."""
 
 from __future__ import annotations
 
@@ -54,8 +53,8 @@ Launch = Callable[..., Judged]
 
 @pytest.fixture
 def jobs(pytester: pytest.Pytester) -> Callable[..., None]:
-    """Write three configurations, whose jobs take so many seconds a step, with quiet
-    nights at 1 s below `old`."""
+    """Write three configurations with these seconds per step, and daily runs of 1 s in
+    `old`."""
 
     def write(**seconds: float) -> None:
         job = JOB.format(**{"small": 1.0, "large": 1.0, "fp8": 1.0, **seconds})
@@ -68,7 +67,7 @@ def jobs(pytester: pytest.Pytester) -> Callable[..., None]:
 
 @pytest.fixture
 def launch(jobs: Callable[..., None], judged: Judge) -> Launch:
-    """Launch the three with the old nights, and these arguments."""
+    """Launch the three configurations with the old runs and these arguments."""
 
     def run(*arguments: str, **seconds: float) -> Judged:
         jobs(**seconds)
@@ -79,13 +78,15 @@ def launch(jobs: Callable[..., None], judged: Judge) -> Launch:
 
 def quiet_nights(pytester: pytest.Pytester) -> None:
     baselines = load(Settings(baselines=(pytester.path / "baselines",))).baselines
-    own = [of_key[0] for key, of_key in baselines.items() if key.recipe == "fake"]
-    for night in range(NIGHTS):
-        for number, baseline in enumerate(own):
-            factor = 1 + 0.001 * WOBBLE[(night + 3 * number) % 10]
+    fake_baselines = [
+        of_key[0] for key, of_key in baselines.items() if key.recipe == "fake"
+    ]
+    for day in range(NIGHTS):
+        for number, baseline in enumerate(fake_baselines):
+            factor = 1 + 0.001 * WOBBLE[(day + 3 * number) % 10]
             job: dict[str, Any] = {
-                "started": START + timedelta(days=night),
-                "job_id": str(1000 + 10 * night + number),
+                "started": START + timedelta(days=day),
+                "job_id": str(1000 + 10 * day + number),
             }
             write_run(
                 pytester.path / "old", baseline, factor=factor, layout="results", **job
@@ -93,15 +94,18 @@ def quiet_nights(pytester: pytest.Pytester) -> None:
 
 
 def checks(session: Judged, kind: str) -> Mapping[str, dict[str, Any]]:
-    return {one["id"]: one for one in session.reports if one.get("check") == kind}
+    return {
+        report["id"]: report
+        for report in session.reports
+        if report.get("check") == kind
+    }
 
 
 @pytest.mark.slow
-def test_worse_scaling_fails_if_asked(
+def test_worse_scaling_fails_if_requested(
     launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each of the two is within its own tolerance: without the comparison the launch
-    would be green."""
+    """Both runs are within their tolerances: only the comparison fails."""
     session = launch(
         "--llmb-scaling=fail",
         "-k",
@@ -112,23 +116,23 @@ def test_worse_scaling_fails_if_asked(
     )
     printed = capsys.readouterr().out
     assert session.verdicts == dict.fromkeys((SMALL, LARGE, FP8), "PASS")
-    (told,) = checks(session, "weak-scaling").values()
-    assert (told["id"], told["verdict"], told["status"], told["decides"]) == (
+    (check,) = checks(session, "weak-scaling").values()
+    assert (check["id"], check["verdict"], check["status"], check["decides"]) == (
         FAMILY,
         "REGRESSION",
         "failed",
         True,
     )
-    assert told["text"].startswith(
+    assert check["text"].startswith(
         "16 GPUs have 92.3 % of the throughput per GPU of 8, published 100.0 %"
     )
-    assert [one["status"] for one in checks(session, "fp8-speedup").values()] == [
+    assert [report["status"] for report in checks(session, "fp8-speedup").values()] == [
         "passed"
     ]
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert f"test_weak_scaling[{FAMILY}]" in printed
     assert "weak-scaling: 1 REGRESSION" in printed
-    assert "--lf" not in printed  # it would launch nothing
+    assert "--lf" not in printed  # --lf would launch nothing
     suite = ElementTree.parse(pytester.path / "junit.xml").getroot()[0]  # noqa: S314 (our own file)
     assert (suite.get("tests"), suite.get("failures")) == ("6", "1")
     (red,) = [case.get("name") for case in suite if case.find("failure") is not None]
@@ -138,15 +142,15 @@ def test_worse_scaling_fails_if_asked(
 @pytest.mark.slow
 def test_worse_scaling_is_only_reported_by_default(launch: Launch) -> None:
     session = launch(small=0.96, large=1.04)
-    (told,) = checks(session, "weak-scaling").values()
-    assert (told["verdict"], told["status"], told["decides"]) == (
+    (check,) = checks(session, "weak-scaling").values()
+    assert (check["verdict"], check["status"], check["decides"]) == (
         "REGRESSION",
         "passed",
         False,
     )
     efficiency = {
-        name: one["metrics"].get("weak_scaling_efficiency")
-        for name, one in session.described.items()
+        name: report["metrics"].get("weak_scaling_efficiency")
+        for name, report in session.described.items()
     }
     assert efficiency[LARGE]["value"] == pytest.approx(0.96 / 1.04)
     assert efficiency[FP8] is None
@@ -154,12 +158,12 @@ def test_worse_scaling_is_only_reported_by_default(launch: Launch) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_as_documented_is_green(launch: Launch) -> None:
+def test_documented_scaling_passes(launch: Launch) -> None:
     session = launch("--llmb-scaling=fail", "-k", "fake")
     assert [
-        (one["check"], one["verdict"], one["status"])
-        for one in session.reports
-        if one["kind"] == "check"
+        (report["check"], report["verdict"], report["status"])
+        for report in session.reports
+        if report["kind"] == "check"
     ] == [
         ("weak-scaling", "PASS", "passed"),
         ("fp8-speedup", "PASS", "passed"),
@@ -168,7 +172,7 @@ def test_what_is_as_documented_is_green(launch: Launch) -> None:
 
 
 @pytest.mark.slow
-def test_own_tests_do_not_hide_a_worse_scaling(
+def test_custom_tests_do_not_hide_worse_scaling(
     launch: Launch, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(test_mine=OWN_TESTS)
@@ -180,22 +184,24 @@ def test_own_tests_do_not_hide_a_worse_scaling(
         small=0.96,
         large=1.04,
     )
-    assert [one["status"] for one in checks(session, "weak-scaling").values()] == [
-        "failed"
-    ]
+    assert [
+        report["status"] for report in checks(session, "weak-scaling").values()
+    ] == ["failed"]
     assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
-def test_only_what_the_launch_judged_is_compared(launch: Launch) -> None:
-    """The runs of the other precision below --llmb-logs are of earlier nights."""
+def test_only_launched_runs_are_compared(launch: Launch) -> None:
+    """Older runs of the other precision in --llmb-logs are not compared."""
     session = launch("--llmb-scaling=fail", "-k", "fake and bf16", fp8=1.2)
     assert (session.verdicts, session.ret) == (
         dict.fromkeys((SMALL, LARGE), "PASS"),
         pytest.ExitCode.OK,
     )
     assert [
-        (one["check"], one["id"]) for one in session.reports if one["kind"] == "check"
+        (report["check"], report["id"])
+        for report in session.reports
+        if report["kind"] == "check"
     ] == [("weak-scaling", FAMILY)]
 
 
@@ -204,23 +210,23 @@ def test_shared_shift_is_one_item_named_in_each_regression(launch: Launch) -> No
     session = launch(
         "--llmb-scaling=fail", "-k", "fake", small=1.08, large=1.08, fp8=1.08
     )
-    (told,) = checks(session, "cluster-change").values()
-    assert (told["id"], told["verdict"], told["status"]) == (
+    (check,) = checks(session, "cluster-change").values()
+    assert (check["id"], check["verdict"], check["status"]) == (
         "slower",
         "SLOWER",
         "failed",
     )
-    assert told["text"].startswith(
+    assert check["text"].startswith(
         "3 of 3 configurations are slower than their last runs by "
     )
     for name in (SMALL, LARGE, FP8):
         assert session.verdicts[name] == "REGRESSION"
-        assert session.described[name]["text"].endswith(told["text"])
+        assert session.described[name]["text"].endswith(check["text"])
         assert session.described[name]["jobs"]
 
 
 @pytest.mark.slow
-def test_last_failed_comparison_says_how_to_launch_again(
+def test_last_failed_comparison_explains_how_to_launch(
     jobs: Callable[..., None], pytester: pytest.Pytester
 ) -> None:
     jobs(small=0.96, large=1.04)
@@ -228,7 +234,7 @@ def test_last_failed_comparison_says_how_to_launch_again(
     pytester.runpytest(*command).assert_outcomes(passed=3, failed=1)
     refused = pytester.runpytest(*command, "--lf")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    told = f"test_weak_scaling[[]{FAMILY}] failed, and follows from what was launched: leave out --lf to launch it again"
-    refused.stderr.fnmatch_lines([f"*nothing is launched; {told}"])
+    message = f"test_weak_scaling[[]{FAMILY}] failed, and follows from what was launched: leave out --lf to launch it again"
+    refused.stderr.fnmatch_lines([f"*nothing is launched; {message}"])
     ran = (pytester.path / "stage" / "ran").read_text()
     assert ran.count("ran") == 2

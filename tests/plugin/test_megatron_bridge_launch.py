@@ -1,6 +1,4 @@
-"""What launches the rows of the tables of Megatron-Bridge: the command of each, as the
-documents and the scripts of its release have it, refusals with their reason, and the
-run that such a launch leaves."""
+"""Launches of Megatron-Bridge: commands as documented, refusals, and the runs left."""
 
 from __future__ import annotations
 
@@ -70,8 +68,8 @@ CALLER = {"PATH": "/usr/bin", "HF_TOKEN": "hf_very_secret", "STAGE_PATH": "/stag
 
 @cache
 def read_printed() -> dict[Row, dict[str, Any]]:
-    """Every row of the documents, two precisions of one row apart, with what the
-    scripts of its tag call it."""
+    """Return each documented row by precision, with the names in the scripts of its
+    tag."""
     rows: dict[Row, dict[str, Any]] = {}
     files = (
         shared(f"documents/megatron_bridge/{name}.tsv").read_text().splitlines()
@@ -93,7 +91,7 @@ def read_printed() -> dict[Row, dict[str, Any]]:
         )
         for number, precision in enumerate(re.findall(r"[\w-]+", row["precision"])):
             tokens = 50 * int(row["gbs"]) * int(cells["seq"]) / int(row["gpus"])
-            found = {
+            match = {
                 "model": model,
                 "dtype": DTYPES[precision],
                 "gpu": row["system"][4:].lower(),
@@ -102,14 +100,14 @@ def read_printed() -> dict[Row, dict[str, Any]]:
             }
             sizes = (row["gpus"], row["gbs"], task)
             rows[
-                row["release"], MODELS[model][1], found["gpu"], found["dtype"], *sizes
-            ] = {**cells, **row, **found}
+                row["release"], MODELS[model][1], match["gpu"], match["dtype"], *sizes
+            ] = {**cells, **row, **match}
     return rows
 
 
 @cache
 def read_shipped() -> dict[Row, tuple[Baseline, LaunchFacts]]:
-    """Every row that ships, with how its file launches it."""
+    """Return each shipped baseline, with its launch facts."""
     rows = {}
     for recipe in read_recipes([find_shipped_tables()]):
         facts = read_facts(recipe)
@@ -188,8 +186,7 @@ configuration without it."""
 
 
 def check_setting(name: str, value: str, row: dict[str, Any]) -> None:
-    """Check a setting of the configuration that a command says against the printed
-    row."""
+    """Check a setting in a command against the printed row."""
     if name == "model.pipeline_model_parallel_layout":
         stages = [
             stage.split(",")
@@ -208,9 +205,8 @@ def check_setting(name: str, value: str, row: dict[str, Any]) -> None:
 
 
 def take_sizes(command: Sequence[str], row: dict[str, Any]) -> Sequence[str]:
-    """Return a command without the arguments that say sizes: those that the document
-    prints of its row."""
-    words, rest, said = iter(command), [], 0
+    """Return a command without the arguments for the documented sizes of its row."""
+    words, remaining, sizes = iter(command), [], 0
     for word in words:
         name, _, value = word.partition("=")
         if value:
@@ -220,16 +216,15 @@ def take_sizes(command: Sequence[str], row: dict[str, Any]) -> Sequence[str]:
         elif word in SIZES:
             assert next(words) == row[SIZES[word]].replace("n/a", "None")
         else:
-            rest.append(word)
+            remaining.append(word)
             continue
-        said += 1
-    assert bool(said) != bool(row["config"]), "only where no configuration has them"
-    return rest
+        sizes += 1
+    assert bool(sizes) != bool(row["config"]), "only where no configuration has them"
+    return remaining
 
 
 def list_words(row: dict[str, Any]) -> Iterator[str]:
-    """Yield the arguments of setup_experiment.py, by its argument_parser.py in the tag
-    of the release."""
+    """Yield the arguments of setup_experiment.py, as argument_parser.py of the tag."""
     model, release = row["model"], row["release"]
     names = (
         ("model_name", "model_size")
@@ -271,7 +266,7 @@ def list_words(row: dict[str, Any]) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_every_row_is_launched_as_the_script_of_its_release_takes_it() -> None:
+def test_every_row_is_launched_with_valid_arguments() -> None:
     printed, shipped = read_printed(), read_shipped()
     assert printed.keys() == shipped.keys()
     assert len(printed) == 265
@@ -292,7 +287,7 @@ def test_every_row_is_launched_as_the_script_of_its_release_takes_it() -> None:
 
 
 @pytest.mark.slow
-def test_a_row_of_which_a_baseline_was_recorded_is_launched_the_same_way() -> None:
+def test_row_with_recorded_baseline_is_launched_alike() -> None:
     base, facts = find_one("26.04", "llama3_70b", "h100", "fp8_cs")
     recorded = replace(base, configuration=replace(base.configuration, arguments=()))
     assert plan(recorded, facts).command == plan(base, facts).command
@@ -302,9 +297,8 @@ def test_a_row_of_which_a_baseline_was_recorded_is_launched_the_same_way() -> No
 TUNED = ("26.06", "llama3_70b", "gb300", "fp8_cs", "8", "32", "lora")
 
 
-def test_lora_starts_from_a_checkpoint_of_the_user() -> None:
-    """The configuration of LoRA refuses to start without one, and the launch before it:
-    unset and empty alike."""
+def test_lora_needs_a_checkpoint() -> None:
+    """LoRA needs a checkpoint, so the launch is refused if it is unset or empty."""
     base, facts = read_shipped()[TUNED]
     for caller in (CALLER, {**CALLER, "PRETRAINED_CHECKPOINT": ""}):
         spec = build_job(base, facts, make_cluster(base.key), caller=caller)
@@ -343,7 +337,7 @@ def test_lora_starts_from_a_checkpoint_of_the_user() -> None:
         ),
     ],
 )
-def test_llmb_run_launches_what_its_recipes_have(
+def test_llmb_run_launches_its_recipes(
     row: tuple[str, str, str, str], words: str
 ) -> None:
     spec = build_job(
@@ -356,20 +350,22 @@ def test_llmb_run_launches_what_its_recipes_have(
     assert (spec.via, spec.directory) == ("llmb-run", Path("/llmb"))
 
 
-def test_llmb_run_launches_no_row_of_other_numbers_than_its_recipes_have() -> None:
-    """Its 405B MXFP8 would be current scaling, its Llama 3 70B on H100 has another
-    batch, and nothing runs 26.08."""
+def test_llmb_run_refuses_rows_with_other_numbers() -> None:
+    """405B MXFP8 would use current scaling, Llama 3 70B on H100 has another batch size,
+    and nothing runs 26.08."""
     every = [pair for pair in read_shipped().values() if not refuse(*pair, "llmb-run")]
     assert len(every) == 18 + 16 + 4
     assert {base.key.release for base, _ in every} == {"26.02.01", "26.04", "26.04.01"}
     for row in (("llama31_405b", "gb300", "fp8_mx"), ("llama3_70b", "h100", "fp8_cs")):
-        why = refuse(*find_one("26.04", *row), "llmb-run")
-        assert why == "no recipe of llmb-run 26.05 has these numbers"
-    why = refuse(*find_one("26.08", "gpt_oss_120b", "gb300", "fp8_mx"), "llmb-run")
-    assert why == "megatron_bridge 26.08 is not launched by 'llmb-run', but by script"
+        problem = refuse(*find_one("26.04", *row), "llmb-run")
+        assert problem == "no recipe of llmb-run 26.05 has these numbers"
+    problem = refuse(*find_one("26.08", "gpt_oss_120b", "gb300", "fp8_mx"), "llmb-run")
+    assert (
+        problem == "megatron_bridge 26.08 is not launched by 'llmb-run', but by script"
+    )
 
 
-def test_the_image_is_where_it_lies(tmp_path: Path) -> None:
+def test_image_is_found_in_its_folder(tmp_path: Path) -> None:
     base, facts = find_one("26.04", "llama3_70b", "h100", "fp8_cs")
     image = tmp_path / "images" / "nvidia+nemo+26.04.00.sqsh"
 
@@ -400,10 +396,10 @@ ROWS = [
 
 
 def ingest_launched(folder: Path, base: Baseline, run: BridgeRun) -> Key | None:
-    """Return which configuration the run that a launch of a row left is of."""
+    """Return the configuration of the run that a launched row left."""
     log = write_bridge_run(folder, run)
     job = re.findall(r"_(\d+)_0\.out$", log.name)[0]
-    found = ingest_job(
+    left_run = ingest_job(
         [folder / "experiments"],
         job,
         base.key,
@@ -411,18 +407,22 @@ def ingest_launched(folder: Path, base: Baseline, run: BridgeRun) -> Key | None:
         datetime.now(UTC),
         since=None,
     )
-    assert found is not None
-    return found.identity.key
+    assert left_run is not None
+    return left_run.identity.key
 
 
 @pytest.mark.parametrize("row", ROWS, ids="-".join)
 @pytest.mark.parametrize("files", [(), (CONFIGURATION, SCRIPT, METADATA)], ids=len)
-def test_the_run_that_a_launch_leaves_is_of_its_row(
+def test_launched_run_belongs_to_its_row(
     row: tuple[str, ...], files: tuple[str, ...], tmp_path: Path
 ) -> None:
     (base, _), printed = (
         find_one(*row),
-        next(one for name, one in read_printed().items() if name[:4] == row),
+        next(
+            printed_row
+            for name, printed_row in read_printed().items()
+            if name[:4] == row
+        ),
     )
     name = printed["experiment"].split(" ")[-1]
     assert (
@@ -451,10 +451,10 @@ def test_the_run_that_a_launch_leaves_is_of_its_row(
     ],
     ids=str,
 )
-def test_launch_that_ran_something_else_is_not_of_its_row(
+def test_run_of_another_version_does_not_match_its_row(
     row: Row, changed: dict[str, str], tmp_path: Path
 ) -> None:
-    """As a checkout of another version would, or llmb-run of another release."""
+    """For example a checkout of another version, or llmb-run of another release."""
     base, _ = read_shipped()[row]
     assert ingest_launched(tmp_path / "same", base, BridgeRun(base)) == base.key
     assert (
@@ -487,9 +487,9 @@ def test_launch_without_the_checkpoint_submits_nothing(
         "export PRETRAINED_CHECKPOINT=..., or set it under `environment:` in the cluster file"
         in text
     )
-    shown = pytester.runpytest_inprocess(*options, "--llmb-dry-run").stdout.str()
-    assert "--pretrained_checkpoint '$PRETRAINED_CHECKPOINT'" in shown
-    assert "Nothing was submitted." in shown
+    printed = pytester.runpytest_inprocess(*options, "--llmb-dry-run").stdout.str()
+    assert "--pretrained_checkpoint '$PRETRAINED_CHECKPOINT'" in printed
+    assert "Nothing was submitted." in printed
 
 
 @pytest.mark.slow

@@ -1,5 +1,4 @@
-"""A launch that somebody stops before it follows any job: no job goes on without a
-word, whenever the signal comes."""
+"""Interrupting a launch before it follows its jobs: remaining jobs are reported."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ WAIT = f"while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done; {WELL}"
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
-BEFORE_IT_IS_TAKEN_UP: dict[str, Moment] = {
+BEFORE_RESUMING: dict[str, Moment] = {
     "the baselines are read": (catalog, "load"),
     "items are selected": (hooks, "select_by_id"),
     "the journal is opened": (Journal, "resume"),
 }
-BEFORE_IT_IS_FOLLOWED: dict[str, Moment] = {
+BEFORE_FOLLOWING: dict[str, Moment] = {
     "its plan is restored": (Journal, "read_journal_value"),
     "a job is planned": (Planner, "plan_job"),
     "following begins": (Engine, "resume"),
@@ -38,8 +37,8 @@ BEFORE_IT_IS_FOLLOWED: dict[str, Moment] = {
 
 
 @pytest.fixture
-def left(pytester: pytest.Pytester, capfd: Capture) -> Iterator[str]:
-    """Leave a job running, and return its session; afterwards it is let go."""
+def kept_session(pytester: pytest.Pytester, capfd: Capture) -> Iterator[str]:
+    """Leave a job running and return its session; the job ends afterwards."""
     write_recipe(pytester.path, {"one": WAIT}, kind="local")
     with Patch.context() as patch:
         signal_at(patch, (Progress, "report_submitted"), signal.SIGINT)
@@ -52,8 +51,8 @@ def left(pytester: pytest.Pytester, capfd: Capture) -> Iterator[str]:
 
 
 def stop(pytester: pytest.Pytester, *arguments: str) -> int:
-    given = ("-p", "no:cacheprovider", "-k", "fake", "--llmb-json=s.json", *arguments)
-    return int(pytester.runpytest_inprocess(*given, no_reraise_ctrlc=True).ret)
+    options = ("-p", "no:cacheprovider", "-k", "fake", "--llmb-json=s.json", *arguments)
+    return int(pytester.runpytest_inprocess(*options, no_reraise_ctrlc=True).ret)
 
 
 def read_failures(pytester: pytest.Pytester) -> str:
@@ -63,44 +62,44 @@ def read_failures(pytester: pytest.Pytester) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", BEFORE_IT_IS_TAKEN_UP)
-def test_a_session_that_was_not_taken_up_is_named_with_its_jobs_which_go_on(
-    pytester: pytest.Pytester, capfd: Capture, left: str, when: str
+@pytest.mark.parametrize("when", BEFORE_RESUMING)
+def test_interrupt_before_resuming_reports_running_jobs(
+    pytester: pytest.Pytester, capfd: Capture, kept_session: str, when: str
 ) -> None:
     with Patch.context() as patch:
-        signal_at(patch, BEFORE_IT_IS_TAKEN_UP[when], signal.SIGTERM)
+        signal_at(patch, BEFORE_RESUMING[when], signal.SIGTERM)
         assert stop(pytester, "--llmb-resume") == 2
     printed = "".join(capfd.readouterr())
     assert "Traceback" not in printed
-    assert f"session {left} was resumed" in printed
+    assert f"session {kept_session} was resumed" in printed
     assert f"{ID} on this machine" in printed
     assert (
-        f"  pytest -p no:cacheprovider -k fake --llmb-json=s.json --llmb-resume --llmb-session={left}\n"
+        f"  pytest -p no:cacheprovider -k fake --llmb-json=s.json --llmb-resume --llmb-session={kept_session}\n"
         in printed
     )
     assert read_failures(pytester)
     (pytester.path / "stage" / "go").touch()
-    assert stop(pytester, "--llmb-resume", f"--llmb-session={left}") == 0
+    assert stop(pytester, "--llmb-resume", f"--llmb-session={kept_session}") == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", BEFORE_IT_IS_FOLLOWED)
-def test_a_session_that_was_taken_up_has_its_jobs_cancelled(
-    pytester: pytest.Pytester, capfd: Capture, left: str, when: str
+@pytest.mark.parametrize("when", BEFORE_FOLLOWING)
+def test_interrupt_after_resuming_cancels_jobs(
+    pytester: pytest.Pytester, capfd: Capture, kept_session: str, when: str
 ) -> None:
     with Patch.context() as patch:
-        signal_at(patch, BEFORE_IT_IS_FOLLOWED[when], signal.SIGTERM)
+        signal_at(patch, BEFORE_FOLLOWING[when], signal.SIGTERM)
         assert stop(pytester, "--llmb-resume") == 2
     printed = capfd.readouterr().out
     assert "1 job cancelled" in printed
     assert "interrupted by SIGTERM" in read_failures(pytester)
-    assert stop(pytester, "--llmb-resume") == 4  # nothing is left to go on with
-    assert left
+    assert stop(pytester, "--llmb-resume") == 4  # no session is left to resume
+    assert kept_session
 
 
 @pytest.mark.slow
-def test_a_second_signal_names_what_may_still_run(
-    pytester: pytest.Pytester, capfd: Capture, left: str
+def test_second_signal_reports_running_jobs(
+    pytester: pytest.Pytester, capfd: Capture, kept_session: str
 ) -> None:
     with Patch.context() as patch:
         signal_at(patch, (Engine, "resume"), signal.SIGTERM)
@@ -110,11 +109,11 @@ def test_a_second_signal_names_what_may_still_run(
     printed = capfd.readouterr().out
     assert "interrupted while cancelling; may still run" in printed
     assert f"{ID} on this machine" in printed
-    assert f"--llmb-resume --llmb-session={left}\n" in printed
+    assert f"--llmb-resume --llmb-session={kept_session}\n" in printed
 
 
 @pytest.mark.slow
-def test_a_launch_that_is_stopped_before_it_submits_says_that_nothing_was(
+def test_interrupt_before_submission_is_reported(
     pytester: pytest.Pytester, capfd: Capture
 ) -> None:
     write_recipe(pytester.path, {"one": WELL}, kind="local")

@@ -1,5 +1,4 @@
-"""Builds before a submission: made once, their result kept, and nothing learnt from one
-that was killed."""
+"""Builds before a submission: made once, and repeated if killed."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ class Site:
         self.journal.begin("test", NOW)
 
     def submit(self, *build: str, sleep: Callable[[float], Any] = time.sleep) -> Job:
-        """Submit a job that has this build before it."""
+        """Submit a job with this build."""
         environment = (("PATH", "/usr/bin:/bin"), ("HF_TOKEN", SECRET))
         spec = job_spec(
             self.folder,
@@ -74,7 +73,7 @@ NOTE = ("sh", "-c", "echo once >> built")
 
 
 def test_build_is_made_once_before_submitting(site: Site) -> None:
-    """In all sessions: the result is kept."""
+    """Another session reuses the result."""
     first = site.submit(*NOTE)
     assert site.lines == [
         f"llmbench: building 0123456789ab, output in {first.folder / OUTPUT}"
@@ -111,7 +110,7 @@ def test_build_command_is_read_by_no_shell(site: Site) -> None:
 
 
 def test_failed_build_is_retried_by_another_session(site: Site) -> None:
-    """Its last words are said, without secrets."""
+    """The error quotes the last lines, without secrets."""
     fails = ("sh", "-c", 'echo again >> built; echo "no rule for $HF_TOKEN"; exit 2')
     for _ in range(2):
         with pytest.raises(
@@ -130,7 +129,6 @@ def test_failed_build_is_retried_by_another_session(site: Site) -> None:
 
 
 def test_killed_build_is_made_again(site: Site) -> None:
-    """It is made again."""
     killed = ("sh", "-c", "echo try >> built; [ $(wc -l < built) = 2 ] || kill -9 $$")
     with pytest.raises(SubmitError, match="its build was killed") as error:
         site.submit(*killed)
@@ -156,8 +154,8 @@ def test_interrupt_ends_the_build(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_session_waits_for_a_left_build(site: Site) -> None:
-    """The build is not made twice, and its result counts."""
+def test_session_waits_for_a_running_build(site: Site) -> None:
+    """The build is not repeated, and its result counts."""
 
     class Killed(Exception):  # noqa: N818
         pass

@@ -1,5 +1,4 @@
-"""A journal of the version before schedulers had names of their own: read as it was
-meant, nothing submitted twice."""
+"""A journal of an earlier version is read correctly, and no job is submitted twice."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ DUMP = Path(__file__).parents[2] / "support" / "stored" / "interrupted_launch.sq
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
-    """Return the journal of a session that was killed, resumed."""
+    """The resumed journal of a killed session."""
     folder = tmp_path / ".llmbench"
     (folder / "sessions").mkdir(parents=True)
     with closing(sqlite3.connect(folder / "launch.db")) as database:
@@ -45,7 +44,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 class Counting(SlurmScheduler):
-    """Slurm, which counts submissions, and whose jobs have ended."""
+    """A Slurm that counts submissions, and whose jobs have ended."""
 
     def __init__(self) -> None:
         super().__init__(TOOLS)
@@ -87,13 +86,13 @@ def test_jobs_keep_their_options_ids_and_states(journal: Journal) -> None:
 
 
 def test_local_job_is_charged_for_its_own_gpus(journal: Journal) -> None:
-    """Its spec has the GPUs of a node, which it never got whole."""
+    """Its spec contains the GPUs of a whole node, which it never got."""
     specs = find_specs(journal)
     assert (specs["1"].occupied_gpus, specs["4711"].occupied_gpus) == (4, 8)
 
 
-def test_resumed_session_submits_only_what_was_not(journal: Journal) -> None:
-    """And of that it first asks what became of it."""
+def test_resumed_session_submits_only_unsubmitted_jobs(journal: Journal) -> None:
+    """Uncertain submissions are looked up first."""
     clock, scheduler = Clock(), Counting()
     schedulers = FakeSchedulers(
         dict.fromkeys(("sbatch", "script", "allocation"), scheduler)

@@ -1,4 +1,4 @@
-"""Following the jobs of a session, against a scheduler that does what a test says."""
+"""Following the jobs of a session, with a simulated scheduler."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ Life = Callable[[float], JobStatus | None]
 LIMITS = Limits(pending_seconds=3600.0, away_seconds=1800.0, lost_seconds=600.0)
 
 
-def lives(*parts: tuple[float, JobStatus | None]) -> Life:
-    """A life in parts: until so many seconds, that."""
+def lives(*stages: tuple[float, JobStatus | None]) -> Life:
+    """Return the life of a job: each status lasts until its second."""
     return lambda age: next(
-        (status for until, status in parts if age < until), parts[-1][1]
+        (status for until, status in stages if age < until), stages[-1][1]
     )
 
 
@@ -55,8 +55,7 @@ NORMAL = lives((0.5, None), (20, waiting()), (100, running("n1")), (1e9, ended()
 
 @dataclass
 class World(SlurmScheduler):
-    """A scheduler that speaks as Slurm does. `away` are spans of seconds in which it
-    does not answer."""
+    """A simulated Slurm. `away` are the spans in seconds in which it does not answer."""
 
     clock: Clock
     at_once: int | None = None  # type: ignore[misc]
@@ -135,7 +134,7 @@ class World(SlurmScheduler):
 
 
 class Session:
-    """An engine with its world and what came out."""
+    """An engine with a simulated scheduler, and its output."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -144,7 +143,7 @@ class Session:
         self.schedulers = FakeSchedulers({"sbatch": self.world})
         self.journal = Journal(folder / ".llmbench")
         self.journal.begin("test", START)
-        self.told: list[str] = []
+        self.printed: list[str] = []
         self.ends: list[tuple[Job, JobEnd]] = []
         self.following: dict[str, list[NextJob]] = {}
         self.engine = self.make()
@@ -154,9 +153,9 @@ class Session:
             self.journal,
             Submitter(
                 self.schedulers,
-                Builder(self.journal.session, self.clock.sleep, self.told.append),
+                Builder(self.journal.session, self.clock.sleep, self.printed.append),
             ),
-            self.told.append,
+            self.printed.append,
             now=self.clock.now,
             sleep=self.clock.sleep,
             limits=limits,
@@ -172,7 +171,7 @@ class Session:
         return self.following.pop(job.spec.case_id, [])
 
     def specs(self, cases: str) -> list[JobSpec]:
-        """Return a job for each letter."""
+        """Return a job for each character."""
         return [self.spec(case) for case in cases]
 
     def run(self, *cases: str) -> list[tuple[Job, JobEnd]]:
@@ -180,20 +179,20 @@ class Session:
         return self.ends
 
     def resume(self, cases: str, **more: Any) -> None:
-        """Resume the session as another process, with a job for each letter."""
+        """Resume the session as another process, with a job for each character."""
         self.again(**more).resume(self.specs(cases), self.finished)
 
     def again(self, **more: Any) -> Engine:
-        """Go on as another process would that finds the journal."""
+        """Reopen the journal as another process would."""
         self.journal.close()
         self.journal = Journal(self.folder / ".llmbench")
         self.journal.resume()
-        self.ends, self.told = [], []
+        self.ends, self.printed = [], []
         return self.make(**more)
 
     @property
     def text(self) -> str:
-        return " ".join(" ".join(self.told).split())
+        return " ".join(" ".join(self.printed).split())
 
 
 @pytest.fixture
@@ -233,15 +232,15 @@ def test_no_more_jobs_at_a_time_than_allowed(session: Session) -> None:
     assert session.world.at_most == 3
 
 
-def test_local_jobs_take_turns_beside_other_jobs(session: Session) -> None:
-    here, there = World(session.clock, at_once=1), World(session.clock, first=2001)
-    session.schedulers.stand_ins.update(local=here, sbatch=there)
+def test_local_jobs_take_turns(session: Session) -> None:
+    local, slurm = World(session.clock, at_once=1), World(session.clock, first=2001)
+    session.schedulers.stand_ins.update(local=local, sbatch=slurm)
     specs = [session.spec(f"l{number}", via="local") for number in range(3)]
     specs += [session.spec(f"s{number}", via="sbatch") for number in range(3)]
     session.engine.run(specs, session.finished)
     assert len(session.ends) == 6
-    assert (here.at_most, there.at_most) == (1, 3)
-    assert max(there.submitted.values()) < 20
+    assert (local.at_most, slurm.at_most) == (1, 3)
+    assert max(slurm.submitted.values()) < 20
 
 
 def test_polls_slow_down_until_a_job_changes(session: Session) -> None:
@@ -251,9 +250,9 @@ def test_polls_slow_down_until_a_job_changes(session: Session) -> None:
     times = [age for age, _ in session.world.polls]
     gaps = [later - earlier for earlier, later in pairwise(times)]
     change = next(
-        place
-        for place, (_, jobs) in enumerate(session.world.polls)
-        if place and jobs == 1
+        index
+        for index, (_, jobs) in enumerate(session.world.polls)
+        if index and jobs == 1
     )
     assert gaps[0] <= 2
     assert gaps[change - 2] == pytest.approx(30, abs=0.1)
@@ -268,7 +267,7 @@ def test_number_of_polls_does_not_depend_on_jobs(tmp_path: Path) -> None:
     for number in (1, 50):
         (tmp_path / str(number)).mkdir()
         session = Session(tmp_path / str(number))
-        cases = [f"c{each}" for each in range(number)]
+        cases = [f"c{index}" for index in range(number)]
         session.world.lives = dict.fromkeys(
             cases, lives((3000, running()), (1e9, ended()))
         )
@@ -346,11 +345,11 @@ def test_requeued_job_is_reported_and_followed(session: Session) -> None:
     assert session.text.count("running on") == 2
 
 
-# --- jobs that stand still ------------------------------------------------------------
+# --- stalled jobs ---------------------------------------------------------------------
 
 
 def read_steps(*seconds: float, session: Session) -> Callable[[Job], LogProgress]:
-    """A log with steps at these seconds of the world."""
+    """Return a log reader with steps at these seconds."""
 
     def read(_job: Job) -> LogProgress:
         steps = sum(second <= session.world.age for second in seconds)
@@ -363,15 +362,15 @@ def test_hung_job_is_reported_cancelled_and_blamed(session: Session) -> None:
     session.world.lives["a"] = lives((5, waiting()), (1e9, running("n1", "n2")))
     read = read_steps(*range(30, 100, 5), session=session)
     session.make(
-        progress=Progress(session.told.append, lambda job: (14, 50, 5.0)),
+        progress=Progress(session.printed.append, lambda job: (14, 50, 5.0)),
         read_progress=read,
     )
     session.run("a", "b")
-    found = {job.spec.case_id: (job, end) for job, end in session.ends}
-    job, end = found["a"]
+    ends = {job.spec.case_id: (job, end) for job, end in session.ends}
+    job, end = ends["a"]
     assert end.blame is Blame.HUNG
     assert "stalled for 20 min after step 14/50 (x.out)" in end.text
-    assert found["b"][1].blame is Blame.NONE
+    assert ends["b"][1].blame is Blame.NONE
     assert session.world.cancels == [("1001",)]
     assert (
         session.text.count(
@@ -386,13 +385,11 @@ def test_hung_job_is_reported_cancelled_and_blamed(session: Session) -> None:
         session.spec("c"), session.clock.now()
     )  # so that there is something to resume
     session.resume("abc")
-    assert {job.spec.case_id: (job, end) for job, end in session.ends}["a"] == found[
-        "a"
-    ]
+    assert {job.spec.case_id: (job, end) for job, end in session.ends}["a"] == ends["a"]
 
 
 def test_stall_is_written_before_it_is_reported(session: Session) -> None:
-    """A session that is killed then and goes on knows of it."""
+    """A session that resumes a killed session knows the stall."""
     session.world.lives["a"] = lives((5, waiting()), (1e9, running()))
     uncommitted: list[bool] = []
 
@@ -442,17 +439,17 @@ def test_only_logs_of_running_jobs_are_read(session: Session) -> None:
 def test_job_that_can_never_start_is_cancelled(session: Session) -> None:
     session.world.lives["a"] = lives((1e9, waiting("DependencyNeverSatisfied")))
     session.run("a", "b")
-    found = {job.spec.case_id: end for job, end in session.ends}
-    assert found["a"].blame is Blame.CANCELLED
-    assert found["a"].text.startswith("never started: ")
-    assert found["b"].blame is Blame.NONE
+    ends = {job.spec.case_id: end for job, end in session.ends}
+    assert ends["a"].blame is Blame.CANCELLED
+    assert ends["a"].text.startswith("never started: ")
+    assert ends["b"].blame is Blame.NONE
     assert session.world.cancels == [("1001",)]
 
 
 def test_pending_reason_that_clears_cancels_nothing(session: Session) -> None:
-    never = waiting("DependencyNeverSatisfied")
+    stuck = waiting("DependencyNeverSatisfied")
     session.world.lives["a"] = lives(
-        (8, never), (12, waiting()), (20, never), (40, running()), (1e9, ended())
+        (8, stuck), (12, waiting()), (20, stuck), (40, running()), (1e9, ended())
     )
     [(_, end)] = session.run()
     assert end.blame is Blame.NONE
@@ -560,7 +557,7 @@ def test_time_without_an_answer_counts_against_no_job(session: Session) -> None:
     assert states(session) == {"a": "COMPLETED", "b": "COMPLETED"}
 
 
-def test_long_silence_leaves_jobs_and_explains_resuming(session: Session) -> None:
+def test_long_silence_keeps_jobs_and_explains_resuming(session: Session) -> None:
     session.world.away = ((30.0, 1e9),)
     with pytest.raises(
         LaunchError, match=r"has not answered for 3. min(.|\n)*--llmb-resume"
@@ -582,7 +579,7 @@ def test_unreached_submission_is_made_once_slurm_answers(session: Session) -> No
 
 
 class Killed(BaseException):
-    """Stands in for SIGKILL."""
+    """Simulates SIGKILL."""
 
 
 def killed_at(session: Session, age: float, *cases: str) -> None:
@@ -614,9 +611,7 @@ def test_resumed_session_submits_nothing_twice(session: Session) -> None:
 
 
 @pytest.mark.parametrize("age", [0.0, 0.15, 0.25, 1.0, 50.0])
-def test_jobs_are_submitted_once_wherever_a_session_dies(
-    session: Session, age: float
-) -> None:
+def test_jobs_are_submitted_once_despite_a_crash(session: Session, age: float) -> None:
     cases = [f"c{number}" for number in range(4)]
     killed_at(session, age, *cases)
     session.again().resume([session.spec(case) for case in cases], session.finished)
@@ -625,8 +620,7 @@ def test_jobs_are_submitted_once_wherever_a_session_dies(
 
 
 def test_submission_is_found_or_made_when_resuming(session: Session) -> None:
-    """Under another number: the folder may contain output of a submission that was
-    killed before its command ran."""
+    """A new number is used: the folder may contain output of a killed submission."""
     intended, submitted = (
         session.journal.intend(spec, START) for spec in session.specs("ab")
     )
@@ -660,7 +654,7 @@ def test_ended_jobs_end_the_same_in_a_resumed_session(session: Session) -> None:
     }
     session.world.refused["d"] = "invalid partition"
     session.run("a", "b", "c", "d")
-    first = sorted(session.ends, key=lambda each: each[0].number)
+    first = sorted(session.ends, key=lambda pair: pair[0].number)
     assert [end.blame for _, end in first] == [
         Blame.CANCELLED,
         Blame.RUN,
@@ -753,8 +747,8 @@ def test_submit_only_returns_at_once_and_another_session_collects(
 
 def test_submit_only_returns_jobs_without_room(session: Session) -> None:
     session.make(Limits(max_jobs=2))
-    left = session.engine.submit_only(session.specs("abc"))
-    assert [spec.case_id for spec in left] == ["c"]
+    unsubmitted = session.engine.submit_only(session.specs("abc"))
+    assert [spec.case_id for spec in unsubmitted] == ["c"]
 
 
 def test_submit_only_waits_for_slurm(session: Session) -> None:
@@ -814,7 +808,7 @@ def test_resumed_session_submits_a_cancelled_intention(session: Session) -> None
 
 
 @pytest.mark.parametrize(
-    ("world", "named"),
+    ("world", "names"),
     [
         ({"cannot_cancel": True}, ("1001",)),
         ({"away": ((0.0, 1e9),)}, ("1001",)),
@@ -823,7 +817,7 @@ def test_resumed_session_submits_a_cancelled_intention(session: Session) -> None
     ids=["denied", "away", "doubt"],
 )
 def test_jobs_that_cannot_be_cancelled_are_named_soon(
-    session: Session, world: dict[str, Any], named: tuple[str, ...]
+    session: Session, world: dict[str, Any], names: tuple[str, ...]
 ) -> None:
     killed_at(session, 30.0, "a")
     if "uncertain" in world:
@@ -831,7 +825,7 @@ def test_jobs_that_cannot_be_cancelled_are_named_soon(
     session.engine._sleep = session.clock.sleep
     for name, value in world.items():
         setattr(session.world, name, value)
-    begun = session.clock.now()
-    assert session.engine.cancel() == named
-    assert session.clock.now() - begun < timedelta(seconds=60)
-    assert len(session.told) < 10
+    started = session.clock.now()
+    assert session.engine.cancel() == names
+    assert session.clock.now() - started < timedelta(seconds=60)
+    assert len(session.printed) < 10

@@ -1,5 +1,4 @@
-"""The journal: what is written comes back, however pytest ends, and sessions never
-mix."""
+"""The journal: written data is read back, and sessions stay separate."""
 
 from __future__ import annotations
 
@@ -98,8 +97,7 @@ def journal(folder: Path) -> Iterator[Journal]:
 
 
 def reopened(journal: Journal) -> Journal:
-    """Return another journal that resumed the session, as after the death of the
-    first."""
+    """Return another journal that resumed the session, as after a crash."""
     journal.close()
     again = Journal(journal.folder)
     again.resume(journal.session)
@@ -107,13 +105,13 @@ def reopened(journal: Journal) -> Journal:
 
 
 def read_again(journal: Journal) -> tuple[Job, ...]:
-    """Return the jobs of the session as another process finds them."""
+    """Return the jobs of the session as another process reads them."""
     with closing(reopened(journal)) as again:
         return again.list_jobs()
 
 
 def leave_session(folder: Path, *, finished: bool = False) -> str:
-    """Leave a session with a job, as a process that has ended does; return its id."""
+    """Leave a session with a job, as an ended process does, and return its id."""
     with closing(Journal(folder)) as journal:
         session = journal.begin("left", NOW)
         number = journal.intend(SPEC, NOW).number
@@ -164,7 +162,7 @@ def test_intended_job_is_on_disk_with_its_folder(journal: Journal) -> None:
     assert read_again(journal) == (replace(job, spec=HIDDEN),)
 
 
-def test_everything_about_a_job_is_read_back(journal: Journal) -> None:
+def test_job_is_read_back_completely(journal: Journal) -> None:
     first, second, third = (journal.intend(SPEC, NOW).number for _ in range(3))
     journal.record_process(first, PROCESS)
     journal.record_submission(first, "4711", Path("/logs/4711"), NOW)
@@ -195,7 +193,7 @@ def test_secrets_never_reach_the_disk(journal: Journal) -> None:
     journal.record_failure(number, f"said {TOKEN}", NOW)
     journal.hide(["later-secret"])
     journal.record_end(2, DONE, f"said {TOKEN} and later-secret", NOW)
-    assert journal.list_jobs()[0].spec == spec  # in memory they are needed
+    assert journal.list_jobs()[0].spec == spec  # needed in memory
     assert journal.list_jobs()[0].problem == "said ***"
     written = b"".join(
         path.read_bytes() for path in journal.folder.rglob("*") if path.is_file()
@@ -238,9 +236,7 @@ def test_short_secret_changes_nothing_else_of_a_job(
         "\ud800",
     ],
 )
-def test_case_that_could_leave_its_folder_is_refused(
-    journal: Journal, case_id: str
-) -> None:
+def test_invalid_folder_name_is_refused(journal: Journal, case_id: str) -> None:
     with pytest.raises(LaunchError, match=r"name of a folder|shorten its variant"):
         journal.intend(replace(SPEC, case_id=case_id), NOW)
     assert journal.list_jobs() == ()
@@ -248,7 +244,7 @@ def test_case_that_could_leave_its_folder_is_refused(
 
 
 @pytest.mark.parametrize("case_id", ["x" * 200, "a b", "~"])
-def test_odd_case_gets_a_folder_of_its_session(journal: Journal, case_id: str) -> None:
+def test_unusual_case_id_gets_a_folder(journal: Journal, case_id: str) -> None:
     made = journal.intend(replace(SPEC, case_id=case_id), NOW).folder
     assert (
         made.resolve().parent == (journal.folder / "jobs" / journal.session).resolve()
@@ -285,7 +281,7 @@ def test_refused_job_stays_refused(journal: Journal) -> None:
     )
 
 
-def test_job_is_started_and_submitted_once(journal: Journal) -> None:
+def test_job_is_submitted_at_most_once(journal: Journal) -> None:
     first, second, local = (
         journal.intend(replace(SPEC, via=via), NOW).number
         for via in ("sbatch", "llmb-run", "local")
@@ -310,7 +306,7 @@ def test_job_is_started_and_submitted_once(journal: Journal) -> None:
     refused("was submitted as 3", lambda: journal.record_failure(first, "no", NOW))
     assert (
         journal.record_submission(local, "3", None, NOW).job_id == "3"
-    )  # a number of this journal, not of Slurm
+    )  # the number in this journal, not the Slurm id
     refused("no job number 9", lambda: journal.record_process(9, PROCESS))
 
 
@@ -326,7 +322,7 @@ def test_job_is_started_and_submitted_once(journal: Journal) -> None:
     ],
     ids=["elapsed time", "start estimate"],
 )
-def test_poll_without_news_is_not_written(
+def test_unchanged_status_is_not_written(
     journal: Journal,
     monkeypatch: pytest.MonkeyPatch,
     first: JobStatus,
@@ -348,7 +344,7 @@ def test_one_poll_is_written_together_or_not_at_all(journal: Journal) -> None:
     numbers = [journal.intend(SPEC, NOW).number for _ in range(3)]
     commits: list[str] = []
     journal._database.set_trace_callback(
-        lambda said: commits.append(said) if said == "COMMIT" else None
+        lambda statement: commits.append(statement) if statement == "COMMIT" else None
     )
     with journal.write_together():
         for number in numbers:
@@ -373,7 +369,8 @@ def test_sessions_see_only_their_own_jobs(journal: Journal, folder: Path) -> Non
             other.read_journal_value("name"),
         ) == ("", "theirs")
         first, second, third, fourth = (
-            each.intend(SPEC, NOW).number for each in (journal, other, journal, other)
+            writer.intend(SPEC, NOW).number
+            for writer in (journal, other, journal, other)
         )
         assert len({first, second, third, fourth}) == 4
         assert [job.number for job in journal.list_jobs()] == [first, third]
@@ -401,11 +398,11 @@ def test_newest_unfinished_session_is_resumed(folder: Path) -> None:
     first, second = leave_session(folder), leave_session(folder)
     leave_session(folder, finished=True)
     with closing(Journal(folder)) as journal:
-        found = [
+        unfinished = [
             (past.session, past.unfinished_jobs, past.is_locked)
             for past in journal.list_unfinished()
         ]
-        assert found == [(second, 1, False), (first, 1, False)]
+        assert unfinished == [(second, 1, False), (first, 1, False)]
         unknown = rf"is not in .*unfinished sessions: {second}, {first} \(did you mean '{first}'"
         refused(unknown, lambda: journal.resume(first[:-1]))
         assert journal.resume() == second
@@ -413,7 +410,7 @@ def test_newest_unfinished_session_is_resumed(folder: Path) -> None:
 
 
 def test_finished_session_is_resumed_by_name_only(folder: Path) -> None:
-    """It stays finished until a job follows."""
+    """It stays finished until another job is planned."""
     session = leave_session(folder, finished=True)
     with closing(Journal(folder)) as journal:
         refused(
@@ -443,9 +440,7 @@ def test_session_with_live_jobs_is_not_finished(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
     assert not journal.finish(NOW)
     assert [past.unfinished_jobs for past in journal.list_unfinished()] == [1]
-    journal.record_end(
-        number, DONE, "", NOW
-    )  # with an empty text, for one that ended well
+    journal.record_end(number, DONE, "", NOW)  # an empty text means success
     assert journal.finish(NOW)
     assert journal.list_unfinished() == ()
 
@@ -529,11 +524,11 @@ def test_unreadable_row_is_refused_and_frees_the_session(
 
 def test_impossible_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for place in (tmp_path / "file/.llmbench", Path("/proc/.llmbench")):
+    for path in (tmp_path / "file/.llmbench", Path("/proc/.llmbench")):
         with pytest.raises(
             LaunchError, match=r"cannot create .*llmbench: .*Choose a writable folder"
         ):
-            Journal(place)
+            Journal(path)
 
 
 def test_job_without_a_folder_is_not_recorded(journal: Journal) -> None:
@@ -554,7 +549,7 @@ def test_full_disk_leaves_submitted_jobs_in_memory(journal: Journal) -> None:
         lambda: journal.intend(replace(SPEC, experiment=long), NOW),
     )
     assert [job.job_id for job in journal.list_live()] == ["4711"]
-    assert len(journal.list_jobs()) == 2  # what was not written down is not submitted
+    assert len(journal.list_jobs()) == 2  # an unrecorded job is not submitted
 
 
 def test_removed_journal_is_an_error(journal: Journal) -> None:
@@ -602,7 +597,7 @@ def test_every_fault_of_the_file_has_a_remedy(name: str, remedy: str) -> None:
 # --- journals of the version before ---------------------------------------------------
 
 
-def test_states_in_words_of_an_earlier_version_are_read(journal: Journal) -> None:
+def test_textual_states_of_earlier_versions_are_read(journal: Journal) -> None:
     uncertain, superseded, refused, ended = (
         journal.intend(SPEC, NOW).number for _ in range(4)
     )
@@ -631,7 +626,7 @@ def test_states_in_words_of_an_earlier_version_are_read(journal: Journal) -> Non
 
 
 def test_stall_is_kept_and_may_be_missing(journal: Journal) -> None:
-    """An earlier version wrote none."""
+    """Earlier versions wrote no stall."""
     stall = Stall(StallPosition.STEPS, 1200.0, 5, 50, "/logs/x.out", cancelled=True)
     first, second = (journal.intend(SPEC, NOW).number for _ in range(2))
     for number in (first, second):
@@ -648,8 +643,8 @@ def test_stall_is_kept_and_may_be_missing(journal: Journal) -> None:
 
 
 def test_uncertain_job_of_an_earlier_version_stays_uncertain(journal: Journal) -> None:
-    """That version does not update the column with the state: read alone, the job would
-    be submitted twice."""
+    """Earlier versions do not update the state column. By that column alone, the job
+    would be submitted twice."""
     job = journal.intend(SPEC, NOW)
     assert job.submission is SubmissionState.INTENDED
     journal.record_process(job.number, PROCESS)
@@ -705,20 +700,20 @@ def writer(folder: Path, turns: int, prefix: str = "") -> subprocess.Popen[str]:
 @pytest.mark.slow
 def test_two_processes_share_one_folder(folder: Path) -> None:
     both = [writer(folder, 15, "1"), writer(folder, 15, "2")]
-    for each in both:
-        said, errors = each.communicate(timeout=60)
-        assert (each.returncode, errors) == (0, "")
-        assert said.count("submitted") == 15
+    for process in both:
+        output, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+        assert output.count("submitted") == 15
     rows = sqlite3.connect(folder / "launch.db")
-    found = rows.execute("SELECT session, number, job_id FROM job").fetchall()
+    stored = rows.execute("SELECT session, number, job_id FROM job").fetchall()
     rows.close()
-    assert len({number for _, number, _ in found}) == 30
-    assert len({(session, job_id[0]) for session, _, job_id in found}) == 2
+    assert len({number for _, number, _ in stored}) == 30
+    assert len({(session, job_id[0]) for session, _, job_id in stored}) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.2])
-def test_killed_process_leaves_all_it_had_written(folder: Path, after: float) -> None:
+def test_killed_process_leaves_its_finished_writes(folder: Path, after: float) -> None:
     child = writer(folder, 100_000)
     assert child.stdout is not None
     session = child.stdout.readline().strip()
@@ -730,8 +725,8 @@ def test_killed_process_leaves_all_it_had_written(folder: Path, after: float) ->
     words = [line.split() for line in child.stdout if line.endswith("\n")]
     assert child.communicate(timeout=60) == ("", "")
     done = {
-        what: {int(number) for word, number in words if word == what}
-        for what in ("intended", "submitted", "ended")
+        kind: {int(number) for word, number in words if word == kind}
+        for kind in ("intended", "submitted", "ended")
     }
     journal = Journal(folder)
     assert [past.is_locked for past in journal.list_unfinished()] == [False]
@@ -788,11 +783,11 @@ def test_file_agrees_with_memory_after_any_changes(
         journal.intend(HIDDEN, NOW)
     over: dict[int, tuple[Job, str]] = {}
     for change, number, value in steps:
-        before = journal.list_jobs()
+        jobs_before = journal.list_jobs()
         try:
             CHANGES[change](journal, number, value)
         except LaunchError:
-            assert journal.list_jobs() == before
+            assert journal.list_jobs() == jobs_before
         live = {job.number for job in journal.list_live()}
         now_over = {
             job.number: (job, journal.read_end(job.number))

@@ -1,4 +1,4 @@
-"""What a waiting session tells, and how often."""
+"""The progress lines of a launching session, and their frequency."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def lines() -> list[str]:
 
 
 def test_each_change_of_a_job_has_a_line(lines: list[str]) -> None:
-    progress, one = Progress(lines.append), job(HERE)
-    progress.report_submitted(one, START)
+    progress, first = Progress(lines.append), job(HERE)
+    progress.report_submitted(first, START)
     progress.report_change(
-        replace(one, status=running("n1", "n2", "n3", "n4", "n5", "n6")), None, START
+        replace(first, status=running("n1", "n2", "n3", "n4", "n5", "n6")), None, START
     )
     progress.report_ended(
-        replace(one, status=ended(elapsed_seconds=300.0)), JobEnd(Blame.NONE), START
+        replace(first, status=ended(elapsed_seconds=300.0)), JobEnd(Blame.NONE), START
     )
     progress.report_ended(
-        replace(one, status=ended("FAILED", "7:0")),
+        replace(first, status=ended("FAILED", "7:0")),
         JobEnd(Blame.RUN, "it exited with 7"),
         START,
     )
@@ -93,7 +93,7 @@ def test_line_names_purpose_run_and_attempt(lines: list[str]) -> None:
         ([JobStatus(Phase.UNKNOWN, "")], 0, "1 unknown to Slurm"),
     ],
 )
-def test_all_jobs_in_one_line(
+def test_summary_counts_all_jobs_by_state(
     jobs: list[JobStatus | None], waits: int, expected: str
 ) -> None:
     spec = job_spec(HERE, via="sbatch")
@@ -110,9 +110,9 @@ def follow(
     hours: float,
     status: Callable[[float], JobStatus] = lambda seconds: running(),
 ) -> list[float]:
-    """Poll every 5 s; return the seconds at which something was told."""
-    clock, told = Clock(), [0.0]
-    progress._tell = lambda line: told.append((clock.now() - START).total_seconds())
+    """Poll every 5 s; return the seconds at which a line was printed."""
+    clock, printed = Clock(), [0.0]
+    progress._tell = lambda line: printed.append((clock.now() - START).total_seconds())
     for _ in range(int(hours * 720)):
         progress.update(
             [job(HERE, status=status((clock.now() - START).total_seconds()))],
@@ -120,20 +120,20 @@ def follow(
             clock.now(),
         )
         clock.sleep(5.0)
-    return told
+    return printed
 
 
 @pytest.mark.slow
 def test_heartbeat_slows_down_to_every_5_minutes() -> None:
-    told = follow(Progress(print), 2.0)
-    gaps = [later - earlier for earlier, later in pairwise(told)]
+    printed = follow(Progress(print), 2.0)
+    gaps = [later - earlier for earlier, later in pairwise(printed)]
     assert gaps[0] == 10.0, "the first line is a change"
     assert gaps[1] == 60.0
     assert gaps == sorted(gaps)
     assert gaps[-1] == 300.0
 
 
-def test_changes_are_told_at_most_every_10_seconds() -> None:
+def test_changes_are_reported_at_most_every_10_seconds() -> None:
     flapping = follow(
         Progress(print),
         0.1,
@@ -145,13 +145,13 @@ def test_changes_are_told_at_most_every_10_seconds() -> None:
 
 
 def steps(
-    found: dict[int, tuple[int, int | None, float]],
+    steps_by_job: dict[int, tuple[int, int | None, float]],
 ) -> Callable[[Job], tuple[int, int | None, float] | None]:
-    return lambda one: found.get(one.number)
+    return lambda step_job: steps_by_job.get(step_job.number)
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("steps_by_job", "expected"),
     [
         ({}, "2 running"),
         (
@@ -167,9 +167,11 @@ def steps(
     ],
 )
 def test_progress_of_the_last_run_is_reported(
-    lines: list[str], found: dict[int, tuple[int, int | None, float]], expected: str
+    lines: list[str],
+    steps_by_job: dict[int, tuple[int, int | None, float]],
+    expected: str,
 ) -> None:
-    progress = Progress(lines.append, steps(found))
+    progress = Progress(lines.append, steps(steps_by_job))
     jobs = [job(HERE, number, status=running()) for number in (1, 2)]
     progress.update(jobs, 0, START)
     progress.update(jobs, 0, START + timedelta(seconds=10))
@@ -177,7 +179,7 @@ def test_progress_of_the_last_run_is_reported(
 
 
 def test_allocation_reports_no_step(lines: list[str]) -> None:
-    """A log by its job id is that of the run in it, or of the one before."""
+    """A log with the allocation's id belongs to a run in the allocation."""
     held = replace(job(HERE).spec, purpose=Purpose.ALLOCATION)
     jobs = [job(HERE, 1, spec=held, status=running()), job(HERE, 2, status=running())]
     for count, expected in (
@@ -193,21 +195,21 @@ def test_allocation_reports_no_step(lines: list[str]) -> None:
 def test_few_logs_are_read_however_many_jobs_run(lines: list[str]) -> None:
     looked: list[int] = []
     jobs = [job(HERE, number, status=running()) for number in range(200)]
-    progress = Progress(lines.append, lambda one: looked.append(one.number))
+    progress = Progress(lines.append, lambda read_job: looked.append(read_job.number))
     for seconds in range(0, 600, 5):
         progress.update(jobs, 0, START + timedelta(seconds=seconds))
     assert set(looked) == {196, 197, 198, 199}
     assert len(looked) < 30
 
 
-def test_lines_fit_80_columns_and_hold_no_control_characters(lines: list[str]) -> None:
+def test_lines_fit_80_columns_without_control_characters(lines: list[str]) -> None:
     name = "nemotron4_340b_with_a_rather_long_name-25.05.04-gb200-bf16-2048-pretrain-weak-proxy"
     spec = replace(job(HERE).spec, case_id=name)
     jobs = [
         job(HERE, number, spec=spec, status=waiting(f"Reason\x1b[2J{number}"))
         for number in range(9)
     ]
-    progress = Progress(lines.append, lambda one: (1, 50, 1e6))
+    progress = Progress(lines.append, lambda _job: (1, 50, 1e6))
     progress.update([*jobs, job(HERE, 10, spec=spec, status=running())], 5, START)
     progress.update(
         [*jobs, job(HERE, 10, spec=spec, status=running())],
@@ -219,10 +221,10 @@ def test_lines_fit_80_columns_and_hold_no_control_characters(lines: list[str]) -
         JobEnd(Blame.RUN, "x" * 300 + "\a\n\r\n" + "y" * 200),
         START,
     )
-    shown = [part for line in lines for part in line.split("\n")]
-    assert shown
-    assert max(map(len, shown)) <= 80
-    assert all(part.isprintable() for part in shown)
+    rows = [row for line in lines for row in line.split("\n")]
+    assert rows
+    assert max(map(len, rows)) <= 80
+    assert all(row.isprintable() for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -237,5 +239,5 @@ def test_lines_fit_80_columns_and_hold_no_control_characters(lines: list[str]) -
         (7500, "2 h 5 min"),
     ],
 )
-def test_durations(seconds: float, expected: str) -> None:
+def test_duration_is_formatted(seconds: float, expected: str) -> None:
     assert format_duration(seconds) == expected

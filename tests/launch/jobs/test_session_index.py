@@ -1,5 +1,4 @@
-"""A session that lies in another folder is found; where nothing knows it, the message
-says how a folder is named."""
+"""The index of sessions, and hints for sessions in other folders."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "sessions.jsonl"
 
 
-def begun(folder: Path, index: Path, *, finish: bool = False) -> str:
-    """The id of a session that was begun there."""
+def begin_session(folder: Path, index: Path, *, finish: bool = False) -> str:
+    """Begin a session, and return its id."""
     journal = Journal(folder, index)
     session = journal.begin("llmbench", START)
     if finish:
@@ -37,9 +36,9 @@ def explain(index: Path | None, session: str, folder: Path) -> str:
 def test_newest_unfinished_session_is_named_with_its_folder(
     tmp_path: Path, index: Path
 ) -> None:
-    begun(tmp_path / "old", index)
-    session = begun(tmp_path / "a folder", index)
-    finished = begun(tmp_path / "new", index, finish=True)
+    begin_session(tmp_path / "old", index)
+    session = begin_session(tmp_path / "a folder", index)
+    finished = begin_session(tmp_path / "new", index, finish=True)
     assert explain(index, "", tmp_path / "here") == (
         f"no session found: {tmp_path}/here does not exist\n"
         "  choose the folder of the session with --llmb-journal=DIR; --llmb-submit-only prints it\n"
@@ -55,37 +54,37 @@ def test_newest_unfinished_session_is_named_with_its_folder(
 @pytest.mark.parametrize(
     "content", [b"", b'\xff\n[1]\n{}\nnull\n["x"', b'["20261121-0545-3f9a", "/gone"]\n']
 )
-def test_useless_index_is_no_error(tmp_path: Path, index: Path, content: bytes) -> None:
+def test_damaged_index_is_ignored(tmp_path: Path, index: Path, content: bytes) -> None:
     index.parent.mkdir()
     index.write_bytes(content)
     (tmp_path / "here").mkdir()
-    told = explain(index, "", tmp_path / "here")
-    assert told.startswith(
+    text = explain(index, "", tmp_path / "here")
+    assert text.startswith(
         f"no session found: there is no journal in {tmp_path}/here\n"
     )
-    assert "is in" not in told
-    begun(tmp_path / "new", index)
+    assert "is in" not in text
+    begin_session(tmp_path / "new", index)
     assert "is in" in explain(index, "", tmp_path / "here")
 
 
-def test_unwritable_index_hinders_no_session(tmp_path: Path) -> None:
-    for place in (None, tmp_path, Path("/proc/sessions.jsonl")):
-        begun(tmp_path / "here", place or tmp_path)
-        places.require_journal(place, "", tmp_path / "here")
+def test_unwritable_index_is_ignored(tmp_path: Path) -> None:
+    for path in (None, tmp_path, Path("/proc/sessions.jsonl")):
+        begin_session(tmp_path / "here", path or tmp_path)
+        places.require_journal(path, "", tmp_path / "here")
 
 
-def test_parent_folder_is_refused_with_the_right_one(
+def test_parent_folder_is_refused_with_a_suggestion(
     tmp_path: Path, index: Path
 ) -> None:
-    begun(tmp_path / ".llmbench", index)
-    told = explain(index, "", tmp_path)
-    assert f"did you mean --llmb-journal={tmp_path}/.llmbench?" in told
-    assert told.count(str(tmp_path / ".llmbench")) == 1
+    begin_session(tmp_path / ".llmbench", index)
+    text = explain(index, "", tmp_path)
+    assert f"did you mean --llmb-journal={tmp_path}/.llmbench?" in text
+    assert text.count(str(tmp_path / ".llmbench")) == 1
 
 
 def test_session_of_another_folder_is_found(tmp_path: Path, index: Path) -> None:
-    session = begun(tmp_path / "one", index)
-    begun(tmp_path / "two", index)
+    session = begin_session(tmp_path / "one", index)
+    begin_session(tmp_path / "two", index)
     journal = Journal(tmp_path / "two", index)
     with pytest.raises(
         LaunchError,

@@ -1,5 +1,4 @@
-"""The setup step of a recipe runs the documented way, is waited for, and leaves nothing
-behind when it is stopped."""
+"""The setup step of a recipe runs as documented, and leaves nothing when stopped."""
 
 from __future__ import annotations
 
@@ -47,14 +46,18 @@ CLUSTER = Cluster(account="my account", partition="batch")
 
 
 def recipe(folder: Path, script: str = "echo done") -> Path:
-    """Return a recipe's folder with a setup script."""
+    """Create a recipe's folder with a setup script, and return it."""
     program(folder / "recipe/setup.sh", f"#!/bin/bash\n{script}\n")
     (folder / "stage").mkdir(exist_ok=True)
     return folder / "recipe"
 
 
-def caller(folder: Path, **others: str) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "STAGE_PATH": str(folder / "stage"), **others}
+def caller(folder: Path, **variables: str) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "STAGE_PATH": str(folder / "stage"),
+        **variables,
+    }
 
 
 def step(
@@ -62,10 +65,10 @@ def step(
     script: str = "echo done",
     facts: LaunchFacts = PLAIN,
     cluster: Cluster = CLUSTER,
-    **others: str,
+    **variables: str,
 ) -> PlannedJob:
     return build_setup_step(
-        facts, cluster, caller(folder, **others), recipe(folder, script)
+        facts, cluster, caller(folder, **variables), recipe(folder, script)
     )
 
 
@@ -184,20 +187,20 @@ def test_problems_are_reported_before_anything_runs(tmp_path: Path) -> None:
 # --- running it here ------------------------------------------------------------------
 
 
-def world(folder: Path, told: list[str], **fields: object) -> SetupHost:
+def world(folder: Path, printed: list[str], **fields: object) -> SetupHost:
     clock = Clock()
     made = SetupHost(
-        told.append, clock.now, clock.sleep, folder / ".llmbench/setup/x.log", 20.0
+        printed.append, clock.now, clock.sleep, folder / ".llmbench/setup/x.log", 20.0
     )
     return replace(made, **fields)  # type: ignore[arg-type]
 
 
 def test_output_is_shown_and_kept_without_secrets(tmp_path: Path) -> None:
-    told: list[str] = []
+    printed: list[str] = []
     script = 'echo "token: $HF_TOKEN"; echo err >&2; [ -t 0 ] || echo no input'
     built = step(tmp_path, script, HF_TOKEN="hf_abcdef")  # noqa: S106
-    assert run_setup(built, world(tmp_path, told)) == ""
-    assert told == ["token: ***", "err", "no input"]
+    assert run_setup(built, world(tmp_path, printed)) == ""
+    assert printed == ["token: ***", "err", "no input"]
     assert (
         tmp_path / ".llmbench/setup/x.log"
     ).read_text() == "token: ***\nerr\nno input\n"
@@ -215,9 +218,9 @@ OTHER = (
 
 
 def test_failed_step_shows_its_last_lines_and_file(tmp_path: Path) -> None:
-    told: list[str] = []
+    printed: list[str] = []
     script = f"echo first; for i in $(seq 8); do echo line $i; done; {HARMLESS}\nexit 3"
-    text = run_setup(step(tmp_path, script), world(tmp_path, told))
+    text = run_setup(step(tmp_path, script), world(tmp_path, printed))
     assert text.splitlines() == [
         "setup failed: ./setup.sh ended with exit code 3",
         *(f"  line {number}" for number in range(1, 9)),
@@ -240,9 +243,9 @@ def test_failed_step_shows_its_last_lines_and_file(tmp_path: Path) -> None:
     ],
 )
 def test_known_pip_error_is_no_failure(script: str, last: str, tmp_path: Path) -> None:
-    told: list[str] = []
-    assert run_setup(step(tmp_path, script), world(tmp_path, told)) == ""
-    assert told[-1] == last
+    printed: list[str] = []
+    assert run_setup(step(tmp_path, script), world(tmp_path, printed)) == ""
+    assert printed[-1] == last
 
 
 def test_missing_image_after_setup_is_a_failure(tmp_path: Path) -> None:
@@ -281,14 +284,16 @@ def test_separately_fetched_image_shows_its_command(tmp_path: Path) -> None:
 
 
 def running(folder: Path) -> bool:
-    """Whether the child that the step left in the background still runs; a signal takes
-    a moment to arrive."""
+    """True if the background child of the step still runs.
+
+    A signal takes a moment to arrive.
+    """
     file = Path(f"/proc/{(folder / 'stage/pid').read_text().strip()}/stat")
     for _ in range(50):
         try:
             if file.read_text().rpartition(")")[2].split()[0] == "Z":
                 return False
-        except OSError:  # it ends while its file is read
+        except OSError:  # the process may end while its file is read
             return False
         time.sleep(0.1)
     return True
@@ -309,7 +314,7 @@ def test_hanging_step_is_ended_with_its_children(script: str, tmp_path: Path) ->
 @pytest.mark.slow
 def test_interrupted_step_leaves_no_process(tmp_path: Path) -> None:
     def interrupt(line: str) -> None:
-        time.sleep(0.2)  # until the step has ended, where it does
+        time.sleep(0.2)  # until the step has ended, if it ends
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -320,17 +325,18 @@ def test_interrupted_step_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_exported_function_reaches_the_step(tmp_path: Path) -> None:
-    """Clusters hand on `module` so; a shell between would drop it."""
-    told: list[str] = []
+    """Clusters define `module` as an exported function, which an extra shell would
+    drop."""
+    printed: list[str] = []
     functions = {"BASH_FUNC_module%%": "() { echo module $1; }"}
     assert (
         run_setup(
             step(tmp_path, "module load enroot", PLAIN, CLUSTER, **functions),
-            world(tmp_path, told),
+            world(tmp_path, printed),
         )
         == ""
     )
-    assert told == ["module load"]
+    assert printed == ["module load"]
 
 
 def test_step_that_cannot_start_is_reported(tmp_path: Path) -> None:
@@ -344,7 +350,7 @@ def test_step_that_cannot_start_is_reported(tmp_path: Path) -> None:
 
 
 class Queue:
-    """Slurm, which says these states one after another; None: it does not answer."""
+    """A Slurm that reports these states in turn; None: it does not answer."""
 
     def __init__(self, *states: str | None, output: Path | None = None) -> None:
         self.states = list(states)
@@ -353,7 +359,7 @@ class Queue:
         self.reason = ""
 
     def poll(self, jobs: Mapping[str, datetime]) -> Mapping[str, JobStatus]:
-        """Return the next state, the last one for ever."""
+        """Return the next state, and repeat the last state."""
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         if state is None:
             raise LaunchError("Slurm is away")
@@ -379,12 +385,12 @@ class Queue:
         }
 
     def cancel(self, job_ids: Sequence[str]) -> str:
-        """Remember what was cancelled."""
+        """Record the cancelled jobs."""
         self.cancelled += job_ids
         return ""
 
 
-def submitted(folder: Path, queue: Queue, told: list[str], **fields: object) -> str:
+def submitted(folder: Path, queue: Queue, printed: list[str], **fields: object) -> str:
     program(folder / "bin/sbatch", "#!/bin/sh\necho Submitted batch job 12\n")
     facts = replace(PLAIN, setup="sbatch -N 1 ./setup.sh")
     built = build_setup_step(
@@ -397,14 +403,14 @@ def submitted(folder: Path, queue: Queue, told: list[str], **fields: object) -> 
         built,
         world(
             folder,
-            told,
+            printed,
             **{"scheduler": make_slurm(queue), "seconds": 3600.0, **fields},
         ),
     )
 
 
 def test_slurm_job_is_followed_and_its_output_shown(tmp_path: Path) -> None:
-    told: list[str] = []
+    printed: list[str] = []
     queue = Queue(
         "",
         None,
@@ -413,12 +419,17 @@ def test_slurm_job_is_followed_and_its_output_shown(tmp_path: Path) -> None:
         "COMPLETED",
         output=tmp_path / "recipe/slurm-12.out",
     )
-    assert submitted(tmp_path, queue, told) == ""
-    assert told[:2] == [
+    assert submitted(tmp_path, queue, printed) == ""
+    assert printed[:2] == [
         "Submitted batch job 12",
         f"waiting for job 12, which writes to {tmp_path}/recipe/slurm-12.out",
     ]
-    assert told[2:] == ["now PENDING", "partnow RUNNING", "partnow COMPLETED", "part"]
+    assert printed[2:] == [
+        "now PENDING",
+        "partnow RUNNING",
+        "partnow COMPLETED",
+        "part",
+    ]
     assert queue.cancelled == []
 
 
@@ -456,11 +467,11 @@ def test_interrupted_wait_cancels_the_job(tmp_path: Path) -> None:
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    queue, told = Queue("PENDING"), []  # type: ignore[var-annotated]
+    queue, printed = Queue("PENDING"), []  # type: ignore[var-annotated]
     with pytest.raises(KeyboardInterrupt):
-        submitted(tmp_path, queue, told, sleep=interrupt)
+        submitted(tmp_path, queue, printed, sleep=interrupt)
     assert queue.cancelled == ["12"]
-    assert told[-1] == "cancelling job 12"
+    assert printed[-1] == "cancelling job 12"
 
 
 # --- the command ----------------------------------------------------------------------
@@ -502,8 +513,8 @@ def test_release_is_the_only_or_the_installed_one() -> None:
 
 def test_dry_run_runs_nothing(tmp_path: Path) -> None:
     recipe(tmp_path, "touch $STAGE_PATH/ran")
-    asked = SetupOptions("maxtext_llama2", folder=Path("recipe"), dry_run=True)
-    text, is_good = set_up(asked, RECIPES, tmp_path, caller(tmp_path), print)
+    options = SetupOptions("maxtext_llama2", folder=Path("recipe"), dry_run=True)
+    text, is_good = set_up(options, RECIPES, tmp_path, caller(tmp_path), print)
     stage, image = tmp_path / "stage", "nvidia+jax+maxtext-2024.12.09.sqsh"
     assert text.splitlines() == [
         f"STAGE_PATH={stage}",
@@ -517,7 +528,7 @@ def test_dry_run_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_dry_run_shows_variables_and_image_command(tmp_path: Path) -> None:
-    """What the caller has already is left out, and no secret is shown."""
+    """Variables that the caller already has are omitted, and secrets are masked."""
     recipe(tmp_path)
     program(tmp_path / "venv/bin/python", "#!/bin/sh\necho Python 3.12.3\n")
     (tmp_path / "cluster.yaml").write_text(
@@ -525,9 +536,9 @@ def test_dry_run_shows_variables_and_image_command(tmp_path: Path) -> None:
         f"environment: {{HF_TOKEN: hf_x, LLMB_INSTALL: {tmp_path}/stage}}\n"
         f"installed: {{grok1-25.05: {{folder: {tmp_path}/recipe, virtual_environment: {tmp_path}/venv}}}}\n"
     )
-    asked = SetupOptions("grok1", "25.05", dry_run=True)
+    options = SetupOptions("grok1", "25.05", dry_run=True)
     text, is_good = set_up(
-        asked,
+        options,
         RECIPES,
         tmp_path,
         {"PATH": "/usr/bin:/bin", "SLURM_PARTITION": "batch"},

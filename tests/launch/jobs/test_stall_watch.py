@@ -1,5 +1,4 @@
-"""When a job stands still, when that is told, when it is cancelled, and what does not
-count."""
+"""When a job is reported as stalled, and when it is cancelled."""
 
 from __future__ import annotations
 
@@ -43,20 +42,20 @@ TOTAL = 50
 
 @dataclass
 class RunningJob:
-    """A job whose log gets these lines at these seconds, looked at every 30 s."""
+    """A job whose log gets lines at these seconds, observed every 30 s."""
 
     steps: Sequence[float] = ()
-    other: Sequence[float] = ()  # saves, evaluations
-    starts: Sequence[float] = ()  # a process starts
-    shown: float = 0.0  # the log is there from then on
-    late: bool = False  # it holds no step before the run ends
+    other: Sequence[float] = ()  # times of saves and evaluations
+    starts: Sequence[float] = ()  # times of process starts
+    log_from: float = 0.0  # the log exists from this second on
+    late: bool = False  # True if the log prints steps only at the end
     limits: StallLimits = field(default_factory=StallLimits)
     purpose: Purpose = Purpose.MEASURE
     every: float = 30.0
     unreadable: tuple[float, float] = (0.0, 0.0)
     state: Callable[[float], JobStatus] = lambda age: running("n1", "n2")
-    told: list[float] = field(default_factory=list)
-    went_on: list[float] = field(default_factory=list)
+    reported: list[float] = field(default_factory=list)
+    continued: list[float] = field(default_factory=list)
     cancelled: float | None = None
 
     def __post_init__(self) -> None:
@@ -72,22 +71,22 @@ class RunningJob:
         done = sum(second <= self.age for second in self.steps)
         return (done, TOTAL, 7.0) if done else None
 
-    def look(self, age: float) -> LogProgress:
-        if age < self.shown:
+    def read_log(self, age: float) -> LogProgress:
+        if age < self.log_from:
             return LogProgress(place="/logs", prints_late=self.late)
         if self.unreadable[0] <= age < self.unreadable[1]:
             return LogProgress(place="/logs", problem="Stale file handle")
-        steps, others, starts = (
+        steps, other_lines, starts = (
             [second for second in seconds if second <= age]
             for seconds in (self.steps, self.other, self.starts)
         )
         gaps = [7.0] * max(0, len(steps) - 1)
-        last = max((*steps, *others, *starts), default=0.0)
+        last = max((*steps, *other_lines, *starts), default=0.0)
         return LogProgress(
             LOG,
             "/logs",
             steps=len(steps),
-            marks=(len(steps), len(others), len(starts)),
+            marks=(len(steps), len(other_lines), len(starts)),
             starting=bool(starts and steps and starts[-1] > steps[-1]),
             slowest_seconds=max(gaps, default=0.0),
             taken_seconds=sum(gaps),
@@ -96,22 +95,22 @@ class RunningJob:
         )
 
     def poll(self, age: float, clock: datetime | None = None) -> PollDecision:
-        """Look at the job once, as an engine does."""
+        """Poll the job once, as an engine does."""
         self.age = age
         status = self.state(age)
         now = clock or START + timedelta(seconds=age)
         log = (
-            self.look(age)
+            self.read_log(age)
             if status.phase is Phase.RUNNING or status.state == "TIMEOUT"
             else None
         )
         decision = self.watch.decide(self.job, status, now, log)
-        before = self.job.status.stall if self.job.status else None
-        after = decision.status.stall if decision.status else None
-        if after and not before:
-            self.told.append(age)
-        if before and not after:
-            self.went_on.append(age)
+        stall_before = self.job.status.stall if self.job.status else None
+        stall_after = decision.status.stall if decision.status else None
+        if stall_after and not stall_before:
+            self.reported.append(age)
+        if stall_before and not stall_after:
+            self.continued.append(age)
         if decision.cancel and self.cancelled is None:
             self.cancelled = age
         self.job = replace(self.job, status=decision.status)
@@ -119,13 +118,13 @@ class RunningJob:
 
     @property
     def stall(self) -> Stall:
-        """The stall of the job, which has one."""
+        """The stall of the job, which must have one."""
         assert self.job.status
         assert self.job.status.stall
         return self.job.status.stall
 
     def run(self, until: float, begin: float = 0.0) -> RunningJob:
-        """Look at it until it is cancelled, at most so many seconds."""
+        """Poll until the job is cancelled, or until this many seconds have passed."""
         age = begin
         while age <= until and self.cancelled is None:
             self.poll(age)
@@ -146,8 +145,8 @@ FAST = every(7.0, 120.0, 190.0)
 
 def test_hang_is_reported_after_10_minutes_cancelled_after_20() -> None:
     hung = RunningJob(FAST).run(3 * 3600)
-    [told] = hung.told
-    assert 10 * MINUTE <= told - FAST[-1] <= 11 * MINUTE
+    [reported] = hung.reported
+    assert 10 * MINUTE <= reported - FAST[-1] <= 11 * MINUTE
     assert hung.cancelled is not None
     assert 20 * MINUTE <= hung.cancelled - FAST[-1] <= 21 * MINUTE
     stall = hung.stall
@@ -181,7 +180,7 @@ def test_hang_is_reported_after_10_minutes_cancelled_after_20() -> None:
             3000.0,
         ),
         ({"steps": [*FAST, 3000.0], "other": every(500.0, 600.0, 2600.0)}, 3000.0),
-        ({"steps": every(7.0, 120.0, 5000.0), "shown": 28 * MINUTE}, 5000.0),
+        ({"steps": every(7.0, 120.0, 5000.0), "log_from": 28 * MINUTE}, 5000.0),
         ({"steps": every(25 * MINUTE, 30 * MINUTE, 180 * MINUTE)}, 180 * MINUTE),
         ({"steps": FAST, "unreadable": (200.0, 9000.0)}, 9000.0),
         ({"late": True}, 5 * 3600),
@@ -216,43 +215,43 @@ def test_hang_is_reported_after_10_minutes_cancelled_after_20() -> None:
 )
 def test_running_job_is_not_stalled(fields: dict[str, Any], until: float) -> None:
     job = RunningJob(**fields).run(until)
-    assert (job.told, job.cancelled) == ([], None)
+    assert (job.reported, job.cancelled) == ([], None)
 
 
 def test_slow_steps_get_20_gaps() -> None:
     slow = RunningJob(every(5 * MINUTE, 10 * MINUTE, 60 * MINUTE)).run(9 * 3600)
-    [told] = slow.told
-    assert 100 * MINUTE <= told - 60 * MINUTE <= 115 * MINUTE
+    [reported] = slow.reported
+    assert 100 * MINUTE <= reported - 60 * MINUTE <= 115 * MINUTE
     assert slow.cancelled is not None
     assert slow.cancelled - 60 * MINUTE >= 200 * MINUTE
 
 
 def test_first_step_gets_half_an_hour() -> None:
     hung = RunningJob().run(3 * 3600)
-    assert hung.told == [30 * MINUTE]
+    assert hung.reported == [30 * MINUTE]
     assert hung.cancelled == 60 * MINUTE
     assert (
         describe_stall(hung.stall)
         == "stalled for 60 min before its first step (log-x_1_0.out)"
     )
     slow = RunningJob(every(7.0, 58 * MINUTE, 80 * MINUTE)).run(80 * MINUTE)
-    assert (len(slow.told), len(slow.went_on), slow.cancelled) == (1, 1, None)
+    assert (len(slow.reported), len(slow.continued), slow.cancelled) == (1, 1, None)
     assert explain_job_end(end(slow, ended(), 81 * MINUTE)).blame is Blame.NONE
 
 
 def test_missing_log_is_reported_with_its_folder() -> None:
-    lost = RunningJob(FAST, shown=1e9).run(3 * 3600)
-    assert lost.told == [30 * MINUTE]
+    lost = RunningJob(FAST, log_from=1e9).run(3 * 3600)
+    assert lost.reported == [30 * MINUTE]
     assert lost.cancelled == 60 * MINUTE
     assert describe_stall(lost.stall) == "stalled for 60 min: no log was found in /logs"
 
 
-def test_log_written_in_bursts_may_be_silent_again() -> None:
-    """All 300 steps of 7 s of each 35 minutes reach it at once."""
+def test_log_written_in_bursts_is_not_stalled() -> None:
+    """300 steps of 7 s reach the log at once, every 35 minutes."""
     bursts = [second for burst in (40, 75, 110) for second in [burst * MINUTE] * 300]
     lives = RunningJob(bursts).run(120 * MINUTE)
     assert lives.cancelled is None
-    assert lives.told == [30 * MINUTE]
+    assert lives.reported == [30 * MINUTE]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +267,7 @@ def test_restarted_process_gets_half_an_hour() -> None:
     again = RunningJob([*FAST, *every(7.0, 1900.0, 2300.0)], starts=(300.0,)).run(
         2300.0
     )
-    assert again.told == []
+    assert again.reported == []
     hung = RunningJob([*FAST, *every(7.0, 1900.0, 2300.0)], starts=(300.0,)).run(9000.0)
     assert hung.cancelled is not None
     assert hung.cancelled - 2300.0 <= 25 * MINUTE, (
@@ -285,12 +284,12 @@ def test_hang_after_the_last_step_names_the_final_save() -> None:
 
 
 def test_stall_limit_is_set_and_cancelling_switched_off() -> None:
-    own = RunningJob(FAST, limits=StallLimits(180.0)).run(9000.0)
-    assert 180.0 <= own.told[0] - 190.0 <= 240.0
-    assert own.cancelled is not None
-    assert 360.0 <= own.cancelled - 190.0 <= 420.0
+    custom = RunningJob(FAST, limits=StallLimits(180.0)).run(9000.0)
+    assert 180.0 <= custom.reported[0] - 190.0 <= 240.0
+    assert custom.cancelled is not None
+    assert 360.0 <= custom.cancelled - 190.0 <= 420.0
     none = RunningJob(FAST, limits=StallLimits(cancels=False)).run(9000.0)
-    assert len(none.told) == 1
+    assert len(none.reported) == 1
     assert none.cancelled is None
 
 
@@ -302,8 +301,8 @@ def test_time_without_polls_does_not_count() -> None:
     job.run(300.0)
     job.run(
         4 * 3600 + 5 * MINUTE, begin=4 * 3600
-    )  # Slurm was away, or the session was stopped
-    assert job.told == []
+    )  # Slurm did not answer, or the session was stopped
+    assert job.reported == []
 
 
 @pytest.mark.parametrize("jump", [-2 * 3600, 2 * 3600])
@@ -312,7 +311,7 @@ def test_clock_that_is_set_cancels_nothing(jump: float) -> None:
     job.run(300.0)
     for age in every(30.0, 330.0, 330.0 + 5 * MINUTE):
         assert not job.poll(age, START + timedelta(seconds=age + jump)).cancel
-    assert job.told == []
+    assert job.reported == []
 
 
 def test_suspended_and_completing_jobs_do_not_stall() -> None:
@@ -323,10 +322,10 @@ def test_suspended_and_completing_jobs_do_not_stall() -> None:
             else replace(running(), state="SUSPENDED" if age < 9000 else "COMPLETING")
         )
 
-    assert RunningJob(FAST, state=state).run(18000.0).told == []
+    assert RunningJob(FAST, state=state).run(18000.0).reported == []
 
 
-def test_suspended_time_is_no_running_time() -> None:
+def test_suspended_time_does_not_count_as_running() -> None:
     def state(age: float) -> JobStatus:
         return (
             replace(running(), state="SUSPENDED") if 600 < age < 4 * 3600 else running()
@@ -348,7 +347,7 @@ def test_requeued_job_begins_anew() -> None:
     again = RunningJob(
         [*FAST, *every(7.0, 5000.0 + 28 * MINUTE, 9000.0)], state=state
     ).run(9000.0)
-    assert again.told == [], "the steps in its log are those of its first start"
+    assert again.reported == [], "the steps in its log are those of its first start"
 
 
 # --- going on with a session ----------------------------------------------------------
@@ -359,33 +358,33 @@ def state_since(begin: float) -> Callable[[float], JobStatus]:
 
 
 def test_resumed_session_judges_by_the_log_time() -> None:
-    """It lives: it was written to just now. It stands still: nothing was written for
-    hours; it is told at once, and cancelled when the session itself has looked on for
-    as long."""
+    """A job with a recent log is alive. A job with an old log is reported as stalled at
+    once, and cancelled when the session itself has observed the stall for long enough.
+    """
     lives = RunningJob(every(7.0, 120.0, 3 * 3600), state=state_since(0.0)).run(
         3 * 3600, begin=2 * 3600
     )
-    assert lives.told == []
+    assert lives.reported == []
     hung = RunningJob(FAST, state=state_since(0.0)).run(4 * 3600, begin=2 * 3600)
-    assert hung.told == [2 * 3600]
+    assert hung.reported == [2 * 3600]
     assert hung.cancelled == 2 * 3600 + 10 * MINUTE
 
 
 def test_resumed_session_knows_the_gaps_in_the_log() -> None:
     job = RunningJob(FAST, state=state_since(0.0))
-    original = job.look
-    job.look = lambda age: replace(original(age), slowest_seconds=600.0)  # type: ignore[method-assign]
+    original = job.read_log
+    job.read_log = lambda age: replace(original(age), slowest_seconds=600.0)  # type: ignore[method-assign]
     job.run(190.0 + 190 * MINUTE, begin=190.0 + 60 * MINUTE)
-    assert job.told == []
+    assert job.reported == []
 
 
 def test_stall_of_an_earlier_session_continues() -> None:
     first = RunningJob(FAST).run(190.0 + 12 * MINUTE)
-    assert len(first.told) == 1
-    second = replace(first, told=[], went_on=[], state=state_since(0.0))
+    assert len(first.reported) == 1
+    second = replace(first, reported=[], continued=[], state=state_since(0.0))
     second.job = first.job
     second.run(9000.0, begin=4000.0)
-    assert (second.told, second.went_on) == ([], [])
+    assert (second.reported, second.continued) == ([], [])
     assert second.cancelled is not None
     assert second.cancelled <= 4000.0 + 21 * MINUTE
 
@@ -414,7 +413,7 @@ def test_job_cancelled_for_its_stall_ends_as_hung(resumed: bool) -> None:
 
 
 def test_purged_record_does_not_hide_a_hang() -> None:
-    """A hang after the last step: by its log alone the run would be whole."""
+    """The job hung after its last step, so its log looks complete."""
     steps = every(7.0, 120.0, 120.0 + 49 * 7.0)
     hung = RunningJob(steps).run(9000.0)
     assert hung.cancelled is not None
@@ -426,7 +425,7 @@ def test_purged_record_does_not_hide_a_hang() -> None:
 
 def test_stalled_job_cancelled_by_others_did_not_hang() -> None:
     hung = RunningJob(FAST).run(190.0 + 12 * MINUTE)
-    assert hung.told
+    assert hung.reported
     assert (
         explain_job_end(
             end(hung, ended("CANCELLED", cancelled_by="1000"), 2000.0)
@@ -445,14 +444,16 @@ def test_time_limit_after_a_stall_is_a_hang(
     job = RunningJob(steps).run(190.0 + 15 * MINUTE)
     if resumed:
         job.watch = job.make_watch()
-    found = explain_job_end(end(job, ended("TIMEOUT", elapsed_seconds=1100.0), 1100.0))
-    assert found.blame is blame
-    assert ("more time" in found.text) is (blame is Blame.RUN)
-    assert found.text.endswith("until its time limit") is (blame is Blame.HUNG)
+    job_end = explain_job_end(
+        end(job, ended("TIMEOUT", elapsed_seconds=1100.0), 1100.0)
+    )
+    assert job_end.blame is blame
+    assert ("more time" in job_end.text) is (blame is Blame.RUN)
+    assert job_end.text.endswith("until its time limit") is (blame is Blame.HUNG)
 
 
 @pytest.mark.parametrize(
-    ("steps", "elapsed", "place"),
+    ("steps", "elapsed", "position"),
     [
         (FAST, 4 * 3600.0, StallPosition.STEPS),
         ((), 4 * 3600.0, StallPosition.START),
@@ -460,14 +461,14 @@ def test_time_limit_after_a_stall_is_a_hang(
         (FAST, 30 * MINUTE, None),
     ],
 )
-def test_unwatched_time_limit_is_judged_by_log(
-    steps: list[float], elapsed: float, place: StallPosition | None
+def test_unobserved_time_limit_is_judged_by_log(
+    steps: list[float], elapsed: float, position: StallPosition | None
 ) -> None:
-    """Submitted in the evening, collected in the morning: most of its time is in none
-    of its steps."""
+    """Submitted in the evening and collected in the morning: most of its time was not
+    spent in steps."""
     done = end(RunningJob(steps), ended("TIMEOUT", elapsed_seconds=elapsed), elapsed)
     assert done.status is not None
-    assert (done.status.stall.place if done.status.stall else None) is place
+    assert (done.status.stall.place if done.status.stall else None) is position
     late = end(
         RunningJob(late=True), ended("TIMEOUT", elapsed_seconds=elapsed), elapsed
     )
@@ -494,4 +495,4 @@ def test_job_beyond_its_estimate_is_cancelled(cancels: bool) -> None:
     lives.job = replace(lives.job, spec=job_spec(HERE, via="sbatch", gpu_hours=0.1))
     lives.run(3 * 3600)
     assert lives.cancelled == (2 * 3600 + 30 if cancels else None)
-    assert lives.told == []
+    assert lives.reported == []

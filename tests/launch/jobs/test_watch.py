@@ -1,4 +1,4 @@
-"""How long jobs are waited for, and who ended them."""
+"""How long the watch waits for jobs, and who ended them."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from pytest_llmbench.launch.jobs.watch import (
         (Purpose.CONFIRM_NODES, "(ReqNodeNotAvail, Reserved for maintenance)", 0),
     ],
 )
-def test_job_on_given_nodes_is_not_awaited_for_long(
+def test_job_on_fixed_nodes_is_soon_given_up(
     tmp_path: Path, purpose: Purpose, reason: str, minutes: int
 ) -> None:
     watch = Watch(Limits(pending_seconds=24 * 3600.0))
-    beside = job(tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=purpose))
+    node_job = job(tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=purpose))
     cancelled = [
         passed
         for passed in range(0, 25 * 60, 5)
         if watch.decide(
-            beside, waiting(reason), START + timedelta(minutes=passed)
+            node_job, waiting(reason), START + timedelta(minutes=passed)
         ).cancel
     ]
     assert cancelled[0] == minutes + 5
@@ -50,7 +50,7 @@ def test_job_on_given_nodes_is_not_awaited_for_long(
 GONE = "ReqNodeNotAvail, UnavailableNodes:n1"
 
 
-def test_time_without_an_answer_is_no_unavailability(tmp_path: Path) -> None:
+def test_silence_does_not_count_as_unavailable_nodes(tmp_path: Path) -> None:
     watch = Watch(Limits())
     held = job(
         tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=Purpose.ALLOCATION)
@@ -61,7 +61,7 @@ def test_time_without_an_answer_is_no_unavailability(tmp_path: Path) -> None:
     assert watch.decide(held, waiting(GONE), START + timedelta(seconds=1501)).cancel
 
 
-def test_permanent_reason_is_timed_by_itself(tmp_path: Path) -> None:
+def test_permanent_reason_is_timed_separately(tmp_path: Path) -> None:
     watch = Watch(Limits())
     held = job(
         tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=Purpose.ALLOCATION)
@@ -76,7 +76,7 @@ def test_permanent_reason_is_timed_by_itself(tmp_path: Path) -> None:
 
 
 def hold(folder: Path) -> tuple[Job, Job]:
-    """Return an allocation and the run in it, both under way."""
+    """Return an allocation and a run in it, both running."""
     held, spec = (
         job_spec(folder, via="sbatch", purpose=Purpose.ALLOCATION),
         job_spec(folder, via="sbatch", purpose=Purpose.BISECT, allocation=1),
@@ -90,8 +90,10 @@ STILL = "stalled for 20 min after step 5/50 (x.out)"
 
 
 def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:
-    """Slurm says that the user did it, who is us: both jobs say why, the allocation
-    first, as it is asked for first."""
+    """Slurm reports a cancelling by the user, who is us.
+
+    The job of the run and the allocation both state the reason.
+    """
     watch = Watch(Limits(stalls=StallLimits(600.0)), lambda _job: (5, 50, 1.0))
     held, run = hold(tmp_path)
     log = LogProgress(Path("/logs/x.out"), steps=5, marks=(5,))
@@ -100,15 +102,15 @@ def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:
         assert not watch.decide(held, running(), now).cancel
         decision = watch.decide(run, running(), now, log)
     assert decision.cancel
-    told = []
-    for each in (held, replace(run, status=decision.status)):
+    ends = []
+    for ended_job in (held, replace(run, status=decision.status)):
         status = watch.decide(
-            each, ended("CANCELLED", "", cancelled_by="0"), now
+            ended_job, ended("CANCELLED", "", cancelled_by="0"), now
         ).status
         assert status
         assert status.ended_by is EndedBy.PYTEST
-        told.append(explain_job_end(replace(each, status=status)))
-    assert told == [
+        ends.append(explain_job_end(replace(ended_job, status=status)))
+    assert ends == [
         JobEnd(Blame.CANCELLED, f"cancelled by pytest for job 4711-2 in it: {STILL}"),
         JobEnd(Blame.HUNG, f"it {STILL}"),
     ]
@@ -116,16 +118,16 @@ def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:
 
 def test_allocation_cancelled_by_others_was_not_ended_by_us(tmp_path: Path) -> None:
     watch = Watch(Limits())
-    for each in hold(tmp_path):
-        watch.decide(each, running(), START)
+    for held_job in hold(tmp_path):
+        watch.decide(held_job, running(), START)
         status = watch.decide(
-            each, ended("CANCELLED", "", cancelled_by="0"), START
+            held_job, ended("CANCELLED", "", cancelled_by="0"), START
         ).status
         assert status
         assert status.ended_by is EndedBy.OTHERS
 
 
-def test_new_reason_or_start_estimate_is_no_move() -> None:
-    before = waiting("Priority", started=START)
-    assert not has_moved_on(before, waiting("Resources", started=None))
-    assert has_moved_on(before, running())
+def test_new_pending_reason_is_no_state_change() -> None:
+    pending = waiting("Priority", started=START)
+    assert not has_moved_on(pending, waiting("Resources", started=None))
+    assert has_moved_on(pending, running())

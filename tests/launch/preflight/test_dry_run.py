@@ -1,4 +1,4 @@
-"""The plan shows every job as it would be submitted, and no secret."""
+"""The plan shows every job as it would be submitted, without secrets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_llmbench.launch.preflight.problems import LaunchProblem
 
 
 def at(job: PlannedJob, environment: dict[str, str]) -> PlannedJob:
-    """Return a job without this test's folder in it."""
+    """Return a job with a fixed folder in place of the test's folder."""
     spec = replace(
         job.spec, directory=Path("/recipe"), environment=tuple(environment.items())
     )
@@ -68,8 +68,7 @@ def test_plan_shows_every_job(tmp_path: Path) -> None:
 
 
 def test_plan_shows_no_secret(tmp_path: Path) -> None:
-    """Not as its variable, in another variable, in an argument (quoted or not), or in a
-    folder."""
+    """Neither in its variable, another variable, a quoted argument, nor a folder."""
     secret = "s3cret value"
     spec = replace(
         planned(tmp_path).spec,
@@ -118,13 +117,13 @@ def test_shown_command_can_be_pasted(tmp_path: Path) -> None:
 
 
 def test_budget_is_counted_by_recipe(tmp_path: Path) -> None:
-    one = planned(tmp_path, 8)
+    first = planned(tmp_path, 8)
     other = replace(
-        one,
-        facts=replace(one.facts, release="25.05"),
-        spec=replace(one.spec, gpu_hours=0.0),
+        first,
+        facts=replace(first.facts, release="25.05"),
+        spec=replace(first.spec, gpu_hours=0.0),
     )
-    assert format_budget([one, other]) == [
+    assert format_budget([first, other]) == [
         "llama3.1 25.04: 1 job, 1.6 GPU-hours of steps",
         "llama3.1 25.05: 1 job of unknown duration",
         "2 jobs, 1.6 GPU-hours of steps and 1 job of unknown duration",
@@ -133,9 +132,9 @@ def test_budget_is_counted_by_recipe(tmp_path: Path) -> None:
 
 
 def test_exceeded_budget_shows_the_remedy(tmp_path: Path) -> None:
-    told = " ".join(format_budget([planned(tmp_path, 8)], limit=1)).split()
+    words = " ".join(format_budget([planned(tmp_path, 8)], limit=1)).split()
     expected = "over the limit: select fewer with -k or -m, or allow them: --llmb-gpu-hours=2, or `gpu_hours: 2`"
-    assert expected in " ".join(told)
+    assert expected in " ".join(words)
     assert "more than allowed" not in " ".join(
         format_budget([planned(tmp_path, 8)], limit=2)
     )
@@ -150,28 +149,31 @@ def test_repeats_are_counted_for_measured_jobs_only(tmp_path: Path) -> None:
 
 
 def test_requested_runs_are_counted_once(tmp_path: Path) -> None:
-    one = planned(tmp_path, 8)
-    hours = one.spec.gpu_hours
-    told = [
+    measured = planned(tmp_path, 8)
+    hours = measured.spec.gpu_hours
+    expected = [
         f"2 jobs, {2 * hours:.1f} GPU-hours of steps; limit 3",
         "over the limit: ",
     ]
-    lines = format_budget([one], 3, Reruns(3), {one.spec.case_id: 2})
+    lines = format_budget([measured], 3, Reruns(3), {measured.spec.case_id: 2})
     assert [
-        line[: len(start)] for line, start in zip(lines, told, strict=False)
-    ] == told
+        line[: len(start)] for line, start in zip(lines, expected, strict=False)
+    ] == expected
     assert (
         lines[-2]
         == f"at most {4 * hours:.1f} GPU-hours: 3 runs of each configuration, 1 run on slow nodes"
     )
-    everything = format_budget([one], None, Reruns(3), {one.spec.case_id: 3})
+    everything = format_budget([measured], None, Reruns(3), {measured.spec.case_id: 3})
     assert everything[0] == f"3 jobs, {3 * hours:.1f} GPU-hours of steps"
 
 
 def test_most_hours_include_repeats_and_retries(tmp_path: Path) -> None:
-    one, profile = planned(tmp_path, 8), planned(tmp_path, 8, purpose=Purpose.PROFILE)
-    hours = one.spec.gpu_hours
-    assert format_budget([one, profile], 10, Reruns(3, 1))[1:] == [
+    measured, profile = (
+        planned(tmp_path, 8),
+        planned(tmp_path, 8, purpose=Purpose.PROFILE),
+    )
+    hours = measured.spec.gpu_hours
+    assert format_budget([measured, profile], 10, Reruns(3, 1))[1:] == [
         f"at most {hours * 11:.1f} GPU-hours: 3 runs of each configuration, 2 starts of each run, 1\n"
         "retry after a stall, 1 run on slow nodes",
         "jobs beyond the limit of 10 GPU-hours are not started",
@@ -179,17 +181,17 @@ def test_most_hours_include_repeats_and_retries(tmp_path: Path) -> None:
     assert format_budget([profile], 100, Reruns(3, 1))[1:] == [
         f"at most {hours * 3:.1f} GPU-hours: 2 starts of each job, 1 retry after a stall"
     ]
-    assert len(format_budget([one], 100)) == 1
+    assert len(format_budget([measured], 100)) == 1
 
 
 def test_most_hours_include_profiles_and_node_checks(tmp_path: Path) -> None:
-    one = planned(tmp_path, 4, nodes=1, gpus_per_node=8)
-    hours = one.spec.gpu_hours
-    once = format_budget([one], None, Reruns(profiles=0.5, node_checks=True))
+    measured = planned(tmp_path, 4, nodes=1, gpus_per_node=8)
+    hours = measured.spec.gpu_hours
+    once = format_budget([measured], None, Reruns(profiles=0.5, node_checks=True))
     assert once[1:] == [
         f"at most {hours + 0.5:.1f} GPU-hours: 1 profile of each configuration"
     ]
-    thrice = format_budget([one], None, Reruns(3, profiles=0.5, node_checks=True))
+    thrice = format_budget([measured], None, Reruns(3, profiles=0.5, node_checks=True))
     assert " ".join(thrice[1:]).replace(
         "\n", " "
     ) == (  # the nodes of two slow runs, for a quarter of an hour

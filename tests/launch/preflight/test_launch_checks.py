@@ -1,5 +1,4 @@
-"""Preflight finds everything that is in the way, says each thing once, and nothing when
-nothing is wrong."""
+"""Preflight reports each problem once, and no problem for a working job."""
 
 from __future__ import annotations
 
@@ -42,15 +41,15 @@ def part(
 
 
 class FakeSlurm:
-    """A cluster with one partition, which counts how often it is asked."""
+    """A cluster with one partition by default, which counts its queries."""
 
     def __init__(
         self,
-        *parts: Partition,
+        *partitions: Partition,
         accounts: tuple[str, ...] | None = ("research",),
         away: bool = False,
     ) -> None:
-        self.parts, self.known, self.away = parts or (part(),), accounts, away
+        self.partitions, self.known, self.away = partitions or (part(),), accounts, away
         self.asked = 0
 
     def list_partitions(self) -> tuple[Partition, ...]:
@@ -58,7 +57,7 @@ class FakeSlurm:
         self.asked += 1
         if self.away:
             raise LaunchError("sinfo: error: no host\nsinfo: fatal: no configuration")
-        return self.parts
+        return self.partitions
 
     def list_accounts(self) -> tuple[str, ...] | None:
         """Return the accounts."""
@@ -81,7 +80,7 @@ def found(
     return [f"{problem.text} | {problem.remedy}" for problem in problems]
 
 
-def test_job_that_has_all_it_needs_has_no_problem(tmp_path: Path) -> None:
+def test_complete_job_has_no_problem(tmp_path: Path) -> None:
     assert found(planned(tmp_path)) == []
     facts = replace(
         FACTS,
@@ -116,8 +115,8 @@ def with_(job: PlannedJob, **variables: str) -> PlannedJob:
 
 def remove(path: str) -> Callable[[Path, PlannedJob], PlannedJob]:
     def change(folder: Path, job: PlannedJob) -> PlannedJob:
-        place = folder / path
-        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        target = folder / path
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
         return job
 
     return change
@@ -283,7 +282,7 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_one_problem_with_its_remedy(name: str, tmp_path: Path) -> None:
-    change, check, what, remedy = DAMAGE[name]
+    change, check, text, remedy = DAMAGE[name]
     (problem,) = check_launch(
         [change(tmp_path, planned(tmp_path))],
         CLUSTER,
@@ -291,7 +290,7 @@ def test_damage_is_one_problem_with_its_remedy(name: str, tmp_path: Path) -> Non
         machine(),
     )
     assert problem.check == check
-    assert what in problem.text
+    assert text in problem.text
     assert remedy in problem.remedy
 
 
@@ -309,15 +308,15 @@ def test_image_may_be_in_the_images_folder(tmp_path: Path) -> None:
 
 
 def test_unwritable_folders_are_problems(tmp_path: Path) -> None:
-    """Asked through `may`: the tests may run as root, who may everything."""
+    """Uses `may`, because root may write everywhere."""
     job = planned(
         tmp_path,
         via="sbatch",
         command=("sbatch", "--gres=gpu:8", "-N", "2", "./launch.sh"),
     )
 
-    def may(path: Path, wanted: int) -> bool:
-        return not wanted & os.W_OK
+    def may(path: Path, requested: int) -> bool:
+        return not requested & os.W_OK
 
     problems = found(job, on=replace(machine(), may=may))
     assert [
@@ -330,15 +329,15 @@ def test_only_the_workload_of_an_installation_is_written(tmp_path: Path) -> None
     workload = tmp_path / "stage/workloads/x"
     workload.mkdir(parents=True)
 
-    def may(path: Path, wanted: int) -> bool:
-        return path == workload or not wanted & os.W_OK
+    def may(path: Path, requested: int) -> bool:
+        return path == workload or not requested & os.W_OK
 
     job = planned(tmp_path, environment={"LLMB_WORKLOAD": str(workload)})
     assert found(job, on=replace(machine(), may=may)) == []
 
 
 @pytest.mark.parametrize(
-    ("wanted", "has", "suited"),
+    ("required", "version", "is_suitable"),
     [
         ("3.12", "3.12.9", True),
         ("3.12", "3.1", False),
@@ -350,8 +349,8 @@ def test_only_the_workload_of_an_installation_is_written(tmp_path: Path) -> None
         ("new", "3.12.1", False),
     ],
 )
-def test_python_version_suits(wanted: str, has: str, suited: bool) -> None:
-    assert is_required_version(has, wanted) is suited
+def test_python_version_suits(required: str, version: str, is_suitable: bool) -> None:
+    assert is_required_version(version, required) is is_suitable
 
 
 def test_wrong_python_is_named_with_its_path(tmp_path: Path) -> None:
@@ -364,7 +363,7 @@ def test_wrong_python_is_named_with_its_path(tmp_path: Path) -> None:
     assert "a program that prints no version" in line
 
 
-def test_missing_virtual_environment_hides_no_old_python(tmp_path: Path) -> None:
+def test_old_python_is_reported_without_virtual_environment(tmp_path: Path) -> None:
     job = without(planned(tmp_path), "VIRTUAL_ENV")
     problems = check_launch(
         [job], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine("Python 3.9.2\n")
@@ -376,8 +375,7 @@ def test_missing_virtual_environment_hides_no_old_python(tmp_path: Path) -> None
 
 
 def answer(**versions: str) -> LocalMachine:
-    """Return a machine whose Pythons, by name with _ for a point, say these
-    versions."""
+    """Return a machine whose Pythons print these versions; _ stands for a dot."""
 
     def run(
         arguments: Sequence[str],
@@ -393,7 +391,7 @@ def answer(**versions: str) -> LocalMachine:
 
 
 @pytest.mark.parametrize(
-    ("others", "remedy"),
+    ("versions", "remedy"),
     [
         ({"python3": "Python 3.11.2"}, "bin/python3 -m venv DIR"),
         (
@@ -415,15 +413,15 @@ def answer(**versions: str) -> LocalMachine:
     ],
 )
 def test_remedy_for_an_old_python_is_available(
-    others: dict[str, str], remedy: str, tmp_path: Path
+    versions: dict[str, str], remedy: str, tmp_path: Path
 ) -> None:
-    for name in others:
+    for name in versions:
         program(tmp_path / "bin" / name.replace("_", "."))
     (problem,) = check_launch(
         [planned(tmp_path)],
         CLUSTER,
         make_slurm_schedulers(FakeSlurm()),
-        answer(python="Python 3.9.2", **others),
+        answer(python="Python 3.9.2", **versions),
     )
     assert problem.check == PreflightCheck.PYTHON_VERSION
     assert remedy in problem.remedy
@@ -560,10 +558,8 @@ def test_request_for_gpus_is_found(
 @pytest.mark.parametrize(
     "options", [(), ("--gres=nvme:1",), ("--gres=none",), ("--exclusive",), ("-G", "0")]
 )
-def test_job_without_gpus_is_told_to_set_gres(
-    options: tuple[str, ...], tmp_path: Path
-) -> None:
-    """An exclusive job has them, but its steps do not: seen on Slurm 22.05."""
+def test_job_without_gpus_needs_gres(options: tuple[str, ...], tmp_path: Path) -> None:
+    """An exclusive job has GPUs, but its steps do not (seen on Slurm 22.05)."""
     (line,) = found(sbatch(tmp_path, *options))
     assert (
         "set `gres: gpu:8` in the cluster file; 'GPUs not found' and 'without GPU resources'"
@@ -581,8 +577,8 @@ def test_cpu_job_needs_no_gpus(tmp_path: Path) -> None:
     )
 
 
-def test_only_options_of_sbatch_itself_count(tmp_path: Path) -> None:
-    """llmb-run has a -p of its own, and what follows a script belongs to the script."""
+def test_only_options_of_sbatch_are_checked(tmp_path: Path) -> None:
+    """llmb-run has its own -p, and arguments after a script belong to the script."""
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe/cluster_config.yaml").write_text("")
     assert (
@@ -651,7 +647,7 @@ def test_partition_that_is_down_is_a_problem(tmp_path: Path) -> None:
     assert "partition 'batch' takes no jobs: it is down" in line
 
 
-def test_best_partition_counts_if_none_is_named(tmp_path: Path) -> None:
+def test_best_partition_is_assumed_by_default(tmp_path: Path) -> None:
     job = sbatch(tmp_path)
     job = replace(
         job, spec=replace(job.spec, command=("sbatch", "--gres=gpu:8", "launch.sh"))
@@ -755,7 +751,7 @@ def test_shared_problem_is_one_entry(tmp_path: Path) -> None:
     assert "and 21 more" in text
 
 
-def test_text_fits_and_contains_no_secret(tmp_path: Path) -> None:
+def test_problem_text_fits_a_terminal_without_secrets(tmp_path: Path) -> None:
     job = planned(
         tmp_path, environment={"SBATCH_PARTITION": "nowhere", "LLMB_INSTALL": "x"}
     )
@@ -784,9 +780,9 @@ def test_problems_are_described_with_remedies() -> None:
         "      do: run `llmbench setup a --release 1`"
     )
     assert describe_problems([problem]) == text.format("")
-    named = describe_problems([replace(problem, check=PreflightCheck.IMAGE)])
+    with_check = describe_problems([replace(problem, check=PreflightCheck.IMAGE)])
     assert (
-        named
+        with_check
         == text.format("[image] ")
         + "\nto launch anyway, ignore a check: --llmb-ignore=image"
     )

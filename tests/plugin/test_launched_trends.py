@@ -1,5 +1,4 @@
-"""A launched run and the nights before it: changes are found, told, accepted and red as
-for runs on disk."""
+"""Launched runs with a history of daily runs: changes, acknowledgements, reports."""
 
 from __future__ import annotations
 
@@ -37,8 +36,11 @@ Launch = Callable[..., Judged]
 
 @pytest.fixture
 def nights(pytester: pytest.Pytester) -> Nights:
-    """Write 33 nights below `old`, the last 7 at this multiple of the published step
-    time, and the recipe whose job does this, or goes on at their level."""
+    """Write 33 daily runs to `old`, and a recipe.
+
+    The last 7 runs take `level` times the published step time, as do the recipe's jobs
+    by default.
+    """
 
     def write(level: float, commands: str = "") -> None:
         write_recipe(
@@ -48,13 +50,11 @@ def nights(pytester: pytest.Pytester) -> Nights:
         ((baseline, *_),) = [
             of_key for key, of_key in baselines.items() if key.id == NAME
         ]
-        for night in range(NIGHTS):
-            factor = (level if night >= CHANGED else 1.0) * (
-                1 + 0.001 * WOBBLE[night % 10]
-            )
+        for day in range(NIGHTS):
+            factor = (level if day >= CHANGED else 1.0) * (1 + 0.001 * WOBBLE[day % 10])
             job: dict[str, Any] = {
-                "started": START + timedelta(days=night),
-                "job_id": str(1000 + night),
+                "started": START + timedelta(days=day),
+                "job_id": str(1000 + day),
             }
             write_run(
                 pytester.path / "old", baseline, factor=factor, layout="results", **job
@@ -65,15 +65,14 @@ def nights(pytester: pytest.Pytester) -> Nights:
 
 @pytest.fixture
 def launch(judged: Judge) -> Launch:
-    """Launch it with the old nights, and these arguments."""
+    """Launch the recipe with the old runs and these arguments."""
     return lambda *arguments: judged(
         "--llmb-launch", "--llmb-logs=old", "-k", "fake", *arguments
     )
 
 
 def acknowledge(folder: Path, slower: str, *, days: int = 30) -> str:
-    """Write that the change is accepted for so many more days, and return the
-    option."""
+    """Write an acknowledgement valid for `days` more days, and return its option."""
     (folder / "acknowledged.yaml").write_text(
         f"schema: 1\nacknowledged:\n  - configuration: fake*\n    slower: {slower}\n    since: {DAY}\n"
         f"    expires: {(datetime.now(UTC) + timedelta(days=days)).date()}\n"
@@ -83,7 +82,7 @@ def acknowledge(folder: Path, slower: str, *, days: int = 30) -> str:
 
 
 def trends(session: Judged) -> list[dict[str, Any]]:
-    return [one for one in session.reports if one.get("check") == "trend"]
+    return [check for check in session.reports if check.get("check") == "trend"]
 
 
 @pytest.mark.slow
@@ -93,7 +92,7 @@ def test_slower_trend_fails_and_is_in_every_report(
     pytester: pytest.Pytester,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The verdict alone would be green: the level is within the tolerance."""
+    """The verdict alone would pass: the level is within the tolerance."""
     nights(1.04)
     capsys.readouterr()
     session = launch(
@@ -104,14 +103,14 @@ def test_slower_trend_fails_and_is_in_every_report(
     )
     printed = capsys.readouterr().out
     assert session.verdicts == {NAME: "PASS"}
-    (told,) = trends(session)
-    assert (told["id"], told["verdict"], told["status"], told["decides"]) == (
+    (trend,) = trends(session)
+    assert (trend["id"], trend["verdict"], trend["status"], trend["decides"]) == (
         NAME,
         "SLOWER",
         "failed",
         True,
     )
-    assert f"since {DAY}" in told["text"]
+    assert f"since {DAY}" in trend["text"]
     (change,) = session.described[NAME]["changes"]
     assert change["night"] == CHANGED
     assert change["low"] < 0.04 < change["high"]
@@ -120,23 +119,24 @@ def test_slower_trend_fails_and_is_in_every_report(
     assert f"test_trend[{NAME}]" in printed
     assert "[ 66%]" in printed
     assert "1 failed, 2 passed" in printed
-    assert "--lf" not in printed  # it would launch nothing
+    assert "--lf" not in printed  # --lf would launch nothing
     written = json.loads((pytester.path / "all.json").read_text())
-    (found,) = [one for one in written["outcomes"] if one["kind"] == "check"]
-    assert found["text"] == told["text"]
+    (written_check,) = [
+        check for check in written["outcomes"] if check["kind"] == "check"
+    ]
+    assert written_check["text"] == trend["text"]
     assert f"since {DAY}" in (pytester.path / "all.html").read_text()
     suite = ElementTree.parse(pytester.path / "junit.xml").getroot()[0]  # noqa: S314 (our own file)
     assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
 
 
 @pytest.mark.slow
-def test_slower_trend_passes_unless_asked_to_fail(
-    nights: Nights, launch: Launch
-) -> None:
+def test_slower_trend_passes_by_default(nights: Nights, launch: Launch) -> None:
     nights(1.04)
     session = launch()
     assert [
-        (one["verdict"], one["status"], one["decides"]) for one in trends(session)
+        (check["verdict"], check["status"], check["decides"])
+        for check in trends(session)
     ] == [("SLOWER", "passed", False)]
     assert session.ret == pytest.ExitCode.OK
 
@@ -156,7 +156,7 @@ def test_selection_does_not_hide_a_slower_trend(
     nights(1.04)
     pytester.makepyfile(test_mine=OWN_TEST)
     session = launch("--llmb-trend=fail", *selection)
-    assert [one["status"] for one in trends(session)] == ["failed"]
+    assert [check["status"] for check in trends(session)] == ["failed"]
     assert (session.verdicts, session.ret) == (
         {NAME: "PASS"},
         pytest.ExitCode.TESTS_FAILED,
@@ -164,7 +164,7 @@ def test_selection_does_not_hide_a_slower_trend(
 
 
 @pytest.mark.slow
-def test_own_tests_get_no_report_only_item(
+def test_custom_tests_get_no_report_only_item(
     nights: Nights, launch: Launch, pytester: pytest.Pytester
 ) -> None:
     nights(1.04)
@@ -181,7 +181,7 @@ def test_acknowledged_change_passes(
     nights(1.06)
     session = launch("--llmb-trend=fail", acknowledge(pytester.path, "6%"))
     assert session.verdicts == {NAME: "PASS"}
-    assert [(one["verdict"], one["status"]) for one in trends(session)] == [
+    assert [(check["verdict"], check["status"]) for check in trends(session)] == [
         ("ACKNOWLEDGED", "passed")
     ]
     assert session.described[NAME]["changes"][0]["acknowledged"]["by"] == "A. Person"
@@ -194,7 +194,7 @@ def test_expired_acknowledgement_covers_no_change(
 ) -> None:
     nights(1.04)
     session = launch("--llmb-trend=fail", acknowledge(pytester.path, "6%", days=-1))
-    assert [(one["verdict"], one["status"]) for one in trends(session)] == [
+    assert [(check["verdict"], check["status"]) for check in trends(session)] == [
         ("SLOWER", "failed")
     ]
     assert session.ret == pytest.ExitCode.TESTS_FAILED
@@ -218,23 +218,25 @@ def test_stored_runs_are_searched_for_changes(
         "--llmb-trend=fail",
         "--llmb-json=all.json",
     )
-    assert [one["status"] for one in trends(session)] == ["failed"]
+    assert [check["status"] for check in trends(session)] == ["failed"]
     written = json.loads((pytester.path / "all.json").read_text())
-    (told,) = [one for one in written["outcomes"] if one["kind"] == "configuration"]
-    assert len(told["history"]) == NIGHTS
-    assert [(one["night"], one["started"][:10]) for one in told["changes"]] == [
-        (CHANGED, str(DAY))
+    (configuration,) = [
+        check for check in written["outcomes"] if check["kind"] == "configuration"
     ]
+    assert len(configuration["history"]) == NIGHTS
+    assert [
+        (check["night"], check["started"][:10]) for check in configuration["changes"]
+    ] == [(CHANGED, str(DAY))]
 
 
 @pytest.mark.slow
-def test_failed_launch_reports_the_older_trend_without_deciding(
+def test_failed_launch_reports_the_older_trend_only(
     nights: Nights, launch: Launch
 ) -> None:
     nights(1.04, "steps 1.0400 0 20; exit 3")
     session = launch("--llmb-trend=fail")
     assert session.verdicts == {NAME: "INVALID"}
-    assert [(one["status"], one["decides"]) for one in trends(session)] == [
+    assert [(check["status"], check["decides"]) for check in trends(session)] == [
         ("failed", False)
     ]
     assert len(session.described[NAME]["history"]) == NIGHTS
@@ -246,20 +248,19 @@ def test_recording_launch_uses_only_its_own_runs(
 ) -> None:
     nights(1.04)
     session = launch("--llmb-record=mine")
-    told = session.described[NAME]
-    assert (trends(session), told["verdict"]) == ([], "RECORDED")
-    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(
+    report = session.described[NAME]
+    assert (trends(session), report["verdict"]) == ([], "RECORDED")
+    assert report["metrics"]["step_time_seconds"]["value"] == pytest.approx(
         1.04, rel=1e-3
     )
-    assert "from 3 valid runs" in told["text"]
+    assert "from 3 valid runs" in report["text"]
 
 
 @pytest.mark.slow
 def test_slow_launch_names_the_last_good_run(
     nights: Nights, launch: Launch, pytester: pytest.Pytester
 ) -> None:
-    """The log of the job before is gone: the history knows the run, and on which nodes
-    its job ran."""
+    """The last good log is gone, but the history contains the run and its nodes."""
     nights(1.0)
     shutil.rmtree(pytester.path / "old")
     (pytester.path / "old").mkdir()

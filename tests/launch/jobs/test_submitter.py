@@ -1,5 +1,4 @@
-"""Marks of the runs of variants: they lie there before a job is submitted, and say
-later which one it became."""
+"""Markers of variants' runs: written before a job is submitted, with its id later."""
 
 from __future__ import annotations
 
@@ -20,12 +19,14 @@ from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError
 
 
 class Inner(LocalScheduler):
-    """A scheduler that looks at the marks when it submits."""
+    """A scheduler that reads the markers when it submits."""
 
     def __init__(
-        self, look: Callable[[], object], becomes: Submission | SubmitError | None
+        self,
+        read_markers: Callable[[], object],
+        becomes: Submission | SubmitError | None,
     ) -> None:
-        self.look = look
+        self.read_markers = read_markers
         self.becomes = becomes
         self.seen: list[object] = []
 
@@ -36,18 +37,18 @@ class Inner(LocalScheduler):
 
     def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
         del job, seconds
-        self.seen.append(self.look())
+        self.seen.append(self.read_markers())
         if isinstance(self.becomes, SubmitError):
             raise self.becomes
         return self.becomes
 
 
 def read(folder: Path) -> list[list[str]]:
-    """Return the words of each line of a file of marks, without the time."""
+    """Return the words of each line of a marker file, except the time."""
     file = folder / ".llmbench-ab"
     lines = file.read_text().split("\n") if file.exists() else []
     return [
-        [word for place, word in enumerate(line.split()) if place != 1]
+        [word for index, word in enumerate(line.split()) if index != 1]
         for line in lines
         if line
     ]
@@ -63,8 +64,8 @@ def make_job(tmp_path: Path, **changes: Any) -> Job:
     return job(tmp_path, spec=job_spec(tmp_path, **fields), job_id="")
 
 
-def test_mark_precedes_its_job_and_names_it_later(tmp_path: Path) -> None:
-    """In the folder that its launcher printed, too."""
+def test_marker_precedes_its_job_and_gets_its_id(tmp_path: Path) -> None:
+    """Also in the folder that its launcher printed."""
     results, printed = tmp_path / "stage" / "results", tmp_path / "elsewhere"
     inner = Inner(lambda: read(results), Submission("4711", printed))
     assert submit_with_marker(make_job(tmp_path), inner).job_id == "4711"
@@ -73,8 +74,8 @@ def test_mark_precedes_its_job_and_names_it_later(tmp_path: Path) -> None:
     assert read(printed) == [["token1", "4711"]]
 
 
-def test_mark_names_the_allocation_of_its_run(tmp_path: Path) -> None:
-    """Slurm, and so the name of the log, knows no other number."""
+def test_marker_contains_the_id_of_the_allocation(tmp_path: Path) -> None:
+    """Slurm, and so the log's name, uses only the id of the allocation."""
     results, shared = tmp_path / "stage" / "results", make_job(tmp_path, allocation=1)
     assert (
         submit_with_marker(shared, Inner(lambda: None, Submission("4711-3"))).job_id
@@ -83,7 +84,7 @@ def test_mark_names_the_allocation_of_its_run(tmp_path: Path) -> None:
     assert read(results) == read(shared.folder) == [["token1"], ["token1", "4711"]]
 
 
-def test_mark_is_in_the_job_folder_without_logs(tmp_path: Path) -> None:
+def test_marker_is_in_the_job_folder_without_logs(tmp_path: Path) -> None:
     submit_with_marker(
         make_job(tmp_path, log_folders=()), Inner(lambda: None, Submission("4711"))
     )
@@ -98,7 +99,7 @@ def test_mark_is_in_the_job_folder_without_logs(tmp_path: Path) -> None:
     ],
     ids=["refused", "may run"],
 )
-def test_mark_of_a_failed_submission_is_closed_if_refused(
+def test_marker_of_a_refused_submission_is_closed(
     tmp_path: Path, error: SubmitError, marks: list[list[str]]
 ) -> None:
     with pytest.raises(SubmitError):
@@ -109,7 +110,7 @@ def test_mark_of_a_failed_submission_is_closed_if_refused(
 @pytest.mark.parametrize(
     ("becomes", "last"), [(Submission("4711"), "4711"), (None, "-")]
 )
-def test_resumed_session_completes_the_mark(
+def test_resumed_session_completes_the_marker(
     tmp_path: Path, becomes: Submission | None, last: str
 ) -> None:
     assert (
@@ -129,14 +130,14 @@ def test_local_log_is_marked_before_its_job_starts(tmp_path: Path) -> None:
     assert not (tmp_path / ".llmbench-ab").exists()
 
 
-def test_measured_job_has_no_mark(tmp_path: Path) -> None:
+def test_measured_job_has_no_marker(tmp_path: Path) -> None:
     inner = Inner(lambda: None, Submission("4711"))
     submit_with_marker(make_job(tmp_path, purpose=Purpose.MEASURE), inner)
     recover_from_marker(make_job(tmp_path, purpose=Purpose.MEASURE), inner)
     assert not list(tmp_path.rglob("*.ab")) + list(tmp_path.rglob(".llmbench-ab"))
 
 
-def test_unwritable_mark_submits_nothing(tmp_path: Path) -> None:
+def test_unwritable_marker_submits_nothing(tmp_path: Path) -> None:
     (tmp_path / "stage").touch()
     inner = Inner(lambda: None, Submission("4711"))
     with pytest.raises(SubmitError, match="which marks the logs of variants"):
@@ -144,7 +145,7 @@ def test_unwritable_mark_submits_nothing(tmp_path: Path) -> None:
     assert inner.seen == []
 
 
-def test_submitted_job_is_followed_without_a_mark(tmp_path: Path) -> None:
+def test_submitted_job_is_followed_without_a_marker(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     printed = Submission("4711", tmp_path / "file" / "folder")
     assert (
