@@ -18,7 +18,7 @@ from pytest_llmbench.core.redaction import (
 
 _SALT = 8  # characters of the salt of a digest
 
-WITHHELD = Quote("(not shown: it may hold a secret)")
+WITHHELD = Quote("(not shown: may contain a secret)")
 """Replaces a quote if the secrets in it are unknown."""
 
 

@@ -128,7 +128,7 @@ class LaunchSettings(LaunchOptions):
         is_kept = self.continues and self.stall_limit == LaunchSettings().stall_limit
         yield f"stalls: {'as when the session began' if is_kept else _describe_stall_limit(self.stall_limit)}"
         if self.purpose is not Purpose.MEASURE:
-            yield f"for {self.purpose}: nothing is judged against a baseline"
+            yield f"purpose: {self.purpose}, not judged against a baseline"
         if self.ignored:
             yield f"ignored preflight checks: {', '.join(self.ignored)}"
 

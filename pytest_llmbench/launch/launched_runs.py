@@ -366,11 +366,11 @@ class LaunchedRuns:
 
     def judge_suspect(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
         """Compare a run on suspect nodes with the history that names them."""
-        where = f"job {job.job_id} there"
+        job_text = f"job {job.job_id} on these nodes"
         started = job.status.started if job.status else None
         if self.settings.history is None or started is None:
             return Confirmation(
-                False, f"{where} was not compared: no history or start time"
+                False, f"{job_text} was not compared: no history or start time"
             )
         job_key, on_nodes = (started, job.job_id), frozenset(get_nodes(job))
         for baseline in self.catalog.baselines[
@@ -381,7 +381,7 @@ class LaunchedRuns:
             software = frozenset(measurement.environment.items())
             if problem or not seconds:
                 return Confirmation(
-                    False, f"{where}: {problem.text if problem else 'no step time'}"
+                    False, f"{job_text}: {problem.text if problem else 'no step time'}"
                 )
             measured_run = MeasuredRun(
                 0,
@@ -399,10 +399,12 @@ class LaunchedRuns:
             except HistoryError as error:
                 return Confirmation(False, str(error), seconds)
             if comparison:
-                text = f"{formatting.format_difference(1 + comparison[0])} in {where}"
+                text = (
+                    f"{formatting.format_difference(1 + comparison[0])} in {job_text}"
+                )
                 return Confirmation(comparison[1], text, seconds)
         return Confirmation(
-            False, f"{where} was not compared: no comparable run in the history"
+            False, f"{job_text} was not compared: no comparable run in the history"
         )
 
     def list_files(self, job: Job) -> tuple[Path, ...]:

@@ -57,7 +57,7 @@ NOT_STARTED = {
     Purpose.PROFILE: "not profiled",
     Purpose.CONFIRM_NODES: "not confirmed",
     Purpose.CHECK_NODES: "not checked",
-    **{purpose: f"the {name} has no end" for purpose, name in NAMES.items()},
+    **{purpose: f"the {name} is incomplete" for purpose, name in NAMES.items()},
 }
 """The note for a run that exceeds the remaining GPU-hours, by purpose."""
 

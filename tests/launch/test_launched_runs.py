@@ -212,7 +212,7 @@ def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("token", "quote"),
     [
-        ("***", "(not shown: it may hold a secret) ("),
+        ("***", "(not shown: may contain a secret) ("),
         ("hf_53cr3t", "[rank3]:[E] ***: Watchdog caught collective"),
     ],
     ids=["token unknown", "token known"],
@@ -237,7 +237,7 @@ def test_cause_is_quoted_without_the_token(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("token", "quoted"),
-    [("***", "(not shown: it may hold a secret)"), ("hf_53cr3t", "use ***")],
+    [("***", "(not shown: may contain a secret)"), ("hf_53cr3t", "use ***")],
 )
 def test_last_line_is_quoted_without_the_token(
     tmp_path: Path, token: str, quoted: str
@@ -356,19 +356,19 @@ def test_stored_run_on_a_named_node_is_judged_the_same(tmp_path: Path) -> None:
             node_job, node_run, ["n07"]
         )
         texts.append((confirmation.confirmed, confirmation.text))
-    assert texts == [(True, "+10.0 % in job 4711 there")] * 2
+    assert texts == [(True, "+10.0 % in job 4711 on these nodes")] * 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("times", "confirmed", "text"),
     [
-        ([7.4 * 1.1] * 50, True, "+10.0 % in job 4711 there"),
-        ([7.4] * 50, False, "0.0 % in job 4711 there"),
+        ([7.4 * 1.1] * 50, True, "+10.0 % in job 4711 on these nodes"),
+        ([7.4] * 50, False, "0.0 % in job 4711 on these nodes"),
         (
             [7.4] * 5,
             False,
-            "job 4711 there: 34 of the steps 11 to 44 are missing: 11, 12, 13, 14, 15 and 29 more",
+            "job 4711 on these nodes: 34 of the steps 11 to 44 are missing: 11, 12, 13, 14, 15 and 29 more",
         ),
     ],
     ids=["slow again", "fast", "incomplete"],

@@ -325,5 +325,5 @@ def test_allocation_without_hours_is_released(tmp_path: Path) -> None:
         "the A/B has no end: a further run was not started (on n[1-2], in 1 allocation)"
     )
     assert course.text == text
-    text = "the A/B has no end: 1 run takes 1.0 GPU-hours, but 2.0 of the 2.5 allowed are used"
+    text = "the A/B is incomplete: 1 run takes 1.0 GPU-hours, but 2.0 of the 2.5 allowed are used"
     assert course.result.nodes == text

@@ -98,7 +98,7 @@ def test_failed_job_is_explained_without_its_token(
     assert session.verdicts == {CASE: "INVALID"}
     message = " ".join(session.messages[CASE].split())
     assert (
-        "NCCL gave up waiting for a collective operation: (not shown: it may hold a secret) (log-"
+        "NCCL gave up waiting for a collective operation: (not shown: may contain a secret) (log-"
         in message
     )
     assert ".out:22, rank 3)" in message
@@ -150,7 +150,7 @@ def test_expired_token_stays_hidden_in_the_next_session(folders: TwoFolders) -> 
     session = folders.run(*again, "--llmb-resume", *reports, token=NEXT)
     first, second = session.described[CASE]["jobs"]
     assert (first["attempt"], second["attempt"]) == (1, 2)
-    assert "(not shown: it may hold a secret)" in first["text"]
+    assert "(not shown: may contain a secret)" in first["text"]
     assert "https://***@hub" in second["text"]
     texts = [
         session.messages[CASE],

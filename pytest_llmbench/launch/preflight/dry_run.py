@@ -207,7 +207,7 @@ def _format_job(
         f"  cd {quote_word(redact(str(spec.directory), spec))}",
         f"  {format_command(spec)}",
         *_format_options(spec),
-        *([f"  not on {','.join(spec.exclude)}"] if spec.exclude else []),
+        *([f"  excluded nodes: {','.join(spec.exclude)}"] if spec.exclude else []),
         *(f"    {line}" for line in _format_environment(environment, previous)),
     ]
     return "\n".join(lines)

@@ -190,7 +190,7 @@ def _advise_environment(planned: PlannedJob, machine: LocalMachine) -> str:
         dict(planned.spec.environment).get("PATH", ""),
     )
     oldest = _split_version(_read_version(required))[:2]
-    then = "and `virtual_environment: DIR` in the cluster file"
+    then = "then set `virtual_environment: DIR` in the cluster file"
     if not oldest:
         return f"python3 -m venv DIR, {then}"
     minors = (
@@ -323,7 +323,7 @@ def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProb
             planned.spec, planned.facts
         ):  # else check_variables reports it
             yield JobProblem(
-                f"the recipe's folder is {directory}, and {unset[1]} is not set", remedy
+                f"the recipe's folder is {directory}, but {unset[1]} is not set", remedy
             )
     elif not directory.is_dir():
         if (
@@ -339,9 +339,9 @@ def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProb
         and script == directory / planned.spec.command[0]
         and not machine.may(script, os.X_OK)
     ):
-        yield JobProblem(f"{script} cannot be executed", f"chmod +x {script}")
+        yield JobProblem(f"{script} is not executable", f"chmod +x {script}")
     elif script and not machine.may(script, os.R_OK):
-        yield JobProblem(f"{script} cannot be read", "ask its owner for permission")
+        yield JobProblem(f"{script} is not readable", "ask its owner for permission")
     yield from load_scheduler(planned.spec.via).check_script(planned, machine)
 
 

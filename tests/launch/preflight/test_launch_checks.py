@@ -145,7 +145,7 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
     "script not executable": (
         mode("recipe/launch.sh", 0o644),
         "script",
-        "cannot be executed",
+        "is not executable",
         "chmod +x",
     ),
     "no recipe": (
@@ -159,7 +159,7 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
             job, spec=replace(job.spec, directory=Path("$LLMB_REPO/grok1"))
         ),
         "script",
-        "the recipe's folder is $LLMB_REPO/grok1, and LLMB_REPO is not set",
+        "the recipe's folder is $LLMB_REPO/grok1, but LLMB_REPO is not set",
         "set `folder` of llama3.1-25.04",
     ),
     "no stage": (remove("stage"), "stage-folder", "STAGE_PATH=", "create it"),
@@ -221,7 +221,7 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
         lambda _, job: without(job, "VIRTUAL_ENV"),
         "virtual-environment",
         "needs a virtual environment",
-        "/bin/python3 -m venv DIR, and `virtual_environment: DIR`",
+        "/bin/python3 -m venv DIR, then set `virtual_environment: DIR`",
     ),
     "broken venv": (
         remove("venv/bin/python"),

@@ -234,7 +234,7 @@ def test_output_with_unknown_secrets_is_not_shown() -> None:
         job(Path("/scratch"), spec=spec), 1, "+ export HF_TOKEN=hf_secret\n", OUTPUT, ""
     )
     assert "hf_secret" not in told
-    assert "may hold a secret" in told
+    assert "may contain a secret" in told
 
 
 @pytest.mark.parametrize(
