@@ -29,11 +29,11 @@ SESSION = "--llmb-session"
 ACKNOWLEDGED = "--llmb-acknowledged"
 WIDTH = 79  # columns of the terminal
 
-NOT_KEPT = ("PATH", "DIR", "FILE", "URL", "REASON")
+LOCAL_METAVARS = ("PATH", "DIR", "FILE", "URL", "REASON")
 """Metavars of options whose values another folder may lack, or that only record."""
 
 
-def format_collect(
+def format_collect_command(
     session: str, journal: Path, baselines: Sequence[Path], command: Sequence[str]
 ) -> str:
     """Format the command that collects a session from any folder.
@@ -59,18 +59,18 @@ def format_collect(
     return "\n".join(lines)
 
 
-def format_resume(
+def format_resume_command(
     session: str, command: Sequence[str], *, collect: bool = False
 ) -> str:
     """Format the command that resumes a session, or with `collect` only collects it.
 
     `command` are the arguments of the session.
     """
-    kept = [hide_password_of(argument) for argument in _drop_launching(command)]
+    options = [hide_password_of(argument) for argument in _drop_launching(command)]
     return shlex.join(
         [
             "pytest",
-            *kept,
+            *options,
             "--llmb-collect" if collect else "--llmb-resume",
             f"{SESSION}={session}",
         ]
@@ -91,9 +91,11 @@ def _pick_judging(command: Sequence[str]) -> Iterator[str]:
 
     Without them a failed run could pass, for example with another tolerance.
     """
-    kept = [option for option in JUDGING_OPTIONS if option.metavar not in NOT_KEPT]
-    options = {option.flag: option for option in kept if option.has_flag}
-    keys = tuple(f"{option.dest}=" for option in kept if option.ini)
+    judging = [
+        option for option in JUDGING_OPTIONS if option.metavar not in LOCAL_METAVARS
+    ]
+    options = {option.flag: option for option in judging if option.has_flag}
+    keys = tuple(f"{option.dest}=" for option in judging if option.ini)
     for word, following in pairwise((*command, "")):
         if word in ("-o", "--override-ini") and following.startswith(keys):
             yield from (word, following)
@@ -170,11 +172,11 @@ def stop_jobs(
             bool(job.job_id) and not job.spec.allocation for job in journal.list_live()
         )
         if launch.keep_jobs:
-            kept = f"{formatting.count_noun(submitted, 'job')} left running"
-            return f"{kept}. Resume session {journal.session} with --llmb-resume; {describe_running(journal, launch, host)}"
+            kept_text = f"{formatting.count_noun(submitted, 'job')} left running"
+            return f"{kept_text}. Resume session {journal.session} with --llmb-resume; {describe_running(journal, launch, host)}"
         host.tell("llmbench: stopped; cancelling the jobs of this session ...")
-        left = engine.cancel()
-        if not left:
+        uncancelled = engine.cancel()
+        if not uncancelled:
             journal.finish(host.now())
     except KeyboardInterrupt:
         return (
@@ -182,13 +184,15 @@ def stop_jobs(
         )
     except LaunchError as error:
         return f"{error}\n{describe_running(journal, launch, host)}"
-    if left:
-        return f"could not be cancelled: {formatting.join_first(left)}; {describe_running(journal, launch, host)}"
+    if uncancelled:
+        return f"could not be cancelled: {formatting.join_first(uncancelled)}; {describe_running(journal, launch, host)}"
     if (
         not submitted and journal.list_jobs()
     ):  # the jobs ended between two polls, and their runs can be judged
         chain = launch.purpose in TRIALS  # each run decides the next one
-        command = format_resume(journal.session, host.command, collect=not chain)
+        command = format_resume_command(
+            journal.session, host.command, collect=not chain
+        )
         action = "resume" if chain else "judge"
         return f"no job of session {journal.session} was running. To {action} it, run\n  {command}"
     return f"{formatting.count_noun(submitted, 'job')} cancelled, {describe_used(journal.list_jobs())}"
@@ -212,31 +216,35 @@ def describe_running(journal: Journal, launch: LaunchSettings, host: Host) -> st
     submitted = [(load_scheduler(job.spec.via), job) for job in live if job.job_id]
     ids: dict[type[Scheduler], list[str]] = {}
     for scheduler, job in submitted:
-        known = ids.setdefault(scheduler, [])
-        known += (
+        known_ids = ids.setdefault(scheduler, [])
+        known_ids += (
             [job.scheduler_id]
-            if not scheduler.here and job.scheduler_id not in known
+            if not scheduler.here and job.scheduler_id not in known_ids
             else []
         )
-    here = [
+    local_jobs = [
         f"{job.spec.case_id} on {scheduler.name}"
         for scheduler, job in submitted
         if scheduler.here
     ]
-    unknown = [
+    uncertain = [
         f"{job.spec.case_id} may have been submitted" for job in live if not job.job_id
     ]
     commands = filter(
-        None, (scheduler.format_cancel(own) for scheduler, own in ids.items())
+        None, (scheduler.format_cancel(job_ids) for scheduler, job_ids in ids.items())
     )
-    ends = "".join(f"cancel with `{command}`, " for command in commands)
-    elsewhere = (f"job {job_id}" for own in ids.values() for job_id in own)
-    named = formatting.join_first([*elsewhere, *here, *unknown], 20) or "no job"
-    command = format_resume(journal.session, host.command, collect=launch.collect)
-    return f"may still run: {named}; {ends}or resume the session:\n  {command}"
+    cancel_texts = "".join(f"cancel with `{command}`, " for command in commands)
+    cluster_jobs = (f"job {job_id}" for job_ids in ids.values() for job_id in job_ids)
+    names = (
+        formatting.join_first([*cluster_jobs, *local_jobs, *uncertain], 20) or "no job"
+    )
+    command = format_resume_command(
+        journal.session, host.command, collect=launch.collect
+    )
+    return f"may still run: {names}; {cancel_texts}or resume the session:\n  {command}"
 
 
-def describe_untouched(launch: LaunchSettings, host: Host) -> str:
+def describe_early_interrupt(launch: LaunchSettings, host: Host) -> str:
     """Describe the jobs left running by an interruption before the launch."""
     if not launch.continues:
         return "interrupted before anything was submitted"

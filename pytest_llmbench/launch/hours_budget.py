@@ -142,7 +142,7 @@ class HoursBudget:
         new = {
             job.identity: self._count_hours(job.spec)
             for job in jobs
-            if not self._has(job)
+            if not self._is_counted(job)
         }
         reserved = sum(self._reserved.values())
         if new and self._exceeds(reserved + sum(new.values())):
@@ -156,14 +156,14 @@ class HoursBudget:
     def admit(self, job: Job) -> str:
         """Return the reason not to submit a planned job (any more), or ""."""
         identity = job.identity
-        others = sum(
+        other_hours = sum(
             hours
             for other, hours in self._reserved.items()
             if other in self._submitted - {identity}
         )
-        if self._exceeds(others + self._count_hours(job.spec)):
+        if self._exceeds(other_hours + self._count_hours(job.spec)):
             self._reserved.pop(identity, None)
-            return self._explain("it", self._count_hours(job.spec), others)
+            return self._explain("it", self._count_hours(job.spec), other_hours)
         self._reserved[identity] = self._count_hours(job.spec)
         self._submitted.add(identity)
         return ""
@@ -195,7 +195,7 @@ class HoursBudget:
             hours = (status.elapsed_seconds or 0.0) * job.spec.occupied_gpus / SECONDS
             self._longest[case] = max(self._longest.get(case, 0.0), hours)
 
-    def _has(self, job: NextJob) -> bool:
+    def _is_counted(self, job: NextJob) -> bool:
         return job.identity in self._used or job.identity in self._reserved
 
     def _exceeds(self, hours: float) -> bool:

@@ -35,9 +35,9 @@ from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.launch.continuation import (
     Interrupted,
     add_resumptions,
-    describe_untouched,
-    format_collect,
-    format_resume,
+    describe_early_interrupt,
+    format_collect_command,
+    format_resume_command,
     report_running_jobs,
     stop_jobs,
 )
@@ -100,7 +100,7 @@ NEVER_SUBMITTED = (
 )
 
 
-def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
+def build_unlaunched_results(settings: Settings, catalog: Catalog) -> SessionResults:
     """Build the results before the launch: each configuration is MISSING."""
     return SessionResults(
         configurations={
@@ -148,7 +148,7 @@ class LaunchSession:
         self.host = host
         self.past = past
         self.planner: Planner  # created when the selection is known
-        self.results = start_unlaunched(settings, catalog)
+        self.results = build_unlaunched_results(settings, catalog)
         self.session = ""
         self.problems = False
         self.overruled: tuple[str, ...] = ()
@@ -169,7 +169,9 @@ class LaunchSession:
         try:
             return self._run(selected)
         except KeyboardInterrupt:
-            raise Interrupted(describe_untouched(self.launch, self.host)) from None
+            raise Interrupted(
+                describe_early_interrupt(self.launch, self.host)
+            ) from None
 
     def _run(self, selected: Sequence[Key]) -> bool:
         self.planner = Planner(
@@ -438,7 +440,7 @@ class LaunchSession:
             report_running_jobs(journal, self.launch, self.host)
             raise
         run_engine.add_node_remarks(self.planner.list_node_remarks)
-        self.secrets |= {MASK} if runs.withheld else set()
+        self.secrets |= {MASK} if runs.has_unknown_secrets else set()
         self.results = self._judge(plan, run_engine, runs)
 
     def _choose_policies(self, plan: Plan) -> dict[str, Policy]:
@@ -481,7 +483,7 @@ class LaunchSession:
             )
             for spec in unsubmitted:
                 self.host.tell(f"not submitted, no free slot: {spec.case_id}")
-            collect = format_collect(
+            collect = format_collect_command(
                 self.session,
                 self.host.folder,
                 self.settings.baselines,
@@ -586,7 +588,9 @@ class LaunchSession:
             results[result.case.id] = ConfigurationResult(result.case, judgement)
         if self.launch.collect:
             results = add_resumptions(
-                results, run_engine, format_resume(self.session, self.host.command)
+                results,
+                run_engine,
+                format_resume_command(self.session, self.host.command),
             )
         runs_by_key = run_engine.list_runs()
         return dataclasses.replace(

@@ -51,7 +51,7 @@ class LaunchSettings(LaunchOptions):
             "pending_limit": self.pending_limit.total_seconds(),
         }
         return (
-            {name: getattr(self, name) for name in (*KEPT, *DESCRIBING)}
+            {name: getattr(self, name) for name in (*FIXED_SETTINGS, *CLUSTER_SETTINGS)}
             | limits
             | paths
         )
@@ -65,36 +65,36 @@ class LaunchSettings(LaunchOptions):
         `recorded`.
         """
         standard = LaunchSettings()
-        for name in (*KEPT[1:], *DESCRIBING):
+        for name in (*FIXED_SETTINGS[1:], *CLUSTER_SETTINGS):
             kinds = (
                 (int, float, NoneType)
                 if name == "gpu_hours"
                 else (type(getattr(standard, name)),)
             )
             _require_type(name, recorded.get(name, getattr(standard, name)), *kinds)
-        kept = {name: recorded[name] for name in KEPT if name in recorded}
-        kept |= {
+        restored = {name: recorded[name] for name in FIXED_SETTINGS if name in recorded}
+        restored |= {
             name: recorded[name]
-            for name in DESCRIBING
+            for name in CLUSTER_SETTINGS
             if name in recorded and not getattr(self, name)
         }
         if "stall_limit" in recorded and self.stall_limit == standard.stall_limit:
             limits = StallLimits(**recorded["stall_limit"])
             _require_type("tell_seconds", limits.tell_seconds, int, float, NoneType)
             _require_type("cancels", limits.cancels, bool)
-            kept["stall_limit"] = limits
+            restored["stall_limit"] = limits
         if "pending_limit" in recorded and self.pending_limit == standard.pending_limit:
-            kept["pending_limit"] = timedelta(seconds=recorded["pending_limit"])
+            restored["pending_limit"] = timedelta(seconds=recorded["pending_limit"])
         if recorded.get("cluster") and self.cluster is None:
-            kept["cluster"] = Path(recorded["cluster"])
+            restored["cluster"] = Path(recorded["cluster"])
         if not self.recipes:
-            kept["recipes"] = tuple(
+            restored["recipes"] = tuple(
                 (name, Path(folder)) for name, folder in recorded.get("recipes", ())
             )
-            for name, _ in kept["recipes"]:
+            for name, _ in restored["recipes"]:
                 _require_type("a recipe", name, str)
         return self.replace(
-            **kept | {"purpose": Purpose(recorded.get("purpose", self.purpose))}
+            **restored | {"purpose": Purpose(recorded.get("purpose", self.purpose))}
         )
 
     def describe(self, directory: Path) -> Iterator[str]:
@@ -150,16 +150,18 @@ def _describe_stall_limit(limit: StallLimits) -> str:
     )
 
 
-def resolve_launch(given: Mapping[str, Any], directory: Path) -> LaunchSettings | None:
+def resolve_launch(
+    option_values: Mapping[str, Any], directory: Path
+) -> LaunchSettings | None:
     """Resolve the launch settings, or return None for a session without a launch.
 
     Raises SettingsError.
     """
-    if not any(given.get(name_destination(flag)) for flag in LAUNCHING):
+    if not any(option_values.get(name_destination(flag)) for flag in LAUNCHING):
         return None
     if problem := describe_missing_proc():
         raise SettingsError(f"--llmb-launch: {problem}")
-    values = OptionValues.of(given)
+    values = OptionValues.of(option_values)
     fields = resolve_fields(LaunchSettings, values, directory)
     settings = LaunchSettings(**fields, purpose=_choose_purpose(values))
     _refuse_contradicting_launch(settings)
@@ -173,7 +175,7 @@ def _require_type(name: str, value: object, *kinds: type) -> None:
 
 # settings that a session keeps to its end, whatever the options of a session that
 # continues it
-KEPT = (
+FIXED_SETTINGS = (
     "purpose",
     "profile",
     "checkpoint",
@@ -190,7 +192,7 @@ KEPT = (
 
 # settings of the cluster, taken from the journal unless given again: the continuing
 # session may be started in another folder
-DESCRIBING = ("largest", "gpus_per_node", "exclude", "nodelist", "gpu_hours")
+CLUSTER_SETTINGS = ("largest", "gpus_per_node", "exclude", "nodelist", "gpu_hours")
 
 
 def _choose_purpose(values: OptionValues) -> Purpose:

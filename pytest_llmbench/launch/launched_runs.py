@@ -78,7 +78,7 @@ REASONS = {
 }
 
 
-QUOTED = 3  # lines quoted from driver errors and node checks
+QUOTED_LINES = 3  # lines quoted from driver errors and node checks
 
 WITHOUT_FILES = (Purpose.MEASURE, *TRIALS, *STEPLESS, Purpose.CONFIRM_NODES)
 
@@ -130,7 +130,7 @@ class LaunchedRuns:
         self.past = past or {}
         self._evidence: dict[Key, tuple[Evidence, ...]] = {}
         self._launched_keys: RunKeys = frozenset()
-        self.withheld = False
+        self.has_unknown_secrets = False
         """True if a log was found whose secrets are unknown."""
 
     def examine(
@@ -156,7 +156,7 @@ class LaunchedRuns:
         if run is None or ended.problem:
             return ended
         if job.spec.purpose in TRIALS:
-            _mark(run)
+            _mark_as_variant(run)
             time = self.measure_trial(job.spec.key, run)
             return dataclasses.replace(ended, time=time)
         if named:
@@ -193,7 +193,7 @@ class LaunchedRuns:
             return None
         self._launched_keys |= run.same_run_keys
         run = _hide_quotes(run, job.spec)
-        self.withheld |= has_unknown_secrets(job.spec)
+        self.has_unknown_secrets |= has_unknown_secrets(job.spec)
         launch = f"{self.session} {job.spec.case_id}"
         environment = {**find_container_image(job.spec), **dict(run.found.environment)}
         files = dataclasses.replace(
@@ -472,17 +472,17 @@ class LaunchedRuns:
         lines = [
             (log, number, text)
             for log in logs
-            for number, text in find_lines(log, DRIVER_ERROR, QUOTED)
+            for number, text in find_lines(log, DRIVER_ERROR, QUOTED_LINES)
         ]
         return "; ".join(
             f"{log.name}:{number}: {hide_in_quote(text, job.spec)}"
-            for log, number, text in lines[-QUOTED:]
+            for log, number, text in lines[-QUOTED_LINES:]
         )
 
     def read_check(self, job: Job) -> str:
         """Quote the last lines that a node check printed."""
         lines = read_last_lines(
-            job.spec.directory / CHECK_OUTPUT.format(job=job.job_id), QUOTED
+            job.spec.directory / CHECK_OUTPUT.format(job=job.job_id), QUOTED_LINES
         )
         return " | ".join(hide_in_quote(line, job.spec) for line in lines)
 
@@ -594,7 +594,7 @@ def _describe_missing_log(job: Job) -> str:
     return f"job {job.job_id} left no log under {location}"
 
 
-def _mark(run: Run) -> None:
+def _mark_as_variant(run: Run) -> None:
     """Mark the logs of a run of a variant, so that no later session judges them."""
     for attempt in run.attempts:
         log = attempt.files.log

@@ -258,8 +258,8 @@ class RunEngine:
         if spec.exclude != history.run_spec.exclude:
             configuration.history = dataclasses.replace(history, left_out=())
             nodes = formatting.fold_nodes(history.left_out)
-            note = f"{nodes} not excluded here: too few other nodes"
-            configuration.notes.append(note)
+            text = f"{nodes} not excluded here: too few other nodes"
+            configuration.notes.append(text)
 
     def _reserve(
         self, configuration: _Configuration, runs: Sequence[NextJob], otherwise: str

@@ -48,12 +48,12 @@ class RunningLogs:
 
         Never raises an error for a log that is missing or cannot be read.
         """
-        place = join_first([str(place) for place in list_log_paths(job)], 2)
+        searched = join_first([str(searched) for searched in list_log_paths(job)], 2)
         late = all(
             get_dialect(baseline.dialect).prints_late
             for baseline in self._catalog.baselines[job.spec.key]
         )
-        no_progress = LogProgress(place=place, prints_late=late)
+        no_progress = LogProgress(place=searched, prints_late=late)
         try:
             log = self._find_log(job)
             if log is None:
@@ -66,7 +66,7 @@ class RunningLogs:
         except (LogError, OSError) as error:
             return replace(no_progress, problem=str(error))
         self._get_followed(job).has_steps |= progress.steps > 0
-        return replace(progress, place=place, prints_late=late)
+        return replace(progress, place=searched, prints_late=late)
 
     def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in a job's log, or None.

@@ -190,9 +190,9 @@ class Session:
 
     def _gather(self) -> SessionResults:
         if self.settings.launch is not None:
-            from pytest_llmbench.launch.launch_session import start_unlaunched
+            from pytest_llmbench.launch.launch_session import build_unlaunched_results
 
-            return start_unlaunched(self.settings, self.catalog)
+            return build_unlaunched_results(self.settings, self.catalog)
         from pytest_llmbench.session.catalog import add_tables
         from pytest_llmbench.session.evaluate import gather
 
@@ -228,10 +228,10 @@ class Session:
         launch; empty for others."""
         if self.launching is None or self._launched:
             return ""
-        from pytest_llmbench.launch.continuation import describe_untouched
+        from pytest_llmbench.launch.continuation import describe_early_interrupt
 
         return self.redactor.redact(
-            describe_untouched(self.launching, self._make_host(lambda line: None))
+            describe_early_interrupt(self.launching, self._make_host(lambda line: None))
         )
 
     def _begin_launch(self, tell: Callable[[str], None]) -> LaunchSession:

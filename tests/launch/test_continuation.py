@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.launch.continuation import format_collect, format_resume
+from pytest_llmbench.launch.continuation import (
+    format_collect_command,
+    format_resume_command,
+)
 
 SESSION = "20261121-0545-3f9a"
 
@@ -58,7 +61,7 @@ SESSION = "20261121-0545-3f9a"
 def test_collect_command_works_from_any_folder(
     command: list[str], words: list[str]
 ) -> None:
-    command_text = format_collect(
+    command_text = format_collect_command(
         SESSION, Path("/lustre/the journal"), [Path("/lustre/" + 40 * "b")], command
     )
     assert shlex.split(command_text.replace("\\\n", "")) == [
@@ -88,7 +91,7 @@ def test_collect_command_works_from_any_folder(
     ],
 )
 def test_resume_command_keeps_the_options(command: list[str], words: list[str]) -> None:
-    assert shlex.split(format_resume(SESSION, command)) == [
+    assert shlex.split(format_resume_command(SESSION, command)) == [
         "pytest",
         *words,
         "--llmb-resume",

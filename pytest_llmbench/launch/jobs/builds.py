@@ -173,9 +173,9 @@ def _read_record(file: Path) -> BuildRecord | None:
     """Read the record of the last build of a checkout; None if missing or damaged."""
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
-        begun = process.Process(**fields.pop("process"))
+        started = process.Process(**fields.pop("process"))
         return BuildRecord(
-            **{**fields, "command": tuple(fields["command"])}, process=begun
+            **{**fields, "command": tuple(fields["command"])}, process=started
         )
     except (
         OSError,

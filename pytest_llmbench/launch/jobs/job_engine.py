@@ -216,12 +216,12 @@ class Engine:
         uncertain: list[str] = []
         for job in self._journal.list_live():
             try:
-                found = (
+                submitted = (
                     job
                     if job.job_id
                     else self._await_submission(self._restore_job(job))
                 )
-                to_cancel += [found] if found else []
+                to_cancel += [submitted] if submitted else []
             except LaunchError as error:
                 self._report(str(error))
                 recorded = next(
@@ -517,7 +517,7 @@ class Engine:
         """Record the answer of a poll for one job."""
         now = self._now()
         decision = self._watch.decide(job, status, now, log)
-        before, moved = job.status, has_moved_on(job.status, decision.status)
+        previous, moved = job.status, has_moved_on(job.status, decision.status)
         if decision.ended and decision.status:
             text = explain_job_end(replace(job, status=decision.status)).text
             del self._live[job.number]
@@ -526,13 +526,13 @@ class Engine:
                 spec=job.spec,
             )
             self._jobs[job.number] = job
-            return _PolledJob(job, before, moved=True)
-        if differs(before, decision.status) and decision.status:
+            return _PolledJob(job, previous, moved=True)
+        if differs(previous, decision.status) and decision.status:
             job = replace(
                 self._journal.record_status(job.number, decision.status), spec=job.spec
             )
             self._jobs[job.number] = self._live[job.number] = job
-        return _PolledJob(job, before, moved=moved, cancel=decision.cancel)
+        return _PolledJob(job, previous, moved=moved, cancel=decision.cancel)
 
     def _dispatch(self, job: Job) -> None:
         """Report a job that ended or was refused, and queue its follow-ups."""

@@ -51,7 +51,7 @@ SCHEMA = 1
 PATIENCE_SECONDS = 20.0  # how long to wait for another process to release the file
 # a shorter secret, such as `1`, is masked only in its variable: in other text it would
 # match by chance
-SHORTEST = 4
+SHORTEST_MASKED = 4
 
 # the default rollback journal, not WAL: project folders lie on network file systems,
 # where WAL does not work
@@ -150,8 +150,8 @@ def explain_errors(file: Path) -> Iterator[None]:
 
 
 def _find_remedy(error_name: str) -> str:
-    named = (name for name in REMEDIES if error_name.startswith(f"SQLITE_{name}"))
-    remedy = REMEDIES.get(next(named, ""), "{move}")
+    matching = (name for name in REMEDIES if error_name.startswith(f"SQLITE_{name}"))
+    remedy = REMEDIES.get(next(matching, ""), "{move}")
     return remedy.format(move=_advise_moving())
 
 
@@ -198,7 +198,7 @@ class JournalEntry:
     text: str | None = None  # how it ended; None until then
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """True if the job has ended, or was not submitted."""
         return self.text is not None or self.job.refused
 
@@ -346,7 +346,7 @@ def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
     masked_values = {
         value
         for value in (*values, *find_secret_values(spec))
-        if len(value) >= SHORTEST
+        if len(value) >= SHORTEST_MASKED
     }
     environment = [
         (name, MASK if name in spec.secrets and value else redact(value, masked_values))
@@ -428,7 +428,7 @@ def _write_value(value: object) -> str:
 # --- the index of sessions ------------------------------------------------------------
 
 
-MOST = 50  # the newest sessions, among which unfinished ones are searched
+MOST_SESSIONS = 50  # the newest sessions, among which unfinished ones are searched
 READ_BYTES = 1 << 16  # read from the end of the index: hundreds of sessions
 
 
@@ -493,7 +493,7 @@ def _list_elsewhere(
     """
     shown_before = {folder.absolute(), folder.absolute() / FOLDER}
     entries = [entry for entry in _read_index(index) if entry[1] not in shown_before]
-    for name, path in reversed(entries if session else entries[-MOST:]):
+    for name, path in reversed(entries if session else entries[-MOST_SESSIONS:]):
         if name == session or (not session and _is_unfinished(path, name)):
             yield name, path
 
@@ -531,7 +531,7 @@ def _is_unfinished(folder: Path, session: str) -> bool:
 
 # bytes of a configuration id: most file systems allow 255 for a name, which also
 # contains the job's number
-LONGEST_CASE = 200
+LONGEST_CASE_ID = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -757,7 +757,7 @@ class Journal:
     def record_status(self, number: int, status: JobStatus) -> Job:
         """Record the status of a job, unless the job has ended."""
         entry = self._find_entry(number)
-        if entry.over or entry.job.status == status:
+        if entry.is_over or entry.job.status == status:
             return entry.job
         changed = entry.job.status is None or drop_passing(
             entry.job.status
@@ -798,7 +798,7 @@ class Journal:
     def list_live(self) -> tuple[Job, ...]:
         """List the jobs that have neither ended nor failed to be submitted."""
         return tuple(
-            job for job in self.list_jobs() if not self._entries[job.number].over
+            job for job in self.list_jobs() if not self._entries[job.number].is_over
         )
 
     @contextmanager
@@ -850,7 +850,7 @@ class Journal:
 
     def _find_open_entry(self, number: int) -> JournalEntry:
         entry = self._find_entry(number)
-        if entry.over:
+        if entry.is_over:
             raise LaunchError(
                 f"job number {number} has ended ({entry.job.problem or 'after its submission'}) and cannot change"
             )
@@ -925,8 +925,8 @@ def _check_case(case_id: str) -> None:
         raise LaunchError(
             f"configuration {case_id!r} cannot be the name of a folder: it must not contain /, .., or unprintable characters"
         )
-    if len(os.fsencode(case_id)) > LONGEST_CASE:
-        text = f"the id of configuration {case_id[:40]}... has {len(os.fsencode(case_id))} bytes (limit {LONGEST_CASE})"
+    if len(os.fsencode(case_id)) > LONGEST_CASE_ID:
+        text = f"the id of configuration {case_id[:40]}... has {len(os.fsencode(case_id))} bytes (limit {LONGEST_CASE_ID})"
         raise LaunchError(f"{text}: shorten its variant in the baseline file")
 
 

@@ -22,7 +22,7 @@ LastStep = Callable[[Job], tuple[int, int | None, float] | None]
 COLUMNS = 80
 INDENT = " " * 10
 CHANGED_SECONDS = 10.0
-FIRST_HEARTBEAT_SECONDS, LONGEST_HEARTBEAT_SECONDS, SLOWER = 60.0, 300.0, 1.5
+FIRST_HEARTBEAT_SECONDS, LONGEST_HEARTBEAT_SECONDS, HEARTBEAT_FACTOR = 60.0, 300.0, 1.5
 # logs read for one summary: those of the jobs that started last, which end last
 LOGS_READ = 4
 
@@ -50,7 +50,7 @@ class Progress:
     def report_change(
         self,
         job: Job,
-        before: JobStatus | None,
+        previous: JobStatus | None,
         now: datetime,
         *,
         cancels: bool = False,
@@ -60,10 +60,10 @@ class Progress:
         if status is None:
             return
         was_running, is_running = (
-            known is not None and known.phase is Phase.RUNNING
-            for known in (before, status)
+            state is not None and state.phase is Phase.RUNNING
+            for state in (previous, status)
         )
-        was_requeued = before is not None and status.restarts > before.restarts
+        was_requeued = previous is not None and status.restarts > previous.restarts
         if was_requeued:
             self.report(
                 f"job {job.job_id} was requeued and starts again: {_name_job(job)}",
@@ -74,7 +74,7 @@ class Progress:
                 f"job {job.job_id} running{_name_nodes(status)}: {_name_job(job)}", now
             )
         was_stalled, is_stalled = (
-            before is not None and before.stall is not None,
+            previous is not None and previous.stall is not None,
             status.stall is not None,
         )
         if is_running and was_stalled != is_stalled:
@@ -128,7 +128,9 @@ class Progress:
         changed = counts != self._counts
         if silent_seconds < (CHANGED_SECONDS if changed else self._heartbeat):
             return
-        next_heartbeat = min(self._heartbeat * SLOWER, LONGEST_HEARTBEAT_SECONDS)
+        next_heartbeat = min(
+            self._heartbeat * HEARTBEAT_FACTOR, LONGEST_HEARTBEAT_SECONDS
+        )
         self._heartbeat = FIRST_HEARTBEAT_SECONDS if changed else next_heartbeat
         self._reported, self._counts = now, counts
         self.report(
@@ -155,15 +157,17 @@ class Progress:
         ]
         if not remaining:
             return ""
-        left, job, done, total = max(
+        remaining_seconds, job, done, total = max(
             remaining,
             key=lambda candidate: -1 if candidate[0] is None else candidate[0],
         )
         text = f"{_name_job(job)} step {format_step(done, total)}"
-        if left is None:
+        if remaining_seconds is None:
             return text
-        until = (now + timedelta(seconds=left)).astimezone()
-        return f"{text}, about {format_duration(left)} left ({until:%H:%M})"
+        until = (now + timedelta(seconds=remaining_seconds)).astimezone()
+        return (
+            f"{text}, about {format_duration(remaining_seconds)} left ({until:%H:%M})"
+        )
 
 
 def summarize(jobs: Iterable[Job], waiting: int = 0) -> str:

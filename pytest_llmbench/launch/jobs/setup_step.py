@@ -423,14 +423,14 @@ def _print_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
     """
     if not any(RESOLVER in line for line in lines):
         return
-    others = [
+    unknown_conflicts = [
         line for line in lines if CONFLICT.match(line) and not HARMLESS.search(line)
     ]
-    if others:
+    if unknown_conflicts:
         tell(
             "pip reports conflicts that the recipe's document does not mention. Runs may fail because of them:"
         )
-        for line in others:
+        for line in unknown_conflicts:
             tell(f"  {line}")
     else:
         tell("pip's error about tritonclient and urllib3 is known and harmless.")

@@ -45,9 +45,9 @@ from pytest_llmbench.launch.schedulers.job_states import OWN, drop_passing
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
 # A job is stalled after this many times its slowest gap between two steps, but not before
-# FEWEST_SECONDS.
+# SHORTEST_LIMIT.
 GAPS = 20
-FEWEST_SECONDS = 600.0
+SHORTEST_LIMIT = 600.0
 # The limit before the first step: importing an image, building data, NCCL, XLA
 # compilation.
 START_SECONDS = 1800.0
@@ -55,7 +55,7 @@ CANCEL = 2.0  # a stalled job is cancelled at this multiple of its limit
 
 # At most this time between two observations counts: they are at most 30 s apart, and a
 # poll may take as long.
-LONGEST_LOOK = 120.0
+LONGEST_INTERVAL = 120.0
 
 # The longest time that a job may run, and the multiple of its estimate plus its start,
 # unless its time limit is longer.
@@ -81,7 +81,7 @@ class _StallMemory:
     @property
     def limit_between_steps(self) -> float:
         """The time without progress between steps after which a job is stalled."""
-        return max(FEWEST_SECONDS, GAPS * self.slowest_gap)
+        return max(SHORTEST_LIMIT, GAPS * self.slowest_gap)
 
 
 class StallWatch:
@@ -102,7 +102,9 @@ class StallWatch:
             memory = self._memories[job.number] = self._begin(
                 job, status, progress, now
             )
-        elapsed = min(max((now - memory.observed).total_seconds(), 0.0), LONGEST_LOOK)
+        elapsed = min(
+            max((now - memory.observed).total_seconds(), 0.0), LONGEST_INTERVAL
+        )
         memory.observed = now
         if (
             progress.problem or status.state != "RUNNING"
@@ -430,9 +432,9 @@ class Watch:
             return replace(
                 status, stall=self._stalls.find_final_stall(job, status, progress)
             )
-        before = job.status.stall if job.status else None
+        recorded = job.status.stall if job.status else None
         stall = (
-            before if before and before.cancelled else None
+            recorded if recorded and recorded.cancelled else None
         )  # cancelled by an earlier session
         reason = (
             memory.given_up

@@ -36,7 +36,7 @@ from pytest_llmbench.launch.schedulers.registry import (
     load_scheduler,
 )
 
-NEWEST = 20  # the newest minor version of Python to search for
+NEWEST_MINOR = 20  # the newest minor version of Python to search for
 SECONDS = 30.0
 
 # prints the missing modules, without importing any
@@ -194,7 +194,9 @@ def _advise_environment(planned: PlannedJob, machine: LocalMachine) -> str:
     if not oldest:
         return f"python3 -m venv DIR, {then}"
     minors = (
-        range(NEWEST, oldest[1] - 1, -1) if _accepts_newer(required) else [oldest[1]]
+        range(NEWEST_MINOR, oldest[1] - 1, -1)
+        if _accepts_newer(required)
+        else [oldest[1]]
     )
     names = ("python3", *(f"python{oldest[0]}.{minor}" for minor in minors))
     programs = filter(None, (shutil.which(name, path=path) for name in names))
@@ -257,7 +259,9 @@ def check_launch(
     Writes nothing, and queries each scheduler at most once.
     """
     return group_problems(
-        _run_checks(planned, cluster, schedulers, _run_once(machine or LocalMachine()))
+        _run_checks(
+            planned, cluster, schedulers, _cache_commands(machine or LocalMachine())
+        )
     )
 
 
@@ -291,7 +295,7 @@ def _report_denied(problems: Iterator[JobProblem]) -> Iterator[JobProblem]:
         yield JobProblem(f"{error.filename}: {error.strerror}", remedy)
 
 
-def _run_once(machine: LocalMachine) -> LocalMachine:
+def _cache_commands(machine: LocalMachine) -> LocalMachine:
     """Return a machine that runs equal commands only once."""
     outputs: dict[tuple[str, ...], CommandOutput] = {}
 

@@ -14,7 +14,7 @@ from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.job_records import NEVER_IGNORED, PreflightCheck
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 
-SHOWN = 5  # configurations listed by name; further ones are counted
+LISTED_CASES = 5  # configurations listed by name; further ones are counted
 
 WIDTH = 79
 
@@ -98,7 +98,7 @@ def describe_overruled(problem: LaunchProblem) -> str:
 
 
 def _describe_problem(number: int, problem: LaunchProblem) -> str:
-    affected = f"{count_noun(len(problem.cases), 'configuration')}: {join_first(problem.cases, SHOWN)}"
+    affected = f"{count_noun(len(problem.cases), 'configuration')}: {join_first(problem.cases, LISTED_CASES)}"
     check = f"[{problem.check}] " if problem.check else ""
     lines = [_wrap(check + problem.text, f"{number:>2}. "), _wrap(affected, " " * 6)]
     return "\n".join([*lines, _wrap(f"do: {problem.remedy}", " " * 6)])
