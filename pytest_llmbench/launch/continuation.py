@@ -153,7 +153,7 @@ def _list_secrets(spec: JobSpec) -> tuple[str, ...]:
     return tuple(name for name in spec.secrets if environment.get(name))
 
 
-# --- the jobs of a stopped session ----------------------------------------------------
+# --- stopped sessions -----------------------------------------------------------------
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error: the user stopped it)

@@ -548,7 +548,7 @@ def list_log_paths(job: Job) -> list[Path]:
     return list(dict.fromkeys(path for path in paths if path is not None))
 
 
-# --- why a job has no run that can be judged ------------------------------------------
+# --- run problems ---------------------------------------------------------------------
 
 
 def _is_known_end(job: Job, blame: Blame) -> bool:

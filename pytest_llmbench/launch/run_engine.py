@@ -115,7 +115,7 @@ class RunEngine:
         self._confirmed: tuple[str, ...] = ()  # nodes that were slow again
         self._begun = False
 
-    # --- jobs that begin ----------------------------------------------------------
+    # --- first jobs -------------------------------------------------------------------
 
     def begin(self) -> list[NextJob]:
         """Return the first jobs: confirmation runs on suspect nodes, else first runs."""
@@ -145,7 +145,7 @@ class RunEngine:
             NextJob(configuration.history.run_spec) for configuration in configurations
         ]
 
-    # --- jobs that end ------------------------------------------------------------
+    # --- ended jobs -------------------------------------------------------------------
 
     def add_ended(self, job: Job, end: JobEnd) -> list[NextJob]:
         """Record a job that ended, and return the jobs to submit next."""
@@ -195,7 +195,7 @@ class RunEngine:
                 self._judge_nodes(configuration)
         return self._begin_configurations() if suspects and not self._awaited else []
 
-    # --- what follows -------------------------------------------------------------
+    # --- next runs --------------------------------------------------------------------
 
     def _advance(self, configuration: _Configuration) -> list[NextJob]:
         """Apply the policy until it starts runs, waits for running jobs, or concludes."""
@@ -270,7 +270,7 @@ class RunEngine:
             configuration.notes.append(f"{otherwise}: {reason}")
         return not reason
 
-    # --- the end ------------------------------------------------------------------
+    # --- conclusion -------------------------------------------------------------------
 
     def _conclude(
         self, configuration: _Configuration, conclusion: Conclusion
@@ -354,7 +354,7 @@ class RunEngine:
     def _may_follow(self, configuration: _Configuration, job: NextJob) -> bool:
         return self._reserve(configuration, [job], NOT_STARTED[job.spec.purpose])
 
-    # --- what is known ------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------
 
     def add_node_remarks(
         self, list_remarks: Callable[[Collection[str]], Mapping[str, str]]
@@ -417,7 +417,7 @@ def _list_judged(history: RunHistory) -> list[EndedJob]:
     return [ended for ended in history.runs.values() if ended.time is None]
 
 
-# --- the jobs of a result, for the reports ---------------------------------------------
+# --- jobs of a result, for reports ----------------------------------------------------
 
 
 def _add_jobs(configuration: _Configuration) -> ConfigurationResult:

@@ -238,7 +238,7 @@ def test_unaffordable_job_reserves_nothing() -> None:
     assert reserve(budget, 2)
 
 
-# --- in an allocation -----------------------------------------------------------------
+# --- allocations ----------------------------------------------------------------------
 
 HELD = replace(SPEC, purpose=Purpose.ALLOCATION, gpu_hours=100.0)
 RUN = replace(SPEC, via="allocation", allocation=1)

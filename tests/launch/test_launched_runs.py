@@ -316,7 +316,7 @@ def test_run_has_the_image_of_its_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
+def test_launched_run_is_not_counted_twice(tmp_path: Path) -> None:
     """Its log is in the folder with the earlier runs."""
     runs, key = make_custom_runs(tmp_path, logs=(tmp_path,), release="1", gpu="h100")
     folder = tmp_path / "results" / "1" / "bf16" / "8b" / "8"
@@ -337,7 +337,7 @@ def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stored_run_on_a_named_node_is_judged_the_same(tmp_path: Path) -> None:
+def test_stored_run_on_suspect_node_is_judged_alike(tmp_path: Path) -> None:
     """A session resumed after its end is already in the history."""
     key, nodes = KEYS[0], [f"n{number:02}" for number in range(7, 15)]
     started, seconds = NIGHTS_START + timedelta(days=30), 7.4 * 1.1
@@ -373,7 +373,7 @@ def test_stored_run_on_a_named_node_is_judged_the_same(tmp_path: Path) -> None:
     ],
     ids=["slow again", "fast", "incomplete"],
 )
-def test_run_on_a_named_node_is_compared_with_its_history(
+def test_run_on_suspect_node_is_compared_with_history(
     tmp_path: Path,
     history: StoreLocation,
     times: list[float],

@@ -319,13 +319,13 @@ def test_repeat_without_hours_keeps_the_verdict() -> None:
     assert len(course.result.jobs) == 1
 
 
-def test_unaffordable_repeat_is_made_once_there_is_room() -> None:
+def test_unaffordable_repeat_runs_once_hours_are_free() -> None:
     course = Course(Verdict.REGRESSION, hours_left=30.0)
     course.end()
     assert course.end(**UNAFFORDABLE) == [SECOND]
 
 
-def test_retry_without_hours_leaves_the_failure_before_it() -> None:
+def test_retry_without_hours_keeps_the_failure() -> None:
     course = Course(Verdict.PASS)
     course.end(BROKEN)
     assert course.end(**UNAFFORDABLE) == []
@@ -621,7 +621,7 @@ def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
     assert verdicts == [Verdict.INVALID, Verdict.INCONCLUSIVE]
 
 
-# --- nodes that may be slow -----------------------------------------------------------
+# --- suspect nodes --------------------------------------------------------------------
 
 SUSPECT = NodeFinding(
     NodeCause.SLOW_NODES,
@@ -684,7 +684,7 @@ def test_collecting_confirms_no_nodes() -> None:
     assert course.end() == []
 
 
-def test_confirmation_without_any_log_left_judges_no_nodes() -> None:
+def test_confirmation_without_a_log_judges_no_nodes() -> None:
     [confirmation] = suspect_nodes().due
     course = Course(Verdict.INCONCLUSIVE)
     course.found = lambda job: (
@@ -763,7 +763,7 @@ def test_remarks_quote_scheduler_and_drivers_on_suspect_nodes() -> None:
     assert queried == [["n1"]]
 
 
-# --- nodes that the history names -----------------------------------------------------
+# --- suspect nodes of the history -----------------------------------------------------
 
 NAMED = SuspectNodes(KEY.id, ("n7",), ("n8",), "by the history n7 is slow")
 

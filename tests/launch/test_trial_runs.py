@@ -268,7 +268,7 @@ def test_comparison_without_hours_has_no_answer(tmp_path: Path) -> None:
     assert "of the 1.5 allowed are used" in course.result.nodes
 
 
-# --- in one allocation ----------------------------------------------------------------
+# --- allocations ----------------------------------------------------------------------
 
 GONE = JobStatus(Phase.ENDED, "CANCELLED", nodes=("n1", "n2"), started=NOW)
 """Of a run that its allocation took with it: it has no exit code."""

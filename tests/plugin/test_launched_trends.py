@@ -243,9 +243,7 @@ def test_failed_launch_reports_the_older_trend_only(
 
 
 @pytest.mark.slow
-def test_recording_launch_uses_only_its_own_runs(
-    nights: Nights, launch: Launch
-) -> None:
+def test_recording_launch_uses_only_its_runs(nights: Nights, launch: Launch) -> None:
     nights(1.04)
     session = launch("--llmb-record=mine")
     report = session.described[NAME]

@@ -186,7 +186,7 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
         raise LaunchError(f"{file} is damaged ({damage}): {_advise_moving()}")
 
 
-# --- jobs as rows ---------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
     return describe_problems(group_problems((step, problem) for problem in problems))
 
 
-# --- its environment and command ------------------------------------------------------
+# --- environment and command ----------------------------------------------------------
 
 
 def _build_environment(inputs: JobInputs) -> dict[str, str]:
@@ -215,7 +215,7 @@ def _check_directory(name: str, command: Sequence[str], folder: Path | None) -> 
     )
 
 
-# --- running it -----------------------------------------------------------------------
+# --- execution ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +401,7 @@ def _wait_for_job(
         host.sleep(POLL_SECONDS)
 
 
-# --- how it ended ---------------------------------------------------------------------
+# --- outcome --------------------------------------------------------------------------
 
 
 def _explain_end(job: Job, status: JobStatus | None) -> str:

@@ -146,7 +146,7 @@ def _read_python_version(
     return _read_version(done.out + done.err)
 
 
-# --- which version, and where there is one --------------------------------------------
+# --- Python versions ------------------------------------------------------------------
 
 
 def is_required_version(version: str, required: str) -> bool:
@@ -581,7 +581,7 @@ def _format_size(count: int) -> str:
     return f"{count / GIGABYTE:,.0f} GB"
 
 
-# --- all of them ----------------------------------------------------------------------
+# --- all checks -----------------------------------------------------------------------
 
 
 CHECKS: dict[

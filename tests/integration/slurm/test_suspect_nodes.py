@@ -158,7 +158,7 @@ def test_a_slow_night_of_all_nodes_names_no_node(gate: Gate) -> None:
         ),
         (
             "--llmb-gpu-hours=0.3",
-            "not confirmed: 1 run takes 0.22 GPU-hours, but 0.2",
+            "not confirmed: 1 run takes 0.22 GPU-hours, but",
         ),
     ],
 )

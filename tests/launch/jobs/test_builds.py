@@ -72,7 +72,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 NOTE = ("sh", "-c", "echo once >> built")
 
 
-def test_build_is_made_once_before_submitting(site: Site) -> None:
+def test_checkout_is_built_once_before_submitting(site: Site) -> None:
     """Another session reuses the result."""
     first = site.submit(*NOTE)
     assert site.lines == [
@@ -92,7 +92,7 @@ def test_job_without_a_build_is_only_submitted(site: Site) -> None:
     assert not list(site.checkout.parent.glob("*.build.*"))
 
 
-def test_other_command_or_checkout_is_built_anew(site: Site) -> None:
+def test_changed_command_or_checkout_is_rebuilt(site: Site) -> None:
     site.submit(*NOTE)
     site.submit("sh", "-c", "echo other >> built")
     assert site.built == ["once", "other"]
@@ -128,7 +128,7 @@ def test_failed_build_is_retried_by_another_session(site: Site) -> None:
     assert site.built == ["again", "again"]
 
 
-def test_killed_build_is_made_again(site: Site) -> None:
+def test_killed_build_is_repeated(site: Site) -> None:
     killed = ("sh", "-c", "echo try >> built; [ $(wc -l < built) = 2 ] || kill -9 $$")
     with pytest.raises(SubmitError, match="its build was killed") as error:
         site.submit(*killed)

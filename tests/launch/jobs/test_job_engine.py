@@ -225,7 +225,7 @@ def test_job_is_submitted_followed_and_ended_once(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_no_more_jobs_at_a_time_than_allowed(session: Session) -> None:
+def test_live_jobs_never_exceed_max_jobs(session: Session) -> None:
     session.make(Limits(max_jobs=3))
     session.run(*(f"c{number}" for number in range(10)))
     assert len(session.ends) == 10
@@ -433,7 +433,7 @@ def test_only_logs_of_running_jobs_are_read(session: Session) -> None:
     assert polls[0] == polls[1]
 
 
-# --- jobs that never start, or never end ----------------------------------------------
+# --- jobs that never start or end -----------------------------------------------------
 
 
 def test_job_that_can_never_start_is_cancelled(session: Session) -> None:
@@ -507,7 +507,7 @@ def test_job_that_cannot_be_cancelled_is_given_up(session: Session) -> None:
     assert len(session.world.cancels) > 3
 
 
-# --- records that vanish, a Slurm that does not answer --------------------------------
+# --- lost records and silent schedulers -----------------------------------------------
 
 
 def test_missing_record_after_submission_is_normal(session: Session) -> None:
@@ -567,7 +567,7 @@ def test_long_silence_keeps_jobs_and_explains_resuming(session: Session) -> None
     assert len(session.journal.list_live()) == 1
 
 
-def test_unreached_submission_is_made_once_slurm_answers(session: Session) -> None:
+def test_submission_is_repeated_once_slurm_answers(session: Session) -> None:
     session.world.away = ((0.0, 300.0),)
     session.run("a", "b")
     assert states(session) == {"a": "COMPLETED", "b": "COMPLETED"}
@@ -575,7 +575,7 @@ def test_unreached_submission_is_made_once_slurm_answers(session: Session) -> No
     assert len(session.clock.slept) < 5000
 
 
-# --- going on with a session ----------------------------------------------------------
+# --- resumed sessions -----------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -619,7 +619,7 @@ def test_jobs_are_submitted_once_despite_a_crash(session: Session, age: float) -
     assert sorted(job.spec.case_id for job, _ in session.ends) == cases
 
 
-def test_submission_is_found_or_made_when_resuming(session: Session) -> None:
+def test_resuming_recovers_or_repeats_a_submission(session: Session) -> None:
     """A new number is used: the folder may contain output of a killed submission."""
     intended, submitted = (
         session.journal.intend(spec, START) for spec in session.specs("ab")
@@ -646,7 +646,7 @@ def test_uncertain_submission_is_never_repeated(session: Session) -> None:
     assert session.world.cases == []
 
 
-def test_ended_jobs_end_the_same_in_a_resumed_session(session: Session) -> None:
+def test_resumed_session_reports_the_same_ends(session: Session) -> None:
     session.world.lives |= {
         "a": lives((1e9, waiting("DependencyNeverSatisfied"))),
         "b": lives((100, running("n7")), (1e9, None)),
@@ -731,7 +731,7 @@ def test_collecting_reports_jobs_and_submits_none(session: Session) -> None:
     assert "c is not submitted" in session.text
 
 
-# --- submitting alone, cancelling -----------------------------------------------------
+# --- submit only, cancelling ----------------------------------------------------------
 
 
 def test_submit_only_returns_at_once_and_another_session_collects(

@@ -340,7 +340,7 @@ def test_unchanged_status_is_not_written(
     assert [job.status for job in read_again(journal)] == [replace(first, **lasting)]
 
 
-def test_one_poll_is_written_together_or_not_at_all(journal: Journal) -> None:
+def test_poll_is_written_in_one_transaction(journal: Journal) -> None:
     numbers = [journal.intend(SPEC, NOW).number for _ in range(3)]
     commits: list[str] = []
     journal._database.set_trace_callback(
@@ -425,7 +425,7 @@ def test_finished_session_is_resumed_by_name_only(folder: Path) -> None:
         assert journal.finish(NOW)
 
 
-def test_without_a_session_nothing_is_written(folder: Path) -> None:
+def test_journal_without_session_refuses_writes(folder: Path) -> None:
     journal = Journal(folder)
     assert journal.list_unfinished() == ()
     refused(
@@ -454,7 +454,7 @@ def test_ids_of_one_minute_differ(
         assert other.begin("", NOW)[-4:] == "bbbb"
 
 
-# --- what can be wrong with the file --------------------------------------------------
+# --- damaged files --------------------------------------------------------------------
 
 
 def script(file: Path, text: str) -> None:
@@ -584,7 +584,7 @@ def test_locked_file_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         ("SQLITE_SOMETHING", "move it away"),
     ],
 )
-def test_every_fault_of_the_file_has_a_remedy(name: str, remedy: str) -> None:
+def test_sqlite_error_has_a_remedy(name: str, remedy: str) -> None:
     error = sqlite3.OperationalError("said")
     error.sqlite_errorname = name
     with (
@@ -594,7 +594,7 @@ def test_every_fault_of_the_file_has_a_remedy(name: str, remedy: str) -> None:
         raise error
 
 
-# --- journals of the version before ---------------------------------------------------
+# --- journals of earlier versions -----------------------------------------------------
 
 
 def test_textual_states_of_earlier_versions_are_read(journal: Journal) -> None:
@@ -625,7 +625,7 @@ def test_textual_states_of_earlier_versions_are_read(journal: Journal) -> None:
     assert jobs[-1].status.ended_by is EndedBy.PYTEST
 
 
-def test_stall_is_kept_and_may_be_missing(journal: Journal) -> None:
+def test_stall_is_stored_and_optional(journal: Journal) -> None:
     """Earlier versions wrote no stall."""
     stall = Stall(StallPosition.STEPS, 1200.0, 5, 50, "/logs/x.out", cancelled=True)
     first, second = (journal.intend(SPEC, NOW).number for _ in range(2))
@@ -745,7 +745,7 @@ def test_killed_process_leaves_its_finished_writes(folder: Path, after: float) -
     journal.close()
 
 
-# --- laws -----------------------------------------------------------------------------
+# --- properties -----------------------------------------------------------------------
 
 CHANGES: dict[str, Callable[[Journal, int, int], Any]] = {
     "submitting": lambda journal, number, value: journal.record_process(

@@ -72,7 +72,7 @@ def step(
     )
 
 
-# --- what it is -----------------------------------------------------------------------
+# --- construction ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_problems_are_reported_before_anything_runs(tmp_path: Path) -> None:
     assert "HF_TOKEN" not in text
 
 
-# --- running it here ------------------------------------------------------------------
+# --- local steps ----------------------------------------------------------------------
 
 
 def world(folder: Path, printed: list[str], **fields: object) -> SetupHost:
@@ -346,7 +346,7 @@ def test_step_that_cannot_start_is_reported(tmp_path: Path) -> None:
         run_setup(built, world(tmp_path, []))
 
 
-# --- as a job of Slurm ----------------------------------------------------------------
+# --- Slurm jobs -----------------------------------------------------------------------
 
 
 class Queue:
@@ -474,7 +474,7 @@ def test_interrupted_wait_cancels_the_job(tmp_path: Path) -> None:
     assert printed[-1] == "cancelling job 12"
 
 
-# --- the command ----------------------------------------------------------------------
+# --- the setup command ----------------------------------------------------------------
 
 RECIPES = read_recipes(list_shipped_baselines())
 
@@ -511,7 +511,7 @@ def test_release_is_the_only_or_the_installed_one() -> None:
     assert choose_recipe("grok1", "24.11", RECIPES, installed).release == "24.11"
 
 
-def test_dry_run_runs_nothing(tmp_path: Path) -> None:
+def test_dry_run_starts_no_process(tmp_path: Path) -> None:
     recipe(tmp_path, "touch $STAGE_PATH/ran")
     options = SetupOptions("maxtext_llama2", folder=Path("recipe"), dry_run=True)
     text, is_good = set_up(options, RECIPES, tmp_path, caller(tmp_path), print)

@@ -293,7 +293,7 @@ def test_stall_limit_is_set_and_cancelling_switched_off() -> None:
     assert none.cancelled is None
 
 
-# --- what does not count --------------------------------------------------------------
+# --- time that does not count ---------------------------------------------------------
 
 
 def test_time_without_polls_does_not_count() -> None:
@@ -306,7 +306,7 @@ def test_time_without_polls_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("jump", [-2 * 3600, 2 * 3600])
-def test_clock_that_is_set_cancels_nothing(jump: float) -> None:
+def test_changed_clock_cancels_no_job(jump: float) -> None:
     job = RunningJob(FAST)
     job.run(300.0)
     for age in every(30.0, 330.0, 330.0 + 5 * MINUTE):
@@ -336,7 +336,7 @@ def test_suspended_time_does_not_count_as_running() -> None:
     assert lives.run(5 * 3600).cancelled is None
 
 
-def test_requeued_job_begins_anew() -> None:
+def test_requeued_job_restarts_its_limits() -> None:
     def state(age: float) -> JobStatus:
         if age < 300:
             return running()
@@ -350,7 +350,7 @@ def test_requeued_job_begins_anew() -> None:
     assert again.reported == [], "the steps in its log are those of its first start"
 
 
-# --- going on with a session ----------------------------------------------------------
+# --- resumed sessions -----------------------------------------------------------------
 
 
 def state_since(begin: float) -> Callable[[float], JobStatus]:
@@ -389,7 +389,7 @@ def test_stall_of_an_earlier_session_continues() -> None:
     assert second.cancelled <= 4000.0 + 21 * MINUTE
 
 
-# --- ends -----------------------------------------------------------------------------
+# --- ended jobs -----------------------------------------------------------------------
 
 
 def end(job: RunningJob, status: JobStatus, age: float) -> Job:

@@ -732,7 +732,7 @@ def test_checkpoint_must_be_in_the_stage_folder(tmp_path: Path) -> None:
     assert f"it has to lie below {tmp_path}/stage" in line
 
 
-# --- the text -------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------
 
 
 def test_shared_problem_is_one_entry(tmp_path: Path) -> None:
