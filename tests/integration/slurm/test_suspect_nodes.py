@@ -110,7 +110,7 @@ def test_a_node_that_the_history_names_is_confirmed_and_left_out_of_all_that_fol
     assert described["slow_nodes"] == [SLOW]
     assert "by the history n2 is slow: +1" in described["nodes"]
     assert (
-        f"in job {gate.submitted()[0]} there: left out of what follows"
+        f"in job {gate.submitted()[0]} on these nodes: left out of what follows"
         in described["nodes"]
     )
     assert "the node n2 is slow each time" in described["nodes"]
@@ -133,7 +133,7 @@ def test_a_named_node_that_is_sound_tonight_is_not_left_out_and_the_text_says_so
     assert described["slow_nodes"] == []
     assert "but fast" in gate.plain
     assert (
-        f"in job {gate.submitted()[0]} there: not confirmed, and not left out"
+        f"in job {gate.submitted()[0]} on these nodes: not confirmed, and not left out"
         in described["nodes"]
     )
 
