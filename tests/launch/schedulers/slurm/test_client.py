@@ -458,7 +458,7 @@ def test_gpus_of_a_node(gres: str, gpus: int) -> None:
         ("N/A", None),
     ],
 )
-def test_duration_is_formatted(text: str, seconds: float | None) -> None:
+def test_durations(text: str, seconds: float | None) -> None:
     assert parse_duration(text) == seconds
 
 
