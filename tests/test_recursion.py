@@ -24,7 +24,7 @@ BOUNDED = {
     "history.session_record.refuse_unstorable": "`history.session_record.DEEPEST`",
     "runs.layouts.metadata._build_node": "`runs.layouts.metadata.DEPTH_LIMIT`",
     "runs.layouts.metadata._flatten": "`runs.layouts.metadata.DEPTH_LIMIT`",
-    "logs.endings.name_file": "an ending and the one next to it",
+    "logs.endings.set_file_name": "an ending and the one next to it",
     "logs.reading.codec._from_json": "the types of records",
     "logs.reading.codec._join_members": "the types of records",
     "logs.reading.codec._to_json": "the types of records",

@@ -69,7 +69,7 @@ def _pass_over(file: File, search: MarkerSearch, stride: int, first: int) -> int
     line_feeds = 0
     for begin in range(first, file.size, stride):
         text = file.read(begin, min(begin + BLOCK, file.size))
-        search.find_places(text, 0, len(text))
+        search.find_matches(text, 0, len(text))
         line_feeds += int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")))
     return line_feeds
 

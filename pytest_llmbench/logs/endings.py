@@ -1,5 +1,7 @@
-"""How a log says that it ended: lines of Slurm, of a crash or a time-out, tracebacks;
-and which is the cause."""
+"""Find how a run ended from its log, and which of several causes was first.
+
+Reads lines of Slurm, lines of crashes and time-outs, and tracebacks.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +29,23 @@ from pytest_llmbench.logs.step_records import (
 
 HEAD = b"Traceback (most recent call last)"
 
-# Lines of the process itself after a head in which its exception is looked for.
+# Number of lines of the same process after a traceback's head that are searched for its
+# exception.
 LONGEST = 1000
 
-# Lines of all processes after a head in which its exception is looked for: the ranks of
-# a large job write at once.
+# Number of lines of all processes after a traceback's head that are searched for its
+# exception: the ranks of a large job write at once.
 FARTHEST = 100_000
 
-# As many tracebacks are kept, the latest, and as many are followed at once: no log
-# fills the memory.
+# Number of tracebacks that are kept (the latest), and that are followed at once. Bounds
+# the memory.
 KEPT = 10_000
 
-# As much is kept of the line of an exception.
+# Length at which the line of an exception is truncated.
 EXCEPTION_BYTES = 1000
 
-# The labels of a process before a line: `52: [rank52]: `, `train/0 [default3]:`,
-# `(worker pid=7, ip=10.0.0.1) `.
+# The labels of a process at the beginning of a line: `52: [rank52]: `, `train/0
+# [default3]:`, `(worker pid=7, ip=10.0.0.1) `.
 LABEL = re.compile(
     rb"[ \t]*(?:(?:\d{1,9}:|[\w.-]{1,99}/\d{1,9}(?= )|\([^\n]{0,200}?pid=\d{1,9}[^()\n]{0,99}\)"
     rb"|\[(?:default|rank)\d{1,9}\]:?)[ \t]*)*"
@@ -51,28 +54,29 @@ LABEL = re.compile(
 KINDS = (
     rb"Error|Exception|Interrupt|Exit|Iteration|Expired|Failure|Failed|Warning|Group"
 )
-# How the line of an exception begins: a class with its module, or without one and with
-# a name as exceptions have. Old classes are written small: `socket.gaierror`,
+# The beginning of an exception's line: a class with its module, or a class whose name
+# ends like an exception's. Old exception classes are lower case: `socket.gaierror`,
 # `struct.error`.
 EXCEPTION = re.compile(
     rb"(?:(?:[A-Za-z_]\w*\.){1,20}(?:_?[A-Z]\w*|\w*error)|(?=[A-Z_])\w*(?:%b))(?=:|\s*$)"
     % KINDS
 )
 
-# A logger writes a traceback as a warning, and the process goes on. Not so of INFO:
-# launchers write what their children print, and what those died of, at that level.
+# The beginning of a warning. If a logger writes a traceback as a warning, the process
+# continues. INFO does not count: launchers print the fatal errors of their children at
+# that level.
 WARNED = re.compile(
     rb"\b(?:WARN(?:ING)?|[Ww]arning)\b|\[NeMo W |(?:\A|[\s\]])W\d{4} \d\d:\d\d:\d\d|[A-Z]\w{0,99}Warning: "
 )
-# As many lines above a head may hold the warning that it belongs to.
+# Number of lines above a traceback's head that are searched for a warning.
 LINES_ABOVE = 3
 
-# Follows the head where a traceback is printed as a list, or as the text of one string.
+# Follows the head of a traceback that is printed as a list or as one string.
 LISTED = re.compile(rb":?(?:\\r)?\\n")
 NEXT_LINE = re.compile(rb"(?:\\r)?\\n")
 QUOTES = b" \t'\",[]"
 
-# Stands before a line of the program in a traceback, and before the marks under it.
+# The indent of a source line in a traceback, and of the markers below it.
 CODE_INDENT = b"    "
 
 CHAIN = re.compile(
@@ -83,28 +87,25 @@ CHAIN = re.compile(
 
 @dataclass(slots=True)
 class Traceback:
-    """One traceback, or several that one exception led to."""
+    """A traceback, or a chain of tracebacks."""
 
     head: int
-    line: int  # of the first exception; of the head where the log does not show it
+    line: int  # line of the first exception, or of the head if the exception is missing
     rank: str
-    first: bytes = (
-        b""  # the exception that came first, empty where the log does not show it
-    )
-    last: bytes = b""  # the one that they ended with
-    code: bytes = b""  # the line of the program that raised the first
+    first: bytes = b""  # the first exception, empty if the log does not contain it
+    last: bytes = b""  # the last exception of the chain
+    code: bytes = b""  # the source line that raised the first exception
     indented: int = 0
     lines: int = 0
-    warned: bool = False  # its head is on the line of a warning
+    warned: bool = False  # True if the head is on the line of a warning
     below_warning: bool = (
-        False  # a warning is right above it, which need not have to do with it
+        False  # True if a warning is right above the head; they may be unrelated
     )
-    listed: bool = False  # its lines are texts of a list
+    listed: bool = False  # True if the lines are printed as a list
 
 
 class Tracebacks:
-    """Collects tracebacks from chunks of one log in order; the lines of each process
-    are told apart by its labels."""
+    """Collector of the tracebacks in a log. Labels distinguish the lines of processes."""
 
     def __init__(self) -> None:
         self.latest: deque[Traceback] = deque(maxlen=KEPT)
@@ -112,18 +113,18 @@ class Tracebacks:
         self._ended: dict[bytes, Traceback] = {}
 
     @property
-    def follows(self) -> bool:
-        """Whether the exception of a traceback is still to come."""
+    def has_open_traceback(self) -> bool:
+        """True if the exception of a traceback is still to come."""
         return bool(self._open)
 
-    def take(self, chunk: ByteChunk, heads: Iterable[Hit]) -> None:
-        """Read on in the new part of a chunk, in which these heads stand."""
-        place, line = chunk.start, chunk.line
+    def feed(self, chunk: ByteChunk, heads: Iterable[Hit]) -> None:
+        """Read the new part of a chunk, which contains the heads `heads`."""
+        offset, line = chunk.start, chunk.line
         for hit in heads:
-            self._follow(chunk, place, hit.start, line)
+            self._follow(chunk, offset, hit.start, line)
             self._begin(hit)
-            place, line = hit.start, hit.line
-        self._follow(chunk, place, chunk.stop, line)
+            offset, line = hit.start, hit.line
+        self._follow(chunk, offset, chunk.stop, line)
         self._open = {
             label: traceback
             for label, traceback in self._open.items()
@@ -134,11 +135,11 @@ class Tracebacks:
         label, before = split_label(get_line_before(hit))
         if (
             label in self._open
-        ):  # two processes without labels: the next exception is told as that of the first
+        ):  # two processes without labels: the next exception counts as the first one's
             return
         indented = len(before) - len(before.lstrip(b" "))
         traceback = self._ended.get(label)
-        if traceback is None or not _goes_on(hit, label):
+        if traceback is None or not _is_chained(hit, label):
             traceback = Traceback(hit.line, hit.line, read_rank(hit))
             traceback.warned, traceback.below_warning = (
                 bool(WARNED.search(before)),
@@ -146,12 +147,12 @@ class Tracebacks:
             )
             self.latest.append(traceback)
         traceback.indented, traceback.lines = indented, 0
-        rest = hit.text[
+        content = hit.text[
             hit.start + len(HEAD) : find_line_stop(hit.text, hit.start, hit.end)
         ]
-        traceback.listed = bool(LISTED.match(rest))
-        if traceback.listed and _take_list(
-            traceback, NEXT_LINE.split(rest)[1:], hit.line
+        traceback.listed = bool(LISTED.match(content))
+        if traceback.listed and _read_list(
+            traceback, NEXT_LINE.split(content)[1:], hit.line
         ):
             self._keep(label, traceback)
             return
@@ -160,26 +161,29 @@ class Tracebacks:
             del self._open[next(iter(self._open))]
 
     def _follow(self, chunk: ByteChunk, begin: int, end: int, line: int) -> None:
-        """Read the lines that begin in a part of a chunk; `line` is the one that
-        `begin` stands on."""
+        """Read the lines that begin between two offsets of a chunk.
+
+        `line` is the line number at `begin`.
+        """
         if not self._open:
             return
         for number, text in _iterate_lines(chunk, begin, end, line):
-            label, rest = split_label(text)
+            label, content = split_label(text)
             traceback = self._open.get(label)
-            if traceback is not None and self._ends(traceback, rest, number):
+            if traceback is not None and self._ends(traceback, content, number):
                 del self._open[label]
                 self._keep(label, traceback)
                 if not self._open:
                     return
 
-    def _ends(self, traceback: Traceback, rest: bytes, number: int) -> bool:
-        """Whether a traceback ends with this line of its process."""
+    def _ends(self, traceback: Traceback, content: bytes, number: int) -> bool:
+        """Add a line of the traceback's process. Returns True if the traceback ends
+        with it."""
         traceback.lines += 1
         text = (
-            rest
-            if rest[: traceback.indented].strip(b" ")
-            else rest[traceback.indented :]
+            content
+            if content[: traceback.indented].strip(b" ")
+            else content[traceback.indented :]
         )
         if traceback.listed:
             text = NEXT_LINE.split(text.strip(QUOTES), maxsplit=1)[0]
@@ -203,9 +207,8 @@ def _is_below_warning(hit: Hit) -> bool:
     return any(WARNED.search(line) for line in above[-LINES_ABOVE:])
 
 
-def _take_list(traceback: Traceback, texts: Sequence[bytes], line: int) -> bool:
-    """Read the lines of a traceback that stand on one line of the log; tell whether its
-    exception is among them."""
+def _read_list(traceback: Traceback, texts: Sequence[bytes], line: int) -> bool:
+    """Read a traceback printed on one line. Returns True if it contains its exception."""
     for text in (text.strip(QUOTES) for text in texts):
         if EXCEPTION.match(text):
             traceback.last = text[:EXCEPTION_BYTES]
@@ -214,60 +217,62 @@ def _take_list(traceback: Traceback, texts: Sequence[bytes], line: int) -> bool:
 
 
 def split_label(line: bytes) -> tuple[bytes, bytes]:
-    """Return the labels of a line, without the blanks that end them, and what the
-    process wrote after them."""
+    """Split a line into the process's labels (without trailing blanks) and its text."""
     match = LABEL.match(line)
     label = match[0].rstrip(b" \t") if match else b""
     return label, line[len(label) :]
 
 
 def get_line_before(hit: Hit) -> bytes:
-    """Return what stands before a marker on its line, or after the last carriage return
-    there."""
+    """Return the text before a marker on its line, or after the last carriage return."""
     return hit.text[
         find_line_begin(hit.text, max(0, hit.start - REACH_BACK), hit.start) : hit.start
     ]
 
 
-def _goes_on(hit: Hit, label: bytes) -> bool:
-    """Whether the same process said right before that this traceback follows from the
-    one above it."""
+def _is_chained(hit: Hit, label: bytes) -> bool:
+    """True if the same process has just printed that this traceback follows the last
+    one."""
     before = hit.text[max(0, hit.start - REACH_BACK) : hit.start]
     if CHAIN.search(before) is None:
         return False
     lines = (split_label(line) for line in before.split(b"\n"))
-    return any(own == label and CHAIN.search(rest) for own, rest in lines)
+    return any(
+        other_label == label and CHAIN.search(content) for other_label, content in lines
+    )
 
 
 def _iterate_lines(
     chunk: ByteChunk, begin: int, end: int, line: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield number and text of the lines that begin in a part of a chunk, each as far
-    as it can be seen."""
+    """Yield (number, text) of the lines that begin between two offsets of a chunk.
+
+    Each text is truncated to the visible context.
+    """
     text = chunk.text
-    place = begin
+    offset = begin
     if begin + chunk.offset and text[begin - 1 : begin] != b"\n":
-        place, line = text.find(b"\n", begin) + 1 or end, line + 1
-    while place < end:
-        stop = text.find(b"\n", place)
+        offset, line = text.find(b"\n", begin) + 1 or end, line + 1
+    while offset < end:
+        stop = text.find(b"\n", offset)
         stop = len(text) if stop < 0 else stop
-        shown = text[place : min(stop, place + REACH)].rstrip(b"\r")
+        visible = text[offset : min(stop, offset + REACH)].rstrip(b"\r")
         # Python 3.13 colours its tracebacks if FORCE_COLOR is set.
-        shown = COLOUR.sub(b"", shown) if b"\x1b" in shown else shown
-        yield line, shown[shown.rfind(b"\r") + 1 :]
-        place, line = stop + 1, line + 1
+        visible = COLOUR.sub(b"", visible) if b"\x1b" in visible else visible
+        yield line, visible[visible.rfind(b"\r") + 1 :]
+        offset, line = stop + 1, line + 1
 
 
 # --- endings, and the cause among them -------------------------------------------------
 
 
-# What a log says, stronger causes first; of a crash, an exception and NCCL's time-out
-# in one log the first counts.
+# The codes that a log can contain, strongest cause first. Of the codes in CRASHES, the
+# earliest counts.
 CODES = tuple(
     code for code in EndingCode if code not in (EndingCode.CUT, EndingCode.UNREADABLE)
 )
 
-# Somebody ended the whole run.
+# A user or Slurm ended the whole run.
 DECISIONS = (
     EndingCode.TIME_LIMIT,
     EndingCode.NODE_FAILURE,
@@ -276,7 +281,7 @@ DECISIONS = (
     EndingCode.CANCELLED,
 )
 
-# A process died of itself; others can fail for that reason.
+# A process failed on its own. Other processes can fail as a consequence.
 FAILURES = (
     EndingCode.GPU_FAILURE,
     EndingCode.OUT_OF_MEMORY,
@@ -286,82 +291,84 @@ FAILURES = (
     EndingCode.TRACEBACK,
 )
 
-# The program ended itself: of a run that finished it says nothing.
+# The program ended itself, which is expected in a finished run.
 ORDERLY = (EndingCode.EXITED,)
 
 CRASHES = (EndingCode.SEGFAULT, EndingCode.TRACEBACK, EndingCode.NCCL_TIMEOUT)
 
-# The lower, the stronger.
-PLACES: dict[EndingCode, int] = {code: place for place, code in enumerate(CODES)}
+# Lower is stronger.
+PRIORITY: dict[EndingCode, int] = {code: rank for rank, code in enumerate(CODES)}
 
 
 class EndingLine(NamedTuple):
-    """A line or a traceback that says how a log ended."""
+    """A line or traceback that states how a log ended."""
 
     ending: Ending
-    # where it stands: the head of a traceback, whose ending is on the line of its
-    # exception
+    # The line number; of the head for a traceback, whose ending has the line of its
+    # exception.
     line: int
-    kind: str = ""  # what a traceback raised, without the message
-    unread: bool = False  # whether it is no more than the head of a traceback
+    kind: str = ""  # the exception class of a traceback
+    unread: bool = False  # True if only the head of a traceback is known
 
 
-def choose_cause(signs: Sequence[EndingLine]) -> Ending | None:
-    """Return the cause among what a log says, with the most telling one of the others
-    beside it."""
-    if not signs:
+def choose_cause(findings: Sequence[EndingLine]) -> Ending | None:
+    """Return the cause, with the most informative other finding as `beside`."""
+    if not findings:
         return None
-    waited = min(
+    timeout_line = min(
         (
-            each.ending.line
-            for each in signs
-            if each.ending.code == EndingCode.NCCL_TIMEOUT
+            finding.ending.line
+            for finding in findings
+            if finding.ending.code == EndingCode.NCCL_TIMEOUT
         ),
         default=0,
     )
     first: dict[EndingCode, Ending] = {}
-    # What stands behind NCCL's time-out followed from it, and a head alone says less
-    # than an exception.
-    for each in sorted(
-        signs,
-        key=lambda each: (0 < waited < each.ending.line, each.unread, each.ending.line),
+    # Findings after NCCL's time-out are consequences of it. A head alone is weaker than
+    # an exception.
+    for finding in sorted(
+        findings,
+        key=lambda finding: (
+            0 < timeout_line < finding.ending.line,
+            finding.unread,
+            finding.ending.line,
+        ),
     ):
-        first.setdefault(each.ending.code, each.ending)
+        first.setdefault(finding.ending.code, finding.ending)
     main = _find_cause(first)
     return replace(
-        main, beside=_find_beside(main, first) or _find_last_raised(main, signs)
+        main, beside=_find_related(main, first) or _find_last_raised(main, findings)
     )
 
 
 def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
-    """Return the ending that a log and its standard error tell together; which line was
-    first cannot be told.
+    """Combine the endings of a log and its standard error.
 
-    The failure of a process therefore counts before a time-out of NCCL in the other
-    file.
+    The order of lines in different files is unknown, so the failure of a process in one
+    file counts before a time-out of NCCL in the other.
     """
     if (
-        log is None or error is None or log.code not in PLACES
-    ):  # a cut log does not know how it ended
+        log is None or error is None or log.code not in PRIORITY
+    ):  # a truncated log does not contain its ending
         return error if error is not None else log
     main, other = sorted(
         (log, error), key=lambda each: (each.went_on, _get_strength(each))
     )
-    if _is_word_of_framework(main) and other.code == EndingCode.STEP_CANCELLED:
+    if _is_framework_preemption(main) and other.code == EndingCode.STEP_CANCELLED:
         main, other = other, main
-    telling = (
+    is_informative = (
         other.code in (*FAILURES, EndingCode.NCCL_TIMEOUT)
         and other.code != main.code
         and not other.went_on
     )
-    beside = other if telling else None
+    beside = other if is_informative else None
     return replace(main, beside=main.beside or beside)
 
 
 def add_error_ending(log: ParsedLog, error: Ending | None) -> ParsedLog:
-    """Return a log with the ending that it and its standard error tell together.
+    """Combine a log's ending with the ending on its standard error.
 
-    What happened before training began ended no run with steps.
+    Events before training started did not end a run with steps.
     """
     if error is None or (error.before_training and log.segments):
         return log
@@ -373,16 +380,19 @@ def add_error_ending(log: ParsedLog, error: Ending | None) -> ParsedLog:
 
 
 def _get_strength(ending: Ending) -> float:
-    """Return a number that is lower for a stronger cause. A framework that is told to
-    end calls any reason preemption: Slurm's words say more."""
+    """Return the rank of a cause; lower is stronger.
+
+    A framework calls any request to end a preemption, so Slurm's own message is
+    stronger.
+    """
     return (
-        PLACES[EndingCode.CANCELLED] + 0.5
-        if _is_word_of_framework(ending)
-        else PLACES[ending.code]
+        PRIORITY[EndingCode.CANCELLED] + 0.5
+        if _is_framework_preemption(ending)
+        else PRIORITY[ending.code]
     )
 
 
-def _is_word_of_framework(ending: Ending) -> bool:
+def _is_framework_preemption(ending: Ending) -> bool:
     return ending.code == EndingCode.PREEMPTED and "Preemption detected" in ending.quote
 
 
@@ -391,10 +401,10 @@ def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
     cancelled = first.get(EndingCode.STEP_CANCELLED)
     failed = first.get(EndingCode.TASK_FAILURE)
     if cancelled is not None:
-        if _is_word_of_framework(strongest):
+        if _is_framework_preemption(strongest):
             return cancelled
-        # Slurm cancels a step after a crash as well as by hand: its word counts where
-        # all else is what follows from it.
+        # Slurm cancels a step after a crash too, not only on request. Its message
+        # counts if all other findings are consequences.
         follows = (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE)
         earliest = _find_earliest(first, follows)
         if strongest.code in follows and earliest and cancelled.line < earliest.line:
@@ -418,27 +428,31 @@ def _find_earliest(
     return min(endings, key=lambda ending: ending.line, default=None)
 
 
-def _find_last_raised(main: Ending, signs: Sequence[EndingLine]) -> Ending | None:
-    """Return the last exception of another kind than that of the cause: the run may
-    have survived the first."""
+def _find_last_raised(main: Ending, findings: Sequence[EndingLine]) -> Ending | None:
+    """Return the last exception of another class than the cause's.
+
+    The run may have survived the first exception.
+    """
     if main.code != EndingCode.TRACEBACK:
         return None
-    kinds = {"", *(each.kind for each in signs if each.ending is main)}
+    kinds = {"", *(finding.kind for finding in findings if finding.ending is main)}
     later = [
-        each.ending
-        for each in signs
-        if each.ending.code == main.code and each.kind not in kinds
+        finding.ending
+        for finding in findings
+        if finding.ending.code == main.code and finding.kind not in kinds
     ]
     return max(
-        (each for each in later if each.line > main.line),
-        key=lambda each: each.line,
+        (finding for finding in later if finding.line > main.line),
+        key=lambda finding: finding.line,
         default=None,
     )
 
 
-def _find_beside(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | None:
-    """Return what is worth telling with a cause: what failed before a decision, and
-    what followed from a failure."""
+def _find_related(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | None:
+    """Return the finding worth reporting with a cause.
+
+    This is the failure before a decision, or the consequence of a failure.
+    """
     if main.code in DECISIONS:
         failure = _find_earliest(first, (*FAILURES, EndingCode.NCCL_TIMEOUT))
         return failure if failure and failure.line < main.line else None
@@ -457,12 +471,12 @@ def _find_beside(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | N
 
 MARKERS = (*ENDING_MARKERS, HEAD)
 
-# A line that goes on beyond what can be seen is read again as far back as this: a
-# pattern may begin there.
+# For a line longer than the visible context, the next search begins this many bytes
+# earlier: a pattern may begin there.
 LONGEST_PATTERN = 512
 
-# The nodes that a line itself says failed. `ON n1` in `*** STEP 7.0 ON n1 CANCELLED` is
-# only where Slurm wrote it.
+# The failed nodes in a line. The node in `*** STEP 7.0 ON n1 CANCELLED` is only where
+# Slurm wrote the line.
 _FAILED_NODES = re.compile(
     rb"srun: error: Node failure on ([\w.,\[\]-]{1,99})|(?:^|\s)([\w.-]{1,64}) kernel: .{0,99}NVRM: Xid"
 )
@@ -470,7 +484,7 @@ _FAILED_NODES = re.compile(
 SIGNALLED = re.compile(
     rb"(?:[\w.]+\.)?SignalException\b|.{1,99}killed by signal: Terminated"
 )
-# Exceptions of a process whose peer or child is gone, or that was told to end: another
+# Exceptions of a process whose peer or child is gone, or that was asked to end: another
 # failure came first.
 AFTERMATH = re.compile(
     rb"(?:[\w.]+\.)?(?:ChildFailedError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError|DistNetworkError"
@@ -479,22 +493,22 @@ AFTERMATH = re.compile(
     rb"|onnection reset by peer|Broken pipe|NCCL communicator was aborted)"
 )
 
-# Characters that are shown.
+# Maximum characters in messages.
 LINE_LENGTH = 160
 EXCEPTION_LENGTH = 200
 
-# So many steps can still be printed after the cause: another process prints them, or
-# later than they were made.
+# Number of steps that can be printed after the cause, by another process or with a
+# delay.
 LATE_STEPS = 2
 
 
 class Decisive(NamedTuple):
-    """From which line on an ending counts."""
+    """The lines from which an ending counts."""
 
     first: int = 0
-    near: int = 0  # from here on no more steps follow it than are printed late
+    near: int = 0  # fewer than LATE_STEPS + 1 steps follow from this line on
     finished: bool = (
-        False  # whether the last attempt is, so that an orderly end says nothing
+        False  # True if the last attempt finished, so an orderly exit is expected
     )
 
 
@@ -502,68 +516,74 @@ _EVERY_LINE = Decisive()
 
 
 class Endings:
-    """Collects the lines that say how a log ended: the latest KEPT of each code, so
-    that no log fills the memory."""
+    """Collector of the lines that state how a log ended.
+
+    Keeps the latest KEPT of each code, so that the memory is bounded.
+    """
 
     def __init__(self) -> None:
         self._by_code: dict[EndingCode, deque[Ending]] = {}
         self._read_to = (0, 0)
         self._tracebacks = Tracebacks()
 
-    def take(self, chunk: ByteChunk, hits: Iterable[Hit]) -> None:
-        """Take the lines of markers in the new part of a chunk, and follow its
-        tracebacks."""
+    def feed(self, chunk: ByteChunk, hits: Iterable[Hit]) -> None:
+        """Add the hits in the new part of a chunk, and follow its tracebacks."""
         heads = []
         for hit in hits:
             if hit.marker == HEAD:
                 heads.append(hit)
             else:
                 self._add(hit)
-        self._tracebacks.take(chunk, heads)
+        self._tracebacks.feed(chunk, heads)
 
     @property
-    def follows(self) -> bool:
-        """Whether a traceback goes on, so that the next lines matter whatever they
-        hold."""
-        return self._tracebacks.follows
+    def has_open_traceback(self) -> bool:
+        """True if a traceback is incomplete, so that all following lines matter."""
+        return self._tracebacks.has_open_traceback
 
     def result(self, decisive: Decisive = _EVERY_LINE) -> Ending | None:
-        """Return the cause of the ending, with the second finding `beside` it, or None.
+        """Return the cause of the ending, with the second finding as `beside`, or None.
 
-        A finding that more than a few steps follow counts only without any other, and
-        is marked as doubtful (`went_on`). The traceback of a warning does not count
-        then.
+        An ending that more than LATE_STEPS steps follow is used only as a fallback and
+        flagged `went_on`. Tracebacks below a warning are ignored in that case.
         """
-        signs = [
+        findings = [
             EndingLine(ending, ending.line)
             for endings in self._by_code.values()
             for ending in endings
         ]
-        raised = [each for each in self._tracebacks.latest if not each.warned]
-        signs += map(_describe_traceback, raised)
+        raised = [
+            traceback for traceback in self._tracebacks.latest if not traceback.warned
+        ]
+        findings += map(_describe_traceback, raised)
         if decisive.finished:
-            signs = [sign for sign in signs if sign.ending.code not in ORDERLY]
-        near = choose_cause([sign for sign in signs if sign.line >= decisive.near])
+            findings = [
+                finding for finding in findings if finding.ending.code not in ORDERLY
+            ]
+        near = choose_cause(
+            [finding for finding in findings if finding.line >= decisive.near]
+        )
         if near is not None:
             return near
-        of_warnings = {each.head for each in raised if each.below_warning}
+        of_warnings = {
+            traceback.head for traceback in raised if traceback.below_warning
+        }
         early = choose_cause(
             [
-                sign
-                for sign in signs
-                if sign.line >= decisive.first and sign.line not in of_warnings
+                finding
+                for finding in findings
+                if finding.line >= decisive.first and finding.line not in of_warnings
             ]
         )
         return early and replace(early, went_on=True)
 
     def find_before_training(self) -> Ending | None:
-        """Return what was found as something that happened before training began, or
-        None."""
+        """Return the ending, flagged as an event before training started, or None."""
         ending = self.result()
         return ending and replace(ending, went_on=True, before_training=True)
 
     def _add(self, hit: Hit) -> None:
-        """Take the line of a marker, unless it was taken for the marker before."""
+        """Add the line of a marker, unless an earlier marker on the line has added it."""
         number, offset = self._read_to
         if number == hit.line and hit.offset < offset:
             return
@@ -579,8 +599,8 @@ class Endings:
         line = hit.text[begin:stop]
         code = next(find_endings(line), None)
         if code is not None:
-            rank, named = _format_rank(read_rank(hit)), _FAILED_NODES.search(line)
-            nodes = (named[1] or named[2]).decode() if named else ""
+            rank, failed = _format_rank(read_rank(hit)), _FAILED_NODES.search(line)
+            nodes = (failed[1] or failed[2]).decode() if failed else ""
             ending = Ending(
                 code,
                 make_printable(line, LINE_LENGTH),
@@ -591,20 +611,19 @@ class Endings:
             self._by_code.setdefault(code, deque(maxlen=KEPT)).append(ending)
 
 
-def name_file(ending: Ending, name: str) -> Ending:
-    """Return an ending, and what happened beside it, as told by a file of this name."""
-    beside = ending.beside and name_file(ending.beside, name)
+def set_file_name(ending: Ending, name: str) -> Ending:
+    """Set the file name of an ending and of its `beside`."""
+    beside = ending.beside and set_file_name(ending.beside, name)
     return replace(ending, file=name, beside=beside)
 
 
 def find_decisive_lines(
     segments: Sequence[Segment], end_lines: Iterable[int]
 ) -> Decisive:
-    """Return the lines from which on an ending counts: what came before the last
-    attempt ended is no ending of it.
+    """Return the lines from which an ending counts for the last attempt.
 
-    That is the end mark or last step of a finished attempt, and the first step of an
-    unfinished one.
+    This is the end marker or last step of a finished attempt, and the first step of an
+    unfinished attempt.
     """
     if not segments:
         return Decisive()
@@ -622,9 +641,9 @@ def find_decisive_lines(
 
 
 def _describe_traceback(traceback: Traceback) -> EndingLine:
-    """Return what a traceback says of the end."""
+    """Convert a traceback to an ending."""
     text: str = make_printable(traceback.first or HEAD, EXCEPTION_LENGTH)
-    if traceback.code and b" " not in traceback.first:  # it says no more than its name
+    if traceback.code and b" " not in traceback.first:  # an exception without a message
         text += f" in `{make_printable(traceback.code, LINE_LENGTH)}`"
     if traceback.last != traceback.first:
         text += f", which led to {make_printable(traceback.last, EXCEPTION_LENGTH)}"
@@ -641,7 +660,7 @@ def _describe_traceback(traceback: Traceback) -> EndingLine:
 
 
 def _read_code(traceback: Traceback) -> EndingCode:
-    """Return what the exception of a traceback means."""
+    """Classify the exception of a traceback."""
     if traceback.first.startswith(b"KeyboardInterrupt"):
         return EndingCode.STEP_CANCELLED
     if AFTERMATH.match(traceback.first) or any(
@@ -655,14 +674,16 @@ def _read_code(traceback: Traceback) -> EndingCode:
     }
     return min(
         codes & {*FAILURES, EndingCode.NCCL_TIMEOUT},
-        key=PLACES.__getitem__,
+        key=PRIORITY.__getitem__,
         default=EndingCode.TRACEBACK,
     )
 
 
 def _format_rank(rank: str) -> str:
-    """Return `rank 52` for the labels `52 rank52`, `task 9` for `9 default3`, other
-    labels as they are."""
+    """Format the labels `52 rank52` as `rank 52`, and `9 default3` as `task 9`.
+
+    Returns other labels unchanged.
+    """
     match = re.search(r"\brank(\d+)", rank)
     if match:
         return f"rank {match[1]}"

@@ -1,7 +1,8 @@
-"""The facts of a log besides its steps: its start, the versions of its run, what it
-states of the run, its checkpoints, and whether it trains.
+"""Collect the facts in a log other than steps.
 
-The rows of `recognisers` read them; here they are collected and added to the segments.
+These are the start time, versions, statements about the run, checkpoints, and signs
+that the run does not train. The rows of `recognisers` read them; this module collects
+them and adds them to the segments.
 """
 
 from __future__ import annotations
@@ -63,44 +64,45 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats, Integers
 
 
-# Bytes in which a log prints when it started: later times may be of another run.
+# The start time must be in the first bytes: later times may belong to another run.
 FARTHEST = 64 << 20
 
 TIMESTAMP = re.compile(rb"20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 TIMESTAMP_LENGTH = 26
 
 HEAD = re.compile(LINE_HEAD)
-# What stands before the time of a log record, wherever the record stands.
-MARK = re.compile(rb"(?:\[NeMo [A-Z] |\[titan\] |\bDLL |\] datetime: )\Z")
+# The prefix of a timestamp in a log record that need not begin a line.
+RECORD_PREFIX = re.compile(rb"(?:\[NeMo [A-Z] |\[titan\] |\bDLL |\] datetime: )\Z")
 
-# No log is silent for longer: what is older than the next time by more is the age of an
-# image or a data set.
+# A time that is older than the next one by more is not the start but the age of an
+# image or data set.
 STALE = timedelta(days=30)
 
 
 class StartTime:
-    """Finds when a log starts: the first time of a log record that is not STALE. `time`
-    is None where there is none."""
+    """Finder of a log's start time: the first time of a log record that is not STALE.
+
+    `time` is None if there is no such time.
+    """
 
     def __init__(self) -> None:
         self.time: datetime | None = None
-        self.looks = True
+        self.is_open = True
 
-    def take(self, chunk: ByteChunk) -> None:
-        """Look through the new part of a chunk, until the time is sure."""
-        self.looks = self.looks and chunk.offset < FARTHEST
-        if not self.looks:
+    def feed(self, chunk: ByteChunk) -> None:
+        """Search the new part of a chunk, until the time is certain."""
+        self.is_open = self.is_open and chunk.offset < FARTHEST
+        if not self.is_open:
             return
         for time in iterate_timestamps(chunk):
-            self.looks = self.time is None or time - self.time > STALE
-            if not self.looks:
+            self.is_open = self.time is None or time - self.time > STALE
+            if not self.is_open:
                 return
             self.time = time
 
 
 def iterate_timestamps(chunk: ByteChunk) -> Iterator[datetime]:
-    """Yield the times of log records that begin in the new part of a chunk, as printed:
-    without a time zone."""
+    """Yield the times of log records in the new part of a chunk, without a time zone."""
     limit = min(chunk.stop + TIMESTAMP_LENGTH, len(chunk.text))
     for match in TIMESTAMP.finditer(chunk.text, chunk.start, limit):
         if match.start() >= chunk.stop:
@@ -110,38 +112,40 @@ def iterate_timestamps(chunk: ByteChunk) -> Iterator[datetime]:
         try:
             yield datetime.fromisoformat(match[0].decode("ascii"))
         except ValueError:
-            continue  # digits that are no date
+            continue  # not a valid date
 
 
-def _begins_record(chunk: ByteChunk, place: int) -> bool:
-    """Tell whether a time stands where log records have it, and not inside a
-    sentence."""
-    prefix = chunk.text[max(0, place - REACH_BACK) : place]
+def _begins_record(chunk: ByteChunk, offset: int) -> bool:
+    """True if a time is part of a log record's prefix, not of a sentence."""
+    prefix = chunk.text[max(0, offset - REACH_BACK) : offset]
     begin = find_line_begin(prefix, 0, len(prefix))
-    in_long_line = begin == 0 and chunk.offset + place > REACH_BACK
+    in_long_line = begin == 0 and chunk.offset + offset > REACH_BACK
     return bool(
-        (not in_long_line and HEAD.fullmatch(prefix, begin)) or MARK.search(prefix)
+        (not in_long_line and HEAD.fullmatch(prefix, begin))
+        or RECORD_PREFIX.search(prefix)
     )
 
 
 class Versions:
-    """The versions that one log states.
+    """Collector of the versions in a log.
 
-    The first statement counts; if a later one contradicts it, neither does.
+    The first value counts. If a later value contradicts it, the version is unknown.
     """
 
     def __init__(self) -> None:
         self._values: dict[VersionRow, tuple[str, ...] | None] = {}
 
     def add(self, hit: Hit) -> None:
-        """Add the versions at a marker, unless it is so far into the log that another
-        run may print them."""
+        """Add the versions at a marker.
+
+        Ignores markers far into the log, which another run may have printed.
+        """
         for row, values in VERSIONS.read(hit):
             if self._values.setdefault(row, values) != values:
                 self._values[row] = None
 
     def result(self) -> tuple[tuple[str, str], ...]:
-        """Return names with their values, sorted by name."""
+        """Return (name, version) pairs, sorted by name."""
         if not self._values:
             return ()
         values: dict[str, str] = {}
@@ -153,43 +157,43 @@ class Versions:
 
 # --- what a log states of its run: GPUs, model, precision, settings, a profiler --------
 
-# A marker may stand so often in a line that is looked into: no framework states a thing
-# more often.
+# Occurrences of a marker that are read per line: no framework repeats a setting more
+# often.
 MOST_IN_LINE = 20
-# So many values of one field are kept, the latest: a framework that states more
-# contradicts itself all the same.
+# Values of one field that are kept, the latest ones: a framework that prints more
+# contradicts itself anyway.
 MOST_VALUES = 20
 
 (_PROFILED,) = PROFILER.markers
 
 
-def drop_silent(
-    text: bytes, places: Iterable[tuple[int, bytes]]
+def drop_unmatched(
+    text: bytes, matches: Iterable[tuple[int, bytes]]
 ) -> list[tuple[int, bytes]]:
-    """Drop the places of markers that state nothing.
+    """Drop the matches of markers whose patterns do not match.
 
-    To look at each line takes twenty times as long.
+    Reading each line instead takes twenty times as long.
     """
     return [
-        (place, marker)
-        for place, marker in places
+        (offset, marker)
+        for offset, marker in matches
         if (
             marker not in DECISIVE_PATTERNS
-            or compile_pattern(DECISIVE_PATTERNS[marker]).match(text, place)
+            or compile_pattern(DECISIVE_PATTERNS[marker]).match(text, offset)
         )
-        and (marker != _PROFILED or _is_profiled(text, place))
+        and (marker != _PROFILED or _is_profiled(text, offset))
     ]
 
 
-def _is_profiled(text: bytes, place: int) -> bool:
-    """True if a profiler prints the line at a place."""
-    hit = Hit(_PROFILED, text, place, len(text), place, 0)
+def _is_profiled(text: bytes, offset: int) -> bool:
+    """True if a profiler printed the line at an offset."""
+    hit = Hit(_PROFILED, text, offset, len(text), offset, 0)
     return any(True for _ in PROFILER.read(hit))
 
 
 class Preamble:
-    """The parts of a log in which settings are looked for: before the first step of
-    each process."""
+    """The spans of a log that are searched for settings: before the first step of each
+    process."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -198,35 +202,34 @@ class Preamble:
         self._locked = False
 
     def begin(self, chunk: ByteChunk) -> None:
-        """Start with the new part of a chunk; settings far into a log are not looked
-        for."""
+        """Start the new part of a chunk. Settings far into a log are ignored."""
         self._spans, self._begin, self._locked = [], chunk.start, False
         self.is_open = self.is_open and chunk.offset < EARLY.farthest
 
     def close(self, offset: int) -> None:
-        """End the part at a step."""
+        """End the span at a step."""
         if self.is_open:
             self._spans.append((self._begin, offset))
             self.is_open = False
 
     def reopen(self, offset: int) -> None:
-        """Begin another part at what a process prints as it starts."""
+        """Begin another span at a text that a process prints as it starts."""
         if not self.is_open and not self._locked:
             self.is_open, self._begin = True, offset
 
     def lock(self) -> None:
-        """Keep the parts of this chunk as they are."""
+        """Begin no more spans in this chunk."""
         self._locked = True
 
     def finish(self, chunk: ByteChunk) -> list[tuple[int, int]]:
-        """Return the begin and end of each part in the chunk."""
+        """Return (begin, end) of each span in the chunk."""
         if chunk.offset >= EARLY.farthest:
             return []
         return [*self._spans, *([(self._begin, chunk.stop)] if self.is_open else [])]
 
 
 class LineCounter:
-    """Counts the markers of the current line."""
+    """Counter of the markers on the current line."""
 
     def __init__(self) -> None:
         self._line = 0
@@ -241,12 +244,13 @@ class LineCounter:
 
 
 def find_settings(chunk: ByteChunk, begin: int, stop: int) -> list[Statement]:
-    """Find the facts between two offsets of a chunk: a value once, on its last line."""
-    places = build_search(PREAMBLE_MARKERS).find_places(chunk.text, begin, stop)
+    """Find the settings between two offsets of a chunk: each value once, on its last
+    line."""
+    matches = build_search(PREAMBLE_MARKERS).find_matches(chunk.text, begin, stop)
     statements: dict[tuple[StatedField, str], Statement] = {}
     counter = LineCounter()
     line = chunk.line + chunk.text.count(b"\n", chunk.start, begin)
-    for hit in locate_hits(chunk._replace(start=begin, line=line), places):
+    for hit in locate_hits(chunk._replace(start=begin, line=line), matches):
         if not counter.admit(hit):
             continue
         for field, value in read_preamble(*PREAMBLE.cut_line(hit), hit.marker):
@@ -257,33 +261,33 @@ def find_settings(chunk: ByteChunk, begin: int, stop: int) -> list[Statement]:
 
 @lru_cache(4096)  # each rank prints the same
 def read_preamble(
-    line: bytes, place: int, marker: bytes
+    line: bytes, offset: int, marker: bytes
 ) -> tuple[tuple[StatedField, str], ...]:
-    """Return the fields and values that a line states at a marker."""
-    return tuple(_read_preamble(line, place, marker))
+    """Return the (field, value) pairs at a marker in a line."""
+    return tuple(_read_preamble(line, offset, marker))
 
 
 def _read_preamble(
-    line: bytes, place: int, marker: bytes
+    line: bytes, offset: int, marker: bytes
 ) -> Iterator[tuple[StatedField, str]]:
-    for row, value in PREAMBLE.read_line(line, place, marker):
+    for row, value in PREAMBLE.read_line(line, offset, marker):
         yield row.fact, value
     settings = SETTINGS_BY_NAME.get(marker)
     if settings:
         yield from read_settings(
-            settings, line[:place], marker, line[place + len(marker) :]
+            settings, line[:offset], marker, line[offset + len(marker) :]
         )
 
 
 class Statements:
-    """The statements of one log, in its order."""
+    """Collector of the statements in a log, in log order."""
 
     def __init__(self) -> None:
         self._statements: list[Statement] = []
         self._counter = LineCounter()
 
     def add(self, hit: Hit) -> None:
-        """Add the facts that are stated around a marker."""
+        """Add the statements at a marker."""
         if hit.marker != _PROFILED and not self._counter.admit(hit):
             return
         table = PROFILER if hit.marker == _PROFILED else EARLY
@@ -291,24 +295,29 @@ class Statements:
             self._statements.append(Statement(row.fact, value, hit.line))
 
     def add_settings(self, chunk: ByteChunk, spans: Iterable[tuple[int, int]]) -> None:
-        """Add the facts that are stated in these parts of a chunk."""
+        """Add the settings in these spans of a chunk."""
         for begin, stop in spans:
             self._statements += find_settings(chunk, begin, stop)
 
     def add_to_segments(
         self, segments: Sequence[Segment], starts: Sequence[int]
     ) -> tuple[Segment, ...]:
-        """Return segments with what is stated of each: behind the one before and, but
-        for a profiler, before its steps.
+        """Add to each segment the statements after the previous segment and before its
+        steps.
 
-        What no line there states stands as it was stated before: a launcher may say it
-        once for several processes. `starts` are the lines on which processes start,
-        ascending: a profiler is of the process that started last.
+        A profiler's statement may also be among the steps. A field without a statement
+        there keeps its earlier values: a launcher may print them once for several
+        processes. `starts` are the lines of process starts, ascending: a profiler
+        belongs to the process that started last.
         """
         if not self._statements:
             return tuple(segments)
         statements = sorted(self._statements, key=_get_line)
-        profiler = [each for each in statements if each.field == StatedField.PROFILER]
+        profiler = [
+            statement
+            for statement in statements
+            if statement.field == StatedField.PROFILER
+        ]
         bounds = [
             0,
             *(
@@ -318,65 +327,68 @@ class Statements:
             math.inf,
         ]
         ends = [0, *(segment.last_line for segment in segments)]
-        places = zip(segments, ends, pairwise(bounds), strict=False)
-        carried = _Carried(
-            [each for each in statements if each.field != StatedField.PROFILER]
+        spans = zip(segments, ends, pairwise(bounds), strict=False)
+        carried = _CarriedStatements(
+            [
+                statement
+                for statement in statements
+                if statement.field != StatedField.PROFILER
+            ]
         )
         return tuple(
             replace(
                 segment,
                 stated=_merge(
                     carried.select(end, segment.first_line),
-                    _cut(profiler, begin, stop),
+                    _select_lines(profiler, begin, stop),
                 ),
             )
-            for segment, end, (begin, stop) in places
+            for segment, end, (begin, stop) in spans
         )
 
 
-class _Carried:
-    """The statements that apply to a segment, for one segment after the other."""
+class _CarriedStatements:
+    """Iterator over segments that carries statements from one segment to the next."""
 
     def __init__(self, statements: Sequence[Statement]) -> None:
-        """Begin before the first segment; the statements are in the order of the
-        log."""
+        """`statements` are in log order."""
         self._statements = statements
-        self._place = 0  # of the first statement that is in `_values` not yet
+        self._index = 0  # index of the first statement not yet in `_values`
         self._values: dict[StatedField, dict[str, Statement]] = {}
         self._selected: tuple[Statement, ...] = ()
-        self._is_current = True  # whether `_selected` is what `_values` hold
+        self._is_current = True  # True if `_selected` matches `_values`
 
     def select(self, end: int, first_line: int) -> tuple[Statement, ...]:
-        """Return the statements that apply to the segment from `first_line` on, after
-        one that ends on line `end`.
+        """Return the statements for a segment that begins on `first_line`.
 
-        Statements between these two lines replace earlier ones of the same field.
+        The previous segment ends on line `end`. Statements between these two lines
+        replace earlier statements of the same field.
         """
         self._add_up_to(end)
-        stop = bisect_right(self._statements, first_line, lo=self._place, key=_get_line)
-        anew: dict[StatedField, dict[str, Statement]] = {}
-        for statement in self._statements[self._place : stop]:
-            _keep(anew, statement)
-        if anew:
+        stop = bisect_right(self._statements, first_line, lo=self._index, key=_get_line)
+        replaced: dict[StatedField, dict[str, Statement]] = {}
+        for statement in self._statements[self._index : stop]:
+            _add_value(replaced, statement)
+        if replaced:
             self._is_current = False
-            return _flatten(self._values | anew)
+            return _flatten(self._values | replaced)
         if not self._is_current:
             self._selected, self._is_current = _flatten(self._values), True
         return self._selected
 
     def _add_up_to(self, line: int) -> None:
-        stop = bisect_right(self._statements, line, lo=self._place, key=_get_line)
-        for statement in self._statements[self._place : stop]:
-            _keep(self._values, statement)
+        stop = bisect_right(self._statements, line, lo=self._index, key=_get_line)
+        for statement in self._statements[self._index : stop]:
+            _add_value(self._values, statement)
             self._is_current = False
-        self._place = stop
+        self._index = stop
 
 
-def _keep(
+def _add_value(
     values: dict[StatedField, dict[str, Statement]], statement: Statement
 ) -> None:
-    """Append a statement to those of its field; an earlier one with the same value is
-    dropped."""
+    """Append a statement to those of its field, dropping an earlier one with the same
+    value."""
     of_field = values.setdefault(statement.field, {})
     of_field.pop(statement.value, None)
     of_field[statement.value] = statement
@@ -387,7 +399,11 @@ def _keep(
 def _flatten(values: dict[StatedField, dict[str, Statement]]) -> tuple[Statement, ...]:
     return tuple(
         sorted(
-            (each for of_field in values.values() for each in of_field.values()),
+            (
+                statement
+                for of_field in values.values()
+                for statement in of_field.values()
+            ),
             key=_get_line,
         )
     )
@@ -396,15 +412,14 @@ def _flatten(values: dict[StatedField, dict[str, Statement]]) -> tuple[Statement
 def _merge(
     stated: tuple[Statement, ...], profiler: Sequence[Statement]
 ) -> tuple[Statement, ...]:
-    """Return statements in the order of the log, the last one of a profiler among
-    them."""
+    """Merge the last profiler statement into the others, in log order."""
     return tuple(sorted((*stated, profiler[-1]), key=_get_line)) if profiler else stated
 
 
-def _cut(
+def _select_lines(
     statements: Sequence[Statement], begin: float, stop: float
 ) -> Sequence[Statement]:
-    """Return the statements from a line on and before another one."""
+    """Return the statements on the lines `begin` to `stop` (exclusive)."""
     first, last = (
         bisect_left(statements, line, key=_get_line) for line in (begin, stop)
     )
@@ -416,8 +431,7 @@ def _get_line(statement: Statement) -> int:
 
 
 def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
-    """Return the line on which the process of a segment starts, that of its first step
-    where no line says so."""
+    """Return the line of a segment's process start, or of its first step if unknown."""
     first = bisect_right(starts, before.last_line)
     return (
         min(starts[first], after.first_line)
@@ -428,12 +442,12 @@ def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
 
 # --- checkpoints: their times, and whether training continued --------------------------
 
-# Records of one log that are kept. More are counted, and the slowest is unknown then.
+# Records that are kept per log. More are only counted, and the slowest is unknown then.
 KEPT_CHECKPOINTS = 10_000
 
 
 class CheckpointLines:
-    """Collects the lines about checkpoints, at most KEPT_CHECKPOINTS."""
+    """Collector of the lines about checkpoints, at most KEPT_CHECKPOINTS."""
 
     def __init__(self) -> None:
         self._records: list[tuple[Meaning, CheckpointRecord]] = []
@@ -455,28 +469,31 @@ class CheckpointLines:
 
     @property
     def count(self) -> int:
-        """The number of lines about a saved or loaded checkpoint."""
+        """Number of lines about a saved or loaded checkpoint."""
         return len(self._records) + self._unread
 
-    def result(self, parts: Sequence[Segment]) -> Checkpoints:
-        """Return the records, each with the part of the log that it belongs to; `parts`
-        are all parts with steps."""
+    def result(self, segments: Sequence[Segment]) -> Checkpoints:
+        """Return the records, each with the number of its segment. `parts` are all
+        segments."""
         first_lines, last_lines = (
-            [part.first_line for part in parts],
-            [part.last_line for part in parts],
+            [segment.first_line for segment in segments],
+            [segment.last_line for segment in segments],
         )
-        placed = [
-            (meaning, replace(record, part=_find_part(record, first_lines, last_lines)))
+        assigned = [
+            (
+                meaning,
+                replace(record, part=_find_segment(record, first_lines, last_lines)),
+            )
             for meaning, record in self._records
         ]
         loaded = {
             record.part
-            for meaning, record in placed
+            for meaning, record in assigned
             if meaning is Meaning.HAPPENED and record.action == LOAD
         }
         records = (
             replace(record, dispatched=self._is_dispatch(meaning))
-            for meaning, record in placed
+            for meaning, record in assigned
             if meaning is not Meaning.TIMER or record.part in loaded
         )
         return Checkpoints(tuple(records), self._unread)
@@ -491,7 +508,7 @@ class CheckpointLines:
 
 
 def _read_line(hit: Hit) -> tuple[Meaning, CheckpointRecord] | None:
-    """Return the record of a line that prints one at a marker, and its meaning."""
+    """Return the checkpoint record at a marker with its meaning, or None."""
     for row, time in CHECKPOINTS.read(hit):
         action, meaning = row.fact
         timed = meaning.value <= Meaning.TIMER.value
@@ -505,11 +522,14 @@ def _read_line(hit: Hit) -> tuple[Meaning, CheckpointRecord] | None:
     return None
 
 
-def _find_part(
+def _find_segment(
     record: CheckpointRecord, first_lines: Sequence[int], last_lines: Sequence[int]
 ) -> int:
-    """Return the 1-based number of the part that a checkpoint was saved in or after, or
-    loaded for; 0 for none."""
+    """Return the 1-based number of the segment that a checkpoint belongs to, or 0.
+
+    A saved checkpoint belongs to the segment in or after which it was saved, a loaded
+    one to the segment for which it was loaded.
+    """
     if record.action == LOAD:
         number = bisect_left(last_lines, record.line) + 1
         return number if number <= len(last_lines) else 0
@@ -522,12 +542,12 @@ _GET_LINE = itemgetter(0)
 
 TRAINING_MARKERS = (*BAD_VALIDATIONS.markers, *SKIPPED_UPDATES.markers)
 
-# Bytes before a text beside a step that its pattern may look at.
+# Bytes before a text near a step that its pattern may match.
 BEFORE_TEXT = 300
 
 
 class TrainingLines:
-    """The lines of one log, in its order."""
+    """Collector of the lines that show a failed update or validation."""
 
     def __init__(self) -> None:
         self._bad_validations: list[int] = []
@@ -537,24 +557,23 @@ class TrainingLines:
         self._last_scale = b""
 
     def add(self, hit: Hit) -> None:
-        """Add the line of a marker, if it shows that an update or a validation
-        failed."""
+        """Add the line of a marker, if it shows a failed update or validation."""
         for _, update in SKIPPED_UPDATES.read(hit):
             self._add_skip(hit.line, update)
         if any(BAD_VALIDATIONS.read(hit)):
             self._bad_validations.append(hit.line)
 
     def add_near_step(self, hit: Hit) -> None:
-        """Add the facts in the line of a step, or shortly before it."""
+        """Add the facts on the line of a step, or shortly before it."""
         begin = max(0, hit.start - REACH_BACK)
         end = find_line_stop(hit.text, hit.start, hit.end)
         for row in SKIP_COUNT_ROWS:
-            place = hit.text.rfind(row.marker, begin, end)
+            offset = hit.text.rfind(row.marker, begin, end)
             matches = (
                 compile_pattern(row.pattern).finditer(
-                    hit.text, max(begin, place - BEFORE_TEXT), end
+                    hit.text, max(begin, offset - BEFORE_TEXT), end
                 )
-                if place >= 0
+                if offset >= 0
                 else ()
             )
             for match in deque(matches, maxlen=1):  # the last one
@@ -569,11 +588,10 @@ class TrainingLines:
     def add_to_segments(
         self, segments: Sequence[Segment], bad_validations: Sequence[int] = ()
     ) -> tuple[Segment, ...]:
-        """Return segments with what the lines behind the one before show of each, to
-        the first of the next one.
+        """Add to each segment the skipped updates and failed validations on its lines.
 
-        `bad_validations` are lines of records that print a validation loss that is NaN
-        or infinite.
+        The lines of a segment begin after the previous segment and end before the next.
+        `bad_validations` are the lines of records with a non-finite validation loss.
         """
         self._skips.sort()
         self._counts.sort(key=_GET_LINE)
@@ -599,7 +617,8 @@ class TrainingLines:
             bisect_right(self._skips, begin) : bisect_left(self._skips, end)
         ]
         if len(steps) and (counts or skips):
-            # Records may count them, too: GPT-NeoX, under those of DeepSpeed.
+            # Records may also count skipped steps: GPT-NeoX prints its own under
+            # DeepSpeed's.
             skipped = np.fmax(steps.skipped_steps, _count_skipped(steps, counts, skips))
             steps = replace(steps, skipped_steps=skipped)
             if counts and np.isnan(steps.learning_rate).all():
@@ -613,18 +632,19 @@ class TrainingLines:
             if update.rank != self._rank:
                 return
         elif update.scale and update.scale == self._last_scale and update.halved:
-            return  # no loss scale is reduced twice from the same value
+            # a loss scale is not reduced twice from the same value: another rank's line
+            return
         self._last_scale = update.scale
         self._skips.append(line)
 
 
 def _find_rows(steps: Steps, lines: Sequence[int]) -> Integers:
-    """Return the row of the step on each line, or after it; the last one at most."""
+    """Return the row of the step on or after each line, at most the last row."""
     return np.searchsorted(steps.line, lines).clip(max=len(steps) - 1)
 
 
 def _place_rates(steps: Steps, counts: Sequence[tuple[int, SkipCount]]) -> Floats:
-    """Return the learning rate that is printed with each step, NaN where none is."""
+    """Return the learning rate printed with each step, NaN if missing."""
     rates = np.full(len(steps), math.nan)
     rates[_find_rows(steps, [line for line, _ in counts])] = [
         count.rate for _, count in counts
@@ -635,8 +655,10 @@ def _place_rates(steps: Steps, counts: Sequence[tuple[int, SkipCount]]) -> Float
 def _count_skipped(
     steps: Steps, counts: Sequence[tuple[int, SkipCount]], skips: Sequence[int]
 ) -> Floats:
-    """Return how many updates were skipped since the line before, for each step; counts
-    rather than single lines."""
+    """Return the number of skipped updates since the previous record, for each step.
+
+    Printed totals take precedence over single lines.
+    """
     most: Integers = steps.mean_of
     if not counts:
         skipped = np.bincount(_find_rows(steps, skips), minlength=len(steps))
@@ -652,7 +674,7 @@ def _count_skipped(
 
 
 class Facts:
-    """The facts of one log beside its steps: a collector for each kind."""
+    """All collectors of the facts in one log."""
 
     def __init__(self) -> None:
         self.statements = Statements()

@@ -1,5 +1,4 @@
-"""Read a log while it grows: how far its run is, and the lines that show that it
-lives."""
+"""Read a log while it grows: the last step, and the signs that its run is alive."""
 
 from __future__ import annotations
 
@@ -23,15 +22,16 @@ from pytest_llmbench.logs.scan import PIECE, ByteChunk, ChunkCutter
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.step_records import StepRecord
 
-# The last steps whose median is the time that a growing run takes for one.
+# Number of last steps whose median is the current step time.
 RECENT = 5
 
 
-# What a process prints as it starts; separators stand in a record of steps.
+# Texts that a process prints as it starts. Separators are excluded: they also occur in
+# records of steps.
 STARTING = tuple(sorted(STARTS.difference(SEPARATORS)))
 
-# What shows that a run lives though it prints no step: progress bars, and evaluations
-# of Megatron, torchtitan, MaxText and NeMo.
+# Texts that prove that a run is alive although it prints no step: progress bars, and
+# evaluations of Megatron, torchtitan, MaxText and NeMo.
 LIVING = (
     *sorted(BARS),
     b"validation loss at iteration",
@@ -43,51 +43,53 @@ LIVING = (
 
 
 class ReachedStep(NamedTuple):
-    """How far a run is."""
+    """Progress of a run."""
 
     done: int
-    total: int | None  # none: the log does not say of how many
-    seconds: float  # of one step
+    total: int | None  # None if the log does not print the total
+    seconds: float  # seconds per step
 
 
 class Growing:
-    """One log on this machine, which is not compressed while it grows. What was read of
-    it is not read again.
+    """Reader of one growing, uncompressed log on this machine.
 
-    A file that was replaced, shortened or written anew is read from its beginning.
+    Bytes that were read are not read again. A file that was replaced, shortened or
+    rewritten is read from its beginning.
     """
 
     def __init__(self, path: Path, extra: Iterable[RegexDialect] = ()) -> None:
-        """Take the path, and the dialects that baseline files define for the log."""
+        """`extra` are the dialects that baseline files define for the log."""
         self.path = path
         self.read_bytes = 0
         self._extra = tuple(extra)
-        self._file: tuple[int, int] | None = None
-        self._signs: LogProgress | None = None
-        self._places: tuple[
+        self._identity: tuple[int, int] | None = None
+        self._progress: LogProgress | None = None
+        self._latest: tuple[
             int, int
-        ]  # where a process last started, and where a line last showed life
+        ]  # Offsets of the last process start and of the last sign of life.
         self._cutter: ChunkCutter
         self._collector: LogCollector
         self._begin()
 
     def read(self) -> ParsedLog:
-        """Return what the log says as it is now, its last line as if it ended there;
-        LogError if it cannot be read."""
+        """Parse the log as it is now, as if its last line were complete.
+
+        Raises LogError if the log cannot be read.
+        """
         with files.File(self.path) as file:
-            self._take_new(file)
-        # a copy reads the rest, for the next bytes may show it to be another line than
-        # it looks now
-        rest, collector = self._cutter.finish(), deepcopy(self._collector)
-        collector.search(rest)
+            self._read_new(file)
+        # A copy parses the last bytes, since the next bytes may change what their line
+        # means.
+        tail, collector = self._cutter.finish(), deepcopy(self._collector)
+        collector.search(tail)
         return collector.result()
 
     def find_last_step(self) -> ReachedStep | None:
-        """Return the last step, None where there is none; LogError if the log cannot be
-        read.
+        """Return the last step, or None if there is no step.
 
-        A step is counted from the first one of the run: NeMo's `global_step: 22` is the
-        23rd. Its time is the median of the last five, of those that a step can take.
+        The count starts with the first step of the run: NeMo's `global_step: 22` is
+        step 23. The step time is the median of the last RECENT steps, without
+        impossible times. Raises LogError if the log cannot be read.
         """
         segments = (
             self.read().read_as(*(dialect.name for dialect in self._extra)).segments
@@ -99,7 +101,7 @@ class Growing:
         possible = recent[np.isfinite(recent) & (recent > 0)]
         if not len(possible):
             return None
-        # some count from 0 where others of the same dialect count from 1
+        # Some programs count from 0, others with the same dialect from 1.
         done = (
             int(steps.index[-1]) + 1 - min(segments[-1].first_step, int(steps.index[0]))
         )
@@ -111,23 +113,28 @@ class Growing:
         )
 
     def find_life_signs(self) -> LogProgress:
-        """Return what shows that its run lives; LogError if the log cannot be read. A
-        log that has not grown since is not looked into."""
+        """Return the signs that the run is alive.
+
+        Does not read a log that has not grown. Raises LogError if the log cannot be
+        read.
+        """
         with files.File(self.path) as file:
-            old, modified = self._signs, datetime.fromtimestamp(file.modified, UTC)
+            old, modified = self._progress, datetime.fromtimestamp(file.modified, UTC)
             if old and (file.identity, file.size, modified) == (
-                self._file,
+                self._identity,
                 self.read_bytes,
                 old.modified,
             ):
                 return old
-            self._take_new(file)
-        rest = self._cutter.finish()._replace(whole=False)
-        self._places = _find_places(rest, self._places)
+            self._read_new(file)
+        tail = self._cutter.finish()._replace(whole=False)
+        self._latest = _find_latest(tail, self._latest)
         collector = LogCollector(
             self._extra
-        )  # the rest alone: a copy of all records would cost more with every step
-        collector.search(rest)
+            # Only the last bytes: a copy of all records would become slower with every
+            # step.
+        )
+        collector.search(tail)
         steps = [
             record
             for record in (*self._collector.records, *collector.records)
@@ -136,55 +143,57 @@ class Growing:
         gaps = list(_list_gaps(steps))
         last = max((record.origin.offset for record in steps), default=-1)
         checkpoints = self._collector.checkpoint_lines + collector.checkpoint_lines
-        self._signs = LogProgress(
+        self._progress = LogProgress(
             path=self.path,
             steps=len(steps),
-            marks=(len(steps), checkpoints, *self._places),
-            starting=self._places[0] > last >= 0,
+            marks=(len(steps), checkpoints, *self._latest),
+            starting=self._latest[0] > last >= 0,
             slowest_seconds=max(gaps, default=0.0),
             taken_seconds=sum(gaps),
             modified=modified,
         )
-        return self._signs
+        return self._progress
 
-    def _take_new(self, file: files.File) -> None:
-        """Read what a file has more than when it was read before; all of it where it is
-        another one."""
-        if not self._goes_on(file):
+    def _read_new(self, file: files.File) -> None:
+        """Read the bytes added since the last call, or the whole file if it was
+        replaced."""
+        if not self._is_continued(file):
             self._begin()
-        self._file = file.identity
+        self._identity = file.identity
         while self.read_bytes < file.size:
             end = min(self.read_bytes + PIECE, file.size)
             chunk = self._cutter.push(file.read(self.read_bytes, end))
             self.read_bytes = end
-            self._places = _find_places(chunk, self._places)
+            self._latest = _find_latest(chunk, self._latest)
             self._collector.search(chunk)
 
     def _begin(self) -> None:
         self.read_bytes = 0
-        self._places = (-1, -1)
+        self._latest = (-1, -1)
         self._cutter = ChunkCutter()
         self._collector = LogCollector(self._extra)
 
-    def _goes_on(self, file: files.File) -> bool:
-        """Whether a file is the one that was read before, and what was last read of it
-        still stands there."""
-        if file.identity != self._file or file.size < self.read_bytes:
+    def _is_continued(self, file: files.File) -> bool:
+        """True if the file is the one read before and its last bytes are unchanged."""
+        if file.identity != self._identity or file.size < self.read_bytes:
             return False
         return file.read(self._cutter.offset, self.read_bytes) == self._cutter.text
 
 
-def _find_places(chunk: ByteChunk, before: tuple[int, int]) -> tuple[int, int]:
-    """Return where a process last started, and where a line last showed life, -1 where
-    none did."""
-    places = (max(map(chunk.text.rfind, markers)) for markers in (STARTING, LIVING))
-    start, life = (chunk.offset + place if place >= 0 else -1 for place in places)
+def _find_latest(chunk: ByteChunk, before: tuple[int, int]) -> tuple[int, int]:
+    """Return the offsets of the last process start and the last sign of life, -1 if
+    absent."""
+    offsets = (max(map(chunk.text.rfind, markers)) for markers in (STARTING, LIVING))
+    start, life = (chunk.offset + offset if offset >= 0 else -1 for offset in offsets)
     return max(start, before[0]), max(life, before[1])
 
 
 def _list_gaps(steps: Sequence[StepRecord]) -> Iterator[float]:
-    """Yield the seconds from each step to the next: by the times of the lines, else by
-    what the log says that a step takes, times the steps between two lines."""
+    """Yield the seconds from each step to the next.
+
+    Uses the timestamps of the lines, else the printed step time multiplied by the
+    number of steps between the two lines.
+    """
     for before, step in pairwise(steps):
         passed = step.stamp - before.stamp
         printed = (

@@ -1,4 +1,4 @@
-"""Everything that is found on one way through a log, and what it adds up to."""
+"""Collect everything found in one pass through a log, and build the parsed log."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ ALL_MARKERS = tuple(
         )
     )
 )
-# What a process prints before its first step: behind one of these, settings may be
-# stated again.
-PREAMBLES = frozenset(
+# Texts that a process prints before its first step. Settings may be stated again after
+# them.
+PREAMBLE_TEXTS = frozenset(
     (
         *(
             start
@@ -83,16 +83,17 @@ NO_DIALECT = Dialect(first_step=0, markers=())
 
 
 class ProcessBoundary(NamedTuple):
-    """A place where a process starts or training ends."""
+    """A position where a process starts or training ends."""
 
     marker: bytes
     offset: int
     line: int
-    total: int | None  # the number of steps that it says
+    total: int | None  # the printed number of steps
 
 
 class DialectRecords:
-    """One dialect's records of a log, in its order, with what was dropped of them."""
+    """The records of one dialect in a log, in log order, with a tally of dropped
+    records."""
 
     def __init__(self, reader: DialectReader) -> None:
         self.reader = reader
@@ -107,17 +108,16 @@ class DialectRecords:
         self._clocked = 0
 
     def read_clocks(self, chunk: ByteChunk) -> None:
-        """Read the clocks of the lines of the records that were read in this chunk."""
+        """Read the timestamps of the lines whose records were read in this chunk."""
         if self.records:
             self._clocks.add(chunk, self.records[self._clocked :])
             self._clocked = len(self.records)
 
     def add(self, hit: Hit, rank: str) -> bool:
-        """Read what belongs to a marker; tell whether that is a record, if only a torn
-        one."""
-        taken = self.reader.read_records(hit, rank)
-        self.lines += bool(taken)
-        for record in taken:
+        """Read the record at a marker. Returns True for a record, even a truncated one."""
+        records = self.reader.read_records(hit, rank)
+        self.lines += bool(records)
+        for record in records:
             if isinstance(record, StepRecord):
                 self.records.append(record)
                 if record.bad_validation:
@@ -126,11 +126,11 @@ class DialectRecords:
                 self.unmatched = self.unmatched or record
             else:
                 self.tally.add(DropReason.TORN, hit.line, quote=record.text)
-        return any(not isinstance(record, Unmatched) for record in taken)
+        return any(not isinstance(record, Unmatched) for record in records)
 
     def unread(self, dialect: RegexDialect) -> Unread:
-        """Return in how many lines the text of a dialect stands, and the first that its
-        pattern does not match."""
+        """Return the number of lines with the dialect's text, and the first unmatched
+        line."""
         unread, first = Unread(dialect.name, dialect.find, self.lines), self.unmatched
         if first is None:
             return unread
@@ -142,25 +142,33 @@ class DialectRecords:
         )
 
     def divide(
-        self, marks: Sequence[ProcessBoundary], begun: Sequence[StepRecord]
+        self, boundaries: Sequence[ProcessBoundary], begun: Sequence[StepRecord]
     ) -> int:
-        """Divide the records into segments; return how many steps they hold.
+        """Divide the records into segments. Returns the number of steps.
 
-        `begun` are the beginnings of bars, which only a dialect that prints late has to
-        know.
+        `begun` are the first states of progress bars, used only for dialects that print
+        late.
         """
         dialect = self.reader.dialect
-        starts = [mark for mark in marks if mark.marker in dialect.starts]
-        places = BoundaryOffsets(
-            starts=[mark.offset for mark in starts],
-            ends=[mark.offset for mark in marks if mark.marker in dialect.ends],
+        starts = [
+            boundary for boundary in boundaries if boundary.marker in dialect.starts
+        ]
+        offsets = BoundaryOffsets(
+            starts=[boundary.offset for boundary in starts],
+            ends=[
+                boundary.offset
+                for boundary in boundaries
+                if boundary.marker in dialect.ends
+            ],
             totals=[
-                (mark.offset, mark.total) for mark in starts if mark.total is not None
+                (boundary.offset, boundary.total)
+                for boundary in starts
+                if boundary.total is not None
             ],
             ends_divide=dialect.ends_divide,
         )
         if self.parts:
-            self.segments = divide_uniform(self.parts, places, dialect.first_step)
+            self.segments = divide_uniform(self.parts, offsets, dialect.first_step)
             return sum(len(part.steps) for part in self.parts)
         records = self.records
         if begun and dialect.prints_late:
@@ -168,30 +176,35 @@ class DialectRecords:
                 [*records, *begun], key=lambda record: record.origin.offset
             )
         self.segments = divide_segments(
-            records, places, self.reader, self.tally, self._clocks
+            records, offsets, self.reader, self.tally, self._clocks
         )
         return sum(len(segment.steps) for segment in self.segments)
 
 
 class LogCollector:
-    """Takes the chunks of one log in order, then says what the log holds."""
+    """Collector of the chunks of a log, in order."""
 
     def __init__(self, definitions: Iterable[RegexDialect] = ()) -> None:
-        """Take the dialects that baseline files define; of those alike the first one is
-        read, and stands for all."""
+        """`definitions` are the dialects that baseline files define.
+
+        Of definitions that differ only in their names, the first is read and represents
+        all.
+        """
         self._by_dialect: dict[str, DialectRecords] = {}
-        self._alike: dict[RegexDialect, list[RegexDialect]] = defaultdict(list)
+        self._duplicates: dict[RegexDialect, list[RegexDialect]] = defaultdict(list)
         for definition in definitions:
-            self._alike[replace(definition, name="")].append(definition)
-        self._defined = [alike[0] for alike in self._alike.values()]
+            self._duplicates[replace(definition, name="")].append(definition)
+        self._defined = [
+            definitions_alike[0] for definitions_alike in self._duplicates.values()
+        ]
         texts = (
             text.encode()
             for dialect in self._defined
             for text in (dialect.find, dialect.start, dialect.end)
         )
         self._markers = dict.fromkeys(filter(None, texts))
-        self._late = (*ALL_MARKERS, *self._markers)
-        self._marks: list[ProcessBoundary] = []
+        self._late_markers = (*ALL_MARKERS, *self._markers)
+        self._boundaries: list[ProcessBoundary] = []
         self._bars: list[StepRecord] = []
         self._endings = Endings()
         self._facts = facts.Facts()
@@ -204,17 +217,21 @@ class LogCollector:
         self._lines = 0
 
     def choose_markers(self, offset: int) -> MarkerSearch:
-        """Return what to look for from this place of the log on."""
-        # A trace repeats its marker in every line, and one of them says enough.
+        """Return the search for all markers needed from `offset` on."""
+        # A trace repeats its marker in every line, and one line is enough.
         return self._build_search(
             offset, traced=bool(self._trace_begin) and not self._steps_since_trace
         )
 
     def _build_search(self, offset: int, *, traced: bool) -> MarkerSearch:
-        # Behind AT_ONCE markers those are searched for apart that cost least: none of
-        # them begins with what is frequent. What a log states takes as long again, but
-        # stands at its beginning only.
-        markers = self._late if traced else (*self._late, *recognisers.TRACE.markers)
+        # Markers beyond AT_ONCE need a second automaton, so the cheapest come last:
+        # none of them begins with a frequent text. Settings double the time of the
+        # search, but occur only at the beginning of a log.
+        markers = (
+            self._late_markers
+            if traced
+            else (*self._late_markers, *recognisers.TRACE.markers)
+        )
         if offset < recognisers.VERSIONS.farthest:
             markers += recognisers.VERSIONS.markers
         return build_search(
@@ -225,8 +242,8 @@ class LogCollector:
 
     @property
     def records(self) -> list[StepRecord]:
-        """What was read so far, dialect by dialect, each in the order of the log,
-        before anything is settled."""
+        """All records so far, by dialect and then in log order, before they become
+        steps."""
         return [
             record
             for records in self._by_dialect.values()
@@ -235,126 +252,138 @@ class LogCollector:
 
     @property
     def checkpoint_lines(self) -> int:
-        """How many lines told so far that a checkpoint was saved or loaded."""
+        """Number of lines so far about a saved or loaded checkpoint."""
         return self._facts.checkpoints.count
 
     @property
-    def follows(self) -> bool:
-        """Whether every line matters: the log has not said when it started, no step was
-        printed yet, or a traceback goes on."""
-        return self._start.looks or self._preamble.is_open or self._endings.follows
+    def needs_all_lines(self) -> bool:
+        """True if every line matters.
+
+        This is so until the start time is known and the first step is printed, and
+        while a traceback is incomplete.
+        """
+        return (
+            self._start.is_open
+            or self._preamble.is_open
+            or self._endings.has_open_traceback
+        )
 
     def search(self, chunk: ByteChunk) -> None:
-        """Find the markers in the new part of a chunk, and take it."""
+        """Find the markers in the new part of a chunk, and feed the chunk."""
         markers = self.choose_markers(chunk.offset + chunk.start)
-        self.take(chunk, markers.find_places(chunk.text, chunk.start, chunk.stop))
+        self.feed(chunk, markers.find_matches(chunk.text, chunk.start, chunk.stop))
 
-    def take(self, chunk: ByteChunk, places: Sequence[tuple[int, bytes]]) -> None:
-        """Take the new part of a chunk, with the places of markers that it holds."""
-        self._start.take(chunk)
+    def feed(self, chunk: ByteChunk, matches: Sequence[tuple[int, bytes]]) -> None:
+        """Add the new part of a chunk with its (offset, marker) matches."""
+        self._start.feed(chunk)
         self._preamble.begin(chunk)
         if self._trace_begin and any(
-            marker in STEP_MARKERS or marker in self._markers for _, marker in places
+            marker in STEP_MARKERS or marker in self._markers for _, marker in matches
         ):
             markers = self._build_search(
                 chunk.offset + chunk.start, traced=False
-            )  # a trace may follow these steps
-            places = markers.find_places(chunk.text, chunk.start, chunk.stop)
+            )  # A trace may follow these steps.
+            matches = markers.find_matches(chunk.text, chunk.start, chunk.stop)
         if chunk.whole:
-            places = self._take_uniform(chunk, places)
+            matches = self._read_uniform(chunk, matches)
         if self._markers.keys().isdisjoint(recognisers.DECISIVE_PATTERNS):
-            places = facts.drop_silent(chunk.text, places)
-        self._take_hits(chunk, locate_hits(chunk, places))
+            matches = facts.drop_unmatched(chunk.text, matches)
+        self._dispatch_hits(chunk, locate_hits(chunk, matches))
         if chunk.stop:
-            self.pass_over(chunk.next_line, chunk.text.endswith(b"\n", 0, chunk.stop))
+            self.skip(chunk.next_line, chunk.text.endswith(b"\n", 0, chunk.stop))
 
-    def _take_hits(self, chunk: ByteChunk, hits: Sequence[Hit]) -> None:
-        marks, ends = [], []
+    def _dispatch_hits(self, chunk: ByteChunk, hits: Sequence[Hit]) -> None:
+        boundaries, ends = [], []
         for hit in hits:
             if hit.marker in self._markers:
-                self._take_defined(hit)
-            self._file(hit)
-            if hit.marker in PREAMBLES:
+                self._read_defined(hit)
+            self._dispatch(hit)
+            if hit.marker in PREAMBLE_TEXTS:
                 self._preamble.reopen(hit.start)
             if hit.marker in PROCESS_MARKERS:
-                marks.append(hit)
+                boundaries.append(hit)
             if hit.marker in ENDING_MARKERS:
                 ends.append(hit)
         self._read_clocks(chunk)
-        self._endings.take(chunk, ends)
+        self._endings.feed(chunk, ends)
         self._facts.statements.add_settings(chunk, self._preamble.finish(chunk))
-        if marks:
-            self._add_marks(marks)
+        if boundaries:
+            self._add_boundaries(boundaries)
 
     def _read_clocks(self, chunk: ByteChunk) -> None:
-        """Read the clocks of the lines with steps."""
         for records in self._by_dialect.values():
             records.read_clocks(chunk)
 
-    def _add_marks(self, marks: Sequence[Hit]) -> None:
-        """Keep the marks of processes that can count."""
+    def _add_boundaries(self, hits: Sequence[Hit]) -> None:
+        """Add the process boundaries that can matter."""
         counting = self._list_counting_markers()
-        self._marks += (
+        self._boundaries += (
             ProcessBoundary(hit.marker, hit.offset, hit.line, read_total(hit))
-            for hit in marks
+            for hit in hits
             if hit.marker in counting
         )
 
-    def _take_uniform(
-        self, chunk: ByteChunk, places: Sequence[tuple[int, bytes]]
+    def _read_uniform(
+        self, chunk: ByteChunk, matches: Sequence[tuple[int, bytes]]
     ) -> Sequence[tuple[int, bytes]]:
-        """Read the steps of a whole log at once, if they are alike; return the places
-        that are left to be looked at."""
-        markers = {marker for _, marker in places}
+        """Read all steps of a whole log by columns, if they are alike.
+
+        Returns the remaining matches.
+        """
+        markers = {marker for _, marker in matches}
         names = {STEP_MARKERS[marker] for marker in markers if marker in STEP_MARKERS}
         if (
             len(names) != 1
             or not markers.isdisjoint(recognisers.TRACE.by_marker)
             or not markers.isdisjoint(self._markers)
         ):
-            return places
+            return matches
         name = names.pop()
         reader = load_reader(name)
         if reader.read_columns is None:
-            return places
-        marks = [each for each in places if each[1] in PROCESS_MARKERS]
+            return matches
+        boundaries = [match for match in matches if match[1] in PROCESS_MARKERS]
         starts, ends = (
-            [place for place, marker in marks if marker in of]
-            for of in (reader.dialect.starts, reader.dialect.ends)
+            [offset for offset, marker in boundaries if marker in markers_of_kind]
+            for markers_of_kind in (reader.dialect.starts, reader.dialect.ends)
         )
-        steps = [place for place, marker in places if marker in STEP_MARKERS]
+        steps = [offset for offset, marker in matches if marker in STEP_MARKERS]
         parts = dialect_reader.read_segments(
             reader.read_columns, chunk.text, steps, starts, ends
         )
         if parts is None:
-            return places
+            return matches
         records = self._by_dialect[name] = DialectRecords(reader)
         records.parts = parts
-        for again in (part.repeated for part in parts if part.repeated):
-            records.tally.add(DropReason.REPEATED, again.first, again.text, again.times)
-        for place, marker in places:
+        for repeat in (part.repeated for part in parts if part.repeated):
+            records.tally.add(
+                DropReason.REPEATED, repeat.first, repeat.text, repeat.times
+            )
+        for offset, marker in matches:
             if marker in STEP_MARKERS:
-                self._preamble.close(place)
-            elif marker in PREAMBLES:
-                self._preamble.reopen(place)
+                self._preamble.close(offset)
+            elif marker in PREAMBLE_TEXTS:
+                self._preamble.reopen(offset)
         self._preamble.lock()
-        return [each for each in places if each[1] not in STEP_MARKERS]
+        return [match for match in matches if match[1] not in STEP_MARKERS]
 
-    def pass_over(self, next_line: int, ended: bool) -> None:
-        """Take a part without markers, which ends on a line of this number and perhaps
-        with its line feed."""
+    def skip(self, next_line: int, ended: bool) -> None:
+        """Skip a block without markers, which ends on line `next_line`.
+
+        `ended` is True if the block ends with a line feed.
+        """
         self._lines = next_line - ended
 
     def result(self) -> ParsedLog:
-        """Return what was found; the dialect with most steps is the log's, None if
-        there is no step.
+        """Build the parsed log.
 
-        Of several with as many, one that a file defines. Where files define some, all
-        the others are in `readings`.
+        The dialect with most steps is the log's dialect (None without steps). Dialects
+        that baseline files define win a tie. If there are such definitions, the results
+        of all other dialects are in `readings`.
         """
-        self._marks.sort(key=lambda mark: mark.offset)
+        self._boundaries.sort(key=lambda boundary: boundary.offset)
         steps = {
-            name: records.divide(self._marks, self._bars)
+            name: records.divide(self._boundaries, self._bars)
             for name, records in self._by_dialect.items()
         }
         names = [
@@ -363,30 +392,35 @@ class LogCollector:
             if steps.get(name)
         ]
         if not names:
-            return replace(self._make_log(None), unread=tuple(self._unread()))
+            return replace(self._make_log(None), unread=tuple(self._list_unread()))
         chosen, *others = sorted(names, key=lambda name: -steps[name])
-        read = {
+        logs = {
             name: self._make_log(name)
             for name in (chosen, *(others if self._defined else ()))
         }
         alike = [
-            replace(read[first.name], dialect=dialect.name)
-            for first, *more in self._alike.values()
+            replace(logs[first.name], dialect=dialect.name)
+            for first, *more in self._duplicates.values()
             for dialect in more
-            if first.name in read
+            if first.name in logs
         ]
-        log = read.pop(chosen)
-        return replace(log, readings=(*read.values(), *alike)) if read or alike else log
+        log = logs.pop(chosen)
+        return replace(log, readings=(*logs.values(), *alike)) if logs or alike else log
 
     def _sum_dropped(self, chosen: str | None) -> Tally:
-        """Return what was dropped if the log is of this dialect; one that a file
-        defines is tried on every log."""
+        """Return the tally of dropped records if the log has the dialect `chosen`.
+
+        Records of other user-defined dialects are ignored: these dialects are tried on
+        every log.
+        """
         tally = Tally()
         for name, dialect_records in self._by_dialect.items():
             if name == chosen or chosen is None:
                 tally.merge(dialect_records.tally)
             elif name in DIALECTS and (
-                records := [each for each in dialect_records.records if _is_timed(each)]
+                records := [
+                    record for record in dialect_records.records if _is_timed(record)
+                ]
             ):
                 first = records[0]
                 tally.add(
@@ -397,9 +431,9 @@ class LogCollector:
                 )
         return tally
 
-    def _unread(self) -> Iterator[Unread]:
-        """Yield why the dialects that baseline files define find no step."""
-        for alike in self._alike.values():
+    def _list_unread(self) -> Iterator[Unread]:
+        """Yield the reasons why the dialects that baseline files define find no step."""
+        for alike in self._duplicates.values():
             records = self._by_dialect.get(alike[0].name)
             for dialect in alike:
                 yield (
@@ -411,16 +445,23 @@ class LogCollector:
     def _make_log(self, chosen: str | None) -> ParsedLog:
         dialect = self._by_dialect[chosen].reader.dialect if chosen else NO_DIALECT
         starts, ends = (
-            [mark.line for mark in self._marks if mark.marker in of]
-            for of in (dialect.starts, dialect.ends)
+            [
+                boundary.line
+                for boundary in self._boundaries
+                if boundary.marker in markers
+            ]
+            for markers in (dialect.starts, dialect.ends)
         )
         parts: tuple[Segment, ...] = ()
         if chosen:
             records = self._by_dialect[chosen]
             parts = self._facts.statements.add_to_segments(records.segments, starts)
             parts = self._facts.training.add_to_segments(parts, records.bad_validations)
-        shipped = any(each.name == chosen and each.shipped for each in self._defined)
-        # Of a framework whose versions differ the log shows whether it prints the loss.
+        shipped = any(
+            definition.name == chosen and definition.shipped
+            for definition in self._defined
+        )
+        # Versions of a framework may differ in printing the loss: the log decides.
         silent = shipped and not all(part.steps.has_loss.all() for part in parts)
         return ParsedLog(
             dialect=chosen,
@@ -438,53 +479,60 @@ class LogCollector:
         )
 
     def _list_counting_markers(self) -> dict[bytes, None]:
-        """Return the marks that can count: what stands before all records of a dialect
-        says its total at most."""
+        """Return the boundary markers that can matter.
+
+        A marker before all records of a dialect matters only if it prints the total.
+        """
         names = {
             name
             for name, records in self._by_dialect.items()
             if records.records or records.parts
         }
         dialects = [
-            each
-            for name, each in DIALECTS.items()
-            if name in names or each.total != NO_TOTAL
+            dialect
+            for name, dialect in DIALECTS.items()
+            if name in names or dialect.total != NO_TOTAL
         ]
         return dict.fromkeys(
-            marker for each in dialects for marker in each.starts + each.ends
+            marker for dialect in dialects for marker in dialect.starts + dialect.ends
         )
 
     def _find_restart(self, dialect: Dialect, parts: Sequence[Segment]) -> int:
-        """Return where a process starts of which there is no step, behind a finished
-        part; 0 where none does."""
+        """Return the line of a process start without steps after the last segment, or
+        0.
+
+        Returns 0 also if the last segment is unfinished.
+        """
         if not parts or not parts[-1].finished:
             return 0
         starts = set(dialect.starts).difference(SEPARATORS)
-        lines = (mark.line for mark in self._marks if mark.marker in starts)
+        lines = (
+            boundary.line for boundary in self._boundaries if boundary.marker in starts
+        )
         return next((line for line in lines if line > parts[-1].last_line), 0)
 
-    def _file(self, hit: Hit) -> None:
-        """Put a marker where it belongs."""
+    def _dispatch(self, hit: Hit) -> None:
+        """Dispatch a hit to the collector of its marker."""
         if hit.marker in STEP_MARKERS:
-            self._take_step(hit)
+            self._read_step(hit)
         elif hit.marker == bars.BEGIN:
             begun = bars.read_beginning(hit)
             self._bars += [begun] if begun else []
         elif hit.marker in recognisers.TRACE.by_marker:
             if any(recognisers.TRACE.read(hit)):
-                self._take_operation(hit)
+                self._add_trace_line(hit)
         else:
             self._facts.add(hit)
 
-    def _take_operation(self, hit: Hit) -> None:
-        """Keep the first line of a trace, and the first one after each step, to tell
-        how far it goes."""
+    def _add_trace_line(self, hit: Hit) -> None:
+        """Add a line of a trace: the first line, and the first after each step,
+        determine the trace's extent."""
         if not self._trace_begin or self._steps_since_trace:
             self._trace_line, self._steps_since_trace = hit.line, False
         self._trace_begin = self._trace_begin or hit.line
 
-    def _take_defined(self, hit: Hit) -> None:
-        """Read what is at a text that a baseline file names."""
+    def _read_defined(self, hit: Hit) -> None:
+        """Read the record at a text that a baseline file defines."""
         for definition in self._defined:
             if hit.marker == definition.find.encode():
                 if definition.name not in self._by_dialect:
@@ -500,11 +548,16 @@ class LogCollector:
             hit.marker in (dialect.start.encode(), dialect.end.encode())
             for dialect in self._defined
         ):
-            self._marks.append(ProcessBoundary(hit.marker, hit.offset, hit.line, None))
+            self._boundaries.append(
+                ProcessBoundary(hit.marker, hit.offset, hit.line, None)
+            )
 
-    def _take_step(self, hit: Hit) -> None:
-        """Read a step; where a long line of bars hides its beginning, the rank is that
-        of the bar before."""
+    def _read_step(self, hit: Hit) -> None:
+        """Read a step.
+
+        If the beginning of a long line of bars is out of reach, the rank is that of the
+        previous bar.
+        """
         self._steps_since_trace = bool(self._trace_line)
         line, rank = self._rank
         rank = read_rank(hit) or (rank if line == hit.line else "")
@@ -521,10 +574,10 @@ def _is_timed(record: StepRecord) -> bool:
 
 
 def read_total(hit: Hit) -> int | None:
-    """Return the number of steps that a start mark says, or None."""
+    """Return the number of steps that a start marker prints, or None."""
     matches = (
-        re.match(each.total, hit.text[hit.start : hit.end])
-        for each in DIALECTS.values()
-        if hit.marker in each.starts
+        re.match(dialect.total, hit.text[hit.start : hit.end])
+        for dialect in DIALECTS.values()
+        if hit.marker in dialect.starts
     )
     return next((int(match[1]) for match in matches if match), None)

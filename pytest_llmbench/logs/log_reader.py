@@ -1,5 +1,5 @@
-"""Read a whole log: bytes in, columns of steps out, with what was dropped and how it
-ended."""
+"""Read a whole log: bytes in, columns of steps out, with dropped records and the
+ending."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_llmbench.logs.endings import (
     Decisive,
     Endings,
     get_line_before,
-    name_file,
+    set_file_name,
 )
 from pytest_llmbench.logs.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.logs.log_collector import STEP_MARKERS, LogCollector
@@ -44,29 +44,29 @@ from pytest_llmbench.logs.step_records import StepRecord
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-# Bytes of a file from which on it is searched by several threads.
+# Several threads search a file of at least this many bytes.
 LARGE = 8 << 20
 
-# Bytes of a file from which on the engine for large ones pays whatever stands in it.
+# Files of at least this many bytes are worth preparing Hyperscan, whatever they
+# contain.
 SURELY_LARGE = 64 << 20
 
-# Bytes of a log from which on it is not searched again for the dialects that are
-# shipped: traces have gigabytes.
+# Larger logs are not read again with the shipped definitions: traces have gigabytes.
 LARGEST_TRIED = 256 << 20
 
-# Bytes that are searched at once: they stay in the cache of a core while they are read,
-# searched and counted.
+# Block size in bytes: a block stays in the cache of a core while it is read, searched
+# and counted.
 BLOCK = 1 << 19
 
-# What a thread looks at before it asks for more.
+# Bytes that a thread scans per task.
 STRIDE = 8 * BLOCK
 
-# So many strides each thread may be ahead: of what it saw only the places of markers
-# are kept.
+# Strides that each thread may be ahead of the collector. Only the offsets of markers
+# are kept of a scanned stride.
 AHEAD = 2
 
-# So many bytes at the beginning of a text are all in its fingerprint, and then the
-# first SAMPLE of every SPAN: copies are told apart without hashing gigabytes.
+# The fingerprint covers the first WHOLE bytes of a text, then the first SAMPLE bytes of
+# each SPAN. It detects copies without hashing gigabytes.
 WHOLE = 1 << 20
 SPAN = 1 << 18
 SAMPLE = 4096
@@ -75,21 +75,21 @@ STARTS = frozenset(start for dialect in DIALECTS.values() for start in dialect.s
 BARS = frozenset((b"it/s", b"s/it"))
 TRAINING_MARKERS = frozenset((*STEP_MARKERS, *STARTS, *BARS))
 
-# A progress bar of Lightning, also one without values.
+# A progress bar of Lightning, with or without values.
 EPOCH = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
-# One that says nothing of what it is of: Trainer's. Those of downloads and data have a
-# word before them.
+# A bar without a description, as the Trainer prints. Bars of downloads and data sets
+# begin with a description.
 BAR = re.compile(rb"[ \t]*\d{1,3}%\|[^|\r\n]*\| *\d{1,15}/\d{1,15} \[")
 
 
 def parse_blocks(
     blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()
 ) -> ParsedLog:
-    """Parse a log from its bytes, in blocks of any size, without fingerprint and size.
+    """Parse a log from blocks of bytes, without fingerprint and size.
 
-    `extra` are the dialects that baseline files define. No content is an error: a
-    record that cannot be read is counted in `dropped`. LogError only for more attempts
-    than fit into memory.
+    `extra` are the dialects that baseline files define. Invalid content raises no
+    error: an unreadable record is counted in `dropped`. Raises LogError only if the log
+    has more attempts than fit into memory.
     """
     collector = LogCollector(extra)
     for chunk in iterate_chunks(blocks):
@@ -100,36 +100,39 @@ def parse_blocks(
 def read_log(
     source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threads: int = 0
 ) -> ParsedLog:
-    """Read a log, with the fingerprint and size of its text; LogError if that fails.
+    """Read a log with the fingerprint and size of its text.
 
-    A compressed log is decompressed, whatever its name, so that all copies of a log
-    have one fingerprint. If its data are cut, the rest is read and the ending is CUT,
-    unless the log itself states how it ended. `threads` search a large file, by default
-    one for each core. If no step is found, the shipped definitions are tried.
+    Raises LogError if the log cannot be read. Compressed logs are decompressed,
+    whatever their name, so all copies of a log have the same fingerprint. If the
+    compressed data are truncated, the ending is CUT unless the log itself states how it
+    ended. `threads` search a large file, by default one per core. If no step is found,
+    the shipped definitions are tried.
     """
-    tries = _list_tries(tuple(extra))
+    attempts = _list_definitions(tuple(extra))
     if isinstance(source, Stream):
-        return _read_stream(source, tries)
+        return _read_stream(source, attempts)
     with files.File(source) as file:
         streamed = file.size < LARGE or is_made_text(
             source.name, file.read(0, min(file.size, FIRST_LINE))
         )
         logs = []
-        for tried in tries:
+        for definitions in attempts:
             if streamed:
-                logs.append(_read_stream(Stream(file.blocks(), source), [tried]))
+                logs.append(_read_stream(Stream(file.blocks(), source), [definitions]))
             else:
-                logs.append(_read_large(file, tried, threads or count_processors()))
+                logs.append(
+                    _read_large(file, definitions, threads or count_processors())
+                )
             if logs[-1].dialect is not None or logs[-1].size_bytes > LARGEST_TRIED:
                 break
-        return _choose_log(logs)
+        return _choose_reading(logs)
 
 
 def _read_large(
     file: files.File, definitions: Sequence[RegexDialect], threads: int
 ) -> ParsedLog:
     collector = LogCollector(definitions)
-    fingerprint = _take_file(file, collector, threads)
+    fingerprint = _collect_file(file, collector, threads)
     return replace(
         collector.result(),
         fingerprint=fingerprint.digest(file.size),
@@ -137,23 +140,29 @@ def _read_large(
     )
 
 
-def _choose_log(logs: Sequence[ParsedLog]) -> ParsedLog:
-    """Return the one with steps, else the first: why a definition that nobody asked for
-    finds none tells nobody anything."""
+def _choose_reading(logs: Sequence[ParsedLog]) -> ParsedLog:
+    """Return the last log if it has steps, else the first.
+
+    The errors of shipped definitions, which the user did not request, would only
+    confuse.
+    """
     return logs[-1] if logs[-1].dialect is not None else logs[0]
 
 
-def _list_tries(definitions: Sequence[RegexDialect]) -> list[tuple[RegexDialect, ...]]:
-    """Return what to read a log with, and then, if no step was found, once more."""
-    own = tuple(definition for definition in definitions if not definition.shipped)
-    return [own] if len(own) == len(definitions) else [own, tuple(definitions)]
+def _list_definitions(
+    definitions: Sequence[RegexDialect],
+) -> list[tuple[RegexDialect, ...]]:
+    """Return the definitions for the first attempt to read a log, and for a second
+    attempt if no step was found."""
+    custom = tuple(definition for definition in definitions if not definition.shipped)
+    return [custom] if len(custom) == len(definitions) else [custom, tuple(definitions)]
 
 
 def read_ending(source: Path | Stream) -> Ending | None:
-    """Read the ending of a job from its standard error, None without one.
+    """Read the ending of a job from its standard error, or None without an ending.
 
-    Lines before training began end no run with steps. LogError if the file cannot be
-    read.
+    Lines before training started cannot end a run with steps. Raises LogError if the
+    file cannot be read.
     """
     stream = (
         source
@@ -163,39 +172,38 @@ def read_ending(source: Path | Stream) -> Ending | None:
     endings, training = Endings(), Training()
     for chunk in iterate_chunks(stream):
         hits = find_markers(chunk, (*ENDING_MARKERS, *TRAINING_MARKERS))
-        endings.take(chunk, [hit for hit in hits if hit.marker in ENDING_MARKERS])
-        training.take(hit for hit in hits if hit.marker in TRAINING_MARKERS)
+        endings.feed(chunk, [hit for hit in hits if hit.marker in ENDING_MARKERS])
+        training.add(hit for hit in hits if hit.marker in TRAINING_MARKERS)
     ending = endings.result(training.find_decisive()) or endings.find_before_training()
-    return ending and name_file(ending, stream.path.name)
+    return ending and set_file_name(ending, stream.path.name)
 
 
 def _read_stream(
-    stream: Stream, tries: Sequence[tuple[RegexDialect, ...]]
+    stream: Stream, attempts: Sequence[tuple[RegexDialect, ...]]
 ) -> ParsedLog:
     fingerprint = Fingerprint()
     size = 0
-    kept: list[bytes] = []  # nothing of a stream can be read twice else
-    first, *others = tries
+    kept: list[bytes] = []  # a stream cannot be read twice
+    first, *others = attempts
 
-    def take_blocks() -> Iterator[bytes]:
+    def tee_blocks() -> Iterator[bytes]:
         nonlocal size
         for block in stream:
-            fingerprint.take(hash_sample(size, block))
+            fingerprint.update(hash_sample(size, block))
             size += len(block)
             if others and size <= LARGE:
                 kept.append(bytes(block))
             yield block
 
-    log = parse_blocks(take_blocks(), first)
+    log = parse_blocks(tee_blocks(), first)
     if log.dialect is None and 0 < size <= LARGE and others:
-        log = _choose_log((log, parse_blocks(kept, others[0])))
+        log = _choose_reading((log, parse_blocks(kept, others[0])))
     log = replace(log, fingerprint=fingerprint.digest(size), size_bytes=size)
     return _add_cut_ending(log, stream) if stream.cut else log
 
 
 def _add_cut_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
-    """Return a log with what became of its file as its ending, unless it says itself
-    how it ended."""
+    """Set the ending to CUT, unless the log states how it ended."""
     problem = f"the {stream.method} data of {stream.path.name} end before their end: copy or compress the log again"
     cut = Ending(EndingCode.CUT, NO_QUOTE, log.lines, problem)
     readings = tuple(
@@ -205,27 +213,28 @@ def _add_cut_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
 
 
 class Training:
-    """The lines of one file that tell of training, in order: the first of them, and the
-    last few."""
+    """Line numbers of the first and the last few training lines in a file."""
 
     def __init__(self) -> None:
         self._first = 0
         self._last: deque[int] = deque(maxlen=LATE_STEPS + 1)
 
-    def take(self, hits: Iterable[Hit]) -> None:
-        """Take the lines of markers."""
+    def add(self, hits: Iterable[Hit]) -> None:
+        """Add the hits that are on training lines."""
         for hit in hits:
-            if self._tells(hit):
+            if self._is_training(hit):
                 self._first = self._first or hit.line
                 self._last.append(hit.line)
 
     def find_decisive(self) -> Decisive:
-        """Return from which line on an ending counts, as `endings.find_decisive_lines`
-        does for a log with steps."""
+        """Return the lines from which an ending counts.
+
+        Like `endings.find_decisive_lines`, for a file without steps.
+        """
         full = len(self._last) > LATE_STEPS
         return Decisive(self._first, self._last[0] if full else self._first)
 
-    def _tells(self, hit: Hit) -> bool:
+    def _is_training(self, hit: Hit) -> bool:
         if hit.marker in STARTS:
             return True
         if hit.marker in BARS:
@@ -237,29 +246,28 @@ class Training:
 
 
 class Fingerprint:
-    """Size and a checksum of samples of a text that is taken in order: equal for copies
-    of it, however compressed.
+    """Size and checksum of samples of a text: equal for copies of the text, however
+    compressed.
 
-    Others of the same size differ with near certainty where they differ in a sample; in
-    a longer text they need not, so whoever looks for copies compares what was read from
-    them as well.
+    Different texts of the same size have different fingerprints if they differ in a
+    sample, which long texts need not do. Code that searches for duplicates therefore
+    also compares the parsed logs.
     """
 
     def __init__(self) -> None:
-        """Begin with an empty text."""
         self._checksum = 0
 
-    def take(self, sample: bytes) -> None:
-        """Take the sample of the next bytes."""
+    def update(self, sample: bytes) -> None:
+        """Add the next sample."""
         self._checksum = zlib.crc32(sample, self._checksum)
 
     def digest(self, size: int) -> str:
-        """Return it as one word, now that the size of the text is known."""
+        """Return the fingerprint of a text of `size` bytes."""
         return f"{size:x}-{self._checksum:08x}"
 
 
 def hash_sample(offset: int, data: bytes | memoryview) -> bytes:
-    """Return what counts of the bytes at a place of a text."""
+    """Return the sampled bytes of `data`, which begin at `offset` of the text."""
     begins = (offset, *range(offset - offset % SPAN + SPAN, offset + len(data), SPAN))
     return b"".join(
         data[begin - offset : begin - offset + _count_bytes(begin)] for begin in begins
@@ -267,61 +275,63 @@ def hash_sample(offset: int, data: bytes | memoryview) -> bytes:
 
 
 def _count_bytes(offset: int) -> int:
-    """Return how many bytes from a place on, up to the end of its span, count."""
+    """Return the number of sampled bytes from `offset` to the end of its span."""
     inside = offset % SPAN
     return SPAN - inside if offset < WHOLE else max(0, SAMPLE - inside)
 
 
 class ScannedPiece(NamedTuple):
-    """What a thread saw of the bytes `begin` to `stop` of a file."""
+    """Result of scanning the bytes `begin` to `stop` of a file in a thread."""
 
     begin: int
     stop: int
     markers: MarkerSearch
-    places: list[tuple[int, bytes]]  # of markers, counted from `begin`
+    matches: list[tuple[int, bytes]]  # offsets of markers, relative to `begin`
     line_feeds: int
-    ended: bool  # whether its last byte is a line feed
-    sample: bytes  # what the file's fingerprint wants
+    ended: bool  # True if the last byte is a line feed
+    sample: bytes  # the sampled bytes, for the fingerprint
 
 
-def _take_file(file: files.File, collector: LogCollector, threads: int) -> Fingerprint:
-    """Give a collector all that matters in a large file, which threads search ahead of
-    it; return its fingerprint.
+def _collect_file(
+    file: files.File, collector: LogCollector, threads: int
+) -> Fingerprint:
+    """Collect a large file, which threads search ahead of the collector.
 
-    Parts without markers are never read as lines. LogError where the file changed
-    meanwhile.
+    Returns the fingerprint. Blocks without markers are not split into lines. Raises
+    LogError if the file changes meanwhile.
     """
     head = file.read(0, min(file.size, BLOCK))
     fingerprint = Fingerprint()
     line = 1
-    for look in _iterate_analyses(file, collector, threads):
-        fingerprint.take(look.sample)
-        next_line = line + look.line_feeds
-        markers = collector.choose_markers(look.begin)
+    for piece in _iterate_pieces(file, collector, threads):
+        fingerprint.update(piece.sample)
+        next_line = line + piece.line_feeds
+        markers = collector.choose_markers(piece.begin)
         if (
-            look.markers is not markers
-        ):  # the reader came to know meanwhile what else it needs
-            chunk = _cut_chunk(file, look, line, next_line)
-            collector.take(
-                chunk, markers.find_places(chunk.text, chunk.start, chunk.stop)
+            piece.markers is not markers
+        ):  # the collector has changed the markers since the block was scanned
+            chunk = _cut_chunk(file, piece, line, next_line)
+            collector.feed(
+                chunk, markers.find_matches(chunk.text, chunk.start, chunk.stop)
             )
-        elif look.places or collector.follows:
-            chunk = _cut_chunk(file, look, line, next_line)
-            collector.take(
-                chunk, [(chunk.start + place, marker) for place, marker in look.places]
+        elif piece.matches or collector.needs_all_lines:
+            chunk = _cut_chunk(file, piece, line, next_line)
+            collector.feed(
+                chunk,
+                [(chunk.start + place, marker) for place, marker in piece.matches],
             )
         else:
-            collector.pass_over(next_line, look.ended)
+            collector.skip(next_line, piece.ended)
         line = next_line
     file.refuse_changed(head)
     return fingerprint
 
 
-def _iterate_analyses(
+def _iterate_pieces(
     file: files.File, collector: LogCollector, threads: int
 ) -> Iterator[ScannedPiece]:
-    """Yield what threads saw of each block, in the order of the file."""
-    from concurrent.futures import ThreadPoolExecutor  # no other log needs it
+    """Yield the scanned blocks in file order."""
+    from concurrent.futures import ThreadPoolExecutor  # only needed for large logs
 
     waiting: deque[Future[list[ScannedPiece]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
@@ -335,7 +345,7 @@ def _iterate_analyses(
             for begin in range(0, file.size, STRIDE):
                 waiting.append(
                     pool.submit(
-                        _look_along, file, begin, collector.choose_markers(begin)
+                        _scan_stride, file, begin, collector.choose_markers(begin)
                     )
                 )
                 if len(waiting) > AHEAD * threads:
@@ -346,18 +356,18 @@ def _iterate_analyses(
             pool.shutdown(cancel_futures=True)
 
 
-def _look_along(
+def _scan_stride(
     file: files.File, begin: int, markers: MarkerSearch
 ) -> list[ScannedPiece]:
-    """Return what stands in the blocks of the stride that begins there."""
+    """Scan the blocks of the stride at `begin`."""
     return [
-        _look_at(file, place, markers)
+        _scan_block(file, place, markers)
         for place in range(begin, min(begin + STRIDE, file.size), BLOCK)
     ]
 
 
-def _look_at(file: files.File, begin: int, markers: MarkerSearch) -> ScannedPiece:
-    """Return what stands in the block that begins there."""
+def _scan_block(file: files.File, begin: int, markers: MarkerSearch) -> ScannedPiece:
+    """Scan the block at `begin`."""
     stop = min(begin + BLOCK, file.size)
     text = file.read(begin, min(stop + markers.longest - 1, file.size))
     new = np.frombuffer(text, np.uint8, stop - begin)
@@ -365,7 +375,7 @@ def _look_at(file: files.File, begin: int, markers: MarkerSearch) -> ScannedPiec
         begin,
         stop,
         markers,
-        markers.find_places(text, 0, stop - begin),
+        markers.find_matches(text, 0, stop - begin),
         int(np.count_nonzero(new == ord("\n"))),
         text[stop - begin - 1] == ord("\n"),
         hash_sample(begin, memoryview(text)[: stop - begin]),
@@ -373,11 +383,11 @@ def _look_at(file: files.File, begin: int, markers: MarkerSearch) -> ScannedPiec
 
 
 def _cut_chunk(
-    file: files.File, look: ScannedPiece, line: int, next_line: int
+    file: files.File, piece: ScannedPiece, line: int, next_line: int
 ) -> ByteChunk:
-    """Return a block with what can be seen around it."""
-    offset = max(0, look.begin - REACH_BACK)
-    text = file.read(offset, min(look.stop + REACH, file.size))
+    """Read a block with its context before and after."""
+    offset = max(0, piece.begin - REACH_BACK)
+    text = file.read(offset, min(piece.stop + REACH, file.size))
     return ByteChunk(
-        text, look.begin - offset, look.stop - offset, offset, line, next_line
+        text, piece.begin - offset, piece.stop - offset, offset, line, next_line
     )

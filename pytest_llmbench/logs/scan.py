@@ -1,5 +1,5 @@
-"""Blocks of bytes in, places of markers out: a chunk that slides over a log of any size
-in bounded memory."""
+"""Find markers in blocks of bytes: a chunk slides over a log of any size in bounded
+memory."""
 
 from __future__ import annotations
 
@@ -13,54 +13,56 @@ from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from pytest_llmbench.logs.sources.files import slice_blocks
 
-# Bytes that can be seen from the first byte of a record on: a longer record is torn.
+# Context in bytes from the first byte of a record on. A longer record is truncated.
 REACH = 8192
 
-# Bytes that can be seen before a record: a longer prefix names no rank.
+# Context in bytes before a record. A rank in a longer prefix is not found.
 REACH_BACK = 512
 
 PIECE = 1 << 20
 
-# More texts than this are beyond what vector instructions compare (Teddy of the Rust
-# crate `aho-corasick` takes 64 patterns): one automaton for all is four times as slow
-# as two.
+# Texts per automaton. Up to 64 patterns are compared by vector instructions (Teddy of
+# the Rust crate `aho-corasick`); one automaton for more is four times as slow as two.
 AT_ONCE = 64
 
-# The first bytes by which markers are looked up, at most.
+# Number of leading bytes used to look up markers, at most.
 KEY = 3
 
-# Bytes that markers have to share to be looked for as one. Shorter parts stand in many
-# lines that say nothing: `iteration ` (10) in every step of NeMo 2, `heckpoint` (9) in
-# paths.
+# Length of a substring that several markers must share to be searched for together.
+# Shorter substrings occur in too many unrelated lines: `iteration ` (10) in every step
+# of NeMo 2, `heckpoint` (9) in paths.
 LEAST_SHARED = 11
 
-# Bytes that a search goes over before Hyperscan takes it: loading that and compiling
-# the texts takes as long as it then gains with so many. To search a small log gains as
-# much as with the bytes of the second number. No clock decides: the same session loads
-# the same on a busy machine.
+# A search switches to Hyperscan after WORTH bytes: loading it and compiling the texts
+# takes about as long as it then saves on as many bytes. A small log counts as OF_SMALL
+# bytes. Bytes decide, not a clock, so that a session on a busy machine behaves the
+# same.
 WORTH, OF_SMALL = 64 << 20, 1 << 18
 
-# Texts that Hyperscan is given at least: with fewer than some 260 it looks at every
-# fourth byte only, and stops at most lines to compare (2.4 GB/s where it has 3.3 with
-# 300 or 2,000). Those that fill up stand in no log.
+# Minimum number of texts for Hyperscan. With fewer than about 260 it samples every
+# fourth byte only, and stops at most lines to compare (2.4 GB/s, against 3.3 with 300
+# or 2,000). The filler texts occur in no log.
 LEAST_TEXTS = 320
 
-# Matches in one text from which on the automaton is faster: for each of them Hyperscan
-# calls Python.
+# With more matches in one text the automaton is faster: Hyperscan calls Python for each
+# match.
 MOST_MATCHES = 1024
 
 
 class ByteChunk(NamedTuple):
-    """A part of a log. New in it are the bytes `start` to `stop` of `text`; the rest is
-    context, seen twice."""
+    """A section of a log with its context.
+
+    The bytes `start` to `stop` of `text` are new; the other bytes are context, seen
+    twice.
+    """
 
     text: bytes
     start: int
     stop: int
-    offset: int  # the place of `text[0]` in the log
-    line: int  # the 1-based line that `start` stands on
-    next_line: int  # that of `stop`
-    whole: bool = False  # whether there is nothing else in the log
+    offset: int  # offset of `text[0]` in the log
+    line: int  # 1-based line number at `start`
+    next_line: int  # line number at `stop`
+    whole: bool = False  # True if the chunk is the whole log
 
 
 class Hit(NamedTuple):
@@ -69,35 +71,34 @@ class Hit(NamedTuple):
     marker: bytes
     text: bytes
     start: int
-    end: int  # what belongs to it ends before this
-    offset: int  # its place in the log
+    end: int  # end of the context that may belong to the marker
+    offset: int  # offset in the log
     line: int
 
 
 class MarkerSearch:
-    """Literal texts that are looked for all at once, wherever they stand and however
-    they overlap.
+    """Search for many literal texts at once, including overlapping matches.
 
-    Two engines find the same: automata at once, and Hyperscan, where it is installed,
-    in what comes behind the first WORTH bytes, or in the log after some hundreds of
-    small ones.
+    Two engines return the same matches. Automata are used first. Hyperscan, if
+    installed, takes over after WORTH bytes or some hundreds of small logs.
     """
 
     def __init__(self, markers: Sequence[bytes]) -> None:
-        """Take texts of at least one byte, each once."""
+        """`markers` are distinct, non-empty texts."""
         self.longest = max(map(len, markers), default=1)
         self._markers = markers
         groups = share_substrings(markers)
-        parts = list(groups)
+        texts = list(groups)
         self._automata = [
-            _Automaton(parts[begin : begin + AT_ONCE])
-            for begin in range(0, len(parts), AT_ONCE)
+            _Automaton(texts[begin : begin + AT_ONCE])
+            for begin in range(0, len(texts), AT_ONCE)
         ]
-        # of a part that several share these, each with how far before it they begin
+        # Shared substring to its markers, each with the substring's offset in the
+        # marker.
         self._sharing = {
-            part: [(marker, marker.index(part)) for marker in group]
-            for part, group in groups.items()
-            if group != (part,)
+            substring: [(marker, marker.index(substring)) for marker in group]
+            for substring, group in groups.items()
+            if group != (substring,)
         }
         self._searched = 0
         self._database: _Database | None = None
@@ -105,118 +106,123 @@ class MarkerSearch:
 
     @property
     def passes(self) -> int:
-        """How often a text is searched for all the markers by automata."""
+        """Number of automata, each of which searches the whole text."""
         return len(self._automata)
 
-    def find_places(
+    def find_matches(
         self, text: bytes, start: int, stop: int
     ) -> list[tuple[int, bytes]]:
-        """Return which markers begin at `start` or behind it and before `stop`, and
-        where, in the order of the text.
+        """Return the (offset, marker) matches that begin in `start:stop`, ordered by
+        offset.
 
-        They may end behind `stop`. The search lets other threads run meanwhile.
+        Matches may end after `stop`. Other threads can run during the search.
         """
         reach = stop + self.longest - 1
         self._searched += max(stop - start, OF_SMALL)
         if self._searched > WORTH:
             self.prepare()
-        places = (
-            self._database.find_places(text, start, reach) if self._database else None
+        matches = (
+            self._database.find_matches(text, start, reach) if self._database else None
         )
-        if places is None:
-            places = self._find_by_automata(text, start, reach)
-        places.sort()
-        while places and places[-1][0] >= stop:
-            places.pop()
-        return places
+        if matches is None:
+            matches = self._find_by_automata(text, start, reach)
+        matches.sort()
+        while matches and matches[-1][0] >= stop:
+            matches.pop()
+        return matches
 
     def prepare(self) -> None:
-        """Compile what Hyperscan searches with, once; other threads go on with automata
-        meanwhile."""
+        """Compile the Hyperscan database, once. Other threads use automata meanwhile."""
         if self._compiling.acquire(blocking=False):  # never released
             self._database = compile_database(self._markers)
 
     def _find_by_automata(
         self, text: bytes, start: int, reach: int
     ) -> list[tuple[int, bytes]]:
-        places = [
-            place
-            for each in self._automata
-            for place in each.find_places(text, start, reach)
+        matches = [
+            offset
+            for automaton in self._automata
+            for offset in automaton.find_matches(text, start, reach)
         ]
         sharing = self._sharing
         if not sharing:
-            return places
-        # Such a part may stand in every line of a step.
-        around = [
-            (place - before, marker)
-            for place, part in places
-            if part in sharing
-            for marker, before in sharing[part]
-            if place - before >= start and text.startswith(marker, place - before)
+            return matches
+        # A shared substring may occur in every line of a step: check for the whole
+        # marker.
+        whole = [
+            (offset - before, marker)
+            for offset, substring in matches
+            if substring in sharing
+            for marker, before in sharing[substring]
+            if offset - before >= start and text.startswith(marker, offset - before)
         ]
-        return [place for place in places if place[1] not in sharing] + around
+        return [offset for offset in matches if offset[1] not in sharing] + whole
 
 
 def share_substrings(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
-    """Return the texts to search for, each with its markers: the markers themselves, or
-    parts that several of them share.
+    """Map each text to search for to its markers.
 
-    If a few markers would need another automaton, those with the longest shared parts
-    are searched for by these. That costs nothing: few lines contain a part without its
-    marker.
+    A text is a marker itself, or a substring that several markers share. If a few
+    markers would need another automaton, the markers with the longest shared substrings
+    are searched for by these. That costs nothing: few lines contain a shared substring
+    without its marker.
     """
     excess = len(markers) % AT_ONCE if len(markers) > AT_ONCE else 0
     groups: dict[bytes, tuple[bytes, ...]] = {}
-    left = list(markers)
-    for part in _list_shared_parts(markers) if 2 * excess < AT_ONCE and excess else ():
-        sharing = tuple(marker for marker in left if part in marker)
+    remaining = list(markers)
+    for substring in (
+        _list_shared_substrings(markers) if 2 * excess < AT_ONCE and excess else ()
+    ):
+        sharing = tuple(marker for marker in remaining if substring in marker)
         if excess > 0 and len(sharing) > 1:
-            groups[part] = sharing
-            left = [marker for marker in left if marker not in sharing]
+            groups[substring] = sharing
+            remaining = [marker for marker in remaining if marker not in sharing]
             excess -= len(sharing) - 1
     if excess > 0:
         return {marker: (marker,) for marker in markers}
-    return {marker: (marker,) for marker in left} | groups
+    return {marker: (marker,) for marker in remaining} | groups
 
 
-def _list_shared_parts(markers: Sequence[bytes]) -> list[bytes]:
-    """Return the longest parts that two or more markers share, the longest first."""
+def _list_shared_substrings(markers: Sequence[bytes]) -> list[bytes]:
+    """Return the longest substrings that two or more markers share, longest first."""
     owners: dict[bytes, dict[bytes, int]] = {}
     for marker in markers:
-        for place in range(len(marker) - LEAST_SHARED + 1):
-            owners.setdefault(marker[place : place + LEAST_SHARED], {}).setdefault(
-                marker, place
+        for offset in range(len(marker) - LEAST_SHARED + 1):
+            owners.setdefault(marker[offset : offset + LEAST_SHARED], {}).setdefault(
+                marker, offset
             )
-    parts = set()
-    for places in owners.values():
-        if len(places) > 1:
-            before = _get_common_beginning(
-                [marker[:place][::-1] for marker, place in places.items()]
+    substrings = set()
+    for offsets in owners.values():
+        if len(offsets) > 1:
+            prefix = _get_common_prefix(
+                [marker[:offset][::-1] for marker, offset in offsets.items()]
             )[::-1]
-            parts.add(
-                before
-                + _get_common_beginning(
-                    [marker[place:] for marker, place in places.items()]
+            substrings.add(
+                prefix
+                + _get_common_prefix(
+                    [marker[offset:] for marker, offset in offsets.items()]
                 )
             )
-    return sorted(parts, key=lambda part: (-len(part), part))
+    return sorted(substrings, key=lambda substring: (-len(substring), substring))
 
 
-def _get_common_beginning(texts: Sequence[bytes]) -> bytes:
-    first, last = min(texts), max(texts)  # in their order all others lie between these
+def _get_common_prefix(texts: Sequence[bytes]) -> bytes:
+    first, last = min(texts), max(texts)  # all other texts sort between these two
     shortest = min(len(first), len(last))
     return first[
         : next(
-            (place for place in range(shortest) if first[place] != last[place]),
+            (index for index in range(shortest) if first[index] != last[index]),
             shortest,
         )
     ]
 
 
 class _Automaton:
-    """Texts that one automaton finds: the leftmost one, then the next behind it. What
-    begins within is looked at."""
+    """Automaton for up to AT_ONCE texts.
+
+    The automaton reports leftmost, non-overlapping matches. Texts that may begin within
+    a match are then compared one by one.
+    """
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         self._texts = texts
@@ -226,35 +232,34 @@ class _Automaton:
         for text in texts:
             for length in range(1, size + 1):
                 by_beginning.setdefault(text[:length], []).append(text)
-        within = [
-            list(_find_beginning_within(text, by_beginning, size)) for text in texts
+        overlapping = [
+            list(_find_overlapping(text, by_beginning, size)) for text in texts
         ]
-        self._within = {
-            number: further for number, further in enumerate(within) if further
+        self._overlapping = {
+            number: overlaps for number, overlaps in enumerate(overlapping) if overlaps
         }
 
-    def find_places(
+    def find_matches(
         self, text: bytes, start: int, reach: int
     ) -> list[tuple[int, bytes]]:
-        """Return where texts begin that lie between two places, in no order."""
+        """Return the unordered (offset, text) matches in `text[start:reach]`."""
         matches = self._automaton.find_matches_as_indexes(memoryview(text)[start:reach])
-        places = [(start + begin, self._texts[number]) for number, begin, _ in matches]
+        found = [(start + begin, self._texts[number]) for number, begin, _ in matches]
         for number, begin, _ in matches:
-            if number in self._within:
-                places += (
-                    (start + begin + further, other)
-                    for further, other in self._within[number]
-                    if text.startswith(other, start + begin + further)
+            if number in self._overlapping:
+                found += (
+                    (start + begin + distance, other)
+                    for distance, other in self._overlapping[number]
+                    if text.startswith(other, start + begin + distance)
                 )
-        return places
+        return found
 
 
 class _Database:
-    """Texts that Hyperscan finds, however many they are. Several threads may search at
-    a time."""
+    """Hyperscan database for any number of texts, safe to use from several threads."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
-        """Compile them; `hyperscan.error` where it cannot."""
+        """Compile the texts. Raises `hyperscan.error` if Hyperscan cannot."""
         import hyperscan
 
         fillers = [
@@ -265,32 +270,34 @@ class _Database:
         self._count = len(texts)
         self._module = hyperscan
         self._database = database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-        # each byte by its number: the literal mode ends a text at a NUL
+        # Every byte is escaped: the literal mode ends a text at a NUL.
         expressions = [
-            b"".join(b"\\x%02x" % sign for sign in text) for text in self._texts
+            b"".join(b"\\x%02x" % byte for byte in text) for text in self._texts
         ]
         database.compile(expressions=expressions, ids=list(range(len(expressions))))
         self._scratches: list[
             hyperscan.Scratch
-        ] = []  # the memory of one search each, those that none uses
+        ] = []  # unused scratch memory, one object per concurrent search
 
-    def find_places(
+    def find_matches(
         self, text: bytes, start: int, reach: int
     ) -> list[tuple[int, bytes]] | None:
-        """Return where texts begin that lie between two places, in no order; None where
-        they are too many."""
+        """Return unordered (offset, text) matches in `text[start:reach]`.
+
+        Returns None if there are MOST_MATCHES or more.
+        """
         try:
             scratch = self._scratches.pop()
         except IndexError:
             scratch = self._module.Scratch(self._database)
         ends: list[tuple[int, int]] = []
         try:
-            part = memoryview(text)[start:reach]
-            self._database.scan(part, _note_end, context=ends, scratch=scratch)  # type: ignore[type-var, arg-type]
+            view = memoryview(text)[start:reach]
+            self._database.scan(view, _record_end, context=ends, scratch=scratch)  # type: ignore[type-var, arg-type]
         except self._module.ScanTerminated as error:
             if (
                 len(ends) < MOST_MATCHES
-            ):  # it was not `_note_end` that said so, but a signal while it ran
+            ):  # The scan was stopped by a signal, not by `_record_end`.
                 raise KeyboardInterrupt from error
             return None
         finally:
@@ -303,17 +310,19 @@ class _Database:
         ]
 
 
-def _note_end(
+def _record_end(
     number: int, _begin: int, end: int, _flags: int, ends: list[tuple[int, int]]
 ) -> bool:
-    """Keep a match; tell whether to stop."""
+    """Record a match. Returns True to stop the scan."""
     ends.append((number, end))
     return len(ends) >= MOST_MATCHES
 
 
 def compile_database(texts: Sequence[bytes]) -> _Database | None:
-    """Return what Hyperscan searches with; None where it is not installed, or cannot
-    take a text."""
+    """Compile a Hyperscan database.
+
+    Returns None if Hyperscan is not installed or cannot compile a text.
+    """
     try:
         import hyperscan
     except ImportError:
@@ -326,24 +335,21 @@ def compile_database(texts: Sequence[bytes]) -> _Database | None:
 
 @cache
 def build_search(markers: tuple[bytes, ...]) -> MarkerSearch:
-    """Return what finds these markers, built once."""
+    """Build the search for these markers, once."""
     return MarkerSearch(tuple(dict.fromkeys(markers)))
 
 
 class ChunkCutter:
-    """The chunk over a log that comes in pieces: what it kept of those before, for the
-    context of the next."""
+    """Cutter of a log into chunks. Keeps the last bytes as the next chunk's context."""
 
     def __init__(self) -> None:
-        """Begin in front of a log."""
         self.offset = 0
         self.text = b""
         self._start = 0
         self._line = 1
 
     def push(self, piece: bytes) -> ByteChunk:
-        """Return the chunk that more bytes allow: all but the last REACH are new in
-        it."""
+        """Return the next chunk. All but the last REACH bytes are new in it."""
         text = self.text + piece
         chunk = self._cut_chunk(text, max(self._start, len(text) - REACH))
         kept = max(0, chunk.stop - REACH_BACK)
@@ -352,7 +358,7 @@ class ChunkCutter:
         return chunk
 
     def finish(self, piece: bytes = b"") -> ByteChunk:
-        """Return the last chunk, as if the log ended with these bytes."""
+        """Return the last chunk, as if the log ended with `piece`."""
         text = self.text + piece
         return self._cut_chunk(text, len(text))._replace(
             whole=self._start == self.offset == 0
@@ -364,12 +370,11 @@ class ChunkCutter:
 
 
 def iterate_chunks(blocks: Iterable[bytes]) -> Iterator[ByteChunk]:
-    """Yield chunks whose new parts cover the log once, in order, the same ones wherever
-    the log is cut into blocks.
+    """Yield chunks whose new parts cover the log once, in order.
 
-    REACH bytes can be seen from every new byte on and REACH_BACK before it, as far as
-    the log goes. Nothing waits for the end of a line, so a line without one takes no
-    more memory than others.
+    The chunks do not depend on the size of the blocks. Each new byte has REACH bytes of
+    context after it and REACH_BACK before it, within the log. The cutter does not wait
+    for the end of a line, so a log without line feeds takes no more memory than others.
     """
     cutter = ChunkCutter()
     for piece, following in pairwise(chain(slice_blocks(blocks, PIECE), (b"", None))):
@@ -380,55 +385,51 @@ def iterate_chunks(blocks: Iterable[bytes]) -> Iterator[ByteChunk]:
 
 
 def find_markers(chunk: ByteChunk, markers: Iterable[bytes]) -> list[Hit]:
-    """Return where the markers stand in the new part of a chunk, in the order of the
-    log."""
+    """Return the hits in the new part of a chunk, in log order."""
     return locate_hits(
         chunk,
-        build_search(tuple(markers)).find_places(chunk.text, chunk.start, chunk.stop),
+        build_search(tuple(markers)).find_matches(chunk.text, chunk.start, chunk.stop),
     )
 
 
-def locate_hits(chunk: ByteChunk, places: Iterable[tuple[int, bytes]]) -> list[Hit]:
-    """Return what was found at places in the new part of a chunk, which are in its
-    order, with its lines."""
+def locate_hits(chunk: ByteChunk, matches: Iterable[tuple[int, bytes]]) -> list[Hit]:
+    """Convert ordered (offset, marker) matches in the new part of a chunk to hits."""
     hits = []
     text, seen, line = chunk.text, chunk.start, chunk.line
-    for place, marker in places:
-        line += text.count(b"\n", seen, place)
-        seen = place
+    for offset, marker in matches:
+        line += text.count(b"\n", seen, offset)
+        seen = offset
         hits.append(
             Hit(
                 marker,
                 text,
-                place,
-                min(place + REACH, len(text)),
-                chunk.offset + place,
+                offset,
+                min(offset + REACH, len(text)),
+                chunk.offset + offset,
                 line,
             )
         )
     return hits
 
 
-def find_line_begin(text: bytes, earliest: int, place: int) -> int:
-    """Return where the line or bar begins that a place stands in; `earliest` where it
-    begins farther back."""
+def find_line_begin(text: bytes, earliest: int, offset: int) -> int:
+    """Return the beginning of the line or bar at `offset`, at least `earliest`."""
     return max(
-        text.rfind(b"\n", earliest, place) + 1,
-        text.rfind(b"\r", earliest, place) + 1,
+        text.rfind(b"\n", earliest, offset) + 1,
+        text.rfind(b"\r", earliest, offset) + 1,
         earliest,
     )
 
 
-def _find_beginning_within(
+def _find_overlapping(
     outer: bytes, by_beginning: Mapping[bytes, Iterable[bytes]], size: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the markers that can begin where `outer` stands, and how far from its
-    beginning.
+    """Yield (offset, marker) of the markers that can begin within the text `outer`.
 
-    They are given by their first bytes, 1 to `size` of them.
+    `by_beginning` maps the first 1 to `size` bytes of a marker to markers.
     """
-    for place in range(len(outer)):
-        for marker in by_beginning.get(outer[place : place + size], ()):
-            rest = outer[place : place + len(marker)]
-            if marker.startswith(rest) and (place or marker != outer):
-                yield place, marker
+    for offset in range(len(outer)):
+        for marker in by_beginning.get(outer[offset : offset + size], ()):
+            overlap = outer[offset : offset + len(marker)]
+            if marker.startswith(overlap) and (offset or marker != outer):
+                yield offset, marker

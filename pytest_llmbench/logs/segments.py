@@ -1,5 +1,5 @@
-"""Attempts in a log: where one ends and the next begins, which rank speaks for it,
-which print of a step counts."""
+"""Divide the records of a log into attempts, with one rank per attempt and one record
+per step."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ from pytest_llmbench.logs.step_records import (
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
-# An attempt takes 6 kB of memory. A job that restarts twice a minute makes 20,000 in a
-# week.
+# An attempt takes 6 kB of memory. A job that restarts twice a minute makes 20,000
+# attempts in a week.
 MOST_ATTEMPTS = 50_000
 
-# How far back a step may lie without being a restart: repeated by another process
-# without a prefix, or printed late, where two lines were exchanged.
+# How far a step number may fall without being a restart: another process without a
+# prefix may repeat a step, or two lines may be exchanged.
 LATE_STEPS = 2
 
 GET_LINE = itemgetter(RecordOrigin._fields.index("line"))
 
-# Seconds: a larger number is a time of day, since 1970 or so, and not the time since a
-# run began.
+# Seconds. A larger timestamp is a date and time, a smaller one the time since the run
+# started.
 LONGEST_RUN = 1e8
 
-# The columns whose value a record may lack; the others are NaN then.
+# Columns of optional values, NaN if missing.
 MAY_LACK = ("loss", "grad_norm")
 
 
 class BoundaryOffsets(NamedTuple):
-    """Places in a log (bytes, ascending) where a process starts or training ends."""
+    """Offsets in a log (bytes, ascending) where a process starts or training ends."""
 
     starts: Sequence[int] = ()
     ends: Sequence[int] = ()
-    totals: Sequence[tuple[int, int]] = ()  # place and number of steps
-    ends_divide: bool = True  # whether a new step after an end is of another attempt
+    totals: Sequence[tuple[int, int]] = ()  # offset and number of steps
+    ends_divide: bool = True  # True if a new step after an end starts another attempt
 
 
 @dataclass(slots=True)
 class SegmentDraft:
-    """One rank's part of one attempt, while it is read."""
+    """One rank's records of one attempt, while the log is divided."""
 
     rank: str
     first: StepRecord
@@ -73,62 +73,63 @@ class SegmentDraft:
     total: int | None = None
     kept: dict[int, StepRecord] = field(default_factory=dict)
     loss_digits: int = 0
-    layout: tuple[bytes, ...] = ()  # of the last record that was whole
+    layout: tuple[bytes, ...] = ()  # of the last complete record
 
     @property
     def begin(self) -> int:
-        """Where its first record stands."""
+        """Offset of the first record."""
         return self.first.origin.offset
 
     @property
     def end(self) -> int:
-        """Where its last record stands."""
+        """Offset of the last record."""
         return self.last.origin.offset
 
     @property
     def possible_steps(self) -> int:
-        """How many of its steps have a time that a step can take."""
+        """Number of steps with a possible step time."""
         return sum(record.possible for record in self.kept.values())
 
 
 def divide_segments(
     records: Sequence[StepRecord],
-    marks: BoundaryOffsets,
+    boundaries: BoundaryOffsets,
     reader: DialectReader,
     tally: Tally,
     clocks: LineClocks | None = None,
 ) -> tuple[Segment, ...]:
-    """Divide the records of a log, in its order, into attempts; `tally` counts the
-    others.
+    """Divide the records of a log into attempts. `tally` counts dropped records.
 
     Ranks are separated first, so that their interleaved lines are no restarts. If
     several ranks printed an attempt, the rank with most possible steps is kept, then
-    the lowest. LogError for more than MOST_ATTEMPTS attempts.
+    the lowest. Raises LogError for more than MOST_ATTEMPTS attempts.
     """
     ranks = [
         reader.resolve_steps(rank, tally)
         for rank in group_by_rank(reader.merge_records(records, tally))
     ]
     parts = (
-        attempt for rank in ranks for attempt in split_attempts(rank, marks, tally)
+        attempt for rank in ranks for attempt in split_attempts(rank, boundaries, tally)
     )
     attempts = select_rank((_add_times(attempt, reader) for attempt in parts), tally)
     clocks = clocks or LineClocks()
     steps = (build_steps(attempt.kept.values(), clocks) for attempt in attempts)
-    return _build_segments(attempts, steps, marks, reader.dialect.first_step)
+    return _build_segments(attempts, steps, boundaries, reader.dialect.first_step)
 
 
 def divide_uniform(
-    parts: UniformSegments, marks: BoundaryOffsets, first_step: int
+    parts: UniformSegments, boundaries: BoundaryOffsets, first_step: int
 ) -> tuple[Segment, ...]:
-    """Return the attempts in a log of one rank, which were read by columns; LogError
-    for more than MOST_ATTEMPTS."""
+    """Build the attempts of a log that was read by columns.
+
+    Raises LogError for more than MOST_ATTEMPTS attempts.
+    """
     attempts = []
     for part in parts:
         top = int(part.steps.index[-1])
         first, last = (
-            StepRecord(RecordOrigin(*place, part.rank), top)
-            for place in (part.begin, part.end)
+            StepRecord(RecordOrigin(*origin, part.rank), top)
+            for origin in (part.begin, part.end)
         )
         attempts.append(
             SegmentDraft(
@@ -136,16 +137,19 @@ def divide_uniform(
             )
         )
     steps = (part.steps for part in parts)
-    return _build_segments(attempts, steps, marks, first_step)
+    return _build_segments(attempts, steps, boundaries, first_step)
 
 
 def _build_segments(
     attempts: Sequence[SegmentDraft],
     steps: Iterable[Steps],
-    marks: BoundaryOffsets,
+    boundaries: BoundaryOffsets,
     first_step: int,
 ) -> tuple[Segment, ...]:
-    """Build a segment of each attempt and its steps; LogError for too many."""
+    """Build a segment from each attempt and its steps.
+
+    Raises LogError for more than MOST_ATTEMPTS attempts.
+    """
     if len(attempts) > MOST_ATTEMPTS:
         raise LogError(
             f"found {len(attempts):,} attempts, expected at most {MOST_ATTEMPTS:,}: the"
@@ -154,56 +158,63 @@ def _build_segments(
         )
     limits = [*(attempt.begin for attempt in attempts[1:]), None]
     return tuple(
-        _build_segment(attempt, columns, marks, limit, first_step)
+        _build_segment(attempt, columns, boundaries, limit, first_step)
         for attempt, columns, limit in zip(attempts, steps, limits, strict=False)
     )
 
 
 def group_by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
-    """Return the records of each rank. Lines without a prefix go to the one rank that
-    has one, if one has."""
+    """Group records by rank.
+
+    If only one rank has a prefix, lines without a prefix belong to it.
+    """
     ranks: dict[str, list[StepRecord]] = {}
-    every = list(records)
-    for record in every:
+    all_records = list(records)
+    for record in all_records:
         ranks.setdefault(record.origin.rank, []).append(record)
-    return [every] if len(ranks.keys() - {""}) <= 1 else list(ranks.values())
+    return [all_records] if len(ranks.keys() - {""}) <= 1 else list(ranks.values())
 
 
 def split_attempts(
-    records: Sequence[StepRecord], marks: BoundaryOffsets, tally: Tally
+    records: Sequence[StepRecord], boundaries: BoundaryOffsets, tally: Tally
 ) -> list[SegmentDraft]:
-    """Return the attempts of one rank."""
+    """Split the records of one rank into attempts."""
     rank = max((record.origin.rank for record in records), key=len, default="")
     attempts: list[SegmentDraft] = []
     repeats = Tally()
-    for place, record in enumerate(records):
-        following = records[place + 1 : place + 2 + LATE_STEPS]
-        if not attempts or _is_of_another(attempts[-1], record, following, marks):
+    for index, record in enumerate(records):
+        following = records[index + 1 : index + 2 + LATE_STEPS]
+        if not attempts or _starts_attempt(attempts[-1], record, following, boundaries):
             attempts.append(SegmentDraft(rank, record, record, record.step))
-        _admit(attempts[-1], record, repeats)
+        _add_record(attempts[-1], record, repeats)
     tally_repeats(records, repeats, tally)
     return attempts
 
 
 def select_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentDraft]:
-    """Keep one rank of the attempts that overlap in the log, in its order.
+    """Keep one rank of overlapping attempts, in log order.
 
-    A divergence of another rank is added to the rank that is kept.
+    A divergence of a dropped rank is copied to the kept rank.
     """
     kept: list[SegmentDraft] = []
     others: list[SegmentDraft] = []
-    # Which rank logs differs: that of Megatron's `iteration` lines is the last one.
+    # Frameworks log on different ranks: Megatron prints `iteration` lines on the last
+    # one.
     for attempt in sorted(
         attempts,
-        key=lambda each: (-each.possible_steps, get_rank_order(each.rank), each.begin),
+        key=lambda draft: (
+            -draft.possible_steps,
+            get_rank_order(draft.rank),
+            draft.begin,
+        ),
     ):
         if _find_overlapping(attempt, kept):
             others.append(attempt)
         else:
             kept.insert(
-                bisect_left(kept, attempt.begin, key=lambda each: each.begin), attempt
+                bisect_left(kept, attempt.begin, key=lambda draft: draft.begin), attempt
             )
-    others = [_exchange_faster(other, kept) for other in others]
+    others = [_keep_slower(other, kept) for other in others]
     diverged: list[tuple[StepRecord, range]] = []
     for other in others:
         text = (
@@ -217,25 +228,30 @@ def select_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentD
             if has_diverged(record)
         )
     if diverged:
-        _hand_over_divergence(diverged, kept)
+        _copy_divergence(diverged, kept)
     return kept
 
 
-def _exchange_faster(other: SegmentDraft, kept: list[SegmentDraft]) -> SegmentDraft:
-    """Return the attempt that is not kept: `other`, or the one in `kept` whose place it
-    takes, being slower."""
+def _keep_slower(other: SegmentDraft, kept: list[SegmentDraft]) -> SegmentDraft:
+    """Keep `other` instead of an overlapping attempt in `kept` if `other` is slower.
+
+    Returns the dropped attempt.
+    """
     near = _find_overlapping(other, kept)
     if len(near) != 1 or not _is_slower(other, kept[near[0]]):
         return other
-    # Ranks of one run wait for each other: where they contradict each other a gate must
-    # not pass on the faster.
+    # The ranks of a run wait for each other. If they print different times, the slower
+    # ones count: a gate must not pass on the faster.
     faster, kept[near[0]] = kept[near[0]], other
     return faster
 
 
 def _is_slower(other: SegmentDraft, attempt: SegmentDraft) -> bool:
-    """Tell whether a rank prints as many steps, and half of them or more with a longer
-    time."""
+    """True if `other` has as many steps as `attempt` and most of them take longer.
+
+    At least half of the steps of `attempt`, and FEWEST_REPEATS, must be longer in
+    `other`.
+    """
     pairs = [
         (record, attempt.kept[step])
         for step, record in other.kept.items()
@@ -249,76 +265,82 @@ def _is_slower(other: SegmentDraft, attempt: SegmentDraft) -> bool:
 
 
 def _find_overlapping(attempt: SegmentDraft, others: Sequence[SegmentDraft]) -> range:
-    """Return the places of those that an attempt overlaps among others, which do not
-    overlap each other and are in the order of the log."""
-    first = bisect_left(others, attempt.begin, key=lambda each: each.end)
-    return range(first, bisect_right(others, attempt.end, key=lambda each: each.begin))
+    """Return the range of indices in `others` that overlap an attempt.
+
+    The attempts in `others` do not overlap each other and are in log order.
+    """
+    first = bisect_left(others, attempt.begin, key=lambda draft: draft.end)
+    return range(
+        first, bisect_right(others, attempt.end, key=lambda draft: draft.begin)
+    )
 
 
-def _hand_over_divergence(
+def _copy_divergence(
     diverged: Iterable[tuple[StepRecord, range]], kept: Sequence[SegmentDraft]
 ) -> None:
-    """Give each loss or gradient norm that is no number to the print of its step that
-    is nearest.
+    """Copy each non-finite loss or gradient norm to the nearest record of its step in
+    `kept`.
 
-    `diverged` are records with the places of the kept attempts that may have such a
-    print.
+    `diverged` are records of dropped ranks, each with the range of overlapping attempts
+    in `kept`.
     """
     prints: dict[
         int, list[int]
-    ] = {}  # by step the places of the attempts that printed it, ascending
-    for place, attempt in enumerate(kept):
+    ] = {}  # step to ascending indices of the attempts that printed it
+    for index, attempt in enumerate(kept):
         for step in attempt.kept:
-            prints.setdefault(step, []).append(place)
+            prints.setdefault(step, []).append(index)
     for record, overlapping in diverged:
         step, offset = record.step, record.origin.offset
-        places = prints.get(step, [])
+        indices = prints.get(step, [])
         after = bisect_left(
-            places, offset, key=lambda place: kept[place].kept[step].origin.offset
+            indices, offset, key=lambda index: kept[index].kept[step].origin.offset
         )
-        near = [
-            kept[place].kept
-            for place in places[max(0, after - 1) : after + 1]
-            if place in overlapping
+        candidates = [
+            kept[index].kept
+            for index in indices[max(0, after - 1) : after + 1]
+            if index in overlapping
         ]
-        if near:
-            steps = min(near, key=lambda each: abs(each[step].origin.offset - offset))
+        if candidates:
+            steps = min(
+                candidates,
+                key=lambda kept_steps: abs(kept_steps[step].origin.offset - offset),
+            )
             steps[step] = add_divergence(steps[step], record)
 
 
-def _is_of_another(
+def _starts_attempt(
     attempt: SegmentDraft,
     record: StepRecord,
     following: Sequence[StepRecord],
-    marks: BoundaryOffsets,
+    boundaries: BoundaryOffsets,
 ) -> bool:
-    """True if a record belongs to another attempt than the record before it.
+    """True if a record starts another attempt.
 
-    So it is after a start mark, with another total, for a new step after an end mark,
-    and for a falling step. Not so for a late step: at most LATE_STEPS back, and either
-    printed before and not the first step, or new and followed by later steps (two lines
-    were exchanged).
+    It does after a start marker, with another total, if it is a new step after an end
+    marker, or if the step number falls. A late record does not: it lies at most
+    LATE_STEPS back and either repeats a step other than the first, or is new and
+    followed by later steps (two lines were exchanged).
     """
-    if _has_between(marks.starts, attempt.end, record.origin.offset):
+    if _has_between(boundaries.starts, attempt.end, record.origin.offset):
         return True
     if attempt.total and record.total and attempt.total != record.total:
         return True
     if record.step > attempt.top:
-        return marks.ends_divide and _has_between(
-            marks.ends, attempt.end, record.origin.offset
+        return boundaries.ends_divide and _has_between(
+            boundaries.ends, attempt.end, record.origin.offset
         )
     if record.step == attempt.top:
         return False
-    # a gap says nothing, for lines get lost; a step that falls by more than late prints
-    # do is a restart
+    # A gap is no evidence, since lines get lost. A step number that falls further than
+    # late records do is a restart.
     if attempt.top - record.step > LATE_STEPS or record.step == attempt.first.step:
         return True
-    return record.step not in attempt.kept and _goes_back(attempt, following)
+    return record.step not in attempt.kept and _repeats_steps(attempt, following)
 
 
-def _goes_back(attempt: SegmentDraft, following: Sequence[StepRecord]) -> bool:
-    """Tell whether the next records repeat steps of an attempt before one goes on
-    behind its last: a restart does."""
+def _repeats_steps(attempt: SegmentDraft, following: Sequence[StepRecord]) -> bool:
+    """True if the next records repeat steps before a record passes the last step."""
     for record in following:
         if record.step > attempt.top:
             return False
@@ -328,24 +350,24 @@ def _goes_back(attempt: SegmentDraft, following: Sequence[StepRecord]) -> bool:
 
 
 def _add_times(attempt: SegmentDraft, reader: DialectReader) -> SegmentDraft:
-    """Return an attempt with what its dialect can say of a step's time only now that
-    all its steps are known."""
+    """Let the dialect complete the step times, now that all steps of an attempt are
+    known."""
     records = reader.time_steps(
         sorted(attempt.kept.values(), key=lambda record: record.step)
     )
     return replace(attempt, kept={record.step: record for record in records})
 
 
-def _has_between(places: Sequence[int], begin: int, end: int) -> bool:
-    return bisect_left(places, begin) < bisect_left(places, end)
+def _has_between(offsets: Sequence[int], begin: int, end: int) -> bool:
+    return bisect_left(offsets, begin) < bisect_left(offsets, end)
 
 
-def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
-    """Add a record to an attempt; of two prints of a step one counts, the other is
-    tallied.
+def _add_record(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
+    """Add a record to an attempt, and tally the duplicate if the step was printed
+    before.
 
-    A record that ends before the fields of the record before it is truncated, and its
-    last number may be, too.
+    A record with fewer fields than the record before is truncated, and its last number
+    may be, too: it is dropped.
     """
     attempt.last = record
     attempt.total = attempt.total or record.total
@@ -354,16 +376,16 @@ def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
         0 < len(record.layout) < len(attempt.layout)
         and attempt.layout[: len(record.layout)] == record.layout
     ):
-        rest = make_printable(attempt.layout[len(record.layout)])
+        missing = make_printable(attempt.layout[len(record.layout)])
         tally.add(
             DropReason.TORN,
             record.origin.line,
-            quote=Quote(f"step {record.step} ends where others go on with {rest}"),
+            quote=Quote(f"step {record.step} ends where others go on with {missing}"),
         )
         return
     attempt.layout = (
         record.layout or attempt.layout
-    )  # bars between DLLogger records have none
+    )  # bars between DLLogger records have no layout
     old = attempt.kept.get(record.step)
     if old is None:
         attempt.kept[record.step] = record
@@ -382,20 +404,20 @@ def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
 def _build_segment(
     attempt: SegmentDraft,
     steps: Steps,
-    marks: BoundaryOffsets,
+    boundaries: BoundaryOffsets,
     limit: int | None,
     first_step: int,
 ) -> Segment:
-    """Return an attempt as a segment; `limit` is where the next one begins."""
-    before = bisect_left(marks.totals, attempt.begin, key=itemgetter(0))
-    total = attempt.total or (marks.totals[before - 1][1] if before else None)
+    """Build a segment from an attempt. `limit` is the offset of the next attempt."""
+    before = bisect_left(boundaries.totals, attempt.begin, key=itemgetter(0))
+    total = attempt.total or (boundaries.totals[before - 1][1] if before else None)
     return Segment(
         steps,
         attempt.first.origin.line,
         attempt.last.origin.line,
         attempt.rank,
         total,
-        finished=_has_end(attempt, marks, limit)
+        finished=_has_end(attempt, boundaries, limit)
         or (total is not None and attempt.top + 1 - first_step >= total),
         first_step=first_step,
         loss_digits=max(
@@ -410,21 +432,24 @@ def _build_segment(
     )
 
 
-def _has_end(attempt: SegmentDraft, marks: BoundaryOffsets, limit: int | None) -> bool:
-    """Tell whether an end mark is this attempt's: before the next one, and before
-    another process starts."""
-    first = bisect_right(marks.ends, attempt.begin)
-    if first == len(marks.ends):
+def _has_end(
+    attempt: SegmentDraft, boundaries: BoundaryOffsets, limit: int | None
+) -> bool:
+    """True if an end marker belongs to this attempt.
+
+    It must precede the next attempt and the next start of a process.
+    """
+    first = bisect_right(boundaries.ends, attempt.begin)
+    if first == len(boundaries.ends):
         return False
-    end = marks.ends[first]
+    end = boundaries.ends[first]
     return (limit is None or end < limit) and not _has_between(
-        marks.starts, attempt.end, end
+        boundaries.starts, attempt.end, end
     )
 
 
 def build_steps(records: Iterable[StepRecord], clocks: LineClocks) -> Steps:
-    """Return the columns of a segment, ordered by step; every step may stand in
-    `records` once."""
+    """Build the columns of a segment, ordered by step. Each step must occur once."""
     rows = sorted(records, key=GET_FIELD["step"])
     (loss, has_loss), (grad_norm, has_grad_norm) = (
         _collect_printed(rows, field) for field in MAY_LACK
@@ -452,8 +477,8 @@ def build_steps(records: Iterable[StepRecord], clocks: LineClocks) -> Steps:
 
 
 def _collect_printed(rows: Sequence[StepRecord], field: str) -> tuple[Floats, Flags]:
-    """Return a field that records may lack as a column, NaN for those, and a mask of
-    the others."""
+    """Return the column of an optional field (NaN if missing) and the mask of its
+    values."""
     values = list(map(GET_FIELD[field], rows))
     if None not in values:
         return np.array(values), np.ones(len(rows), dtype=np.bool_)
@@ -469,7 +494,7 @@ def _collect_since(rows: Sequence[StepRecord]) -> Floats:
     since = list(map(GET_FIELD["since"], rows))
     if not any(since):
         return np.full(len(rows), NAN)
-    return np.array([NAN if each is None else each[1] for each in since])
+    return np.array([NAN if value is None else value[1] for value in since])
 
 
 def _read_stamps(rows: Sequence[StepRecord], clocks: LineClocks) -> Floats:
@@ -490,8 +515,10 @@ def _mark_pauses(rows: Sequence[StepRecord], clocks: LineClocks) -> Integers:
 
 
 def _keep_one_clock(stamps: Floats) -> Floats:
-    """Return stamps without those of the rarer clock: a bar has the time so far, a
-    record beside it the time of day."""
+    """Replace the timestamps of the less frequent clock by NaN.
+
+    Progress bars have the elapsed time, records next to them the time of day.
+    """
     of_day = stamps > LONGEST_RUN
     if not of_day.any() or np.count_nonzero(of_day) == np.count_nonzero(
         np.isfinite(stamps)

@@ -207,7 +207,7 @@ class _RunReader:
         from pytest_llmbench.logs.reading.run_reader import Reading
 
         reading = Reading(
-            self.stores, found, self.catalog.definitions, cache=self._cache, tell=tell
+            self.stores, found, self.catalog.definitions, cache=self._cache, report=tell
         )
         return [
             ReadRun(

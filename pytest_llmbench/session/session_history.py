@@ -361,7 +361,7 @@ def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
 
     try:
         for text in Stream(update_hash(), path):
-            found.take(hash_sample(size, text))
+            found.update(hash_sample(size, text))
             size += len(text)
     except LogError:
         return ""

@@ -155,7 +155,7 @@ def test_search_finds_every_overlapping_marker(
     )
     for worth in ENGINES.values():
         with patch.object(scan, "WORTH", worth):
-            assert MarkerSearch(sought).find_places(data, start, stop) == expected
+            assert MarkerSearch(sought).find_matches(data, start, stop) == expected
 
 
 @pytest.mark.usefixtures("engine")
@@ -167,7 +167,7 @@ def test_more_matches_than_hyperscan_takes_are_found() -> None:
         for offset, text in ((0, b"a m"), (2, b"marker"))
     ]
     assert (
-        MarkerSearch([b"marker", b"a m", b"never"]).find_places(
+        MarkerSearch([b"marker", b"a m", b"never"]).find_matches(
             b"a marker " * count, 0, 9 * count
         )
         == expected
@@ -184,7 +184,7 @@ def test_hyperscan_takes_over_once_it_pays(
     monkeypatch.setattr(scan, "compile_database", compiled.append)
     search = MarkerSearch([b"marker"])
     for searched in range(1, 5):
-        assert search.find_places(b"a marker", 0, 8) == [(2, b"marker")]
+        assert search.find_matches(b"a marker", 0, 8) == [(2, b"marker")]
         assert compiled == ([[b"marker"]] if searched * max(8, least) > 20 else [])
 
 
@@ -193,7 +193,7 @@ def test_without_hyperscan_all_is_searched_by_the_automaton(
 ) -> None:
     monkeypatch.setattr(scan, "WORTH", -1)
     monkeypatch.setitem(sys.modules, "hyperscan", None)
-    assert MarkerSearch([b"marker"]).find_places(b"a marker", 0, 8) == [(2, b"marker")]
+    assert MarkerSearch([b"marker"]).find_matches(b"a marker", 0, 8) == [(2, b"marker")]
     assert scan.compile_database([b"marker"]) is None
 
 
@@ -204,7 +204,7 @@ def test_a_text_that_hyperscan_cannot_take_is_found_by_the_automaton(
     monkeypatch.setattr(scan, "WORTH", -1)
     marker = bytes(range(1, 251)) * 66
     assert scan.compile_database([marker]) is None
-    assert MarkerSearch([marker]).find_places(b"a " + marker, 0, 9) == [(2, marker)]
+    assert MarkerSearch([marker]).find_matches(b"a " + marker, 0, 9) == [(2, marker)]
 
 
 def test_an_interrupt_while_hyperscan_searches_is_one(
@@ -213,19 +213,19 @@ def test_an_interrupt_while_hyperscan_searches_is_one(
     pytest.importorskip("hyperscan")
     monkeypatch.setattr(scan, "WORTH", -1)
     search = MarkerSearch([b"marker"])
-    search.find_places(b"", 0, 0)
+    search.find_matches(b"", 0, 0)
 
     def interrupt(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_name == "_note_end":
+        if event == "call" and frame.f_code.co_name == "_record_end":
             raise KeyboardInterrupt
 
     sys.setprofile(interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            search.find_places(b"a marker", 0, 8)
+            search.find_matches(b"a marker", 0, 8)
     finally:
         sys.setprofile(None)
-    assert search.find_places(b"a marker", 0, 8) == [(2, b"marker")]
+    assert search.find_matches(b"a marker", 0, 8) == [(2, b"marker")]
 
 
 def test_threads_search_with_hyperscan_at_a_time(
@@ -241,7 +241,7 @@ def test_threads_search_with_hyperscan_at_a_time(
     ]
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(
-            lambda _: search.find_places(text, 0, len(text)), range(50)
+            lambda _: search.find_matches(text, 0, len(text)), range(50)
         ):
             assert found == expected
 
@@ -310,13 +310,13 @@ def test_a_large_file_that_shrinks_is_an_error_whichever_thread_sees_it(
 ) -> None:
     path = tmp_path / "log.out"
     path.write_bytes(LONG * (2 * LARGE // len(LONG)))
-    take = LogCollector.take
+    feed = LogCollector.feed
 
     def shorten(collector: LogCollector, *chunk: Any) -> None:
         os.truncate(path, LARGE)
-        take(collector, *chunk)
+        feed(collector, *chunk)
 
-    monkeypatch.setattr(LogCollector, "take", shorten)
+    monkeypatch.setattr(LogCollector, "feed", shorten)
     with pytest.raises(LogError, match=r"shorter than at its opening|it was shortened"):
         read_log(path)
 
@@ -336,7 +336,7 @@ def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(
     assert fingerprint == read_log(packed).fingerprint
     pieces = Fingerprint()
     for begin in range(0, len(data), 70_001):
-        pieces.take(hash_sample(begin, data[begin : begin + 70_001]))
+        pieces.update(hash_sample(begin, data[begin : begin + 70_001]))
     assert pieces.digest(len(data)) == fingerprint
 
 

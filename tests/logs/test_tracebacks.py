@@ -80,7 +80,7 @@ def read(text: str, block: int = 1 << 20) -> Tracebacks:
     for chunk in iterate_chunks(
         data[place : place + block] for place in range(0, len(data), block)
     ):
-        tracebacks.take(chunk, find_markers(chunk, (HEAD,)))
+        tracebacks.feed(chunk, find_markers(chunk, (HEAD,)))
     return tracebacks
 
 

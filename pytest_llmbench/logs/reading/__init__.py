@@ -1,2 +1,2 @@
-"""The logs of found runs, each read once: by several processes, and from a cache where
-they have not changed."""
+"""Read the logs of found runs, each once: in several processes, unchanged logs from a
+cache."""

@@ -1,8 +1,7 @@
-"""What logs said when they were last read, in a file of this user: an unchanged log is
-not read again.
+"""Cache of parsed logs: an unchanged log is not parsed again.
 
-There is one file for each set of places that are read together, with everything that
-was found below them.
+The cache folder belongs to the user. It contains one file for each set of paths that
+are read together, with the results of all files found under these paths.
 """
 
 from __future__ import annotations
@@ -33,55 +32,58 @@ from pytest_llmbench.logs.reading.consistency import is_consistent
 from pytest_llmbench.logs.sources.files import read_state
 
 MAGIC = b"llmbench log cache 5\n"
-# Magic, and the signature of what it is of and of the rest.
+# The magic bytes, and the signature of the cache file's identity and data.
 _HEADER = struct.Struct(f"={len(MAGIC)}s32s")
 
 SUFFIX = ".logs"
-# The file with which cache files are signed: what did not come from here, or was
-# changed, is not trusted. Whoever can read it is this user, and could change this
-# program as well.
+# Name and size of the file with the signing key. A cache file that was changed or
+# written elsewhere is not trusted. Whoever can read the key is this user, and could
+# change this program as well.
 KEY, KEY_BYTES = "key", 32
-# Fewer new files with fewer bytes are read again sooner than a cache file is written.
+# New results are written to the cache only if they come from this many files or bytes:
+# below that, reading the files again is faster than writing a cache file.
 WORTH_FILES, WORTH_BYTES = 50, 8 << 20
-# Bytes of all cache files together.
+# Total size of all cache files, in bytes.
 LARGEST = 512 << 20
-# Bytes that may come out of one: a compressed column of zeros could ask for any memory.
+# Largest decompressed size of a cache file, in bytes: a compressed column of zeros
+# could demand any amount of memory.
 UNPACKED = 2 << 30
-# All that a parser may import: a change of any file there may change what a log says.
+# The packages that a parser may import. A change of any file in them may change how a
+# log is read.
 PARSER_PACKAGES = ("logs", "core")
-# What finds, decompresses and holds what a log says.
+# The libraries used to search, decompress and store logs.
 LIBRARIES = ("ahocorasick_rs", "hyperscan", "numpy")
-# A cache file that was not used for so long is removed.
+# Cache files that were unused for this long are removed.
 OLDEST_SECONDS = 30 * 86400
 
 
 class LogCache:
-    """The cache file of some places, as those who read them with these definitions
-    share it."""
+    """Cache file for one set of paths and dialect definitions."""
 
     def __init__(
-        self, folder: Path, places: Sequence[Path], definitions: Sequence[RegexDialect]
+        self, folder: Path, paths: Sequence[Path], definitions: Sequence[RegexDialect]
     ) -> None:
-        """Take the folder of all cache files, which need not exist, and what is
-        read."""
+        """`folder` contains all cache files and need not exist."""
         self._folder = folder
-        self._of = hashlib.sha256(
+        self._identity = hashlib.sha256(
             repr(
                 (
-                    sorted(map(os.fspath, places)),
+                    sorted(map(os.fspath, paths)),
                     list(definitions),
                     hash_parser(definitions),
                 )
             ).encode("utf-8", "surrogatepass")
         ).digest()
-        self._file = folder / f"{self._of.hex()[:32]}{SUFFIX}"
+        self._file = folder / f"{self._identity.hex()[:32]}{SUFFIX}"
         self._used: list[FileReading] = []
 
     def find_unchanged(
         self, files: Sequence[FileToRead]
     ) -> dict[FileToRead, ReadResult]:
-        """Return what those of the files say that have not changed since they were
-        read; damage is no error."""
+        """Return the cached results of the files that are unchanged.
+
+        A damaged cache counts as empty.
+        """
         now = time.time_ns()
         cached = {reading.file: reading for reading in self._load()}
         used = [
@@ -95,8 +97,10 @@ class LogCache:
         return {reading.file: reading.result for reading in used}
 
     def keep(self, new: Sequence[FileReading]) -> None:
-        """Add what was read now, and drop what was not asked for; a folder that cannot
-        be written is no error."""
+        """Add new results to the cache file and drop results that were not requested.
+
+        Does nothing if the folder is not writable.
+        """
         new = [reading for reading in new if reading.state]
         if (
             len(new) < WORTH_FILES
@@ -107,8 +111,8 @@ class LogCache:
         from pytest_llmbench.logs.sources.zstd import zstd
 
         with contextlib.suppress(OSError, MemoryError):
-            # Most columns of steps repeat one value: a thirtieth of the bytes, and of
-            # what a home on NFS has to carry.
+            # Most columns of steps repeat one value, so compression saves 97 % of the
+            # bytes, which matters if the home directory is on NFS.
             packed = pack([*self._used, *_hide_secrets(new)])
             data = zstd.compress(packed, level=1)
             if len(packed) > UNPACKED or len(data) > LARGEST // 2:
@@ -123,8 +127,10 @@ class LogCache:
                 self._tidy()
 
     def _load(self) -> Sequence[FileReading]:
-        """Return what the cache file holds: nothing where it is absent, damaged, of
-        another version or of others."""
+        """Return the contents of the cache file.
+
+        Empty if the file is missing, damaged, of another version or not trusted.
+        """
         from pytest_llmbench.logs.sources.zstd import zstd
 
         try:
@@ -137,8 +143,7 @@ class LogCache:
             return ()
 
     def _read_signed(self) -> bytes:
-        """Return what is behind the header of the cache file, empty where it is not to
-        be trusted."""
+        """Return the data after the header, or b"" if they are not trusted."""
         if not _is_ours(os.stat(self._folder)):
             return b""
         content = _read_own(self._file, LARGEST)
@@ -152,11 +157,13 @@ class LogCache:
     def _sign(self, data: bytes, key: bytes) -> bytes:
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key of {len(key)} bytes")
-        return hmac.digest(key, self._of + data, "sha256")
+        return hmac.digest(key, self._identity + data, "sha256")
 
     def _make_key(self) -> bytes:
-        """Return the key of this folder, a new one where there is none: what was signed
-        with another counts as none."""
+        """Return the signing key of the folder, creating the key if it is missing.
+
+        Cache files that were signed with another key are ignored.
+        """
         with contextlib.suppress(OSError):
             if len(key := _read_own(self._folder / KEY, KEY_BYTES)) == KEY_BYTES:
                 return key
@@ -165,9 +172,9 @@ class LogCache:
         return key
 
     def _write(self, path: Path, data: bytes) -> None:
-        # Written as a whole and renamed: sessions side by side, on any file system,
-        # never see half of one. The last of them counts; what another one had read is
-        # read again.
+        # Written completely and then renamed, so a concurrent session never sees half a
+        # file, on any file system. The last writer wins; results of the others are read
+        # again.
         handle, name = tempfile.mkstemp(dir=self._folder, suffix=SUFFIX)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -179,8 +186,8 @@ class LogCache:
             raise
 
     def _tidy(self) -> None:
-        """Remove the cache files that were not used for long, and of the others the
-        last used beyond LARGEST."""
+        """Remove cache files that are long unused, then the least recently used beyond
+        LARGEST."""
         files = sorted(_list_files(self._folder), reverse=True)
         now = (
             self._file.stat().st_mtime
@@ -192,23 +199,29 @@ class LogCache:
                 path.unlink(missing_ok=True)
 
 
-def _read_own(path: Path, most: int) -> bytes:
-    """Return what is in a file of this user, empty where others may write it or it is
-    larger; OSError if none can."""
+def _read_own(path: Path, limit: int) -> bytes:
+    """Return the contents of a file that only this user can write.
+
+    Empty if others can write the file or it is larger than `most` bytes. Raises OSError
+    if it cannot be read.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
-        if not S_ISREG(status.st_mode) or not _is_ours(status) or status.st_size > most:
+        if (
+            not S_ISREG(status.st_mode)
+            or not _is_ours(status)
+            or status.st_size > limit
+        ):
             return b""
-        data = file.read(most)
+        data = file.read(limit)
         with contextlib.suppress(OSError):
-            os.utime(handle)  # those used last are kept longest
+            os.utime(handle)  # `_tidy` keeps recently used files
     return data
 
 
 def _hide_secrets(readings: Sequence[FileReading]) -> Iterator[FileReading]:
-    """Yield what is kept: no secret of this process stands in it, where a log quotes
-    one."""
+    """Yield the readings with this process's secrets redacted from quoted lines."""
     redactor = make_redactor()
 
     def hide(quote: Quote) -> Quote:
@@ -224,9 +237,11 @@ def _hide_secrets(readings: Sequence[FileReading]) -> Iterator[FileReading]:
 
 
 def hash_parser(definitions: Sequence[RegexDialect]) -> str:
-    """Return what changes whenever a log might be read otherwise: the code, the
-    interpreter, and the packages that read, that of regular expressions where
-    definitions use it."""
+    """Return a hash of everything that affects how logs are parsed.
+
+    Covers the code, the interpreter and the libraries, with google-re2 if there are
+    definitions.
+    """
     code = hashlib.sha256(f"{sys.version}{sys.byteorder}".encode())
     package = Path(__file__).parents[2]
     parsers = sorted(
@@ -247,7 +262,7 @@ def hash_parser(definitions: Sequence[RegexDialect]) -> str:
 
 
 def _list_files(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """Yield when each cache file was used last, how large it is, and its path."""
+    """Yield (last use, size in bytes, path) of each cache file."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
@@ -256,5 +271,5 @@ def _list_files(folder: Path) -> Iterator[tuple[float, int, Path]]:
 
 
 def _is_ours(status: os.stat_result) -> bool:
-    """Whether a file or folder is this user's, and nobody else may write it."""
+    """True if this user owns the file or folder and nobody else can write it."""
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022

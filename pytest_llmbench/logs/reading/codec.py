@@ -1,9 +1,8 @@
-"""What files said as one piece of bytes and back: for other processes and for the
-cache.
+"""Serialise file readings to bytes and back, for worker processes and the cache.
 
-The types of the records say how each is kept, so nothing in the bytes names a type, and
-nothing in them is executed. A header, a JSON text with one list for each field of all
-records of a type, and the columns of each segment's steps.
+The types of the records define the encoding, so the bytes contain no type names and no
+code. The layout is a header, a JSON text with one list for each field of all records of
+a type, and the columns of each segment's steps.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.logs.sources.files import FileState
 
 ReadResult: TypeAlias = ParsedLog | Ending | LogError | None
-"""What a file says: a log; a standard error that tells of an ending, or of none; or why
-it cannot be read."""
+"""Result of reading a file: a log, the ending on a standard error (None without an
+ending), or the error that prevented reading."""
 
 
 class FileToRead(NamedTuple):
-    """A file to be read."""
+    """A file to read."""
 
     path: str
-    is_log: bool  # else it is a standard error, of which only the ending counts
+    is_log: bool  # False for a standard error: only its ending is read
 
 
 class FileReading(NamedTuple):
-    """What a file said when it was read."""
+    """The result of reading one file, with the state of the file."""
 
     file: FileToRead
     result: ReadResult
@@ -69,8 +68,8 @@ class FileReading(NamedTuple):
 
 
 _NUMPY_TYPES = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
-# Flags stand last: so every other column begins at a multiple of its own size, if the
-# first one does.
+# Flags come last, so every other column is aligned to its item size if the first column
+# is.
 _COLUMNS = dict(
     sorted(
         (
@@ -82,41 +81,46 @@ _COLUMNS = dict(
 )
 _FLAGS = [name for name, kind in _COLUMNS.items() if kind == np.bool_]
 _ALIGNED = 8
-# Before the columns of a segment stands a bit for each that is kept as one value,
-# because all steps have it: so have two thirds of the columns of most logs, and what is
-# kept of 100,000 logs stays in memory.
+# A segment begins with a bit mask of the columns that are stored as one value because
+# it is the same for all steps. Two thirds of the columns of most logs are, so the
+# results of 100,000 logs fit into memory.
 _REPEATED = struct.Struct("=Q")
-# Never kept as one value: as many numbers of steps as are said are in the bytes, so
-# that no column outgrows them.
+# This column is never stored as one value. Its length in the bytes thus proves the
+# number of steps, and limits the size of every other column.
 _COUNTED = "index"
 
 
 @lru_cache(1024)
 def _lay_out(count: int, repeated: int) -> tuple[Mapping[str, tuple[int, int]], int]:
-    """Return from where to where each column stands in a segment of so many steps, and
-    how many bytes that has."""
-    places = {}
+    """Return the (begin, end) offsets of each column and the size of the segment.
+
+    `count` is the number of steps, `repeated` the bit mask of the columns stored as one
+    value.
+    """
+    offsets = {}
     end = _REPEATED.size
     for number, (name, kind) in enumerate(_COLUMNS.items()):
         begin, end = end, end + kind.itemsize * (1 if repeated >> number & 1 else count)
-        places[name] = begin, end
-    return places, _pad(end)
+        offsets[name] = begin, end
+    return offsets, _pad(end)
 
 
 def _fill(value: bytes, name: str, count: int) -> NDArray[Any]:
-    """Return a column of one value, read-only."""
+    """Build a read-only column that repeats one value."""
     return np.frombuffer(value * count, _COLUMNS[name])
 
 
 _share = lru_cache(1024)(_fill)
-# Longer columns are not shared: so many of them would fill the memory, and few segments
-# have as many steps.
+# Longer columns are not shared: they would fill the memory, and few segments have the
+# same length.
 _LONGEST_SHARED = 1000
 
 
 class _PackedSteps(LazySteps):
-    """The steps of one segment in the bytes of many: making all columns takes longer
-    than the rest of unpacking."""
+    """Steps of one segment that decode their columns on first use.
+
+    Decoding all columns at once takes longer than all other unpacking.
+    """
 
     __slots__ = ("_place",)
     _place: tuple[
@@ -133,28 +137,30 @@ class _PackedSteps(LazySteps):
 
 
 class _StepReader:
-    """Takes the steps of segment after segment out of bytes."""
+    """Decoder of consecutive segments' steps."""
 
     def __init__(self, data: bytes, begin: int) -> None:
         self._data = data
-        self.place = begin
+        self.offset = begin
         self.most_values = max(
             len(data), 1 << 20
         )  # of one column: one value may stand for all, so bytes do not limit it
 
     def take(self, count: int) -> Steps:
-        """Return the next steps; ValueError where there are not as many."""
-        begin = self.place
+        """Decode the next `count` steps. Raises ValueError if the data contain fewer."""
+        begin = self.offset
         (repeated,) = _REPEATED.unpack_from(self._data, begin)
-        places, size = _lay_out(count, repeated)
-        self.place = begin + size
+        offsets, size = _lay_out(count, repeated)
+        self.offset = begin + size
         whole = (
-            places[_COUNTED][1] - places[_COUNTED][0]
+            offsets[_COUNTED][1] - offsets[_COUNTED][0]
             == count * _COLUMNS[_COUNTED].itemsize
         )
-        if count < 0 or self.place > len(self._data) or not whole:
+        if count < 0 or self.offset > len(self._data) or not whole:
             raise ValueError(f"no {count} steps in {len(self._data)} bytes")
-        flags = self._data[begin + places[_FLAGS[0]][0] : begin + places[_FLAGS[-1]][1]]
+        flags = self._data[
+            begin + offsets[_FLAGS[0]][0] : begin + offsets[_FLAGS[-1]][1]
+        ]
         if flags.strip(b"\0\1"):
             raise ValueError("flags that are neither true nor false")
         steps = _PackedSteps.__new__(_PackedSteps)
@@ -184,11 +190,11 @@ def _pad(size: int) -> int:
     return size + -size % _ALIGNED
 
 
-# Bytes of the JSON text.
+# The size of the JSON text, in bytes.
 _HEADER = struct.Struct("=Q")
 
-# What JSON keeps as it is. An int may stand where a float is declared, as it may for
-# type checkers.
+# The types that JSON stores unchanged. An int is accepted for a declared float, as type
+# checkers do.
 _SCALARS: dict[Any, set[type]] = {
     str: {str},
     int: {int},
@@ -196,7 +202,7 @@ _SCALARS: dict[Any, set[type]] = {
     bool: {bool},
     NoneType: {NoneType},
 }
-# What is kept as a text, and made from it.
+# The types that are stored as a string: functions to encode and to decode them.
 _TEXTS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     datetime: (datetime.isoformat, datetime.fromisoformat),
     **{
@@ -205,15 +211,15 @@ _TEXTS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     },
     LogError: (str, LogError),
 }
-# Where all values are one object, it is kept once: most of what a log may hold most
-# logs do not hold.
+# A value that is the same object in all records is stored once, under this key. In most
+# logs most optional values are the same.
 _SAME = "same"
-# What the models import for type checkers only.
+# Names that the record modules import for type checkers only.
 _NAMES = {"datetime": datetime, "Pairs": Pairs}
 
 
 def pack(readings: Sequence[FileReading]) -> bytes:
-    """Return readings as bytes; TypeError for what no file says."""
+    """Serialise readings. Raises TypeError for a value of an undeclared type."""
     steps: list[Steps] = []
     tree = [len(readings), _to_json(FileReading, readings, steps)]
     text = json.dumps(tree, separators=(",", ":"), check_circular=False).encode()
@@ -222,7 +228,7 @@ def pack(readings: Sequence[FileReading]) -> bytes:
 
 
 def unpack(data: bytes) -> list[FileReading]:
-    """Return what `pack` was given; ValueError for bytes that it did not make."""
+    """Restore readings from bytes. Raises ValueError if `pack` did not write them."""
     try:
         (size,) = _HEADER.unpack_from(data)
         steps = _StepReader(data, _HEADER.size + size)
@@ -243,23 +249,21 @@ def unpack(data: bytes) -> list[FileReading]:
 
 @cache
 def _list_fields(kind: Any) -> Mapping[str, Any]:
-    """Return the types of the fields of a record by their names; a text with a name of
-    its own is a text."""
+    """Map the field names of a record type to their types. A NewType of str counts as
+    str."""
     hints = get_type_hints(kind, localns=_NAMES)
     return {name: getattr(hint, "__supertype__", hint) for name, hint in hints.items()}
 
 
 @cache
-def _list_parts(kind: Any) -> tuple[Any, ...]:
-    """Return the types of the members of a union, of what is in a tuple, or of the
-    fields of a record."""
+def _list_component_types(kind: Any) -> tuple[Any, ...]:
+    """Return the component types of a union, a tuple or a record."""
     return get_args(kind) or tuple(_list_fields(kind).values())
 
 
 @cache
 def _list_scalars(kind: Any) -> frozenset[type]:
-    """Return of which types a value is that JSON keeps; none for a kind of which it
-    keeps not every value."""
+    """Return the JSON types of a scalar kind, or an empty set if JSON cannot store it."""
     members = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     kept = all(member in _SCALARS for member in members)
     return (
@@ -280,17 +284,19 @@ def _is_tuple(kind: Any) -> bool:
 def _to_json(
     kind: Any, values: Sequence[Any], steps: list[Steps]
 ) -> Sequence[Any] | Mapping[str, Any]:
-    """Return values of one type as JSON knows them; steps are set aside in `steps`, in
-    the order of unpacking."""
-    if not values:  # which ends the types that hold themselves
+    """Encode values of one type as a JSON tree.
+
+    Appends steps to `steps`, in the order in which they are unpacked.
+    """
+    if not values:  # ends the recursion of types that contain themselves
         return []
     if len(values) > 1 and all(map(is_, values, repeat(values[0]))):
         return {_SAME: _to_json(kind, values[:1], steps)}
     if _is_leaf(kind):
         return _convert_leaves(kind, values, steps)
-    parts = _list_parts(kind)
+    components = _list_component_types(kind)
     if isinstance(kind, UnionType):
-        types = [get_origin(part) or part for part in parts]
+        types = [get_origin(part) or part for part in components]
         numbers = [
             types.index(type(value))
             for value in _check_column(values, len(values), types)
@@ -302,13 +308,13 @@ def _to_json(
             numbers,
             *(
                 _to_json(part, member, steps)
-                for part, member in zip(parts, members, strict=True)
+                for part, member in zip(components, members, strict=True)
             ),
         ]
-    if parts[-1] is ...:
+    if components[-1] is ...:
         return [
             list(map(len, values)),
-            _to_json(parts[0], list(chain.from_iterable(values)), steps),
+            _to_json(components[0], list(chain.from_iterable(values)), steps),
         ]
     columns: Iterable[Sequence[Any]] = (
         zip(*values, strict=True)
@@ -317,7 +323,7 @@ def _to_json(
     )
     return [
         _to_json(part, column, steps)
-        for part, column in zip(parts, columns, strict=True)
+        for part, column in zip(components, columns, strict=True)
     ]
 
 
@@ -333,8 +339,10 @@ def _convert_leaves(
 
 
 def _from_json(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any]:
-    """Return so many values of one type; an error for what `_to_json` does not make of
-    as many."""
+    """Decode `count` values of one type from a JSON tree.
+
+    Raises an error if `_to_json` would not produce the tree for `count` values.
+    """
     if not count:
         return _check_column(tree, 0)
     if count > steps.most_values:
@@ -343,16 +351,16 @@ def _from_json(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any
         return _from_json(kind, tree[_SAME], 1, steps) * count
     if _is_leaf(kind):
         return _make_leaves(kind, tree, count, steps)
-    parts = _list_parts(kind)
+    components = _list_component_types(kind)
     if isinstance(kind, UnionType):
-        return _join_members(parts, tree, count, steps)
-    if parts[-1] is ...:
+        return _join_members(components, tree, count, steps)
+    if components[-1] is ...:
         lengths = _check_column(tree[0], count, {int})
-        items = iter(_from_json(parts[0], tree[1], sum(lengths), steps))
+        items = iter(_from_json(components[0], tree[1], sum(lengths), steps))
         return [tuple(islice(items, length)) for length in lengths]
     columns = [
         _from_json(part, column, count, steps)
-        for part, column in zip(parts, tree, strict=True)
+        for part, column in zip(components, tree, strict=True)
     ]
     if _is_tuple(kind):
         records = list(map(getattr(kind, "_make", tuple), zip(*columns, strict=True)))
@@ -364,7 +372,7 @@ def _from_json(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any
 def _make_records(kind: Any, columns: Sequence[list[Any]], count: int) -> list[Any]:
     records = list(map(object.__new__, repeat(kind, count)))
     for name, column in zip(_list_fields(kind), columns, strict=True):
-        # a third of the time of calling the type with all of them
+        # Takes a third of the time of calling the type with all values.
         deque(map(getattr(kind, name).__set__, records, column), maxlen=0)
     return records
 
@@ -380,8 +388,10 @@ def _make_leaves(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[A
 def _join_members(
     parts: Sequence[Any], tree: Any, count: int, steps: _StepReader
 ) -> list[Any]:
-    """Return values of several types: the tree has for each the number of its type, and
-    a column for each type."""
+    """Decode values of a union type.
+
+    The tree contains the index of each value's type, and a column for each type.
+    """
     numbers = _check_column(tree[0], count, {int})
     counts = Counter(numbers)
     if not counts.keys() <= set(range(len(parts))):
@@ -397,8 +407,7 @@ def _join_members(
 
 
 def _check_column(values: Any, count: int, kinds: Collection[type] = ()) -> list[Any]:
-    """Return the values; TypeError where they are not as many, or not of these types
-    alone."""
+    """Return `values`. Raises TypeError if their number or their types are wrong."""
     if (
         not isinstance(values, list | tuple)
         or len(values) != count

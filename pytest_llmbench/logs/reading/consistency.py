@@ -1,8 +1,7 @@
-"""Whether what a cache file says of a log can have been read from it: numbers that
-contradict each other cannot.
+"""Consistency checks of cached results.
 
-A reading that is refused here is read again, so nothing is lost where a check is too
-strict.
+A cached result whose numbers contradict each other cannot come from a log. The log of a
+rejected result is read again, so a check that is too strict loses nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pytest_llmbench.logs.sources.compressed import is_compressed
 
 
 def is_consistent(reading: FileReading) -> bool:
-    """Whether the parts of a reading fit each other and its file."""
+    """True if a reading is consistent in itself and with its file."""
     file, result, state = reading
     if state is None:
         return False
@@ -33,8 +32,7 @@ def is_consistent(reading: FileReading) -> bool:
 
 
 def _fits_text(log: ParsedLog, size: int) -> bool:
-    """Whether a log of so many bytes can hold what was read, in each of the ways that
-    it was read."""
+    """True if a log of `size` bytes can contain what was read, in all of its readings."""
     return (
         0 <= log.lines <= size + 1
         and log.fingerprint.partition("-")[0] in ("", f"{log.size_bytes:x}")
@@ -53,7 +51,7 @@ def _fits_text(log: ParsedLog, size: int) -> bool:
 
 
 def _list_lines(log: ParsedLog) -> Iterator[int]:
-    """Yield every number of a line that a log names, besides those of its steps."""
+    """Yield every line number in a parsed log, except the lines of its steps."""
     yield from (log.nccl_line, log.nccl_last_line, log.begun_again_line)
     yield from (record.line for record in log.checkpoints.records)
     yield from (record.first_line for record in log.dropped)
@@ -71,11 +69,12 @@ def _list_endings(ending: Ending | None) -> Iterator[int]:
 
 
 def _fits_segment(segment: Segment, after: int) -> bool:
-    """Whether a segment stands behind a line, and its steps in it, in their order."""
+    """True if a segment begins after line `after` and contains its steps in order."""
     steps: Steps = segment.steps
     if not len(steps) or segment.first_line <= after:
         return False
-    # Lists: of the fifty steps of most logs numpy takes twice as long.
+    # Lists, because most logs have about fifty steps and numpy takes twice as long for
+    # so few.
     index, line = steps.index.tolist(), steps.line.tolist()
     return bool(
         segment.first_line <= min(line)

@@ -1,6 +1,6 @@
-"""Reading files one by one, here and in several processes.
+"""Read files one by one, in this process and in workers.
 
-What a worker does not answer for is read by this process.
+This process reads the batches that a worker did not answer.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.files import UnchangedFile, read_state
 
-LONGEST_MESSAGE = 200  # of what Python says of a file that no parser can read
+LONGEST_MESSAGE = 200  # characters of an unexpected exception
 
-READY = b"+"  # a worker's first answer: its interpreter and its imports work
-# Each worker is a new interpreter that runs this module and nothing else: no fork,
-# since the session may have threads, and no import of the main program, which may not
-# expect it. It ends when its standard input does: none outlives us.
+# A worker's first reply: the interpreter started and the imports succeeded.
+READY = b"+"
+# Each worker is a new interpreter that runs only this module. It is not forked, since
+# the session may have threads, and does not import the main program, which may not
+# expect to be imported. It ends when its standard input closes, so no worker outlives
+# the session.
 _START = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
     "from pytest_llmbench.logs.reading.file_reader import serve; serve()"
@@ -45,14 +47,13 @@ _START = (
 
 Batch: TypeAlias = Sequence[FileToRead]
 Answer: TypeAlias = tuple[Batch, bytes]
-"""Files, and what a worker said of them: nothing where it did not answer."""
+"""A batch and the reply of a worker, b"" without a reply."""
 
 
 def read_file(
     file: FileToRead, definitions: Sequence[RegexDialect], *, keep: bool
 ) -> FileReading:
-    """Return what a file says; with `keep` also its state, if the result may be kept
-    for the next time."""
+    """Read one file. With `keep`, include its state if the result may be cached."""
     path = Path(file.path)
     if not keep:
         return FileReading(file, parse(path, definitions, is_log=file.is_log), None)
@@ -62,7 +63,9 @@ def read_file(
         state = (
             before if before == read_state(file.path, time.time_ns(), before) else None
         )
-    else:  # hashed while it is read: what is kept is of these bytes, whoever writes others meanwhile
+    # Hashed while it is read: the state is that of the parsed bytes, even if the file
+    # changes meanwhile.
+    else:
         whole = UnchangedFile(path)
         result = parse(Stream(whole, path), definitions, is_log=file.is_log)
         state = whole.state
@@ -72,32 +75,32 @@ def read_file(
 def parse(
     source: Path | Stream, definitions: Sequence[RegexDialect], *, is_log: bool
 ) -> ReadResult:
-    """Return what a log or a standard error says, or why it cannot be read."""
+    """Parse a log or a standard error. Returns a LogError if it cannot be read."""
     from pytest_llmbench.logs.log_reader import read_ending, read_log
 
     try:
         return read_log(source, definitions) if is_log else read_ending(source)
     except LogError as error:
         return error
-    # One bad file costs that file, never the session: what no parser foresaw is why
-    # this one cannot be read.
+    # One bad file must not fail the session: an exception that no parser expects
+    # becomes the reason why this file cannot be read.
     except (ArithmeticError, MemoryError, OSError, RecursionError, ValueError) as error:
         path = source.path if isinstance(source, Stream) else source
         return LogError(f"cannot read {path}: {_describe_failure(error)}")
 
 
 def _describe_failure(error: Exception) -> str:
-    """Return why a file could not be read, in words."""
+    """Describe the exception that prevented reading a file."""
     if isinstance(error, MemoryError):
         return "it takes more memory than there is"
     return clip(f"{type(error).__name__}: {error}", LONGEST_MESSAGE)
 
 
 def read_size(path: str) -> int:
-    """Return the bytes of a file, 0 if it cannot be read."""
+    """Return the size of a file in bytes, 0 if it cannot be read."""
     try:
         return os.stat(path).st_size
-    except OSError:  # reading it says why
+    except OSError:  # reading the file reports the reason
         return 0
 
 
@@ -108,8 +111,10 @@ def read_batches(
     *,
     keep: bool,
 ) -> Generator[Sequence[FileReading]]:
-    """Yield what the files of each batch say, in any order; they are read here and by
-    so many workers."""
+    """Yield the results of each batch, in any order.
+
+    This process and `workers` worker processes share the batches.
+    """
     waiting: SimpleQueue[Batch] = SimpleQueue()
     answered: SimpleQueue[Answer] = SimpleQueue()
     for batch in batches:
@@ -123,8 +128,7 @@ def read_batches(
 
 
 def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
-    """Return a batch with its answer; else one that is to be read here; else wait for
-    an answer."""
+    """Return an answered batch, or an unread batch with b"", or wait for an answer."""
     with suppress(Empty):
         return answered.get_nowait()
     with suppress(Empty):
@@ -133,11 +137,10 @@ def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> An
 
 
 def _unpack_answer(batch: Batch, data: bytes) -> Sequence[FileReading]:
-    """Return what a worker says of a batch, empty where it does not: it was killed, or
-    cannot read a file."""
+    """Unpack a worker's reply. Empty if the worker was killed or failed to read a file."""
     readings = unpack(data) if data else []
-    # Why a file cannot be read is told by this process alone: a worker may have other
-    # limits.
+    # This process reads unreadable files again and reports the error: a worker may have
+    # other limits.
     failed = len(readings) != len(batch) or any(
         isinstance(reading.result, LogError) for reading in readings
     )
@@ -146,20 +149,21 @@ def _unpack_answer(batch: Batch, data: bytes) -> Sequence[FileReading]:
 
 @contextmanager
 def _start_workers(
-    count: int, rules: bytes, waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]
+    count: int, setup: bytes, waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]
 ) -> Iterator[None]:
-    """Start workers, each with a thread that gives it batches; end them all."""
+    """Start workers, each with a thread that feeds batches to it, and stop them at
+    exit."""
     processes: list[subprocess.Popen[bytes]] = []
     threads: list[Thread] = []
     try:
         for _ in range(count):
             with suppress(
                 OSError, RuntimeError
-            ):  # no more processes, or threads, for this user
+            ):  # the user's limit of processes or threads is reached
                 processes.append(start_worker())
                 thread = Thread(
                     target=_feed,
-                    args=(processes[-1], rules, waiting, answered),
+                    args=(processes[-1], setup, waiting, answered),
                     daemon=True,
                 )
                 thread.start()
@@ -171,12 +175,12 @@ def _start_workers(
         for thread in threads:
             thread.join()
         for process in processes:
-            with suppress(OSError):  # what it had not taken when it was killed
+            with suppress(OSError):  # input that it had not read when it was killed
                 process.communicate()
 
 
 def start_worker() -> subprocess.Popen[bytes]:
-    """Start a process that reads what it is asked for on its standard input."""
+    """Start a process that reads the files requested on its standard input."""
     flags = [
         "-I",
         "-S",
@@ -184,8 +188,8 @@ def start_worker() -> subprocess.Popen[bytes]:
         "-X",
         f"utf8={sys.flags.utf8_mode}",
     ]
-    # Each worker has a processor of its own; the threads that numpy's libraries start
-    # for all others would only wait.
+    # Each worker uses one processor: additional threads of numpy's libraries would only
+    # wait.
     one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(  # noqa: S603 (this interpreter, and a constant)
         [sys.executable, *flags, "-c", _START],
@@ -193,25 +197,25 @@ def start_worker() -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, **one_thread},
-        # Ctrl-C at a terminal is for the session, which ends its workers
+        # Ctrl-C at a terminal must reach the session only, which stops its workers.
         process_group=0,
     )
 
 
 def _feed(
     process: subprocess.Popen[bytes],
-    rules: bytes,
+    setup: bytes,
     waiting: SimpleQueue[Batch],
     answered: SimpleQueue[Answer],
 ) -> None:
-    """Give a worker batch after batch until none is left or it answers no more."""
+    """Send batches to a worker until none is left or the worker stops replying."""
     requests, answers = process.stdin, process.stdout
     if requests is None or answers is None:
         raise ValueError("a worker without pipes")
     with suppress(OSError, Empty):
         requests.write(
             pickle.dumps([str(entry) for entry in sys.path if isinstance(entry, str)])
-            + rules
+            + setup
         )
         requests.flush()
         alive = answers.read(len(READY)) == READY
@@ -223,7 +227,7 @@ def _feed(
                 requests.flush()
                 with suppress(
                     EOFError, pickle.UnpicklingError
-                ):  # it ended before it had answered
+                ):  # the worker ended before it replied
                     data = pickle.load(answers)  # noqa: S301 (of a process that runs our own code)
             finally:
                 answered.put((batch, data))
@@ -231,13 +235,13 @@ def _feed(
 
 
 def serve() -> None:
-    """Read the files of each request, as a worker, until there is none."""
+    """Serve read requests as a worker, until the standard input closes."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing that is printed gets between answers
+    os.dup2(2, 1)  # printed text must not mix with the replies
     definitions, keep = pickle.load(sys.stdin.buffer)  # noqa: S301 (of the session that started this process)
     answers.write(READY)
     answers.flush()
-    with suppress(EOFError):  # which is how the session says that it needs no more
+    with suppress(EOFError):  # the session closed the pipe: no more requests
         while True:
             batch = pickle.load(sys.stdin.buffer)  # noqa: S301
             with pause_garbage_collection():

@@ -1,6 +1,8 @@
-"""The texts of found runs, each read once: unchanged ones come from the cache, small
-files are read by several processes, archives in one pass; and how far that is, told on
-the terminal."""
+"""Read the logs of found runs, each once, and report progress on the terminal.
+
+Unchanged logs come from the cache, small files are read by several processes, and each
+archive in one pass.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +28,23 @@ from pytest_llmbench.logs.reading.file_reader import (
 from pytest_llmbench.logs.sources.compressed import Stream, is_compressed
 from pytest_llmbench.logs.sources.stores import Stores
 
-# What a worker reads at once: enough to be worth an answer, and little enough to be
-# shared evenly.
+# Limits of one batch for a worker: large enough to be worth a reply, small enough to
+# balance the load.
 BATCH_FILES, BATCH_BYTES = 64, 4 << 20
 
-# About what it takes to read a small file, and each byte of it.
+# Approximate time to read a small file, and additional time per byte.
 FILE_SECONDS, BYTE_SECONDS = 7e-4, 2e-9
 
-# About what it takes to start a worker: there is one for each time as much work, beside
-# this process.
+# Approximate time to start a worker. One worker is started for each multiple of this
+# time in estimated work.
 WORKER_SECONDS = 0.25
 
-# With more of them this process would only take answers.
+# With more workers this process would do nothing but receive replies.
 MOST_WORKERS = 8
 
 
 class ReadCounts(NamedTuple):
-    """How many files were read, and how many bytes of them, of all that have to be."""
+    """Files and bytes read so far, and in total."""
 
     files: int
     of_files: int
@@ -51,7 +53,7 @@ class ReadCounts(NamedTuple):
 
 
 class Reading:
-    """Reads the logs of runs, with the dialects that baseline files define."""
+    """Reader of the logs of runs, with the dialects that baseline files define."""
 
     def __init__(
         self,
@@ -60,43 +62,46 @@ class Reading:
         definitions: Sequence[RegexDialect] = (),
         *,
         cache: LogCache | None = None,
-        tell: Callable[[ReadCounts], None] | None = None,
+        report: Callable[[ReadCounts], None] | None = None,
     ) -> None:
-        """Read what of the runs lies in archives or on this machine."""
+        """Read all files in archives and on this machine. Remote files are read on
+        request."""
         self._stores = stores
         self._definitions = tuple(definitions)
-        self._tell = tell
+        self._report = report
         attempts = [attempt for run in runs for attempt in run.attempts]
-        wanted = {
+        requested = {
             _name_file(attempt.log, is_log=True): attempt.log for attempt in attempts
         }
-        wanted |= {
+        requested |= {
             _name_file(attempt.err, is_log=False): attempt.err
             for attempt in attempts
             if attempt.err
         }
         self._results: dict[FileToRead, ReadResult] = {}
-        for path, text in stores.read_packed(wanted.values()):
-            is_log = _name_file(path, is_log=True) in wanted
+        for path, text in stores.read_packed(requested.values()):
+            is_log = _name_file(path, is_log=True) in requested
             self._results[_name_file(path, is_log=is_log)] = self._read(
                 text, is_log=is_log
             )
         self._read_here(
             [
                 file
-                for file in wanted
+                for file in requested
                 if file not in self._results and os.path.isabs(file.path)
             ],
             cache,
         )
 
     def get_log(self, path: Path) -> ParsedLog:
-        """Return what a log says; LogError if it cannot be read."""
+        """Return a parsed log. Raises LogError if it cannot be read."""
         return cast("ParsedLog", self._find(path, is_log=True))
 
     def get_ending(self, path: Path) -> Ending | None:
-        """Return how a standard error says that the job ended, or None; LogError if it
-        cannot be read."""
+        """Return the ending on a standard error, or None without an ending.
+
+        Raises LogError if the file cannot be read.
+        """
         return cast("Ending | None", self._find(path, is_log=False))
 
     def _find(self, path: Path, *, is_log: bool) -> ParsedLog | Ending | None:
@@ -117,16 +122,20 @@ class Reading:
             else parse(text, self._definitions, is_log=is_log)
         )
 
-    def _read_here(self, wanted: Sequence[FileToRead], cache: LogCache | None) -> None:
-        """Read files of this machine, but for those that the cache knows."""
-        self._results |= cache.find_unchanged(wanted) if cache else {}
+    def _read_here(
+        self, requested: Sequence[FileToRead], cache: LogCache | None
+    ) -> None:
+        """Read files on this machine, taking unchanged files from the cache."""
+        self._results |= cache.find_unchanged(requested) if cache else {}
         sizes = {
-            file: read_size(file.path) for file in wanted if file not in self._results
+            file: read_size(file.path)
+            for file in requested
+            if file not in self._results
         }
         if sizes:
             self._read_new(sizes, cache)
-        elif self._tell:
-            self._tell(ReadCounts(0, 0, 0, 0))
+        elif self._report:
+            self._report(ReadCounts(0, 0, 0, 0))
 
     def _read_new(self, sizes: dict[FileToRead, int], cache: LogCache | None) -> None:
         from pytest_llmbench.logs.log_reader import LARGE
@@ -141,43 +150,45 @@ class Reading:
         new: list[FileReading] = []
         done = ReadCounts(0, len(sizes), 0, sum(sizes.values()))
 
-        def take(readings: Sequence[FileReading]) -> None:
+        def add_results(readings: Sequence[FileReading]) -> None:
             nonlocal done
             new.extend(readings)
             size = sum(sizes[reading.file] for reading in readings)
             done = done._replace(
                 files=done.files + len(readings), size=done.size + size
             )
-            if self._tell:
-                self._tell(done)
+            if self._report:
+                self._report(done)
 
-        take([])
+        add_results([])
         batches = list(make_batches(shared))
         answers = read_batches(
             batches, self._definitions, count_workers(shared, len(batches)), keep=keep
         )
         with closing(
             answers
-        ):  # an interrupted session would keep its workers as long as its traceback
+        ):  # The traceback of an interrupted session would keep the workers alive.
             for readings in answers:
-                take(readings)
-        for file in sorted(alone):  # several threads search each of them
-            take([read_file(file, self._definitions, keep=keep)])
+                add_results(readings)
+        for file in sorted(alone):  # Several threads search each of these files.
+            add_results([read_file(file, self._definitions, keep=keep)])
         self._results |= {reading.file: reading.result for reading in new}
         if cache:
             cache.keep(new)
 
 
 def count_workers(sizes: dict[FileToRead, int], batches: int) -> int:
-    """Return how many workers are worth their start: none for few or small files."""
+    """Return the number of workers worth starting, 0 for few or small files."""
     seconds = FILE_SECONDS * len(sizes) + BYTE_SECONDS * sum(sizes.values())
     processors = count_processors()
     return min(int(seconds / WORKER_SECONDS), processors - 1, batches - 1, MOST_WORKERS)
 
 
 def make_batches(sizes: dict[FileToRead, int]) -> Iterator[list[FileToRead]]:
-    """Yield files in batches, the largest first: the last ones to be read are short,
-    and all processes end together."""
+    """Yield files in batches, the largest files first.
+
+    The last batches are then short, so all processes end at about the same time.
+    """
     batch: list[FileToRead] = []
     left = BATCH_BYTES
     for file in sorted(sizes, key=lambda file: -sizes[file]):
@@ -196,40 +207,40 @@ def _name_file(path: Path, *, is_log: bool) -> FileToRead:
 
 # --- how far a long reading is --------------------------------------------------------
 
-# A shorter reading tells nothing.
+# Faster reads print no progress.
 FIRST_SECONDS = 2.0
 REWRITE_SECONDS = 0.5
-# Where nothing can be rewritten the second line comes so long after the first, and each
-# later one twice as late.
+# If the terminal cannot rewrite a line, the second line follows after LINE_SECONDS. The
+# pause then doubles with each line, up to LONGEST_SECONDS.
 LINE_SECONDS, LONGEST_SECONDS = 10.0, 300.0
 
 _UNITS = ("kB", "MB", "GB", "TB")
 
 
 class Terminal(Protocol):
-    """What pytest's terminal reporter can do."""
+    """The methods of pytest's terminal reporter used here."""
 
     @property
     def isatty(self) -> bool:
-        """Whether a line can be rewritten."""
+        """True if a line can be rewritten."""
 
     def rewrite(self, line: str, /, *, erase: bool) -> None:
-        """Write a line over the last one."""
+        """Overwrite the last line."""
 
     def write_line(self, line: str, /) -> None:
         """Write a line."""
 
     def flush(self) -> None:
-        """Let what was written be seen."""
+        """Flush the output."""
 
 
 class ReadingProgress:
-    """Tells how far reading is, and at its end what it took."""
+    """Progress printer for reading logs."""
 
     def __init__(
         self, terminal: Callable[[], Terminal | None], clock: Callable[[], float]
     ) -> None:
-        """Take where it is told, None for nowhere, and a clock in seconds."""
+        """`terminal` returns None to print nothing. `clock` returns seconds."""
         self._terminal = terminal
         self._clock = clock
         self._began: float | None = None
@@ -238,7 +249,7 @@ class ReadingProgress:
         self._written = False
 
     def __call__(self, done: ReadCounts) -> None:
-        """Tell it, if it is time; the first call is the beginning."""
+        """Print progress if the interval has elapsed. The first call starts the clock."""
         now = self._clock()
         if self._began is None:
             self._began = now
@@ -260,22 +271,22 @@ class ReadingProgress:
 
 
 def describe_progress(done: ReadCounts, seconds: float) -> str:
-    """Return `read 120 of 5000 logs, 1.2 GB of 30 GB, about 40 s left`."""
+    """Format progress as `read 120 of 5000 logs, 1.2 GB of 30 GB, about 40 s left`."""
     if done.files == done.of_files:
         return f"read {done.files} logs, {format_size(done.size)}, in {_format_duration(seconds)}"
-    part, whole = (
+    amount, total = (
         (done.size, done.of_size) if done.size else (done.files, done.of_files)
     )
-    left = (
-        f", about {_format_duration(seconds * (whole - part) / part)} left"
-        if part
+    remaining = (
+        f", about {_format_duration(seconds * (total - amount) / amount)} left"
+        if amount
         else ""
     )
-    return f"read {done.files} of {done.of_files} logs, {format_size(done.size)} of {format_size(done.of_size)}{left}"
+    return f"read {done.files} of {done.of_files} logs, {format_size(done.size)} of {format_size(done.of_size)}{remaining}"
 
 
 def format_size(count: float) -> str:
-    """Return a number of bytes with a unit: `1.2 GB`."""
+    """Format a number of bytes with a unit: `1.2 GB`."""
     for unit in _UNITS[:-1]:
         count /= 1000
         if count < 999.5:

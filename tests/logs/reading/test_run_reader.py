@@ -275,7 +275,7 @@ def test_progress_counts_all_files_and_bytes(
     size = sum(path.stat().st_size for path in logs)
     monkeypatch.setattr(reading, "BATCH_FILES", 2)
     told: list[ReadCounts] = []
-    reading_of(tmp_path, tell=told.append)
+    reading_of(tmp_path, report=told.append)
     assert told[0] == ReadCounts(0, 5, 0, size)
     assert told[-1] == ReadCounts(5, 5, size, size)
     assert [one.files for one in told] == [0, 2, 4, 5]
