@@ -1,1 +1,1 @@
-"""The history: every verdict of every session, in SQLite or PostgreSQL."""
+"""Store the verdicts of all sessions in SQLite or PostgreSQL."""

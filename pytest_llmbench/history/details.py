@@ -1,5 +1,4 @@
-"""What a history knows of a few runs besides what each session reads of all: their
-nodes, launchers and steps."""
+"""Read details of a few runs from a history: nodes, launchers and steps."""
 
 from __future__ import annotations
 
@@ -33,23 +32,23 @@ from pytest_llmbench.history.tables import (
     is_in_time,
 )
 
-RunPlace = tuple[str, str, datetime, Window]
-"""What finds a run in the store: the id of its configuration, its job, its start, and
-the window of its verdict."""
+RunKey = tuple[str, str, datetime, Window]
+"""Key of a judged run in the store: configuration id, job, start, and the verdict's
+window."""
 
 YEAR = timedelta(days=366)
 
 TIMED = (Purpose.MEASURE, Purpose.CONFIRM_NODES)
-"""The purposes of jobs whose step time says something of their nodes."""
+"""Purposes of jobs whose step times are evidence about their nodes."""
 
 
 def read_details(
-    place: StoreLocation, wanted: Collection[RunPlace]
-) -> dict[RunPlace, StoredDetails]:
-    """Return what else is known of these runs, of each as it was judged last; those
-    that are not there are left out.
+    location: StoreLocation, requested: Collection[RunKey]
+) -> dict[RunKey, StoredDetails]:
+    """Return the details of the requested runs from each run's latest verdict.
 
-    HistoryError where the store cannot be read.
+    Runs that are not in the store are omitted. Raises HistoryError if the store cannot
+    be read.
     """
     columns = (
         RUN.c.configuration,
@@ -72,37 +71,39 @@ def read_details(
         SESSION.c.started, VERDICT.c.id
     )
     query = joined.where(
-        RUN.c.configuration.in_({name for name, *_ in wanted}),
-        RUN.c.started.in_({convert_to_stored(started) for _, _, started, _ in wanted}),
-        is_in_time(place, SESSION),
+        RUN.c.configuration.in_({name for name, *_ in requested}),
+        RUN.c.started.in_(
+            {convert_to_stored(started) for _, _, started, _ in requested}
+        ),
+        is_in_time(location, SESSION),
     )
-    details = dict(fetch_rows(place, query, _make_details))
-    return {found: details[found] for found in details.keys() & set(wanted)}
+    details = dict(fetch_rows(location, query, _make_details))
+    return {key: details[key] for key in details.keys() & set(requested)}
 
 
-def _make_details(row: Row) -> tuple[RunPlace, StoredDetails]:
+def _make_details(row: Row) -> tuple[RunKey, StoredDetails]:
     window = Window(row["first_step"], row["last_step"], row["statistic"])
     steps, mean_of = (
         unpack_steps(row["step_seconds"]),
         parse_list("mean_of", row["mean_of"]),
     )
-    found = (row["configuration"], row["job_id"], row["started"], window)
-    return found, StoredDetails(
-        row["launcher"], _list_nodes(row), steps, tuple(mean_of)
-    )
+    key = (row["configuration"], row["job_id"], row["started"], window)
+    return key, StoredDetails(row["launcher"], _list_nodes(row), steps, tuple(mean_of))
 
 
 def _list_nodes(row: Row) -> tuple[str, ...]:
-    """Return the nodes of the job of a run; where that is not among its jobs those of
-    all of them."""
-    own = [
+    """Return the nodes of a run's job.
+
+    If the job is not among the stored jobs, returns the nodes of all of them.
+    """
+    matching = [
         job["nodes"]
         for job in parse_list("jobs", row["jobs"])
         if job.get("job_id") == row["job_id"]
     ]
     nodes = (
-        parse_list("nodes", json.dumps(own[0]))
-        if own and own[0]
+        parse_list("nodes", json.dumps(matching[0]))
+        if matching and matching[0]
         else parse_list("nodes", row["nodes"])
     )
     return tuple(nodes)
@@ -112,16 +113,15 @@ def _list_nodes(row: Row) -> tuple[str, ...]:
 
 
 def map_nodes(
-    place: StoreLocation, configurations: Collection[str]
+    location: StoreLocation, configurations: Collection[str]
 ) -> dict[object, frozenset[str]]:
-    """Map the keys of each run of these configurations (ids) to the nodes of the
-    run."""
+    """Map all keys of each run of these configurations (ids) to the run's nodes."""
     columns = (RUN.c.job_id, RUN.c.fingerprint, RUN.c.started, RUN.c.nodes, RUN.c.jobs)
-    wanted = select(*columns).where(
+    query = select(*columns).where(
         RUN.c.configuration.in_(configurations), RUN.c.nodes != "[]"
     )
     nodes: dict[object, frozenset[str]] = {}
-    for run_keys, of_run in fetch_rows(place, wanted, _find_nodes):
+    for run_keys, of_run in fetch_rows(location, query, _find_nodes):
         nodes.update(dict.fromkeys(run_keys, of_run))
     return nodes
 
@@ -131,21 +131,23 @@ def _find_nodes(row: Row) -> tuple[RunKeys, frozenset[str]]:
     return run_keys, frozenset(_list_nodes(row))
 
 
-def has_nodes(place: StoreLocation) -> bool:
-    """Whether the store knows on which nodes any run was. HistoryError where it cannot
-    be read."""
+def has_nodes(location: StoreLocation) -> bool:
+    """True if the store contains the nodes of any run.
+
+    Raises HistoryError if the store cannot be read.
+    """
     return bool(
-        fetch_rows(place, select(RUN.c.id).where(RUN.c.nodes != "[]").limit(1), dict)
+        fetch_rows(location, select(RUN.c.id).where(RUN.c.nodes != "[]").limit(1), dict)
     )
 
 
-def list_measured_runs(place: StoreLocation) -> list[MeasuredRun]:
-    """Return the runs of the year before the newest one that count, oldest first, each
-    with the nodes of its own job.
+def list_measured_runs(location: StoreLocation) -> list[MeasuredRun]:
+    """Return the shown runs of the last year, oldest first, with the nodes of their
+    jobs.
 
-    A run is there once, over the steps of the session that judged it last; the repeats
-    of a launch, of which the store keeps the newest as a run, are runs, too.
-    HistoryError where the store cannot be read.
+    The year ends with the newest run. Each run occurs once, with the window of its
+    latest verdict. The repeats of a launch count as runs too, although the store keeps
+    only the newest as a run. Raises HistoryError if the store cannot be read.
     """
     columns = (
         RUN.c.id.label("number"),
@@ -168,18 +170,20 @@ def list_measured_runs(place: StoreLocation) -> list[MeasuredRun]:
         SESSION.c.started, VERDICT.c.id
     )
     newest = fetch_rows(
-        place,
-        select(func.max(RUN.c.started).label("started")).where(is_in_time(place, RUN)),
+        location,
+        select(func.max(RUN.c.started).label("started")).where(
+            is_in_time(location, RUN)
+        ),
         dict,
     )
     if not newest or newest[0]["started"] is None:
         return []
     first = convert_to_stored(newest[0]["started"] - YEAR)
-    in_time = is_in_time(place, RUN), is_in_time(place, SESSION)
+    in_time = is_in_time(location, RUN), is_in_time(location, SESSION)
     query = joined.where(VERDICT.c.verdict.in_(SHOWN), RUN.c.started >= first, *in_time)
     make_runs = partial(_list_runs, parse=cache(_parse_software))
-    last = dict(fetch_rows(place, query, make_runs))
-    # Sessions that go on with a launch store its jobs again, with another newest run.
+    last = dict(fetch_rows(location, query, make_runs))
+    # A session that resumes a launch stores its jobs again, with another newest run.
     runs = {run.key: run for of_row in last.values() for run in of_row}
     return sorted(runs.values(), key=lambda run: (run.started, run.id))
 
@@ -196,23 +200,25 @@ def _list_runs(
 
 
 def _make_runs(row: Row, software: Software) -> Iterator[MeasuredRun]:
-    """Yield the run of a row, and the other timed jobs of its launch, which ran on the
-    same software."""
+    """Yield the run of a row, and the other timed jobs of its launch.
+
+    All of them have the software of the run.
+    """
     window = Window(row["first_step"], row["last_step"], row["statistic"])
     jobs = {
         job["job_id"]: job
         for job in parse_list("jobs", row["jobs"])
         if job.get("purpose") in TIMED
     }
-    own = jobs.pop(row["job_id"], None)
-    # Nothing says in which attempt of several the steps were that count.
+    job_of_run = jobs.pop(row["job_id"], None)
+    # The attempt that contains the measured steps is unknown if there are several.
     nodes = (
-        _list_job_nodes(own)
-        if own is not None and row["attempts"] == 1
+        _list_job_nodes(job_of_run)
+        if job_of_run is not None and row["attempts"] == 1
         else frozenset()
     )
     of_row = (row["number"], row["configuration"], window)
-    began = _read_start(own or {})
+    began = _read_start(job_of_run or {})
     yield MeasuredRun(
         *of_row,
         row["started"],
@@ -224,7 +230,7 @@ def _make_runs(row: Row, software: Software) -> Iterator[MeasuredRun]:
     )
     for name, job in jobs.items():
         if job.get("step_seconds") is not None:
-            seconds, began = _refuse_no_time(job["step_seconds"]), _read_start(job)
+            seconds, began = _check_seconds(job["step_seconds"]), _read_start(job)
             yield MeasuredRun(
                 *of_row,
                 began or row["started"],
@@ -245,13 +251,15 @@ def _read_start(job: dict[str, Any]) -> datetime | None:
 
 
 def _list_job_nodes(job: dict[str, Any]) -> frozenset[str]:
-    """Return the nodes of a job; none where Slurm had started it elsewhere before: its
-    steps may be of then."""
+    """Return the nodes of a job.
+
+    Empty if Slurm requeued the job: its steps may be from the earlier nodes.
+    """
     nodes = parse_list("nodes", json.dumps(job["nodes"]))
     return frozenset() if job.get("gpu_hours", {}).get("requeued") else frozenset(nodes)
 
 
-def _refuse_no_time(seconds: Any) -> float:
+def _check_seconds(seconds: Any) -> float:
     if type(seconds) not in (int, float) or not (
         math.isfinite(seconds) and seconds > 0
     ):

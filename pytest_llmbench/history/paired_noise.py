@@ -1,8 +1,7 @@
-"""The noise from run to run that A/Bs measured, kept for later ones of the same
-configuration and cluster.
+"""Store the run-to-run noise measured by A/Bs, for later A/Bs on the same cluster.
 
-Its table is made by the first A/B that is stored: stores without it are as good, and
-older programs, which do not know it, go on using a store that has it.
+The table is created when the first A/B is stored. Stores without the table are valid,
+and older programs, which do not know the table, can still use a store that has it.
 """
 
 from __future__ import annotations
@@ -32,12 +31,10 @@ from pytest_llmbench.history.store import StoreLocation, connect
 from pytest_llmbench.history.tables import SESSION, has_tables, is_in_time
 
 NEWEST = 10
-"""So many A/Bs of a configuration are read: what a cluster was like long before tells
-little."""
+"""Number of A/Bs that are read per configuration: older noise is outdated."""
 
 OPTIONAL = MetaData()
-# Without a foreign key: a program that does not know this table removes sessions all
-# the same.
+# No foreign key, so programs that do not know this table can remove sessions.
 NOISE = Table(
     "llmb_noise",
     OPTIONAL,
@@ -45,22 +42,24 @@ NOISE = Table(
         Column(name, Text, nullable=False)
         for name in ("session", "configuration", "cluster")
     ),
-    # of the logarithm of the step time, from run to run on the same nodes
+    # of the logarithm of the step time, between runs on the same nodes
     *(Column(name, Double, nullable=False) for name in ("sigma", "degrees_of_freedom")),
     Index("llmb_noise_configuration", "configuration", "cluster"),
 )
 
 
 class StoredNoise(NamedTuple):
-    """What one A/B measured: the standard deviation of the logarithm of a run, and its
-    degrees of freedom."""
+    """Noise measured by one A/B.
+
+    `sigma` is the standard deviation of the logarithm of the step time between runs.
+    """
 
     sigma: float
     degrees_of_freedom: float
 
 
 def store_noises(connection: Connection, record: SessionRecord) -> None:
-    """Store what the A/Bs of a session measured, in the transaction that is open."""
+    """Store the noise of a session's A/Bs, in the open transaction."""
     rows = [
         {
             "session": record.session.id,
@@ -76,44 +75,42 @@ def store_noises(connection: Connection, record: SessionRecord) -> None:
 
 
 def remove_noises(connection: Connection, sessions: Select[tuple[str]]) -> None:
-    """Remove what sessions stored, in the transaction that is open."""
+    """Remove the noise of sessions, in the open transaction."""
     if _has_noises(connection):
         connection.execute(delete(NOISE).where(NOISE.c.session.in_(sessions)))
 
 
 def read_noises(
-    place: StoreLocation, cluster: str, configurations: Collection[str]
+    location: StoreLocation, cluster: str, configurations: Collection[str]
 ) -> dict[str, tuple[StoredNoise, ...]]:
-    """Return by configuration (ids) what its last A/Bs on a cluster measured, the
-    newest first.
+    """Map configurations (ids) to the noise of their last A/Bs on a cluster, newest
+    first.
 
-    HistoryError where the store cannot be read, or holds what no session stored.
+    Raises HistoryError if the store cannot be read or contains invalid values.
     """
     columns = (NOISE.c.configuration, NOISE.c.sigma, NOISE.c.degrees_of_freedom)
     joined = select(*columns).join_from(NOISE, SESSION, SESSION.c.id == NOISE.c.session)
-    wanted = joined.where(
+    query = joined.where(
         NOISE.c.configuration.in_(configurations), NOISE.c.cluster == cluster
     )
-    wanted = wanted.where(is_in_time(place, SESSION))
+    query = query.where(is_in_time(location, SESSION))
     by_id: dict[str, list[StoredNoise]] = {}
-    with connect(place, writes=False) as connection:
-        if has_tables(connection, place.shown) and _has_noises(connection):
+    with connect(location, writes=False) as connection:
+        if has_tables(connection, location.shown) and _has_noises(connection):
             for name, *numbers in connection.execute(
-                wanted.order_by(SESSION.c.started.desc())
+                query.order_by(SESSION.c.started.desc())
             ):
                 by_id.setdefault(name, []).append(_make_noise(*numbers))
-    # A session that goes on behind its end stores its A/B again: noise that is equal to
-    # the last digit is of one A/B.
+    # A resumed session stores its A/B again: identical noise is from the same A/B.
     return {
         name: tuple(dict.fromkeys(noises))[:NEWEST] for name, noises in by_id.items()
     }
 
 
-def list_noises(place: StoreLocation) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return what an export has beside the verdict of an A/B, by session and
-    configuration."""
+def list_noises(location: StoreLocation) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the exported columns of A/Bs by (session id, configuration id)."""
     noises = {}
-    with connect(place, writes=False) as connection:
+    with connect(location, writes=False) as connection:
         for row in connection.execute(select(NOISE)) if _has_noises(connection) else ():
             noise = _make_noise(row.sigma, row.degrees_of_freedom)
             numbers = {
@@ -132,8 +129,8 @@ def _has_noises(connection: Connection) -> bool:
 
 
 def _make_noise(sigma: float, degrees_of_freedom: float) -> StoredNoise:
-    """Return a noise; ValueError for numbers with which nobody can calculate: a column
-    of SQLite holds anything."""
+    """Validate a noise. Raises ValueError for invalid numbers: SQLite columns can hold
+    any value."""
     if not all(
         type(number) is float and math.isfinite(number) and number > 0
         for number in (sigma, degrees_of_freedom)

@@ -1,4 +1,4 @@
-"""Remove old sessions, and sessions that a wrong clock dates later than now."""
+"""Remove old sessions, and sessions dated in the future by a wrong clock."""
 
 from __future__ import annotations
 
@@ -22,33 +22,32 @@ from pytest_llmbench.history.tables import (
 )
 
 APART = timedelta(days=366)
-"""A session that begins so long after the one before it may have a clock that was not
-set."""
+"""A session that begins this long after the previous one may have a wrong clock."""
 
 
 class Extent(NamedTuple):
-    """The sessions that `prune` removes."""
+    """Number and dates of the sessions that `prune` removes."""
 
     sessions: int
-    oldest: datetime | None  # None, as the next one, where there is none
+    oldest: datetime | None  # None, like `newest`, if there is no session
     newest: datetime | None
-    stay: int  # so many others
+    stay: int  # number of remaining sessions
 
 
 def prune(
-    place: StoreLocation,
+    location: StoreLocation,
     before: datetime | None,
     *,
     dry_run: bool,
     future: bool = False,
 ) -> dict[str, int]:
-    """Remove sessions with their verdicts and the runs that are left without one;
-    return how many, or would be.
+    """Remove sessions with their verdicts, and runs left without verdicts.
 
-    Removed are the sessions that began before a moment, and with `future` those that
-    begin later than `place.latest`.
+    Removes the sessions that began before `before`, and with `future` those that begin
+    later than `location.latest`. Returns the numbers of removed rows, which a dry run
+    does not remove.
     """
-    old = select(SESSION.c.id).where(_is_gone(place, before, future))
+    old = select(SESSION.c.id).where(_is_removed(location, before, future))
     steps = (
         ("verdicts", VERDICT, VERDICT.c.session.in_(old)),
         ("sessions", SESSION, SESSION.c.id.in_(old)),
@@ -59,44 +58,44 @@ def prune(
         ),
     )
     removed = {}
-    with connect(place, writes=True) as connection:
-        ensure_tables(connection, place.shown)
+    with connect(location, writes=True) as connection:
+        ensure_tables(connection, location.shown)
         drop_digests(connection)
         remove_noises(connection, old)
-        for name, table, which in steps:
+        for name, table, condition in steps:
             removed[name] = connection.execute(
-                select(func.count()).select_from(table).where(which)
+                select(func.count()).select_from(table).where(condition)
             ).scalar_one()
-            connection.execute(delete(table).where(which))
+            connection.execute(delete(table).where(condition))
         if dry_run:
             connection.rollback()
     return removed
 
 
 def measure_extent(
-    place: StoreLocation, before: datetime | None, *, future: bool = False
+    location: StoreLocation, before: datetime | None, *, future: bool = False
 ) -> Extent:
-    """Return which sessions `prune` removes, and how many stay."""
-    began, gone = SESSION.c.started, _is_gone(place, before, future)
-    with connect(place, writes=False) as connection:
-        if not has_tables(connection, place.shown):
+    """Count the sessions that `prune` removes and those that remain."""
+    began, is_removed = SESSION.c.started, _is_removed(location, before, future)
+    with connect(location, writes=False) as connection:
+        if not has_tables(connection, location.shown):
             return Extent(0, None, None, 0)
-        found = select(func.count(), func.min(began), func.max(began)).where(gone)
-        count, oldest, newest = connection.execute(found).one()
-        every = connection.execute(
+        query = select(func.count(), func.min(began), func.max(began)).where(is_removed)
+        count, oldest, newest = connection.execute(query).one()
+        total = connection.execute(
             select(func.count()).select_from(SESSION)
         ).scalar_one()
-    return Extent(count, oldest, newest, every - count)
+    return Extent(count, oldest, newest, total - count)
 
 
-def _is_gone(
-    place: StoreLocation, before: datetime | None, future: bool
+def _is_removed(
+    location: StoreLocation, before: datetime | None, future: bool
 ) -> ColumnElement[bool]:
     began = SESSION.c.started
     old = began < convert_to_stored(before) if before else false()
     return (
-        or_(old, began > convert_to_stored(place.latest))
-        if future and place.latest
+        or_(old, began > convert_to_stored(location.latest))
+        if future and location.latest
         else old
     )
 
@@ -104,22 +103,24 @@ def _is_gone(
 # --- clocks that were wrong -----------------------------------------------------------
 
 
-def describe_future(place: StoreLocation) -> str:
-    """Describe the sessions and runs that begin later than `place.latest`; "" if there
-    are none.
+def describe_future(location: StoreLocation) -> str:
+    """Describe the sessions and runs that begin later than `location.latest`, or return
+    "".
 
-    HistoryError if the store cannot be read.
+    Raises HistoryError if the store cannot be read.
     """
-    if place.latest is None:
+    if location.latest is None:
         return ""
-    latest = convert_to_stored(place.latest)
+    latest = convert_to_stored(location.latest)
     columns = (SESSION.c.id.label("session"), SESSION.c.started, SESSION.c.host)
     sessions = fetch_rows(
-        place,
+        location,
         select(*columns).where(SESSION.c.started > latest).order_by(SESSION.c.started),
         dict,
     )
-    runs = fetch_rows(place, select(RUN.c.started).where(RUN.c.started > latest), dict)
+    runs = fetch_rows(
+        location, select(RUN.c.started).where(RUN.c.started > latest), dict
+    )
     parts = [
         *([count_noun(len(sessions), "session")] if sessions else ()),
         *([count_noun(len(runs), "run")] if runs else ()),
@@ -132,34 +133,37 @@ def describe_future(place: StoreLocation) -> str:
         if sessions
         else {"session": "", "host": "", **max(runs, key=lambda run: run["started"])}
     )
-    named = f"{escape(last['session'])} on {escape(last['host'])}, " if sessions else ""
+    session_text = (
+        f"{escape(last['session'])} on {escape(last['host'])}, " if sessions else ""
+    )
     remedy = (
-        ": `llmbench history prune --future` removes such sessions" if sessions else ""
+        "; remove the sessions with `llmbench history prune --future`"
+        if sessions
+        else ""
     )
     return (
-        f"{' and '.join(parts)} {verb} later than now ({named}{last['started']:%Y-%m-%d %H:%M} UTC): a clock is or was "
-        f"wrong, and nothing that is dated so counts{remedy}"
+        f"{' and '.join(parts)} {verb} later than now ({session_text}{last['started']:%Y-%m-%d %H:%M} UTC): a clock is or was "
+        f"wrong; what it dated is ignored{remedy}"
     )
 
 
-def describe_clock(place: StoreLocation, session: str, began: datetime) -> str:
-    """Describe why the clock of a stored session may be wrong, or was of another one;
-    "" if nothing contradicts them.
+def describe_clock(location: StoreLocation, session: str, began: datetime) -> str:
+    """Describe why the clock of a stored session, or of another one, may be wrong.
 
-    Another session begins later than `place.latest`, or this one more than APART after
-    all others.
+    Another session begins later than `location.latest`, or this session begins more
+    than APART after all others. Returns "" if neither is the case.
     """
     others = select(func.max(SESSION.c.started)).where(SESSION.c.id != session)
-    with connect(place, writes=False) as connection:
+    with connect(location, writes=False) as connection:
         newest = connection.execute(others).scalar()
     if newest is None:
         return ""
     newest = newest.replace(tzinfo=UTC)
-    if place.latest is not None and newest > place.latest:
-        return describe_future(place)
+    if location.latest is not None and newest > location.latest:
+        return describe_future(location)
     if began - newest <= APART:
         return ""
     return (
-        f"this session begins {(began - newest).days} days after the newest one before it ({newest:%Y-%m-%d}): look at "
+        f"this session begins {(began - newest).days} days after the newest one before it ({newest:%Y-%m-%d}): check "
         "the clock of this machine"
     )

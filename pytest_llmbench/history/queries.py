@@ -1,5 +1,5 @@
-"""What is read from a history, and removed: rows for `llmbench history`, and earlier
-runs for judging and reports."""
+"""Query a history: entries for `llmbench history`, earlier runs for judging and
+reports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Row = dict[str, Any]
 Rows = list[Row]
 Converted = TypeVar("Converted")
 
-# The columns that hold lists, with what these hold.
+# The columns that contain lists, with their element types.
 _LISTS: dict[str, type[Any] | UnionType] = {
     **dict.fromkeys(("nodes", "log_fingerprints", "options"), str),
     "jobs": object,
@@ -46,23 +46,23 @@ _LISTS: dict[str, type[Any] | UnionType] = {
     "log_sha256": str | None,
 }
 
-# Those that hold lists and dictionaries, besides `metrics`.
+# The columns that contain lists or dictionaries, except `metrics`.
 NESTED = (*_LISTS, "environment")
 
-REMOVE = "restore a copy, or remove what that session said: DELETE FROM {} WHERE session = '{}'"
+REMOVE = "restore a backup, or remove the verdicts of that session: DELETE FROM {} WHERE session = '{}'"
 
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def list_runs(
-    place: StoreLocation, words: str, since: datetime | None, limit: int
+    location: StoreLocation, words: str, since: datetime | None, limit: int
 ) -> list[ListedRun]:
-    """Return the last `limit` runs of each configuration as they were judged last, by
-    configuration, oldest first.
+    """Return the last `limit` runs of each configuration, oldest first, with the last
+    verdict.
 
-    A configuration has to hold what `words` ask for, as in `grok1 and not fp8 or
-    llama`; those without any run are left out.
+    Sorted by configuration. `words` select configurations, as in `grok1 and not fp8 or
+    llama`. Configurations without runs are omitted.
     """
     of_run = (
         RUN.c.id.label("number"),
@@ -80,13 +80,13 @@ def list_runs(
         VERDICT, RUN, RUN.c.id == VERDICT.c.run
     )
     query = joined.join(SESSION, SESSION.c.id == VERDICT.c.session)
-    query = query.order_by(*list_order(place))
+    query = query.order_by(*list_order(location))
     if since is not None:
         query = query.where(RUN.c.started >= convert_to_stored(since))
     newest = {
         run.number: run
-        for run in fetch_rows(place, query, lambda row: ListedRun(**row))
-        if _is_wanted(run.configuration, words)
+        for run in fetch_rows(location, query, lambda row: ListedRun(**row))
+        if _matches(run.configuration, words)
     }
     by_configuration: dict[str, list[ListedRun]] = {}
     for run in newest.values():
@@ -94,58 +94,63 @@ def list_runs(
     listed: list[ListedRun] = []
     for name in sorted(by_configuration):
         runs = by_configuration[name]
-        runs.sort(key=lambda run: _rank_start(place, run.started))
+        runs.sort(key=lambda run: _rank_start(location, run.started))
         listed += runs[-limit:]
     return listed
 
 
-def list_verdicts(place: StoreLocation, wanted: str) -> list[StoredEntry]:
-    """Return all verdicts on a run (its number), or on the last run of a configuration
-    (its id), oldest first.
+def list_verdicts(location: StoreLocation, key: str) -> list[StoredEntry]:
+    """Return all verdicts on a run (its number) or on a configuration's last run (its
+    id).
 
-    HistoryError, with the nearest id, for one that the history does not know.
+    Oldest first. Raises HistoryError, with the nearest id, if there is no such run.
     """
     number: int | None = None
-    if wanted.isdecimal() and len(wanted) < 19:  # of 64 bits
-        number = int(wanted)
+    if key.isdecimal() and len(key) < 19:  # fits into 64 bits
+        number = int(key)
     else:
-        runs = select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == wanted)
-        of_one = fetch_rows(place, runs.order_by(RUN.c.id), dict)
+        runs = select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == key)
+        runs_of_configuration = fetch_rows(location, runs.order_by(RUN.c.id), dict)
         newest = max(
-            of_one, key=lambda row: _rank_start(place, row["started"]), default=None
+            runs_of_configuration,
+            key=lambda row: _rank_start(location, row["started"]),
+            default=None,
         )
         number = newest["id"] if newest else None
-    query = _join_tables(place)
+    query = _join_tables(location)
     rows = (
-        [] if number is None else _fetch_entries(place, query.where(RUN.c.id == number))
+        []
+        if number is None
+        else _fetch_entries(location, query.where(RUN.c.id == number))
     )
     if not rows:
-        names = fetch_rows(place, select(RUN.c.configuration).distinct(), dict)
+        names = fetch_rows(location, select(RUN.c.configuration).distinct(), dict)
         ids = [row["configuration"] for row in names]
-        nearest = did_you_mean(wanted, ids)
+        nearest = did_you_mean(key, ids)
         raise HistoryError(
-            f"{place.shown}: no run {wanted}{nearest}; `llmbench history list` shows all of them"
+            f"{location.shown}: no run {key}{nearest}; `llmbench history list` lists all runs"
         )
     return rows
 
 
 def list_everything(
-    place: StoreLocation, sessions: Collection[str] | None = None
+    location: StoreLocation, sessions: Collection[str] | None = None
 ) -> Rows:
-    """Return every verdict, of these sessions or of all, with its run and session,
-    those without a run too: columns for a table, oldest first."""
-    query = _join_tables(place)
+    """Return every verdict of these sessions, or of all, as table rows, oldest first.
+
+    Includes the run and session, and verdicts without a run.
+    """
+    query = _join_tables(location)
     query = query if sessions is None else query.where(VERDICT.c.session.in_(sessions))
-    rows = fetch_rows(place, query, _decode)
-    noises = list_noises(place)
+    rows = fetch_rows(location, query, _decode)
+    noises = list_noises(location)
     for row in rows if noises else ():
         row.update(noises.get((row["session"], row["configuration"]), {}))
     return rows
 
 
 def list_columns() -> dict[str, type]:
-    """Return the columns that each row of `list_everything` has, except the metrics,
-    with their types."""
+    """Return the columns of `list_everything`, without metrics, with their types."""
     columns = _join_tables(StoreLocation("")).selected_columns
     return {
         column.name: column.type.python_type
@@ -155,39 +160,46 @@ def list_columns() -> dict[str, type]:
 
 
 def list_days(
-    place: StoreLocation, first: datetime, end: datetime
+    location: StoreLocation, first: datetime, end: datetime
 ) -> list[StoredEntry]:
-    """Return every verdict on the runs that started from `first` on and before `end`,
-    oldest first."""
+    """Return every verdict on the runs that started in `first` to `end`, oldest first.
+
+    `end` is excluded.
+    """
     began = RUN.c.started
-    wanted = _join_tables(place).where(
+    query = _join_tables(location).where(
         began >= convert_to_stored(first), began < convert_to_stored(end)
     )
-    return _fetch_entries(place, wanted.where(is_in_time(place, SESSION)))
+    return _fetch_entries(location, query.where(is_in_time(location, SESSION)))
 
 
-def list_session(place: StoreLocation, identifier: str) -> list[StoredEntry]:
-    """Return every verdict of one session on a run; HistoryError for a session that is
-    not there, or has none."""
-    wanted = _join_tables(place).where(
+def list_session(location: StoreLocation, identifier: str) -> list[StoredEntry]:
+    """Return every verdict of a session that has a run.
+
+    Raises HistoryError if the session does not exist or has no such verdict.
+    """
+    query = _join_tables(location).where(
         SESSION.c.id == identifier, VERDICT.c.run.is_not(None)
     )
-    rows = _fetch_entries(place, wanted)
+    rows = _fetch_entries(location, query)
     if not rows:
         raise HistoryError(
-            f"{place.shown}: no session {identifier} with a run; `llmbench history show` names sessions"
+            f"{location.shown}: no session {identifier} with a run; `llmbench history show` prints session ids"
         )
     return rows
 
 
-def _is_wanted(configuration: str, words: str) -> bool:
+def _matches(configuration: str, words: str) -> bool:
     return any(
-        all(_fits(configuration, word.strip()) for word in each.split(" and "))
-        for each in words.split(" or ")
+        all(
+            _matches_word(configuration, word.strip())
+            for word in alternative.split(" and ")
+        )
+        for alternative in words.split(" or ")
     )
 
 
-def _fits(configuration: str, word: str) -> bool:
+def _matches_word(configuration: str, word: str) -> bool:
     return (
         word.removeprefix("not ").strip().lower() in configuration.lower()
     ) is not word.startswith("not ")
@@ -196,24 +208,24 @@ def _fits(configuration: str, word: str) -> bool:
 # --- reading --------------------------------------------------------------------------
 
 
-def _fetch_entries(place: StoreLocation, query: Select[Any]) -> list[StoredEntry]:
-    return fetch_rows(place, query, lambda row: StoredEntry(**_decode(row)))
+def _fetch_entries(location: StoreLocation, query: Select[Any]) -> list[StoredEntry]:
+    return fetch_rows(location, query, lambda row: StoredEntry(**_decode(row)))
 
 
 def fetch_rows(
-    place: StoreLocation,
+    location: StoreLocation,
     query: Select[Any],
     convert: Callable[[Row], Converted],
     damaged: dict[str, str] | None = None,
 ) -> list[Converted]:
-    """Return what a query finds, each row converted; nothing in a store without tables.
+    """Return the converted rows of a query; empty for a store without tables.
 
-    HistoryError for a row that no session stored. With `damaged` such a row is left
-    out, and the first problem of each session is added there, by the session's id.
+    Raises HistoryError for an invalid row. With `damaged`, invalid rows are omitted
+    instead, and the first error of each session is added there under the session's id.
     """
     kinds = {column.name: column.type.python_type for column in query.selected_columns}
-    with connect(place, writes=False) as connection:
-        if not has_tables(connection, place.shown):
+    with connect(location, writes=False) as connection:
+        if not has_tables(connection, location.shown):
             return []
         rows = []
         for row in connection.execute(query).mappings():
@@ -225,19 +237,19 @@ def fetch_rows(
                     damaged.setdefault(f"{row['session']}", f"{error!r}")
                     continue
                 raise HistoryError(
-                    describe_damage(place, f"{error!r}", row.get("session"))
+                    describe_damage(location, f"{error!r}", row.get("session"))
                 ) from None
     return rows
 
 
-def describe_damage(place: StoreLocation, problem: str, session: str | None) -> str:
-    """Describe a value that no session stored, with what to do about it."""
-    remedy = REMOVE.format(VERDICT.name, session) if session else "restore a copy"
-    return f"{place.shown}: holds what no session stored ({problem}): {remedy}"
+def describe_damage(location: StoreLocation, problem: str, session: str | None) -> str:
+    """Describe an invalid value and its remedy."""
+    remedy = REMOVE.format(VERDICT.name, session) if session else "restore a backup"
+    return f"{location.shown}: contains an invalid value ({problem}): {remedy}"
 
 
 def _refuse_other_types(row: Mapping[Any, Any], kinds: Mapping[str, type[Any]]) -> None:
-    """Raise TypeError for a value that its column is not for, or that is no number."""
+    """Raise TypeError for a value of another type than its column's, or not finite."""
     for name, kind in kinds.items():
         value = row[name]
         if value is not None and not (
@@ -247,7 +259,7 @@ def _refuse_other_types(row: Mapping[Any, Any], kinds: Mapping[str, type[Any]]) 
 
 
 def _mark_utc(row: Row) -> Row:
-    """Return a row whose times say that they are UTC."""
+    """Set the time zone of a row's times to UTC."""
     return {
         **row,
         **{
@@ -259,17 +271,16 @@ def _mark_utc(row: Row) -> Row:
 
 
 def _rank_start(
-    place: StoreLocation, started: datetime | None
+    location: StoreLocation, started: datetime | None
 ) -> tuple[bool, datetime]:
-    """Return by what runs are ordered: one that begins later than now is the oldest, as
-    one without a start is."""
+    """Return the sort key of a run: runs in the future or without a start are the
+    oldest."""
     began = started or _NEVER
-    return place.latest is None or began <= place.latest, began
+    return location.latest is None or began <= location.latest, began
 
 
-def _join_tables(place: StoreLocation) -> Select[Any]:
-    """Return the query for all that is known of each verdict, oldest first, as
-    `list_order` has it."""
+def _join_tables(location: StoreLocation) -> Select[Any]:
+    """Build the query for all columns of each verdict, oldest first (`list_order`)."""
     of_run = [
         column
         for column in RUN.c
@@ -292,11 +303,11 @@ def _join_tables(place: StoreLocation) -> Select[Any]:
         VERDICT, SESSION, SESSION.c.id == VERDICT.c.session
     )
     joined = joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True)
-    return joined.order_by(*list_order(place))
+    return joined.order_by(*list_order(location))
 
 
 def _decode(row: Row) -> Row:
-    """Return a row with lists and dictionaries in place of texts and bytes."""
+    """Decode the lists, dictionaries and step times of a row."""
     steps = unpack_steps(row["step_seconds"])
     refuse_no_time(row["counts"], row["run_seconds"])
     return {
@@ -314,7 +325,7 @@ def _decode(row: Row) -> Row:
 
 
 def unpack_steps(packed: bytes) -> tuple[float, ...]:
-    """Return the step times of a window, NaN for no number."""
+    """Unpack the step times of a window, NaN if missing."""
     return struct.unpack(f"<{len(packed) // 8}d", bytes(packed))
 
 
@@ -324,10 +335,9 @@ def _list_steps(steps: tuple[float, ...]) -> list[float | None]:
     return [None if math.isnan(value) else value for value in steps]
 
 
-@lru_cache(maxsize=1_000)  # nights repeat themselves
+@lru_cache(maxsize=1_000)  # daily rows repeat
 def parse_list(name: str, text: str) -> list[Any]:
-    """Return what a column holds; TypeError or ValueError for what is no list of what
-    it is for."""
+    """Parse the list in a column. Raises TypeError or ValueError for other values."""
     values = _parse_finite(text)
     if not isinstance(values, list) or not all(
         isinstance(value, _LISTS[name]) for value in values
@@ -337,8 +347,7 @@ def parse_list(name: str, text: str) -> list[Any]:
 
 
 def parse_metrics(text: str) -> dict[str, list[Any]]:
-    """Return by name the value of each metric and its standard deviation, None where
-    there is none."""
+    """Parse metrics by name as [value, standard deviation or None]."""
     metrics = {
         name: [value, deviation]
         for name, (value, deviation) in json.loads(text).items()
@@ -366,9 +375,9 @@ _parse_finite = json.JSONDecoder(
 # --- the runs of earlier sessions, as judging and reports need them -------------------
 
 
-LAST = 365  # the runs of so many of the last days of each configuration are read
+LAST = 365  # number of last days with runs that are read per configuration
 
-# The verdicts of a night; a profiled run is none, and a recording gives none.
+# The verdicts that represent a day. Profiled runs and recordings have others.
 SHOWN = frozenset(
     (
         "PASS",
@@ -383,35 +392,34 @@ SHOWN = frozenset(
 
 _STARTED: Callable[[StoredRun], datetime] = attrgetter("started")
 
-# A year of nights of a cluster are 30,000 runs: its __new__ would take longer than the
-# query.
+# A cluster makes 30,000 runs a year: calling the type's __new__ would take longer than
+# the query.
 _make_stored_run = partial(tuple.__new__, StoredRun)
 
 
 def read_stored_runs(
-    place: StoreLocation, configurations: Collection[str]
+    location: StoreLocation, configurations: Collection[str]
 ) -> dict[str, tuple[StoredRun, ...]]:
-    """Return by configuration (ids) the runs of its last days, oldest first.
+    """Map configurations (ids) to the runs of their last days, oldest first.
 
-    Each is there once for each window, as it was judged last. Nothing from a store
-    without tables. HistoryError where it cannot be read.
+    Each run occurs once per window, with its latest verdict. Empty for a store without
+    tables. Raises HistoryError if the store cannot be read.
     """
-    with connect(place, writes=False) as connection:
-        if not has_tables(connection, place.shown):
+    with connect(location, writes=False) as connection:
+        if not has_tables(connection, location.shown):
             return {}
-        return _read_last_days(connection, configurations, place)
+        return _read_last_days(connection, configurations, location)
 
 
 def _read_last_days(
-    connection: Connection, configurations: Collection[str], place: StoreLocation
+    connection: Connection, configurations: Collection[str], location: StoreLocation
 ) -> dict[str, tuple[StoredRun, ...]]:
     first_days = _find_first_days(connection, configurations)
-    runs = _read_runs(connection, configurations, first_days, place)
-    # Days on which a configuration only has verdicts that are not shown do not count:
-    # then older ones do.
+    runs = _read_runs(connection, configurations, first_days, location)
+    # Days without a shown verdict do not count: read older days instead.
     short = [name for name in first_days if _count_days(runs.get(name, ())) < LAST]
     if short:
-        runs |= _read_runs(connection, short, {}, place)
+        runs |= _read_runs(connection, short, {}, location)
     return {
         name: _select_last_days(runs[name]) for name in configurations if name in runs
     }
@@ -420,13 +428,14 @@ def _read_last_days(
 def _find_first_days(
     connection: Connection, configurations: Collection[str]
 ) -> dict[str, datetime]:
-    """Return of each configuration with many more runs than days are read the first of
-    the last days with one.
+    """Return the first of the last LAST days with runs, for configurations with many
+    runs.
 
-    It is read from an index alone, so that a store of many years takes hardly longer
-    than one of one.
+    Reads only an index, so a store of many years takes hardly longer than one of a
+    year.
     """
-    # Of a quarter more all are read: to find that day takes as long.
+    # Configurations with up to a quarter more runs are read completely: finding the day
+    # takes as long.
     runs = func.count(RUN.c.started)
     many = (
         select(RUN.c.configuration)
@@ -452,19 +461,23 @@ def _read_runs(
     connection: Connection,
     configurations: Collection[str],
     first_days: Mapping[str, datetime],
-    place: StoreLocation,
+    location: StoreLocation,
 ) -> dict[str, list[StoredRun]]:
-    """Return by configuration its runs; of those in `first_days` older ones than all of
-    these days may be missing."""
-    # The run's configuration is the same, but would be searched first: verdicts in
-    # their order are read twice as fast.
-    wanted = _select_shown().where(
+    """Return the runs by configuration.
+
+    For the configurations in `first_days`, runs before the earliest of these days may
+    be missing.
+    """
+    # The condition is on the verdict's configuration: on the run's, which is the same,
+    # the database would search runs first, and reading verdicts in order is twice as
+    # fast.
+    query = _select_shown().where(
         VERDICT.c.configuration.in_(configurations), RUN.c.started.is_not(None)
     )
-    wanted = wanted.where(is_in_time(place, SESSION), is_in_time(place, RUN))
+    query = query.where(is_in_time(location, SESSION), is_in_time(location, RUN))
     if first_days:
         others = [name for name in configurations if name not in first_days]
-        wanted = wanted.where(
+        query = query.where(
             or_(
                 RUN.c.started >= min(first_days.values()),
                 RUN.c.configuration.in_(others),
@@ -472,15 +485,15 @@ def _read_runs(
         )
     runs = defaultdict(list)
     for name, run in _make_stored_runs(
-        connection.execute(wanted.order_by(VERDICT.c.id)).all()
+        connection.execute(query.order_by(VERDICT.c.id)).all()
     ):
         runs[name].append(run)
     return runs
 
 
 def _select_shown() -> Select[Any]:
-    """Return the query for the verdicts on runs: what tells them apart, and from
-    `started` on fields of StoredRun."""
+    """Build the query for the shown verdicts: their key, and from `started` on the
+    fields of StoredRun."""
     columns = (
         *(SESSION.c.started, RUN.c.configuration, VERDICT.c.run),
         *(VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic),
@@ -499,14 +512,15 @@ def _select_shown() -> Select[Any]:
 
 
 def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, StoredRun]]:
-    """Return each run once for each window, with the verdict of the session that began
-    last, and its configuration."""
+    """Return (configuration, run) once per window, with the verdict of the latest
+    session."""
     make_window, parse = (
         cache(Window),
         cache(parse_environment),
     )  # they repeat themselves night after night
     last = {}
-    # A session that was added late was stored after others that had begun after it.
+    # A session that was added late has higher row numbers than sessions that began
+    # later.
     for (
         _,
         name,
@@ -530,12 +544,12 @@ def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, Stor
             *judged,
         )
         last[number, first, last_step, statistic] = name, _make_stored_run(fields)
-    _refuse_strange(run for _, run in last.values())
+    _refuse_invalid(run for _, run in last.values())
     return last.values()
 
 
 def parse_environment(text: str) -> dict[str, str]:
-    """Return what a run ran on, by name; TypeError for what no session stored."""
+    """Parse the stored environment. Raises TypeError if it is not an object of strings."""
     environment = json.loads(text)
     if not isinstance(environment, dict) or not set(
         map(type, environment.values())
@@ -544,9 +558,9 @@ def parse_environment(text: str) -> dict[str, str]:
     return environment
 
 
-def _refuse_strange(runs: Iterable[StoredRun]) -> None:
-    """Raise ValueError for a run with which nobody can calculate: a column of SQLite
-    holds anything."""
+def _refuse_invalid(runs: Iterable[StoredRun]) -> None:
+    """Raise ValueError for a run with invalid values: SQLite columns can hold any
+    value."""
     for run in runs:
         numbers = (
             run.statistic_seconds,
@@ -566,7 +580,7 @@ def _refuse_strange(runs: Iterable[StoredRun]) -> None:
 
 
 def refuse_no_time(counts: bool, seconds: float | None) -> None:
-    """Raise ValueError for a run that counts without a time."""
+    """Raise ValueError for a run that counts but has no time."""
     if counts and not (seconds and seconds > 0):
         raise ValueError(f"a run that counts took {seconds} s")
 
@@ -576,7 +590,7 @@ def _count_days(runs: Sequence[StoredRun]) -> int:
 
 
 def _select_last_days(runs: Iterable[StoredRun]) -> tuple[StoredRun, ...]:
-    """Return the runs of the last days, oldest first."""
+    """Return the runs of the last LAST days, oldest first."""
     dated = sorted(runs, key=_STARTED)
     days = list(dict.fromkeys(map(datetime.toordinal, map(_STARTED, dated))))
     if len(days) > LAST:

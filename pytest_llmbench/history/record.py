@@ -1,4 +1,4 @@
-"""How a session is stored in the history: as a whole, or not at all."""
+"""Store a session in the history, completely or not at all."""
 
 from __future__ import annotations
 
@@ -54,38 +54,40 @@ PLAIN = (
 # --- in the store ---------------------------------------------------------------------
 
 
-def prepare(place: StoreLocation, is_sound: Callable[[], bool] = lambda: False) -> None:
-    """Make the store where there is none; HistoryError where it is damaged, or cannot
-    be used or written.
+def prepare(
+    location: StoreLocation, is_sound: Callable[[], bool] = lambda: False
+) -> None:
+    """Create the store if it is missing.
 
-    It is not looked at for damage where `is_sound` knows that it has none.
+    Raises HistoryError if the store is damaged, unusable or not writable. `is_sound`
+    returns True if the check for damage is unnecessary.
     """
     if not is_sound():
-        refuse_damaged(place)
-    with connect(place, writes=True) as connection:
-        ensure_tables(connection, place.shown)
+        refuse_damaged(location)
+    with connect(location, writes=True) as connection:
+        ensure_tables(connection, location.shown)
         if (
             connection.dialect.name == "postgresql"
-        ):  # of a file the permissions were looked at
+        ):  # file permissions were checked before
             for name in METADATA.tables:
                 allowed = connection.execute(
                     text("SELECT has_table_privilege(:name, 'INSERT')"), {"name": name}
                 )
                 if not allowed.scalar_one():
                     raise HistoryError(
-                        f"{place.shown}: this user may not write to {name}: grant it, or use another"
+                        f"{location.shown}: this user may not write to {name}: grant the permission, or use another user"
                     )
 
 
-def write(place: StoreLocation, record: SessionRecord) -> int:
-    """Store a session with its verdicts in one transaction, and return how many were
-    added; 0 if it was stored before.
+def write(location: StoreLocation, record: SessionRecord) -> int:
+    """Store a session in one transaction. Returns the number of added verdicts.
 
-    HistoryError where that is impossible; nothing is stored then.
+    Returns 0 if the session was stored before. Raises HistoryError if the session
+    cannot be stored; the store is then unchanged.
     """
     session = record.session
-    with connect(place, writes=True) as connection:
-        ensure_tables(connection, place.shown)
+    with connect(location, writes=True) as connection:
+        ensure_tables(connection, location.shown)
         if connection.execute(
             select(SESSION.c.id).where(SESSION.c.id == session.id)
         ).first():
@@ -97,7 +99,7 @@ def write(place: StoreLocation, record: SessionRecord) -> int:
             "options": json.dumps(session.options),
         }
         connection.execute(insert(SESSION), values)
-        in_time = is_in_time(place, SESSION)
+        in_time = is_in_time(location, SESSION)
         runs = _store_runs(connection, record.verdicts, began, in_time)
         rows = [
             _make_row(verdict, session.id, run)
@@ -129,7 +131,7 @@ def _make_row(verdict: VerdictRecord, session: str, run: int | None) -> dict[str
 _OF_LAUNCH, _NONE = (
     ("nodes", "jobs"),
     "[]",
-)  # what the session knows that launched a run; other sessions have none
+)  # only the session that launched a run knows these
 
 # --- runs -----------------------------------------------------------------------------
 
@@ -140,12 +142,11 @@ def _store_runs(
     began: datetime,
     in_time: ColumnElement[bool],
 ) -> list[int | None]:
-    """Return the number of the run behind each verdict, None where there is none;
-    unknown runs are added.
+    """Store the runs of verdicts. Returns each run's number, None without a run.
 
-    What is known of a run is what the last session knew: one that `began` before that
-    adds its verdict alone. But nodes and jobs are known to the session that launched
-    them, whenever it is added, and stay known.
+    Runs that are not stored yet are added. Stored runs are updated, unless a later
+    session has already judged them. Nodes and jobs are stored whenever the launching
+    session is added, and kept.
     """
     rows = [
         _make_run_row(verdict.configuration, verdict.run) if verdict.run else None
@@ -157,13 +158,13 @@ def _store_runs(
         connection, [number for number in numbers if number], in_time
     )
     stored = {candidate["id"]: candidate for candidate in candidates}
-    known = [
+    pairs = [
         (row, stored[number])
         for row, number in zip(rows, numbers, strict=True)
         if row and number
     ]
     newer, late = [], []
-    for row, before in known:
+    for row, before in pairs:
         if last.get(before["id"], began) <= began:
             newer.append(_join_with_stored(row, before))
         elif before["jobs"] == _NONE != row["jobs"]:
@@ -189,13 +190,15 @@ def _store_runs(
 
 
 def _join_with_stored(row: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
-    """Return what a session says of a run, whose log may have grown since it was
-    stored, with what only others knew."""
+    """Merge a run's row with its stored row, which the log may have outgrown."""
     launch = stored if row["jobs"] == _NONE else row
-    # a log without a zone that is read elsewhere began when it was first said to
-    same = stored["started"] is not None and stored["fingerprint"] == row["fingerprint"]
+    # A log without a time zone keeps its first start time, even if it is read in
+    # another zone.
+    is_same_log = (
+        stored["started"] is not None and stored["fingerprint"] == row["fingerprint"]
+    )
     kept = {
-        "started": (stored if same else row)["started"],
+        "started": (stored if is_same_log else row)["started"],
         **{name: launch[name] for name in _OF_LAUNCH},
     }
     return {**row, **kept, "number": stored["id"]}
@@ -204,11 +207,10 @@ def _join_with_stored(row: dict[str, Any], stored: dict[str, Any]) -> dict[str, 
 def _match_runs(
     rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict[str, Any]]
 ) -> list[int | None]:
-    """Return the number of the stored run that each row is; None for no run, and for
-    one that is not known.
+    """Return the number of the stored run for each row, or None.
 
-    Equal logs count first: of several runs of a job that began together, one whose log
-    has grown is none of the others.
+    Equal logs are matched first: of several runs of a job that began together, a run
+    whose log has grown must not match another one.
     """
     logs = {
         (
@@ -235,8 +237,7 @@ def _match_runs(
 def _find_last_judged(
     connection: Connection, numbers: Sequence[int], in_time: ColumnElement[bool]
 ) -> dict[int, datetime]:
-    """Return when the last session began that judged each of these runs, of those whose
-    clock was right."""
+    """Return the start of the last session that judged each run, without wrong clocks."""
     of_runs = select(VERDICT.c.run, func.max(SESSION.c.started)).join_from(
         VERDICT, SESSION, SESSION.c.id == VERDICT.c.session
     )
@@ -264,7 +265,7 @@ def _make_run_row(configuration: KeyRecord, run: RunRecord) -> dict[str, Any]:
 def _find_candidates(
     connection: Connection, rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the stored runs that may be one of these."""
+    """Return the stored runs that may match these rows."""
     columns = (
         RUN.c.id,
         RUN.c.configuration,
@@ -276,7 +277,7 @@ def _find_candidates(
     )
     configurations = {row["configuration"] for row in rows}
     begun = RUN.c.started.in_([row["started"] for row in rows if row["started"]])
-    alike = or_(  # each side has an index of its own
+    alike = or_(  # each condition has its own index
         RUN.c.fingerprint.in_(
             [row["fingerprint"] for row in rows if row["fingerprint"]]
         ),
@@ -291,12 +292,12 @@ def _find_candidates(
 
 
 def _is_same(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two rows are one run: of one configuration and job, with equal logs or an
-    equal start."""
-    marks, of_other = (
+    """True if two rows are the same run: same configuration and job, and equal logs or
+    starts."""
+    keys, other_keys = (
         make_run_keys(row["job_id"], row["fingerprint"], row["started"])
         for row in (row, other)
     )
-    return row["configuration"] == other["configuration"] and not marks.isdisjoint(
-        of_other
+    return row["configuration"] == other["configuration"] and not keys.isdisjoint(
+        other_keys
     )

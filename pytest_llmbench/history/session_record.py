@@ -1,6 +1,6 @@
-"""The record of a session in the history: its verdicts, each with its run.
+"""Record of a session in the history: its verdicts, each with its run.
 
-The file of an unsaved session of an earlier version is such a record in JSON.
+Files of unsaved sessions of earlier versions contain such a record as JSON.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ Positive = Annotated[float, Meta(gt=0)]
 Time = Annotated[datetime, Meta(tz=True)]
 
 Whole = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
-"""PostgreSQL's columns hold no others."""
+"""The range of PostgreSQL's integer columns."""
 
 LARGEST = 1e300
 DEEPEST = 16
-"""Levels of nesting: an export writes no more than some hundreds."""
+"""Maximum levels of nesting: an export supports only some hundreds."""
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """A part of what a session leaves; unknown keys are ignored."""
+    """Base class of records. Unknown keys are ignored."""
 
 
 class StoredSession(Record, frozen=True, kw_only=True):
-    """A session that is in a history, or will be."""
+    """A session that is or will be stored."""
 
     id: Name
     started: Time
@@ -56,7 +56,7 @@ class KeyRecord(Record, frozen=True, kw_only=True):
 
 
 class WindowRecord(Record, frozen=True, kw_only=True):
-    """The steps that count, both ends included."""
+    """The measured steps, both ends included."""
 
     first: Whole
     last: Whole
@@ -64,7 +64,7 @@ class WindowRecord(Record, frozen=True, kw_only=True):
 
 
 class NoiseRecord(Record, frozen=True, kw_only=True):
-    """The noise from run to run that an A/B measured on a cluster."""
+    """Run-to-run noise that an A/B measured on a cluster."""
 
     cluster: Name
     sigma: Positive
@@ -72,7 +72,7 @@ class NoiseRecord(Record, frozen=True, kw_only=True):
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
-    """The run behind a verdict."""
+    """The run of a verdict."""
 
     name: str
     job_id: str
@@ -83,7 +83,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     log_fingerprints: tuple[str, ...]
     nodes: tuple[str, ...]
     jobs: tuple[Any, ...]
-    """Plain values, as the session that launched them reports them."""
+    """Plain values, as reported by the launching session."""
     environment: dict[str, str | None]
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
 
 class VerdictRecord(Record, frozen=True, kw_only=True):
-    """The verdict of a session on a configuration."""
+    """The verdict of a session on a configuration, with its run."""
 
     item: Name
     configuration: KeyRecord
@@ -102,7 +102,7 @@ class VerdictRecord(Record, frozen=True, kw_only=True):
     text: str
     tolerance: str
     counts: bool
-    """True if the run may represent its day; `run_seconds` is a time then."""
+    """True if the run may represent its day; `run_seconds` is then a number."""
     run_seconds: Number | None
     step_time_seconds: Number | None
     expected_seconds: Number | None
@@ -111,7 +111,7 @@ class VerdictRecord(Record, frozen=True, kw_only=True):
     window: WindowRecord
     baseline: str
     metrics: dict[str, tuple[Number | None, Number | None]]
-    """By name the value and its standard deviation."""
+    """Value and standard deviation by name."""
     step_seconds: tuple[Number | None, ...]
     mean_of: tuple[Whole, ...]
     log_sha256: tuple[
@@ -123,7 +123,7 @@ class VerdictRecord(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.counts and not (self.run_seconds or 0) > 0:
             raise ValueError(
-                f"run_seconds: found {self.run_seconds!r}, expected a time, since it counts"
+                f"run_seconds: found {self.run_seconds!r}, expected a positive time because `counts` is true"
             )
 
 
@@ -134,39 +134,42 @@ class SessionRecord(Record, frozen=True, kw_only=True):
     verdicts: tuple[VerdictRecord, ...]
 
 
-def _refuse_without_utc(moment: datetime) -> None:
+def _refuse_without_utc(time: datetime) -> None:
     try:
-        moment.astimezone(UTC)
+        time.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"found {moment}, expected a time of this era") from None
+        raise ValueError(
+            f"found {time}, expected a time that can be converted to UTC"
+        ) from None
 
 
-def refuse_unstorable(value: Any, place: str = "", deepest: int = DEEPEST) -> None:
-    """Raise ValueError, with its place, for a plain value that no database can hold."""
-    if isinstance(value, dict | list | tuple) and not deepest:
-        raise ValueError(f"{place}: found more than {DEEPEST} levels of values")
+def refuse_unstorable(value: Any, path: str = "", levels: int = DEEPEST) -> None:
+    """Raise ValueError, with its location, for a plain value that a database cannot
+    store."""
+    if isinstance(value, dict | list | tuple) and not levels:
+        raise ValueError(f"{path}: found more than {DEEPEST} levels of values")
     if isinstance(value, dict):
         for name, inner in value.items():
-            _refuse_text(name, f"a name in {place}")
-            inner_place = f"{place}.{name}".removeprefix(".")
-            refuse_unstorable(inner, inner_place, deepest - 1)
+            _refuse_text(name, f"a name in {path}")
+            inner_path = f"{path}.{name}".removeprefix(".")
+            refuse_unstorable(inner, inner_path, levels - 1)
     elif isinstance(value, list | tuple):
         for number, inner in enumerate(value):
-            refuse_unstorable(inner, f"{place}[{number}]", deepest - 1)
+            refuse_unstorable(inner, f"{path}[{number}]", levels - 1)
     elif isinstance(value, str):
-        _refuse_text(value, place)
+        _refuse_text(value, path)
     elif isinstance(value, int | float) and not -LARGEST < value < LARGEST:
-        shown = value if isinstance(value, float) else "hundreds of digits"
-        raise ValueError(f"{place}: found {shown}, expected a smaller number")
+        text = value if isinstance(value, float) else "hundreds of digits"
+        raise ValueError(f"{path}: found {text}, expected a smaller number")
 
 
-def _refuse_text(text: str, place: str) -> None:
+def _refuse_text(text: str, path: str) -> None:
     try:
-        text.encode()  # a lone surrogate is no UTF-8
+        text.encode()  # a lone surrogate is not valid UTF-8
     except UnicodeEncodeError:
         is_storable = False
     else:
-        is_storable = "\0" not in text  # which PostgreSQL does not keep
+        is_storable = "\0" not in text  # PostgreSQL cannot store NUL
     if not is_storable:
         shown = ascii(text if len(text) <= 40 else f"{text[:37]}...")
-        raise ValueError(f"{place}: found {shown}, which no database can hold")
+        raise ValueError(f"{path}: found {shown}, which a database cannot store")

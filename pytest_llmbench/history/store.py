@@ -1,5 +1,4 @@
-"""A history: where it is, and connections to it in short transactions, with what goes
-wrong put into words."""
+"""Locate a history and connect to it in short transactions, with explained errors."""
 
 from __future__ import annotations
 
@@ -31,46 +30,47 @@ if TYPE_CHECKING:
 EXPECTED = "expected a file such as history.db, sqlite:///history.db, or postgresql://user@host/database"
 SQLITE_HEADER = b"SQLite format 3\x00"
 
-# how long other processes may hold the store; each of ours does for less than a second
+# Time to wait for other processes that lock the store. Our own processes lock it for
+# less than a second.
 PATIENCE_SECONDS = 20
 
 CONNECT_SECONDS = 10
 
 AHEAD = timedelta(
     days=1
-)  # clocks of one cluster differ by less, as do times that were stored without a zone
+)  # Clocks of a cluster differ by less, and so do times stored without a time zone.
 
-# the advisory lock of those who write to one PostgreSQL database: `llmb`
+# the advisory lock for writing to a PostgreSQL database: `llmb`
 LOCK = 0x6C6C6D62
 
-OLDEST_SQLALCHEMY = (
-    "2.0.10"  # the first that returns the numbers of new rows in their order
-)
-OLDEST_SQLITE = "3.35"  # the first that returns them at all
+OLDEST_SQLALCHEMY = "2.0.10"  # the first to return the numbers of new rows in order
+OLDEST_SQLITE = "3.35"  # the first to return them at all
 
-# `.recover` does nothing at all in the shell of Debian 12. `.dump` ends with ROLLBACK
-# where it met damage.
-SAVE = "restore a copy, or save what can be read: sqlite3 {} .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 {}"
+# `.recover` does nothing in the shell of Debian 12. `.dump` ends with ROLLBACK if it
+# found damage.
+SAVE = "restore a backup, or save the readable rows: sqlite3 {} .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 {}"
 
-# of all pages and all indices: `quick_check` misses a row that its index has lost
+# Checks all pages and all indices: `quick_check` misses a row that its index has lost.
 CHECK = "PRAGMA integrity_check(1)"
 
-LOOK = "restore a copy, or see which session it is of: llmbench history export --history {}"
+LOOK = (
+    "restore a backup, or find the session with llmbench history export --history {}"
+)
 
-# What to do, by the beginning of SQLite's error name, or by PostgreSQL's code.
-BUSY = f"another process held it for {PATIENCE_SECONDS} s: see which one, and try again"
+# Remedies by the beginning of SQLite's error name, or by PostgreSQL's code.
+BUSY = f"another process locked it for {PATIENCE_SECONDS} s: wait for that process, and try again"
 REMEDIES = {
     "READONLY": "make the file and its folder writable",
     "FULL": "the disk or the quota is full: make room",
     "IOERR": "the disk or the quota may be full, or the file system has a fault: make room, or use another folder",
-    "CANTOPEN": "see that the folder exists, and that it and the file can be read and written",
-    "PERM": "see that the file can be read and written",
+    "CANTOPEN": "check that the folder exists, and that it and the file can be read and written",
+    "PERM": "check that the file can be read and written",
     "BUSY": BUSY,
-    "PROTOCOL": "the file system does not lock files as it should: use a folder on another one, or PostgreSQL",
-    "NOTADB": "restore a copy of it, or give another name",
+    "PROTOCOL": "the file system does not lock files correctly: use another file system, or PostgreSQL",
+    "NOTADB": "restore a backup, or give another name",
     "55P03": BUSY,  # lock_not_available
     # insufficient_privilege
-    "42501": "the user may not use its tables: grant it, or give another database",
+    "42501": "the user may not use its tables: grant the permission, or give another database",
 }
 
 UNEXPECTED = (
@@ -82,35 +82,33 @@ UNEXPECTED = (
     RecursionError,
     struct.error,
 )
-"""What is raised by values that no session stored: SQLite keeps a text in a column of
-numbers."""
+"""Exceptions raised by invalid values: SQLite stores a text even in a numeric column.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """Where a store is: a file of SQLite, or else a server."""
+    """Location of a store: a SQLite file, or a server."""
 
-    shown: str  # may be printed: it holds no password
+    shown: str  # safe to print: without a password
     file: Path | None = None
-    url: str = field(default="", repr=False)  # of the server, with its password
+    url: str = field(default="", repr=False)  # URL of the server, with the password
     latest: datetime | None = field(default=None, compare=False)
-    """No session or run can have begun later: one that states so had a wrong clock, and
-    counts nowhere."""
+    """Sessions and runs that begin later had a wrong clock and are ignored."""
 
     def until(self, now: datetime) -> StoreLocation:
-        """Return the same store, in which nothing counts that begins later than `now`
-        by more than AHEAD."""
+        """Return the store with `latest` set to AHEAD after `now`."""
         return replace(self, latest=now + AHEAD)
 
 
 def locate_store(text: str, directory: Path, *, writes: bool = True) -> StoreLocation:
-    """Return the place that a text names; a relative path is below `directory`.
+    """Parse the location of a store. Relative paths are under `directory`.
 
-    HistoryError for a text that names none, a package that is missing, and what can be
-    seen to be in the way of reading, or of writing where `writes`: no folder, another
-    kind of file, no permission.
+    Raises HistoryError if the text is invalid, a package is missing, or the store is
+    visibly unusable for reading (or for writing with `writes`): no folder, another kind
+    of file, no permission.
     """
-    scheme, separator, rest = text.partition("://")
+    scheme, separator, remainder = text.partition("://")
     if not separator:
         if re.match(r"(sqlite|postgres)\w*:", text):
             raise HistoryError(
@@ -120,32 +118,34 @@ def locate_store(text: str, directory: Path, *, writes: bool = True) -> StoreLoc
             r"\s*(host|hostaddr|port|dbname|user|password|passfile|service)\s*=", text
         ):
             raise HistoryError(
-                f"{hide_password_of(text)}: a connection string, and no URL; {EXPECTED}"
+                f"{hide_password_of(text)}: a connection string, not a URL; {EXPECTED}"
             )
         return _locate_file(directory / expand_home(text), text, writes)
     if scheme == "sqlite":
-        return _locate_file(directory / _parse_sqlite_path(text, rest), text, writes)
+        return _locate_file(
+            directory / _parse_sqlite_path(text, remainder), text, writes
+        )
     if scheme in ("postgresql", "postgresql+psycopg"):
-        return _locate_server(text, rest)
+        return _locate_server(text, remainder)
     hint = did_you_mean(scheme, ("sqlite", "postgresql"))
     raise HistoryError(
         f"{hide_password_of(text)}: found the scheme {scheme!r}{hint}; {EXPECTED}"
     )
 
 
-def _parse_sqlite_path(text: str, rest: str) -> str:
-    if not rest.startswith("/"):
+def _parse_sqlite_path(text: str, remainder: str) -> str:
+    if not remainder.startswith("/"):
         raise HistoryError(
             f"{text}: found two slashes; write sqlite:///history.db, and sqlite:////tmp/history.db"
         )
-    path = rest[1:]
+    path = remainder[1:]
     if path in ("", ":memory:"):
         raise HistoryError(
-            f"{text}: found no file; a history in memory would be forgotten; {EXPECTED}"
+            f"{text}: found no file; a history in memory would be lost; {EXPECTED}"
         )
     if "?" in path:
         raise HistoryError(
-            f"{text}: found options behind '?'; a file has none here; {EXPECTED}"
+            f"{text}: found options after '?', which are not supported for a file; {EXPECTED}"
         )
     return path
 
@@ -174,12 +174,10 @@ def _check_file(path: Path, text: str, writes: bool) -> None:
     if not is_there(path):
         if not writes:
             raise HistoryError(
-                f"{text}: there is no such file; `pytest --llmb-history=...` makes one"
+                f"{text}: no such file; create it with `pytest --llmb-history=...`"
             )
     elif not path.is_file():
-        raise HistoryError(
-            f"{text}: found something that is no file: give the name of a file in it, or of another"
-        )
+        raise HistoryError(f"{text}: not a regular file: give the name of a file")
     else:
         with path.open("rb") as file:
             if file.read(len(SQLITE_HEADER)) not in (b"", SQLITE_HEADER):
@@ -189,22 +187,22 @@ def _check_file(path: Path, text: str, writes: bool) -> None:
     needed = [
         path.parent,
         *([path] if is_there(path) else []),
-    ]  # SQLite keeps its journal beside the file
+    ]  # SQLite creates its journal next to the file
     for path_needed in needed if writes else ():
         if not os.access(path_needed, os.W_OK):
             raise HistoryError(
-                f"{text}: {path_needed} cannot be written: change its permissions, or give another place"
+                f"{text}: {path_needed} cannot be written: change its permissions, or give another location"
             )
 
 
-def _locate_server(text: str, rest: str) -> StoreLocation:
+def _locate_server(text: str, remainder: str) -> StoreLocation:
     _require("sqlalchemy", "postgresql", text)
     _require("psycopg", "postgresql", text)
     from sqlalchemy import URL, make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
-        url = make_url(f"postgresql+psycopg://{rest}")
+        url = make_url(f"postgresql+psycopg://{remainder}")
     except (ArgumentError, ValueError):
         raise HistoryError(f"{hide_password_of(text)}: not a URL; {EXPECTED}") from None
     if not url.database:
@@ -241,16 +239,16 @@ def _read_version(text: str) -> tuple[int, ...]:
 
 
 @contextmanager
-def connect(place: StoreLocation, *, writes: bool) -> Iterator[Connection]:
-    """Give a connection with a transaction, committed at its end and rolled back on any
-    error.
+def connect(location: StoreLocation, *, writes: bool) -> Iterator[Connection]:
+    """Open a connection with a transaction, committed at the end, rolled back on
+    errors.
 
-    Where it `writes`, all others that write wait. HistoryError where the store cannot
-    be used; nothing was stored then.
+    With `writes`, other writers wait. Raises HistoryError if the store is unusable;
+    nothing is stored then.
     """
-    with explain_errors(place), _make_engine(place).connect() as connection:
+    with explain_errors(location), _make_engine(location).connect() as connection:
         connection.execution_options(llmb_writes=writes)
-        # now, not with the first statement: whoever writes waits here
+        # Begin now, not with the first statement, so that a writer waits here.
         connection.begin()
         if connection.dialect.name == "postgresql":
             _begin(connection, writes)
@@ -258,28 +256,31 @@ def connect(place: StoreLocation, *, writes: bool) -> Iterator[Connection]:
         connection.commit()
 
 
-def refuse_damaged(place: StoreLocation) -> None:
-    """Read all pages of a file, and raise HistoryError where SQLite finds one damaged.
-    A server sees to that itself."""
-    if place.file is None or not is_there(place.file):
+def refuse_damaged(location: StoreLocation) -> None:
+    """Check all pages of a file. Raises HistoryError if SQLite finds damage.
+
+    A server checks its own files.
+    """
+    if location.file is None or not is_there(location.file):
         return
-    with connect(place, writes=False) as connection:
+    with connect(location, writes=False) as connection:
         damage = str(connection.exec_driver_sql(CHECK).scalar_one())
     if damage != "ok":
         raise HistoryError(
-            f"{place.shown}: the file is damaged ({' '.join(damage.split())}); {_advise_saving(place)}"
+            f"{location.shown}: the file is damaged ({' '.join(damage.split())}); {_advise_saving(location)}"
         )
 
 
 @contextmanager
-def check_meanwhile(place: StoreLocation) -> Iterator[Callable[[], bool]]:
-    """Read all pages of a file in a thread, and give what waits for it and tells
-    whether the file is sound.
+def check_meanwhile(location: StoreLocation) -> Iterator[Callable[[], bool]]:
+    """Check all pages of a file in a thread. Yields a function that waits for the
+    result.
 
-    `refuse_damaged` says what is wrong with one that is not, or could not be read.
+    The function returns True if the file is sound. If not, `refuse_damaged` reports the
+    reason.
     """
     with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(_is_sound, place.file).result
+        yield pool.submit(_is_sound, location.file).result
 
 
 def _is_sound(file: Path | None) -> bool:
@@ -289,50 +290,50 @@ def _is_sound(file: Path | None) -> bool:
     try:
         with closing(
             sqlite3.connect(uri, uri=True, timeout=0)
-        ) as connection:  # who has to wait does so once, later
+        ) as connection:  # `refuse_damaged` waits for a locked file later
             return bool(connection.execute(CHECK).fetchone() == ("ok",))
     except sqlite3.Error:
         return False
 
 
 @contextmanager
-def explain_errors(place: StoreLocation) -> Iterator[None]:
-    """Turn what the database says, and what its values raise, into a HistoryError with
-    what to do."""
+def explain_errors(location: StoreLocation) -> Iterator[None]:
+    """Convert errors of the database, and of its values, to a HistoryError with a
+    remedy."""
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
     try:
         yield
     except DBAPIError as error:
         raise HistoryError(
-            f"{place.shown}: {escape(_format_error(error))}; {_find_remedy(error, place)}"
+            f"{location.shown}: {escape(_format_error(error))}; {_find_remedy(error, location)}"
         ) from None
     except (SQLAlchemyError, *UNEXPECTED) as error:
         text = " ".join(repr(error).split())
         raise HistoryError(
-            f"{place.shown}: holds what no session stored ({text}): {LOOK.format(place.shown)}"
+            f"{location.shown}: contains an invalid value ({text}): {LOOK.format(location.shown)}"
         ) from None
 
 
 @lru_cache(maxsize=8)
-def _make_engine(place: StoreLocation) -> Engine:
-    """Return an engine without a pool: a connection that is not used is closed."""
+def _make_engine(location: StoreLocation) -> Engine:
+    """Build an engine without a pool, so that unused connections are closed."""
     from sqlalchemy import URL, NullPool, create_engine, event
 
-    if place.file is None:
+    if location.file is None:
         return create_engine(
-            place.url,
+            location.url,
             poolclass=NullPool,
             connect_args={"connect_timeout": CONNECT_SECONDS},
         )
-    url = URL.create("sqlite", database=str(place.file))
+    url = URL.create("sqlite", database=str(location.file))
     engine = create_engine(
         url, poolclass=NullPool, connect_args={"timeout": PATIENCE_SECONDS}
     )
 
-    # The default rollback journal and not WAL, which does not work on network file
-    # systems. The lock is taken at the beginning: one that is asked for in the middle
-    # is refused at once where two sessions write.
+    # Uses the default rollback journal, because WAL does not work on network file
+    # systems. Locks at the beginning: if two sessions write, SQLite refuses a lock
+    # requested later at once.
     @event.listens_for(engine, "connect")
     def leave_transactions_to_us(connection: Any, _record: object) -> None:
         connection.isolation_level = None
@@ -353,21 +354,21 @@ def _begin(connection: Connection, writes: bool) -> None:
     connection.exec_driver_sql(
         f"SET LOCAL statement_timeout = '{3 * PATIENCE_SECONDS}s'"
     )
-    if not writes:  # all queries see one moment, as they do in a file
+    if not writes:  # all queries see the same snapshot, as in a file
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     else:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
 
 
 def _format_error(error: DBAPIError) -> str:
-    """Return the database's own words in one line; SQLAlchemy's hold the values as
-    well."""
+    """Format the database's message in one line. SQLAlchemy's message would contain the
+    values."""
     name = getattr(error.orig, "sqlite_errorname", "") or ""
     first = str(error.orig).strip().partition("\n")[0]
     return f"{first} ({name})" if name else first
 
 
-def _find_remedy(error: DBAPIError, place: StoreLocation) -> str:
+def _find_remedy(error: DBAPIError, location: StoreLocation) -> str:
     name = getattr(error.orig, "sqlite_errorname", "") or ""
     code = getattr(error.orig, "sqlstate", "") or ""
     remedies = (
@@ -377,16 +378,15 @@ def _find_remedy(error: DBAPIError, place: StoreLocation) -> str:
     )
     return next(
         remedies,
-        _advise_saving(place)
-        if place.file
-        else "see that the server runs and lets this user in",
+        _advise_saving(location)
+        if location.file
+        else "check that the server runs and accepts this user",
     )
 
 
-def _advise_saving(place: StoreLocation) -> str:
-    """Return the command that makes a sound file of what can be read of a damaged
-    one."""
-    if place.file is None:
-        return "restore a copy of the database"
-    saved = place.file.with_name(f"{place.file.stem}-saved{place.file.suffix}")
-    return SAVE.format(*(shlex.quote(str(path)) for path in (place.file, saved)))
+def _advise_saving(location: StoreLocation) -> str:
+    """Return the command that saves the readable rows of a damaged file to a new file."""
+    if location.file is None:
+        return "restore a backup of the database"
+    saved = location.file.with_name(f"{location.file.stem}-saved{location.file.suffix}")
+    return SAVE.format(*(shlex.quote(str(path)) for path in (location.file, saved)))

@@ -1,5 +1,4 @@
-"""Verdicts with their run and session, as `llmbench history` and comparisons read
-them."""
+"""Verdicts with their run and session, as read by `llmbench history` and comparisons."""
 
 from __future__ import annotations
 
@@ -11,10 +10,10 @@ from msgspec import Struct
 
 
 class ListedRun(Struct, frozen=True, kw_only=True):
-    """A run as it was judged last."""
+    """A run with its latest verdict."""
 
     number: int | None
-    """Of the run; None without one, as for all fields of the run."""
+    """Number of the run. None without a run, like all fields of the run."""
     configuration: str
     started: datetime | None
     job_id: str
@@ -25,7 +24,7 @@ class ListedRun(Struct, frozen=True, kw_only=True):
 
 
 class StoredEntry(ListedRun, frozen=True, kw_only=True):
-    """A verdict on a run with all that the history keeps of both."""
+    """A verdict with all stored values of its run and session."""
 
     recipe: str
     size: str
@@ -55,7 +54,7 @@ class StoredEntry(ListedRun, frozen=True, kw_only=True):
     item: str
     text: str
     metrics: Mapping[str, Sequence[Any]]
-    """By name the value and its standard deviation."""
+    """Value and standard deviation by name."""
     mean_of: Sequence[int]
     step_seconds: Sequence[float | None]
     log_sha256: Sequence[str | None]

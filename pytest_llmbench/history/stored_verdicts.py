@@ -1,4 +1,4 @@
-"""Verdicts as a history shows them."""
+"""Verdicts as shown on the pages of `llmbench site`."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """What one session said of a configuration, with what is known of the run; times
-    are UTC."""
+    """The verdict of one session on a configuration, with its run. Times are UTC."""
 
-    configuration: str  # an id
-    run: int | None  # the number of the run, None where there was none
+    configuration: str  # id of the configuration
+    run: int | None  # number of the run, None without a run
     started: datetime | None
-    judged: datetime  # when that session began
+    judged: datetime  # start of the session
     session: str
     verdict: str
     reason: str
     status: str
     text: str
     counts: (
-        bool  # whether the run may stand for a night: `run_seconds` is then a number
+        bool  # True if the run may represent its day; `run_seconds` is then a number.
     )
-    run_seconds: float | None  # the statistic of the run alone
-    step_seconds: float | None  # the mean of its repeats with it
+    run_seconds: float | None  # the statistic of this run alone
+    step_seconds: float | None  # the mean with its repeats
     expected_seconds: float | None
     log_difference: float | None
-    mfu: float | None  # a fraction
-    mfu_logged: bool  # whether its framework has counted the FLOPs
+    mfu: float | None  # as a fraction
+    mfu_logged: bool  # True if the framework counted the FLOPs
     window: Window
-    baseline: str  # its kind
+    baseline: str  # kind of the baseline
     tolerance: str
     job_id: str
     nodes: tuple[str, ...]
@@ -43,6 +42,5 @@ class StoredVerdict:
 
     @property
     def day(self) -> date:
-        """The day of its night: that on which the run started; without a start that of
-        the session."""
+        """The day on which the run started, or the session if the start is unknown."""
         return (self.started or self.judged).date()

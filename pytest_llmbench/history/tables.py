@@ -1,4 +1,4 @@
-"""The tables of a history, as they are made and as queries name them."""
+"""Tables of a history, as created and as used by queries."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.history.store import StoreLocation
 
-# Raised when tables change.
+# Increased if tables change.
 SCHEMA_VERSION = 4
 
-# Stores of version 3 are used as they are: they hold one table more, `llmb_digest`,
-# which nothing reads here. A program that needs it refuses version 4 with a clear word.
+# Stores of version 3 are used unchanged: they have one more table, `llmb_digest`, which
+# is ignored here. Programs that need the table refuse version 4 with a clear message.
 OLDEST_VERSION = 3
 
 METADATA = MetaData()
@@ -48,7 +48,7 @@ METADATA = MetaData()
 def _make_required(
     kind: type[Text | Integer | DateTime], *names: str
 ) -> Iterator[Column[object]]:
-    """Yield columns of one kind that are never NULL."""
+    """Yield NOT NULL columns of one type."""
     return (Column(name, kind, nullable=False) for name in names)
 
 
@@ -63,13 +63,13 @@ SESSION = Table(
     "llmb_session",
     METADATA,
     Column("id", Text, primary_key=True),
-    *_make_required(DateTime, "started"),  # all times are UTC
+    *_make_required(DateTime, "started"),  # UTC, like all times
     *_make_required(Text, "host", "program"),
     *_make_required(Text, "options"),  # a JSON list
     *_make_required(Text, "git_commit", "ci_url"),
 )
 
-# One run, however often it was judged.
+# A run, however often it was judged.
 RUN = Table(
     "llmb_run",
     METADATA,
@@ -87,86 +87,81 @@ RUN = Table(
     Index("llmb_run_fingerprint", "fingerprint"),
 )
 
-# What one session said of a configuration.
+# The verdict of one session on a configuration.
 VERDICT = Table(
     "llmb_verdict",
     METADATA,
     _make_number(),
     Column("session", Text, ForeignKey(SESSION.c.id), nullable=False),
-    Column("run", Integer, ForeignKey(RUN.c.id)),  # NULL where there was none
+    Column("run", Integer, ForeignKey(RUN.c.id)),  # NULL without a run
     *_make_required(Text, "configuration", "verdict", "reason", "status"),
-    Column("counts", Boolean, nullable=False),  # whether the run may stand for a night
-    Column("run_seconds", Double),  # the statistic of that run alone
-    Column("step_time_seconds", Double),  # the mean of its repeats with it
+    Column("counts", Boolean, nullable=False),  # True if the run may represent its day
+    Column("run_seconds", Double),  # the statistic of this run alone
+    Column("step_time_seconds", Double),  # the mean with its repeats
     Column("expected_seconds", Double),
     Column("bound_seconds", Double),
     Column("log_difference", Double),
     *_make_required(Integer, "first_step", "last_step"),
     *_make_required(Text, "statistic", "baseline", "tolerance", "item", "text"),
-    *_make_required(
-        Text, "metrics"
-    ),  # JSON, by name the value and its standard deviation
+    *_make_required(Text, "metrics"),  # JSON: value and standard deviation by name
     *_make_required(Text, "mean_of"),
     Column(
         "step_seconds", LargeBinary, nullable=False
-    ),  # the window's: 64-bit floats, little-endian, NaN for no number
-    # A JSON list: the hash of each log as this session read it, null for one that
-    # nobody could tell, empty where none was asked for. Of a verdict and not of its
-    # run: a log that was edited and judged again must not take the place of the first
-    # one.
+    ),  # Step times in the window: 64-bit floats, little-endian, NaN if missing.
+    # JSON list of the hash of each log as this session read it, null if unknown, empty
+    # if not requested. A column of the verdict, not of the run: a log that was edited
+    # and judged again must not replace the first hash.
     Column("log_sha256", Text, nullable=False, server_default=text("'[]'")),
     Index("llmb_verdict_session", "session"),
     Index("llmb_verdict_run", "run"),
 )
 
 
-def has_tables(connection: Connection, shown: str) -> bool:
-    """Whether there is a store that this program reads and writes, not only room for
-    one.
+def has_tables(connection: Connection, label: str) -> bool:
+    """True if the store has the tables that this program reads and writes.
 
-    HistoryError for one of another version, and for the file of another program.
+    Raises HistoryError for a store of another version and for another program's file.
     """
     names = inspect(connection).get_table_names()
     if VERSION.name not in names:
         if (
             names and connection.dialect.name == "sqlite"
-        ):  # a server's database may hold other tables
+        ):  # a server's database may contain other tables
             raise HistoryError(
-                f"{shown}: found the tables of another program ({names[0]}): give another file"
+                f"{label}: found the tables of another program ({names[0]}): give another file"
             )
         return False
     version = int(connection.execute(select(VERSION.c.version)).scalar_one())
     if version > SCHEMA_VERSION:
         raise HistoryError(
-            f"{shown}: found version {version}, expected at most {SCHEMA_VERSION}: a newer pytest-llmbench wrote it; "
-            "install that one here, or give another place"
+            f"{label}: found version {version}, expected at most {SCHEMA_VERSION}: a newer pytest-llmbench wrote it; "
+            "install that version here, or give another location"
         )
     if version < OLDEST_VERSION:
         raise HistoryError(
-            f"{shown}: found version {version}, expected at least {OLDEST_VERSION}: a pytest-llmbench from before its "
-            "first release wrote it, and this one cannot read it: give another place"
+            f"{label}: found version {version}, expected at least {OLDEST_VERSION}: a pytest-llmbench from before its "
+            "first release wrote it, which this version cannot read: give another location"
         )
     missing = METADATA.tables.keys() - set(names)
     if missing:
         raise HistoryError(
-            f"{shown}: found no table {min(missing)}: restore a copy of it, or give another place"
+            f"{label}: found no table {min(missing)}: restore a backup, or give another location"
         )
     return True
 
 
-def ensure_tables(connection: Connection, shown: str) -> None:
-    """Make the tables where there are none, in the transaction that is open."""
-    if not has_tables(connection, shown):
+def ensure_tables(connection: Connection, label: str) -> None:
+    """Create the tables if they are missing, in the open transaction."""
+    if not has_tables(connection, label):
         METADATA.create_all(connection)
         connection.execute(VERSION.insert().values(version=SCHEMA_VERSION))
 
 
 def drop_digests(connection: Connection) -> None:
-    """Empty what a file of version 3 holds beside its verdicts, before verdicts are
-    added or removed.
+    """Empty the additional table of a file of version 3, before verdicts change.
 
-    SQLite gives the numbers of removed verdicts again, and the program that made
-    digests would take theirs for them. On a server numbers are never given again.
+    SQLite reuses the numbers of removed verdicts, and the older program would use the
+    digests of removed verdicts for new ones. A server never reuses numbers.
     """
     if (
         connection.dialect.name == "sqlite"
@@ -175,23 +170,23 @@ def drop_digests(connection: Connection) -> None:
         connection.execute(text("DELETE FROM llmb_digest"))
 
 
-def is_in_time(place: StoreLocation, table: Table) -> ColumnElement[bool]:
-    """Return the condition that a session or run begins at `place.latest` or before, or
-    has no start."""
-    if place.latest is None:
+def is_in_time(location: StoreLocation, table: Table) -> ColumnElement[bool]:
+    """Return the condition that a session or run begins by `location.latest` or has no
+    start."""
+    if location.latest is None:
         return true()
     return or_(
-        table.c.started.is_(None), table.c.started <= convert_to_stored(place.latest)
+        table.c.started.is_(None), table.c.started <= convert_to_stored(location.latest)
     )
 
 
-def list_order(place: StoreLocation) -> list[ColumnElement[Any]]:
-    """Return the order of verdicts, oldest first: those of a session that begins later
-    than now come before all."""
-    in_time = [is_in_time(place, SESSION)] if place.latest else []
+def list_order(location: StoreLocation) -> list[ColumnElement[Any]]:
+    """Return the sort order of verdicts, oldest first; sessions in the future come
+    first."""
+    in_time = [is_in_time(location, SESSION)] if location.latest else []
     return [*in_time, SESSION.c.started, VERDICT.c.id]
 
 
-def convert_to_stored(moment: datetime) -> datetime:
-    """Return a time as it is stored: UTC, without saying so."""
-    return moment.astimezone(UTC).replace(tzinfo=None)
+def convert_to_stored(time: datetime) -> datetime:
+    """Convert a time for storage: UTC, without a time zone."""
+    return time.astimezone(UTC).replace(tzinfo=None)

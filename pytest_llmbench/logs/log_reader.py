@@ -204,7 +204,7 @@ def _read_stream(
 
 def _add_cut_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
     """Set the ending to CUT, unless the log states how it ended."""
-    problem = f"the {stream.method} data of {stream.path.name} end before their end: copy or compress the log again"
+    problem = f"the {stream.method} data of {stream.path.name} are truncated: copy or compress the log again"
     cut = Ending(EndingCode.CUT, NO_QUOTE, log.lines, problem)
     readings = tuple(
         replace(reading, ending=reading.ending or cut) for reading in log.readings

@@ -153,7 +153,7 @@ def _build_segments(
     if len(attempts) > MOST_ATTEMPTS:
         raise LogError(
             f"found {len(attempts):,} attempts, expected at most {MOST_ATTEMPTS:,}: the"
-            " log restarts all the time or is no log; remove it, or keep the part with"
+            " log restarts constantly or is not a log; remove it, or keep the lines of"
             " the run"
         )
     limits = [*(attempt.begin for attempt in attempts[1:]), None]

@@ -134,7 +134,7 @@ def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None
     path.write_bytes(damaged)
     with pytest.raises(HistoryError, match="the file is damaged") as told:
         record.prepare(locate_store("the h.db", tmp_path))
-    command = str(told.value).partition("save what can be read: ")[2]
+    command = str(told.value).partition("save the readable rows: ")[2]
     assert command == (
         f"sqlite3 '{path}' .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 '{tmp_path}/the h-saved.db'"
     )
@@ -159,7 +159,7 @@ def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None
         ("UPDATE llmb_version SET version = 2", "from before its first release"),
         (
             "DROP TABLE llmb_verdict",
-            "found no table llmb_verdict: restore a copy of it, or give another place",
+            "found no table llmb_verdict: restore a backup, or give another location",
         ),
         ("ALTER TABLE llmb_verdict DROP COLUMN counts", "no such column"),
         ("UPDATE llmb_verdict SET run_seconds = 'long'", "long"),
@@ -244,7 +244,7 @@ def test_command_names_the_session_of_an_impossible_value(
     error = capsys.readouterr().err
     assert told in error
     assert left_out == (told in read_page(tmp_path / "out"))
-    statement = error.partition("remove what that session said: ")[2]
+    statement = error.partition("remove the verdicts of that session: ")[2]
     assert statement == f"DELETE FROM llmb_verdict WHERE session = '{session}'\n"  # noqa: S608 (what is told)
     with sqlite3.connect(path) as database:
         database.execute(statement)

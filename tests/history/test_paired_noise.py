@@ -126,7 +126,7 @@ def test_impossible_noise_is_reported(tmp_path: Path, damage: str) -> None:
         partial(read_noises, place, "eos", [ID]),
         partial(queries.list_everything, place),
     ):
-        with pytest.raises(HistoryError, match="holds what no session stored"):
+        with pytest.raises(HistoryError, match="contains an invalid value"):
             read()
 
 

@@ -16,7 +16,7 @@ from support import builders
 from support.remembered import ID, START, document, outcome
 
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.history import nights, prune, queries, store, tables
+from pytest_llmbench.history import daily_verdicts, prune, queries, store, tables
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import StoreLocation, connect
@@ -82,7 +82,7 @@ def test_nights_show_own_mfu_before_the_logged(
         for name, value in values.items()
     }
     write(place, document(told))
-    (night,) = nights.read_verdicts(place, None, {})
+    (night,) = daily_verdicts.read_verdicts(place, None, {})
     assert (night.mfu, night.mfu_logged) == shown
 
 
@@ -367,7 +367,7 @@ def test_locked_store_is_reported(
         (99, "found version 99, expected at most 4: a newer pytest-llmbench wrote it"),
         (
             1,
-            "found version 1, expected at least 3: a pytest-llmbench from before its first release .* another place",
+            "found version 1, expected at least 3: a pytest-llmbench from before its first release .* another location",
         ),
     ],
 )

@@ -38,7 +38,7 @@ def test_user_without_write_permission_is_reported(
         )
     with pytest.raises(
         HistoryError,
-        match="this user may not write to llmb_version: grant it, or use another",
+        match="this user may not write to llmb_version: grant the permission, or use another user",
     ):
         prepare(reader)
     assert queries.list_everything(reader) == []
@@ -119,9 +119,9 @@ def test_lost_server_is_reported_and_verdicts_are_kept(
         in problem
     )
     assert (
-        "see that the server runs and lets this user in; they are kept: llmbench history add llmb-history"
+        "check that the server runs and accepts this user; they are kept: llmbench history add llmb-history"
         in problem
     )
     assert len(list(tmp_path.glob("llmb-history-unsaved-*.json"))) == 1
-    with pytest.raises(HistoryError, match="see that the server runs"):
+    with pytest.raises(HistoryError, match="check that the server runs"):
         SessionHistory(place, [builders.KEY])

@@ -55,12 +55,12 @@ def test_absolute_path_has_four_slashes(tmp_path: Path) -> None:
         ("sqlite:h.db", "no scheme with ://"),
         ("sqlite://h.db", "found two slashes; write sqlite:///history.db"),
         ("sqlite:///", "found no file"),
-        ("sqlite:///:memory:", "would be forgotten"),
-        ("sqlite:///h.db?mode=ro", "found options behind '?'"),
+        ("sqlite:///:memory:", "would be lost"),
+        ("sqlite:///h.db?mode=ro", "found options after '?'"),
         ("postgresql://u:secret@h", "names no database"),
         ("postgresql://u:secret@h:port/d", "not a URL"),
         ("nowhere/h.db", "does not exist: make it, or give another one"),
-        (".", "found something that is no file"),
+        (".", "not a regular file"),
     ],
 )
 def test_impossible_store_name_is_reported_with_a_remedy(
@@ -86,7 +86,7 @@ def test_unreachable_server_is_reported_without_the_password(tmp_path: Path) -> 
     with pytest.raises(HistoryError) as error:
         prepare(place)
     assert str(error.value).startswith("postgresql://u@/d?host=")
-    assert "see that the server runs and lets this user in" in str(error.value)
+    assert "check that the server runs and accepts this user" in str(error.value)
     assert "secret" not in str(error.value)
 
 
@@ -123,7 +123,7 @@ def test_empty_file_becomes_a_store(tmp_path: Path) -> None:
 
 
 def test_command_creates_no_store(tmp_path: Path) -> None:
-    with pytest.raises(HistoryError, match="there is no such file"):
+    with pytest.raises(HistoryError, match="no such file"):
         locate_store("h.db", tmp_path, writes=False)
 
 

@@ -14,7 +14,7 @@ from support.remembered import ID, START, document, outcome, session, trials
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.history import details, nights, prune, queries
+from pytest_llmbench.history import daily_verdicts, details, prune, queries
 from pytest_llmbench.history.paired_noise import read_noises
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import AHEAD, StoreLocation, connect
@@ -178,7 +178,7 @@ def test_session_reports_a_clock_that_jumped(
     stored, doubt = store_as_session(store, LATER, tmp_path)
     assert stored.endswith(f"stored in {store.shown}")
     assert (
-        "begins 27083 days after the newest one before it (2025-11-06): look at the clock"
+        "begins 27083 days after the newest one before it (2025-11-06): check the clock"
         in doubt
     )
     assert (
@@ -278,9 +278,9 @@ def test_damaged_options_cost_the_options(store: StoreLocation) -> None:
     with connect(store, writes=True) as connection:
         connection.exec_driver_sql("UPDATE llmb_session SET options = '{'")
     problems: dict[str, str] = {}
-    (night,) = nights.read_verdicts(store, None, problems)
+    (night,) = daily_verdicts.read_verdicts(store, None, problems)
     assert problems == {}
-    assert nights.read_session(store, night.session, problems).options == ()
+    assert daily_verdicts.read_session(store, night.session, problems).options == ()
     assert list(problems) == [night.session]
     fleet = collect_days(store, None, NOW)
     assert [line for line in fleet.damaged if "JSONDecodeError" in line] == list(

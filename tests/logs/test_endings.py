@@ -156,7 +156,7 @@ def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
             EndingCode.CUT,
             NO_QUOTE,
             7,
-            "the gzip data of x.out.gz end before their end",
+            "the gzip data of x.out.gz are truncated",
         ),
         parse(TIME_LIMIT).ending,
     )

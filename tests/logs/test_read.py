@@ -100,7 +100,7 @@ def test_cut_compressed_log_counts_to_its_cut(method: str, tmp_path: Path) -> No
     log = read_log(path)
     assert log.ending is not None
     assert (log.ending.code, log.ending.line) == ("cut", log.lines)
-    assert f"the {method} data of log.out end before their end" in log.ending.problem
+    assert f"the {method} data of log.out are truncated" in log.ending.problem
     assert log.size_bytes >= 1000
 
 

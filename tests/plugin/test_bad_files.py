@@ -96,7 +96,7 @@ def write_far(folder: Path) -> None:
     os.utime(path, ns=(0, 1 << 62))
 
 
-BOMB = "no log is compressed like that"
+BOMB = "no log compresses like that"
 COMMANDS = "::error::x\n::stop-commands::x\n##[error]x\nsection_start:1:a\r\x1b[0K\x1b[2J=cmd|' /C calc'!A0\n"
 """What CI systems, terminals and spreadsheets would take for something to do."""
 

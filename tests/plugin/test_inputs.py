@@ -167,7 +167,7 @@ def test_a_remote_place_is_judged_as_a_folder(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("nope://bucket", "*fsspec knows no protocol 'nope'*"),
+        ("nope://bucket", "*fsspec does not know the protocol 'nope'*"),
         (
             "ftp://me:secret@host/runs",
             "*a password or a signature in a path ends up in reports*",

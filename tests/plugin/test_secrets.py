@@ -168,7 +168,7 @@ def test_a_recorded_baseline_and_a_users_own_test_show_no_token(
         ),
         (
             "--llmb-history=host=h password=pw-1s",
-            "host=h password=***: a connection string, and no URL",
+            "host=h password=***: a connection string, not a URL",
         ),
         (
             "--llmb-history=mysql://u:a pw-1s@h/d",

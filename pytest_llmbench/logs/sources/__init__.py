@@ -1,2 +1,2 @@
-"""Opening what was given: files, compressed or not, archives, standard input and remote
-places, as blocks of bytes."""
+"""Open files, archives, standard input and remote URLs as blocks of bytes,
+decompressed."""

@@ -1,4 +1,4 @@
-"""One archive among the given files: what is in it, and its texts in one pass."""
+"""Read one archive of the given files: its list of files, and their texts in one pass."""
 
 from __future__ import annotations
 
@@ -18,39 +18,38 @@ from pytest_llmbench.logs.sources.tar import (
     HARD_LINK,
     LINK,
     ArchiveMember,
-    Reel,
+    TarReader,
 )
 
-# Names of archives that are opened where they are met in a folder.
+# Names of archives that are opened when found in a folder.
 NAME = re.compile(
     r".+\.(?:tar(?:\.(?:gz|zst|xz|bz2))?|tgz|tzst|txz|tbz2?)", re.IGNORECASE | re.DOTALL
 )
 
-# Bytes of the largest metadata file that is kept while the archive is listed.
+# Size limit of a metadata file that is kept while the archive is listed, in bytes.
 SMALL = 1 << 20
 
-# Bytes of all metadata files that are kept.
+# Total size limit of the metadata files that are kept.
 ALL_SMALL = 1 << 28
 
-# Bytes of the beginning, the middle and the end of a file that may be a log under
-# another name, and of all of them.
+# Bytes per sample of a file that may be a log with another name, and of all samples.
+# Samples are taken of the beginning, middle and end.
 SAMPLE, ALL_SAMPLES = 1 << 15, 1 << 26
 
-# Folders with logs or metadata that an archive may have.
+# Maximum number of folders with logs or metadata in an archive.
 FOLDERS = 200_000
 
-# Characters of a member's name and of each folder in it, and folders: Linux has no
-# longer ones, and no run lies deeper.
+# Limits of a member's name: total characters, characters per component, and folders.
+# Linux has no longer names, and runs are not nested deeper.
 LONGEST, LONGEST_PART, DEPTH = 4096, 255, 64
 
 SCRIPT = ".sh"
-"""How the names of scripts end, of which those are kept that NeMo-Run submitted and
-ran."""
+"""Suffix of scripts. Scripts that NeMo-Run submitted and ran are kept."""
 
 _METADATA = (".yaml", ".yml", SCRIPT, TRIALS_FILE)
 
-# What the name of a launch's folder holds, a time: it is listed although it may hold no
-# file, since then its log is missing.
+# A launch's folder has a time in its name. It is listed even if it contains no file,
+# since its log is missing then.
 _LAUNCH = re.compile(r"\d{8}")
 
 Notes = list[tuple[Path, str]]
@@ -58,18 +57,18 @@ Notes = list[tuple[Path, str]]
 
 @dataclass(slots=True)
 class Archive:
-    """An archive whose members stand below its own path, as if they were unpacked
+    """An archive whose members have paths under its own path, as if it were unpacked
     there."""
 
     path: Path
     open_blocks: Callable[
         [], Iterable[bytes]
-    ]  # called once for the list, and once for all texts that are wanted
+    ]  # Called once for the list, and once for all requested texts.
     listing: Listing
-    wanted: Callable[[str], bool]  # by the name of a file: whether it is listed
+    wanted: Callable[[str], bool]  # True if a file of this name is listed
     sampled: Callable[[str], bool] = lambda _: (
         False
-    )  # by the name: whether its text shows whether it is a log
+    )  # True if the text of a file of this name decides whether it is a log.
     ignored: Notes = field(default_factory=list)
     unreadable: Notes = field(default_factory=list)
     _numbers: dict[Path, int] = field(default_factory=dict)
@@ -80,80 +79,82 @@ class Archive:
     _samples_size: int = 0
     _unnamed: dict[Path, ArchiveMember] = field(
         default_factory=dict
-    )  # those that `sampled` alone names
+    )  # files that only `sampled` selects
 
     def list(self) -> Path:
-        """List all members, and return the folder that represents the archive: its own
-        path, or the only folder at its top.
+        """List all members. Returns the folder that represents the archive.
 
-        Problems are recorded in `unreadable`; members before them are listed.
+        This is the archive's path, or the only folder at its top. Problems are recorded
+        in `unreadable`; members before a problem are listed.
         """
         stream = Stream(self.open_blocks(), self.path)
         try:
-            reel = Reel(stream)  # which opens the file
+            reader = TarReader(stream)  # opens the file
         except LogError as error:
             self.unreadable.append((self.path, str(error)))
             return self.listing.root
-        self._list_members(stream, reel)
+        self._list_members(stream, reader)
         if (
             not self._numbers
-        ):  # what has no known name makes the top only if nothing else is there
+            # Files without a known name determine the top folder only if there are no
+            # others.
+        ):
             self._list_unnamed()
         top = self.listing.find_top()
         self._list_unnamed()
         if not (self._numbers or self._launches or self.ignored or self.unreadable):
             self.ignored.append(
-                (self.path, "an archive without a file that is called as a log")
+                (self.path, "an archive without a file named like a log")
             )
         for (
             folder
-        ) in self._launches:  # behind the top: what holds no file does not make it
+            # After finding the top, which empty folders must not affect.
+        ) in self._launches:
             self.listing.add_folder(folder)
         return top
 
-    def _list_members(self, stream: Stream, reel: Reel) -> None:
-        """List the members as far as the archive is whole, and note what is wrong with
-        it."""
+    def _list_members(self, stream: Stream, reader: TarReader) -> None:
+        """List the members up to the first damage, and record the damage."""
         last: ArchiveMember | None = None
         counts: Counter[Path] = Counter()
         try:
-            for member in reel.read_members():
-                self._take(last, counts)
+            for member in reader.read_members():
+                self._list_member(last, counts)
                 last = member
-                self._keep(member, reel)
-            self._take(last, counts)
-            if reel.trailing:
+                self._keep_text(member, reader)
+            self._list_member(last, counts)
+            if reader.trailing:
                 self.unreadable.append(
                     (
                         self.path,
-                        "has more behind its end, which is not read: pack it again",
+                        "has data after its end, which are not read: pack it again",
                     )
                 )
             elif last is None:
                 self.unreadable.append(
                     (
                         self.path,
-                        "holds no member: it is empty, or zeros took the place of its data",
+                        "contains no member: it is empty, or its data were replaced by zeros",
                     )
                 )
         except LogError as error:
-            why = (
-                "the archive is cut or still being written"
+            problem = (
+                "the archive is truncated or still being written"
                 if stream.cut
-                else "the archive is cut or damaged"
+                else "the archive is truncated or damaged"
             )
-            behind = f" behind {_shorten(last.name)}" if last else " at its beginning"
+            position = f" after {_shorten(last.name)}" if last else " at its beginning"
             consequence = (
-                "what was whole before that counts" if last else "nothing of it is read"
+                "complete members before that are read" if last else "nothing is read"
             )
             self.unreadable.append(
-                (self.path, f"{why}{behind}: {error}; {consequence}")
+                (self.path, f"{problem}{position}: {error}; {consequence}")
             )
         if stream.cut and not self.unreadable:
             self.unreadable.append(
                 (
                     self.path,
-                    f"the {stream.method} data end before their end: copy it again",
+                    f"the {stream.method} data are truncated: copy it again",
                 )
             )
         for path, count in counts.items():
@@ -161,13 +162,15 @@ class Archive:
                 self.ignored.append(
                     (
                         path,
-                        f"stands {count} times in {self.path.name}: the last one counts",
+                        f"occurs {count} times in {self.path.name}: the last copy counts",
                     )
                 )
 
     def read_small(self, path: Path, limit: int) -> bytes:
-        """Return the first bytes of a metadata file, at most `limit`; LogError where it
-        is too large to be one."""
+        """Return the first `limit` bytes of a metadata file.
+
+        Raises LogError if the file was too large to be kept.
+        """
         if path not in self._small:
             raise LogError(
                 f"cannot be read: larger than {SMALL} bytes, or too many of its kind in the archive"
@@ -175,60 +178,64 @@ class Archive:
         return self._small[path][:limit]
 
     def read_samples(self, path: Path) -> tuple[bytes, ...]:
-        """Return the beginning, the middle and the end of a file that may be a log;
-        LogError if they were not kept."""
+        """Return the beginning, middle and end of a file that may be a log.
+
+        Raises LogError if the samples were not kept.
+        """
         if path not in self._samples:
             raise LogError(
                 f"cannot be read: more than {ALL_SAMPLES} bytes of samples in the archive"
             )
         return self._samples[path]
 
-    def read(self, wanted: Collection[Path]) -> Iterator[tuple[Path, Stream]]:
-        """Yield the texts of the wanted files in the order of the archive, each to be
-        read before the next.
+    def read(self, requested: Collection[Path]) -> Iterator[tuple[Path, Stream]]:
+        """Yield the texts of the wanted files in archive order. Read each before the
+        next.
 
-        Raises LogError where the archive ends early or is another one than was listed.
+        Raises LogError if the archive is truncated or changed since it was listed.
         """
-        by_number = {self._numbers[path]: path for path in wanted}
+        by_number = {self._numbers[path]: path for path in requested}
         if not by_number:
             return
         last = max(by_number)
-        reel = Reel(Stream(self.open_blocks(), self.path))
-        for member in reel.read_members():
+        reader = TarReader(Stream(self.open_blocks(), self.path))
+        for member in reader.read_members():
             path = by_number.get(member.number)
-            if path is not None and _place_below(self.path, member) != path:
+            if path is not None and _locate_member(self.path, member) != path:
                 raise LogError(
-                    f"{self.path}: changed while it was read (another member has the place of {path.name})"
+                    f"{self.path}: changed while it was read (another member replaced {path.name})"
                 )
             if path is not None:
-                yield path, Stream(reel.read_data(), path)
+                yield path, Stream(reader.read_data(), path)
             if member.number == last:
                 return
 
-    def _keep(self, member: ArchiveMember, reel: Reel) -> None:
-        """Keep the text of a metadata file, and samples of other names: they are needed
-        before the logs are known."""
-        place = _place_below(self.path, member)
-        if place is None or not member.is_file:
+    def _keep_text(self, member: ArchiveMember, reader: TarReader) -> None:
+        """Keep the text of a metadata file, or samples of a file that may be a log.
+
+        The texts are needed before the logs are known.
+        """
+        path = _locate_member(self.path, member)
+        if path is None or not member.is_file:
             return
-        if self.sampled(place.name):
-            self._keep_samples(place, member.size, reel)
+        if self.sampled(path.name):
+            self._keep_samples(path, member.size, reader)
             return
         if not member.name.lower().endswith(_METADATA):
             return
-        self._small.pop(place, None)
+        self._small.pop(path, None)
         self._small_size += member.size
         if member.size <= SMALL and self._small_size <= ALL_SMALL:
-            self._small[place] = b"".join(reel.read_data())
+            self._small[path] = b"".join(reader.read_data())
 
-    def _keep_samples(self, place: Path, size: int, reel: Reel) -> None:
+    def _keep_samples(self, path: Path, size: int, reader: TarReader) -> None:
         last = max(0, size - SAMPLE)
         samples = dict.fromkeys(sorted({0, last // 2, last}), b"")
         self._samples_size += min(size, len(samples) * SAMPLE)
         if self._samples_size > ALL_SAMPLES:
             return
         position = 0
-        for block in reel.read_data():
+        for block in reader.read_data():
             for begin, kept in samples.items():
                 samples[begin] += block[
                     max(0, begin + len(kept) - position) : max(
@@ -236,107 +243,108 @@ class Archive:
                     )
                 ]
             position += len(block)
-        self._samples[place] = tuple(samples.values())
+        self._samples[path] = tuple(samples.values())
 
     def _list_unnamed(self) -> None:
-        """List the files that may be logs under another name."""
-        for place, member in self._unnamed.items():
+        """List the files that may be logs with another name."""
+        for path, member in self._unnamed.items():
             if len(self.listing) > FOLDERS:
                 self.unreadable.append((self.path, _describe_folders()))
                 break
-            if self.listing.add(place, max(member.modified, 0.0)):
-                self._numbers[place] = member.number
+            if self.listing.add(path, max(member.modified, 0.0)):
+                self._numbers[path] = member.number
         self._unnamed.clear()
 
-    def _take(self, member: ArchiveMember | None, counts: Counter[Path]) -> None:
-        """List a member that was read to its end, or note why it is not."""
+    def _list_member(self, member: ArchiveMember | None, counts: Counter[Path]) -> None:
+        """List a member that was read completely, or record why it is not listed."""
         if member is None or member.kind == "label":
             return
-        place = _place_below(self.path, member)
+        path = _locate_member(self.path, member)
         if member.kind == FOLDER:
-            self._take_folder(place)
+            self._add_launch_folder(path)
             return
         link = member.kind in (HARD_LINK, LINK)
-        if place is None:
-            named = self.path / "..." / _shorten(PurePosixPath(member.name).name)
-            self._leave(
-                named,
+        if path is None:
+            shown_path = self.path / "..." / _shorten(PurePosixPath(member.name).name)
+            self._skip_member(
+                shown_path,
                 member,
-                "its name leads out of the archive, or is no name of a file",
+                "its name points outside the archive, or is not a file name",
             )
         elif not member.is_file:
             target = f" to {_shorten(member.target)}" if member.target else ""
-            again = place in self._numbers
-            reason = f"a {member.kind}{target} in an archive: not followed{', though it replaces a file' if again else ''}"
-            self._leave(place, member, reason, ignored=link and not again)
-        elif not self.wanted(place.name):
-            if self.sampled(place.name):
-                self._unnamed[place] = member
+            replaces_file = path in self._numbers
+            reason = f"a {member.kind}{target} in an archive: not followed{', though it replaces a file' if replaces_file else ''}"
+            self._skip_member(path, member, reason, ignored=link and not replaces_file)
+        elif not self.wanted(path.name):
+            if self.sampled(path.name):
+                self._unnamed[path] = member
         elif len(self.listing) > FOLDERS:
             raise LogError(_describe_folders())
-        elif not self.listing.add(place, max(member.modified, 0.0)):
-            self._leave(place, member, "is a file and a folder in the archive")
+        elif not self.listing.add(path, max(member.modified, 0.0)):
+            self._skip_member(path, member, "is a file and a folder in the archive")
         else:
-            self._numbers[place] = member.number
-            counts[place] += 1
+            self._numbers[path] = member.number
+            counts[path] += 1
 
-    def _take_folder(self, place: Path | None) -> None:
-        """Remember a folder that is called as a launch's."""
-        if place is not None and _LAUNCH.search(place.name):
+    def _add_launch_folder(self, path: Path | None) -> None:
+        """Remember a folder that is named like a launch's folder."""
+        if path is not None and _LAUNCH.search(path.name):
             if len(self._launches) >= FOLDERS:
                 raise LogError(_describe_folders())
-            self._launches.append(place)
+            self._launches.append(path)
 
-    def _leave(
-        self, place: Path, member: ArchiveMember, why: str, *, ignored: bool = False
+    def _skip_member(
+        self, path: Path, member: ArchiveMember, reason: str, *, ignored: bool = False
     ) -> None:
-        """Note a member that is not read: what could be a log is missed, of anything
-        else it is enough to know."""
-        missed = self.wanted(PurePosixPath(member.name).name) and not ignored
-        (self.unreadable if missed else self.ignored).append((place, why))
+        """Record a member that is not read: in `unreadable` if it may be a log, else in
+        `ignored`."""
+        may_be_log = self.wanted(PurePosixPath(member.name).name) and not ignored
+        (self.unreadable if may_be_log else self.ignored).append((path, reason))
 
 
 def _describe_folders() -> str:
-    return f"a newer run may lie beyond {FOLDERS:,} folders with files: give --llmb-logs a part of them"
+    return f"more than {FOLDERS:,} folders with files, so the newest run may be missing: give --llmb-logs fewer"
 
 
-def find_archive(place: Path) -> Path | None:
-    """Return the archive on disk that a file lies in: what stands among the folders
-    above it and is none."""
-    nearest = next((folder for folder in place.parents if os.path.exists(folder)), None)
+def find_archive(path: Path) -> Path | None:
+    """Return the archive on disk that contains a path: its nearest existing parent, if
+    a file."""
+    nearest = next((folder for folder in path.parents if os.path.exists(folder)), None)
     return nearest if nearest is not None and os.path.isfile(nearest) else None
 
 
 def read_unlisted(
     path: Path, blocks: Iterable[bytes], wanted: Collection[Path]
 ) -> Iterator[tuple[Path, Iterator[bytes]]]:
-    """Yield the wanted files of an archive that was not listed, in its order, each with
-    its bytes, to be read before the next file.
+    """Yield the wanted files of an archive that was not listed, in archive order.
 
-    `blocks` are the bytes of the archive, decompressed. A file that is in it several
-    times is yielded each time; the last one counts. LogError if the archive ends early.
+    `blocks` are the decompressed bytes of the archive. Read each file's bytes before
+    requesting the next file. A file that occurs several times is yielded each time; the
+    last copy counts. Raises LogError if the archive is truncated.
     """
-    reel = Reel(blocks)
-    for member in reel.read_members():
-        place = _place_below(path, member)
-        if place is not None and place in wanted and member.is_file:
-            yield place, reel.read_data()
+    reader = TarReader(blocks)
+    for member in reader.read_members():
+        member_path = _locate_member(path, member)
+        if member_path is not None and member_path in wanted and member.is_file:
+            yield member_path, reader.read_data()
 
 
-def _place_below(archive: Path, member: ArchiveMember) -> Path | None:
-    """Return the path of a member below the archive's; None where its name leads
-    elsewhere."""
-    parts = [part for part in member.name.split("/") if part not in ("", ".")]
+def _locate_member(archive: Path, member: ArchiveMember) -> Path | None:
+    """Return the path of a member under the archive's path, or None for an unsafe name."""
+    components = [
+        component for component in member.name.split("/") if component not in ("", ".")
+    ]
     if (
         member.name.startswith("/")
-        or ".." in parts
+        or ".." in components
         or "\0" in member.name
-        or not 0 < len(parts) <= DEPTH
+        or not 0 < len(components) <= DEPTH
     ):
         return None
-    if len(member.name) > LONGEST or max(map(len, parts)) > LONGEST_PART:
+    if len(member.name) > LONGEST or max(map(len, components)) > LONGEST_PART:
         return None
-    return archive.joinpath(*parts)
+    return archive.joinpath(*components)
 
 
 def _shorten(name: str) -> str:

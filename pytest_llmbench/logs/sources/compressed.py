@@ -1,5 +1,7 @@
-"""The text of any file in blocks, decompressed while it is read. Its first bytes say
-how it is compressed; its name says nothing."""
+"""Read the text of any file in blocks, decompressed.
+
+The first bytes determine the compression; the name does not matter.
+"""
 
 from __future__ import annotations
 
@@ -21,59 +23,59 @@ from pytest_llmbench.logs.sources.metric_files import (
     needs_first_line,
 )
 
-# Compressed bytes that are decompressed at once: gzip makes at most 4 MiB of text of
-# them.
+# Compressed bytes per call of gzip: they make at most 4 MiB of text.
 SLICE = 4096
 
 # Bytes of text per call of the other decoders, which can make gigabytes of a slice:
-# bzip2 makes 4 GiB of 3 kB. (gzip's would have to be given the rest of a slice again.)
+# bzip2 makes 4 GiB of 3 kB. (gzip would need the unused input of a slice again.)
 LARGEST_PART = 1 << 20
 
-# No more than 256 GiB come out of a compressed file.
+# A compressed file may contain at most 256 GiB of text.
 LARGEST = 1 << 38
 
-# Bytes of memory that the data may ask for: what zstd without `--long=28` or more and
-# xz at any level need.
+# Memory limit of a decoder, in bytes: enough for xz at any level and for zstd without
+# `--long=28` or more.
 WINDOW_LOG = 27
 WINDOW = 1 << WINDOW_LOG
 
-# Bytes that tell how a file is compressed, or what else it is.
+# Number of first bytes that determine the compression or type of a file.
 HEAD = EVENTS_HEAD
 
 MAGIC = {
     "gzip": rb"\x1f\x8b",
-    # a frame, or one to be skipped, with which pzstd begins
+    # a frame, or a skippable frame, with which pzstd begins
     "zstd": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",
     "xz": rb"\xfd7zXZ\x00",
     "bzip2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
-    # an archive that is not read, for which no other reading must stand
+    # not supported, but must not be read as another format
     "zip": rb"PK\x03\x04",
 }
 
 
 class Decoder(Protocol):
-    """What decompresses one member, frame or stream."""
+    """Decoder of one member, frame or stream."""
 
     @property
     def eof(self) -> bool:
-        """Whether the end was reached."""
+        """True if the end was reached."""
 
     @property
     def unused_data(self) -> bytes:
-        """What stands behind the end."""
+        """The data after the end."""
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        """Return the text of more data, or a part of it: without data the next part."""
+        """Return at most `max_length` bytes of text. Call it with b"" to continue."""
 
 
 class Stream:
-    """The text of a file in blocks, to be read once. After that `method` says how the
-    file was compressed (empty: it was not), and `cut` whether its compressed data end
-    before their end. Iterating raises LogError for damaged data.
+    """The text of a file in blocks, to be read once.
+
+    After reading, `method` is the compression ("" without), and `cut` is True if the
+    compressed data are truncated. Iterating raises LogError for damaged data.
     """
 
     def __init__(self, blocks: Iterable[bytes], path: Path) -> None:
-        """Take the bytes of a file, and its path for messages."""
+        """`blocks` are the bytes of the file. `path` is used in messages."""
         self._blocks = blocks
         self.path = path
         self.method = ""
@@ -87,7 +89,7 @@ class Stream:
         self.method = find_method(head)
         if self.method == "zip":
             raise LogError(
-                f"{self.path} is a zip archive, which is not read: unpack it, and give its folder"
+                f"{self.path} is a zip archive, which is not supported: unpack it and give its folder"
             )
         whole = chain([head] if head else [], blocks)
         renderer = None if self.method else choose_renderer(self.path.name, head)
@@ -96,7 +98,7 @@ class Stream:
         return _gather(self._decompress(whole)) if self.method else whole
 
     def _render(self, renderer: Renderer, blocks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the lines that a file of metrics makes."""
+        """Yield the lines made from a file of metrics."""
         try:
             for block in blocks:
                 yield renderer.render(block)
@@ -108,59 +110,60 @@ class Stream:
         self.method, self.cut = "event", renderer.unfinished
 
     def _decompress(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the text of every member of the data; zeros between members are
-        padding."""
-        taken = produced = 0
+        """Yield the text of all members. Zeros between members are padding."""
+        consumed = produced = 0
         decoder: Decoder | None = None
         for piece in slice_blocks(blocks, SLICE):
-            taken += len(piece)
-            rest = piece
-            while rest := rest if decoder else rest.lstrip(b"\0"):
+            consumed += len(piece)
+            unused = piece
+            while unused := unused if decoder else unused.lstrip(b"\0"):
                 decoder = decoder or _DECODERS[self.method]()
-                for text in self._iterate_parts(decoder, rest, produced):
+                for text in self._iterate_parts(decoder, unused, produced):
                     produced += len(text)
-                    self._refuse_bomb(taken, produced)
+                    self._refuse_bomb(consumed, produced)
                     yield text
-                rest = decoder.unused_data if decoder.eof else b""
+                unused = decoder.unused_data if decoder.eof else b""
                 decoder = None if decoder.eof else decoder
         self.cut = decoder is not None
 
     def _iterate_parts(
-        self, decoder: Decoder, data: bytes, place: int
+        self, decoder: Decoder, data: bytes, offset: int
     ) -> Iterator[bytes]:
-        """Yield the text of more data, which begins at a place of the whole text."""
-        text = self._decompress_part(decoder, data, place)
+        """Yield the text of more data. `place` is the length of the text before it."""
+        text = self._decompress_part(decoder, data, offset)
         while text and self.method != "gzip" and not decoder.eof:
             yield text
-            place += len(text)
-            text = self._decompress_part(decoder, b"", place)
+            offset += len(text)
+            text = self._decompress_part(decoder, b"", offset)
         yield text
 
-    def _decompress_part(self, decoder: Decoder, data: bytes, place: int) -> bytes:
+    def _decompress_part(self, decoder: Decoder, data: bytes, offset: int) -> bytes:
         try:
             return decoder.decompress(
                 data, 0 if self.method == "gzip" else LARGEST_PART
             )
         except _list_errors() as error:
             raise LogError(
-                f"the {self.method} data of {self.path} are damaged after {place} bytes of text: {error}; "
+                f"the {self.method} data of {self.path} are damaged after {offset} bytes of text: {error}; "
                 "copy or compress it again"
             ) from error
         except MemoryError as error:
             raise LogError(
-                f"the {self.method} data of {self.path} ask for more memory than there is, after {place} bytes of text"
+                f"the {self.method} data of {self.path} need more memory than there is, after {offset} bytes of text"
             ) from error
 
-    def _refuse_bomb(self, taken: int, produced: int) -> None:
-        if produced > LARGEST or (produced > UNSUSPECTED and produced > RATIO * taken):
+    def _refuse_bomb(self, consumed: int, produced: int) -> None:
+        if produced > LARGEST or (
+            produced > UNSUSPECTED and produced > RATIO * consumed
+        ):
             raise LogError(
-                f"{taken} bytes of {self.path} make {produced} bytes of text or more: expected at most {RATIO} times "
-                f"as many as it has, or {UNSUSPECTED}, and never more than {LARGEST}; no log is compressed like that"
+                f"{self.path}: {consumed} compressed bytes contain {produced} bytes of text or more: expected at most {RATIO} times "
+                f"as many, or {UNSUSPECTED}, and never more than {LARGEST}; no log compresses like that"
             )
 
 
 def find_method(head: bytes) -> str:
-    """Return how data that begin so are compressed, empty if they are not."""
+    """Return the compression method of data with these first bytes, "" if uncompressed."""
     return next(
         (method for method, magic in MAGIC.items() if re.match(magic, head, re.DOTALL)),
         "",
@@ -200,7 +203,7 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
 
 
 def _list_errors() -> tuple[type[Exception], ...]:
-    """Return what the decoders raise for data that are none."""
+    """Return the exceptions that decoders raise for invalid data."""
     import lzma
 
     from pytest_llmbench.logs.sources.zstd import zstd
@@ -209,7 +212,7 @@ def _list_errors() -> tuple[type[Exception], ...]:
 
 
 def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in blocks of a size that is worth searching."""
+    """Yield the same bytes in blocks large enough to be searched efficiently."""
     pieces: list[bytes] = []
     size = 0
     for part in parts:
@@ -223,21 +226,22 @@ def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def is_head(name: str, head: bytes) -> bool:
-    """Whether the beginning of a file of this name is enough to know how its text is
-    read."""
+    """True if these first bytes suffice to determine how a file of this name is read."""
     if len(head) < HEAD:
         return False
     return not needs_first_line(name) or b"\n" in head or len(head) >= FIRST_LINE
 
 
 def is_made_text(name: str, head: bytes) -> bool:
-    """Whether the text of a file that begins so is another one than its bytes."""
+    """True if the text of a file with these first bytes differs from its bytes."""
     return bool(find_method(head)) or choose_renderer(name, head) is not None
 
 
 def is_compressed(path: str) -> bool:
-    """Whether a file of this machine begins like one whose text is made; not so where
-    it cannot be opened."""
+    """True if a file of this machine has first bytes of a file whose text is made.
+
+    False if the file cannot be opened.
+    """
     name = os.path.basename(path)
     try:
         with open(path, "rb") as file:

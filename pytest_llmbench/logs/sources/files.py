@@ -1,4 +1,4 @@
-"""A file of this machine that others may be writing, as it was when it was opened."""
+"""Read a file of this machine as it was when opened, although others may write to it."""
 
 from __future__ import annotations
 
@@ -17,57 +17,53 @@ from pytest_llmbench.core.runtime import keep_freed_memory
 
 BLOCK = 1 << 20
 
-# Files of more bytes are not compared whole: to hash one takes longer than to search it
+# Larger files are compared by samples: to hash them takes longer than to search them
 # for steps with several threads.
 COMPARED_WHOLE = 8 << 20
 
-# What is written through `mmap` into a page that is still to be written back moves no
-# time: measured on ext4, after 36 s it did again, the 30 s of
-# `vm.dirty_expire_centisecs` and the 5 s of its timer. Laptops keep pages for 10
-# minutes, clients of NFS the times of a file for one. A file that changed longer ago
-# than this has no such page.
+# Writing through `mmap` to a page that is not yet written back changes no timestamp. On
+# ext4 it did again after 36 s (measured): the 30 s of `vm.dirty_expire_centisecs` and
+# the 5 s of its timer. Laptops keep pages for 10 minutes, NFS clients a file's times
+# for one. A file that changed longer ago than this has no such page.
 LATE_WRITES_NS = 3600 * 10**9
 
-# Nothing is written back there, so no time moves after the first writing, however late
-# the next one is.
+# File systems without write-back: timestamps change with the first write only, however
+# late the next one is.
 IN_MEMORY = frozenset(("tmpfs", "ramfs"))
-MOUNTS = "/proc/self/mountinfo"  # which file systems there are
+MOUNTS = "/proc/self/mountinfo"  # the mounted file systems
 
 
-# Bytes that may come out of a file at any ratio.
+# Bytes of text that a file may have at any compression ratio.
 UNSUSPECTED = 1 << 30
 
-# Beyond UNSUSPECTED, more bytes of text than this for one compressed byte are no log's
-# but a bomb's.
+# Maximum compression ratio beyond UNSUSPECTED: a higher ratio indicates a decompression
+# bomb.
 RATIO = 500
 
 
 class FileState(NamedTuple):
-    """What has to be the same for a file to count as unchanged."""
+    """The properties that must be equal for a file to count as unchanged."""
 
     size: int
-    digest: str  # of all its bytes; of a file of more than COMPARED_WHOLE, of samples
-    # of such a file its inode, device, and times of the last writing and of the last
-    # change of anything (ns)
+    digest: str  # of all bytes; of samples if larger than COMPARED_WHOLE
+    # For larger files: inode, device, modification time and change time (ns).
     numbers: tuple[int, ...] = ()
 
 
-# How many bytes the samples of a large file have.
+# Bytes per sample of a large file.
 SAMPLES = 4096
 
-_CHANGED = "changed while it was read ({what}): read it again when nobody writes it"
+_CHANGED = "changed while it was read ({what}): read it again when nothing writes to it"
 
 
 class File:
-    """A regular file as it was when it was opened, without later additions. Several
-    threads may read it.
+    """A regular file with the bytes that it had when opened. Threads may share it.
 
-    LogError if it is not a regular file (a pipe would wait for a writer) or cannot be
-    read.
+    Raises LogError if it is not a regular file (a pipe would block) or cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open it; to be used with `with`."""
+        """Open the file. Use it in a `with` statement."""
         self.path = path
         try:
             self._handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -82,19 +78,17 @@ class File:
         self.identity = self._opened.st_dev, self._opened.st_ino
         self.modified = (
             self._opened.st_mtime
-        )  # seconds since 1970, by the clock of its file system
+        )  # Seconds since 1970, by the clock of the file system.
         if not S_ISREG(self._opened.st_mode):
             self._close()
             raise LogError(f"cannot read {path}: not a regular file")
         if self.size > BLOCK:
             keep_freed_memory()
-        if self.size > UNSUSPECTED and not _holds_data(
-            self._handle, self.size // RATIO
-        ):
+        if self.size > UNSUSPECTED and not _has_data(self._handle, self.size // RATIO):
             self._close()
             raise LogError(
-                f"{path} has {self.size} bytes, of which less than a {RATIO}th were ever written: the rest are holes, "
-                f"and a log of more than {UNSUSPECTED} has none like that"
+                f"{path} has {self.size} bytes, of which less than 1/{RATIO} was ever written: the rest are holes, "
+                f"which no log of more than {UNSUSPECTED} bytes has"
             )
 
     def __enter__(self) -> File:
@@ -109,11 +103,11 @@ class File:
         self._close()
 
     def _close(self) -> None:
-        with suppress(OSError):  # all was read by then, and checked
+        with suppress(OSError):  # everything was read and checked before
             os.close(self._handle)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return the bytes of a part; LogError where they are not there any more."""
+        """Return the bytes `begin` to `end`. Raises LogError if they no longer exist."""
         data = b""
         while len(data) < end - begin:
             try:
@@ -123,12 +117,12 @@ class File:
             except OSError as error:
                 raise _make_error(self.path, error) from error
             if not more:
-                self._refuse_short(begin + len(data))
+                self._raise_shortened(begin + len(data))
             data = data + more if data else more
         return data
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield all of it; LogError, too, where it changed meanwhile other than by
+        """Yield all bytes. Raises LogError if the file changed meanwhile other than by
         growing."""
         head = b""
         for begin in range(0, self.size, BLOCK):
@@ -138,8 +132,10 @@ class File:
         self.refuse_changed(head)
 
     def refuse_changed(self, head: bytes) -> None:
-        """LogError where it was shortened, replaced, deleted or written anew; `head` is
-        what was read at its begin."""
+        """Raise LogError if the file was shortened, replaced, deleted or rewritten.
+
+        `head` are the first bytes, as read before.
+        """
         try:
             change = self._find_change(head)
         except OSError as error:
@@ -148,34 +144,33 @@ class File:
             raise LogError(f"{self.path}: {_CHANGED.format(what=change)}")
 
     def _find_change(self, head: bytes) -> str:
-        """Return what became of the file since it was opened, empty where it is the
-        same or has only grown."""
+        """Describe how the file changed since it was opened, "" if it is the same or
+        has grown."""
         try:
-            named = self.path.stat()
+            status = self.path.stat()
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return "it was deleted or moved"
             raise
-        if (named.st_dev, named.st_ino) != self.identity:
+        if (status.st_dev, status.st_ino) != self.identity:
             return "another file has its name"
         if os.fstat(self._handle).st_size < self.size:
             return "it was shortened"
         if (
             os.pread(self._handle, len(head), 0) != head
-        ):  # shortened and written beyond its old size again
-            return "it begins otherwise"
+        ):  # shortened, then rewritten beyond its old size
+            return "its beginning changed"
         return ""
 
-    def _refuse_short(self, place: int) -> None:
-        missing = f"it is {self.size - place} bytes shorter than at its opening"
+    def _raise_shortened(self, offset: int) -> None:
+        missing = f"it is {self.size - offset} bytes shorter than at its opening"
         raise LogError(f"{self.path}: {_CHANGED.format(what=missing)}")
 
 
 def read_samples(path: Path, size: int) -> tuple[bytes, ...]:
-    """Return the beginning, the middle and the end of a file, each of at most `size`
-    bytes, as far as they differ.
+    """Return the distinct samples at the beginning, middle and end of a file.
 
-    LogError if it cannot be read.
+    Each has at most `size` bytes. Raises LogError if the file cannot be read.
     """
     with File(path) as file:
         last = max(0, file.size - size)
@@ -184,17 +179,16 @@ def read_samples(path: Path, size: int) -> tuple[bytes, ...]:
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes that a file had when it was opened, which is when the first block
-    is asked for.
+    """Yield the bytes of a file, which is opened with the first block.
 
-    LogError where it cannot be read, or changed meanwhile other than by growing.
+    Raises LogError if it cannot be read, or changed meanwhile other than by growing.
     """
     with File(path) as file:
         yield from file.blocks()
 
 
 def slice_blocks(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """Yield the same bytes in blocks of at most so many."""
+    """Yield the same bytes in blocks of at most `size` bytes."""
     return (
         block[begin : begin + size]
         for block in blocks
@@ -206,31 +200,35 @@ def _make_error(path: Path, error: OSError) -> LogError:
     return LogError(f"cannot read {path}: {error.strerror or error}")
 
 
-def _holds_data(handle: int, least: int) -> bool:
-    """Whether so many bytes of a file were written: a hole of terabytes takes no space
-    on a disk, and hours to read."""
+def _has_data(handle: int, least: int) -> bool:
+    """True if at least `least` bytes of a file were written.
+
+    A hole of terabytes takes no space on disk, but hours to read.
+    """
     if not hasattr(os, "SEEK_DATA"):
         return True
-    place = written = 0
+    offset = written = 0
     try:
         while written < least:
-            place = os.lseek(handle, place, os.SEEK_DATA)
-            end = os.lseek(handle, place, os.SEEK_HOLE)
-            written, place = written + end - place, end
+            offset = os.lseek(handle, offset, os.SEEK_DATA)
+            end = os.lseek(handle, offset, os.SEEK_HOLE)
+            written, offset = written + end - offset, end
     except OSError as error:
         return (
             error.errno != errno.ENXIO
-        )  # which says that only a hole follows; else it cannot be told
+        )  # ENXIO: only a hole follows. Other errors: unknown.
     return True
 
 
 def read_state(
     path: str, now_ns: int, like: FileState | None = None
 ) -> FileState | None:
-    """Read the state of a file, None if no state can prove that it did not change.
+    """Read the state of a file, or None if no state can prove that the file is
+    unchanged.
 
-    So it is for a file that cannot be read, has another size than `like`, or is large
-    and was changed recently, in the future, or on a file system without reliable times.
+    It is None if the file cannot be read or its size differs from `like`. For a large
+    file it is also None if the file was changed recently or in the future, or its file
+    system has no reliable timestamps.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -247,9 +245,9 @@ def read_state(
                 status.st_mtime_ns, status.st_ctime_ns
             ) < LATE_WRITES_NS or is_in_memory(status):
                 return None
-            places = (0, size // 3, size * 2 // 3, size - SAMPLES)
+            offsets = (0, size // 3, size * 2 // 3, size - SAMPLES)
             digest = hashlib.sha256(
-                b"".join(os.pread(handle, SAMPLES, place) for place in places)
+                b"".join(os.pread(handle, SAMPLES, offset) for offset in offsets)
             )
         finally:
             os.close(handle)
@@ -260,7 +258,7 @@ def read_state(
 
 
 def is_in_memory(status: os.stat_result) -> bool:
-    """True if the file system of a file writes nothing back, or is unknown."""
+    """True if a file is on an in-memory file system, or on an unknown one."""
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     with open(MOUNTS, encoding="utf-8", errors="replace") as mounts:
         fields = (line.split() for line in mounts)
@@ -271,11 +269,11 @@ def is_in_memory(status: os.stat_result) -> bool:
 
 
 class UnchangedFile:
-    """The bytes of a file, to be read once as `read_blocks` yields them, and then the
-    state that the file had."""
+    """The bytes of a file, read once by iteration, and the state that the file then
+    had."""
 
     def __init__(self, path: Path) -> None:
-        """Take its path: it is opened when it is iterated."""
+        """The file is opened on iteration."""
         self._path = path
         self._digest = hashlib.sha256()
         self._size = 0

@@ -1,5 +1,5 @@
-"""Folders and files that the operating system does not show: those of an archive, or of
-standard input."""
+"""Listings of folders that the operating system does not show: archives and standard
+input."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from typing import Protocol
 
 
 class FolderEntry(Protocol):
-    """What stands in a folder; `os.DirEntry` is one."""
+    """An entry of a folder. `os.DirEntry` satisfies this protocol."""
 
     @property
     def name(self) -> str:
-        """Its name in the folder."""
+        """File name, without the folder."""
 
     @property
     def path(self) -> str:
-        """Its whole path."""
+        """Full path."""
 
     def is_dir(self) -> bool:
-        """Whether it is a folder, or a link to one."""
+        """True for a folder or a link to a folder."""
 
     def is_symlink(self) -> bool:
-        """Whether it is a link."""
+        """True for a symbolic link."""
 
     def stat(self) -> os.stat_result:
-        """Return what is known of it; OSError where nothing is."""
+        """Return the status. Raises OSError if it is unknown."""
 
 
-def describe_limit(most: int, what: str) -> str:
-    """Return why nothing more is read."""
-    return f"not read, nor what comes after it: a newer run may lie beyond {most:,} {what}; give --llmb-logs fewer"
+def describe_limit(limit: int, items: str) -> str:
+    """Describe why nothing more is read."""
+    return f"not read, like everything after it: more than {limit:,} {items}, so the newest run may be missing; give --llmb-logs fewer"
 
 
 def make_status(kind: int, device: int, number: int, modified: float) -> os.stat_result:
-    """Return the status of what only this program knows, as the system gives those of
-    its files; a time of 0 is unknown."""
-    # the ten values that every system has, in whole seconds; times with a fraction are
-    # no part of the sequence
+    """Build an `os.stat_result` for an entry that the system does not know.
+
+    A modification time of 0 is unknown.
+    """
+    # The ten values of every system, with whole seconds. The fractional time is not
+    # part of the sequence.
     return os.stat_result(
         (kind, number, device, 1, 0, 0, 0, 0, 0, 0), {"st_mtime": modified}
     )
@@ -49,41 +51,41 @@ def make_status(kind: int, device: int, number: int, modified: float) -> os.stat
 
 @dataclass(frozen=True, slots=True)
 class ListedEntry:
-    """An entry as it was once listed."""
+    """An entry of a listing."""
 
     name: str
     path: str
     status: os.stat_result
-    refused: str = ""  # why it cannot be looked at
+    refused: str = ""  # the reason if it cannot be read
 
     def is_dir(self) -> bool:
-        """Whether it is a folder; OSError where it is refused."""
+        """True for a folder. Raises OSError if the entry is refused."""
         if self.refused:
             raise OSError(errno.ELOOP, self.refused, self.path)
         return self.status.st_mode == S_IFDIR
 
     def is_symlink(self) -> bool:
-        """Whether it is a link: none is followed here."""
+        """False: links are not followed here."""
         return False
 
     def stat(self) -> os.stat_result:
-        """Return what is known of it."""
+        """Return the status."""
         return self.status
 
 
 @dataclass(slots=True)
 class Listing:
-    """Folders below a root and what stands in them."""
+    """Folders under a root, and their entries."""
 
     root: Path
-    # below 0, as no device of the operating system; tells its files from those of other
-    # listings
+    # A negative number, unlike the system's devices. Distinguishes the files of
+    # different listings.
     device: int
     _items: dict[Path, ListedEntry] = field(default_factory=dict)
     _inside: dict[Path, dict[str, ListedEntry]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Begin with the empty root."""
+        """Add the empty root."""
         self._list_folder(self.root)
 
     def __len__(self) -> int:
@@ -91,26 +93,26 @@ class Listing:
         return len(self._inside)
 
     def add(self, path: Path, modified: float) -> bool:
-        """Add a file with the folders above it, or put it in the place of an earlier
-        one; False where a folder stands in its place or a file in that of a folder
-        above it."""
-        above = [
+        """Add a file and its parent folders, or replace an earlier file.
+
+        Returns False if the path is a folder, or one of its parents is a file.
+        """
+        parents = [
             folder
             for folder in path.parents
             if folder != self.root and self.root in folder.parents
         ]
         if path in self._inside or any(
-            folder in self._items and folder not in self._inside for folder in above
+            folder in self._items and folder not in self._inside for folder in parents
         ):
             return False
-        for folder in reversed(above):
+        for folder in reversed(parents):
             self._list_folder(folder)
         self._put(path, S_IFREG, modified)
         return True
 
     def add_folder(self, path: Path) -> None:
-        """Add a folder, with those above it, unless a file stands in the place of one
-        of them."""
+        """Add a folder and its parents, unless one of them is a file."""
         chain = [
             folder
             for folder in (*reversed(path.parents), path)
@@ -123,13 +125,13 @@ class Listing:
                 self._list_folder(folder)
 
     def stat(self, path: Path) -> os.stat_result:
-        """Return what is known of a path; FileNotFoundError where nothing is."""
+        """Return the status of a path. Raises FileNotFoundError if it is not listed."""
         if path not in self._items:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return self._items[path].status
 
     def scan(self, path: Path) -> list[ListedEntry]:
-        """Return what stands in a folder."""
+        """Return the entries of a folder. Raises NotADirectoryError for other paths."""
         if path not in self._inside:
             raise NotADirectoryError(
                 errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)
@@ -137,8 +139,7 @@ class Listing:
         return list(self._inside[path].values())
 
     def find_top(self) -> Path:
-        """Return the one folder that holds everything else, the root where there is
-        none."""
+        """Return the only folder in the root, or the root if it has other entries."""
         items = self.scan(self.root)
         return (
             Path(items[0].path) if len(items) == 1 and items[0].is_dir() else self.root

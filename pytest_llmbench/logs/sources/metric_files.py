@@ -1,9 +1,9 @@
-"""Files of metrics as lines of text: event files of TensorBoard, tables (CSV) and JSON
+"""Convert files of metrics to lines: TensorBoard event files, tables (CSV) and JSON
 lines.
 
-Each value that readers know becomes a line `llmb scalar: STEP/TOTAL TIME VALUE NAME`,
-each argument that Megatron keeps in an event file one as its log has it. Anything else
-of such a file is left out, whatever it is.
+Each known value becomes a line `llmb scalar: STEP/TOTAL TIME VALUE NAME`. Each argument
+that Megatron stores in an event file becomes a line as in its log. All other contents
+are ignored.
 """
 
 from __future__ import annotations
@@ -20,27 +20,25 @@ from typing import Protocol
 
 
 class MetricKind(StrEnum):
-    """What a value is."""
+    """The meaning of a value."""
 
-    STEP_SECONDS = "step-seconds"  # of one step
-    INTERVAL_SECONDS = (
-        "interval-seconds"  # the mean of the steps since the one before it
-    )
-    # The time since the one before it, or since a validation, divided by the steps of a
-    # whole log interval.
+    STEP_SECONDS = "step-seconds"  # of a single step
+    INTERVAL_SECONDS = "interval-seconds"  # Mean of the steps since the previous value.
+    # Time since the previous value or validation, divided by the steps of a whole log
+    # interval.
     RESTARTED_SECONDS = "restarted-seconds"
     LOSS = "loss"
     GRAD_NORM = "grad-norm"
     TFLOPS = "tflops"  # of one GPU
     FLOPS = "flops"  # FLOP/s of one GPU
-    TOKENS = "tokens"  # tokens per second of one GPU
-    BATCH = "batch"  # samples of a step, of all GPUs
+    TOKENS = "tokens"  # tokens/s of one GPU
+    BATCH = "batch"  # samples per step, of all GPUs
     LEARNING_RATE = "learning-rate"
-    CONSUMED = "consumed"  # samples of the run so far
-    SAMPLES = "samples"  # samples per second of all GPUs
-    STEP_TOKENS = "step-tokens"  # tokens of a step
-    TARGETS = "targets"  # those of them whose loss counts
-    VALIDATION_LOSS = "validation-loss"  # of the validation that ended after this step
+    CONSUMED = "consumed"  # samples since the start of the run
+    SAMPLES = "samples"  # samples/s of all GPUs
+    STEP_TOKENS = "step-tokens"  # tokens per step
+    TARGETS = "targets"  # tokens per step with a loss
+    VALIDATION_LOSS = "validation-loss"  # of the validation after this step
 
 
 METRIC_NAMES = {
@@ -53,7 +51,7 @@ METRIC_NAMES = {
     "throughput/tflops/device": MetricKind.TFLOPS,
     "batch-size": MetricKind.BATCH,
     "learning-rate": MetricKind.LEARNING_RATE,
-    # MindFormers, beside the names of Megatron-LM
+    # MindFormers, in addition to the names of Megatron-LM
     "loss": MetricKind.LOSS,
     # torchtitan
     "time_metrics/end_to_end(s)": MetricKind.RESTARTED_SECONDS,
@@ -95,52 +93,53 @@ _TIMES = (
     MetricKind.RESTARTED_SECONDS,
 )
 STEP_TIMES = tuple(name for name, kind in METRIC_NAMES.items() if kind in _TIMES)
-"""Without one of them a file says no step time."""
+"""A file without one of these names contains no step time."""
 
 
 # --- files of metrics as lines ----------------------------------------------------------
 
 
-# How an event file begins: the length of the first record, its checksum, when it was
-# written, and its version.
+# The beginning of an event file: the length of the first record, its checksum, the time
+# and the version.
 EVENTS = re.compile(rb"[\x18-\xff]\0{7}.{4}\x09.{8}\x1a\x0dbrain\.Event:2", re.DOTALL)
 EVENTS_HEAD = 36
 
-# Bytes of a first line that names the columns of a table.
+# Size limit of the first line of a table, in bytes.
 FIRST_LINE = 1 << 16
-# Longer records are images, histograms and graphs; a longer one still is damage.
+# Longer records are images, histograms and graphs; longer than LARGEST_RECORD is
+# damage.
 LARGEST_SCALAR = 1 << 16
 LARGEST_RECORD = 1 << 31
 LONGEST_ARGUMENT = 300
-# A longer line is none of metrics.
+# A longer line contains no metrics.
 LONGEST_ROW = 1 << 20
 
 TEXT = "/text_summary"
 ARGUMENT_WIDTH = 48
 TOTAL = "train_iters"
 STEP = "step"
-# When a row was written, in seconds since 1970: W&B has it in each.
-MOMENT = "_timestamp"
+# The time of a row, in seconds since 1970, which W&B writes in each row.
+TIMESTAMP = "_timestamp"
 ARGUMENT = re.compile(r"[a-z][a-z0-9_]{0,60}")
 LARGEST_STEP = 10**15
 
 
 class Renderer(Protocol):
-    """Makes lines of the bytes of a file."""
+    """Converter of the bytes of a file to lines."""
 
     @property
     def unfinished(self) -> bool:
-        """Whether the file ends within a record."""
+        """True if the file ends within a record."""
 
     def render(self, block: bytes) -> bytes:
-        """Return the lines that more bytes make; ValueError for damage."""
+        """Convert more bytes. Raises ValueError for damaged data."""
 
     def finish(self) -> bytes:
-        """Return the lines that the rest makes."""
+        """Convert the remaining bytes."""
 
 
 def choose_renderer(name: str, head: bytes) -> Renderer | None:
-    """Return what renders a file of a name that begins so; None for any other file."""
+    """Return the renderer for a file of this name with these first bytes, or None."""
     if EVENTS.match(head):
         return EventRenderer()
     line = head.partition(b"\n")[0]
@@ -152,7 +151,7 @@ def choose_renderer(name: str, head: bytes) -> Renderer | None:
 
 
 def needs_first_line(name: str) -> bool:
-    """Whether the whole first line tells if a file of this name is one of metrics."""
+    """True if the whole first line decides whether a file of this name has metrics."""
     return name.endswith((".csv", ".jsonl"))
 
 
@@ -161,47 +160,46 @@ def _is_table(names: Sequence[str]) -> bool:
 
 
 def _render_scalar(
-    step: int, total: str, moment: float, value: float, name: str
+    step: int, total: str, timestamp: float, value: float, name: str
 ) -> str:
-    return f"llmb scalar: {step}/{total} {moment:.6f} {value!r} {name}\n"
+    return f"llmb scalar: {step}/{total} {timestamp:.6f} {value!r} {name}\n"
 
 
 # --- tables and JSON lines ------------------------------------------------------------
 
 
 class RowRenderer:
-    """What reads a file row by row."""
+    """Renderer of a file that has one row per line."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
-        self._rest = b""
+        self._incomplete = b""
         self._too_long = False
 
     @property
     def unfinished(self) -> bool:
-        """Never: a last line without an end is one."""
+        """False: a last line without a line feed is complete."""
         return False
 
     def render(self, block: bytes) -> bytes:
-        """Return the lines of the rows that end in a block."""
-        *rows, self._rest = (self._rest + block).split(b"\n")
+        """Convert the rows that end in a block."""
+        *rows, self._incomplete = (self._incomplete + block).split(b"\n")
         if rows and self._too_long:
             rows[0] = b""
             self._too_long = False
-        if len(self._rest) > LONGEST_ROW:
-            self._rest, self._too_long = b"", True
+        if len(self._incomplete) > LONGEST_ROW:
+            self._incomplete, self._too_long = b"", True
         return b"".join(map(self._render_row, rows))
 
     def finish(self) -> bytes:
-        """Return those of the last row."""
-        return b"" if self._too_long else self._render_row(self._rest)
+        """Convert the last row."""
+        return b"" if self._too_long else self._render_row(self._incomplete)
 
     def _render_row(self, row: bytes) -> bytes:
         values = self._read_row(row) if row.strip() and len(row) <= LONGEST_ROW else {}
         step = _read_number(values.get(STEP))
         if step is None or not (0 <= step < LARGEST_STEP and step == int(step)):
             return b"\n"
-        moment = _read_number(values.get(MOMENT)) or math.nan
+        timestamp = _read_number(values.get(TIMESTAMP)) or math.nan
         numbers = {
             name: _read_number(values[name]) for name in METRIC_NAMES if name in values
         }
@@ -209,7 +207,7 @@ class RowRenderer:
             _render_scalar(
                 int(step),
                 "",
-                moment if 0 < moment < LARGEST_STEP else math.nan,
+                timestamp if 0 < timestamp < LARGEST_STEP else math.nan,
                 number,
                 name,
             )
@@ -223,11 +221,12 @@ class RowRenderer:
 
 
 class TableRenderer(RowRenderer):
-    """A table with the names of its columns in its first row; a run that was appended
-    has its own."""
+    """Renderer of a table with column names in its first row.
+
+    A run that was appended begins with its own column names.
+    """
 
     def __init__(self) -> None:
-        """Begin with no names."""
         super().__init__()
         self._names: list[str] = []
 
@@ -244,7 +243,7 @@ class TableRenderer(RowRenderer):
 
 
 class ObjectRenderer(RowRenderer):
-    """A JSON object on each line."""
+    """Renderer of JSON lines."""
 
     def _read_row(self, row: bytes) -> dict[str, object]:
         return _read_object(row)
@@ -266,7 +265,7 @@ def _read_object(line: bytes) -> dict[str, object]:
 
 
 def _read_number(value: object) -> float | None:
-    """Return a number; None for what is none, and for an empty cell."""
+    """Return a number, or None for other values and empty cells."""
     if isinstance(value, bool) or not isinstance(value, str | float | int):
         return None
     try:
@@ -280,36 +279,35 @@ def _read_number(value: object) -> float | None:
 HEADER = 12
 FOOTER = 4
 MASK = 0xA282EAD8
-"""Added to a checksum once it is rotated."""
+"""Added to a rotated checksum."""
 
 Field = tuple[int, "int | bytes"]
 
 
 class EventRenderer:
-    """The frames of an event file, of which only small ones are looked into."""
+    """Renderer of an event file. Only small frames are parsed."""
 
     def __init__(self) -> None:
-        """Begin before the first frame."""
-        self._rest = b""
+        self._incomplete = b""
         self._skip = 0
-        self._place = 0
+        self._offset = 0
         self._total = ""
 
     @property
     def unfinished(self) -> bool:
-        """Whether the file ends within a frame."""
-        return bool(self._rest or self._skip)
+        """True if the file ends within a frame."""
+        return bool(self._incomplete or self._skip)
 
     def render(self, block: bytes) -> bytes:
-        """Return the lines of the frames that end in a block."""
+        """Convert the frames that end in a block."""
         skipped = min(self._skip, len(block))
         self._skip -= skipped
-        self._place += skipped
-        data, begin = self._rest + block[skipped:], 0
+        self._offset += skipped
+        data, begin = self._incomplete + block[skipped:], 0
         lines: list[str] = []
-        first = self._place
+        first = self._offset
         while not self._skip and len(data) - begin >= HEADER:
-            self._place = first + begin
+            self._offset = first + begin
             size = self._read_size(data[begin : begin + HEADER])
             end = begin + HEADER + size + FOOTER
             if size > LARGEST_SCALAR:
@@ -325,27 +323,27 @@ class EventRenderer:
                 self._refuse_damage(record, checksum)
                 lines += self._render_event(record)
                 begin = end
-        self._place = first + begin
-        self._rest = data[begin:]
+        self._offset = first + begin
+        self._incomplete = data[begin:]
         return "".join(lines).encode("utf-8", "replace")
 
     def finish(self) -> bytes:
-        """Return nothing: what is left is no whole frame."""
+        """Return b"": an incomplete frame has no lines."""
         return b""
 
     def _read_size(self, header: bytes) -> int:
         self._refuse_damage(header[:8], header[8:])
         size = int.from_bytes(header[:8], "little")
         if size > LARGEST_RECORD:
-            raise ValueError(f"a record of {size} bytes begins at byte {self._place}")
+            raise ValueError(f"a record of {size} bytes begins at byte {self._offset}")
         return size
 
     def _refuse_damage(self, data: bytes, checksum: bytes) -> None:
         if compute_checksum(data) != int.from_bytes(checksum, "little"):
-            raise ValueError(f"a checksum behind byte {self._place} is wrong")
+            raise ValueError(f"wrong checksum after byte {self._offset}")
 
     def _render_event(self, record: bytes) -> Iterator[str]:
-        """Yield the lines of one event; of one that is no event, nothing."""
+        """Yield the lines of an event, none for an invalid one."""
         fields = list(read_fields(record))
         step = next(
             (
@@ -355,7 +353,7 @@ class EventRenderer:
             ),
             0,
         )
-        moment = next(
+        timestamp = next(
             (_unpack("<d", value) for number, value in fields if number == 1), math.nan
         )
         if step >= LARGEST_STEP:
@@ -369,18 +367,18 @@ class EventRenderer:
             for inner, value in values:
                 if inner == 1 and isinstance(value, bytes):
                     yield from self._render_value(
-                        dict(read_fields(value)), step, moment
+                        dict(read_fields(value)), step, timestamp
                     )
 
     def _render_value(
-        self, fields: dict[int, int | bytes], step: int, moment: float
+        self, fields: dict[int, int | bytes], step: int, timestamp: float
     ) -> Iterator[str]:
         tag = fields.get(1, b"")
         name = tag.decode("utf-8", "replace") if isinstance(tag, bytes) else ""
         tensor = fields.get(8)
         if name in METRIC_NAMES:
             value = _unpack("<f", fields[2]) if 2 in fields else _read_tensor(tensor)
-            yield _render_scalar(step, self._total, moment, value, name)
+            yield _render_scalar(step, self._total, timestamp, value, name)
         elif name.endswith(TEXT) and isinstance(tensor, bytes):
             yield from self._render_argument(name.removesuffix(TEXT), tensor)
 
@@ -399,45 +397,45 @@ class EventRenderer:
 
 
 def read_fields(data: bytes) -> Iterator[Field]:
-    """Yield the fields of a message of protocol buffers up to what is none: numbers,
-    and bytes."""
-    place = 0
-    while place < len(data):
-        key, place = _read_varint(data, place)
+    """Yield (number, value) of a protocol buffer message's fields, until an invalid
+    one."""
+    offset = 0
+    while offset < len(data):
+        key, offset = _read_varint(data, offset)
         if key is None:
             return
         number, kind = key >> 3, key & 7
         if kind == 0:
-            value, place = _read_varint(data, place)
+            value, offset = _read_varint(data, offset)
             if value is None:
                 return
             yield number, value
             continue
         if kind == 2:
-            size, place = _read_varint(data, place)
+            size, offset = _read_varint(data, offset)
         else:
             size = {1: 8, 5: 4}.get(kind)
-        if size is None or place + size > len(data):
+        if size is None or offset + size > len(data):
             return
-        yield number, data[place : place + size]
-        place += size
+        yield number, data[offset : offset + size]
+        offset += size
 
 
-def _read_varint(data: bytes, place: int) -> tuple[int | None, int]:
+def _read_varint(data: bytes, offset: int) -> tuple[int | None, int]:
     value = 0
     for shift in range(0, 70, 7):
-        if place >= len(data):
+        if offset >= len(data):
             break
-        byte = data[place]
-        place += 1
+        byte = data[offset]
+        offset += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, place
-    return None, place
+            return value, offset
+    return None, offset
 
 
 def _read_tensor(tensor: int | bytes | None) -> float:
-    """Return the number of a tensor of one float; NaN for any other."""
+    """Return the value of a tensor of one float, NaN for other tensors."""
     if not isinstance(tensor, bytes):
         return math.nan
     fields = dict(read_fields(tensor))
@@ -453,7 +451,7 @@ def _unpack(kind: str, value: int | bytes | None) -> float:
 
 
 def compute_checksum(data: bytes) -> int:
-    """Return the masked CRC-32C of data, as frames hold it."""
+    """Return the masked CRC-32C of data, as stored in frames."""
     table, checksum = _make_table(), 0xFFFFFFFF
     for byte in data:
         checksum = table[(checksum ^ byte) & 255] ^ (checksum >> 8)

@@ -1,5 +1,5 @@
-"""Files behind a protocol (`s3://bucket/runs`), through fsspec, which is loaded only
-where such a path is given."""
+"""Read files at URLs (`s3://bucket/runs`) through fsspec, which is imported on first
+use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_llmbench.logs.sources.listing import (
 )
 
 BLOCK = 1 << 20
-# Files and folders that are listed.
+# The maximum number of listed files and folders.
 ENTRIES = 1_000_000
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -32,10 +32,10 @@ _SAME = ("size", "ETag", "etag", "VersionId", "generation", *_TIMES)
 
 
 def check_url(flag: str, url: str) -> Path:
-    """Return the path of a URL that can be opened; SettingsError names the package that
-    is missing, or what is wrong.
+    """Return the path for a URL that fsspec can open.
 
-    Nothing is asked of the remote place yet.
+    Raises SettingsError if a package is missing or the URL is invalid. Does not connect
+    to the server.
     """
     match = URL.fullmatch(url)
     if match and hide_password_of(url) != url:
@@ -63,7 +63,7 @@ def check_url(flag: str, url: str) -> Path:
                 if name != protocol
             )
             raise SettingsError(
-                f"{flag}={url}: fsspec knows no protocol {protocol!r}; it knows {protocols}"
+                f"{flag}={url}: fsspec does not know the protocol {protocol!r}; give one of {protocols}"
             ) from None
     return to_path(url)
 
@@ -72,34 +72,35 @@ def check_url(flag: str, url: str) -> Path:
 class Remote:
     """The remote files of a session."""
 
-    device: int  # tells them from those of other places
+    device: int  # device number of all remote files
     _numbers: dict[Path, int] = field(default_factory=dict)
 
     def stat(self, path: Path) -> os.stat_result:
-        """Return what is known of a path; OSError says why nothing is."""
+        """Return the status of a path. Raises OSError with the reason if it is unknown."""
         with _unify_errors(path):
-            system, place = _open_filesystem(path)
-            return self._read_status(path, system.info(place))
+            system, remote_path = _open_filesystem(path)
+            return self._read_status(path, system.info(remote_path))
 
     def scan(self, path: Path) -> list[ListedEntry]:
-        """Return what stands in a folder; OSError says why that cannot be told."""
+        """Return the entries of a folder. Raises OSError with the reason if it cannot
+        be listed."""
         with _unify_errors(path):
-            system, place = _open_filesystem(path)
-            records = system.ls(place, detail=True)
+            system, remote_path = _open_filesystem(path)
+            records = system.ls(remote_path, detail=True)
         items = {}
         for record in records:
             name = str(record["name"]).rstrip("/").rpartition("/")[2]
-            itself = str(record["name"]).strip("/") == str(place).strip(
+            is_folder_marker = str(record["name"]).strip("/") == str(remote_path).strip(
                 "/"
-            )  # an object store's mark of an empty folder
-            if name and not itself:
+            )  # an object store's marker of an empty folder
+            if name and not is_folder_marker:
                 linked = record.get("type") == "link" or (
                     record.get("islink") and record.get("type") != "file"
                 )
                 refused = (
-                    "a link, which is not followed in a remote place" if linked else ""
+                    "a link, which is not followed in a remote folder" if linked else ""
                 )
-                refused = "no name of a file" if "\0" in name else refused
+                refused = "not a file name" if "\0" in name else refused
                 items[name] = ListedEntry(
                     name,
                     str(path / name),
@@ -109,30 +110,32 @@ class Remote:
         return list(items.values())
 
     def blocks(self, path: Path) -> Iterator[bytes]:
-        """Yield the bytes of a file; LogError where they cannot be read, or changed
+        """Yield the bytes of a file. Raises LogError if it is unreadable or changed
         meanwhile."""
         try:
             with _unify_errors(path):
-                system, place = _open_filesystem(path)
-                before = system.info(place)
-                with system.open(place, "rb") as file:
-                    left = int(before.get("size") or 0) or None
+                system, remote_path = _open_filesystem(path)
+                before = system.info(remote_path)
+                with system.open(remote_path, "rb") as file:
+                    remaining = int(before.get("size") or 0) or None
                     while block := file.read(
-                        BLOCK if left is None else min(BLOCK, left)
+                        BLOCK if remaining is None else min(BLOCK, remaining)
                     ):
-                        left = None if left is None else left - len(block)
+                        remaining = (
+                            None if remaining is None else remaining - len(block)
+                        )
                         yield block
-                        if left == 0:
+                        if remaining == 0:
                             break
-                system.invalidate_cache(place)
-                after = system.info(place)
+                system.invalidate_cache(remote_path)
+                after = system.info(remote_path)
         except OSError as error:
             raise LogError(
                 f"cannot read {to_url(path)}: {error.strerror or error}"
             ) from error
-        if left or _identify(before) != _identify(after):
+        if remaining or _identify(before) != _identify(after):
             raise LogError(
-                f"{to_url(path)}: changed while it was read: read it again when nobody writes it"
+                f"{to_url(path)}: changed while it was read: read it again when nothing writes to it"
             )
 
     def _read_status(self, path: Path, record: Mapping[str, Any]) -> os.stat_result:
@@ -150,16 +153,16 @@ class Remote:
 def _open_filesystem(path: Path) -> tuple[Any, str]:
     import fsspec.core
 
-    system, place = fsspec.core.url_to_fs(to_url(path))
-    return system, str(place)
+    system, remote_path = fsspec.core.url_to_fs(to_url(path))
+    return system, str(remote_path)
 
 
 @contextmanager
 def _unify_errors(path: Path) -> Iterator[None]:
-    """Turn what a protocol's package raises, which may be anything, into an OSError."""
+    """Convert any exception of a protocol's package to an OSError."""
     try:
         yield
-    except FileNotFoundError as error:  # often with nothing but the path
+    except FileNotFoundError as error:  # its message is often only the path
         raise FileNotFoundError(
             errno.ENOENT, os.strerror(errno.ENOENT), to_url(path)
         ) from error
@@ -172,8 +175,7 @@ def _unify_errors(path: Path) -> Iterator[None]:
 
 
 def _read_modified(record: Mapping[str, Any]) -> float:
-    """Return when a file was written, in epoch seconds; 0 where its protocol does not
-    say."""
+    """Return the modification time in epoch seconds, 0 if unknown."""
     value = next((record[name] for name in _TIMES if record.get(name)), 0.0)
     if isinstance(value, str):
         try:

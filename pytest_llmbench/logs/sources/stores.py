@@ -1,8 +1,7 @@
-"""All places that files are read from, behind one face: this machine, archives, remote
-places and standard input.
+"""Open files of all kinds: on this machine, in archives, remote, and standard input.
 
-Below an archive's path stand its members, as if it were unpacked there; that is so in
-names, ids and reports.
+The members of an archive have paths under the archive's path, as if it were unpacked
+there. Names, ids and reports use these paths.
 """
 
 from __future__ import annotations
@@ -26,24 +25,23 @@ from pytest_llmbench.logs.sources.listing import FolderEntry, Listing
 from pytest_llmbench.logs.sources.remote import Remote
 from pytest_llmbench.logs.sources.tar import BLOCK, is_archive
 
-# The path under which standard input is known.
+# The path that represents standard input.
 STANDARD_INPUT = Path("<stdin>")
-# Bytes that are read at once.
+# Bytes per read.
 READ_BYTES = 1 << 20
-# Bytes that are kept in memory; more go to a temporary file that the system removes
-# with the process.
+# Bytes that are kept in memory. More bytes go to a temporary file that the system
+# removes with the process.
 IN_MEMORY = 1 << 26
 
 SpooledInput = tempfile.SpooledTemporaryFile[bytes]
 
-# What streams held that cannot be read twice: a session that judges twice reads them
-# once.
+# Copies of streams, which cannot be read twice: a session may judge its input twice.
 _READ: WeakKeyDictionary[BinaryIO, SpooledInput | LogError] = WeakKeyDictionary()
 
 
 def check_input(flag: str, source: object) -> Path:
-    """Return STANDARD_INPUT if something is piped into standard input; SettingsError
-    where nothing can be."""
+    """Return STANDARD_INPUT. Raises SettingsError if nothing is piped into standard
+    input."""
     if source is None or not hasattr(source, "buffer"):
         raise SettingsError(
             f"{flag}=- reads standard input, and there is none: pipe a log or an archive into it"
@@ -56,22 +54,21 @@ def check_input(flag: str, source: object) -> Path:
 
 
 def read_input(source: BinaryIO | None = None) -> Iterator[bytes]:
-    """Yield all bytes of a stream, by default of standard input, however often it is
-    asked for them.
+    """Yield all bytes of a stream, by default standard input. May be called repeatedly.
 
-    LogError where they cannot be read or kept, then and ever after: what is left of
-    them is no log.
+    Raises LogError if the stream cannot be read or stored, also in all later calls: its
+    remaining bytes are no log.
     """
     stream = source or getattr(sys.stdin, "buffer", None)
     if stream is None:
         raise LogError("cannot read standard input: there is none")
     if stream not in _READ:
         _READ[stream] = _copy(stream)
-    copy = _READ[stream]
-    if isinstance(copy, LogError):
-        raise copy
-    copy.seek(0)
-    while block := copy.read(READ_BYTES):
+    stored = _READ[stream]
+    if isinstance(stored, LogError):
+        raise stored
+    stored.seek(0)
+    while block := stored.read(READ_BYTES):
         yield block
 
 
@@ -88,24 +85,25 @@ def _copy(source: BinaryIO) -> SpooledInput | LogError:
 
 
 class FileSource(Protocol):
-    """Where folders can be listed."""
+    """A source that can list folders."""
 
     def stat(self, path: Path) -> os.stat_result:
-        """Return what is known of a path; OSError says why nothing is."""
+        """Return the status of a path. Raises OSError with the reason if it is unknown."""
 
     def scan(self, path: Path) -> Sequence[FolderEntry]:
-        """Return what stands in a folder; OSError says why that cannot be told."""
+        """Return the entries of a folder. Raises OSError with the reason if it cannot
+        be listed."""
 
 
 class LocalFiles:
     """The files of this machine."""
 
     def stat(self, path: Path | str) -> os.stat_result:
-        """Return what the system knows of a path."""
+        """Return the status of a path."""
         return os.stat(path)
 
     def scan(self, path: Path | str) -> list[os.DirEntry[str]]:
-        """Return what stands in a folder."""
+        """Return the entries of a folder."""
         with os.scandir(path) as entries:
             return list(entries)
 
@@ -114,10 +112,9 @@ _BY_NAME = attrgetter("name")
 
 
 class Stores:
-    """Opens what is given, and keeps the list of every archive."""
+    """All sources of files, with the listings of the opened archives."""
 
     def __init__(self) -> None:
-        """Begin without archives."""
         self._machine = LocalFiles()
         self._remote = Remote(device=-1)
         self._input = Listing(Path(), device=-2)
@@ -125,28 +122,31 @@ class Stores:
         self._archives: dict[Path, Archive] = {}
 
     def resolve_path(self, path: Path) -> Path:
-        """Return the path under which a given one is known: of this machine's files the
-        absolute one."""
-        elsewhere = is_remote(path) or path == STANDARD_INPUT
-        return path if elsewhere else Path(os.path.abspath(path))
+        """Return the canonical path: absolute for a file of this machine, else
+        unchanged."""
+        is_elsewhere = is_remote(path) or path == STANDARD_INPUT
+        return path if is_elsewhere else Path(os.path.abspath(path))
 
     def stat(self, path: Path | str) -> os.stat_result:
-        """Return what is known of a file or folder; OSError says why nothing is."""
+        """Return the status of a file or folder. Raises OSError with the reason if it
+        is unknown."""
         if self._is_here(path):
             return self._machine.stat(path)
         path = Path(path)
         return self._find_source(path).stat(path)
 
     def scan(self, path: Path | str) -> list[FolderEntry]:
-        """Return what stands in a folder, by name; OSError says why that cannot be
-        told."""
+        """Return the entries of a folder, sorted by name.
+
+        Raises OSError with the reason if the folder cannot be listed.
+        """
         if self._is_here(path):
             return sorted(self._machine.scan(path), key=_BY_NAME)
         path = Path(path)
         return sorted(self._find_source(path).scan(path), key=_BY_NAME)
 
     def find_archive(self, path: Path) -> Archive | None:
-        """Return the opened archive that a path lies in, or is."""
+        """Return the opened archive that contains a path or is at the path, or None."""
         if not self._archives:
             return None
         return next(
@@ -159,7 +159,7 @@ class Stores:
         )
 
     def is_archive(self, path: Path) -> bool:
-        """Whether a given file holds an archive: it is called so, or begins so."""
+        """True if a file has the name or the first bytes of an archive."""
         if self.find_archive(path) is not None or not S_ISREG(self.stat(path).st_mode):
             return False
         try:
@@ -167,7 +167,7 @@ class Stores:
                 _read_head(self.stream(path), BLOCK)
             )
         except LogError:
-            return False  # reading it as a log says why it cannot be read
+            return False  # reading it as a log reports the reason
 
     def open_archive(
         self,
@@ -175,8 +175,11 @@ class Stores:
         wanted: Callable[[str], bool],
         sampled: Callable[[str], bool] = lambda _: False,
     ) -> tuple[Archive, Path]:
-        """List the files of a `wanted` name in an archive, and those of a `sampled`
-        name with samples of their text; return it and the folder that stands for it."""
+        """List an archive. Returns it and the folder that represents it.
+
+        Files whose names satisfy `wanted` are listed. Files whose names satisfy
+        `sampled` are listed with samples of their text.
+        """
         listing = Listing(path, device=-3 - len(self._archives))
         archive = Archive(path, lambda: self._blocks(path), listing, wanted, sampled)
         top = archive.list()
@@ -184,13 +187,12 @@ class Stores:
         return archive, top
 
     def stream(self, path: Path) -> Stream:
-        """Return the text of a file outside of archives, which is opened when it is
-        iterated."""
+        """Return the text of a file outside archives. The file is opened on iteration."""
         return Stream(self._blocks(path), path)
 
     def read_small(self, path: Path, limit: int) -> bytes:
-        """Return the first bytes of a file, at most `limit`; LogError says why it
-        cannot be read."""
+        """Return the first `limit` bytes of a file. Raises LogError if it cannot be
+        read."""
         archive = self.find_archive(path)
         return (
             archive.read_small(path, limit)
@@ -199,8 +201,11 @@ class Stores:
         )
 
     def read_samples(self, path: Path) -> tuple[bytes, ...]:
-        """Return the beginning, the middle and the end of a file on this machine or in
-        an archive, each of at most SAMPLE bytes; LogError if it cannot be read."""
+        """Return the beginning, middle and end of a file, each of at most SAMPLE bytes.
+
+        The file must be on this machine or in an archive. Raises LogError if it cannot
+        be read.
+        """
         archive = self.find_archive(path)
         return (
             archive.read_samples(path) if archive else files.read_samples(path, SAMPLE)
@@ -209,28 +214,27 @@ class Stores:
     def read_packed(
         self, paths: Iterable[Path]
     ) -> Iterator[tuple[Path, Stream | LogError]]:
-        """Yield the texts of those of the paths that lie in archives, each archive in
-        one pass and in its own order.
+        """Yield (path, text) of the paths in archives, each archive in one pass and in
+        its order.
 
-        A text has to be read before the next is asked for. Where an archive fails, so
-        do all that are left of it.
+        Read each text before requesting the next. If an archive fails, all its
+        remaining paths get the LogError.
         """
         of_archive: dict[Path, list[Path]] = {}
         for path in paths:
             if archive := self.find_archive(path):
                 of_archive.setdefault(archive.path, []).append(path)
-        for root, wanted in of_archive.items():
-            left = dict.fromkeys(wanted)
+        for root, requested in of_archive.items():
+            remaining = dict.fromkeys(requested)
             try:
-                for path, stream in self._archives[root].read(wanted):
-                    del left[path]
+                for path, stream in self._archives[root].read(requested):
+                    del remaining[path]
                     yield path, stream
             except LogError as error:
-                yield from ((path, error) for path in left)
+                yield from ((path, error) for path in remaining)
 
     def _is_here(self, path: Path | str) -> bool:
-        """Whether a path can be nothing else than one of this machine, told without
-        taking it apart."""
+        """True if a path is certainly on this machine. Does not parse the path."""
         return not self._archives and os.path.isabs(path)
 
     def _find_source(self, path: Path) -> FileSource:
@@ -247,7 +251,7 @@ class Stores:
 
 
 def is_called_archive(name: str) -> bool:
-    """Whether a name ends as those of tar archives do."""
+    """True if a name ends like that of a tar archive."""
     return NAME.fullmatch(name) is not None
 
 

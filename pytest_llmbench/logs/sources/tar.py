@@ -1,7 +1,6 @@
-"""A tar archive, old, POSIX, GNU or pax, read as it streams by: its members one after
-another, nothing on disk.
+"""Read a tar archive (old, POSIX, GNU or pax) as a stream, without writing to disk.
 
-Nothing here trusts a number: what a header says of its size is bounded before it is
+Sizes in headers are not trusted: they are checked against limits before anything is
 read.
 """
 
@@ -35,7 +34,7 @@ KINDS = {
     b"M": "rest of a file in another volume",
     b"V": "label",
 }
-# Members without data, whatever size their header says.
+# Members without data, whatever their headers state as size.
 DATALESS = frozenset({HARD_LINK, LINK, "device", FOLDER, "FIFO", "label"})
 
 _RECORD = re.compile(rb"(\d{1,9}) ([^=]{1,255})=")
@@ -43,10 +42,10 @@ _RECORD = re.compile(rb"(\d{1,9}) ([^=]{1,255})=")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What one header says."""
+    """The contents of one header."""
 
     name: bytes
-    # its type: one of KINDS, or of a header that only speaks of the next member
+    # type: one of KINDS, or of a header that describes the next member
     flag: bytes
     size: int
     modified: float
@@ -55,21 +54,21 @@ class Header:
 
     @property
     def kind(self) -> str:
-        """What the member is, in words."""
+        """The type in words."""
         if KINDS.get(self.flag) == FILE and self.name.endswith(b"/"):
-            return FOLDER  # as the first tar wrote them
+            return FOLDER  # folders of the first tar
         return KINDS.get(self.flag, f"member of type {self.flag.decode('latin-1')!r}")
 
     @property
     def path(self) -> str:
-        """The name as Python names files: bytes that are no UTF-8 are kept."""
+        """The name as `str`, with bytes that are not UTF-8 preserved."""
         return os.fsdecode(self.name)
 
 
 def read_header(block: bytes) -> Header:
-    """Read a header of 512 bytes; LogError where it is none, by its checksum."""
+    """Parse a header of 512 bytes. Raises LogError if its checksum is wrong."""
     if not is_header(block):
-        raise LogError("no header of a member where one has to stand")
+        raise LogError("no member header where one is expected")
     name, size, modified = (
         _read_text(block[:100]),
         _read_number(block[124:136]),
@@ -87,7 +86,7 @@ def read_header(block: bytes) -> Header:
 
 
 def is_header(block: bytes) -> bool:
-    """Whether 512 bytes are a header: they hold the sum of themselves."""
+    """True if 512 bytes have the checksum of a header."""
     if len(block) < BLOCK or not block[:1].strip(b"\0"):
         return False
     try:
@@ -97,32 +96,31 @@ def is_header(block: bytes) -> bool:
     rest = block[:148] + b" " * 8 + block[156:BLOCK]
     return checksum == sum(rest) or checksum == sum(
         struct.unpack(f"{BLOCK}b", rest)
-    )  # signed, as some old systems wrote it
+    )  # some old systems summed signed bytes
 
 
 def read_pax(data: bytes) -> dict[str, bytes]:
-    """Read the records `length key=value` of a pax header; LogError for anything
-    else."""
+    """Parse the records `length key=value` of a pax header. Raises LogError for other
+    data."""
     values: dict[str, bytes] = {}
-    place = 0
-    while place < len(data) and data[place : place + 1] != b"\0":
-        record = _RECORD.match(data, place)
-        end = place + int(record[1]) if record else 0
+    offset = 0
+    while offset < len(data) and data[offset : offset + 1] != b"\0":
+        record = _RECORD.match(data, offset)
+        end = offset + int(record[1]) if record else 0
         if (
             record is None
             or end <= record.end()
             or end > len(data)
             or data[end - 1 : end] != b"\n"
         ):
-            raise LogError("a pax header that cannot be read")
+            raise LogError("an invalid pax header")
         values[record[2].decode("utf-8", "replace")] = data[record.end() : end - 1]
-        place = end
+        offset = end
     return values
 
 
 def apply_pax(header: Header, values: Mapping[str, bytes]) -> Header:
-    """Return a header with what pax headers before it say of its member, which
-    counts."""
+    """Override the fields of a header with the pax headers before it."""
     if not values:
         return header
     sparse = any(key.startswith("GNU.sparse.") for key in values)
@@ -144,32 +142,32 @@ def _read_text(field: bytes) -> bytes:
 
 
 def _read_number(field: bytes) -> int:
-    """Read a number: octal digits, or with the first bit set its own bytes."""
+    """Parse a number: octal digits, or binary if the first bit is set."""
     if field[0] in (0x80, 0xFF):
         return int.from_bytes(field[1:], "big") - (
             256 ** (len(field) - 1) if field[0] == 0xFF else 0
         )
     digits = field.partition(b"\0")[0].strip() or b"0"
     if not re.fullmatch(rb"[0-7]+", digits):
-        raise LogError(f"a header with {digits!r} where a number has to stand")
+        raise LogError(f"a header with {digits!r} instead of a number")
     return int(digits, 8)
 
 
 def _read_decimal(value: bytes) -> float:
-    """Read the decimal number of a pax header."""
+    """Parse a decimal number of a pax header."""
     if not re.fullmatch(rb"-?\d{1,18}(?:\.\d*)?", value):
-        raise LogError(f"a pax header with {value[:40]!r} where a number has to stand")
+        raise LogError(f"a pax header with {value[:40]!r} instead of a number")
     number = float(value)
     return number if math.isfinite(number) else 0.0
 
 
-# Bytes of a long name or a pax header; Linux takes no name of more than 4096.
+# Size limit of a long name or pax header; Linux has no names of more than 4096 bytes.
 LARGEST_HEADER = 1 << 20
 
-# Members that an archive may have.
+# Maximum number of members.
 MEMBERS = 1_000_000
 
-# Bytes that the names of all members may have together.
+# Maximum size of all names together, in bytes.
 NAMES = 1 << 27
 
 _LONG_NAME, _LONG_TARGET, _PAX, _SOLARIS, _GLOBAL = b"L", b"K", b"x", b"X", b"g"
@@ -177,55 +175,56 @@ _LONG_NAME, _LONG_TARGET, _PAX, _SOLARIS, _GLOBAL = b"L", b"K", b"x", b"X", b"g"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveMember:
-    """One member: its place in the archive, and what its headers say."""
+    """A member of an archive, as its headers describe it."""
 
     number: int
     name: str
     kind: str
-    size: int  # of the bytes that follow
+    size: int  # of the data that follow
     modified: float
     target: str = ""
 
     @property
     def is_file(self) -> bool:
-        """Whether it is an ordinary file, whose data are its text."""
+        """True for a regular file."""
         return self.kind == FILE
 
 
-# Why not the standard library's tarfile, even as a stream with a strict TarInfo: it
-# ends a damaged archive without a word, reads as much into memory as a header asks for,
-# and takes pax headers that lie (of the eight in test_archive.py Python 3.11 tells
-# one). What reads pax headers there is private and differs between versions of Python.
-class Reel:
-    """An archive that is read once, from its first byte to its last.
+# Not the standard library's tarfile, even as a stream with a strict TarInfo: it ignores
+# the truncation of an archive, reads as much into memory as a header states, and
+# accepts invalid pax headers (of the eight in test_archive.py Python 3.11 rejects one).
+# Its code for pax headers is private and differs between versions of Python.
+class TarReader:
+    """Reader of an archive, once, from its first byte to its last.
 
     `read_members()` yields each member; `read_data()` then yields the bytes of the last
-    one, as far as they are wanted. LogError says where the archive ends early or what
-    in it is no archive.
+    member. Raises LogError if the archive is truncated or invalid.
     """
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
-        """Take the archive's bytes, decompressed."""
+        """`blocks` are the decompressed bytes of the archive."""
         self._blocks = iter(blocks)
-        self._held = memoryview(b"")
-        self._left = 0
+        self._buffer = memoryview(b"")
+        self._remaining = 0
         self._padding = 0
-        self._shared: dict[str, bytes] = {}
-        self._names = 0
+        self._global_values: dict[str, bytes] = {}
+        self._names_size = 0
         self.trailing = False
 
     def read_members(self) -> Iterator[ArchiveMember]:
-        """Yield the members in their order; after the last one `trailing` says whether
-        anything stands behind them."""
+        """Yield the members in archive order.
+
+        After the last one, `trailing` is True if data follow the end of the archive.
+        """
         for number in range(MEMBERS + 1):
             header = self._read_member_header()
             if header is None:
                 self.trailing = any(block.strip(b"\0") for block in self._read_rest())
                 return
-            self._names += len(header.name) + len(header.target)
-            if number == MEMBERS or self._names > NAMES:
+            self._names_size += len(header.name) + len(header.target)
+            if number == MEMBERS or self._names_size > NAMES:
                 raise LogError(
-                    f"more than {MEMBERS} members, or {NAMES} bytes of names: no archive of runs has that"
+                    f"more than {MEMBERS} members or {NAMES} bytes of names, which no archive of runs has"
                 )
             target = os.fsdecode(header.target)
             yield ArchiveMember(
@@ -234,16 +233,18 @@ class Reel:
             self._skip()
 
     def read_data(self) -> Iterator[bytes]:
-        """Yield the bytes of the member that was yielded last, once; LogError where
-        they end early."""
-        while self._left:
-            block = self._read_some(self._left)
-            self._left -= len(block)
+        """Yield the bytes of the last yielded member, once. Raises LogError if
+        truncated."""
+        while self._remaining:
+            block = self._read_some(self._remaining)
+            self._remaining -= len(block)
             yield block
 
     def _read_member_header(self) -> Header | None:
-        """Return the next member's header with all that headers before it say, None at
-        the end of the archive."""
+        """Return the next member's header, with the headers before it applied.
+
+        Returns None at the end of the archive.
+        """
         pax: dict[str, bytes] = {}
         while True:
             block = self._read_exactly(BLOCK)
@@ -252,17 +253,21 @@ class Reel:
             header = read_header(block)
             values = self._read_values(header)
             if values is None:
-                return self._begin_member(apply_pax(header, {**self._shared, **pax}))
+                return self._begin_member(
+                    apply_pax(header, {**self._global_values, **pax})
+                )
             if header.flag == _GLOBAL:
-                self._shared |= values
-                if sum(map(len, self._shared.values())) > LARGEST_HEADER:
+                self._global_values |= values
+                if sum(map(len, self._global_values.values())) > LARGEST_HEADER:
                     raise LogError(f"pax headers of more than {LARGEST_HEADER} bytes")
             else:
                 pax |= values
 
     def _read_values(self, header: Header) -> Mapping[str, bytes] | None:
-        """Return what a header says that only speaks of the next member, None for a
-        member's own."""
+        """Return the values of a header that describes the next member.
+
+        Returns None for a member's own header.
+        """
         if header.flag not in (_LONG_NAME, _LONG_TARGET, _PAX, _SOLARIS, _GLOBAL):
             return None
         if header.size > LARGEST_HEADER:
@@ -279,17 +284,17 @@ class Reel:
         return read_pax(data)
 
     def _begin_member(self, header: Header) -> Header:
-        """Get ready for the data of a member."""
+        """Prepare to read the data of a member."""
         more = header.extended
-        while more:  # where the holes of a sparse file are, which nobody asks
+        while more:  # the map of a sparse file's holes, which is not needed
             more = self._read_exactly(BLOCK)[504:505] not in (b"\0", b"0")
-        self._left = 0 if header.kind in DATALESS else header.size
-        self._padding = -self._left % BLOCK
+        self._remaining = 0 if header.kind in DATALESS else header.size
+        self._padding = -self._remaining % BLOCK
         return header
 
     def _skip(self) -> None:
-        """Pass over what is left of a member."""
-        self._left += self._padding
+        """Skip the remaining data of a member."""
+        self._remaining += self._padding
         self._padding = 0
         for _ in self.read_data():
             pass
@@ -301,21 +306,21 @@ class Reel:
             size -= len(parts[-1])
         return b"".join(parts)
 
-    def _read_some(self, most: int) -> bytes:
-        """Return up to so many bytes, at least one."""
-        while not self._held:
+    def _read_some(self, limit: int) -> bytes:
+        """Return between 1 and `most` bytes."""
+        while not self._buffer:
             block = next(self._blocks, None)
             if block is None:
-                raise LogError("it ends before its end")
-            self._held = memoryview(block)
-        part, self._held = bytes(self._held[:most]), self._held[most:]
-        return part
+                raise LogError("it is truncated")
+            self._buffer = memoryview(block)
+        data, self._buffer = bytes(self._buffer[:limit]), self._buffer[limit:]
+        return data
 
     def _read_rest(self) -> Iterator[bytes]:
-        yield bytes(self._held)
+        yield bytes(self._buffer)
         yield from self._blocks
 
 
 def is_archive(head: bytes) -> bool:
-    """Whether data that begin so are a tar archive that has a member."""
+    """True if data with these first bytes are a tar archive with a member."""
     return is_header(head[:BLOCK])

@@ -1,5 +1,4 @@
-"""Zstandard: the module of Python 3.14 and newer, and its backport for older
-versions."""
+"""Import Zstandard: from Python 3.14 on the standard module, before that its backport."""
 
 import sys
 

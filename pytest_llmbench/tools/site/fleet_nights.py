@@ -67,7 +67,7 @@ def collect_days(
     `acknowledged` is the file of acknowledged changes, also of configurations that are
     not here; SettingsError where it is wrong.
     """
-    from pytest_llmbench.history.nights import read_session, read_verdicts
+    from pytest_llmbench.history.daily_verdicts import read_session, read_verdicts
     from pytest_llmbench.history.prune import describe_future
 
     place = place.until(now)

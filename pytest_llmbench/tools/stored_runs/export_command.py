@@ -25,7 +25,7 @@ from pytest_llmbench.tools.command_line import Output, redact_values
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pytest_llmbench.history.parts import Part
+    from pytest_llmbench.history.batches import SessionBatch
     from pytest_llmbench.history.store import StoreLocation
 
 Rows = list[dict[str, Any]]
@@ -48,7 +48,7 @@ group."""
 
 def export(place: StoreLocation, arguments: argparse.Namespace) -> Output:
     """Write every verdict to a file, whole or not at all, or print it."""
-    from pytest_llmbench.history.parts import list_parts
+    from pytest_llmbench.history.batches import list_batches
     from pytest_llmbench.history.store import explain_errors
 
     output = arguments.output
@@ -63,7 +63,7 @@ def export(place: StoreLocation, arguments: argparse.Namespace) -> Output:
         raise HistoryError(
             f"-o {output}: found the history itself, which it would replace: give another name"
         )
-    parts = list_parts(place)
+    parts = list_batches(place)
     if output is None:
         _print(_format(place, parts, kind))
         return Output("")
@@ -123,10 +123,10 @@ def _print(texts: Iterator[str]) -> None:
         discard_output()
 
 
-def _read(place: StoreLocation, parts: Sequence[Part]) -> Iterator[Rows]:
+def _read(place: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[Rows]:
     """Yield the rows of each part, without secrets, with times as ISO texts and a
     column for each metric."""
-    from pytest_llmbench.history.parts import flatten_metrics
+    from pytest_llmbench.history.batches import flatten_metrics
     from pytest_llmbench.history.queries import list_columns, list_everything
 
     numbers = {name for name, kind in list_columns().items() if kind is not str}
@@ -143,7 +143,9 @@ def _read(place: StoreLocation, parts: Sequence[Part]) -> Iterator[Rows]:
 # --- texts ----------------------------------------------------------------------------
 
 
-def _format(place: StoreLocation, parts: Sequence[Part], kind: str) -> Iterator[str]:
+def _format(
+    place: StoreLocation, parts: Sequence[SessionBatch], kind: str
+) -> Iterator[str]:
     """Yield the text of a table in parts."""
     if kind == "csv":
         yield from _format_csv(place, parts)
@@ -171,7 +173,7 @@ def _indent(text: str) -> str:
     return text.replace("\n", "\n ")
 
 
-def _format_csv(place: StoreLocation, parts: Sequence[Part]) -> Iterator[str]:
+def _format_csv(place: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[str]:
     columns = _find_columns(place, parts)
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -189,10 +191,10 @@ def _format_csv(place: StoreLocation, parts: Sequence[Part]) -> Iterator[str]:
     yield text.getvalue()
 
 
-def _find_columns(place: StoreLocation, parts: Sequence[Part]) -> Columns:
+def _find_columns(place: StoreLocation, parts: Sequence[SessionBatch]) -> Columns:
     """Return the columns of the table: those of each verdict, then A/Bs and metrics as
     they come."""
-    from pytest_llmbench.history.parts import find_further_columns
+    from pytest_llmbench.history.batches import find_further_columns
     from pytest_llmbench.history.queries import list_columns
 
     return {**list_columns(), **find_further_columns(place, parts)}
@@ -220,7 +222,7 @@ def _list_cells(rows: Rows, name: str, kind: type) -> Iterable[Any]:
 
 
 def _write_parquet(
-    place: StoreLocation, parts: Sequence[Part], file: IO[bytes]
+    place: StoreLocation, parts: Sequence[SessionBatch], file: IO[bytes]
 ) -> None:
     """Write a table; each part has the types of all of it, also where a column has no
     value in it."""

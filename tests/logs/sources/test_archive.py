@@ -105,7 +105,7 @@ def test_a_compressed_log_in_an_archive_is_decompressed() -> None:
 def test_of_members_with_one_name_the_last_counts() -> None:
     found = opened(archive([("x.out", b"old"), ("y.out", b"1"), ("./x.out", b"new")]))
     assert notes(found.ignored) == {
-        "x.tar/x.out": "stands 2 times in x.tar: the last one counts"
+        "x.tar/x.out": "occurs 2 times in x.tar: the last copy counts"
     }
     assert [b"".join(text) for _, text in found.read([ROOT / "x.out"])] == [b"new"]
 
@@ -117,7 +117,7 @@ def test_a_log_whose_name_leads_elsewhere_is_missed(name: str) -> None:
     found = opened(archive([("y.out", b"1"), (name, b"2")]))
     assert files(found) == ["y.out"]
     assert [why for _, why in found.unreadable] == [
-        "its name leads out of the archive, or is no name of a file"
+        "its name points outside the archive, or is not a file name"
     ]
     other = opened(archive([("y.out", b"1"), (name.replace(".out", ".md"), b"2")]))
     assert (other.unreadable, len(other.ignored)) == ([], 1)
@@ -177,7 +177,7 @@ def test_a_cut_archive_counts_as_far_as_it_was_whole_and_is_told() -> None:
     ((path, why),) = found.unreadable
     assert path == ROOT
     assert why.startswith(
-        "the archive is cut or damaged behind c.out: it ends before its end; what was whole"
+        "the archive is truncated or damaged after c.out: it is truncated; complete members"
     )
 
 
@@ -246,14 +246,14 @@ def test_a_cut_compressed_archive_is_told(missing: int) -> None:
     assert len(found.unreadable) == 1
     assert any(
         word in found.unreadable[0][1]
-        for word in ("cut or still being written", "end before their end")
+        for word in ("truncated or still being written", "are truncated")
     )
 
 
 def test_an_archive_behind_an_archive_is_told() -> None:
     found = opened(archive([("x.out", b"1")]) + archive([("y.out", b"1")]))
     assert notes(found.unreadable) == {
-        "x.tar": "has more behind its end, which is not read: pack it again"
+        "x.tar": "has data after its end, which are not read: pack it again"
     }
 
 
@@ -293,7 +293,7 @@ def test_names_without_end_in_folders_are_bounded(
     monkeypatch.setattr(packed, "FOLDERS", 10)
     found = opened(archive([(f"{number}/x.out", b"1") for number in range(30)]))
     assert (
-        "a newer run may lie beyond 10 folders with files: give --llmb-logs a part"
+        "more than 10 folders with files, so the newest run may be missing"
         in found.unreadable[0][1]
     )
 
@@ -312,7 +312,7 @@ def test_unnamed_files_beyond_the_limit_of_folders_are_reported(
     )
     found.list()
     assert [why for _, why in found.unreadable] == [
-        "a newer run may lie beyond 10 folders with files: give --llmb-logs a part of them"
+        "more than 10 folders with files, so the newest run may be missing: give --llmb-logs fewer"
     ]
     assert len(files(found)) == 10
 
@@ -327,7 +327,10 @@ def test_launches_beyond_the_limit_of_folders_are_reported(
     data = b"".join(special(name, make_folder) for name in launches) + bytes(1024)
     assert opened(data).unreadable == []
     monkeypatch.setattr(packed, "FOLDERS", 3)
-    assert "a newer run may lie beyond 3 folders" in opened(data).unreadable[0][1]
+    assert (
+        "more than 3 folders with files, so the newest run may be missing"
+        in opened(data).unreadable[0][1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -363,7 +366,7 @@ def test_archive_that_cannot_be_opened_is_unreadable() -> None:
 )
 def test_archive_of_zeros_is_unreadable(data: bytes) -> None:
     assert notes(opened(data).unreadable) == {
-        "x.tar": "holds no member: it is empty, or zeros took the place of its data"
+        "x.tar": "contains no member: it is empty, or its data were replaced by zeros"
     }
 
 
@@ -380,7 +383,7 @@ def test_archive_of_zeros_is_unreadable(data: bytes) -> None:
 def test_archive_without_a_log_is_listed(data: bytes, ignored: int) -> None:
     found = opened(data)
     assert [why for _, why in found.ignored] == [
-        "an archive without a file that is called as a log"
+        "an archive without a file named like a log"
     ] * ignored
     assert not found.unreadable
 
@@ -389,5 +392,5 @@ def test_name_with_nul_is_no_name_of_a_file() -> None:
     found = opened(pax(record(b"path", b"a\0b.out")) + archive([("x.out", b"1")]))
     assert files(found) == []
     assert [why for _, why in found.unreadable] == [
-        "its name leads out of the archive, or is no name of a file"
+        "its name points outside the archive, or is not a file name"
     ]

@@ -65,7 +65,7 @@ def replace(log: Path) -> None:
         (rotate, "another file has its name"),
         (replace, "another file has its name"),
         (Path.unlink, "it was deleted or moved"),
-        (rewrite, "it begins otherwise"),
+        (rewrite, "its beginning changed"),
     ],
 )
 def test_a_log_that_changes_while_it_is_read_is_no_log(

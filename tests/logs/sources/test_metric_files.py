@@ -153,9 +153,7 @@ def test_damage_is_reported_with_its_offset() -> None:
     data = run([0.5, 0.25])
     before_last = len(run([0.5]))
     changed = data[:-1] + bytes([data[-1] ^ 1])
-    with pytest.raises(
-        LogError, match=f"a checksum behind byte {before_last} is wrong"
-    ):
+    with pytest.raises(LogError, match=f"wrong checksum after byte {before_last}"):
         read(changed, size=7)
 
 

@@ -64,7 +64,7 @@ def test_paths_of_this_machine_are_not_remote(path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("nope://x", "fsspec knows no protocol 'nope'; it knows s3,"),
+        ("nope://x", "fsspec does not know the protocol 'nope'; give one of s3,"),
         ("s3://bucket/x", "fsspec reads s3:// with another package: Install s3fs"),
         (
             "ftp://me:secret@host/x",
@@ -178,7 +178,7 @@ def test_links_of_a_remote_place_are_told_and_not_followed(tmp_path: Path) -> No
     found = find_runs([to_path(f"file://{tmp_path}")], Stores())
     assert len(found.runs) == 1
     assert [why for _, why in found.ignored] == [
-        "cannot be read: a link, which is not followed in a remote place"
+        "cannot be read: a link, which is not followed in a remote folder"
     ]
 
 
@@ -205,4 +205,4 @@ def test_remote_name_with_nul_is_no_name_of_a_file(memory: Any) -> None:
     memory.pipe("/runs/y\0.out", b"x")
     found = find_runs([to_path("memory://runs")], Stores())
     assert [run.attempts[0].log.name for run in found.runs] == ["x.out"]
-    assert [why for _, why in found.unreadable] == ["cannot be read: no name of a file"]
+    assert [why for _, why in found.unreadable] == ["cannot be read: not a file name"]

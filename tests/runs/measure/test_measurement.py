@@ -213,7 +213,7 @@ def test_saved_checkpoint_on_disk_is_noted(
 def test_unreadable_later_attempt_is_a_problem() -> None:
     for code, text in (
         (EndingCode.UNREADABLE, "cannot read it"),
-        (EndingCode.CUT, "the gzip data of log end before their end"),
+        (EndingCode.CUT, "the gzip data of log are truncated"),
     ):
         (problem,) = measure_run(
             run(log(segment()), log(ending=Ending(code, NO_QUOTE, 0, text)))

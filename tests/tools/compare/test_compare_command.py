@@ -232,7 +232,7 @@ def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(
     for side, why in (
         (
             "night.zip",
-            "night.zip is a zip archive, which is not read: unpack it, and give its folder",
+            "night.zip is a zip archive, which is not supported: unpack it and give its folder",
         ),
         (
             "notes.log",

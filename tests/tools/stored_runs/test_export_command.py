@@ -15,7 +15,7 @@ import pytest
 from support.remembered import START, document, outcome, trials
 
 from pytest_llmbench.cli import main as cli
-from pytest_llmbench.history import parts, queries
+from pytest_llmbench.history import batches, queries
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation, connect
 from pytest_llmbench.tools.stored_runs import export_command as export
@@ -39,7 +39,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
     """Sessions whose columns differ: without a run, without a value, whole numbers, an
     A/B, a metric of their own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(parts, "VERDICTS", 1)
+    monkeypatch.setattr(batches, "VERDICTS", 1)
     monkeypatch.setattr(export, "ROW_GROUP", 2)
     place = StoreLocation("h.db", tmp_path / "h.db")
     sessions: Sequence[dict[str, Any]] = (
@@ -77,7 +77,7 @@ def make_frame(place: StoreLocation) -> pd.DataFrame:
             float("nan") if value is None else value for value in plain["step_seconds"]
         ]
         rows.append(
-            {**plain, "step_seconds": steps, **parts.flatten_metrics(row["metrics"])}
+            {**plain, "step_seconds": steps, **batches.flatten_metrics(row["metrics"])}
         )
     frame = pd.DataFrame(rows).astype(dict.fromkeys(export.WHOLE, "Int64"))
     whole = frame["metric_whole"]
@@ -124,7 +124,7 @@ def test_whole_numbers_of_all_verdicts_stay_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(parts, "VERDICTS", 1)
+    monkeypatch.setattr(batches, "VERDICTS", 1)
     for night in range(3):
         write(
             StoreLocation("h.db", tmp_path / "h.db"),
@@ -185,7 +185,7 @@ def test_failed_export_leaves_the_older_one(
             "UPDATE llmb_verdict SET verdict = x'ff' WHERE id = 5"
         )
     call("-o", name, code=2)
-    assert "holds what no session stored" in capsys.readouterr().err
+    assert "contains an invalid value" in capsys.readouterr().err
     assert (tmp_path / name).read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [*sorted(("h.db", name))]
 

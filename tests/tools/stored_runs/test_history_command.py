@@ -267,7 +267,7 @@ def test_prune_makes_no_store_of_a_mistyped_name(
 ) -> None:
     path = tmp_path / "histroy.db"
     assert cli.main(["history", "prune", "--keep", "4d", "--history", str(path)]) == 2
-    assert "there is no such file" in capsys.readouterr().err
+    assert "no such file" in capsys.readouterr().err
     assert not path.exists()
 
 

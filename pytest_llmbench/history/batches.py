@@ -1,5 +1,5 @@
-"""Divide a history into parts of some thousand verdicts, so that memory does not grow
-with the store."""
+"""Divide a history into batches of a few thousand verdicts, so that memory stays
+bounded."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.tables import SESSION, VERDICT, list_order
 
 VERDICTS = 2_000
-"""So many verdicts are read at once, or those of one session."""
+"""Number of verdicts that are read at once. A session is not divided."""
 
 LARGEST = 2**63
-"""Whole numbers of 64 bits are smaller."""
+"""Limit of 64-bit integers."""
 
 
-class Part(NamedTuple):
-    """Sessions (their ids) that are read at once, and the number of their verdicts."""
+class SessionBatch(NamedTuple):
+    """Ids of sessions that are read at once, and their number of verdicts."""
 
     sessions: tuple[str, ...]
     verdicts: int
 
 
-def list_parts(place: StoreLocation) -> list[Part]:
-    """Return all sessions with verdicts in parts, oldest first; sessions that began
-    together are in one."""
+def list_batches(location: StoreLocation) -> list[SessionBatch]:
+    """Return all sessions with verdicts in batches, oldest first.
+
+    Sessions that began at the same time are in one batch.
+    """
     columns = (
         SESSION.c.id,
         SESSION.c.started,
@@ -41,64 +43,66 @@ def list_parts(place: StoreLocation) -> list[Part]:
     joined = select(*columns).join_from(
         SESSION, VERDICT, SESSION.c.id == VERDICT.c.session
     )
-    order = list_order(place)[:-1]  # without the verdict
+    order = list_order(location)[:-1]  # without the verdict
     sessions = fetch_rows(
-        place, joined.group_by(SESSION.c.id, SESSION.c.started).order_by(*order), dict
+        location,
+        joined.group_by(SESSION.c.id, SESSION.c.started).order_by(*order),
+        dict,
     )
-    parts: list[Part] = []
+    batches: list[SessionBatch] = []
     for _, rows in groupby(sessions, key=itemgetter("started")):
         names, counts = zip(
             *((row["id"], row["verdicts"]) for row in rows), strict=True
         )
-        if not parts or parts[-1].verdicts >= VERDICTS:
-            parts.append(Part((), 0))
-        parts[-1] = Part(
-            (*parts[-1].sessions, *names), parts[-1].verdicts + sum(counts)
+        if not batches or batches[-1].verdicts >= VERDICTS:
+            batches.append(SessionBatch((), 0))
+        batches[-1] = SessionBatch(
+            (*batches[-1].sessions, *names), batches[-1].verdicts + sum(counts)
         )
-    return parts
+    return batches
 
 
 def find_further_columns(
-    place: StoreLocation, parts: Sequence[Part]
+    location: StoreLocation, batches: Sequence[SessionBatch]
 ) -> dict[str, type]:
-    """Return the columns that not every verdict has, metrics and A/Bs, with their
-    types, in the order of the verdicts.
+    """Return the additional columns (metrics and A/Bs) with their types, in verdict
+    order.
 
-    A metric is of whole numbers if each verdict has it and all values are whole.
-    HistoryError for what is no number.
+    A metric is an integer if each verdict has it and all values are integers. Raises
+    HistoryError for a value that is not a number.
     """
-    noises = list_noises(place)
+    noises = list_noises(location)
     columns = (VERDICT.c.session, VERDICT.c.configuration, VERDICT.c.metrics)
     query = (
         select(*columns)
         .join_from(VERDICT, SESSION, SESSION.c.id == VERDICT.c.session)
-        .order_by(*list_order(place))
+        .order_by(*list_order(location))
     )
-    found: dict[str, type] = {}
+    types: dict[str, type] = {}
     counts: Counter[str] = Counter()
-    verdicts = sum(part.verdicts for part in parts)
-    for part in parts:
+    verdicts = sum(batch.verdicts for batch in batches)
+    for batch in batches:
         for row in fetch_rows(
-            place, query.where(VERDICT.c.session.in_(part.sessions)), _parse_metrics
+            location, query.where(VERDICT.c.session.in_(batch.sessions)), _parse_metrics
         ):
             noise = noises.get((row["session"], row["configuration"]), {})
             values = {**noise, **flatten_metrics(row["metrics"])}
-            found.update(
+            types.update(
                 {
                     name: _find_type(value)
                     for name, value in values.items()
-                    if found.get(name) in (None, int)
+                    if types.get(name) in (None, int)
                 }
             )
             counts.update(values.keys())
-    for name, kind in found.items():
+    for name, kind in types.items():
         if kind is not str and not (kind is int and counts[name] == verdicts):
-            found[name] = float
-    return found
+            types[name] = float
+    return types
 
 
 def _find_type(value: object) -> type:
-    """Return the type of a value; a whole number beyond 64 bits is a float."""
+    """Return the type of a value; float for integers beyond 64 bits."""
     return (
         float
         if isinstance(value, int) and not -LARGEST <= value < LARGEST
@@ -111,8 +115,7 @@ def _parse_metrics(row: Row) -> Row:
 
 
 def flatten_metrics(metrics: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return a column for the value of each metric, and one for each standard
-    deviation."""
+    """Return a column for each metric's value and one for its standard deviation."""
     values = {f"metric_{name}": value for name, (value, _) in metrics.items()}
     return {
         **values,

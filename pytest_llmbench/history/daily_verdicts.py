@@ -1,5 +1,5 @@
-"""What a history knows of all configurations, night by night: verdicts for the pages of
-`llmbench site`."""
+"""Read the verdicts of all configurations, day by day, for the pages of `llmbench
+site`."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ ParseEnvironment = Callable[[str], Mapping[str, str]]
 
 
 def read_verdicts(
-    place: StoreLocation, since: datetime | None, damaged: dict[str, str]
+    location: StoreLocation, since: datetime | None, damaged: dict[str, str]
 ) -> list[StoredVerdict]:
-    """Return every verdict on the nights from `since` on, in the order of the sessions;
-    those without a run, too.
+    """Return every verdict since the day `since`, in session order, with or without a
+    run.
 
-    A verdict that no session stored is left out, and added to `damaged` by its session.
-    HistoryError if the store cannot be read.
+    Invalid verdicts are omitted, and the error is added to `damaged` under the session.
+    Raises HistoryError if the store cannot be read.
     """
     of_run = (RUN.c.started, RUN.c.job_id, RUN.c.nodes, RUN.c.environment)
-    of_verdict = [column for column in VERDICT.c if column.name not in _LEFT_OUT]
+    of_verdict = [column for column in VERDICT.c if column.name not in _OMITTED]
     columns = (*of_run, *of_verdict, SESSION.c.started.label("judged"))
     joined = select(*columns).join_from(
         VERDICT, SESSION, SESSION.c.id == VERDICT.c.session
     )
-    joined = joined.where(is_in_time(place, SESSION))
+    joined = joined.where(is_in_time(location, SESSION))
     query = joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True).order_by(
         SESSION.c.started, VERDICT.c.id
     )
@@ -59,32 +59,32 @@ def read_verdicts(
                 and_(RUN.c.started.is_(None), SESSION.c.started >= first),
             )
         )
-    parse = cache(parse_environment)  # they repeat themselves night after night
+    parse = cache(parse_environment)  # the same texts recur every day
 
     def convert(row: Row) -> StoredVerdict:
-        if place.latest and row["started"] and row["started"] > place.latest:
+        if location.latest and row["started"] and row["started"] > location.latest:
             row = {
                 **row,
                 "started": None,
-            }  # a wrong clock: its night is that of the session
+            }  # a wrong clock: use the session's day
         return _make_verdict(row, parse)
 
-    return fetch_rows(place, query, convert, damaged)
+    return fetch_rows(location, query, convert, damaged)
 
 
-_LEFT_OUT = ("id", "bound_seconds", "item", "mean_of", "step_seconds", "log_sha256")
-"""Columns of a verdict that no page shows: the steps are most of a store."""
+_OMITTED = ("id", "bound_seconds", "item", "mean_of", "step_seconds", "log_sha256")
+"""Columns of a verdict that no page needs; steps are most of a store's size."""
 
 
 def _make_verdict(row: Row, parse: ParseEnvironment) -> StoredVerdict:
     metrics = parse_metrics(row["metrics"])
     refuse_no_time(row["counts"], row["run_seconds"])
-    own, logged = (metrics.get(name, (None,))[0] for name in ("mfu", "mfu_logged"))
+    computed, logged = (metrics.get(name, (None,))[0] for name in ("mfu", "mfu_logged"))
     return StoredVerdict(
-        **{name: row[name] for name in _TAKEN},
+        **{name: row[name] for name in _COPIED},
         step_seconds=row["step_time_seconds"],
-        mfu=logged if own is None else own,
-        mfu_logged=own is None and logged is not None,
+        mfu=logged if computed is None else computed,
+        mfu_logged=computed is None and logged is not None,
         window=Window(row["first_step"], row["last_step"], row["statistic"]),
         job_id=row["job_id"] or "",
         nodes=tuple(parse_list("nodes", row["nodes"] or "[]")),
@@ -92,7 +92,7 @@ def _make_verdict(row: Row, parse: ParseEnvironment) -> StoredVerdict:
     )
 
 
-_TAKEN = (
+_COPIED = (
     *(
         "configuration",
         "run",
@@ -107,23 +107,22 @@ _TAKEN = (
     ),
     *("run_seconds", "expected_seconds", "log_difference", "baseline", "tolerance"),
 )
-"""The columns that a verdict takes as they are."""
+"""Columns that are copied to a verdict unchanged."""
 
 
 def read_session(
-    place: StoreLocation, identifier: str, damaged: dict[str, str]
+    location: StoreLocation, identifier: str, damaged: dict[str, str]
 ) -> StoredSession:
-    """Return what is kept of a session that is there; without its options if they are
-    damaged."""
+    """Return a stored session, without its options if they are damaged."""
     query = select(SESSION, SESSION.c.id.label("session")).where(
         SESSION.c.id == identifier
     )
-    rows = fetch_rows(place, query, _make_session, damaged)
+    rows = fetch_rows(location, query, _make_session, damaged)
     if not rows:
         plain = select(
             *(column for column in query.selected_columns if column.name != "options")
         )
-        rows = fetch_rows(place, plain, _make_session)
+        rows = fetch_rows(location, plain, _make_session)
     return rows[0]
 
 

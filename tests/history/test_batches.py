@@ -1,4 +1,4 @@
-"""A history that is read in parts, in both kinds of stores."""
+"""A history that is read in batches, in both kinds of stores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from support.remembered import START, document, outcome
 
-from pytest_llmbench.history import parts, queries
+from pytest_llmbench.history import batches, queries
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 
@@ -15,15 +15,17 @@ from pytest_llmbench.history.store import StoreLocation
 def test_parts_contain_each_session_once_in_order(
     place: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "VERDICTS", 2)
+    monkeypatch.setattr(batches, "VERDICTS", 2)
     for night in (3, 0, 1, 2):
         write(place, document(outcome(7.4, night), began=START + timedelta(days=night)))
-    listed = parts.list_parts(place.until(START + timedelta(days=9)))
-    assert [part.verdicts for part in listed] == [2, 2]
+    listed = batches.list_batches(place.until(START + timedelta(days=9)))
+    assert [batch.verdicts for batch in listed] == [2, 2]
     rows = [
-        row for part in listed for row in queries.list_everything(place, part.sessions)
+        row
+        for batch in listed
+        for row in queries.list_everything(place, batch.sessions)
     ]
     assert [row["judged"] for row in rows] == [
         START + timedelta(days=night) for night in range(4)
     ]
-    assert parts.find_further_columns(place, listed)
+    assert batches.find_further_columns(place, listed)
