@@ -53,9 +53,7 @@ SAVE = "restore a backup, or save the readable rows: sqlite3 {} .dump | sed 's/^
 # Checks all pages and all indices: `quick_check` misses a row that its index has lost.
 CHECK = "PRAGMA integrity_check(1)"
 
-LOOK = (
-    "restore a backup, or find the session with llmbench history export --history {}"
-)
+LOOK = "restore a backup, or find the session with llmbench history export --history {}"
 
 # Remedies by the beginning of SQLite's error name, or by PostgreSQL's code.
 BUSY = f"another process locked it for {PATIENCE_SECONDS} s: wait for that process, and try again"

@@ -1,5 +1,5 @@
-"""What benchmarks/speed/ingest.py compares does the same work: the same numbers come
-out of it, and what fails is told."""
+"""The compared programs of benchmarks/speed/ingest.py get the same results, and
+failures are reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(script: str, *arguments: Path) -> list[list[str]]:
-    """Return the words of each line that a script of today writes."""
+    """Return the words of each line that a script of today prints."""
     text = subprocess.run(
         ["bash", "-c", script, "bash", *arguments],
         check=True,
@@ -35,7 +35,7 @@ def written(script: str, *arguments: Path) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_the_pipeline_and_the_loop_find_what_is_read_here(logs: Path) -> None:
+def test_pipeline_and_loop_find_the_same_steps(logs: Path) -> None:
     found = written(ingest_today.PIPELINE, logs)
     assert len(found) == 3
     for name, average, deviation in found:
@@ -48,7 +48,7 @@ def test_the_pipeline_and_the_loop_find_what_is_read_here(logs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_process_that_reads_says_what_it_read(logs: Path) -> None:
+def test_reading_process_reports_its_counts(logs: Path) -> None:
     result = reading("tree", logs)()
     assert (result.said["logs"], result.said["steps"]) == (3, 150)
     assert 0 < result.seconds < 60
@@ -60,7 +60,7 @@ def test_the_process_that_reads_says_what_it_read(logs: Path) -> None:
     ("kind", "needle", "steps"),
     [("large", ingest_today.NEEDLE, 50), ("trace", "train_step_timing", 5)],
 )
-def test_large_logs_hold_their_steps_in_about_their_size(
+def test_large_logs_have_the_requested_size(
     kind: str, needle: str, steps: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "log"
@@ -71,7 +71,7 @@ def test_large_logs_hold_their_steps_in_about_their_size(
 
 
 @pytest.mark.slow
-def test_logs_of_many_jobs_differ(
+def test_logs_of_different_jobs_differ(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(ingest_logs, "MANY_SIZE", 200_000)
@@ -80,7 +80,7 @@ def test_logs_of_many_jobs_differ(
     assert len({tuple(log.segments[0].steps.seconds) for log in logs}) == 3
 
 
-def test_a_trace_is_counted_by_type(tmp_path: Path) -> None:
+def test_trace_operations_are_counted_by_type(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     ingest_logs.trace(path, 300_000)
     lines = [
@@ -92,7 +92,7 @@ def test_a_trace_is_counted_by_type(tmp_path: Path) -> None:
     assert counted == Counter(line[4] for line in lines)
 
 
-def test_what_fails_is_no_measurement(tmp_path: Path) -> None:
+def test_failed_command_gives_no_measurement(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="ended with 3:\nwhy"):
         measured([sys.executable, "-c", "import sys; print('why'); sys.exit(3)"])
     with pytest.raises(RuntimeError, match="ended with"):
@@ -100,7 +100,7 @@ def test_what_fails_is_no_measurement(tmp_path: Path) -> None:
 
 
 def test_grep_reads_to_the_end(logs: Path) -> None:
-    """Its output is a pipe: with /dev/null it stops at the first match."""
+    """Its output is a pipe: with /dev/null it would stop at the first match."""
     assert searches(logs)["grep -c"]().seconds > 0
     counts = written(f"grep -rc '{ingest_today.NEEDLE}' \"$@\" | cat", logs)
     assert sum(int(line[0].rpartition(":")[2]) for line in counts) >= 150

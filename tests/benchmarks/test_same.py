@@ -1,5 +1,5 @@
-"""The short form of benchmarks/equivalence/same.py: what differs between two ways of
-reading is found, and nothing else."""
+"""The short form of benchmarks/equivalence/same.py finds all differences between two
+readers, and no others."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def read_here(logs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file with what this tree reads from the logs, next to the list of
-    their paths."""
+    """Return the file with this tree's results for the logs, next to the list of paths."""
     folder = tmp_path_factory.mktemp("here")
     (folder / "paths").write_text("".join(f"{path}\n" for path in logs))
     assert start(ROOT, folder / "paths", folder / "one").wait() == 0
     return folder / "one"
 
 
-def test_equal_values_are_equal_to_the_bit_and_no_others_are() -> None:
+def test_values_are_equal_only_bit_for_bit() -> None:
     def same(one: Any, other: Any) -> bool:
         return json.dumps(plain(one), default=repr) == json.dumps(
             plain(other), default=repr
@@ -59,7 +58,7 @@ def test_equal_values_are_equal_to_the_bit_and_no_others_are() -> None:
     )
 
 
-def test_a_difference_is_told_with_its_place() -> None:
+def test_difference_is_reported_with_its_path() -> None:
     one = {"file": {"segments": [{"line": [1, 2]}], "ending": None}}
     other = {"file": {"segments": [{"line": [1, 3]}], "ending": None, "new": 1}}
     assert list(differences(one, other)) == [
@@ -69,7 +68,7 @@ def test_a_difference_is_told_with_its_place() -> None:
 
 
 @pytest.mark.slow
-def test_a_log_is_read_in_three_ways(logs: list[Path]) -> None:
+def test_log_is_read_in_three_ways(logs: list[Path]) -> None:
     found = of_file(logs[0], 1)
     assert list(found) == ["file", "blocks of 509", "standard error"]
     assert steps(found) == 2 * steps(found["file"]) > 0
@@ -85,10 +84,10 @@ def test_a_log_is_read_in_three_ways(logs: list[Path]) -> None:
     ],
     ids=["none", "a marker", "reach"],
 )
-def test_a_planted_difference_is_found(
+def test_planted_difference_is_found(
     change: Change, differs: bool, logs: list[Path], read_here: Path, tmp_path: Path
 ) -> None:
-    """The package reads other files than a copy of it with one text altered."""
+    """The package reads other files than a copy of it with one altered text."""
     name, old, new = change
     other = tmp_path / "tree" / "pytest_llmbench"
     shutil.copytree(
@@ -112,9 +111,7 @@ def test_a_planted_difference_is_found(
 
 
 @pytest.mark.slow
-def test_the_package_of_another_tree_is_not_taken_for_this_one(
-    logs: list[Path], tmp_path: Path
-) -> None:
+def test_package_of_another_tree_is_not_used(logs: list[Path], tmp_path: Path) -> None:
     (tmp_path / "paths").write_text(f"{logs[0]}\n")
     assert start(ROOT, tmp_path / "paths", tmp_path / "out").wait() == 0
     with pytest.raises(RuntimeError, match="was imported instead of the package of"):

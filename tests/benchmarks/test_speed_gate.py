@@ -1,4 +1,4 @@
-"""The decision of `python -m benchmarks.speed`, without counting anything."""
+"""The decision of `python -m benchmarks.speed`, without measuring anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DONE = "2000 steps"
 
 
 def values(*accepted: Slowdown, instructions: int = 1_000_000) -> Values:
-    """Return the values of one job `read` that takes a million instructions."""
+    """Return the values of a job `read` with a million instructions."""
     return Values({"python": "3.11.7"}, {"read": Count(instructions, DONE)}, accepted)
 
 
@@ -66,7 +66,7 @@ def test_accepted_slowdowns_fail_above_their_limit_in_all() -> None:
     assert report.rows[-1] == "accepted slowdowns in all: 45.1 % (at most 45 %)"
 
 
-def test_job_that_does_other_work_fails_though_it_is_faster() -> None:
+def test_job_with_different_work_fails_although_faster() -> None:
     report = compare(values(), {"read": Count(10, "0 steps")})
     assert report.faults == ["read: did '0 steps'; its value is of '2000 steps'"]
     assert report.lower == []
@@ -131,5 +131,5 @@ def test_unusable_accepted_slowdown_is_refused(
         read_values(path)
 
 
-def test_every_job_has_a_recorded_value_and_nothing_else_has() -> None:
+def test_exactly_the_jobs_have_recorded_values() -> None:
     assert set(read_values(VALUES).jobs) == set(JOBS)

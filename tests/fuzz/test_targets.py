@@ -53,7 +53,7 @@ def test_seeds_cut_off_break_nothing(name: str) -> None:
             TARGETS[name].check(data[: len(data) * eighths // 8])
 
 
-def test_seeds_of_logs_hold_steps() -> None:
+def test_log_seeds_contain_steps() -> None:
     seeds = TARGETS["log"].seeds
     assert sum(bool(parse_blocks([data]).segments) for data in seeds) >= len(seeds) // 2
 
@@ -65,7 +65,7 @@ def test_seeds_of_logs_hold_steps() -> None:
     ("target", "error"),
     [("metadata", LogError("a\x00b")), ("baseline", BaselineError("no file"))],
 )
-def test_messages_are_looked_at(
+def test_messages_are_checked(
     target: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments: object) -> None:
@@ -91,7 +91,7 @@ KEY = Key("grok1", "314b", "25.05", "gb200", "bf16", 128)
         (1.5, int | None, "value is of float"),
     ],
 )
-def test_value_of_another_type_is_found(
+def test_value_of_another_type_is_detected(
     value: object, hint: object, problem: str
 ) -> None:
     assert find_misfit(value, hint) == problem
@@ -101,7 +101,7 @@ def test_value_of_another_type_is_found(
 
 
 @pytest.mark.parametrize("name", ["store", "unsaved", "cluster", "log"])
-def test_number_of_an_input_makes_it_again(name: str) -> None:
+def test_input_number_reproduces_the_input(name: str) -> None:
     target = TARGETS[name]
     numbers = range(len(target.seeds), len(target.seeds) + 8)
     made = [plain.make_input(target, 0, number) for number in numbers]
@@ -109,7 +109,7 @@ def test_number_of_an_input_makes_it_again(name: str) -> None:
     assert len(set(made)) >= 7
 
 
-def test_changed_database_is_often_sound() -> None:
+def test_changed_database_is_often_valid() -> None:
     changed = [
         mutate(TARGETS["store"].seeds[1:2], (), Shape.SQLITE, Random(number))
         for number in range(20)
@@ -137,7 +137,7 @@ def check_badly(data: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_input_that_breaks_or_hangs_is_kept(
+def test_failing_or_hanging_input_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds = [b"raise, long", b"raise", b"law", b"hang", b"good"]

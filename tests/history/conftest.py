@@ -1,5 +1,4 @@
-"""Both kinds of stores: each test that asks for one runs on SQLite and on
-PostgreSQL."""
+"""Both kinds of stores: tests with these fixtures run on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from pytest_llmbench.history.store import StoreLocation, locate_store
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Path]:
-    """The folder of a server's socket."""
+    """The folder with a server's socket."""
     yield from server()
 
 
@@ -27,7 +26,7 @@ def database(postgresql: Path) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A new store, as it is given on the command line."""
+    """The location of a new store, as given on the command line."""
     if request.param == "sqlite":
         return str(tmp_path / "history.db")
     url: str = request.getfixturevalue("database")

@@ -1,5 +1,4 @@
-"""Any value in any column of a store is read or refused in words by whatever reads it:
-no command fails of itself."""
+"""Any value in any column of a store is read, or reported as an error by each command."""
 
 from __future__ import annotations
 
@@ -101,8 +100,8 @@ COMMANDS = (
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A store of launched nights, the last one red, with a configuration without a run
-    and an A/B."""
+    """A store of launched days, the last of which failed, a configuration without a
+    run, and an A/B."""
     place = StoreLocation("h.db", tmp_path_factory.mktemp("sound") / "h.db")
     noise = {"run_to_run": 0.01, "degrees_of_freedom": 3.0}
     other = {
@@ -133,7 +132,7 @@ def _date(described: dict[str, Any], started: datetime) -> dict[str, Any]:
 
 
 def open_as_session(folder: Path) -> None:
-    """Read a store as a session does, and store as it does at its end."""
+    """Open a store as a session does, and store a session as it does at its end."""
     place = locate_store("h.db", folder).until(NOW)
     tonight = _date(outcome(7.4, 12), NOW)
     with suppress(HistoryError):
@@ -146,7 +145,7 @@ def open_as_session(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case[:2]))
-def test_any_value_is_read_or_refused_in_words(
+def test_any_value_is_read_or_reported(
     sound: bytes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""A history that is read in batches, in both kinds of stores."""
+"""Reading a history in batches, from both kinds of stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 
 
-def test_parts_contain_each_session_once_in_order(
+def test_batches_contain_each_session_once_in_order(
     place: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "VERDICTS", 2)

@@ -1,5 +1,4 @@
-"""Stores that are damaged, or none: told in one line with what to do, by sessions and
-by the command; never taken."""
+"""Damaged or invalid stores are reported in one line with a remedy, and never used."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ PLACES = 12
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A store of some nights."""
+    """A store of several days."""
     place = StoreLocation("h.db", tmp_path_factory.mktemp("sound") / "h.db")
     for night in range(NIGHTS):
         record.write(place, document(outcome(7.4 + night / 1000, night)))
@@ -42,16 +41,15 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def open_as_session(folder: Path) -> None:
-    """Open a store as a session of pytest does before it collects anything, and store
-    as it does at its end."""
+    """Open a store as pytest does before collection, and store a session as it does at
+    its end."""
     place = locate_store("h.db", folder)
     history = SessionHistory(place, [builders.KEY])
     history.add_daily_runs(restore(outcome(7.4, NIGHTS)))
 
 
 def tell(folder: Path) -> str:
-    """Return what a session is told of a store that it cannot use; empty where it uses
-    it."""
+    """Return the error that a session gets for an unusable store, "" for a usable one."""
     try:
         open_as_session(folder)
     except HistoryError as error:
@@ -60,7 +58,7 @@ def tell(folder: Path) -> str:
 
 
 def check(path: Path) -> str:
-    """Return what SQLite itself says of a file."""
+    """Return SQLite's own result of checking a file."""
     try:
         with sqlite3.connect(path) as database:
             return str(database.execute("PRAGMA integrity_check(1)").fetchone()[0])
@@ -92,8 +90,8 @@ def test_flipped_bits_are_reported_or_harmless(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """At places that a seeded generator draws: where `integrity_check` says nothing, a
-    value may be another one."""
+    """At offsets of a seeded generator: if `integrity_check` finds nothing, a value may
+    have changed."""
     random, damaged = Random(number), bytearray(sound)  # noqa: S311 (no cryptography)
     for _ in range(1 + number % 5):
         damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
@@ -122,7 +120,7 @@ def test_truncated_store_is_reported(sound: bytes, tmp_path: Path, left: int) ->
 
 
 def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None:
-    """Here an index is lost, and a page of the verdicts."""
+    """An index and a page of the verdicts are damaged."""
     path = tmp_path / "the h.db"
     with sqlite3.connect(":memory:") as names:
         names.deserialize(sound)
@@ -177,8 +175,7 @@ def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None
 def test_impossible_value_in_the_store_is_reported(
     sound: bytes, tmp_path: Path, change: str, told: str
 ) -> None:
-    """SQLite keeps a text in a column of numbers, and programs can be told to write
-    anything."""
+    """SQLite stores a text in a numeric column, and any program may write any value."""
     (tmp_path / "h.db").write_bytes(sound)
     with sqlite3.connect(tmp_path / "h.db") as database:
         database.execute(change)
@@ -222,7 +219,7 @@ step."""
 def test_command_names_the_session_of_an_impossible_value(
     request: pytest.FixtureRequest, tmp_path: Path, command: str, change: str, told: str
 ) -> None:
-    """An entry that was let in once must not be the end of every export."""
+    """One invalid entry must not break every export."""
     sound, capsys = request.getfixturevalue("sound"), request.getfixturevalue("capsys")
     arguments = [
         *command.split(),
@@ -266,8 +263,8 @@ def read_page(folder: Path) -> str:
 def test_write_ahead_log_of_a_killed_program_is_read(
     sound: bytes, tmp_path: Path
 ) -> None:
-    """Somebody's viewer has switched the file to it: SQLite takes up what lies beside
-    it."""
+    """Another program switched the file to a write-ahead log, which SQLite reads from
+    the same folder."""
     path = tmp_path / "h.db"
     path.write_bytes(sound)
     program = (

@@ -1,5 +1,4 @@
-"""The noise of A/Bs in a store: what comes back, to whom, and what older stores and
-programs make of it."""
+"""The noise of A/Bs in a store, also in older stores and for older programs."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def compared(
     days: int = 0,
     **of_outcome: Any,
 ) -> SessionDocument:
-    """Return a session whose A/B measured this noise."""
+    """Return a session with an A/B that measured this noise."""
     noise = (
         None if sigma is None else {"run_to_run": sigma, "degrees_of_freedom": degrees}
     )
@@ -69,7 +68,7 @@ def test_last_ten_noises_are_read(place: StoreLocation) -> None:
     "told", [compared(None), compared(0.0), compared(0.002, cluster="")]
 )
 def test_unknown_noise_is_not_stored(tmp_path: Path, told: SessionDocument) -> None:
-    """Step times that are printed too coarsely to differ are no noise of nothing."""
+    """Printed step times that are too quantised to differ are not free of noise."""
     place = locate_store(str(tmp_path / "h.db"), tmp_path)
     assert write(place, make_record(told)) == 1
     assert read_noises(place, "eos", [ID]) == {}
@@ -78,7 +77,7 @@ def test_unknown_noise_is_not_stored(tmp_path: Path, told: SessionDocument) -> N
 
 
 def test_store_gets_the_noise_table_with_first_comparison(place: StoreLocation) -> None:
-    """One of an earlier version has none, and gets it with its first A/B."""
+    """A store of an earlier version gets the table with its first A/B."""
     assert read_noises(place, "eos", [ID]) == {}
     prepare(place)
     write(place, document(outcome(7.4)))
@@ -105,7 +104,7 @@ def test_noise_is_pruned_with_its_session(place: StoreLocation) -> None:
 
 
 def test_older_program_can_remove_a_session_with_noise(place: StoreLocation) -> None:
-    """The older program does not know the table of noises."""
+    """The older program does not know the table."""
     write(place, make_record(compared(0.003)))
     with connect(place, writes=True) as connection:
         connection.exec_driver_sql("DELETE FROM llmb_verdict")

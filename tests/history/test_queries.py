@@ -1,5 +1,4 @@
-"""What sessions read of a year of nights: each run as it was judged last, whatever was
-stored when."""
+"""The runs that sessions read from a year of a store: each with its latest verdict."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def past(place: StoreLocation) -> Past:
 
 
 def from_all_verdicts(place: StoreLocation) -> Past:
-    """Return the same without leaving out what is too old before it is read."""
+    """Return the same runs, reading also verdicts that are too old."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             queries, "_find_first_days", lambda _connection, _configurations: {}
@@ -48,7 +47,7 @@ def change(place: StoreLocation, statement: Any) -> None:
         connection.execute(statement)
 
 
-def test_verdict_removed_by_hand_is_gone(place: StoreLocation) -> None:
+def test_manually_removed_verdict_is_not_read(place: StoreLocation) -> None:
     write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
     change(place, delete(VERDICT).where(VERDICT.c.run == 2))
     assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7]
@@ -60,7 +59,7 @@ def test_verdict_removed_by_hand_is_gone(place: StoreLocation) -> None:
 def test_run_counts_once_although_its_start_moves(
     place: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that states no time is dated by its file, and may be copied again."""
+    """A log without a timestamp is dated by its file, which may be copied again."""
     monkeypatch.setattr(queries, "LAST", 2)
     write(place, document(*nights([7.4] * 4)))
     for night in range(5, 13):
@@ -91,8 +90,8 @@ def test_unreadable_run_is_reported_and_later_sessions_are_stored(
 def test_runs_of_older_days_are_not_read(
     place: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store of many years takes no longer to read than one of one; a configuration
-    with few runs keeps all."""
+    """A store of many years takes no longer to read than one of a year. A configuration
+    with few runs keeps all of them."""
     monkeypatch.setattr(queries, "LAST", 6)
     write(place, document(*nights([7.4] * 3, key=OTHER)))
     for night in range(20):
@@ -160,7 +159,7 @@ def make_outcome(
 def test_last_days_are_read_as_from_all_verdicts(
     sessions: list[Any], last: int
 ) -> None:
-    """Sessions are added late, with logs that have grown, and without a start."""
+    """Covers sessions added late, grown logs, and runs without a start."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(queries, "LAST", last)
         place = StoreLocation("history.db", Path(folder) / "history.db")

@@ -1,4 +1,4 @@
-"""What is stored comes back, the same from both databases."""
+"""Stored sessions are read back unchanged, from both databases."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_run_is_read_back_with_all_digits(place: StoreLocation) -> None:
         ({}, (None, False)),
     ],
 )
-def test_nights_show_own_mfu_before_the_logged(
+def test_daily_verdict_prefers_computed_mfu(
     place: StoreLocation, values: dict[str, float], shown: tuple[float | None, bool]
 ) -> None:
     told = outcome()
@@ -98,8 +98,8 @@ def test_any_text_is_stored(place: StoreLocation) -> None:
 def test_session_added_late_does_not_replace_newer_verdicts(
     place: StoreLocation,
 ) -> None:
-    """What could not be stored at the time is kept, in its order: the newer verdict and
-    log still stand for the run."""
+    """A session that could not be stored is added later: the newer verdict and log
+    still represent the run."""
     early = {**outcome(7.9, logs="1-aa"), "verdict": "INVALID", "reason": "incomplete"}
     write(place, document(outcome(7.5, logs="2-bb"), began=START + timedelta(hours=9)))
     assert write(place, document(early, began=START + timedelta(hours=1))) == 1
@@ -121,8 +121,8 @@ def test_session_added_late_does_not_replace_newer_verdicts(
 
 
 def test_grown_log_updates_the_same_run(place: StoreLocation) -> None:
-    """It was judged while it ran, and again on a machine that dates its log
-    differently: the first start is kept."""
+    """The run was judged while running, and again on a machine that dates its log
+    differently. The first start is kept."""
     early = {
         **outcome(7.4, job="7", logs="1-aa"),
         "verdict": "INVALID",
@@ -191,7 +191,7 @@ def test_missing_verdict_is_stored_without_a_run(place: StoreLocation) -> None:
     ]
 
 
-def test_only_valid_own_verdicts_count_as_runs(place: StoreLocation) -> None:
+def test_only_valid_verdicts_of_this_run_count(place: StoreLocation) -> None:
     borrowed = {
         **outcome(7.4, 1),
         "notes": [{"code": "other-release", "text": "", "line": 0}],
@@ -209,8 +209,7 @@ def test_only_valid_own_verdicts_count_as_runs(place: StoreLocation) -> None:
 
 
 def test_runs_of_another_window_stay_separate(place: StoreLocation) -> None:
-    """A baseline that was recorded since has a trimmed mean: both are known of the
-    run."""
+    """A baseline recorded since then has a trimmed mean: the run has both values."""
     told = outcome(7.4)
     trimmed = {
         **told,
@@ -289,8 +288,8 @@ def writer(url: str, first: int) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_concurrent_sessions_lose_nothing(url: str, place: StoreLocation) -> None:
-    """Both make the store, and half of the runs are judged by both: each is one run
-    with two verdicts."""
+    """Both sessions create the store and judge half of the runs in common: each such
+    run has two verdicts."""
     processes = [writer(url, first) for first in (100, 200)]
     said = [process.communicate(timeout=120)[0] for process in processes]
     assert said == ["stored\n" * 8] * 2
@@ -327,8 +326,8 @@ record.write(place, document(*outcomes))
 
 @pytest.mark.slow
 def test_killed_write_loses_no_stored_session(url: str, place: StoreLocation) -> None:
-    """What was acknowledged is there, nothing of the rest is, and the next session
-    writes."""
+    """Acknowledged sessions are stored, the killed one is not, and the next session can
+    write."""
     write(place, document(outcome(7.4)))
     code = KILLED.format(path=sys.path, url=url)
     done = subprocess.run(
@@ -374,8 +373,7 @@ def test_locked_store_is_reported(
 def test_store_of_another_version_is_not_used(
     place: StoreLocation, version: int, told: str
 ) -> None:
-    """Whatever was to be done; and a store that cannot be read is never shown as an
-    empty one."""
+    """Applies to every command. An unreadable store is never shown as empty."""
     prepare(place)
     with connect(place, writes=True) as connection:
         connection.execute(tables.VERSION.update().values(version=version))
@@ -395,7 +393,7 @@ def test_store_of_another_version_is_not_used(
 def test_failed_creation_leaves_no_tables(
     place: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All tables are made, or none."""
+    """Either all tables are created or none."""
     monkeypatch.setattr(tables, "SCHEMA_VERSION", None)
     with pytest.raises(HistoryError):
         prepare(place)
@@ -405,7 +403,7 @@ def test_failed_creation_leaves_no_tables(
 
 
 def test_times_are_stored_in_utc(place: StoreLocation) -> None:
-    """Whatever the zone of the log, and with its microseconds."""
+    """With microseconds, whatever the time zone of the log."""
     begins = datetime.fromisoformat("2025-11-01T23:30:00.000001-08:00")
     write(place, document(outcome(7.4, started=begins)))
     (night,) = past(place)

@@ -1,4 +1,4 @@
-"""What only a server can do: refuse a user, and go away."""
+"""Failures of a server: refused permissions and lost connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_llmbench.session.session_history import SessionHistory
 def test_user_without_write_permission_is_reported(
     database: str, tmp_path: Path
 ) -> None:
-    """One that may not even see the tables, and one that may only read them."""
+    """A user who cannot see the tables, and a user who can only read them."""
     owner = locate_store(database, tmp_path)
     prepare(owner)
     with connect(owner, writes=True) as connection:
@@ -80,7 +80,7 @@ def stored(remembered: SessionHistory, folder: Path) -> tuple[str, str]:
 def test_recovered_server_gets_the_session_once(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it had stored the session, and the word of it was lost."""
+    """Also if the server had stored the session, but its reply was lost."""
     place = locate_store(database, tmp_path)
     remembered = SessionHistory(place, [builders.KEY])
     tries = []

@@ -1,5 +1,4 @@
-"""What names a store, and what is told where it cannot be one; no password is ever
-printed."""
+"""Locations of stores, and errors for invalid ones, which never print a password."""
 
 from __future__ import annotations
 
@@ -116,7 +115,7 @@ def test_other_file_is_not_changed(tmp_path: Path, content: bytes) -> None:
 
 
 def test_empty_file_becomes_a_store(tmp_path: Path) -> None:
-    """As `mktemp` makes one."""
+    """As created by `mktemp`."""
     (tmp_path / "h.db").touch()
     prepare(locate_store("h.db", tmp_path))
     assert (tmp_path / "h.db").read_bytes().startswith(SQLITE_HEADER)
@@ -178,8 +177,8 @@ def test_old_sqlite_is_reported_at_the_start(
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A folder that nobody can write: a file system where root may mount one, as root
-    may write any folder."""
+    """A read-only folder: a read-only mount if root can make one, since root can write
+    to any folder."""
     folder = tmp_path / "sealed"
     folder.mkdir()
     if os.getuid() != 0:

@@ -1,5 +1,4 @@
-"""What a session could not store: kept whole in a file, and stored later only as a
-session left it."""
+"""Unsaved sessions: saved completely in a file, and stored later only if unchanged."""
 
 from __future__ import annotations
 
@@ -42,7 +41,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("session", [], "Expected `object`, got `array` - at `$.session`"),
     ("session.id", "", "$.session.id"),
     ("session.host", "a\0b", "session.host: found 'a\\x00b', which a database cannot"),
-    ("session.host", "\ud800", "session.host: found '\\ud800', which a database cannot"),
+    (
+        "session.host",
+        "\ud800",
+        "session.host: found '\\ud800', which a database cannot",
+    ),
     ("session.options", "-q", "Expected `array`, got `str` - at `$.session.options`"),
     ("session.options", [1], "Expected `str`, got `int` - at `$.session.options[0]`"),
     ("started", "yesterday", "'yesterday'"),
@@ -102,7 +105,7 @@ EARLIER_WRONG: list[tuple[str, Any, str]] = [
 
 
 def change(kept: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
-    """Return a document with another value at a place."""
+    """Return a document with another value at a path."""
     changed = copy.deepcopy(kept)
     *above, last = place.split(".")
     part: Any = changed
@@ -118,7 +121,7 @@ def change(kept: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def kept() -> SessionDocument:
-    """What a session left: two verdicts, one of them with a job and a log."""
+    """An unsaved session: two verdicts, one with a job and a log."""
     launched = {
         **launch(outcome(7.5, 1), {"n1"}, 7.4),
         "log_sha256": ["ab" * 32, None],
@@ -128,8 +131,7 @@ def kept() -> SessionDocument:
 
 
 def refuse_file(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Add a wrong file with a good one, and return the message: not even the good one
-    is stored."""
+    """Add an invalid file with a valid one. Returns the error; neither file is stored."""
     good = write_unsaved(session(outcome(7.4, 9)), [folder])
     bad, store = folder / "bad.json", folder / "h.db"
     bad.write_text(text)
@@ -189,7 +191,7 @@ def test_file_without_a_document_is_reported(tmp_path: Path, content: bytes) -> 
 
 
 def test_file_of_json_option_is_refused(tmp_path: Path) -> None:
-    """The history would store the session twice: the file does not name it."""
+    """The file does not name a history, so the session would be stored twice."""
     with pytest.raises(ReportError, match="no 'session' in it, as in what --llmb-json"):
         read_unsaved(EARLIER / "session_20261128.json")
 
@@ -201,7 +203,7 @@ def test_unsaved_session_is_stored_and_exported(
     kept: SessionDocument,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With what a later version may have added, and numbers that are not finite."""
+    """With keys of a later version, and numbers that are not finite."""
     first, second = kept.outcomes
     assert second.kind == "configuration"
     numbers = replace(second, log_difference=float("nan"))
@@ -236,7 +238,7 @@ def test_unsaved_session_is_stored_and_exported(
 def test_unsaved_session_is_a_document_of_the_schema(
     tmp_path: Path, kept: SessionDocument
 ) -> None:
-    """`llmbench chat` reads it like any other."""
+    """`llmbench chat` reads it like any other document."""
     path = write_unsaved(kept, [tmp_path])
     assert faults(json.loads(path.read_text())) == []
     assert read(path).session == kept.session

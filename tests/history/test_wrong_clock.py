@@ -1,5 +1,4 @@
-"""Sessions and runs that a wrong clock dates later than now count nowhere, are
-reported, and can be removed."""
+"""Sessions and runs dated in the future are ignored, reported, and can be removed."""
 
 from __future__ import annotations
 
@@ -63,13 +62,13 @@ def test_future_session_is_not_the_newest_of_a_site(
 
 
 def test_session_of_the_next_hours_counts(store: StoreLocation) -> None:
-    """Clocks of a cluster differ, and one in another zone may have no zone."""
+    """Clocks of a cluster differ, and a clock may lack its time zone."""
     judge(store, NOW + AHEAD, red(4))
     fleet = collect_days(store, None, NOW)
     assert (fleet.future, fleet.session.started) == ("", NOW + AHEAD)
 
 
-def test_site_of_future_sessions_alone_names_them(store: StoreLocation) -> None:
+def test_site_with_only_future_sessions_names_them(store: StoreLocation) -> None:
     judge(store, LATER, outcome(7.4, 3))
     with pytest.raises(
         HistoryError, match=r"no verdict in it; 1 session begins later than now"
@@ -77,7 +76,7 @@ def test_site_of_future_sessions_alone_names_them(store: StoreLocation) -> None:
         collect_days(store, None, NOW)
 
 
-def test_verdict_on_a_future_run_stays_on_the_day_of_its_session(
+def test_verdict_on_future_run_has_day_of_its_session(
     store: StoreLocation,
 ) -> None:
     judge(store, NOW - timedelta(days=1), outcome(7.4, 3))
@@ -124,20 +123,20 @@ def test_later_session_updates_a_run_of_a_future_one(store: StoreLocation) -> No
     assert row == 3
 
 
-def test_future_run_is_neither_stored_night_nor_last_run(store: StoreLocation) -> None:
+def test_future_run_is_never_the_last_run(store: StoreLocation) -> None:
     judge(store, NOW, outcome(7.4, 3), dated(outcome(7.4, 4, job="9"), LATER))
     assert [run.job_id for run in queries.read_stored_runs(store, [ID])[ID]] == ["1003"]
     assert queries.list_verdicts(store, ID)[-1].job_id == "1003"
     assert [row.job_id for row in queries.list_runs(store, "", None, 1)] == ["1003"]
 
 
-def test_future_runs_alone_are_no_history(store: StoreLocation) -> None:
+def test_future_runs_alone_are_not_a_history(store: StoreLocation) -> None:
     judge(store, NOW, dated(outcome(7.4, 4), LATER))
     assert queries.read_stored_runs(store, [ID]) == {}
 
 
-def test_future_run_leaves_the_year_of_nodes_as_it_is(store: StoreLocation) -> None:
-    """The runs of the year before the newest one are searched."""
+def test_future_run_does_not_move_the_year_of_nodes(store: StoreLocation) -> None:
+    """The search covers the year before the newest run."""
     judge(
         store,
         NOW,
@@ -195,7 +194,7 @@ def test_session_of_1970_reports_that_others_are_later(
     assert "1 session and 2 runs begin later than now" in doubt
 
 
-def test_prune_removes_future_sessions_only_if_told(store: StoreLocation) -> None:
+def test_prune_removes_future_sessions_only_on_request(store: StoreLocation) -> None:
     judge(store, LATER, outcome(7.4, 3, job="5"))
     judge(store, NOW, red(4))
     old = NOW - timedelta(days=400)
@@ -266,14 +265,14 @@ def test_commands_report_and_remove_a_future_session(
     )
 
 
-def test_prune_removes_no_store_whose_own_clock_is_behind(store: StoreLocation) -> None:
-    """All sessions are later than 1970: nothing would stay."""
+def test_prune_with_slow_clock_never_removes_everything(store: StoreLocation) -> None:
+    """All sessions are after 1970, so none would remain."""
     judge(store, NOW, outcome(7.4, 3))
     behind = store.until(datetime(1970, 1, 1, tzinfo=UTC))
     assert prune.measure_extent(behind, None, future=True).stay == 0
 
 
-def test_damaged_options_cost_the_options(store: StoreLocation) -> None:
+def test_damaged_options_lose_only_the_options(store: StoreLocation) -> None:
     judge(store, NOW, red(4))
     with connect(store, writes=True) as connection:
         connection.exec_driver_sql("UPDATE llmb_session SET options = '{'")

@@ -1,5 +1,4 @@
-"""What a log says of checkpoints: which lines count, how long they say that it took,
-and what is only a dispatch."""
+"""Checkpoint lines in a log: which lines count, their duration, and dispatches."""
 
 from __future__ import annotations
 
@@ -64,9 +63,7 @@ def test_time_is_read_in_seconds(line: str, action: str, seconds: float) -> None
     assert (record.torn, record.dispatched) == (False, False)
 
 
-def test_the_one_line_that_the_documents_of_later_recipes_show_is_a_save_with_its_time() -> (
-    None
-):
+def test_save_line_of_later_recipes_has_its_time() -> None:
     said, timed = records(BRIDGE)
     assert (said.action, said.seconds, said.torn) == (
         CheckpointAction.SAVE,
@@ -88,7 +85,7 @@ def test_the_one_line_that_the_documents_of_later_recipes_show_is_a_save_with_it
         f"{TITAN}Finished loading the checkpoint in 4.8",
     ],
 )
-def test_torn_record_has_no_time(line: str) -> None:
+def test_truncated_checkpoint_has_no_time(line: str) -> None:
     for end in ("\n", ""):
         (record,) = records(line, end=end)
         assert (record.seconds, record.torn) == (None, True)
@@ -110,7 +107,7 @@ def test_torn_record_has_no_time(line: str) -> None:
         "--save-checkpoint=/x",
     ],
 )
-def test_look_alikes_are_no_checkpoints(line: str) -> None:
+def test_similar_lines_are_not_checkpoints(line: str) -> None:
     assert records(line) == ()
 
 
@@ -142,7 +139,7 @@ def test_time_of_asynchronous_save_is_a_dispatch(mark: str) -> None:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING = 1",
     ],
 )
-def test_other_things_that_are_asynchronous_are_no_dispatch(line: str) -> None:
+def test_other_asynchronous_lines_are_not_dispatches(line: str) -> None:
     (record,) = records(line, SAVED)
     assert not record.dispatched
 
@@ -194,7 +191,7 @@ def test_more_records_than_are_kept_are_counted() -> None:
     assert (len(found.records), found.unread) == (facts.KEPT_CHECKPOINTS, 7)
 
 
-def test_the_rank_is_that_of_the_prefix_else_that_of_the_record() -> None:
+def test_checkpoint_rank_comes_from_prefix_else_record() -> None:
     own, prefixed = records(
         SAVED, f"[rank3]:{TITAN}Finished loading the checkpoint in 4.84 seconds."
     )

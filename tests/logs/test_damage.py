@@ -1,5 +1,5 @@
-"""The law of damage: whatever is cut off or written into a log, no step gets a number
-that was not printed for it."""
+"""Whatever is cut from a log or inserted, no step gets a number that was not printed
+for it."""
 
 from __future__ import annotations
 
@@ -81,8 +81,10 @@ LOGS = {"nemo1": NEMO1, "nemo2": NEMO2, "maxtext": MAXTEXT, "torchtitan": TORCHT
 
 
 def list_values(log: ParsedLog) -> Values:
-    """Map each (step, column) to its values. Times of torchtitan are gaps between
-    lines, held by test_laws.py."""
+    """Map each (step, column) to its values.
+
+    Omits times of torchtitan, which are gaps between lines; test_laws.py checks them.
+    """
     found: Values = defaultdict(set)
     for segment in log.segments:
         index = segment.steps.index.tolist()
@@ -96,8 +98,10 @@ def list_values(log: ParsedLog) -> Values:
 
 
 def list_printed(text: str) -> Values:
-    """List the numbers of a whole log, and of its bars and records apart: one of two
-    records may get lost."""
+    """List the numbers of a whole log, and of its bars and records separately.
+
+    One of two records may be lost.
+    """
     parts = text.replace("DLL ", "\nDLL ").replace("\r", "\n").split("\n")
     found: Values = defaultdict(set)
     for part in chain([text], (line + "\n" for line in parts)):
@@ -114,7 +118,7 @@ def insert(text: bytes) -> Callable[[bytes, int], bytes]:
 
 
 def write_twice(data: bytes, place: int) -> bytes:
-    """Write a line of the log into another one, as two ranks do at once."""
+    """Insert a line of the log into another line, as two ranks do that write at once."""
     lines = data.splitlines(keepends=True)
     return data[:place] + lines[place % len(lines)] + data[place:]
 
@@ -146,7 +150,7 @@ def test_whole_log_gives_all_its_steps(name: str, steps: int) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", LOGS)
 def test_damaged_log_gives_no_number_of_another_step(name: str, damage: str) -> None:
-    """A number that is missing is no harm."""
+    """Missing numbers are allowed."""
     data, printed = LOGS[name].encode(), PRINTED[name]
     for place in range(0, len(data), STRIDE.get(damage, 3)):
         for (step, column), values in list_values(
@@ -202,13 +206,13 @@ SCRAPS = [
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(scraps=st.lists(st.sampled_from(SCRAPS), max_size=25))
-def test_heap_of_scraps_is_no_error(scraps: list[str]) -> None:
+def test_log_of_random_pieces_raises_no_error(scraps: list[str]) -> None:
     assert find_problems(parse("".join(scraps))) == []
 
 
 @pytest.mark.parametrize(
     "lost", [b"\x00", b"\x28\xb5\x2f", b"x\x1f\x8b\x08", b"\xff\xfe", b"\xef\xbb\xbf"]
 )
-def test_strange_bytes_before_log_hide_no_step(lost: bytes) -> None:
+def test_binary_bytes_before_log_hide_no_step(lost: bytes) -> None:
     (segment,) = parse_blocks([lost + nemo2_run(0, 9).encode()]).segments
     assert segment.steps.index.tolist() == list(range(10))

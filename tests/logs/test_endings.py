@@ -1,4 +1,4 @@
-"""How a log says that it ended."""
+"""How a log states that its run ended."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def end(text: str) -> Ending:
     ids=["Slurm", "kernel", "kernel without a node", "first node of the step"],
 )
 def test_ending_names_failed_nodes(line: str, nodes: str) -> None:
-    """Slurm writes `ON n1` on whatever node it is, the first of the job."""
+    """Slurm writes `ON n1`, the first node of the job, whatever node failed."""
     assert end(f"{line}\n").nodes == nodes
 
 
@@ -77,7 +77,7 @@ def test_every_line_has_its_code(line: str, code: str | None) -> None:
         )
 
 
-def test_every_code_has_a_line_or_a_traceback_here_and_words() -> None:
+def test_every_ending_code_has_an_example_and_a_text() -> None:
     assert (
         {code for _, code in LINES if code} | {"aftermath"}
         == set(CODES)
@@ -86,7 +86,7 @@ def test_every_code_has_a_line_or_a_traceback_here_and_words() -> None:
     assert {*DECISIONS, *FAILURES, *(row.fact for row in ENDINGS)} <= set(CODES)
 
 
-def test_each_row_has_a_line_here() -> None:
+def test_every_ending_row_has_an_example() -> None:
     lines = [line.encode() for line, _ in LINES]
     assert [
         row
@@ -100,7 +100,7 @@ def test_each_row_has_a_line_here() -> None:
     [case[1:] for case in CAUSES],
     ids=[case[0] for case in CAUSES],
 )
-def test_the_cause_is_told_and_what_belongs_to_it_beside(
+def test_cause_is_reported_with_related_finding(
     text: str, code: str, line: int, beside: tuple[str, int] | None
 ) -> None:
     ending = parse(text).ending
@@ -109,7 +109,7 @@ def test_the_cause_is_told_and_what_belongs_to_it_beside(
     assert (ending.beside and (ending.beside.code, ending.beside.line)) == beside
 
 
-def test_ending_is_described_with_place_and_process() -> None:
+def test_ending_is_described_with_line_and_process() -> None:
     text = "[rank5]: " + RAISED.replace("\n", "\n[rank5]: ") + "\n" + WATCHDOG
     assert formatting.describe_ending(end(text), "log.out") == (
         "a process died of an exception: ValueError: x (log.out:3, rank 5); after that NCCL gave up waiting for a "
@@ -140,7 +140,7 @@ def test_exception_is_quoted(text: str, quote: str) -> None:
 @pytest.mark.parametrize(
     ("out", "err", "expected"), [(*case[:2], case[2:]) for case in SAID]
 )
-def test_a_log_and_its_standard_error_tell_one_ending(
+def test_endings_of_log_and_standard_error_are_combined(
     tmp_path: Path, out: str, err: str, expected: tuple[str, str, str | None]
 ) -> None:
     path = tmp_path / "x.err"
@@ -150,7 +150,7 @@ def test_a_log_and_its_standard_error_tell_one_ending(
     assert (ending.code, ending.file, ending.beside and ending.beside.code) == expected
 
 
-def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
+def test_truncated_log_gets_ending_from_standard_error() -> None:
     cut, limit = (
         Ending(
             EndingCode.CUT,
@@ -173,8 +173,8 @@ def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
 def test_exception_with_three_steps_after_it_is_doubtful(
     order: str, went_on: bool
 ) -> None:
-    """Another process may print a step or two that were made before; a run that
-    continues had only a warning."""
+    """Another process may still print one or two steps. If the run continues, the
+    exception was only a warning."""
     ending = end(nemo2_log(order, TRACEBACK=TRACEBACK))
     assert (ending.line, ending.went_on, ending.rank) == (32, went_on, "rank 2")
     assert (
@@ -250,8 +250,8 @@ def test_real_endings() -> None:
     assert len(logs) > 50
 
 
-def test_job_with_two_files_ends_as_its_error_says() -> None:
-    """The .out only stops; grep -n 'TIME LIMIT' 3108456.err: line 558."""
+def test_real_job_ends_as_in_its_error_file() -> None:
+    """The .out file only stops; grep -n 'TIME LIMIT' 3108456.err: line 558."""
     ending = read_ending(shared("logs/megatron/3108456.err"))
     assert ending is not None
     assert combine_endings(None, ending) is ending
@@ -318,7 +318,7 @@ WARNING_LINES = [
 
 @pytest.mark.parametrize("head", WARNING_LINES)
 def test_traceback_of_a_warning_is_no_ending(head: str) -> None:
-    """On its own line the level is certain; above it the warning may be another one,
+    """A level on the head's line is certain. A warning above the head may be unrelated,
     unless steps follow."""
     label = "9: [default3]: "
     steps = nemo2_run(0, 30, label)

@@ -1,4 +1,4 @@
-"""What a log says of what its run ran on; what only looks like it says nothing."""
+"""Statements of a log about its run, and similar lines that state nothing."""
 
 from __future__ import annotations
 
@@ -86,12 +86,13 @@ def test_statement_is_read_anywhere(text: str, expected: dict[str, str]) -> None
         "it prints llmb environment: device: another\n",
     ],
 )
-def test_look_alike_or_cut_statement_gives_nothing(text: str) -> None:
+def test_similar_or_truncated_statement_is_ignored(text: str) -> None:
     assert parse(text).environment == ()
 
 
-def test_labels_that_can_be_read_in_many_ways_are_read_in_one() -> None:
-    """To try all of them took longer than anybody waits: two for each label."""
+def test_ambiguous_labels_are_matched_in_linear_time() -> None:
+    """Backtracking over all readings would take exponential time: two readings per
+    label."""
     labels = "(pid=11 pid=11 pid=11)" * 60
     assert (
         parse(f"{labels}; {NCCL}{labels}; 2026-01-01 00:00:00 begins\n").environment
@@ -99,17 +100,15 @@ def test_labels_that_can_be_read_in_many_ways_are_read_in_one() -> None:
     )
 
 
-def test_of_a_statement_that_says_two_things_neither_counts() -> None:
-    """As in a log that two runs were appended to: nothing tells which of both is
-    meant."""
+def test_contradicting_statements_are_ignored() -> None:
+    """As in a log with two appended runs: the matching value is unknown."""
     other = NCCL.replace("2.26.6", "2.25.1")
     assert parse(NCCL + SMI + other).environment == parse(SMI).environment
     assert parse(NCCL + other + NCCL + NCCL).environment == ()
 
 
-def test_of_two_ways_to_say_one_thing_the_surer_counts() -> None:
-    """The version of the installed package may have no local part, where torch itself
-    names one."""
+def test_printed_torch_version_wins_over_package_version() -> None:
+    """The package metadata may lack the local part of a version that torch prints."""
     package = "PyTorch version 2.9.1 available.\n"
     torch = "torch version .................... 2.9.1+cu128\n"
     assert (
@@ -123,9 +122,9 @@ def test_of_two_ways_to_say_one_thing_the_surer_counts() -> None:
 
 
 @pytest.mark.slow
-def test_a_large_file_says_the_same_wherever_its_parts_meet(tmp_path: Path) -> None:
-    """A statement across the blocks that threads look at, and one behind which the log
-    is no longer asked."""
+def test_statements_across_blocks_are_read_in_large_files(tmp_path: Path) -> None:
+    """A statement across the blocks of two threads, and one after the part that is
+    searched."""
     path = tmp_path / "log.out"
     for begin in range(BLOCK - len(SMI), BLOCK, 17):
         path.write_bytes(b"\n" * begin + SMI.encode() + b"." * LARGE)
@@ -145,8 +144,8 @@ def test_statements_count_only_near_the_beginning(
     place: int,
     expected: tuple[str, ...],
 ) -> None:
-    """In a file, in blocks and in a log that grows alike; a record before and behind
-    keeps them looking."""
+    """The same in a file, in blocks and in a growing log. Records before and after keep
+    the search active."""
     monkeypatch.setattr(recognisers.VERSIONS, "farthest", LARGE + 100)
     steps = nemo2_run(0, 9)
     text = (
@@ -164,7 +163,7 @@ def test_statements_count_only_near_the_beginning(
         assert len(log.segments[0].steps) == 13
 
 
-def test_every_reading_of_a_log_says_it() -> None:
+def test_every_reading_of_a_log_has_the_facts() -> None:
     own = RegexDialect("regex:own-1", "it ", r"it (?P<step>\d+) (?P<seconds>[\d.]+)")
     log = parse_blocks([(NCCL + nemo2_run(0, 9) + "it 1 2.0\n").encode()], [own])
     assert (
@@ -175,7 +174,7 @@ def test_every_reading_of_a_log_says_it() -> None:
 
 
 def test_all_markers_are_found_in_one_pass() -> None:
-    """A second pass makes the search of every log twice as long: there is room for the
+    """A second pass would double the search time of every log. There is room for
     markers of further dialects."""
     markers = list(
         {*ALL_MARKERS, *recognisers.TRACE.markers, *recognisers.VERSIONS.markers}

@@ -1,5 +1,5 @@
-"""A log that is still written: what it says so far, and how far its run is, without
-reading anything twice."""
+"""Reading a log while it is written: its contents so far and its last step, each byte
+once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_last_step_is_found(
 
 
 @pytest.mark.slow
-def test_line_in_writing_counts_with_no_half_number(tmp_path: Path) -> None:
+def test_incomplete_last_line_gives_no_partial_number(tmp_path: Path) -> None:
     whole = nemo2_run(0, 9)
     for cut in range(len(whole) - len(nemo2(9)), len(whole), 2):
         found = last_step(written(tmp_path, whole[:cut]))
@@ -89,8 +89,7 @@ OWN = RegexDialect(
 
 
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list to which the number of bytes is added that each read of a file asks
-    for."""
+    """Return a list that collects the number of bytes requested by each read of a file."""
     reads: list[int] = []
     original = File.read
 
@@ -104,7 +103,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", [(), (OWN,)])
-def test_whatever_was_written_it_is_read_as_a_whole_log_and_no_byte_twice(
+def test_growing_log_equals_whole_log_without_rereading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: tuple[RegexDialect, ...]
 ) -> None:
     data = LONG + b"".join(b"mine %d took 2.5 s\n" % step for step in range(30)) + LONG
@@ -140,7 +139,7 @@ def replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [truncate, rewrite, replace])
-def test_what_became_another_log_is_read_from_its_beginning(
+def test_replaced_log_is_read_from_its_beginning(
     tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     path = written(tmp_path, nemo2_run(0, 20))
@@ -150,7 +149,7 @@ def test_what_became_another_log_is_read_from_its_beginning(
     assert described(growing.read()) == described(parse_blocks([path.read_bytes()]))
 
 
-def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_unreadable_growing_log_raises_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.out", tmp_path):
         with pytest.raises(LogError):
             last_step(path)
@@ -193,8 +192,8 @@ def megatron(minute: int, step: int) -> str:
 def test_gaps_between_steps_are_measured(
     tmp_path: Path, text: str, steps: int, slowest: float, taken: float
 ) -> None:
-    """By the times of the lines where they have them, else by the step time and the
-    steps between two lines."""
+    """From the timestamps of the lines, else from the step time and the number of steps
+    between two lines."""
     found = signs(written(tmp_path, text))
     assert found.steps == steps
     assert [found.slowest_seconds, found.taken_seconds] == pytest.approx(
@@ -218,7 +217,7 @@ def test_gaps_between_steps_are_measured(
     ids=["step", "checkpoint", "validation", "bar", "start", "heartbeat"],
 )
 @pytest.mark.parametrize("far", [0, 3 * REACH])
-def test_line_of_work_shows_that_a_run_lives(
+def test_progress_line_shows_that_a_run_is_alive(
     tmp_path: Path, line: str, lives: bool, far: int
 ) -> None:
     path = written(tmp_path, nemo2_run(0, 2) + "." * far + "\n")
@@ -241,14 +240,14 @@ def test_line_of_work_shows_that_a_run_lives(
     ],
     ids=["running", "again", "running again", "never had a step"],
 )
-def test_process_that_starts_again_is_seen(
+def test_restarted_process_is_detected(
     tmp_path: Path, text: str, starting: bool
 ) -> None:
     assert signs(written(tmp_path, text)).starting is starting
 
 
 @pytest.mark.slow
-def test_a_look_costs_what_is_new(
+def test_poll_reads_only_new_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path, nemo2_run(0, 40) * 50)

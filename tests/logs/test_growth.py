@@ -1,5 +1,4 @@
-"""The work of reading a log grows with its length, not with its square, however many
-attempts and ranks it has."""
+"""The work of reading a log is linear in its length, whatever its attempts and ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def step(number: int, rank: str = "", loss: str = "11.0") -> str:
 
 
 def attempt(n: int, between: str = "") -> str:
-    """Return an attempt of two steps, with other lines before it."""
+    """Return an attempt of two steps with other lines before it."""
     return f"restart_count={n}\n{between}{step(1)}{step(9)}"
 
 

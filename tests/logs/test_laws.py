@@ -1,5 +1,4 @@
-"""The laws of parsing, for logs of every dialect whose steps are known beforehand,
-whole and damaged."""
+"""Laws of parsing for logs of every dialect with known steps, whole and damaged."""
 
 from __future__ import annotations
 
@@ -26,15 +25,15 @@ LONG_LINE = 8
 
 
 def test_every_dialect_has_a_generator_of_logs() -> None:
-    """A new dialect needs a row in FRAMEWORKS: how its framework writes, and the steps
-    of that text."""
+    """A new dialect needs a row in FRAMEWORKS: a writer of its log, and the steps in
+    the log."""
     assert {framework.dialect for framework in FRAMEWORKS.values()} | {
         SUMMARIES
     } == DIALECTS.keys()
 
 
 def format_steps(runs: list[list[STEP]]) -> str:
-    """Format steps as text, in which a NaN equals a NaN."""
+    """Format steps as text, so that NaN equals NaN."""
     return repr(
         [
             [
@@ -98,7 +97,7 @@ def test_change_around_records_changes_no_step(
 def test_damaged_log_gives_no_number_of_another_step(
     name: str, data: st.DataObject
 ) -> None:
-    """The blocks that the log comes in change nothing."""
+    """The size of the blocks does not matter."""
     log = data.draw(written(name, lines_get_lost=True))
     damage = data.draw(st.sampled_from(sorted(DAMAGES)))
     damaged = data.draw(DAMAGES[damage](log))
@@ -114,7 +113,7 @@ def test_damaged_log_gives_no_number_of_another_step(
 @pytest.mark.parametrize("name", NAMES)
 @EXAMPLES
 @given(data=st.data())
-def test_cut_log_gives_no_step_more(name: str, data: st.DataObject) -> None:
+def test_truncated_log_gives_no_additional_step(name: str, data: st.DataObject) -> None:
     log = data.draw(written(name))
     place = data.draw(st.integers(0, len(log.data)))
     less, more = parse_blocks([log.data[:place]]), parse_blocks([log.data])
@@ -127,7 +126,7 @@ def test_cut_log_gives_no_step_more(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @settings(EXAMPLES, max_examples=5)
 @given(data=st.data())
-def test_log_in_another_encoding_gives_nothing_wrong(
+def test_log_in_another_encoding_gives_no_wrong_step(
     name: str, encoding: str, data: st.DataObject
 ) -> None:
     log = data.draw(written(name))
@@ -152,7 +151,7 @@ def write_run(name: str, first: int) -> Written:
 )
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_long_line_takes_no_more_memory(name: str, filling: bytes) -> None:
-    """Eight MiB without a line feed stand between two logs of one run each."""
+    """Insert 8 MiB without a line feed between two runs in a log."""
     log = write_run(name, first=1)
     tracemalloc.start()
     try:
@@ -170,9 +169,9 @@ def test_long_line_takes_no_more_memory(name: str, filling: bytes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_hole_over_two_records_joins_no_halves(name: str) -> None:
-    """Move a hole as long as a line over the log: its two sides belong to different
-    records."""
+def test_gap_across_two_records_joins_no_halves(name: str) -> None:
+    """Remove a piece as long as a line, at each offset: its two sides belong to
+    different records."""
     log = write_run(name, first=min(FRAMEWORKS[name].first))
     length = max(map(len, log.lines))
     for place in range(0, len(log.data) - length, 7):

@@ -1,7 +1,6 @@
-"""Logs as they should not be: the mean of a damaged log is right, or the reader reports
-dropped records.
+"""Damaged logs: the mean is correct, or the reader reports dropped records.
 
-Left out: digits that are gone from the middle of a number, which nobody can see
+Not covered: digits missing in the middle of a number, which cannot be detected
 (docs/parsing.md).
 """
 
@@ -53,7 +52,7 @@ def find_line(log: Written, step: int) -> int:
     return next(number for number, line in enumerate(log.lines) if printed in line)
 
 
-def list_log_paths(line: bytes) -> list[int]:
+def list_offsets(line: bytes) -> list[int]:
     """List offsets all over a line, in its numbers and in its last characters."""
     spread = range(1, len(line), max(1, len(line) // SPREAD))
     numbers = re.finditer(rb"\d+\.\d+", line)
@@ -65,8 +64,8 @@ def list_log_paths(line: bytes) -> list[int]:
     return sorted({*spread, *inside[-9:], *range(max(1, len(line) - 6), len(line))})
 
 
-def at_places(change: Callable[[bytes, int], bytes], *, last: bool = False) -> Damage:
-    """Change one record at each of its places; the `last` one ends the log."""
+def at_offsets(change: Callable[[bytes, int], bytes], *, last: bool = False) -> Damage:
+    """Apply a change to one record at each of its offsets. `last` ends the log with it."""
 
     def damage(log: Written) -> Iterator[bytes]:
         number = find_line(log, log.truth[0][-1].step if last else STEP)
@@ -75,26 +74,27 @@ def at_places(change: Callable[[bytes, int], bytes], *, last: bool = False) -> D
             b"".join(log.lines[:number]),
             b"" if last else b"".join(log.lines[number + 1 :]),
         )
-        for place in list_log_paths(line):
+        for place in list_offsets(line):
             yield before + change(line, place) + after
 
     return damage
 
 
 def cut(end: bytes, *, last: bool = False) -> Damage:
-    return at_places(lambda line, place: line[:place] + end, last=last)
+    return at_offsets(lambda line, place: line[:place] + end, last=last)
 
 
 def split(piece: bytes) -> Damage:
-    return at_places(lambda line, place: line[:place] + piece + line[place:])
+    return at_offsets(lambda line, place: line[:place] + piece + line[place:])
 
 
 def replace_byte(sign: bytes) -> Damage:
-    return at_places(lambda line, place: line[:place] + sign + line[place + 1 :])
+    return at_offsets(lambda line, place: line[:place] + sign + line[place + 1 :])
 
 
 def split_by_neighbour(log: Written) -> Iterator[bytes]:
-    """Write the next line of the log into the record: two processes wrote at once."""
+    """Insert the next line of the log into the record, as two processes do that write
+    at once."""
     return split(log.lines[find_line(log, STEP + 1)])(log)
 
 
@@ -138,7 +138,7 @@ DAMAGES = {
     "a line is lost": reorder(lambda lines, at: [*lines[:at], *lines[at + 1 :]]),
     "the half is printed again": reorder(lambda lines, at: [*lines, *lines[at:]]),
     "begun in the middle": reorder(lambda lines, at: [*lines[at:], *lines[:at]]),
-    "decimal commas in one line": at_places(lambda line, _: write_commas(line)),
+    "decimal commas in one line": at_offsets(lambda line, _: write_commas(line)),
     "decimal commas": whole(write_commas),
     "wrapped at 80 columns": each_line(
         lambda line: b"\n".join(re.findall(rb".{1,80}", line)) or line
@@ -176,8 +176,7 @@ def list_times(log: ParsedLog) -> dict[int, float]:
 
 
 def compute_mean(times: dict[int, float]) -> float:
-    """Compute the mean over the window; NaN if one of its steps has no positive, finite
-    time."""
+    """Compute the mean over the window, NaN if a step has no positive, finite time."""
     window = [times.get(step, math.nan) for step in WINDOW]
     return (
         sum(window) / len(window)
@@ -186,7 +185,7 @@ def compute_mean(times: dict[int, float]) -> float:
     )
 
 
-def test_dllogger_record_cut_before_last_field_is_torn() -> None:
+def test_dllogger_record_without_last_field_is_truncated() -> None:
     record = "DLL 2026-05-04 06:31:2{0}.621000 - {0} global_step : {0}.0  train_step_timing in s : 41.891  epoch : 0 \n"
     whole = "".join(record.format(step) for step in range(5))
     lines = whole.splitlines(keepends=True)
@@ -197,7 +196,7 @@ def test_dllogger_record_cut_before_last_field_is_torn() -> None:
     assert (list(list_times(found)), dropped(found)) == ([0, 1, 2, 4], {"torn": 1})
 
 
-def test_nemo2_record_whose_rest_comes_late_is_torn() -> None:
+def test_nemo2_record_with_delayed_fields_is_truncated() -> None:
     fields = (
         "global_step: {0} | train_step_timing in s: 28.29 | consumed_samples: {1}\n"
     )
@@ -232,7 +231,7 @@ def test_damaged_log_keeps_its_mean_or_reports(damage: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("change", HARMLESS)
-def test_harmless_change_keeps_every_time(change: str, name: str) -> None:
+def test_harmless_change_keeps_every_step_time(change: str, name: str) -> None:
     log = LOGS[name]
     (data,) = HARMLESS[change](log)
     found = parse_blocks([data])

@@ -1,5 +1,4 @@
-"""Whole logs: dialects, facts that stand once, files that are none, files that cannot
-be read."""
+"""Whole logs: dialects, single facts, files that are not logs, and unreadable files."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from pytest_llmbench.logs.sources.zstd import zstd
 from pytest_llmbench.logs.step_records import Tally
 
 
-def test_of_two_dialects_the_one_with_more_steps_counts() -> None:
+def test_dialect_with_most_steps_is_chosen() -> None:
     few, many = maxtext_run(0, 1), nemo2_run(0, 9)
     for text in (few + many, many + few):
         log = parse(text)
@@ -30,7 +29,7 @@ def test_of_two_dialects_the_one_with_more_steps_counts() -> None:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_every_entry_of_the_table_can_be_loaded(name: str) -> None:
+def test_every_dialect_reader_can_be_loaded(name: str) -> None:
     reader = load_reader(name)
     assert reader.dialect is DIALECTS[name]
     assert (
@@ -51,7 +50,7 @@ def test_every_entry_of_the_table_can_be_loaded(name: str) -> None:
     ],
     ids=["empty", "line feeds", "zeros", "all bytes", "UTF-16"],
 )
-def test_bytes_that_are_no_log_give_nothing(data: bytes) -> None:
+def test_bytes_without_a_log_give_no_steps(data: bytes) -> None:
     log = parse_blocks([data])
     assert (log.dialect, log.segments, log.dropped, log.ending) == (None, (), (), None)
     assert (log.started, log.nccl_line, log.checkpoints.records) == (None, 0, ())
@@ -72,11 +71,11 @@ METHODS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_compressed_log_is_read_as_its_text_whatever_its_name(
+def test_compressed_log_equals_its_text_whatever_its_name(
     method: str, tmp_path: Path
 ) -> None:
-    """The same fingerprint, so that it is known as a copy; the same lines, so that a
-    message leads to one."""
+    """The fingerprint is equal, so that duplicates are detected. The line numbers are
+    equal, so that messages point to the right line."""
     path, plain = tmp_path / "log.out", tmp_path / "plain.out"
     path.write_bytes(METHODS[method](TEXT))
     plain.write_bytes(TEXT)
@@ -94,7 +93,9 @@ def test_a_compressed_log_is_read_as_its_text_whatever_its_name(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_cut_compressed_log_counts_to_its_cut(method: str, tmp_path: Path) -> None:
+def test_truncated_compressed_log_is_read_to_its_end(
+    method: str, tmp_path: Path
+) -> None:
     path = tmp_path / "log.out"
     path.write_bytes(METHODS[method](TEXT[:1000]) + METHODS[method](TEXT[1000:])[:-9])
     log = read_log(path)
@@ -104,7 +105,7 @@ def test_cut_compressed_log_counts_to_its_cut(method: str, tmp_path: Path) -> No
     assert log.size_bytes >= 1000
 
 
-def test_cut_compressed_log_keeps_its_own_ending(tmp_path: Path) -> None:
+def test_truncated_compressed_log_keeps_its_stated_ending(tmp_path: Path) -> None:
     text = (
         TEXT
         + b"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-06-11T05:14:49 DUE TO TIME LIMIT ***\n"
@@ -118,7 +119,7 @@ def test_cut_compressed_log_keeps_its_own_ending(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_a_damaged_compressed_log_cannot_be_read(method: str, tmp_path: Path) -> None:
+def test_damaged_compressed_log_is_unreadable(method: str, tmp_path: Path) -> None:
     data = bytearray(
         METHODS[method](
             b"".join(b"%d lines that differ\n" % number for number in range(20000))
@@ -192,7 +193,7 @@ def test_log_starts_at_its_first_timestamp(line: str, started: str) -> None:
     ],
     ids=["two years", "30 days", "a second more", "backwards", "alone"],
 )
-def test_time_30_days_before_the_next_is_no_start(
+def test_time_30_days_before_the_next_is_not_start(
     times: list[str], started: str
 ) -> None:
     between = f"\n{'x' * 2_000_000}\nNVIDIA Release 24.11 (built 2020-11-05 10:00:00)\n"
@@ -208,7 +209,7 @@ def test_time_30_days_before_the_next_is_no_start(
         "count: opCount 2",
     ],
 )
-def test_other_nccl_lines_are_no_trace(line: str) -> None:
+def test_other_nccl_lines_are_not_a_trace(line: str) -> None:
     assert parse(line + "\n").nccl_line == 0
 
 

@@ -1,5 +1,4 @@
-"""The scanner: the same result wherever the log is cut into blocks, in bounded
-memory."""
+"""The scanner gives the same results for any size of blocks, in bounded memory."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ ENGINES = {"automaton": sys.maxsize, "hyperscan": -1}
 def engine(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """Both engines, the second one from the first byte on."""
+    """Run with each engine; Hyperscan from the first byte on."""
     if request.param == "hyperscan":
         pytest.importorskip("hyperscan")
     monkeypatch.setattr(scan, "WORTH", ENGINES[request.param])
@@ -85,7 +84,7 @@ def test_blocks_of_any_size_change_nothing(size: int) -> None:
     assert described(parse_blocks(blocks)) == described(parse_blocks([data]))
 
 
-def test_every_byte_is_new_in_one_window_and_seen_with_its_surroundings() -> None:
+def test_every_byte_is_new_once_with_its_context() -> None:
     data = bytes(range(256)) * 200
     offset = 0
     for chunk in iterate_chunks(
@@ -103,7 +102,7 @@ def test_every_byte_is_new_in_one_window_and_seen_with_its_surroundings() -> Non
     assert offset == len(data)
 
 
-def test_markers_across_a_cut_are_found_once_with_their_line() -> None:
+def test_markers_across_chunks_are_found_once_with_their_line() -> None:
     data = b"a\nmarker b\n" * 4000
     hits = [
         hit
@@ -124,8 +123,8 @@ texts = st.text("ab", min_size=1, max_size=6) | st.text("abc", max_size=3).map(
 
 @st.composite
 def searches(draw: st.DrawFn) -> tuple[list[bytes], bytes]:
-    """Draw texts that overlap and share parts, alone or with more than one automaton
-    takes, and a log of them."""
+    """Draw overlapping texts with common substrings, for one or more automata, and a
+    log."""
     sought = draw(st.lists(texts, min_size=1, unique=True))
     data = "".join(
         draw(
@@ -188,7 +187,7 @@ def test_hyperscan_takes_over_once_it_pays(
         assert compiled == ([[b"marker"]] if searched * max(8, least) > 20 else [])
 
 
-def test_without_hyperscan_all_is_searched_by_the_automaton(
+def test_automata_search_everything_without_hyperscan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scan, "WORTH", -1)
@@ -198,7 +197,7 @@ def test_without_hyperscan_all_is_searched_by_the_automaton(
 
 
 @pytest.mark.slow
-def test_a_text_that_hyperscan_cannot_take_is_found_by_the_automaton(
+def test_automata_find_texts_that_hyperscan_rejects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scan, "WORTH", -1)
@@ -207,7 +206,7 @@ def test_a_text_that_hyperscan_cannot_take_is_found_by_the_automaton(
     assert MarkerSearch([marker]).find_matches(b"a " + marker, 0, 9) == [(2, marker)]
 
 
-def test_an_interrupt_while_hyperscan_searches_is_one(
+def test_interrupt_during_hyperscan_search_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("hyperscan")
@@ -228,7 +227,7 @@ def test_an_interrupt_while_hyperscan_searches_is_one(
     assert search.find_matches(b"a marker", 0, 8) == [(2, b"marker")]
 
 
-def test_threads_search_with_hyperscan_at_a_time(
+def test_threads_search_with_hyperscan_concurrently(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scan, "WORTH", -1)
@@ -248,11 +247,11 @@ def test_threads_search_with_hyperscan_at_a_time(
 
 @pytest.fixture(scope="module")
 def large_log() -> tuple[bytes, ParsedLog]:
-    """Return a log above LARGE, and what it contains when read in one block.
+    """Return a log larger than LARGE and its result when read in one block.
 
-    With everything that several threads could lose: markers across their blocks, a
-    traceback over several of them, a start far behind the beginning, a trace that goes
-    on after steps.
+    The log contains everything that threads could miss: markers across blocks, a
+    traceback over several blocks, a start far from the beginning, and a trace that
+    continues after steps.
     """
     quiet = b"a line that says nothing of the run\n" * 40_000
     rank = b"gb-1:7:8 [0] NCCL INFO AllReduce: opCount 2 sendbuff 0x7 recvbuff 0x7 count 1 datatype 1 op 0 root 0\n"
@@ -305,7 +304,7 @@ def test_large_file_gives_the_same_as_its_blocks(
 
 
 @pytest.mark.slow
-def test_a_large_file_that_shrinks_is_an_error_whichever_thread_sees_it(
+def test_shrinking_large_file_raises_an_error_in_any_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log.out"
@@ -322,7 +321,7 @@ def test_a_large_file_that_shrinks_is_an_error_whichever_thread_sees_it(
 
 
 @pytest.mark.slow
-def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(
+def test_fingerprint_does_not_depend_on_how_text_is_read(
     tmp_path: Path,
 ) -> None:
     data = LONG + b"".join(
@@ -341,8 +340,8 @@ def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(
 
 
 @pytest.mark.slow
-def test_enormous_block_takes_a_few_pieces_more() -> None:
-    """Lines of any length are held by test_laws.py."""
+def test_huge_block_needs_little_additional_memory() -> None:
+    """test_laws.py checks lines of any length."""
     block = (
         nemo2_run(0, 4).encode()
         + b"y" * (16 * PIECE)

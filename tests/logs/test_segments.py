@@ -1,4 +1,4 @@
-"""Attempts in one log: restarts, ranks, repeats, end marks."""
+"""Dividing a log into attempts: restarts, ranks, repeated steps and end markers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ END = "`Trainer.fit` stopped: `max_steps=50` reached.\n"
 
 
 def write(order: str) -> str:
-    """Write steps in the order that they are printed in, with the lines START, ELASTIC
-    and END."""
+    """Write steps in print order, with the lines START, ELASTIC and END."""
     return nemo2_log(order, START=START, ELASTIC=ELASTIC, END=END)
 
 
@@ -80,7 +79,7 @@ def test_exchanged_steps_are_ordered_with_their_lines() -> None:
     assert (segment.first_line, segment.last_line) == (2, 9)
 
 
-def test_marks_count_by_their_place_even_on_one_line() -> None:
+def test_boundaries_are_ordered_by_offset_within_a_line() -> None:
     text = (
         "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(3))
         + END.rstrip()
@@ -112,7 +111,7 @@ def test_attempt_is_finished_by_last_step_or_end(
     assert [segment.finished for segment in parse(write(order)).segments] == finished
 
 
-def test_only_an_end_that_lightning_reaches_finishes() -> None:
+def test_only_reached_lightning_end_finishes_an_attempt() -> None:
     assert (
         parse(write("0-30") + END.replace("max_steps=50", "max_epochs=1"))
         .segments[0]
@@ -126,7 +125,7 @@ def test_only_an_end_that_lightning_reaches_finishes() -> None:
 
 
 def interleaved(*prefixes: str, last: int = 9, first: int = 0) -> str:
-    """The same steps, printed by several ranks that are not in step with each other."""
+    """Write the same steps as several ranks that are not synchronised."""
     lines = [
         (step + place * 0.7, prefix + nemo2(step))
         for place, prefix in enumerate(prefixes)
@@ -145,7 +144,7 @@ def interleaved(*prefixes: str, last: int = 9, first: int = 0) -> str:
         (("train/0 ", "train/1 "), "train/0"),
     ],
 )
-def test_ranks_that_print_the_same_steps_are_no_restarts(
+def test_ranks_with_the_same_steps_are_not_restarts(
     prefixes: tuple[str, ...], kept: str
 ) -> None:
     log = parse(interleaved(*prefixes))
@@ -154,7 +153,7 @@ def test_ranks_that_print_the_same_steps_are_no_restarts(
     assert dropped(log) == {"other-rank": 10 * (len(prefixes) - 1)}
 
 
-def test_the_rank_with_most_steps_speaks_and_the_logging_rank_need_not_be_0() -> None:
+def test_rank_with_most_steps_is_kept_whatever_its_number() -> None:
     lines = interleaved("0: ", "7: ").splitlines(keepends=True)
     lines.remove("0: " + nemo2(5))
     log = parse("".join(lines))
@@ -197,7 +196,7 @@ def test_attempts_of_ranks_are_aligned() -> None:
     assert another.dropped == ()
 
 
-def test_a_line_that_lost_its_prefix_belongs_to_the_only_rank() -> None:
+def test_line_without_prefix_belongs_to_the_only_rank() -> None:
     log = parse(
         nemo2_run(0, 3, "9: [default3]: ")
         + nemo2(4)
@@ -207,7 +206,7 @@ def test_a_line_that_lost_its_prefix_belongs_to_the_only_rank() -> None:
     assert log.segments[0].rank == "9 default3"
 
 
-def test_a_stray_line_of_another_rank_does_not_join_two_attempts() -> None:
+def test_single_line_of_another_rank_joins_no_attempts() -> None:
     text = (
         nemo2_run(0, 9, "0: ")
         + "1: "
@@ -262,7 +261,7 @@ def test_rank_is_the_label_of_the_line(prefix: str, rank: str) -> None:
         ("0 0", 0.0, {"repeated": 1}),
     ],
 )
-def test_slower_possible_print_of_a_step_counts(
+def test_slower_possible_record_of_a_step_is_kept(
     prints: str, seconds: float, repeats: dict[str, int]
 ) -> None:
     log = parse("".join(nemo2(0, each) for each in prints.split()))
@@ -283,7 +282,7 @@ def test_disagreement_is_shown_with_both_lines() -> None:
 
 
 @pytest.mark.parametrize(("place", "value"), [(0, "nan"), (1, "inf"), (2, "nan")])
-def test_diverged_print_of_a_step_is_kept(place: int, value: str) -> None:
+def test_diverged_record_of_a_step_is_kept(place: int, value: str) -> None:
     prints = [nemo2(3, "6.000", more=" | grad_norm: 1.5 | x: 1")] * 3
     prints[place] = nemo2(3, "5.000", more=f" | grad_norm: {value} | x: 1").replace(
         "11.96", value
@@ -308,7 +307,7 @@ def test_precise_record_wins_but_hides_no_divergence() -> None:
     assert impossible.segments[0].steps.seconds.tolist() == [52.3]
 
 
-def test_a_rank_that_diverged_is_not_hidden_by_the_rank_that_is_kept() -> None:
+def test_divergence_of_a_dropped_rank_is_kept() -> None:
     text = interleaved("0: ", "1: ").replace(
         "1: " + nemo2(4), "1: " + nemo2(4).replace("11.96", "nan")
     )
@@ -320,9 +319,9 @@ def test_a_rank_that_diverged_is_not_hidden_by_the_rank_that_is_kept() -> None:
     assert dropped(log) == {"other-rank": 10}
 
 
-def test_divergence_of_another_rank_belongs_to_the_attempt_it_stands_in() -> None:
-    """Rank 1's two lines are one attempt beside both of rank 0; step 9 diverged in the
-    first only."""
+def test_divergence_of_another_rank_goes_to_its_attempt() -> None:
+    """Both lines of rank 1 are one attempt, rank 0 has two. Step 9 diverged in the
+    first attempt only."""
     text = (
         nemo2_run(0, 9, "0: ")
         + "1: "
@@ -335,7 +334,7 @@ def test_divergence_of_another_rank_belongs_to_the_attempt_it_stands_in() -> Non
     assert np.isfinite(second.steps.loss).all()
 
 
-def test_a_rank_with_possible_times_speaks_for_one_without() -> None:
+def test_rank_with_possible_times_is_kept() -> None:
     text = interleaved("0: ", "1: ").replace(
         "0: " + nemo2(9), "0: " + nemo2(9, "nan").replace("11.96", "inf")
     )

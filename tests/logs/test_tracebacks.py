@@ -1,5 +1,5 @@
-"""Tracebacks are followed to their exceptions, whoever writes between, in bounded
-memory."""
+"""Tracebacks are followed to their exceptions among lines of other processes, in
+bounded memory."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ RAY = """(Worker(train-1) pid=7, ip=10.0.0.1) [2025-10-11 11:16:52] [ERROR] Trac
 
 
 def read(text: str, block: int = 1 << 20) -> Tracebacks:
-    """Read a text that comes in blocks of a size."""
+    """Read a text in blocks of `size` bytes."""
     tracebacks = Tracebacks()
     data = text.encode()
     for chunk in iterate_chunks(
@@ -85,8 +85,7 @@ def read(text: str, block: int = 1 << 20) -> Tracebacks:
 
 
 def describe(text: str, block: int = 1 << 20, before: int = 0) -> list[str]:
-    """Describe the tracebacks of a text: the lines less those before it, the rank, the
-    first and last exception."""
+    """Describe tracebacks: line (relative), rank, first and last exception."""
     described = []
     for each in read(text, block).latest:
         raised = [
@@ -105,7 +104,9 @@ def test_line_that_raised_is_kept() -> None:
     ] * 2
 
 
-def test_many_tracebacks_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_with_many_tracebacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(endings, "KEPT", 5)
     heads = [
         f"[rank{rank}]: Traceback (most recent call last):\n" for rank in range(30)
@@ -184,7 +185,7 @@ CASES = [
     ("text", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 @pytest.mark.parametrize("shift", [0, 8150, 8192, (1 << 20) - 8192])
-def test_exception_is_found_across_windows(
+def test_exception_is_found_across_chunks(
     text: str, expected: list[str], shift: int
 ) -> None:
     before = "x" * (shift - 1) + "\n" if shift else ""

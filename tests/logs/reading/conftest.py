@@ -1,4 +1,4 @@
-"""Runs that are read with a cache, and what is read of them."""
+"""Runs to be read with a cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_llmbench.logs.sources.compressed import Stream
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
-    """Runs, and a cache that is worth its file from the first log on."""
+    """Runs, and a cache that is written even for one log."""
     monkeypatch.setattr(log_cache, "WORTH_FILES", 1)
     made = Places(tmp_path)
     parse = file_reader.parse
@@ -32,8 +32,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every log counts as a large one that was last changed long ago, and lies on a
-    disk."""
+    """Treat every log as large, unchanged for long, and on a disk."""
     monkeypatch.setattr(files, "COMPARED_WHOLE", 999)
     monkeypatch.setattr(files, "LATE_WRITES_NS", -(10**9))
     monkeypatch.setattr(

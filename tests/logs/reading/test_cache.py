@@ -1,5 +1,4 @@
-"""The cache of what logs said: an unchanged log is not read again, and a changed one
-always is."""
+"""The cache of parsed logs: unchanged logs are not read again, changed logs always are."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ DEFINITION = RegexDialect(
 
 
 @pytest.mark.slow
-def test_an_unchanged_folder_is_read_once(places: Places) -> None:
+def test_unchanged_folder_is_read_once(places: Places) -> None:
     assert places.again() == sorted(places.logs)
     assert places.again() == []
     assert (
@@ -36,7 +35,7 @@ def test_an_unchanged_folder_is_read_once(places: Places) -> None:
     ) == (0o700, 0o600)
 
 
-def test_what_is_kept_quotes_no_secret(
+def test_cache_contains_no_secret(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_53cr3t-of-m1ne")
@@ -59,7 +58,7 @@ def test_what_is_kept_quotes_no_secret(
             )
 
 
-def test_a_log_that_cannot_be_read_is_tried_again(places: Places) -> None:
+def test_unreadable_log_is_read_again(places: Places) -> None:
     places.logs[0].write_bytes(
         b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99
     )
@@ -72,7 +71,7 @@ def test_a_log_that_cannot_be_read_is_tried_again(places: Places) -> None:
 
 
 @pytest.mark.slow
-def test_another_parser_or_definition_sees_nothing_of_it(
+def test_cache_is_ignored_for_another_parser_or_definition(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("re2")
@@ -86,7 +85,7 @@ def test_another_parser_or_definition_sees_nothing_of_it(
 
 
 @pytest.mark.slow
-def test_every_source_file_of_the_parser_is_part_of_its_version(
+def test_parser_version_covers_every_source_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "pytest_llmbench"
@@ -132,7 +131,7 @@ def flip_bit(place: int) -> Tampering:
 
 
 def edit_dialect(data: bytes) -> bytes:
-    """Edit what a cache file says of a log, behind the header that it has."""
+    """Change the contents of a cache file, keeping its header."""
     start = len(log_cache.MAGIC) + 32
     text = zstd.decompress(data[start:])
     return data[:start] + zstd.compress(text.replace(b"nemo1", b"nemo2"))
@@ -143,15 +142,14 @@ def rewrite_key(key: bytes) -> Tampering:
 
 
 def copy_from_elsewhere(places: Places) -> None:
-    """Put the cache file of another machine or user, who has another key, in the place
-    of this one."""
+    """Replace the cache file by that of another user or machine, with another key."""
     elsewhere = places.folder.with_name("elsewhere")
     reading_of(places.runs, cache=LogCache(elsewhere, [places.runs], ()))
     shutil.copy2(elsewhere / places.file.name, places.file)
 
 
 def exchange_places(places: Places) -> None:
-    """Put the cache file of other paths in the place of this one."""
+    """Replace the cache file by that of other paths."""
     own = places.file
     reading_of(places.runs, cache=LogCache(places.folder, [places.folder], ()))
     (other,) = set(places.folder.glob("*.logs")) - {own}
@@ -176,7 +174,7 @@ TAMPERINGS: dict[str, Tampering] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS)
-def test_tampered_cache_is_ignored_and_written_anew(
+def test_tampered_cache_is_ignored_and_rewritten(
     places: Places, tamper: Tampering
 ) -> None:
     places.again()
@@ -191,11 +189,11 @@ def test_tampered_cache_is_ignored_and_written_anew(
 @pytest.mark.parametrize(
     "content", [b"no readings", bytes(1 << 20)], ids=["text", "zeros"]
 )
-def test_a_cache_file_of_other_content_counts_as_none(
+def test_signed_cache_with_invalid_content_is_ignored(
     places: Places, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
-    """It is signed, so that nothing but the content tells; the last one would take too
-    much memory."""
+    """The files are signed, so only their contents are wrong. The last one would need
+    too much memory."""
     with monkeypatch.context() as patch:
         patch.setattr(log_cache, "pack", lambda _readings: content)
         places.again()
@@ -205,7 +203,7 @@ def test_a_cache_file_of_other_content_counts_as_none(
 
 
 @pytest.mark.slow
-def test_what_takes_more_memory_than_there_is_counts_as_none(
+def test_cache_is_ignored_if_memory_is_exhausted(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_data: object) -> None:
@@ -221,7 +219,7 @@ def test_what_takes_more_memory_than_there_is_counts_as_none(
 
 
 @pytest.mark.slow
-def test_what_others_could_have_written_is_not_trusted(places: Places) -> None:
+def test_cache_writable_by_others_is_not_trusted(places: Places) -> None:
     places.again()
     for path in (places.file, places.folder):
         path.chmod(path.stat().st_mode | 0o020)
@@ -236,7 +234,7 @@ def test_what_others_could_have_written_is_not_trusted(places: Places) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_of_another_user_is_not_trusted(
+def test_cache_of_another_user_is_not_trusted(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places.again()
@@ -253,7 +251,7 @@ def test_a_file_of_another_user_is_not_trusted(
 @pytest.mark.parametrize(
     "problem", ["a file in its place", "no room", "cannot be renamed"]
 )
-def test_a_cache_that_cannot_be_written_is_no_error(
+def test_unwritable_cache_raises_no_error(
     places: Places, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
     def fails(*_arguments: object, **_options: object) -> None:
@@ -271,7 +269,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 
 
 @pytest.mark.slow
-def test_few_new_logs_are_not_worth_a_file(
+def test_cache_is_not_written_for_few_logs(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_cache, "WORTH_FILES", 4)
@@ -283,7 +281,7 @@ def test_few_new_logs_are_not_worth_a_file(
 
 
 @pytest.mark.slow
-def test_logs_that_are_gone_leave_the_cache(places: Places) -> None:
+def test_deleted_logs_are_dropped_from_the_cache(places: Places) -> None:
     places.again()
     size = places.file.stat().st_size
     places.logs[0].unlink()
@@ -294,7 +292,7 @@ def test_logs_that_are_gone_leave_the_cache(places: Places) -> None:
 
 
 @pytest.mark.slow
-def test_cache_files_are_bounded_and_the_last_used_are_kept(
+def test_least_recently_used_cache_files_are_removed(
     places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places.again()
@@ -328,7 +326,7 @@ def test_cache_files_are_bounded_and_the_last_used_are_kept(
         ({}, None),
     ],
 )
-def test_the_folder_is_where_this_user_keeps_caches(
+def test_default_cache_folder_belongs_to_the_user(
     environment: dict[str, str], folder: str | None
 ) -> None:
     assert cache_folder(environment) == (folder and Path(folder))

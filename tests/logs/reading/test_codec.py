@@ -1,5 +1,4 @@
-"""Parsed logs as bytes: what comes out is what went in, bit for bit, and nothing else
-is ever taken for it."""
+"""Packing parsed logs is lossless, and invalid bytes are never unpacked."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ STATE = FileState(1, "ab", (2, 3))
 def again(
     results: Sequence[ReadResult], state: FileState | None = STATE
 ) -> tuple[ReadResult, ...]:
-    """Return results packed and unpacked again."""
+    """Pack and unpack results."""
     readings = [
         FileReading(FileToRead(f"/{number}", True), result, state)
         for number, result in enumerate(results)
@@ -69,15 +68,15 @@ def again(
 
 
 @pytest.mark.slow
-def test_real_logs_come_out_as_they_went_in() -> None:
-    """All of them together: each gets its own part of the columns."""
+def test_real_logs_round_trip() -> None:
+    """All logs together: each gets its own section of the columns."""
     files = sorted(Path(shared("logs")).rglob("*.out"))
     said = tuple(read(path) for path in files for read in (read_log, read_ending))
     assert sum(len(one.segments) for one in said if isinstance(one, ParsedLog)) > 5
     assert bits(again(said)) == bits(said)
 
 
-def test_everything_that_a_log_can_hold_comes_out() -> None:
+def test_every_field_of_a_log_round_trips() -> None:
     ending = Ending(
         EndingCode.TRACEBACK,
         Quote("Ü\udcff\x00'"),
@@ -119,7 +118,7 @@ def test_everything_that_a_log_can_hold_comes_out() -> None:
         ("readings", (Path(),)),
     ],
 )
-def test_a_value_of_another_type_is_not_packed(field: str, value: object) -> None:
+def test_value_of_another_type_is_not_packed(field: str, value: object) -> None:
     log = dataclasses.replace(read_log(next(EXAMPLES.rglob("*.out"))), **{field: value})  # type: ignore[arg-type]
     with pytest.raises((TypeError, AttributeError)):
         pack([FileReading(FileToRead("/log", True), log, None)])
@@ -128,8 +127,7 @@ def test_a_value_of_another_type_is_not_packed(field: str, value: object) -> Non
 def damaged_trees(
     tree: Any, place: tuple[int | str, ...] = ()
 ) -> Iterator[tuple[tuple[int | str, ...], Any]]:
-    """Yield the places in a JSON tree, each with something else that may stand
-    there."""
+    """Yield a JSON tree for each of its values, with another value in its place."""
     wrong: list[Any] = [
         {"system": ["id"]},
         [],
@@ -161,9 +159,8 @@ def damaged_trees(
 
 
 @pytest.mark.slow
-def test_bytes_that_are_none_are_refused_or_are_of_the_right_types() -> None:
-    """Whatever stands in any place of the text: only records of the declared types come
-    out."""
+def test_invalid_bytes_are_refused_or_well_typed() -> None:
+    """With any value in any place, only records of the declared types are unpacked."""
     log = read_log(next(EXAMPLES.rglob("*.out")))
     data = pack(
         [
@@ -202,7 +199,7 @@ def test_bytes_that_are_none_are_refused_or_are_of_the_right_types() -> None:
 
 
 @pytest.mark.parametrize("count", [10**8, 10**30])
-def test_a_value_that_stands_for_too_many_is_refused_before_they_are_made(
+def test_value_repeated_too_often_is_refused_early(
     count: int,
 ) -> None:
     data = pack([FileReading(FileToRead("/err", False), None, None)])
@@ -213,7 +210,7 @@ def test_a_value_that_stands_for_too_many_is_refused_before_they_are_made(
         unpack(struct.pack("=Q", len(text)) + text)
 
 
-def test_texts_that_are_names_of_kinds_stay_texts() -> None:
+def test_texts_equal_to_type_names_stay_texts() -> None:
     records = tuple(
         CheckpointRecord(SAVE, 1, rank=name)
         for name in ("same", "Ending", "NaN", "null", "same")
@@ -222,7 +219,7 @@ def test_texts_that_are_names_of_kinds_stay_texts() -> None:
     assert bits(again(said)) == bits(said)
 
 
-def test_what_many_logs_share_is_kept_once() -> None:
+def test_values_shared_by_logs_are_stored_once() -> None:
     log = read_log(next(EXAMPLES.rglob("*.out")))
     logs = again(tuple(dataclasses.replace(log, lines=number) for number in range(9)))
     assert len({id(one.segments[0]) for one in logs if isinstance(one, ParsedLog)}) == 1
@@ -238,7 +235,7 @@ INTEGERS = [0, 1, 2, 3, -(2**63), 2**63 - 1]
 
 
 def steps_of(rows: list[tuple[float, int, bool]]) -> Steps:
-    """Return steps whose columns of one type are equal, moved by a row each."""
+    """Return steps whose columns of one type are equal, each shifted by a row."""
     parts = {"Floats": 0, "Integers": 1, "Flags": 2}
     types = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
     columns = {}
@@ -271,15 +268,15 @@ repeated = some.lists(some.tuples(rows, some.integers(1, 60)), max_size=6).map(
 
 @pytest.mark.slow
 @given(some.lists(repeated, max_size=5))
-def test_all_columns_come_out_bit_for_bit(steps: list[Steps]) -> None:
-    """Signed zeros, each NaN, and integers whose differences have no place in 64 bits;
-    also unpacked ones."""
+def test_all_columns_round_trip_bit_for_bit(steps: list[Steps]) -> None:
+    """Covers signed zeros, every NaN, integers whose differences exceed 64 bits, and
+    unpacked steps."""
     first = steps_again(steps)
     assert bits(tuple(first)) == bits(tuple(steps))
     assert bits(tuple(steps_again(steps_again(steps)))) == bits(tuple(steps))
 
 
-def test_a_column_is_cut_out_when_it_is_looked_at_and_only_once() -> None:
+def test_column_is_decoded_once_on_first_use() -> None:
     first, second = steps_again([evenly(50), evenly(40, first=7)])
     missing = object()
     taken = object.__getattribute__
@@ -296,7 +293,7 @@ def test_a_column_is_cut_out_when_it_is_looked_at_and_only_once() -> None:
 
 
 def test_steps_are_packed_in_any_order() -> None:
-    """What was unpacked is packed as it stands in its bytes, beside what was not."""
+    """Unpacked steps are packed from their bytes, together with new steps."""
     one, two, three = steps_again([evenly(3), evenly(4, first=9), evenly(5, first=99)])
     (other,) = steps_again([evenly(2, first=7)])
     for order in (

@@ -1,5 +1,4 @@
-"""What a cache file says of a log that nobody can have read from it: signed or not, the
-log is read again."""
+"""A cached result that cannot come from its log is ignored, even if signed."""
 
 from __future__ import annotations
 
@@ -113,7 +112,7 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> FileReading:
     return read_file(FileToRead(str(log), is_log=True), (), keep=True)
 
 
-def test_what_was_read_is_consistent(reading: FileReading) -> None:
+def test_real_reading_is_consistent(reading: FileReading) -> None:
     for readings in ((), (cast("ParsedLog", reading.result),)):
         log = replace(
             cast("ParsedLog", reading.result), readings=readings, ending=end_at(1)
@@ -138,7 +137,7 @@ def test_reading_that_contradicts_itself_is_inconsistent(
 
 @pytest.mark.slow
 def test_inconsistent_entry_is_read_again(places: Places) -> None:
-    """A session with the key signed the entry."""
+    """The entry is signed with the key."""
     reading = read(places)
     places.again()
     places.forge([reading._replace(result=end_at(3))])
@@ -147,9 +146,9 @@ def test_inconsistent_entry_is_read_again(places: Places) -> None:
 
 
 @pytest.mark.slow
-def test_the_entry_of_another_log_counts_as_none(places: Places) -> None:
-    """Copied to the name of this one; with the digest of this one its size tells, where
-    that is another."""
+def test_entry_of_another_log_is_ignored(places: Places) -> None:
+    """The entry is copied to this log's name, without and with this log's digest. In
+    the latter case the sizes differ."""
     other, own = read(places), FileToRead(str(places.logs[0]), is_log=True)
     places.logs[1].write_bytes(places.logs[1].read_bytes() + b"a line more\n")
     longer = read(places)

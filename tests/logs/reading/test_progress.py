@@ -1,4 +1,4 @@
-"""What is told of a long reading, and how often."""
+"""Progress messages while logs are read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pytest_llmbench.logs.reading.run_reader import ReadCounts, ReadingProgress
 
 
 class Screen:
-    """A terminal that keeps what was written, `\\r` before what was written over the
-    last line."""
+    r"""A terminal that stores its output, with `\r` before a rewritten line."""
 
     def __init__(self, isatty: bool) -> None:
         self.isatty = isatty
@@ -28,8 +27,7 @@ class Screen:
 
 
 def watched(isatty: bool, seconds: int, every: float) -> list[str]:
-    """Return what is told of a reading of a hundred files of 1 GB that lasts so
-    long."""
+    """Return the output while a hundred files of 1 GB are read in `seconds`."""
     screen, clock = Screen(isatty), [1000.0]
     progress = ReadingProgress(lambda: screen, lambda: clock[0])
     count = int(seconds / every)
@@ -41,7 +39,7 @@ def watched(isatty: bool, seconds: int, every: float) -> list[str]:
     return screen.lines
 
 
-def test_a_file_gets_few_lines_and_the_last_one_says_what_it_took() -> None:
+def test_file_output_has_few_lines_and_total_time() -> None:
     lines = watched(isatty=False, seconds=7200, every=1)
     assert lines[0] == "llmbench: read 0 of 100 logs, 0 kB of 100 GB"
     assert lines[1] == "llmbench: read 0 of 100 logs, 0 kB of 100 GB"
@@ -54,7 +52,7 @@ def test_a_file_gets_few_lines_and_the_last_one_says_what_it_took() -> None:
     assert len(lines) < 35
 
 
-def test_a_terminal_gets_one_line_that_is_rewritten() -> None:
+def test_terminal_line_is_rewritten() -> None:
     lines = watched(isatty=True, seconds=60, every=0.1)
     assert lines[0] == "\rllmbench: read 3 of 100 logs, 3 GB of 100 GB, about 65 s left"
     assert all(
@@ -65,5 +63,5 @@ def test_a_terminal_gets_one_line_that_is_rewritten() -> None:
 
 
 @pytest.mark.parametrize("isatty", [True, False])
-def test_a_short_reading_tells_nothing(isatty: bool) -> None:
+def test_fast_reading_prints_no_progress(isatty: bool) -> None:
     assert watched(isatty, seconds=1, every=0.01) == []

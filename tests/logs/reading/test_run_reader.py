@@ -1,5 +1,5 @@
-"""Many files in several processes: the same results, whatever becomes of the
-processes."""
+"""Reading many files in several processes gives the same results, even if processes
+fail."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from pytest_llmbench.logs.reading.run_reader import ReadCounts
 def two_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Read with two workers, a file at a time; the workers that were started, all of
-    which have to be gone."""
+    """Read with two workers, one file at a time. Yields the started workers, all of
+    which must end."""
     started: list[subprocess.Popen[bytes]] = []
     start = file_reader.start_worker
 
@@ -47,7 +47,7 @@ def two_workers(
 
 
 def by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process wait for its workers instead of reading."""
+    """Make this process wait for its workers instead of reading."""
 
     def wait(waiting: object, answered: SimpleQueue[Answer]) -> object:
         return answered.get()
@@ -83,7 +83,7 @@ def replace_workers(
     started: list[subprocess.Popen[bytes]],
     *command: str,
 ) -> None:
-    """Start a command in place of each worker."""
+    """Start a command instead of each worker."""
 
     def start() -> subprocess.Popen[bytes]:
         started.append(
@@ -95,12 +95,12 @@ def replace_workers(
 
 
 @pytest.mark.slow
-def test_batch_of_a_dead_worker_is_read_here(
+def test_batch_of_a_dead_worker_is_read_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     two_workers: list[subprocess.Popen[bytes]],
 ) -> None:
-    """Each worker greets, and dies before it answers."""
+    """Each worker sends its first reply, then dies."""
     logs = write_runs(tmp_path, 6)
     expected = [
         bits(read_file(FileToRead(str(path), True), (), keep=False).result)
@@ -141,7 +141,9 @@ def test_logs_are_read_without_workers_that_cannot_start(
 
 
 @pytest.mark.slow
-def test_few_or_small_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_or_small_files_are_read_without_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(64)))
 
     def count(files: int, size: int) -> int:
@@ -157,12 +159,12 @@ def test_few_or_small_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_large_files_are_left_to_this_process(
+def test_large_files_are_read_by_the_main_process(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     two_workers: list[subprocess.Popen[bytes]],
 ) -> None:
-    """They occupy several processors each; compressed ones only one."""
+    """Large files use several processors, compressed ones only one."""
     logs = write_runs(tmp_path, 3)
     expected = [
         bits(read_file(FileToRead(str(path), True), (), keep=False).result)
@@ -201,9 +203,9 @@ print(len([read.get_log(attempt.log) for run in runs for attempt in run.attempts
 
 
 @pytest.mark.slow
-def test_a_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
-    """Nor does a thread in it, with warnings as errors, keep workers from being
-    started."""
+def test_main_program_is_not_imported_by_workers(tmp_path: Path) -> None:
+    """A thread in the program, with warnings as errors, does not prevent workers
+    either."""
     write_runs(tmp_path / "runs", 4)
     script = tmp_path / "script.py"
     script.write_text(PROGRAM.format(more=""))
@@ -222,10 +224,8 @@ def test_a_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_however_the_session_is_ended_no_worker_outlives_it(
-    tmp_path: Path, ending: signal.Signals
-) -> None:
-    """The session waits for ever in the midst of reading, with its workers alive."""
+def test_no_worker_outlives_its_session(tmp_path: Path, ending: signal.Signals) -> None:
+    """The session hangs while reading, with its workers alive."""
     write_runs(tmp_path / "runs", 4)
     script = tmp_path / "script.py"
     waits = """

@@ -1,5 +1,5 @@
-"""Which logs count as unchanged: small ones are compared whole, large ones by what no
-late write leaves as it was."""
+"""Detecting unchanged logs: small logs by their contents, large ones by samples and
+timestamps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEMORY = Path("/dev/shm")  # noqa: S108 (a file system in memory, of which a fol
 
 
 def preserved(path: Path, change: Callable[[Path], object]) -> None:
-    """Change a file, and give it the times that it had."""
+    """Change a file and restore its timestamps."""
     before = path.stat()
     change(path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -35,8 +35,8 @@ def preserved(path: Path, change: Callable[[Path], object]) -> None:
 
 
 def find_digit(data: bytes | mmap.mmap) -> int:
-    """Return where a digit of a step's time stands, in the second half: in no sample of
-    a large log."""
+    """Return the offset of a digit of a step's time that no sample of a large log
+    covers."""
     return data.find(b"train_step_timing in s: ", len(data) // 2) + len(
         b"train_step_timing in s: "
     )
@@ -48,7 +48,7 @@ def change_digit(data: bytearray | mmap.mmap) -> None:
 
 
 def in_place(path: Path) -> None:
-    """Make one time in the middle of a log longer: the same size."""
+    """Increase one time in the middle of a log, keeping its size."""
     data = bytearray(path.read_bytes())
     change_digit(data)
     with path.open("r+b") as file:
@@ -56,7 +56,7 @@ def in_place(path: Path) -> None:
 
 
 def replaced(path: Path) -> None:
-    """Put another log of the same size in the place of one, as `mv` does."""
+    """Replace a log by another one of the same size, as `mv` does."""
     other = path.with_name("other")
     shutil.copy2(path, other)
     in_place(other)
@@ -64,7 +64,7 @@ def replaced(path: Path) -> None:
 
 
 def overwritten(path: Path) -> None:
-    """Write another log of the same size into the same file."""
+    """Write another log of the same size into the file."""
     data = path.read_bytes()
     path.write_bytes(
         data.replace(b"train_step_timing in s: ", b"train_step_timing in s: 9")[
@@ -79,7 +79,7 @@ def shortened(path: Path) -> None:
 
 @pytest.fixture(params=["small", "large"])
 def sized(request: pytest.FixtureRequest, places: Places) -> Places:
-    """The runs, with logs that count as small, and as large."""
+    """The runs, with logs treated as small and as large."""
     if request.param == "large":
         request.getfixturevalue("large")
     return places
@@ -87,7 +87,7 @@ def sized(request: pytest.FixtureRequest, places: Places) -> Places:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [in_place, replaced, shortened])
-def test_a_log_that_was_changed_with_its_times_kept_is_read_again(
+def test_changed_log_with_old_timestamps_is_read_again(
     sized: Places, change: Callable[[Path], object]
 ) -> None:
     sized.again()
@@ -98,8 +98,7 @@ def test_a_log_that_was_changed_with_its_times_kept_is_read_again(
 
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap]:
-    """Map a log whose pages were all written, as a process does that goes on writing
-    them."""
+    """Map a log whose pages were all written, as by a process that keeps writing."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         for place in range(0, len(memory), mmap.PAGESIZE):
             memory[place] = memory[place]
@@ -107,8 +106,8 @@ def mapped(path: Path) -> Iterator[mmap.mmap]:
 
 
 def write_late(memory: mmap.mmap, path: Path) -> bool:
-    """Change a step's time in a mapped log; say whether size, inode and every time
-    stayed as they were."""
+    """Change a step's time in a mapped log. Returns True if size, inode and timestamps
+    stayed the same."""
     before = path.stat()
     change_digit(memory)
     after = path.stat()
@@ -120,7 +119,7 @@ def write_late(memory: mmap.mmap, path: Path) -> bool:
 
 @pytest.fixture(params=["disk", "memory"])
 def anywhere(request: pytest.FixtureRequest, places: Places) -> Iterator[Places]:
-    """The runs on a disk, and on a file system in memory where there is one."""
+    """The runs on a disk, and on an in-memory file system if available."""
     if request.param == "memory":
         if not os.access(MEMORY, os.W_OK) or not files.is_in_memory(MEMORY.stat()):
             pytest.skip(f"no file system in memory at {MEMORY}")
@@ -132,9 +131,9 @@ def anywhere(request: pytest.FixtureRequest, places: Places) -> Iterator[Places]
 
 
 @pytest.mark.slow
-def test_a_late_write_through_a_mapping_is_seen(anywhere: Places) -> None:
-    """It moves no time, neither on a disk while its page waits for being written back,
-    nor ever in memory."""
+def test_late_write_through_a_mapping_is_detected(anywhere: Places) -> None:
+    """It changes no timestamp: on a disk while the page waits for write-back, in memory
+    never."""
     for _ in range(5):  # once in a while the page was just written back
         with mapped(anywhere.logs[1]) as memory:
             anywhere.again()
@@ -147,10 +146,10 @@ def test_a_late_write_through_a_mapping_is_seen(anywhere: Places) -> None:
 
 
 @pytest.mark.slow
-def test_a_large_log_that_a_late_write_could_change_is_never_kept(
+def test_large_log_is_not_cached_while_pages_may_change(
     anywhere: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as a page may be waiting; then on a disk only."""
+    """For as long as a page may wait for write-back; later only on a disk."""
     monkeypatch.setattr(files, "COMPARED_WHOLE", 999)
     with mapped(anywhere.logs[1]) as memory:
         anywhere.again()
@@ -170,11 +169,11 @@ def test_a_large_log_that_a_late_write_could_change_is_never_kept(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("old_seconds", [-3600, 3000])
-def test_a_large_log_of_late_or_future_times_is_read_again(
+def test_large_log_with_recent_or_future_time_is_read_again(
     places: Places, monkeypatch: pytest.MonkeyPatch, old_seconds: int
 ) -> None:
-    """Also where a session whose clock was ahead kept it: the time is looked at when it
-    is used, too."""
+    """Also if a session with a fast clock cached it: the timestamp is checked on use,
+    too."""
     monkeypatch.setattr(files, "COMPARED_WHOLE", 999)
     monkeypatch.setattr(files, "IN_MEMORY", frozenset())
     times = {"now": time.time_ns() + 2 * files.LATE_WRITES_NS}
@@ -191,7 +190,7 @@ def test_a_large_log_of_late_or_future_times_is_read_again(
 
 
 @pytest.mark.slow
-def test_where_nothing_says_what_lies_in_memory_large_logs_are_read_again(
+def test_large_log_on_unknown_file_system_is_read_again(
     places: Places, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MOUNTS", str(places.runs / "absent"))
@@ -199,11 +198,11 @@ def test_where_nothing_says_what_lies_in_memory_large_logs_are_read_again(
     assert places.again() == sorted(places.logs)
 
 
-def test_where_every_time_is_the_same_the_samples_of_large_logs_tell(
+def test_samples_detect_changes_of_large_logs_with_equal_times(
     places: Places, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a file system in user space, a clock that was set back, or one of two
-    seconds."""
+    """As on a user-space file system, after a clock was set back, or with timestamps of
+    two seconds."""
     fstat = os.fstat
 
     def coarse(handle: int) -> Any:
@@ -222,7 +221,7 @@ def test_where_every_time_is_the_same_the_samples_of_large_logs_tell(
 
 
 @pytest.mark.slow
-def test_a_log_that_changes_while_it_is_read_is_read_again(
+def test_log_that_changes_during_reading_is_read_again(
     sized: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parse = file_reader.parse
@@ -241,11 +240,11 @@ def test_a_log_that_changes_while_it_is_read_is_read_again(
 
 
 @pytest.mark.slow
-def test_what_is_kept_is_of_the_bytes_that_were_read(
+def test_cached_state_belongs_to_the_parsed_bytes(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another log lies there before and after it is read, as a writer through a mapping
-    may leave it."""
+    """Another log is at the path before and after the read, as a writer with a mapping
+    may cause."""
     log = places.logs[1]
     now = log.read_bytes()
     parse = file_reader.parse
@@ -264,7 +263,7 @@ def test_what_is_kept_is_of_the_bytes_that_were_read(
 
 
 @pytest.mark.slow
-def test_what_is_no_file_any_more_is_no_unchanged_one(places: Places) -> None:
+def test_removed_file_is_not_unchanged(places: Places) -> None:
     log = places.logs[1]
     log.write_bytes(b"")
     places.again()

@@ -1,5 +1,4 @@
-"""An archive as a folder: what is listed, what is not and why, and all texts in one
-pass."""
+"""Archives as folders: listed members, reasons for others, and all texts in one pass."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ ROOT = Path("/x.tar")
 
 
 def opened(data: bytes | Callable[[], Iterable[bytes]]) -> Archive:
-    """Return an archive of these bytes, listed."""
+    """Return a listed archive with these bytes."""
     blocks = data if callable(data) else lambda: [data]
     found = Archive(
         ROOT, blocks, Listing(ROOT, -3), lambda name: name.endswith((".out", ".yaml"))
@@ -34,7 +33,7 @@ def opened(data: bytes | Callable[[], Iterable[bytes]]) -> Archive:
 
 
 def files(found: Archive, folder: Path = ROOT) -> list[str]:
-    """Return all files below a folder."""
+    """Return all files under a folder."""
     below = []
     for item in found.listing.scan(folder):
         path = Path(item.path)
@@ -46,7 +45,7 @@ def notes(pairs: Iterable[tuple[Path, str]]) -> dict[str, str]:
     return {str(path.relative_to(ROOT.parent)): why for path, why in pairs}
 
 
-def test_members_stand_below_the_archive() -> None:
+def test_members_have_paths_under_the_archive() -> None:
     found = opened(
         archive(
             [
@@ -63,7 +62,7 @@ def test_members_stand_below_the_archive() -> None:
     assert found.listing.find_top() == ROOT
 
 
-def test_one_folder_that_holds_everything_stands_for_the_archive() -> None:
+def test_only_top_folder_represents_the_archive() -> None:
     assert (
         opened(
             archive([("runs/a/x.out", b"1"), ("runs/y.out", b"1")])
@@ -72,7 +71,7 @@ def test_one_folder_that_holds_everything_stands_for_the_archive() -> None:
     )
 
 
-def test_all_texts_are_read_in_one_pass_in_the_order_of_the_archive() -> None:
+def test_all_texts_are_read_in_one_pass() -> None:
     passes = 0
     data = gzip.compress(
         archive([(f"{name}.out", name.encode() * 999) for name in "abcd"])
@@ -96,13 +95,13 @@ def test_all_texts_are_read_in_one_pass_in_the_order_of_the_archive() -> None:
     assert passes == 2
 
 
-def test_a_compressed_log_in_an_archive_is_decompressed() -> None:
+def test_compressed_log_in_an_archive_is_decompressed() -> None:
     found = opened(archive([("x.out", gzip.compress(b"text"))]))
     ((_, text),) = found.read([ROOT / "x.out"])
     assert b"".join(text) == b"text"
 
 
-def test_of_members_with_one_name_the_last_counts() -> None:
+def test_last_member_of_a_name_counts() -> None:
     found = opened(archive([("x.out", b"old"), ("y.out", b"1"), ("./x.out", b"new")]))
     assert notes(found.ignored) == {
         "x.tar/x.out": "occurs 2 times in x.tar: the last copy counts"
@@ -113,7 +112,7 @@ def test_of_members_with_one_name_the_last_counts() -> None:
 @pytest.mark.parametrize(
     "name", ["a/../../x.out", "/etc/x.out", "a/" * 70 + "x.out", "a" * 5000 + ".out"]
 )
-def test_a_log_whose_name_leads_elsewhere_is_missed(name: str) -> None:
+def test_log_with_unsafe_path_is_unreadable(name: str) -> None:
     found = opened(archive([("y.out", b"1"), (name, b"2")]))
     assert files(found) == ["y.out"]
     assert [why for _, why in found.unreadable] == [
@@ -142,15 +141,15 @@ def of_type(flag: bytes, target: str = "") -> Callable[[tarfile.TarInfo], None]:
         (b"Z", "a member of type 'Z' to ../etc/passwd in an archive: not followed"),
     ],
 )
-def test_what_is_no_file_is_told(flag: bytes, why: str) -> None:
+def test_member_that_is_not_a_file_is_reported(flag: bytes, why: str) -> None:
     found = opened(special("x.out", of_type(flag, "../etc/passwd")) + END)
     assert files(found) == []
     link = flag in (tarfile.SYMTYPE, tarfile.LNKTYPE)
     assert notes(found.ignored if link else found.unreadable) == {"x.tar/x.out": why}
 
 
-def test_a_link_in_the_place_of_a_log_is_no_log() -> None:
-    """Unpacked, the link would stand there."""
+def test_link_that_replaces_a_log_is_unreadable() -> None:
+    """Unpacking would leave the link there."""
     data = archive([("x.out", b"1")]).rstrip(b"\0")
     found = opened(
         data
@@ -162,7 +161,7 @@ def test_a_link_in_the_place_of_a_log_is_no_log() -> None:
     assert "though it replaces a file" in found.unreadable[0][1]
 
 
-def test_a_file_that_is_a_folder_too_is_told() -> None:
+def test_member_that_is_file_and_folder_is_reported() -> None:
     for names in (("a.out", "a.out/x.out"), ("a.out/x.out", "a.out")):
         found = opened(archive([(name, b"1") for name in names]))
         assert [why for _, why in found.unreadable] == [
@@ -170,7 +169,7 @@ def test_a_file_that_is_a_folder_too_is_told() -> None:
         ]
 
 
-def test_a_cut_archive_counts_as_far_as_it_was_whole_and_is_told() -> None:
+def test_truncated_archive_is_read_to_its_end_and_reported() -> None:
     whole = archive([(f"{name}.out", name.encode() * 2000) for name in "abc"])
     found = opened(whole[: 2 * (512 + 2048) + 600])
     assert files(found) == ["a.out", "b.out"]
@@ -191,10 +190,8 @@ FILES = [
     st.integers(0, 60_000),
     st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
 )
-def test_an_archive_that_is_cut_anywhere_is_told_unless_it_holds_everything(
-    end: int, kind: int
-) -> None:
-    """Missing runs must never go unnoticed."""
+def test_any_truncation_that_loses_members_is_reported(end: int, kind: int) -> None:
+    """Missing runs must always be reported."""
     found = opened(archive(FILES[:20], kind)[:end])
     listed = files(found)
     assert set(listed) <= {name for name, _ in FILES[:20]}
@@ -206,7 +203,7 @@ def test_an_archive_that_is_cut_anywhere_is_told_unless_it_holds_everything(
     st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_size=8),
     st.integers(100, 4000),
 )
-def test_no_bytes_of_an_archive_raise_anything_but_the_projects_errors(
+def test_random_archives_raise_only_log_errors(
     changes: list[tuple[int, int]], size: int
 ) -> None:
     data = bytearray(archive(FILES))
@@ -230,15 +227,13 @@ def test_no_bytes_of_an_archive_raise_anything_but_the_projects_errors(
         [b"", b"\x1f\x8b\x08\0\0\0\0\0\0\3", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"]
     ),
 )
-def test_no_bytes_make_an_archive_that_holds_nothing_without_a_word(
-    data: bytes, head: bytes
-) -> None:
+def test_empty_archive_is_always_reported(data: bytes, head: bytes) -> None:
     found = opened(head + data)
     assert files(found) or found.unreadable or found.ignored
 
 
 @pytest.mark.parametrize("missing", [1, 200])
-def test_a_cut_compressed_archive_is_told(missing: int) -> None:
+def test_truncated_compressed_archive_is_reported(missing: int) -> None:
     data = gzip.compress(
         archive([(f"{number}.out", b"%d" % number * 999) for number in range(99)])
     )
@@ -250,14 +245,14 @@ def test_a_cut_compressed_archive_is_told(missing: int) -> None:
     )
 
 
-def test_an_archive_behind_an_archive_is_told() -> None:
+def test_archive_after_an_archive_is_reported() -> None:
     found = opened(archive([("x.out", b"1")]) + archive([("y.out", b"1")]))
     assert notes(found.unreadable) == {
         "x.tar": "has data after its end, which are not read: pack it again"
     }
 
 
-def test_an_archive_that_changes_between_the_passes_is_no_archive() -> None:
+def test_archive_changed_between_passes_raises_an_error() -> None:
     versions = [
         archive([("x.out", b"1"), ("y.out", b"1")]),
         archive([("y.out", b"1"), ("x.out", b"1")]),
@@ -267,7 +262,7 @@ def test_an_archive_that_changes_between_the_passes_is_no_archive() -> None:
         list(found.read([ROOT / "x.out"]))
 
 
-def test_metadata_is_kept_if_it_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_metadata_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "SMALL", 8)
     monkeypatch.setattr(packed, "ALL_SMALL", 22)
     found = opened(
@@ -287,7 +282,7 @@ def test_metadata_is_kept_if_it_is_small(monkeypatch: pytest.MonkeyPatch) -> Non
             found.read_small(ROOT / f"{name}.yaml", 99)
 
 
-def test_names_without_end_in_folders_are_bounded(
+def test_number_of_folders_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packed, "FOLDERS", 10)
@@ -345,7 +340,7 @@ def test_launches_beyond_the_limit_of_folders_are_reported(
         ("x.tar.gz.part", False),
     ],
 )
-def test_archives_are_known_by_their_names(name: str, is_archive: bool) -> None:
+def test_archives_are_recognised_by_name(name: str, is_archive: bool) -> None:
     assert (NAME.fullmatch(name) is not None) is is_archive
 
 
@@ -388,7 +383,7 @@ def test_archive_without_a_log_is_listed(data: bytes, ignored: int) -> None:
     assert not found.unreadable
 
 
-def test_name_with_nul_is_no_name_of_a_file() -> None:
+def test_member_name_with_nul_is_refused() -> None:
     found = opened(pax(record(b"path", b"a\0b.out")) + archive([("x.out", b"1")]))
     assert files(found) == []
     assert [why for _, why in found.unreadable] == [

@@ -1,5 +1,5 @@
-"""Decompressing while reading: every method, in members, in pieces, cut, damaged, and
-as a bomb."""
+"""Decompression while reading: all methods, members, slices, truncation, damage and
+bombs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def stream(data: bytes, size: int = 1 << 20) -> Stream:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("size", [1, SLICE + 1, 1 << 20])
-def test_the_size_of_blocks_does_not_matter(method: str, size: int) -> None:
+def test_decompression_does_not_depend_on_block_size(method: str, size: int) -> None:
     text = TEXT[:20_000]
     found = stream(METHODS[method](text), size)
     assert b"".join(found) == text
@@ -65,7 +65,7 @@ def test_all_members_of_a_file_are_read(method: str, between: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"BZhello, a log", b"\xfd7zXZ", TEXT])
-def test_what_is_not_compressed_is_passed_on(data: bytes) -> None:
+def test_uncompressed_text_is_unchanged(data: bytes) -> None:
     found = stream(data, 3)
     assert b"".join(found) == data
     assert (found.method, found.cut) == ("", False)
@@ -73,7 +73,7 @@ def test_what_is_not_compressed_is_passed_on(data: bytes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_data_that_end_early_give_what_they_held_and_say_so(method: str) -> None:
+def test_truncated_data_give_their_text_and_are_flagged(method: str) -> None:
     data = METHODS[method](TEXT)
     for end in (len(data) - 1, len(data) // 2, 12):
         found = stream(data[:end])
@@ -83,7 +83,7 @@ def test_data_that_end_early_give_what_they_held_and_say_so(method: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_text_behind_the_last_member_is_damage(method: str) -> None:
+def test_text_after_the_last_member_is_damage(method: str) -> None:
     with pytest.raises(
         LogError,
         match=rf"the {method} data of x\.log are damaged after {len(TEXT)} bytes of text",
@@ -91,7 +91,7 @@ def test_text_behind_the_last_member_is_damage(method: str) -> None:
         b"".join(stream(METHODS[method](TEXT) + b"step 7 of 15000, loss 4.2\n"))
 
 
-def test_damage_is_told_before_the_text_behind_it_is_believed() -> None:
+def test_text_after_damage_is_never_returned() -> None:
     data = bytearray(gzip.compress(TEXT))
     data[-6] ^= 1  # in the checksum
     with pytest.raises(
@@ -100,7 +100,7 @@ def test_damage_is_told_before_the_text_behind_it_is_believed() -> None:
         b"".join(stream(bytes(data)))
 
 
-def test_a_frame_that_asks_for_too_much_memory_is_refused() -> None:
+def test_frame_with_too_large_window_is_refused() -> None:
     packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 29})
     data = (
         packer.compress(TEXT) + packer.flush()
@@ -110,7 +110,7 @@ def test_a_frame_that_asks_for_too_much_memory_is_refused() -> None:
 
 
 def zeros(size: int) -> Iterator[bytes]:
-    """Yield the gzip data of so many zeros."""
+    """Yield the gzip data of `count` zeros."""
     packer = zlib.compressobj(9, wbits=31)
     for _ in range(size >> 20):
         yield packer.compress(bytes(1 << 20))
@@ -118,14 +118,14 @@ def zeros(size: int) -> Iterator[bytes]:
 
 
 @pytest.mark.slow
-def test_a_bomb_is_stopped_by_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bomb_is_refused_by_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "UNSUSPECTED", 1 << 22)
     assert sum(map(len, Stream(zeros(1 << 22), Path("x")))) == 1 << 22
     with pytest.raises(LogError, match="no log compresses like that"):
         sum(map(len, Stream(zeros(1 << 24), Path("x"))))
 
 
-def test_a_file_is_stopped_by_its_size_whatever_its_ratio(
+def test_text_beyond_the_size_limit_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compressed, "LARGEST", 1 << 18)
@@ -138,9 +138,9 @@ def test_a_file_is_stopped_by_its_size_whatever_its_ratio(
     ("method", "most"),
     [("gzip", 1 << 23), ("zstd", 1 << 25), ("xz", 1 << 21), ("bzip2", 1 << 21)],
 )
-def test_nothing_that_is_decompressed_at_once_is_large(method: str, most: int) -> None:
-    """The most that a slice makes: blocks of zstd that repeat one byte; bzip2 makes any
-    number of bytes of one."""
+def test_decompressed_pieces_are_small(method: str, most: int) -> None:
+    """The maximum per slice: zstd blocks that repeat one byte. bzip2 makes any number
+    of bytes from one."""
     total = 4 * most
     blocks = [len(block) for block in stream(METHODS[method](bytes(total)))]
     assert max(blocks) <= most
@@ -150,17 +150,15 @@ def test_nothing_that_is_decompressed_at_once_is_large(method: str, most: int) -
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["xz", "bzip2"])
 @pytest.mark.parametrize("missing", [0, 5])
-def test_of_data_that_end_early_all_text_counts_that_is_there(
-    method: str, missing: int
-) -> None:
-    """Of a few bytes come many parts, the last of which no more data follow."""
+def test_truncated_data_give_all_available_text(method: str, missing: int) -> None:
+    """A few bytes make many pieces of text, the last of which without further data."""
     data = METHODS[method](bytes(1 << 23))
     found = stream(data[: len(data) - missing])
     assert sum(map(len, found)) == 1 << 23
     assert found.cut is (missing > 0)
 
 
-def test_a_decoder_without_memory_is_an_error_of_its_file(
+def test_exhausted_memory_of_a_decoder_raises_log_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Greedy:

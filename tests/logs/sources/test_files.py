@@ -1,4 +1,4 @@
-"""Reading a file that changes under the reader."""
+"""Reading a file that changes meanwhile."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_is_read_whole(log: Path) -> None:
+def test_file_is_read_completely(log: Path) -> None:
     assert b"".join(files.read_blocks(log)) == log.read_bytes()
 
 
-def test_what_is_appended_while_a_log_is_read_is_left_out(log: Path) -> None:
+def test_bytes_appended_during_reading_are_ignored(log: Path) -> None:
     whole = log.read_bytes()
     reading = files.read_blocks(log)
     text = next(reading)
@@ -47,7 +47,7 @@ def rotate(log: Path) -> None:
 
 
 def rewrite(log: Path) -> None:
-    """As `copytruncate` does, with more text than before."""
+    """Rewrite the file with more text than before, as `copytruncate` does."""
     log.write_bytes(b"x" * SIZE * 2)
 
 
@@ -68,7 +68,7 @@ def replace(log: Path) -> None:
         (rewrite, "its beginning changed"),
     ],
 )
-def test_a_log_that_changes_while_it_is_read_is_no_log(
+def test_log_that_changes_during_reading_raises_an_error(
     log: Path, change: Callable[[Path], object], what: str, after: int
 ) -> None:
     reading = files.read_blocks(log)
@@ -81,7 +81,7 @@ def test_a_log_that_changes_while_it_is_read_is_no_log(
         b"".join(reading)
 
 
-def test_an_error_in_the_middle_is_told(
+def test_read_error_in_the_middle_is_reported(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading = files.read_blocks(log)
@@ -96,7 +96,7 @@ def test_an_error_in_the_middle_is_told(
 
 
 @pytest.mark.parametrize("call", ["fstat", "close"])
-def test_an_error_at_the_begin_is_told_and_one_at_the_end_changes_nothing(
+def test_error_of_stat_is_reported_but_not_of_close(
     log: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     whole = log.read_bytes()
@@ -135,7 +135,7 @@ def server(path: Path) -> None:
         (lambda path: None, "No such file or directory"),
     ],
 )
-def test_what_is_no_file_is_never_waited_for(
+def test_pipe_or_socket_is_refused_without_waiting(
     tmp_path: Path, make: Callable[[Path], object], why: str
 ) -> None:
     path = tmp_path / "x"

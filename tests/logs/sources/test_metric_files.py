@@ -1,4 +1,4 @@
-"""Event files, tables and JSON lines: what is read of them, and what damage does."""
+"""Event files, tables and JSON lines: their values, and damage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EVENTS = "events.out.tfevents.1.node"
 
 
 def read(data: bytes, name: str = EVENTS, size: int = 0) -> ParsedLog:
-    """Read a file in blocks of a size."""
+    """Read a file in blocks of `size` bytes."""
     blocks = (
         [data[begin : begin + size] for begin in range(0, len(data), size)]
         if size
@@ -42,7 +42,7 @@ def read(data: bytes, name: str = EVENTS, size: int = 0) -> ParsedLog:
     return read_log(Stream(blocks, Path(name)))
 
 
-def test_a_run_of_megatron() -> None:
+def test_megatron_event_file_is_read() -> None:
     log = read(run([0.5, 0.25, 0.125], total=3))
     (segment,) = log.segments
     columns = segment.steps
@@ -60,7 +60,7 @@ def test_a_run_of_megatron() -> None:
     assert log.ending is None
 
 
-def test_a_scalar_may_be_a_tensor() -> None:
+def test_scalar_stored_as_tensor_is_read() -> None:
     log = read(
         event_file(
             event(1, tensor_scalar("perf/step_time_seconds", 0.5)),
@@ -70,9 +70,9 @@ def test_a_scalar_may_be_a_tensor() -> None:
     assert log.segments[0].steps.seconds.tolist() == [0.5]
 
 
-def test_a_time_of_an_interval_is_the_mean_of_its_steps() -> None:
-    """torchtitan divides every one by ten: the first, of one step, is left out, the
-    second is of nine."""
+def test_interval_time_is_the_mean_of_its_steps() -> None:
+    """torchtitan divides each by ten. The first, of one step, is dropped; the second
+    covers nine steps."""
     times = ((1, 2.0), (10, 1.8), (20, 2.0), (30, 2.0))
     log = read(
         event_file(
@@ -88,7 +88,7 @@ def test_a_time_of_an_interval_is_the_mean_of_its_steps() -> None:
     assert columns.seconds[1:].tolist() == pytest.approx([2.0] * 3)
 
 
-def test_of_two_times_of_a_step_the_slower_one_counts() -> None:
+def test_slower_time_of_a_repeated_step_counts() -> None:
     log = read(
         event_file(
             *(
@@ -101,7 +101,7 @@ def test_of_two_times_of_a_step_the_slower_one_counts() -> None:
     assert dropped(log) == {"repeat-disagrees": 1}
 
 
-def test_a_loss_that_was_no_number_stays_so() -> None:
+def test_nan_loss_of_a_repeated_step_is_kept() -> None:
     """Another process, or the same one after a restart, prints the step again."""
     losses = ((1, math.nan), (1, 7.5), (2, 7.5), (2, 7.25))
     events = [
@@ -113,7 +113,7 @@ def test_a_loss_that_was_no_number_stays_so() -> None:
     assert second == 7.25
 
 
-def test_the_blocks_do_not_matter() -> None:
+def test_metric_files_do_not_depend_on_block_size() -> None:
     data = run([0.5, 0.25, 0.125], total=3)
     whole = read(data)
     for size in (1, 7, 64):
@@ -121,23 +121,23 @@ def test_the_blocks_do_not_matter() -> None:
 
 
 @pytest.mark.slow
-def test_a_large_record_is_passed_over() -> None:
-    """Images and histograms; also where one ends with a block."""
+def test_large_record_is_skipped() -> None:
+    """Images and histograms, also one that ends with a block."""
     data = event_file(frame(bytes(200_000)), event(1, scalar("iteration-time", 0.5)))
     for size in (0, 4096, 65_536):
         assert steps(read(data, size=size)) == [[1]]
 
 
 @pytest.mark.parametrize("cut", [1, 60])
-def test_a_cut_file_says_so(cut: int) -> None:
+def test_truncated_event_file_is_flagged(cut: int) -> None:
     log = read(run([0.5, 0.25])[:-cut])
     assert log.ending is not None
     assert log.ending.code is EndingCode.CUT
     assert steps(log)[0][0] == 1
 
 
-def test_every_changed_byte_is_an_error_or_changes_nothing_that_is_read() -> None:
-    """A frame is guarded by its checksums; the name of a file says nothing."""
+def test_changed_byte_raises_an_error_or_is_harmless() -> None:
+    """Checksums protect each frame. The file name does not matter."""
     data = run([0.5, 0.25])
     whole = repr(read(data).segments)
     for place in range(len(VERSION), len(data)):
@@ -157,7 +157,7 @@ def test_damage_is_reported_with_its_offset() -> None:
         read(changed, size=7)
 
 
-def test_a_record_of_any_length_asks_for_no_memory() -> None:
+def test_stated_record_length_allocates_no_memory() -> None:
     length = struct.pack("<Q", 1 << 62)
     header = frame(length)[12:20] + frame(length)[-4:]
     with pytest.raises(LogError, match="a record of 4611686018427387904 bytes"):
@@ -165,8 +165,8 @@ def test_a_record_of_any_length_asks_for_no_memory() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_no_content_of_a_record_is_an_error(seed: int) -> None:
-    """Whole frames around bytes that are no event, or nearly one."""
+def test_invalid_events_raise_no_error(seed: int) -> None:
+    """Complete frames with bytes that are not a valid event."""
     random = Random(seed)  # noqa: S311 (a test)
     good = bytearray(
         event(3, scalar("iteration-time", 0.5), argument("train_iters", "5"))[12:-4]
@@ -191,7 +191,7 @@ def test_no_content_of_a_record_is_an_error(seed: int) -> None:
         b"\xff" * 30,
     ],
 )
-def test_a_value_that_is_none_is_no_step(value: bytes) -> None:
+def test_invalid_value_gives_no_step(value: bytes) -> None:
     log = read(event_file(event(1, value), event(2, scalar("iteration-time", 0.5))))
     times = [
         seconds
@@ -202,7 +202,7 @@ def test_a_value_that_is_none_is_no_step(value: bytes) -> None:
     assert all(math.isnan(seconds) for seconds in times[:-1])
 
 
-def test_an_argument_cannot_write_a_line_of_its_own() -> None:
+def test_argument_cannot_inject_a_line() -> None:
     log = read(
         event_file(
             event(0, argument("run_name", "x\nllmb scalar: 1/1 0 0.1 iteration-time")),
@@ -218,7 +218,7 @@ TABLE = b"epoch,step,train_step_timing in s,reduced_train_loss\n0,0,9.5,12.0\n0,
 
 
 @pytest.mark.parametrize("size", [0, 1, 9])
-def test_a_table(size: int) -> None:
+def test_csv_table_is_read(size: int) -> None:
     columns = read(TABLE, "metrics.csv", size).segments[0].steps
     assert (columns.index.tolist(), columns.seconds.tolist()) == (
         [0, 1, 2],
@@ -227,8 +227,8 @@ def test_a_table(size: int) -> None:
     assert columns.loss.tolist() == [12.0, 11.0, 10.0]
 
 
-def test_a_table_that_was_appended_has_its_own_columns() -> None:
-    """Read by the names of the first one, the loss would be the time."""
+def test_appended_table_has_its_own_columns() -> None:
+    """With the columns of the first table, the loss would be read as the time."""
     second = b"epoch,step,reduced_train_loss,train_step_timing in s\n0,0,2.0,9.5\n0,1,2.0,0.75\n"
     first, other = read(TABLE + second, "metrics.csv").segments
     assert first.steps.seconds.tolist() == [9.5, 0.5, 0.25]
@@ -237,12 +237,12 @@ def test_a_table_that_was_appended_has_its_own_columns() -> None:
     assert steps(without) == [[0, 1, 2]]
 
 
-def test_a_table_may_begin_with_a_byte_order_mark() -> None:
+def test_table_may_begin_with_byte_order_mark() -> None:
     log = read(b"\xef\xbb\xbfstep,iteration-time\n7,0.5\n", "metrics.csv")
     assert steps(log) == [[7]]
 
 
-def test_json_lines() -> None:
+def test_json_lines_are_read() -> None:
     text = b'{"step": 3, "perf/step_time_seconds": 0.5, "learning/loss": 2.0}\n{"step": 4, "perf/step_time_seconds": 0.25}'
     columns = read(text, "metrics.jsonl").segments[0].steps
     assert (columns.index.tolist(), columns.seconds.tolist()) == ([3, 4], [0.5, 0.25])
@@ -259,7 +259,7 @@ def test_json_lines() -> None:
         ("metrics.txt", TABLE),
     ],
 )
-def test_a_file_without_a_step_and_its_time_is_no_table(name: str, data: bytes) -> None:
+def test_file_without_step_and_time_is_not_a_table(name: str, data: bytes) -> None:
     log = read(data, name)
     assert (log.segments, log.dropped, log.lines) == (
         (),
@@ -271,12 +271,12 @@ def test_a_file_without_a_step_and_its_time_is_no_table(name: str, data: bytes) 
 @pytest.mark.parametrize(
     "row", [b"x,1,y", b"1,2", b"1e99,0.5,1", b"-1,0.5,1", b"1.5,0.5,1", b'"1,0.5']
 )
-def test_a_row_that_is_none_is_left_out(row: bytes) -> None:
+def test_invalid_row_is_ignored(row: bytes) -> None:
     log = read(b"step,iteration-time,lm loss\n" + row + b"\n7,0.5,2.0\n", "metrics.csv")
     assert steps(log) == [[7]]
 
 
-def test_end_of_an_overlong_row_is_no_row() -> None:
+def test_end_of_an_overlong_row_is_ignored() -> None:
     log = read(
         b"step,iteration-time\n5," + b" " * (3 << 20) + b"6,0.25\n7,0.5\n",
         "metrics.csv",
@@ -285,14 +285,14 @@ def test_end_of_an_overlong_row_is_no_row() -> None:
     assert steps(log) == [[7]]
 
 
-def test_a_number_that_is_none_is_no_time() -> None:
+def test_invalid_number_gives_no_time() -> None:
     log = read(b"step,iteration-time,lm loss\n6,inf,1\n7,0.5,nan\n", "metrics.csv")
     columns = log.segments[0].steps
     assert columns.index.tolist() == [6, 7]
     assert math.isnan(columns.loss[1])
 
 
-def test_the_text_of_such_a_file_is_another_one_than_its_bytes(tmp_path: Path) -> None:
+def test_metric_file_has_made_text(tmp_path: Path) -> None:
     for name, data in ((EVENTS, run([0.5])), ("metrics.csv", TABLE)):
         path = tmp_path / name
         path.write_bytes(data)
@@ -317,8 +317,7 @@ def test_the_text_of_such_a_file_is_another_one_than_its_bytes(tmp_path: Path) -
     ],
 )
 def test_real_event_files(name: str, tag: bytes, count: int, first: int) -> None:
-    """Behind the step (0x10) and the tag stands the value (0x15), a float of four
-    bytes."""
+    """The value (0x15), a float of four bytes, follows the step (0x10) and the tag."""
     path = shared(f"logs/today/{name}")
     pattern = (
         rb"\x10([\x01-\x7f])\*.\x0a.\x0a"

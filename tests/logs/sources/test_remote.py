@@ -1,4 +1,4 @@
-"""Files behind a protocol, with fsspec's own in-memory and local ones."""
+"""Files at URLs, with fsspec's in-memory and local file systems."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def memory() -> Iterator[Any]:
         "simplecache::s3://b/x",
     ],
 )
-def test_a_url_is_a_path_and_back(url: str) -> None:
+def test_url_round_trips_as_path(url: str) -> None:
     assert is_url(url)
     path = to_path(url)
     assert is_remote(path)
@@ -50,7 +50,7 @@ def test_a_url_is_a_path_and_back(url: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["/runs/a:b", "a:/b", "-", "C:\\x", "1://x"])
-def test_what_names_no_protocol_is_no_url(text: str) -> None:
+def test_text_without_protocol_is_not_a_url(text: str) -> None:
     assert not is_url(text)
 
 
@@ -72,9 +72,7 @@ def test_paths_of_this_machine_are_not_remote(path: Path) -> None:
         ),
     ],
 )
-def test_a_url_that_cannot_be_opened_is_told_before_anything_is_read(
-    url: str, message: str
-) -> None:
+def test_invalid_url_is_reported_before_reading(url: str, message: str) -> None:
     if url.startswith("s3") and importlib.util.find_spec("s3fs"):
         pytest.skip("s3fs is installed here")
     with pytest.raises(SettingsError, match=message) as told:
@@ -82,7 +80,7 @@ def test_a_url_that_cannot_be_opened_is_told_before_anything_is_read(
     assert "secret" not in str(told.value)
 
 
-def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_fsspec_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(
         SettingsError, match=r"needs fsspec: pip install 'pytest-llmbench\[remote\]'"
@@ -90,7 +88,7 @@ def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         check_url("--llmb-logs", "memory://x")
 
 
-def test_runs_are_found_as_in_a_folder(memory: Any, tmp_path: Path) -> None:
+def test_remote_runs_are_found_as_in_a_folder(memory: Any, tmp_path: Path) -> None:
     (tmp_path / LOG).parent.mkdir(parents=True)
     (tmp_path / LOG).write_text("x")
     memory.pipe(f"/runs/{LOG}", b"x")
@@ -109,13 +107,13 @@ def test_runs_are_found_as_in_a_folder(memory: Any, tmp_path: Path) -> None:
         assert there.modified is not None
 
 
-def test_a_file_that_is_given_is_a_log_of_any_name(memory: Any) -> None:
+def test_given_remote_file_is_a_log_whatever_its_name(memory: Any) -> None:
     memory.pipe({"/runs/a.txt": b"x", "/runs/b.out": b"y"})
     (run,) = find_runs([to_path("memory://runs/a.txt")], Stores()).runs
     assert run.attempts[0].log == to_path("memory://runs/a.txt")
 
 
-def test_what_is_absent_or_forbidden_is_unreadable(
+def test_missing_or_forbidden_remote_files_are_unreadable(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = find_runs([to_path("memory://absent")], Stores())
@@ -137,7 +135,7 @@ def test_what_is_absent_or_forbidden_is_unreadable(
     )
 
 
-def test_an_error_of_the_protocols_package_is_an_error_of_the_file(
+def test_error_of_a_protocol_package_is_reported(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory.pipe("/runs/x.out", b"x")
@@ -159,7 +157,7 @@ def test_an_error_of_the_protocols_package_is_an_error_of_the_file(
 
 
 @pytest.mark.parametrize("text", [b"shorter", b"y" * (3 << 20)])
-def test_a_file_that_changes_while_it_is_read_is_no_log(
+def test_remote_file_that_changes_during_reading_is_refused(
     memory: Any, text: bytes
 ) -> None:
     memory.pipe("/runs/x.out", b"x" * (3 << 20))
@@ -172,7 +170,7 @@ def test_a_file_that_changes_while_it_is_read_is_no_log(
         b"".join(reading)
 
 
-def test_links_of_a_remote_place_are_told_and_not_followed(tmp_path: Path) -> None:
+def test_remote_links_are_reported_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "x.out").write_text("x")
     (tmp_path / "again").symlink_to(tmp_path)
     found = find_runs([to_path(f"file://{tmp_path}")], Stores())
@@ -193,14 +191,14 @@ def test_links_of_a_remote_place_are_told_and_not_followed(tmp_path: Path) -> No
         ({"updated": "yesterday"}, 0.0),
     ],
 )
-def test_the_time_of_a_file_is_what_its_protocol_says(
+def test_modification_time_comes_from_the_protocol(
     memory: Any, told: Any, modified: float
 ) -> None:
     known = Remote(-1)._read_status(to_path("memory://x"), {"type": "file", **told})
     assert (known.st_dev, known.st_ino, known.st_mtime) == (-1, 0, modified)
 
 
-def test_remote_name_with_nul_is_no_name_of_a_file(memory: Any) -> None:
+def test_remote_name_with_nul_is_refused(memory: Any) -> None:
     memory.pipe("/runs/x.out", b"x")
     memory.pipe("/runs/y\0.out", b"x")
     found = find_runs([to_path("memory://runs")], Stores())

@@ -1,4 +1,4 @@
-"""Standard input: read once, given as often as it is asked for."""
+"""Standard input is read once and returned as often as requested."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from pytest_llmbench.logs.sources import stores
 
 
 class Terminal(io.TextIOWrapper):
-    """A terminal, by what it says."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
-        """Say so."""
+        """True."""
         return True
 
 
-def test_it_is_read_once_and_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_read_once_and_returned_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(stores, "IN_MEMORY", 10)
     source = io.BytesIO(b"step 1\n" * 999)
     for _ in range(2):
@@ -26,7 +28,7 @@ def test_it_is_read_once_and_given_again(monkeypatch: pytest.MonkeyPatch) -> Non
     assert source.read() == b""
 
 
-def test_only_what_can_be_piped_is_accepted() -> None:
+def test_only_piped_input_is_accepted() -> None:
     assert (
         stores.check_input("--llmb-logs", io.TextIOWrapper(io.BytesIO()))
         == stores.STANDARD_INPUT
@@ -39,7 +41,7 @@ def test_only_what_can_be_piped_is_accepted() -> None:
         stores.check_input("--llmb-logs", None)
 
 
-def test_one_that_is_closed_cannot_be_read() -> None:
+def test_closed_input_is_unreadable() -> None:
     source = io.BytesIO()
     source.close()
     with pytest.raises(LogError, match="cannot read standard input: "):
@@ -47,19 +49,19 @@ def test_one_that_is_closed_cannot_be_read() -> None:
 
 
 class Broken(io.BytesIO):
-    """A stream that fails once, in its middle."""
+    """A stream with one error in its middle."""
 
     failed = False
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return the first bytes, then fail, then return the others."""
+        """Return the first bytes, then raise an error, then return the other bytes."""
         if self.tell() and not self.failed:
             self.failed = True
             raise OSError("broken")
         return super().read(10)
 
 
-def test_what_follows_an_error_is_no_log_of_its_own() -> None:
+def test_input_after_a_read_error_is_not_used() -> None:
     source = Broken(b"step 1\n" * 9)
     for _ in range(2):
         with pytest.raises(LogError, match="cannot read standard input: broken"):

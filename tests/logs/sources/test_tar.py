@@ -1,5 +1,4 @@
-"""The reader of archives, against Python's own and the system's, and against what no
-archive should hold."""
+"""The tar reader compared with Python's and the system's, and invalid archives."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ def texts(data: bytes, size: int = 1 << 20) -> list[tuple[str, bytes]]:
     "kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 )
 @pytest.mark.parametrize("size", [1, 511, 1 << 20])
-def test_every_format_is_read_in_blocks_of_any_size(kind: int, size: int) -> None:
+def test_every_tar_format_is_read_in_any_blocks(kind: int, size: int) -> None:
     files = [
         file for file in FILES if kind != tarfile.USTAR_FORMAT or len(file[0]) < 256
     ]
@@ -58,7 +57,7 @@ def test_every_format_is_read_in_blocks_of_any_size(kind: int, size: int) -> Non
 
 @pytest.mark.skipif(shutil.which("tar") is None, reason="there is no tar here")
 @pytest.mark.parametrize("kind", ["v7", "gnu", "posix"])
-def test_the_systems_archives_are_read(kind: str, tmp_path: Path) -> None:
+def test_archives_of_system_tar_are_read(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     folder.mkdir()
     for name in ("x.out", "y.out"):
@@ -97,7 +96,7 @@ def test_the_systems_archives_are_read(kind: str, tmp_path: Path) -> None:
         assert found[f"runs/{name}"][1] == (folder / name).read_bytes()
 
 
-def test_a_large_size_and_a_fraction_of_a_second_are_read() -> None:
+def test_large_size_and_fractional_time_are_read() -> None:
     info = tarfile.TarInfo("x")
     info.size, info.mtime = 9 << 30, 1_750_000_000.25
     for kind in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
@@ -112,14 +111,13 @@ WHOLE = archive(FILES)
 @pytest.mark.parametrize(
     "data", [b"", WHOLE[:100], WHOLE[: 2 * BLOCK + 7], WHOLE.rstrip(b"\0")]
 )
-def test_an_archive_without_its_end_is_an_error(data: bytes) -> None:
+def test_truncated_archive_raises_an_error(data: bytes) -> None:
     with pytest.raises(LogError, match="it is truncated"):
         read(data)
 
 
-def test_a_damaged_header_is_an_error_and_no_end() -> None:
-    """Python's own reader ends here without a word, and the runs behind it would be
-    missing."""
+def test_damaged_header_raises_an_error() -> None:
+    """Python's reader ends here silently, so that the following runs would be missing."""
     data = bytearray(archive([("a.out", b"1"), ("b.out", b"2"), ("c.out", b"3")]))
     data[2 * BLOCK + 3] ^= 1
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -129,14 +127,14 @@ def test_a_damaged_header_is_an_error_and_no_end() -> None:
 
 
 def sized(flag: bytes, size: int) -> bytes:
-    """Return a header of a type that says it is followed by so many bytes."""
+    """Return a header of a type that states this size."""
     info = tarfile.TarInfo("././@LongLink")
     info.type, info.size = flag, size
     return info.tobuf(tarfile.GNU_FORMAT)
 
 
 @pytest.mark.parametrize("flag", [b"L", b"x"])
-def test_a_giant_name_or_pax_header_is_never_read_into_memory(flag: bytes) -> None:
+def test_giant_header_is_not_read_into_memory(flag: bytes) -> None:
     taken = 0
 
     def endless() -> object:
@@ -169,12 +167,12 @@ def with_pax(values: bytes) -> bytes:
         b"15 mtime=1e999\n",
     ],
 )
-def test_a_pax_header_that_lies_is_an_error(values: bytes) -> None:
+def test_invalid_pax_header_raises_an_error(values: bytes) -> None:
     with pytest.raises(LogError, match="pax header"):
         read(with_pax(values))
 
 
-def test_numbers_that_are_none_are_errors() -> None:
+def test_invalid_header_numbers_raise_errors() -> None:
     header = bytearray(special("x.out", lambda info: None))
     header[124:136] = b"99999999999\0"
     header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:]))
@@ -186,7 +184,7 @@ def test_numbers_that_are_none_are_errors() -> None:
         read(bytes(header) + END)
 
 
-def test_too_many_members_or_names_are_an_error(
+def test_too_many_members_or_names_raise_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MEMBERS", 3)
@@ -202,9 +200,7 @@ def test_too_many_members_or_names_are_an_error(
     ("flag", "kind"),
     [(b"1", "hard link"), (b"2", "symbolic link"), (b"4", "device"), (b"V", "label")],
 )
-def test_members_without_data_have_none_whatever_they_say(
-    flag: bytes, kind: str
-) -> None:
+def test_dataless_members_ignore_their_stated_size(flag: bytes, kind: str) -> None:
     def change(info: tarfile.TarInfo) -> None:
         info.type, info.size, info.linkname = flag, 4096, "to"
 
@@ -213,5 +209,5 @@ def test_members_without_data_have_none_whatever_they_say(
 
 
 @pytest.mark.parametrize("head", [b"", b"step 1\n" * 99, bytes(BLOCK)])
-def test_what_is_no_archive_does_not_begin_like_one(head: bytes) -> None:
+def test_other_data_are_not_recognised_as_tar(head: bytes) -> None:
     assert not is_archive(head)
