@@ -1,14 +1,15 @@
-"""How many small faults of the package the tests find: mutation testing of a fixed,
-stratified random sample.
+"""Mutation testing: count the small faults of the package that the tests detect.
 
-python -m benchmarks.mutants sample -o mutants.jsonl             # which mutants: 300,
-seed 1 python -m benchmarks.mutants lines -o lines.json                 # which tests
-run which lines; as long as the tests python -m benchmarks.mutants run mutants.jsonl
-lines.json -o results.jsonl python -m benchmarks.mutants compare before.jsonl
-after.jsonl    # exit code 1 if a killed mutant survives now
+    # which mutants: a fixed, stratified random sample of 300, seed 1
+    python -m benchmarks.mutants sample -o mutants.jsonl
+    # which tests run which lines; takes as long as the tests
+    python -m benchmarks.mutants lines -o lines.json
+    python -m benchmarks.mutants run mutants.jsonl lines.json -o results.jsonl
+    # exit code 1 if a killed mutant survives now
+    python -m benchmarks.mutants compare before.jsonl after.jsonl
 
 Needs cosmic-ray, whose operators make the mutants, and coverage: `pip install --group
-mutation`. `run` works on copies of the checkout, one for each processor; it tries each
+mutation`. `run` works on copies of the checkout, one for each processor. It tries each
 mutant with the tests that run its line, those of its own package first, until one fails
 or `--seconds` are over.
 """
@@ -84,7 +85,7 @@ class Mutant:
 
     @property
     def key(self) -> Key:
-        """What identifies a mutant as long as its module does not change."""
+        """Identifies a mutant as long as its module does not change."""
         return self.path, self.operator, self.occurrence
 
 
@@ -103,8 +104,10 @@ def make_source(text: str, operator: str, occurrence: int) -> str | None:
 
 
 def normalise(source: str) -> str:
-    """Return the syntax tree as text, without annotations and kinds of parameters;
-    equal ones behave the same."""
+    """Return the syntax tree as text, without annotations and kinds of parameters.
+
+    Modules with equal trees behave the same.
+    """
     tree = ast.parse(source)
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
@@ -119,8 +122,8 @@ def normalise(source: str) -> str:
 
 
 def list_mutations(text: str) -> list[tuple[str, int]]:
-    """Return every operator that can change this source, with the number of each place
-    in which it can."""
+    """Return each operator that can change this source, with the numbers of its
+    occurrences."""
     from cosmic_ray.ast import Visitor, get_ast
     from cosmic_ray.plugins import get_operator
 
@@ -145,8 +148,8 @@ def list_mutations(text: str) -> list[tuple[str, int]]:
 def make_mutant(
     module: Path, package: Path, operator: str, occurrence: int
 ) -> Mutant | None:
-    """Return a mutant, or None if it is no valid program or behaves as the original
-    does."""
+    """Return a mutant, or None if it is not valid Python or is equivalent to the
+    original."""
     text = module.read_text(encoding="utf-8")
     changed = make_source(text, operator, occurrence)
     try:
@@ -170,8 +173,10 @@ def make_mutant(
 
 
 def draw_sample(package: Path, size: int, seed: int) -> list[Mutant]:
-    """Draw equally many mutants from each stratum: a module weighted by its size, an
-    operator, one of its places."""
+    """Draw the same number of mutants from each stratum.
+
+    Draws a module by its size, then an operator, then an occurrence.
+    """
     random = Random(seed)
     sample: dict[Key, Mutant] = {}
     of_module: dict[Path, list[tuple[str, int]]] = {}
@@ -232,7 +237,7 @@ class LineRecorder:
             self._coverage.switch_context(getattr(collector, "nodeid", ""))
 
     def pytest_runtest_protocol(self, item: object) -> None:
-        """Attribute all that follows to this test."""
+        """Attribute the following lines to this test."""
         if getattr(item, "config", None) is self._config:
             self._coverage.switch_context(getattr(item, "nodeid", ""))
 
@@ -244,7 +249,7 @@ class LineRecorder:
         )
 
     def pytest_unconfigure(self, config: object) -> None:
-        """Write what was recorded."""
+        """Write the recorded lines."""
         if config is self._config:
             self._coverage.stop()
             self._coverage.save()
@@ -387,8 +392,8 @@ def copy_checkout(folder: Path) -> Path:
 def try_mutant(
     mutant: Mutant, checkout: Path, tests: Sequence[str], seconds: float
 ) -> str:
-    """Return whether `tests` fail with the mutant in place; a time-out is a failure,
-    too: the mutant hangs."""
+    """Return True if `tests` fail with the mutant. A time-out counts as a failure: the
+    mutant hangs."""
     if not tests:
         return UNCOVERED
     module = checkout / "pytest_llmbench" / mutant.path
@@ -432,8 +437,7 @@ def try_mutant(
 def try_all(
     mutants: Sequence[Mutant], recorded: Mapping[str, Any], output: Path, seconds: float
 ) -> None:
-    """Try all mutants that `output` does not hold yet, and append what became of
-    each."""
+    """Try all mutants that are not in `output` yet, and append the results."""
     known = (
         {get_key(row) for row in read_rows(output)} if output.exists() else set[Key]()
     )
@@ -465,7 +469,7 @@ def try_all(
 
 
 def get_key(row: Mapping[str, Any]) -> Key:
-    """Return the key of the mutant that a row of results is about."""
+    """Return the mutant's key in a row of results."""
     return row["path"], row["operator"], row["occurrence"]
 
 
@@ -475,8 +479,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def compare(before: Path, after: Path) -> int:
-    """Print what became of the mutants; exit code 1 if one survives that was killed
-    before."""
+    """Print the results of the mutants. Exit code 1 if a mutant survives that was
+    killed before."""
     outcomes = [
         {get_key(row): row for row in read_rows(path)} for path in (before, after)
     ]

@@ -1,10 +1,10 @@
-"""Whether this tree reads logs as another commit does, to the last bit.
+"""Check that this tree and another commit read logs identically, to the last bit.
 
     python -m benchmarks.equivalence.same --against COMMIT [--damaged 10000]
 
-Both read the same files, each in a process of its own, and all that they say is
-compared: steps with every column, what was dropped, endings, checkpoints, other
-readings, errors. Exit code 1 where anything differs.
+Each tree reads the same files in its own process, and all results are compared: steps
+with every column, dropped records, endings, checkpoints, other readings and errors.
+Exit code 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Inputs = dict[Path, str]
 
 
 def inputs(folder: Path, damaged: int) -> Inputs:
-    """Write what is to be read below a folder; real logs are read where they are."""
+    """Write the inputs to a folder. Real logs are read in place."""
     real = same_inputs.real(SHARED / "logs")
     found: Inputs = dict.fromkeys(real, "real")
     outs = [path for path in real if path.suffix == ".out"]
@@ -65,8 +65,8 @@ def inputs(folder: Path, damaged: int) -> Inputs:
 
 
 def unpack(commit: str, folder: Path, *others: str) -> Path:
-    """Write the package, and `others`, as they were at a commit; the checkout and its
-    list of worktrees stay as they are."""
+    """Write the package and `others` as of a commit. The checkout and its worktrees
+    stay unchanged."""
     paths = ("pytest_llmbench", *others)
     command = ["git", "-C", str(ROOT), "archive", commit, *paths]
     packed = subprocess.run(command, check=True, capture_output=True).stdout
@@ -76,14 +76,14 @@ def unpack(commit: str, folder: Path, *others: str) -> Path:
 
 
 def start(tree: Path, paths: Path, out: Path) -> subprocess.Popen[bytes]:
-    """Begin to read the paths that a file lists with the package of a tree."""
+    """Start reading the paths in a file with the package of a tree."""
     environment = os.environ | {"PYTHONPATH": str(tree)}
     return subprocess.Popen([sys.executable, READ, paths, out], env=environment)
 
 
-def said(tree: Path, out: Path) -> Iterator[str]:
-    """Yield what a tree's package said of each path; RuntimeError where another package
-    was read with."""
+def read_results(tree: Path, out: Path) -> Iterator[str]:
+    """Yield a tree's results for each path. Raises RuntimeError if another package was
+    used."""
     with out.open(encoding="utf-8") as lines:
         package = next(lines).rstrip()
         if Path(package).parent.parent != tree.resolve():
@@ -93,22 +93,20 @@ def said(tree: Path, out: Path) -> Iterator[str]:
         yield from lines
 
 
-def differences(
-    one: Any, other: Any, place: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield where two JSON values differ, and both values."""
+def differences(one: Any, other: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield the key (a path of names) of each difference between two JSON values, with both values."""
     if isinstance(one, dict) and isinstance(other, dict):
         for name in {**one, **other}:
             yield from differences(
                 one.get(name, "(absent)"),
                 other.get(name, "(absent)"),
-                f"{place}/{name}",
+                f"{key}/{name}",
             )
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for number, pair in enumerate(zip(one, other, strict=True)):
-            yield from differences(*pair, f"{place}/{number}")
+            yield from differences(*pair, f"{key}/{number}")
     elif json.dumps(one) != json.dumps(other):
-        yield place, one, other
+        yield key, one, other
 
 
 def compare(
@@ -118,8 +116,7 @@ def compare(
     *,
     without: Collection[str] = (),
 ) -> dict[Path, list[tuple[str, Any, Any]]]:
-    """Return what differs of each path of which anything does, but for the fields that
-    are left out."""
+    """Return the differences of each path with differences, except in ignored fields."""
     pairs = zip(found, before, after, strict=True)
     told = (
         (path, differences(json.loads(old), json.loads(new)))
@@ -134,15 +131,15 @@ def compare(
 
 
 def steps(result: Any) -> int:
-    """Return how many steps a result holds, to tell that something was compared."""
+    """Return the number of steps in a result, to prove that something was compared."""
     if isinstance(result, dict) and "segments" in result:
         return sum(len(one["steps"]["index"]["values"]) for one in result["segments"])
     return sum(map(steps, result.values())) if isinstance(result, dict) else 0
 
 
 def main() -> int:
-    """Read with both trees, print counts and the first differences; exit code 1 where
-    there are any."""
+    """Read with both trees; print counts and the first differences. Exit code 1 with
+    differences."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -185,8 +182,12 @@ def main() -> int:
         ]
         if max(process.wait() for process in running):
             return 2
-        different = compare(found, *map(said, trees, outs), without=given.without)
-        counted = sum(steps(json.loads(line)) for line in said(trees[1], outs[1]))
+        different = compare(
+            found, *map(read_results, trees, outs), without=given.without
+        )
+        counted = sum(
+            steps(json.loads(line)) for line in read_results(trees[1], outs[1])
+        )
         print(
             f"{len(found)} files, {counted} steps read from them in three ways, against {given.against}:"
         )
@@ -199,29 +200,29 @@ def main() -> int:
 
 
 def report(different: dict[Path, list[tuple[str, Any, Any]]], folder: Path) -> None:
-    """Print the first differences, and of how many files each field differs."""
+    """Print the first differences, and the number of differing files per field."""
     for path, places in islice(different.items(), SHOWN):
         print(
             f"{path.relative_to(folder) if path.is_relative_to(folder) else path}: {len(places)} differences"
         )
-        for place, old, new in places[:3]:
+        for key, old, new in places[:3]:
             print(
-                f"    {place}\n      before: {str(old)[:WIDTH]}\n      after:  {str(new)[:WIDTH]}"
+                f"    {key}\n      before: {str(old)[:WIDTH]}\n      after:  {str(new)[:WIDTH]}"
             )
     counts = Counter(
         field
         for places in different.values()
-        for field in {field_of(place) for place, _, _ in places}
+        for field in {field_of(key) for key, _, _ in places}
     )
     for field, count in counts.most_common(SHOWN):
         print(f"  {field}: differs in {count} files")
 
 
-def field_of(place: str) -> str:
-    """Return the name of a column or field from its place in a result."""
+def field_of(key: str) -> str:
+    """Return the column or field name of a key in a result."""
     return next(
         part
-        for part in reversed(place.split("/"))
+        for part in reversed(key.split("/"))
         if part not in ("values", "type") and not part.isdigit()
     )
 

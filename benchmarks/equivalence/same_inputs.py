@@ -1,5 +1,7 @@
-"""What `benchmarks.equivalence.same` reads: real logs, generated ones, damaged ones,
-and long ones with records on their seams."""
+"""Inputs of `benchmarks.equivalence.same`: real, generated, damaged and long logs.
+
+Long logs have records across the boundaries of blocks.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +47,15 @@ ends, and of up to some MiB."""
 
 
 def real(folder: Path) -> list[Path]:
-    """Return the files of the folder of real logs."""
+    """Return the files in the folder of real logs."""
     return sorted(
         path for path in folder.rglob("*") if path.is_file() and path.stat().st_size
     )
 
 
 def compressed(paths: Sequence[Path], root: Path, folder: Path) -> Iterator[Path]:
-    """Write each file compressed by every method in turn, whole and with its end lost,
-    and all of them in archives."""
+    """Compress each file with every method in turn, complete and truncated, and archive
+    all of them."""
     for number, path in enumerate(paths):
         suffix, method = list(COMPRESS.items())[number % len(COMPRESS)]
         data = method(path.read_bytes())
@@ -69,8 +71,8 @@ def compressed(paths: Sequence[Path], root: Path, folder: Path) -> Iterator[Path
 
 
 def examples(folder: Path) -> list[Path]:
-    """Write the examples of the generator, which hold every option of it, and return
-    their files."""
+    """Write the generator's examples, which use each of its options. Returns their
+    files."""
     write_experiments(folder, shipped())
     return real(folder)
 
@@ -87,7 +89,7 @@ def whole(folder: Path, count: int) -> Iterator[Path]:
 
 
 def damaged(folder: Path, count: int) -> Iterator[Path]:
-    """Write damaged logs, as many of every dialect and damage."""
+    """Write damaged logs, the same number for every dialect and kind of damage."""
     each = -(-count // (len(NAMES) * len(DAMAGES)))
     for place, (name, how) in enumerate(
         (name, how) for how in DAMAGES for name in NAMES
@@ -99,7 +101,7 @@ def damaged(folder: Path, count: int) -> Iterator[Path]:
 
 
 def mixed(paths: Sequence[Path], folder: Path) -> Iterator[Path]:
-    """Write logs of blocks of lines from all real ones."""
+    """Write logs of blocks of lines from all real logs."""
     lines = [path.read_bytes().splitlines(keepends=True) for path in paths]
     for number in range(MIXED):
         random = Random(number)
@@ -110,8 +112,7 @@ def mixed(paths: Sequence[Path], folder: Path) -> Iterator[Path]:
 
 
 def soups(folder: Path) -> Iterator[Path]:
-    """Write texts of what readers look for: whole, in part, one beginning within
-    another, in any order."""
+    """Write random sequences of markers: whole, partial, overlapping."""
     markers = sorted(
         {
             marker
@@ -128,8 +129,8 @@ def soups(folder: Path) -> Iterator[Path]:
 
 
 def ends(folder: Path) -> Iterator[Path]:
-    """Write logs with what jobs and processes say when they end: all known lines and
-    tracebacks, alone and several."""
+    """Write logs with the last lines of jobs and processes: all known lines and
+    tracebacks, single and combined."""
     texts = [f"{line}\n" for line, _ in LINES] + [text for _, text, *_ in CAUSES]
     for number in range(ENDS):
         random = Random(number)
@@ -160,8 +161,8 @@ def _soup(markers: Sequence[bytes], random: Random, count: int) -> Iterator[byte
 def long(
     paths: Sequence[Path], sources: Sequence[Path], folder: Path
 ) -> Iterator[Path]:
-    """Write logs of several MiB: others, with so much between their lines that records
-    lie where one may be cut."""
+    """Write logs of several MiB, with so much text between lines that records cross
+    block boundaries."""
     lines = [path.read_bytes().splitlines(keepends=True) for path in paths] or [
         [f"{one}\n".encode() for one in NOISE]
     ]
@@ -176,8 +177,8 @@ def long(
 
 
 def _stretched(data: bytes, ordinary: Sequence[bytes], random: Random) -> bytes:
-    """Return a log with fillings between its lines: a byte of what follows each lies
-    near a seam."""
+    """Insert fillings between the lines of a log, so that bytes after each are near a
+    block boundary."""
     rest = data.splitlines(keepends=True)
     text = b"".join(rest[:1])
     for _ in range(random.randrange(1, 5)):
@@ -196,8 +197,7 @@ def _stretched(data: bytes, ordinary: Sequence[bytes], random: Random) -> bytes:
 
 
 def _filling(size: int, ordinary: Sequence[bytes], random: Random) -> bytes:
-    """Return so many bytes: lines of real logs, or now and then one line without an
-    end, or zeros."""
+    """Return `size` bytes: lines of real logs, or sometimes one endless line, or zeros."""
     if not random.randrange(8):
         return random.choice((b"x", b"\0", b"\n", b"\r", b"step ")) * (size // 5)
     block = b"".join(random.choices(ordinary, k=500))
@@ -219,7 +219,7 @@ def _damaged(draw: st.DrawFn, name: str, damage: Damage) -> bytes:
 
 
 def _drawn(strategy: st.SearchStrategy[bytes], count: int, number: int) -> list[bytes]:
-    """Return examples of a strategy, the same ones each time."""
+    """Return examples of a strategy, the same each time."""
     found: list[bytes] = []
 
     @seed(number)

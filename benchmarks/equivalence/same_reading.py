@@ -1,9 +1,9 @@
-"""Writes what the package on PYTHONPATH says of logs, one line of JSON for each.
-
-This is the half of `benchmarks.equivalence.same` that runs with the package of either
-tree, so it uses only what both have.
+"""Print the results of the package on PYTHONPATH for logs, one line of JSON per log.
 
     PYTHONPATH=TREE python benchmarks/equivalence/same_reading.py PATHS OUT
+
+This half of `benchmarks.equivalence.same` runs with the package of either tree, so it
+uses only what both contain.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ import pytest_llmbench
 
 
 def find_module(*names: str) -> Any:
-    """Return the first module that the package has; other commits call it by another
-    name."""
+    """Return the first of these modules that exists; commits use different names."""
     for name in names[:-1]:
         with suppress(ImportError):
             return import_module(f"pytest_llmbench.{name}")
@@ -78,8 +77,10 @@ that finds none."""
 
 
 def plain(value: Any) -> Any:
-    """Return records as dictionaries and columns as lists, of which equal JSON means
-    equal bits, NaN equal to NaN."""
+    """Convert records to dictionaries and columns to lists.
+
+    Equal JSON means equal bits; NaN equals NaN.
+    """
     if is_dataclass(value):
         return {
             one.name: plain(getattr(value, one.name))
@@ -93,37 +94,35 @@ def plain(value: Any) -> Any:
     return value
 
 
-def said(action: Callable[[], object]) -> Any:
-    """Return what an action returns; where it raises, what it raised: that has to be
-    the same too."""
+def capture(action: Callable[[], object]) -> Any:
+    """Return the result of an action, or its exception, which must be the same too."""
     try:
         return plain(action())
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a result here
         return {"raised": f"{type(error).__name__}: {error}"}
 
 
-def of_file(path: Path, number: int) -> Any:
-    """Return what is said of a file as it is given, of its bytes in blocks, and of it
-    as a standard error."""
+def read_file(path: Path, number: int) -> Any:
+    """Return the results for a file as it is, for its bytes in blocks, and as a
+    standard error."""
     extra = () if number % 3 else DEFINITIONS
     data = path.read_bytes()
     size = max(SIZES[number % len(SIZES)], len(data) // MOST_BLOCKS)
     blocks = (data[begin : begin + size] for begin in range(0, len(data), size))
     return {
-        "file": said(lambda: parse.read_log(path, extra)),
-        f"blocks of {size}": said(lambda: parse.parse_blocks(blocks, extra)),
-        "standard error": said(lambda: parse.read_ending(path)),
+        "file": capture(lambda: parse.read_log(path, extra)),
+        f"blocks of {size}": capture(lambda: parse.parse_blocks(blocks, extra)),
+        "standard error": capture(lambda: parse.read_ending(path)),
     }
 
 
-def of_archive(path: Path) -> Any:
-    """Return what is said of the members of an archive, in one pass as a session reads
-    them."""
+def read_archive(path: Path) -> Any:
+    """Return the results for the members of an archive, in one pass as in a session."""
     opened = stores.Stores()
     opened.open_archive(path, lambda name: True)
     members = list(_members(opened, path))
     read = {
-        str(one): said(lambda text=text: parse.read_log(text))  # type: ignore[misc]
+        str(one): capture(lambda text=text: parse.read_log(text))  # type: ignore[misc]
         for one, text in opened.read_packed(members)
     }
     return {"members": list(map(str, members)), **read}
@@ -138,8 +137,7 @@ def _members(opened: Any, folder: Path) -> Iterator[Path]:
 
 
 def main() -> None:
-    """Write a line for each path of a file of paths; the first one says which package
-    it is of."""
+    """Write a line for each path in a file of paths. The first line names the package."""
     paths = [
         Path(line)
         for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
@@ -148,9 +146,9 @@ def main() -> None:
         print(pytest_llmbench.__file__, file=out)
         for number, path in enumerate(paths):
             found = (
-                of_archive(path)
+                read_archive(path)
                 if archives.NAME.fullmatch(path.name)
-                else of_file(path, number)
+                else read_file(path, number)
             )
             print(json.dumps(found, default=repr), file=out)
 

@@ -1,7 +1,8 @@
-"""The gate on our own speed: counts the instructions of jobs that users wait for, and
-compares them with values.yaml.
+"""Gate on this project's speed: count the instructions of jobs that users wait for.
 
-python -m benchmarks.speed [JOB...] [--lower | --record]
+    python -m benchmarks.speed [JOB...] [--lower | --record]
+
+Compares the counts with values.yaml.
 """
 
 from __future__ import annotations
@@ -56,8 +57,7 @@ def count_jobs(names: Sequence[str]) -> dict[str, Count]:
 def describe_differences(
     recorded: Mapping[str, str], present: Mapping[str, str]
 ) -> list[str]:
-    """Return a line for each part of the environment that differs from the recorded
-    one."""
+    """Return a line for each difference from the recorded environment."""
     return [
         f"{name}: {present.get(name)} here, the values were recorded with {recorded.get(name)}"
         for name in sorted({*recorded, *present})
@@ -66,8 +66,8 @@ def describe_differences(
 
 
 def describe_commit() -> str:
-    """Return the abbreviated hash and subject of the commit that is checked out, or
-    "this commit" outside git."""
+    """Return the short hash and subject of the current commit, or "this commit" outside
+    git."""
     command = ["git", "-C", str(HERE), "log", "-1", "--format=%h (%s)"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     return ended.stdout.strip() or "this commit"

@@ -22,7 +22,7 @@ from speed.jobs import JOBS
 
 
 class Counting:
-    """Lets callgrind count while it is entered."""
+    """Context manager that switches callgrind's counting on."""
 
     def __init__(self, client: str) -> None:
         self._client = ctypes.CDLL(client)
@@ -38,7 +38,7 @@ class Counting:
 
 
 def main() -> None:
-    """Run the job and print what it did."""
+    """Run the job and print its summary."""
     folder, name, part, client = sys.argv[1:]
     job = JOBS[name]
     run = job.base if part == "base" and job.base else job.run

@@ -1,5 +1,5 @@
-"""Counts the instructions of a job: its input is written, it runs once to warm up, and
-once more under callgrind."""
+"""Count the instructions of a job: write its input, run it once to warm up, then under
+callgrind."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class CountingError(Exception):
 
 
 class Count(NamedTuple):
-    """What one job executed, and a short text that states what it did."""
+    """The executed instructions of a job, and a short text that states what it did."""
 
     instructions: int
     done: str
 
 
 def compile_client(folder: Path) -> Path:
-    """Compile the library through which a job tells callgrind when to count; needs gcc
-    and valgrind's headers."""
+    """Compile the library that switches callgrind's counting; needs gcc and valgrind's
+    headers."""
     library = folder / "client.so"
     _run(
         ["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(HERE / "client.c")],
@@ -49,7 +49,7 @@ def compile_client(folder: Path) -> Path:
 
 
 def describe_environment() -> dict[str, str]:
-    """Return what instruction counts depend on besides this repository, by name."""
+    """Return the external versions on which instruction counts depend, by name."""
     packages = (
         "pytest",
         "numpy",
@@ -72,8 +72,8 @@ def describe_environment() -> dict[str, str]:
 
 
 def count(name: str, client: Path, processor: int) -> Count:
-    """Count the job `name` on one processor; CountingError if it fails or does not do
-    the same twice."""
+    """Count the job `name` on one processor. Raises CountingError if it fails or
+    varies."""
     with tempfile.TemporaryDirectory(prefix="llmb-speed-") as folder:
         _prepare(name, folder)
         job = JOBS[name]
@@ -126,8 +126,8 @@ def _count_part(
 
 
 def _fix_environment(folder: str) -> dict[str, str]:
-    """Return the whole environment of a counted process: hash seed, threads, clock,
-    cache and plugins are fixed."""
+    """Return the environment of a counted process, with fixed hash seed, threads,
+    clock, cache and plugins."""
     (faketime,) = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))[
         :1
     ] or (None,)
@@ -149,8 +149,8 @@ def _fix_environment(folder: str) -> dict[str, str]:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> str:
-    """Run a command to its end and return what it printed; CountingError with its last
-    lines if it fails."""
+    """Run a command and return its output. Raises CountingError with the last lines if
+    it fails."""
     try:
         ended = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False

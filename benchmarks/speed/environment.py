@@ -1,4 +1,4 @@
-"""The environment of the processes that are measured."""
+"""The environment of measured processes."""
 
 from __future__ import annotations
 

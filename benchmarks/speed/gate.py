@@ -1,4 +1,4 @@
-"""Decides whether counted jobs are slower than their recorded values allow."""
+"""Decide whether counted jobs are slower than their recorded values allow."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ACCEPTED_LIMIT_PERCENT = 45.0
 
 
 class ValuesError(Exception):
-    """The file of values cannot be used."""
+    """The file of values is invalid."""
 
 
 class Slowdown(NamedTuple):
-    """An accepted slowdown of one job: by how much, why, and which change is to take it
-    back."""
+    """An accepted slowdown of one job: percentage, reason, and the change that will
+    undo it."""
 
     job: str
     percent: float
@@ -34,7 +34,7 @@ class Slowdown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What is recorded: instructions of each job, what counted them, and the accepted
+    """The recorded instructions of each job, their environment, and the accepted
     slowdowns."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -49,8 +49,7 @@ class Values:
 
 
 class Report(NamedTuple):
-    """What a run of the gate prints, the faults that fail it, and the jobs whose value
-    may be lowered."""
+    """Result of the gate: output lines, failures, and jobs whose value may be lowered."""
 
     rows: list[str]
     faults: list[str]
@@ -58,8 +57,8 @@ class Report(NamedTuple):
 
 
 def read_values(path: Path) -> Values:
-    """Read the file of values; ValuesError if a key is missing or an entry has no
-    reason."""
+    """Read the file of values. Raises ValuesError if a key is missing or an entry has
+    no reason."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     try:
         accepted = [Slowdown(**entry) for entry in document.get("accepted") or ()]
@@ -80,7 +79,7 @@ def read_values(path: Path) -> Values:
 
 
 def write_values(path: Path, values: Values) -> None:
-    """Write the file of values, keeping the comment that it begins with."""
+    """Write the file of values, keeping its first comment."""
     comment = "".join(
         line
         for line in path.read_text(encoding="utf-8").splitlines(True)
@@ -135,8 +134,8 @@ def compare(values: Values, counts: Mapping[str, Count]) -> Report:
 
 
 def lower_values(values: Values, counts: Mapping[str, Count]) -> Values:
-    """Return `values` with those of faster jobs lowered, and without the accepted
-    slowdowns that they end."""
+    """Return `values` with the values of faster jobs lowered and obsolete slowdowns
+    removed."""
     faster = {
         name: count
         for name, count in counts.items()

@@ -1,7 +1,7 @@
-"""What a year of history costs a nightly session: all documented configurations, 365
-nights.
+"""Cost of a year of history for a daily session: all documented configurations, 365
+days.
 
-python -m benchmarks.speed.history [--nights 365] [--url postgresql://...]
+    python -m benchmarks.speed.history [--nights 365] [--url postgresql://...]
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ TOLD = {
 
 
 def outcome(baseline: Baseline, night: int, random: Random) -> VerdictRecord:
-    """Make the verdict on one night's run, with everything that a real one
-    has."""
+    """Build the verdict on one day's run, with all fields of a real one."""
     key, seconds = baseline.key, baseline.step_seconds * (1 + random.gauss(0, 0.003))
     steps = [seconds * (1 + random.gauss(0, 0.005)) for _ in range(34)]
     window = {
@@ -122,8 +121,8 @@ def outcome(baseline: Baseline, night: int, random: Random) -> VerdictRecord:
 def fill(
     place: StoreLocation, nights: int, baselines: Sequence[Baseline]
 ) -> Iterator[float]:
-    """Store `nights` nightly sessions of these configurations, and yield the CPU
-    seconds of each."""
+    """Store `nights` daily sessions of these configurations, and yield the CPU seconds
+    of each."""
     random = Random(1)
     for night in range(nights):
         outcomes = [outcome(baseline, night, random) for baseline in baselines]
@@ -142,7 +141,7 @@ def fill(
 
 
 class Taken(NamedTuple):
-    """What a session took."""
+    """Resources used by a session."""
 
     cpu: float  # seconds, with all of its processes
     seconds: float  # on a clock
@@ -151,14 +150,15 @@ class Taken(NamedTuple):
 def rounds_of(
     folder: Path, sessions: Sequence[Sequence[str] | None], rounds: int
 ) -> list[list[Taken]]:
-    """Return for each round what each session took, given by its options: in turn, as
-    machines have slow minutes."""
+    """Return the resources of each session, by its options, for each round.
+
+    Sessions alternate, since machines are slow for minutes at a time.
+    """
     return [[_measure(folder, each) for each in sessions] for _ in range(rounds)]
 
 
 def _measure(folder: Path, options: Sequence[str] | None) -> Taken:
-    """Return what a session in a process of its own took; with None for its options one
-    that collects nothing."""
+    """Measure a session in its own process. Without options it collects nothing."""
     what = (
         ["--collect-only", "nothing"]
         if options is None
@@ -187,7 +187,7 @@ def _measure(folder: Path, options: Sequence[str] | None) -> Taken:
 
 
 def main() -> int:
-    """Print a table; exit code 1 where the history costs a session more than it may."""
+    """Print a table. Exit code 1 if the history costs more than allowed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nights", type=int, default=365)
     parser.add_argument("--times", type=int, default=3)

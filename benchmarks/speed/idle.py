@@ -1,10 +1,9 @@
-"""What the installed plugin costs a session that does not use it: `pytest
---collect-only` of an empty project.
+"""Cost of the installed plugin for a session that does not use it.
 
-python -m benchmarks.speed.idle [--pairs 30] [--judging]
+    python -m benchmarks.speed.idle [--pairs 30] [--judging]
 
-With --judging: what a session costs that judges a run of each documented configuration,
-beside an empty one.
+Runs `pytest --collect-only` in an empty project. With --judging: the cost of a session
+that judges a run of each documented configuration, compared with an empty session.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ NO_TESTS = 5
 def milliseconds(
     folder: str, *more: str, command: tuple[str, ...] = COMMAND, code: int = NO_TESTS
 ) -> float:
-    """Return the CPU time of one session, its children included; RuntimeError where it
-    did not end as it has to."""
+    """Return the CPU time of a session with its children. Raises RuntimeError if it
+    fails."""
     before = resource.getrusage(
         resource.RUSAGE_CHILDREN
     )  # os.times() counts in hundredths of a second
@@ -54,8 +53,8 @@ def milliseconds(
 
 
 def compare_judging(folder: str, pairs: int) -> int:
-    """Print medians of empty sessions and of those that judge, in turn; exit code 1
-    beyond the limit."""
+    """Print medians of alternating empty and judging sessions. Exit code 1 above the
+    limit."""
     for number, baseline in enumerate(shipped().values()):
         write_run(Path(folder) / "runs", baseline, job_id=str(1_000_000 + number))
     judging = f"--llmb-logs={folder}/runs"
@@ -82,8 +81,8 @@ def compare_judging(folder: str, pairs: int) -> int:
 
 
 def main() -> int:
-    """Print medians of sessions that alternate; exit code 1 where the plugin costs more
-    than the limit."""
+    """Print medians of alternating sessions. Exit code 1 if the plugin costs more than
+    the limit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--judging", action="store_true")

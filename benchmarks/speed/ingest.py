@@ -1,10 +1,11 @@
-"""How fast logs are found and read, and in how much memory, beside what users do today.
+"""Speed and memory of finding and reading logs, compared with today's shell tools.
 
-    python -m benchmarks.speed.ingest [--cases small large trace many] [--folder DIR] [--repetitions 5] [--scale 0.01]
+    python -m benchmarks.speed.ingest [--cases small large trace many]
+        [--folder DIR] [--repetitions 5] [--scale 0.01]
 
-All that is compared runs in turns, on files that were read once before. Ratios are
-medians over the rounds. Exit code 1 where a promise is broken; at another scale than 1
-promises are only shown.
+Compared commands alternate, on files that were read once before. Ratios are medians
+over the rounds. Exit code 1 if a limit is exceeded; at another scale than 1, limits are
+only printed.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ ONE_CPU = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
 
 
 class Measured(NamedTuple):
-    """What a command took: seconds and the largest process's peak of memory in bytes;
-    by its own word, if it has one.
+    """Resources of a command: seconds and the largest process's peak memory in bytes.
 
-    `said` is the JSON that it printed last, empty where it printed none.
+    A command may report its own time. `said` is the last JSON that it printed, empty
+    without.
     """
 
     seconds: float
@@ -52,7 +53,7 @@ class Measured(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What was promised, what was measured, and the most that it may be."""
+    """A promised limit, with the measured value."""
 
     text: str
     measured: float
@@ -65,8 +66,8 @@ Outcome = Iterator[Promise]
 
 
 def measured(command: Sequence[str | Path]) -> Measured:
-    """Run a command; RuntimeError with what it wrote where it fails (pytest may: with 1
-    it has judged)."""
+    """Run a command. Raises RuntimeError with its output if it fails; pytest may return
+    1."""
     with (
         tempfile.TemporaryDirectory() as folder,
         (Path(folder) / "out").open("w+b") as out,
@@ -98,8 +99,8 @@ def measured(command: Sequence[str | Path]) -> Measured:
 
 
 def shell(script: str, *arguments: Path) -> Callable[[], Measured]:
-    """Return what runs a script; what it writes goes into a pipe, since grep stops
-    early if nobody reads."""
+    """Return the command for a script. Its output goes to a pipe, since grep stops
+    early without a reader."""
     return lambda: measured(
         ["bash", "-c", f"set -e -o pipefail\n{{ {script}\n}} | cat", "bash", *arguments]
     )
@@ -108,15 +109,15 @@ def shell(script: str, *arguments: Path) -> Callable[[], Measured]:
 def reading(
     how: str, *arguments: Path | str, before: Sequence[str] = ()
 ) -> Callable[[], Measured]:
-    """Return what reads with this project in a process of its own, perhaps behind
-    another command."""
+    """Return the command that reads with this project in its own process, optionally
+    under another command."""
     return lambda: measured(
         [*before, sys.executable, HERE / "ingest_reading.py", how, *arguments]
     )
 
 
 def session(*folders: Path) -> Callable[[], Measured]:
-    """Return what judges all runs below folders, which it reads anew, and writes a
+    """Return the command that judges all runs in folders, without cache, and writes a
     JUnit report."""
     logs = [f"--llmb-logs={folder}" for folder in folders]
     plain = [
@@ -133,7 +134,7 @@ def session(*folders: Path) -> Callable[[], Measured]:
 
 
 def in_turns(contenders: Contenders, repetitions: int) -> Rounds:
-    """Return so many results of each; every round has all of them."""
+    """Return this number of results of each command; every round runs all of them."""
     rounds: dict[str, list[Measured]] = {name: [] for name in contenders}
     for _ in range(repetitions):
         for name, run in contenders.items():
@@ -142,16 +143,14 @@ def in_turns(contenders: Contenders, repetitions: int) -> Rounds:
 
 
 def ratio(rounds: Rounds, one: str, other: str) -> float:
-    """Return the median over the rounds of how many times as long one took as the
-    other."""
+    """Return the median ratio of two commands' times over the rounds."""
     return median(
         a.seconds / b.seconds for a, b in zip(rounds[one], rounds[other], strict=True)
     )
 
 
 def show(title: str, rounds: Rounds, of: str, size: int) -> None:
-    """Print a table: time as a ratio first, then bytes per second, seconds and
-    memory."""
+    """Print a table: time as a ratio first, then bytes per second, seconds and memory."""
     print(
         f"\n{title}\n\n| | time, of `{of}` | GB/s | seconds | peak MiB |\n|---|---|---|---|---|"
     )
@@ -169,16 +168,15 @@ def show(title: str, rounds: Rounds, of: str, size: int) -> None:
 
 @dataclass(frozen=True)
 class Data:
-    """The files that are read: written where they are absent, of full size times
-    `scale`."""
+    """The input files: written if missing, of full size times `scale`."""
 
     folder: Path
     scale: float
     repetitions: int
 
     def __call__(self, kind: str, size: float, name: str = "") -> tuple[Path, int]:
-        """Return a file or folder of one kind with its size in bytes, each of its files
-        read once."""
+        """Return a file or folder of one kind with its size in bytes, after reading it
+        once."""
         count = max(1, round(size * self.scale))
         path = self.folder / f"{name or kind}-{count}"
         if not path.exists():
@@ -207,7 +205,7 @@ class Data:
 def searches(
     *paths: Path, needle: str = today.NEEDLE
 ) -> dict[str, Callable[[], Measured]]:
-    """Return grep and, where it is installed, ripgrep, which count the lines with one
+    """Return commands of grep and, if installed, ripgrep that count the lines with a
     text."""
     found = {"grep -c": shell(f"grep -rc '{needle}' \"$@\"", *paths)}
     if shutil.which("rg"):
@@ -218,7 +216,7 @@ def searches(
 
 
 def small(data: Data) -> Outcome:
-    """Many small logs: finding and reading, whole sessions, and the second one."""
+    """Many small logs: finding and reading, whole sessions, and a second session."""
     parts = [data("small", 5000, f"small{number}") for number in range(4)]
     first, size = parts[0]
     loops = {
@@ -251,8 +249,7 @@ def _loop(*arguments: Path | str) -> Callable[[], Measured]:
 
 
 def _check_same(rounds: Rounds, one: str, other: str) -> None:
-    """RuntimeError where two ways of reading did not find as many steps: they would not
-    have done the same."""
+    """Raise RuntimeError if two readers found different numbers of steps."""
     if (steps := rounds[one][0].said["steps"]) != rounds[other][0].said["steps"]:
         raise RuntimeError(
             f"{one} found {steps} steps, {other} {rounds[other][0].said['steps']}"
@@ -281,7 +278,7 @@ def _sessions(data: Data, folders: Sequence[Path], count: int, size: int) -> Out
 
 
 def _second(data: Data, folder: Path, size: int) -> Outcome:
-    """Reading again what has not changed: its cache begins empty in every round."""
+    """Read unchanged logs again; the cache is empty at the beginning of each round."""
     with tempfile.TemporaryDirectory() as name:
         caches = Path(name)
 
@@ -398,8 +395,7 @@ CASES: dict[str, Callable[[Data], Outcome]] = {
 
 
 def main() -> int:
-    """Print a table for each case, and the promises; exit code 1 where one is
-    broken."""
+    """Print a table for each case, and the limits. Exit code 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,5 +1,7 @@
-"""Writes what `benchmarks.speed.ingest` reads, in a process of its own: `python
-benchmarks/speed/ingest_logs.py KIND PATH SIZE`."""
+"""Write the inputs of `benchmarks.speed.ingest`, in a separate process.
+
+python benchmarks/speed/ingest_logs.py KIND PATH SIZE
+"""
 
 from __future__ import annotations
 
@@ -71,8 +73,8 @@ thousand."""
 
 
 def small(folder: Path, count: int) -> None:
-    """Write that many runs of 50 steps: all documented configurations of NeMo 2, night
-    after night."""
+    """Write that many runs of 50 steps: all documented configurations of NeMo 2, day
+    after day."""
     baselines = [one for one in shipped().values() if one.dialect == "nemo2"]
     for number in range(count):
         night, position = divmod(number, len(baselines))
@@ -88,14 +90,15 @@ def small(folder: Path, count: int) -> None:
 
 
 def large(path: Path, size: int) -> None:
-    """Write one log of about that many bytes: 50 steps, evenly among ordinary lines."""
+    """Write one log of about that many bytes: 50 steps, evenly distributed among other
+    lines."""
     with path.open("wb") as file:
         file.writelines(_log(size, Random(1), _body(Random(0))))
 
 
 def many(folder: Path, count: int) -> None:
-    """Write that many logs of 20 MB, each of a job of its own with other steps and
-    other lines before them."""
+    """Write that many logs of 20 MB, each of another job with other steps and other
+    first lines."""
     body = _body(Random(0))
     for number in range(count):
         random = Random(number)
@@ -110,8 +113,8 @@ def many(folder: Path, count: int) -> None:
 
 
 def trace(path: Path, size: int) -> None:
-    """Write one trace of about that many bytes: what eight ranks do in their
-    communicators, over and over."""
+    """Write one trace of about that many bytes: the operations of eight ranks,
+    repeated."""
     random = Random(2)
     ranks = [_communicator(rank, random) for rank in [*range(8)] * 6]
     with path.open("w", encoding="ascii") as file:
@@ -127,7 +130,7 @@ def trace(path: Path, size: int) -> None:
 
 
 def _communicator(rank: int, random: Random) -> list[str]:
-    """Return the lines of a rank's operations in one communicator, all but their
+    """Return the lines of a rank's operations in one communicator, without their
     number."""
     tail = f"comm 0x{random.randrange(1 << 47):x} [nranks={2 << random.randrange(9)}] stream 0x55d4{rank:08x}"
     return [
@@ -139,7 +142,7 @@ def _communicator(rank: int, random: Random) -> list[str]:
 
 
 def _log(size: int, random: Random, body: bytes) -> Iterator[bytes]:
-    """Yield a log in pieces: its lines over and over, and the steps between them."""
+    """Yield a log in pieces: its lines repeated, with the steps between them."""
     for step in range(STEPS):
         yield _step(step, STEPS, random).encode()
         left = size * (step + 1) // STEPS - size * step // STEPS

@@ -1,5 +1,7 @@
-"""Reads as a session does, in a process of its own: `python
-benchmarks/speed/ingest_reading.py HOW PATH...`."""
+"""Read as a session does, in a separate process.
+
+python benchmarks/speed/ingest_reading.py HOW PATH...
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def one(paths: Sequence[Path], _cache: Path | None) -> list[ParsedLog]:
 
 
 def tree(paths: Sequence[Path], cache: Path | None) -> list[ParsedLog]:
-    """Find the runs below folders, and read their logs."""
+    """Find the runs in folders, and read their logs."""
     stores = Stores()
     runs = find_runs(paths, stores).runs
     reading = Reading(stores, runs, cache=LogCache(cache, paths, ()) if cache else None)
@@ -43,13 +45,13 @@ def tree(paths: Sequence[Path], cache: Path | None) -> list[ParsedLog]:
 
 
 def find(paths: Sequence[Path], _cache: Path | None) -> list[ParsedLog]:
-    """Find the runs below folders, and read none."""
+    """Find the runs in folders without reading their logs."""
     find_runs(paths, Stores())
     return []
 
 
 def least(paths: Sequence[Path], _cache: Path | None) -> list[ParsedLog]:
-    """Read, search and count the line feeds of large files as `one` does, and do
+    """Read large files, search them and count their line feeds as `one` does, and
     nothing else."""
     search = LogCollector().choose_markers(LARGEST)
     search.prepare()
@@ -75,7 +77,7 @@ def _pass_over(file: File, search: MarkerSearch, stride: int, first: int) -> int
 
 
 def idle(_paths: Sequence[Path], _cache: Path | None) -> list[ParsedLog]:
-    """Read nothing: what the imports alone take."""
+    """Read nothing, to measure the imports alone."""
     return []
 
 
@@ -89,7 +91,7 @@ HOW: dict[str, Callable[[Sequence[Path], Path | None], list[ParsedLog]]] = {
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process had at once."""
+    """Return the peak memory of this process."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return next(
         int(line.split()[1]) * 1024
@@ -99,8 +101,7 @@ def peak_bytes() -> int:
 
 
 def main() -> None:
-    """Print how long reading took, without imports, with what was read and the peak of
-    memory."""
+    """Print the time of reading without imports, the results and the peak memory."""
     how, *rest = sys.argv[1:]
     cache = next(
         (Path(one.removeprefix(CACHE)) for one in rest if one.startswith(CACHE)), None

@@ -1,9 +1,9 @@
-"""What users do today: the shell's tools on the lines of a log, and a loop in Python.
-It uses nothing of this project.
+"""Today's alternatives, without this project: shell tools, and a loop in Python.
 
-python benchmarks/speed/ingest_today.py FOLDER: the loop over all logs of a folder. With
---least: every field of each step and nothing else, which no way of reading them in
-Python does much faster.
+    python benchmarks/speed/ingest_today.py FOLDER
+
+Runs the loop over all logs of a folder. With --least it reads the fields of each step
+and nothing else, close to the fastest possible in Python.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def read(path: Path) -> list[tuple[int, float, float]]:
 
 
 def read_least(path: str) -> list[list[float]]:
-    """Return the columns of a log, its step number among them; the first step lacks the
-    last one."""
+    """Return the columns of a log, including the step number. The first step lacks the
+    last column."""
     with open(path, "rb") as log:
         rows = [
             line.split(b" | ")
@@ -76,8 +76,7 @@ def read_least(path: str) -> list[list[float]]:
 
 
 def main() -> None:
-    """Read all logs below the given folders, and print how long that took, with the
-    number of steps."""
+    """Read all logs in the folders; print the time and the number of steps."""
     least = LEAST in sys.argv
     folders = [argument for argument in sys.argv[1:] if argument != LEAST]
     begin = time.perf_counter()

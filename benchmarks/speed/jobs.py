@@ -1,11 +1,10 @@
-"""The jobs whose instructions are counted: each is something that a user waits for.
+"""The jobs whose instructions are counted: each is work that a user waits for.
 
 A job has two functions. `prepare` writes its input into an empty folder and is not
-counted. `run` does the work in a new process; only what happens inside `with counting:`
-is counted. It returns a short text that states what was done: a job whose text differs
-from the recorded one fails the gate, so that no job gets faster by doing less. Imports
-of the package are counted in `idle` and `import` alone: they would be most of every
-other job.
+counted. `run` does the work in a new process; only the code inside `with counting:` is
+counted. It returns a short text that states what was done. If the text differs from the
+recorded one, the gate fails, so that no job gets faster by doing less. Imports of the
+package are counted only in `idle` and `import`: they would dominate every other job.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Run = Callable[[Path, Counting], str]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. `base`, if given, does the same without the plugin; its instructions are
+    """One job. The instructions of `base`, which does the same without the plugin, are
     subtracted."""
 
     what: str
@@ -76,10 +75,7 @@ def load_package(*folders: str) -> None:
 
 
 def run_pytest(folder: Path, counting: Counting, *arguments: str) -> str:
-    """Count a pytest session.
-
-    Return its exit code and its last line without the time.
-    """
+    """Count a pytest session. Returns its exit code and its last line without the time."""
     import pytest
 
     os.chdir(folder)
@@ -93,7 +89,7 @@ def run_pytest(folder: Path, counting: Counting, *arguments: str) -> str:
 
 
 def run_llmbench(folder: Path, counting: Counting, *arguments: str) -> str:
-    """Count an `llmbench` command, and return its exit code."""
+    """Count an `llmbench` command. Returns its exit code."""
     os.chdir(folder)
     with counting, contextlib.redirect_stdout(io.StringIO()):
         from pytest_llmbench.cli.main import main
@@ -188,7 +184,7 @@ def render_page(folder: Path, counting: Counting) -> str:
 
 
 def write_history(folder: Path, days: int = 365) -> None:
-    """Write a history of 5 configurations and so many days."""
+    """Write a history of 5 configurations and `days` days."""
     from generator.__main__ import shipped
     from speed.history import fill
 
@@ -201,8 +197,10 @@ def write_history(folder: Path, days: int = 365) -> None:
 
 
 def read_history(folder: Path, counting: Counting) -> str:
-    """Check the history and read its runs, as a session does; there a thread does the
-    first, which varies."""
+    """Check the history and read its runs, as a session does.
+
+    A session checks in a thread, whose instruction count would vary.
+    """
     from generator.__main__ import shipped
 
     from pytest_llmbench.history.queries import read_stored_runs
@@ -321,8 +319,8 @@ def write_large_log(folder: Path) -> None:
 
 
 def read_large_log(folder: Path, counting: Counting) -> str:
-    """Read a large log block by block in one thread: threads that wait for each other
-    execute a varying number."""
+    """Read a large log in one thread: waiting threads would execute a varying number of
+    instructions."""
     from pytest_llmbench.logs.log_reader import parse_blocks
 
     load_parser()
@@ -363,7 +361,7 @@ def find_many_runs(folder: Path, counting: Counting) -> str:
 
 
 def judge_many_runs(folder: Path, counting: Counting) -> str:
-    """Judge each of 500 runs, which were found, read and measured before."""
+    """Judge each of 500 runs that were found, read and measured before."""
     from pytest_llmbench.session import evaluate
     from pytest_llmbench.session.catalog import load
     from pytest_llmbench.session.collect_runs import ingest

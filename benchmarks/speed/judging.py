@@ -1,4 +1,4 @@
-"""What judging costs beside reading: one verdict, and a session of many runs.
+"""Cost of judging compared with reading: one verdict, and a session of many runs.
 
 python -m benchmarks.speed.judging [--runs 1000]
 """
@@ -38,7 +38,7 @@ def timed(action: Callable[[], Result]) -> tuple[float, Result]:
 
 
 def write(folder: Path, count: int) -> None:
-    """Write that many runs: all documented configurations, night after night."""
+    """Write that many runs: all documented configurations, day after day."""
     baselines = list(shipped().values())
     for number in range(count):
         night, position = divmod(number, len(baselines))
@@ -53,8 +53,8 @@ def write(folder: Path, count: int) -> None:
 
 
 def main() -> int:
-    """Print a table; exit code 1 where judging takes longer than reading, or a verdict
-    more than a millisecond."""
+    """Print a table. Exit code 1 if judging takes longer than reading, or a verdict
+    more than 1 ms."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     count = parser.parse_args().runs

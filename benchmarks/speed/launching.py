@@ -1,11 +1,11 @@
-"""What a session costs while it launches: 200 jobs beside 10, on a real Slurm that is
-started for it.
+"""Cost of a session while it launches: 200 jobs compared with 10, on a real Slurm.
 
-python -m benchmarks.speed.launching [--jobs 200] [--few 10] [--seconds 60]
+    python -m benchmarks.speed.launching [--jobs 200] [--few 10] [--seconds 60]
 
-Needs Slurm (tests/integration/slurm/cluster install) and takes about four minutes. The
-jobs train nothing: each prints some steps, waits until it is let go, and prints the
-rest. Slurm's commands are wrapped, early on PATH, to count them.
+Starts its own Slurm (tests/integration/slurm/cluster install) and takes about four
+minutes. The jobs do not train: each prints some steps, waits until it is released, and
+prints the remaining steps. Wrappers of Slurm's commands, early on PATH, count the
+calls.
 """
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process has used: CPU seconds of its own, and of the children that it has
-    waited for."""
+    """CPU seconds of a process, and of the children that it has waited for."""
 
     at: float
     own: float
@@ -88,8 +87,7 @@ class Usage:
 
 
 class Session:
-    """One pytest session in a folder of its own, whose jobs wait until they are let
-    go."""
+    """A pytest session in its own folder, whose jobs wait until they are released."""
 
     def __init__(self, folder: Path, cluster: Cluster, jobs: int) -> None:
         self.folder, self.cluster, self.jobs = folder, cluster, jobs
@@ -118,7 +116,7 @@ class Session:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Start pytest, and leave nothing behind."""
+        """Start pytest, and stop everything at the end."""
         with (self.folder / "out.txt").open("wb") as output:
             self.process = subprocess.Popen(
                 [*_pytest(), "--llmb-launch"],
@@ -136,29 +134,29 @@ class Session:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment of its commands, which are counted."""
+        """Return the environment in which its commands are counted."""
         path = os.pathsep.join((str(self.folder / "bin"), os.environ["PATH"]))
         return {**os.environ, **self.cluster.environment, "PATH": path, "COLUMNS": "80"}
 
     @property
     def calls(self) -> list[Call]:
-        """Return the calls so far, in the order in which they ended."""
+        """Return the calls so far, ordered by their end."""
         rows = (
             line.split() for line in (self.folder / "calls").read_text().splitlines()
         )
         return [Call(name, float(begin), float(end)) for name, begin, end in rows]
 
     def polls(self) -> list[float]:
-        """Return when each poll began: every one of them asks sacct once."""
+        """Return the start of each poll: each poll calls sacct once."""
         return [call.begin for call in self.calls if call.name == "sacct"]
 
     @property
     def lines(self) -> list[str]:
-        """Return what pytest has printed so far."""
+        """Return pytest's output so far."""
         return (self.folder / "out.txt").read_text().splitlines()
 
     def usage(self) -> Usage:
-        """Return what pytest has used so far."""
+        """Return the CPU usage of pytest so far."""
         process = Path(f"/proc/{self.process.pid}")
         fields = process.joinpath("stat").read_text().rpartition(")")[2].split()
         peak = re.search(r"VmHWM:\s*(\d+)", process.joinpath("status").read_text())
@@ -167,8 +165,8 @@ class Session:
         return Usage(time.time(), ticks[0] + ticks[1], ticks[2] + ticks[3])
 
     def wait_until(self, true: Callable[[], object], seconds: float, what: str) -> None:
-        """Wait until something is true; the benchmark fails where it does not become
-        true, or pytest ends before."""
+        """Wait for a condition. The benchmark fails on a time-out or if pytest ends
+        before."""
         end = time.monotonic() + seconds
         while not true():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -180,16 +178,16 @@ class Session:
             time.sleep(0.2)
 
     def submitted(self) -> bool:
-        """Whether every job was submitted."""
+        """True if every job was submitted."""
         return sum(call.name == "sbatch" for call in self.calls) >= self.jobs
 
     def settled(self) -> bool:
-        """Whether nothing has changed for so long that polls are rare."""
+        """True if nothing has changed for so long that polls are rare."""
         polls = self.polls()
         return len(polls) > 1 and polls[-1] - polls[-2] >= SETTLED_SECONDS
 
     def let_go(self) -> None:
-        """Let the jobs go on, and wait for the end of pytest."""
+        """Release the jobs, and wait for the end of pytest."""
         self.gate.close()
         end = time.monotonic() + 180
         while self.process.poll() is None:
@@ -210,7 +208,7 @@ class Session:
             return
 
     def used_since(self, moment: float) -> float:
-        """Return the CPU seconds of pytest itself from a moment to its end."""
+        """Return the CPU seconds of pytest itself from a time to its end."""
         return self.samples[-1].own - max(
             one.own for one in self.samples if one.at <= moment
         )
@@ -223,22 +221,22 @@ class Session:
 
     @property
     def last_job(self) -> float:
-        """Return when the last job ended: its log is not written any more."""
+        """Return the end of the last job, after which its log no longer grows."""
         return max(
             log.stat().st_mtime for log in (self.folder / "stage").rglob("log-*")
         )
 
     @property
     def verdicts(self) -> int:
-        """Return how many configurations passed."""
+        """Return the number of passed configurations."""
         passed = re.search(r"(\d+) passed", self.lines[-1])
         return int(passed[1]) if passed else 0
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a session does while nothing changes: `commands` and `lines` a minute,
-    shares of a core."""
+    """Activity of a session while nothing changes: `commands` and `lines` per minute,
+    CPU shares."""
 
     commands: float
     of_each: dict[str, int]
@@ -248,7 +246,7 @@ class Waiting:
 
 
 def waiting(session: Session, before: Usage, lines: int) -> Waiting:
-    """Return what a session did since then."""
+    """Return the activity of a session since a time."""
     now = session.usage()
     seconds = now.at - before.at
     since = [call for call in session.calls if call.begin >= before.at]
@@ -270,8 +268,11 @@ def waiting(session: Session, before: Usage, lines: int) -> Waiting:
 
 def plain_submissions(session: Session) -> float:
     """Return the seconds of as many plain submissions of the same job, one after
-    another, each with three writes to the disk (what is about to be, its process, its
-    id); they are cancelled."""
+    another.
+
+    Each has three writes to disk (the intent, its process, its id). The jobs are
+    cancelled.
+    """
     recipe = session.folder / "recipe"
     environment = {
         "STAGE_PATH": str(session.folder / "plain"),
@@ -308,7 +309,7 @@ def plain_submissions(session: Session) -> float:
 
 
 def judged_from_disk(session: Session) -> float:
-    """Return the CPU seconds in which pytest judges the same logs where they lie."""
+    """Return the CPU seconds of pytest for judging the same logs on disk."""
     command = [*_pytest(), f"--llmb-logs={session.folder / 'stage'}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, cwd=session.folder, capture_output=True, check=True)
@@ -321,7 +322,7 @@ def _pytest() -> list[str]:
 
 
 def measure(cluster: Cluster, folder: Path, arguments: argparse.Namespace) -> bool:
-    """Run both sessions, print the table, and return whether every promise was kept."""
+    """Run both sessions and print the table. Returns True if all limits are met."""
     few = Session(folder / "few", cluster, arguments.few)
     many = Session(folder / "many", cluster, arguments.jobs)
     plain = plain_submissions(many)
@@ -418,7 +419,7 @@ def measure(cluster: Cluster, folder: Path, arguments: argparse.Namespace) -> bo
 
 
 def main() -> int:
-    """Print a table; exit code 1 where a promise is broken."""
+    """Print a table. Exit code 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--few", type=int, default=10)

@@ -45,8 +45,8 @@ CASES: dict[str, tuple[int, Case]] = {}
 
 
 def case(count: int) -> Callable[[Case], Case]:
-    """Register a function that writes an input of a size; its name is the case's,
-    `count` its usual size."""
+    """Register a function that writes an input of a size. The function's name is the
+    case's name, `count` its usual size."""
 
     def register(function: Case) -> Case:
         CASES[function.__name__.strip("_")] = (count, function)
@@ -60,14 +60,14 @@ def case(count: int) -> Callable[[Case], Case]:
 
 @case(50_000)
 def empty_logs_in_one_folder(folder: Path, count: int) -> None:
-    """Write logs without a byte."""
+    """Write empty logs."""
     for number in range(count):
         (folder / NAME.format(1_000_000 + number)).touch()
 
 
 @case(50_000)
 def empty_logs_in_folders(folder: Path, count: int) -> None:
-    """Write logs without a byte, each in a folder."""
+    """Write empty logs, each in a folder."""
     for number in range(count):
         place = folder / f"job_{number}"
         place.mkdir()
@@ -84,19 +84,19 @@ def _write_tar(archive: tarfile.TarFile, count: int) -> None:
 
 @case(50_000)
 def empty_logs_in_a_tar(folder: Path, count: int) -> None:
-    """Write an archive of logs without a byte."""
+    """Write an archive of empty logs."""
     _write_tar(tarfile.open(folder / "runs.tar", "w"), count)  # noqa: SIM115
 
 
 @case(50_000)
 def empty_logs_in_a_tar_gz(folder: Path, count: int) -> None:
-    """Write a compressed archive of logs without a byte."""
+    """Write a compressed archive of empty logs."""
     _write_tar(tarfile.open(folder / "runs.tar.gz", "w:gz"), count)  # noqa: SIM115
 
 
 @case(50_000)
 def empty_logs_in_a_zip(folder: Path, count: int) -> None:
-    """Write a zip of logs without a byte."""
+    """Write a zip of empty logs."""
     with zipfile.ZipFile(folder / "runs.zip", "w") as archive:
         for number in range(count):
             archive.writestr(f"runs/{NAME.format(1_000_000 + number)}", b"")
@@ -104,14 +104,14 @@ def empty_logs_in_a_zip(folder: Path, count: int) -> None:
 
 @case(15_000)
 def files_that_are_no_logs(folder: Path, count: int) -> None:
-    """Write files with the names of logs and a few lines of something else."""
+    """Write files with the names of logs and a few other lines."""
     for number in range(count):
         (folder / f"job-{number}.out").write_text(f"hello\nfrom job {number}\nbye\n")
 
 
 @case(15_000)
 def files_under_unknown_names(folder: Path, count: int) -> None:
-    """Write files whose names say nothing, with a few lines."""
+    """Write files with unknown names and a few lines."""
     for number in range(count):
         (folder / f"console{number}").write_text(f"hello\nfrom job {number}\nbye\n")
 
@@ -135,7 +135,7 @@ def metadata_without_logs(folder: Path, count: int) -> None:
 
 @case(15_000)
 def small_json_csv_yaml(folder: Path, count: int) -> None:
-    """Write small files of three kinds that are no logs."""
+    """Write small files of three kinds that are not logs."""
     for number in range(count):
         end, text = (
             ("json", '{"a": 1}\n'),
@@ -167,7 +167,7 @@ def errors_without_logs(folder: Path, count: int) -> None:
 
 @case(15_000)
 def hard_links_to_one_log(folder: Path, count: int) -> None:
-    """Write one log under many names."""
+    """Write hard links to one log."""
     first = folder / NAME.format(999_999)
     first.write_text(_step(0, 1, 7.3))
     for number in range(min(count, 60_000)):
@@ -176,7 +176,7 @@ def hard_links_to_one_log(folder: Path, count: int) -> None:
 
 @case(15_000)
 def copies_of_one_log(folder: Path, count: int) -> None:
-    """Write copies of one log under many names."""
+    """Write copies of one log."""
     for number in range(count):
         (folder / NAME.format(1_000_000 + number)).write_text(
             "".join(_step(n, 50, 7.3 + n / 100) for n in range(50))
@@ -323,7 +323,7 @@ _register_lines()
 
 @case(250_000)
 def steps_in_a_table(folder: Path, count: int) -> None:
-    """Write a table of metrics with so many steps."""
+    """Write a table of metrics with this number of steps."""
     with (folder / "metrics.csv").open("w") as file:
         file.write("step,loss,step_time\n")
         file.writelines(f"{n},{2 + n / 1e6},7.3{n % 10}\n" for n in range(1, count + 1))
@@ -331,7 +331,7 @@ def steps_in_a_table(folder: Path, count: int) -> None:
 
 @case(250_000)
 def steps_in_json_lines(folder: Path, count: int) -> None:
-    """Write metrics as lines of JSON with so many steps."""
+    """Write metrics as lines of JSON with this number of steps."""
     with (folder / "metrics.jsonl").open("w") as file:
         file.writelines(
             f'{{"step": {n}, "loss": {2 + n / 1e6}, "step_time": 7.3{n % 10}}}\n'
@@ -341,7 +341,7 @@ def steps_in_json_lines(folder: Path, count: int) -> None:
 
 @case(250_000_000)
 def one_long_line(folder: Path, count: int) -> None:
-    """Write a log with a line of so many bytes."""
+    """Write a log with a line of this number of bytes."""
     _write_log(folder, iter(["x" * count]))
 
 
@@ -351,7 +351,7 @@ def one_long_line(folder: Path, count: int) -> None:
 def measure(
     tree: Path, work: Path, arguments: list[str]
 ) -> tuple[float, float, int, str]:
-    """Run a session; return CPU seconds, peak MiB, its exit code and its output."""
+    """Run a session. Returns CPU seconds, peak MiB, its exit code and its output."""
     work.mkdir(exist_ok=True)
     command = [
         sys.executable,
@@ -394,7 +394,7 @@ def measure(
 
 
 def main() -> int:
-    """Measure the cases; see the module."""
+    """Measure the cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--scale", type=float, default=1.0)

@@ -1,7 +1,8 @@
-"""How long the page of a fleet takes to open: 343 configurations by 365 nights in
-Chromium, beside a page of one line.
+"""Time to open the page of a fleet in Chromium: 343 configurations by 365 days.
 
-python -m benchmarks.speed.site [--configurations 343] [--nights 365] [--keep DIR]
+    python -m benchmarks.speed.site [--configurations 343] [--nights 365] [--keep DIR]
+
+Compared with a page of one line.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ KEY = {
 def describe_run(
     name: str, night: int, began: datetime, seconds: float, random: Random
 ) -> VerdictRecord:
-    """Make the verdict on one night's run."""
+    """Build the verdict on one day's run."""
     (verdict, status) = random.choices(VERDICTS, WEIGHTS)[0]
     counts = verdict != "INVALID"
     value = (
@@ -112,8 +113,8 @@ def describe_run(
 
 
 def fill(place: StoreLocation, configurations: int, nights: int) -> None:
-    """Store that many nights of that many configurations; every fifth becomes slower on
-    a night of its own."""
+    """Store that many days of that many configurations. Every fifth becomes slower on
+    some day."""
     random, last = (
         Random(1),
         datetime.now(UTC).replace(hour=2, minute=0, second=0, microsecond=0),
@@ -152,8 +153,10 @@ def fill(place: StoreLocation, configurations: int, nights: int) -> None:
 
 
 def measure_opening(pages: dict[str, Path], times: int) -> dict[str, list[float]]:
-    """Return for each page the seconds from the request to its first whole picture, in
-    turn, each in a new context."""
+    """Return the seconds from the request to the first complete rendering of each page.
+
+    Pages alternate, each in a new browser context.
+    """
     program = next(
         filter(
             None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
@@ -187,8 +190,7 @@ def _list_rows(taken: dict[str, list[float]]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print a table; exit code 1 where the page of the fleet takes two seconds or
-    more."""
+    """Print a table. Exit code 1 if the page of the fleet takes two seconds or more."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--configurations", type=int, default=343)
     parser.add_argument("--nights", type=int, default=365)

@@ -1,12 +1,12 @@
-"""How often the gate is wrong: simulated fleets through the real engine, and the table
-and promises of it.
+"""Error rates of the gate: simulated fleets through the real engine, compared with its
+promises.
 
     python benchmarks/statistics/calibration.py --jobs 2
     python benchmarks/statistics/calibration.py --jobs 2 --scenario kinds --runs 10000
 
-The second command holds the promises of each kind of baseline, and of harder clusters,
-against the engine alone. A fleet's random numbers follow from the seed and its own
-number, so the table does not depend on the number of jobs.
+The second command checks the promises of each kind of baseline, and of harder clusters,
+with the engine alone. A fleet's random numbers depend on the seed and its own number,
+so the table does not depend on the number of jobs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ VERDICTS = {
 
 
 class Cell(NamedTuple):
-    """One procedure at one change."""
+    """One procedure at one size of change."""
 
     procedure: str
     change: float
@@ -66,8 +66,8 @@ def tally(
     jobs: int = 1,
     procedures: Sequence[str] = tuple(PROCEDURES),
 ) -> Tally:
-    """Return the counts over so many fleets at no change, and a fifth of them at the
-    others."""
+    """Return the counts over this number of fleets at no change, and a fifth of them at
+    other changes."""
     one = partial(fleet_tally, scenario=scenario, seed=seed, procedures=procedures)
     changes = [CHANGES[:1] if number % SHARE else CHANGES for number in range(fleets)]
     with ProcessPoolExecutor(jobs) as pool:
@@ -81,7 +81,7 @@ def fleet_tally(
     seed: int,
     procedures: Iterable[str] = PROCEDURES,
 ) -> Tally:
-    """Return the counts of one fleet; every change slows the same runs."""
+    """Return the counts of one fleet. Every change slows the same runs."""
     truth, simulated = simulated_fleet(number, seed, scenario)
     counts = {}
     for change in changes:
@@ -97,8 +97,8 @@ def fleet_tally(
 def simulated_fleet(
     number: int, seed: int, scenario: str = "fleet"
 ) -> tuple[Expected, Floats]:
-    """Return what the configurations of a fleet measure in the long run, and runs of
-    them, shape (c, RUNS, 50)."""
+    """Return the expected values of a fleet's configurations, and runs of shape (c,
+    RUNS, 50)."""
     random = np.random.default_rng([seed, number])
     fleet = draw(random)
     truth, simulated = expected(fleet, random), runs(fleet, RUNS, random)
@@ -118,7 +118,7 @@ def added(tallies: Iterable[Tally]) -> Tally:
 
 
 class Promise(NamedTuple):
-    """A share of runs in percent that has to lie within limits, both included."""
+    """A share of runs in percent with its limits, both included."""
 
     text: str
     cell: Cell
@@ -190,9 +190,11 @@ PROMISES = (
 def _promises(
     failed: float, regression: float, least: float = 2.0
 ) -> tuple[Promise, ...]:
-    """Return what holds for a kind of baseline: how many tests fail at zero change of
-    one run, how many of up to three runs are a REGRESSION at +10 %, and how many pass
-    at the margin at least."""
+    """Return the promises for a kind of baseline.
+
+    They limit the share of tests that fail without a change (one run), of REGRESSIONs
+    at +10 % (up to three runs), and of passes at the margin.
+    """
     return (
         Promise(
             "no REGRESSION at zero change, one run", Cell(ONE, 0.0), "REGRESSION", 0, 0
@@ -299,7 +301,7 @@ hiccup."""
 
 
 def kept(promise: Promise, counts: Tally) -> bool:
-    """Whether the share lies within the limits; False where there was no run."""
+    """True if the share is within the limits; False without any run."""
     cell = counts[promise.cell]
     return (
         cell[""] > 0
@@ -369,15 +371,17 @@ def _line(first: str, others: Sequence[str]) -> str:
 
 
 def percent(count: int, total: int) -> str:
-    """Return a share in percent with two digits of what is missing to 0 or 100, which
-    only none and all are."""
+    """Format a share in percent, with two digits of the distance to 0 or 100.
+
+    Only none and all are printed as 0 and 100.
+    """
     share = 100 * count / total
     rare = min(share, 100 - share)
     decimals = 0 if rare == 0 else max(1, 1 - math.floor(math.log10(rare)))
     return f"{share:.{decimals}f}"
 
 
-def told(promise: Promise, counts: Tally) -> str:
+def check_promise(promise: Promise, counts: Tally) -> str:
     """Return whether a promise was kept, with the count and its 95 % interval (Clopper
     and Pearson, Biometrika 26)."""
     cell = counts[promise.cell]
@@ -392,8 +396,7 @@ def told(promise: Promise, counts: Tally) -> str:
 
 
 def main() -> int:
-    """Print the tables and the promises of what was asked for; 1 if one of them is
-    broken."""
+    """Print the requested tables and promises. Returns 1 if a promise is broken."""
     options = _options()
     fleets = math.ceil(options.runs / CONFIGURATIONS)
     broken = False
@@ -419,7 +422,10 @@ def main() -> int:
         )
         if promises:
             print("\n| promise | kept | found | 95 % interval |\n|---|---|---|---|")
-            print("\n".join(told(promise, counts) for promise in promises), flush=True)
+            print(
+                "\n".join(check_promise(promise, counts) for promise in promises),
+                flush=True,
+            )
         broken = broken or not all(kept(promise, counts) for promise in promises)
     return int(broken)
 

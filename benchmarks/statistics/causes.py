@@ -1,10 +1,10 @@
-"""How often `llmbench compare` is wrong, and what it shows: simulated sides through the
-real functions.
+"""Error rates and sensitivity of `llmbench compare`: simulated sides through the real
+functions.
 
     python benchmarks/statistics/causes.py --jobs 2
 
-Beside each number stands the one that is promised; exit code 1 where a promise is
-broken. A cell's random numbers follow from the seed and its own name.
+Prints each number next to its promise. Exit code 1 if a promise is broken. A cell's
+random numbers depend on the seed and its name.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ POWER = 0.8
 
 
 class Cell(NamedTuple):
-    """A kind of comparison: runs a side, nights of history, standard deviation from run
-    to run, and of the nodes.
+    """A kind of comparison.
 
-    Runs of a side have a set of nodes each (one of a night), or share one where
-    `together`. They are counted as what they are where `nodes_told`, else as if each
-    had nodes of its own.
+    It has a number of runs per side, days of history, and standard deviations from run
+    to run and of the nodes. Each run of a side has its own set of nodes (one per day),
+    or all share one if `together`. The analysis knows the nodes if `nodes_told`, else
+    it assumes different nodes for each run.
     """
 
     runs: int
@@ -53,9 +53,12 @@ class Cell(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What is promised of a cell, in percent: false differences, or the smallest
-    difference shown. None where nothing is: with an assumed noise of 1 % a difference
-    is shown as a cluster of 1 % shows it, whatever the true noise is."""
+    """The promise of a cell, in percent: false differences, or the smallest difference
+    shown.
+
+    None without a promise: with an assumed noise of 1 %, a difference is shown as for a
+    cluster with 1 %, whatever the true noise is.
+    """
 
     cell: Cell
     value: float | None
@@ -106,7 +109,7 @@ SHOWN = (
 
 
 class Count(NamedTuple):
-    """What was counted in a cell."""
+    """The counts of a cell."""
 
     cell: Cell
     false: int  # slower and faster
@@ -115,7 +118,7 @@ class Count(NamedTuple):
 
 
 def simulate(cell: Cell, total: int, seed: int) -> Count:
-    """Return what so many comparisons say where nothing differs."""
+    """Return the results of this number of comparisons without a difference."""
     random = np.random.default_rng([seed, zlib.crc32(repr(cell).encode())])
     estimates = [estimate(cell, random) for _ in range(total)]
     false = sum(
@@ -128,7 +131,7 @@ def simulate(cell: Cell, total: int, seed: int) -> Count:
 
 
 def estimate(cell: Cell, random: np.random.Generator) -> SideEstimate:
-    """Return what one comparison says, as the command would."""
+    """Return the result of one comparison, as the command prints it."""
     sides = Sides(
         _make_side(cell, "a", random),
         _make_side(cell, "b", random),
@@ -155,7 +158,7 @@ def _make_side(
 
 
 def _make_days(cell: Cell, random: np.random.Generator) -> Noise | None:
-    """Return what earlier nights say, each of which got nodes of its own."""
+    """Return the results of earlier days, each with its own nodes."""
     return noise.estimate_from_daily_runs(
         math.hypot(cell.cv, cell.nodes) * random.standard_normal(cell.nights)
     )
@@ -164,9 +167,9 @@ def _make_days(cell: Cell, random: np.random.Generator) -> Noise | None:
 # --- words ----------------------------------------------------------------------------
 
 
-def has_logs_in_folder(promise: Promise, count: Count) -> bool:
-    """Whether a rate of false differences is what is promised: within what chance and
-    the printed digits allow."""
+def is_kept(promise: Promise, count: Count) -> bool:
+    """True if the rate of false differences is as promised, within chance and printed
+    digits."""
     if promise.value is None:
         return True
     error = math.sqrt(
@@ -176,8 +179,7 @@ def has_logs_in_folder(promise: Promise, count: Count) -> bool:
 
 
 def is_shown(promise: Promise, count: Count) -> bool:
-    """Whether the smallest difference is what is promised, within 5 % of it and a
-    printed digit."""
+    """True if the smallest difference is as promised, within 5 % and a printed digit."""
     return (
         promise.value is None
         or abs(100 * count.smallest - promise.value) <= 0.05 * promise.value + 0.05
@@ -196,9 +198,7 @@ def _describe_cell(cell: Cell) -> str:
 
 
 def _make_row(promise: Promise, count: Count, *, power: bool) -> str:
-    answer = (
-        "yes" if (is_shown if power else has_logs_in_folder)(promise, count) else "NO"
-    )
+    answer = "yes" if (is_shown if power else is_kept)(promise, count) else "NO"
     promised = "-" if promise.value is None else f"{promise.value:g}"
     if power:
         return f"| {_describe_cell(count.cell)} | {100 * count.smallest:.3g} | {promised} | {answer} |"
@@ -211,7 +211,7 @@ def _make_row(promise: Promise, count: Count, *, power: bool) -> str:
 
 
 def main() -> int:
-    """Print the tables beside what is promised; 1 where that is not kept."""
+    """Print the tables with the promises. Returns 1 if a promise is broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--cases",
@@ -258,8 +258,7 @@ def main() -> int:
         )
     )
     kept = all(
-        has_logs_in_folder(promise, counts[promise.cell])
-        for promise in (*FALSE, *TOGETHER)
+        is_kept(promise, counts[promise.cell]) for promise in (*FALSE, *TOGETHER)
     )
     return int(
         not (kept and all(is_shown(promise, counts[promise.cell]) for promise in SHOWN))

@@ -1,10 +1,9 @@
-"""How often a bisect names the right build, and how many runs it takes: simulated
-builds through the real function.
+"""Accuracy and cost of a bisect: simulated builds through the real function.
 
     python benchmarks/statistics/causes_bisect.py --jobs 2
 
-Beside each number stands the one that is promised; exit code 1 where a promise is
-broken. A cell's random numbers follow from the seed and its own name.
+Prints each number next to its promise. Exit code 1 if a promise is broken. A cell's
+random numbers depend on the seed and its name.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ from pytest_llmbench.launch.policies.search_policy import next_step
 
 
 class Cell(NamedTuple):
-    """A kind of search, and what is promised of it.
+    """A kind of search, and its promises.
 
-    `right` is in how many percent of the cases every change is named and nothing else
-    (of no change: that it is told), `runs` the mean number of runs; None where nothing
-    is promised.
+    `right` is the percentage of searches that name all changes and nothing else (or
+    report no change). `runs` is the mean number of runs. None without a promise.
     """
 
     cv: float
@@ -96,7 +94,7 @@ RUNS_WITHIN = 0.06  # of the promised mean
 
 
 class Count(NamedTuple):
-    """What was counted in a cell."""
+    """The counts of a cell."""
 
     total: int
     right: int
@@ -110,7 +108,7 @@ class Count(NamedTuple):
 
 
 def simulate(cell: Cell, total: int, seed: int) -> Count:
-    """Return what so many searches of a cell end with."""
+    """Return the results of this number of searches of a cell."""
     random = np.random.default_rng(
         [
             seed,
@@ -156,7 +154,7 @@ def simulate(cell: Cell, total: int, seed: int) -> Count:
 def search(
     cell: Cell, changes: dict[int, float], random: np.random.Generator
 ) -> BisectAnswer:
-    """Return what one search ends with."""
+    """Return the result of one search."""
     levels = np.zeros(cell.builds)
     for place, size in changes.items():
         levels[place:] += math.log1p(size)
@@ -188,7 +186,7 @@ def search(
 def _make_drift(
     size: float, random: np.random.Generator
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return a drift of this standard deviation that forgets in 50 runs (Ornstein and
+    """Return a drift with this standard deviation and a memory of 50 runs (Ornstein and
     Uhlenbeck)."""
     values = np.zeros(200)
     if size:
@@ -202,9 +200,8 @@ def _make_drift(
     return values
 
 
-def has_logs_in_folder(cell: Cell, count: Count) -> bool:
-    """Whether a cell is as promised: within what chance and the printed digits
-    allow."""
+def is_kept(cell: Cell, count: Count) -> bool:
+    """True if a cell is as promised, within chance and printed digits."""
     if 100 * count.wrong / count.total > MOST_WRONG:
         return False
     if cell.runs is not None and abs(
@@ -241,12 +238,12 @@ def _make_row(cell: Cell, count: Count) -> str:
     )
     rest = f"{100 * count.largest / count.total:.3g} / {100 * count.rest / count.total:.3g}"
     runs = f"{count.runs:.1f} ({count.most_runs:.0f})"
-    kept = "yes" if has_logs_in_folder(cell, count) else "NO"
+    kept = "yes" if is_kept(cell, count) else "NO"
     return f"| {kind} | {right} ({bounds}) | {wrong} | {ranges} / {no_change} | {runs} | {rest} | {promised} | {kept} |"
 
 
 def main() -> int:
-    """Print the table beside what is promised; 1 where that is not kept."""
+    """Print the table with the promises. Returns 1 if a promise is broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--cases",
@@ -281,7 +278,7 @@ def main() -> int:
     print("|---|---|---|---|---|---|---|---|")
     rows = list(zip(CELLS, counts, strict=True))
     print("\n".join(_make_row(cell, count) for cell, count in rows))
-    return int(not all(has_logs_in_folder(cell, count) for cell, count in rows))
+    return int(not all(is_kept(cell, count) for cell, count in rows))
 
 
 if __name__ == "__main__":

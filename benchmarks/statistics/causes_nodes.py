@@ -1,11 +1,11 @@
-"""How often `llmbench nodes` names a node falsely, and after how many nights it names
-one that is slow.
+"""Accuracy of `llmbench nodes`: false names, and the number of days until a slow node
+is named.
 
     python benchmarks/statistics/causes_nodes.py --jobs 2
 
-Simulated clusters of 64 nodes through the real functions: every night the history is
-looked at again. Beside each number stands the one that is promised; exit code 1 where a
-promise is broken. A cell's random numbers follow from the seed and its own name.
+Simulates clusters of 64 nodes with the real functions, which search the history every
+day. Prints each number next to its promise. Exit code 1 if a promise is broken. A
+cell's random numbers depend on the seed and its name.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ SLOW = 5  # the number of the slow node
 
 
 class NodeCell(NamedTuple):
-    """A kind of cluster: jobs a night, noise of a run, and how much slower jobs are
-    that have one node; all jobs from a night on."""
+    """A kind of cluster: jobs per day, noise of a run, and slowdowns.
+
+    Jobs are slower on one node, and all jobs are slower from some day on.
+    """
 
     jobs: int
     cv: float
@@ -60,15 +62,18 @@ class NodeCell(NamedTuple):
 
 
 class NodePromise(NamedTuple):
-    """What is promised of a cell: false names in a month in percent, or the median of
-    the nights. None: nothing."""
+    """The promise of a cell: false names per month in percent, or the median number of
+    days.
+
+    None without a promise.
+    """
 
     cell: NodeCell
     value: float | None
 
 
 class NodeCount(NamedTuple):
-    """What was counted in a cell."""
+    """The counts of a cell."""
 
     cell: NodeCell
     total: int
@@ -109,7 +114,7 @@ WRONG = 2.0  # percent of the cases in which another node than the slow one is n
 
 
 def simulate(cell: NodeCell, total: int, seed: int) -> NodeCount:
-    """Return what so many histories say."""
+    """Return the results of this number of histories."""
     random = np.random.default_rng([seed, zlib.crc32(repr(cell).encode())])
     ends = [_follow(cell, random) for _ in range(total)]
     named = [nights for right, nights in ends if right]
@@ -120,11 +125,11 @@ def simulate(cell: NodeCell, total: int, seed: int) -> NodeCount:
 
 
 def _follow(cell: NodeCell, random: np.random.Generator) -> tuple[bool, float]:
-    """Return whether the slow node is the first that is named, and after how many
-    nights any is named alone.
+    """Return True if the slow node is named first, and the days until a node is named
+    alone.
 
-    A slow node that was always in the same runs as others is named with them, which is
-    right and not the end.
+    A slow node that always ran together with other nodes is named with them, which is
+    correct but does not end the search.
     """
     nights = 2 * MONTH if cell.slowness else MONTH
     history = _make_runs(cell, nights, random)
@@ -189,9 +194,9 @@ def _make_runs(
 # --- words ----------------------------------------------------------------------------
 
 
-def has_logs_in_folder(promise: NodePromise, count: NodeCount) -> bool:
-    """Whether a rate or a median is what is promised, within what chance allows; nights
-    also one night of 15 %."""
+def is_kept(promise: NodePromise, count: NodeCount) -> bool:
+    """True if a rate or median is as promised, within chance; medians also within a day
+    or 15 %."""
     if promise.cell.slowness:
         median = float(np.median(count.nights))
         wrong = binomtest(count.wrong, count.total).proportion_ci(0.95, "exact").low
@@ -223,7 +228,7 @@ def _describe_cell(cell: NodeCell) -> str:
 
 
 def _make_row(promise: NodePromise, count: NodeCount) -> str:
-    kept = "yes" if has_logs_in_folder(promise, count) else "NO"
+    kept = "yes" if is_kept(promise, count) else "NO"
     promised = "-" if promise.value is None else f"{promise.value:g}"
     interval = binomtest(count.wrong, count.total).proportion_ci(0.95, "exact")
     wrong = f"{100 * count.wrong / count.total:.2g} ({100 * interval.low:.2g} to {100 * interval.high:.2g})"
@@ -250,7 +255,7 @@ def _count_all(
 
 
 def main() -> int:
-    """Print the tables beside what is promised; 1 where that is not kept."""
+    """Print the tables with the promises. Returns 1 if a promise is broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--months",
@@ -289,7 +294,7 @@ def main() -> int:
         "| 64 nodes, jobs of 16 | median | 90 % | promised | another named, % | kept |\n|---|---|---|---|---|---|"
     )
     print("\n".join(map(_make_row, FOUND, slow)))
-    return int(not all(map(has_logs_in_folder, (*FALSE, *FOUND), (*false, *slow))))
+    return int(not all(map(is_kept, (*FALSE, *FOUND), (*false, *slow))))
 
 
 if __name__ == "__main__":

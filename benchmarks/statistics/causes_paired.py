@@ -1,10 +1,10 @@
-"""How often an A/B on the same nodes is wrong, and how many pairs it takes: simulated
-arms through the real function.
+"""Error rates and cost of an A/B on the same nodes: simulated arms through the real
+function.
 
     python benchmarks/statistics/causes_paired.py --jobs 2
 
-Beside each number stands the one that is promised; exit code 1 where a promise is
-broken. A cell's random numbers follow from the seed and its own name.
+Prints each number next to its promise. Exit code 1 if a promise is broken. A cell's
+random numbers depend on the seed and its name.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from pytest_llmbench.launch.policies.ab_policy import next_step
 
 
 class Cell(NamedTuple):
-    """A kind of A/B: the noise from run to run, by how much arm 1 is slower, and what
-    is promised in percent."""
+    """A kind of A/B: run-to-run noise, slowdown of arm 1, and the promise in percent."""
 
     cv: float
     difference: float
@@ -97,7 +96,7 @@ def _make_cells() -> tuple[Cell, ...]:
 
 
 class Count(NamedTuple):
-    """What was counted of a cell."""
+    """The counts of a cell."""
 
     outcomes: int
     pairs: int
@@ -106,8 +105,10 @@ class Count(NamedTuple):
 
 
 def simulate(cell: Cell, total: int, seed: int) -> Count:
-    """Return what so many A/Bs of a cell say; with several arms in how many any of them
-    is said to be so."""
+    """Return the results of this number of A/Bs of a cell.
+
+    With several arms, counts the A/Bs in which any arm has the result.
+    """
     key = repr(
         (cell.cv, cell.difference, cell.arms, cell.drift, *filter(None, [cell.earlier]))
     )
@@ -126,8 +127,8 @@ def simulate(cell: Cell, total: int, seed: int) -> Count:
 
 
 def _draw_noise(cell: Cell, random: np.random.Generator) -> Noise | None:
-    """Return what earlier A/Bs say of the noise: those of the cell's own kind, or any
-    with so many degrees."""
+    """Return the noise of earlier A/Bs: of the cell's kind, or with any degrees of
+    freedom."""
     if cell.earlier == WHOLE:
         answers = [run(cell._replace(earlier=0), random) for _ in range(3)]
         return pool([TrialReport(("a", "b"), each).noise for each in answers])
@@ -155,9 +156,8 @@ def run(cell: Cell, random: np.random.Generator) -> tuple[PairedAnswer, ...]:
     return step
 
 
-def has_logs_in_folder(cell: Cell, count: Count, total: int) -> bool:
-    """Whether a rate is what is promised: within what chance and the printed digits
-    allow."""
+def is_kept(cell: Cell, count: Count, total: int) -> bool:
+    """True if a rate is as promised, within chance and printed digits."""
     if cell.pairs is not None and abs(count.pairs / total - cell.pairs) > 0.1:
         return False
     if cell.promised is None:
@@ -184,11 +184,11 @@ def _make_row(cell: Cell, count: Count, total: int) -> str:
     promised = "-" if cell.promised is None else f"{cell.promised:g}"
     values = f"{100 * count.outcomes / total:.3g} | {bounds} | {promised} | {count.pairs / total:.2f}"
     missed = f"{100 * count.below / total:.2g}, {100 * count.above / total:.2g}"
-    return f"| {kind} | {cell.outcome} | {values} | {missed} | {'yes' if has_logs_in_folder(cell, count, total) else 'NO'} |"
+    return f"| {kind} | {cell.outcome} | {values} | {missed} | {'yes' if is_kept(cell, count, total) else 'NO'} |"
 
 
 def main() -> int:
-    """Print the table beside what is promised; 1 where that is not kept."""
+    """Print the table with the promises. Returns 1 if a promise is broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--cases",
@@ -226,7 +226,7 @@ def main() -> int:
     print("\n".join(_make_row(cell, count, options.cases) for cell, count in rows))
     return int(
         not all(
-            has_logs_in_folder(cell, count, options.cases)
+            is_kept(cell, count, options.cases)
             for cell, count in zip(cells, counts, strict=True)
         )
     )

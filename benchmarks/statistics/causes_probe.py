@@ -1,13 +1,12 @@
-"""How often `llmbench probe` calls a bad build good, or a good one bad: simulated runs
-through the real function.
+"""Error rates of `llmbench probe`: simulated runs through the real function.
 
     python benchmarks/statistics/causes_probe.py --jobs 2
 
-A build is at the level of one of the ends, and gets up to four runs, one after the
-other, until the answer is there. Exit code 1 where more than 5 % of the builds at one
-end are called those of the other. Beside it stands how many that are of those whose
-ends are shown to differ, for nothing is said of the others. A cell's random numbers
-follow from the seed and its own name.
+A build has the level of one of the two ends, and gets up to four runs, one after the
+other, until the probe decides. Exit code 1 if more than 5 % of the builds at one end
+are assigned to the other. The table also has the rate among builds whose ends are shown
+to differ, since the probe does not decide for others. A cell's random numbers depend on
+the seed and its name.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ PROMISED = 0.05
 
 
 class Cell(NamedTuple):
-    """The noise from run to run, by how much the bad end is slower, and how many runs
-    each end has."""
+    """Run-to-run noise, slowdown of the bad end, and number of runs of each end."""
 
     cv: float
     change: float
@@ -48,7 +46,7 @@ CELLS = tuple(
 
 
 class Count(NamedTuple):
-    """What was counted of a cell, for a bad build and for a good one."""
+    """The counts of a cell, for bad and for good builds."""
 
     wrong: tuple[
         int, int
@@ -59,8 +57,8 @@ class Count(NamedTuple):
 
 
 def simulate(cell: Cell, total: int, seed: int) -> Count:
-    """Return what is said of so many bad builds and so many good ones, each beside ends
-    of its own."""
+    """Return the answers for this number of bad and good builds, each with its own
+    ends."""
     random = np.random.default_rng([seed, zlib.crc32(repr(tuple(cell)).encode())])
     counts: Counter[tuple[bool, ProbeOutcome]] = Counter()
     runs = 0
@@ -84,7 +82,7 @@ def simulate(cell: Cell, total: int, seed: int) -> Count:
 def probe(
     cell: Cell, is_bad: bool, random: np.random.Generator
 ) -> tuple[ProbeOutcome, int]:
-    """Return what is said of a build in the end, and after how many of its runs."""
+    """Return the final answer for a build, and the number of its runs."""
     slower = math.log1p(cell.change)
     good = (cell.cv * random.standard_normal(cell.runs)).tolist()
     bad = (slower + cell.cv * random.standard_normal(cell.runs)).tolist()
@@ -96,8 +94,8 @@ def probe(
             return outcome, len(new)
 
 
-def has_logs_in_folder(count: Count, total: int) -> bool:
-    """Whether no more are wrong than is promised, within what chance allows."""
+def is_kept(count: Count, total: int) -> bool:
+    """True if the error rate is as promised, within chance."""
     return max(count.wrong) <= PROMISED * total + 3 * math.sqrt(
         PROMISED * (1 - PROMISED) * total
     )
@@ -117,12 +115,12 @@ def _make_row(cell: Cell, count: Count, total: int) -> str:
     right = 100 * sum(count.right) / (2 * total)
     taken = f"{count.runs / told:.2f}" if told else "-"
     alike = 100 - 100 * told / (2 * total)
-    kept = "yes" if has_logs_in_folder(count, total) else "NO"
+    kept = "yes" if is_kept(count, total) else "NO"
     return f"| {kind} | {wrong} | {of_told} | {right:.3g} | {alike:.3g} | {taken} | {kept} |"
 
 
 def main() -> int:
-    """Print the table; 1 where more are wrong than is promised."""
+    """Print the table. Returns 1 if there are more errors than promised."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--cases",
@@ -161,7 +159,7 @@ def main() -> int:
             for cell, count in zip(CELLS, counts, strict=True)
         )
     )
-    return int(not all(has_logs_in_folder(count, options.cases) for count in counts))
+    return int(not all(is_kept(count, options.cases) for count in counts))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""An update of the container replayed as logs, night by night: what a session says, and
-what finds the reason.
+"""Replay an update of the container as logs, day by day, and print what finds the
+cause.
 
     python -m benchmarks.statistics.container_update DIR
 
-writes DIR/runs and DIR/history.db (tests/support/updated_container.py says what of) and
-prints every answer.
+Writes DIR/runs and DIR/history.db (see tests/support/updated_container.py) and prints
+every answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODULES = {"pytest": "pytest", "llmbench": "pytest_llmbench.cli.main"}
 
 
 def run(folder: Path, command: str) -> None:
-    """Run a command in `folder`, and show what it prints and its exit code."""
+    """Run a command in `folder`, and print its output and exit code."""
     print(f"\n$ {command}", flush=True)
     name, *words = command.split()
     done = subprocess.run(
@@ -41,7 +41,7 @@ def run(folder: Path, command: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Write and judge night after night in `folder`, which is made."""
+    """Create `folder`, then write and judge runs day after day in it."""
     folder.mkdir(parents=True)
     for night, runs in enumerate(plan_nights(shipped())):
         write_night(folder / "runs" / date(night), runs)

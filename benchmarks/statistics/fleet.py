@@ -1,9 +1,7 @@
-"""The noise model of the calibration: fleets of configurations, and simulated runs of
-them.
+"""Noise model of the calibration: fleets of configurations, and simulated runs.
 
-Every configuration has noise of its own, drawn uniformly from the ranges that are seen
-in practice. These are an assumption: the spread of a real cluster has to be measured on
-it.
+Each configuration has its own noise, drawn uniformly from ranges seen in practice. The
+ranges are an assumption: the spread of a real cluster must be measured.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ PAIRS = 32
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """How noisy each of c configurations is: columns of shape (c,), all but `seconds`
-    and `correlation` fractions.
+    """Noise of c configurations: columns of shape (c,), fractions except `seconds` and
+    `correlation`.
 
     `within` is the standard deviation of the steps of a run, `correlation` that of a
     step with the next, `slow` the share of slow steps, `between` the standard deviation
@@ -48,8 +46,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What runs of each configuration measure in the long run, in seconds; columns of
-    shape (c,)."""
+    """Long-run measurements of each configuration, in seconds; columns of shape (c,)."""
 
     trimmed_mean: Floats
     mean: Floats
@@ -57,8 +54,7 @@ class Expected:
 
 
 def draw(random: np.random.Generator, count: int = CONFIGURATIONS) -> Fleet:
-    """Return a fleet with parameters drawn uniformly, step times log-uniformly from 1
-    to 10 s."""
+    """Draw a fleet: parameters uniformly, step times log-uniformly from 1 to 10 s."""
     return Fleet(
         seconds=np.exp(random.uniform(0, np.log(10), count)),
         within=random.uniform(0.002, 0.03, count),
@@ -69,8 +65,8 @@ def draw(random: np.random.Generator, count: int = CONFIGURATIONS) -> Fleet:
 
 
 def runs(fleet: Fleet, count: int, random: np.random.Generator) -> Floats:
-    """Return the step times of `count` independent runs of each configuration, shape
-    (c, count, 50), in seconds."""
+    """Simulate `count` independent runs of each configuration, shape (c, count, 50), in
+    seconds."""
     shape = (len(fleet.seconds), count, STEPS)
     levels = np.exp(_column(fleet.between) * random.standard_normal((*shape[:2], 1)))
     return (
@@ -83,8 +79,8 @@ def expected(fleet: Fleet, random: np.random.Generator) -> Expected:
     """Return the expected values: simulated for the trimmed mean (of the logarithm),
     exact for the others.
 
-    Each simulated run is paired with one of the opposite noise, in which nearly all of
-    the error cancels.
+    Each simulated run is paired with a run of the opposite noise, which cancels most of
+    the error.
     """
     shape = (len(fleet.seconds), PAIRS, STEPS)
     noise, slow = _correlated(fleet, shape, random), _slow(fleet, shape, random)

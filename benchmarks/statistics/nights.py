@@ -1,9 +1,11 @@
-"""Real logs of twelve frameworks: recorded, the next night, one 8 % slower and one 12 %
+"""Verdicts on real logs of twelve frameworks: recorded, next day, 8 % slower and 12 %
 slower.
 
-python -m benchmarks.statistics.nights: a table of verdicts, wall times and the words of
-the two commands, in the order of `LOGS`. It needs the logs in ../shared/logs; the
-nights are made from them (tests/support/next_night.py).
+    python -m benchmarks.statistics.nights
+
+Prints a table of verdicts, wall times and the output of the two commands, in the order
+of `LOGS`. Needs the logs in ../shared/logs, from which the days are made
+(tests/support/next_night.py).
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ NIGHTS = (1.0, 1.0, 1.08, 1.12)
 
 
 def judge(project: Path, command: str) -> tuple[str, str, float]:
-    """Return the verdict of the only run of a session, whether it is red, and the
-    seconds that the session took."""
+    """Return the verdict of a session's only run, True if it failed, and the session's
+    seconds."""
     words = [*command.split()[1:], "--llmb-json=out.json"]
     began = time.perf_counter()
     subprocess.run(
@@ -80,7 +82,7 @@ def judge(project: Path, command: str) -> tuple[str, str, float]:
 
 
 def judge_nights(project: Path, log: str, name: str) -> list[tuple[str, str, float]]:
-    """Return what became of the run of each night, which lies alone in the folder."""
+    """Return the result of each day's run, which is alone in the folder."""
     text = (SHARED / log).read_text(encoding="utf-8", errors="surrogateescape")
     found = []
     for days, slower in enumerate(NIGHTS):

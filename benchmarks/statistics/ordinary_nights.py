@@ -1,12 +1,13 @@
-"""False alarms of a month of ordinary nights, whose logs print evaluations, saves,
-restarts and changed log levels.
+"""False alarms in a month of ordinary days, with evaluations, saves, restarts and other
+log levels.
 
-    python -m benchmarks.statistics.ordinary_nights --months 2 [--pytest /other/checkout/.venv/bin/pytest]
+    python -m benchmarks.statistics.ordinary_nights --months 2
+        [--pytest /other/checkout/.venv/bin/pytest]
 
-A fleet has 40 configurations of six frameworks, recorded from the runs of three nights.
-Nothing becomes slower. Each night every run differs by 0.7 % from the others, and one
-in twenty is restarted, prints no arguments or more of them, or has a stalled step. Each
-red item is a false alarm. `--pytest` judges the same nights by another version.
+A fleet has 40 configurations of six frameworks, recorded from the runs of three days.
+Nothing becomes slower. Each day every run differs by 0.7 % from the others, and one in
+twenty is restarted, prints no arguments or more of them, or has a stalled step. Each
+failed item is a false alarm. `--pytest` judges the same days with another version.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ BETWEEN = 0.007
 
 @dataclass(frozen=True)
 class Configuration:
-    """What one configuration always is: its framework, its step time, and how often it
-    evaluates and saves."""
+    """The constants of a configuration: framework, step time, and intervals of
+    evaluation and saving."""
 
     name: str
     framework: Text
@@ -98,7 +99,7 @@ def draw_fleet(random: Random) -> list[Configuration]:
 
 
 def draw_night(configuration: Configuration, start: datetime, random: Random) -> OwnRun:
-    """Draw the run of one night of a configuration."""
+    """Draw one day's run of a configuration."""
     seconds = configuration.seconds * 2.718281828 ** random.gauss(0, BETWEEN)
     run = OwnRun(
         seconds=seconds,
@@ -146,7 +147,7 @@ def draw_night(configuration: Configuration, start: datetime, random: Random) ->
 def write_night(
     folder: Path, fleet: list[Configuration], night: int, random: Random
 ) -> None:
-    """Write the runs of one night."""
+    """Write the runs of one day."""
     for number, configuration in enumerate(fleet):
         start = datetime.fromisoformat("2026-03-01T02:00:00+00:00") + timedelta(
             days=night, minutes=number
@@ -170,7 +171,7 @@ def write_night(
 
 
 def judge_month(program: str, seed: int) -> Counter[str]:
-    """Return the reasons of all red items of a month, with how often each was seen."""
+    """Return the reasons of all failed items of a month, with their numbers."""
     random, red = Random(seed), Counter[str]()
     folder = Path(tempfile.mkdtemp(prefix="llmb-ordinary-"))
     fleet = draw_fleet(random)

@@ -1,5 +1,5 @@
-"""What the calibration compares: the engine as it is used, and the rules that gates use
-instead."""
+"""The compared procedures: the engine as used in a session, and simpler rules of other
+gates."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ NO_BETWEEN = Noise(0.0, 1e6, "no run-to-run variance", measured=True)
 
 
 class Result(NamedTuple):
-    """A verdict, and whether its test fails: a REGRESSION, or an INCONCLUSIVE beyond
-    the bound by the literal rule."""
+    """A verdict, and True if its test fails.
+
+    A test fails for a REGRESSION, or for an INCONCLUSIVE beyond the bound (literal
+    rule).
+    """
 
     verdict: Verdict
     failed: bool
@@ -49,8 +52,8 @@ class Result(NamedTuple):
 
 
 def judged(case: Case, attempts: int = 1, look: DecisionRule = ONE_LOOK) -> Judgement:
-    """Return the engine's verdict on the first attempts of tonight, which were found on
-    disk."""
+    """Return the engine's verdict on the first attempts of the current session, found
+    on disk."""
     tonight = case.attempts[attempts - 1 :: -1]
     window = REPEAT_WINDOW if attempts > 1 else None
     return judge(
@@ -64,13 +67,13 @@ def judged(case: Case, attempts: int = 1, look: DecisionRule = ONE_LOOK) -> Judg
 
 
 def one_run(case: Case) -> Result:
-    """Judge one run by the engine."""
+    """Judge one run with the engine."""
     return _result(judged(case))
 
 
 def up_to_three(case: Case) -> Result:
-    """Launch as a session does: one run after the other, until the rule of the product
-    says that it is enough."""
+    """Launch as a session does: one run after the other, until the product's rule
+    stops."""
     return launched(case, RepeatPolicy(ATTEMPTS))
 
 
@@ -80,7 +83,7 @@ def up_to_three_at_once(case: Case) -> Result:
 
 
 def launched(case: Case, plan: RepeatPolicy) -> Result:
-    """Return what a launch says of a configuration, and after how many runs."""
+    """Return the verdict of a launch on a configuration, and its number of runs."""
     runs = [
         replace(
             one, run=replace(one.run, found=replace(one.run.found, launch="tonight"))
@@ -103,13 +106,12 @@ def launched(case: Case, plan: RepeatPolicy) -> Result:
 
 
 def without_history(case: Case) -> Result:
-    """Judge one run by the engine where nothing was measured of its noise."""
+    """Judge one run with the engine, without measured noise."""
     return _result(judge(_alone(case, noise.assume_noise(ASSUMED_CV))))
 
 
 def within_run_error_only(case: Case) -> Result:
-    """Judge one run by an engine that ignores how runs differ from each other: the
-    mutant."""
+    """Judge one run with an engine that ignores run-to-run noise (a mutant)."""
     return _result(judge(replace(_alone(case, NO_BETWEEN), assumed_cv=0.0)))
 
 
@@ -140,7 +142,7 @@ def last_step_threshold(case: Case) -> Result:
 
 
 def welch(case: Case) -> Result:
-    """Test whether tonight's steps are slower than those of an earlier run (Welch,
+    """Test whether the current steps are slower than those of an earlier run (Welch,
     Biometrika 34, 1947)."""
     old, new = case.reference[WINDOW], case.seconds[WINDOW]
     parts = np.var(old, ddof=1) / len(old), np.var(new, ddof=1) / len(new)

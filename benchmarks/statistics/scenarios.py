@@ -1,5 +1,4 @@
-"""What a simulated fleet is judged from: its nights, tonight's runs, and its
-baselines."""
+"""Inputs of the judgement of a simulated fleet: past days, current runs, and baselines."""
 
 from __future__ import annotations
 
@@ -79,12 +78,12 @@ ATTEMPT_RUNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One configuration tonight. `evidence` holds its nights but no run of tonight,
-    with what the fleet says of noise.
+    """One configuration in the current session.
 
-    `attempts` are tonight's runs in the order in which they are launched; `seconds` are
-    the steps of the first, and `reference` those of an earlier run, shape (50,); `mean`
-    and `last_step` are what the plain rules compare with.
+    `evidence` contains its past days without the current runs, and the fleet's noise.
+    `attempts` are the current runs in launch order. `seconds` are the steps of the
+    first, and `reference` those of an earlier run, shape (50,). `mean` and `last_step`
+    are the limits of the simpler rules.
     """
 
     evidence: Evidence
@@ -96,15 +95,15 @@ class Case:
 
 
 def exact(truth: Expected, one: int, runs: Floats) -> Baseline:
-    """Return a baseline that is the true value: from so many runs that it has no error,
-    and says nothing of noise."""
+    """Return a baseline with the true value, from so many runs that it has no error,
+    without noise."""
     return _recorded(float(truth.mean[one]), float(truth.trimmed_mean[one]), (), 10**9)
 
 
 def recorded(
     truth: Expected, one: int, runs: Floats, count: int = RECORDED
 ) -> Baseline:
-    """Return a baseline recorded from runs of as many nights."""
+    """Return a baseline recorded from runs of as many days."""
     chosen = runs[one, -count:]
     trimmed = trimmed_means(chosen)
     return _recorded(
@@ -116,8 +115,8 @@ def recorded(
 
 
 def of_one_night(truth: Expected, one: int, runs: Floats) -> Baseline:
-    """Return a baseline recorded from five runs of one night on one set of nodes, which
-    share all that differs."""
+    """Return a baseline recorded from five runs of one day on one set of nodes, which
+    share their deviation."""
     alone = recorded(truth, one, runs, 1)
     (seconds,) = alone.recording.run_seconds if alone.recording else (math.nan,)
     return _recorded(
@@ -126,7 +125,7 @@ def of_one_night(truth: Expected, one: int, runs: Floats) -> Baseline:
 
 
 def published(truth: Expected, one: int, runs: Floats) -> Baseline:
-    """Return a plain mean as a document prints it: four digits."""
+    """Return a plain mean as printed in a document: four digits."""
     printed, window = round(float(truth.mean[one]), 3), Window(11, 44, "mean")
     return replace(
         BASELINE,
@@ -151,17 +150,16 @@ def _recorded(
 
 
 def as_they_are(runs: Floats, random: np.random.Generator) -> Floats:
-    """Return runs without anything that is not in the fleet."""
+    """Return the runs unchanged."""
     return runs
 
 
 def hard(runs: Floats, random: np.random.Generator) -> Floats:
-    """Return runs of a harder cluster, shape (c, RUNS, 50): nights follow each other
-    (0.3), every second run falls on nodes that are 1 % slower than the others, and a
-    tenth of the runs has a stretch of ten steps that are 10 % slower.
+    """Return runs of a harder cluster, shape (c, RUNS, 50).
 
-    The nights come newest first in front of tonight's runs, so that they are neighbours
-    in time.
+    Days are correlated (0.3), every second run is on nodes that are 1 % slower, and a
+    tenth of the runs have ten consecutive steps that are 10 % slower. The past days
+    come newest first before the current runs, so that they are neighbours in time.
     """
     count, each = runs.shape[:2]
     level = 0.005 * random.standard_normal((count, each))
@@ -183,8 +181,8 @@ def hard(runs: Floats, random: np.random.Generator) -> Floats:
 
 
 def hiccups(runs: Floats, random: np.random.Generator) -> Floats:
-    """Return runs of which tonight's first has a step of three times its time, and
-    another of 1.6 times."""
+    """Return runs whose first current run has one step of 3 times its time, and another
+    of 1.6 times."""
     slower = runs.copy()
     for one in range(len(runs)):
         first, second = random.choice(np.arange(11, 45), 2, replace=False)
@@ -194,32 +192,34 @@ def hiccups(runs: Floats, random: np.random.Generator) -> Floats:
 
 
 def slow_first(runs: Floats, random: np.random.Generator) -> Floats:
-    """Return runs of which tonight's first is on slow nodes, by 4 to 12 %."""
+    """Return runs whose first current run is on slow nodes, by 4 to 12 %."""
     slower = runs.copy()
     slower[:, NIGHTS] *= 1 + random.uniform(0.04, 0.12, (len(runs), 1))
     return slower
 
 
 def noisier(runs: Floats, random: np.random.Generator) -> Floats:
-    """Return runs that differ by another 1.8 % from each other: about 2 % in all, twice
-    of what is assumed."""
+    """Return runs with an additional noise of 1.8 %: about 2 % in total, twice the
+    assumption."""
     return np.asarray(
         runs * np.exp(0.018 * random.standard_normal((*runs.shape[:2], 1)))
     )
 
 
 def stalls(runs: Floats, random: np.random.Generator) -> Floats:
-    """Return runs of which tonight's first takes 2.5 times as long in every seventh
-    step: its mean is 22 % slower."""
+    """Return runs whose first current run takes 2.5 times as long in every seventh
+    step.
+
+    Its mean is 22 % slower.
+    """
     slower = runs.copy()
     slower[:, NIGHTS, 12:45:7] *= 2.5
     return slower
 
 
 class Scenario(NamedTuple):
-    """How a fleet is judged: its baselines, for how many nights tonight's change has
-    been there already, what happens to its runs besides, and how many earlier nights
-    are known."""
+    """How a fleet is judged: baselines, age of the current change, disturbances, and
+    known past days."""
 
     baseline: Callable[[Expected, int, Floats], Baseline]
     nights_changed: int = 0
@@ -247,10 +247,10 @@ SCENARIOS = {
 def cases(
     scenario: Scenario, truth: Expected, runs: Floats, change: float | Floats
 ) -> list[Case]:
-    """Return the configurations of a fleet from simulated runs of shape (c, RUNS, 50),
-    slowed by a fraction tonight.
+    """Return the configurations of a fleet from simulated runs of shape (c, RUNS, 50).
 
-    `change` is that fraction, of shape (c,) where each configuration has its own.
+    The current runs are slowed by the fraction `change`, of shape (c,) if it differs
+    between configurations.
     """
     slowed = runs.copy()
     for changed in (
@@ -289,8 +289,8 @@ def cases(
 
 
 def _measurements(baseline: Baseline, seconds: Floats) -> Iterator[Measurement]:
-    """Yield a measurement for each night, newest first, and for each attempt of
-    tonight."""
+    """Yield a measurement for each past day, newest first, and for each current
+    attempt."""
     windows = seconds[: NIGHTS + ATTEMPTS]
     trimmed = baseline.window.statistic == "trimmed_mean"
     statistics = trimmed_means(windows) if trimmed else windows[:, WINDOW].mean(axis=1)

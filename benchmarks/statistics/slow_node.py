@@ -1,10 +1,10 @@
-"""Thirty nights on a real Slurm of which one node is 10 % slow: when is it named?
+"""Thirty days on a real Slurm with one node that is 10 % slow: when is it named?
 
     python -m benchmarks.statistics.slow_node DIR
 
-starts the cluster of the tests with eight nodes, launches a simulated recipe each night
-on two nodes that a fixed seed draws, and asks `llmbench nodes` after each night. A
-store dates a run as its job started: a night is put back by days.
+Starts the test cluster with eight nodes. Each day it launches a simulated recipe on two
+nodes, drawn with a fixed seed, then runs `llmbench nodes`. A store dates a run by its
+job's start, so each day is moved back by days.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ steps $(awk "BEGIN {{ print $slow * (1 + $noise) }}")"""
 
 
 def main(folder: Path) -> None:
-    """Launch and ask night after night in `folder`, which is made."""
+    """Create `folder`, then launch and search day after day in it."""
     folder.mkdir(parents=True)
     write_recipe(folder, {"8b": RUN}, gpus=16)
     draw = random.Random(1)
@@ -72,13 +72,13 @@ def main(folder: Path) -> None:
 
 
 def call(cluster: Cluster, folder: Path, module: str, *words: str) -> tuple[int, str]:
-    """Run a module in the folder, where Slurm can be reached; return its exit code and
-    what it printed."""
+    """Run a module in the folder with access to Slurm. Returns its exit code and
+    output."""
     return cluster.run_python(folder, "-m", module, *words)
 
 
 def date_back(store: Path, began: datetime, days: timedelta) -> None:
-    """Put what was stored since `began` back by days: session, runs, and the jobs of
+    """Move everything stored since `began` back by days: session, runs, and jobs of
     runs."""
     with sqlite3.connect(store) as database:
         for table in ("llmb_session", "llmb_run"):

@@ -1,14 +1,12 @@
-"""A year of nights through the real search for changes: what was found after how many
-nights, and the false alarms.
+"""Changes found in a year of simulated days, the delay until then, and false alarms.
 
     python benchmarks/statistics/year.py --jobs 2
 
-A fleet has 82 configurations, each with one run a night for 365 nights. Most differ by
-1 % from run to run, every fourth by 0.3 %; 3 % of the nights are 5 to 30 % slow. In
-every second configuration one change is planted, of a size and on a night that are
-drawn. Every night is searched as on that night: with the nights so far, and their
-noise. A fleet's random numbers follow from the seed and its own number, so the table
-does not depend on the number of jobs.
+A fleet has 82 configurations, each with one run per day for 365 days. Most differ by 1
+% from run to run, every fourth by 0.3 %; 3 % of the days are 5 to 30 % slow. Every
+second configuration has one planted change of random size on a random day. Each day is
+searched with the days and the noise known by then. A fleet's random numbers depend on
+the seed and its own number, so the table does not depend on the number of jobs.
 """
 
 from __future__ import annotations
@@ -56,16 +54,15 @@ WAYS = ("scan", "drift")
 
 
 class Planted(NamedTuple):
-    """A change that is there: its size as a fraction and its first night; size 0 for
-    none."""
+    """A planted change: its size as a fraction and its first day; size 0 for none."""
 
     size: float
     night: int
 
 
 class Found(NamedTuple):
-    """A planted change: after how many nights each way found it (None: never), and
-    whether its interval holds it."""
+    """Detection of a planted change by each method: delay in days (None: never),
+    interval correct."""
 
     cv: float
     size: float
@@ -74,8 +71,8 @@ class Found(NamedTuple):
 
 
 class Year(NamedTuple):
-    """What became of one fleet: its planted changes, the false alarms by way, and how
-    many of these fail an item."""
+    """Results of one fleet: planted changes, false alarms by method, and those that
+    fail an item."""
 
     found: tuple[Found, ...]
     alarms: tuple[int, ...]
@@ -83,8 +80,7 @@ class Year(NamedTuple):
 
 
 def year(number: int, seed: int, correlation: float = 0.0) -> Year:
-    """Return what was found in the year of one fleet; `correlation` is that of a night
-    with the next."""
+    """Simulate the year of one fleet. `correlation` is that of a day with the next."""
     random = np.random.default_rng([seed, number])
     cvs = [CV[one % QUIET == 1] for one in range(CONFIGURATIONS)]
     planted = [_plant(random, one) for one in range(CONFIGURATIONS)]
@@ -92,7 +88,7 @@ def year(number: int, seed: int, correlation: float = 0.0) -> Year:
         _series(random, cv, one, correlation)
         for cv, one in zip(cvs, planted, strict=True)
     ]
-    told = [_Told(one, cv) for one, cv in zip(planted, cvs, strict=True)]
+    told = [_Reports(one, cv) for one, cv in zip(planted, cvs, strict=True)]
     for night in range(noise.FEWEST_DAYS, NIGHTS + 1):
         nights = [values[:night] for values in series]
         alike = estimate_fleet_correlation(nights)
@@ -103,8 +99,8 @@ def year(number: int, seed: int, correlation: float = 0.0) -> Year:
     return Year(found, alarms, sum(one.failing for one in told))
 
 
-class _Told:
-    """What is said of one configuration, night after night."""
+class _Reports:
+    """Collected reports on one configuration, day after day."""
 
     def __init__(self, planted: Planted, cv: float) -> None:
         self.planted = planted
@@ -175,8 +171,8 @@ def _series(
 
 
 def _noises(series: Sequence[Floats]) -> Iterator[Noise]:
-    """Yield what is known of the noise of each configuration, as the gate knows it: its
-    own, and that of the others."""
+    """Yield the noise of each configuration as the gate knows it: its own and that of
+    the others."""
     own = [noise.estimate_from_daily_runs(values.tolist()) for values in series]
     prior = noise.estimate_from_fleet([one for one in own if one is not None])
     for one in own:
@@ -209,12 +205,12 @@ def table(years: Sequence[Year]) -> str:
 
 
 def monthly(years: Sequence[Year], way: int) -> float:
-    """Return the false alarms of a fleet in a month, of one way."""
+    """Return the false alarms per fleet and month of one method."""
     return sum(one.alarms[way] for one in years) / len(years) / MONTHS
 
 
 def failing(years: Sequence[Year]) -> float:
-    """Return the false alarms of a fleet in a month that would fail an item."""
+    """Return the false alarms per fleet and month that would fail an item."""
     return sum(one.failing for one in years) / len(years) / MONTHS
 
 
@@ -230,7 +226,7 @@ def _row(cv: float, size: float, found: Sequence[Found]) -> str:
 
 
 def promises(years: Sequence[Year]) -> list[tuple[str, bool]]:
-    """Return what the documentation promises, and whether it holds."""
+    """Return the documented promises, and whether they hold."""
     three = [
         one.delays[0] for fleet in years for one in fleet.found if one.size == 0.03
     ]
@@ -259,7 +255,7 @@ def _all_found(years: Sequence[Year], size: float) -> bool:
 
 
 def main() -> int:
-    """Print the tables and the promises; 1 if one of them is broken."""
+    """Print the tables and the promises. Returns 1 if a promise is broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--years",

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from same import ROOT, compare, differences, said, start, steps
+from same import ROOT, compare, differences, read_results, start, steps
 from same_inputs import examples
-from same_reading import of_file, plain
+from same_reading import plain, read_file
 
 import pytest_llmbench
 from pytest_llmbench.core.log_records import DroppedRecords, DropReason, Ending
@@ -69,7 +69,7 @@ def test_difference_is_reported_with_its_path() -> None:
 
 @pytest.mark.slow
 def test_log_is_read_in_three_ways(logs: list[Path]) -> None:
-    found = of_file(logs[0], 1)
+    found = read_file(logs[0], 1)
     assert list(found) == ["file", "blocks of 509", "standard error"]
     assert steps(found) == 2 * steps(found["file"]) > 0
 
@@ -104,8 +104,8 @@ def test_planted_difference_is_found(
     )
     found = compare(
         dict.fromkeys(logs, ""),
-        said(ROOT, read_here),
-        said(other.parent, tmp_path / "other"),
+        read_results(ROOT, read_here),
+        read_results(other.parent, tmp_path / "other"),
     )
     assert bool(found) is differs
 
@@ -115,4 +115,4 @@ def test_package_of_another_tree_is_not_used(logs: list[Path], tmp_path: Path) -
     (tmp_path / "paths").write_text(f"{logs[0]}\n")
     assert start(ROOT, tmp_path / "paths", tmp_path / "out").wait() == 0
     with pytest.raises(RuntimeError, match="was imported instead of the package of"):
-        list(said(tmp_path, tmp_path / "out"))
+        list(read_results(tmp_path, tmp_path / "out"))

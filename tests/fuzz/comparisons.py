@@ -1,5 +1,4 @@
-"""The target of `llmbench compare`: two sides of hostile logs, and what is made of
-them."""
+"""Fuzz target of `llmbench compare`: two sides of hostile logs, and the comparison."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def _load() -> Catalog:
 
 
 def _write_side(folder: Path, factors: Sequence[float], first: int) -> bytes:
-    """Return the files of a run a night, as a launcher leaves them."""
+    """Write the files of one run per day, as a launcher does."""
     baseline = shipped()[LLAMA]
     for night, factor in enumerate(factors, first):
         write_run(
@@ -71,8 +70,8 @@ def _write_side(folder: Path, factors: Sequence[float], first: int) -> bytes:
 
 @cache
 def compare_seeds() -> list[bytes]:
-    """Return sides of one run and of several, of other steps, of none, and of logs of
-    any framework."""
+    """Return sides with one run, several runs, other steps, no steps, and logs of any
+    framework."""
     seeds = []
     for a, b in (((1.0,), (1.1,)), ((1.0, 1.002), (1.05, 1.051)), ((1.0,), ())):
         with empty_folder() as folder:
@@ -91,9 +90,11 @@ def compare_seeds() -> list[bytes]:
 
 
 def check_compare(data: bytes) -> None:
-    """Whatever lies on two sides, it is compared or it is said why not, in words that
-    print; the document is what its schema says, and no markup or sign of a log comes
-    into the page."""
+    """Any two sides are compared, or refused with a printable reason.
+
+    The document conforms to its schema, and the page contains no markup or control
+    character of a log.
+    """
     with empty_folder() as folder:
         for label in "AB":
             (folder / label).mkdir()

@@ -1,5 +1,5 @@
-"""Targets of what people write: reports and traces that are read back, YAML files,
-tables, options and their files."""
+"""Fuzz targets of user input: reports and traces read back, YAML files, tables and
+options."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ TODAY = date(2025, 11, 20)
 
 
 def session_seeds() -> list[bytes]:
-    """Return what `--llmb-json` writes of a green and of a red session."""
+    """Return the `--llmb-json` documents of a passed and of a failed session."""
     red = make_session(
         told(), stray(), killed(), slow(), missing(), failures=("history: no",)
     )
@@ -85,7 +85,7 @@ def session_seeds() -> list[bytes]:
 
 
 def check_session(data: bytes) -> None:
-    """A document becomes a message of few lines, or is refused by its name."""
+    """A document becomes a message of few lines, or is refused by name."""
     with written("session.json", data) as path:
         text = call("chat", path, "--link=https://ci/7", naming="session.json")
         require(
@@ -98,7 +98,7 @@ def check_session(data: bytes) -> None:
 
 
 def trace_seeds() -> list[bytes]:
-    """Return traces of NCCL, and what is saved of one."""
+    """Return NCCL traces, and a saved summary of a trace."""
     lines = "".join(nccl_traces.run()).encode()
     with empty_folder() as folder:
         (folder / "nccl.log").write_bytes(lines)
@@ -109,8 +109,8 @@ def trace_seeds() -> list[bytes]:
 
 
 def check_trace(data: bytes) -> None:
-    """A trace, saved or not, is told and compared, and saved again it is the same; all
-    else is refused by its name."""
+    """A trace or saved summary is printed, compared and saved unchanged, or refused by
+    name."""
     with written("trace.json", data) as path, refusals(LogError, naming="trace.json"):
         trace = read_saved([path])
         require_types(trace, Trace)
@@ -125,7 +125,7 @@ def check_trace(data: bytes) -> None:
 
 
 def report_seeds() -> list[bytes]:
-    """Return how files begin that may be replaced."""
+    """Return the first bytes of files that a report may replace."""
     pieces = (
         b'<?xml version="1.0"?>\n<!-- a -->\n<testsuites name="x">',
         b"<!DOCTYPE html><title>x - llmbench</title>",
@@ -141,7 +141,8 @@ def report_seeds() -> list[bytes]:
 
 
 def check_report(data: bytes) -> None:
-    """Whether a file may be replaced is said of any file, and an empty one may be."""
+    """Deciding whether a file may be replaced never fails, and an empty file may be
+    replaced."""
     with written("report", data) as path:
         for kind in (*REPORTS.values(), EXPORT, TRACE):
             obstacle = find_obstacle(path, kind)
@@ -199,8 +200,7 @@ CLUSTERS = (CLUSTER, LLMB_RUN)
 
 
 def check_cluster(data: bytes) -> None:
-    """A file of a cluster is read, or refused by its name; what is read holds what its
-    types say."""
+    """A cluster file is read into records of the declared types, or refused by name."""
     with written("cluster.yaml", data) as path:
         for read_file_of in (read_cluster, read_llmb_run):
             with refusals(LaunchError, naming="cluster.yaml"):
@@ -243,8 +243,7 @@ variants:
 
 
 def check_variants(data: bytes) -> None:
-    """A file of variants is read, or refused by its name; no two of them have one
-    name."""
+    """A file of variants is read, with distinct names, or refused by name."""
     with (
         written("variants.yaml", data) as path,
         refusals(LaunchError, naming="variants.yaml"),
@@ -259,8 +258,8 @@ def check_variants(data: bytes) -> None:
 
 
 def check_acknowledged(data: bytes) -> None:
-    """A file of acknowledged changes is read, or refused by its name; no change is
-    wider or longer than is allowed."""
+    """A file of acknowledged changes is read, within the limits of size and time, or
+    refused by name."""
     with (
         written("acknowledged.yaml", data) as path,
         refusals(SettingsError, naming="acknowledged.yaml"),
@@ -299,8 +298,7 @@ def read_shipped() -> tuple[Recipe, ...]:
 
 
 def check_suite(data: bytes) -> None:
-    """A suite file asks for configurations that there are, or is refused by its
-    name."""
+    """A suite file requests existing configurations, or is refused by name."""
     known = {baseline.key for recipe in read_shipped() for baseline in recipe.baselines}
     with (
         written("suite.yaml", data) as path,
@@ -321,8 +319,8 @@ BASELINE_BYTES = 4000
 
 
 def baseline_seeds() -> list[bytes]:
-    """Return the beginnings of the documented baselines, cut after a whole block, and a
-    whole small file."""
+    """Return beginnings of the documented baselines, cut after complete blocks, and a
+    small file."""
     texts = [
         path.read_bytes() for path in find_baseline_files(list_shipped_baselines())
     ]
@@ -333,8 +331,8 @@ def baseline_seeds() -> list[bytes]:
 
 
 def check_baseline(data: bytes) -> None:
-    """A baseline file is read and linted, or a BaselineError says where it stands and
-    what is wrong."""
+    """A baseline file is read and linted, or a BaselineError states the position and
+    the problem."""
     with written("any.yaml", data) as path, refusals(BaselineError, naming="any.yaml"):
         require_types(read_recipe(path), Recipe)
         require_printable(format_lint_page([lint_file(read_file(path))], 79), "a page")
@@ -376,8 +374,8 @@ def recorded_seeds() -> list[bytes]:
 
 
 def check_recorded(data: bytes) -> None:
-    """To a file of recorded baselines one is added and no other is lost, or it is
-    refused and stays as it is."""
+    """A baseline is added to a file of recorded baselines without losing others, or the
+    file is refused unchanged."""
     added = read_grok()[2]
     with empty_folder() as folder:
         path = folder / added.key.recipe / f"{added.key.release}.yaml"
@@ -437,8 +435,10 @@ DOCUMENTS = (TABLES, TURNED, HTML)
 
 
 def check_document(data: bytes) -> None:
-    """Of a document drafts are made and told, or it is refused by its name; a draft is
-    a baseline file, or says what is missing in it."""
+    """A document becomes drafts, or is refused by name.
+
+    A draft is a baseline file, or states what it lacks.
+    """
     with written("README.md", data) as path:
         call("baselines", "import", path, "--release=25.04", naming="README.md")
         with refusals(BaselineError, naming=""):
@@ -510,8 +510,7 @@ INI = re.compile(r"llmb_[a-z_]+")
 
 
 def option_seeds() -> list[bytes]:
-    """Return options with values, one a line, those of the ini file behind their
-    key."""
+    """Return options with values, one per line; those of the ini file after their key."""
     lines = [
         f"{option.flag}={value}"
         for option in TYPED_OPTIONS
@@ -525,8 +524,10 @@ def option_seeds() -> list[bytes]:
 
 
 def check_option(data: bytes) -> None:
-    """Values of options become settings, or the option that is wrong is named; a file
-    that one names is any file."""
+    """Option values become settings, or the invalid option is named.
+
+    A file named by an option may have any content.
+    """
     typed: dict[str, object] = {}
     ini: dict[str, object] = {}
     by_name = {option.flag: option for option in TYPED_OPTIONS} | {
@@ -574,12 +575,12 @@ INI_TEXTS = (
 
 
 def ini_seeds() -> list[bytes]:
-    """Return configuration files of pytest; the first byte says which."""
+    """Return configuration files of pytest. The first byte selects the kind."""
     return [bytes([number]) + text.encode() for number, text in enumerate(INI_TEXTS)]
 
 
 def check_ini(data: bytes) -> None:
-    """A configuration file gives keys and values, or it is said why not."""
+    """A configuration file gives keys and values, or is refused with a reason."""
     with written(INI_FILES[(data or b"\0")[0] % len(INI_FILES)], data[1:]) as path:
         try:
             keys = read_file_keys(path)

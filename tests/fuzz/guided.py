@@ -1,5 +1,4 @@
-"""The driver that is guided by coverage: libFuzzer, by way of atheris, each target in a
-process of its own."""
+"""Coverage-guided driver: libFuzzer (atheris), each target in its own process."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ GRACE_SECONDS = 120
 
 
 def dictionary(words: Sequence[bytes]) -> str:
-    """Return words in the form that libFuzzer reads: one in quotes on each line,
-    strange bytes as hexadecimal."""
+    """Format words for libFuzzer: one quoted word per line, non-ASCII bytes as
+    hexadecimal."""
     plain = set(range(32, 127)) - set(b'"\\')
     texts = (
         "".join(chr(sign) if sign in plain else f"\\x{sign:02x}" for sign in word)
@@ -32,7 +31,7 @@ def dictionary(words: Sequence[bytes]) -> str:
 def list_options(
     work: Path, keep: Path, corpus: Path, seconds: int, longest: int
 ) -> list[str]:
-    """Return the options of libFuzzer for one run."""
+    """Return libFuzzer's options for one run."""
     return [
         f"-max_total_time={seconds}",
         f"-timeout={LONGEST_SECONDS}",
@@ -47,7 +46,7 @@ def list_options(
 
 
 def summary(target: str, output: str, kept: Sequence[Path]) -> str:
-    """Return what a run came to in one line."""
+    """Summarise a run in one line."""
     stats = dict(re.findall(r"stat::(\w+):\s+(\d+)", output))
     tried, peak = (
         stats.get("number_of_executed_units", "?"),
@@ -58,8 +57,7 @@ def summary(target: str, output: str, kept: Sequence[Path]) -> str:
 
 
 def run_outside(name: str, seconds: int, keep: Path, corpus: Path | None) -> int:
-    """Fuzz a target in a process of its own, which a finding ends, and say what it came
-    to; 1 with findings."""
+    """Fuzz a target in another process, which a finding ends. Returns 1 with findings."""
     from fuzz.targets import TARGETS
 
     target, before = TARGETS[name], set(keep.iterdir())
@@ -98,7 +96,7 @@ def run_outside(name: str, seconds: int, keep: Path, corpus: Path | None) -> int
 
 
 def run_inside(name: str, options: Sequence[str]) -> None:
-    """Run libFuzzer in this process; it ends the process."""
+    """Run libFuzzer in this process. Does not return."""
     import atheris
 
     with atheris.instrument_imports(include=["pytest_llmbench"]):

@@ -1,5 +1,5 @@
-"""What every target holds to: errors of this project alone, that say where; records
-that are what their types say."""
+"""Laws for all targets: only this project's errors, with a location, and well-typed
+records."""
 
 from __future__ import annotations
 
@@ -22,31 +22,28 @@ from pytest_llmbench.core.errors import LaunchError, LlmbenchError, SettingsErro
 
 
 class Finding(Exception):  # noqa: N818 (it is what a fuzzer looks for, not something that goes wrong)
-    """A law that an input breaks."""
+    """An input violates a law."""
 
 
 def require(holds: object, problem: str) -> None:
-    """Raise Finding where a law does not hold."""
+    """Raise Finding if a law is violated."""
     if not holds:
         raise Finding(problem)
 
 
 @contextmanager
 def refusals(*errors: type[LlmbenchError], naming: str) -> Iterator[None]:
-    """Let errors of these types pass, which have to name the file and print as text."""
+    """Accept errors of these types if they name the file and are printable."""
     try:
         yield
     except errors as error:
         require(naming in str(error), "a message that does not name the file")
-        if not isinstance(
-            error, SettingsError | LaunchError
-        ):  # those are made printable where they are told
+        if not isinstance(error, SettingsError | LaunchError):  # escaped when printed
             require_printable(str(error), "a message")
 
 
 def require_printable(text: str, what: str) -> None:
-    """Raise Finding for a text that moves the cursor of a terminal, or cannot be
-    written at all."""
+    """Raise Finding for a text with control characters, or that cannot be encoded."""
     require(
         all(line.isprintable() for line in text.split("\n")),
         f"{what} that cannot be printed",
@@ -54,8 +51,8 @@ def require_printable(text: str, what: str) -> None:
 
 
 def call(*arguments: object, naming: str) -> str:
-    """Run `llmbench` and return what it printed, empty where it refused its input in
-    words that name the file."""
+    """Run `llmbench` and return its output, "" if it refused the input and named the
+    file."""
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main([str(argument) for argument in arguments])
@@ -79,8 +76,8 @@ MEMORY = "/dev/shm"  # noqa: S108 (folders of unknown names)
 
 @cache
 def find_home() -> Path:
-    """Return a folder of this process, in memory where there is one: a database waits
-    for a disk again and again."""
+    """Return a folder of this process, in memory if possible: databases wait for disks
+    often."""
     here = tempfile.tempdir or (MEMORY if os.access(MEMORY, os.W_OK) else None)
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=here))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -89,8 +86,8 @@ def find_home() -> Path:
 
 @contextmanager
 def empty_folder() -> Iterator[Path]:
-    """Give a folder, always the same and always empty: what is kept by path is made
-    once."""
+    """Provide an empty folder, always at the same path, so that caches by path are
+    filled once."""
     folder = find_home() / "any"
     folder.mkdir()
     try:
@@ -101,7 +98,7 @@ def empty_folder() -> Iterator[Path]:
 
 @contextmanager
 def written(name: str, data: bytes) -> Iterator[Path]:
-    """Write an input into the empty folder."""
+    """Write an input to the empty folder."""
     with empty_folder() as folder:
         path = folder / name
         path.write_bytes(data)
@@ -109,8 +106,8 @@ def written(name: str, data: bytes) -> Iterator[Path]:
 
 
 def make_path(folder: Path, name: bytes) -> Path | None:
-    """Make the folder that a path of any bytes names; None if it leads elsewhere or
-    cannot exist."""
+    """Create the file that a path of arbitrary bytes names, or return None if
+    impossible."""
     parts = [
         part
         for part in name.split(b"/")
@@ -131,14 +128,13 @@ def make_path(folder: Path, name: bytes) -> Path | None:
 
 
 def require_types(value: object, hint: Any) -> None:
-    """Raise Finding where a record holds what its types do not allow."""
+    """Raise Finding if a record contains a value of an undeclared type."""
     if problem := find_misfit(value, hint):
         raise Finding(f"of another type: {problem}")
 
 
 def find_misfit(value: object, hint: Any, place: str = "") -> str:
-    """Return where a value is not what a type says, and of which type it is; empty
-    where all of it is."""
+    """Describe the first value that does not match its declared type, or return ""."""
     hint = getattr(hint, "__supertype__", hint)
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
@@ -207,8 +203,8 @@ def _find_inside(value: object, parts: tuple[Any, ...], place: str) -> Iterator[
 
 @cache
 def _list_fields(kind: Any) -> Mapping[str, Any]:
-    """Return the types of the fields of a record; none where some are only known to
-    type checkers."""
+    """Return the types of a record's fields, empty if some are imported for type
+    checkers only."""
     try:
         hints = get_type_hints(kind)
     except NameError:

@@ -1,5 +1,4 @@
-"""What fuzzing of logs starts from: small ones that our own generator writes, and the
-words that readers look for."""
+"""Seeds for fuzzing logs: small generated logs, and the texts that readers search for."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ SHIPPED_LINES = (
 
 @cache
 def logs() -> list[bytes]:
-    """Return a log of each framework, one of two ranks and restarts, and one with all
-    that stands around steps."""
+    """Return a log of each framework, one with two ranks and restarts, and one with all
+    other lines."""
     simple = [
         write(how, first=1, lengths=(4,), prefixes=("",), starts=False, seed=3)
         for how in FRAMEWORKS.values()
@@ -83,7 +82,7 @@ def records() -> list[bytes]:
 
 
 def list_words() -> list[bytes]:
-    """Return what the readers of logs look for."""
+    """Return the texts that log readers search for."""
     marks = [
         mark
         for dialect in DIALECTS.values()
@@ -97,8 +96,7 @@ def list_words() -> list[bytes]:
 
 
 def _list_fields() -> list[bytes]:
-    """Return the names of fields and the signs around them, from the logs
-    themselves."""
+    """Return field names with the characters around them, taken from the logs."""
     text = b"".join(logs())
     return sorted(
         {

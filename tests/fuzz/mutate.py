@@ -1,5 +1,4 @@
-"""Inputs from seeds: bytes, lines, numbers and words changed, and where a seed has a
-structure, its parts."""
+"""Mutate seeds: bytes, lines, numbers and words, or the elements of structured seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from typing import Any
 import yaml
 
 LARGEST = 1 << 18
-"""Bytes of an input."""
+"""Maximum size of an input in bytes."""
 
 NUMBER = re.compile(rb"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 NUMBERS = (
@@ -91,7 +90,8 @@ SIGNS = (
 )
 
 MOST_YAML_LEVELS = 5000
-"""Signs that begin a level; two mutations of 500 levels each can make more."""
+"""Maximum number of characters that begin a level. Two mutations of 500 levels each can
+make more."""
 
 DIGITS, NESTED = "@@digits@@", "@@nested@@"
 """Stand for what no library writes: a number of 5,000 digits, and lists in lists."""
@@ -145,7 +145,7 @@ VALUES: tuple[Any, ...] = (
 
 
 class Shape(StrEnum):
-    """What an input is made of, besides bytes."""
+    """The structure of an input."""
 
     BYTES = "bytes"
     JSON = "JSON"
@@ -156,7 +156,7 @@ class Shape(StrEnum):
 def mutate(
     seeds: Sequence[bytes], words: Sequence[bytes], shape: Shape, random: Random
 ) -> bytes:
-    """Return one of the seeds with one change or more."""
+    """Return a seed with one or more changes."""
     data = random.choice(seeds)
     for _ in range(random.choice((1, 1, 1, 2, 2, 3, 5, 9))):
         changed = (
@@ -174,7 +174,7 @@ def mutate(
 
 
 def _cut(data: bytes, random: Random) -> tuple[int, int]:
-    """Return the begin and end of a piece, which is short more often than long."""
+    """Return begin and end of a random piece; short pieces are more frequent."""
     begin = random.randrange(len(data) + 1)
     return begin, min(len(data), begin + int(2 ** (random.random() * 12)) - 1)
 
@@ -245,7 +245,7 @@ def _change_lines(data: bytes, others: Sequence[bytes], random: Random) -> bytes
 
 
 def _change_value(data: bytes, others: Sequence[bytes], random: Random) -> bytes:
-    """Change what stands behind a sign that parts names from values."""
+    """Change the text after a separator of name and value."""
     places = [match.end() for match in re.finditer(rb"[:=|] ?", data)]
     if not places:
         return _splice(data, others, random)
@@ -319,7 +319,7 @@ def _load_yaml(data: bytes) -> Any:
 
 
 def _change_tree(tree: Any, other: Callable[[], Any], random: Random) -> Any:
-    """Return a tree with one part changed, removed, doubled, or in the place of
+    """Return a tree with one element changed, removed, duplicated or replaced by
     another."""
     root = [tree]
     places = list(_list_places(root))
@@ -429,8 +429,8 @@ SCHEMAS = (
 def _change_database(
     data: bytes, _seeds: Sequence[bytes], random: Random
 ) -> bytes | None:
-    """Return a database with a cell or row, or more rarely its schema, changed; None
-    for what is no database."""
+    """Change a cell, a row or, less often, the schema of a database. None for other
+    data."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         try:
             database.deserialize(data)

@@ -1,5 +1,5 @@
-"""Targets of what other programs say: Slurm's commands, what submits jobs, and this
-machine's GPUs."""
+"""Fuzz targets of other programs' output: Slurm, submission scripts and this machine's
+GPUs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _join(outputs: Mapping[str, tuple[int, str]]) -> bytes:
 
 
 def _part(data: bytes) -> dict[str, CommandOutput]:
-    """Return what each program says; what is no output of one is passed over."""
+    """Split an input into each program's output. Ignores unknown programs."""
     outputs = {}
     for part in data.split(PARTED):
         match = re.match(rb"([a-z-]+) (\d{1,3})\n", part)
@@ -99,8 +99,8 @@ def _part(data: bytes) -> dict[str, CommandOutput]:
 
 
 def slurm_seeds() -> list[bytes]:
-    """Return what the commands of a cluster say, of one that is away, and of one
-    without accounting."""
+    """Return outputs of a cluster, of an unreachable one, and of one without
+    accounting."""
     good = {
         "sacct": (0, SACCT),
         "squeue": (0, SQUEUE),
@@ -125,8 +125,8 @@ def slurm_seeds() -> list[bytes]:
 
 
 def check_slurm(data: bytes) -> None:
-    """Whatever the commands say, a job's status is one that can be told and kept, or
-    Slurm does not answer."""
+    """For any output, a job's status is printable and can be stored, or Slurm counts as
+    unreachable."""
     outputs = _part(data)
 
     def run(
@@ -182,8 +182,8 @@ HOSTS = (
 
 
 def check_hosts(data: bytes) -> None:
-    """Slurm's short forms are taken apart, or stay as they are; no list grows beyond
-    what a cluster has."""
+    """Slurm's host lists are expanded or unchanged, and no list exceeds the size of a
+    cluster."""
     text = data.decode("utf-8", "replace")
     require_types(expand_hosts(text), tuple[str, ...])
     require_types(list_gpus(text), list[tuple[str, int]])
@@ -200,7 +200,7 @@ srun --nodes=2 python train.py
 
 
 def check_script(data: bytes) -> None:
-    """Whatever a script says, what is in the way of its job is told or nothing is."""
+    """Any script is checked for problems of its job without an exception."""
     with empty_folder() as folder:
         job = planned(folder, via="sbatch", command=("sbatch", "./launch.sh"))
         (folder / "recipe" / "launch.sh").write_bytes(data)
@@ -233,8 +233,7 @@ SUBMISSIONS = (
 
 
 def check_submission(data: bytes) -> None:
-    """Of what a submission prints one number is followed, or it is told why none is, in
-    words that print."""
+    """The output of a submission gives one job id, or a printable reason why not."""
     text = data.decode("utf-8", "replace")
     readers = (*sbatch.READERS.values(), sbatch.parse_answers)
     with written("submit.out", data) as output:

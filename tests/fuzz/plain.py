@@ -1,5 +1,5 @@
-"""The driver that needs nothing: inputs by number, so that each is made again, in
-processes that may hang or die."""
+"""Driver without dependencies: numbered, reproducible inputs in processes that may hang
+or die."""
 
 from __future__ import annotations
 
@@ -27,44 +27,43 @@ from fuzz.targets import ROOT, TARGETS, Target
 LONGEST_SECONDS = 10.0
 MEMORY_KIB = 2 << 20
 STUCK_SECONDS = 120.0
-"""An input that takes so long without using the processor waits for something that
-never comes."""
+"""An input that takes this long without using the processor hangs."""
 
 POLL_SECONDS = 0.2
 LEAST_SECONDS = 2.0
-"""Less time than this is not parted again."""
+"""Remaining time below this is not distributed."""
 
 _BOARD = struct.Struct("=qddqqqdqqd")
 
 
 @dataclass
 class Board:
-    """What a process says while it works, in memory that outlives it."""
+    """State of a worker process, in shared memory that outlives it."""
 
-    number: int = -1  # of the input that runs
-    began: float = 0.0  # by the monotonic clock, 0 between inputs
-    spent: float = 0.0  # of the processor until then, in seconds
+    number: int = -1  # number of the current input
+    began: float = 0.0  # monotonic time, 0 between inputs
+    spent: float = 0.0  # processor seconds until then
     tried: int = 0
     first_kib: int = 0
     peak_kib: int = 0
-    slowest_seconds: float = 0.0  # of the processor
-    slowest: int = -1  # the number of that input
+    slowest_seconds: float = 0.0  # processor seconds
+    slowest: int = -1  # number of the slowest input
     broken: int = 0
     seconds: float = 0.0
 
     def write(self, memory: mmap.mmap) -> None:
-        """Put it where the parent looks."""
+        """Write the state to shared memory."""
         memory[: _BOARD.size] = _BOARD.pack(*vars(self).values())
 
     @classmethod
     def read(cls, memory: mmap.mmap) -> Board:
-        """Return what was put there last."""
+        """Read the last state from shared memory."""
         return cls(*_BOARD.unpack(memory[: _BOARD.size]))
 
 
 @dataclass
 class Tally:
-    """What came of one target."""
+    """Results of one target."""
 
     tried: int = 0
     seconds: float = 0.0
@@ -76,7 +75,7 @@ class Tally:
     kept: set[str] = field(default_factory=set)
 
     def add(self, board: Board) -> None:
-        """Add what one process did."""
+        """Add the results of one process."""
         self.tried += board.tried
         self.broken += board.broken
         self.seconds += board.seconds
@@ -86,7 +85,7 @@ class Tally:
             self.slowest_seconds, self.slowest = board.slowest_seconds, board.slowest
 
     def describe(self, name: str) -> str:
-        """Return it in one line."""
+        """Format the results in one line."""
         return (
             f"{name:<13}{self.tried:>9,} inputs {self.seconds:>7,.0f} s  "
             f"{len(self.kept)} findings ({self.broken} times)  "
@@ -97,7 +96,7 @@ class Tally:
 
 @dataclass
 class Share:
-    """The inputs of one target that one process tries next."""
+    """The next inputs of one target for one process."""
 
     target: Target
     begin: int
@@ -106,7 +105,7 @@ class Share:
 
 
 def make_input(target: Target, seed: int, number: int) -> bytes:
-    """Return the input of a number; the seeds themselves are the first ones."""
+    """Return the input with this number. The first ones are the seeds."""
     if number < len(target.seeds):
         return target.seeds[number]
     return mutate(
@@ -123,7 +122,7 @@ def make_input(target: Target, seed: int, number: int) -> bytes:
 def work(
     share: Share, seed: int, deadline: float, keep: Path, memory: mmap.mmap
 ) -> None:
-    """Try the inputs of a share, until a deadline of the monotonic clock."""
+    """Try the inputs of a share until a deadline (monotonic clock)."""
     target = share.target
     quiet = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -163,7 +162,7 @@ def _measure_peak() -> int:
 
 
 def keep_finding(keep: Path, name: str, data: bytes, error: BaseException) -> None:
-    """Keep the smallest input for each place that raises, with what it says."""
+    """Save the smallest input for each raising line, with its traceback."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -190,17 +189,19 @@ def keep_finding(keep: Path, name: str, data: bytes, error: BaseException) -> No
 
 
 class Runner:
-    """Tries inputs of several targets, side by side."""
+    """Runner of several targets in parallel."""
 
     def __init__(self, targets: list[Target], seed: int, keep: Path, jobs: int) -> None:
-        """Take what is tried, and where findings are kept."""
+        """Findings are saved in `keep`."""
         self.targets, self.seed, self.keep, self.jobs = targets, seed, keep, jobs
         self.tallies = {target.name: Tally() for target in targets}
         self._next = dict.fromkeys(self.tallies, 0)
 
     def run(self, inputs: int, seconds: float | None) -> None:
-        """Try so many inputs of all targets together, in at most this time; fast ones
-        take over from slow ones."""
+        """Try this number of inputs of all targets together, within the time.
+
+        Fast targets take over the inputs of slow ones.
+        """
         deadline = None if seconds is None else time.monotonic() + seconds
         while (
             left := inputs - sum(tally.tried for tally in self.tallies.values())
@@ -226,8 +227,8 @@ class Runner:
             running = [each for each in running if next(each, self) is not self]
 
     def _follow(self, share: Share) -> Iterator[None]:
-        """Start processes until the share is tried; yield while one works, and end one
-        that hangs."""
+        """Start processes until the share is done. Yields while one works, and stops
+        one that hangs."""
         name, deadline = share.target.name, time.monotonic() + share.seconds
         begin, tally = share.begin, self.tallies[share.target.name]
         while begin < share.end and time.monotonic() < deadline:
@@ -263,8 +264,10 @@ class Runner:
         tally.kept |= {path.name for path in self.keep.glob(f"{name}-*.bin")}
 
     def _end_hanging(self, worker: BaseProcess, board: Board, target: Target) -> None:
-        """End a process whose input takes too long: of the processor, since a machine
-        may be busy, or at all."""
+        """Stop a process whose input takes too long in processor time, or in total.
+
+        A busy machine alone must not cause a finding.
+        """
         if not board.began or time.monotonic() - board.began < LONGEST_SECONDS:
             return
         if (
@@ -282,8 +285,7 @@ class Runner:
 
 
 def _measure_processor(pid: int | None) -> float:
-    """Return the seconds of the processor that a process has used, 0 for one that has
-    ended."""
+    """Return the processor seconds of a process, 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     except OSError:
@@ -300,22 +302,22 @@ def fuzz(
     seed: int,
     keep: Path,
 ) -> dict[str, Tally]:
-    """Try inputs of targets, and return what came of each; its folders are removed."""
+    """Try inputs of targets and return the results of each. Removes temporary folders."""
     targets = [TARGETS[name] for name in names]
     for target in targets:
         make_input(
             target, seed, len(target.seeds)
-        )  # seeds and words are made before processes part,
+        )  # makes seeds and words before the processes fork,
         with suppress(
             Exception
-        ):  # and what a check imports; its findings are found there
+        ):  # and imports what a check needs; the processes report its findings
             target.check(target.seeds[1])
     before, folder = (
         tempfile.tempdir,
         tempfile.mkdtemp(prefix="fuzz-run-", dir=find_home()),
     )
     tempfile.tempdir = folder
-    find_home.cache_clear()  # each process makes its own below it
+    find_home.cache_clear()  # each process creates its own folder in it
     try:
         runner = Runner(targets, seed, keep, jobs)
         runner.run(inputs, seconds)

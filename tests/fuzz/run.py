@@ -19,7 +19,7 @@ INPUTS = 10_000
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Build the command line parser."""
     line = argparse.ArgumentParser(prog="tests/fuzz/run.py", description=__doc__)
     line.add_argument(
         "targets", metavar="TARGET", nargs="*", help="names of --list, or all"
@@ -69,8 +69,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the command and return its exit status: 0, 1 with findings, 2 where it cannot
-    run."""
+    """Run the command. Returns 0, 1 with findings, or 2 if it cannot run."""
     sys.path[:0] = [str(ROOT / name) for name in (".", "tests")]
     arguments, options = parser().parse_known_args()
     if arguments.inside:
@@ -104,7 +103,7 @@ def main() -> int:
 
 
 def run_plain(arguments: argparse.Namespace, names: list[str], keep: Path) -> int:
-    """Fuzz without anything that has to be installed, and say what came of it."""
+    """Fuzz without additional packages, and print the results."""
     from fuzz.plain import fuzz
 
     inputs = arguments.inputs or (INPUTS if arguments.minutes is None else sys.maxsize)
@@ -129,7 +128,7 @@ def run_plain(arguments: argparse.Namespace, names: list[str], keep: Path) -> in
 
 
 def run_guided(arguments: argparse.Namespace, names: list[str], keep: Path) -> int:
-    """Fuzz guided by coverage, one target after the other."""
+    """Fuzz with coverage guidance, one target after the other."""
     from fuzz.guided import run_outside
 
     if find_spec("atheris") is None:

@@ -1,5 +1,5 @@
-"""Targets of what lies below --llmb-logs: logs, records of launchers, archives, names
-of files, text with secrets."""
+"""Fuzz targets of files in --llmb-logs: logs, launchers' records, archives, names and
+secrets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BLOCKS = 7
 
 
 def check_log(data: bytes, definitions: tuple[RegexDialect, ...] = ()) -> None:
-    """No log is an error, its blocks do not matter, and what is found is consistent."""
+    """Parsing raises no error, does not depend on blocks, and gives consistent results."""
     whole = parse_blocks([data], definitions)
     require(
         bits(parse_blocks(cut_blocks(data), definitions)) == bits(whole),
@@ -63,7 +63,7 @@ def check_log(data: bytes, definitions: tuple[RegexDialect, ...] = ()) -> None:
 
 
 def check_shipped(data: bytes) -> None:
-    """Hold the same for a log that is read with the definitions that ship."""
+    """The same for a log that is read with the shipped definitions."""
     check_log(data, tuple(load_definitions().values()))
 
 
@@ -73,8 +73,10 @@ def cut_blocks(data: bytes) -> list[bytes]:
 
 
 def check_metrics(data: bytes) -> None:
-    """A file of metrics is a LogError or a log, in whatever blocks it comes; so are its
-    bytes as one whole record."""
+    """A file of metrics becomes a LogError or a log, whatever its blocks.
+
+    The same holds for its bytes as one complete record.
+    """
     record = event_files.VERSION + event_files.frame(data)
     for name, content in (
         ("events", data),
@@ -100,7 +102,7 @@ def read_metrics(name: str, blocks: list[bytes]) -> object:
 
 
 def metric_seeds() -> list[bytes]:
-    """Return a file of each kind, and the inside of an event."""
+    """Return a file of each kind, and the contents of an event."""
     table = b"step,train_step_timing in s,reduced_train_loss\n0,9.5,12.0\n1,0.5,11.0\n"
     objects = b'{"step": 3, "perf/step_time_seconds": 0.5}\n{"step": 4, "perf/step_time_seconds": 0.25}\n'
     values = (
@@ -116,7 +118,7 @@ def metric_seeds() -> list[bytes]:
 
 
 def check_growing(data: bytes) -> None:
-    """A log that is followed while it grows says in the end what it says as a whole."""
+    """A log that is read while it grows finally equals the log read as a whole."""
     with empty_folder() as folder:
         path = folder / "log-x_1.out"
         growing = Growing(path)
@@ -135,14 +137,14 @@ def check_growing(data: bytes) -> None:
 
 
 def check_metadata(data: bytes) -> None:
-    """A launcher's record of a job is read, or a LogError says why not."""
+    """A launcher's record of a job is read, or a LogError states the reason."""
     with refusals(LogError, naming=""):
         interpret(parse(data), "llmb-config_1.yaml", "1")
 
 
 def check_companions(data: bytes) -> None:
-    """What stands beside a log of Megatron-Bridge, script and configuration, says
-    something short or nothing."""
+    """The script and configuration of a Megatron-Bridge log give short texts or
+    nothing."""
     script, _, configuration = data.decode("utf-8", "replace").partition("\0")
     folder = Path("/runs/pretrain_llama3_70b_fp8_mx_gpus64_gb300")
     run = RunFiles(
@@ -158,7 +160,7 @@ def check_companions(data: bytes) -> None:
 
 
 def companion_seeds() -> list[bytes]:
-    """Return what two runs have beside their logs."""
+    """Return the files next to the logs of two runs."""
     tables = read_recipes([find_shipped_tables()])
     runs = [BridgeRun(recipe.baselines[0]) for recipe in (tables[0], tables[-1])]
     script = f"{SCRIPT_TEXT}\n{COMMAND_TEXT}"
@@ -206,8 +208,8 @@ SUFFIXES = (
 
 @cache
 def archive_seeds() -> list[bytes]:
-    """Return a log in every form that `check_archive` chooses by the first byte, and
-    streams of several parts."""
+    """Return a log in each format that `check_archive` selects by the first byte, and
+    multi-part streams."""
     log = logs()[2]
     packed = _make_tar(log)
     pack: dict[str, Callable[[bytes], bytes]] = {
@@ -248,8 +250,8 @@ def _make_tar(log: bytes) -> bytes:
 
 
 def check_archive(data: bytes) -> None:
-    """Archives and compressed logs, by the suffix that the first byte chooses, are read
-    or noted."""
+    """Archives and compressed logs are read or reported. The first byte selects the
+    suffix."""
     if data:
         with written(f"log-x_1{SUFFIXES[data[0] % len(SUFFIXES)]}", data[1:]) as path:
             _check_folder(path.parent)
@@ -274,7 +276,7 @@ NAMES = (
 
 
 def check_names(data: bytes) -> None:
-    """Files and folders of any name are read, noted or passed over."""
+    """Files and folders of any name are read, reported or ignored."""
     log, record = logs()[2], records()[0]
     with empty_folder() as folder:
         for line in data.split(b"\n")[:20]:
@@ -301,7 +303,7 @@ TEXTS = (
 
 
 def check_secret(data: bytes) -> None:
-    """No text keeps a secret that the session knows."""
+    """No text contains a known secret after redaction."""
     redactor = Redactor([SECRET])
     hidden = redactor.redact(data.decode("utf-8", "replace"))
     require(SECRET not in hidden, "a secret that stays")

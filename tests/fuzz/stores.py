@@ -1,5 +1,5 @@
-"""Targets of what this program keeps and reads back: the history, the journal, what is
-left unsaved, and the cache."""
+"""Fuzz targets of stored files: the history, the journal, unsaved sessions and the
+cache."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ NIGHTS = 3
 
 
 def load_dump(name: str) -> bytes:
-    """Return the database that a text of `tests/support/stored` makes, in small
-    pages."""
+    """Build a database with small pages from a dump in `tests/support/stored`."""
     with closing(sqlite3.connect(":memory:")) as made:
         made.executescript((SUPPORT / "stored" / name).read_text("utf-8"))
         return _shrink(made)
@@ -82,7 +81,7 @@ def _shrink(file: sqlite3.Connection) -> bytes:
 
 @cache
 def make_store() -> bytes:
-    """Return a store of some nights."""
+    """Build a store of several days."""
     with empty_folder() as folder:
         place = StoreLocation("h.db", folder / "h.db")
         for night in range(NIGHTS):
@@ -92,7 +91,7 @@ def make_store() -> bytes:
 
 
 def make_session(night: int) -> SessionDocument:
-    """Return a session: a run, and a configuration without one."""
+    """Build a session with a run, and a configuration without a run."""
     began = datetime(2025, 11, 20, 6, tzinfo=UTC) + timedelta(days=night)
     return session(
         outcome(7.4 + night / 100, night),
@@ -103,16 +102,15 @@ def make_session(night: int) -> SessionDocument:
 
 
 def store_seeds() -> list[bytes]:
-    """Return stores of this version and of an earlier one, and an empty file."""
+    """Return stores of this version and an earlier one, and an empty file."""
     return [make_store(), load_dump("history.sql"), b""]
 
 
 def check_store(data: bytes) -> None:
-    """A file is a store for commands and sessions alike, or each says which file is
-    none; what is read has its types.
+    """A file is a store for commands and sessions alike, or each refuses it by name.
 
-    What can be read can be exported and stored to, and no verdict that was there is
-    gone afterwards.
+    Values have their declared types. A readable store can be exported and written to,
+    and no verdict is lost.
     """
     with empty_folder() as folder:
         path = folder / "h.db"
@@ -177,8 +175,7 @@ def _check_run(run: StoredRun) -> None:
 
 
 def _read_exports(path: Path) -> list[dict[str, Any]]:
-    """Return what `export` gives of a store, which the other commands can tell, too;
-    empty where it is refused."""
+    """Return the `export` output of a store, "" if it is refused."""
     text = call("history", "export", "--format=json", "--history", path, naming="h.db")
     rows: list[dict[str, Any]] = (
         json.loads(text, parse_constant=_refuse) if text else []
@@ -216,15 +213,15 @@ def _refuse(constant: str) -> None:
 
 
 def unsaved_seeds() -> list[bytes]:
-    """Return what sessions left, of this version and of an earlier one."""
+    """Return unsaved sessions of this version and an earlier one."""
     earlier = sorted((SUPPORT.parent / "history" / "earlier").glob("unsaved_*.json"))
     left = render_session(make_session(NIGHTS))
     return [left, *(path.read_bytes() for path in earlier)]
 
 
 def check_unsaved(data: bytes) -> None:
-    """What no session left is refused, with its name; all of the rest is stored,
-    listed, shown and exported."""
+    """An invalid file is refused by name. A valid one is stored, listed, shown and
+    exported."""
     sound = make_store()
     with empty_folder() as folder:
         file = folder / "left.json"
@@ -267,7 +264,7 @@ NOW = datetime(2026, 11, 21, 5, 45, tzinfo=UTC)
 
 @cache
 def make_journal() -> bytes:
-    """Return a journal with a job in every state."""
+    """Build a journal with a job in each state."""
     with empty_folder() as folder:
         journal = Journal(folder / ".llmbench")
         journal.begin(
@@ -299,13 +296,13 @@ def make_journal() -> bytes:
 
 
 def journal_seeds() -> list[bytes]:
-    """Return journals of this version and of an earlier one."""
+    """Return journals of this version and an earlier one."""
     return [make_journal(), load_dump("launch.sql"), b""]
 
 
 def check_journal(data: bytes) -> None:
-    """A journal is gone on with, or it is said why not; its jobs hold what their types
-    say, and stay what they are."""
+    """A journal is resumed, or refused with a reason. Its jobs are well-typed and stay
+    unchanged."""
     with empty_folder() as folder:
         home = folder / ".llmbench"
         home.mkdir()
@@ -336,8 +333,7 @@ def check_journal(data: bytes) -> None:
 
 
 def check_index(data: bytes) -> None:
-    """The file of sessions is a help and no more: whatever it holds, another folder is
-    named or none."""
+    """The index of sessions is optional: any content gives another folder, or none."""
     with written("index", data) as index:
         folder = index.parent
         for session in ("", "20261121-0545-3f9a"):
@@ -347,7 +343,7 @@ def check_index(data: bytes) -> None:
 
 
 def index_seeds() -> list[bytes]:
-    """Return what sessions add to the index."""
+    """Return index entries of sessions."""
     lines = [
         json.dumps([f"20261121-054{number}-3f9a", f"/lustre/{number}/.llmbench"])
         for number in range(3)
@@ -356,7 +352,7 @@ def index_seeds() -> list[bytes]:
 
 
 def check_status(data: bytes) -> None:
-    """A job's status in the journal is one, or refused as a row of a journal is."""
+    """A job's status in the journal is valid, or refused like a row of a journal."""
     try:
         status = database.decode_status(data.decode("utf-8", "replace"))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
@@ -369,7 +365,7 @@ def check_status(data: bytes) -> None:
 
 
 def status_seeds() -> list[bytes]:
-    """Return statuses as the journal keeps them."""
+    """Return statuses as stored in a journal."""
     shown = (
         job_specs.running("n1", started=NOW),
         job_specs.ended(ended=NOW),
@@ -379,7 +375,7 @@ def status_seeds() -> list[bytes]:
 
 
 def plan_seeds() -> list[bytes]:
-    """Return what a session notes of its launch."""
+    """Return the stored plans of launches."""
     changed = LaunchSettings(
         repeats=3,
         gpu_hours=9.0,
@@ -402,8 +398,7 @@ def plan_seeds() -> list[bytes]:
 
 
 def check_plan(data: bytes) -> None:
-    """What a session noted is taken over by the one that goes on with it, or refused as
-    it says."""
+    """A stored plan is taken over by the resuming session, or refused with a reason."""
     try:
         noted = json.loads(data)
         settings = LaunchSettings(collect=True).restore_recorded(noted)
@@ -429,8 +424,7 @@ def check_plan(data: bytes) -> None:
 
 
 def cache_seeds() -> list[bytes]:
-    """Return what the cache keeps of logs, of a standard error and of what cannot be
-    read."""
+    """Return cache contents for logs, a standard error and an unreadable file."""
     results: list[ReadResult] = [parse_blocks([log]) for log in logs()[:3]]
     results += [
         read_ending(
@@ -453,8 +447,7 @@ def cache_seeds() -> list[bytes]:
 
 
 def check_cache(data: bytes) -> None:
-    """What is unpacked of other bytes is refused, or can be packed; what is used of it
-    is what a log may say."""
+    """Other bytes are refused or can be packed again. Used entries are consistent."""
     try:
         readings = unpack(data)
     except ValueError:

@@ -1,5 +1,4 @@
-"""What is fuzzed: every place where bytes from outside are read, as a function that
-raises where a law is broken."""
+"""The fuzz targets: each reads bytes from outside and raises if a law is violated."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Target:
-    """One surface: its law, what fuzzing starts from, what inputs are made of, and what
-    it is in words."""
+    """One fuzz target: its check, seeds, input structure and description."""
 
     name: str
     check: Callable[[bytes], None]
@@ -79,20 +77,19 @@ class Target:
 
     @cached_property
     def seeds(self) -> list[bytes]:
-        """What fuzzing starts from, without and with all that was found before."""
+        """The seeds, with earlier findings last."""
         return [b"", *self.make_seeds(), *self.findings]
 
     @property
     def findings(self) -> list[bytes]:
-        """The inputs that once broke it."""
+        """Inputs that violated a law before."""
         return [
             path.read_bytes() for path in sorted(FINDINGS.glob(f"{self.name}-*.bin"))
         ]
 
     @cached_property
     def words(self) -> list[bytes]:
-        """The pieces that inputs are made of: the signs of their kind, and the names
-        that stand in the seeds."""
+        """Texts for building inputs: characters of the format, and names in the seeds."""
         names = {
             name
             for seed in self.make_seeds()
@@ -102,7 +99,7 @@ class Target:
 
 
 def encode(*texts: str) -> Callable[[], Sequence[bytes]]:
-    """Make seeds of texts."""
+    """Encode texts as seeds."""
     return lambda: [text.encode() for text in texts]
 
 

@@ -1,5 +1,4 @@
-"""Every target holds for what fuzzing starts from and for all that it found; the
-drivers find, keep and count."""
+"""Each target accepts its seeds and earlier findings; the drivers find, save and count."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ hundredths of a second."""
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_seeds_and_findings_break_nothing(name: str) -> None:
-    """Whole, and changed in a few ways."""
+    """Unchanged, and with a few changes."""
     target = TARGETS[name]
     for number in range(len(target.seeds) + (3 if name in SLOW else 12)):
         target.check(plain.make_input(target, 0, number))
