@@ -1,5 +1,7 @@
-"""Divide a history into batches of a few thousand verdicts, so that memory stays
-bounded."""
+"""Divide a history into batches of a few thousand verdicts.
+
+The memory of an export is then bounded.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Read the verdicts of all configurations, day by day, for the pages of `llmbench
-site`."""
+"""Read the verdicts of all configurations by day, for `llmbench site`."""
 
 from __future__ import annotations
 
@@ -35,11 +34,11 @@ ParseEnvironment = Callable[[str], Mapping[str, str]]
 def read_verdicts(
     location: StoreLocation, since: datetime | None, damaged: dict[str, str]
 ) -> list[StoredVerdict]:
-    """Return every verdict since the day `since`, in session order, with or without a
-    run.
+    """Return every verdict since `since`, in session order.
 
-    Invalid verdicts are omitted, and the error is added to `damaged` under the session.
-    Raises HistoryError if the store cannot be read.
+    Includes verdicts without a run. Invalid verdicts are omitted, and the error is
+    added to `damaged` under the session. Raises HistoryError if the store cannot be
+    read.
     """
     of_run = (RUN.c.started, RUN.c.job_id, RUN.c.nodes, RUN.c.environment)
     of_verdict = [column for column in VERDICT.c if column.name not in _OMITTED]

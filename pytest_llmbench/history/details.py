@@ -33,8 +33,7 @@ from pytest_llmbench.history.tables import (
 )
 
 RunKey = tuple[str, str, datetime, Window]
-"""Key of a judged run in the store: configuration id, job, start, and the verdict's
-window."""
+"""Key of a judged run: configuration id, job, start, and the verdict's window."""
 
 YEAR = timedelta(days=366)
 
@@ -142,8 +141,7 @@ def has_nodes(location: StoreLocation) -> bool:
 
 
 def list_measured_runs(location: StoreLocation) -> list[MeasuredRun]:
-    """Return the shown runs of the last year, oldest first, with the nodes of their
-    jobs.
+    """Return the valid runs of the last year, oldest first, with their nodes.
 
     The year ends with the newest run. Each run occurs once, with the window of its
     latest verdict. The repeats of a launch count as runs too, although the store keeps

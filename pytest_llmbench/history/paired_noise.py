@@ -83,10 +83,10 @@ def remove_noises(connection: Connection, sessions: Select[tuple[str]]) -> None:
 def read_noises(
     location: StoreLocation, cluster: str, configurations: Collection[str]
 ) -> dict[str, tuple[StoredNoise, ...]]:
-    """Map configurations (ids) to the noise of their last A/Bs on a cluster, newest
-    first.
+    """Map configurations (ids) to the noise of their last A/Bs on a cluster.
 
-    Raises HistoryError if the store cannot be read or contains invalid values.
+    Newest first. Raises HistoryError if the store cannot be read or contains invalid
+    values.
     """
     columns = (NOISE.c.configuration, NOISE.c.sigma, NOISE.c.degrees_of_freedom)
     joined = select(*columns).join_from(NOISE, SESSION, SESSION.c.id == NOISE.c.session)

@@ -121,11 +121,11 @@ def describe_future(location: StoreLocation) -> str:
     runs = fetch_rows(
         location, select(RUN.c.started).where(RUN.c.started > latest), dict
     )
-    parts = [
+    counts = [
         *([count_noun(len(sessions), "session")] if sessions else ()),
         *([count_noun(len(runs), "run")] if runs else ()),
     ]
-    if not parts:
+    if not counts:
         return ""
     verb = "begins" if len(sessions) + len(runs) == 1 else "begin"
     last = (
@@ -142,16 +142,16 @@ def describe_future(location: StoreLocation) -> str:
         else ""
     )
     return (
-        f"{' and '.join(parts)} {verb} later than now ({session_text}{last['started']:%Y-%m-%d %H:%M} UTC): a clock is or was "
+        f"{' and '.join(counts)} {verb} later than now ({session_text}{last['started']:%Y-%m-%d %H:%M} UTC): a clock is or was "
         f"wrong; what it dated is ignored{remedy}"
     )
 
 
 def describe_clock(location: StoreLocation, session: str, began: datetime) -> str:
-    """Describe why the clock of a stored session, or of another one, may be wrong.
+    """Describe why a session's clock may be wrong, or return "".
 
-    Another session begins later than `location.latest`, or this session begins more
-    than APART after all others. Returns "" if neither is the case.
+    Either another session begins later than `location.latest`, or this session begins
+    more than APART after all others.
     """
     others = select(func.max(SESSION.c.started)).where(SESSION.c.id != session)
     with connect(location, writes=False) as connection:

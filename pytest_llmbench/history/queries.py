@@ -100,10 +100,10 @@ def list_runs(
 
 
 def list_verdicts(location: StoreLocation, key: str) -> list[StoredEntry]:
-    """Return all verdicts on a run (its number) or on a configuration's last run (its
-    id).
+    """Return all verdicts on a run, or on the last run of a configuration.
 
-    Oldest first. Raises HistoryError, with the nearest id, if there is no such run.
+    `key` is the number of a run or the id of a configuration. Oldest first. Raises
+    HistoryError, with the nearest id, if there is no such run.
     """
     number: int | None = None
     if key.isdecimal() and len(key) < 19:  # fits into 64 bits
@@ -273,8 +273,10 @@ def _mark_utc(row: Row) -> Row:
 def _rank_start(
     location: StoreLocation, started: datetime | None
 ) -> tuple[bool, datetime]:
-    """Return the sort key of a run: runs in the future or without a start are the
-    oldest."""
+    """Return the sort key of a run's start.
+
+    Runs in the future or without a start are the oldest.
+    """
     began = started or _NEVER
     return location.latest is None or began <= location.latest, began
 
@@ -428,11 +430,10 @@ def _read_last_days(
 def _find_first_days(
     connection: Connection, configurations: Collection[str]
 ) -> dict[str, datetime]:
-    """Return the first of the last LAST days with runs, for configurations with many
-    runs.
+    """Return the day from which runs are read, for configurations with many runs.
 
-    Reads only an index, so a store of many years takes hardly longer than one of a
-    year.
+    This is the first of the last LAST days with runs. Reads only an index, so a store
+    of many years takes hardly longer than one of a year.
     """
     # Configurations with up to a quarter more runs are read completely: finding the day
     # takes as long.
@@ -492,8 +493,11 @@ def _read_runs(
 
 
 def _select_shown() -> Select[Any]:
-    """Build the query for the shown verdicts: their key, and from `started` on the
-    fields of StoredRun."""
+    """Build the query for the verdicts in SHOWN.
+
+    Columns are the key of a verdict, and from the second `started` on the fields of
+    StoredRun.
+    """
     columns = (
         *(SESSION.c.started, RUN.c.configuration, VERDICT.c.run),
         *(VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic),

@@ -277,14 +277,14 @@ def _find_candidates(
     )
     configurations = {row["configuration"] for row in rows}
     begun = RUN.c.started.in_([row["started"] for row in rows if row["started"]])
-    alike = or_(  # each condition has its own index
+    condition = or_(  # each condition has its own index
         RUN.c.fingerprint.in_(
             [row["fingerprint"] for row in rows if row["fingerprint"]]
         ),
         RUN.c.configuration.in_(configurations) & begun,
     )
     candidates = (
-        connection.execute(select(*columns).where(alike).order_by(RUN.c.id))
+        connection.execute(select(*columns).where(condition).order_by(RUN.c.id))
         if rows
         else ()
     )
@@ -292,8 +292,10 @@ def _find_candidates(
 
 
 def _is_same(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    """True if two rows are the same run: same configuration and job, and equal logs or
-    starts."""
+    """True if two rows are the same run.
+
+    They have the same configuration and job, and equal logs or starts.
+    """
     keys, other_keys = (
         make_run_keys(row["job_id"], row["fingerprint"], row["started"])
         for row in (row, other)

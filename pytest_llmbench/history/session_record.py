@@ -171,5 +171,5 @@ def _refuse_text(text: str, path: str) -> None:
     else:
         is_storable = "\0" not in text  # PostgreSQL cannot store NUL
     if not is_storable:
-        shown = ascii(text if len(text) <= 40 else f"{text[:37]}...")
-        raise ValueError(f"{path}: found {shown}, which a database cannot store")
+        excerpt = ascii(text if len(text) <= 40 else f"{text[:37]}...")
+        raise ValueError(f"{path}: found {excerpt}, which a database cannot store")

@@ -208,10 +208,10 @@ def _locate_server(text: str, remainder: str) -> StoreLocation:
     open_query = {
         name: value for name, value in url.query.items() if "pass" not in name.lower()
     }
-    shown = URL.create(
+    printable = URL.create(
         "postgresql", url.username, None, url.host, url.port, url.database, open_query
     ).render_as_string()
-    return StoreLocation(shown, url=url.render_as_string(hide_password=False))
+    return StoreLocation(printable, url=url.render_as_string(hide_password=False))
 
 
 def _require(package: str, extra: str, text: str) -> None:
@@ -219,12 +219,12 @@ def _require(package: str, extra: str, text: str) -> None:
         raise HistoryError(
             f"{hide_password_of(text)}: needs {package}: pip install 'pytest-llmbench[{extra}]'"
         )
-    found = importlib.metadata.version(package)
-    if package == "sqlalchemy" and _read_version(found) < _read_version(
+    version = importlib.metadata.version(package)
+    if package == "sqlalchemy" and _read_version(version) < _read_version(
         OLDEST_SQLALCHEMY
     ):
         raise HistoryError(
-            f"{hide_password_of(text)}: needs sqlalchemy {OLDEST_SQLALCHEMY}, found {found}: "
+            f"{hide_password_of(text)}: needs sqlalchemy {OLDEST_SQLALCHEMY}, found {version}: "
             f"pip install 'sqlalchemy>={OLDEST_SQLALCHEMY}'"
         )
 
@@ -271,11 +271,10 @@ def refuse_damaged(location: StoreLocation) -> None:
 
 @contextmanager
 def check_meanwhile(location: StoreLocation) -> Iterator[Callable[[], bool]]:
-    """Check all pages of a file in a thread. Yields a function that waits for the
-    result.
+    """Check all pages of a file in a thread.
 
-    The function returns True if the file is sound. If not, `refuse_damaged` reports the
-    reason.
+    Yields a function that waits for the result and returns True if the file is sound.
+    If it is not, `refuse_damaged` reports the reason.
     """
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(_is_sound, location.file).result
@@ -296,8 +295,10 @@ def _is_sound(file: Path | None) -> bool:
 
 @contextmanager
 def explain_errors(location: StoreLocation) -> Iterator[None]:
-    """Convert errors of the database, and of its values, to a HistoryError with a
-    remedy."""
+    """Convert errors of the database and of its values to a HistoryError.
+
+    The message contains a remedy.
+    """
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
     try:
@@ -383,7 +384,7 @@ def _find_remedy(error: DBAPIError, location: StoreLocation) -> str:
 
 
 def _advise_saving(location: StoreLocation) -> str:
-    """Return the command that saves the readable rows of a damaged file to a new file."""
+    """Return the command that saves the readable rows of a damaged file."""
     if location.file is None:
         return "restore a backup of the database"
     saved = location.file.with_name(f"{location.file.stem}-saved{location.file.suffix}")

@@ -42,5 +42,5 @@ class StoredVerdict:
 
     @property
     def day(self) -> date:
-        """The day on which the run started, or the session if the start is unknown."""
+        """The day on which the run, or else the session, started."""
         return (self.started or self.judged).date()

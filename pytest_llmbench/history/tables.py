@@ -171,8 +171,10 @@ def drop_digests(connection: Connection) -> None:
 
 
 def is_in_time(location: StoreLocation, table: Table) -> ColumnElement[bool]:
-    """Return the condition that a session or run begins by `location.latest` or has no
-    start."""
+    """Build the condition that a session or run is not in the future.
+
+    True for rows without a start, and always if `location.latest` is unknown.
+    """
     if location.latest is None:
         return true()
     return or_(

@@ -1,4 +1,4 @@
-"""Find how a run ended from its log, and which of several causes was first.
+"""Find how a run ended from its log, and choose the cause.
 
 Reads lines of Slurm, lines of crashes and time-outs, and tracebacks.
 """
@@ -177,8 +177,7 @@ class Tracebacks:
                     return
 
     def _ends(self, traceback: Traceback, content: bytes, number: int) -> bool:
-        """Add a line of the traceback's process. Returns True if the traceback ends
-        with it."""
+        """Add a line of the traceback's process. Returns True at its end."""
         traceback.lines += 1
         text = (
             content
@@ -224,15 +223,20 @@ def split_label(line: bytes) -> tuple[bytes, bytes]:
 
 
 def get_line_before(hit: Hit) -> bytes:
-    """Return the text before a marker on its line, or after the last carriage return."""
+    """Return the text before a marker on its line.
+
+    Begins after the last carriage return, if there is one.
+    """
     return hit.text[
         find_line_begin(hit.text, max(0, hit.start - REACH_BACK), hit.start) : hit.start
     ]
 
 
 def _is_chained(hit: Hit, label: bytes) -> bool:
-    """True if the same process has just printed that this traceback follows the last
-    one."""
+    """True if the traceback continues the chain of the process's last traceback.
+
+    The lines before it contain Python's message for chained exceptions.
+    """
     before = hit.text[max(0, hit.start - REACH_BACK) : hit.start]
     if CHAIN.search(before) is None:
         return False
@@ -352,7 +356,7 @@ def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
     ):  # a truncated log does not contain its ending
         return error if error is not None else log
     main, other = sorted(
-        (log, error), key=lambda each: (each.went_on, _get_strength(each))
+        (log, error), key=lambda ending: (ending.went_on, _get_strength(ending))
     )
     if _is_framework_preemption(main) and other.code == EndingCode.STEP_CANCELLED:
         main, other = other, main
@@ -361,8 +365,8 @@ def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
         and other.code != main.code
         and not other.went_on
     )
-    beside = other if is_informative else None
-    return replace(main, beside=main.beside or beside)
+    related = other if is_informative else None
+    return replace(main, beside=main.beside or related)
 
 
 def add_error_ending(log: ParsedLog, error: Ending | None) -> ParsedLog:
@@ -382,7 +386,7 @@ def add_error_ending(log: ParsedLog, error: Ending | None) -> ParsedLog:
 def _get_strength(ending: Ending) -> float:
     """Return the rank of a cause; lower is stronger.
 
-    A framework calls any request to end a preemption, so Slurm's own message is
+    A framework reports a preemption for any request to stop, so Slurm's own message is
     stronger.
     """
     return (
@@ -506,7 +510,7 @@ class Decisive(NamedTuple):
     """The lines from which an ending counts."""
 
     first: int = 0
-    near: int = 0  # fewer than LATE_STEPS + 1 steps follow from this line on
+    near: int = 0  # at most LATE_STEPS steps follow an ending from this line on
     finished: bool = (
         False  # True if the last attempt finished, so an orderly exit is expected
     )
@@ -583,7 +587,7 @@ class Endings:
         return ending and replace(ending, went_on=True, before_training=True)
 
     def _add(self, hit: Hit) -> None:
-        """Add the line of a marker, unless an earlier marker on the line has added it."""
+        """Add the line of a marker, once per line."""
         number, offset = self._read_to
         if number == hit.line and hit.offset < offset:
             return
@@ -613,8 +617,8 @@ class Endings:
 
 def set_file_name(ending: Ending, name: str) -> Ending:
     """Set the file name of an ending and of its `beside`."""
-    beside = ending.beside and set_file_name(ending.beside, name)
-    return replace(ending, file=name, beside=beside)
+    related = ending.beside and set_file_name(ending.beside, name)
+    return replace(ending, file=name, beside=related)
 
 
 def find_decisive_lines(

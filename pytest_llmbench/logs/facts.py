@@ -80,9 +80,10 @@ STALE = timedelta(days=30)
 
 
 class StartTime:
-    """Finder of a log's start time: the first time of a log record that is not STALE.
+    """Finder of a log's start time.
 
-    `time` is None if there is no such time.
+    This is the first time of a log record that is not STALE. `time` is None without
+    one.
     """
 
     def __init__(self) -> None:
@@ -102,7 +103,10 @@ class StartTime:
 
 
 def iterate_timestamps(chunk: ByteChunk) -> Iterator[datetime]:
-    """Yield the times of log records in the new part of a chunk, without a time zone."""
+    """Yield the times of log records in the new part of a chunk.
+
+    They have no time zone.
+    """
     limit = min(chunk.stop + TIMESTAMP_LENGTH, len(chunk.text))
     for match in TIMESTAMP.finditer(chunk.text, chunk.start, limit):
         if match.start() >= chunk.stop:
@@ -116,7 +120,10 @@ def iterate_timestamps(chunk: ByteChunk) -> Iterator[datetime]:
 
 
 def _begins_record(chunk: ByteChunk, offset: int) -> bool:
-    """True if a time is part of a log record's prefix, not of a sentence."""
+    """True if a time is in the prefix of a log record.
+
+    Times within sentences are not.
+    """
     prefix = chunk.text[max(0, offset - REACH_BACK) : offset]
     begin = find_line_begin(prefix, 0, len(prefix))
     in_long_line = begin == 0 and chunk.offset + offset > REACH_BACK
@@ -192,8 +199,10 @@ def _is_profiled(text: bytes, offset: int) -> bool:
 
 
 class Preamble:
-    """The spans of a log that are searched for settings: before the first step of each
-    process."""
+    """Spans of a log that are searched for settings.
+
+    These are the parts before the first step of each process.
+    """
 
     def __init__(self) -> None:
         self.is_open = True
@@ -244,8 +253,10 @@ class LineCounter:
 
 
 def find_settings(chunk: ByteChunk, begin: int, stop: int) -> list[Statement]:
-    """Find the settings between two offsets of a chunk: each value once, on its last
-    line."""
+    """Find the settings between two offsets of a chunk.
+
+    Each value is returned once, with its last line.
+    """
     matches = build_search(PREAMBLE_MARKERS).find_matches(chunk.text, begin, stop)
     statements: dict[tuple[StatedField, str], Statement] = {}
     counter = LineCounter()
@@ -387,8 +398,7 @@ class _CarriedStatements:
 def _add_value(
     values: dict[StatedField, dict[str, Statement]], statement: Statement
 ) -> None:
-    """Append a statement to those of its field, dropping an earlier one with the same
-    value."""
+    """Append a statement to those of its field, dropping an equal earlier one."""
     of_field = values.setdefault(statement.field, {})
     of_field.pop(statement.value, None)
     of_field[statement.value] = statement
@@ -431,7 +441,10 @@ def _get_line(statement: Statement) -> int:
 
 
 def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
-    """Return the line of a segment's process start, or of its first step if unknown."""
+    """Return the line on which a segment's process starts.
+
+    If unknown, this is the line of its first step.
+    """
     first = bisect_right(starts, before.last_line)
     return (
         min(starts[first], after.first_line)
@@ -639,7 +652,10 @@ class TrainingLines:
 
 
 def _find_rows(steps: Steps, lines: Sequence[int]) -> Integers:
-    """Return the row of the step on or after each line, at most the last row."""
+    """Return the row of the step on or after each line.
+
+    Lines after the last step get the last row.
+    """
     return np.searchsorted(steps.line, lines).clip(max=len(steps) - 1)
 
 

@@ -1,4 +1,4 @@
-"""Read a log while it grows: the last step, and the signs that its run is alive."""
+"""Read a log while it grows: its last step, and signs that the run is alive."""
 
 from __future__ import annotations
 
@@ -155,8 +155,10 @@ class Growing:
         return self._progress
 
     def _read_new(self, file: files.File) -> None:
-        """Read the bytes added since the last call, or the whole file if it was
-        replaced."""
+        """Read the bytes added since the last call.
+
+        Reads the whole file if it was replaced.
+        """
         if not self._is_continued(file):
             self._begin()
         self._identity = file.identity
@@ -174,15 +176,17 @@ class Growing:
         self._collector = LogCollector(self._extra)
 
     def _is_continued(self, file: files.File) -> bool:
-        """True if the file is the one read before and its last bytes are unchanged."""
+        """True if this is the file read before and its last bytes are unchanged."""
         if file.identity != self._identity or file.size < self.read_bytes:
             return False
         return file.read(self._cutter.offset, self.read_bytes) == self._cutter.text
 
 
 def _find_latest(chunk: ByteChunk, before: tuple[int, int]) -> tuple[int, int]:
-    """Return the offsets of the last process start and the last sign of life, -1 if
-    absent."""
+    """Return the offsets of the last process start and sign of life.
+
+    An offset is -1 if there is none.
+    """
     offsets = (max(map(chunk.text.rfind, markers)) for markers in (STARTING, LIVING))
     start, life = (chunk.offset + offset if offset >= 0 else -1 for offset in offsets)
     return max(start, before[0]), max(life, before[1])

@@ -92,8 +92,7 @@ class ProcessBoundary(NamedTuple):
 
 
 class DialectRecords:
-    """The records of one dialect in a log, in log order, with a tally of dropped
-    records."""
+    """Records of one dialect in a log, with a tally of dropped records."""
 
     def __init__(self, reader: DialectReader) -> None:
         self.reader = reader
@@ -114,7 +113,7 @@ class DialectRecords:
             self._clocked = len(self.records)
 
     def add(self, hit: Hit, rank: str) -> bool:
-        """Read the record at a marker. Returns True for a record, even a truncated one."""
+        """Read the record at a marker. Returns True even for a truncated record."""
         records = self.reader.read_records(hit, rank)
         self.lines += bool(records)
         for record in records:
@@ -242,8 +241,10 @@ class LogCollector:
 
     @property
     def records(self) -> list[StepRecord]:
-        """All records so far, by dialect and then in log order, before they become
-        steps."""
+        """All records so far, before they are resolved into steps.
+
+        Grouped by dialect, then in log order.
+        """
         return [
             record
             for records in self._by_dialect.values()
@@ -452,30 +453,34 @@ class LogCollector:
             ]
             for markers in (dialect.starts, dialect.ends)
         )
-        parts: tuple[Segment, ...] = ()
+        segments: tuple[Segment, ...] = ()
         if chosen:
             records = self._by_dialect[chosen]
-            parts = self._facts.statements.add_to_segments(records.segments, starts)
-            parts = self._facts.training.add_to_segments(parts, records.bad_validations)
+            segments = self._facts.statements.add_to_segments(records.segments, starts)
+            segments = self._facts.training.add_to_segments(
+                segments, records.bad_validations
+            )
         shipped = any(
             definition.name == chosen and definition.shipped
             for definition in self._defined
         )
         # Versions of a framework may differ in printing the loss: the log decides.
-        silent = shipped and not all(part.steps.has_loss.all() for part in parts)
+        silent = shipped and not all(
+            segment.steps.has_loss.all() for segment in segments
+        )
         return ParsedLog(
             dialect=chosen,
-            segments=parts,
+            segments=segments,
             dropped=self._sum_dropped(chosen).result(),
-            ending=self._endings.result(find_decisive_lines(parts, ends)),
+            ending=self._endings.result(find_decisive_lines(segments, ends)),
             started=self._start.time,
             nccl_line=self._trace_begin,
             nccl_last_line=self._trace_line,
-            checkpoints=self._facts.checkpoints.result(parts),
+            checkpoints=self._facts.checkpoints.result(segments),
             environment=self._facts.versions.result(),
             lines=self._lines,
             prints_loss=dialect.prints_loss and not silent,
-            begun_again_line=self._find_restart(dialect, parts),
+            begun_again_line=self._find_restart(dialect, segments),
         )
 
     def _list_counting_markers(self) -> dict[bytes, None]:
@@ -497,19 +502,18 @@ class LogCollector:
             marker for dialect in dialects for marker in dialect.starts + dialect.ends
         )
 
-    def _find_restart(self, dialect: Dialect, parts: Sequence[Segment]) -> int:
-        """Return the line of a process start without steps after the last segment, or
-        0.
+    def _find_restart(self, dialect: Dialect, segments: Sequence[Segment]) -> int:
+        """Return the line of a process start after a finished last segment, or 0.
 
-        Returns 0 also if the last segment is unfinished.
+        Such a process has not printed a step.
         """
-        if not parts or not parts[-1].finished:
+        if not segments or not segments[-1].finished:
             return 0
         starts = set(dialect.starts).difference(SEPARATORS)
         lines = (
             boundary.line for boundary in self._boundaries if boundary.marker in starts
         )
-        return next((line for line in lines if line > parts[-1].last_line), 0)
+        return next((line for line in lines if line > segments[-1].last_line), 0)
 
     def _dispatch(self, hit: Hit) -> None:
         """Dispatch a hit to the collector of its marker."""
@@ -525,8 +529,7 @@ class LogCollector:
             self._facts.add(hit)
 
     def _add_trace_line(self, hit: Hit) -> None:
-        """Add a line of a trace: the first line, and the first after each step,
-        determine the trace's extent."""
+        """Record the first line of a trace, or the first after a step."""
         if not self._trace_begin or self._steps_since_trace:
             self._trace_line, self._steps_since_trace = hit.line, False
         self._trace_begin = self._trace_begin or hit.line

@@ -1,5 +1,7 @@
-"""Read a whole log: bytes in, columns of steps out, with dropped records and the
-ending."""
+"""Read a whole log from bytes into columns of steps.
+
+The result includes dropped records and the ending.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from pytest_llmbench.logs.scan import (
     iterate_chunks,
 )
 from pytest_llmbench.logs.sources import files
-from pytest_llmbench.logs.sources.compressed import Stream, is_made_text
+from pytest_llmbench.logs.sources.compressed import Stream, is_converted
 from pytest_llmbench.logs.sources.metric_files import FIRST_LINE
 from pytest_llmbench.logs.step_records import StepRecord
 
@@ -112,7 +114,7 @@ def read_log(
     if isinstance(source, Stream):
         return _read_stream(source, attempts)
     with files.File(source) as file:
-        streamed = file.size < LARGE or is_made_text(
+        streamed = file.size < LARGE or is_converted(
             source.name, file.read(0, min(file.size, FIRST_LINE))
         )
         logs = []
@@ -152,14 +154,17 @@ def _choose_reading(logs: Sequence[ParsedLog]) -> ParsedLog:
 def _list_definitions(
     definitions: Sequence[RegexDialect],
 ) -> list[tuple[RegexDialect, ...]]:
-    """Return the definitions for the first attempt to read a log, and for a second
-    attempt if no step was found."""
+    """Return the definitions for each attempt to read a log.
+
+    If no step is found without the shipped definitions, they are tried in a second
+    attempt.
+    """
     custom = tuple(definition for definition in definitions if not definition.shipped)
     return [custom] if len(custom) == len(definitions) else [custom, tuple(definitions)]
 
 
 def read_ending(source: Path | Stream) -> Ending | None:
-    """Read the ending of a job from its standard error, or None without an ending.
+    """Read how a job ended from its standard error, None if not stated.
 
     Lines before training started cannot end a run with steps. Raises LogError if the
     file cannot be read.
@@ -246,12 +251,12 @@ class Training:
 
 
 class Fingerprint:
-    """Size and checksum of samples of a text: equal for copies of the text, however
-    compressed.
+    """Size and checksum of samples of a text.
 
-    Different texts of the same size have different fingerprints if they differ in a
-    sample, which long texts need not do. Code that searches for duplicates therefore
-    also compares the parsed logs.
+    Copies of a text have the same fingerprint, however compressed. Different texts of
+    the same size have different fingerprints if they differ in a sample, which long
+    texts need not do. Code that searches for duplicates therefore also compares the
+    parsed logs.
     """
 
     def __init__(self) -> None:
@@ -318,7 +323,7 @@ def _collect_file(
             chunk = _cut_chunk(file, piece, line, next_line)
             collector.feed(
                 chunk,
-                [(chunk.start + place, marker) for place, marker in piece.matches],
+                [(chunk.start + offset, marker) for offset, marker in piece.matches],
             )
         else:
             collector.skip(next_line, piece.ended)
@@ -361,8 +366,8 @@ def _scan_stride(
 ) -> list[ScannedPiece]:
     """Scan the blocks of the stride at `begin`."""
     return [
-        _scan_block(file, place, markers)
-        for place in range(begin, min(begin + STRIDE, file.size), BLOCK)
+        _scan_block(file, offset, markers)
+        for offset in range(begin, min(begin + STRIDE, file.size), BLOCK)
     ]
 
 

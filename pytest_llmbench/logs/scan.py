@@ -1,5 +1,7 @@
-"""Find markers in blocks of bytes: a chunk slides over a log of any size in bounded
-memory."""
+"""Find markers in blocks of bytes.
+
+A chunk slides over a log of any size in bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -244,15 +246,15 @@ class _Automaton:
     ) -> list[tuple[int, bytes]]:
         """Return the unordered (offset, text) matches in `text[start:reach]`."""
         matches = self._automaton.find_matches_as_indexes(memoryview(text)[start:reach])
-        found = [(start + begin, self._texts[number]) for number, begin, _ in matches]
+        pairs = [(start + begin, self._texts[number]) for number, begin, _ in matches]
         for number, begin, _ in matches:
             if number in self._overlapping:
-                found += (
+                pairs += (
                     (start + begin + distance, other)
                     for distance, other in self._overlapping[number]
                     if text.startswith(other, start + begin + distance)
                 )
-        return found
+        return pairs
 
 
 class _Database:
@@ -340,7 +342,7 @@ def build_search(markers: tuple[bytes, ...]) -> MarkerSearch:
 
 
 class ChunkCutter:
-    """Cutter of a log into chunks. Keeps the last bytes as the next chunk's context."""
+    """Cutter of a log into chunks with context."""
 
     def __init__(self) -> None:
         self.offset = 0

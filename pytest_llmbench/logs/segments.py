@@ -1,5 +1,7 @@
-"""Divide the records of a log into attempts, with one rank per attempt and one record
-per step."""
+"""Divide the records of a log into attempts.
+
+Each attempt has the records of one rank, and one record per step.
+"""
 
 from __future__ import annotations
 
@@ -108,10 +110,12 @@ def divide_segments(
         reader.resolve_steps(rank, tally)
         for rank in group_by_rank(reader.merge_records(records, tally))
     ]
-    parts = (
+    attempts_of_ranks = (
         attempt for rank in ranks for attempt in split_attempts(rank, boundaries, tally)
     )
-    attempts = select_rank((_add_times(attempt, reader) for attempt in parts), tally)
+    attempts = select_rank(
+        (_add_times(attempt, reader) for attempt in attempts_of_ranks), tally
+    )
     clocks = clocks or LineClocks()
     steps = (build_steps(attempt.kept.values(), clocks) for attempt in attempts)
     return _build_segments(attempts, steps, boundaries, reader.dialect.first_step)
@@ -247,7 +251,7 @@ def _keep_slower(other: SegmentDraft, kept: list[SegmentDraft]) -> SegmentDraft:
 
 
 def _is_slower(other: SegmentDraft, attempt: SegmentDraft) -> bool:
-    """True if `other` has as many steps as `attempt` and most of them take longer.
+    """True if `other` has as many steps as `attempt` and takes longer.
 
     At least half of the steps of `attempt`, and FEWEST_REPEATS, must be longer in
     `other`.
@@ -278,11 +282,10 @@ def _find_overlapping(attempt: SegmentDraft, others: Sequence[SegmentDraft]) -> 
 def _copy_divergence(
     diverged: Iterable[tuple[StepRecord, range]], kept: Sequence[SegmentDraft]
 ) -> None:
-    """Copy each non-finite loss or gradient norm to the nearest record of its step in
-    `kept`.
+    """Copy non-finite losses and gradient norms of dropped ranks to `kept`.
 
-    `diverged` are records of dropped ranks, each with the range of overlapping attempts
-    in `kept`.
+    Each goes to the nearest record of its step. `diverged` are the records of dropped
+    ranks, each with the range of overlapping attempts in `kept`.
     """
     prints: dict[
         int, list[int]
@@ -350,8 +353,10 @@ def _repeats_steps(attempt: SegmentDraft, following: Sequence[StepRecord]) -> bo
 
 
 def _add_times(attempt: SegmentDraft, reader: DialectReader) -> SegmentDraft:
-    """Let the dialect complete the step times, now that all steps of an attempt are
-    known."""
+    """Let the dialect complete the step times of an attempt.
+
+    Some dialects need all steps of the attempt to do so.
+    """
     records = reader.time_steps(
         sorted(attempt.kept.values(), key=lambda record: record.step)
     )
@@ -363,11 +368,11 @@ def _has_between(offsets: Sequence[int], begin: int, end: int) -> bool:
 
 
 def _add_record(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
-    """Add a record to an attempt, and tally the duplicate if the step was printed
-    before.
+    """Add a record to an attempt.
 
-    A record with fewer fields than the record before is truncated, and its last number
-    may be, too: it is dropped.
+    If the step was printed before, one record is kept and the other tallied. A record
+    with fewer fields than the record before is truncated, and its last number may be,
+    too: it is dropped.
     """
     attempt.last = record
     attempt.total = attempt.total or record.total
@@ -477,8 +482,10 @@ def build_steps(records: Iterable[StepRecord], clocks: LineClocks) -> Steps:
 
 
 def _collect_printed(rows: Sequence[StepRecord], field: str) -> tuple[Floats, Flags]:
-    """Return the column of an optional field (NaN if missing) and the mask of its
-    values."""
+    """Return the column of an optional field and the mask of its values.
+
+    Missing values are NaN.
+    """
     values = list(map(GET_FIELD[field], rows))
     if None not in values:
         return np.array(values), np.ones(len(rows), dtype=np.bool_)

@@ -1,2 +1,1 @@
-"""Read the logs of found runs, each once: in several processes, unchanged logs from a
-cache."""
+"""Read the logs of found runs: in several processes, or from a cache."""

@@ -192,10 +192,10 @@ class LogCache:
         now = (
             self._file.stat().st_mtime
         )  # written just now; a file server has a clock of its own
-        left = LARGEST
+        remaining = LARGEST
         for used, size, path in files:
-            left -= size
-            if left < 0 or now - used > OLDEST_SECONDS:
+            remaining -= size
+            if remaining < 0 or now - used > OLDEST_SECONDS:
                 path.unlink(missing_ok=True)
 
 

@@ -122,13 +122,13 @@ class _PackedSteps(LazySteps):
     Decoding all columns at once takes longer than all other unpacking.
     """
 
-    __slots__ = ("_place",)
-    _place: tuple[
+    __slots__ = ("_position",)
+    _position: tuple[
         bytes, int, int, int
     ]  # the bytes, where the segment begins in them, its steps, its repeated columns
 
     def _make_column(self, name: str) -> NDArray[Any]:
-        data, offset, count, repeated = self._place
+        data, offset, count, repeated = self._position
         begin, end = _lay_out(count, repeated)[0][name]
         if end - begin == count * _COLUMNS[name].itemsize:
             return np.frombuffer(data, _COLUMNS[name], count, offset + begin)
@@ -164,15 +164,15 @@ class _StepReader:
         if flags.strip(b"\0\1"):
             raise ValueError("flags that are neither true nor false")
         steps = _PackedSteps.__new__(_PackedSteps)
-        object.__setattr__(steps, "_place", (self._data, begin, count, repeated))
+        object.__setattr__(steps, "_position", (self._data, begin, count, repeated))
         return steps
 
 
 def _pack_steps(steps: Steps) -> bytes | memoryview:
-    if place := getattr(
-        steps, "_place", None
+    if packed := getattr(
+        steps, "_position", None
     ):  # what was unpacked stands in its bytes; copies of it have none
-        data, begin, count, repeated = place
+        data, begin, count, repeated = packed
         return memoryview(data)[begin : begin + _lay_out(count, repeated)[1]]
     columns, repeated, count = [], 0, len(steps)
     for number, (name, kind) in enumerate(_COLUMNS.items()):
@@ -249,8 +249,10 @@ def unpack(data: bytes) -> list[FileReading]:
 
 @cache
 def _list_fields(kind: Any) -> Mapping[str, Any]:
-    """Map the field names of a record type to their types. A NewType of str counts as
-    str."""
+    """Map the field names of a record type to their types.
+
+    A NewType of str counts as str.
+    """
     hints = get_type_hints(kind, localns=_NAMES)
     return {name: getattr(hint, "__supertype__", hint) for name, hint in hints.items()}
 
@@ -263,7 +265,10 @@ def _list_component_types(kind: Any) -> tuple[Any, ...]:
 
 @cache
 def _list_scalars(kind: Any) -> frozenset[type]:
-    """Return the JSON types of a scalar kind, or an empty set if JSON cannot store it."""
+    """Return the JSON types of a scalar kind.
+
+    Empty if JSON cannot store each of its values.
+    """
     members = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     kept = all(member in _SCALARS for member in members)
     return (
@@ -296,7 +301,7 @@ def _to_json(
         return _convert_leaves(kind, values, steps)
     components = _list_component_types(kind)
     if isinstance(kind, UnionType):
-        types = [get_origin(part) or part for part in components]
+        types = [get_origin(component) or component for component in components]
         numbers = [
             types.index(type(value))
             for value in _check_column(values, len(values), types)
@@ -307,8 +312,8 @@ def _to_json(
         return [
             numbers,
             *(
-                _to_json(part, member, steps)
-                for part, member in zip(components, members, strict=True)
+                _to_json(component, member, steps)
+                for component, member in zip(components, members, strict=True)
             ),
         ]
     if components[-1] is ...:
@@ -322,8 +327,8 @@ def _to_json(
         else (list(map(attrgetter(name), values)) for name in _list_fields(kind))
     )
     return [
-        _to_json(part, column, steps)
-        for part, column in zip(components, columns, strict=True)
+        _to_json(component, column, steps)
+        for component, column in zip(components, columns, strict=True)
     ]
 
 
@@ -359,8 +364,8 @@ def _from_json(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any
         items = iter(_from_json(components[0], tree[1], sum(lengths), steps))
         return [tuple(islice(items, length)) for length in lengths]
     columns = [
-        _from_json(part, column, count, steps)
-        for part, column in zip(components, tree, strict=True)
+        _from_json(component, column, count, steps)
+        for component, column in zip(components, tree, strict=True)
     ]
     if _is_tuple(kind):
         records = list(map(getattr(kind, "_make", tuple), zip(*columns, strict=True)))
@@ -386,7 +391,7 @@ def _make_leaves(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[A
 
 
 def _join_members(
-    parts: Sequence[Any], tree: Any, count: int, steps: _StepReader
+    components: Sequence[Any], tree: Any, count: int, steps: _StepReader
 ) -> list[Any]:
     """Decode values of a union type.
 
@@ -394,14 +399,14 @@ def _join_members(
     """
     numbers = _check_column(tree[0], count, {int})
     counts = Counter(numbers)
-    if not counts.keys() <= set(range(len(parts))):
+    if not counts.keys() <= set(range(len(components))):
         raise ValueError(
-            f"found types {sorted(counts)}, expected fewer than {len(parts)}"
+            f"found types {sorted(counts)}, expected fewer than {len(components)}"
         )
-    columns = zip(parts, tree[1:], strict=True)
+    columns = zip(components, tree[1:], strict=True)
     members = [
-        iter(_from_json(part, column, counts[n], steps))
-        for n, (part, column) in enumerate(columns)
+        iter(_from_json(component, column, counts[n], steps))
+        for n, (component, column) in enumerate(columns)
     ]
     return [next(members[number]) for number in numbers]
 

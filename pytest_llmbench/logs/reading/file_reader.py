@@ -128,7 +128,11 @@ def read_batches(
 
 
 def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
-    """Return an answered batch, or an unread batch with b"", or wait for an answer."""
+    """Return the next batch to process, with its reply or b"".
+
+    Prefers an answered batch, then an unread one. If there is neither, waits for a
+    reply.
+    """
     with suppress(Empty):
         return answered.get_nowait()
     with suppress(Empty):
@@ -137,7 +141,10 @@ def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> An
 
 
 def _unpack_answer(batch: Batch, data: bytes) -> Sequence[FileReading]:
-    """Unpack a worker's reply. Empty if the worker was killed or failed to read a file."""
+    """Unpack a worker's reply.
+
+    Empty if the worker was killed or failed to read a file.
+    """
     readings = unpack(data) if data else []
     # This process reads unreadable files again and reports the error: a worker may have
     # other limits.
@@ -151,8 +158,10 @@ def _unpack_answer(batch: Batch, data: bytes) -> Sequence[FileReading]:
 def _start_workers(
     count: int, setup: bytes, waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]
 ) -> Iterator[None]:
-    """Start workers, each with a thread that feeds batches to it, and stop them at
-    exit."""
+    """Start workers, each with a thread that feeds batches to it.
+
+    Stops all of them at exit.
+    """
     processes: list[subprocess.Popen[bytes]] = []
     threads: list[Thread] = []
     try:

@@ -64,8 +64,10 @@ class Reading:
         cache: LogCache | None = None,
         report: Callable[[ReadCounts], None] | None = None,
     ) -> None:
-        """Read all files in archives and on this machine. Remote files are read on
-        request."""
+        """Read all files in archives and on this machine.
+
+        Remote files are read on request.
+        """
         self._stores = stores
         self._definitions = tuple(definitions)
         self._report = report
@@ -190,13 +192,13 @@ def make_batches(sizes: dict[FileToRead, int]) -> Iterator[list[FileToRead]]:
     The last batches are then short, so all processes end at about the same time.
     """
     batch: list[FileToRead] = []
-    left = BATCH_BYTES
+    remaining = BATCH_BYTES
     for file in sorted(sizes, key=lambda file: -sizes[file]):
-        if batch and (left < sizes[file] or len(batch) == BATCH_FILES):
+        if batch and (remaining < sizes[file] or len(batch) == BATCH_FILES):
             yield batch
-            batch, left = [], BATCH_BYTES
+            batch, remaining = [], BATCH_BYTES
         batch.append(file)
-        left -= sizes[file]
+        remaining -= sizes[file]
     if batch:
         yield batch
 

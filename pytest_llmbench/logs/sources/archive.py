@@ -1,4 +1,4 @@
-"""Read one archive of the given files: its list of files, and their texts in one pass."""
+"""List one archive, and read its texts in one pass."""
 
 from __future__ import annotations
 
@@ -57,8 +57,10 @@ Notes = list[tuple[Path, str]]
 
 @dataclass(slots=True)
 class Archive:
-    """An archive whose members have paths under its own path, as if it were unpacked
-    there."""
+    """An archive whose members have paths under its own path.
+
+    The paths are those of an archive unpacked in its place.
+    """
 
     path: Path
     open_blocks: Callable[
@@ -189,10 +191,10 @@ class Archive:
         return self._samples[path]
 
     def read(self, requested: Collection[Path]) -> Iterator[tuple[Path, Stream]]:
-        """Yield the texts of the wanted files in archive order. Read each before the
-        next.
+        """Yield the texts of the wanted files in archive order.
 
-        Raises LogError if the archive is truncated or changed since it was listed.
+        Read each text before requesting the next. Raises LogError if the archive is
+        truncated or changed since it was listed.
         """
         by_number = {self._numbers[path]: path for path in requested}
         if not by_number:
@@ -211,7 +213,7 @@ class Archive:
                 return
 
     def _keep_text(self, member: ArchiveMember, reader: TarReader) -> None:
-        """Keep the text of a metadata file, or samples of a file that may be a log.
+        """Keep the text of a metadata file, or samples of a possible log.
 
         The texts are needed before the logs are known.
         """
@@ -297,8 +299,10 @@ class Archive:
     def _skip_member(
         self, path: Path, member: ArchiveMember, reason: str, *, ignored: bool = False
     ) -> None:
-        """Record a member that is not read: in `unreadable` if it may be a log, else in
-        `ignored`."""
+        """Record a member that is not read.
+
+        A possible log is recorded in `unreadable`, other members in `ignored`.
+        """
         may_be_log = self.wanted(PurePosixPath(member.name).name) and not ignored
         (self.unreadable if may_be_log else self.ignored).append((path, reason))
 
@@ -308,8 +312,7 @@ def _describe_folders() -> str:
 
 
 def find_archive(path: Path) -> Path | None:
-    """Return the archive on disk that contains a path: its nearest existing parent, if
-    a file."""
+    """Return the nearest existing parent of a path if it is a file (an archive)."""
     nearest = next((folder for folder in path.parents if os.path.exists(folder)), None)
     return nearest if nearest is not None and os.path.isfile(nearest) else None
 
@@ -331,7 +334,7 @@ def read_unlisted(
 
 
 def _locate_member(archive: Path, member: ArchiveMember) -> Path | None:
-    """Return the path of a member under the archive's path, or None for an unsafe name."""
+    """Return a member's path under the archive's path, None if unsafe."""
     components = [
         component for component in member.name.split("/") if component not in ("", ".")
     ]

@@ -129,7 +129,10 @@ class Stream:
     def _iterate_parts(
         self, decoder: Decoder, data: bytes, offset: int
     ) -> Iterator[bytes]:
-        """Yield the text of more data. `place` is the length of the text before it."""
+        """Yield the text of more data.
+
+        `offset` is the length of the text before it.
+        """
         text = self._decompress_part(decoder, data, offset)
         while text and self.method != "gzip" and not decoder.eof:
             yield text
@@ -211,13 +214,13 @@ def _list_errors() -> tuple[type[Exception], ...]:
     return zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError
 
 
-def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _gather(texts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes in blocks large enough to be searched efficiently."""
     pieces: list[bytes] = []
     size = 0
-    for part in parts:
-        pieces.append(part)
-        size += len(part)
+    for text in texts:
+        pieces.append(text)
+        size += len(text)
         if size >= BLOCK:
             yield b"".join(pieces)
             pieces, size = [], 0
@@ -226,26 +229,29 @@ def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def is_head(name: str, head: bytes) -> bool:
-    """True if these first bytes suffice to determine how a file of this name is read."""
+    """True if these first bytes suffice to decide how the file is read."""
     if len(head) < HEAD:
         return False
     return not needs_first_line(name) or b"\n" in head or len(head) >= FIRST_LINE
 
 
-def is_made_text(name: str, head: bytes) -> bool:
-    """True if the text of a file with these first bytes differs from its bytes."""
+def is_converted(name: str, head: bytes) -> bool:
+    """True if a file with these first bytes is compressed or has metrics.
+
+    Its text then differs from its bytes.
+    """
     return bool(find_method(head)) or choose_renderer(name, head) is not None
 
 
 def is_compressed(path: str) -> bool:
-    """True if a file of this machine has first bytes of a file whose text is made.
+    """True if a file of this machine is compressed or has metrics.
 
-    False if the file cannot be opened.
+    False if it cannot be opened.
     """
     name = os.path.basename(path)
     try:
         with open(path, "rb") as file:
-            return is_made_text(
+            return is_converted(
                 name, file.read(FIRST_LINE if needs_first_line(name) else HEAD)
             )
     except OSError:

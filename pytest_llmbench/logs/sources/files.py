@@ -1,4 +1,7 @@
-"""Read a file of this machine as it was when opened, although others may write to it."""
+"""Read a file of this machine as it was when opened.
+
+Other processes may be writing to it.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +60,10 @@ _CHANGED = "changed while it was read ({what}): read it again when nothing write
 
 
 class File:
-    """A regular file with the bytes that it had when opened. Threads may share it.
+    """A regular file, limited to the bytes that it had when opened.
 
-    Raises LogError if it is not a regular file (a pipe would block) or cannot be read.
+    Several threads may share it. Raises LogError if it is not a regular file (a pipe
+    would block) or cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -144,8 +148,10 @@ class File:
             raise LogError(f"{self.path}: {_CHANGED.format(what=change)}")
 
     def _find_change(self, head: bytes) -> str:
-        """Describe how the file changed since it was opened, "" if it is the same or
-        has grown."""
+        """Describe how the file changed since it was opened.
+
+        Returns "" if the file is the same or has only grown.
+        """
         try:
             status = self.path.stat()
         except OSError as error:
@@ -223,12 +229,11 @@ def _has_data(handle: int, least: int) -> bool:
 def read_state(
     path: str, now_ns: int, like: FileState | None = None
 ) -> FileState | None:
-    """Read the state of a file, or None if no state can prove that the file is
-    unchanged.
+    """Read the state of a file, or None if unchangedness cannot be proven.
 
-    It is None if the file cannot be read or its size differs from `like`. For a large
-    file it is also None if the file was changed recently or in the future, or its file
-    system has no reliable timestamps.
+    The state is None if the file cannot be read or its size differs from `like`. For a
+    large file it is also None if the file was changed recently or in the future, or its
+    file system has no reliable timestamps.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -258,7 +263,7 @@ def read_state(
 
 
 def is_in_memory(status: os.stat_result) -> bool:
-    """True if a file is on an in-memory file system, or on an unknown one."""
+    """True if a file is on an in-memory or unknown file system."""
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     with open(MOUNTS, encoding="utf-8", errors="replace") as mounts:
         fields = (line.split() for line in mounts)
@@ -269,8 +274,10 @@ def is_in_memory(status: os.stat_result) -> bool:
 
 
 class UnchangedFile:
-    """The bytes of a file, read once by iteration, and the state that the file then
-    had."""
+    """Iterator over the bytes of a file, which records the file's state.
+
+    Can be iterated once.
+    """
 
     def __init__(self, path: Path) -> None:
         """The file is opened on iteration."""

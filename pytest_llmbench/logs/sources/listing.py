@@ -139,7 +139,7 @@ class Listing:
         return list(self._inside[path].values())
 
     def find_top(self) -> Path:
-        """Return the only folder in the root, or the root if it has other entries."""
+        """Return the root's only entry if it is a folder, else the root."""
         items = self.scan(self.root)
         return (
             Path(items[0].path) if len(items) == 1 and items[0].is_dir() else self.root

@@ -139,7 +139,7 @@ class Renderer(Protocol):
 
 
 def choose_renderer(name: str, head: bytes) -> Renderer | None:
-    """Return the renderer for a file of this name with these first bytes, or None."""
+    """Return the renderer for a file with this name and first bytes, or None."""
     if EVENTS.match(head):
         return EventRenderer()
     line = head.partition(b"\n")[0]
@@ -151,7 +151,7 @@ def choose_renderer(name: str, head: bytes) -> Renderer | None:
 
 
 def needs_first_line(name: str) -> bool:
-    """True if the whole first line decides whether a file of this name has metrics."""
+    """True if a file of this name is recognised by its whole first line."""
     return name.endswith((".csv", ".jsonl"))
 
 

@@ -63,7 +63,7 @@ def read_input(source: BinaryIO | None = None) -> Iterator[bytes]:
     if stream is None:
         raise LogError("cannot read standard input: there is none")
     if stream not in _READ:
-        _READ[stream] = _copy(stream)
+        _READ[stream] = _spool(stream)
     stored = _READ[stream]
     if isinstance(stored, LogError):
         raise stored
@@ -72,16 +72,16 @@ def read_input(source: BinaryIO | None = None) -> Iterator[bytes]:
         yield block
 
 
-def _copy(source: BinaryIO) -> SpooledInput | LogError:
-    copy: SpooledInput = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
-    finalize(source, copy.close)
+def _spool(source: BinaryIO) -> SpooledInput | LogError:
+    spool: SpooledInput = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
+    finalize(source, spool.close)
     try:
         while block := source.read(READ_BYTES):
-            copy.write(block)
+            spool.write(block)
     except (OSError, ValueError) as error:
-        copy.close()
+        spool.close()
         return LogError(f"cannot read standard input: {error}")
-    return copy
+    return spool
 
 
 class FileSource(Protocol):
@@ -146,7 +146,7 @@ class Stores:
         return sorted(self._find_source(path).scan(path), key=_BY_NAME)
 
     def find_archive(self, path: Path) -> Archive | None:
-        """Return the opened archive that contains a path or is at the path, or None."""
+        """Return the opened archive at or above a path, or None."""
         if not self._archives:
             return None
         return next(
@@ -214,11 +214,10 @@ class Stores:
     def read_packed(
         self, paths: Iterable[Path]
     ) -> Iterator[tuple[Path, Stream | LogError]]:
-        """Yield (path, text) of the paths in archives, each archive in one pass and in
-        its order.
+        """Yield (path, text) of the paths in archives, one pass per archive.
 
-        Read each text before requesting the next. If an archive fails, all its
-        remaining paths get the LogError.
+        Texts come in archive order. Read each text before requesting the next. If an
+        archive fails, all its remaining paths get the LogError.
         """
         of_archive: dict[Path, list[Path]] = {}
         for path in paths:

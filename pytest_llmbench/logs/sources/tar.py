@@ -1,7 +1,7 @@
-"""Read a tar archive (old, POSIX, GNU or pax) as a stream, without writing to disk.
+"""Read a tar archive (old, POSIX, GNU or pax) as a stream.
 
-Sizes in headers are not trusted: they are checked against limits before anything is
-read.
+Nothing is written to disk. Sizes in headers are not trusted: they are checked against
+limits before anything is read.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def is_header(block: bytes) -> bool:
         checksum = _read_number(block[148:156])
     except LogError:
         return False
-    rest = block[:148] + b" " * 8 + block[156:BLOCK]
-    return checksum == sum(rest) or checksum == sum(
-        struct.unpack(f"{BLOCK}b", rest)
+    summed = block[:148] + b" " * 8 + block[156:BLOCK]
+    return checksum == sum(summed) or checksum == sum(
+        struct.unpack(f"{BLOCK}b", summed)
     )  # some old systems summed signed bytes
 
 
@@ -300,11 +300,11 @@ class TarReader:
             pass
 
     def _read_exactly(self, size: int) -> bytes:
-        parts = []
+        pieces = []
         while size:
-            parts.append(self._read_some(size))
-            size -= len(parts[-1])
-        return b"".join(parts)
+            pieces.append(self._read_some(size))
+            size -= len(pieces[-1])
+        return b"".join(pieces)
 
     def _read_some(self, limit: int) -> bytes:
         """Return between 1 and `most` bytes."""
