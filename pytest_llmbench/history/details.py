@@ -108,7 +108,7 @@ def _list_nodes(row: Row) -> tuple[str, ...]:
     return tuple(nodes)
 
 
-# --- on which nodes runs were ---------------------------------------------------------
+# --- nodes of runs --------------------------------------------------------------------
 
 
 def map_nodes(

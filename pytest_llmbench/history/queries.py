@@ -521,7 +521,7 @@ def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, Stor
     make_window, parse = (
         cache(Window),
         cache(parse_environment),
-    )  # they repeat themselves night after night
+    )  # the same values recur every day
     last = {}
     # A session that was added late has higher row numbers than sessions that began
     # later.

@@ -162,7 +162,7 @@ class Versions:
         return tuple(sorted(values.items()))
 
 
-# --- what a log states of its run: GPUs, model, precision, settings, a profiler --------
+# --- statements about the run: GPUs, model, precision, settings, profiler --------------
 
 # Occurrences of a marker that are read per line: no framework repeats a setting more
 # often.
@@ -686,7 +686,7 @@ def _count_skipped(
     return np.minimum(np.diff(since_start, prepend=0.0), most)
 
 
-# --- one collector for all of them ------------------------------------------------
+# --- all collectors ----------------------------------------------------------------
 
 
 class Facts:

@@ -36,9 +36,9 @@ def written(script: str, *arguments: Path) -> list[list[str]]:
 
 @pytest.mark.slow
 def test_pipeline_and_loop_find_the_same_steps(logs: Path) -> None:
-    found = written(ingest_today.PIPELINE, logs)
-    assert len(found) == 3
-    for name, average, deviation in found:
+    result = written(ingest_today.PIPELINE, logs)
+    assert len(result) == 3
+    for name, average, deviation in result:
         (segment,) = read_log(Path(name)).segments
         seconds = segment.steps.seconds.tolist()
         assert float(average) == pytest.approx(mean(seconds[11:45]), rel=1e-4)
@@ -67,7 +67,7 @@ def test_large_logs_have_the_requested_size(
     ingest_logs.KINDS[kind](path, 3_000_000)
     assert path.stat().st_size == pytest.approx(3_000_000, rel=0.02)
     assert path.read_bytes().count(needle.encode()) == steps
-    assert sum(len(part.steps) for part in read_log(path).segments) == steps
+    assert sum(len(piece.steps) for piece in read_log(path).segments) == steps
 
 
 @pytest.mark.slow

@@ -69,9 +69,9 @@ def test_difference_is_reported_with_its_path() -> None:
 
 @pytest.mark.slow
 def test_log_is_read_in_three_ways(logs: list[Path]) -> None:
-    found = read_file(logs[0], 1)
-    assert list(found) == ["file", "blocks of 509", "standard error"]
-    assert steps(found) == 2 * steps(found["file"]) > 0
+    result = read_file(logs[0], 1)
+    assert list(result) == ["file", "blocks of 509", "standard error"]
+    assert steps(result) == 2 * steps(result["file"]) > 0
 
 
 @pytest.mark.slow
@@ -102,12 +102,12 @@ def test_planted_difference_is_found(
         start(other.parent, read_here.with_name("paths"), tmp_path / "other").wait()
         == 0
     )
-    found = compare(
+    result = compare(
         dict.fromkeys(logs, ""),
         read_results(ROOT, read_here),
         read_results(other.parent, tmp_path / "other"),
     )
-    assert bool(found) is differs
+    assert bool(result) is differs
 
 
 @pytest.mark.slow

@@ -53,13 +53,13 @@ def _load() -> Catalog:
 def _write_side(folder: Path, factors: Sequence[float], first: int) -> bytes:
     """Write the files of one run per day, as a launcher does."""
     baseline = shipped()[LLAMA]
-    for night, factor in enumerate(factors, first):
+    for day, factor in enumerate(factors, first):
         write_run(
             folder,
             baseline,
             factor=factor,
-            job_id=f"{1000 + night}",
-            started=NOW - timedelta(days=99 - night),
+            job_id=f"{1000 + day}",
+            started=NOW - timedelta(days=99 - day),
         )
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return b"".join(
@@ -98,8 +98,8 @@ def check_compare(data: bytes) -> None:
     with empty_folder() as folder:
         for label in "AB":
             (folder / label).mkdir()
-        for part in data.split(PARTED)[:20]:
-            name, _, content = part.partition(b"\n")
+        for piece in data.split(PARTED)[:20]:
+            name, _, content = piece.partition(b"\n")
             if name.startswith((b"A/", b"B/")) and (path := make_path(folder, name)):
                 path.write_bytes(content)
         compared = _compare(folder)

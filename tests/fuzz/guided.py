@@ -52,8 +52,8 @@ def summary(target: str, output: str, kept: Sequence[Path]) -> str:
         stats.get("number_of_executed_units", "?"),
         stats.get("peak_rss_mb", "?"),
     )
-    found = ", ".join(str(path) for path in kept) or "none"
-    return f"{target}: {tried} inputs tried, peak memory {peak} MiB, {len(kept)} findings: {found}"
+    result = ", ".join(str(path) for path in kept) or "none"
+    return f"{target}: {tried} inputs tried, peak memory {peak} MiB, {len(kept)} findings: {result}"
 
 
 def run_outside(name: str, seconds: int, keep: Path, corpus: Path | None) -> int:

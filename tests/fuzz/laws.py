@@ -108,14 +108,16 @@ def written(name: str, data: bytes) -> Iterator[Path]:
 def make_path(folder: Path, name: bytes) -> Path | None:
     """Create the file that a path of arbitrary bytes names, or return None if
     impossible."""
-    parts = [
-        part
-        for part in name.split(b"/")
-        if part not in (b"", b".", b"..") and b"\0" not in part
+    pieces = [
+        piece
+        for piece in name.split(b"/")
+        if piece not in (b"", b".", b"..") and b"\0" not in piece
     ][:12]
-    if not parts or any(len(part) > 255 for part in parts):
+    if not pieces or any(len(piece) > 255 for piece in pieces):
         return None
-    path = folder.joinpath(*(part.decode("utf-8", "surrogateescape") for part in parts))
+    path = folder.joinpath(
+        *(piece.decode("utf-8", "surrogateescape") for piece in pieces)
+    )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -136,15 +138,15 @@ def require_types(value: object, hint: Any) -> None:
 def find_misfit(value: object, hint: Any, place: str = "") -> str:
     """Describe the first value that does not match its declared type, or return ""."""
     hint = getattr(hint, "__supertype__", hint)
-    origin, parts = get_origin(hint), get_args(hint)
+    origin, pieces = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return (
             ""
-            if not all(find_misfit(value, part, place) for part in parts)
+            if not all(find_misfit(value, piece, place) for piece in pieces)
             else _tell(value, place)
         )
     if origin is Literal:
-        return "" if value in parts else _tell(value, place)
+        return "" if value in pieces else _tell(value, place)
     if hint in _PLAIN:
         return "" if type(value) in _PLAIN[hint] else _tell(value, place)
     kind = origin or hint
@@ -157,7 +159,7 @@ def find_misfit(value: object, hint: Any, place: str = "") -> str:
     if not isinstance(value, kind):
         return _tell(value, place)
     return next(
-        (problem for problem in _find_inside(value, parts, place) if problem), ""
+        (problem for problem in _find_inside(value, pieces, place) if problem), ""
     )
 
 
@@ -187,18 +189,18 @@ def _find_inside(value: object, parts: tuple[Any, ...], place: str) -> Iterator[
             yield f"{place} has {len(value)} parts"
         hints = [parts[0]] * len(value) if same else parts
         yield from (
-            find_misfit(part, hint, place)
-            for part, hint in zip(value, hints, strict=False)
+            find_misfit(piece, hint, place)
+            for piece, hint in zip(value, hints, strict=False)
         )
     elif isinstance(value, Mapping) and len(parts) == 2:
         yield from (
-            find_misfit(name, parts[0], place) or find_misfit(part, parts[1], place)
-            for name, part in value.items()
+            find_misfit(name, parts[0], place) or find_misfit(piece, parts[1], place)
+            for name, piece in value.items()
         )
     elif (
         isinstance(value, Collection) and len(parts) == 1 and not isinstance(value, str)
     ):
-        yield from (find_misfit(part, parts[0], place) for part in value)
+        yield from (find_misfit(piece, parts[0], place) for piece in value)
 
 
 @cache

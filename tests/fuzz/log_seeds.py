@@ -43,11 +43,11 @@ def logs() -> list[bytes]:
     """Return a log of each framework, one with two ranks and restarts, and one with all
     other lines."""
     simple = [
-        write(how, first=1, lengths=(4,), prefixes=("",), starts=False, seed=3)
-        for how in FRAMEWORKS.values()
+        write(framework, first=1, lengths=(4,), prefixes=("",), starts=False, seed=3)
+        for framework in FRAMEWORKS.values()
     ]
-    ranks = [write(how, first=1, lengths=(4, 5), prefixes=how.prefixes[-1], starts=True, seed=4)
-             for how in FRAMEWORKS.values()]  # fmt: skip
+    ranks = [write(framework, first=1, lengths=(4, 5), prefixes=framework.prefixes[-1], starts=True, seed=4)
+             for framework in FRAMEWORKS.values()]  # fmt: skip
     around = [
         lines.checkpoint_load(MOMENT, 1744407969.27, 9.712),
         lines.checkpoint_save(MOMENT, 50, 1744408121.151, 4.389),

@@ -79,19 +79,19 @@ SCONTROL = "Configuration data as of 2026\nAccountingStorageEnforce = associatio
 
 
 def _join(outputs: Mapping[str, tuple[int, str]]) -> bytes:
-    parts = (
+    pieces = (
         f"{name} {code}\n{text}".encode() for name, (code, text) in outputs.items()
     )
-    return PARTED + PARTED.join(parts)
+    return PARTED + PARTED.join(pieces)
 
 
 def _part(data: bytes) -> dict[str, CommandOutput]:
     """Split an input into each program's output. Ignores unknown programs."""
     outputs = {}
-    for part in data.split(PARTED):
-        match = re.match(rb"([a-z-]+) (\d{1,3})\n", part)
+    for piece in data.split(PARTED):
+        match = re.match(rb"([a-z-]+) (\d{1,3})\n", piece)
         if match and match[1].decode() in PROGRAMS:
-            text = part[match.end() :].decode("utf-8", "replace")
+            text = piece[match.end() :].decode("utf-8", "replace")
             outputs[match[1].decode()] = CommandOutput(
                 int(match[2]), text, "" if match[2] == b"0" else text
             )

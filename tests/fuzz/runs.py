@@ -223,9 +223,9 @@ def archive_seeds() -> list[bytes]:
     seeds = []
     for number, suffix in enumerate(SUFFIXES):
         kind = suffix.rpartition(".")[2]
-        how = pack[short.get(kind, kind if kind in pack else "")]
+        mode = pack[short.get(kind, kind if kind in pack else "")]
         text = packed if "tar" in suffix or kind in short else log
-        seeds.append(bytes([number]) + how(text))
+        seeds.append(bytes([number]) + mode(text))
     several = gzip.compress(log[:900]) + gzip.compress(log[900:]) + bytes(99)
     bomb = bz2.compress(bytes(1 << 22))
     return [
@@ -258,8 +258,8 @@ def check_archive(data: bytes) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    found = ingest(Settings(logs=(folder,)), Catalog((), {}), NOW)
-    for run in found.runs:
+    result = ingest(Settings(logs=(folder,)), Catalog((), {}), NOW)
+    for run in result.runs:
         require_printable(run.found.id, "a run's id")
         require("\n" not in run.found.id, "a run whose id has lines")
 

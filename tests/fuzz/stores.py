@@ -84,8 +84,8 @@ def make_store() -> bytes:
     """Build a store of several days."""
     with empty_folder() as folder:
         place = StoreLocation("h.db", folder / "h.db")
-        for night in range(NIGHTS):
-            record.write(place, make_record(make_session(night)))
+        for day in range(NIGHTS):
+            record.write(place, make_record(make_session(day)))
         with closing(sqlite3.connect(folder / "h.db")) as file:
             return _shrink(file)
 
@@ -123,24 +123,26 @@ def check_store(data: bytes) -> None:
             for runs in history.past.values():
                 for run in runs:
                     _check_run(run)
-            told = make_plain(history.add_daily_runs(restore(outcome(7.4, NIGHTS))))
-            json.dumps(told, allow_nan=False)
+            described = make_plain(
+                history.add_daily_runs(restore(outcome(7.4, NIGHTS)))
+            )
+            json.dumps(described, allow_nan=False)
             require(
-                record.write(place, document(told)) == 1,
-                "a verdict that is stored and not counted",
+                record.write(place, document(described)) == 1,
+                "a stored verdict that is not counted",
             )
             after = _read_exports(path)
-            told_before = list(
+            rows_before = list(
                 map(_select_verdict, before)
             )  # of the run a later session may know more
             require(
-                [row for row in map(_select_verdict, after) if row in told_before]
-                == told_before,
+                [row for row in map(_select_verdict, after) if row in rows_before]
+                == rows_before,
                 "a verdict is gone",
             )
             require(
                 not before or len(after) == len(before) + 1,
-                "a verdict that is stored and not exported",
+                "a stored verdict that is not exported",
             )
 
 
@@ -215,8 +217,8 @@ def _refuse(constant: str) -> None:
 def unsaved_seeds() -> list[bytes]:
     """Return unsaved sessions of this version and an earlier one."""
     earlier = sorted((SUPPORT.parent / "history" / "earlier").glob("unsaved_*.json"))
-    left = render_session(make_session(NIGHTS))
-    return [left, *(path.read_bytes() for path in earlier)]
+    unsaved = render_session(make_session(NIGHTS))
+    return [unsaved, *(path.read_bytes() for path in earlier)]
 
 
 def check_unsaved(data: bytes) -> None:
@@ -227,26 +229,27 @@ def check_unsaved(data: bytes) -> None:
         file = folder / "left.json"
         file.write_bytes(data)
         with refusals(ReportError, HistoryError, naming="left.json"):
-            left = read_unsaved(file)
+            unsaved = read_unsaved(file)
             (folder / "h.db").write_bytes(sound)
             place = locate_store("h.db", folder)
             before = queries.list_everything(place)
             try:
-                added = record.write(place, left)
-                known = left.session.id in {row["session"] for row in before}
-                wanted = 0 if known else len(left.verdicts)
+                added = record.write(place, unsaved)
+                known = unsaved.session.id in {row["session"] for row in before}
+                wanted = 0 if known else len(unsaved.verdicts)
                 require(
                     added == wanted, "a document of which not every verdict was stored"
                 )
                 require(
-                    record.write(place, left) == 0, "a document that is stored twice"
+                    record.write(place, unsaved) == 0,
+                    "a document that is stored twice",
                 )
                 rows = _read_exports(folder / "h.db")
                 require(
                     len(rows) == len(before) + added,
                     "a stored document that cannot be exported",
                 )
-                for verdict in left.verdicts:
+                for verdict in unsaved.verdicts:
                     for runs in queries.read_stored_runs(
                         place, [verdict.configuration.id]
                     ).values():
@@ -366,12 +369,12 @@ def check_status(data: bytes) -> None:
 
 def status_seeds() -> list[bytes]:
     """Return statuses as stored in a journal."""
-    shown = (
+    statuses = (
         job_specs.running("n1", started=NOW),
         job_specs.ended(ended=NOW),
         job_specs.waiting(submitted=NOW),
     )
-    return [database.encode_status(status).encode() for status in shown]
+    return [database.encode_status(status).encode() for status in statuses]
 
 
 def plan_seeds() -> list[bytes]:

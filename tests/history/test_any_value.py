@@ -108,16 +108,16 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         **outcome(None, key=Key("grok1", "314b", "25.05", "gb200", "fp8", 128)),
         "trials": trials(noise),
     }
-    for night in range(10):
-        began = NOW - timedelta(days=10 - night)
+    for day in range(10):
+        began = NOW - timedelta(days=10 - day)
         run = launch(
-            _date(outcome(7.4 + night / 1000 + (night == 9), night), began),
-            {f"n{night % 3}"},
+            _date(outcome(7.4 + day / 1000 + (day == 9), day), began),
+            {f"n{day % 3}"},
             7.4,
         )
         red = (
             {"status": "failed", "verdict": "REGRESSION", "reason": "slower-than-bound"}
-            if night == 9
+            if day == 9
             else {}
         )
         record.write(

@@ -16,8 +16,8 @@ def test_batches_contain_each_session_once_in_order(
     place: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "VERDICTS", 2)
-    for night in (3, 0, 1, 2):
-        write(place, document(outcome(7.4, night), began=START + timedelta(days=night)))
+    for day in (3, 0, 1, 2):
+        write(place, document(outcome(7.4, day), began=START + timedelta(days=day)))
     listed = batches.list_batches(place.until(START + timedelta(days=9)))
     assert [batch.verdicts for batch in listed] == [2, 2]
     rows = [
@@ -26,6 +26,6 @@ def test_batches_contain_each_session_once_in_order(
         for row in queries.list_everything(place, batch.sessions)
     ]
     assert [row["judged"] for row in rows] == [
-        START + timedelta(days=night) for night in range(4)
+        START + timedelta(days=day) for day in range(4)
     ]
     assert batches.find_further_columns(place, listed)

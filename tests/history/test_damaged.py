@@ -34,8 +34,8 @@ PLACES = 12
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A store of several days."""
     place = StoreLocation("h.db", tmp_path_factory.mktemp("sound") / "h.db")
-    for night in range(NIGHTS):
-        record.write(place, document(outcome(7.4 + night / 1000, night)))
+    for day in range(NIGHTS):
+        record.write(place, document(outcome(7.4 + day / 1000, day)))
     assert place.file is not None
     return place.file.read_bytes()
 
@@ -97,18 +97,18 @@ def test_flipped_bits_are_reported_or_harmless(
         damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
     (tmp_path / "h.db").write_bytes(damaged)
     monkeypatch.chdir(tmp_path)
-    said = check(tmp_path / "h.db")
+    output = check(tmp_path / "h.db")
     for command in commands(tmp_path):
         before = (tmp_path / "h.db").read_bytes()
         code = cli.main(["history", *command, "--history", "h.db"])
         error = capsys.readouterr().err
-        assert code in ((0, 2) if said == "ok" else (2,)), said
+        assert code in ((0, 2) if output == "ok" else (2,)), output
         if code:
             assert error.startswith("llmbench: h.db: ")
             assert error.count("\n") == 1
             assert (tmp_path / "h.db").read_bytes() == before
-    told = tell(tmp_path)
-    assert told.startswith("h.db: ") if told else said == "ok"
+    raised = tell(tmp_path)
+    assert raised.startswith("h.db: ") if raised else output == "ok"
 
 
 @pytest.mark.parametrize("left", [1, 15, 16, 99, 100, 4095, 4096, 5000, 8192, 20000])
@@ -130,9 +130,9 @@ def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None
     at = 4096 * (pages["llmb_run_started"] - 1)
     damaged[at : at + 4096] = bytes(4096)
     path.write_bytes(damaged)
-    with pytest.raises(HistoryError, match="the file is damaged") as told:
+    with pytest.raises(HistoryError, match="the file is damaged") as error:
         record.prepare(locate_store("the h.db", tmp_path))
-    command = str(told.value).partition("save the readable rows: ")[2]
+    command = str(error.value).partition("save the readable rows: ")[2]
     assert command == (
         f"sqlite3 '{path}' .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 '{tmp_path}/the h-saved.db'"
     )
@@ -256,7 +256,7 @@ def read_page(folder: Path) -> str:
     return html.unescape(page.read_text()) if page.exists() else ""
 
 
-# --- what else a store may be ---------------------------------------------------------
+# --- other files next to a store ------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -281,7 +281,7 @@ def test_write_ahead_log_of_a_killed_program_is_read(
 
 def test_lost_write_ahead_log_is_no_error(sound: bytes, tmp_path: Path) -> None:
     damaged = bytearray(sound)
-    damaged[18:20] = b"\x02\x02"  # the file says that there is one
+    damaged[18:20] = b"\x02\x02"  # the header states that there is a write-ahead log
     (tmp_path / "h.db").write_bytes(damaged)
     (tmp_path / "h.db-wal").write_bytes(b"\x37\x7f\x06\x82" + bytes(50))
     open_as_session(tmp_path)

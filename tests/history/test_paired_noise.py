@@ -35,8 +35,8 @@ def compared(
     noise = (
         None if sigma is None else {"run_to_run": sigma, "degrees_of_freedom": degrees}
     )
-    told = {**outcome(None, **of_outcome), "trials": trials(noise, cluster)}
-    return session(told, began=builders.NOW + timedelta(days=days))
+    described = {**outcome(None, **of_outcome), "trials": trials(noise, cluster)}
+    return session(described, began=builders.NOW + timedelta(days=days))
 
 
 @pytest.mark.slow

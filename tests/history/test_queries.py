@@ -62,8 +62,8 @@ def test_run_counts_once_although_its_start_moves(
     """A log without a timestamp is dated by its file, which may be copied again."""
     monkeypatch.setattr(queries, "LAST", 2)
     write(place, document(*nights([7.4] * 4)))
-    for night in range(5, 13):
-        write(place, document(outcome(7.5, night, job="7", logs="1-aa")))
+    for day in range(5, 13):
+        write(place, document(outcome(7.5, day, job="7", logs="1-aa")))
     assert [one.job_id for one in past(place)[ID]] == ["1003", "7"]
     assert past(place) == from_all_verdicts(place)
 
@@ -94,12 +94,12 @@ def test_runs_of_older_days_are_not_read(
     with few runs keeps all of them."""
     monkeypatch.setattr(queries, "LAST", 6)
     write(place, document(*nights([7.4] * 3, key=OTHER)))
-    for night in range(20):
+    for day in range(20):
         write(
             place,
             document(
-                outcome(7.4, night),
-                {**outcome(7.5, night, logs="2-bb"), "verdict": "REGRESSION"},
+                outcome(7.4, day),
+                {**outcome(7.5, day, logs="2-bb"), "verdict": "REGRESSION"},
             ),
         )
     oldest = (
@@ -110,11 +110,11 @@ def test_runs_of_older_days_are_not_read(
         .scalar_subquery()
     )
     change(place, update(RUN).where(RUN.c.id == oldest).values(environment="{"))
-    found = past(place)
-    assert [one.job_id for one in found[ID]] == [
-        f"{1000 + night}" for night in range(14, 20) for _ in range(2)
+    result = past(place)
+    assert [one.job_id for one in result[ID]] == [
+        f"{1000 + day}" for day in range(14, 20) for _ in range(2)
     ]
-    assert len(found[OTHER.id]) == 3
+    assert len(result[OTHER.id]) == 3
     monkeypatch.setattr(queries, "LAST", 17)
     assert len(past(place)[ID]) == 34
     monkeypatch.setattr(queries, "LAST", 20)

@@ -33,25 +33,25 @@ def past(place: StoreLocation, *ids: str) -> list[Any]:
 
 
 def test_run_is_read_back_with_all_digits(place: StoreLocation) -> None:
-    told = outcome(7.4 * (1 + 2**-50))
-    told["window_seconds"][3] = None  # what is no number
-    told["environment"] = {"driver": "580.1", "nccl": "2.27"}
-    assert write(place, document(told)) == 1
-    (night,) = past(place)
-    assert (night.started, night.job_id, night.valid, night.verdict) == (
+    described = outcome(7.4 * (1 + 2**-50))
+    described["window_seconds"][3] = None  # not a number
+    described["environment"] = {"driver": "580.1", "nccl": "2.27"}
+    assert write(place, document(described)) == 1
+    (day,) = past(place)
+    assert (day.started, day.job_id, day.valid, day.verdict) == (
         START,
         "1000",
         True,
         "PASS",
     )
-    assert night.statistic_seconds == told["statistic_seconds"] == 7.4 * (1 + 2**-50)
-    assert night.log_difference == told["log_difference"]
-    assert night.environment == told["environment"]
+    assert day.statistic_seconds == described["statistic_seconds"] == 7.4 * (1 + 2**-50)
+    assert day.log_difference == described["log_difference"]
+    assert day.environment == described["environment"]
     (row,) = queries.list_verdicts(place, ID)
-    assert row.step_seconds == told["window_seconds"]
+    assert row.step_seconds == described["window_seconds"]
     assert row.metrics == {
         name: [of["value"], of["standard_deviation"]]
-        for name, of in told["metrics"].items()
+        for name, of in described["metrics"].items()
     }
     assert (row.log_fingerprints, row.attempts, row.gpus) == (
         ["0-00ff"],
@@ -75,15 +75,15 @@ def test_run_is_read_back_with_all_digits(place: StoreLocation) -> None:
 def test_daily_verdict_prefers_computed_mfu(
     place: StoreLocation, values: dict[str, float], shown: tuple[float | None, bool]
 ) -> None:
-    told = outcome()
-    told["metrics"].pop("mfu")
-    told["metrics"] |= {
+    described = outcome()
+    described["metrics"].pop("mfu")
+    described["metrics"] |= {
         name: {"value": value, "standard_deviation": None, "unit": ""}
         for name, value in values.items()
     }
-    write(place, document(told))
-    (night,) = daily_verdicts.read_verdicts(place, None, {})
-    assert (night.mfu, night.mfu_logged) == shown
+    write(place, document(described))
+    (day,) = daily_verdicts.read_verdicts(place, None, {})
+    assert (day.mfu, day.mfu_logged) == shown
 
 
 def test_any_text_is_stored(place: StoreLocation) -> None:
@@ -103,10 +103,10 @@ def test_session_added_late_does_not_replace_newer_verdicts(
     early = {**outcome(7.9, logs="1-aa"), "verdict": "INVALID", "reason": "incomplete"}
     write(place, document(outcome(7.5, logs="2-bb"), began=START + timedelta(hours=9)))
     assert write(place, document(early, began=START + timedelta(hours=1))) == 1
-    (night,) = past(place)
-    assert (night.verdict, night.statistic_seconds, night.logs) == ("PASS", 7.5, "2-bb")
-    (shown,) = queries.list_runs(place, "", None, 10)
-    assert shown.verdict == "PASS"
+    (day,) = past(place)
+    assert (day.verdict, day.statistic_seconds, day.logs) == ("PASS", 7.5, "2-bb")
+    (listed,) = queries.list_runs(place, "", None, 10)
+    assert listed.verdict == "PASS"
     assert [one.verdict for one in queries.list_verdicts(place, ID)] == [
         "INVALID",
         "PASS",
@@ -116,8 +116,8 @@ def test_session_added_late_does_not_replace_newer_verdicts(
         "PASS",
     ]
     write(place, document(early, began=START + timedelta(hours=10)))
-    (night,) = past(place)
-    assert (night.verdict, night.logs) == ("INVALID", "1-aa")
+    (day,) = past(place)
+    assert (day.verdict, day.logs) == ("INVALID", "1-aa")
 
 
 def test_grown_log_updates_the_same_run(place: StoreLocation) -> None:
@@ -175,16 +175,16 @@ def test_runs_without_start_or_fingerprint_stay_separate(place: StoreLocation) -
     for _ in range(2):
         write(place, document(outcome(7.4, started=None, logs="")))
     assert len(queries.list_runs(place, "", None, 10)) == 2
-    assert past(place) == []  # nothing says which night
+    assert past(place) == []  # its day is unknown
 
 
 def test_missing_verdict_is_stored_without_a_run(place: StoreLocation) -> None:
     write(place, document(outcome(None), outcome(7.4, key=OTHER)))
-    told = {
+    verdicts = {
         row["configuration"]: (row["verdict"], row["number"])
         for row in queries.list_everything(place)
     }
-    assert told == {ID: ("MISSING", None), OTHER.id: ("PASS", 1)}
+    assert verdicts == {ID: ("MISSING", None), OTHER.id: ("PASS", 1)}
     assert past(place) == []
     assert [row.configuration for row in queries.list_runs(place, "", None, 10)] == [
         OTHER.id
@@ -210,21 +210,21 @@ def test_only_valid_verdicts_of_this_run_count(place: StoreLocation) -> None:
 
 def test_runs_of_another_window_stay_separate(place: StoreLocation) -> None:
     """A baseline recorded since then has a trimmed mean: the run has both values."""
-    told = outcome(7.4)
+    described = outcome(7.4)
     trimmed = {
-        **told,
+        **described,
         "statistic_seconds": 7.3,
-        "window": {**told["window"], "statistic": "trimmed_mean"},
+        "window": {**described["window"], "statistic": "trimmed_mean"},
     }
-    write(place, document(told))
+    write(place, document(described))
     write(place, document(trimmed))
     seconds = {one.window.statistic: one.statistic_seconds for one in past(place)}
     assert seconds == {"mean": 7.4, "trimmed_mean": 7.3}
 
 
 def test_repeated_write_stores_a_session_once(place: StoreLocation) -> None:
-    told = document(outcome(7.4), outcome(None, key=OTHER))
-    assert [write(place, told), write(place, told)] == [2, 0]
+    session = document(outcome(7.4), outcome(None, key=OTHER))
+    assert [write(place, session), write(place, session)] == [2, 0]
     assert len(queries.list_everything(place)) == 2
 
 
@@ -232,7 +232,7 @@ def test_failed_write_stores_nothing(place: StoreLocation) -> None:
     write(place, document(outcome(7.4)))
     sound = document(outcome(7.5, 1), outcome(7.6, 2))
     first, second = sound.verdicts
-    no_verdict: Any = None  # which no table takes
+    no_verdict: Any = None  # invalid in every table
     broken = structs.replace(
         sound, verdicts=(first, structs.replace(second, verdict=no_verdict))
     )
@@ -250,10 +250,10 @@ def test_prune_removes_old_sessions_and_their_runs(place: StoreLocation) -> None
     )
     write(place, document(outcome(7.4)))
     before = builders.NOW - timedelta(days=30)
-    told = {"verdicts": 3, "sessions": 1, "runs": 1}
-    assert prune.prune(place, before, dry_run=True) == told
+    removed = {"verdicts": 3, "sessions": 1, "runs": 1}
+    assert prune.prune(place, before, dry_run=True) == removed
     assert len(queries.list_everything(place)) == 4
-    assert prune.prune(place, before, dry_run=False) == told
+    assert prune.prune(place, before, dry_run=False) == removed
     assert [row["number"] for row in queries.list_everything(place)] == [1]
     assert prune.prune(place, before, dry_run=False) == {
         "verdicts": 0,
@@ -291,8 +291,8 @@ def test_concurrent_sessions_lose_nothing(url: str, place: StoreLocation) -> Non
     """Both sessions create the store and judge half of the runs in common: each such
     run has two verdicts."""
     processes = [writer(url, first) for first in (100, 200)]
-    said = [process.communicate(timeout=120)[0] for process in processes]
-    assert said == ["stored\n" * 8] * 2
+    output = [process.communicate(timeout=120)[0] for process in processes]
+    assert output == ["stored\n" * 8] * 2
     rows = queries.list_everything(place)
     assert len({row["session"] for row in rows}) == 16
     assert len(rows) == 32
@@ -350,10 +350,10 @@ def test_locked_store_is_reported(
     monkeypatch.setattr(store, "PATIENCE_SECONDS", 1)
     write(place, document(outcome(7.4)))
     with connect(place, writes=True):
-        with pytest.raises(HistoryError, match="another process held it") as told:
+        with pytest.raises(HistoryError, match="another process held it") as error:
             write(place, document(outcome(7.4, 1)))
-        assert str(told.value).startswith(place.shown)
-        assert len(past(place)) == 1  # one that reads goes on
+        assert str(error.value).startswith(place.shown)
+        assert len(past(place)) == 1  # reading still works
     assert write(place, document(outcome(7.4, 1))) == 1
 
 
@@ -406,9 +406,9 @@ def test_times_are_stored_in_utc(place: StoreLocation) -> None:
     """With microseconds, whatever the time zone of the log."""
     begins = datetime.fromisoformat("2025-11-01T23:30:00.000001-08:00")
     write(place, document(outcome(7.4, started=begins)))
-    (night,) = past(place)
-    assert night.started == begins
-    assert night.started.tzinfo is UTC
+    (day,) = past(place)
+    assert day.started == begins
+    assert day.started.tzinfo is UTC
 
 
 def test_sqlite_file_has_the_requested_path(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_user_without_delete_permission_stores_sessions(
             f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {name}"
         )
     place = locate_store(database.replace("llmb@", f"{name}@"), tmp_path)
-    for night in range(4):
-        assert write(place, document(outcome(7.4, night))) == 1
+    for day in range(4):
+        assert write(place, document(outcome(7.4, day))) == 1
     assert len(SessionHistory(place, [builders.KEY]).past[builders.KEY]) == 4
 
 
@@ -93,8 +93,8 @@ def test_recovered_server_gets_the_session_once(
 
     monkeypatch.setattr(remembering, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr("pytest_llmbench.history.record.write", interrupted)
-    told, problem = stored(remembered, tmp_path)
-    assert (told, problem, tries) == (
+    output, problem = stored(remembered, tmp_path)
+    assert (output, problem, tries) == (
         f"history: 1 verdict stored in {place.shown}",
         "",
         [1, 0],
@@ -112,8 +112,8 @@ def test_lost_server_is_reported_and_verdicts_are_kept(
     with running() as folder, new_database(folder) as url:
         place = locate_store(url, tmp_path)
         remembered = SessionHistory(place, [builders.KEY])
-    told, problem = stored(remembered, tmp_path)
-    assert told == ""
+    error, problem = stored(remembered, tmp_path)
+    assert error == ""
     assert (
         "history: 1 verdict not stored (no verdict depends on it): postgresql://llmb@/"
         in problem

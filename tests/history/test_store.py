@@ -129,21 +129,21 @@ def test_command_creates_no_store(tmp_path: Path) -> None:
 def test_missing_package_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = importlib.util.find_spec
-    for package, given, extra in (
+    result = importlib.util.find_spec
+    for package, options, extra in (
         ("sqlalchemy", "h.db", "history"),
         ("psycopg", "postgresql://u:secret@h/d", "postgresql"),
     ):
         monkeypatch.setattr(
             importlib.util,
             "find_spec",
-            lambda name, absent=package: None if name == absent else found(name),
+            lambda name, absent=package: None if name == absent else result(name),
         )
         with pytest.raises(
             HistoryError,
             match=rf"needs {package}: pip install 'pytest-llmbench\[{extra}\]'",
         ) as error:
-            locate_store(given, tmp_path)
+            locate_store(options, tmp_path)
         assert "secret" not in str(error.value)
 
 

@@ -108,14 +108,14 @@ def change(kept: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
     """Return a document with another value at a path."""
     changed = copy.deepcopy(kept)
     *above, last = place.split(".")
-    part: Any = changed
+    piece: Any = changed
     for name in above:
-        part = part[int(name) if isinstance(part, list) else name]
-    key: Any = int(last) if isinstance(part, list) else last
+        piece = piece[int(name) if isinstance(piece, list) else name]
+    key: Any = int(last) if isinstance(piece, list) else last
     if value is GONE:
-        del part[key]
+        del piece[key]
     else:
-        part[key] = value
+        piece[key] = value
     return changed
 
 
@@ -156,23 +156,23 @@ def test_wrong_value_is_named_and_nothing_is_stored(
     wrong: tuple[str, Any, str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    place, value, told = wrong
+    place, value, error = wrong
     plain = json.loads(write_unsaved(kept, [tmp_path]).read_text())
     if value == float("inf"):  # as JSON can write it
         text = json.dumps(change(plain, place, 4711)).replace("4711", "1e999")
     else:
         text = json.dumps(change(plain, place, value))
-    assert told in refuse_file(tmp_path, text, capsys)
+    assert error in refuse_file(tmp_path, text, capsys)
 
 
 @pytest.mark.parametrize("wrong", EARLIER_WRONG, ids=name_cases(EARLIER_WRONG))
 def test_wrong_value_of_an_earlier_file_is_named(
     tmp_path: Path, wrong: tuple[str, Any, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place, value, told = wrong
+    place, value, error = wrong
     plain = json.loads((EARLIER / "unsaved_20261128.json").read_text())
     text = json.dumps(change(plain, place, value))
-    assert told in refuse_file(tmp_path, text, capsys)
+    assert error in refuse_file(tmp_path, text, capsys)
 
 
 @pytest.mark.parametrize(
@@ -251,9 +251,9 @@ def test_earlier_unsaved_session_is_stored(place: StoreLocation, day: str) -> No
     verdicts = json.loads(path.read_text())["verdicts"]
     assert write(place, read_unsaved(path)) == len(verdicts)
     rows = queries.list_everything(place)
-    shown = ("verdict", "reason", "status", "text", "counts", "run_seconds")
+    fields = ("verdict", "reason", "status", "text", "counts", "run_seconds")
     numbers = ("expected_seconds", "log_difference", "metrics", "step_seconds")
-    for name in (*shown, *numbers, "baseline", "tolerance", "item"):
+    for name in (*fields, *numbers, "baseline", "tolerance", "item"):
         assert [row[name] for row in rows] == [one[name] for one in verdicts]
     for row, verdict in zip(rows, verdicts, strict=True):
         assert row["log_sha256"] == verdict.get("log_sha256", [])

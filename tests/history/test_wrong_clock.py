@@ -55,7 +55,7 @@ def test_future_session_is_not_the_newest_of_a_site(
     fleet = collect_days(store, None, NOW)
     assert fleet.session.started == NOW
     (row,) = fleet.rows
-    assert [night.verdict for night in row.nights] == ["REGRESSION"]
+    assert [day.verdict for day in row.nights] == ["REGRESSION"]
     assert row.current
     assert fleet.future.startswith("1 session begins later than now (")
     assert f"on ci, {later:%Y-%m-%d %H:%M} UTC" in fleet.future
@@ -83,7 +83,7 @@ def test_verdict_on_future_run_has_day_of_its_session(
     judge(store, NOW, dated(red(4), LATER))
     fleet = collect_days(store, None, NOW)
     (row,) = fleet.rows
-    assert [(night.day, night.verdict) for night in row.nights][-1] == (
+    assert [(day.day, day.verdict) for day in row.nights][-1] == (
         NOW.date(),
         "REGRESSION",
     )
@@ -234,8 +234,8 @@ def test_commands_report_and_remove_a_future_session(
         out, err = capsys.readouterr()
         return out, err
 
-    left = write_unsaved(session(outcome(7.4, 4), began=LATER), [tmp_path])
-    out, err = call("history", "add", str(left))
+    path = write_unsaved(session(outcome(7.4, 4), began=LATER), [tmp_path])
+    out, err = call("history", "add", str(path))
     assert "1 verdict stored" in out
     assert err.count("1 session begins later than now") == 1
     for words in (
@@ -277,10 +277,10 @@ def test_damaged_options_lose_only_the_options(store: StoreLocation) -> None:
     with connect(store, writes=True) as connection:
         connection.exec_driver_sql("UPDATE llmb_session SET options = '{'")
     problems: dict[str, str] = {}
-    (night,) = daily_verdicts.read_verdicts(store, None, problems)
+    (day,) = daily_verdicts.read_verdicts(store, None, problems)
     assert problems == {}
-    assert daily_verdicts.read_session(store, night.session, problems).options == ()
-    assert list(problems) == [night.session]
+    assert daily_verdicts.read_session(store, day.session, problems).options == ()
+    assert list(problems) == [day.session]
     fleet = collect_days(store, None, NOW)
     assert [line for line in fleet.damaged if "JSONDecodeError" in line] == list(
         fleet.damaged

@@ -64,8 +64,8 @@ def test_time_is_read_in_seconds(line: str, action: str, seconds: float) -> None
 
 
 def test_save_line_of_later_recipes_has_its_time() -> None:
-    said, timed = records(BRIDGE)
-    assert (said.action, said.seconds, said.torn) == (
+    output, timed = records(BRIDGE)
+    assert (output.action, output.seconds, output.torn) == (
         CheckpointAction.SAVE,
         None,
         False,
@@ -179,16 +179,16 @@ def test_timer_of_loading_counts_after_a_load() -> None:
 def test_checkpoint_belongs_to_its_attempt() -> None:
     first, second = nemo2(0).rstrip("\n"), nemo2(1).rstrip("\n")
     attempt = [LOADED, first, SAVED, second, SAVED]
-    found = records(SAVED, *attempt, *attempt, LOADED)
-    assert [one.part for one in found] == [0, 1, 1, 1, 2, 2, 2, 0]
+    result = records(SAVED, *attempt, *attempt, LOADED)
+    assert [one.part for one in result] == [0, 1, 1, 1, 2, 2, 2, 0]
 
 
 @pytest.mark.slow
 def test_more_records_than_are_kept_are_counted() -> None:
-    found = parse_blocks(
+    result = parse_blocks(
         [f"{SAVED}\n".encode() * (facts.KEPT_CHECKPOINTS + 7)]
     ).checkpoints
-    assert (len(found.records), found.unread) == (facts.KEPT_CHECKPOINTS, 7)
+    assert (len(result.records), result.unread) == (facts.KEPT_CHECKPOINTS, 7)
 
 
 def test_checkpoint_rank_comes_from_prefix_else_record() -> None:
@@ -217,10 +217,10 @@ def test_checkpoint_rank_comes_from_prefix_else_record() -> None:
 def test_real_log_gives_its_checkpoints(
     name: str, saves: list[float], loads: list[float], dispatched: bool
 ) -> None:
-    found = read_log(shared(f"logs/{name}")).checkpoints.records
-    saved = [one for one in found if one.seconds is not None and one.action == SAVE]
+    result = read_log(shared(f"logs/{name}")).checkpoints.records
+    saved = [one for one in result if one.seconds is not None and one.action == SAVE]
     assert [one.seconds for one in saved] == saves
     assert [
-        one.seconds for one in found if one.seconds is not None and one.action == LOAD
+        one.seconds for one in result if one.seconds is not None and one.action == LOAD
     ] == loads
     assert {one.dispatched for one in saved} == {dispatched}

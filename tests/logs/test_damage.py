@@ -85,7 +85,7 @@ def list_values(log: ParsedLog) -> Values:
 
     Omits times of torchtitan, which are gaps between lines; test_laws.py checks them.
     """
-    found: Values = defaultdict(set)
+    result: Values = defaultdict(set)
     for segment in log.segments:
         index = segment.steps.index.tolist()
         for column in COLUMNS[log.dialect == "torchtitan" :]:
@@ -93,8 +93,8 @@ def list_values(log: ParsedLog) -> Values:
                 index, getattr(segment.steps, column).tolist(), strict=True
             ):
                 if not math.isnan(value):
-                    found[step, column].add(value)
-    return found
+                    result[step, column].add(value)
+    return result
 
 
 def list_printed(text: str) -> Values:
@@ -102,12 +102,12 @@ def list_printed(text: str) -> Values:
 
     One of two records may be lost.
     """
-    parts = text.replace("DLL ", "\nDLL ").replace("\r", "\n").split("\n")
-    found: Values = defaultdict(set)
-    for part in chain([text], (line + "\n" for line in parts)):
-        for key, several in list_values(parse(part)).items():
-            found[key] |= several
-    return found
+    pieces = text.replace("DLL ", "\nDLL ").replace("\r", "\n").split("\n")
+    result: Values = defaultdict(set)
+    for piece in chain([text], (line + "\n" for line in pieces)):
+        for key, several in list_values(parse(piece)).items():
+            result[key] |= several
+    return result
 
 
 PRINTED = {name: list_printed(text) for name, text in LOGS.items()}

@@ -216,7 +216,7 @@ def test_traceback_ends_only_an_unfinished_attempt(
 REAL = {
     # grep -n 'DUE TO TIME LIMIT' FILE: line 371 of 372
     "slurm/time_limit.out": ("time-limit", 371),
-    # one line of each kind; the strongest is the time limit, grep -n 'TIME LIMIT':
+    # a line of each kind; the strongest is the time limit, grep -n 'TIME LIMIT':
     # lines 8 and 10
     "slurm/slurm__tails_one_each.out": ("time-limit", 8),
     # grep -n 'DUE TO TIME LIMIT' FILE: lines 558 (with the label of srun) and 559
@@ -230,7 +230,7 @@ REAL = {
     # grep -n 'srun: error' FILE
     f"{FAKE}gpus8/1795213942/slurm-11.out": ("task-failure", 2),
 }
-"""The shared logs that say how they ended. All others say nothing: grep -LaE 'Traceback
+"""The shared logs that state how they ended. The others do not: grep -LaE 'Traceback
 \\(|error: \\*\\*\\*|srun: error|Preemption detected|Watchdog caught|Segmentation fault'
 FILES, and megatron/2624605.out, four_clock_runs.out, of which `Exception raised from
 recvBytes` is a warning at the exit."""
@@ -243,10 +243,10 @@ def test_real_endings() -> None:
     endings = {
         path.relative_to(root).as_posix(): read_log(path).ending for path in logs
     }
-    told = {
+    actual = {
         name: (ending.code, ending.line) for name, ending in endings.items() if ending
     }
-    assert told == REAL
+    assert actual == REAL
     assert len(logs) > 50
 
 

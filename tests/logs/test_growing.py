@@ -74,8 +74,8 @@ def test_last_step_is_found(
 def test_incomplete_last_line_gives_no_partial_number(tmp_path: Path) -> None:
     whole = nemo2_run(0, 9)
     for cut in range(len(whole) - len(nemo2(9)), len(whole), 2):
-        found = last_step(written(tmp_path, whole[:cut]))
-        assert found in (ReachedStep(9, 50, 6.061), ReachedStep(10, 50, 6.061)), whole[
+        result = last_step(written(tmp_path, whole[:cut]))
+        assert result in (ReachedStep(9, 50, 6.061), ReachedStep(10, 50, 6.061)), whole[
             cut - 20 : cut
         ]
 
@@ -194,9 +194,9 @@ def test_gaps_between_steps_are_measured(
 ) -> None:
     """From the timestamps of the lines, else from the step time and the number of steps
     between two lines."""
-    found = signs(written(tmp_path, text))
-    assert found.steps == steps
-    assert [found.slowest_seconds, found.taken_seconds] == pytest.approx(
+    result = signs(written(tmp_path, text))
+    assert result.steps == steps
+    assert [result.slowest_seconds, result.taken_seconds] == pytest.approx(
         [slowest, taken]
     )
 

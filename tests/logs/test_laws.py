@@ -67,11 +67,11 @@ def collect_numbers(log: ParsedLog) -> set[int]:
 @given(data=st.data())
 def test_whole_log_gives_its_steps_with_lines(name: str, data: st.DataObject) -> None:
     log = data.draw(written(name))
-    found = parse_blocks([log.data])
-    assert found.dialect == log.dialect
-    assert format_steps(list_steps(found)) == format_truth(log)
+    result = parse_blocks([log.data])
+    assert result.dialect == log.dialect
+    assert format_steps(list_steps(result)) == format_truth(log)
     lines = log.data.decode().split("\n")
-    for segment, run in zip(found.segments, log.truth, strict=True):
+    for segment, run in zip(result.segments, log.truth, strict=True):
         for line, step in zip(segment.steps.line.tolist(), run, strict=True):
             assert step.printed in lines[line - 1]
 
@@ -101,12 +101,12 @@ def test_damaged_log_gives_no_number_of_another_step(
     log = data.draw(written(name, lines_get_lost=True))
     damage = data.draw(st.sampled_from(sorted(DAMAGES)))
     damaged = data.draw(DAMAGES[damage](log))
-    found = parse_blocks([damaged])
-    require_printed(found, log)
-    assert find_problems(found) == []
+    result = parse_blocks([damaged])
+    require_printed(result, log)
+    assert find_problems(result) == []
     cuts = sorted(data.draw(st.lists(st.integers(0, len(damaged)), max_size=30)))
     blocks = [damaged[begin:end] for begin, end in pairwise([0, *cuts, len(damaged)])]
-    assert repr(parse_blocks(blocks)) == repr(found)
+    assert repr(parse_blocks(blocks)) == repr(result)
 
 
 @pytest.mark.slow
@@ -155,16 +155,16 @@ def test_long_line_takes_no_more_memory(name: str, filling: bytes) -> None:
     log = write_run(name, first=1)
     tracemalloc.start()
     try:
-        found = parse_blocks(
+        result = parse_blocks(
             chain([log.data], repeat(filling * MEBIBYTE, LONG_LINE), [b"\n" + log.data])
         )
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 6 * MEBIBYTE
-    assert found.lines == 2 * log.data.count(b"\n") + 1
-    assert collect_numbers(found) >= collect_numbers(parse_blocks([log.data]))
-    assert sum(map(len, list_steps(found))) == 2 * len(log.truth[0])
+    assert result.lines == 2 * log.data.count(b"\n") + 1
+    assert collect_numbers(result) >= collect_numbers(parse_blocks([log.data]))
+    assert sum(map(len, list_steps(result))) == 2 * len(log.truth[0])
 
 
 @pytest.mark.slow

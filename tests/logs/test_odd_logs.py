@@ -32,10 +32,10 @@ NUMBER = re.compile(rb"(?<![\w.])\d+\.\d+(?![\de.])")
 
 def write_run(name: str) -> Written:
     """Write a log of one run."""
-    how = FRAMEWORKS[name]
+    mode = FRAMEWORKS[name]
     return write(
-        how,
-        first=0 if 0 in how.first else 1,
+        mode,
+        first=0 if 0 in mode.first else 1,
         lengths=[STEPS],
         prefixes=("",),
         starts=True,
@@ -192,8 +192,8 @@ def test_dllogger_record_without_last_field_is_truncated() -> None:
     lines[3] = lines[3].partition(".891")[0] + " Epoch 0: a bar\n"
     cut = "".join(lines)
     assert dropped(parse_blocks([whole.encode()])) == {}
-    found = parse_blocks([cut.encode()])
-    assert (list(list_times(found)), dropped(found)) == ([0, 1, 2, 4], {"torn": 1})
+    result = parse_blocks([cut.encode()])
+    assert (list(list_times(result)), dropped(result)) == ([0, 1, 2, 4], {"torn": 1})
 
 
 def test_nemo2_record_with_delayed_fields_is_truncated() -> None:
@@ -205,8 +205,8 @@ def test_nemo2_record_with_delayed_fields_is_truncated() -> None:
         for step in range(10)
     ]
     records[6] = records[6].replace("28.29", "2\n" + FOREIGN.decode() * 12 + "8.29")
-    found = parse_blocks(["".join(records).encode()])
-    assert (6 in list_times(found), dropped(found)) == (False, {"torn": 1})
+    result = parse_blocks(["".join(records).encode()])
+    assert (6 in list_times(result), dropped(result)) == (False, {"torn": 1})
 
 
 @pytest.mark.slow
@@ -217,12 +217,12 @@ def test_damaged_log_keeps_its_mean_or_reports(damage: str) -> None:
         truth = compute_mean({one.step: one.seconds for one in log.truth[0]})
         sound = dropped(parse_blocks([log.data]))
         for data in DAMAGES[damage](log):
-            found = parse_blocks([data])
-            mean = compute_mean(list_times(found))
+            result = parse_blocks([data])
+            mean = compute_mean(list_times(result))
             if not (
                 math.isnan(mean)
                 or mean == pytest.approx(truth, rel=1e-9)
-                or dropped(found) != sound
+                or dropped(result) != sound
             ):
                 wrong.append((name, mean, truth, data))
     assert wrong == []
@@ -234,12 +234,12 @@ def test_damaged_log_keeps_its_mean_or_reports(damage: str) -> None:
 def test_harmless_change_keeps_every_step_time(change: str, name: str) -> None:
     log = LOGS[name]
     (data,) = HARMLESS[change](log)
-    found = parse_blocks([data])
-    assert len(found.segments) == 1
+    result = parse_blocks([data])
+    assert len(result.segments) == 1
     truth = {
         one.step: one.seconds for one in log.truth[0] if not math.isnan(one.seconds)
     }
     assert {
-        step: value for step, value in list_times(found).items() if step in truth
+        step: value for step, value in list_times(result).items() if step in truth
     } == pytest.approx(truth)
-    assert dropped(found).keys() == dropped(parse_blocks([log.data])).keys()
+    assert dropped(result).keys() == dropped(parse_blocks([log.data])).keys()

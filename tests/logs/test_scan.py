@@ -239,10 +239,10 @@ def test_threads_search_with_hyperscan_concurrently(
         for place in ((begin, b"a mark"), (begin + 2, b"marker"))
     ]
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(
+        for result in pool.map(
             lambda _: search.find_matches(text, 0, len(text)), range(50)
         ):
-            assert found == expected
+            assert result == expected
 
 
 @pytest.fixture(scope="module")

@@ -249,9 +249,7 @@ def hash_parser(definitions: Sequence[RegexDialect]) -> str:
     )
     for path in parsers:
         code.update(path.read_bytes())
-    if (
-        not parsers
-    ):  # installed without its source: nothing tells one version from another
+    if not parsers:  # installed without its source: versions cannot be distinguished
         code.update(os.urandom(32))
     from importlib.metadata import PackageNotFoundError, version
 

@@ -62,9 +62,7 @@ class FileReading(NamedTuple):
 
     file: FileToRead
     result: ReadResult
-    state: (
-        FileState | None
-    )  # that of the bytes that said it; None where it may not be kept
+    state: FileState | None  # state of the parsed bytes; None if it must not be cached
 
 
 _NUMPY_TYPES = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
@@ -125,7 +123,7 @@ class _PackedSteps(LazySteps):
     __slots__ = ("_position",)
     _position: tuple[
         bytes, int, int, int
-    ]  # the bytes, where the segment begins in them, its steps, its repeated columns
+    ]  # bytes, offset of the segment, number of steps, mask of repeated columns
 
     def _make_column(self, name: str) -> NDArray[Any]:
         data, offset, count, repeated = self._position
@@ -144,7 +142,7 @@ class _StepReader:
         self.offset = begin
         self.most_values = max(
             len(data), 1 << 20
-        )  # of one column: one value may stand for all, so bytes do not limit it
+        )  # per column: its size does not limit it, since a value may be repeated
 
     def take(self, count: int) -> Steps:
         """Decode the next `count` steps. Raises ValueError if the data contain fewer."""
@@ -171,7 +169,7 @@ class _StepReader:
 def _pack_steps(steps: Steps) -> bytes | memoryview:
     if packed := getattr(
         steps, "_position", None
-    ):  # what was unpacked stands in its bytes; copies of it have none
+    ):  # unpacked steps are still in their bytes; modified copies have none
         data, begin, count, repeated = packed
         return memoryview(data)[begin : begin + _lay_out(count, repeated)[1]]
     columns, repeated, count = [], 0, len(steps)

@@ -63,9 +63,9 @@ def test_unreadable_log_is_read_again(places: Places) -> None:
         b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99
     )
     for _ in range(2):
-        found = reading_of(places.runs, cache=places.cache())
+        result = reading_of(places.runs, cache=places.cache())
         with pytest.raises(LogError, match="damaged"):
-            found.get_log(places.logs[0])
+            result.get_log(places.logs[0])
     assert places.read.count(places.logs[0]) == 2
     assert places.read.count(places.logs[1]) == 1
 
@@ -114,7 +114,7 @@ def test_parser_version_covers_every_source_file(
     shutil.rmtree(package)
     assert hash_parser(()) != hash_parser(
         ()
-    )  # without its source nothing is told apart
+    )  # versions without source cannot be distinguished
 
 
 Tampering = Callable[[Places], object]
@@ -313,7 +313,7 @@ def test_least_recently_used_cache_files_are_removed(
     assert {path.name for path in places.folder.iterdir()} >= {"foreign.txt"}
     assert (
         len(list(places.folder.iterdir())) == 4
-    )  # two caches, their key, and what is none
+    )  # two caches, their key, and another file
     assert places.again() == []
 
 

@@ -71,9 +71,9 @@ def again(
 def test_real_logs_round_trip() -> None:
     """All logs together: each gets its own section of the columns."""
     files = sorted(Path(shared("logs")).rglob("*.out"))
-    said = tuple(read(path) for path in files for read in (read_log, read_ending))
-    assert sum(len(one.segments) for one in said if isinstance(one, ParsedLog)) > 5
-    assert bits(again(said)) == bits(said)
+    output = tuple(read(path) for path in files for read in (read_log, read_ending))
+    assert sum(len(one.segments) for one in output if isinstance(one, ParsedLog)) > 5
+    assert bits(again(output)) == bits(output)
 
 
 def test_every_field_of_a_log_round_trips() -> None:
@@ -104,9 +104,9 @@ def test_every_field_of_a_log_round_trips() -> None:
     log = dataclasses.replace(
         log, readings=(log, dataclasses.replace(log, started=datetime.now(UTC)))
     )
-    said = (log, ending, None, LogError("no"), log)
+    output = (log, ending, None, LogError("no"), log)
     for state in (STATE, FileState(2**62, "", (2**64, 0, -1)), None):
-        assert bits(again(said, state)) == bits(said)
+        assert bits(again(output, state)) == bits(output)
     assert unpack(pack(())) == []
 
 
@@ -215,8 +215,8 @@ def test_texts_equal_to_type_names_stay_texts() -> None:
         CheckpointRecord(SAVE, 1, rank=name)
         for name in ("same", "Ending", "NaN", "null", "same")
     )
-    said = (ParsedLog(None, (), checkpoints=Checkpoints(records)),)
-    assert bits(again(said)) == bits(said)
+    output = (ParsedLog(None, (), checkpoints=Checkpoints(records)),)
+    assert bits(again(output)) == bits(output)
 
 
 def test_values_shared_by_logs_are_stored_once() -> None:
@@ -236,12 +236,12 @@ INTEGERS = [0, 1, 2, 3, -(2**63), 2**63 - 1]
 
 def steps_of(rows: list[tuple[float, int, bool]]) -> Steps:
     """Return steps whose columns of one type are equal, each shifted by a row."""
-    parts = {"Floats": 0, "Integers": 1, "Flags": 2}
+    pieces = {"Floats": 0, "Integers": 1, "Flags": 2}
     types = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
     columns = {}
     for number, one in enumerate(dataclasses.fields(Steps)):
         values: Any = np.array(
-            [row[parts[str(one.type)]] for row in rows], types[str(one.type)]
+            [row[pieces[str(one.type)]] for row in rows], types[str(one.type)]
         )
         columns[one.name] = np.roll(values, number)
     return Steps(**columns)
@@ -252,7 +252,7 @@ def evenly(count: int, first: int = 0) -> Steps:
 
 
 def steps_again(steps: Sequence[Steps]) -> list[Steps]:
-    segments = tuple(Segment(part, 1, 2) for part in steps)
+    segments = tuple(Segment(piece, 1, 2) for piece in steps)
     (log,) = again([ParsedLog(None, segments)])
     assert isinstance(log, ParsedLog)
     return [segment.steps for segment in log.segments]

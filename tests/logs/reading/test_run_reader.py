@@ -274,8 +274,8 @@ def test_progress_counts_all_files_and_bytes(
     logs = write_runs(tmp_path, 5)
     size = sum(path.stat().st_size for path in logs)
     monkeypatch.setattr(reading, "BATCH_FILES", 2)
-    told: list[ReadCounts] = []
-    reading_of(tmp_path, report=told.append)
-    assert told[0] == ReadCounts(0, 5, 0, size)
-    assert told[-1] == ReadCounts(5, 5, size, size)
-    assert [one.files for one in told] == [0, 2, 4, 5]
+    reported: list[ReadCounts] = []
+    reading_of(tmp_path, report=reported.append)
+    assert reported[0] == ReadCounts(0, 5, 0, size)
+    assert reported[-1] == ReadCounts(5, 5, size, size)
+    assert [one.files for one in reported] == [0, 2, 4, 5]

@@ -25,11 +25,11 @@ ROOT = Path("/x.tar")
 def opened(data: bytes | Callable[[], Iterable[bytes]]) -> Archive:
     """Return a listed archive with these bytes."""
     blocks = data if callable(data) else lambda: [data]
-    found = Archive(
+    result = Archive(
         ROOT, blocks, Listing(ROOT, -3), lambda name: name.endswith((".out", ".yaml"))
     )
-    found.list()
-    return found
+    result.list()
+    return result
 
 
 def files(found: Archive, folder: Path = ROOT) -> list[str]:
@@ -42,11 +42,11 @@ def files(found: Archive, folder: Path = ROOT) -> list[str]:
 
 
 def notes(pairs: Iterable[tuple[Path, str]]) -> dict[str, str]:
-    return {str(path.relative_to(ROOT.parent)): why for path, why in pairs}
+    return {str(path.relative_to(ROOT.parent)): reason for path, reason in pairs}
 
 
 def test_members_have_paths_under_the_archive() -> None:
-    found = opened(
+    result = opened(
         archive(
             [
                 ("./a/x.out", b"1"),
@@ -56,10 +56,10 @@ def test_members_have_paths_under_the_archive() -> None:
             ]
         )
     )
-    assert files(found) == ["a/b/y.out", "a/x.out", "z.out"]
-    assert found.listing.stat(ROOT / "a" / "x.out").st_mtime == 1_750_000_000
-    assert (found.ignored, found.unreadable) == ([], [])
-    assert found.listing.find_top() == ROOT
+    assert files(result) == ["a/b/y.out", "a/x.out", "z.out"]
+    assert result.listing.stat(ROOT / "a" / "x.out").st_mtime == 1_750_000_000
+    assert (result.ignored, result.unreadable) == ([], [])
+    assert result.listing.find_top() == ROOT
 
 
 def test_only_top_folder_represents_the_archive() -> None:
@@ -96,26 +96,26 @@ def test_all_texts_are_read_in_one_pass() -> None:
 
 
 def test_compressed_log_in_an_archive_is_decompressed() -> None:
-    found = opened(archive([("x.out", gzip.compress(b"text"))]))
-    ((_, text),) = found.read([ROOT / "x.out"])
+    result = opened(archive([("x.out", gzip.compress(b"text"))]))
+    ((_, text),) = result.read([ROOT / "x.out"])
     assert b"".join(text) == b"text"
 
 
 def test_last_member_of_a_name_counts() -> None:
-    found = opened(archive([("x.out", b"old"), ("y.out", b"1"), ("./x.out", b"new")]))
-    assert notes(found.ignored) == {
+    result = opened(archive([("x.out", b"old"), ("y.out", b"1"), ("./x.out", b"new")]))
+    assert notes(result.ignored) == {
         "x.tar/x.out": "occurs 2 times in x.tar: the last copy counts"
     }
-    assert [b"".join(text) for _, text in found.read([ROOT / "x.out"])] == [b"new"]
+    assert [b"".join(text) for _, text in result.read([ROOT / "x.out"])] == [b"new"]
 
 
 @pytest.mark.parametrize(
     "name", ["a/../../x.out", "/etc/x.out", "a/" * 70 + "x.out", "a" * 5000 + ".out"]
 )
 def test_log_with_unsafe_path_is_unreadable(name: str) -> None:
-    found = opened(archive([("y.out", b"1"), (name, b"2")]))
-    assert files(found) == ["y.out"]
-    assert [why for _, why in found.unreadable] == [
+    result = opened(archive([("y.out", b"1"), (name, b"2")]))
+    assert files(result) == ["y.out"]
+    assert [reason for _, reason in result.unreadable] == [
         "its name points outside the archive, or is not a file name"
     ]
     other = opened(archive([("y.out", b"1"), (name.replace(".out", ".md"), b"2")]))
@@ -142,40 +142,40 @@ def of_type(flag: bytes, target: str = "") -> Callable[[tarfile.TarInfo], None]:
     ],
 )
 def test_member_that_is_not_a_file_is_reported(flag: bytes, why: str) -> None:
-    found = opened(special("x.out", of_type(flag, "../etc/passwd")) + END)
-    assert files(found) == []
+    result = opened(special("x.out", of_type(flag, "../etc/passwd")) + END)
+    assert files(result) == []
     link = flag in (tarfile.SYMTYPE, tarfile.LNKTYPE)
-    assert notes(found.ignored if link else found.unreadable) == {"x.tar/x.out": why}
+    assert notes(result.ignored if link else result.unreadable) == {"x.tar/x.out": why}
 
 
 def test_link_that_replaces_a_log_is_unreadable() -> None:
     """Unpacking would leave the link there."""
     data = archive([("x.out", b"1")]).rstrip(b"\0")
-    found = opened(
+    result = opened(
         data
         + bytes(-len(data) % 512)
         + special("x.out", of_type(tarfile.SYMTYPE, "y"))
         + END
     )
-    assert list(notes(found.unreadable)) == ["x.tar/x.out"]
-    assert "though it replaces a file" in found.unreadable[0][1]
+    assert list(notes(result.unreadable)) == ["x.tar/x.out"]
+    assert "though it replaces a file" in result.unreadable[0][1]
 
 
 def test_member_that_is_file_and_folder_is_reported() -> None:
     for names in (("a.out", "a.out/x.out"), ("a.out/x.out", "a.out")):
-        found = opened(archive([(name, b"1") for name in names]))
-        assert [why for _, why in found.unreadable] == [
+        result = opened(archive([(name, b"1") for name in names]))
+        assert [reason for _, reason in result.unreadable] == [
             "is a file and a folder in the archive"
         ]
 
 
 def test_truncated_archive_is_read_to_its_end_and_reported() -> None:
     whole = archive([(f"{name}.out", name.encode() * 2000) for name in "abc"])
-    found = opened(whole[: 2 * (512 + 2048) + 600])
-    assert files(found) == ["a.out", "b.out"]
-    ((path, why),) = found.unreadable
+    result = opened(whole[: 2 * (512 + 2048) + 600])
+    assert files(result) == ["a.out", "b.out"]
+    ((path, reason),) = result.unreadable
     assert path == ROOT
-    assert why.startswith(
+    assert reason.startswith(
         "the archive is truncated or damaged after c.out: it is truncated; complete members"
     )
 
@@ -192,10 +192,10 @@ FILES = [
 )
 def test_any_truncation_that_loses_members_is_reported(end: int, kind: int) -> None:
     """Missing runs must always be reported."""
-    found = opened(archive(FILES[:20], kind)[:end])
-    listed = files(found)
+    result = opened(archive(FILES[:20], kind)[:end])
+    listed = files(result)
     assert set(listed) <= {name for name, _ in FILES[:20]}
-    assert len(listed) == 20 or found.unreadable
+    assert len(listed) == 20 or result.unreadable
 
 
 @pytest.mark.slow
@@ -209,13 +209,13 @@ def test_random_archives_raise_only_log_errors(
     data = bytearray(archive(FILES))
     for place, value in changes:
         data[place] = value
-    found = opened(
+    result = opened(
         lambda: (
             bytes(data[place : place + size]) for place in range(0, len(data), size)
         )
     )
     with contextlib.suppress(LogError):
-        for path, text in found.read([ROOT / name for name in files(found)]):
+        for path, text in result.read([ROOT / name for name in files(result)]):
             assert path.is_relative_to(ROOT)
             b"".join(text)
 
@@ -228,8 +228,8 @@ def test_random_archives_raise_only_log_errors(
     ),
 )
 def test_empty_archive_is_always_reported(data: bytes, head: bytes) -> None:
-    found = opened(head + data)
-    assert files(found) or found.unreadable or found.ignored
+    result = opened(head + data)
+    assert files(result) or result.unreadable or result.ignored
 
 
 @pytest.mark.parametrize("missing", [1, 200])
@@ -237,17 +237,17 @@ def test_truncated_compressed_archive_is_reported(missing: int) -> None:
     data = gzip.compress(
         archive([(f"{number}.out", b"%d" % number * 999) for number in range(99)])
     )
-    found = opened(data[:-missing])
-    assert len(found.unreadable) == 1
+    result = opened(data[:-missing])
+    assert len(result.unreadable) == 1
     assert any(
-        word in found.unreadable[0][1]
+        word in result.unreadable[0][1]
         for word in ("truncated or still being written", "are truncated")
     )
 
 
 def test_archive_after_an_archive_is_reported() -> None:
-    found = opened(archive([("x.out", b"1")]) + archive([("y.out", b"1")]))
-    assert notes(found.unreadable) == {
+    result = opened(archive([("x.out", b"1")]) + archive([("y.out", b"1")]))
+    assert notes(result.unreadable) == {
         "x.tar": "has data after its end, which are not read: pack it again"
     }
 
@@ -257,15 +257,15 @@ def test_archive_changed_between_passes_raises_an_error() -> None:
         archive([("x.out", b"1"), ("y.out", b"1")]),
         archive([("y.out", b"1"), ("x.out", b"1")]),
     ]
-    found = opened(lambda: [versions.pop(0)])
+    result = opened(lambda: [versions.pop(0)])
     with pytest.raises(LogError, match="changed while it was read"):
-        list(found.read([ROOT / "x.out"]))
+        list(result.read([ROOT / "x.out"]))
 
 
 def test_small_metadata_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "SMALL", 8)
     monkeypatch.setattr(packed, "ALL_SMALL", 22)
-    found = opened(
+    result = opened(
         archive(
             [
                 ("a.yaml", b"a: 1"),
@@ -275,21 +275,21 @@ def test_small_metadata_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             ]
         )
     )
-    assert found.read_small(ROOT / "a.yaml", 3) == b"a: "
-    assert found.read_small(ROOT / "c.yaml", 99) == b"c: 1"
+    assert result.read_small(ROOT / "a.yaml", 3) == b"a: "
+    assert result.read_small(ROOT / "c.yaml", 99) == b"c: 1"
     for name in "bd":
         with pytest.raises(LogError, match="larger than 8 bytes, or too many"):
-            found.read_small(ROOT / f"{name}.yaml", 99)
+            result.read_small(ROOT / f"{name}.yaml", 99)
 
 
 def test_number_of_folders_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packed, "FOLDERS", 10)
-    found = opened(archive([(f"{number}/x.out", b"1") for number in range(30)]))
+    result = opened(archive([(f"{number}/x.out", b"1") for number in range(30)]))
     assert (
         "more than 10 folders with files, so the newest run may be missing"
-        in found.unreadable[0][1]
+        in result.unreadable[0][1]
     )
 
 
@@ -298,18 +298,18 @@ def test_unnamed_files_beyond_the_limit_of_folders_are_reported(
 ) -> None:
     monkeypatch.setattr(packed, "FOLDERS", 10)
     data = archive([(f"{number}/console", b"1") for number in range(30)])
-    found = Archive(
+    result = Archive(
         ROOT,
         lambda: [data],
         Listing(ROOT, -3),
         lambda _: False,
         lambda name: name == "console",
     )
-    found.list()
-    assert [why for _, why in found.unreadable] == [
+    result.list()
+    assert [reason for _, reason in result.unreadable] == [
         "more than 10 folders with files, so the newest run may be missing: give --llmb-logs fewer"
     ]
-    assert len(files(found)) == 10
+    assert len(files(result)) == 10
 
 
 def test_launches_beyond_the_limit_of_folders_are_reported(
@@ -349,9 +349,9 @@ def test_archive_that_cannot_be_opened_is_unreadable() -> None:
         raise LogError("permission denied")
         yield b""
 
-    found = opened(fail)
-    assert files(found) == []
-    assert notes(found.unreadable) == {"x.tar": "permission denied"}
+    result = opened(fail)
+    assert files(result) == []
+    assert notes(result.unreadable) == {"x.tar": "permission denied"}
 
 
 @pytest.mark.parametrize(
@@ -376,16 +376,16 @@ def test_archive_of_zeros_is_unreadable(data: bytes) -> None:
     ids=["other files", "a folder in the place of a log", "a log", "an empty launch"],
 )
 def test_archive_without_a_log_is_listed(data: bytes, ignored: int) -> None:
-    found = opened(data)
-    assert [why for _, why in found.ignored] == [
+    result = opened(data)
+    assert [reason for _, reason in result.ignored] == [
         "an archive without a file named like a log"
     ] * ignored
-    assert not found.unreadable
+    assert not result.unreadable
 
 
 def test_member_name_with_nul_is_refused() -> None:
-    found = opened(pax(record(b"path", b"a\0b.out")) + archive([("x.out", b"1")]))
-    assert files(found) == []
-    assert [why for _, why in found.unreadable] == [
+    result = opened(pax(record(b"path", b"a\0b.out")) + archive([("x.out", b"1")]))
+    assert files(result) == []
+    assert [reason for _, reason in result.unreadable] == [
         "its name points outside the archive, or is not a file name"
     ]

@@ -45,9 +45,9 @@ def stream(data: bytes, size: int = 1 << 20) -> Stream:
 @pytest.mark.parametrize("size", [1, SLICE + 1, 1 << 20])
 def test_decompression_does_not_depend_on_block_size(method: str, size: int) -> None:
     text = TEXT[:20_000]
-    found = stream(METHODS[method](text), size)
-    assert b"".join(found) == text
-    assert (found.method, found.cut) == (method, False)
+    result = stream(METHODS[method](text), size)
+    assert b"".join(result) == text
+    assert (result.method, result.cut) == (method, False)
 
 
 @pytest.mark.slow
@@ -57,18 +57,18 @@ def test_decompression_does_not_depend_on_block_size(method: str, size: int) -> 
 )
 def test_all_members_of_a_file_are_read(method: str, between: bytes) -> None:
     pack = METHODS[method]
-    found = stream(
+    result = stream(
         pack(TEXT[:1000]) + between + pack(b"") + pack(TEXT[1000:]) + between
     )
-    assert b"".join(found) == TEXT
-    assert not found.cut
+    assert b"".join(result) == TEXT
+    assert not result.cut
 
 
 @pytest.mark.parametrize("data", [b"", b"BZhello, a log", b"\xfd7zXZ", TEXT])
 def test_uncompressed_text_is_unchanged(data: bytes) -> None:
-    found = stream(data, 3)
-    assert b"".join(found) == data
-    assert (found.method, found.cut) == ("", False)
+    result = stream(data, 3)
+    assert b"".join(result) == data
+    assert (result.method, result.cut) == ("", False)
 
 
 @pytest.mark.slow
@@ -76,9 +76,9 @@ def test_uncompressed_text_is_unchanged(data: bytes) -> None:
 def test_truncated_data_give_their_text_and_are_flagged(method: str) -> None:
     data = METHODS[method](TEXT)
     for end in (len(data) - 1, len(data) // 2, 12):
-        found = stream(data[:end])
-        assert TEXT.startswith(b"".join(found))
-        assert found.cut, end
+        result = stream(data[:end])
+        assert TEXT.startswith(b"".join(result))
+        assert result.cut, end
 
 
 @pytest.mark.slow
@@ -153,9 +153,9 @@ def test_decompressed_pieces_are_small(method: str, most: int) -> None:
 def test_truncated_data_give_all_available_text(method: str, missing: int) -> None:
     """A few bytes make many pieces of text, the last of which without further data."""
     data = METHODS[method](bytes(1 << 23))
-    found = stream(data[: len(data) - missing])
-    assert sum(map(len, found)) == 1 << 23
-    assert found.cut is (missing > 0)
+    result = stream(data[: len(data) - missing])
+    assert sum(map(len, result)) == 1 << 23
+    assert result.cut is (missing > 0)
 
 
 def test_exhausted_memory_of_a_decoder_raises_log_error(

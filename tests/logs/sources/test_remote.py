@@ -75,9 +75,9 @@ def test_paths_of_this_machine_are_not_remote(path: Path) -> None:
 def test_invalid_url_is_reported_before_reading(url: str, message: str) -> None:
     if url.startswith("s3") and importlib.util.find_spec("s3fs"):
         pytest.skip("s3fs is installed here")
-    with pytest.raises(SettingsError, match=message) as told:
+    with pytest.raises(SettingsError, match=message) as error:
         check_url("--llmb-logs", url)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(error.value)
 
 
 def test_missing_fsspec_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +116,8 @@ def test_given_remote_file_is_a_log_whatever_its_name(memory: Any) -> None:
 def test_missing_or_forbidden_remote_files_are_unreadable(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = find_runs([to_path("memory://absent")], Stores())
-    assert found.unreadable == (
+    result = find_runs([to_path("memory://absent")], Stores())
+    assert result.unreadable == (
         (to_path("memory://absent"), "cannot be read: No such file or directory"),
     )
     memory.pipe("/runs/a/x.out", b"x")
@@ -129,8 +129,8 @@ def test_missing_or_forbidden_remote_files_are_unreadable(
         return listing(self, path, *arguments, **named)
 
     monkeypatch.setattr(type(memory), "ls", ls)
-    found = find_runs([to_path("memory://runs")], Stores())
-    assert found.unreadable == (
+    result = find_runs([to_path("memory://runs")], Stores())
+    assert result.unreadable == (
         (to_path("memory://runs/a"), "cannot be read: Access Denied"),
     )
 
@@ -150,8 +150,8 @@ def test_error_of_a_protocol_package_is_reported(
     ):
         b"".join(Stores().stream(to_path("memory://runs/x.out")))
     monkeypatch.setattr(type(memory), "info", fail)
-    found = find_runs([to_path("memory://runs")], Stores())
-    assert [why for _, why in found.unreadable] == [
+    result = find_runs([to_path("memory://runs")], Stores())
+    assert [reason for _, reason in result.unreadable] == [
         "cannot be read: RuntimeError: no credentials"
     ]
 
@@ -173,9 +173,9 @@ def test_remote_file_that_changes_during_reading_is_refused(
 def test_remote_links_are_reported_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "x.out").write_text("x")
     (tmp_path / "again").symlink_to(tmp_path)
-    found = find_runs([to_path(f"file://{tmp_path}")], Stores())
-    assert len(found.runs) == 1
-    assert [why for _, why in found.ignored] == [
+    result = find_runs([to_path(f"file://{tmp_path}")], Stores())
+    assert len(result.runs) == 1
+    assert [reason for _, reason in result.ignored] == [
         "cannot be read: a link, which is not followed in a remote folder"
     ]
 
@@ -201,6 +201,8 @@ def test_modification_time_comes_from_the_protocol(
 def test_remote_name_with_nul_is_refused(memory: Any) -> None:
     memory.pipe("/runs/x.out", b"x")
     memory.pipe("/runs/y\0.out", b"x")
-    found = find_runs([to_path("memory://runs")], Stores())
-    assert [run.attempts[0].log.name for run in found.runs] == ["x.out"]
-    assert [why for _, why in found.unreadable] == ["cannot be read: not a file name"]
+    result = find_runs([to_path("memory://runs")], Stores())
+    assert [run.attempts[0].log.name for run in result.runs] == ["x.out"]
+    assert [reason for _, reason in result.unreadable] == [
+        "cannot be read: not a file name"
+    ]

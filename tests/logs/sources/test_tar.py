@@ -79,12 +79,12 @@ def test_archives_of_system_tar_are_read(kind: str, tmp_path: Path) -> None:
     ]
     holes = [] if kind == "v7" else ["-S"]
     subprocess.run([*map(str, command), *holes, "runs"], check=True)
-    found = {
+    members = {
         member.name.rstrip("/"): (member.kind, text)
         for member, text in read((tmp_path / "x.tar").read_bytes())
     }
     sparse = kind != "v7"
-    assert {name: what for name, (what, _) in found.items()} == {
+    assert {name: member_kind for name, (member_kind, _) in members.items()} == {
         "runs": "folder",
         "runs/again.out": "file",
         "runs/holes.out": SPARSE if sparse else "file",
@@ -93,7 +93,7 @@ def test_archives_of_system_tar_are_read(kind: str, tmp_path: Path) -> None:
         "runs/y.out": "file",
     }
     for name in ("again.out", "y.out", *(() if sparse else ("holes.out",))):
-        assert found[f"runs/{name}"][1] == (folder / name).read_bytes()
+        assert members[f"runs/{name}"][1] == (folder / name).read_bytes()
 
 
 def test_large_size_and_fractional_time_are_read() -> None:
