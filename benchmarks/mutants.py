@@ -526,27 +526,29 @@ def main() -> int:
     against = commands.add_parser("compare", help="Compare two results.")
     against.add_argument("before", type=Path)
     against.add_argument("after", type=Path)
-    given, more = parser.parse_known_args()
-    if more and given.command != "lines":
+    options, more = parser.parse_known_args()
+    if more and options.command != "lines":
         parser.error(f"unrecognized arguments: {' '.join(more)}")
-    match given.command:
+    match options.command:
         case "sample":
-            mutants = draw_sample(CHECKOUT / "pytest_llmbench", given.count, given.seed)
-            given.output.write_text(
+            mutants = draw_sample(
+                CHECKOUT / "pytest_llmbench", options.count, options.seed
+            )
+            options.output.write_text(
                 "".join(json.dumps(asdict(mutant)) + "\n" for mutant in mutants)
             )
         case "lines":
-            given.output.write_text(json.dumps(record_lines(more)))
+            options.output.write_text(json.dumps(record_lines(more)))
         case "run":
-            mutants = [Mutant(**row) for row in read_rows(given.mutants)]
+            mutants = [Mutant(**row) for row in read_rows(options.mutants)]
             try_all(
                 mutants,
-                json.loads(given.lines.read_text()),
-                given.output,
-                given.seconds,
+                json.loads(options.lines.read_text()),
+                options.output,
+                options.seconds,
             )
         case "compare":
-            return compare(given.before, given.after)
+            return compare(options.before, options.after)
     return 0
 
 

@@ -118,14 +118,14 @@ def compare(
 ) -> dict[Path, list[tuple[str, Any, Any]]]:
     """Return the differences of each path with differences, except in ignored fields."""
     pairs = zip(found, before, after, strict=True)
-    told = (
+    results = (
         (path, differences(json.loads(old), json.loads(new)))
         for path, old, new in pairs
         if old != new
     )
     counted = {
         path: [one for one in found if field_of(one[0]) not in without]
-        for path, found in told
+        for path, found in results
     }
     return {path: places for path, places in counted.items() if places}
 
@@ -167,14 +167,14 @@ def main() -> int:
         default=(),
         help="fields of a log that the commit does not know yet",
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = inputs(folder / "logs", given.damaged)
+        found = inputs(folder / "logs", options.damaged)
         (folder / "paths").write_text(
             "".join(f"{path}\n" for path in found), encoding="utf-8"
         )
-        trees = [unpack(given.against, folder / "before"), given.tree]
+        trees = [unpack(options.against, folder / "before"), options.tree]
         outs = [folder / "before.json", folder / "after.json"]
         running = [
             start(tree, folder / "paths", out)
@@ -183,13 +183,13 @@ def main() -> int:
         if max(process.wait() for process in running):
             return 2
         different = compare(
-            found, *map(read_results, trees, outs), without=given.without
+            found, *map(read_results, trees, outs), without=options.without
         )
         counted = sum(
             steps(json.loads(line)) for line in read_results(trees[1], outs[1])
         )
         print(
-            f"{len(found)} files, {counted} steps read from them in three ways, against {given.against}:"
+            f"{len(found)} files, {counted} steps read from them in three ways, against {options.against}:"
         )
         for kind, count in Counter(found.values()).items():
             print(

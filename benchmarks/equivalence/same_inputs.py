@@ -84,20 +84,20 @@ def whole(folder: Path, count: int) -> Iterator[Path]:
             _drawn(written(name).map(lambda log: log.data), count // len(NAMES), 1)
         ):
             yield _write(folder / f"{name}-{number}.log", log)
-            for how, change in (HARMLESS | ENCODINGS).items() if number < 3 else ():
-                yield _write(folder / f"{name}-{number}-{how}.log", change(log))
+            for mode, change in (HARMLESS | ENCODINGS).items() if number < 3 else ():
+                yield _write(folder / f"{name}-{number}-{mode}.log", change(log))
 
 
 def damaged(folder: Path, count: int) -> Iterator[Path]:
     """Write damaged logs, the same number for every dialect and kind of damage."""
     each = -(-count // (len(NAMES) * len(DAMAGES)))
-    for place, (name, how) in enumerate(
-        (name, how) for how in DAMAGES for name in NAMES
+    for place, (name, mode) in enumerate(
+        (name, mode) for mode in DAMAGES for name in NAMES
     ):
         for number, data in enumerate(
-            _drawn(_damaged(name, DAMAGES[how]), each, place)
+            _drawn(_damaged(name, DAMAGES[mode]), each, place)
         ):
-            yield _write(folder / f"{how}-{name}-{number}.log", data)
+            yield _write(folder / f"{mode}-{name}-{number}.log", data)
 
 
 def mixed(paths: Sequence[Path], folder: Path) -> Iterator[Path]:
@@ -134,14 +134,14 @@ def ends(folder: Path) -> Iterator[Path]:
     texts = [f"{line}\n" for line, _ in LINES] + [text for _, text, *_ in CAUSES]
     for number in range(ENDS):
         random = Random(number)
-        told = (
+        endings = (
             random.choices(texts, k=random.randrange(1, 4))
             if number >= len(texts)
             else [texts[number]]
         )
-        steps = [nemo2_run(0, random.randrange(1, 50)) for _ in told]
+        steps = [nemo2_run(0, random.randrange(1, 50)) for _ in endings]
         pieces = [
-            piece for pair in zip(steps, told, strict=True) for piece in pair
+            piece for pair in zip(steps, endings, strict=True) for piece in pair
         ] + steps[: number % 2]
         yield _write(folder / f"ends-{number}.log", "".join(pieces).encode())
 

@@ -80,27 +80,27 @@ def main() -> int:
     parser.add_argument(
         "jobs", nargs="*", metavar="JOB", help=f"Default: all of {', '.join(JOBS)}."
     )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument(
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
         "--lower",
         action="store_true",
         help="Write the values of jobs that became faster.",
     )
-    how.add_argument(
+    mode.add_argument(
         "--record",
         action="store_true",
         help="Write all values: a new job, or another environment.",
     )
-    given = parser.parse_args()
-    if unknown := [name for name in given.jobs if name not in JOBS]:
+    options = parser.parse_args()
+    if unknown := [name for name in options.jobs if name not in JOBS]:
         parser.error(f"no job is named {unknown[0]!r}; there are {', '.join(JOBS)}")
     try:
         values, environment = gate.read_values(VALUES), describe_environment()
-        counts = count_jobs(given.jobs or list(JOBS))
+        counts = count_jobs(options.jobs or list(JOBS))
     except (CountingError, gate.ValuesError) as error:
         print(f"benchmarks.speed: {error}", file=sys.stderr)
         return 2
-    if given.record:
+    if options.record:
         gate.write_values(
             VALUES, gate.Values(environment, {**values.jobs, **counts}, values.accepted)
         )
@@ -112,7 +112,7 @@ def main() -> int:
         print(
             f"{describe_commit()} may lower {', '.join(report.lower)}: python -m benchmarks.speed --lower"
         )
-    if given.lower:
+    if options.lower:
         gate.write_values(VALUES, gate.lower_values(values, counts))
     for fault in report.faults:
         print(f"FAILED {fault}")

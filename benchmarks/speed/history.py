@@ -124,11 +124,11 @@ def fill(
     """Store `nights` daily sessions of these configurations, and yield the CPU seconds
     of each."""
     random = Random(1)
-    for night in range(nights):
-        outcomes = [outcome(baseline, night, random) for baseline in baselines]
+    for day in range(nights):
+        outcomes = [outcome(baseline, day, random) for baseline in baselines]
         session = StoredSession(
             id=uuid.UUID(int=random.getrandbits(128)).hex,
-            started=START + timedelta(days=night, hours=4),
+            started=START + timedelta(days=day, hours=4),
             host="ci",
             program="0.1.0",
             options=(),
@@ -159,12 +159,20 @@ def rounds_of(
 
 def _measure(folder: Path, options: Sequence[str] | None) -> Taken:
     """Measure a session in its own process. Without options it collects nothing."""
-    what = (
+    arguments = (
         ["--collect-only", "nothing"]
         if options is None
         else [f"--llmb-logs={folder}/runs", *options]
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *what]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *arguments,
+    ]
     before, begin = os.times(), time.perf_counter()
     done = subprocess.run(
         command,
@@ -192,21 +200,21 @@ def main() -> int:
     parser.add_argument("--nights", type=int, default=365)
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--url", default="history.db")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "runs").mkdir()
         (folder / "nothing").mkdir()
         for position, baseline in enumerate(shipped().values()):
-            started = START + timedelta(days=given.nights, minutes=position)
+            started = START + timedelta(days=options.nights, minutes=position)
             write_run(
                 folder / "runs",
                 baseline,
                 started=started,
                 job_id=str(2_000_000 + position),
             )
-        place = locate_store(given.url, folder)
-        writing = list(fill(place, given.nights, list(shipped().values())))
+        place = locate_store(options.url, folder)
+        writing = list(fill(place, options.nights, list(shipped().values())))
         size = place.file.stat().st_size if place.file else 0
         begin = time.process_time()
         found = read_stored_runs(
@@ -217,7 +225,7 @@ def main() -> int:
         refuse_damaged(place)
         checking = time.process_time() - begin
         history, reports = (
-            [f"--llmb-history={given.url}"],
+            [f"--llmb-history={options.url}"],
             ["--llmb-html=page.html", "--llmb-json=session.json"],
         )
         sessions: tuple[list[str] | None, ...] = (
@@ -227,9 +235,9 @@ def main() -> int:
             reports,
             [*history, *reports],
         )
-        rounds = rounds_of(folder, sessions, given.times)
+        rounds = rounds_of(folder, sessions, options.times)
     print(
-        f"| {given.nights} nights, {len(found)} configurations, {sum(map(len, found.values()))} runs | |"
+        f"| {options.nights} nights, {len(found)} configurations, {sum(map(len, found.values()))} runs | |"
     )
     print("|---|---|")
     print(f"| size of the store | {size / 1e6:.0f} MB |")

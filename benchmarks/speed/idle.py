@@ -86,10 +86,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--judging", action="store_true")
-    given = parser.parse_args()
-    pairs = given.pairs
+    options = parser.parse_args()
+    pairs = options.pairs
     with tempfile.TemporaryDirectory() as folder:
-        if given.judging:
+        if options.judging:
             return compare_judging(folder, pairs)
         milliseconds(folder)  # compiles what is not compiled yet
         times = [

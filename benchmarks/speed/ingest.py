@@ -90,11 +90,11 @@ def measured(command: Sequence[str | Path]) -> Measured:
             f"{command} ended with {process.returncode}:\n{text[-2000:]}"
         )
     last = text.rstrip().rpartition("\n")[2]
-    said = json.loads(last) if last.startswith("{") else {}
+    output = json.loads(last) if last.startswith("{") else {}
     return Measured(
-        said.get("seconds", seconds),
-        int(said.get("peak", usage.ru_maxrss * 1024)),
-        said,
+        output.get("seconds", seconds),
+        int(output.get("peak", usage.ru_maxrss * 1024)),
+        output,
     )
 
 
@@ -426,18 +426,18 @@ def main() -> int:
         metavar="N",
         help="rounds of each table (default: 5)",
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = (given.folder or Path(name)).absolute()
+        folder = (options.folder or Path(name)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        data = Data(folder, given.scale, given.repetitions)
-        promises = [promise for case in given.cases for promise in CASES[case](data)]
+        data = Data(folder, options.scale, options.repetitions)
+        promises = [promise for case in options.cases for promise in CASES[case](data)]
     print("\n| promised | measured | at most | |\n|---|---|---|---|")
     for text, value, most in promises:
         print(
             f"| {text} | {value:.3g} | {most:.3g} | {'kept' if value <= most else 'BROKEN'} |"
         )
-    return int(given.scale == 1 and any(value > most for _, value, most in promises))
+    return int(options.scale == 1 and any(value > most for _, value, most in promises))
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ def small(folder: Path, count: int) -> None:
     after day."""
     baselines = [one for one in shipped().values() if one.dialect == "nemo2"]
     for number in range(count):
-        night, position = divmod(number, len(baselines))
-        started = START + timedelta(days=night, minutes=position)
+        day, position = divmod(number, len(baselines))
+        started = START + timedelta(days=day, minutes=position)
         factor = 1 + 0.003 * ((number * 7919) % 13 - 6) / 6
         write_run(
             folder,

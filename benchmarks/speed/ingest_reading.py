@@ -102,7 +102,7 @@ def peak_bytes() -> int:
 
 def main() -> None:
     """Print the time of reading without imports, the results and the peak memory."""
-    how, *rest = sys.argv[1:]
+    mode, *rest = sys.argv[1:]
     cache = next(
         (Path(one.removeprefix(CACHE)) for one in rest if one.startswith(CACHE)), None
     )
@@ -112,7 +112,7 @@ def main() -> None:
         ]
     )  # imports
     begin = time.perf_counter()
-    logs = HOW[how]([Path(one) for one in rest if not one.startswith(CACHE)], cache)
+    logs = HOW[mode]([Path(one) for one in rest if not one.startswith(CACHE)], cache)
     seconds = time.perf_counter() - begin
     steps = sum(len(part.steps) for log in logs for part in log.segments)
     mean = float(

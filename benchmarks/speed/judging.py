@@ -41,12 +41,12 @@ def write(folder: Path, count: int) -> None:
     """Write that many runs: all documented configurations, day after day."""
     baselines = list(shipped().values())
     for number in range(count):
-        night, position = divmod(number, len(baselines))
+        day, position = divmod(number, len(baselines))
         factor = 1 + 0.003 * ((number * 7919) % 13 - 6) / 6
         write_run(
             folder,
             baselines[position],
-            started=START + timedelta(days=night, minutes=position),
+            started=START + timedelta(days=day, minutes=position),
             job_id=str(1_000_000 + number),
             factor=factor,
         )

@@ -409,12 +409,14 @@ def measure(cluster: Cluster, folder: Path, arguments: argparse.Namespace) -> bo
         name: [call.end - call.begin for call in many.calls if call.name == name]
         for name in PROGRAMS
     }
-    told = ", ".join(
+    reported = ", ".join(
         f"{len(times)} {name} ({sum(times):.1f} s)"
         for name, times in spent.items()
         if times
     )
-    print(f"\n{many.jobs} jobs, all in all: {told}; {len(many.lines)} lines of output")
+    print(
+        f"\n{many.jobs} jobs, all in all: {reported}; {len(many.lines)} lines of output"
+    )
     return all(kept for *_, kept in rows)
 
 

@@ -400,22 +400,22 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--keep", action="store_true")
-    given = parser.parse_args()
-    unknown = set(given.cases) - set(CASES)
+    options = parser.parse_args()
+    unknown = set(options.cases) - set(CASES)
     if unknown:
         parser.error(
             f"unknown: {', '.join(sorted(unknown))}; there are: {' '.join(CASES)}"
         )
-    work = given.folder or Path(tempfile.mkdtemp())
+    work = options.folder or Path(tempfile.mkdtemp())
     bad = 0
     print(
         "| input | size | CPU s | peak MiB | twice the size: CPU s | peak MiB | ratio |",
         flush=True,
     )
     print("|---|---|---|---|---|---|---|", flush=True)
-    for name in given.cases or CASES:
+    for name in options.cases or CASES:
         count, write = CASES[name]
-        count = int(count * given.scale)
+        count = int(count * options.scale)
         rows = []
         for size in (count, 2 * count):
             home = work / f"{name}-{size}"

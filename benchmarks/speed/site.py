@@ -130,18 +130,16 @@ def fill(place: StoreLocation, configurations: int, nights: int) -> None:
         name: (random.randrange(nights), random.choice((-0.03, 0.02, 0.04)))
         for name, _ in fleet[::5]
     }
-    for night in range(nights):
-        began = last - timedelta(days=nights - 1 - night)
+    for day in range(nights):
+        began = last - timedelta(days=nights - 1 - day)
         outcomes = []
         for name, seconds in fleet:
             on, by = moves.get(name, (nights, 0.0))
             outcomes.append(
-                describe_run(
-                    name, night, began, seconds * (1 + by * (night >= on)), random
-                )
+                describe_run(name, day, began, seconds * (1 + by * (day >= on)), random)
             )
         session = StoredSession(
-            id=f"{began:%Y%m%d-%H%M}-{uuid.UUID(int=night).hex[-12:]}",
+            id=f"{began:%Y%m%d-%H%M}-{uuid.UUID(int=day).hex[-12:]}",
             started=began + timedelta(hours=3),
             host="ci",
             program="0.1.0",
@@ -198,13 +196,13 @@ def main() -> int:
     parser.add_argument(
         "--keep", type=Path, help="A folder that keeps the history and the pages."
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = given.keep or Path(name)
+        folder = options.keep or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         place = StoreLocation("history.db", folder / "history.db")
         if not (folder / "history.db").exists():
-            fill(place, given.configurations, given.nights)
+            fill(place, options.configurations, options.nights)
         begin = time.process_time()
         code = cli.main(
             [
@@ -228,13 +226,13 @@ def main() -> int:
             "a configuration": detail,
             "the fleet": index,
         }
-        taken = measure_opening(pages, given.times)
+        taken = measure_opening(pages, options.times)
         files = [path.stat().st_size for path in (folder / "site").rglob("*.html")]
         print(
             f"{len(files)} pages, {sum(files) / 1e6:.0f} MB, made in {making:.1f} s CPU"
         )
         print(
-            f"first page: {index.stat().st_size / 1e6:.2f} MB, {given.configurations * given.nights:,} nights"
+            f"first page: {index.stat().st_size / 1e6:.2f} MB, {options.configurations * options.nights:,} nights"
         )
     print("| page | opens in s, median | slowest |\n|---|---|---|")
     print("\n".join(_list_rows(taken)))

@@ -117,8 +117,8 @@ def simulate(cell: NodeCell, total: int, seed: int) -> NodeCount:
     """Return the results of this number of histories."""
     random = np.random.default_rng([seed, zlib.crc32(repr(cell).encode())])
     ends = [_follow(cell, random) for _ in range(total)]
-    named = [nights for right, nights in ends if right]
-    wrong = sum(math.isfinite(nights) and not right for right, nights in ends)
+    named = [days for right, days in ends if right]
+    wrong = sum(math.isfinite(days) and not right for right, days in ends)
     return NodeCount(
         cell, total, len(named), wrong, (*named, *[math.inf] * (total - len(named)))
     )
@@ -131,10 +131,10 @@ def _follow(cell: NodeCell, random: np.random.Generator) -> tuple[bool, float]:
     A slow node that always ran together with other nodes is named with them, which is
     correct but does not end the search.
     """
-    nights = 2 * MONTH if cell.slowness else MONTH
-    history = _make_runs(cell, nights, random)
-    for night in range(1, nights + 1):
-        end = START + timedelta(days=BEFORE + night)
+    days = 2 * MONTH if cell.slowness else MONTH
+    history = _make_runs(cell, days, random)
+    for day in range(1, days + 1):
+        end = START + timedelta(days=BEFORE + day)
         past = {
             name: [run for run in runs if run.day < end]
             for name, runs in history.items()
@@ -142,9 +142,9 @@ def _follow(cell: NodeCell, random: np.random.Generator) -> tuple[bool, float]:
         evidence = find_slow_node(compare_with_levels(past)[0])
         names = [suspect.nodes for suspect in evidence.named]
         if any(cell.slowness == 0 or f"n{SLOW}" not in nodes for nodes in names):
-            return False, night
+            return False, day
         if names == [(f"n{SLOW}",)]:
-            return True, night
+            return True, day
     return False, math.inf
 
 
@@ -154,21 +154,19 @@ def _make_runs(
     history: dict[str, list[ConfigurationRun]] = {
         f"job {job}": [] for job in range(cell.jobs)
     }
-    for night in range(BEFORE + nights):
-        if night % cell.stay == 0:
+    for day in range(BEFORE + nights):
+        if day % cell.stay == 0:
             order = random.permutation(cell.nodes)
         of_nodes = NODE_CV * random.standard_normal(cell.nodes)
         of_nodes[SLOW] += (
             SLOWEST + math.log1p(cell.slowness)
-            if cell.slowness and night >= BEFORE
+            if cell.slowness and day >= BEFORE
             else 0.0
         )
         shared = (
-            math.log1p(cell.regression)
-            if night >= BEFORE + cell.from_night - 1
-            else 0.0
+            math.log1p(cell.regression) if day >= BEFORE + cell.from_night - 1 else 0.0
         )
-        shared += math.log1p(cell.bad) if night - BEFORE in BAD_NIGHTS else 0.0
+        shared += math.log1p(cell.bad) if day - BEFORE in BAD_NIGHTS else 0.0
         for job, (name, runs) in enumerate(history.items()):
             nodes = order[cell.of_a_job * job : cell.of_a_job * (job + 1)]
             logarithm = (
@@ -180,12 +178,12 @@ def _make_runs(
                 logarithm += random.uniform(0, math.log1p(WORST))
             placed = (
                 frozenset(f"n{node}" for node in nodes)
-                if night >= BEFORE or cell.nodes_before
+                if day >= BEFORE or cell.nodes_before
                 else frozenset()
             )
             runs.append(
                 ConfigurationRun(
-                    f"{name} {night}", START + timedelta(days=night), logarithm, placed
+                    f"{name} {day}", START + timedelta(days=day), logarithm, placed
                 )
             )
     return history

@@ -107,14 +107,14 @@ def _make_row(cell: Cell, count: Count, total: int) -> str:
         f"{100 * number / total:.2g} ({100 * binomtest(number, total).proportion_ci(0.95, 'exact').high:.2g})"
         for number in count.wrong
     )
-    told = sum(count.told)
+    decided = sum(count.told)
     of_told = " | ".join(
         f"{100 * number / of:.2g}" if of else "-"
         for number, of in zip(count.wrong, count.told, strict=True)
     )
     right = 100 * sum(count.right) / (2 * total)
-    taken = f"{count.runs / told:.2f}" if told else "-"
-    alike = 100 - 100 * told / (2 * total)
+    taken = f"{count.runs / decided:.2f}" if decided else "-"
+    alike = 100 - 100 * decided / (2 * total)
     kept = "yes" if is_kept(count, total) else "NO"
     return f"| {kind} | {wrong} | {of_told} | {right:.3g} | {alike:.3g} | {taken} | {kept} |"
 

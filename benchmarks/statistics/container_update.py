@@ -43,12 +43,12 @@ def run(folder: Path, command: str) -> None:
 def main(folder: Path) -> None:
     """Create `folder`, then write and judge runs day after day in it."""
     folder.mkdir(parents=True)
-    for night, runs in enumerate(plan_nights(shipped())):
-        write_night(folder / "runs" / date(night), runs)
-        if night == RECORDED - 1:
+    for day, runs in enumerate(plan_nights(shipped())):
+        write_night(folder / "runs" / date(day), runs)
+        if day == RECORDED - 1:
             run(folder, "pytest -q --llmb-logs=runs --llmb-record=own")
-        elif night >= RECORDED:
-            logs = f"--llmb-logs=runs/{date(night)}"
+        elif day >= RECORDED:
+            logs = f"--llmb-logs=runs/{date(day)}"
             run(
                 folder,
                 f"pytest -q {logs} --llmb-baselines=own --llmb-history=history.db -k own",

@@ -90,8 +90,8 @@ def judge_nights(project: Path, log: str, name: str) -> list[tuple[str, str, flo
             "experiments", *(rename(part, days) for part in name.split("/"))
         )
         place.parent.mkdir(parents=True, exist_ok=True)
-        night = make_next_night(text, slower, days) if days else text
-        place.write_text(night, encoding="utf-8", errors="surrogateescape")
+        changed = make_next_night(text, slower, days) if days else text
+        place.write_text(changed, encoding="utf-8", errors="surrogateescape")
         found.append(judge(project, COMMANDS[min(days, 1)]))
         place.unlink()
     return found

@@ -175,8 +175,8 @@ def judge_month(program: str, seed: int) -> Counter[str]:
     random, red = Random(seed), Counter[str]()
     folder = Path(tempfile.mkdtemp(prefix="llmb-ordinary-"))
     fleet = draw_fleet(random)
-    for night in range(RECORDED):
-        write_night(folder / "recorded", fleet, night, random)
+    for day in range(RECORDED):
+        write_night(folder / "recorded", fleet, day, random)
     common = [
         "-q",
         "--tb=no",
@@ -194,9 +194,9 @@ def judge_month(program: str, seed: int) -> Counter[str]:
         "--llmb-record=own",
     ]
     subprocess.run(recording, cwd=folder, capture_output=True, check=True)
-    for night in range(RECORDED, RECORDED + NIGHTS):
+    for day in range(RECORDED, RECORDED + NIGHTS):
         shutil.rmtree(folder / "night", ignore_errors=True)
-        write_night(folder / "night", fleet, night, random)
+        write_night(folder / "night", fleet, day, random)
         command = [
             program,
             *common,

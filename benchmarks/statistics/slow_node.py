@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
     write_recipe(folder, {"8b": RUN}, gpus=16)
     draw = random.Random(1)
     with running(nodes=NODES) as cluster:
-        for night in range(NIGHTS):
+        for day in range(NIGHTS):
             nodes = sorted(
                 draw.sample([f"n{number + 1}" for number in range(NODES)], 2)
             )
@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
                 f"--llmb-nodelist={','.join(nodes)}",
             )
             call(cluster, folder, "pytest", "-q", *launch, "--llmb-history=h.db")
-            date_back(folder / "h.db", began, timedelta(days=NIGHTS - night))
+            date_back(folder / "h.db", began, timedelta(days=NIGHTS - day))
             _, text = call(
                 cluster,
                 folder,
@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
                 name for suspect in described["named"] for name in suspect["nodes"]
             ]
             print(
-                f"night {night + 1:2}: {' '.join(nodes)}: {described['answer']} {' '.join(named)}",
+                f"night {day + 1:2}: {' '.join(nodes)}: {described['answer']} {' '.join(named)}",
                 flush=True,
             )
     print(text)

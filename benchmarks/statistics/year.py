@@ -88,15 +88,15 @@ def year(number: int, seed: int, correlation: float = 0.0) -> Year:
         _series(random, cv, one, correlation)
         for cv, one in zip(cvs, planted, strict=True)
     ]
-    told = [_Reports(one, cv) for one, cv in zip(planted, cvs, strict=True)]
-    for night in range(noise.FEWEST_DAYS, NIGHTS + 1):
-        nights = [values[:night] for values in series]
-        alike = estimate_fleet_correlation(nights)
-        for one, values, known in zip(told, nights, _noises(nights), strict=True):
+    reports = [_Reports(one, cv) for one, cv in zip(planted, cvs, strict=True)]
+    for day in range(noise.FEWEST_DAYS, NIGHTS + 1):
+        days = [values[:day] for values in series]
+        alike = estimate_fleet_correlation(days)
+        for one, values, known in zip(reports, days, _noises(days), strict=True):
             one.hear(values, known, alike)
-    found = tuple(one.result() for one in told if one.planted.size)
-    alarms = tuple(sum(len(one.false[way]) for one in told) for way in WAYS)
-    return Year(found, alarms, sum(one.failing for one in told))
+    found = tuple(one.result() for one in reports if one.planted.size)
+    alarms = tuple(sum(len(one.false[way]) for one in reports) for way in WAYS)
+    return Year(found, alarms, sum(one.failing for one in reports))
 
 
 class _Reports:
@@ -158,10 +158,9 @@ def _series(
     random: np.random.Generator, cv: float, planted: Planted, correlation: float
 ) -> Floats:
     values = random.standard_normal(NIGHTS)
-    for night in range(1, NIGHTS):
-        values[night] = (
-            correlation * values[night - 1]
-            + math.sqrt(1 - correlation**2) * values[night]
+    for day in range(1, NIGHTS):
+        values[day] = (
+            correlation * values[day - 1] + math.sqrt(1 - correlation**2) * values[day]
         )
     values *= cv
     slow = random.random(NIGHTS) < SLOW_NIGHTS

@@ -177,7 +177,7 @@ MOST_VALUES = 20
 def drop_unmatched(
     text: bytes, matches: Iterable[tuple[int, bytes]]
 ) -> list[tuple[int, bytes]]:
-    """Drop the matches of markers whose patterns do not match.
+    """Drop the markers on lines that do not match the marker's pattern.
 
     Reading each line instead takes twenty times as long.
     """
@@ -486,8 +486,10 @@ class CheckpointLines:
         return len(self._records) + self._unread
 
     def result(self, segments: Sequence[Segment]) -> Checkpoints:
-        """Return the records, each with the number of its segment. `parts` are all
-        segments."""
+        """Return the records, each with the number of its segment.
+
+        `segments` are all segments of the log.
+        """
         first_lines, last_lines = (
             [segment.first_line for segment in segments],
             [segment.last_line for segment in segments],

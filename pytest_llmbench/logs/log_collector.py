@@ -317,7 +317,7 @@ class LogCollector:
 
     def _add_boundaries(self, hits: Sequence[Hit]) -> None:
         """Add the process boundaries that can matter."""
-        counting = self._list_counting_markers()
+        counting = self._list_relevant_markers()
         self._boundaries += (
             ProcessBoundary(hit.marker, hit.offset, hit.line, read_total(hit))
             for hit in hits
@@ -409,7 +409,7 @@ class LogCollector:
         return replace(log, readings=(*logs.values(), *alike)) if logs or alike else log
 
     def _sum_dropped(self, chosen: str | None) -> Tally:
-        """Return the tally of dropped records if the log has the dialect `chosen`.
+        """Return the tally of dropped records for a log of the dialect `chosen`.
 
         Records of other user-defined dialects are ignored: these dialects are tried on
         every log.
@@ -483,7 +483,7 @@ class LogCollector:
             begun_again_line=self._find_restart(dialect, segments),
         )
 
-    def _list_counting_markers(self) -> dict[bytes, None]:
+    def _list_relevant_markers(self) -> dict[bytes, None]:
         """Return the boundary markers that can matter.
 
         A marker before all records of a dialect matters only if it prints the total.

@@ -37,7 +37,7 @@ hundredths of a second."""
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_seeds_and_findings_break_nothing(name: str) -> None:
+def test_seeds_and_findings_pass(name: str) -> None:
     """Unchanged, and with a few changes."""
     target = TARGETS[name]
     for number in range(len(target.seeds) + (3 if name in SLOW else 12)):
@@ -46,7 +46,7 @@ def test_seeds_and_findings_break_nothing(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_seeds_cut_off_break_nothing(name: str) -> None:
+def test_truncated_seeds_pass(name: str) -> None:
     for data in TARGETS[name].seeds[: 4 if name in SLOW else 30]:
         for eighths in (3, 7):
             TARGETS[name].check(data[: len(data) * eighths // 8])
@@ -162,7 +162,7 @@ def test_failing_or_hanging_input_is_kept(
 
 
 @pytest.mark.slow
-def test_command_counts_by_target(tmp_path: Path) -> None:
+def test_command_reports_counts_by_target(tmp_path: Path) -> None:
     script = Path(plain.__file__).with_name("run.py")
     arguments = [
         "hosts",

@@ -288,7 +288,7 @@ def test_lost_write_ahead_log_is_no_error(sound: bytes, tmp_path: Path) -> None:
     assert len(queries.list_everything(locate_store("h.db", tmp_path))) == NIGHTS
 
 
-def test_journal_of_another_file_changes_nothing(sound: bytes, tmp_path: Path) -> None:
+def test_journal_of_another_file_is_ignored(sound: bytes, tmp_path: Path) -> None:
     (tmp_path / "h.db").write_bytes(sound)
     (tmp_path / "h.db-journal").write_bytes(os.urandom(2000))
     open_as_session(tmp_path)

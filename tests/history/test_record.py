@@ -137,7 +137,7 @@ def test_grown_log_updates_the_same_run(place: StoreLocation) -> None:
     ]
 
 
-def test_runs_of_one_job_started_together_keep_their_verdicts(
+def test_simultaneous_runs_of_a_job_keep_their_verdicts(
     place: StoreLocation,
 ) -> None:
     """Members of a job array, or logs without a job id in one folder."""
@@ -228,7 +228,7 @@ def test_repeated_write_stores_a_session_once(place: StoreLocation) -> None:
     assert len(queries.list_everything(place)) == 2
 
 
-def test_failed_write_stores_nothing(place: StoreLocation) -> None:
+def test_failed_write_leaves_store_unchanged(place: StoreLocation) -> None:
     write(place, document(outcome(7.4)))
     sound = document(outcome(7.5, 1), outcome(7.6, 2))
     first, second = sound.verdicts
@@ -287,7 +287,7 @@ def writer(url: str, first: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_concurrent_sessions_lose_nothing(url: str, place: StoreLocation) -> None:
+def test_concurrent_sessions_store_all_verdicts(url: str, place: StoreLocation) -> None:
     """Both sessions create the store and judge half of the runs in common: each such
     run has two verdicts."""
     processes = [writer(url, first) for first in (100, 200)]

@@ -150,7 +150,7 @@ def name_cases(cases: list[tuple[str, Any, str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=name_cases(WRONG))
-def test_wrong_value_is_named_and_nothing_is_stored(
+def test_file_with_wrong_value_is_refused_completely(
     tmp_path: Path,
     kept: SessionDocument,
     wrong: tuple[str, Any, str],

@@ -61,7 +61,7 @@ def test_future_session_is_not_the_newest_of_a_site(
     assert f"on ci, {later:%Y-%m-%d %H:%M} UTC" in fleet.future
 
 
-def test_session_of_the_next_hours_counts(store: StoreLocation) -> None:
+def test_session_of_the_next_hours_is_read(store: StoreLocation) -> None:
     """Clocks of a cluster differ, and a clock may lack its time zone."""
     judge(store, NOW + AHEAD, red(4))
     fleet = collect_days(store, None, NOW)
@@ -91,7 +91,7 @@ def test_verdict_on_future_run_has_day_of_its_session(
     assert fleet.future.startswith("1 run begins later than now (2099-12-31 23:00 UTC)")
 
 
-def test_session_of_1970_is_an_old_one(store: StoreLocation) -> None:
+def test_session_of_1970_is_old(store: StoreLocation) -> None:
     judge(store, datetime(1970, 1, 1, tzinfo=UTC), outcome(7.4, 3))
     judge(store, NOW, red(4))
     assert collect_days(store, None, NOW).session.started == NOW
@@ -114,7 +114,7 @@ def test_future_verdict_is_not_the_last_on_a_run(store: StoreLocation) -> None:
     ]
 
 
-def test_later_session_updates_a_run_of_a_future_one(store: StoreLocation) -> None:
+def test_later_session_updates_run_of_future_session(store: StoreLocation) -> None:
     judge(store, LATER, outcome(7.4, 4, job="1"))
     again = outcome(7.4, 4, job="1")
     again["run"]["attempts"] = 3

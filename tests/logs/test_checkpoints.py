@@ -167,7 +167,7 @@ def test_save_that_may_be_staging_is_a_dispatch(
     assert (record.seconds, record.dispatched) == (11.46, dispatched)
 
 
-def test_timer_of_loading_counts_after_a_load() -> None:
+def test_load_timer_is_read_only_after_a_load() -> None:
     timer = f"55:     load-checkpoint {DOTS}: (0.82, 0.92)"
     assert records(timer) == ()
     assert [(one.action, one.seconds) for one in records(LOADED_MEGATRON, timer)] == [

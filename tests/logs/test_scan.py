@@ -69,7 +69,7 @@ def cut(data: bytes, *places: int) -> list[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOGS)
-def test_cut_at_any_byte_changes_nothing(name: str) -> None:
+def test_result_is_equal_for_blocks_split_anywhere(name: str) -> None:
     data = LOGS[name].encode()
     whole = described(parse_blocks([data]))
     for place in range(0, len(data) + 1, 3):
@@ -78,7 +78,7 @@ def test_cut_at_any_byte_changes_nothing(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 1000, REACH - 1, REACH, REACH + 1, 3 * REACH])
-def test_blocks_of_any_size_change_nothing(size: int) -> None:
+def test_result_is_equal_for_blocks_of_any_size(size: int) -> None:
     data = LONG if size > 50 else LONG[: REACH + 6000]
     blocks = [data[begin : begin + size] for begin in range(0, len(data), size)]
     assert described(parse_blocks(blocks)) == described(parse_blocks([data]))

@@ -56,7 +56,7 @@ ATTEMPTS = {  # the steps as they are printed, and as attempts
 
 
 @pytest.mark.parametrize(("order", "expected"), ATTEMPTS.values(), ids=ATTEMPTS)
-def test_attempt_begins_where_steps_restart(order: str, expected: str) -> None:
+def test_attempt_begins_when_steps_restart(order: str, expected: str) -> None:
     assert format_spans(write(order)) == expected
 
 
@@ -220,7 +220,7 @@ def test_single_line_of_another_rank_joins_no_attempts() -> None:
     assert dropped(log) == {"other-rank": 2}
 
 
-def test_bars_of_one_line_keep_the_rank_of_its_beginning() -> None:
+def test_bars_of_a_line_share_its_rank() -> None:
     bars = "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(20))
     log = parse(f"before\n3: \r{bars}\n5: {bars}\n")
     assert [(segment.rank, len(segment.steps)) for segment in log.segments] == [

@@ -97,9 +97,9 @@ class LogCache:
         return {reading.file: reading.result for reading in used}
 
     def keep(self, new: Sequence[FileReading]) -> None:
-        """Add new results to the cache file and drop results that were not requested.
+        """Add new results to the cache file, and drop results that were not requested.
 
-        Does nothing if the folder is not writable.
+        Does nothing if there are only few new results, or the folder is not writable.
         """
         new = [reading for reading in new if reading.state]
         if (
@@ -146,11 +146,11 @@ class LogCache:
         """Return the data after the header, or b"" if they are not trusted."""
         if not _is_ours(os.stat(self._folder)):
             return b""
-        content = _read_own(self._file, LARGEST)
+        content = _read_trusted(self._file, LARGEST)
         magic, signature = _HEADER.unpack_from(content)
         data = content[_HEADER.size :]
         signed = hmac.compare_digest(
-            signature, self._sign(data, _read_own(self._folder / KEY, KEY_BYTES))
+            signature, self._sign(data, _read_trusted(self._folder / KEY, KEY_BYTES))
         )
         return data if magic == MAGIC and signed else b""
 
@@ -165,7 +165,7 @@ class LogCache:
         Cache files that were signed with another key are ignored.
         """
         with contextlib.suppress(OSError):
-            if len(key := _read_own(self._folder / KEY, KEY_BYTES)) == KEY_BYTES:
+            if len(key := _read_trusted(self._folder / KEY, KEY_BYTES)) == KEY_BYTES:
                 return key
         key = os.urandom(KEY_BYTES)
         self._write(self._folder / KEY, key)
@@ -199,11 +199,11 @@ class LogCache:
                 path.unlink(missing_ok=True)
 
 
-def _read_own(path: Path, limit: int) -> bytes:
+def _read_trusted(path: Path, limit: int) -> bytes:
     """Return the contents of a file that only this user can write.
 
-    Empty if others can write the file or it is larger than `most` bytes. Raises OSError
-    if it cannot be read.
+    Empty if others can write the file or it is larger than `limit` bytes. Raises
+    OSError if it cannot be read.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:

@@ -236,7 +236,7 @@ def is_head(name: str, head: bytes) -> bool:
 
 
 def is_converted(name: str, head: bytes) -> bool:
-    """True if a file with these first bytes is compressed or has metrics.
+    """True if a file with these first bytes is compressed or a file of metrics.
 
     Its text then differs from its bytes.
     """
@@ -244,7 +244,7 @@ def is_converted(name: str, head: bytes) -> bool:
 
 
 def is_compressed(path: str) -> bool:
-    """True if a file of this machine is compressed or has metrics.
+    """True if a file of this machine is compressed or a file of metrics.
 
     False if it cannot be opened.
     """

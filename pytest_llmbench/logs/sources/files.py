@@ -229,7 +229,7 @@ def _has_data(handle: int, least: int) -> bool:
 def read_state(
     path: str, now_ns: int, like: FileState | None = None
 ) -> FileState | None:
-    """Read the state of a file, or None if unchangedness cannot be proven.
+    """Read the state of a file, with which it can be recognised as unchanged.
 
     The state is None if the file cannot be read or its size differs from `like`. For a
     large file it is also None if the file was changed recently or in the future, or its

@@ -60,7 +60,7 @@ def said(logs: list[Path], found: reading.Reading) -> list[object]:
 
 
 @pytest.mark.slow
-def test_workers_read_what_this_process_reads(
+def test_workers_give_the_same_results(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     two_workers: list[subprocess.Popen[bytes]],

@@ -169,7 +169,7 @@ def test_large_log_is_not_cached_while_pages_may_change(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("old_seconds", [-3600, 3000])
-def test_large_log_with_recent_or_future_time_is_read_again(
+def test_large_log_with_recent_time_is_read_again(
     places: Places, monkeypatch: pytest.MonkeyPatch, old_seconds: int
 ) -> None:
     """Also if a session with a fast clock cached it: the timestamp is checked on use,

@@ -101,7 +101,7 @@ def test_compressed_log_in_an_archive_is_decompressed() -> None:
     assert b"".join(text) == b"text"
 
 
-def test_last_member_of_a_name_counts() -> None:
+def test_last_member_of_a_name_is_read() -> None:
     result = opened(archive([("x.out", b"old"), ("y.out", b"1"), ("./x.out", b"new")]))
     assert notes(result.ignored) == {
         "x.tar/x.out": "occurs 2 times in x.tar: the last copy counts"

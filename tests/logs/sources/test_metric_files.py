@@ -88,7 +88,7 @@ def test_interval_time_is_the_mean_of_its_steps() -> None:
     assert columns.seconds[1:].tolist() == pytest.approx([2.0] * 3)
 
 
-def test_slower_time_of_a_repeated_step_counts() -> None:
+def test_slower_time_of_a_repeated_step_is_kept() -> None:
     log = read(
         event_file(
             *(
