@@ -15,7 +15,7 @@ How a line of a log becomes part of a `ParsedLog`:
 7. `segments` divides the records of all ranks into attempts, one record per step.
 8. `facts` and `endings` add the facts and the ending that other lines print.
 
-To add a dialect, write a module in `dialects` with `read_step` (and, if needed, `join`,
-`settle`, `time_steps` or `read_columns`), a row with its name in `dialect_table`,
+To add a dialect, write a module in `dialects` with `read_step` (and, if needed, `merge_records`,
+`resolve_steps`, `time_steps` or `read_columns`), a row with its name in `dialect_table`,
 and a test in `tests/logs`.
 """

@@ -41,10 +41,10 @@ def with_last_good(
 # --- what the store holds of it -------------------------------------------------------
 
 
-def list_log_paths(
+def list_last_good_keys(
     results: SessionResults,
 ) -> dict[str, tuple[str, str, datetime, Window]]:
-    """Return by item id what finds its last good run in the store."""
+    """List, by item id, the key of its last good run in the store."""
     return {
         name: (
             result.case.key.id,

@@ -160,9 +160,9 @@ class SessionHistory:
         """Return results, those with a last good run with what the store holds of it:
         nodes, launcher, step times."""
         from pytest_llmbench.history.details import read_details
-        from pytest_llmbench.session.last_good_runs import add_details, list_log_paths
+        from pytest_llmbench.session.last_good_runs import add_details, list_last_good_keys
 
-        places = list_log_paths(results)
+        places = list_last_good_keys(results)
         try:
             details = read_details(self.place, set(places.values())) if places else {}
         except HistoryError:  # all is judged by now, perhaps after hours of jobs: what is not known is said so
