@@ -24,7 +24,7 @@ from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.distributions import compute_probability
 from pytest_llmbench.launch.policies.repeat_policy import (
-    ONE_LOOK,
+    ONE_ANALYSIS,
     RepeatPolicy,
     choose_decision_rule,
     count_next_runs,
@@ -51,7 +51,9 @@ class Result(NamedTuple):
 # --- the engine -----------------------------------------------------------------------
 
 
-def judged(case: Case, attempts: int = 1, look: DecisionRule = ONE_LOOK) -> Judgement:
+def judged(
+    case: Case, attempts: int = 1, look: DecisionRule = ONE_ANALYSIS
+) -> Judgement:
     """Return the engine's verdict on the first attempts of the current session, found
     on disk."""
     tonight = case.attempts[attempts - 1 :: -1]

@@ -202,7 +202,7 @@ class LaunchSession:
         suspects = find_suspect_nodes(
             plan.jobs, self.launch, self.settings, self.catalog, self.host.tell
         )
-        return dataclasses.replace(plan, named=suspects)
+        return dataclasses.replace(plan, suspects=suspects)
 
     def _plan_checked(self, selected: Sequence[Key]) -> Plan:
         """Plan a new session. Raises LaunchError if preflight finds problems."""
@@ -387,7 +387,7 @@ class LaunchSession:
         }
         recorded["scripts"] = digest_scripts(plan.variants)
         recorded["noise"] = record_noise(plan.noise)
-        recorded["named"] = list(map(dataclasses.asdict, plan.named))
+        recorded["named"] = list(map(dataclasses.asdict, plan.suspects))
         self.overruled = recorded["overruled"] = self.planner.overruled
         self.session = journal.begin(
             "llmbench", self.host.now(), {PLAN: json.dumps(recorded)}
@@ -431,7 +431,7 @@ class LaunchSession:
             build_check=self.planner.plan_node_check
             if self.launch.node_checks
             else None,
-            named=plan.named,
+            named=plan.suspects,
             release=partial(release, journal) if plan.variants else lambda _case: None,
         )
         try:
@@ -494,7 +494,7 @@ class LaunchSession:
             )
             return
         follow = engine.resume if self.launch.continues else engine.run
-        follow(specs, run_engine.add_ended, run_engine.begin if plan.named else None)
+        follow(specs, run_engine.add_ended, run_engine.begin if plan.suspects else None)
         judged = {key.id for key in run_engine.list_results()}
         unjudged = (
             bool(self._cases - judged) and not journal.was_finished

@@ -138,7 +138,7 @@ class RunEngine:
         self._begun = True
         for configuration in self._configurations.values():
             configuration.history = dataclasses.replace(
-                configuration.history, left_out=self._confirmed
+                configuration.history, excluded=self._confirmed
             )
         configurations = self._configurations.values()
         return [
@@ -229,7 +229,7 @@ class RunEngine:
         They cannot start if too few GPU-hours are left, or if the session only
         collects, which records them as held back.
         """
-        if step.elsewhere:
+        if step.on_excluded_nodes:
             self._return_nodes(configuration, step.runs[0].spec)
         if self._settings.collect:
             runs = {(run.repeat, run.attempt) for run in step.runs}
@@ -238,7 +238,7 @@ class RunEngine:
                 history, held_back=history.held_back | runs
             )
             return not runs
-        if step.runs and not step.elsewhere:
+        if step.runs and not step.on_excluded_nodes:
             last = step.runs[-1]
             otherwise = NOT_STARTED.get(last.spec.purpose, "")
             if last.attempt > 1:
@@ -248,16 +248,16 @@ class RunEngine:
         if step.releases:
             self._release(configuration.history.spec.case_id)
         history = configuration.history.with_planned(step.runs)
-        anywhere = history.anywhere or step.elsewhere
-        configuration.history = dataclasses.replace(history, anywhere=anywhere)
+        any_nodes = history.any_nodes or step.on_excluded_nodes
+        configuration.history = dataclasses.replace(history, any_nodes=any_nodes)
         return True
 
     def _return_nodes(self, configuration: _Configuration, spec: JobSpec) -> None:
         """Stop excluding confirmed slow nodes if a run needs them."""
         history = configuration.history
         if spec.exclude != history.run_spec.exclude:
-            configuration.history = dataclasses.replace(history, left_out=())
-            nodes = formatting.fold_nodes(history.left_out)
+            configuration.history = dataclasses.replace(history, excluded=())
+            nodes = formatting.fold_nodes(history.excluded)
             text = f"{nodes} not excluded here: too few other nodes"
             configuration.notes.append(text)
 

@@ -780,7 +780,7 @@ def test_named_node_is_confirmed_first_then_excluded() -> None:
     assert course.end() == []
     assert course.confirmed_named == ("n7",)
     assert (
-        "n7 is slow; +9.0 % in job 1 there: left out of what follows"
+        "n7 is slow; +9.0 % in job 1 there: excluded from all following jobs"
         in course.result.nodes
     )
     assert (course.result.jobs[0].purpose, course.result.jobs[0].step_seconds) == (
@@ -792,7 +792,7 @@ def test_named_node_is_confirmed_first_then_excluded() -> None:
 @pytest.mark.parametrize(
     ("slow_again", "end", "note"),
     [
-        (False, WELL, "there: not confirmed, and not left out"),
+        (False, WELL, "there: not confirmed, not excluded"),
         (True, CRASHED, "n7 is slow; not confirmed: exit code 1"),
         (True, BROKEN, "n7 is slow; not confirmed: node n1 failed"),
     ],

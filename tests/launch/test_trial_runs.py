@@ -263,7 +263,8 @@ def test_comparison_without_hours_has_no_answer(tmp_path: Path) -> None:
     )
     assert course.end(1.0, status=used) is None
     assert (
-        course.text == "the A/B has no end: a further run was not started (on n[1-2])"
+        course.text
+        == "the A/B is incomplete: a further run was not started (on n[1-2])"
     )
     assert "of the 1.5 allowed are used" in course.result.nodes
 
@@ -321,9 +322,7 @@ def test_allocation_without_hours_is_released(tmp_path: Path) -> None:
     )
     end_well(course, 1.0, 1.0)
     assert (course.made, course.released) == (["good", "new"], [KEY.id])
-    text = (
-        "the A/B has no end: a further run was not started (on n[1-2], in 1 allocation)"
-    )
+    text = "the A/B is incomplete: a further run was not started (on n[1-2], in 1 allocation)"
     assert course.text == text
     text = "the A/B is incomplete: 1 run takes 1.0 GPU-hours, but 2.0 of the 2.5 allowed are used"
     assert course.result.nodes == text

@@ -361,7 +361,7 @@ def test_llmb_run_refuses_rows_with_other_numbers() -> None:
         assert problem == "no recipe of llmb-run 26.05 has these numbers"
     problem = refuse(*find_one("26.08", "gpt_oss_120b", "gb300", "fp8_mx"), "llmb-run")
     assert (
-        problem == "megatron_bridge 26.08 is not launched by 'llmb-run', but by script"
+        problem == "megatron_bridge 26.08 has no launcher 'llmb-run', only script"
     )
 
 
@@ -509,7 +509,7 @@ def test_dry_run_shows_each_command_and_no_secret(pytester: pytest.Pytester) -> 
         == 29
     )
     assert set(re.findall("not launched: .*: (.*)", text)) == {
-        f"for {gpu}, and this cluster has b300"
+        f"for {gpu}, but this cluster has b300"
         for gpu in ("b200", "gb200", "gb300", "h100")
     }
     assert "--hf_token ***" in text

@@ -201,7 +201,7 @@ def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(
     assert told.statuses == {CONFIGURATION: "skipped"}
     assert told.ret == pytest.ExitCode.OK
     assert variables(pytester.path) == {f"LOAD_CHECKPOINT_PATH={folder}"}
-    assert "the log says so in line 1" in told.described[CONFIGURATION]["text"]
+    assert "line 1 of the log reports it" in told.described[CONFIGURATION]["text"]
 
 
 REFUSED: dict[str, dict[str, Any]] = {

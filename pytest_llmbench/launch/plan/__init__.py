@@ -1,2 +1,1 @@
-"""From a recipe and a cluster to the job of a configuration, what it costs and what it
-is for."""
+"""Plan the jobs of a launch: what each recipe runs on this cluster, and what it costs."""

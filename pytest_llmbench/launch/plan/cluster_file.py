@@ -1,5 +1,4 @@
-"""What this cluster is: from cluster.yaml, from llmb-run's own file, or from looking at
-this machine."""
+"""Read the description of the cluster: cluster.yaml, llmb-run's file, or this machine."""
 
 from __future__ import annotations
 
@@ -48,18 +47,21 @@ def _convert_gpu(text: str) -> str:
 
 
 def _convert_gres(text: str) -> str:
-    """Return `gpu:8` also for `8`, as llmb-run has it."""
+    """Convert a gres value; a bare number such as `8` means `gpu:8`.
+
+    llmb-run's file contains bare numbers.
+    """
     if re.fullmatch(r"[1-9]\d{0,2}", text):
         return f"gpu:{text}"
     if not re.fullmatch(r"(?a:gpu(:[A-Za-z0-9_.-]+)?:[1-9]\d{0,2})", text):
         raise ValueError(
-            f"found {text!r}, expected the GPUs of a node as Slurm's gres has them, such as gpu:8"
+            f"found {text!r}, expected the GPUs of a node as a Slurm gres, such as gpu:8"
         )
     return text
 
 
 _NODES = _expect_text(EXPECTED_NODES, NODES)
-_SLURM_NAME = _expect_text("a name that Slurm has", r"[A-Za-z0-9][A-Za-z0-9_.@+,-]*")
+_SLURM_NAME = _expect_text("a name known to Slurm", r"[A-Za-z0-9][A-Za-z0-9_.@+,-]*")
 _VARIABLE = _expect_text(
     "the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*"
 )
@@ -116,14 +118,12 @@ CLUSTER = Fields(
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Return the cluster that a cluster.yaml describes (docs/cluster.md explains its
-    keys), or llmb-run's own file.
+    """Read a cluster.yaml (docs/cluster.md explains its keys), or llmb-run's file.
 
-    Folders are taken from where the file lies; `${NAME}` in them and in values of
-    variables is left as it is: `fill_references` replaces it. A recipe with its release
-    comes before one without. Raises LaunchError with file, line, what was found and
-    what was expected. `llmb_run` names llmb-run's own file, whose values the keys of
-    this one replace.
+    The key `llmb_run` names llmb-run's file; the other keys override its values.
+    Relative folders are resolved against the folder of the file. `${NAME}` in folders
+    and variables is kept; `fill_references` replaces it. Recipes with a release precede
+    those without. Raises LaunchError with file, line, found and expected value.
     """
     if path.is_dir() or path.name == LLMB_RUN_FILE:
         return read_llmb_run(path)
@@ -134,50 +134,52 @@ def read_cluster(path: Path) -> Cluster:
         for name, entry_of_recipe in _get_mapping(entry, "installed").items()
     ]
     llmb_run = _resolve_path(entry.get("llmb_run"), path.parent)
-    below = read_llmb_run(llmb_run) if llmb_run else Cluster()
-    special = ("schema", "llmb_run", "environment", "installed")
+    base = read_llmb_run(llmb_run) if llmb_run else Cluster()
+    handled = ("schema", "llmb_run", "environment", "installed")
     stated = {
         name: value
         for name, value in entry.values.items()
-        if name not in special and value is not None
+        if name not in handled and value is not None
     }
     return replace(
-        below,
+        base,
         **stated,
-        environment=(*below.environment, *_read_environment(entry)),
+        environment=(*base.environment, *_read_environment(entry)),
         installed=(
             *sorted(installed, key=lambda recipe: not recipe.release),
-            *below.installed,
+            *base.installed,
         ),
         source=path,
     )
 
 
-def _read_installed(name: str, entry: YamlMapping, beside: Path) -> InstalledRecipe:
+def _read_installed(name: str, entry: YamlMapping, base: Path) -> InstalledRecipe:
     recipe, release = _split_release(name)
-    folder, virtual = entry.get("folder"), entry.get("virtual_environment")
+    folder, venv = entry.get("folder"), entry.get("virtual_environment")
     return InstalledRecipe(
         recipe=recipe,
         release=release,
-        folder=_resolve_path(folder, beside),
+        folder=_resolve_path(folder, base),
         launcher=entry.get("launcher", ""),
         environment=_read_environment(entry),
-        virtual_environment=_resolve_path(virtual, beside),
+        virtual_environment=_resolve_path(venv, base),
     )
 
 
 def _split_release(name: str) -> tuple[str, str]:
-    """Return `grok1-25.05` as recipe and release: a release begins with a digit and has
-    a dot."""
+    """Split `grok1-25.05` into recipe and release.
+
+    A release begins with a digit and contains a dot.
+    """
     match = re.fullmatch(r"(.+)-(\d+\.[^-]*)", name)
     return (match[1], match[2]) if match else (name, "")
 
 
-def _resolve_path(text: str | None, beside: Path) -> Path | None:
+def _resolve_path(text: str | None, folder: Path) -> Path | None:
     if text is None:
         return None
     return (
-        Path(text) if text.startswith("${") else beside.absolute() / expand_home(text)
+        Path(text) if text.startswith("${") else folder.absolute() / expand_home(text)
     )
 
 
@@ -191,20 +193,22 @@ def _get_mapping(entry: YamlMapping | None, name: str) -> Mapping[str, Any]:
 
 
 def fill_references(text: str, caller: Mapping[str, str], where: str) -> str:
-    """Return a text with `${NAME}` taken from the caller's environment; LaunchError,
-    which names `where` it stands and the variable, for one that is not set there."""
+    """Replace each `${NAME}` in a text by the caller's variable.
+
+    Raises LaunchError, with `where` and the variable, if it is not set.
+    """
 
     def get_value(match: re.Match[str]) -> str:
         if match[1] not in caller:
             raise LaunchError(
-                f"{where} is taken from ${{{match[1]}}}, and that is not set: export {match[1]}, or write the value"
+                f"{where} refers to ${{{match[1]}}}, which is not set: export {match[1]}, or write the value"
             )
         return caller[match[1]]
 
     return _REFERENCE.sub(get_value, text)
 
 
-# --- llmb-run's own file --------------------------------------------------------------
+# --- the file of llmb-run -------------------------------------------------------------
 
 
 def _convert_loose(text: str) -> str:
@@ -259,12 +263,11 @@ _LLMB_RUN = Fields(
 
 
 def read_llmb_run(path: Path) -> Cluster:
-    """Return the cluster that llmb-run's cluster_config.yaml describes, of any of its
-    shapes; `path` may be its folder.
+    """Read llmb-run's cluster_config.yaml, of any of its versions, or from its folder.
 
-    Its recipes are launched by llmb-run, in every release that has it: the file does
-    not say which one is installed. Keys of llmb-run that launching does not need are
-    passed over. Raises LaunchError with file and line.
+    Its recipes are launched by llmb-run. They match every release, because the file
+    does not contain the installed one. Keys that launching does not need are ignored.
+    Raises LaunchError with file and line.
     """
     path = path / LLMB_RUN_FILE if path.is_dir() else path
     root = read_document(path, what=f"{LLMB_RUN_FILE} of llmb-run", raises=LaunchError)
@@ -294,7 +297,10 @@ def read_llmb_run(path: Path) -> Cluster:
 
 
 def _find_head(entry: YamlMapping) -> Mapping[str, str]:
-    """Return what newer files have at their top and older ones below `launcher`."""
+    """Return the general settings of llmb-run's file.
+
+    Newer files have them at the top level, older files under `launcher`.
+    """
     older = entry.get("launcher")
     return older.values if isinstance(older, YamlMapping) else entry.values
 
@@ -305,7 +311,7 @@ def _check_llmb_run(entry: YamlMapping, report: Report) -> None:
         if not head.get(name):
             report(
                 entry.line,
-                f"found no {name!r}, expected it at the top or below 'launcher'",
+                f"found no {name!r}, expected it at the top level or in 'launcher'",
             )
     slurm: YamlMapping = entry["slurm"]
     gpu = slurm.get("gpu")
@@ -338,10 +344,10 @@ def _read_workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
 
 
 def describe_machine(run: Runner) -> Cluster:
-    """Return this machine as a cluster of one node: its GPUs as nvidia-smi names them,
-    else `cpu` with one of them.
+    """Describe this machine as a cluster of one node, using nvidia-smi.
 
-    Of several types the one that is there most often counts.
+    Without GPUs the type is `cpu`, with a count of 1. With several types the most
+    frequent one counts.
     """
     done = run(
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout=30.0
@@ -356,20 +362,19 @@ def describe_machine(run: Runner) -> Cluster:
     return Cluster(gpu=gpu, gpus_per_node=count, largest=count)
 
 
-# --- what a scheduler knows -----------------------------------------------------------
+# --- the cluster as its scheduler describes it ----------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedCluster:
-    """A cluster as its scheduler describes it; by key of a cluster file the source of
-    its value."""
+    """A cluster as its scheduler describes it."""
 
-    scheduler: str  # by name
+    scheduler: str  # the name
     cluster: Cluster
-    sources: tuple[tuple[str, str], ...]
+    sources: tuple[tuple[str, str], ...]  # (key of a cluster file, source of its value)
 
     def describe(self) -> str:
-        """Return it in a line."""
+        """Describe partition, GPUs and account in one line."""
         cluster = self.cluster
         gpus = f"{cluster.gpus_per_node} {cluster.gpu or 'GPUs'} a node, {count_noun(cluster.largest, 'GPU')}"
         account = f", account {cluster.account}" if cluster.account else ""
@@ -377,8 +382,8 @@ class LearnedCluster:
 
 
 UNKNOWN = """\
-# What {scheduler} does not know; docs/cluster.md explains all keys.
-# gpu_hours: 50              # what one session may use
+# Unknown to {scheduler}; docs/cluster.md explains all keys.
+# gpu_hours: 50              # the limit of one session
 # environment:
 #   HF_TOKEN: ${{HF_TOKEN}}    # taken from the shell in which pytest starts
 # installed:                 # where the recipes are
@@ -387,14 +392,13 @@ UNKNOWN = """\
 
 
 def format_cluster_file(learned: LearnedCluster) -> str:
-    """Return a cluster file with what was learned, each value with its source, and what
-    is left to say."""
+    """Format a cluster file with the learned values, their sources, and missing keys."""
     lines = ["schema: 1"]
     for name, source in learned.sources:
         setting = f"{name}: {getattr(learned.cluster, name)}"
         lines.append(f"{setting:<28} # {source}")
     if not learned.cluster.gpu:
         lines.append(
-            "# gpu: h100                  # gres names no type: say it here, or with --llmb-gpu"
+            "# gpu: h100                  # gres names no type: set it here, or with --llmb-gpu"
         )
     return "\n".join([*lines, UNKNOWN.format(scheduler=learned.scheduler)])

@@ -1,5 +1,4 @@
-"""How a recipe is launched, which configurations this cluster can run, and what they
-cost."""
+"""Check which configurations a cluster can run, and estimate their GPU-hours."""
 
 from __future__ import annotations
 
@@ -28,14 +27,17 @@ from pytest_llmbench.core.job_records import (
 GIGABYTE = 10**9
 
 DEFAULT_HOURS = 50.0
-ARGUMENTS = "{arguments}"  # of a command: the words that only its configuration has
+ARGUMENTS = "{arguments}"  # placeholder for the arguments of a configuration
 SHOWN = 5
 WIDTH = 79
 
 
 def read_facts(recipe: Recipe) -> LaunchFacts | None:
-    """Return how a recipe is launched; None where its file does not say it, as a
-    recorded one. The file was checked when it was read: nothing is checked again."""
+    """Read the launch facts of a recipe, or return None without a `launch:` section.
+
+    Files of recorded baselines have none. The section was validated when the file was
+    read.
+    """
     if not recipe.launch:
         return None
     launch = dict(recipe.launch)
@@ -118,8 +120,10 @@ def _read_checkpointing(checkpoint: Mapping[str, Any]) -> Checkpointing | None:
 def _read_limits(
     checkpoint: Mapping[str, Any], name: str
 ) -> tuple[tuple[str, tuple[int, int | None]], ...]:
-    """Return by model size the smallest and the largest number of GPUs; a list of one
-    number has no largest."""
+    """Read the smallest and largest number of GPUs by model size.
+
+    The largest is None if there is no limit.
+    """
     limits = _get_mapping(checkpoint, name).items()
     return tuple(
         (size, (gpus[0], gpus[1] if len(gpus) > 1 else None)) for size, gpus in limits
@@ -144,12 +148,14 @@ def explain_unfit(
     cluster: Cluster,
     launcher: str = "",
 ) -> str:
-    """Return why this cluster cannot run a configuration, without its id: many share a
-    reason. Empty where nothing that is known of the cluster speaks against it.
-    `launcher` is what the option says."""
+    """Return the reason this cluster cannot run a configuration, or "".
+
+    The reason omits the configuration's id, so that equal reasons can be grouped.
+    `launcher` is the value of --llmb-launcher.
+    """
     key = configuration.key
     if facts is None:
-        return f"nothing says how {key.recipe} {key.release} is launched: no baseline file of it has a `launch:`"
+        return f"no launch facts for {key.recipe} {key.release}: none of its baseline files has a `launch:` section"
     return (
         _explain_wrong_type(key, cluster)
         or _explain_too_large(key, cluster)
@@ -161,9 +167,9 @@ def explain_unfit(
 
 def _explain_wrong_type(key: Key, cluster: Cluster) -> str:
     if not cluster.gpu:
-        return "nothing says which GPUs this cluster has: set `gpu` in the cluster file, or give --llmb-gpu"
+        return "the GPU type of this cluster is unknown: set `gpu` in the cluster file, or pass --llmb-gpu"
     return (
-        f"for {key.gpu}, and this cluster has {cluster.gpu}"
+        f"for {key.gpu}, but this cluster has {cluster.gpu}"
         if key.gpu != cluster.gpu
         else ""
     )
@@ -179,7 +185,7 @@ def _explain_not_installed(key: Key, cluster: Cluster) -> str:
     if not cluster.installed or find_installed(key, cluster) is not None:
         return ""
     names = sorted({_name_installed(installed) for installed in cluster.installed})
-    name, like = (
+    name, similar = (
         f"{key.recipe}-{key.release}",
         [
             _name_installed(installed)
@@ -187,24 +193,25 @@ def _explain_not_installed(key: Key, cluster: Cluster) -> str:
             if _is_alike(installed, key)
         ],
     )
-    return f"{name} is not installed here: there is {join_first(names)}{did_you_mean(name, like)}"
+    return f"{name} is not installed here; installed: {join_first(names)}{did_you_mean(name, similar)}"
 
 
 def _is_alike(installed: InstalledRecipe, key: Key) -> bool:
-    """Whether the recipe may be meant by its name: an equal release alone makes no two
-    names similar."""
+    """True if the names of both recipes are similar; a shared release does not count."""
     return bool(did_you_mean(key.recipe, [installed.recipe]))
 
 
 def find_installed(key: Key, cluster: Cluster) -> InstalledRecipe | None:
-    """Return how a recipe is installed here: the first entry of its release, or of all
-    its releases; None: not, or the cluster file lists nothing."""
-    wanted = (f"{key.recipe}-{key.release}", key.recipe)
+    """Find the installed recipe of a configuration, or return None.
+
+    Uses the first entry for its release, or for all releases of its recipe.
+    """
+    names = (f"{key.recipe}-{key.release}", key.recipe)
     return next(
         (
             installed
             for installed in cluster.installed
-            if _name_installed(installed) in wanted
+            if _name_installed(installed) in names
         ),
         None,
     )
@@ -225,30 +232,32 @@ def _explain_no_command(
     names = [command.name for command in facts.commands]
     if name in names:
         return explain_no_arguments(key, facts, facts.commands[names.index(name)])
-    return f"{key.recipe} {key.release} is not launched by {name!r}, but by {join_first(names)}{did_you_mean(name, names)}"
+    return f"{key.recipe} {key.release} has no launcher {name!r}, only {join_first(names)}{did_you_mean(name, names)}"
 
 
 def find_arguments(key: Key, facts: LaunchFacts, command: str) -> str | None:
-    """Return what a configuration states for a command; None: nothing."""
+    """Return a configuration's arguments for a command, or None if there are none."""
     return dict(dict(facts.arguments).get(key, ())).get(command)
 
 
 def explain_no_arguments(key: Key, facts: LaunchFacts, command: Command) -> str:
-    """Return why a command cannot launch a configuration: it needs what no row states.
-    Empty where it can."""
+    """Return the reason a configuration lacks arguments for a command, or ""."""
     if (
         ARGUMENTS not in command.command
         or find_arguments(key, facts, command.name) is not None
     ):
         return ""
-    return command.otherwise or f"its row states no `arguments` for {command.name!r}"
+    return command.otherwise or f"its row has no `arguments` for {command.name!r}"
 
 
 def choose_launcher(
     key: Key, facts: LaunchFacts, cluster: Cluster, option: str = ""
 ) -> str:
-    """Return the name of the command that launches a recipe here: what the option says,
-    else the installed recipe's, the cluster's, the document's."""
+    """Choose the name of the launch command of a recipe.
+
+    The first of: `option`, the installed recipe's launcher, the cluster's, the
+    document's.
+    """
     installed = find_installed(key, cluster)
     return (
         option
@@ -261,26 +270,31 @@ def choose_launcher(
 def choose_command(
     key: Key, facts: LaunchFacts, cluster: Cluster, option: str = ""
 ) -> Command:
-    """Return the command that launches a recipe here; LaunchError for one that it does
-    not have."""
+    """Choose the launch command of a recipe.
+
+    Raises LaunchError if the recipe does not have the command, or the configuration has
+    no arguments for it.
+    """
     name = choose_launcher(key, facts, cluster, option)
     by_name = {command.name: command for command in facts.commands}
     if name not in by_name:
         names = ", ".join(by_name)
-        where = f"--llmb-launcher={name}" if option else f"launcher {name!r}"
+        source = f"--llmb-launcher={name}" if option else f"launcher {name!r}"
         raise LaunchError(
-            f"{key.id}: {where}: its recipe has none of that name{did_you_mean(name, by_name)}; expected one of {names}"
+            f"{key.id}: {source}: its recipe has no such launcher{did_you_mean(name, by_name)}; expected one of {names}"
         )
-    if why := explain_no_arguments(key, facts, by_name[name]):
-        raise LaunchError(f"{key.id}: {why}")
+    if reason := explain_no_arguments(key, facts, by_name[name]):
+        raise LaunchError(f"{key.id}: {reason}")
     return by_name[name]
 
 
 def find_images(
     image: str, stages: Mapping[str, Path], override: str = ""
 ) -> list[Path]:
-    """Return where the container image of a recipe may lie; nothing where it has none
-    or there is no stage folder."""
+    """List the paths at which a recipe's container image may be.
+
+    Empty if the recipe has no image, or no stage folder exists.
+    """
     if override:
         return [Path(override)]
     usable = [
@@ -288,19 +302,22 @@ def find_images(
         for folder in stages.values()
         if folder.is_absolute() and os.path.isdir(folder)
     ]
-    folders = [folder / below for folder in usable for below in ("", "images")]
+    folders = [folder / subfolder for folder in usable for subfolder in ("", "images")]
     return [folder / image for folder in folders if image]
 
 
 def find_image(image: str, stages: Mapping[str, Path], override: str = "") -> str:
-    """Return the container image as a command takes it: the first that is there, else
-    where it should be."""
-    places = find_images(image, stages, override) or [
+    """Return the path of a recipe's container image for its command.
+
+    The first path that exists, else the path at which the image is expected; "" without
+    an image or stage folder.
+    """
+    candidates = find_images(image, stages, override) or [
         folder / image for folder in stages.values() if image
     ]
     return (
-        str(next((place for place in places if os.path.isfile(place)), places[0]))
-        if places
+        str(next((path for path in candidates if os.path.isfile(path)), candidates[0]))
+        if candidates
         else ""
     )
 
@@ -308,23 +325,25 @@ def find_image(image: str, stages: Mapping[str, Path], override: str = "") -> st
 def _explain_no_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> str:
     per_node = count_gpus_per_node(key, facts, cluster)
     if not per_node:
-        return f"nothing says how many {key.gpu} a node has: set `gpus_per_node` in the cluster file"
+        return f"the number of {key.gpu} per node is unknown: set `gpus_per_node` in the cluster file"
     if key.gpus > per_node and key.gpus % per_node:
-        return f"{key.gpus} GPUs are no whole number of nodes with {per_node}"
+        return f"{key.gpus} GPUs do not fill whole nodes of {per_node} GPUs"
     return ""
 
 
 def count_gpus_per_node(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:
-    """Return the GPUs of a node: this cluster's, else the document's; 0 where neither
-    says it."""
+    """Return the GPUs per node: the cluster's, else the document's, else 0."""
     return cluster.gpus_per_node or dict(facts.gpus_per_node).get(key.gpu, 0)
 
 
 def count_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:
-    """Return the number of nodes; a job that is smaller than a node has one.
-    LaunchError where they do not divide."""
-    if why := _explain_no_nodes(key, facts, cluster):
-        raise LaunchError(f"{key.id}: {why}")
+    """Count the nodes of a job; at least 1.
+
+    Raises LaunchError if the GPUs do not fill whole nodes, or the GPUs per node are
+    unknown.
+    """
+    if reason := _explain_no_nodes(key, facts, cluster):
+        raise LaunchError(f"{key.id}: {reason}")
     return max(1, key.gpus // count_gpus_per_node(key, facts, cluster))
 
 
@@ -337,52 +356,57 @@ def count_steps(
     purpose: Purpose,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Return how many steps a job makes: those of a run, unless its purpose ends it
-    before. Where a profile ends the run, it does so at the step that the variables of
-    the job say, whoever set them."""
+    """Count the steps of a job: those of the run, unless its purpose ends it earlier.
+
+    A profiled run ends at the stop step that the job's variables set, if they set it.
+    """
     short = dict(facts.short_runs).get(purpose)
     if short is None:
         return baseline.steps
-    asked = (
+    stop_step = (
         environment.get(facts.profiling.stop, "")
         if facts.profiling and purpose is Purpose.PROFILE
         else ""
     )
-    return int(asked) if asked.isascii() and asked.isdecimal() else short
+    return int(stop_step) if stop_step.isascii() and stop_step.isdecimal() else short
 
 
 def estimate_gpu_hours(baseline: Baseline, steps: int) -> float:
-    """Return the GPU-hours of a job's steps: steps x step time in seconds x GPUs /
-    3600; 0 where nothing has timed it yet. Starting up comes on top."""
+    """Estimate the GPU-hours of a job's steps: steps x step time x GPUs / 3600.
+
+    Start-up is not included. 0 if the baseline has no step time yet.
+    """
     seconds = steps * baseline.step_seconds * baseline.key.gpus
     return 0.0 if math.isnan(seconds) else seconds / 3600
 
 
 def refuse_hours(by_case: Mapping[str, float], limit: float | None) -> None:
-    """Raise LaunchError, with the total and the largest five, if GPU-hours by
-    configuration (in words) exceed what is allowed: `limit`, or the default where
-    nobody set one."""
+    """Refuse jobs whose total GPU-hours exceed the limit.
+
+    `by_case` maps a description of a configuration's runs to GPU-hours. A `limit` of
+    None is DEFAULT_HOURS. Raises LaunchError, with the total and the largest five.
+    """
     total, allowed = sum(by_case.values()), DEFAULT_HOURS if limit is None else limit
-    if total <= allowed:  # and not `>`, which NaN would pass
+    if total <= allowed:  # not `>`: a NaN total must be refused
         return
     largest = sorted(by_case.items(), key=lambda item: (-item[1], item[0]))
     lines = [f"  {hours:>9,.1f}  {case_id}" for case_id, hours in largest[:SHOWN]]
-    more = len(largest) - SHOWN
-    rest = (
-        [f"  {sum(hours for _, hours in largest[SHOWN:]):>9,.1f}  {more} more"]
-        if more > 0
+    remaining_count = len(largest) - SHOWN
+    remaining = (
+        [
+            f"  {sum(hours for _, hours in largest[SHOWN:]):>9,.1f}  {remaining_count} more"
+        ]
+        if remaining_count > 0
         else []
     )
-    what = count_noun(len(by_case), "configuration")
-    limits = (
-        "without being told a session uses at most" if limit is None else "allowed are"
-    )
+    configurations = count_noun(len(by_case), "configuration")
+    bound = "by default a session may use" if limit is None else "the limit is"
     raise LaunchError(
         "\n".join(
             [
-                f"the steps of {what} take {total:,.1f} GPU-hours; {limits} {allowed:,.10g}:",
+                f"the steps of {configurations} take {total:,.1f} GPU-hours; {bound} {allowed:,.10g}:",
                 *lines,
-                *rest,
+                *remaining,
                 fill(
                     f"{advise_hours(total)}; --llmb-dry-run shows what would be submitted",
                     WIDTH,
@@ -394,7 +418,7 @@ def refuse_hours(by_case: Mapping[str, float], limit: float | None) -> None:
 
 
 def advise_hours(hours: float) -> str:
-    """Return what to do where so many GPU-hours are more than allowed."""
+    """Advise what to do if `hours` exceed the limit."""
     needed = math.ceil(hours) if math.isfinite(hours) else "N"
     return (
         f"select fewer with -k or -m, or allow them: --llmb-gpu-hours={needed}, or `gpu_hours: {needed}` in the "

@@ -1,5 +1,7 @@
-"""The job of a configuration: its command, folders and environment, from its recipe and
-never the caller's own."""
+"""Build the job of a configuration from its recipe: command, folders and environment.
+
+Only selected variables of the caller's environment reach a job.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ from pytest_llmbench.launch.plan.purpose import list_switches
 from pytest_llmbench.launch.schedulers.registry import list_schedulers, load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 
-# what a command needs of the machine that it runs on; nothing else of the caller's but
-# what the document names
+# the caller's variables that every command needs; of the others a job gets only those
+# that the document names
 _OF_MACHINE = (
     "PATH",
     "HOME",
@@ -42,39 +44,35 @@ _OF_MACHINE = (
     "TMPDIR",
 )
 
-# the caller's virtual environment, for a recipe that wants one to be active where the
-# cluster file names none
+# the caller's virtual environment, for a recipe that requires an active one and has
+# none in the cluster file
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
-# the variable by which recipes take another container image than their document's
+# the variable that overrides the container image of a recipe's document
 IMAGE = "RUN_CONF_IMAGE"
 
-STAGES = (
-    "STAGE_PATH",
-    "LLMB_INSTALL",
-)  # the variables of the folder that holds a recipe's image, and the results
+# the variables for the stage folder, which contains a recipe's image and the results
+STAGES = ("STAGE_PATH", "LLMB_INSTALL")
 
 LONGEST_IMAGE = 200
 
-# bytes of one variable with its name and a NUL: Linux starts no process with a longer
-# one (MAX_ARG_STRLEN)
+# the largest size of a variable in bytes, with its name and a NUL byte: Linux starts no
+# process with a longer string (MAX_ARG_STRLEN)
 LONGEST = 131_072
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 _PARTS = re.compile(r"(\{\{|\}\})|\{(\w+)\}|\$(?:(\w+)|\{(\w+)\})", re.ASCII)
-_OPTIONAL = (
-    "account",
-    "partition",
-)  # placeholders that may be empty: the option that one stands for is left out
+# placeholders that may be empty: the option with an empty placeholder is dropped
+_OPTIONAL = ("account", "partition")
 
-# what is known of a log's place only after the job was submitted
+# the placeholders of a log path that are unknown before the job was submitted
 _UNKNOWN = re.compile(r"\{(?:experiment|timestamp|job|restart|checkpoint)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class JobInputs:
-    """What the parts of a job are made from."""
+    """The inputs from which a job is built."""
 
     key: Key
     facts: LaunchFacts
@@ -85,12 +83,12 @@ class JobInputs:
 
     @property
     def scheduler(self) -> type[Scheduler]:
-        """What will run the job."""
+        """The class of the scheduler that will run the job."""
         return load_scheduler(self.command.via)
 
     @property
     def documented(self) -> frozenset[str]:
-        """The variables that the document names."""
+        """The names of the variables that the recipe's document lists."""
         return frozenset(
             name for name, _ in (*self.facts.required, *self.facts.optional)
         )
@@ -106,17 +104,20 @@ def build_job(
     variables: Pairs = (),
     launcher: str = "",
 ) -> JobSpec:
-    """Return the complete job of a configuration. `caller` is the environment of this
-    process, `variables` are those of its purpose, and `launcher` is what the option
-    says.
+    """Build the complete job of a configuration.
 
-    Later wins: a short list of the caller's variables and those that the document
-    names; account, partition and GPUs of the cluster; its `environment`, that of the
-    installed recipe; what the command fixes; `variables`. What the document forbids,
-    and what belongs to another purpose, is removed. Raises LaunchError for a launcher
-    that the recipe does not have, GPUs that are no whole nodes, a `${NAME}` that is not
-    set, and names and values that no process can have; what is required and not set is
-    left to `list_missing`.
+    `caller` is the environment of this process, `variables` are those of the job's
+    purpose, and `launcher` is the value of --llmb-launcher.
+
+    The environment is merged from these sources, later ones override earlier ones:
+    selected variables of the caller; account, partition and GPUs of the cluster;
+    `environment` of the cluster file and of the installed recipe; facts of the
+    configuration; variables that the command fixes; `variables`. Variables that the
+    document forbids, or that belong to another purpose, are removed.
+
+    Raises LaunchError for a launcher that the recipe does not have, GPUs that do not
+    fill whole nodes, an unset `${NAME}`, and names or values that no process accepts.
+    Use `list_missing` to find required variables that are not set.
     """
     key = baseline.key
     command = fit.choose_command(key, facts, cluster, launcher)
@@ -159,36 +160,42 @@ def build_job(
 
 
 def find_container_image(spec: JobSpec) -> dict[str, str]:
-    """Return the container image that a job was told to use, as `container`; nothing
-    where none was named."""
+    """Return the container image that a job's variables set, as `container`; else {}.
+
+    An image whose name is secret, unprintable or too long is omitted.
+    """
     image = dict(spec.environment).get(IMAGE, "").strip()
-    shown = (
+    is_printable = (
         0 < len(image) <= LONGEST_IMAGE
         and image.isprintable()
         and IMAGE not in spec.secrets
     )
-    return {"container": image} if shown else {}
+    return {"container": image} if is_printable else {}
 
 
 def list_missing(spec: JobSpec, facts: LaunchFacts) -> list[str]:
-    """Return the variables that the document requires, or the words of its own
-    configuration name, and a job does not have, or has empty."""
+    """List the variables that a job requires but lacks, or has empty.
+
+    The document requires them, or the configuration's arguments refer to them.
+    """
     environment = dict(spec.environment)
     token = (("HF_TOKEN", ""),) if facts.needs_token else ()
     launchers = {command.name for command in facts.commands if command.via == spec.via}
-    own = (
+    texts = (
         text
         for name, text in dict(facts.arguments).get(spec.key, ())
         if name in launchers
     )
-    named = (
+    referenced = (
         match[3] or match[4]
-        for text in own
+        for text in texts
         for match in _PARTS.finditer(text)
         if match[3] or match[4]
     )
-    wanted = dict.fromkeys((*(name for name, _ in (*facts.required, *token)), *named))
-    return [name for name in wanted if not environment.get(name)]
+    required = dict.fromkeys(
+        (*(name for name, _ in (*facts.required, *token)), *referenced)
+    )
+    return [name for name in required if not environment.get(name)]
 
 
 # --- environment ----------------------------------------------------------------------
@@ -225,12 +232,11 @@ def _build_environment(job: JobInputs, nodes: int, variables: Pairs) -> dict[str
 
 
 def list_passed(via: str) -> tuple[str, ...]:
-    """Return the variables of the caller that every job gets which is submitted in this
-    way."""
+    """List the caller's variables that every job with this launcher gets."""
     scheduler = load_scheduler(via)
-    # a command on a login node may ask the scheduler of its cluster
-    asked = list_schedulers() if scheduler.here else [scheduler]
-    names = (name for each in asked for name in each.configuration_variables)
+    # a command on a login node may call the commands of its cluster's scheduler
+    schedulers = list_schedulers() if scheduler.here else [scheduler]
+    names = (name for source in schedulers for name in source.configuration_variables)
     return (*_OF_MACHINE, *names)
 
 
@@ -249,8 +255,7 @@ def _take_from_caller(job: JobInputs) -> dict[str, str]:
 
 
 def _take_from_cluster(job: JobInputs) -> dict[str, str]:
-    """Return account, partition, GPUs and time limit under the names that the document
-    has for them."""
+    """Return account, partition, GPUs and time limit as documented variables."""
     return {
         name: value
         for name, value in name_settings(job.cluster).items()
@@ -259,8 +264,7 @@ def _take_from_cluster(job: JobInputs) -> dict[str, str]:
 
 
 def name_settings(cluster: Cluster) -> dict[str, str]:
-    """Return account, partition, GPUs and time limit under all names that a document
-    may have for them."""
+    """Return account, partition, GPUs and time limit under all known variables."""
     settings = {
         "account": cluster.account,
         "partition": cluster.partition,
@@ -276,17 +280,18 @@ def name_settings(cluster: Cluster) -> dict[str, str]:
     }
 
 
-def _fill_own(pairs: Pairs, job: JobInputs, where: str) -> dict[str, str]:
-    """Return variables of the cluster file, with `${NAME}` taken from the caller."""
+def _fill_own(pairs: Pairs, job: JobInputs, source: str) -> dict[str, str]:
+    """Return variables of the cluster file with each `${NAME}` filled from the caller."""
     return {
-        name: fill_references(value, job.caller, f"{name_source(job)}: {where}: {name}")
+        name: fill_references(
+            value, job.caller, f"{name_source(job)}: {source}: {name}"
+        )
         for name, value in pairs
     }
 
 
 def _list_carriers(job: JobInputs) -> tuple[str, ...]:
-    """Return the variables of the cluster file that take their value from a secret of
-    the caller."""
+    """List the cluster file's variables whose value contains a secret of the caller."""
     pairs = (*job.cluster.environment, *job.installed.environment)
     secrets = find_secret_names(job.caller, job.cluster.secrets)
     return tuple(
@@ -309,17 +314,23 @@ def _take_from_configuration(job: JobInputs, nodes: int) -> dict[str, str]:
 
 
 def _name_workload(job: JobInputs, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return LLMB_WORKLOAD, where the document has it: what the caller has may be
-    another recipe's."""
-    own = dict((*job.cluster.environment, *job.installed.environment))
+    """Return LLMB_WORKLOAD if documented and not set in the cluster file, else {}.
+
+    The caller's value may belong to another recipe.
+    """
+    configured = dict((*job.cluster.environment, *job.installed.environment))
     install = environment.get("LLMB_INSTALL")
-    if "LLMB_WORKLOAD" not in job.documented or "LLMB_WORKLOAD" in own or not install:
+    if (
+        "LLMB_WORKLOAD" not in job.documented
+        or "LLMB_WORKLOAD" in configured
+        or not install
+    ):
         return {}
     return {"LLMB_WORKLOAD": f"{install}/workloads/pretrain_{job.key.recipe}"}
 
 
 def activate(job: JobInputs, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what activating the recipe's virtual environment would set."""
+    """Return the variables that activate the recipe's virtual environment."""
     if job.installed.virtual_environment is None:
         return {}
     folder = fill_references(
@@ -327,9 +338,8 @@ def activate(job: JobInputs, environment: Mapping[str, str]) -> dict[str, str]:
         job.caller,
         f"{name_source(job)}: virtual_environment",
     )
-    name = (
-        "CONDA_PREFIX" if os.path.isdir(f"{folder}/conda-meta") else "VIRTUAL_ENV"
-    )  # False without permission
+    # isdir is False if the folder cannot be read
+    name = "CONDA_PREFIX" if os.path.isdir(f"{folder}/conda-meta") else "VIRTUAL_ENV"
     return {
         name: folder,
         "PATH": os.pathsep.join(
@@ -339,27 +349,32 @@ def activate(job: JobInputs, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _list_unwanted(facts: LaunchFacts) -> frozenset[str]:
-    """Return what the document forbids, and the switches of profiles, traces and
-    checkpoints: those are set by the purpose of a job alone, or a run could be profiled
-    and judged for its speed."""
+    """List the variables that a job must not inherit.
+
+    These are the variables that the document forbids, and the switches of profiles,
+    traces and checkpoints. Only the purpose of a job sets a switch; otherwise a
+    profiled run could be judged for its speed.
+    """
     return frozenset((*(name for name, _ in facts.forbidden), *list_switches(facts)))
 
 
 def _check(job: JobInputs, environment: Mapping[str, str]) -> None:
-    """Refuse what no process can be given; the value may be a secret, and is not
-    shown."""
+    """Refuse variables that no process accepts.
+
+    Messages omit the value, which may be secret. Raises LaunchError.
+    """
     for name, value in environment.items():
         if not _NAME.fullmatch(name):
             raise LaunchError(
-                f"{job.key.id}: {name!r} in {name_source(job)} is no name of a variable: expected letters, digits and _"
+                f"{job.key.id}: {name!r} in {name_source(job)} is not a variable name: expected letters, digits and _"
             )
         if "\0" in value:
             raise LaunchError(
-                f"{job.key.id}: the value of {name} holds a NUL, which no environment can carry"
+                f"{job.key.id}: the value of {name} contains a NUL character: no environment can contain it"
             )
         if (size := len(os.fsencode(f"{name}={value}")) + 1) > LONGEST:
             raise LaunchError(
-                f"{job.key.id}: {name} takes {size} bytes, and no process gets more than {LONGEST} in one"
+                f"{job.key.id}: {name} takes {size} bytes, but a variable can have at most {LONGEST}"
             )
 
 
@@ -369,7 +384,7 @@ def _check(job: JobInputs, environment: Mapping[str, str]) -> None:
 def find_placeholders(
     job: JobInputs, nodes: int, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what the placeholders of a command stand for."""
+    """Return the values of the placeholders of a command, by name."""
     key, cluster = job.key, job.cluster
     return {
         "account": cluster.account or _find_setting(environment, "account"),
@@ -391,17 +406,17 @@ def find_placeholders(
 
 
 def list_stages(environment: Mapping[str, str]) -> dict[str, Path]:
-    """Return the stage folders that an environment names."""
+    """Return the stage folders that an environment sets, by variable."""
     return {name: Path(environment[name]) for name in STAGES if environment.get(name)}
 
 
 def find_first(environment: Mapping[str, str], *names: str) -> str:
-    """Return the first of some variables that is set, else nothing."""
+    """Return the value of the first variable that is set, or ""."""
     return next((environment[name] for name in names if environment.get(name)), "")
 
 
 def _find_setting(environment: Mapping[str, str], key: str) -> str:
-    """Return what the variables of a key of the cluster file say."""
+    """Return a cluster setting from the variables that documents use for it."""
     names = (
         name
         for scheduler in list_schedulers()
@@ -411,12 +426,12 @@ def _find_setting(environment: Mapping[str, str], key: str) -> str:
 
 
 def count_gpus_on_node(job: JobInputs) -> int:
-    """Return how many GPUs of a node a job uses: all, or as many as it has."""
+    """Count the GPUs that a job uses on each node."""
     return min(job.key.gpus, fit.count_gpus_per_node(job.key, job.facts, job.cluster))
 
 
 def name_experiment(key: Key) -> str:
-    """Return `pretrain_grok1_314b_bf16_256`, as the documents call an experiment."""
+    """Name the experiment as the documents do, such as `pretrain_grok1_314b_bf16_256`."""
     return f"pretrain_{key.recipe}_{key.size}_{key.dtype}_{key.gpus}"
 
 
@@ -426,9 +441,11 @@ def fill(
     values: Mapping[str, str],
     environment: Mapping[str, str],
 ) -> str:
-    """Return one word of a template with its placeholders and $VARIABLES, in one pass:
-    a value is never read as a template. A variable that is not set stays as it is
-    written."""
+    """Fill the placeholders and $VARIABLES of a word of a template.
+
+    A single pass: filled values are not expanded again. An unset variable stays as
+    written. Raises LaunchError for a placeholder that is unknown before submission.
+    """
 
     def get_value(match: re.Match[str]) -> str:
         brace, placeholder, plain, braced = match.groups()
@@ -437,9 +454,9 @@ def fill(
         if placeholder is None:
             return environment.get(plain or braced, match[0])
         if placeholder not in values:
-            where = f"{job.facts.file or job.facts.recipe}: launch: commands: {job.command.name}"
+            location = f"{job.facts.file or job.facts.recipe}: launch: commands: {job.command.name}"
             raise LaunchError(
-                f"{where}: {{{placeholder}}} is not known before a job is submitted"
+                f"{location}: {{{placeholder}}} is unknown before a job is submitted"
             )
         return values[placeholder]
 
@@ -449,8 +466,11 @@ def fill(
 def build_arguments(
     job: JobInputs, values: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the command as an argument list: the template is split first, so that a
-    value stays one argument."""
+    """Build the argument list of a command.
+
+    The template is split before it is filled, so a value with spaces stays one
+    argument.
+    """
     words: list[str] = []
     for template in _split(job):
         if any(
@@ -462,29 +482,31 @@ def build_arguments(
         words.append(fill(job, template, values, environment))
     if "\0" in "".join(words):
         raise LaunchError(
-            f"{job.key.id}: its command holds a NUL, which no argument can carry"
+            f"{job.key.id}: its command contains a NUL character: no argument can contain it"
         )
     return job.scheduler.complete_command(job.command.via, words, job.cluster)
 
 
 def _split(job: JobInputs) -> list[str]:
     try:
-        own = fit.find_arguments(job.key, job.facts, job.command.name) or ""
-        words = shlex.split(job.command.command.replace(fit.ARGUMENTS, own))
+        arguments = fit.find_arguments(job.key, job.facts, job.command.name) or ""
+        words = shlex.split(job.command.command.replace(fit.ARGUMENTS, arguments))
     except ValueError as error:
         words = []
         reason = f"{error}: {job.command.command!r}"
     else:
-        reason = "found no program in it"
+        reason = "found no program"
     if not words:
-        where = f"{job.facts.file or job.facts.recipe}: launch: commands: {job.command.name}: command"
-        raise LaunchError(f"{where}: {reason}")
+        location = f"{job.facts.file or job.facts.recipe}: launch: commands: {job.command.name}: command"
+        raise LaunchError(f"{location}: {reason}")
     return words
 
 
 def _list_options(job: JobInputs) -> tuple[str, ...]:
-    """Return the options of a job besides its command, whatever submits it. Raises
-    LaunchError."""
+    """Return the scheduler options of a job, in addition to its command.
+
+    Raises LaunchError.
+    """
     try:
         return job.scheduler.list_options(job.command.via, job.cluster)
     except LaunchError as error:
@@ -494,8 +516,11 @@ def _list_options(job: JobInputs) -> tuple[str, ...]:
 def find_directory(
     job: JobInputs, values: Mapping[str, str], environment: Mapping[str, str]
 ) -> Path:
-    """Return where a command runs: in the installed recipe's folder, if it runs in one;
-    else where its document says; else beside the baseline file."""
+    """Find the folder in which a command runs.
+
+    The first of: the installed recipe's folder (if the launcher runs there), the folder
+    of the document's command, the folder of the baseline file.
+    """
     if job.installed.folder and job.scheduler.runs_in_recipe(job.command.via):
         return Path(
             fill_references(
@@ -516,11 +541,10 @@ def find_log_folders(
     environment: Mapping[str, str],
     directory: Path,
 ) -> tuple[Path, ...]:
-    """Return where the log will lie, down to the last folder that is known before the
-    job is submitted.
+    """List the folders that may contain the log, as deep as known before submission.
 
-    None for a job on this machine: its output lies in a folder of its own, and a log of
-    an earlier job of a cluster with the same number must not be taken for it.
+    Empty for a local job: its output is in its job folder, and the log of an earlier
+    cluster job with the same number must not be mistaken for its log.
     """
     if job.scheduler.here or not job.facts.log:
         return ()
@@ -537,34 +561,42 @@ def find_log_folders(
 
 
 def _find_known_part(job: JobInputs, values: Mapping[str, str]) -> Path:
-    parts = job.facts.log.split("/")[:-1]
-    unknown = (number for number, part in enumerate(parts) if _UNKNOWN.search(part))
+    components = job.facts.log.split("/")[:-1]
+    unknown = (
+        index
+        for index, component in enumerate(components)
+        if _UNKNOWN.search(component)
+    )
     return Path(
-        *(fill(job, part, values, {}) for part in parts[: next(unknown, len(parts))])
+        *(
+            fill(job, component, values, {})
+            for component in components[: next(unknown, len(components))]
+        )
     )
 
 
 def name_source(job: JobInputs) -> str:
-    """Return the cluster file for a message."""
+    """Return the path of the cluster file for a message."""
     return str(job.cluster.source or "cluster")
 
 
-# --- the site's own check of nodes -----------------------------------------------------
+# --- the node check of the site --------------------------------------------------------
 
-# a check that takes longer is ended; it is also what its GPU-hours are counted by
+# time limit of a node check; its GPU-hours are computed from it, too
 CHECK_MINUTES = 15
 
-CHECK_OUTPUT = (
-    "llmbench-node-check-{job}.out"  # in the folder of the recipe, which its nodes see
-)
+# in the folder of the recipe, which the nodes can access
+CHECK_OUTPUT = "llmbench-node-check-{job}.out"
 
 
 def build_node_check(
     command: str, spec: JobSpec, cluster: Cluster, nodes: Sequence[str]
 ) -> JobSpec:
-    """Return the job that runs a command once on exactly these nodes, with the account
-    and GPUs of a configuration."""
-    own = replace(
+    """Build the job that runs the site's check command once on each of `nodes`.
+
+    The job uses the account and GPUs of the configuration `spec`.
+    """
+    check_spec = replace(
         spec,
         purpose=Purpose.CHECK_NODES,
         nodes=len(nodes),
@@ -575,6 +607,6 @@ def build_node_check(
     )
     scheduler, output = load_scheduler(spec.via), spec.directory / CHECK_OUTPUT
     check = scheduler.build_node_check(
-        command, own, cluster, nodes, minutes=CHECK_MINUTES, output=output
+        command, check_spec, cluster, nodes, minutes=CHECK_MINUTES, output=output
     )
     return replace(check, gpu_hours=check.occupied_gpus * CHECK_MINUTES / 60)

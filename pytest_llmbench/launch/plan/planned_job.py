@@ -1,4 +1,4 @@
-"""A job that is to be submitted, with what its recipe's document says of it."""
+"""A planned job: its specification and the launch facts of its recipe."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pytest_llmbench.core.job_records import JobSpec, LaunchFacts
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """A job that is to be submitted, and what its recipe's document says of
-    launching."""
+    """A job to submit, with the launch facts of its recipe's document."""
 
     spec: JobSpec
     facts: LaunchFacts
 
 
 def find_script(planned: PlannedJob) -> Path | None:
-    """Return the script that a job runs: the command itself, or its first argument *.sh
-    or *.py; None: neither."""
+    """Find the script that a job runs, or return None.
+
+    The command itself if it is a path, else its first argument *.sh or *.py.
+    """
     spec = planned.spec
     arguments = [word for word in spec.command[1:] if word.endswith((".sh", ".py"))]
     name = spec.command[0] if "/" in spec.command[0] else next(iter(arguments), None)
@@ -28,8 +29,7 @@ def find_script(planned: PlannedJob) -> Path | None:
 
 
 def digest_script(script: Path) -> str:
-    """Return the sha256 of a script; empty where there is none, or none that can be
-    read."""
+    """Hash a script with SHA-256, or return "" if it cannot be read."""
     try:
         with script.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,5 +1,4 @@
-"""The plan of a session that launches: what this cluster is and can run, the jobs and
-GPU-hours."""
+"""Plan a launch: the cluster, the jobs of configurations, and their GPU-hours."""
 
 from __future__ import annotations
 
@@ -73,87 +72,100 @@ from pytest_llmbench.launch.schedulers.submission import SchedulerAway, Tools
 from pytest_llmbench.session.catalog import Catalog
 
 ReadNoise = Callable[[str, Collection[str]], Mapping[str, Noise]]
-"""Gives by id what earlier A/Bs of configurations on a cluster say of the noise from
-run to run."""
+"""Looks up the run-to-run noise that earlier A/Bs of configurations measured.
+
+Called with the name of the cluster and the ids of the configurations; returns the
+noise by id.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The world, as it is given to a session."""
+    """The environment of a session: clock, commands, terminal and folders."""
 
     now: Callable[[], datetime]
     sleep: Callable[[float], None]
-    run: Runner  # short commands
-    environment: Mapping[str, str]  # the caller's
-    tell: Callable[[str], None]  # the terminal
-    folder: Path  # of the journal
+    run: Runner  # runs short commands
+    environment: Mapping[str, str]  # of the shell that started pytest
+    tell: Callable[[str], None]  # prints a line to the terminal
+    folder: Path  # the folder of the journal
     directory: Path = Path()  # where pytest was started
-    index: Path | None = None  # the file that says in which folders sessions lie
+    index: Path | None = None  # the file that lists the folders of sessions
     command: tuple[str, ...] = ()  # the arguments of pytest
-    read_noise: ReadNoise = (
-        lambda _cluster, _ids: {}
-    )  # what a history knows of earlier A/Bs
+    # reads the noise of earlier A/Bs from the history
+    read_noise: ReadNoise = lambda _cluster, _ids: {}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is launched."""
+    """The jobs of a launch, with their limits."""
 
     jobs: tuple[PlannedJob, ...]
-    skipped: Mapping[Key, str]  # why the other selected configurations are not
-    hours: float  # GPU-hours, as is the limit
-    limit: float
-    # by id, where a suite file asks for more than one; of an A/B or a search the most
-    # that there can be
+    # the selected configurations that are not launched, with the reason
+    skipped: Mapping[Key, str]
+    hours: float  # estimated GPU-hours of all jobs
+    limit: float  # GPU-hours that the session may use
+    # The following mappings are keyed by configuration id.
+    # the number of runs, if a suite file requires more than one; for an A/B or a
+    # search the maximum
     runs: Mapping[str, int] = field(default_factory=dict)
-    variants: Mapping[str, tuple[PlannedJob, ...]] = field(
-        default_factory=dict
-    )  # by id, those of an A/B or a search
-    named: tuple[
-        SuspectNodes, ...
-    ] = ()  # nodes that the history names, on which a run comes first
-    noise: Mapping[str, Noise] = field(
-        default_factory=dict
-    )  # by id, what earlier A/Bs say of it
-    allocations: Mapping[str, AllocationPlan] = field(
-        default_factory=dict
-    )  # by id, how these get their nodes
+    # the jobs of the variants of an A/B or a search
+    variants: Mapping[str, tuple[PlannedJob, ...]] = field(default_factory=dict)
+    # nodes that the history suspects; a run on them comes before all other jobs
+    suspects: tuple[SuspectNodes, ...] = ()
+    noise: Mapping[str, Noise] = field(default_factory=dict)  # from earlier A/Bs
+    # how the runs of the variants get their nodes
+    allocations: Mapping[str, AllocationPlan] = field(default_factory=dict)
 
     @property
     def every_job(self) -> tuple[PlannedJob, ...]:
-        """What may be submitted: the jobs of variants in the place of those of their
-        configuration."""
+        """All jobs that may be submitted.
+
+        A configuration with variants contributes the jobs of its variants.
+        """
         return tuple(
-            each
+            planned
             for job in self.jobs
-            for each in self.variants.get(job.spec.case_id, (job,))
+            for planned in self.variants.get(job.spec.case_id, (job,))
         )
 
     @property
     def run_specs(self) -> list[JobSpec]:
-        """The jobs of the first runs: of variants the first one, as a job of its
-        own."""
+        """The specification of the first run of each configuration.
+
+        For a configuration with variants this is the first variant, as a separate job.
+        """
         every = ((job.spec.case_id, job) for job in self.jobs)
         return [self.variants.get(case, (job,))[0].spec for case, job in every]
 
     @property
     def first_specs(self) -> list[JobSpec]:
-        """What is submitted first, of each configuration: behind their allocation where
-        the runs share one."""
+        """The specifications of the jobs to submit first.
+
+        If the runs of a configuration share an allocation, the allocation precedes the
+        first run.
+        """
         specs = []
         for job in self.jobs:
             case = job.spec.case_id
-            first, plan = (
+            first, allocation_plan = (
                 self.variants.get(case, (job,))[0].spec,
                 self.allocations.get(case),
             )
-            held = plan.size(self.runs.get(case, 1)) if plan else None
-            specs += [held, place_run(first, 1, warm_up=True)] if held else [first]
+            allocation = (
+                allocation_plan.size(self.runs.get(case, 1))
+                if allocation_plan
+                else None
+            )
+            specs += (
+                [allocation, place_run(first, 1, warm_up=True)]
+                if allocation
+                else [first]
+            )
         return specs
 
     def describe_allocations(self) -> Iterator[str]:
-        """Yield a line for each configuration whose runs share an allocation, or could
-        not."""
+        """Yield a line about each configuration's shared allocation or the lack of one."""
         for case, plan in self.allocations.items():
             warm_ups = min(len(self.variants[case]), WARMED[self.jobs[0].spec.purpose])
             if text := plan.describe(self.runs.get(case, 1), warm_ups):
@@ -161,7 +173,7 @@ class Plan:
 
 
 class Planner:
-    """Plans one session's launch."""
+    """Plans the launch of one session."""
 
     def __init__(
         self,
@@ -171,8 +183,7 @@ class Planner:
         host: Host,
         selected: Sequence[Key],
     ) -> None:
-        """Take what was asked for, the GPU type if an option says it, the baselines,
-        the world and what is selected."""
+        """`gpu` is the GPU type given by an option, or ""."""
         self.launch = launch
         self.gpu = gpu
         self.catalog = catalog
@@ -182,8 +193,11 @@ class Planner:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The cluster: its file, what options say, else this machine, or what Slurm
-        has. Raises LaunchError."""
+        """The cluster to launch on.
+
+        Read from the cluster file if there is one, else taken from this machine or from
+        its scheduler; options override single values. Raises LaunchError.
+        """
         path, launch = self.launch.cluster, self.launch
         cluster = (
             read_cluster(path)
@@ -205,9 +219,12 @@ class Planner:
         )
 
     def _describe_cluster(self, machine: Cluster) -> Cluster:
-        """Return this machine; the cluster that its Slurm describes where it has no
-        GPUs itself and some are needed; or a cluster of which only the options tell:
-        another GPU type, more than it has."""
+        """Describe the cluster if there is no cluster file.
+
+        Returns the cluster of the local scheduler if GPUs are needed and this machine
+        has none. Returns a cluster with only a GPU type if options give another type or
+        more GPUs than this machine has; the options supply the other values.
+        """
         launch = self.launch
         if machine.gpu == "cpu" and self._needs_gpus and launch.launcher != "local":
             learned = self._learn_cluster()
@@ -223,9 +240,8 @@ class Planner:
     def _learn_cluster(self) -> Cluster | None:
         try:
             learned = self.schedulers.learn_cluster(self.gpu)
-        except (
-            SchedulerAway
-        ):  # there is none here, or preflight says that it does not answer
+        except SchedulerAway:
+            # no scheduler here; if it only fails to answer, preflight reports that
             return None
         if learned is None:
             return None
@@ -234,8 +250,10 @@ class Planner:
         return replace(learned.cluster, name=f"the cluster of this {learned.scheduler}")
 
     def list_variants(self, job: PlannedJob) -> tuple[Variant, ...]:
-        """Return the arms of an A/B, the reference first, or the builds of a search in
-        their order; none for any other launch. Raises LaunchError."""
+        """List the arms of an A/B or the builds of a search, in order.
+
+        The first arm is the reference. Empty for any other launch. Raises LaunchError.
+        """
         commits = self.builds.commits
         if commits or self.launch.bisect.startswith(COMMITS):
             return list_commits(commits, job.spec.directory, self.host.run)
@@ -243,8 +261,10 @@ class Planner:
 
     @cached_property
     def builds(self) -> Builds:
-        """What an A/B compares, or a search is over; nothing for any other launch.
-        Raises LaunchError."""
+        """The variants of an A/B or a search, as their file describes them.
+
+        Empty for any other launch. Raises LaunchError.
+        """
         if self.launch.ab:
             return read_variants(self.host.directory / self.launch.ab)
         text = self.launch.bisect
@@ -254,25 +274,28 @@ class Planner:
 
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
-        """How each recipe in each release is launched."""
+        """Launch facts by (recipe, release)."""
         every = (read_facts(recipe) for recipe in self.catalog.recipes)
         return {
             (facts.recipe, facts.release): facts for facts in every if facts is not None
         }
 
     def plan(self, selected: Sequence[Key]) -> Plan:
-        """Return the jobs of the selected configurations that this cluster can run;
-        raises LaunchError if none."""
+        """Plan the jobs of the selected configurations that this cluster can run.
+
+        Raises LaunchError if it can run none of them, or if they need too many
+        GPU-hours.
+        """
         skipped: dict[Key, str] = {}
         jobs: list[PlannedJob] = []
         for key in selected:
             configuration = self.catalog.baselines[key][0].configuration
             facts = self.facts.get((key.recipe, key.release))
-            why = explain_unfit(
+            reason = explain_unfit(
                 configuration, facts, self.cluster, self.launch.launcher
             )
-            if why:
-                skipped[key] = why
+            if reason:
+                skipped[key] = reason
             else:
                 jobs.append(self.plan_job(key, self.launch.purpose))
         if not jobs:
@@ -306,17 +329,19 @@ class Planner:
         )
 
     def _find_requested_runs(self, selected: Sequence[Key]) -> dict[str, int]:
-        """Return by id how many runs a suite file asks for, and this launch may make,
-        where these are several."""
+        """Return the runs that suite files require, by configuration id, if several.
+
+        The number is capped at `--llmb-repeats`.
+        """
         if self.launch.purpose is not Purpose.MEASURE:
             return {}
-        asked = {
+        required = {
             key: self.catalog.required_runs[key].runs
             for key in selected
             if key in self.catalog.required_runs
         }
         runs = {
-            key.id: min(number, self.launch.repeats) for key, number in asked.items()
+            key.id: min(number, self.launch.repeats) for key, number in required.items()
         }
         return {name: number for name, number in runs.items() if number > 1}
 
@@ -326,27 +351,31 @@ class Planner:
         return self.cluster.gpu_hours or DEFAULT_HOURS
 
     def restore_job(self, spec: JobSpec) -> PlannedJob:
-        """Return a job that was submitted before; LaunchError where no baseline file
-        has its recipe any more."""
+        """Rebuild the planned job of a specification that an earlier session submitted.
+
+        Raises LaunchError if no baseline file describes its launch any more.
+        """
         facts = self.facts.get((spec.key.recipe, spec.key.release))
         if facts is None:
             raise LaunchError(
-                f"{spec.case_id}: no baseline file says how it is launched (any more): --llmb-baselines"
+                f"{spec.case_id}: no baseline file describes its launch (any more): add its folder with --llmb-baselines"
             )
         return PlannedJob(spec, facts)
 
     def plan_job(self, key: Key, purpose: Purpose) -> PlannedJob:
-        """Return the job of a configuration; raises LaunchError for a purpose that its
-        recipe does not have."""
+        """Plan the job of a configuration.
+
+        Raises LaunchError if the recipe does not support `purpose`.
+        """
         baseline, facts = (
             self.catalog.baselines[key][0],
             self.facts[key.recipe, key.release],
         )
-        asked = self.launch if purpose is self.launch.purpose else LaunchSettings()
+        launch = self.launch if purpose is self.launch.purpose else LaunchSettings()
         checkpoint = (
-            self.host.directory / asked.checkpoint if asked.checkpoint else None
+            self.host.directory / launch.checkpoint if launch.checkpoint else None
         )
-        profile = parse_profile(asked.profile if purpose is Purpose.PROFILE else "")
+        profile = parse_profile(launch.profile if purpose is Purpose.PROFILE else "")
         spec = build_job(
             baseline,
             facts,
@@ -363,8 +392,10 @@ class Planner:
     def plan_variants(
         self, jobs: Sequence[PlannedJob]
     ) -> dict[str, tuple[PlannedJob, ...]]:
-        """Return for each configuration a job for each of its variants, in their order;
-        nothing where there are none. Raises LaunchError."""
+        """Plan a job for each variant of each configuration, in variant order.
+
+        Empty if the launch has no variants. Raises LaunchError.
+        """
         planned: dict[str, tuple[PlannedJob, ...]] = {}
         for job in jobs if self.launch.purpose in TRIALS else ():
             variants = tuple(
@@ -399,44 +430,47 @@ class Planner:
         )
 
     def list_reruns(self, plan: Plan) -> Reruns:
-        """Return what a session may start besides the first runs of its plan."""
+        """Summarise the jobs that a session may start after the first runs of its plan."""
         launch = self.launch
         profiled = plan.jobs if launch.profile_on_regression else ()
         profiles = sum(self._estimate_profile(job.spec.key) for job in profiled)
         hours = {job.spec.case_id: job.spec.gpu_hours for job in plan.jobs}
-        named = sum(hours[each.case] for each in plan.named)
+        suspect_hours = sum(hours[suspect.case] for suspect in plan.suspects)
         return Reruns(
             launch.repeats,
             launch.retries,
             profiles,
             node_checks=bool(launch.node_checks),
-            named=named,
+            named=suspect_hours,
         )
 
     def _estimate_profile(self, key: Key) -> float:
-        """Return the GPU-hours of a profile; 0 where its recipe has none."""
+        """Return the GPU-hours of a profile, or 0 if the recipe cannot be profiled."""
         try:
             return self.plan_job(key, Purpose.PROFILE).spec.gpu_hours
         except LaunchError:
             return 0.0
 
     def plan_node_check(self, spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
-        """Return the job of the site's own check of nodes that a configuration was slow
-        on."""
+        """Build the job of the site's node check on suspect nodes."""
         return build_node_check(self.launch.node_checks, spec, self.cluster, nodes)
 
     def list_node_remarks(self, nodes: Collection[str]) -> Mapping[str, str]:
-        """Return why nodes are out of service, by name. Verdicts stand without it if no
-        scheduler answers."""
+        """Return the scheduler's remarks on nodes out of service, by node name.
+
+        Empty if no scheduler answers: remarks only annotate a verdict.
+        """
         try:
             return self.schedulers.list_node_remarks(nodes)
         except LaunchError:
             return {}
 
     def find_problems(self, plan: Plan) -> tuple[LaunchProblem, ...]:
-        """Return all that is in the way of the plan. What somebody overruled by its
-        name is told instead, and kept as `overruled`; what was set by hand and changes
-        nothing is told, too."""
+        """Find the problems that would make the plan fail.
+
+        Problems that the user chose to ignore by name are printed instead of returned,
+        and their names are kept in `overruled`. Prints variables without effect, too.
+        """
         skipped = find_without_script(plan.variants, self.host.folder)
         for job in skipped:
             self.host.tell(
@@ -460,8 +494,7 @@ class Planner:
         return tuple(problem for problem in problems if problem not in overruled)
 
     def _list_ineffective(self, plan: Plan) -> Iterator[str]:
-        """Yield which variables of profiles and the like change nothing although
-        somebody set them by hand."""
+        """Yield a line for each profile, trace or checkpoint variable without effect."""
         lines: dict[str, None] = {}
         for job in plan.jobs:
             installed = find_installed(job.spec.key, self.cluster)
@@ -478,8 +511,10 @@ class Planner:
         return map(_wrap, lines)
 
     def find_cluster_name(self, jobs: Sequence[PlannedJob]) -> str:
-        """Return the name of the cluster of jobs, by which noise is kept: its
-        scheduler's, or that of this host; "" if unknown."""
+        """Return the name of the cluster under which the noise of these jobs is stored.
+
+        The name of this host for local jobs; "" if unknown.
+        """
         try:
             return self.schedulers.find_cluster_name(jobs)
         except LaunchError:
@@ -487,7 +522,7 @@ class Planner:
 
     @cached_property
     def schedulers(self) -> Schedulers:
-        """What runs jobs, as this machine reaches it."""
+        """The schedulers that this machine can reach."""
         return Schedulers(Tools(self.host.run, self.host.environment))
 
 
@@ -498,16 +533,16 @@ def _read_installed(name: str, folder: Path) -> InstalledRecipe:
 
 def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
     by_reason: dict[str, list[str]] = {}
-    for key, why in skipped.items():
-        by_reason.setdefault(why, []).append(key.id)
-    where = cluster.source.name if cluster.source else cluster.name or "this machine"
-    none = "the selected configuration does not fit"
+    for key, reason in skipped.items():
+        by_reason.setdefault(reason, []).append(key.id)
+    target = cluster.source.name if cluster.source else cluster.name or "this machine"
+    subject = "the selected configuration does not fit"
     if len(skipped) > 1:
-        none = f"none of the {len(skipped)} selected configurations fits"
-    lines = [f"nothing was launched: {none} {where}:"]
+        subject = f"none of the {len(skipped)} selected configurations fits"
+    lines = [f"nothing was launched: {subject} {target}:"]
     lines += [
-        f"  {formatting.count_noun(len(ids), 'configuration')}: {why}"
-        for why, ids in by_reason.items()
+        f"  {formatting.count_noun(len(ids), 'configuration')}: {reason}"
+        for reason, ids in by_reason.items()
     ]
     hint = (
         "describe the cluster in cluster.yaml (docs/cluster.md), or give llmb-run's folder with --llmb-cluster=DIR"

@@ -1,5 +1,4 @@
-"""What a job is started for besides its speed (profiles, traces, checkpoints), and what
-it leaves on disk then."""
+"""Purposes of a job other than measuring: profiles, traces and checkpoints."""
 
 from __future__ import annotations
 
@@ -27,20 +26,23 @@ NUMBERS = ("start", "stop")
 FLAGS = ("gpu_metrics", "cpu")
 PARTS = (*NUMBERS, "ranks", *FLAGS)
 
-# the settings of profiles in all releases, whether a recipe reads them or not
+# the variables that configure profiles in any release
 SETTING = re.compile(
     r"(?:RUN_CONF_)?PROFILE_(?:START_STEP|STOP_STEP|RANKS|GPU_METRICS|CPU)"
 )
 
-DEPTH = 12  # how deep a search for files goes
-ENTRIES = 50_000  # of folders that it looks at
-FILES = 1_000  # that it returns
+# limits of a search for files
+DEPTH = 12  # folder levels
+ENTRIES = 50_000  # folder entries visited
+FILES = 1_000  # files returned
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """What of a run is profiled; None, empty or False leaves it to the recipe's
-    default."""
+    """The requested range and contents of a profile.
+
+    None, empty and False keep the recipe's default.
+    """
 
     start: int | None = None
     stop: int | None = None
@@ -52,17 +54,19 @@ class ProfileRequest:
 DEFAULT_PROFILE = ProfileRequest()
 
 
-# --- what the options ask for ---------------------------------------------------------
+# --- options --------------------------------------------------------------------------
 
 
 def parse_profile(text: str) -> ProfileRequest:
-    """Return what the value of --llmb-profile says; LaunchError for one that cannot be
-    read. Empty: the defaults."""
-    parts = [] if text.strip() in ("", "default") else text.split(",")
-    values = dict(_split_part(part.strip()) for part in parts)
-    if len(values) < len(parts):
+    """Parse the value of --llmb-profile; an empty value means the recipe's defaults.
+
+    Raises LaunchError for an invalid value.
+    """
+    items = [] if text.strip() in ("", "default") else text.split(",")
+    values = dict(_split_part(item.strip()) for item in items)
+    if len(values) < len(items):
         raise LaunchError(
-            f"--llmb-profile={text}: a part stands there twice; expected such as {EXAMPLE}"
+            f"--llmb-profile={text}: duplicate setting; expected for example {EXAMPLE}"
         )
     numbers = {
         name: _parse_whole(name, values[name]) for name in NUMBERS if name in values
@@ -79,18 +83,18 @@ def parse_profile(text: str) -> ProfileRequest:
     return request
 
 
-def _split_part(part: str) -> tuple[str, str]:
-    name, colon, value = part.partition(":")
+def _split_part(item: str) -> tuple[str, str]:
+    name, colon, value = item.partition(":")
     if name not in PARTS:
         raise LaunchError(
-            f"--llmb-profile: found {part!r}{did_you_mean(name, PARTS)}; expected such as {EXAMPLE}"
+            f"--llmb-profile: found {item!r}{did_you_mean(name, PARTS)}; expected for example {EXAMPLE}"
         )
     if bool(colon) is (name in FLAGS):
         expected = (
-            f"{name} without a value" if name in FLAGS else f"{name}: and its value"
+            f"{name} without a value" if name in FLAGS else f"{name}: with a value"
         )
         raise LaunchError(
-            f"--llmb-profile: found {part!r}, expected {expected}, such as {EXAMPLE}"
+            f"--llmb-profile: found {item!r}, expected {expected}, for example {EXAMPLE}"
         )
     return name, value
 
@@ -98,7 +102,7 @@ def _split_part(part: str) -> tuple[str, str]:
 def _parse_whole(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise LaunchError(
-            f"--llmb-profile: {name} is {text!r}, expected a whole number, such as in {EXAMPLE}"
+            f"--llmb-profile: {name} is {text!r}, expected a whole number, for example {EXAMPLE}"
         )
     return int(text)
 
@@ -114,12 +118,12 @@ def build_variables(
     profile: ProfileRequest = DEFAULT_PROFILE,
     checkpoint: Path | None = None,
 ) -> Pairs:
-    """Return the variables that make a run of this recipe do what it is for, as its
-    document says; `checkpoint` is the folder to load.
+    """Build the variables that make a job serve its purpose, per its recipe's document.
 
-    LaunchError where the document has no such thing, does not support this number of
-    GPUs, or a checkpoint cannot be loaded. A profile that no option describes
-    (`--llmb-profile-on-regression`) is the recipe's default.
+    `checkpoint` is the folder to load. `profile` is ignored for other purposes; its
+    default is the recipe's default profile, as for `--llmb-profile-on-regression`.
+    Raises LaunchError if the document does not support the purpose for this number of
+    GPUs, or if the checkpoint cannot be loaded.
     """
     match purpose:
         case Purpose.PROFILE:
@@ -140,7 +144,7 @@ def _require_documented(
 ) -> Pairs:
     if not pairs:
         raise LaunchError(
-            f"{_name_recipe(facts)} documents no {noun}: leave {flag} out, or this recipe (-k 'not ...')"
+            f"{_name_recipe(facts)} documents no {noun}: omit {flag}, or deselect this recipe (-k 'not ...')"
         )
     return pairs
 
@@ -157,9 +161,9 @@ def _set_profiling(facts: LaunchFacts, request: ProfileRequest, gpus: int) -> Pa
     _check_order(start, stop or None, f"--llmb-profile: {_name_recipe(facts)}")
     if too_large := [rank for rank in request.ranks if rank >= gpus]:
         raise LaunchError(
-            f"--llmb-profile: there is no rank {too_large[0]} among {gpus} GPUs: 0 to {gpus - 1}"
+            f"--llmb-profile: found rank {too_large[0]}, expected 0 to {gpus - 1}, since there are {gpus} GPUs"
         )
-    asked = {
+    settings = {
         "start": "" if request.start is None else str(request.start),
         "stop": "" if request.stop is None else str(request.stop),
         "ranks": ",".join(map(str, request.ranks)),
@@ -169,36 +173,39 @@ def _set_profiling(facts: LaunchFacts, request: ProfileRequest, gpus: int) -> Pa
     return (
         *enable,
         *(
-            (_find_variable(facts, profiling, part), value)
-            for part, value in asked.items()
+            (_find_variable(facts, profiling, setting), value)
+            for setting, value in settings.items()
             if value
         ),
     )
 
 
-def _check_order(start: int | None, stop: int | None, where: str) -> None:
+def _check_order(start: int | None, stop: int | None, prefix: str) -> None:
     if start is not None and stop is not None and start >= stop:
         raise LaunchError(
-            f"{where}: profiling from step {start} to {stop}: stop has to be larger than start"
+            f"{prefix}: profiling from step {start} to {stop}: stop must be larger than start"
         )
 
 
-def _find_variable(facts: LaunchFacts, profiling: Profiling, part: str) -> str:
-    names = {part: getattr(profiling, part) for part in PARTS}
-    if names[part]:
-        return str(names[part])
-    has = (
-        ", ".join(f"{part} ({name})" for part, name in names.items() if name)
-        or "none of its settings"
+def _find_variable(facts: LaunchFacts, profiling: Profiling, setting: str) -> str:
+    names = {setting: getattr(profiling, setting) for setting in PARTS}
+    if names[setting]:
+        return str(names[setting])
+    available = (
+        ", ".join(f"{setting} ({name})" for setting, name in names.items() if name)
+        or "no such variables"
     )
     raise LaunchError(
-        f"--llmb-profile: {_name_recipe(facts)} documents no variable for {part!r}; it has {has}"
+        f"--llmb-profile: {_name_recipe(facts)} documents no variable for {setting!r}; it has {available}"
     )
 
 
 def list_switches(facts: LaunchFacts) -> dict[str, Purpose]:
-    """Return the variables by which a recipe profiles, traces, saves and loads, each
-    with its purpose; one that serves several is a profile's."""
+    """Return the variables that enable profiles, traces and checkpoints, by name.
+
+    The value is the purpose. A variable that serves several purposes belongs to
+    profiles.
+    """
     checkpoint = facts.checkpoint or Checkpointing(save=(), load=())
     pairs = {
         Purpose.LOAD_CHECKPOINT: checkpoint.load,
@@ -214,20 +221,23 @@ def list_switches(facts: LaunchFacts) -> dict[str, Purpose]:
 def explain_ineffective(
     facts: LaunchFacts, purpose: Purpose, names: Iterable[str]
 ) -> Iterator[str]:
-    """Yield which variables of profiles, traces and checkpoints change nothing although
-    somebody set them (`names`), each with what does."""
+    """Yield a message for each variable in `names` that has no effect.
+
+    Covers variables of profiles, traces and checkpoints that the user set. The message
+    names the option that has the effect, or the variables that the recipe reads.
+    """
     profiling, switches = facts.profiling or Profiling(enable=()), list_switches(facts)
-    read = [name for name in (getattr(profiling, part) for part in PARTS) if name]
+    read = [name for name in (getattr(profiling, setting) for setting in PARTS) if name]
     for name in names:
         if name in switches:
             yield f"{name} has no effect: {PURPOSE_FLAGS[switches[name]]} sets it"
         elif SETTING.fullmatch(name) and name not in read:
-            has = (
+            available = (
                 f"it reads {', '.join(read)}"
                 if read
-                else "its document has no profiles"
+                else "its document has no profiling"
             )
-            yield f"{name} has no effect on {_name_recipe(facts)}: {has}"
+            yield f"{name} has no effect on {_name_recipe(facts)}: {available}"
         elif name in read and purpose is not Purpose.PROFILE:
             yield f"{name} has no effect without --llmb-profile"
 
@@ -248,11 +258,10 @@ def _set_loading(facts: LaunchFacts, folder: Path | None, key: Key) -> Pairs:
     _check_scale(facts, key, checkpoint.load_gpus, "Loading a checkpoint")
     if folder is None:
         raise LaunchError(
-            f"{flag}: expected the folder of a checkpoint, the one that holds `weights`"
+            f"{flag}: expected the folder of a checkpoint, which contains `weights`"
         )
-    if problem := explain_unloadable(
-        folder, None
-    ):  # whether it lies below the stage is left to preflight
+    # preflight checks that the folder is in the stage folder
+    if problem := explain_unloadable(folder, None):
         raise LaunchError(f"{flag}={folder}: {problem}")
     return tuple(
         (name, value.replace("{checkpoint}", str(folder.absolute())))
@@ -264,33 +273,35 @@ def _check_scale(
     facts: LaunchFacts,
     key: Key,
     scales: tuple[tuple[str, tuple[int, int | None]], ...],
-    doing: str,
+    action: str,
 ) -> None:
     sizes = dict(scales)
     if scales and key.size not in sizes:
         raise LaunchError(
             f"{key.id}: {_name_recipe(facts)} documents no scale for a checkpoint of {key.size}"
         )
-    least, most = sizes.get(key.size, (1, None))
-    if key.gpus < least or (most is not None and key.gpus > most):
-        allowed = f"{least} or more" if most is None else f"{least} to {most}"
+    minimum, maximum = sizes.get(key.size, (1, None))
+    if key.gpus < minimum or (maximum is not None and key.gpus > maximum):
+        allowed = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
         raise LaunchError(
-            f"{key.id}: {doing} is documented for {key.size} on {allowed} GPUs, not on "
+            f"{key.id}: {action} is documented for {key.size} on {allowed} GPUs, not on "
             f"{key.gpus}: select others with -k or -m"
         )
 
 
 def explain_unloadable(folder: Path, stage: Path | None) -> str:
-    """Return why a checkpoint cannot be loaded from this folder, with what to give
-    instead; empty where it can."""
+    """Return the reason a checkpoint cannot be loaded, with a remedy, or "".
+
+    `stage` is the folder that jobs can access, or None to skip that check.
+    """
     if not folder.is_dir():
         return "no such folder"
     if folder.name == "weights" and _has_shards(folder):
-        return f"this is the folder of the weights; give the one above: {folder.absolute().parent}"
+        return f"this is the folder of the weights; pass its parent: {folder.absolute().parent}"
     if not _has_shards(folder / "weights"):
         return _suggest_nearby(folder)
     if stage is not None and not folder.resolve().is_relative_to(stage.resolve()):
-        return f"it has to lie below {stage}, since jobs see nothing else of the disk: move or copy it there"
+        return f"it must be in {stage}, the only folder that jobs can access: move or copy it there"
     return ""
 
 
@@ -306,16 +317,14 @@ def _suggest_nearby(folder: Path) -> str:
     )
     folders = [path.parent for path in _find_weights(folder)]
     if not folders:
-        return f"{missing}: not a checkpoint, or one that was not saved to its end"
+        return f"{missing}: not a checkpoint, or an incomplete one"
     others = (
-        f" ({count_noun(len(folders), 'checkpoint')} below it)"
-        if len(folders) > 1
-        else ""
+        f" ({count_noun(len(folders), 'checkpoint')} in it)" if len(folders) > 1 else ""
     )
     return f"{missing} in it; did you mean {folders[-1]}?{others}"
 
 
-# --- what a purpose leaves ------------------------------------------------------------
+# --- output files ---------------------------------------------------------------------
 
 
 def find_outputs(
@@ -325,12 +334,12 @@ def find_outputs(
     job_id: str = "",
     since: float | None = None,
 ) -> tuple[Path, ...]:
-    """Return the files that a job left below a folder: profiles, or the folders with
-    the weights of checkpoints.
+    """Find the profiles or checkpoint weights that a job wrote to a folder.
 
-    The old recipes use one folder for all jobs of a configuration: where names tell the
-    job id, only those of `job_id`; and nothing that is older than `since` (seconds
-    since the epoch). The search is bounded.
+    Returns the files of profiles, or the folders of weights. Old recipes use one folder
+    for all jobs of a configuration: files whose name contains another job id than
+    `job_id` are omitted, and files modified before `since` (seconds since the epoch).
+    The search is bounded.
     """
     paths = []
     if purpose is Purpose.PROFILE and facts.profiling:
@@ -347,10 +356,12 @@ def find_outputs(
 
 
 def _read_job_id(profile: Path) -> str:
-    """Return the job id in a documented name, `<model>_<gpus>g_<job>_<node>_<rank>`;
-    empty where there is none."""
-    named = re.search(r"g_(\d+)_\d+_\d+$", profile.stem)
-    return named[1] if named else ""
+    """Return the job id in a profile's name, or "".
+
+    Profiles are named `<model>_<gpus>g_<job>_<node>_<rank>`.
+    """
+    match = re.search(r"g_(\d+)_\d+_\d+$", profile.stem)
+    return match[1] if match else ""
 
 
 def _find_profiles(folder: Path) -> Iterator[Path]:
@@ -359,7 +370,7 @@ def _find_profiles(folder: Path) -> Iterator[Path]:
 
 
 def _find_weights(folder: Path) -> list[Path]:
-    """Return the folders with the weights of checkpoints, oldest first."""
+    """Find the folders of checkpoint weights, oldest first."""
     paths = (
         path
         for path, _, files in _walk_bounded(folder)
@@ -369,7 +380,7 @@ def _find_weights(folder: Path) -> list[Path]:
 
 
 def _read_modified(path: Path) -> float:
-    """Return when a path was changed; what has gone counts as old."""
+    """Return the modification time of a path, or 0 if it no longer exists."""
     try:
         return path.stat().st_mtime
     except OSError:

@@ -1,5 +1,4 @@
-"""Nodes that the history names before the first job of a launch, and the run that is to
-confirm each."""
+"""Nodes that the history suspects before a launch, and the runs to confirm them."""
 
 from __future__ import annotations
 
@@ -20,19 +19,23 @@ from pytest_llmbench.session.node_history import search_history
 from pytest_llmbench.session.settings import Settings
 
 RECENT = timedelta(days=7)
-"""A node that was in a fast run so long before the newest night is sound, and fills up
-the job on a suspect."""
+"""How long before the newest run a fast run still shows that its nodes are sound.
+
+Sound nodes fill up the job that runs on a suspect.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectNodes:
-    """A node that the history names slow, or several that nothing tells apart: suspect,
-    and not left out for that."""
+    """A node that the history suspects, or several that it cannot distinguish.
 
-    case: str  # the id of the configuration that runs on them once more
+    A suspect is not excluded before a run confirms it.
+    """
+
+    case: str  # the id of the configuration whose run is to confirm them
     nodes: tuple[str, ...]
-    others: tuple[str, ...]  # sound ones, which the job gets besides
-    text: str  # what the history says
+    others: tuple[str, ...]  # sound nodes that complete the job
+    text: str  # the evidence of the history
 
 
 def find_suspect_nodes(
@@ -42,9 +45,11 @@ def find_suspect_nodes(
     catalog: Catalog,
     tell: Callable[[str], None],
 ) -> tuple[SuspectNodes, ...]:
-    """Return the nodes that the history names and these jobs may get, each with what
-    confirms it; where a launch may not, that is only told. None for what is not
-    judged."""
+    """Find the nodes that the history suspects and that these jobs may get.
+
+    Prints each suspect. Returns a suspect only if a run may confirm it; empty for a
+    launch that is not judged.
+    """
     if settings.history is None or launch.purpose is not Purpose.MEASURE:
         return ()
     # A launch without a history opens no database.
@@ -59,42 +64,44 @@ def find_suspect_nodes(
         tell(f"llmbench: {error}")
         return ()
     forbidden = _explain_forbidden(launch, recording=settings.record is not None)
-    named = []
-    for suspect, described in zip(
+    plans = []
+    for suspect, description in zip(
         search.evidence.named, describe(search).named, strict=True
     ):
-        reached = [job.spec for job in jobs if _may_get(job.spec, suspect.nodes)]
-        if not reached:
+        reachable = [job.spec for job in jobs if _may_get(job.spec, suspect.nodes)]
+        if not reachable:
             continue
-        text = f"by the history {format_suspect(described)}"
-        plan = None if forbidden else _plan_named(reached, suspect, search, text)
-        why = (
-            forbidden
-            or "no selected configuration that was slow there has enough other nodes that are known sound"
+        text = f"by the history {format_suspect(description)}"
+        plan = (
+            None if forbidden else _plan_confirmation(reachable, suspect, search, text)
         )
-        follows = (
+        reason = (
+            forbidden
+            or "no selected configuration that was slow there has enough other nodes known to be sound"
+        )
+        consequence = (
             f"one run of {plan.case} there comes first"
             if plan
-            else f"not confirmed: {why}"
+            else f"not confirmed: {reason}"
         )
         tell(
             textwrap.fill(
-                f"llmbench: {text}: {follows}",
+                f"llmbench: {text}: {consequence}",
                 79,
                 subsequent_indent="    ",
                 break_on_hyphens=False,
             )
         )
-        named += [plan] if plan else []
-    return tuple(named)
+        plans += [plan] if plan else []
+    return tuple(plans)
 
 
 def _explain_forbidden(launch: LaunchSettings, *, recording: bool) -> str:
-    """Return why a launch may not make runs for it; empty where it may."""
+    """Return the reason a launch may not confirm suspects, or ""."""
     if launch.submit_only:
-        return "nothing follows from jobs that are only submitted"
+        return "--llmb-submit-only does not wait for runs"
     if recording:
-        return "a session that records makes no such run"
+        return "a session that records baselines does not confirm nodes"
     return (
         "--llmb-repeats=1 allows one run of each configuration"
         if launch.repeats == 1
@@ -103,8 +110,7 @@ def _explain_forbidden(launch: LaunchSettings, *, recording: bool) -> str:
 
 
 def _may_get(spec: JobSpec, nodes: Sequence[str]) -> bool:
-    """Whether a job may get all of these nodes: none is left out, and it is pinned to
-    no others."""
+    """True if a job may run on all of `nodes`: not pinned, and no node excluded."""
     return not load_scheduler(spec.via).is_pinned(spec) and _list_excluded(
         spec
     ).isdisjoint(nodes)
@@ -115,34 +121,36 @@ def _list_excluded(spec: JobSpec) -> set[str]:
     return {node for nodes in spec.exclude for node in expand(nodes)}
 
 
-def _plan_named(
+def _plan_confirmation(
     specs: Sequence[JobSpec], suspect: Suspect, search: NodeSearch, text: str
 ) -> SuspectNodes | None:
-    """Return the cheapest of the jobs whose configuration was slow with a node and that
-    sound nodes can fill up."""
+    """Plan the cheapest run that can confirm a suspect, or return None.
+
+    Its configuration was slow on the suspect nodes, and sound nodes must complete the
+    job.
+    """
     slow = {search.runs[name].configuration for name in suspect.slow_runs}
     for spec in sorted(
         (spec for spec in specs if spec.case_id in slow),
         key=lambda spec: spec.gpu_hours,
     ):
-        more, excluded = spec.nodes - len(suspect.nodes), _list_excluded(spec)
+        missing, excluded = spec.nodes - len(suspect.nodes), _list_excluded(spec)
         sound = [
             node
             for node in _list_sound(spec.case_id, suspect, search)
             if node not in excluded
         ]
-        if 0 <= more <= len(sound):
+        if 0 <= missing <= len(sound):
             return SuspectNodes(
-                spec.case_id, suspect.nodes, tuple(sorted(sound[:more])), text
+                spec.case_id, suspect.nodes, tuple(sorted(sound[:missing])), text
             )
     return None
 
 
 def _list_sound(case: str, suspect: Suspect, search: NodeSearch) -> list[str]:
-    """Return the nodes of the last fast runs of a configuration, those of the newest
-    run first."""
+    """List the nodes of recent fast runs of a configuration, newest run first."""
     differences = search.evidence.differences or {}
-    doubtful = {node for other in search.evidence.suspects for node in other.nodes}
+    suspects = {node for other in search.evidence.suspects for node in other.nodes}
     runs = sorted(search.runs.items(), key=lambda item: item[1].started, reverse=True)
     fast = (
         run
@@ -153,34 +161,39 @@ def _list_sound(case: str, suspect: Suspect, search: NodeSearch) -> list[str]:
     )
     return list(
         dict.fromkeys(
-            node for run in fast for node in sorted(run.nodes) if node not in doubtful
+            node for run in fast for node in sorted(run.nodes) if node not in suspects
         )
     )
 
 
-def restore_suspects(noted: Iterable[Mapping[str, Any]]) -> tuple[SuspectNodes, ...]:
-    """Return what a session noted; TypeError or LookupError for what none did."""
-    lists = (
-        (str(each["case"]), each["nodes"], each["others"], str(each["text"]))
-        for each in noted
+def restore_suspects(records: Iterable[Mapping[str, Any]]) -> tuple[SuspectNodes, ...]:
+    """Restore the suspects that an earlier session recorded.
+
+    Raises TypeError or LookupError for invalid records.
+    """
+    fields = (
+        (str(record["case"]), record["nodes"], record["others"], str(record["text"]))
+        for record in records
     )
     return tuple(
         SuspectNodes(case, tuple(map(str, nodes)), tuple(map(str, others)), text)
-        for case, nodes, others, text in lists
+        for case, nodes, others, text in fields
     )
 
 
 def select_suspects(
-    named: Iterable[SuspectNodes],
+    suspects: Iterable[SuspectNodes],
     jobs: Iterable[PlannedJob],
     made: Iterable[JobSpec] | None,
 ) -> tuple[SuspectNodes, ...]:
-    """Return those whose configuration is among these jobs; `made` are all jobs of a
-    session that is only collected, which gets no run on named nodes that is not among
-    them."""
+    """Select the suspects whose configuration is among `jobs`.
+
+    `made` are all jobs of a session that is only collected: a suspect without a
+    confirmation run among them is dropped, because no new run starts. None otherwise.
+    """
     cases = {job.spec.case_id for job in jobs}
     if made is not None:
         cases &= {
             spec.case_id for spec in made if spec.purpose is Purpose.CONFIRM_NODES
         }
-    return tuple(each for each in named if each.case in cases)
+    return tuple(suspect for suspect in suspects if suspect.case in cases)

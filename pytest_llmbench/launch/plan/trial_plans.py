@@ -1,5 +1,4 @@
-"""The plan of an A/B or a search: how its runs get nodes, how many there are at most,
-and what a resumed session must find unchanged."""
+"""Plan the runs of an A/B or a search: allocations, run limits, and checks on resuming."""
 
 from __future__ import annotations
 
@@ -25,13 +24,15 @@ from pytest_llmbench.launch.schedulers.registry import Schedulers
 from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 
 Variants = Mapping[str, "Sequence[PlannedJob]"]
-"""By configuration id a job for each variant, in their order."""
+"""The jobs of the variants of each configuration, by id, in the variants' order."""
 
 WARMED = {Purpose.COMPARE_VARIANTS: 8, Purpose.BISECT: 2}
-"""The most variants whose first run is discarded in an allocation: each arm, the
-ends."""
+"""How many variants run a discarded warm-up in an allocation.
 
-BUILT_BETWEEN = "each commit is built before its run, and the nodes would wait"
+In an A/B each arm does, in a search both end builds.
+"""
+
+BUILT_BETWEEN = "each commit is built before its run, and the nodes would idle"
 
 
 def plan_allocations(
@@ -41,20 +42,21 @@ def plan_allocations(
     schedulers: Schedulers,
     before: Collection[JobSpec] = (),
 ) -> dict[str, AllocationPlan]:
-    """Plan by id how the runs of the variants get nodes.
+    """Plan how the runs of each configuration's variants get their nodes, by id.
 
-    If a run `before` resuming was a job of its own, the others are, too.
+    A configuration with runs from `before` resuming that were separate jobs continues
+    with separate jobs.
     """
-    because = "so the file wants it" if builds.separate else ""
+    reason = "the file requires it" if builds.separate else ""
     if builds.build:
-        because = BUILT_BETWEEN
-    if because:
-        return {case: AllocationPlan(because=because) for case in variants}
-    made = (spec for spec in before if spec.purpose in TRIALS)
-    alone = {spec.case_id for spec in made if not spec.allocation}
+        reason = BUILT_BETWEEN
+    if reason:
+        return {case: AllocationPlan(reason=reason) for case in variants}
+    earlier_runs = (spec for spec in before if spec.purpose in TRIALS)
+    separate = {spec.case_id for spec in earlier_runs if not spec.allocation}
     plans = {}
     for case, jobs in variants.items():
-        if case not in alone:
+        if case not in separate:
             scheduler = schedulers.find(jobs[0].spec)
             most = _count_most(launch, builds, len(jobs), True)
             plans[case] = scheduler.plan_allocation(jobs, most)
@@ -67,7 +69,7 @@ def count_trials(
     builds: Builds,
     allocations: Mapping[str, AllocationPlan],
 ) -> dict[str, int]:
-    """Count by id the most runs, warm-ups included."""
+    """Count the maximum number of runs of each configuration, by id, warm-ups included."""
     shared = {case for case, plan in allocations.items() if plan.spec}
     return {
         case: _count_most(launch, builds, len(jobs), case in shared)
@@ -81,8 +83,9 @@ def refuse_more_trials(
     noted: Mapping[str, int],
     limit: float | None,
 ) -> None:
-    """Refuse more runs than a session noted if they need too many GPU-hours.
+    """Refuse runs beyond the recorded maximum if they exceed the GPU-hour limit.
 
+    `noted` is the maximum number of runs by id that the session recorded when it began.
     Raises LaunchError.
     """
     if any(most > noted.get(case, 0) for case, most in runs.items()):
@@ -100,19 +103,19 @@ def _count_most(
 
 
 def estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:
-    """Return a configuration's runs in words, and their GPU-hours."""
+    """Return a description of a configuration's runs, and their GPU-hours."""
     text = f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id
     return text, spec.gpu_hours * runs
 
 
-# --- what a session notes, for one that resumes ---------------------------------------
+# --- records of a session, for resuming it --------------------------------------------
 
 
 def digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
-    """Digest the jobs of variants, by configuration and name.
+    """Hash the jobs of variants, by configuration id and variant name.
 
-    A digest covers directory, command and the variables of a job, without those of the
-    caller's shell.
+    A hash covers the directory, the command and the environment of a job, except
+    variables of the caller's shell and secrets.
     """
     return {
         case: {job.spec.variant: _digest_spec(job.spec) for job in jobs}
@@ -129,9 +132,10 @@ def _digest_spec(spec: JobSpec) -> str:
 
 
 def digest_scripts(variants: Variants) -> dict[str, str]:
-    """Digest by path the scripts that the jobs of variants run; "": unreadable.
+    """Hash the scripts that the jobs of variants run, by path.
 
-    Scripts in a folder where a build may write them are left out.
+    The hash is "" if a script is unreadable. Scripts in a checkout that a build may
+    change are omitted.
     """
     every = (job for jobs in variants.values() for job in jobs)
     scripts = {find_script(job) for job in every if not job.spec.build}
@@ -143,10 +147,11 @@ def digest_scripts(variants: Variants) -> dict[str, str]:
 def refuse_changed(
     variants: Variants, noted: Mapping[str, Any], launch: LaunchSettings, session: str
 ) -> None:
-    """Refuse variants that a session did not note: their runs would count for others.
+    """Refuse variants that changed since the session recorded them.
 
-    Raises LaunchError. The builds of a search may come and go, but one of them may not
-    change. A session of an earlier version noted no scripts.
+    Their runs would be mixed with those of the old variants. A search may gain or lose
+    builds, but no build may change. Sessions of earlier versions recorded no scripts.
+    Raises LaunchError.
     """
     for case, now in digest_variants(variants).items():
         before = noted.get("variants", {}).get(case, {})
@@ -154,22 +159,22 @@ def refuse_changed(
         if changed or (launch.ab and before.keys() != now.keys()):
             which = f": {changed[0]}" if changed else ""
             raise LaunchError(
-                f"{launch.ab or launch.bisect}: found other variants than when session {session} began{which}"
+                f"{launch.ab or launch.bisect}: the variants differ from those with which session {session} began{which}"
             )
     scripts = noted.get("scripts", {})
     for path, digest in digest_scripts(variants).items():
         if scripts.get(path) and scripts[path] != digest:
             raise LaunchError(
-                f"{path}: another script than when session {session} began, and its "
-                "runs would be taken for those of that one: put that back, or start anew"
+                f"{path}: the script changed since session {session} began, and runs of "
+                "both would be mixed: restore the script, or start a new session"
             )
 
 
 def record_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
-    """Return the noise that a session uses, for its note.
+    """Convert the noise that a session uses to a JSON record.
 
-    A resumed session uses the same, or its next run would be another one if an A/B has
-    ended since.
+    A resumed session must use the same noise: an A/B that ended in between would change
+    its next step.
     """
     return {
         case: [known.sigma, known.degrees_of_freedom, known.source]
@@ -178,9 +183,9 @@ def record_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
 
 
 def restore_noise(noted: Mapping[str, tuple[float, float, str]]) -> dict[str, Noise]:
-    """Restore the noise that a session noted.
+    """Restore the noise that a session recorded.
 
-    Raises ValueError, TypeError or AttributeError for what no session noted.
+    Raises ValueError, TypeError or AttributeError for invalid records.
     """
     noise = {
         case: Noise(float(sigma), float(freedom), str(source), measured=True)

@@ -1,5 +1,4 @@
-"""Variants of a recipe (--llmb-ab, --llmb-bisect): what names them, and how each takes
-the place of what is there."""
+"""Variants of a recipe for --llmb-ab and --llmb-bisect: reading and installing them."""
 
 from __future__ import annotations
 
@@ -41,18 +40,16 @@ from pytest_llmbench.launch.plan.job_spec import IMAGE
 from pytest_llmbench.launch.plan.planned_job import PlannedJob, find_script
 from pytest_llmbench.launch.plan.purpose import list_switches
 
-MOST_ARMS = 8  # of one A/B
+MOST_ARMS = 8  # of an A/B
 
-MOST_BUILDS = 512  # of one search
+MOST_BUILDS = 512  # of a search
 
-MOST_RUNS = (8, 10_000)  # as the cap of a search: the ends alone may take eight
-ALLOCATIONS = (
-    "shared",
-    "separate",
-)  # whether all runs share one, where they can: the first unless the file says so
+# range of `most_runs`, the cap of a search: the end builds alone may need eight runs
+MOST_RUNS = (8, 10_000)
+ALLOCATIONS = ("shared", "separate")  # values of `allocation`; the first is the default
 
 CHECKOUTS = "checkouts"
-"""The folder of the journal in which commits are checked out."""
+"""Folder in the journal's folder that contains the checkouts of commits."""
 
 GIT_SECONDS = 600.0  # for a checkout on a slow file system
 
@@ -76,28 +73,31 @@ _VARIANT = Fields(
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """What is compared or searched, and how."""
+    """The content of a variants file: what to compare or search, and how to run it."""
 
-    variants: tuple[Variant, ...] = ()  # in their order
-    commits: str = (
-        ""  # in their place: those of the recipe's folder between two, GOOD..BAD
-    )
-    build: tuple[str, ...] = ()  # the command that builds in the checkout of a commit
-    most_runs: int | None = None  # None: as many as their number asks for
-    separate: bool = False  # whether each run is to be a job of its own
+    variants: tuple[Variant, ...] = ()  # in the order of the file
+    # a range GOOD..BAD of commits of the recipe's folder, instead of `variants`
+    commits: str = ""
+    build: tuple[str, ...] = ()  # the build command, run in the checkout of a commit
+    most_runs: int | None = None  # None: derived from the number of builds
+    separate: bool = False  # True if each run is to be a separate job
 
 
 def read_variants(path: Path) -> Builds:
-    """Return the arms that the file of an A/B describes, in its order; LaunchError,
-    with the line, for what is none, and for too many."""
+    """Read the file of an A/B.
+
+    Raises LaunchError, with the line, for invalid or too many arms.
+    """
     return _make_builds(
         _read(path, {"variants": Items(_VARIANT, least=2, most=MOST_ARMS)}, {}), path
     )
 
 
 def read_builds(path: Path) -> Builds:
-    """Return what the file of a search describes; LaunchError, with the line, for what
-    is none."""
+    """Read the file of a search.
+
+    Raises LaunchError, with the line, if the file is invalid.
+    """
     keys: dict[str, Spec] = {
         "variants": Items(_VARIANT, least=2, most=MOST_BUILDS),
         "commits": Text(
@@ -124,8 +124,8 @@ def _read(
 def _make_builds(entry: YamlMapping, path: Path) -> Builds:
     return Builds(
         variants=tuple(
-            _make_variant(each, path.absolute().parent)
-            for each in entry.get("variants") or ()
+            _make_variant(arm, path.absolute().parent)
+            for arm in entry.get("variants") or ()
         ),
         commits=entry.get("commits") or "",
         build=tuple(entry.get("build") or ()),
@@ -136,42 +136,43 @@ def _make_builds(entry: YamlMapping, path: Path) -> Builds:
 
 def _check(entry: YamlMapping, report: Report) -> None:
     if ("variants" in entry.lines) == ("commits" in entry.lines):
-        report(entry.line, "expected `variants` or `commits`, and not both")
+        report(entry.line, "expected either `variants` or `commits`")
     if "build" in entry.lines and "commits" not in entry.lines:
         report(
-            entry.lines["build"], "found a command that builds, which is for `commits`"
+            entry.lines["build"],
+            "found a build command without `commits`, expected `commits`",
         )
     variants = entry.get("variants") or ()
     seen: dict[str, int] = {}
     settings: dict[str, str] = {}
-    for each in variants:
-        name = each["name"]
+    for variant in variants:
+        name = variant["name"]
         if name in seen:
             report(
-                each.line,
-                f"found the name {name!r} again (first in line {seen[name]}), expected another one",
+                variant.line,
+                f"found the duplicate name {name!r} (first in line {seen[name]}), expected unique names",
             )
-        seen.setdefault(name, each.line)
-        if "commit" in each.lines and "folder" in each.lines:
+        seen.setdefault(name, variant.line)
+        if "commit" in variant.lines and "folder" in variant.lines:
             report(
-                each.lines["commit"],
-                "found a commit beside a folder, expected one of them",
+                variant.lines["commit"],
+                "found both `commit` and `folder`, expected one of them",
             )
         plain = [
-            (key, each[key])
-            for key in sorted(each.lines.keys() - {"name", "environment"})
+            (key, variant[key])
+            for key in sorted(variant.lines.keys() - {"name", "environment"})
         ]
-        what = repr((plain, _list_environment(each)))
-        if what in settings:
+        content = repr((plain, _list_environment(variant)))
+        if content in settings:
             report(
-                each.line,
-                f"found {name!r} the same as {settings[what]!r}, expected something that differs",
+                variant.line,
+                f"found {name!r} identical to {settings[content]!r}, expected a difference",
             )
-        settings.setdefault(what, name)
+        settings.setdefault(content, name)
 
 
 def _list_environment(entry: YamlMapping) -> list[tuple[str, str]]:
-    """Return the variables of an arm, in order of their names."""
+    """Return the variables of an arm, sorted by name."""
     environment = entry.get("environment")
     return (
         sorted((name, str(value)) for name, value in environment.values.items())
@@ -195,9 +196,11 @@ def _make_variant(entry: YamlMapping, home: Path) -> Variant:
 def install_variant(
     variant: Variant, job: PlannedJob, cluster: Cluster, *, journal: Path, run: Runner
 ) -> Cluster:
-    """Return a cluster on which a recipe is installed as a variant has it; a commit is
-    checked out below the folder of the `journal`. Raises LaunchError for what the
-    recipe cannot be given."""
+    """Return the cluster with a variant installed as the recipe of a job.
+
+    A commit is checked out under the folder of the `journal`. Raises LaunchError if the
+    recipe does not support a setting of the variant.
+    """
     spec, facts, key = job.spec, job.facts, job.spec.key
     installed = find_installed(key, cluster) or InstalledRecipe(key.recipe, key.release)
     environment = dict(installed.environment) | dict(variant.environment)
@@ -209,7 +212,7 @@ def install_variant(
         (name for name, _ in variant.environment if name in switches), ""
     ):
         raise LaunchError(
-            f"variant {variant.name}: {refused} may not be set: forbidden, or of another purpose"
+            f"variant {variant.name}: {refused} may not be set: the recipe forbids it, or it belongs to another purpose"
         )
     if variant.image:
         _require_image(variant, spec, facts)
@@ -230,28 +233,31 @@ def install_variant(
 def refuse_ineffective(
     variant: Variant, spec: JobSpec, caller: Mapping[str, str]
 ) -> None:
-    """Refuse a variable of a variant that its job has with another value or not at all,
-    since the launcher, the configuration or a virtual environment sets it: the variant
-    would be compared with itself."""
+    """Refuse a variable of a variant that does not reach its job.
+
+    The launcher, the configuration or a virtual environment may override or drop the
+    variable; the variant would be compared with itself. Raises LaunchError.
+    """
     environment = dict(spec.environment)
     for name, text in variant.environment:
         value, actual = (
             fill_references(text, caller, f"variant {variant.name}: {name}"),
             environment.get(name, ""),
         )
-        is_extended = name == "PATH" and actual.endswith(
-            f"{os.pathsep}{value}"
-        )  # by a virtual environment
+        # a virtual environment prepends its folder to PATH
+        is_extended = name == "PATH" and actual.endswith(f"{os.pathsep}{value}")
         if not (name in environment and actual == value) and not is_extended:
             raise LaunchError(
-                f"variant {variant.name}: {name} changes nothing: the launcher or the configuration sets it for "
-                f"{spec.case_id}; take it out"
+                f"variant {variant.name}: {name} has no effect: the launcher or the configuration sets it for "
+                f"{spec.case_id}; remove it"
             )
 
 
 def refuse_same(jobs: Sequence[PlannedJob]) -> None:
-    """Refuse two variants of which the same job is made, as of two names of one commit:
-    nothing can be told of them."""
+    """Refuse two variants that yield the same job, such as two names of one commit.
+
+    Raises LaunchError.
+    """
     names: dict[object, str] = {}
     for spec in (job.spec for job in jobs):
         job = (
@@ -262,8 +268,8 @@ def refuse_same(jobs: Sequence[PlannedJob]) -> None:
         )
         if job in names:
             raise LaunchError(
-                f"variant {spec.variant}: its job is the same as that of {names[job]} ({spec.case_id}): expected "
-                "something that differs"
+                f"variant {spec.variant}: its job is identical to that of {names[job]} ({spec.case_id}): expected "
+                "a difference"
             )
         names[job] = spec.variant
 
@@ -278,12 +284,12 @@ def _require_image(variant: Variant, spec: JobSpec, facts: LaunchFacts) -> None:
     ):
         raise LaunchError(
             f"variant {variant.name}: image: the document of {facts.recipe} {facts.release} names no variable for an "
-            "image: give the one that its launch.sh reads below `environment`"
+            "image: set the variable that its launch.sh reads under `environment`"
         )
 
 
 def find_checkout(folder: Path, journal: Path) -> Path:
-    """Return the checkout that a folder lies in."""
+    """Find the checkout that contains a folder."""
     checkouts = journal.absolute() / CHECKOUTS
     return checkouts / folder.relative_to(checkouts).parts[0]
 
@@ -291,8 +297,10 @@ def find_checkout(folder: Path, journal: Path) -> Path:
 def find_without_script(
     variants: Mapping[str, Sequence[PlannedJob]], journal: Path
 ) -> list[PlannedJob]:
-    """Return the jobs of a search, but for its ends, whose commit has no script to run:
-    a build that does not run."""
+    """Find the inner builds of a search whose commit has no script to run.
+
+    Such builds are treated as failed; the end builds are not checked.
+    """
     checkouts = journal.absolute() / CHECKOUTS
     between = (
         job
@@ -309,9 +317,10 @@ def find_without_script(
 
 
 def list_commits(text: str, folder: Path, run: Runner) -> tuple[Variant, ...]:
-    """Return a variant for each commit of a range GOOD..BAD, the good end first, those
-    that were merged left out: along the first parents, as `git log --first-parent`.
-    Raises LaunchError."""
+    """List the commits of a range GOOD..BAD as variants, starting with GOOD.
+
+    Follows first parents only, like `git log --first-parent`. Raises LaunchError.
+    """
     good, dots, bad = text.partition("..")
     if not (
         dots and re.fullmatch(_COMMIT, good) and re.fullmatch(_COMMIT, bad)
@@ -331,30 +340,33 @@ def list_commits(text: str, folder: Path, run: Runner) -> tuple[Variant, ...]:
     ).split()
     if not listed or listed[-1] != last or call("rev-parse", f"{listed[0]}^") != first:
         raise LaunchError(
-            f"git:{text}: expected up to {MOST_BUILDS - 1} commits between the good end and the bad one, along the "
-            "first parents of the bad one"
+            f"git:{text}: expected up to {MOST_BUILDS - 1} commits from the good end to the bad end, along the "
+            "first parents of the bad end"
         )
     return tuple(Variant(commit[:12], commit=commit) for commit in (first, *listed))
 
 
-def _call_git(what: str, folder: Path, run: Runner, *words: str) -> str:
-    """Return what git prints in a folder. LaunchError, which begins with `what`, where
-    it fails."""
+def _call_git(prefix: str, folder: Path, run: Runner, *words: str) -> str:
+    """Run git in a folder and return its output.
+
+    Raises LaunchError, starting with `prefix`, if git fails.
+    """
     done = run(("git", "-C", str(folder), *words), timeout=GIT_SECONDS)
     if done.code:
         lines = (done.err or done.out).strip().splitlines() or [
             f"exit code {done.code}"
         ]
-        why = next(
-            (line for line in lines if line.startswith("fatal:")), lines[-1]
-        )  # hints may follow it
-        raise LaunchError(f"{what}: git in {folder}: {why}")
+        # git may print hints after the error
+        reason = next((line for line in lines if line.startswith("fatal:")), lines[-1])
+        raise LaunchError(f"{prefix}: git in {folder}: {reason}")
     return done.out.strip()
 
 
 def _check_out(variant: Variant, folder: Path, journal: Path, run: Runner) -> Path:
-    """Return the recipe's folder in a checkout of a commit, which is made where there
-    is none yet."""
+    """Return the recipe's folder in the checkout of a commit.
+
+    Checks the commit out if necessary. Raises LaunchError.
+    """
     call = partial(
         _call_git, f"variant {variant.name}: commit {variant.commit}", folder, run
     )
@@ -363,9 +375,9 @@ def _check_out(variant: Variant, folder: Path, journal: Path, run: Runner) -> Pa
     )
     if not re.fullmatch(r"[0-9a-f]{40,64}", commit):
         raise LaunchError(
-            f"variant {variant.name}: commit {variant.commit}: git knows no such commit in {folder}"
+            f"variant {variant.name}: commit {variant.commit}: git has no such commit in {folder}"
         )
-    below = call("rev-parse", "--show-prefix")
+    prefix = call("rev-parse", "--show-prefix")
     checkout = journal.absolute() / CHECKOUTS / commit
     _make_checkout(checkout, call)
     _require_unchanged(
@@ -374,13 +386,16 @@ def _check_out(variant: Variant, folder: Path, journal: Path, run: Runner) -> Pa
             _call_git, f"variant {variant.name}: commit {variant.commit}", checkout, run
         ),
     )
-    return checkout / below if below else checkout
+    return checkout / prefix if prefix else checkout
 
 
 def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
-    """Check a commit out where that was not done to its end. A file beside it says so
-    until it is: whoever is killed before leaves it there. LaunchError, also where
-    another session is at it."""
+    """Check a commit out unless a complete checkout exists.
+
+    A `.part` file next to the checkout marks it as incomplete; it remains if the
+    process is killed. Raises LaunchError, also if another session is checking the
+    commit out.
+    """
     part = checkout.with_name(f"{checkout.name}.part")
     if _is_whole(checkout, part):
         return
@@ -389,7 +404,7 @@ def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
         lock = acquire_lock(checkout.with_name(f"{checkout.name}.lock"))
         if lock is None:
             raise LaunchError(
-                f"{checkout}: another session checks it out: start again when that is done"
+                f"{checkout}: another session is checking it out: retry when that is done"
             )
         try:
             if not _is_whole(checkout, part):
@@ -398,7 +413,7 @@ def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
             os.close(lock)
     except OSError as error:
         raise LaunchError(
-            f"{error.filename or checkout}: {error.strerror}: no commit can be checked out"
+            f"{error.filename or checkout}: {error.strerror}: cannot check out the commit"
         ) from None
 
 
@@ -409,11 +424,11 @@ def _is_whole(checkout: Path, part: Path) -> bool:
 def _check_out_anew(checkout: Path, part: Path, call: Callable[..., str]) -> None:
     if part.exists() and checkout.exists():
         shutil.rmtree(checkout)
-    elif checkout.exists():  # none that was made here: it is not ours to remove
-        raise LaunchError(f"{checkout} is there, and no checkout of git: remove it")
+    elif checkout.exists():  # not created here, so do not remove it
+        raise LaunchError(f"{checkout} exists, but is not a git checkout: remove it")
     part.touch()
-    # twice: also where git knows a folder there that is gone, and where it locked it,
-    # as it does until it is done
+    # --force twice: overrides a registered worktree whose folder is gone, and the lock
+    # that git keeps while it checks out
     call(
         "worktree",
         "add",
@@ -427,13 +442,15 @@ def _check_out_anew(checkout: Path, part: Path, call: Callable[..., str]) -> Non
 
 
 def _require_unchanged(checkout: Path, call: Callable[..., str]) -> None:
-    """Refuse a checkout that is not its commit any more; what a build adds to it is no
-    change of the commit."""
+    """Refuse a checkout whose tracked files or commit have changed.
+
+    Untracked files, such as those of a build, are allowed. Raises LaunchError.
+    """
     changed = call("status", "--porcelain", "--untracked-files=no").splitlines()
-    what = f"{changed[0].split(maxsplit=1)[-1]} was changed" if changed else ""
+    change = f"{changed[0].split(maxsplit=1)[-1]} was changed in it" if changed else ""
     if call("rev-parse", "HEAD") != checkout.name:
-        what = "another commit is checked out"
-    if what:
+        change = "it has another commit checked out"
+    if change:
         raise LaunchError(
-            f"{checkout}: {what} in it: its runs are not those of the commit; remove the folder (rm -rf)"
+            f"{checkout}: {change}: its runs would not be those of the commit; remove the folder (rm -rf)"
         )

@@ -1,10 +1,9 @@
-"""A/B on the same nodes: which arm runs next, and what its runs say beside those of the
-reference.
+"""A/B on the same nodes: choose the next arm, and compare each arm with the reference.
 
-Arm 0 is the reference; each other arm is an A/B with it. They share its runs, the
-rounds and the noise: a round runs the reference and every arm not answered yet, and the
-levels are divided by the number of A/Bs, so that an arm is falsely slower as rarely as
-where it is the only one.
+Arm 0 is the reference; every other arm is compared with it. All comparisons share the
+reference's runs and the noise. A round runs the reference and each undecided arm. The
+significance levels are divided by the number of comparisons, which keeps the overall
+rate of false slowdowns.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pytest_llmbench.core.trial_records import (
 from pytest_llmbench.judge.difference import Fit, estimate_difference
 from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns, RunHistory
 from pytest_llmbench.launch.policies.trial_ledger import (
-    FIRST_LOOK,
+    FIRST_ANALYSIS,
     MOST_PAIRS,
     CountedRun,
     TrialPlan,
@@ -51,9 +50,10 @@ from pytest_llmbench.report.trial_wording import describe_answers
 
 
 def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
-    """Choose the arm that runs next, or compare each with the reference.
+    """Choose the arm to run next, or compare each arm with the reference.
 
-    The conclusion is VARIANT_SLOWER if an arm is, PURPOSE_MISSED if one has no answer.
+    The conclusion is VARIANT_SLOWER if an arm is slower, and PURPOSE_MISSED if an arm
+    has no answer.
     """
     if history.pending:
         return NextRuns()
@@ -77,7 +77,7 @@ def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
 
 
 def count_most_runs(arms: int, *, shared: bool) -> int:
-    """Count the most runs of an A/B if none fails, warm-ups included."""
+    """Count the maximum number of runs of an A/B without failures, warm-ups included."""
     return (MOST_PAIRS + shared) * arms
 
 
@@ -87,17 +87,16 @@ def next_step(
     noise: Noise | None = None,
     allocation: int | None = None,
 ) -> NextTrial | tuple[PairedAnswer, ...]:
-    """Choose the run that is made next; at the end the answers, one for each arm except
-    the reference.
+    """Choose the next run; at the end, return one answer per arm except the reference.
 
-    `arms` include the reference. `noise`: of earlier A/Bs. `allocation`: the one that
-    is running, in which the first run of each arm is a warm-up; None: each run is a job
-    of its own.
+    `arms` includes the reference. `noise` is the noise of earlier A/Bs. `allocation` is
+    the number of the current allocation, in which the first run of each arm is a
+    warm-up; None if each run is a separate job.
 
-    An arm is looked at after 2, 3 and 4 pairs. SLOWER, FASTER: its interval leaves out
-    0. ALIKE: after the last look the interval lies within the margin. CANNOT_TELL: it
-    does not. Arms that fail twice by themselves, or are lost twice in a row, are
-    answered at once; if the reference is, all are.
+    An interim analysis follows 2, 3 and 4 pairs. An arm is SLOWER or FASTER if its
+    interval excludes 0. After the last analysis it is ALIKE if the interval lies within
+    the margin, else CANNOT_TELL. An arm that fails twice by itself, or is lost twice in
+    a row, is answered at once; if the reference does, all arms are.
     """
     answers: dict[int, PairedAnswer] = {}
     estimates: dict[int, PairedEstimate] = {}
@@ -116,7 +115,7 @@ def next_step(
         if end is None:
             warm_up = choose_warm_up(trials, variants, allocation)
             return warm_up or NextTrial(choose_in_round(trials, variants, rounds))
-        if rounds < FIRST_LOOK:
+        if rounds < FIRST_ANALYSIS:
             continue
         fits = _fit(list_measured(trials[:end]))
         level = get_level(rounds, noise, arms - 1)
@@ -129,7 +128,7 @@ def next_step(
 
 
 def _find_end(trials: Sequence[Trial], arm: int, rounds: int) -> PairedOutcome | None:
-    """Find the reason an arm gets no further pair, if any."""
+    """Return the outcome of an arm that gets no further pair, or None."""
     for variant, outcome in (
         (REFERENCE, PairedOutcome.REFERENCE_DOES_NOT_RUN),
         (arm, PairedOutcome.DOES_NOT_RUN),
@@ -146,7 +145,7 @@ def _count_pairs(trials: Sequence[Trial], arm: int) -> int:
 
 
 def _answer(estimate: PairedEstimate, *, is_last: bool) -> PairedOutcome | None:
-    """Answer by a look; None if a further pair may decide."""
+    """Return the outcome of an interim analysis, or None if another pair may decide."""
     if estimate.low > 0:
         return PairedOutcome.SLOWER
     if estimate.high < 0:
@@ -159,40 +158,43 @@ def _answer(estimate: PairedEstimate, *, is_last: bool) -> PairedOutcome | None:
 
 
 def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
-    """Return how far each arm is from the reference: least squares on arm, constant and
-    a linear trend over the runs.
+    """Estimate the difference of each arm from the reference by least squares.
 
-    With n runs of each of two arms the residuals have 2n - 3 degrees of freedom.
+    The model has a constant, a linear trend over the runs and one effect per arm. With
+    n runs of each of two arms the residuals have 2n - 3 degrees of freedom.
     """
     arms = sorted({run.variant for run in measured} - {REFERENCE})
     logarithms = np.array([run.logarithm for run in measured])
     variants = np.array([run.variant for run in measured])
-    places = np.array([run.place for run in measured], dtype=float)
+    positions = np.array([run.position for run in measured], dtype=float)
     columns = [
         np.ones(len(measured)),
-        places - places.mean(),
+        positions - positions.mean(),
         *(variants == arm for arm in arms),
     ]
     design = np.stack(columns, axis=1)
     inverse = np.linalg.inv(design.T @ design)
     levels = inverse @ (design.T @ logarithms)
-    # All runs of an arm may be rounded one way, and those of another one the other.
+    # All runs of one arm may be rounded up, and all runs of another arm down.
     roundings = np.abs(inverse @ design.T) @ np.array(
         [run.rounding for run in measured]
     )
-    rest = logarithms - design @ levels
-    squares, freedom = float(rest @ rest), float(len(measured) - design.shape[1])
+    residuals = logarithms - design @ levels
+    squares, freedom = (
+        float(residuals @ residuals),
+        float(len(measured) - design.shape[1]),
+    )
     counts = {
         variant: int(np.sum(variants == variant)) for variant in (REFERENCE, *arms)
     }
     return {
         arm: Fit(
-            float(levels[place]),
-            float(inverse[place, place]),
+            float(levels[column]),
+            float(inverse[column, column]),
             squares,
             freedom,
             (counts[REFERENCE], counts[arm]),
-            rounding=float(roundings[place]),
+            rounding=float(roundings[column]),
         )
-        for place, arm in enumerate(arms, 2)
+        for column, arm in enumerate(arms, 2)
     }

@@ -1,6 +1,6 @@
-"""Repeat a run until its verdict is certain, and start it again after a broken node.
+"""Policy that repeats a run until its verdict is certain, and restarts broken jobs.
 
-A failed verdict is never retried: it is repeated, and every run counts.
+A failed verdict is never retried: the run is repeated, and every run counts.
 """
 
 from __future__ import annotations
@@ -41,45 +41,45 @@ from pytest_llmbench.report.wording import phrase
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
 
-ONE_LOOK = DecisionRule()  # both answers at 5 %
-ONE_LOOK_AT_SEVERAL = DecisionRule(fewest=2)
+ONE_ANALYSIS = DecisionRule()  # both answers at the 5 % level
+ONE_ANALYSIS_OF_SEVERAL = DecisionRule(fewest=2)
 
-# Looks after one, two and three runs. A PASS may come at each of them, a REGRESSION
-# at the second and third: together they are wrong at the bound in 4 % of cases
-# (docs/statistics.md). One run never says REGRESSION, as its nodes may be slow.
-IN_TURN = DecisionRule(0.0222, 0.03, fewest=2)
+# Interim analyses after one, two and three runs. Each may PASS; the second and third
+# may find a REGRESSION. Together they are wrong at the bound in 4 % of cases
+# (docs/statistics.md). A single run never proves a REGRESSION: its nodes may be slow.
+SEQUENTIAL = DecisionRule(0.0222, 0.03, fewest=2)
 
-# Looks after one and three runs; a REGRESSION may come at the last one alone.
-AT_ONCE = DecisionRule(0.0295, 0.05, fewest=2)
+# Analyses after one and three runs; only the last may find a REGRESSION.
+CONCURRENT = DecisionRule(0.0295, 0.05, fewest=2)
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatPolicy:
-    """How many runs a configuration may have, and how often one is started again."""
+    """How many runs a configuration may have, and how often a broken run is restarted."""
 
-    most: int = 3
-    asked: int = 1  # so many are made whatever they show, and judged once
-    at_once: bool = False  # those after the first are made together
-    always: bool = False  # all are made, whatever the first shows
-    retries: int = 1  # of a run that the infrastructure ended
+    most: int = 3  # runs
+    required: int = 1  # runs that are made in any case, and then judged once
+    at_once: bool = False  # True if the repeats run at the same time
+    always: bool = False  # True if all runs are made, whatever the first shows
+    retries: int = 1  # restarts of a run that the infrastructure ended
 
 
 def plan_repeats(
-    settings: LaunchSettings, asked: int = 1, *, always: bool = False
+    settings: LaunchSettings, required: int = 1, *, always: bool = False
 ) -> RepeatPolicy:
-    """Build the policy of a configuration for which a file asks for `asked` runs."""
+    """Build the repeat policy of a configuration that requires `required` runs."""
     return RepeatPolicy(
-        settings.repeats, asked, settings.repeats_at_once, always, settings.retries
+        settings.repeats, required, settings.repeats_at_once, always, settings.retries
     )
 
 
 def choose_decision_rule(policy: RepeatPolicy) -> DecisionRule:
-    """Choose the levels at which the runs of a launch are judged each time."""
+    """Choose the significance levels of each interim analysis of a launch."""
     if policy.most == 1:
-        return ONE_LOOK
-    if policy.asked > 1:
-        return ONE_LOOK_AT_SEVERAL
-    return AT_ONCE if policy.at_once else IN_TURN
+        return ONE_ANALYSIS
+    if policy.required > 1:
+        return ONE_ANALYSIS_OF_SEVERAL
+    return CONCURRENT if policy.at_once else SEQUENTIAL
 
 
 def next_runs(
@@ -98,18 +98,19 @@ def next_runs(
     return NextRuns(repeats) if repeats else _conclude(history, history.verdict, policy)
 
 
-# --- the same run again ---------------------------------------------------------------
+# --- restarts -------------------------------------------------------------------------
 
 
 def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
-    """Choose the next attempt of the job that ended last.
+    """Choose the next attempt of the job that ended last, or None.
 
-    It gets other nodes if the infrastructure failed: not the node that its log names,
-    else none of its own. A job that was refused for the nodes that it avoids gets them.
+    After an infrastructure failure the attempt avoids the node that the log names, else
+    all nodes of the job. A job that was refused because of its excluded nodes is
+    retried without that exclusion.
     """
-    if not (history.own and history.may_retry and history.may_start):
+    if not (history.policy_jobs and history.may_retry and history.may_start):
         return None
-    last = history.own[-1]
+    last = history.policy_jobs[-1]
     job = last.job
     if job.submission is SubmissionState.UNCERTAIN or history.is_made_again(job):
         return None
@@ -118,7 +119,9 @@ def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
         exclude = history.spec.exclude
     if _was_refused(job) and job.spec.exclude != exclude:
         spec = dataclasses.replace(job.spec, exclude=exclude)
-        return NextRuns((NextJob(spec, job.attempt + 1, job.repeat),), elsewhere=True)
+        return NextRuns(
+            (NextJob(spec, job.attempt + 1, job.repeat),), on_excluded_nodes=True
+        )
     if not _may_retry(history.ended, last, retries):
         return None
     spec = avoid_nodes(job.spec, last.failed_nodes or get_nodes(job))
@@ -126,19 +129,21 @@ def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
 
 
 def _may_retry(ended: Sequence[EndedJob], last: EndedJob, retries: int) -> bool:
-    """True for the first hung job, and for as many broken ones of a run as allowed.
+    """True for the first hung job, and for broken jobs of a run while retries remain.
 
-    A second hung job is no accident: new software deadlocks, too.
+    A second hung job counts as a real failure: new software may deadlock.
     """
-    alike = [each for each in ended if each.end.blame is last.end.blame]
+    same_blame = [earlier for earlier in ended if earlier.end.blame is last.end.blame]
     if last.end.blame is Blame.HUNG:
-        return retries > 0 and len(alike) == 1
-    of_run = [each for each in alike if each.job.repeat == last.job.repeat]
+        return retries > 0 and len(same_blame) == 1
+    of_run = [
+        earlier for earlier in same_blame if earlier.job.repeat == last.job.repeat
+    ]
     return last.end.blame is Blame.INFRASTRUCTURE and len(of_run) <= retries
 
 
 def _was_refused(job: Job) -> bool:
-    """True if a job got no nodes: refused, or given up while it waited."""
+    """True if a job got no nodes: it was refused, or cancelled while it waited."""
     status = job.status
     if job.refused or status is None:
         return job.refused
@@ -146,7 +151,7 @@ def _was_refused(job: Job) -> bool:
 
 
 def _is_given_up(status: JobStatus) -> bool:
-    """True if this session cancelled a job before it started."""
+    """True if this session cancelled the job before it started."""
     cancelled = status.ended_by is EndedBy.PYTEST and status.state == "CANCELLED"
     return cancelled and not status.nodes
 
@@ -157,32 +162,34 @@ def _is_given_up(status: JobStatus) -> bool:
 def _choose_repeats(
     history: RunHistory, judgement: Judgement, policy: RepeatPolicy
 ) -> tuple[NextJob, ...]:
-    """Choose the repeats that a verdict needs, on other nodes than the runs so far."""
-    made = history.counted
+    """Choose the repeats that a verdict needs, on nodes not used so far."""
+    counted = history.counted
     if history.failures or not history.may_start:
         return ()
-    wanted = count_next_runs(policy, judgement, len(made))
-    used = [node for each in history.runs.values() for node in get_nodes(each.job)]
-    nothing_to_learn = policy.always or judgement.verdict in GREEN  # of its nodes
+    missing = count_next_runs(policy, judgement, len(counted))
+    used = [node for ended in history.runs.values() for node in get_nodes(ended.job)]
+    reuses_nodes = policy.always or judgement.verdict in GREEN
     spec = history.run_spec
-    if not (nothing_to_learn or history.anywhere):
+    if not (reuses_nodes or history.any_nodes):
         spec = avoid_nodes(spec, used)
-    free = (number for number in count(1) if number not in made)  # there may be gaps
-    return tuple(NextJob(spec, 1, number) for number in islice(free, wanted))
+    free_numbers = (
+        number for number in count(1) if number not in counted
+    )  # may fill gaps
+    return tuple(NextJob(spec, 1, number) for number in islice(free_numbers, missing))
 
 
 def count_next_runs(policy: RepeatPolicy, judgement: Judgement, done: int) -> int:
-    """Count the runs that follow the `done` ones behind a judgement; 0: it persists.
+    """Count the runs to start after a judgement of `done` runs; 0 if it is final.
 
-    A PASS persists at any look, a REGRESSION from the second run on. No run changes
-    that one could not be judged, or that a checkpoint took too long.
+    A PASS is final at any analysis, a REGRESSION from the second run on. Further runs
+    cannot help if a run could not be judged, or if a checkpoint exceeded its budget.
     """
     if policy.always:
         return policy.most - 1 if done == 1 else 0
     if judgement.verdict not in JUDGED or judgement.reason is Reason.OVER_BUDGET:
         return 0
-    if policy.asked > 1:
-        return max(policy.asked - done, 0)
+    if policy.required > 1:
+        return max(policy.required - done, 0)
     is_slow_twice = judgement.verdict is Verdict.REGRESSION and done > 1
     if judgement.verdict in GREEN or is_slow_twice or done >= policy.most:
         return 0
@@ -206,9 +213,12 @@ def _conclude(
 def add_failures(
     result: ConfigurationResult, failures: Mapping[int, RunProblem]
 ) -> ConfigurationResult:
-    """Make a result INVALID if a repeat failed: an inconclusive one could be green."""
+    """Make a result INVALID if a repeat failed: an INCONCLUSIVE result could pass.
+
+    A REGRESSION stays, unless a repeat hung.
+    """
     judgement = result.judgement
-    hung = [each for each in failures.values() if each.reason is Reason.HUNG]
+    hung = [problem for problem in failures.values() if problem.reason is Reason.HUNG]
     if not failures or judgement.verdict is Verdict.INVALID:
         return result
     if judgement.verdict is Verdict.REGRESSION and not hung:
@@ -227,13 +237,13 @@ def add_failures(
 
 
 def _conclude_unjudged(history: RunHistory) -> Conclusion:
-    """Conclude from the failure of a run; without one, from what the job left."""
-    for each in history.counted.values():
-        if each.problem:
+    """Conclude from the first failed run, else from the files of an unjudged purpose."""
+    for ended in history.counted.values():
+        if ended.problem:
             return Conclusion(
-                reason=each.problem.reason,
-                text=each.problem.text,
-                run=each.dated_run,
+                reason=ended.problem.reason,
+                text=ended.problem.text,
+                run=ended.dated_run,
                 lost=frozenset(history.failures),
             )
     (ended, *_) = history.runs.values()
@@ -245,7 +255,7 @@ def _conclude_purpose(history: RunHistory, ended: EndedJob) -> Conclusion:
     if run is None:
         raise ValueError(f"{history.spec.case_id}: a run that was judged has no log")
     proof = _find_proof(purpose, history.files, run)
-    found = proof or "the job ended well, but left no sign of it"
+    evidence = proof or "the job succeeded, but left no evidence of it"
     logs = tuple(attempt.files.log for attempt in run.attempts)
     if purpose is Purpose.SAVE_CHECKPOINT:
         saves = "it was launched to save one"
@@ -254,22 +264,21 @@ def _conclude_purpose(history: RunHistory, ended: EndedJob) -> Conclusion:
         )
     return Conclusion(
         reason=Reason.PURPOSE_DONE if proof else Reason.PURPOSE_MISSED,
-        text=f"{purpose}: {found}; not judged for speed",
+        text=f"{purpose}: {evidence}; not judged for speed",
         done=bool(proof),
         run=run,
-        # the log may be what was asked for
+        # the log may be the requested output
         files=logs if proof and not history.files else (),
         lost=frozenset() if proof else frozenset(history.counted),
     )
 
 
 def _find_proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
-    """Find what shows that a job did what it was for: its files, or a line of its
-    log."""
+    """Return the evidence that a job served its purpose (files or a log line), or ""."""
     logs = [attempt.log for attempt in run.attempts]
     if purpose is Purpose.LOAD_CHECKPOINT:
         line = max(log.checkpoints.load_line for log in logs)
-        return f"the log says so in line {line}" if line else ""
+        return f"line {line} of the log reports it" if line else ""
     if purpose is Purpose.NCCL_TRACE:
         line = max(log.nccl_line for log in logs)
         return f"the trace begins in line {line} of the log" if line else ""

@@ -1,4 +1,4 @@
-"""The history of a configuration's runs, and the answers that a policy gives to it."""
+"""The run history of a configuration, and the possible answers of a policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RunProblem(NamedTuple):
-    """The reason a job has no run that can be judged."""
+    """The reason the run of a job cannot be judged."""
 
     reason: Reason
     text: str
@@ -30,30 +30,29 @@ class RunProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The comparison of a run on nodes that the history names with that history."""
+    """The comparison of a run on suspect nodes with the history."""
 
-    confirmed: bool  # slow again; False also if nothing could be compared
+    confirmed: bool  # True if slow again; False also if a comparison was impossible
     text: str
     step_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job that ended, with all that was read of its run."""
+    """A job that ended, with its run as read from its log."""
 
     job: Job
     end: JobEnd
-    run: Run | None = None  # None: it left no log of its own
+    run: Run | None = None  # None: it left no log
     problem: RunProblem | None = None  # None: its run can be judged
-    files: tuple[Path, ...] = ()  # besides its log
-    failed_nodes: tuple[str, ...] = ()  # that its log names
-    time: TrialTime | None = None  # of the run of a variant
-    confirmation: Confirmation | None = None  # of a run on nodes that the history names
+    files: tuple[Path, ...] = ()  # output files in addition to its log
+    failed_nodes: tuple[str, ...] = ()  # named in its log
+    time: TrialTime | None = None  # the step time of a variant's run
+    confirmation: Confirmation | None = None  # of a run on suspect nodes
 
     @property
     def dated_run(self) -> Run | None:
-        """The run with the start of its job, so that the order of repeats is
-        certain."""
+        """The run with the start time of its job, so that repeats can be ordered."""
         started = self.job.status.started if self.job.status else None
         if self.run is None or started is None:
             return self.run
@@ -62,113 +61,140 @@ class EndedJob:
 
 
 def _list_by_repeat(ended: Iterable[EndedJob]) -> dict[int, EndedJob]:
-    """List the last of these jobs of each repeat, in the order in which they ended."""
+    """Map each repeat to its last job, in the order in which the jobs ended."""
     last: dict[int, EndedJob] = {}
-    for each in ended:
-        last.pop(each.job.repeat, None)
-        last[each.job.repeat] = each
+    for ended_job in ended:
+        last.pop(ended_job.job.repeat, None)
+        last[ended_job.job.repeat] = ended_job
     return last
 
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """All that is known of the runs of one configuration: the input of its policy."""
+    """The state of all runs of one configuration: the input of its policy."""
 
     spec: JobSpec  # of its runs
-    asked: tuple[NextJob, ...] = ()  # the jobs that were submitted, or will be
+    planned: tuple[NextJob, ...] = ()  # jobs that were submitted or will be
     ended: tuple[EndedJob, ...] = ()  # in the order in which they ended
     verdict: ConfigurationResult | None = None  # on all runs; None: not judged yet
-    finding: NodeFinding | None = None  # what all runs show of their nodes
-    left_out: tuple[str, ...] = ()  # slow nodes that its runs avoid
-    anywhere: bool = False  # the cluster has no other nodes for its repeats
-    may_retry: bool = True  # False: what becomes of the last ended job is decided
-    may_start: bool = True  # False: its runs were refused, and no others can start
-    # the runs (repeat and attempt) that a session which only collects leaves to another
+    finding: NodeFinding | None = None  # slow and suspect nodes, from all runs
+    excluded: tuple[str, ...] = ()  # slow nodes that its runs avoid
+    any_nodes: bool = (
+        False  # True if repeats may reuse nodes: the cluster has no others
+    )
+    may_retry: bool = True  # False: the last ended job was handled already
+    may_start: bool = True  # False: its runs were refused, so no more can start
+    # runs (repeat, attempt) that a collecting session leaves to a resumed session
     held_back: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def run_spec(self) -> JobSpec:
-        """The job of its runs, without the slow nodes."""
-        return avoid_nodes(self.spec, self.left_out)
+        """The specification of its runs, with slow nodes excluded."""
+        return avoid_nodes(self.spec, self.excluded)
 
     @property
-    def own(self) -> tuple[EndedJob, ...]:
-        """The ended jobs that are its runs."""
-        return tuple(each for each in self.ended if self.is_policy_job(each.job.spec))
+    def policy_jobs(self) -> tuple[EndedJob, ...]:
+        """The ended jobs that are runs of this policy."""
+        return tuple(
+            ended_job
+            for ended_job in self.ended
+            if self.is_policy_job(ended_job.job.spec)
+        )
 
     @property
     def pending(self) -> frozenset[tuple[int, int]]:
-        """The runs that have not ended: repeat and attempt."""
-        return self._asked_runs - self._ended_runs
+        """The runs (repeat, attempt) that have not ended."""
+        return self._planned_runs - self._ended_runs
 
     @property
-    def _asked_runs(self) -> frozenset[tuple[int, int]]:
-        own = (job for job in self.asked if self.is_policy_job(job.spec))
-        return frozenset((job.repeat, job.attempt) for job in own)
+    def _planned_runs(self) -> frozenset[tuple[int, int]]:
+        jobs = (job for job in self.planned if self.is_policy_job(job.spec))
+        return frozenset((job.repeat, job.attempt) for job in jobs)
 
     @property
     def _ended_runs(self) -> frozenset[tuple[int, int]]:
-        return frozenset((each.job.repeat, each.job.attempt) for each in self.own)
+        return frozenset(
+            (ended_job.job.repeat, ended_job.job.attempt)
+            for ended_job in self.policy_jobs
+        )
 
     @property
     def due(self) -> frozenset[tuple[int, int]]:
-        """The held back runs that have not ended: a resumed session starts them."""
+        """The held back runs (repeat, attempt) that have not ended.
+
+        A resumed session starts them.
+        """
         return self.held_back - self._ended_runs
 
     @property
-    def _standing(self) -> tuple[EndedJob, ...]:
-        """The ended runs without those that the policy replaced by another attempt.
+    def _effective_runs(self) -> tuple[EndedJob, ...]:
+        """The ended runs that no later attempt replaces.
 
-        An attempt that no policy asked for replaces nothing: the failure before it
-        still counts. A resumed session may find such an attempt.
+        An attempt that was never planned replaces nothing: the failure before it still
+        counts. A resumed session may find such an attempt.
         """
         held_back = self.held_back & self._ended_runs
-        replacing = self._asked_runs | held_back
+        replacements = self._planned_runs | held_back
         return tuple(
-            each
-            for each in self.own
-            if (each.job.repeat, each.job.attempt + 1) not in replacing
+            ended_job
+            for ended_job in self.policy_jobs
+            if (ended_job.job.repeat, ended_job.job.attempt + 1) not in replacements
         )
 
     @property
     def counted(self) -> dict[int, EndedJob]:
-        """The last ended run of each repeat, without those that were replaced."""
-        return _list_by_repeat(self._standing)
+        """The last ended run of each repeat, except replaced runs."""
+        return _list_by_repeat(self._effective_runs)
 
     @property
     def runs(self) -> dict[int, EndedJob]:
         """The runs that can be judged, by repeat."""
-        return _list_by_repeat(each for each in self._standing if not each.problem)
+        return _list_by_repeat(
+            ended_job for ended_job in self._effective_runs if not ended_job.problem
+        )
 
     @property
     def failures(self) -> dict[int, RunProblem]:
-        """The problems of the other runs, by repeat."""
-        failed = _list_by_repeat(each for each in self._standing if each.problem)
-        return {repeat: each.problem for repeat, each in failed.items() if each.problem}
+        """The problems of the runs that cannot be judged, by repeat."""
+        failed = _list_by_repeat(
+            ended_job for ended_job in self._effective_runs if ended_job.problem
+        )
+        return {
+            repeat: ended_job.problem
+            for repeat, ended_job in failed.items()
+            if ended_job.problem
+        }
 
     @property
     def confirmations(self) -> list[EndedJob]:
         """The runs on suspect nodes that can be compared."""
         purpose = Purpose.CONFIRM_NODES
-        beside = (each for each in self.ended if each.job.spec.purpose is purpose)
-        return [each for each in beside if each.problem is None]
+        candidates = (
+            ended_job
+            for ended_job in self.ended
+            if ended_job.job.spec.purpose is purpose
+        )
+        return [ended_job for ended_job in candidates if ended_job.problem is None]
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that its jobs left besides their logs."""
-        return tuple(path for each in self.ended for path in each.files)
+        """The output files of its jobs, in addition to their logs."""
+        return tuple(path for ended_job in self.ended for path in ended_job.files)
 
     def is_made_again(self, job: Job) -> bool:
-        """True if the next attempt of a run was asked for, or has ended."""
-        again = (job.repeat, job.attempt + 1)
-        return again in self._asked_runs | self._ended_runs
+        """True if the next attempt of a run is planned or has ended."""
+        next_attempt = (job.repeat, job.attempt + 1)
+        return next_attempt in self._planned_runs | self._ended_runs
 
     def is_policy_job(self, spec: JobSpec) -> bool:
-        """True for a job that is one of its runs."""
+        """True if a job is one of the runs of this policy."""
         return spec.purpose is self.spec.purpose
 
     def with_ended(self, ended: EndedJob) -> RunHistory:
-        """Add a job that ended; the policy may start runs, and the job, again."""
+        """Add a job that ended.
+
+        A new run invalidates the verdict. The policy may start and retry runs again.
+        """
         return dataclasses.replace(
             self,
             ended=(*self.ended, ended),
@@ -179,73 +205,79 @@ class RunHistory:
 
     def with_planned(self, jobs: Sequence[NextJob]) -> RunHistory:
         """Add jobs that will be submitted."""
-        return dataclasses.replace(self, asked=(*self.asked, *jobs))
+        return dataclasses.replace(self, planned=(*self.planned, *jobs))
 
     def without(self, job: Job) -> RunHistory:
-        """Drop a job that was asked for and not submitted."""
-        asked = tuple(each for each in self.asked if each.identity != job.identity)
-        return dataclasses.replace(self, asked=asked, may_retry=False, may_start=True)
+        """Remove a planned job that was not submitted."""
+        planned = tuple(job for job in self.planned if job.identity != job.identity)
+        return dataclasses.replace(
+            self, planned=planned, may_retry=False, may_start=True
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class NextRuns:
-    """The runs that follow; none while others are waited for."""
+    """The next runs; empty while other runs are pending."""
 
     runs: tuple[NextJob, ...] = ()
-    elsewhere: bool = False  # a refused run again, on nodes that it avoided
-    releases: bool = False  # no run continues in an allocation that is held
+    on_excluded_nodes: bool = (
+        False  # True if a refused run is retried on nodes that it avoided
+    )
+    releases: bool = False  # True if the current allocation is no longer needed
 
 
 @dataclass(frozen=True, slots=True)
 class NeedsVerdict:
-    """The policy decides once all runs so far are judged."""
+    """A request to judge all runs so far before the policy decides."""
 
 
 class TrialFacts(NamedTuple):
-    """What the reports show of the runs of variants."""
+    """The trials of an A/B or a search, for reports."""
 
-    trials: Mapping[int, Trial]  # by the number of the run, as are the problems
-    problems: Mapping[int, str]
-    allocations: frozenset[int]  # those in which a run was measured
+    trials: Mapping[int, Trial]  # by run number
+    problems: Mapping[int, str]  # by run number
+    allocations: frozenset[int]  # numbers of the allocations with a measured run
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The end of a configuration's runs: a verdict on them, or why there is none."""
+    """The end of a configuration's runs: their verdict, or the reason there is none."""
 
     verdict: ConfigurationResult | None = None
-    reason: Reason = Reason.PURPOSE_DONE  # why nothing is judged
+    reason: Reason = Reason.PURPOSE_DONE  # used if there is no verdict
     text: str = ""
-    done: bool = False  # the runs did what they were for
-    run: Run | None = None  # the one that is reported
-    files: tuple[Path, ...] = ()  # what was asked for, besides files of the jobs
-    lost: frozenset[int] = frozenset()  # the repeats whose run brought nothing
-    names_nodes: bool = False  # runs on suspect nodes may follow
-    trials: TrialFacts | None = None  # of runs of variants
+    done: bool = False  # True if the runs served their purpose
+    run: Run | None = None  # the run to report
+    files: tuple[Path, ...] = ()  # requested files in addition to those of the jobs
+    lost: frozenset[int] = frozenset()  # the repeats without a usable run
+    names_nodes: bool = False  # True if runs on suspect nodes may follow
+    trials: TrialFacts | None = None  # of an A/B or a search
     report: TrialReport | None = None
     note: str = ""
 
 
 def avoid_nodes(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
-    """Exclude nodes from a job."""
+    """Return a job that excludes more nodes."""
     exclude = tuple(dict.fromkeys((*spec.exclude, *nodes)))
     return dataclasses.replace(spec, exclude=exclude)
 
 
 def get_nodes(job: Job) -> tuple[str, ...]:
-    """Return the nodes of a job, none before it started."""
+    """Return the nodes of a job; empty before it started."""
     return job.status.nodes if job.status else ()
 
 
 def join_texts(*texts: str) -> str:
-    """Join the texts that are not empty."""
+    """Join the non-empty texts with "; "."""
     return "; ".join(filter(None, texts))
 
 
 def describe_hung(ended: Sequence[EndedJob]) -> str:
-    """Describe the jobs that hung: their nodes, and how far they came."""
-    hung = (each for each in ended if each.end.blame is Blame.HUNG)
-    return join_texts(*(f"{_name_job(each.job)}: {each.end.text}" for each in hung))
+    """Describe the jobs that hung, with their nodes and progress."""
+    hung = (ended_job for ended_job in ended if ended_job.end.blame is Blame.HUNG)
+    return join_texts(
+        *(f"{_name_job(ended_job.job)}: {ended_job.end.text}" for ended_job in hung)
+    )
 
 
 def _name_job(job: Job) -> str:
@@ -254,5 +286,9 @@ def _name_job(job: Job) -> str:
 
 
 def list_nodes_by_run(ended: Sequence[EndedJob]) -> Mapping[str, tuple[str, ...]]:
-    """Map the id of each run to the nodes of its job."""
-    return {each.run.id: get_nodes(each.job) for each in ended if each.run}
+    """Map each run id to the nodes of its job."""
+    return {
+        ended_job.run.id: get_nodes(ended_job.job)
+        for ended_job in ended
+        if ended_job.run
+    }

@@ -1,9 +1,9 @@
-"""Search an ordered list of builds for the one that made a configuration slower, by
-noisy runs on the same nodes.
+"""Bisect an ordered list of builds by noisy runs on the same nodes.
 
-Build 0 is the good end, the last one the bad end; one level before the change, one
-after it. All runs of all builds move the posterior of where the change is, so no run
-that hardly tells is given up, and none is taken for the truth.
+Finds the build that made a configuration slower. Build 0 is the good end, the last
+build the bad end. The model has one level before the change and one after it. Every run
+of every build updates the posterior of the change's position, so an unclear run is
+neither discarded nor trusted on its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pytest_llmbench.judge.difference import (
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns, RunHistory
 from pytest_llmbench.launch.policies.trial_ledger import (
-    FIRST_LOOK,
+    FIRST_ANALYSIS,
     MOST_PAIRS,
     TrialPlan,
     choose_in_round,
@@ -57,19 +57,18 @@ from pytest_llmbench.report.trial_wording import describe_search
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
-NAMED = 0.95  # of the posterior, for a build and for a range
-NEIGHBOURS = (
-    2  # so many runs of the builds on both sides of a change, before it is named
-)
-PRIOR_FREEDOM = 1.0  # of the noise
-FALLS = 20.0  # taken from the log posterior of a change behind which runs are faster
-TWO_CHANGES = math.log(20)
-SHOWN_MIDDLE = 0.01  # one-sided: that a middle level is apart from both ends
-# one-sided: that a build beside a change is; looked at whether or not two changes fit
-# better
-SHOWN_NEIGHBOUR = 0.005
-SHOWN_REST = 0.025  # one-sided, on each side of a change
-TIE = 9  # digits in which shares of the posterior are compared
+NAMED = 0.95  # posterior probability required to report a build or a range
+NEIGHBOURS = 2  # runs required of each build next to a change before it is reported
+PRIOR_FREEDOM = 1.0  # degrees of freedom of the noise prior
+FALLS = 20.0  # log posterior penalty of a change after which runs are faster
+TWO_CHANGES = math.log(20)  # log evidence required for two changes instead of one
+# one-sided significance levels
+MIDDLE_LEVEL = 0.01  # of a middle level that differs from both ends
+# of a build next to a change that differs from both ends; tested whether or not two
+# changes fit better
+NEIGHBOUR_LEVEL = 0.005
+REMAINDER_LEVEL = 0.025  # of a further rise on each side of a change
+TIE = 9  # decimals to which posterior probabilities are compared
 
 
 REASONS = {
@@ -77,11 +76,11 @@ REASONS = {
     BisectOutcome.RANGE: Reason.RANGE,
     BisectOutcome.NO_CHANGE_BETWEEN_ENDS: Reason.NO_CHANGE_BETWEEN_ENDS,
 }
-"""PURPOSE_MISSED for every other."""
+"""The reason by outcome; PURPOSE_MISSED for all other outcomes."""
 
 
 def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
-    """Choose the build that runs next, or name the one that made it slower."""
+    """Choose the build to run next, or report the build that is slower."""
     if history.pending:
         return NextRuns()
     ledger = read_ledger(history, policy)
@@ -100,9 +99,9 @@ def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
 
 
 def count_most_runs(builds: int, cap: int | None = None) -> int:
-    """Count the most runs of a search that count, which a file may state as `cap`.
+    """Count the maximum number of measured runs of a search.
 
-    Builds that do not run, and lost runs, are not among them.
+    A file may state it as `cap`. Failed and lost runs are not counted.
     """
     return 16 + 4 * math.ceil(math.log2(builds)) if cap is None else cap
 
@@ -113,15 +112,17 @@ def next_step(
     cap: int | None = None,
     noise: Noise | None = None,
 ) -> NextTrial | BisectAnswer:
-    """Choose the run that is made next, or what the search ends with.
+    """Choose the next run, or return the answer of the search.
 
-    There are at least two `builds`. `noise`: of earlier A/Bs of the configuration.
+    Requires at least two `builds`. `noise` is the noise of earlier A/Bs of the
+    configuration.
 
-    FOUND: each change has 0.95 of the posterior, and both its neighbours have two runs.
-    NO_CHANGE_BETWEEN_ENDS: four pairs of the ends do not show that the last build is
-    slower. RANGE: the most runs were made. A build that fails is skipped once and for
-    good, an end that fails twice ends the search; so does infrastructure that fails
-    twice in a row, until the trials that it lost are left out.
+    FOUND: each change has a posterior probability of at least 0.95, and both
+    neighbouring builds have two runs. NO_CHANGE_BETWEEN_ENDS: four pairs of the end
+    builds do not show that the last build is slower. RANGE: the maximum number of runs
+    is reached. An inner build that fails is skipped for good; an end build that fails
+    twice ends the search. Two infrastructure failures in a row end it with LOST; a
+    resumed session omits the lost trials and continues.
     """
     ends = _compare_ends(trials, builds, noise)
     if isinstance(ends, NextTrial | BisectAnswer):
@@ -160,14 +161,16 @@ def _end(
     )
 
 
-# --- the ends -------------------------------------------------------------------------
+# --- the end builds -------------------------------------------------------------------
 
 
 def _compare_ends(
     trials: Sequence[Trial], builds: int, noise: Noise | None
 ) -> NextTrial | BisectAnswer | PairedEstimate:
-    """Estimate the difference of the ends once the last build is shown to be slower;
-    until then choose the next run."""
+    """Return the difference of the end builds once the last is significantly slower.
+
+    Until then, returns the next run; returns the answer if there is no such difference.
+    """
     ends = (0, builds - 1)
     estimate = None
     for rounds in range(1, MOST_PAIRS + 1):
@@ -177,7 +180,7 @@ def _compare_ends(
             if outcome:
                 return _end(outcome, trials, builds, estimate)
             return NextTrial(choose_in_round(trials, ends, rounds))
-        if rounds < FIRST_LOOK:
+        if rounds < FIRST_ANALYSIS:
             continue
         fit = _fit_ends(trials[:end], ends)
         estimate = estimate_difference(fit, get_level(rounds, noise), noise)
@@ -191,7 +194,7 @@ def _compare_ends(
 def _find_end(
     trials: Sequence[Trial], ends: tuple[int, int], rounds: int
 ) -> BisectOutcome | None:
-    """Find the reason the ends get no further pair, if any."""
+    """Return the outcome if an end build gets no further run, or None."""
     does_not_run = (BisectOutcome.GOOD_DOES_NOT_RUN, BisectOutcome.BAD_DOES_NOT_RUN)
     for variant, outcome in zip(ends, does_not_run, strict=True):
         if count_measured(trials, variant) < rounds:
@@ -202,8 +205,10 @@ def _find_end(
 
 
 def _fit_ends(trials: Sequence[Trial], ends: tuple[int, int]) -> Fit:
-    """Fit the difference of the means of both ends, with 2n - 2 degrees of freedom
-    after n pairs."""
+    """Estimate the difference of the mean logarithms of both end builds.
+
+    After n pairs the residuals have 2n - 2 degrees of freedom.
+    """
     measured = list_measured(trials)
     sides = [[run for run in measured if run.variant == variant] for variant in ends]
     counts = len(sides[0]), len(sides[1])
@@ -223,27 +228,28 @@ def _fit_ends(trials: Sequence[Trial], ends: tuple[int, int]) -> Fit:
     )
 
 
-# --- the builds between ---------------------------------------------------------------
+# --- the inner builds -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RunTable:
-    """What the runs of each build say: columns of shape (builds,), logarithms about
-    their mean."""
+    """Sums over the runs of each build, as columns of shape (builds,).
+
+    The logarithms of the step times are centred on their mean.
+    """
 
     counts: Floats
     sums: Floats
     squares: Floats
-    failed: Flags  # it does not run; what it measured before counts
-    noise: Noise | None
-    ends_difference: float
-    rounding: float = (
-        0.0  # how far the printed digits may move the difference of two builds
-    )
+    failed: Flags  # builds that do not run; their earlier measurements still count
+    noise: Noise | None  # of earlier A/Bs
+    ends_difference: float  # of the mean logarithms of both end builds
+    # the largest error of a difference of two builds from rounding in the log
+    rounding: float = 0.0
 
     @property
     def prior_squares(self) -> float:
-        """The sum of squares that the noise known before stands for."""
+        """The sum of squares of the noise prior."""
         return PRIOR_FREEDOM * (self.noise.sigma if self.noise else ASSUMED_CV) ** 2
 
 
@@ -267,38 +273,44 @@ def _tabulate(trials: Sequence[Trial], builds: int, noise: Noise | None) -> RunT
 def _search(
     table: RunTable, first: int, stop: int, *, may_run: bool
 ) -> Iterator[NextTrial | LocatedChange | BuildRange]:
-    """Yield what is known of the changes among the builds from `first` to before
-    `stop`, whose ends are apart; or what is to be run to know more."""
+    """Search the builds `first:stop`, whose end builds differ.
+
+    Yields the located changes and ranges, or the next run if more data is needed.
+    """
     middle = _find_middle(table, first, stop)
     if middle is not None:
         if table.counts[middle] < NEIGHBOURS and not table.failed[middle]:
             if may_run:
                 yield NextTrial(middle)
                 return
-        elif _is_between(table, (first, middle, stop - 1), SHOWN_MIDDLE):
+        elif _is_between(table, (first, middle, stop - 1), MIDDLE_LEVEL):
             yield from _search_both(table, first, middle, stop, may_run=may_run)
             return
     posterior = compute_posterior(table, first, stop)
     before, after, probability = _find_likeliest(table, posterior, first, stop)
     if probability >= NAMED:
-        short = [
+        undersampled = [
             build
             for build in (before, after)
             if table.counts[build] < NEIGHBOURS and not table.failed[build]
         ]
-        if not short:
-            apart = [
-                each
-                for each in (before, after)
-                if _is_between(table, (first, each, stop - 1), SHOWN_NEIGHBOUR)
+        if not undersampled:
+            separate = [
+                build
+                for build in (before, after)
+                if _is_between(table, (first, build, stop - 1), NEIGHBOUR_LEVEL)
             ]
-            if apart:
-                yield from _search_both(table, first, apart[0], stop, may_run=may_run)
+            if separate:
+                yield from _search_both(
+                    table, first, separate[0], stop, may_run=may_run
+                )
             else:
                 yield _describe_change(table, (first, before, after, stop), probability)
             return
         if may_run:
-            yield NextTrial(min(short, key=lambda build: (table.counts[build], build)))
+            yield NextTrial(
+                min(undersampled, key=lambda build: (table.counts[build], build))
+            )
             return
     yield (
         _choose_build(table, posterior, first, stop)
@@ -310,27 +322,25 @@ def _search(
 def _search_both(
     table: RunTable, first: int, middle: int, stop: int, *, may_run: bool
 ) -> Iterator[NextTrial | LocatedChange | BuildRange]:
-    """Yield the same of both parts of a list: the build between them is the last of
-    one, and the first of the other."""
+    """Search both sides of build `middle`, which belongs to both."""
     yield from _search(table, first, middle + 1, may_run=may_run)
     yield from _search(table, middle, stop, may_run=may_run)
 
 
 def compute_posterior(table: RunTable, first: int, stop: int) -> Floats:
-    """Return the probability that each build but the first is the first slow one, shape
-    (builds - 1,).
+    """Return the posterior probability of each build to be the first slow one.
 
-    Flat on both levels, and on the logarithm of the noise but for one degree of freedom
-    of what is known of it.
+    Shape (builds - 1,), without the first build. Priors: flat on both levels; scaled
+    inverse chi-square with PRIOR_FREEDOM degrees of freedom on the variance.
     """
     counts, sums = table.counts[first:stop], table.sums[first:stop]
     before, after = np.cumsum(counts)[:-1], np.cumsum(counts[::-1])[::-1][1:]
     sum_before = np.cumsum(sums)[:-1]
     sum_after = sums.sum() - sum_before
-    rest = (
+    residuals = (
         table.squares[first:stop].sum() - sum_before**2 / before - sum_after**2 / after
     )
-    spread = table.prior_squares + np.maximum(rest, 0)
+    spread = table.prior_squares + np.maximum(residuals, 0)
     power = (PRIOR_FREEDOM + counts.sum() - 2) / 2
     logarithms = -np.log(before * after) / 2 - power * np.log(spread)
     logarithms = logarithms - FALLS * (sum_after / after < sum_before / before)
@@ -339,7 +349,7 @@ def compute_posterior(table: RunTable, first: int, stop: int) -> Floats:
 
 
 def _list_running(table: RunTable, first: int, stop: int) -> Integers:
-    """Return the builds that run, or of which nothing else is known; both ends do."""
+    """List the builds that have a run or did not fail; both end builds are among them."""
     runs_or_may = ~table.failed[first:stop] | (table.counts[first:stop] > 0)
     return np.flatnonzero(runs_or_may) + first
 
@@ -347,11 +357,13 @@ def _list_running(table: RunTable, first: int, stop: int) -> Integers:
 def _find_likeliest(
     table: RunTable, posterior: Floats, first: int, stop: int
 ) -> tuple[int, int, float]:
-    """Return the builds between which the change most probably lies, with the
-    probability: nothing that runs is between them."""
+    """Return the most probable neighbours of the change, with the probability.
+
+    No build between the two neighbours runs.
+    """
     running = _list_running(table, first, stop)
-    reached = np.concatenate([[0.0], np.cumsum(posterior)])
-    groups = np.diff(reached[running - first])
+    cumulative = np.concatenate([[0.0], np.cumsum(posterior)])
+    groups = np.diff(cumulative[running - first])
     best = int(np.argmax(groups))
     return int(running[best]), int(running[best + 1]), float(groups[best])
 
@@ -359,38 +371,44 @@ def _find_likeliest(
 def _choose_build(
     table: RunTable, posterior: Floats, first: int, stop: int
 ) -> NextTrial:
-    """Return the build of which it is least known whether it is slow; of equals that
-    with fewer runs."""
-    reached = np.concatenate([[0.0], np.cumsum(posterior)])
+    """Choose the build whose state (fast or slow) is least certain.
+
+    Ties go to the build with fewer runs.
+    """
+    cumulative = np.concatenate([[0.0], np.cumsum(posterior)])
     usable = np.flatnonzero(~table.failed[first:stop])
-    distances = np.round(np.abs(reached[usable] - 0.5), TIE)
+    distances = np.round(np.abs(cumulative[usable] - 0.5), TIE)
     best = np.lexsort((usable, table.counts[first:stop][usable], distances))[0]
     return NextTrial(int(usable[best]) + first)
 
 
 def _find_range(posterior: Floats, first: int) -> BuildRange:
-    """Return the fewest neighbouring builds that hold 95 % of the posterior."""
-    reached = np.concatenate([[0.0], np.cumsum(posterior)])
+    """Return the shortest range of builds with 95 % of the posterior."""
+    cumulative = np.concatenate([[0.0], np.cumsum(posterior)])
     total = len(posterior)
     lasts = np.minimum(
-        np.searchsorted(reached, reached[:-1] + NAMED - 10.0**-TIE), total
+        np.searchsorted(cumulative, cumulative[:-1] + NAMED - 10.0**-TIE), total
     )
-    held = reached[lasts] - reached[:-1]
+    probabilities = cumulative[lasts] - cumulative[:-1]
     lengths = np.where(
-        held >= NAMED - 2 * 10.0**-TIE, lasts - np.arange(total), total + 1
+        probabilities >= NAMED - 2 * 10.0**-TIE, lasts - np.arange(total), total + 1
     )
-    place = int(np.lexsort((-held, lengths))[0])
+    index = int(np.lexsort((-probabilities, lengths))[0])
     return BuildRange(
-        first + place + 1, first + int(lasts[place]), min(float(held[place]), 1.0)
+        first + index + 1,
+        first + int(lasts[index]),
+        min(float(probabilities[index]), 1.0),
     )
 
 
-# --- several changes, and what is said of each ----------------------------------------
+# --- several changes ------------------------------------------------------------------
 
 
 def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
-    """Return the build of a middle level with most runs, where two rising steps fit
-    much better than one; else None."""
+    """Return the most-run build of a middle level, or None.
+
+    A middle level exists if two rising steps fit much better than one step.
+    """
     builds = np.flatnonzero(table.counts[first:stop]) + first
     if len(builds) < 3:
         return None
@@ -403,7 +421,7 @@ def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
     single = total - float(
         np.max(_explain(counts, sums, 0, inner) + _explain(counts, sums, inner, -1))
     )
-    left, right = (places + 1 for places in np.triu_indices(len(builds) - 1, 1))
+    left, right = (indices + 1 for indices in np.triu_indices(len(builds) - 1, 1))
     levels = [
         _average(counts, sums, *bounds)
         for bounds in ((0, left), (left, right), (right, -1))
@@ -413,9 +431,9 @@ def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
         _explain(counts, sums, *bounds)
         for bounds in ((0, left), (left, right), (right, -1))
     )
-    rest = np.where(rising, total - explained, math.inf)
-    place = int(np.argmin(rest))
-    best = float(rest[place])
+    residuals = np.where(rising, total - explained, math.inf)
+    index = int(np.argmin(residuals))
+    best = float(residuals[index])
     if not math.isfinite(best):
         return None
     prior, runs_made = table.prior_squares, float(counts[-1])
@@ -426,41 +444,42 @@ def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
     )
     if gain - math.log(runs_made) / 2 - math.log(stop - first) <= TWO_CHANGES:
         return None
-    inside = builds[left[place] : right[place]]
+    inside = builds[left[index] : right[index]]
     return int(inside[np.argmax(table.counts[inside])])
 
 
 def _average(
     counts: Floats, sums: Floats, start: Integers | int, stop: Integers | int
 ) -> Floats:
-    """Return the mean of levels that reach from `start` to before `stop`, of columns
-    that are cumulative."""
+    """Return the means of the levels `start:stop` from cumulative columns."""
     return np.asarray((sums[stop] - sums[start]) / (counts[stop] - counts[start]))
 
 
 def _explain(
     counts: Floats, sums: Floats, start: Integers | int, stop: Integers | int
 ) -> Floats:
-    """Return the sums of squares that such levels explain."""
+    """Return the sums of squares explained by the levels `start:stop`."""
     return np.asarray((sums[stop] - sums[start]) ** 2 / (counts[stop] - counts[start]))
 
 
 def _estimate_noise(table: RunTable, first: int, stop: int) -> Noise:
-    """Return the noise within builds, whatever lies between them."""
+    """Estimate the noise from the spread within each build of `first:stop`."""
     inside = slice(first, stop)
     several = table.counts[inside] > 1
     counts, sums, squares = (
         column[inside][several] for column in (table.counts, table.sums, table.squares)
     )
-    rest = (
+    residuals = (
         float(np.maximum(squares - sums**2 / counts, 0).sum()) if several.any() else 0.0
     )
-    return pool_noise(rest, float((counts - 1).sum()), table.noise)
+    return pool_noise(residuals, float((counts - 1).sum()), table.noise)
 
 
 def _is_between(table: RunTable, builds: tuple[int, int, int], level: float) -> bool:
-    """Whether the second of three builds is shown to be slower than the first, and
-    faster than the third."""
+    """True if the second of three builds lies significantly between the others.
+
+    It must be slower than the first, and faster than the third.
+    """
     first, middle, last = (np.arange(len(table.counts)) == build for build in builds)
     return (
         _show_rise(table, first, middle, level) > 0
@@ -469,8 +488,10 @@ def _is_between(table: RunTable, builds: tuple[int, int, int], level: float) -> 
 
 
 def _show_rise(table: RunTable, before: Flags, after: Flags, level: float) -> float:
-    """Return by how much some builds are slower than others; 0 where that is not shown
-    at a one-sided level."""
+    """Return the rise from the builds `before` to the builds `after`, or 0.
+
+    0 if the rise is not significant at a one-sided level.
+    """
     counts = [float(table.counts[side].sum()) for side in (before, after)]
     if not all(counts):
         return 0.0
@@ -488,23 +509,26 @@ def _show_rise(table: RunTable, before: Flags, after: Flags, level: float) -> fl
 
 
 def _describe_change(
-    table: RunTable, places: tuple[int, int, int, int], probability: float
+    table: RunTable, bounds: tuple[int, int, int, int], probability: float
 ) -> LocatedChange:
-    """Return a change between the second and the third of the builds (the first and the
-    last bound the part)."""
-    first, before, after, stop = places
+    """Describe a change between two neighbouring builds.
+
+    `bounds` are the indices (first, before, after, stop): the change lies between
+    `before` and `after`, estimated from the runs of `first:stop`.
+    """
+    first, before, after, stop = bounds
     sides = slice(first, before + 1), slice(after, stop)
     counts = [float(table.counts[side].sum()) for side in sides]
     means = [
         float(table.sums[side].sum()) / count
         for side, count in zip(sides, counts, strict=True)
     ]
-    rest = sum(
+    residuals = sum(
         float(table.squares[side].sum()) - count * mean**2
         for side, count, mean in zip(sides, counts, means, strict=True)
     )
     freedom = PRIOR_FREEDOM + sum(counts) - 2
-    sigma = math.sqrt((table.prior_squares + max(rest, 0)) / freedom)
+    sigma = math.sqrt((table.prior_squares + max(residuals, 0)) / freedom)
     width = (
         compute_quantile(0.975, freedom)
         * sigma
@@ -522,12 +546,15 @@ def _describe_change(
         high=size + width,
         share=size / table.ends_difference,
         rest_before=_show_rise(
-            table, builds == first, (builds > first) & (builds <= before), SHOWN_REST
+            table,
+            builds == first,
+            (builds > first) & (builds <= before),
+            REMAINDER_LEVEL,
         ),
         rest_after=_show_rise(
             table,
             (builds >= after) & (builds < stop - 1),
             builds == stop - 1,
-            SHOWN_REST,
+            REMAINDER_LEVEL,
         ),
     )

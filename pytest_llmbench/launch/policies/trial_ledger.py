@@ -1,9 +1,9 @@
-"""The runs of variants of a configuration on the same nodes, as trials; the next one.
+"""The trials of an A/B or a search on the same nodes, and the next trial.
 
-A run is a trial by the number that its job has as a repeat. All functions are pure: a
-session that resumes gets the same jobs, leaves out what the infrastructure lost in
-earlier sessions, and takes the same next step. No run of a variant is judged against a
-baseline, or stored as a sample of its recipe.
+A trial is a run of a variant. Its number is the repeat of its job. All functions are
+pure: a resumed session gets the same jobs, omits the trials that the infrastructure
+lost in earlier sessions, and takes the same next step. Trials are never judged against
+a baseline, nor stored as samples of their recipe.
 """
 
 from __future__ import annotations
@@ -42,43 +42,44 @@ if TYPE_CHECKING:
     from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 
 
-# One-sided, after 2, 3 and 4 pairs: together they are wrong in 5 % of cases
+# One-sided levels after 2, 3 and 4 pairs: together they are wrong in 5 % of cases
 # (docs/statistics.md).
 LEVELS = (0.012, 0.024, 0.036)
-# The same where earlier A/Bs tell the noise, which then moves less from look to look.
+# The levels if earlier A/Bs provide the noise, which then varies less between analyses.
 LEVELS_WITH_NOISE = (0.010, 0.020, 0.030)
 
-FIRST_LOOK = 2
-MOST_PAIRS = FIRST_LOOK + len(LEVELS) - 1
+FIRST_ANALYSIS = 2  # pairs
+MOST_PAIRS = FIRST_ANALYSIS + len(LEVELS) - 1
 
-MOST_FAILURES = 2  # an arm that fails so often by itself does not run
-# so many runs of one variant lost in a row: the infrastructure does not come back by
-# itself
+MOST_FAILURES = 2  # failures of a variant by itself after which it does not run
+# consecutive lost runs of a variant after which the infrastructure counts as broken
 MOST_LOST = 2
 
 
 class CountedRun(NamedTuple):
-    """A run that counts."""
+    """A measured run that is not a warm-up."""
 
-    place: int  # among the measured ones, warm-ups too
+    position: int  # among the measured runs, warm-ups included
     variant: int
-    logarithm: float  # of its step time
-    # how far that may be off by the printed digits, in all runs of a variant alike
+    logarithm: float  # of the step time
+    # the largest rounding error of `logarithm`; equal in all runs of a variant
     rounding: float = 0.0
 
 
 def list_measured(trials: Sequence[Trial]) -> list[CountedRun]:
-    """Return the runs that count, in order."""
+    """List the measured runs in order, without warm-ups."""
     measured = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
     return [
-        CountedRun(place, trial.variant, math.log(trial.step_time_ms), trial.rounding)
-        for place, trial in enumerate(measured)
+        CountedRun(
+            position, trial.variant, math.log(trial.step_time_ms), trial.rounding
+        )
+        for position, trial in enumerate(measured)
         if not trial.discarded and trial.step_time_ms
     ]
 
 
 def is_measured(trial: Trial, variants: Collection[int]) -> bool:
-    """Return True for a run of one of these variants that counts."""
+    """True for a measured run of one of these variants that is not a warm-up."""
     return (
         trial.outcome is TrialOutcome.MEASURED
         and not trial.discarded
@@ -87,15 +88,15 @@ def is_measured(trial: Trial, variants: Collection[int]) -> bool:
 
 
 def count_measured(trials: Sequence[Trial], variant: int) -> int:
-    """Count the runs of a variant that count."""
+    """Count the measured runs of a variant, without warm-ups."""
     return sum(is_measured(trial, (variant,)) for trial in trials)
 
 
 def find_failure(trials: Sequence[Trial], variant: int) -> TrialOutcome | None:
-    """Find the reason a variant gets no further run: DOES_NOT_RUN or LOST, if any.
+    """Return the reason a variant gets no further run (DOES_NOT_RUN or LOST), or None.
 
-    It failed twice by itself, also as a warm-up, or the infrastructure failed it twice
-    in a row.
+    DOES_NOT_RUN: it failed twice by itself, warm-ups included. LOST: the infrastructure
+    failed twice in a row.
     """
     outcomes = [trial.outcome for trial in trials if trial.variant == variant]
     if outcomes.count(TrialOutcome.DOES_NOT_RUN) >= MOST_FAILURES:
@@ -105,30 +106,29 @@ def find_failure(trials: Sequence[Trial], variant: int) -> TrialOutcome | None:
     return TrialOutcome.LOST if is_lost else None
 
 
-# --- the order of pairs ---------------------------------------------------------------
+# --- the order of runs ----------------------------------------------------------------
 
 
 def find_round_end(
     trials: Sequence[Trial], variants: Sequence[int], rounds: int
 ) -> int | None:
-    """Return how many trials there were when each variant had so many runs; None where
-    one has fewer."""
-    left = dict.fromkeys(variants, rounds)
-    for place, trial in enumerate(trials):
+    """Return the number of trials after which each variant had `rounds` runs, or None."""
+    remaining = dict.fromkeys(variants, rounds)
+    for index, trial in enumerate(trials):
         if is_measured(trial, variants):
-            left[trial.variant] -= 1
-            if max(left.values()) <= 0:
-                return place + 1
+            remaining[trial.variant] -= 1
+            if max(remaining.values()) <= 0:
+                return index + 1
     return None if rounds else 0
 
 
 def choose_in_round(
     trials: Sequence[Trial], variants: Sequence[int], rounds: int
 ) -> int:
-    """Return the variant that is run next in a round that has not ended (from 1 on).
+    """Choose the variant to run next in an unfinished round (counted from 1).
 
-    Rounds go forward, back, back, forward (AB BA BA AB), which keeps a drift out of the
-    difference. What was lost or failed is made again at the end of its round.
+    The order alternates (AB BA BA AB), which cancels a linear drift. Lost and failed
+    runs are repeated at the end of their round.
     """
     start = find_round_end(trials, variants, rounds - 1) or 0
     tried = {trial.variant for trial in trials[start:] if not trial.discarded}
@@ -140,8 +140,10 @@ def choose_in_round(
 def choose_warm_up(
     trials: Sequence[Trial], variants: Sequence[int], allocation: int | None
 ) -> NextTrial | None:
-    """Return the warm-up that is due in a shared allocation, where the first run of
-    each variant is discarded."""
+    """Choose the next warm-up in a shared allocation, or None.
+
+    The first run of each variant in an allocation is a discarded warm-up.
+    """
     if allocation is None:
         return None
     warm = {
@@ -151,41 +153,41 @@ def choose_warm_up(
         and trial.allocation == allocation
         and trial.outcome is TrialOutcome.MEASURED
     }
-    # what does not come up is left to the runs that count, whose failures end it
+    # variants that do not start: their failures end the trial
     given_up = {variant for variant in variants if find_failure(trials, variant)}
     cold = (variant for variant in variants if variant not in warm | given_up)
     return next((NextTrial(variant, discarded=True) for variant in cold), None)
 
 
 def get_level(pairs: int, earlier: Noise | None, arms: int = 1) -> float:
-    """Return the one-sided level of the look after so many pairs; several arms share it
-    (Bonferroni)."""
-    return (LEVELS_WITH_NOISE if earlier else LEVELS)[pairs - FIRST_LOOK] / arms
+    """Return the one-sided level of the analysis after `pairs` pairs.
+
+    Several arms share the level (Bonferroni).
+    """
+    return (LEVELS_WITH_NOISE if earlier else LEVELS)[pairs - FIRST_ANALYSIS] / arms
 
 
 # --- the trials of a history ----------------------------------------------------------
 
 
 MOST_ALLOCATIONS = 3
-"""So many may end before their runs did; each further run is a job of its own."""
+"""Allocations that may end too early before each further run is a separate job."""
 
-OWN = (Blame.RUN, Blame.HUNG)
-"""The failures of a variant itself: a run that ended with any other is made again."""
+VARIANT_FAILURES = (Blame.RUN, Blame.HUNG)
+"""Failures caused by the variant; a run with any other failure is repeated."""
 
 NAMES = {Purpose.COMPARE_VARIANTS: "A/B", Purpose.BISECT: "search"}
 
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """The policy of an A/B or a search: the variants of a configuration, and how their
-    runs get nodes."""
+    """The policy of an A/B or a search: its variants and limits."""
 
-    variants: tuple[
-        JobSpec, ...
-    ]  # the reference of an A/B first, builds in their order
-    allocation: AllocationPlan | None = None  # None: each run is a job of its own
+    # the reference of an A/B first, or the builds of a search in order
+    variants: tuple[JobSpec, ...]
+    allocation: AllocationPlan | None = None  # None: each run is a separate job
     most: int = 1  # runs, warm-ups included
-    cap: int | None = None  # the most runs of a search that count, if a file states it
+    cap: int | None = None  # measured runs of a search, if its file limits them
     cluster: str = ""
     earlier: Noise | None = None  # of earlier A/Bs of the configuration
 
@@ -197,12 +199,11 @@ class TrialPlan:
 
 @dataclass(slots=True)
 class TrialLedger:
-    """The trials of a configuration, by the numbers of their runs, and the allocations
-    in which they were made."""
+    """The trials of a configuration by run number, and the allocations of their runs."""
 
     plan: TrialPlan
-    shared: AllocationPlan | None  # None: each (further) run is a job of its own
-    because: str = ""  # the reason
+    shared: AllocationPlan | None  # None: each further run is a separate job
+    separate_reason: str = ""  # why runs are separate jobs
     newest: int = 0  # the number of the newest allocation
     ended: set[int] = field(default_factory=set)  # the numbers of ended allocations
     trials: dict[int, Trial] = field(default_factory=dict)
@@ -212,23 +213,23 @@ class TrialLedger:
 
     @property
     def made(self) -> list[Trial]:
-        """The trials in the order in which they were made."""
+        """The trials in chronological order."""
         return [self.trials[number] for number in sorted(self.trials)]
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes of the first run that was measured; none before it."""
+        """The nodes of the first measured run; empty before it."""
         return next((self.nodes_of[number] for number in self._list_measured()), ())
 
     @property
     def allocations(self) -> frozenset[int]:
-        """The allocations in which a run was measured."""
+        """The numbers of the allocations with a measured run."""
         numbers = (self.trials[number].allocation for number in self._list_measured())
         return frozenset(numbers) - {0}
 
     @property
     def allocation(self) -> int | None:
-        """The number of the next run's allocation, which may be a new one."""
+        """The number of the next run's allocation, which may be new, or None."""
         if self.shared is None or len(self.ended) >= MOST_ALLOCATIONS:
             return None
         return self.newest + 1 if self.newest in self.ended else self.newest
@@ -240,9 +241,13 @@ class TrialLedger:
         state = job.status.state if job.status else ""
         if (end.blame is Blame.RUN and state == "FAILED") or not get_nodes(job):
             self.shared = None
-            self.because = f"no nodes could be held: {job.problem or end.text}"
+            self.separate_reason = (
+                f"no nodes could be reserved: {job.problem or end.text}"
+            )
         elif len(self.ended) >= MOST_ALLOCATIONS:
-            self.because = f"{len(self.ended)} allocations ended too early; {end.text}"
+            self.separate_reason = (
+                f"{len(self.ended)} allocations ended too early; {end.text}"
+            )
 
     def _list_measured(self) -> Iterator[int]:
         measured = TrialOutcome.MEASURED
@@ -254,10 +259,15 @@ class TrialLedger:
 
 
 def read_ledger(history: RunHistory, plan: TrialPlan) -> TrialLedger:
-    """Read the trials, in the order in which their jobs ended."""
-    held = plan.allocation
-    ledger = TrialLedger(plan, held, held.because if held else "", newest=1)
-    if held is None or held.spec is None:
+    """Build the ledger from the ended jobs of a history."""
+    allocation_plan = plan.allocation
+    ledger = TrialLedger(
+        plan,
+        allocation_plan,
+        allocation_plan.reason if allocation_plan else "",
+        newest=1,
+    )
+    if allocation_plan is None or allocation_plan.spec is None:
         ledger.shared, ledger.newest = None, 0
     for ended in history.ended:
         job = ended.job
@@ -265,14 +275,14 @@ def read_ledger(history: RunHistory, plan: TrialPlan) -> TrialLedger:
             ledger.end_allocation(ended)
             continue
         ledger.next_number = max(ledger.next_number, job.repeat + 1)
-        if job.spec.variant not in plan.names:  # a build that was taken out of the list
+        if job.spec.variant not in plan.names:  # a build removed from the list
             continue
         if job.refused and job.spec.allocation in ledger.ended:
-            continue  # it came too late, and is no run at all
+            continue  # submitted after its allocation ended: not a run
         _add_trial(ledger, ended)
-    for asked in history.asked:
-        if asked.spec.purpose is Purpose.ALLOCATION:
-            ledger.newest = max(ledger.newest, asked.repeat)
+    for planned in history.planned:
+        if planned.spec.purpose is Purpose.ALLOCATION:
+            ledger.newest = max(ledger.newest, planned.repeat)
     return ledger
 
 
@@ -288,8 +298,8 @@ def _add_trial(ledger: TrialLedger, ended: EndedJob) -> None:
     if ended.time and outcome is TrialOutcome.MEASURED:
         seconds = ended.time.seconds
     if _is_log_missing(ended):
-        # the next run in it has the same job id, and may write into that log, which
-        # may only not be seen yet
+        # the log may only be delayed, and the next run of the allocation has the same
+        # job id and could write into it: end the allocation
         ledger.ended.add(spec.allocation)
     milliseconds = seconds * 1000 if seconds else None
     variant = ledger.plan.names.index(spec.variant)
@@ -301,50 +311,50 @@ def _add_trial(ledger: TrialLedger, ended: EndedJob) -> None:
 
 
 def _find_outcome(ended: EndedJob, ledger: TrialLedger) -> tuple[TrialOutcome, str]:
-    """Find what became of a run, and the problem if it was not measured."""
+    """Return the outcome of a run, and its problem if it was not measured."""
     if ended.time is None:
         return _find_failure(ended)
     if not ended.time.seconds:
         return TrialOutcome.DOES_NOT_RUN, ended.time.problem
-    elsewhere = _describe_other_nodes(get_nodes(ended.job), ledger.nodes)
-    outcome = TrialOutcome.LOST if elsewhere else TrialOutcome.MEASURED
-    return outcome, elsewhere
+    problem = _describe_other_nodes(get_nodes(ended.job), ledger.nodes)
+    outcome = TrialOutcome.LOST if problem else TrialOutcome.MEASURED
+    return outcome, problem
 
 
 def _find_failure(ended: EndedJob) -> tuple[TrialOutcome, str]:
-    """Distinguish a variant that does not run from a run that was lost."""
+    """Distinguish a variant that does not run from a lost run; return the problem, too."""
     text = ended.problem.text if ended.problem else ""
     reason = ended.problem.reason if ended.problem else None
     if _ended_with_allocation(ended):
         return TrialOutcome.LOST, f"its allocation ended: {text}"
     if _is_log_missing(ended):
         return TrialOutcome.LOST, text
-    if ended.end.blame in OWN or reason is Reason.WRONG_CONFIGURATION:
+    if ended.end.blame in VARIANT_FAILURES or reason is Reason.WRONG_CONFIGURATION:
         return TrialOutcome.DOES_NOT_RUN, text
     return TrialOutcome.LOST, text
 
 
 def _ended_with_allocation(ended: EndedJob) -> bool:
-    """True for a run that has no exit code of its own, and did not hang either."""
+    """True for a run that has no exit code and did not hang."""
     if not ended.job.spec.allocation or ended.job.status is None:
         return False
     return not ended.job.status.exit_code and ended.end.blame is not Blame.HUNG
 
 
 def _is_log_missing(ended: EndedJob) -> bool:
-    """True for a run in an allocation whose log is not seen (yet)."""
+    """True for a run in an allocation whose log is missing, perhaps only delayed."""
     reason = ended.problem.reason if ended.problem else None
     missing = reason is Reason.LOG_MISSING and not _ended_with_allocation(ended)
     return missing and ended.job.spec.allocation > 0
 
 
 def _describe_other_nodes(nodes: Sequence[str], first: Sequence[str]) -> str:
-    """Describe why a run cannot be compared with those on the nodes of the first."""
+    """Explain why the nodes of a run differ from those of the first run, or return ""."""
     if not nodes:
-        return "nothing says on which nodes it ran"
+        return "its nodes are unknown"
     if first and set(nodes) != set(first):
-        where = formatting.fold_nodes(nodes)
-        return f"it ran on {where}, not on the nodes of the first run"
+        location = formatting.fold_nodes(nodes)
+        return f"it ran on {location}, not on the nodes of the first run"
     return ""
 
 
@@ -352,7 +362,7 @@ def _describe_other_nodes(nodes: Sequence[str], first: Sequence[str]) -> str:
 
 
 def plan_trial(ledger: TrialLedger, step: NextTrial) -> NextRuns:
-    """Build the jobs of the next trial: a run, after its allocation if that is new."""
+    """Build the jobs of the next trial: its run, and a new allocation if needed."""
     spec, nodes = ledger.plan.variants[step.variant], ledger.nodes
     allocation, shared = ledger.allocation, ledger.shared
     if allocation is None or shared is None:
@@ -360,21 +370,23 @@ def plan_trial(ledger: TrialLedger, step: NextTrial) -> NextRuns:
         return NextRuns((run,), releases=True)
     placed = place_run(spec, allocation, warm_up=step.discarded)
     run = NextJob(placed, 1, ledger.next_number)
-    counted = sum(is_measured(trial, (trial.variant,)) for trial in ledger.made)
-    held = shared.size(max(ledger.plan.most - counted, 1))
-    if allocation == ledger.newest or held is None:
+    measured = sum(is_measured(trial, (trial.variant,)) for trial in ledger.made)
+    allocation_spec = shared.size(max(ledger.plan.most - measured, 1))
+    if allocation == ledger.newest or allocation_spec is None:
         return NextRuns((run,))
-    return NextRuns((NextJob(_pin(held, nodes), 1, allocation), run), releases=True)
+    return NextRuns(
+        (NextJob(_pin(allocation_spec, nodes), 1, allocation), run), releases=True
+    )
 
 
 def _pin(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
-    """Give a job exactly these nodes, if there are any and it needs some."""
+    """Pin a job to nodes, unless there are none or it runs on this machine."""
     if not nodes or load_scheduler(spec.via).here:
         return spec
     return dataclasses.replace(pin_nodes(spec, nodes), exclude=())
 
 
-# --- the end --------------------------------------------------------------------------
+# --- conclusions ----------------------------------------------------------------------
 
 
 def conclude_trials(
@@ -385,13 +397,12 @@ def conclude_trials(
     *,
     failed: bool = False,
 ) -> Conclusion:
-    """Conclude with the answers of a report; `failed`: the last failed run is
-    quoted."""
+    """Conclude with the answers of a report; if `failed`, quote the last failed run."""
     report = dataclasses.replace(
         report,
         nodes=ledger.nodes,
         allocations=len(ledger.allocations),
-        separate_because=ledger.because,
+        separate_because=ledger.separate_reason,
         cluster=ledger.plan.cluster,
         earlier=ledger.plan.earlier,
     )
@@ -402,28 +413,28 @@ def conclude_trials(
 
 
 def conclude_without_hours(ledger: TrialLedger, purpose: Purpose) -> Conclusion:
-    """Conclude without an answer: no GPU-hours are left for the next run."""
-    text = f"the {NAMES[purpose]} has no end: a further run was not started"
+    """Conclude without an answer because no GPU-hours remain for the next run."""
+    text = f"the {NAMES[purpose]} is incomplete: a further run was not started"
     return _end_trials(ledger, _add_place(text, ledger), Reason.PURPOSE_MISSED, None)
 
 
 def _end_trials(
     ledger: TrialLedger, text: str, reason: Reason, report: TrialReport | None
 ) -> Conclusion:
-    because = ledger.because if ledger.newest else ""
+    because = ledger.separate_reason if ledger.newest else ""
     return Conclusion(
         reason=reason,
         text=text,
         done=reason is not Reason.PURPOSE_MISSED,
         trials=TrialFacts(ledger.trials, ledger.problems, ledger.allocations),
         report=report,
-        note=f"the last runs were jobs of their own: {because}" if because else "",
+        note=f"the last runs were separate jobs: {because}" if because else "",
     )
 
 
 def _add_place(text: str, ledger: TrialLedger) -> str:
     nodes, allocations = ledger.nodes, len(ledger.allocations)
-    where = [f"on {formatting.fold_nodes(nodes)}"] if nodes else []
+    parts = [f"on {formatting.fold_nodes(nodes)}"] if nodes else []
     if allocations:
-        where.append(f"in {formatting.count_noun(allocations, 'allocation')}")
-    return f"{text} ({', '.join(where)})" if where else text
+        parts.append(f"in {formatting.count_noun(allocations, 'allocation')}")
+    return f"{text} ({', '.join(parts)})" if parts else text

@@ -1,2 +1,1 @@
-"""What runs jobs: a module for each scheduler, which alone knows its commands and
-words."""
+"""Schedulers that run jobs, each with its own commands and job states."""

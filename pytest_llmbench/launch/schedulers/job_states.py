@@ -1,9 +1,8 @@
-"""The states of jobs by which this program decides, and what an end means. Every
-scheduler says its own in these words.
+"""Job states that all schedulers share, and the explanation of a job's end.
 
-PENDING waits, RUNNING and SUSPENDED run; COMPLETED, FAILED, CANCELLED, TIMEOUT and
-those of `ENDS` have ended. A scheduler may keep further words for people; it says in
-which phase they are.
+PENDING jobs wait, RUNNING and SUSPENDED jobs run; COMPLETED, FAILED, CANCELLED, TIMEOUT
+and the states in `ENDS` have ended. A scheduler maps its states to these. It may keep
+further states for messages, if it maps them to a phase.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from dataclasses import replace
 from pytest_llmbench.core.job_records import Blame, JobEnd, JobStatus, Phase
 from pytest_llmbench.core.log_records import EndingCode
 
-# how the reason of a status that this program ended begins; EndedBy says so too
+# prefix of the reason of a job that this program ended (see also EndedBy)
 OWN = "pytest: "
 
-SUCCESS = "0:0"  # exit code and signal of a job that ended well
-OUT_OF_MEMORY_SIGNAL = 125  # stands in place of a signal for want of memory
+SUCCESS = "0:0"  # exit code and signal of a successful job
+OUT_OF_MEMORY_SIGNAL = 125  # Slurm's pseudo signal for "out of memory"
 
 PHASES = {
     "PENDING": Phase.WAITING,
@@ -40,7 +39,7 @@ PHASES = {
 }
 
 Ends = Mapping[str, tuple[Blame, str]]
-"""By state whose failure an end is, and what happened."""
+"""Blame and description of an end, by state."""
 
 ENDS: Ends = {
     "BOOT_FAIL": (Blame.INFRASTRUCTURE, "its nodes did not start"),
@@ -64,13 +63,15 @@ _CODES = {
 
 
 def find_blame(ending_code: EndingCode) -> Blame:
-    """Return whose failure it is that a log ends with this code."""
+    """Return who is to blame for a log that ends with `ending_code`."""
     return _CODES.get(ending_code, Blame.RUN)
 
 
 def drop_passing(status: JobStatus) -> JobStatus:
-    """Return what of a status is worth keeping: not for how long a job runs, nor when a
-    waiting one may start, which a scheduler computes anew all the time."""
+    """Remove the values of a status that change with every poll.
+
+    These are the elapsed time, and the expected start of a waiting job.
+    """
     started = None if status.phase is Phase.WAITING else status.started
     return replace(status, elapsed_seconds=None, started=started)
 
@@ -78,12 +79,12 @@ def drop_passing(status: JobStatus) -> JobStatus:
 def explain_by_state(
     status: JobStatus, scheduler: str, ends: Ends = ENDS, *, refused: bool = False
 ) -> JobEnd:
-    """Return how a job ended, and whose failure it is. Only COMPLETED without any
-    failed step ended well.
+    """Explain how a job ended, and who is to blame.
 
-    A job that has not ended, or is unknown, is blamed on the run: it may run yet, and
-    is not to be started again. `scheduler` is the name of what runs it, `refused` that
-    it asked for what no node has.
+    Only COMPLETED without a failed step is a success. A job that has not ended, or is
+    unknown, is blamed on the run: it may still run, and must not be restarted.
+    `scheduler` is the name of the scheduler. `refused` is True if the job requested
+    resources that no node has.
     """
     if status.phase is not Phase.ENDED:
         return JobEnd(Blame.RUN, _explain_no_end(status, scheduler))
@@ -91,14 +92,14 @@ def explain_by_state(
         case "COMPLETED":
             return _explain_completed(status)
         case "CANCELLED":
-            by_whom = f"{scheduler} does not say by whom"
+            canceller = f"by an unknown user ({scheduler} does not record it)"
             if status.cancelled_by:
-                by_whom = f"by the user with uid {status.cancelled_by}"
-            return JobEnd(Blame.CANCELLED, f"CANCELLED: {by_whom}")
+                canceller = f"by the user with uid {status.cancelled_by}"
+            return JobEnd(Blame.CANCELLED, f"CANCELLED: {canceller}")
         case "FAILED" if refused:
             return JobEnd(
                 Blame.RUN,
-                f"FAILED: no node ever ran it: {scheduler} refused what it asks for",
+                f"FAILED: it never ran: {scheduler} refused the requested resources",
             )
         case "FAILED":
             return JobEnd(Blame.RUN, f"FAILED: {_explain_exit(status, scheduler)}")
@@ -107,13 +108,13 @@ def explain_by_state(
 
 def _explain_no_end(status: JobStatus, scheduler: str) -> str:
     if status.phase is Phase.UNKNOWN:
-        return f"{scheduler} has no record of it (any more), which does not say how it ended"
-    return f"it has not ended: {scheduler} says {status.state or 'nothing'}"
+        return f"{scheduler} has no record of it (any more), so its end is unknown"
+    return f"it has not ended: {scheduler} reports {status.state or 'no state'}"
 
 
 def _explain_other(status: JobStatus, ends: Ends) -> JobEnd:
-    """Return the end in a state that means one thing."""
-    unknown = (Blame.RUN, "a state that is not known here, so no success")
+    """Explain an end in a state of `ends`."""
+    unknown = (Blame.RUN, "unknown state, so not a success")
     blame, text = ends.get(status.state, unknown)
     nodes = ""
     if blame is Blame.INFRASTRUCTURE and status.nodes:
@@ -122,8 +123,10 @@ def _explain_other(status: JobStatus, ends: Ends) -> JobEnd:
 
 
 def format_exit(code: str) -> str:
-    """Return `exit code 7`, `signal 11 (SIGSEGV)` or `out of memory` for `7:0`, `0:11`
-    and `0:125`."""
+    """Format an exit status: `7:0`, `0:11`, `0:125`.
+
+    Results: `exit code 7`, `signal 11 (SIGSEGV)`, `out of memory`.
+    """
     exit_code, _, number = code.partition(":")
     if not (exit_code.isdecimal() and number.isdecimal()):
         return f"exit code {code!r}"
@@ -135,7 +138,7 @@ def format_exit(code: str) -> str:
 
 
 def _name_signal(number: int) -> str:
-    # Most of the real-time signals, which are valid, have no name.
+    # most real-time signals are valid but have no name
     names = (f" ({known.name})" for known in signal.Signals if known == number)
     return next(names, "")
 
@@ -144,7 +147,7 @@ def _explain_completed(status: JobStatus) -> JobEnd:
     if status.exit_code not in ("", SUCCESS):
         text = f"COMPLETED, yet with {format_exit(status.exit_code)}"
         return JobEnd(Blame.RUN, text)
-    # a script that does not end with the exit code of its steps
+    # the script ignores the exit codes of its steps
     if status.derived_exit_code not in ("", SUCCESS):
         failed = format_exit(status.derived_exit_code)
         text = f"a step of it failed with {failed}, although the batch script succeeded"
@@ -154,5 +157,5 @@ def _explain_completed(status: JobStatus) -> JobEnd:
 
 def _explain_exit(status: JobStatus, scheduler: str) -> str:
     if status.exit_code in ("", SUCCESS):
-        return f"{scheduler} gives no exit code"
+        return f"{scheduler} reports no exit code"
     return format_exit(status.exit_code)

@@ -1,8 +1,7 @@
-"""Commands on this machine, and the jobs that are such commands, which run one after
-another.
+"""Scheduler that runs commands on this machine, one after another.
 
-The output of a job is its log. Beside it lies a record in the recipe launcher's layout,
-so that a later `--llmb-logs=.llmbench/jobs` finds and identifies the run.
+The output of a job is its log. A record in the recipe launcher's layout is written next
+to it, so that a later `--llmb-logs=.llmbench/jobs` finds and identifies the run.
 """
 
 from __future__ import annotations
@@ -26,17 +25,15 @@ from pytest_llmbench.launch.schedulers.submission import (
     start_command,
 )
 
-LOOK = "ps -ef"  # shows a command that nobody knows of
+LOOK = "ps -ef"  # shows whether an untracked command runs
 
 JOB_EXIT = "job.exit"
 JOB_CANCELLED = "job.cancelled"
 JOB_GRACE_SECONDS = 10.0
-JUST_KILLED_SECONDS = (
-    0.5  # how long a wrapper may take to see that whoever started it is gone
-)
+# how long a wrapper may take to notice that its parent died
+JUST_KILLED_SECONDS = 0.5
 
-# the variables that say that a run is not for comparison, as the recipe launcher
-# records them
+# variables that make a run unsuitable for comparison; the recipe launcher records them
 _TELLING = (
     "ENABLE_PROFILE",
     "ENABLE_NCCLTRACE",
@@ -46,8 +43,10 @@ _TELLING = (
 
 
 class LocalScheduler(Scheduler):
-    """This machine, which runs commands one after another. The job id is the number in
-    the journal."""
+    """This machine, which runs one command at a time.
+
+    The job id is the number of the job in the journal.
+    """
 
     name = "this machine"
     here = True
@@ -56,17 +55,19 @@ class LocalScheduler(Scheduler):
 
     @classmethod
     def list_options(cls, via: str, cluster: Cluster) -> tuple[str, ...]:
-        """Return no option; LaunchError if the cluster file names nodes."""
+        """Return no options. Raises LaunchError if the cluster file names nodes."""
         if cluster.nodelist:
             raise LaunchError(
-                f"`{via}` runs it on this machine, and nodelist names {cluster.nodelist}"
+                f"`{via}` runs it on this machine, but `nodelist` names {cluster.nodelist}"
             )
         return ()
 
     @classmethod
     def find_log(cls, job: Job) -> Path:
-        """Return where the output of a job lies; SubmitError for a name that is none
-        for a file."""
+        """Return the path of a job's output.
+
+        Raises SubmitError if the experiment's name cannot be a file name.
+        """
         name = job.spec.experiment or job.spec.case_id
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", name):
             raise SubmitError(
@@ -79,7 +80,7 @@ class LocalScheduler(Scheduler):
         return socket.gethostname()
 
     def submit(self, job: Job) -> Submission:
-        """Start a job; SubmitError if it cannot be started."""
+        """Start a job. Raises SubmitError if it cannot be started."""
         log = self.find_log(job)
         _write_record(job, datetime.now(UTC))
         start_command(
@@ -88,8 +89,7 @@ class LocalScheduler(Scheduler):
         return self._describe_submission(job)
 
     def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
-        """Return a job that was started although pytest was killed just then; None if
-        it was not."""
+        """Find a job that was started just before pytest was killed, or return None."""
         begun = self._tools.records.find_process(job.number)
         if begun is None or not is_there(self.find_log(job)):
             return None
@@ -109,18 +109,17 @@ class LocalScheduler(Scheduler):
         return self._describe_submission(job)
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
-        """Return what became of each job."""
+        """Return the status of each job, by number."""
         return {job.number: self._find_status(job) for job in jobs}
 
     def cancel(self, jobs: Sequence[Job]) -> str:
-        """End jobs with everything that they started; return what went wrong, or
-        nothing."""
+        """End jobs with all their processes; return the problems, or ""."""
         return "\n".join(filter(None, map(self._end, jobs)))
 
     def _end(self, job: Job) -> str:
         begun = self._tools.records.find_process(job.number)
         if begun is None:
-            return f"job {job.number}: the journal knows no process of it"
+            return f"job {job.number}: the journal has no process for it"
         try:
             if process.read_exit_code(job.folder / JOB_EXIT) is None:
                 (job.folder / JOB_CANCELLED).touch()
@@ -132,8 +131,8 @@ class LocalScheduler(Scheduler):
     def _find_status(self, job: Job) -> JobStatus:
         begun = self._tools.records.find_process(job.number)
         running = begun is not None and process.is_alive(begun)
-        # after asking for the process, which leaves its exit code as its last act: none
-        # then means that it was killed
+        # read after is_alive: the process writes its exit code last, so that a missing
+        # exit code means that it was killed
         code = process.read_exit_code(job.folder / JOB_EXIT)
         phase, state, exit_code = _find_state(
             running, code, cancelled=is_there(job.folder / JOB_CANCELLED)
@@ -162,8 +161,7 @@ class LocalScheduler(Scheduler):
 def _find_state(
     running: bool, code: int | None, *, cancelled: bool
 ) -> tuple[Phase, str, str]:
-    """Return phase, state and exit code. A job that left no exit code did not end
-    well."""
+    """Return phase, state and exit code; a job without an exit code has FAILED."""
     if running and code is None:
         return Phase.RUNNING, "RUNNING", ""
     exit_code = "" if code is None else f"0:{code - 128}" if code > 128 else f"{code}:0"
@@ -177,7 +175,7 @@ def _find_record(job: Job) -> Path:
 
 
 def _write_record(job: Job, now: datetime) -> None:
-    """Write what the recipe launcher records of a job, as far as it is known here."""
+    """Write the record of a job in the recipe launcher's layout, as far as known here."""
     import yaml
 
     key, environment = job.spec.key, dict(job.spec.environment)

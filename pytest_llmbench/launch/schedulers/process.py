@@ -1,5 +1,4 @@
-"""Commands that outlive pytest: started in a session of their own, found again, stopped
-with all that they started."""
+"""Start commands that outlive pytest, find them again, and stop them."""
 
 from __future__ import annotations
 
@@ -18,19 +17,18 @@ from pytest_llmbench.core.job_records import JOB_VARIABLES
 from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.core.userfile import is_there
 
-# the variable by which whatever a command started is known, also after it left the
-# session of the command
+# the environment variable that identifies all descendants of a command, even those that
+# left its session
 MARK = "LLMBENCH_PROCESS"
 
-# the exit code of a command whose wrapper waited in vain: who started it died before it
-# ran
+# the exit code of a command that never ran, because its starter died first
 NEVER_RAN = -1
 
-# $0 is the file for the exit code, $1 mv, $2 the folder, the rest the command. It waits
-# for a line before it starts: who started it writes the process down first, and if it
-# dies before, nothing runs. Only MARK is assigned, because any other name could be a
-# variable of the job. The trap, which the command does not inherit, keeps the shell to
-# its end.
+# $0 is the file for the exit code, $1 mv, $2 the folder, the remaining arguments are the
+# command. The wrapper waits for a line before it runs the command: the starter records
+# the process first, and if it dies before that, nothing runs. Only MARK is assigned,
+# because any other name could be a variable of the job. The trap, which the command
+# does not inherit, keeps the shell alive until the command ends.
 WRAPPER = f"""
 trap : HUP INT QUIT TERM
 leave() {{ printf '%s\\n' "$3" >"$1.part" && "$2" -f -- "$1.part" "$1"; }}
@@ -58,8 +56,7 @@ class Process:
     """A started command."""
 
     pid: int
-    # its machine, boot, PID namespace and start time, so that a number that is used
-    # again is not taken for it
+    # machine, boot, PID namespace and start time: distinguishes a reused process id
     started: str
     mark: str = ""  # the value of MARK in its environment
 
@@ -73,22 +70,22 @@ def start(
     *,
     record: Callable[[Process], object] = lambda process: None,
 ) -> Process:
-    """Start a command in a session of its own and return its process; standard output
-    and error go to `output`.
+    """Start a command in a new session, with its output in the file `output`.
 
-    `record` gets the process before the command runs: where it raises, or this process
-    dies in it, the command never runs. When the command has ended, `exit_file` appears
-    with its exit code. LaunchError (nothing was started): no such program or folder, an
-    `output` or `exit_file` that exists (a command was started there), a full disk, an
-    environment that cannot be passed on. Paths may be relative to the folder of this
-    process.
+    `record` is called with the process before the command runs; if `record` raises, or
+    this process dies in it, the command never runs. When the command ends, `exit_file`
+    appears with its exit code. Paths may be relative to the folder of this process.
+
+    Raises LaunchError if nothing was started: the program or folder does not exist,
+    `output` or `exit_file` exists already (a command was started before), the disk is
+    full, or the environment cannot be passed on.
     """
     exit_file, directory = exit_file.absolute(), directory.absolute()
     program = _find_program(command, directory, environment)
     _check_environment(environment)
     if is_there(exit_file):
         raise LaunchError(
-            f"{exit_file} exists: a command was started here before, and is not started again"
+            f"{exit_file} exists: a command was already started here, and is not started again"
         )
     mark = secrets.token_hex(16)
     mover = shutil.which("mv", path=os.defpath) or "mv"
@@ -125,26 +122,25 @@ def start(
 def _start_held(
     arguments: list[str], environment: Mapping[str, str], out: int, mark: str
 ) -> tuple[Process, int]:
-    """The wrapper, which waits, and the pipe on which it waits."""
-    go, gate = os.pipe()
+    """Start the wrapper, which waits; return it with the pipe that releases it."""
+    read_end, gate = os.pipe()
     try:
-        pid = _spawn(arguments, environment, go, out)
+        pid = _spawn(arguments, environment, read_end, out)
     except (OSError, ValueError) as error:
         os.close(gate)
         problem = (
             error.strerror
             if isinstance(error, OSError)
-            else "it holds text that no process can be given"
+            else "its arguments or environment contain invalid text"
         )
         raise LaunchError(f"{arguments[6]} cannot be started: {problem}") from None
     finally:
-        os.close(go)
+        os.close(read_end)
     return describe(pid, mark), gate
 
 
 def describe(pid: int, mark: str) -> Process:
-    """Return the record of a child that was just started with MARK in its
-    environment."""
+    """Build the record of a child that was just started with MARK in its environment."""
     stat = read_stat(pid)
     return Process(pid, identify(stat.ticks if stat else "-"), mark)
 
@@ -163,8 +159,7 @@ def _let_go(process: Process, gate: int) -> None:
 def _spawn(
     arguments: list[str], environment: Mapping[str, str], go: int, out: int
 ) -> int:
-    # not subprocess.Popen: it complains about a child that is still running when it is
-    # let go
+    # not subprocess.Popen, which warns if the object is deleted while the child runs
     actions = [
         (os.POSIX_SPAWN_DUP2, go, 0),
         (os.POSIX_SPAWN_DUP2, out, 1),
@@ -185,17 +180,19 @@ def _spawn(
 def _find_program(
     command: Sequence[str], directory: Path, environment: Mapping[str, str]
 ) -> str:
-    """The program as the wrapper runs it: with a slash, so that the shell never takes
-    it for a word of its own."""
+    """Return the path of the program.
+
+    It contains a slash, so that the shell never runs a builtin or function instead.
+    """
     if not command or not command[0]:
-        raise LaunchError("there is no command to start")
+        raise LaunchError("the command is empty")
     if not directory.is_dir():
         raise LaunchError(
-            f"{command[0]} cannot be started in {directory}: there is no such folder"
+            f"{command[0]} cannot be started in {directory}: no such folder"
         )
     if any("\0" in argument for argument in command):
         raise LaunchError(
-            f"an argument of {command[0]!r} holds a NUL byte, which no command can be given"
+            f"an argument of {command[0]!r} contains a NUL byte: no command accepts that"
         )
     if "/" in command[0]:
         return _check_executable(command[0], directory)
@@ -221,8 +218,7 @@ def _check_executable(program: str, directory: Path) -> str:
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
-    """Refuse what would not arrive as it is (a shell drops variables with other names),
-    without showing a value."""
+    """Refuse variables that a shell would drop or change. Messages omit the values."""
     for name, value in environment.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise LaunchError(
@@ -230,11 +226,11 @@ def _check_environment(environment: Mapping[str, str]) -> None:
             )
         if "\0" in value:
             raise LaunchError(
-                f"environment variable {name}: the value holds a NUL byte, which no process can be given"
+                f"environment variable {name}: the value contains a NUL byte: no process accepts that"
             )
         if value == MASK:
             raise LaunchError(
-                f"environment variable {name}: its value is secret and was not kept; set {name} again"
+                f"environment variable {name}: its value was redacted, not stored; set {name} again"
             )
 
 
@@ -244,20 +240,19 @@ def _open_output(output: Path) -> int:
             output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
         )
     except FileExistsError:
-        text = f"{output} exists: a command was started here before, and is not started again"
+        text = f"{output} exists: a command was already started here, and is not started again"
         raise LaunchError(text) from None
     except OSError as error:
         raise LaunchError(
-            f"{output} cannot be written: {error.strerror}; see that its folder exists and has room"
+            f"{output} cannot be written: {error.strerror}; check that its folder exists and has space"
         ) from None
 
 
 def is_alive(process: Process) -> bool:
-    """Whether the command runs. False leaves open what it started in the background:
-    `stop` ends that too.
+    """True if the command runs.
 
-    LaunchError where the process belongs to another machine or container, of which
-    nothing is known here.
+    Its background processes may outlive it; `stop` ends them, too. Raises LaunchError
+    if the process belongs to another machine or container.
     """
     check_machine(process.pid, process.started)
     stat = _find_own(process)
@@ -267,11 +262,11 @@ def is_alive(process: Process) -> bool:
 
 
 def read_exit_code(exit_file: Path) -> int | None:
-    """Return the exit code (128 + the signal that ended the command; NEVER_RAN), None
-    while there is none.
+    """Return the exit code of a command, or None if there is none (yet).
 
-    None of a process that is not alive: it was killed with its wrapper, or the machine
-    went down, and how the command ended is not known.
+    The code is 128 + signal if a signal ended the command, or NEVER_RAN. None for a
+    process that is not alive means that its wrapper was killed or the machine went
+    down: its end is unknown.
     """
     try:
         text = exit_file.read_text(encoding="ascii", errors="replace").strip()
@@ -285,8 +280,10 @@ def read_exit_code(exit_file: Path) -> int | None:
 def wait(
     process: Process, exit_file: Path, timeout: float, sleep: Callable[[float], object]
 ) -> int | None:
-    """Return the exit code once the command has ended, None after `timeout` seconds or
-    where it left none."""
+    """Wait for a command and return its exit code.
+
+    None if it did not end within `timeout` seconds, or left no exit code.
+    """
     waited, pause = 0.0, 0.002  # a submission takes some milliseconds, or minutes
     while waited < timeout and is_alive(process):
         pause = min(pause * 1.5, 1.0, timeout - waited)
@@ -298,12 +295,11 @@ def wait(
 def stop(
     process: Process, grace_seconds: float, sleep: Callable[[float], object]
 ) -> None:
-    """End a command and everything that it started here: TERM, and after
-    `grace_seconds` KILL. Nothing else is touched, least of all a job of a scheduler on
-    this machine that it submitted.
+    """End a command and its descendants on this machine.
 
-    LaunchError where something of it is still there 10 s later, or where it is of
-    another machine.
+    Sends TERM, then KILL after `grace_seconds`. Other processes are not touched, in
+    particular jobs that the command submitted to a scheduler on this machine. Raises
+    LaunchError if a process survives KILL for 10 s, or belongs to another machine.
     """
     check_machine(process.pid, process.started)
     left = _drain(
@@ -318,7 +314,7 @@ def stop(
         waited += 0.1
     if left:
         raise LaunchError(
-            f"processes {sorted(left)} do not end although they were killed; look at them with ps"
+            f"processes {sorted(left)} did not end after SIGKILL; inspect them with ps"
         )
 
 
@@ -343,10 +339,8 @@ def _send_signal(
     for pid in family:
         try:
             os.kill(pid, number)
-        except (
-            ProcessLookupError,
-            PermissionError,
-        ):  # what is left is counted, and named in the end
+        except (ProcessLookupError, PermissionError):
+            # remaining processes are counted and reported by `stop`
             continue
     return family
 
@@ -354,12 +348,10 @@ def _send_signal(
 def _find_family(
     process: Process, before: Mapping[int, ProcessStat] | None = None
 ) -> dict[int, ProcessStat]:
-    """What is left of a command: processes with its mark, and those of its session
-    while the session is its own.
+    """Find the living processes of a command: those with its mark, or in its session.
 
-    The kernel does not use the number of a session again while one of its members
-    lives, so the session is its own if its leader is there, a marked member, or one
-    that was seen in it `before`.
+    The session belongs to the command if its leader, a marked process or a process of
+    `before` is in it: the kernel does not reuse a session id while a member lives.
     """
     stats = dict(read_stats())
     leader = stats.get(process.pid)
@@ -367,18 +359,19 @@ def _find_family(
         pid for pid in stats if process.mark and has_variable(pid, MARK, process.mark)
     }
     members = {pid for pid, stat in stats.items() if stat.session == process.pid}
-    familiar = {
+    seen_before = {
         pid
         for pid in members
         if before and pid in before and before[pid].ticks == stats[pid].ticks
     }
-    led = leader is not None and is_same(leader, process.started)
-    family = marked | members if led or members & marked or familiar else marked
-    if leader is not None and led and leader.ended:
+    has_leader = leader is not None and is_same(leader, process.started)
+    family = (
+        marked | members if has_leader or members & marked or seen_before else marked
+    )
+    if leader is not None and has_leader and leader.ended:
         _reap(process.pid)
     left = [pid for pid in family - {os.getpid()} if not stats[pid].ended]
-    # parents first: a shell whose child is ended before it would go on with its next
-    # command
+    # parents first: a shell whose child ends before it would run its next command
     return {
         pid: stats[pid]
         for pid in sorted(left, key=lambda pid: (int(stats[pid].ticks), pid))
@@ -393,36 +386,36 @@ def _find_own(process: Process) -> ProcessStat | None:
 def _reap(pid: int) -> None:
     try:
         os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # started by a session before this one
+    except ChildProcessError:  # started by an earlier session
         return
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """What the kernel says of one process."""
+    """The kernel's status of one process."""
 
     state: str  # one letter
     session: int
-    ticks: str  # when it was started, in clock ticks since the boot
+    ticks: str  # the start time, in clock ticks since boot
 
     @property
     def ended(self) -> bool:
-        """Whether it is a zombie or dead."""
+        """True if the process is a zombie or dead."""
         return self.state in "ZX"
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Return what is known of a process, None where there is none of this number."""
+    """Read the status of a process, or return None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    fields = text.rpartition(")")[2].split()  # the name before it may hold anything
+    fields = text.rpartition(")")[2].split()  # the name before it may contain anything
     return ProcessStat(state=fields[0], session=int(fields[3]), ticks=fields[19])
 
 
 def read_stats() -> Iterator[tuple[int, ProcessStat]]:
-    """Yield all processes that are there."""
+    """Yield the id and status of all processes."""
     for name in os.listdir("/proc"):
         stat = read_stat(int(name)) if name.isdecimal() else None
         if stat is not None:
@@ -430,10 +423,10 @@ def read_stats() -> Iterator[tuple[int, ProcessStat]]:
 
 
 def has_variable(pid: int, variable: str, value: str) -> bool:
-    """Whether a process was started with this variable, and not by a scheduler, which
-    hands variables on to its jobs.
+    """True if a process was started with this variable, and is not a scheduler's job.
 
-    False for a process of another user, which cannot be looked at.
+    Schedulers pass variables on to their jobs. False for processes of other users,
+    whose environment cannot be read.
     """
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -448,38 +441,40 @@ def has_variable(pid: int, variable: str, value: str) -> bool:
 
 
 def identify(ticks: str) -> str:
-    """Return the host, boot, PID namespace and start time, which make a process number
-    unique."""
+    """Return host, boot, PID namespace and start time: a unique process identity."""
     return " ".join((*_identify_machine(), ticks))
 
 
 def is_same(stat: ProcessStat, identified: str) -> bool:
-    """Whether a process of this machine is the one of that identity; the host may have
-    got another name meanwhile."""
+    """True if a process of this machine has this identity.
+
+    The host name is ignored, since it may have changed.
+    """
     return identify(stat.ticks).split()[1:] == identified.split()[1:]
 
 
 def check_machine(pid: int, identified: str) -> None:
-    """LaunchError where nothing can be known here of a process: another machine, or
-    another container on this one."""
+    """Raise LaunchError if a process belongs to another machine or container."""
     host, boot, namespace, _ = identified.split()
     here, this_boot, this_namespace = _identify_machine()
     rebooted = boot != this_boot and host == here
     if not rebooted and (boot, namespace) != (this_boot, this_namespace):
         raise LaunchError(
-            f"process {pid} was started on {host}; this is {here}, or another container on it, where nobody can tell "
-            "whether it still runs: go on where it was started"
+            f"process {pid} was started on {host}, but this is {here} or another container on it, so its state is "
+            "unknown: continue where it was started"
         )
 
 
 def list_inherited() -> Iterator[int]:
-    """Yield the open files that a child would get, such as the pipe of a CI that waits
-    for its end; not 0, 1 and 2."""
+    """Yield the file descriptors above 2 that a child would inherit.
+
+    For example the pipe of a CI system that waits until all its writers end.
+    """
     for number in map(int, os.listdir("/proc/self/fd")):
         try:
             if number > 2 and os.get_inheritable(number):
                 yield number
-        except OSError:  # the listing's own, closed by now
+        except OSError:  # the descriptor of the listing itself, closed by now
             continue
 
 

@@ -1,4 +1,4 @@
-"""All schedulers: how the one of a job is found, and what is asked of each."""
+"""Look up the scheduler of a job, and query all schedulers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway, Tools
 
-HERE = "local"  # submits nothing: a command runs on this machine
+HERE = "local"  # the launcher that runs a command on this machine
 
 HasSpec = TypeVar("HasSpec", Job, PlannedJob)
 
 
 @cache
 def load_scheduler(via: str) -> type[Scheduler]:
-    """Return the scheduler of a job by the way in which it is submitted; LaunchError if
-    there is none."""
+    """Return the scheduler class of a launcher.
+
+    Raises LaunchError if there is none.
+    """
     if via not in SCHEDULERS:
         expected = f"expected one of {', '.join(SCHEDULERS)}"
         raise LaunchError(
@@ -34,57 +36,63 @@ def load_scheduler(via: str) -> type[Scheduler]:
 
 
 def list_schedulers() -> list[type[Scheduler]]:
-    """Return every scheduler once."""
+    """List all scheduler classes, each once."""
     return list(dict.fromkeys(map(load_scheduler, SCHEDULERS)))
 
 
 def name_clusters() -> str:
-    """Name what runs jobs on a cluster: `Slurm`."""
-    return " or ".join(each.name for each in list_schedulers() if not each.here)
+    """Return the names of the schedulers that run jobs on a cluster, such as `Slurm`."""
+    return " or ".join(
+        scheduler.name for scheduler in list_schedulers() if not scheduler.here
+    )
 
 
 def name_jobs_inquiries() -> str:
-    """Name the commands that list the jobs of a user: `squeue --me`."""
+    """Return the commands that list the jobs of a user, such as `squeue --me`."""
     commands = (scheduler.jobs_inquiry for scheduler in list_schedulers())
     return " or ".join(filter(None, commands))
 
 
 def find_via(program: str) -> str:
-    """Return the way in which a program that somebody typed submits a job, `HERE` if it
-    submits none."""
+    """Return the launcher of a typed program, or `HERE` if it submits no job."""
     ways = (scheduler.find_via(program) for scheduler in list_schedulers())
     return next(filter(None, ways), HERE)
 
 
 class Schedulers:
-    """The schedulers of a session, each made when it is needed first."""
+    """The schedulers of a session, each created on first use."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._made: dict[type[Scheduler], Scheduler] = {}
 
     def find(self, spec: JobSpec) -> Scheduler:
-        """Return what runs a job; LaunchError if it is submitted in an unknown way."""
+        """Return the scheduler of a job.
+
+        Raises LaunchError if its launcher is unknown.
+        """
         try:
             return self.get(load_scheduler(spec.via))
         except LaunchError as error:
             raise LaunchError(f"{spec.case_id}: {error}") from None
 
     def get(self, scheduler: type[Scheduler]) -> Scheduler:
-        """Return a scheduler of this class."""
+        """Return the scheduler of this class."""
         if scheduler not in self._made:
             self._made[scheduler] = scheduler(self._tools)
         return self._made[scheduler]
 
     def list_clusters(self) -> list[Scheduler]:
-        """Return those that run jobs on a cluster."""
+        """Return the schedulers that run jobs on a cluster."""
         return [
             self.get(scheduler) for scheduler in list_schedulers() if not scheduler.here
         ]
 
     def learn_cluster(self, gpu: str = "") -> LearnedCluster | None:
-        """Return the cluster of the first scheduler that has GPUs; SchedulerAway if
-        none answers."""
+        """Return the cluster of the first scheduler that has GPUs, or None.
+
+        Raises SchedulerAway if no scheduler answers.
+        """
         away: list[SchedulerAway] = []
         for scheduler in self.list_clusters():
             try:
@@ -97,22 +105,26 @@ class Schedulers:
         return None
 
     def list_node_remarks(self, nodes: Collection[str]) -> dict[str, str]:
-        """Return what is known of nodes that are out of service, by name. Raises
-        SchedulerAway."""
+        """Return the schedulers' remarks on nodes out of service, by node name.
+
+        Raises SchedulerAway.
+        """
         remarks: dict[str, str] = {}
         for scheduler in self.list_clusters():
             remarks |= scheduler.list_node_remarks(nodes)
         return remarks
 
     def find_cluster_name(self, jobs: Iterable[PlannedJob]) -> str:
-        """Return the name of the cluster of jobs, or of this machine if all run here.
-        Raises SchedulerAway."""
+        """Return the name of the cluster of jobs, or of this machine if all are local.
+
+        Raises SchedulerAway.
+        """
         used = [*self.group(jobs), self.get(load_scheduler(HERE))]
         chosen = next((scheduler for scheduler in used if not scheduler.here), used[-1])
         return chosen.find_cluster_name()
 
     def group(self, jobs: Iterable[HasSpec]) -> dict[Scheduler, list[HasSpec]]:
-        """Return jobs, planned or submitted, by what runs them."""
+        """Group jobs, planned or submitted, by their scheduler."""
         groups: dict[Scheduler, list[HasSpec]] = {}
         for job in jobs:
             groups.setdefault(self.find(job.spec), []).append(job)

@@ -1,5 +1,4 @@
-"""What a scheduler knows and does; everything else of a launch works on the records
-that pass here."""
+"""The interface of a scheduler."""
 
 from __future__ import annotations
 
@@ -30,46 +29,41 @@ from pytest_llmbench.launch.schedulers.submission import (
 
 
 class Scheduler(ABC):
-    """What runs jobs, found by the way in which a job is submitted (`SCHEDULERS` of
-    core/job_records.py).
+    """Base class of schedulers.
 
-    A scheduler overrides what it has to say. Class methods need no cluster, and are
-    asked of the class.
+    `SCHEDULERS` of core/job_records.py maps a launcher to its scheduler. A subclass
+    overrides the methods that it supports. Class methods need no running cluster.
     """
 
     name: ClassVar[str]  # for messages
-    program: ClassVar[str] = (
-        ""  # that submits jobs; the way to submit by it has the same name
-    )
-    here: ClassVar[bool] = (
-        False  # its jobs run on this machine, and their logs lie in their own folders
-    )
-    # variables that its commands read, and that its jobs get from the caller
+    # the program that submits jobs; its launcher has the same name
+    program: ClassVar[str] = ""
+    # True if jobs run on this machine, with their logs in their job folders
+    here: ClassVar[bool] = False
+    # variables that configure its commands; its jobs inherit them
     configuration_variables: ClassVar[tuple[str, ...]] = ()
-    device_variables: ClassVar[
-        tuple[str, ...]
-    ] = ()  # with the GPUs that the caller may use
-    gpu_inquiry: ClassVar[str] = ""  # the command that shows which GPUs it has
+    # variables that select GPUs; its jobs inherit them
+    device_variables: ClassVar[tuple[str, ...]] = ()
+    gpu_inquiry: ClassVar[str] = ""  # the command that lists its GPUs
     jobs_inquiry: ClassVar[str] = ""  # the command that lists the jobs of a user
-    # by key of a cluster file (account, partition, gres, time_limit) the variables in
-    # which documents want it
+    # the variables that documents use for a key of a cluster file (account, partition,
+    # gres, time_limit)
     cluster_variables: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    at_once: ClassVar[int | None] = None  # so many jobs at a time; None: any number
+    at_once: ClassVar[int | None] = None  # jobs at a time; None: any number
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
 
-    # --- how a job is described -------------------------------------------------------
+    # --- job specifications -----------------------------------------------------------
 
     @classmethod
     def find_via(cls, program: str) -> str:
-        """Return the way in which a program submits a job; "" if it does not."""
+        """Return the launcher of a program, or "" if the program does not submit jobs."""
         return program if program == cls.program else ""
 
     @classmethod
     def runs_in_recipe(cls, via: str) -> bool:
-        """Return True if a command runs in the folder of its recipe, False if its
-        launcher has its own."""
+        """True if a launcher runs in the recipe's folder, False if it has its own."""
         return True
 
     @classmethod
@@ -79,36 +73,37 @@ class Scheduler(ABC):
 
     @classmethod
     def drop_misread_variables(cls, variables: dict[str, str]) -> dict[str, str]:
-        """Return variables of the caller without those that the scheduler would
-        misread."""
+        """Remove variables of the caller that the scheduler would misread."""
         return variables
 
     @classmethod
     def complete_command(
         cls, via: str, words: Sequence[str], cluster: Cluster
     ) -> tuple[str, ...]:
-        """Return a command with what the cluster file adds to it."""
+        """Add the options of the cluster file to a command."""
         return tuple(words)
 
     @classmethod
     def list_options(cls, via: str, cluster: Cluster) -> tuple[str, ...]:
-        """Return the options of a job besides its command; LaunchError if the cluster
-        file asks for the impossible."""
+        """Return the scheduler options of a job, in addition to its command.
+
+        Raises LaunchError if the cluster file requires something impossible.
+        """
         return ()
 
     @classmethod
     def pin_nodes(cls, spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
-        """Return a job that gets exactly these nodes."""
+        """Return a job that runs on exactly these nodes."""
         return spec
 
     @classmethod
     def is_pinned(cls, spec: JobSpec) -> bool:
-        """Return True if a job can get no other nodes than those that it names."""
+        """True if a job can only run on the nodes that it names."""
         return True
 
     @classmethod
     def expand_nodes(cls, expression: str) -> tuple[str, ...]:
-        """Return the names in a list of nodes as the scheduler writes it."""
+        """Expand a node list in the scheduler's notation to node names."""
         return tuple(filter(None, expression.split(",")))
 
     @classmethod
@@ -122,76 +117,80 @@ class Scheduler(ABC):
         minutes: int,
         output: Path,
     ) -> JobSpec:
-        """Return a job that runs a command once on each of these nodes; `{job}` in
-        `output` is its id."""
+        """Build a job that runs a command once on each of `nodes`.
+
+        `{job}` in `output` is replaced by the job id.
+        """
         return replace(spec, command=("bash", "-c", command))
 
     @classmethod
     def check_script(
         cls, planned: PlannedJob, machine: LocalMachine
     ) -> Iterator[JobProblem]:
-        """Yield what the folder of a job lacks for its launcher."""
+        """Yield the problems of a job's folder for its launcher."""
         return iter(())
 
     @classmethod
     def format_on_node(cls, command: str, environment: Mapping[str, str]) -> str:
-        """Return the shell command that runs another one on a node."""
+        """Wrap a shell command so that it runs on a node."""
         return command
 
     @classmethod
     def read_submissions(cls, via: str, text: str) -> Sequence[Submission]:
-        """Return the jobs in what a submission command printed."""
+        """Find the submitted jobs in the output of a submission command."""
         return ()
 
     @classmethod
     def find_output(cls, job: Job) -> Path:
-        """Return where the output of a job lies if its command says nothing else."""
+        """Return the default path of a job's output."""
         return job.folder
 
     @classmethod
     def find_log(cls, job: Job) -> Path | None:
-        """Return the log of a job if it is known before its submission. Raises
-        SubmitError."""
+        """Return the log of a job if it is known before submission, else None.
+
+        Raises SubmitError.
+        """
         return None
 
-    # --- what it says of a job --------------------------------------------------------
+    # --- job states -------------------------------------------------------------------
 
     @classmethod
     def find_phase(cls, state: str) -> Phase:
-        """Return the phase of a state; UNKNOWN for a word that is not one of its
-        states."""
+        """Return the phase of a job state; UNKNOWN for an unknown state."""
         return PHASES.get(state, Phase.UNKNOWN)
 
     @classmethod
     def explain_end(cls, status: JobStatus) -> JobEnd:
-        """Return how a job ended, and whose failure it is."""
+        """Explain how a job ended, and who is to blame."""
         return explain_by_state(status, cls.name, refused=cls.is_refused(status))
 
     @classmethod
     def explain_stuck(cls, status: JobStatus) -> str:
-        """Return why a waiting job never starts by itself and what to do; "" if it may
-        start."""
+        """Return the reason a waiting job can never start, with a remedy, or ""."""
         return ""
 
     @classmethod
     def explain_unavailable(cls, status: JobStatus, *, reserved: bool = True) -> str:
-        """Return that the nodes which a job names are out of service, with `reserved`
-        also reserved; "" if not."""
+        """Return a message if a waiting job's nodes are out of service, or "".
+
+        If `reserved`, also if the nodes are reserved.
+        """
         return ""
 
     @classmethod
     def is_refused(cls, status: JobStatus) -> bool:
-        """Return True if a job failed because it asked for what no node has."""
+        """True if a job failed because it requested resources that no node has."""
         return False
 
     @classmethod
     def format_cancel(cls, job_ids: Sequence[str]) -> str:
-        """Return the command that ends jobs; "" if there is none."""
+        """Return the command that cancels jobs, or ""."""
         return ""
 
     @classmethod
     def format_inquiry(cls, job_id: str) -> str:
-        """Return the command that shows what is known of a job; "" if there is none."""
+        """Return the command that shows the state of a job, or ""."""
         return ""
 
     # --- the cluster ------------------------------------------------------------------
@@ -199,57 +198,68 @@ class Scheduler(ABC):
     def check_jobs(
         self, jobs: Sequence[PlannedJob], cluster: Cluster
     ) -> Iterator[tuple[PlannedJob, JobProblem]]:
-        """Yield what the scheduler would refuse, or never start; it is asked once for
-        all jobs."""
+        """Yield jobs that the scheduler would refuse or never start, with the problem.
+
+        The scheduler is queried once for all jobs.
+        """
         return iter(())
 
     def learn_cluster(self, gpu: str = "") -> LearnedCluster | None:
-        """Return the cluster with the most GPUs, of type `gpu` if given; None without
-        GPUs. Raises SchedulerAway."""
+        """Return the cluster with the most GPUs, or None without GPUs.
+
+        `gpu` restricts the GPU type. Raises SchedulerAway.
+        """
         return None
 
     def adapt_command(self, spec: JobSpec) -> JobSpec:
-        """Return a job as the launcher that is installed here takes its command."""
+        """Adapt the command of a job to the launcher version that is installed here."""
         return spec
 
     def find_cluster_name(self) -> str:
-        """Return the name of the cluster, "" if unknown. Raises SchedulerAway."""
+        """Return the name of the cluster, or "" if unknown. Raises SchedulerAway."""
         return ""
 
     def list_node_remarks(self, nodes: Collection[str]) -> Mapping[str, str]:
-        """Return what is known of nodes that are out of service, by name, with the
-        source: `sinfo -R: n1: ECC errors`. Raises SchedulerAway."""
+        """Return remarks on nodes out of service, by node name.
+
+        A remark names its source: `sinfo -R: n1: ECC errors`. Raises SchedulerAway.
+        """
         return {}
 
     def plan_allocation(self, jobs: Sequence[PlannedJob], runs: int) -> AllocationPlan:
-        """Return the allocation for at most `runs` of these variants, the reference
-        first, or why there is none."""
+        """Plan a shared allocation for at most `runs` runs of these variants.
+
+        The first job is the reference. The plan contains a reason if there is no
+        allocation.
+        """
         return AllocationPlan()
 
     # --- jobs -------------------------------------------------------------------------
 
     @abstractmethod
     def submit(self, job: Job) -> Submission:
-        """Submit a job and wait for the end of its submission.
+        """Submit a job and wait until its submission ends.
 
-        SubmitError: it was refused, or that is unknown (`uncertain`). SchedulerAway: it
-        was not submitted, or `recover` has to find out when the scheduler answers
-        again.
+        Raises SubmitError if the job was refused, or if that is unknown (`uncertain`).
+        Raises SchedulerAway if the job was not submitted, or if `recover` must check
+        that once the scheduler answers again.
         """
 
     @abstractmethod
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
-        """Return what became of a submission that was begun before; None: it is certain
-        that nothing was submitted.
+        """Find the result of a submission that was begun earlier.
 
-        One that still runs gets `seconds` to end. Errors as for `submit`.
+        None if certainly nothing was submitted. A submission that still runs gets
+        `seconds` to end. Raises the errors of `submit`.
         """
 
     @abstractmethod
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
-        """Return what is known of each job, by number; SchedulerAway if nobody
-        answers."""
+        """Return the status of each job, by number.
+
+        Raises SchedulerAway if the scheduler does not answer.
+        """
 
     @abstractmethod
     def cancel(self, jobs: Sequence[Job]) -> str:
-        """Cancel jobs that were submitted; return what went wrong, or ""."""
+        """Cancel submitted jobs; return the problems, or ""."""

@@ -1,5 +1,4 @@
-"""Runs that share an allocation: its plan, the allocations that a session holds, and
-the logs of their runs."""
+"""Runs that share an allocation: its plan, the current allocations, and the runs' logs."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from pytest_llmbench.core.userfile import is_there
 
 MINUTE = 60.0
 
-RELEASE = "release"  # a file in the folder of an allocation: no run follows
-KEPT = "run.kept"  # a file in the folder of a run: its logs are there
+RELEASE = "release"  # a file in an allocation's folder: no more runs follow
+KEPT = "run.kept"  # a file in a run's folder: its logs were moved there
 
 
 class SpecOwner(Protocol):
-    """A job, or one that is to be submitted."""
+    """A planned or submitted job."""
 
     @property
     def spec(self) -> JobSpec: ...
@@ -31,7 +30,7 @@ class SpecOwner(Protocol):
 
 
 class LiveJobs(Protocol):
-    """The journal, which knows the allocations."""
+    """The part of the journal that lists running jobs."""
 
     def list_live(self) -> tuple[Job, ...]: ...
 
@@ -40,30 +39,29 @@ class LiveJobs(Protocol):
 class AllocationPlan:
     """How the runs of a configuration's variants get their nodes."""
 
-    spec: JobSpec | None = None  # of the allocation; None: each run is a job of its own
-    because: str = ""  # why so, where they could share one
-    run_seconds: float = 0.0  # what a run may take
-    limit_option: str = ""  # how its command is given a time limit, up to the value
+    spec: JobSpec | None = None  # of the allocation; None: each run is a separate job
+    reason: str = ""  # why runs are separate jobs
+    run_seconds: float = 0.0  # the time limit of a run
+    limit_option: str = ""  # the time limit option of the command, up to its value
 
     def describe(self, runs: int, warm_ups: int) -> str:
-        """Return in a line how `runs` get their nodes; the first `warm_ups` are
-        discarded."""
+        """Describe how `runs` runs get their nodes; the first `warm_ups` are discarded."""
         if self.spec is None:
             return (
-                f"each run is a job of its own, on the nodes of the first: {self.because}"
-                if self.because
+                f"each run is a separate job, on the nodes of the first: {self.reason}"
+                if self.reason
                 else ""
             )
         seconds = round_up(runs * self.run_seconds)
         hours = seconds / 3600 * self.spec.occupied_gpus
         nodes, limit = count_noun(self.spec.nodes, "node"), format_limit(seconds)
         return (
-            f"one allocation holds all runs: {nodes} for at most {limit}, {hours:,.1f} GPU-hours; {runs} runs, "
+            f"all runs share one allocation: {nodes} for at most {limit}, {hours:,.1f} GPU-hours; {runs} runs, "
             f"{warm_ups} of them to warm up"
         )
 
     def size(self, runs: int) -> JobSpec | None:
-        """Return the allocation for so many runs."""
+        """Return the specification of an allocation for `runs` runs, or None."""
         if self.spec is None:
             return None
         *words, script = self.spec.command
@@ -76,19 +74,21 @@ class AllocationPlan:
 
 
 def round_up(seconds: float) -> float:
-    """Return seconds rounded up to whole minutes."""
+    """Round seconds up to whole minutes."""
     return math.ceil(seconds / MINUTE) * MINUTE
 
 
 def format_limit(seconds: float) -> str:
-    """Return a time limit as `2:05:00`."""
+    """Format a time limit as `2:05:00`."""
     minutes = int(seconds // MINUTE)
     return f"{minutes // 60}:{minutes % 60:02}:00"
 
 
 def place_run(spec: JobSpec, allocation: int, *, warm_up: bool = False) -> JobSpec:
-    """Return the run of a variant in an allocation: the script that its command
-    submits, with its arguments."""
+    """Return the run of a variant in an allocation.
+
+    Its command is the script that the original command submits, with its arguments.
+    """
     index = next(
         index for index, word in enumerate(spec.command) if word.endswith(".sh")
     )
@@ -102,12 +102,12 @@ def place_run(spec: JobSpec, allocation: int, *, warm_up: bool = False) -> JobSp
 
 
 def is_allocation(job: SpecOwner) -> bool:
-    """Return True if a job is an allocation for runs."""
+    """True if a job is a shared allocation."""
     return job.spec.purpose is Purpose.ALLOCATION
 
 
 def waits_for_nodes(spec: JobSpec, before: Iterable[SpecOwner]) -> bool:
-    """Return True if the allocation of a run is among what is submitted before it."""
+    """True if a run must wait for its allocation, which is among the jobs `before` it."""
     return any(job.spec.case_id == spec.case_id for job in before if is_allocation(job))
 
 
@@ -117,37 +117,36 @@ def list_allocations(journal: LiveJobs) -> Iterator[Job]:
 
 
 def find_allocation(journal: LiveJobs, spec: JobSpec) -> Job | None:
-    """Return the allocation of a run; None if it has ended."""
-    wanted = (spec.case_id, spec.allocation)
+    """Return the allocation of a run, or None if it has ended."""
+    identity = (spec.case_id, spec.allocation)
     return next(
         (
             job
             for job in list_allocations(journal)
-            if (job.spec.case_id, job.repeat) == wanted
+            if (job.spec.case_id, job.repeat) == identity
         ),
         None,
     )
 
 
 def release(journal: LiveJobs, case_id: str) -> None:
-    """End the allocations of a configuration, in which no run is under way."""
+    """End the idle allocations of a configuration."""
     for allocation in list_allocations(journal):
         if allocation.spec.case_id == case_id:
-            with suppress(OSError):  # it ends by itself soon
+            with suppress(OSError):  # an idle allocation ends by itself
                 (allocation.folder / RELEASE).touch()
 
 
 def has_logs_in_folder(job: Job) -> bool:
-    """Return True if the logs of a run were put into its own folder."""
+    """True if the logs of a run were moved to its folder."""
     return is_there(job.folder / KEPT)
 
 
 def keep_logs(job: Job, logs: Iterable[Path], depth: int) -> None:
-    """Move the logs of a run into its own folder, under the last `depth` parts of their
-    paths.
+    """Move the logs of a run to its folder, keeping `depth` components of their paths.
 
-    The next run in the allocation has the same job id, and may write files of the same
-    names.
+    The next run in the allocation has the same job id, and may write files with the
+    same names.
     """
     for log in logs:
         target = job.folder.joinpath(*log.parts[-depth:])

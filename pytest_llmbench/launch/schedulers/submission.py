@@ -1,5 +1,4 @@
-"""A submission: its command, which a later session finds again, the job id that it left,
-or why there is none."""
+"""Submissions: run the submission command, recover it later, and read its job id."""
 
 from __future__ import annotations
 
@@ -20,16 +19,16 @@ from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch.job_secrets import WITHHELD, has_unknown_secrets, redact
 from pytest_llmbench.launch.schedulers import process
 
-OUTPUT = "submit.out"  # in the folder of a job: what its submission printed
+OUTPUT = "submit.out"  # a file in a job's folder: the output of its submission
 
-SUBMIT_SECONDS = 600.0  # a submission may take so long
+SUBMIT_SECONDS = 600.0  # time limit of a submission
 
-SHOWN_LINES = 5  # how many of the last lines of a refused submission are shown
+SHOWN_LINES = 5  # lines of a refused submission that a message quotes
 
-# how far the clocks of a scheduler and of the file system are trusted to differ
+# the largest expected difference between the clocks of scheduler and file system
 CLOCKS_DIFFER = timedelta(hours=1)
 
-MAYBE = "it may have been submitted: "  # how the problem of an UNCERTAIN job begins
+MAYBE = "it may have been submitted: "  # prefix of an UNCERTAIN job's problem
 
 # the problem of a SUPERSEDED job
 SUPERSEDED = "its submission came to nothing, and another job took its place"
@@ -37,29 +36,31 @@ SUPERSEDED = "its submission came to nothing, and another job took its place"
 _ESCAPE = re.compile(
     r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\r(?=\n)"
 )
-# the frames in which newer launchers print what is wrong
+# the frames that newer launchers draw around errors
 _BOX = re.compile("[\u2500-\u257f]+")
 
 
-class SchedulerAway(LaunchError):  # noqa: N818 (a state of the cluster, which passes)
-    """A scheduler does not answer, which may pass."""
+class SchedulerAway(LaunchError):  # noqa: N818 (a temporary state of the cluster)
+    """A scheduler does not answer at the moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job that was submitted, and the folder that its launcher printed for it."""
+    """A submitted job, with the folder that its launcher printed."""
 
     job_id: str
     folder: Path | None = None
 
 
 Reader = Callable[[str], Sequence[Submission]]
-"""Finds the jobs in what a command printed."""
+"""Finds the submitted jobs in the output of a command."""
 
 
 class SubmitError(LaunchError):
-    """A job that was not submitted; `uncertain` if it may have been, so that it must
-    not be submitted again."""
+    """A job was not submitted; `uncertain` if it may have been.
+
+    A job in an uncertain state must not be submitted again.
+    """
 
     def __init__(
         self,
@@ -76,16 +77,17 @@ class SubmitError(LaunchError):
 
 
 def describe_problem(state: SubmissionState, text: str) -> str:
-    """Return why a job has no id, as people read it: its state, and what is known
-    besides."""
+    """Describe why a job has no id."""
     if state is SubmissionState.SUPERSEDED:
         return SUPERSEDED
     return f"{MAYBE}{text}" if state is SubmissionState.UNCERTAIN else text
 
 
 def find_state(problem: str, job_id: str) -> SubmissionState:
-    """Return the state of a job in a journal of an earlier version, which kept its
-    problem in words alone."""
+    """Return the submission state of a job in a journal of an earlier version.
+
+    Such a journal contains the problem only as text.
+    """
     if problem.startswith(MAYBE):
         return SubmissionState.UNCERTAIN
     if problem == SUPERSEDED:
@@ -96,8 +98,7 @@ def find_state(problem: str, job_id: str) -> SubmissionState:
 
 
 def estimate_submission(job: Job) -> datetime:
-    """Return a time before a job was submitted (UTC), to bound what is searched for
-    it."""
+    """Return a lower bound of a job's submission time (UTC), to limit searches for it."""
     reported = job.status.submitted if job.status else None
     try:
         file = datetime.fromtimestamp((job.folder / OUTPUT).stat().st_mtime, UTC)
@@ -106,12 +107,14 @@ def estimate_submission(job: Job) -> datetime:
     return min(file, reported.astimezone(UTC) if reported else file) - CLOCKS_DIFFER
 
 
-# --- what a command printed ---------------------------------------------------
+# --- output of a submission ---------------------------------------------------
 
 
 def read_pattern(pattern: str, text: str) -> list[Submission]:
-    """Read a user's own pattern, a regular expression with a group `job` and perhaps
-    `folder`."""
+    """Find submitted jobs with a user's regular expression.
+
+    Its group `job` is the job id, its optional group `folder` the folder.
+    """
     matches = re.finditer(pattern, remove_colours(text), re.MULTILINE)
     groups = [match.groupdict() for match in matches]
     return merge_submissions(
@@ -122,13 +125,13 @@ def read_pattern(pattern: str, text: str) -> list[Submission]:
 
 
 def read_folder(text: str) -> Path | None:
-    """Return an absolute path; None for anything else that stands in its place."""
+    """Return an absolute path, or None for any other text."""
     is_path = text.strip().startswith("/") and "\0" not in text
     return Path(text.strip()) if is_path else None
 
 
 def merge_submissions(submissions: Iterable[Submission]) -> list[Submission]:
-    """Return each job id once, with the first folder that was printed for it."""
+    """Merge submissions by job id, keeping the first folder of each."""
     folders: dict[str, Path | None] = {}
     for submission in submissions:
         folder = folders.get(submission.job_id) or submission.folder
@@ -137,12 +140,12 @@ def merge_submissions(submissions: Iterable[Submission]) -> list[Submission]:
 
 
 def remove_colours(text: str) -> str:
-    """Return a text without colours."""
+    """Remove terminal escape sequences."""
     return _ESCAPE.sub("", text)
 
 
 def hide_secrets(output: Path, job: Job) -> str:
-    """Return what a submission printed, with its secrets hidden, in the file too."""
+    """Redact secrets in the output of a submission, also in its file; return the text."""
     text = output.read_text(encoding="utf-8", errors="replace")
     hidden = redact(text, job.spec)
     if hidden != text:
@@ -151,7 +154,7 @@ def hide_secrets(output: Path, job: Job) -> str:
 
 
 def quote_end(job: Job, text: str) -> str:
-    """Return the last lines of what a command printed, without secrets."""
+    """Quote the last lines of a command's output, without secrets."""
     plain = _BOX.sub(" ", remove_colours(text)).splitlines()
     lines = [escape(line.strip()) for line in plain if line.strip()]
     if has_unknown_secrets(job.spec):
@@ -162,13 +165,15 @@ def quote_end(job: Job, text: str) -> str:
 def describe_refusal(
     job: Job, code: int | None, text: str, output: Path, remedy: str
 ) -> str:
-    """Return why a submission failed: its last words, the file with all of them, and
-    `remedy`. `text` has no secret."""
+    """Describe why a submission failed, with a remedy and the last lines of its output.
+
+    `text` is the redacted output, `output` the file with all of it.
+    """
     ended = f"ended with exit code {code} and no job id"
     if code is None:
         ended = "did not end in time"
     return (
-        f"{job.spec.case_id}: the submission {ended}: {remedy}. It said: "
+        f"{job.spec.case_id}: the submission {ended}: {remedy}. It printed: "
         f"{quote_end(job, text)} (all of its output: {output}; command: "
         f"{job.spec.command[0]} in {job.spec.directory})"
     )
@@ -177,30 +182,35 @@ def describe_refusal(
 def describe_doubt(
     job: Job, output: Path, look: str, *, mark: str = "", text: str = ""
 ) -> str:
-    """Return that it is unknown whether a job was submitted, what `text` says, and the
-    command `look` that shows it; `mark` is how the job can be recognised there."""
+    """Describe a job whose submission is uncertain.
+
+    `look` is the command that shows the job, `mark` a hint how to recognise it there,
+    and `text` the output of the submission.
+    """
     answer = ""
     if text.strip():
-        answer = f"The submission said: {quote_end(job, text)}. "
+        answer = f"The submission printed: {quote_end(job, text)}. "
     return (
-        f"{job.spec.case_id}: nothing tells whether it was submitted, so it is not "
+        f"{job.spec.case_id}: it is unknown whether it was submitted, so it is not "
         f"submitted again. {answer}See {shlex.quote(str(output))} and `{look}`{mark}; "
-        "cancel it there if it runs, and start a new session for it"
+        "cancel it if it runs, and start a new session for it"
     )
 
 
-# --- the command that submits ---------------------------------------------------------
+# --- submission commands --------------------------------------------------------------
 
 
 EXIT = "submit.exit"
 GRACE_SECONDS = 5.0
-# a shell's exit code above this is a signal: what the command had done is unknown
+# a shell's exit code above this is a signal: the progress of the command is unknown
 KILLED = 128
 
 
 class JobRecords(Protocol):
-    """The part of the journal that schedulers use: the live jobs, and for the number of
-    a job the process that submits or runs it."""
+    """The part of the journal that schedulers use.
+
+    It contains the live jobs, and the processes that submit or run jobs, by job number.
+    """
 
     def list_live(self) -> tuple[Job, ...]: ...
     def record_process(self, number: int, process: process.Process) -> None: ...
@@ -209,19 +219,18 @@ class JobRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a scheduler works with."""
+    """The tools of a scheduler."""
 
-    run: Runner  # short commands
-    environment: Mapping[str, str]  # in which they run: the caller's
-    journal: JobRecords | None = (
-        None  # None: no job is submitted, cancelled or followed
-    )
+    run: Runner  # runs short commands
+    environment: Mapping[str, str]  # of these commands: the caller's
+    # None if no job is submitted, cancelled or followed
+    journal: JobRecords | None = None
     sleep: Callable[[float], None] = time.sleep
     submit_seconds: float = SUBMIT_SECONDS
 
     @property
     def records(self) -> JobRecords:
-        """The journal of the session that submits."""
+        """The journal of the submitting session."""
         if self.journal is None:
             raise RuntimeError("no job is submitted without a journal")
         return self.journal
@@ -234,8 +243,11 @@ def start_command(
     exit_file: Path,
     records: JobRecords,
 ) -> process.Process:
-    """Start a command in a session of its own, with output and exit code in files: it
-    is still understood when pytest is killed. SubmitError if it cannot be started."""
+    """Start a command in a new session, with output and exit code in files.
+
+    A later session can read its result even if pytest is killed. Raises SubmitError if
+    the command cannot be started.
+    """
     spec = job.spec
     try:
         return process.start(
@@ -254,8 +266,7 @@ def start_command(
 def run_command(
     job: Job, command: Sequence[str], environment: Mapping[str, str], tools: Tools
 ) -> int | None:
-    """Run the command that submits a job to its end; return its exit code, None if it
-    ran out of time."""
+    """Run a job's submission command and return its exit code, or None after a timeout."""
     spec = replace(job.spec, environment=tuple(environment.items()))
     output, exit_file = job.folder / OUTPUT, job.folder / EXIT
     begun = start_command(
@@ -265,10 +276,10 @@ def run_command(
 
 
 def resume_command(job: Job, tools: Tools, seconds: float) -> int | None:
-    """Return the exit code of a command that an earlier session began, and wait
-    `seconds` for it.
+    """Wait up to `seconds` for a submission command of an earlier session.
 
-    None if it ran out of time, NEVER_RAN if it certainly did not run.
+    Returns its exit code, None after a timeout, or NEVER_RAN if it certainly did not
+    run.
     """
     begun = tools.records.find_process(job.number)
     if begun is None or not is_there(job.folder / OUTPUT):

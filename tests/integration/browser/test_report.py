@@ -42,7 +42,7 @@ def sort(page: Any, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_table_sorts_numbers_as_numbers_and_unknown_ones_last(
+def test_table_sorts_numbers_and_unknown_values_last(
     opened: Open, report: Path
 ) -> None:
     page = opened(path=report)
@@ -64,7 +64,7 @@ def test_the_table_sorts_numbers_as_numbers_and_unknown_ones_last(
 
 
 @pytest.mark.slow
-def test_the_table_filters_by_words_and_by_colour(opened: Open, report: Path) -> None:
+def test_table_filters_by_words_and_colour(opened: Open, report: Path) -> None:
     page = opened(path=report)
     assert page.locator("#shown").inner_text() == "83 of 83 shown"
     page.get_by_label("Filter").fill("grok1 FP8")
@@ -83,7 +83,7 @@ def test_the_table_filters_by_words_and_by_colour(opened: Open, report: Path) ->
 
 
 @pytest.mark.slow
-def test_a_link_opens_its_configuration(opened: Open) -> None:
+def test_link_opens_its_configuration(opened: Open) -> None:
     page = opened()
     card = page.locator("details", has=page.locator(f"[id='{SLOW}']"))
     assert not card.get_by_text("the bound is 25.23 s").first.is_visible()
@@ -94,7 +94,7 @@ def test_a_link_opens_its_configuration(opened: Open) -> None:
 
 
 @pytest.mark.slow
-def test_the_keyboard_reaches_everything(opened: Open) -> None:
+def test_keyboard_reaches_every_control(opened: Open) -> None:
     page = opened()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "To the verdicts"
@@ -126,7 +126,7 @@ def test_axe_finds_nothing(
 
 
 @pytest.mark.slow
-def test_a_phone_scrolls_the_table_and_not_the_page(opened: Open) -> None:
+def test_phone_scrolls_the_table_instead_of_the_page(opened: Open) -> None:
     page = opened(f"#{SLOW}", viewport={"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.querySelector('#table').scrollWidth") > 390
@@ -138,7 +138,7 @@ def test_a_phone_scrolls_the_table_and_not_the_page(opened: Open) -> None:
 
 
 @pytest.mark.slow
-def test_it_reads_without_a_script(opened: Open) -> None:
+def test_report_is_readable_without_scripts(opened: Open) -> None:
     page = opened(f"#{SLOW}", java_script_enabled=False)
     assert page.locator("#table tbody tr").count() == 11
     assert page.get_by_text("the bound is 25.23 s").first.is_visible()
@@ -147,7 +147,7 @@ def test_it_reads_without_a_script(opened: Open) -> None:
 
 
 @pytest.mark.slow
-def test_it_reads_as_jenkins_serves_it(chromium: Any, few: Path) -> None:
+def test_report_is_readable_under_jenkins_policy(chromium: Any, few: Path) -> None:
     """Neither style nor script: the charts are there, and a link still opens its
     configuration."""
     context = chromium.new_context()
@@ -174,16 +174,14 @@ def test_it_reads_as_jenkins_serves_it(chromium: Any, few: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_script_of_a_log_does_not_run(opened: Open, report: Path) -> None:
+def test_script_in_a_log_does_not_run(opened: Open, report: Path) -> None:
     page = opened(path=report)
     assert page.title().startswith("5 red, trend: 4 SLOWER, 1 unclear")
     assert page.get_by_text("<script>document.title='owned'</script>").count() > 5
 
 
 @pytest.mark.slow
-def test_the_page_of_two_sides_sorts_and_opens_what_a_link_names(
-    opened: Open, sides: Path
-) -> None:
+def test_comparison_page_sorts_and_opens_linked_row(opened: Open, sides: Path) -> None:
     page = opened(path=sides)
     assert column(page, 3)[0] == "+10.0 %"
     page.locator("#table thead button", has_text="Difference").click()

@@ -52,13 +52,13 @@ def test_axe_finds_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_a_phone_scrolls_the_tables_and_not_the_page(opened: Open, name: str) -> None:
+def test_phone_scrolls_tables_instead_of_the_page(opened: Open, name: str) -> None:
     page = opened(name, viewport={"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 @pytest.mark.slow
-def test_all_is_there_without_a_script(opened: Open) -> None:
+def test_page_is_complete_without_scripts(opened: Open) -> None:
     page = opened(java_script_enabled=False)
     assert page.locator("#table tbody tr").count() == 4
     assert page.locator("#table tbody tr").first.locator("td.night").count() == 14
@@ -73,7 +73,7 @@ def test_all_is_there_without_a_script(opened: Open) -> None:
 
 
 @pytest.mark.slow
-def test_a_red_night_opens_its_line(opened: Open) -> None:
+def test_failed_day_opens_its_row(opened: Open) -> None:
     page = opened()
     page.get_by_role("link", name=f"{LAST.date()} REGRESSION").first.click()
     page.wait_for_url(f"**/{ID}.html#n{LAST.date()}")

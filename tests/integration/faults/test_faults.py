@@ -45,7 +45,7 @@ RECORDED = [
     [("night", ONCE_WRONG), ("record", RECORDED)],
     ids=["a night", "a recording"],
 )
-def test_a_call_that_fails_once(session: str, calls: list[str]) -> None:
+def test_failing_call_has_allowed_effects(session: str, calls: list[str]) -> None:
     only = [argument for call in calls for argument in ("--only", call)]
     done = subprocess.run(
         [sys.executable, RUN, session, "--jobs", "1", "--most", "10", *only],

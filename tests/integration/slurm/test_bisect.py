@@ -121,9 +121,7 @@ def read_outcome(gate: Gate) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_change_is_named_with_its_size_on_the_same_nodes(
-    gate: Gate, prepare: Prepare
-) -> None:
+def test_change_is_located_with_its_size(gate: Gate, prepare: Prepare) -> None:
     """In fewer runs than three of each build of a binary search would take; the cost is
     told before it starts."""
     prepare({19: 0.02})
@@ -148,9 +146,7 @@ def test_a_change_is_named_with_its_size_on_the_same_nodes(
 
 
 @pytest.mark.slow
-def test_without_a_change_nothing_is_searched_and_it_is_red(
-    gate: Gate, prepare: Prepare
-) -> None:
+def test_search_without_a_change_fails(gate: Gate, prepare: Prepare) -> None:
     prepare({})
     assert gate.run(*SEARCH) == 1, gate.output
     outcome = read_outcome(gate)
@@ -165,7 +161,7 @@ def test_without_a_change_nothing_is_searched_and_it_is_red(
 
 
 @pytest.mark.slow
-def test_two_changes_are_both_named(gate: Gate, prepare: Prepare) -> None:
+def test_two_changes_are_both_located(gate: Gate, prepare: Prepare) -> None:
     prepare({8: 0.04, 22: 0.05})
     assert gate.run(*SEARCH) == 0, gate.output
     text = read_outcome(gate)["text"]
@@ -189,7 +185,7 @@ def test_builds_that_do_not_run_are_skipped(gate: Gate, prepare: Prepare) -> Non
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_it_takes_the_same_next_steps(
+def test_killed_search_resumes_with_the_same_steps(
     gate: Gate, prepare: Prepare
 ) -> None:
     wait = "[ $(wc -l < $STAGE_PATH/started) != 6 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
@@ -215,9 +211,7 @@ def test_killed_in_the_middle_it_takes_the_same_next_steps(
 
 
 @pytest.mark.slow
-def test_a_range_is_narrowed_by_a_later_session_with_a_higher_cap(
-    gate: Gate, prepare: Prepare
-) -> None:
+def test_higher_cap_narrows_the_range_later(gate: Gate, prepare: Prepare) -> None:
     """All runs are kept; what it may cost is told again, and refused where it is more
     than allowed."""
     prepare({19: 0.02})
@@ -330,7 +324,7 @@ def test_each_commit_is_built_once_before_its_first_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_in_a_build_it_goes_on_with_it(
+def test_search_stopped_in_a_build_resumes_it(
     gate: Gate, commit: Callable[[int, str], list[str]], how: signal.Signals
 ) -> None:
     """After SIGKILL the build goes on and is waited for; one that was interrupted is
@@ -365,9 +359,7 @@ def test_stopped_in_a_build_it_goes_on_with_it(
 
 
 @pytest.mark.slow
-def test_one_allocation_holds_all_runs_of_a_search(
-    gate: Gate, prepare: Prepare
-) -> None:
+def test_search_runs_in_one_allocation(gate: Gate, prepare: Prepare) -> None:
     """Killed in the middle it goes on in the same one; a run of each end warms it
     up."""
     wait = "[ $(wc -l < $STAGE_PATH/started) != 8 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"

@@ -37,7 +37,7 @@ def processes_with(text: str) -> list[str]:
     ["pass", "cluster.stop_controller()"],
     ids=["up", "without its controller"],
 )
-def test_a_killed_test_run_takes_its_cluster_with_it(before: str) -> None:
+def test_killed_test_run_ends_its_cluster(before: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OWNER.format(before=before)],
         cwd=Path(__file__).parents[2],
@@ -56,7 +56,7 @@ def test_a_killed_test_run_takes_its_cluster_with_it(before: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_that_does_not_start_prints_its_logs() -> None:
+def test_cluster_that_fails_to_start_prints_its_logs() -> None:
     folder = Path(tempfile.mkdtemp(prefix="llmb-slurm-", dir="/tmp"))
     folder.chmod(0o755)
     environment = {

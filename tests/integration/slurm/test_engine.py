@@ -159,7 +159,7 @@ def blames(found: Mapping[str, tuple[Job, JobEnd]]) -> dict[str, Blame]:
 
 
 @pytest.mark.slow
-def test_success_failure_and_a_failed_step_in_a_green_job(session: Session) -> None:
+def test_success_failure_and_failed_step_are_distinguished(session: Session) -> None:
     found = session.run(
         session.spec("good", "echo hello", "--time=30"),
         session.spec("bad", "exit 7"),
@@ -185,7 +185,7 @@ def test_success_failure_and_a_failed_step_in_a_green_job(session: Session) -> N
 
 
 @pytest.mark.slow
-def test_a_script_that_submits_by_itself(session: Session) -> None:
+def test_output_of_submitting_script_is_parsed(session: Session) -> None:
     inner = session.spec("inner", "true").command
     script = f"id=$({' '.join(inner[:1])} --parsable {' '.join(inner[1:])}) && printf '%s\\n' 'Task 0: train' "
     script += f'"- Job id: $id" "- Local Directory: {session.folder}"'
@@ -208,7 +208,7 @@ def test_jobs_wait_for_nodes_and_follow_each_other(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_somebody_else_cancels(session: Session) -> None:
+def test_job_cancelled_by_others_is_reported(session: Session) -> None:
     def act() -> None:
         session.cluster.run("scancel", session.submissions()[0])
 
@@ -223,7 +223,7 @@ def test_a_job_that_somebody_else_cancels(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_can_never_start(
+def test_job_that_can_never_start_is_cancelled(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_llmbench.launch.jobs.watch.BLOCKED_SECONDS", 1.0)
@@ -236,7 +236,7 @@ def test_a_job_that_can_never_start(
 
 
 @pytest.mark.slow
-def test_a_job_that_pends_for_too_long(session: Session) -> None:
+def test_job_pending_too_long_is_cancelled(session: Session) -> None:
     blocker = session.cluster.submit("sleep 600", "-N4", "--exclusive")
     session.make(Limits(first_poll=0.1, longest_poll=0.3, pending_seconds=1.0))
     _, end = session.run(session.spec("a", "true"))["a"]
@@ -246,7 +246,7 @@ def test_a_job_that_pends_for_too_long(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_a_requeued_job_is_followed_to_its_second_end(session: Session) -> None:
+def test_requeued_job_is_followed_to_its_second_end(session: Session) -> None:
     mark = session.folder / "first"
 
     def act() -> None:
@@ -266,7 +266,7 @@ def test_a_requeued_job_is_followed_to_its_second_end(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_slurmctld_away_in_mid_wait_and_at_submission(session: Session) -> None:
+def test_missing_controller_delays_waiting_and_submission(session: Session) -> None:
     goes_on = session.folder / "go"
     session.make(timeout=2.0)
 
@@ -310,7 +310,7 @@ def test_cancelling_ends_exactly_our_jobs(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_that_was_killed_goes_on_and_submits_nothing_twice(
+def test_killed_session_resumes_and_submits_nothing_twice(
     session: Session,
 ) -> None:
     specs = [
@@ -334,7 +334,7 @@ def test_a_session_that_was_killed_goes_on_and_submits_nothing_twice(
 
 
 @pytest.mark.slow
-def test_a_job_whose_id_was_never_read_is_found_by_its_token(session: Session) -> None:
+def test_job_with_unread_id_is_found_by_token(session: Session) -> None:
     """The submission was killed after Slurm had taken the job."""
     spec = session.spec("a", "sleep 2")
     script = session.folder / "kill.sh"
@@ -389,7 +389,7 @@ def ten_minutes(session: Session, number: int) -> Counter[str]:
 
 
 @pytest.mark.slow
-def test_200_jobs_take_the_commands_of_4(session: Session) -> None:
+def test_200_jobs_need_the_commands_of_4(session: Session) -> None:
     of_few = ten_minutes(session, 4)
     of_many = ten_minutes(session, 200)
     assert of_many == of_few

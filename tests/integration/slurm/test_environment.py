@@ -57,7 +57,7 @@ def run(cluster: Cluster, spec: JobSpec) -> str:
 
 
 @pytest.mark.slow
-def test_a_value_with_anything_in_it_reaches_the_job_as_it_is(
+def test_hostile_value_reaches_the_job_unchanged(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     described = Described(
@@ -81,7 +81,7 @@ def test_a_value_with_anything_in_it_reaches_the_job_as_it_is(
 
 
 @pytest.mark.slow
-def test_nothing_of_the_callers_own_reaches_the_job(
+def test_callers_environment_does_not_reach_the_job(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     described = Described(gpu="h100", gres="gpu:8")
@@ -100,7 +100,7 @@ def test_nothing_of_the_callers_own_reaches_the_job(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gres", ["gpu:8", ""])
-def test_the_steps_of_a_job_start_with_the_gpus_that_the_cluster_file_says(
+def test_job_steps_get_the_cluster_files_gpus(
     cluster: Cluster, tmp_path: Path, gres: str
 ) -> None:
     """SLURM_GPUS_PER_NODE=null, as the old documents export it, would have srun ask for
@@ -119,7 +119,7 @@ def test_the_steps_of_a_job_start_with_the_gpus_that_the_cluster_file_says(
 
 
 @pytest.mark.slow
-def test_gpus_may_be_asked_for_by_option_and_variable(
+def test_gpus_may_be_requested_by_option_and_variable(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """Nemotron's document names SBATCH_GPUS_PER_NODE, and its command gets --gres as

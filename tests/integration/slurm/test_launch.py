@@ -59,7 +59,7 @@ def test_every_way_to_end_has_its_verdict(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_slow_software_takes_two_runs_on_different_nodes(gate: Gate) -> None:
+def test_slow_software_needs_two_runs_on_different_nodes(gate: Gate) -> None:
     write_recipe(gate.folder, {"slow": f"{COUNTED}; steps 1.2"})
     assert gate.run(*LAUNCH) == 1
     assert gate.outcomes == {"slow": "REGRESSION slower-than-bound"}, gate.output
@@ -70,7 +70,7 @@ def test_slow_software_takes_two_runs_on_different_nodes(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_node_is_told_from_slow_software(gate: Gate) -> None:
+def test_slow_node_is_distinguished_from_slow_software(gate: Gate) -> None:
     slow = f"{COUNTED}; if [ $SLURM_JOB_NODELIST = n1 ]; then steps 1.3; else steps 1.0; fi"
     write_recipe(gate.folder, {"node": slow})
     assert gate.run(*LAUNCH) == 1
@@ -82,7 +82,7 @@ def test_a_slow_node_is_told_from_slow_software(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_the_check_of_the_site_runs_on_the_slow_node_and_is_quoted_with_what_slurm_says(
+def test_node_check_runs_on_slow_node_with_slurms_remark(
     gate: Gate,
 ) -> None:
     slow = "echo 'NVRM: Xid (PCI:0a): 63'; if [ $SLURM_JOB_NODELIST = n1 ]; then steps 1.3; else steps 1.0; fi"
@@ -100,7 +100,7 @@ def test_the_check_of_the_site_runs_on_the_slow_node_and_is_quoted_with_what_slu
 
 
 @pytest.mark.slow
-def test_a_node_that_was_slow_once_is_not_to_be_left_out(gate: Gate) -> None:
+def test_node_slow_once_is_not_excluded(gate: Gate) -> None:
     once = f"{COUNTED}; if [ $(wc -l <$STAGE_PATH/started) = 1 ]; then steps 1.3; else steps 1.0; fi"
     write_recipe(gate.folder, {"node": once})
     assert gate.run(*LAUNCH) == 1
@@ -111,7 +111,7 @@ def test_a_node_that_was_slow_once_is_not_to_be_left_out(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_where_there_are_no_other_nodes_two_runs_on_the_same_ones_do(
+def test_repeat_reuses_nodes_without_alternatives(
     gate: Gate,
 ) -> None:
     write_recipe(gate.folder, {"slow": f"{COUNTED}; steps 1.2"}, gpus=32)
@@ -139,7 +139,7 @@ def running(gate: Gate) -> str:
 
 
 @pytest.mark.slow
-def test_the_time_limit(gate: Gate) -> None:
+def test_run_at_its_time_limit_fails(gate: Gate) -> None:
     write_recipe(gate.folder, {"long": f"{COUNTED}; steps 1.0 0 20; sleep 600"})
     process = gate.start(*LAUNCH)
     job = running(gate)
@@ -150,7 +150,7 @@ def test_the_time_limit(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_cancelled_from_outside(gate: Gate) -> None:
+def test_run_cancelled_by_others_fails(gate: Gate) -> None:
     write_recipe(gate.folder, {"long": f"{COUNTED}; steps 1.0 0 20; sleep 600"})
     process = gate.start(*LAUNCH)
     gate.cluster.run("scancel", running(gate))
@@ -160,7 +160,7 @@ def test_cancelled_from_outside(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_a_requeued_job_is_waited_for(gate: Gate) -> None:
+def test_requeued_job_is_awaited(gate: Gate) -> None:
     commands = f"{COUNTED}; if [ ${{SLURM_RESTART_COUNT:-0}} = 0 ]; then steps 1.0 0 20; sleep 600; fi; {WELL}"
     write_recipe(gate.folder, {"again": commands})
     process = gate.start(*LAUNCH)
@@ -185,7 +185,7 @@ def test_a_requeued_job_is_waited_for(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_lost_its_node_is_retried_on_another_and_both_are_told(
+def test_job_with_lost_node_is_retried_and_reported(
     gate: Gate,
 ) -> None:
     write_recipe(
@@ -267,7 +267,7 @@ def test_hanging_jobs_are_retried_while_slow_ones_continue(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_a_hang_that_another_node_does_not_have_is_told_beside_the_pass(
+def test_hang_of_one_node_is_noted_on_pass(
     gate: Gate,
 ) -> None:
     write_recipe(
@@ -292,7 +292,7 @@ def read_journal(gate: Gate, question: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_time_limit_after_a_stall_is_a_hang_also_for_a_session_that_goes_on(
+def test_time_limit_after_stall_is_hang_after_resuming(
     gate: Gate,
 ) -> None:
     write_recipe(gate.folder, {"hangs": HANGS})
@@ -313,7 +313,7 @@ def test_a_time_limit_after_a_stall_is_a_hang_also_for_a_session_that_goes_on(
 
 
 @pytest.mark.slow
-def test_pending_for_resources_is_waited_for(gate: Gate) -> None:
+def test_job_pending_for_resources_is_awaited(gate: Gate) -> None:
     write_recipe(gate.folder, {"ok": WELL})
     blocker = gate.cluster.submit("sleep 300", "-N4", "--exclusive")
     gate.cluster.wait(blocker, "RUNNING")
@@ -330,7 +330,7 @@ def test_pending_for_resources_is_waited_for(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_pending_for_ever_is_cancelled_and_said(gate: Gate) -> None:
+def test_job_pending_forever_is_cancelled_and_reported(gate: Gate) -> None:
     failed = gate.cluster.submit("exit 1")
     gate.cluster.wait(failed, "FAILED")
     write_recipe(
@@ -342,7 +342,7 @@ def test_pending_for_ever_is_cancelled_and_said(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_a_controller_that_is_away_for_a_while_is_waited_for(gate: Gate) -> None:
+def test_temporarily_missing_controller_is_awaited(gate: Gate) -> None:
     write_recipe(gate.folder, {"ok": f"{COUNTED}; {WAIT}; {WELL}"})
     process = gate.start(*LAUNCH)
     running(gate)
@@ -358,7 +358,7 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(gate: Gate) -> None
 
 
 @pytest.mark.slow
-def test_a_killed_session_is_resumed_and_submits_nothing_twice(gate: Gate) -> None:
+def test_killed_session_resumes_without_duplicate_submission(gate: Gate) -> None:
     write_recipe(
         gate.folder,
         {"one": f"{COUNTED}; {WAIT}; {WELL}", "two": f"{COUNTED}; {WAIT}; {WELL}"},
@@ -377,7 +377,7 @@ def test_a_killed_session_is_resumed_and_submits_nothing_twice(gate: Gate) -> No
 
 
 @pytest.mark.slow
-def test_a_session_that_goes_on_counts_what_it_used_before(gate: Gate) -> None:
+def test_resumed_session_counts_earlier_gpu_hours(gate: Gate) -> None:
     write_recipe(
         gate.folder,
         {"one": f"{COUNTED}; sleep 2; {WELL}", "two": f"{COUNTED}; {WAIT}; {WELL}"},
@@ -399,9 +399,7 @@ def test_a_session_that_goes_on_counts_what_it_used_before(gate: Gate) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.2, 0.4])
-def test_killed_at_any_moment_nothing_is_submitted_twice(
-    gate: Gate, delay: float
-) -> None:
+def test_session_killed_anytime_submits_nothing_twice(gate: Gate, delay: float) -> None:
     sizes = [f"s{number}" for number in range(6)]
     write_recipe(gate.folder, dict.fromkeys(sizes, f"{COUNTED}; {WELL}"))
     process = gate.start(*LAUNCH)
@@ -416,7 +414,7 @@ def test_killed_at_any_moment_nothing_is_submitted_twice(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopping_a_session_cancels_exactly_its_own_jobs(
+def test_stopped_session_cancels_exactly_its_jobs(
     gate: Gate, number: signal.Signals
 ) -> None:
     other = gate.cluster.submit("sleep 300")
@@ -436,7 +434,7 @@ def test_stopping_a_session_cancels_exactly_its_own_jobs(
 
 
 @pytest.mark.slow
-def test_jobs_can_be_left_running_and_are_found_again(gate: Gate) -> None:
+def test_jobs_left_running_are_found_again(gate: Gate) -> None:
     write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}"})
     process = gate.start(*LAUNCH, "--llmb-keep-jobs")
     job = running(gate)
@@ -450,7 +448,7 @@ def test_jobs_can_be_left_running_and_are_found_again(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_that_is_stopped_before_it_follows_cancels_what_it_took_up(
+def test_session_stopped_early_cancels_its_resumed_jobs(
     gate: Gate,
 ) -> None:
     other = gate.cluster.submit("sleep 300")
@@ -481,7 +479,7 @@ def test_a_session_that_is_stopped_before_it_follows_cancels_what_it_took_up(
 
 
 @pytest.mark.slow
-def test_the_night_in_two_halves(gate: Gate) -> None:
+def test_submit_and_collect_in_two_sessions(gate: Gate) -> None:
     write_recipe(
         gate.folder, {"one": f"{COUNTED}; {WELL}", "slow": f"{COUNTED}; steps 1.2"}
     )
@@ -506,7 +504,7 @@ WAITED = 'steps 1.0 0 20; echo "[rank3]: Watchdog caught collective operation ti
 
 
 @pytest.mark.slow
-def test_the_night_in_two_folders_of_which_the_second_has_no_token(
+def test_collect_in_another_folder_without_the_token(
     gate: Gate, tmp_path: Path
 ) -> None:
     close = f"{COUNTED}; steps 1.045"
@@ -565,7 +563,7 @@ def test_the_night_in_two_folders_of_which_the_second_has_no_token(
 
 
 @pytest.mark.slow
-def test_a_finished_session_is_judged_again_by_its_name_alone(gate: Gate) -> None:
+def test_finished_session_is_judged_again_by_name(gate: Gate) -> None:
     """The report may be lost although the session is finished."""
     write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}"})
     assert gate.run(*LAUNCH) == 0, gate.output
@@ -599,7 +597,7 @@ def test_two_sessions_in_one_folder_do_not_mix(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_a_hostile_value_is_data(gate: Gate) -> None:
+def test_hostile_value_is_data(gate: Gate) -> None:
     hostile = """a b"c'd; touch $STAGE_PATH/hurt $(touch $STAGE_PATH/hurt) `touch $STAGE_PATH/hurt`\\nnext"""
     write_recipe(gate.folder, {"ok": f'printf %s "$MINE" > $STAGE_PATH/value; {WELL}'})
     cluster = gate.folder / "cluster.yaml"
@@ -617,7 +615,7 @@ def test_a_hostile_value_is_data(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_session_does_what_it_set_out_to_do(gate: Gate) -> None:
+def test_resumed_session_keeps_its_purpose(gate: Gate) -> None:
     """Neither a wider selection nor a forgotten option adds a job; collecting needs no
     secret."""
     write_recipe(
@@ -647,7 +645,7 @@ def test_a_resumed_session_does_what_it_set_out_to_do(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_collecting_a_part_leaves_the_session_open_and_what_never_was_submitted_is_red(
+def test_partial_collection_keeps_session_open(
     gate: Gate,
 ) -> None:
     write_recipe(
@@ -669,7 +667,7 @@ def test_collecting_a_part_leaves_the_session_open_and_what_never_was_submitted_
 
 
 @pytest.mark.slow
-def test_submitting_goes_on_without_submitting_anything_twice(gate: Gate) -> None:
+def test_interrupted_submission_resumes_without_duplicates(gate: Gate) -> None:
     sizes = [f"s{number}" for number in range(4)]
     write_recipe(gate.folder, dict.fromkeys(sizes, f"{COUNTED}; {WELL}"))
     process = gate.start("--llmb-submit-only")
@@ -683,7 +681,7 @@ def test_submitting_goes_on_without_submitting_anything_twice(gate: Gate) -> Non
 
 
 @pytest.mark.slow
-def test_a_signal_that_comes_twice_stops_once(gate: Gate) -> None:
+def test_repeated_signal_stops_once(gate: Gate) -> None:
     """timeout(1) sends it to the process and to its group."""
     write_recipe(
         gate.folder, {"one": f"{COUNTED}; sleep 300", "two": f"{COUNTED}; sleep 300"}
@@ -699,7 +697,7 @@ def test_a_signal_that_comes_twice_stops_once(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_that_ends_in_an_error_names_the_jobs_that_go_on(gate: Gate) -> None:
+def test_failed_session_lists_its_running_jobs(gate: Gate) -> None:
     write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}"})
     process = gate.start(*LAUNCH)
     job = running(gate)
@@ -711,7 +709,7 @@ def test_a_session_that_ends_in_an_error_names_the_jobs_that_go_on(gate: Gate) -
 
 
 @pytest.mark.slow
-def test_an_older_log_with_the_same_job_id_is_not_judged(gate: Gate) -> None:
+def test_older_log_with_same_job_id_is_ignored(gate: Gate) -> None:
     write_recipe(gate.folder, {"old": f"{WELL}; touch -d '2 days ago' $folder/log*"})
     assert gate.run(*LAUNCH) == 1
     assert gate.outcomes == {"old": "INVALID no-steps"}, gate.output

@@ -27,7 +27,7 @@ def run(folder: Path, cluster: Cluster, *command: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_nothing_has_to_be_written_before_a_launch(
+def test_launch_works_without_a_cluster_file(
     tmp_path: Path, typed_cluster: Cluster
 ) -> None:
     write_recipe(tmp_path, {"8b": WELL})
@@ -50,7 +50,7 @@ def test_nothing_has_to_be_written_before_a_launch(
 
 
 @pytest.mark.slow
-def test_what_is_written_launches_the_same(
+def test_written_cluster_file_launches_the_same(
     tmp_path: Path, typed_cluster: Cluster
 ) -> None:
     write_recipe(tmp_path, {"8b": WELL})
@@ -76,9 +76,7 @@ def test_what_is_written_launches_the_same(
 
 
 @pytest.mark.slow
-def test_a_type_that_it_does_not_have_is_told(
-    tmp_path: Path, typed_cluster: Cluster
-) -> None:
+def test_missing_gpu_type_is_reported(tmp_path: Path, typed_cluster: Cluster) -> None:
     code, output = run(
         tmp_path, typed_cluster, "pytest_llmbench.cli.main", "cluster", "--gpu=b200"
     )

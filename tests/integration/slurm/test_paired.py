@@ -99,7 +99,7 @@ def read_outcome(gate: Gate) -> dict[str, Any]:
         (1.0, r"v1 is within 1 % of v0: \S+ % \(92\.8 %: .*\), 4 pairs", "01 10 10 01"),
     ],
 )
-def test_a_planted_difference_is_told_on_the_nodes_of_the_first_run(
+def test_planted_difference_is_found_on_first_runs_nodes(
     gate: Gate, prepare: Prepare, slower: float, answer: str, order: str
 ) -> None:
     """It is red where a variant is slower; the runs come in the order of the procedure,
@@ -149,7 +149,7 @@ def test_three_arms_share_the_reference(gate: Gate, prepare: Prepare) -> None:
 
 
 @pytest.mark.slow
-def test_no_run_of_it_is_a_night_of_its_recipe(gate: Gate, prepare: Prepare) -> None:
+def test_ab_runs_are_no_samples_of_the_recipe(gate: Gate, prepare: Prepare) -> None:
     """Neither in the history nor where its logs are read later."""
     prepare(1.0, 1.3)
     assert gate.run(*AB, "--llmb-history=h.db") == 1, gate.output
@@ -163,9 +163,7 @@ def test_no_run_of_it_is_a_night_of_its_recipe(gate: Gate, prepare: Prepare) -> 
 
 
 @pytest.mark.slow
-def test_the_noise_of_the_first_is_used_by_the_next(
-    gate: Gate, prepare: Prepare
-) -> None:
+def test_noise_of_first_ab_is_reused(gate: Gate, prepare: Prepare) -> None:
     prepare(1.0, 1.02)
     with_history = (*AB, "--llmb-history=h.db")
     assert gate.run(*with_history) == 1, gate.output
@@ -186,9 +184,7 @@ def test_the_noise_of_the_first_is_used_by_the_next(
 
 
 @pytest.mark.slow
-def test_a_variant_that_does_not_run_is_told_and_nothing_is_compared(
-    gate: Gate, prepare: Prepare
-) -> None:
+def test_variant_that_does_not_run_is_reported(gate: Gate, prepare: Prepare) -> None:
     prepare(
         1.0,
         1.0,
@@ -217,9 +213,7 @@ def stop_in_second(gate: Gate, how: signal.Signals, number: int = 2) -> None:
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_it_goes_on_with_the_runs_that_it_has(
-    gate: Gate, prepare: Prepare
-) -> None:
+def test_killed_ab_resumes_with_its_runs(gate: Gate, prepare: Prepare) -> None:
     """None is made twice."""
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
     stop_in_second(gate, signal.SIGKILL)
@@ -230,7 +224,7 @@ def test_killed_in_the_middle_it_goes_on_with_the_runs_that_it_has(
 
 
 @pytest.mark.slow
-def test_killed_none_of_its_runs_is_a_night_later(
+def test_runs_of_killed_ab_are_no_samples(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
     """Nor the last one, which ended when nobody looked."""
@@ -248,7 +242,7 @@ def test_killed_none_of_its_runs_is_a_night_later(
 
 
 @pytest.mark.slow
-def test_interrupted_it_leaves_no_job(
+def test_interrupted_ab_leaves_no_job(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
@@ -259,7 +253,7 @@ def test_interrupted_it_leaves_no_job(
 
 
 @pytest.mark.slow
-def test_other_variants_are_refused_by_a_session_that_goes_on(
+def test_changed_variants_are_refused_on_resume(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
@@ -268,12 +262,14 @@ def test_other_variants_are_refused_by_a_session_that_goes_on(
     file = gate.folder / "variants.yaml"
     file.write_text(file.read_text().replace("1.05", "1.06"))
     assert gate.run("--llmb-resume") == 4, gate.output
-    assert "variants.yaml: found other variants than when session" in gate.plain
+    assert (
+        "variants.yaml: the variants differ from those with which session" in gate.plain
+    )
     gate.wait_for(lambda: not cluster.jobs())
 
 
 @pytest.mark.slow
-def test_a_commit_is_checked_out_beside_the_journal(
+def test_commit_is_checked_out_in_the_journal_folder(
     gate: Gate, prepare: Prepare
 ) -> None:
     """Each arm runs the script of its own commit; the recipe's folder stays as it
@@ -344,7 +340,7 @@ def list_variants(gate: Gate) -> str:
         ),
     ],
 )
-def test_one_allocation_holds_all_runs(
+def test_ab_runs_in_one_allocation(
     gate: Gate, prepare: Prepare, slower: float, answer: str, order: str
 ) -> None:
     """It is the only job of Slurm; the first run of each variant in it counts for
@@ -372,15 +368,13 @@ def test_one_allocation_holds_all_runs(
     ]
     assert outcome["jobs"][-1]["purpose"] == "allocation"
     assert outcome["gpu_hours"]["used"] == outcome["jobs"][-1]["gpu_hours"]["used"] > 0
-    runs = "one allocation holds all runs: 2 nodes for at most 1:53:00, 30.1 GPU-hours; 10 runs, 2 of them to warm up"
+    runs = "all runs share one allocation: 2 nodes for at most 1:53:00, 30.1 GPU-hours; 10 runs, 2 of them to warm up"
     assert runs in gate.plain
     assert not list((gate.folder / "stage" / "results").rglob("*.out"))
 
 
 @pytest.mark.slow
-def test_steps_of_a_run_have_all_nodes_and_a_failed_one_is_its_own(
-    gate: Gate, prepare: Prepare
-) -> None:
+def test_failed_step_belongs_to_its_run(gate: Gate, prepare: Prepare) -> None:
     """Also where its script ends well, and a run before it left a step behind; later
     runs are not blamed for it."""
     steps = """\
@@ -400,9 +394,7 @@ srun -N2 -n2 sh -c 'echo $SLURMD_NODENAME >> $STAGE_PATH/steps'
 
 
 @pytest.mark.slow
-def test_where_the_gpu_hours_end_the_allocation_does(
-    gate: Gate, prepare: Prepare
-) -> None:
+def test_exhausted_gpu_hours_end_the_allocation(gate: Gate, prepare: Prepare) -> None:
     """Its runs take longer than is estimated: they start up, and what that takes
     counts, too."""
     prepare(1.0, 1.05, after="sleep 2", allocation="shared")
@@ -411,7 +403,7 @@ def test_where_the_gpu_hours_end_the_allocation_does(
     assert gate.run(*AB, "--llmb-gpu-hours=0.03") == 1, gate.output
     outcome = read_outcome(gate)
     assert outcome["text"].startswith(
-        "the A/B has no end: a further run was not started"
+        "the A/B is incomplete: a further run was not started"
     )
     assert "of the 0.03 allowed are used" in gate.plain
     assert 1 <= len(read_started(gate)) <= 3
@@ -419,7 +411,7 @@ def test_where_the_gpu_hours_end_the_allocation_does(
 
 
 @pytest.mark.slow
-def test_an_arm_that_does_not_run_ends_its_allocation(
+def test_arm_that_does_not_run_ends_the_allocation(
     gate: Gate, prepare: Prepare
 ) -> None:
     broken = '[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }'
@@ -432,7 +424,7 @@ def test_an_arm_that_does_not_run_ends_its_allocation(
 
 
 @pytest.mark.slow
-def test_interrupted_it_leaves_no_allocation(
+def test_interrupted_ab_leaves_no_allocation(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
     prepare(1.0, 1.05, after=wait_in(3), allocation="shared")
@@ -443,7 +435,7 @@ def test_interrupted_it_leaves_no_allocation(
 
 
 @pytest.mark.slow
-def test_killed_it_goes_on_in_the_same_allocation(gate: Gate, prepare: Prepare) -> None:
+def test_killed_ab_resumes_in_its_allocation(gate: Gate, prepare: Prepare) -> None:
     """No run is made twice."""
     prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
     stop_in_second(gate, signal.SIGKILL, 4)
@@ -454,7 +446,7 @@ def test_killed_it_goes_on_in_the_same_allocation(gate: Gate, prepare: Prepare) 
 
 
 @pytest.mark.slow
-def test_killed_it_goes_on_in_a_new_allocation_where_the_old_one_has_ended(
+def test_killed_ab_resumes_in_a_new_allocation(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
     """Runs that ended count; the new one is warmed up again, on the same nodes."""
@@ -472,7 +464,7 @@ def test_killed_it_goes_on_in_a_new_allocation_where_the_old_one_has_ended(
 
 
 @pytest.mark.slow
-def test_an_allocation_that_somebody_ends_costs_the_run_in_it(
+def test_cancelled_allocation_costs_its_current_run(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
     """It is no failure of its variant, and is made again in a new one."""
@@ -513,7 +505,7 @@ def lose_node(cluster: Cluster, job: str) -> None:
 @pytest.mark.parametrize(
     ("end", "state"), [(Cluster.end_in_time, "TIMEOUT"), (lose_node, "NODE_FAIL")]
 )
-def test_an_allocation_that_ends_early_costs_the_run_in_it(
+def test_expired_allocation_costs_its_current_run(
     gate: Gate, prepare: Prepare, end: Callable[[Cluster, str], None], state: str
 ) -> None:
     """At its time limit, which was asked for all runs and so tells nothing of one, or
@@ -541,7 +533,7 @@ def test_an_allocation_that_ends_early_costs_the_run_in_it(
 
 
 @pytest.mark.slow
-def test_nodes_that_are_gone_end_it(
+def test_missing_nodes_end_the_ab(
     gate: Gate, prepare: Prepare, cluster: Cluster, failing_node: str
 ) -> None:
     """They are waited for a while, for they may come back."""
@@ -578,18 +570,16 @@ def test_nodes_that_are_gone_end_it(
         (
             "partition: short\n",
             "sbatch",
-            "1:53:00 for all of them are more than the 0:10:00 of partition short",
+            "1:53:00 for all runs exceed the limit 0:10:00 of partition short",
         ),
-        ("", "script", "its launcher submits by itself"),
+        ("", "script", "its launcher submits jobs itself"),
     ],
 )
-def test_what_cannot_share_one_says_why(
+def test_unshared_allocation_reports_the_reason(
     gate: Gate, prepare: Prepare, partition: str, launcher: str, why: str
 ) -> None:
     prepare(1.0, 1.05, allocation="shared", cluster=partition, gpus=8)
     assert gate.run(*AB, "--llmb-dry-run", f"--llmb-launcher={launcher}") == 0, (
         gate.output
     )
-    assert (
-        f"each run is a job of its own, on the nodes of the first: {why}" in gate.plain
-    )
+    assert f"each run is a separate job, on the nodes of the first: {why}" in gate.plain

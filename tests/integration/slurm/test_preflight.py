@@ -85,7 +85,7 @@ def seen_gpus(cluster: RealCluster, launched: PlannedJob) -> str:
 
 
 @pytest.mark.slow
-def test_a_job_without_problems_gets_its_gpus(
+def test_job_without_problems_gets_its_gpus(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
     good = job(tmp_path, "--gres=gpu:8")
@@ -94,9 +94,7 @@ def test_a_job_without_problems_gets_its_gpus(
 
 
 @pytest.mark.slow
-def test_without_gres_a_step_sees_no_gpus_also_if_the_job_is_exclusive(
-    cluster: RealCluster, tmp_path: Path
-) -> None:
+def test_step_without_gres_sees_no_gpus(cluster: RealCluster, tmp_path: Path) -> None:
     bad = job(tmp_path, "--exclusive")
     (problem,) = problems(cluster, bad)
     assert problem.remedy.startswith("set `gres: gpu:8` in the cluster file")
@@ -122,7 +120,7 @@ def test_without_gres_a_step_sees_no_gpus_also_if_the_job_is_exclusive(
         ),
     ],
 )
-def test_what_cannot_exist_is_told(
+def test_impossible_requests_are_reported(
     change: dict[str, str | int], what: str, cluster: RealCluster, tmp_path: Path
 ) -> None:
     (problem,) = problems(cluster, job(tmp_path, "--gres=gpu:8", **change))  # type: ignore[arg-type]
@@ -130,7 +128,7 @@ def test_what_cannot_exist_is_told(
 
 
 @pytest.mark.slow
-def test_more_gpus_than_a_node_has_are_told(
+def test_too_many_gpus_per_node_are_reported(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
     (problem,) = problems(cluster, job(tmp_path, "--gres=gpu:9"))
@@ -138,7 +136,7 @@ def test_more_gpus_than_a_node_has_are_told(
 
 
 @pytest.mark.slow
-def test_a_slurm_without_its_controller_is_told_once(
+def test_missing_controller_is_reported_once(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
     cluster.stop_controller()
@@ -208,7 +206,7 @@ def goes(cluster: RealCluster) -> bool:
 
 
 @pytest.mark.slow
-def test_a_setup_job_is_waited_for(cluster: RealCluster, tmp_path: Path) -> None:
+def test_setup_job_is_awaited(cluster: RealCluster, tmp_path: Path) -> None:
     problem, lines = set_up(
         cluster,
         tmp_path,
@@ -219,16 +217,14 @@ def test_a_setup_job_is_waited_for(cluster: RealCluster, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_setup_job_that_fails_is_told_with_its_last_lines(
-    cluster: RealCluster, tmp_path: Path
-) -> None:
+def test_failed_setup_job_is_quoted(cluster: RealCluster, tmp_path: Path) -> None:
     problem, _ = set_up(cluster, tmp_path, "echo no space left; exit 3")
     assert "FAILED: exit code 3" in problem
     assert "\n  no space left\n" in problem
 
 
 @pytest.mark.slow
-def test_a_setup_job_that_never_starts_is_cancelled(
+def test_setup_job_that_never_starts_is_cancelled(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
     problem, _ = set_up(cluster, tmp_path, "#SBATCH --time=20\ntrue", partition="short")
@@ -237,7 +233,9 @@ def test_a_setup_job_that_never_starts_is_cancelled(
 
 
 @pytest.mark.slow
-def test_a_setup_job_is_cancelled_by_hand(cluster: RealCluster, tmp_path: Path) -> None:
+def test_manually_cancelled_setup_job_is_reported(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         set_up(cluster, tmp_path, "echo importing; sleep 600", stop="importing")
     assert goes(cluster)

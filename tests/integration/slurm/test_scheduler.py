@@ -67,7 +67,7 @@ ENDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ENDS)
 @pytest.mark.parametrize("cluster_name", ["cluster", "cluster_without_database"])
-def test_how_a_job_ends(
+def test_each_job_end_is_explained(
     request: pytest.FixtureRequest, cluster_name: str, script: str
 ) -> None:
     cluster: Cluster = request.getfixturevalue(cluster_name)
@@ -84,7 +84,7 @@ def test_how_a_job_ends(
 
 
 @pytest.mark.slow
-def test_a_time_limit(cluster: Cluster) -> None:
+def test_time_limit_ends_a_job(cluster: Cluster) -> None:
     job = cluster.submit("sleep 600")
     cluster.wait(job, "RUNNING")
     cluster.end_in_time(job)
@@ -94,7 +94,7 @@ def test_a_time_limit(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
-def test_cancelling(cluster: Cluster, state: str) -> None:
+def test_cancelled_jobs_end(cluster: Cluster, state: str) -> None:
     job = cluster.submit("sleep 600", *(["--hold"] if state == "PENDING" else []))
     cluster.wait(job, state)
     assert asking(cluster).cancel([job, "999999"]) == ""
@@ -126,7 +126,9 @@ def failing_node(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_node_fails(cluster: Cluster, failing_node: str) -> None:
+def test_node_failure_blames_infrastructure(
+    cluster: Cluster, failing_node: str
+) -> None:
     job = cluster.submit("sleep 600", "--no-requeue", f"--nodelist={failing_node}")
     running(cluster, job)
     cluster.run(
@@ -140,7 +142,7 @@ def test_a_node_fails(cluster: Cluster, failing_node: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_slurm_puts_back_into_its_queue_has_not_ended(
+def test_job_returned_to_the_queue_has_not_ended(
     cluster: Cluster, failing_node: str
 ) -> None:
     """Accounting shows NODE_FAIL at that moment, and for a while nothing else."""
@@ -164,7 +166,7 @@ def test_a_job_that_slurm_puts_back_into_its_queue_has_not_ended(
 
 
 @pytest.mark.slow
-def test_a_requeued_job(cluster: Cluster) -> None:
+def test_requeued_job_counts_its_restarts(cluster: Cluster) -> None:
     since = datetime.now(UTC)
     job = cluster.submit("sleep $((100 * (1 - ${SLURM_RESTART_COUNT:-0})))")
     first = running(cluster, job)
@@ -192,7 +194,7 @@ def test_a_requeued_job(cluster: Cluster) -> None:
         (["--partition=short", "--time=20"], "PartitionTimeLimit"),
     ],
 )
-def test_jobs_that_never_start(
+def test_jobs_that_never_start_are_stuck(
     cluster: Cluster, options: list[str], reason: str
 ) -> None:
     job = cluster.submit("true", *options)
@@ -206,7 +208,7 @@ def test_jobs_that_never_start(
 
 
 @pytest.mark.slow
-def test_a_dependency_that_is_never_satisfied(cluster: Cluster) -> None:
+def test_unsatisfiable_dependency_is_stuck(cluster: Cluster) -> None:
     failed = cluster.submit("exit 1")
     job = cluster.submit("true", f"--dependency=afterok:{failed}")
     status = until(cluster, job, explain_stuck)
@@ -215,7 +217,7 @@ def test_a_dependency_that_is_never_satisfied(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_waits_for_others_starts_some_time(cluster: Cluster) -> None:
+def test_job_waiting_for_resources_is_not_stuck(cluster: Cluster) -> None:
     jobs = [cluster.submit("sleep 600", "-N4", "--exclusive") for _ in range(2)]
     status = until(
         cluster, jobs[1], lambda status: status.reason in ("Resources", "Priority")
@@ -226,7 +228,7 @@ def test_a_job_that_waits_for_others_starts_some_time(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_submission_that_slurm_refuses_is_recorded_as_failed(
+def test_refused_submission_is_recorded_as_failed(
     cluster: Cluster,
 ) -> None:
     assert (
@@ -236,11 +238,11 @@ def test_a_submission_that_slurm_refuses_is_recorded_as_failed(
         == 1
     )
     job = asking(cluster).find(["refused"], datetime.now(UTC))["refused"]
-    assert "no node ever ran it" in explain_end(ended(cluster, job)).text
+    assert "it never ran" in explain_end(ended(cluster, job)).text
 
 
 @pytest.mark.slow
-def test_the_controller_is_away_for_a_while(cluster: Cluster) -> None:
+def test_temporarily_missing_controller_is_away(cluster: Cluster) -> None:
     since = datetime.now(UTC)
     job = cluster.submit("sleep 2")
     running(cluster, job)
@@ -277,7 +279,7 @@ def test_jobs_are_found_by_their_comment(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_accounting_finds_a_job_that_the_controller_has_forgotten(
+def test_accounting_finds_a_job_forgotten_by_the_controller(
     cluster: Cluster,
 ) -> None:
     since = datetime.now(UTC)
@@ -297,7 +299,7 @@ def test_accounting_finds_a_job_that_the_controller_has_forgotten(
 
 
 @pytest.mark.slow
-def test_an_unknown_job_is_unknown(cluster: Cluster) -> None:
+def test_missing_job_is_unknown(cluster: Cluster) -> None:
     now = datetime.now(UTC)
     statuses = asking(cluster).poll({"888888": now, "888889": now})
     assert statuses == dict.fromkeys(statuses, JobStatus(Phase.UNKNOWN, ""))
@@ -305,7 +307,7 @@ def test_an_unknown_job_is_unknown(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_id_of_last_year_is_another_job(cluster: Cluster) -> None:
+def test_reused_job_id_is_another_job(cluster: Cluster) -> None:
     job = cluster.submit("true")
     ended(cluster, job)
     later = datetime.now(UTC) + timedelta(days=1)
@@ -313,7 +315,7 @@ def test_a_job_id_of_last_year_is_another_job(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_the_caller_may_live_in_another_time_zone(cluster: Cluster) -> None:
+def test_callers_time_zone_is_ignored(cluster: Cluster) -> None:
     environment = {
         **os.environ,
         **cluster.environment,
@@ -329,7 +331,7 @@ def test_the_caller_may_live_in_another_time_zone(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_long_fields_are_not_cut(cluster: Cluster) -> None:
+def test_long_fields_are_not_truncated(cluster: Cluster) -> None:
     token = "f" * 200
     job = cluster.submit("true", f"--comment=llmb:{token}")
     assert asking(cluster).find([token], datetime.now(UTC)) == {token: job}
@@ -337,7 +339,7 @@ def test_long_fields_are_not_cut(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_cluster_has(
+def test_partitions_and_nodes_are_listed(
     cluster: Cluster, cluster_without_database: Cluster
 ) -> None:
     partitions = (

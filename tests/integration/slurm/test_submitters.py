@@ -145,7 +145,7 @@ EXPECTED = {"8b": "within-tolerance", "9b": "job-failed", "refused": "not-submit
 
 
 @pytest.mark.slow
-def test_the_block_of_nemo_run(tmp_path: Path, cluster: Cluster) -> None:
+def test_nemo_run_block_is_parsed(tmp_path: Path, cluster: Cluster) -> None:
     write_recipe(tmp_path, BEHAVIOURS, kind="script")
     program(tmp_path / "recipe" / "submit.sh", BLOCK)
     code, output = run(tmp_path, cluster)
@@ -165,7 +165,7 @@ def test_the_block_of_nemo_run(tmp_path: Path, cluster: Cluster) -> None:
         ("--llmb-nccl-trace", "_nccltrace", "not-judged"),
     ],
 )
-def test_of_two_tasks_only_the_one_that_was_asked_for_is_submitted(
+def test_only_the_requested_task_is_submitted(
     tmp_path: Path, cluster: Cluster, option: str, task: str, reason: str
 ) -> None:
     """The launch script submits the job of a run beside that of a profile: nobody asked
@@ -195,7 +195,7 @@ def test_of_two_tasks_only_the_one_that_was_asked_for_is_submitted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("subcommand", "config"), [("single", OLD), ("submit", NEW)])
-def test_llmb_run(
+def test_llmb_run_output_is_parsed(
     tmp_path: Path, cluster: Cluster, subcommand: str, config: str
 ) -> None:
     """Its submission failed is exit code 0 in the older one: nothing was submitted all
@@ -211,7 +211,7 @@ def test_llmb_run(
 
 
 @pytest.mark.slow
-def test_llmb_run_profiles(tmp_path: Path, cluster: Cluster) -> None:
+def test_llmb_run_submits_a_profile(tmp_path: Path, cluster: Cluster) -> None:
     behaviour = f"[ -z $ENABLE_PROFILE ] || touch $FOLDER/profile_$SLURM_JOB_ID.nsys-rep; {WELL}"
     write_llmb_run(tmp_path, "single", OLD, {"8b": behaviour})
     code, output = run(tmp_path, cluster, "--llmb-cluster=llmb", "--llmb-profile")
@@ -220,7 +220,7 @@ def test_llmb_run_profiles(tmp_path: Path, cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_placement_holds_for_a_launcher_that_submits_by_itself(
+def test_placement_reaches_jobs_of_submitting_launchers(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     """Nodes left out and a time limit reach Slurm, and what starts again after a bad
@@ -244,7 +244,7 @@ def test_placement_holds_for_a_launcher_that_submits_by_itself(
 
 
 @pytest.mark.slow
-def test_llmb_run_leaves_nodes_out_too(tmp_path: Path, cluster: Cluster) -> None:
+def test_llmb_run_excludes_nodes(tmp_path: Path, cluster: Cluster) -> None:
     write_llmb_run(tmp_path, "submit", NEW, {"8b": WELL})
     code, output = run(
         tmp_path,
@@ -259,9 +259,7 @@ def test_llmb_run_leaves_nodes_out_too(tmp_path: Path, cluster: Cluster) -> None
 
 
 @pytest.mark.slow
-def test_a_script_that_is_killed_before_it_prints_its_job_leaves_none_behind(
-    tmp_path: Path, cluster: Cluster
-) -> None:
+def test_job_of_a_killed_script_is_tracked(tmp_path: Path, cluster: Cluster) -> None:
     write_recipe(tmp_path, {"8b": WELL}, kind="script")
     submit = tmp_path / "recipe" / "submit.sh"
     program(
@@ -272,7 +270,7 @@ def test_a_script_that_is_killed_before_it_prints_its_job_leaves_none_behind(
 
 
 @pytest.mark.slow
-def test_a_dry_run_of_llmb_run_submits_nothing_and_shows_no_token(
+def test_llmb_run_dry_run_submits_and_reveals_nothing(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     write_llmb_run(tmp_path, "single", OLD, {"8b": WELL})
@@ -284,7 +282,7 @@ def test_a_dry_run_of_llmb_run_submits_nothing_and_shows_no_token(
 
 
 @pytest.mark.slow
-def test_llmb_run_that_is_not_there_is_told_before_anything_is_submitted(
+def test_missing_llmb_run_is_reported_before_submission(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     write_llmb_run(tmp_path, "single", OLD, {"8b": WELL})
@@ -330,7 +328,7 @@ def write_llmb_run(
     "option",
     ["--llmb-profile=start:20,stop:30", "--llmb-nccl-trace", "--llmb-save-checkpoint"],
 )
-def test_a_job_of_slurm_that_did_what_it_was_for_is_skipped(
+def test_slurm_job_with_fulfilled_purpose_is_skipped(
     tmp_path: Path, cluster: Cluster, option: str
 ) -> None:
     write_recipe(tmp_path, {"8b": PURPOSED + WELL}, purposes=PURPOSES)

@@ -94,7 +94,7 @@ def list_nodes(described: dict[str, Any], purpose: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_a_node_that_the_history_names_is_confirmed_and_left_out_of_all_that_follows(
+def test_suspect_node_is_confirmed_then_excluded(
     gate: Gate,
 ) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; {SLOW_THERE}"}, gpus=16)
@@ -110,7 +110,7 @@ def test_a_node_that_the_history_names_is_confirmed_and_left_out_of_all_that_fol
     assert described["slow_nodes"] == [SLOW]
     assert "by the history n2 is slow: +1" in described["nodes"]
     assert (
-        f"in job {gate.submitted()[0]} on these nodes: left out of what follows"
+        f"in job {gate.submitted()[0]} on these nodes: excluded from all following jobs"
         in described["nodes"]
     )
     assert "the node n2 is slow each time" in described["nodes"]
@@ -118,7 +118,7 @@ def test_a_node_that_the_history_names_is_confirmed_and_left_out_of_all_that_fol
 
 
 @pytest.mark.slow
-def test_a_named_node_that_is_sound_tonight_is_not_left_out_and_the_text_says_so(
+def test_unconfirmed_suspect_node_is_not_excluded(
     gate: Gate,
 ) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; steps 1.0"}, gpus=16)
@@ -133,13 +133,13 @@ def test_a_named_node_that_is_sound_tonight_is_not_left_out_and_the_text_says_so
     assert described["slow_nodes"] == []
     assert "but fast" in gate.plain
     assert (
-        f"in job {gate.submitted()[0]} on these nodes: not confirmed, and not left out"
+        f"in job {gate.submitted()[0]} on these nodes: not confirmed, not excluded"
         in described["nodes"]
     )
 
 
 @pytest.mark.slow
-def test_a_slow_night_of_all_nodes_names_no_node(gate: Gate) -> None:
+def test_slow_day_of_all_nodes_suspects_no_node(gate: Gate) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; steps 1.1"}, gpus=16)
     assert gate.run(*LAUNCH) == 1, gate.output
     described = read_outcome(gate)
@@ -162,7 +162,7 @@ def test_a_slow_night_of_all_nodes_names_no_node(gate: Gate) -> None:
         ),
     ],
 )
-def test_a_launch_that_may_not_confirm_only_says_what_the_history_names(
+def test_forbidden_confirmation_only_reports_the_suspect(
     gate: Gate, option: str, said: str
 ) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; steps 1.0"}, gpus=16)
@@ -173,7 +173,7 @@ def test_a_launch_that_may_not_confirm_only_says_what_the_history_names(
 
 
 @pytest.mark.slow
-def test_a_session_that_is_killed_while_it_confirms_goes_on_with_it(gate: Gate) -> None:
+def test_session_killed_during_confirmation_resumes_it(gate: Gate) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; {WAIT}; {SLOW_THERE}"}, gpus=16)
     process = gate.start(*LAUNCH)
     gate.wait_for(gate.submitted)

@@ -87,7 +87,7 @@ def launched(
 
 
 @pytest.mark.slow
-def test_a_job_leaves_the_log_that_the_baseline_file_names(
+def test_job_writes_the_log_of_its_baseline_file(
     cluster: Cluster, python: Path
 ) -> None:
     job, log = launched(cluster, python.parent, python)
@@ -97,7 +97,7 @@ def test_a_job_leaves_the_log_that_the_baseline_file_names(
 
 
 @pytest.mark.slow
-def test_a_failed_training_is_a_failed_job(cluster: Cluster, python: Path) -> None:
+def test_failed_training_is_a_failed_job(cluster: Cluster, python: Path) -> None:
     job, log = launched(cluster, python.parent, python, EXIT="3")
     cluster.wait(job, "FAILED")
     assert "--size 15m" in log.read_text()
@@ -105,9 +105,7 @@ def test_a_failed_training_is_a_failed_job(cluster: Cluster, python: Path) -> No
 
 
 @pytest.mark.slow
-def test_where_one_node_fails_the_other_does_not_wait(
-    cluster: Cluster, python: Path
-) -> None:
+def test_failure_of_one_node_ends_the_other(cluster: Cluster, python: Path) -> None:
     job, log = launched(cluster, python.parent, python, nodes=2, EXIT="3", WAITS="1")
     cluster.wait(job, "FAILED")
     assert log.read_text().count("--nproc-per-node=1 --nnodes=2") == 2

@@ -103,7 +103,7 @@ class World(SlurmScheduler):
     def recover(self, job: Job, seconds: float = 600.0) -> Submission | None:
         self.check()
         if self.uncertain:
-            raise SubmitError("nothing tells", uncertain=True)
+            raise SubmitError("it is unknown whether it was submitted", uncertain=True)
         return Submission(self.ids[job.number]) if job.number in self.ids else None
 
     def status(self, job_id: str) -> JobStatus | None:

@@ -134,7 +134,7 @@ def test_environment_is_the_callers_and_the_clusters(tmp_path: Path) -> None:
 def test_unset_reference_of_the_cluster_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         LaunchError,
-        match=r"HF_TOKEN in the cluster file is taken from .*MY_TOKEN.*not set",
+        match=r"HF_TOKEN in the cluster file refers to .*MY_TOKEN.*not set",
     ):
         step(
             tmp_path,

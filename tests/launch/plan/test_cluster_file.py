@@ -149,9 +149,9 @@ def test_gres_is_written_as_slurm_has_it(file: Path, text: str, gres: str) -> No
         ),
         (
             'schema: 1\naccount: "--wrap=x"\n',
-            "FILE:2: found '--wrap=x', expected a name that Slurm has",
+            "FILE:2: found '--wrap=x', expected a name known to Slurm",
         ),
-        ("schema: 1\npartition: $(date)\n", "expected a name that Slurm has"),
+        ("schema: 1\npartition: $(date)\n", "expected a name known to Slurm"),
         ("schema: 1\nexclude: n7\n", "FILE:2: found 'n7', expected a list"),
         (
             "schema: 1\nexclude: ['n7 --wrap=x']\n",
@@ -208,12 +208,12 @@ def test_references_are_taken_from_the_caller() -> None:
     assert fill_references("$A $(date) ${}", {}, "here") == "$A $(date) ${}"
     with pytest.raises(
         LaunchError,
-        match=r"cluster.yaml: environment: HF_TOKEN is taken from \$\{TOKEN\}, and that is",
+        match=r"cluster.yaml: environment: HF_TOKEN refers to \$\{TOKEN\}, which is",
     ):
         fill_references("${TOKEN}", caller, "cluster.yaml: environment: HF_TOKEN")
 
 
-def test_page_about_the_cluster_is_true(file: Path) -> None:
+def test_cluster_page_examples_are_read(file: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
     example = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
     assert example
@@ -271,7 +271,7 @@ workloads: {installed: [], config: {}}
 FOLDERS = (("LLMB_INSTALL", "/lustre/llmb"), ("LLMB_REPO", "/lustre/recipes"))
 
 
-def test_an_older_file_of_llmb_run(tmp_path: Path) -> None:
+def test_older_llmb_run_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "cluster_config.yaml"
     path.write_text(OLDER)
     assert read_llmb_run(tmp_path) == Cluster(
@@ -294,7 +294,7 @@ def test_an_older_file_of_llmb_run(tmp_path: Path) -> None:
     )
 
 
-def test_a_newer_file_of_llmb_run(tmp_path: Path) -> None:
+def test_newer_llmb_run_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(NEWER)
     assert read_llmb_run(path) == Cluster(
@@ -314,7 +314,7 @@ def test_a_newer_file_of_llmb_run(tmp_path: Path) -> None:
         (
             "  gpu_type: h100\n",
             "",
-            "FILE:1: found no 'gpu_type', expected it at the top or below 'launcher'",
+            "FILE:1: found no 'gpu_type', expected it at the top level or in 'launcher'",
         ),
         ("slurm:", "slrm:", "FILE:1: found no 'slurm', expected that key"),
         (
@@ -339,7 +339,7 @@ def test_mistake_in_the_llmb_run_file_is_named(
     assert message in str(caught.value).replace(str(path), "FILE")
 
 
-def test_keys_of_a_cluster_file_replace_those_of_llmb_run(tmp_path: Path) -> None:
+def test_cluster_file_keys_override_llmb_run(tmp_path: Path) -> None:
     (tmp_path / "llmb").mkdir()
     (tmp_path / "llmb" / "cluster_config.yaml").write_text(NEWER, encoding="utf-8")
     whole = read_llmb_run(tmp_path / "llmb")

@@ -53,7 +53,7 @@ H100 = Cluster(gpu="h100")
         ("nemotron4/25.01", "sbatch", ["sbatch"]),
     ],
 )
-def test_every_document_is_launched_by_one_of_its_commands(
+def test_every_document_has_its_default_command(
     name: str, kind: str, commands: list[str]
 ) -> None:
     found = facts(name)
@@ -65,7 +65,7 @@ def test_every_document_is_launched_by_one_of_its_commands(
     assert (found.recipe, found.release) == (recipe(name).name, recipe(name).release)
 
 
-def test_a_command_keeps_its_template_folder_and_variables() -> None:
+def test_command_keeps_template_folder_and_variables() -> None:
     assert facts("grok1/25.05").commands[1] == Command(
         name="script",
         via="script",
@@ -93,7 +93,7 @@ def test_custom_command_is_read() -> None:
     )
 
 
-def test_needs_image_and_nodes() -> None:
+def test_needs_image_and_nodes_are_read() -> None:
     found = facts("grok1/25.05")
     assert found.gpus_per_node == (("gb200", 4), ("h100", 8))
     assert (found.gsw_version, found.python, found.needs_token) == (
@@ -139,7 +139,7 @@ def test_needs_image_and_nodes() -> None:
         ),
     ],
 )
-def test_each_document_profiles_under_its_own_names(
+def test_profiling_variables_of_each_document_are_read(
     name: str, profiling: Profiling | None
 ) -> None:
     assert facts(name).profiling == profiling
@@ -153,13 +153,13 @@ def test_each_document_profiles_under_its_own_names(
         ("llama3.1/25.04", (("ENABLE_NCCLTRACE", "true"), ("DISABLE_PERFRUN", "true"))),
     ],
 )
-def test_each_document_traces_under_its_own_name(
+def test_trace_variables_of_each_document_are_read(
     name: str, trace: tuple[tuple[str, str], ...]
 ) -> None:
     assert facts(name).nccl_trace == trace
 
 
-def test_checkpoints_have_sizes_in_bytes_and_numbers_of_gpus() -> None:
+def test_checkpoint_sizes_and_gpu_limits_are_read() -> None:
     assert facts("llama3.1/25.04").checkpoint == Checkpointing(
         save=(("ENABLE_CHECKPOINT", "true"),),
         load=(("LOAD_CHECKPOINT_PATH", "{checkpoint}"),),
@@ -170,7 +170,7 @@ def test_checkpoints_have_sizes_in_bytes_and_numbers_of_gpus() -> None:
     assert [name for name in SHIPPED if facts(name).checkpoint] == ["llama3.1/25.04"]
 
 
-def test_a_recorded_file_says_nothing_of_launching() -> None:
+def test_recorded_file_has_no_launch_facts() -> None:
     assert read_facts(replace(recipe("grok1/25.05"), launch=())) is None
 
 
@@ -184,13 +184,13 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
     ("name", "ending", "cluster", "why"),
     [
         ("grok1/24.11", "bf16-8", H100, ""),
-        ("grok1/25.05", "gb200-bf16-128", H100, "for gb200, and this cluster has h100"),
+        ("grok1/25.05", "gb200-bf16-128", H100, "for gb200, but this cluster has h100"),
         ("grok1/25.05", "gb200-bf16-128", Cluster(gpu="gb200"), ""),
         (
             "grok1/24.11",
             "bf16-8",
             Cluster(),
-            "nothing says which GPUs this cluster has",
+            "the GPU type of this cluster is unknown",
         ),
         (
             "grok1/24.11",
@@ -221,20 +221,20 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
                     InstalledRecipe("llama3.1", ""),
                 ),
             ),
-            "grok1-24.11 is not installed here: there is grok1-25.05, llama3.1 (did you mean 'grok1-25.05'?)",
+            "grok1-24.11 is not installed here; installed: grok1-25.05, llama3.1 (did you mean 'grok1-25.05'?)",
         ),
         (
             "grok1/24.11",
             "bf16-8",
             replace(H100, launcher="llmb-run"),
-            "grok1 24.11 is not launched by 'llmb-run', but by sbatch",
+            "grok1 24.11 has no launcher 'llmb-run', only sbatch",
         ),
         ("grok1/25.05", "h100-bf16-512", replace(H100, launcher="llmb-run"), ""),
         (
             "grok1/24.11",
             "bf16-64",
             replace(H100, gpus_per_node=12),
-            "64 GPUs are no whole number of nodes with 12",
+            "64 GPUs do not fill whole nodes of 12 GPUs",
         ),
         ("grok1/24.11", "bf16-64", replace(H100, gpus_per_node=4), ""),
     ],
@@ -260,14 +260,14 @@ def test_requested_launcher_overrides_the_clusters() -> None:
     )
 
 
-def test_without_launch_facts_nothing_is_launched() -> None:
+def test_configuration_without_launch_facts_is_unfit() -> None:
     configuration = baseline("grok1/24.11", "bf16-8").configuration
     assert explain_unfit(configuration, None, H100).startswith(
-        "nothing says how grok1 24.11 is launched"
+        "no launch facts for grok1 24.11"
     )
 
 
-def test_a_node_of_which_nothing_says_the_gpus() -> None:
+def test_unknown_gpus_per_node_is_unfit() -> None:
     unknown = replace(facts("grok1/24.11"), gpus_per_node=())
     assert "set `gpus_per_node`" in explain_unfit(
         baseline("grok1/24.11", "bf16-8").configuration, unknown, H100
@@ -284,7 +284,9 @@ def test_a_node_of_which_nothing_says_the_gpus() -> None:
         ("grok1/24.11", "bf16-8", 16, 1),
     ],
 )
-def test_the_number_of_nodes(name: str, ending: str, per_node: int, nodes: int) -> None:
+def test_nodes_are_counted_from_gpus(
+    name: str, ending: str, per_node: int, nodes: int
+) -> None:
     """A GB200 node has 4 GPUs, what the cluster says of its own counts more, and less
     than a node is one."""
     assert (
@@ -331,7 +333,7 @@ def test_prolonged_profile_is_estimated_with_its_steps() -> None:
     assert longer.gpu_hours == pytest.approx(2 * usual.gpu_hours)
 
 
-def test_gpu_hours_are_those_of_the_steps() -> None:
+def test_gpu_hours_are_estimated_from_steps() -> None:
     grok = baseline("grok1/25.05", "gb200-bf16-128")
     assert estimate_gpu_hours(grok, 50) == pytest.approx(50 * 7.325 * 128 / 3600)
     untimed = replace(grok, step_seconds=math.nan)
@@ -354,7 +356,7 @@ def test_hours_above_the_default_limit_are_refused() -> None:
         refuse_hours({**HOURS, "c": 6.0}, None)
     text = str(caught.value)
     assert (
-        "the steps of 7 configurations take 51.0 GPU-hours; without being told a session uses at most 50:"
+        "the steps of 7 configurations take 51.0 GPU-hours; by default a session may use 50:"
         in text
     )
     assert [line.split()[-1] for line in text.splitlines()[1:7]] == [
@@ -371,12 +373,12 @@ def test_hours_above_the_default_limit_are_refused() -> None:
 
 def test_given_limit_replaces_the_default() -> None:
     refuse_hours({"a": 500.0}, 500.0)
-    with pytest.raises(LaunchError, match="allowed are 20:"):
+    with pytest.raises(LaunchError, match="the limit is 20:"):
         refuse_hours(HOURS, 20.0)
-    with pytest.raises(LaunchError, match="allowed are 0:"):
+    with pytest.raises(LaunchError, match="the limit is 0:"):
         refuse_hours({"a": 0.1}, 0.0)
 
 
-def test_unknown_hours_are_not_below_the_limit() -> None:
+def test_unknown_hours_exceed_the_limit() -> None:
     with pytest.raises(LaunchError):
         refuse_hours({"a": math.nan}, None)

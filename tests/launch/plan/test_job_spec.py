@@ -276,7 +276,7 @@ def test_launcher_unknown_to_the_recipe_is_refused() -> None:
     ):
         spec("grok1/25.05", "h100-fp8-512", launcher="scrpt")
     with pytest.raises(
-        LaunchError, match="launcher 'sbatch': its recipe has none of that name"
+        LaunchError, match="launcher 'sbatch': its recipe has no such launcher"
     ):
         spec("grok1/25.05", "h100-fp8-512", replace(CLUSTER, launcher="sbatch"))
 
@@ -312,7 +312,7 @@ def test_llmb_run_works_in_its_own_folder() -> None:
     ).directory == Path("/lustre/llmb")
 
 
-def test_custom_recipe_runs_beside_its_file(tmp_path: Path) -> None:
+def test_custom_recipe_runs_in_its_files_folder(tmp_path: Path) -> None:
     own = replace(own_command("./launch.sh", "local"), file=tmp_path / "mine.yaml")
     job = build_job(
         baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER
@@ -320,7 +320,7 @@ def test_custom_recipe_runs_beside_its_file(tmp_path: Path) -> None:
     assert (job.via, job.directory) == ("local", tmp_path)
 
 
-def test_virtual_environment_is_passed_if_the_recipe_wants_it() -> None:
+def test_virtual_environment_is_passed_if_required() -> None:
     caller = {**CALLER, "VIRTUAL_ENV": "/venv"}
     assert (
         environment(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", caller=caller))[
@@ -471,7 +471,7 @@ def test_value_reaches_a_process_unchanged(value: str, tmp_path: Path) -> None:
 
 def test_impossible_variable_is_refused_without_its_value() -> None:
     with pytest.raises(
-        LaunchError, match="the value of HF_TOKEN holds a NUL"
+        LaunchError, match="the value of HF_TOKEN contains a NUL"
     ) as caught:
         spec(
             "llama3.1/25.04",
@@ -481,7 +481,7 @@ def test_impossible_variable_is_refused_without_its_value() -> None:
     assert "hf_secret" not in str(caught.value)
     with pytest.raises(
         LaunchError,
-        match="LONG takes 131073 bytes, and no process gets more than 131072 in one",
+        match="LONG takes 131073 bytes, but a variable can have at most 131072",
     ):
         spec(
             "grok1/24.11",
@@ -491,7 +491,7 @@ def test_impossible_variable_is_refused_without_its_value() -> None:
     assert spec(
         "grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("LONG", "x" * 131_066),))
     )
-    with pytest.raises(LaunchError, match="'A B' in cluster is no name of a variable"):
+    with pytest.raises(LaunchError, match="'A B' in cluster is not a variable name"):
         spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("A B", "x"),)))
     with pytest.raises(LaunchError, match="its command holds a NUL"):
         build_job(
@@ -508,7 +508,7 @@ def test_unset_reference_is_refused_with_its_key() -> None:
     )
     with pytest.raises(
         LaunchError,
-        match=r"cluster.yaml: environment: HF_TOKEN is taken from \$\{MY_TOKEN\}",
+        match=r"cluster.yaml: environment: HF_TOKEN refers to \$\{MY_TOKEN\}",
     ):
         spec("grok1/24.11", "fp8-8", cluster)
 
@@ -516,7 +516,7 @@ def test_unset_reference_is_refused_with_its_key() -> None:
 def test_unreadable_command_is_refused() -> None:
     for command, message in (
         ("sbatch 'x", "No closing quotation"),
-        ("run {job}", "{job} is not known before"),
+        ("run {job}", "{job} is unknown before"),
     ):
         with pytest.raises(
             LaunchError, match=r"grok1/24.11.yaml: launch: commands: own"

@@ -95,7 +95,7 @@ def test_this_machine_is_the_cluster(
     assert (planner.cluster.gpu, told) == (expected, [])
 
 
-def test_an_option_names_the_type_that_gres_leaves_open() -> None:
+def test_option_names_gpu_type_missing_in_gres() -> None:
     planner, _ = plan(
         [GPUS], {"sinfo": "batch*|up|infinite|4|gpu:8\n"}, gpu="h100", largest=16
     )
@@ -172,13 +172,13 @@ def test_resumed_session_keeps_its_separate_jobs(
     assert list(allocations) == cases
 
 
-def test_a_range_without_commits_is_refused(tmp_path: Path) -> None:
+def test_range_without_commits_is_refused(tmp_path: Path) -> None:
     planner, _ = plan([GPUS], {}, bisect="git:")
     with pytest.raises(LaunchError, match="expected two commits such as git:v1"):
         planner.list_variants(PlannedJob(job_spec(tmp_path), FACTS))
 
 
-def test_search_that_builds_holds_no_nodes(tmp_path: Path) -> None:
+def test_search_that_builds_reserves_no_nodes(tmp_path: Path) -> None:
     file = tmp_path / "builds.yaml"
     file.write_text("schema: 1\ncommits: a..b\nbuild: [make]\n")
     planner, _ = plan([GPUS], {}, bisect=str(file), purpose=Purpose.BISECT)
@@ -225,7 +225,7 @@ def test_estimate_names_the_number_of_runs(runs: int, words: str) -> None:
     assert estimate_hours(spec, runs) == (words, 2.5 * runs)
 
 
-def test_launch_that_fits_nowhere_reports_the_reason() -> None:
+def test_unfit_launch_reports_the_reasons() -> None:
     planner, _ = plan([GPUS], {"sinfo": SINFO})
     planner.catalog = catalog.load(resolve({}, Path()))
     selected = [key for key in planner.catalog.baselines if key.gpu == "gb200"][:2]

@@ -70,9 +70,7 @@ def configuration(gpus: int = 16, size: str = "8b") -> Configuration:
         ),
     ],
 )
-def test_what_is_profiled_is_read_from_the_option(
-    text: str, request_: ProfileRequest
-) -> None:
+def test_profile_option_is_parsed(text: str, request_: ProfileRequest) -> None:
     assert parse_profile(text) == request_
 
 
@@ -80,7 +78,7 @@ def test_what_is_profiled_is_read_from_the_option(
     ("text", "message"),
     [
         ("strat:20", "found 'strat:20' (did you mean 'start'?)"),
-        ("start", "expected start: and its value"),
+        ("start", "expected start: with a value"),
         ("cpu:yes", "expected cpu without a value"),
         ("start:2O", "start is '2O', expected a whole number"),
         ("start:-1", "start is '-1', expected a whole number"),
@@ -88,8 +86,8 @@ def test_what_is_profiled_is_read_from_the_option(
         ("start:99999999999", "expected a whole number"),
         ("ranks:0,1", "found '1'"),
         ("ranks:0-3", "ranks is '0-3'"),
-        ("start:1,start:2", "a part stands there twice"),
-        ("start:30,stop:20", "stop has to be larger than start"),
+        ("start:1,start:2", "duplicate setting"),
+        ("start:30,stop:20", "stop must be larger than start"),
         (",", "found ''"),
     ],
 )
@@ -132,7 +130,7 @@ CASES: dict[str, tuple[LaunchFacts, Purpose, str, Pairs]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_variables_are_those_of_the_document(name: str) -> None:
+def test_variables_come_from_the_document(name: str) -> None:
     facts, purpose, profile, pairs = CASES[name]
     asked = parse_profile("" if profile == "-" else profile)
     assert build_variables(facts, purpose, configuration().key, profile=asked) == pairs
@@ -151,7 +149,7 @@ def test_the_variables_are_those_of_the_document(name: str) -> None:
             PLAIN,
             Purpose.MEASURE,
             "RUN_CONF_PROFILE_CPU",
-            "has no effect on grok1 24.11: its document has no profiles",
+            "has no effect on grok1 24.11: its document has no profiling",
         ),
         (
             NEMOTRON,
@@ -176,7 +174,7 @@ def test_the_variables_are_those_of_the_document(name: str) -> None:
         (FACTS, Purpose.MEASURE, "PROFILE_DIR", ""),
     ],
 )
-def test_a_setting_of_profiles_that_nothing_reads_is_told(
+def test_ineffective_profile_setting_is_reported(
     facts: LaunchFacts, purpose: Purpose, name: str, text: str
 ) -> None:
     assert list(explain_ineffective(facts, purpose, ["HOME", name])) == (
@@ -187,19 +185,19 @@ def test_a_setting_of_profiles_that_nothing_reads_is_told(
 @pytest.mark.parametrize(
     ("purpose", "noun"),
     [
-        (Purpose.PROFILE, "no profiling: leave --llmb-profile out"),
-        (Purpose.NCCL_TRACE, "no NCCL trace: leave --llmb-nccl-trace out"),
+        (Purpose.PROFILE, "no profiling: omit --llmb-profile"),
+        (Purpose.NCCL_TRACE, "no NCCL trace: omit --llmb-nccl-trace"),
         (
             Purpose.SAVE_CHECKPOINT,
-            "no saving of checkpoints: leave --llmb-save-checkpoint out",
+            "no saving of checkpoints: omit --llmb-save-checkpoint",
         ),
         (
             Purpose.LOAD_CHECKPOINT,
-            "no loading of checkpoints: leave --llmb-load-checkpoint out",
+            "no loading of checkpoints: omit --llmb-load-checkpoint",
         ),
     ],
 )
-def test_what_a_document_does_not_have_is_refused(purpose: Purpose, noun: str) -> None:
+def test_undocumented_purpose_is_refused(purpose: Purpose, noun: str) -> None:
     with pytest.raises(LaunchError, match=f"grok1 24.11 documents {noun}"):
         build_variables(PLAIN, purpose, configuration().key)
 
@@ -213,14 +211,12 @@ def test_what_a_document_does_not_have_is_refused(purpose: Purpose, noun: str) -
         ),
         ("cpu", "no variable for 'cpu'"),
         ("gpu_metrics", "no variable for 'gpu_metrics'"),
-        ("start:25", "profiling from step 25 to 25: stop has to be larger"),
-        ("stop:20", "profiling from step 20 to 20: stop has to be larger"),
-        ("ranks:16", "there is no rank 16 among 16 GPUs: 0 to 15"),
+        ("start:25", "profiling from step 25 to 25: stop must be larger"),
+        ("stop:20", "profiling from step 20 to 20: stop must be larger"),
+        ("ranks:16", "found rank 16, expected 0 to 15"),
     ],
 )
-def test_a_profile_that_the_recipe_cannot_make_is_refused(
-    profile: str, message: str
-) -> None:
+def test_unsupported_profile_is_refused(profile: str, message: str) -> None:
     with pytest.raises(LaunchError) as raised:
         build_variables(
             FACTS, Purpose.PROFILE, configuration().key, profile=parse_profile(profile)
@@ -232,7 +228,7 @@ def test_a_profile_that_the_recipe_cannot_make_is_refused(
 
 
 @pytest.mark.parametrize("gpus", [16, 128])
-def test_a_checkpoint_is_saved_at_documented_scales(gpus: int) -> None:
+def test_checkpoint_is_saved_at_documented_scales(gpus: int) -> None:
     assert build_variables(FACTS, Purpose.SAVE_CHECKPOINT, configuration(gpus).key)
 
 
@@ -244,7 +240,9 @@ def test_a_checkpoint_is_saved_at_documented_scales(gpus: int) -> None:
         (16, "9b", "documents no scale for a checkpoint of 9b"),
     ],
 )
-def test_other_scales_are_refused(gpus: int, size: str, message: str) -> None:
+def test_undocumented_checkpoint_scale_is_refused(
+    gpus: int, size: str, message: str
+) -> None:
     with pytest.raises(LaunchError, match=message):
         build_variables(FACTS, Purpose.SAVE_CHECKPOINT, configuration(gpus, size).key)
 
@@ -273,26 +271,26 @@ def test_checkpoint_is_loaded_from_its_folder(tmp_path: Path) -> None:
     assert load(folder, gpus=2048)
 
 
-def test_the_weights_themselves_are_refused_with_the_parent(tmp_path: Path) -> None:
+def test_weights_folder_is_refused_with_its_parent(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path)
     with pytest.raises(LaunchError) as raised:
         load(folder / "weights")
-    assert str(raised.value).endswith(f"give the one above: {folder}")
+    assert str(raised.value).endswith(f"pass its parent: {folder}")
 
 
 def test_parent_folder_is_refused_with_the_newest_checkpoint(tmp_path: Path) -> None:
     old, new = checkpoint(tmp_path, "a"), checkpoint(tmp_path, "b")
     os.utime(old / "weights", (1, 1))
     assert explain_unloadable(tmp_path, None).endswith(
-        f"did you mean {new}? (2 checkpoints below it)"
+        f"did you mean {new}? (2 checkpoints in it)"
     )
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "weights").mkdir()
     assert explain_unloadable(tmp_path / "nowhere", None) == "no such folder"
     assert (
-        "has no file *.distcp: not a checkpoint, or one that was not saved"
+        "has no file *.distcp: not a checkpoint, or an incomplete one"
         in explain_unloadable(tmp_path, None)
     )
 
@@ -301,7 +299,7 @@ def test_checkpoint_outside_the_stage_folder_is_refused(tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
     (stage / "link").symlink_to(checkpoint(tmp_path / "other"))
-    assert f"it has to lie below {stage}" in explain_unloadable(stage / "link", stage)
+    assert f"it must be in {stage}" in explain_unloadable(stage / "link", stage)
 
 
 def test_loading_needs_a_folder_and_enough_gpus(tmp_path: Path) -> None:
@@ -316,7 +314,7 @@ def test_loading_needs_a_folder_and_enough_gpus(tmp_path: Path) -> None:
 # --- what is left ---------------------------------------------------------------------
 
 
-def test_a_profile_belongs_to_the_job_of_its_name(tmp_path: Path) -> None:
+def test_profile_belongs_to_the_job_in_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     folder.mkdir()
     names = (
@@ -335,7 +333,7 @@ def test_a_profile_belongs_to_the_job_of_its_name(tmp_path: Path) -> None:
     assert find_outputs(tmp_path / "nowhere", Purpose.PROFILE, FACTS, "12") == ()
 
 
-def test_a_saved_checkpoint_is_the_folder_of_its_weights(tmp_path: Path) -> None:
+def test_saved_checkpoint_is_its_weights_folder(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path)
     (tmp_path / "weights").mkdir()
     assert find_outputs(tmp_path, Purpose.SAVE_CHECKPOINT, FACTS) == (
@@ -343,7 +341,7 @@ def test_a_saved_checkpoint_is_the_folder_of_its_weights(tmp_path: Path) -> None
     )
 
 
-def test_the_search_ends(tmp_path: Path) -> None:
+def test_search_for_outputs_is_bounded(tmp_path: Path) -> None:
     """Below twelve folders nothing is looked for, and a link in a circle is not
     followed."""
     deep = tmp_path.joinpath(*"abcdefghijklmn")

@@ -71,8 +71,11 @@ def test_cheapest_slow_configuration_confirms_the_node(history: StoreLocation) -
     ("options", "why"),
     [
         ({"repeats": 1}, "--llmb-repeats=1 allows one run of each configuration"),
-        ({"submit_only": True}, "nothing follows from jobs that are only submitted"),
-        ({"record": Path("recorded")}, "a session that records makes no such run"),
+        ({"submit_only": True}, "--llmb-submit-only does not wait for runs"),
+        (
+            {"record": Path("recorded")},
+            "a session that records baselines does not confirm nodes",
+        ),
     ],
 )
 def test_forbidden_confirmation_is_only_reported(
@@ -114,7 +117,9 @@ def test_excluded_nodes_fill_up_no_job(history: StoreLocation) -> None:
 
 
 @pytest.mark.slow
-def test_no_history_names_no_node(history: StoreLocation, tmp_path: Path) -> None:
+def test_missing_history_suspects_no_node(
+    history: StoreLocation, tmp_path: Path
+) -> None:
     assert find(None) == ((), "")
     assert find(history, purpose=Purpose.PROFILE) == ((), "")
     sound = StoreLocation("s.db", store(tmp_path / "s.db", make_nights({}, nights=10)))
@@ -128,7 +133,7 @@ def test_unreadable_history_is_reported(tmp_path: Path) -> None:
     assert "h.db" in text
 
 
-def test_noted_nodes_are_restored_for_begun_configurations() -> None:
+def test_recorded_suspects_are_restored_for_started_configurations() -> None:
     noted = [{"case": KEYS[0].id, "nodes": ["n7"], "others": ["n8"], "text": "slow"}]
     named = restore_suspects(noted)
     assert named == (SuspectNodes(KEYS[0].id, ("n7",), ("n8",), "slow"),)

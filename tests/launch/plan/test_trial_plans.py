@@ -81,7 +81,7 @@ def test_changed_script_is_refused_by_name(
     noted = note(variants)
     change(script)
     with pytest.raises(
-        LaunchError, match=r"/launch\.sh: another script than when session 1 began"
+        LaunchError, match=r"/launch\.sh: the script changed since session 1 began"
     ):
         refuse_changed(variants, noted, AB, "1")
 
@@ -101,7 +101,7 @@ def test_variants_may_change_in_a_search_only(variants: Variants) -> None:
     refuse_changed(fewer, noted, SEARCH, "1")
     with pytest.raises(
         LaunchError,
-        match=r"variants\.yaml: found other variants than when session 1 began$",
+        match=r"variants\.yaml: the variants differ from those with which session 1 began$",
     ):
         refuse_changed(fewer, noted, AB, "1")
 

@@ -82,16 +82,16 @@ def test_variant_is_read_with_all_its_keys(tmp_path: Path) -> None:
         (["name: good"], ":3: found a list, expected one with 2 entries or more"),
         (
             ["name: good", "name: good, image: x"],
-            ":4: found the name 'good' again (first in line 3)",
+            ":4: found the duplicate name 'good' (first in line 3)",
         ),
         (
             ["name: a, image: x", "name: b, image: x"],
-            ":4: found 'b' the same as 'a', expected something that differs",
+            ":4: found 'b' identical to 'a', expected a difference",
         ),
         (["name: a", "name: b, environment: {}"], "expected"),
         (
             ["name: a", "name: b, commit: x, folder: y"],
-            ":4: found a commit beside a folder, expected one of them",
+            ":4: found both `commit` and `folder`, expected one of them",
         ),
         (
             ["name: a", "name: b, commit: '--upload-pack=x'"],
@@ -132,10 +132,10 @@ def test_search_is_over_variants_or_commits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", ":1: expected `variants` or `commits`, and not both"),
+        ("", ":1: expected either `variants` or `commits`"),
         (
             "commits: a..b\nvariants: [{name: a}, {name: b, image: x}]",
-            "`variants` or `commits`, and not both",
+            "either `variants` or `commits`",
         ),
         ("commits: a...b", ":2: found 'a...b', expected two commits such as"),
         ("commits: --all..b", ":2: found '--all..b', expected two commits"),
@@ -168,7 +168,7 @@ def test_comparison_has_no_key_of_a_search(tmp_path: Path) -> None:
     ("line", "separate"),
     [("", False), ("allocation: shared\n", False), ("allocation: separate\n", True)],
 )
-def test_file_may_ask_for_separate_jobs(
+def test_file_may_require_separate_jobs(
     tmp_path: Path, line: str, separate: bool
 ) -> None:
     path = tmp_path / "variants.yaml"
@@ -289,7 +289,7 @@ def test_ineffective_variable_is_refused(
     if not refused:
         refuse_ineffective(variant, spec, {"HOME": "/home/x"})
         return
-    with pytest.raises(LaunchError, match=f"variant b: {refused} changes nothing: "):
+    with pytest.raises(LaunchError, match=f"variant b: {refused} has no effect: "):
         refuse_ineffective(variant, spec, {})
 
 
@@ -321,7 +321,7 @@ def test_variants_with_the_same_job_are_refused(
         refuse_same(jobs)
         return
     with pytest.raises(
-        LaunchError, match="variant b: its job is the same as that of a "
+        LaunchError, match="variant b: its job is identical to that of a "
     ):
         refuse_same(jobs)
 
@@ -332,7 +332,7 @@ def answer(code: int, errors: str = "") -> Callable[..., CommandOutput]:
 
 
 def test_unknown_commit_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="git knows no such commit"):
+    with pytest.raises(LaunchError, match="git has no such commit"):
         install_variant(
             Variant("a", commit="abc"),
             PlannedJob(job_spec(tmp_path), FACTS),
@@ -446,7 +446,7 @@ def test_changed_checkout_is_refused(check_out: Callable[[], Path]) -> None:
     ):
         check_out()
     call_git(checkout, "checkout", "-qf", "HEAD~1")
-    with pytest.raises(LaunchError, match="another commit is checked out in it"):
+    with pytest.raises(LaunchError, match="it has another commit checked out"):
         check_out()
 
 
@@ -456,7 +456,7 @@ def test_folder_in_place_of_a_checkout_is_kept(check_out: Callable[[], Path]) ->
     (checkout / ".git").unlink()
     for _ in range(2):
         with pytest.raises(
-            LaunchError, match="is there, and no checkout of git: remove it"
+            LaunchError, match="exists, but is not a git checkout: remove it"
         ):
             check_out()
     assert (checkout / "launch.sh").exists()
@@ -468,7 +468,7 @@ def test_checkout_by_another_session_is_refused(check_out: Callable[[], Path]) -
     checkout.with_name(f"{checkout.name}.part").touch()
     lock = acquire_lock(checkout.with_name(f"{checkout.name}.lock"))
     assert lock
-    with pytest.raises(LaunchError, match="another session checks it out"):
+    with pytest.raises(LaunchError, match="another session is checking it out"):
         check_out()
     os.close(lock)
     assert check_out() == checkout
@@ -494,8 +494,8 @@ def test_commits_follow_the_first_parents(repository: Path) -> None:
     [
         ("main", "expected two commits"),
         ("--all..main", "expected two commits"),
-        ("main..main", "expected up to 511 commits between"),
-        ("side..main", "expected up to 511 commits between"),
+        ("main..main", "expected up to 511 commits from"),
+        ("side..main", "expected up to 511 commits from"),
         ("none..main", "git:none..main: git in "),
     ],
 )

@@ -390,9 +390,7 @@ def test_noise_of_earlier_comparisons_is_used_and_reported() -> None:
 
 
 @pytest.mark.parametrize(("made", "warms_up"), [(1, True), (2, False)])
-def test_first_run_of_each_arm_in_an_allocation_warms_up(
-    made: int, warms_up: bool
-) -> None:
+def test_first_run_of_each_arm_is_a_warm_up(made: int, warms_up: bool) -> None:
     warm = [replace(trial, allocation=1, discarded=True) for trial in (GOOD, SLOW)][
         :made
     ]
@@ -404,7 +402,7 @@ def test_first_run_of_each_arm_in_an_allocation_warms_up(
 
 def test_refused_or_awaited_run_is_no_answer() -> None:
     history = trial_history(ARMS[:2], [GOOD, SLOW])
-    waiting = replace(history, asked=(*history.asked, NextJob(ARMS[1], 1, 3)))
+    waiting = replace(history, planned=(*history.planned, NextJob(ARMS[1], 1, 3)))
     assert describe_step(next_runs(waiting, TWO)) == ["wait"]
     reason, text = describe_step(next_runs(replace(history, may_start=False), TWO))
-    assert (reason, text[:19]) == (Reason.PURPOSE_MISSED.value, "the A/B has no end:")
+    assert (reason, text[:19]) == (Reason.PURPOSE_MISSED.value, "the A/B is incomple")

@@ -68,7 +68,7 @@ def test_suspect_nodes_get_one_more_run(
 
 def test_confirmation_replaces_the_node_list_of_its_job() -> None:
     spec = replace(SPEC, scheduler_options=("--qos=high", "--nodelist=n[1-9]"))
-    history = make_history(ended(), spec=spec, finding=SUSPECT, left_out=("n7",))
+    history = make_history(ended(), spec=spec, finding=SUSPECT, excluded=("n7",))
     step = next_runs(history, NodePolicy())
     assert isinstance(step, NextRuns)
     (run,) = step.runs
@@ -83,12 +83,12 @@ def test_confirmation_replaces_the_node_list_of_its_job() -> None:
         (
             WELL,
             Confirmation(True, "+9 %"),
-            ("n7 is slow", "+9 %: left out of what follows"),
+            ("n7 is slow", "+9 %: excluded from all following jobs"),
         ),
         (
             WELL,
             Confirmation(False, "+0 %"),
-            ("n7 is slow", "+0 %: not confirmed, and not left out"),
+            ("n7 is slow", "+0 %: not confirmed, not excluded"),
         ),
         (WELL, None, ()),
     ],

@@ -58,8 +58,8 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.item_status import decide_status
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.policies.repeat_policy import (
-    IN_TURN,
-    ONE_LOOK,
+    ONE_ANALYSIS,
+    SEQUENTIAL,
     RepeatPolicy,
     choose_decision_rule,
     count_next_runs,
@@ -73,7 +73,7 @@ def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL) -> Judgemen
     return Judgement(verdict, reason, ("as told",), BASELINE, 7.7, Tolerance(0.05))
 
 
-def look_at(*factors: float, look: DecisionRule = IN_TURN) -> Judgement:
+def look_at(*factors: float, look: DecisionRule = SEQUENTIAL) -> Judgement:
     """Judge the runs of one launch at these multiples of the baseline, newest first."""
     runs = [
         measurement(
@@ -92,7 +92,7 @@ def look_at(*factors: float, look: DecisionRule = IN_TURN) -> Judgement:
     [
         (RepeatPolicy(), DecisionRule(0.0222, 0.03, 2)),
         (RepeatPolicy(at_once=True), DecisionRule(0.0295, 0.05, 2)),
-        (RepeatPolicy(asked=2), DecisionRule(0.05, 0.05, 2)),
+        (RepeatPolicy(required=2), DecisionRule(0.05, 0.05, 2)),
         (RepeatPolicy(1, at_once=True), DecisionRule(0.05, 0.05, 1)),
     ],
     ids=["in turn", "at once", "two requested", "one run"],
@@ -113,10 +113,10 @@ def test_launch_plan_decides_the_levels(plan: RepeatPolicy, look: DecisionRule) 
         (Verdict.REGRESSION, 1, RepeatPolicy(1), 0),
         (Verdict.INCONCLUSIVE, 2, RepeatPolicy(2), 0),
         (Verdict.INCONCLUSIVE, 1, RepeatPolicy(at_once=True), 2),
-        (Verdict.PASS, 1, RepeatPolicy(asked=3), 2),
-        (Verdict.INCONCLUSIVE, 2, RepeatPolicy(asked=2), 0),
+        (Verdict.PASS, 1, RepeatPolicy(required=3), 2),
+        (Verdict.INCONCLUSIVE, 2, RepeatPolicy(required=2), 0),
         (Verdict.INVALID, 1, RepeatPolicy(), 0),
-        (Verdict.INVALID, 1, RepeatPolicy(asked=3), 0),
+        (Verdict.INVALID, 1, RepeatPolicy(required=3), 0),
     ],
 )
 def test_verdict_and_plan_decide_the_next_runs(
@@ -129,7 +129,7 @@ def test_run_over_its_checkpoint_budget_is_not_repeated() -> None:
     over = judgement(Verdict.REGRESSION, Reason.OVER_BUDGET)
     assert (
         count_next_runs(RepeatPolicy(), over, 1)
-        == count_next_runs(RepeatPolicy(asked=3), over, 1)
+        == count_next_runs(RepeatPolicy(required=3), over, 1)
         == 0
     )
 
@@ -148,7 +148,7 @@ def test_one_run_beyond_the_bound_is_unconfirmed() -> None:
             )
             is Status.FAILED
         )
-    assert look_at(1.3, look=ONE_LOOK).verdict is Verdict.REGRESSION
+    assert look_at(1.3, look=ONE_ANALYSIS).verdict is Verdict.REGRESSION
 
 
 def test_two_slow_runs_that_agree_are_a_regression() -> None:
@@ -178,7 +178,7 @@ def test_pass_is_possible_at_every_analysis() -> None:
 
 
 def test_each_end_of_the_interval_has_its_level() -> None:
-    looser = look_at(1.06, 1.07, look=replace(IN_TURN, regression=0.3))
+    looser = look_at(1.06, 1.07, look=replace(SEQUENTIAL, regression=0.3))
     strict = look_at(1.06, 1.07)
     assert strict.estimate is not None
     assert looser.estimate is not None
@@ -213,8 +213,8 @@ BOTH = ["run 2, attempt 1", "run 3, attempt 1"]
         ),
         ([ONE], REGRESSION, {"most": 1}, ["REGRESSION", *STOPPED]),
         ([ONE, TWO], INCONCLUSIVE, {"most": 2}, ["INCONCLUSIVE", *STOPPED]),
-        ([ONE], Verdict.PASS, {"asked": 3}, BOTH),
-        ([ONE], Verdict.INVALID, {"asked": 3}, ["INVALID", *STOPPED]),
+        ([ONE], Verdict.PASS, {"required": 3}, BOTH),
+        ([ONE], Verdict.INVALID, {"required": 3}, ["INVALID", *STOPPED]),
         ([ONE], Verdict.INVALID, {"always": True}, BOTH),
         ([ONE, TWO, THREE], REGRESSION, {"always": True}, ["REGRESSION", *STOPPED]),
         ([ONE, THREE], INCONCLUSIVE, {}, ["run 2, attempt 1, without n1 n3"]),
@@ -232,7 +232,7 @@ BOTH = ["run 2, attempt 1", "run 3, attempt 1"]
             "repeats-at-once",
             "one-allowed",
             "two-allowed",
-            "three-asked-for",
+            "three-required",
             "invalid",
             "recording",
         ),
@@ -252,8 +252,8 @@ def test_run_is_repeated_until_verdict_is_certain(
         ({"verdict": None}, ["judge"]),
         ({"waiting": [NextJob(SPEC, 1, 2)]}, ["wait"]),
         ({"may_start": False}, ["INCONCLUSIVE", *STOPPED]),
-        ({"anywhere": True}, ["run 2, attempt 1"]),
-        ({"left_out": ("n7",)}, ["run 2, attempt 1, without n7 n1"]),
+        ({"any_nodes": True}, ["run 2, attempt 1"]),
+        ({"excluded": ("n7",)}, ["run 2, attempt 1, without n7 n1"]),
         ({"verdict": judged(REGRESSION, Reason.OVER_BUDGET)}, ["REGRESSION", *STOPPED]),
     ],
     ids=[
@@ -355,7 +355,7 @@ AGAIN = "run 1, attempt 2, without n1"
         *("another repeat hung", "replaced", "replaced before"),
     ],
 )
-def test_broken_run_is_started_again_on_other_nodes(
+def test_broken_run_is_restarted_on_other_nodes(
     jobs: list[EndedJob], retries: int, expected: list[str]
 ) -> None:
     assert (
@@ -422,18 +422,18 @@ def test_job_that_may_have_run_is_never_submitted_again(fields: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("left_out", "expected"),
+    ("excluded", "expected"),
     [((), ["job-failed", "no nodes"]), (("n7",), ["run 1, attempt 2, without n9"])],
     ids=["excluded by the site", "confirmed as slow"],
 )
 def test_refused_first_run_gets_slow_nodes_alone(
-    left_out: tuple[str, ...], expected: list[str]
+    excluded: tuple[str, ...], expected: list[str]
 ) -> None:
     """Nodes that the site excludes stay excluded."""
     spec = replace(SPEC, exclude=("n9",))
-    asked = replace(spec, exclude=("n9", *left_out))
+    refused = replace(spec, exclude=("n9", *excluded))
     history = make_history(
-        ended(1, CRASHED, spec=asked, **REFUSED), spec=spec, left_out=left_out
+        ended(1, CRASHED, spec=refused, **REFUSED), spec=spec, excluded=excluded
     )
     assert describe_step(next_runs(history, RepeatPolicy())) == expected
 
@@ -461,7 +461,7 @@ DONE, MISSED = Reason.PURPOSE_DONE.value, Reason.PURPOSE_MISSED.value
             (),
             [
                 MISSED,
-                "checkpoint-load: the job ended well, but left no sign of it; not judged for speed",
+                "checkpoint-load: the job succeeded, but left no evidence of it; not judged for speed",
             ],
         ),
         (

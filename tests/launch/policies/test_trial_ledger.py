@@ -101,7 +101,7 @@ def failed(end: JobEnd, reason: Reason = Reason.JOB_FAILED) -> EndedJob:
         (
             ended_trial(2, NEW, Trial(1, MEASURED, 9.0), nodes=()),
             LOST,
-            "nothing says on which nodes it ran",
+            "its nodes are unknown",
         ),
     ],
     ids=[
@@ -181,7 +181,7 @@ def test_run_continues_in_its_allocation() -> None:
     assert not step.releases
 
 
-def test_ended_allocation_is_followed_by_one_for_the_rest() -> None:
+def test_ended_allocation_is_followed_by_a_smaller_one() -> None:
     """Of ten runs nine are left; they get the same nodes."""
     lost = end_placed(2, CANCELLED, GONE)
     ledger = read(placed(1, 1.0), end_holder(), lost, plan=SHARED)
@@ -215,7 +215,7 @@ def test_planned_allocation_is_not_planned_again() -> None:
     ],
     ids=["failed", "hung", "script not copied", "ended with its allocation"],
 )
-def test_exit_code_in_an_allocation_is_a_variants_own(
+def test_exit_code_in_an_allocation_blames_the_variant(
     end: JobEnd, state: JobStatus | None, outcome: TrialOutcome, problem: str
 ) -> None:
     ledger = read(placed(1, 1.0), end_placed(2, end, state), plan=SHARED)
@@ -248,9 +248,9 @@ def test_runs_are_separate_jobs_without_an_allocation(holder: EndedJob) -> None:
     assert ledger.trials == {}, "it came too late, and is no run at all"
     step = plan(ledger)
     assert (step.runs, step.releases) == ((NextJob(NEW, 1, 2),), True)
-    assert ledger.because.startswith("no nodes could be held: ")
+    assert ledger.separate_reason.startswith("no nodes could be reserved: ")
     assert conclude(ledger).note == (
-        f"the last runs were jobs of their own: {ledger.because}"
+        f"the last runs were separate jobs: {ledger.separate_reason}"
     )
 
 
@@ -261,10 +261,10 @@ def test_allocations_are_given_up_after_three() -> None:
     ledger = read(*jobs, plan=SHARED)
     (run,) = plan(ledger).runs
     assert (run.spec.via, run.spec.allocation) == ("sbatch", 0)
-    assert ledger.because == f"3 allocations ended too early; {CANCELLED.text}"
+    assert ledger.separate_reason == f"3 allocations ended too early; {CANCELLED.text}"
 
 
-def test_run_of_its_own_is_followed_by_such_runs() -> None:
+def test_separate_run_is_followed_by_separate_runs() -> None:
     """A resumed session may have begun with them."""
     (run,) = plan(read(FIRST, plan=SHARED)).runs
     assert run.spec.allocation == 0
@@ -299,8 +299,8 @@ def test_conclusion_without_an_answer_quotes_the_last_problem() -> None:
 @pytest.mark.parametrize(
     ("purpose", "name"), [(Purpose.COMPARE_VARIANTS, "A/B"), (Purpose.BISECT, "search")]
 )
-def test_no_hours_are_no_answer(purpose: Purpose, name: str) -> None:
+def test_conclusion_without_hours_has_no_answer(purpose: Purpose, name: str) -> None:
     conclusion = conclude_without_hours(read(FIRST), purpose)
-    text = f"the {name} has no end: a further run was not started (on n[1-2])"
+    text = f"the {name} is incomplete: a further run was not started (on n[1-2])"
     assert describe_step(conclusion) == [Reason.PURPOSE_MISSED.value, text]
     assert (conclusion.done, conclusion.report) == (False, None)

@@ -729,7 +729,7 @@ def test_checkpoint_must_be_in_the_stage_folder(tmp_path: Path) -> None:
     job = planned(tmp_path, purpose=Purpose.LOAD_CHECKPOINT)
     assert found(with_(job, LOAD_CHECKPOINT_PATH=str(inside))) == []
     (line,) = found(with_(job, LOAD_CHECKPOINT_PATH=str(outside)))
-    assert f"it has to lie below {tmp_path}/stage" in line
+    assert f"it must be in {tmp_path}/stage" in line
 
 
 # --- text -----------------------------------------------------------------------------

@@ -171,7 +171,7 @@ def test_job_killed_without_a_trace_failed(journal: Journal, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_recovering_a_local_job(journal: Journal, tmp_path: Path) -> None:
+def test_killed_local_submission_is_recovered(journal: Journal, tmp_path: Path) -> None:
     scheduler = LocalScheduler(Tools(run, {}, journal))
     waits = (
         "echo x >> runs; for i in $(seq 400); do test -e end && break; sleep 0.05; done"

@@ -173,7 +173,7 @@ def test_command_keeps_no_file_of_the_caller(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("name", ["exit", "."])
-def test_shell_word_is_no_program(folder: Folder, name: str) -> None:
+def test_shell_builtin_is_not_a_program(folder: Folder, name: str) -> None:
     with pytest.raises(LaunchError, match="no such program in PATH"):
         folder.start(name, "0")
 
@@ -197,7 +197,7 @@ def test_path_may_be_relative_to_the_job_folder(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("command", "environment", "message"),
     [
-        ([], {}, "no command"),
+        ([], {}, "the command is empty"),
         (
             ["no-such-program"],
             PATH,
@@ -205,18 +205,18 @@ def test_path_may_be_relative_to_the_job_folder(folder: Folder) -> None:
         ),
         (["./launch.sh"], PATH, "launch.sh: no such program; check the folder"),
         (["./plain"], PATH, "chmod"),
-        (["echo", "a\0b"], PATH, "an argument of 'echo' holds a NUL"),
+        (["echo", "a\0b"], PATH, "an argument of 'echo' contains a NUL"),
         (["echo", "x" * 3_000_000], PATH, "Argument list too long"),
-        (["echo", "\ud800"], PATH, "text that no process can be given"),
+        (["echo", "\ud800"], PATH, "contain invalid text"),
         (
             ["echo"],
             PATH | {"HF_TOKEN": "hf_\0secret"},
-            "environment variable HF_TOKEN: the value holds a NUL",
+            "environment variable HF_TOKEN: the value contains a NUL",
         ),
         (
             ["echo"],
             PATH | {"HF_TOKEN": "***"},
-            "HF_TOKEN: its value is secret and was not kept",
+            "HF_TOKEN: its value was redacted, not stored",
         ),
         (["echo"], PATH | {"A.B": "1"}, "environment variable 'A.B'"),
         (["echo"], PATH | {"A\n": "1"}, "letters, digits"),
@@ -236,7 +236,7 @@ def test_impossible_command_is_refused_and_leaves_nothing(
 def test_missing_folder_is_refused(folder: Folder) -> None:
     with pytest.raises(LaunchError, match="no such folder"):
         start(["echo"], folder.path / "missing", PATH, folder.output, folder.exit_file)
-    with pytest.raises(LaunchError, match="has room"):
+    with pytest.raises(LaunchError, match="has space"):
         start(
             ["echo"],
             folder.path,
@@ -356,7 +356,7 @@ def test_process_of_another_machine_is_refused(started: str) -> None:
         else started.format(host, boot),
     )
     for ask in (is_alive, lambda process: stop(process, 0, time.sleep)):
-        with pytest.raises(LaunchError, match="go on where it was started"):
+        with pytest.raises(LaunchError, match="continue where it was started"):
             ask(process)
 
 
@@ -370,7 +370,7 @@ while :; do sleep 0.05; done
 
 
 @pytest.mark.slow
-def test_stop_asks_first_and_ends_all_children(folder: Folder) -> None:
+def test_stop_terminates_then_kills_all_children(folder: Folder) -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     slurm = subprocess.Popen(
         ["sleep", "600"], start_new_session=True, env={MARK: "", "SLURM_JOB_ID": "7"}
@@ -426,7 +426,7 @@ time.sleep(600)
 """
 
 
-def test_unreaped_zombie_does_not_hold_stop_up(folder: Folder) -> None:
+def test_unreaped_zombie_does_not_delay_stop(folder: Folder) -> None:
     process = folder.start("env", "-i", sys.executable, "-c", LEFT)
     pid = int(folder.says("pid")[1])
     stop(process, 0, time.sleep)

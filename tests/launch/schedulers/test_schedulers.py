@@ -35,7 +35,7 @@ def test_every_launcher_has_a_scheduler() -> None:
     assert load_scheduler("local").at_once == 1
 
 
-def test_jobs_of_one_scheduler_are_asked_for_together() -> None:
+def test_jobs_are_grouped_by_scheduler() -> None:
     jobs = [
         job(FOLDER, number, spec=job_spec(FOLDER, via=via))
         for number, via in enumerate(SCHEDULERS)
@@ -69,5 +69,5 @@ def test_remarks_and_inquiries_name_their_source() -> None:
     assert (name_clusters(), name_jobs_inquiries()) == ("Slurm", "squeue --me")
 
 
-def test_this_machine_alone_is_here() -> None:
+def test_only_local_jobs_are_here() -> None:
     assert [scheduler.here for scheduler in list_schedulers()] == [False, True]

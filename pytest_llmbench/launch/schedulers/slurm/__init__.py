@@ -1,1 +1,1 @@
-"""Slurm: how jobs are submitted to it, what became of them, what its cluster has."""
+"""Slurm: submission, job states and cluster description."""

@@ -1,10 +1,10 @@
-"""One allocation for several runs: whether variants can share one, and a batch script
-that holds the nodes and runs on them what it is left.
+"""A shared Slurm allocation for the runs of an A/B or a search.
 
-The runs of an A/B or a search start in the environment of that script, which is the one
-that sbatch would give each of them, so that a recipe's script notices no difference.
-Whoever follows them reads files in the folders of their jobs: when each began, and with
-which exit code it ended.
+Checks whether variants can share an allocation. A batch script then keeps the nodes and
+runs the scripts that are placed in its folder, one after another. Each run starts in
+the environment that sbatch would give it, so a recipe's script notices no difference.
+The status of a run is read from marker files in its job folder: its start, end and exit
+code.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from pytest_llmbench.launch.schedulers.slurm.slurm_checks import (
 )
 from pytest_llmbench.launch.schedulers.submission import OUTPUT, Submission, SubmitError
 
-START_SECONDS = 600.0  # of a run, before its first step and behind its last one
-SLOWER = 1.5  # so much longer than its document says the steps of a run may take
+START_SECONDS = 600.0  # start-up and shutdown time of a run
+SLOWER = 1.5  # allowed step time of a run, relative to its document
 
-# What gives the runs of one script something that those of another do not have, or
-# another folder.
+# sbatch options that cannot be shared: they set the environment, the folder or the
+# number of jobs, or replace the script
 UNSHARED = (
     "--export",
     "--array",
@@ -68,25 +68,28 @@ UNSHARED = (
 def plan_allocation(
     jobs: Sequence[PlannedJob], runs: int, slurm: Slurm
 ) -> AllocationPlan:
-    """Return the allocation for at most so many runs of these variants, the reference
-    first, or why there is none."""
+    """Plan a shared allocation for at most `runs` runs of these variants.
+
+    The first job is the reference. The plan contains a reason if there is no
+    allocation.
+    """
     first, *others = jobs
     if first.spec.via != "sbatch" or Path(first.spec.command[0]).name != "sbatch":
-        return AllocationPlan(because="its launcher submits by itself")
+        return AllocationPlan(reason="its launcher submits jobs itself")
     seconds = _estimate_run(first)
     reasons = (
         *map(_explain_unshared, jobs),
         *(explain_unlike(first, other) for other in others),
     )
-    because = next(
-        filter(None, reasons), "" if seconds else "nothing says how long a run takes"
+    reason = next(
+        filter(None, reasons), "" if seconds else "the duration of a run is unknown"
     )
     try:
-        because = because or _explain_limit(first, runs * seconds, slurm)
+        reason = reason or _explain_limit(first, runs * seconds, slurm)
     except LaunchError as error:
-        because = str(error).splitlines()[0]
-    if because:
-        return AllocationPlan(because=because)
+        reason = str(error).splitlines()[0]
+    if reason:
+        return AllocationPlan(reason=reason)
     words = list_sbatch_words(first)
     script = first.spec.command[len(words)]
     named = find_setting(first, ("-J", "--job-name"), ("SBATCH_JOB_NAME",))
@@ -106,31 +109,35 @@ def plan_allocation(
 
 
 def explain_unlike(first: PlannedJob, other: PlannedJob) -> str:
-    """Return why two variants cannot run in one allocation; empty where they can."""
+    """Return the reason two variants cannot share an allocation, or ""."""
     name = other.spec.variant
     if list_sbatch_words(first) != list_sbatch_words(other) or read_directives(
         first
     ) != read_directives(other):
-        return f"{name} gives sbatch other options"
-    before, now = dict(first.spec.environment), dict(other.spec.environment)
-    differs = sorted(
+        return f"{name} passes other options to sbatch"
+    first_environment, other_environment = (
+        dict(first.spec.environment),
+        dict(other.spec.environment),
+    )
+    different = sorted(
         variable
-        for variable in before | now
-        if before.get(variable) != now.get(variable)
+        for variable in first_environment | other_environment
+        if first_environment.get(variable) != other_environment.get(variable)
     )
     if unshared := [
-        variable for variable in differs if variable.startswith(("SBATCH_", "SLURM_"))
+        variable for variable in different if variable.startswith(("SBATCH_", "SLURM_"))
     ]:
-        return f"{name} has another {unshared[0]}"
-    secrets = {*first.spec.secrets, *other.spec.secrets}.intersection(differs)
+        return f"{name} has a different {unshared[0]}"
+    secrets = {*first.spec.secrets, *other.spec.secrets}.intersection(different)
     hidden = secrets or any(
-        _holds_secret(now.get(variable, ""), other.spec) for variable in differs
+        _holds_secret(other_environment.get(variable, ""), other.spec)
+        for variable in different
     )
-    return f"{name} has a secret of its own" if hidden else ""
+    return f"{name} has a different secret" if hidden else ""
 
 
 def _holds_secret(text: str, spec: JobSpec) -> bool:
-    """Whether a text holds one, so that no file may have it."""
+    """True if a text contains a secret of the job, and must not be written to a file."""
     return redact(text, spec) != text
 
 
@@ -139,7 +146,7 @@ def _explain_unshared(job: PlannedJob) -> str:
     if len(words) == len(job.spec.command):
         return "its command names no script"
     if any(_holds_secret(word, job.spec) for word in job.spec.command):
-        return "its command holds a secret"
+        return "its command contains a secret"
     variables = ("SBATCH_EXPORT", "SBATCH_ARRAY_INX")
     every = (
         *words[1:],
@@ -154,9 +161,10 @@ def _explain_unshared(job: PlannedJob) -> str:
 
 
 def _estimate_run(job: PlannedJob) -> float:
-    """Return for how many seconds a run may have the nodes, 0 where nothing says it:
-    its steps, slower than its document has them, and starting up, but no longer than
-    its own time limit."""
+    """Estimate the time limit of a run in seconds, or 0 if unknown.
+
+    Sums start-up and generous step time; capped at the job's time limit.
+    """
     limit = read_time_limit(find_requested_time(job))
     steps = 3600 * job.spec.gpu_hours / job.spec.occupied_gpus
     estimate = START_SECONDS + SLOWER * steps if steps else 0.0
@@ -164,50 +172,54 @@ def _estimate_run(job: PlannedJob) -> float:
 
 
 def _explain_limit(job: PlannedJob, seconds: float, slurm: Slurm) -> str:
-    """Return why Slurm would not hold nodes for so long, or could not tell how a run in
-    them ended."""
+    """Return the reason Slurm cannot host the allocation, or "".
+
+    The allocation may exceed the partition's time limit, or accounting may be disabled.
+    """
     if not slurm.keeps_accounts():
-        return "Slurm keeps no accounts, which tell the steps of each run"
+        return "Slurm has no accounting, which records the steps of each run"
     partitions = slurm.list_partitions()
     named = find_setting(
         job, ("-p", "--partition"), ("SBATCH_PARTITION", "SLURM_PARTITION")
     ).split(",")
     chosen = [
-        each
-        for each in partitions
-        if each.name in named or (named == [""] and each.is_default)
+        partition
+        for partition in partitions
+        if partition.name in named or (named == [""] and partition.is_default)
     ]
     limits = [
-        math.inf if each.time_limit_seconds is None else each.time_limit_seconds
-        for each in chosen
+        math.inf
+        if partition.time_limit_seconds is None
+        else partition.time_limit_seconds
+        for partition in chosen
     ]
     if not limits or round_up(seconds) <= min(limits):
         return ""
-    asked, allowed = format_limit(round_up(seconds)), format_limit(min(limits))
-    return f"{asked} for all of them are more than the {allowed} of partition {chosen[0].name}"
+    requested, allowed = format_limit(round_up(seconds)), format_limit(min(limits))
+    return f"{requested} for all runs exceed the limit {allowed} of partition {chosen[0].name}"
 
 
 # --- the runs in it -------------------------------------------------------------------
 
 
-HOLDER, HELD = "allocation.sh", "allocation.out"  # the batch script, and what it prints
-SCRIPT = "slurm_script"  # the copy of a recipe's script: sbatch makes one, too
+HOLDER, HELD = "allocation.sh", "allocation.out"  # the batch script and its output
+SCRIPT = "slurm_script"  # the copy of a recipe's script, named as sbatch names its copy
 BEGUN, ENDED = "run.begun", "run.ended"
 
-# without a run an allocation ends: the session that holds it may have been killed
+# an idle allocation ends after this time: its session may have been killed
 IDLE_SECONDS = 600
 
 SIGNALLED = 128  # a shell's exit code above this is a signal
 
 # `ls` makes a network file system look for new names. Each run is a process group, so
-# that nothing of it goes on beside the next one; steps that it left are ended, too.
-# After SIGTERM, which ends the allocation, a run leaves no exit code. There is a second
-# between two runs: Slurm gives the start of a step in whole seconds, which tells whose
-# step it is.
+# that none of its processes outlives it; its remaining steps are ended, too. After
+# SIGTERM, which ends the allocation, a run leaves no exit code. One second passes
+# between two runs: Slurm reports the start of a step in whole seconds, and the start
+# assigns a step to its run.
 HOLDER_SCRIPT = """\
 #!/bin/bash
 {directives}
-# Holds its nodes, and runs on them what llmbench leaves in a folder, one after another. Written by llmbench.
+# Keeps its nodes, and runs the scripts that llmbench puts into a folder, one after another. Written by llmbench.
 cd -- {folder} || exit 75
 trap 'exit 143' TERM
 set -m
@@ -243,7 +255,7 @@ echo "$code $(date +%s)" >{ended}.part && mv -f {ended}.part {ended}
 
 
 class RunMarkers(NamedTuple):
-    """What a run in an allocation has left of itself."""
+    """The marker files of a run in an allocation."""
 
     begun: datetime | None
     ended: datetime | None
@@ -251,8 +263,7 @@ class RunMarkers(NamedTuple):
 
 
 def submit_run(job: Job, journal: LiveJobs) -> Submission:
-    """Leave a run to its allocation, which starts it as soon as it runs; SubmitError if
-    it has ended."""
+    """Queue a run in its allocation. Raises SubmitError if the allocation has ended."""
     allocation = find_allocation(journal, job.spec)
     if allocation is None:
         raise SubmitError(f"{job.spec.case_id}: its allocation has ended")
@@ -266,8 +277,7 @@ def submit_run(job: Job, journal: LiveJobs) -> Submission:
 
 
 def recover_run(job: Job, journal: LiveJobs) -> Submission | None:
-    """Return a run that was left to its allocation although pytest was killed just
-    then; None if it was not."""
+    """Return a run that was queued just before pytest was killed, or None."""
     allocation = find_allocation(journal, job.spec)
     if allocation is None:
         return None
@@ -279,17 +289,19 @@ def _describe_submission(job: Job, allocation: Job) -> Submission:
     return Submission(f"{allocation.job_id}-{job.number}", job.folder)
 
 
-# --- what is written ------------------------------------------------------------------
+# --- writing scripts ------------------------------------------------------------------
 
 
 def find_holder(job: Job) -> Path:
-    """Return where the batch script of an allocation lies."""
+    """Return the path of an allocation's batch script."""
     return job.folder.absolute() / HOLDER
 
 
 def write_holder(job: Job) -> None:
-    """Write the batch script of an allocation, with the #SBATCH lines of the script in
-    whose place it stands."""
+    """Write the batch script of an allocation.
+
+    It contains the #SBATCH lines of the recipe's script, which it replaces.
+    """
     script = job.spec.directory / job.spec.command[-1]
     lines = script.read_text(encoding="utf-8", errors="replace").splitlines()
     text = HOLDER_SCRIPT.format(
@@ -302,8 +314,7 @@ def write_holder(job: Job) -> None:
 
 
 def list_directives(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the #SBATCH lines that sbatch reads of a script: those before its first
-    command."""
+    """Yield the #SBATCH lines that sbatch reads: those before the first command."""
     for line in lines:
         if line.strip() and not line.startswith("#"):
             return
@@ -312,19 +323,17 @@ def list_directives(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _write_run(job: Job, allocation: Job) -> None:
-    """Write what is to be run: the copy of a recipe's script, and at last the order
-    that the allocation looks for.
+    """Write a copy of the run's script, then the order for the allocation.
 
-    The environment is that of the allocation, but for what differs; a secret never
-    does, so that none is written.
+    The order changes the allocation's environment only where the run's differs. Secrets
+    never differ, so none is written.
     """
     folder, spec = job.folder.absolute(), job.spec
     script, *arguments = spec.command
     shutil.copyfile(spec.directory / script, folder / SCRIPT)
     (folder / SCRIPT).chmod(0o755)
-    shutil.copy2(
-        allocation.folder / OUTPUT, folder / OUTPUT
-    )  # with its time: nothing of the run is older
+    # copied with its modification time, a lower bound for the files of the run
+    shutil.copy2(allocation.folder / OUTPUT, folder / OUTPUT)
     text = RUN_SCRIPT.format(
         folder=shlex.quote(str(folder)),
         changes="\n".join(_list_changes(spec, allocation.spec)) or ":",
@@ -341,25 +350,26 @@ def _write_run(job: Job, allocation: Job) -> None:
 
 
 def _list_changes(spec: JobSpec, held: JobSpec) -> Iterator[str]:
-    """Yield the shell's commands that make the environment of a run from that of its
-    allocation."""
-    before, now = dict(held.environment), dict(spec.environment)
+    """Yield shell commands that turn the allocation's environment into that of a run."""
+    allocation_environment, environment = dict(held.environment), dict(spec.environment)
     secrets = {*held.secrets, *spec.secrets}
-    yield from (f"unset {name}" for name in before if name not in now)
-    for name, value in now.items():
+    yield from (
+        f"unset {name}" for name in allocation_environment if name not in environment
+    )
+    for name, value in environment.items():
         if (
-            before.get(name) != value
+            allocation_environment.get(name) != value
             and name not in secrets
             and redact(value, spec) == value
         ):
             yield f"export {name}={shlex.quote(value)}"
 
 
-# --- what is read ---------------------------------------------------------------------
+# --- reading markers ------------------------------------------------------------------
 
 
 def read_markers(job: Job) -> RunMarkers:
-    """Return what a run has left of itself so far."""
+    """Read the marker files of a run."""
     begun, ended = _read_numbers(job.folder / BEGUN), _read_numbers(job.folder / ENDED)
     code = ended[0] if len(ended) == 2 else None
     return RunMarkers(_read_time(begun[-1:]), _read_time(ended[1:]), code)
@@ -387,14 +397,14 @@ def describe_run(
     *,
     settled: bool = True,
 ) -> JobStatus:
-    """Return what is known of a run in an allocation, in Slurm's words.
+    """Return the status of a run in an allocation, in Slurm's terms.
 
-    `settled`: it ended so long ago that accounting has all its steps. Without an exit
-    code it ended with its allocation: so does one that failed while that was ending,
-    which may be why.
+    `settled` is True if the run ended so long ago that accounting has all its steps. A
+    run without an exit code ended with its allocation. So did a run that failed while
+    the allocation was ending, since that may be the cause.
     """
     begun = marks.begun
-    own = replace(
+    run_status = replace(
         allocation,
         limit_seconds=None,
         derived_exit_code="",
@@ -414,27 +424,26 @@ def describe_run(
                 job, begun, allocation, slurm, settled=settled
             )
         if failed_step is None:
-            return replace(own, phase=Phase.RUNNING, elapsed_seconds=None)
+            return replace(run_status, phase=Phase.RUNNING, elapsed_seconds=None)
         seconds = (marks.ended - begun).total_seconds()
         ended = replace(
-            own,
+            run_status,
             ended=marks.ended,
             elapsed_seconds=seconds,
             derived_exit_code=failed_step,
         )
         return _describe_exit(job, marks.code, ended)
     if allocation.phase is Phase.ENDED:
-        return _describe_lost(own, allocation, begun)
+        return _describe_lost(run_status, allocation, begun)
     if begun or allocation.phase is not Phase.RUNNING:
-        return replace(own, elapsed_seconds=None)
+        return replace(run_status, elapsed_seconds=None)
     return replace(
-        own, phase=Phase.WAITING, state="PENDING", nodes=(), elapsed_seconds=None
+        run_status, phase=Phase.WAITING, state="PENDING", nodes=(), elapsed_seconds=None
     )
 
 
 def _describe_exit(job: Job, code: int, ended: JobStatus) -> JobStatus:
-    """Return the status of a run that ended by itself with an exit code, as a shell has
-    it."""
+    """Return the status of a run that ended with a shell's exit code."""
     earlier = job.status.nodes if job.status else ()
     return replace(
         ended,
@@ -448,15 +457,15 @@ def _describe_exit(job: Job, code: int, ended: JobStatus) -> JobStatus:
 
 
 def _describe_lost(
-    own: JobStatus, allocation: JobStatus, begun: datetime | None
+    run_status: JobStatus, allocation: JobStatus, begun: datetime | None
 ) -> JobStatus:
-    """Return the status of a run whose allocation ended before it did."""
+    """Return the status of a run whose allocation ended first."""
     state = "CANCELLED" if allocation.state == "COMPLETED" else allocation.state
     seconds = None
     if allocation.ended and begun:
         seconds = (allocation.ended - begun).total_seconds()
     return replace(
-        own,
+        run_status,
         state=state,
         nodes=allocation.nodes if begun else (),
         elapsed_seconds=seconds,
@@ -466,13 +475,13 @@ def _describe_lost(
 def _find_failed_step(
     job: Job, begun: datetime, allocation: JobStatus, slurm: Slurm, *, settled: bool
 ) -> str | None:
-    """Return the exit code of a step of a run that failed, empty if no step did; None
-    as long as that is unknown.
+    """Return the exit code of a run's failed step.
 
-    That of the allocation is the worst of all its steps so far, also of earlier runs.
-    If accounting has no step with this code, it is one of this run that accounting does
-    not have yet. A step of an earlier run with this code hides such a step, until the
-    accounting of this run is settled.
+    Returns "" if no step failed, and None if that is unknown. The allocation's derived
+    exit code is the worst of all its steps so far, including those of earlier runs. If
+    no step in accounting has that code, it belongs to a step of this run that
+    accounting does not have yet. A step of an earlier run with the same code hides such
+    a step until accounting is `settled`.
     """
     worst = allocation.derived_exit_code
     if worst in ("", SUCCESS):
@@ -480,12 +489,12 @@ def _find_failed_step(
     steps = slurm.list_steps(
         job.scheduler_id, (allocation.started or begun) - CLOCK_MARGIN
     )
-    own = [step for step in steps if step.started >= begun]
-    if any(find_phase(step.state) is not Phase.ENDED for step in own):
+    run_steps = [step for step in steps if step.started >= begun]
+    if any(find_phase(step.state) is not Phase.ENDED for step in run_steps):
         return None
     failed = [
         step.exit_code
-        for step in own
+        for step in run_steps
         if step.state != "COMPLETED" and not _was_left_behind(step)
     ]
     if failed:
@@ -496,6 +505,8 @@ def _find_failed_step(
 
 
 def _was_left_behind(step: StepStatus) -> bool:
-    """Whether a step was ended with its run, by SIGTERM. Slurm also calls a killed step
-    CANCELLED, with code 0:9."""
+    """True if a step was ended with its run, by SIGTERM.
+
+    Slurm also reports a killed step as CANCELLED, with exit code 0:9.
+    """
     return step.state == "CANCELLED" and step.exit_code in (SUCCESS, "0:15")

@@ -1,4 +1,4 @@
-"""Slurm, asked by its own commands: what became of jobs, and what its cluster has."""
+"""Client for Slurm's commands: job states and the cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 SACCT_FIELDS = (
     "JobIDRaw,State,ExitCode,DerivedExitCode,ElapsedRaw,Submit,Start,End,NodeList"
 )
-# each field with the sign behind it, so that it is printed at its full length
+# the separator after each field makes squeue print the field at full length
 SQUEUE_FIELDS = (
     "JobID:|,State:|,exit_code:|,DerivedEC:|,TimeUsed:|,SubmitTime:|,StartTime:|,EndTime:|,NodeList:|,RestartCnt:|,"
     "Reason:|,TimeLimit:|"
@@ -39,8 +39,8 @@ Statuses = dict[str, JobStatus]
 _NAME = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*")
 # sacct writes `CANCELLED by 1000`
 _STATE = re.compile(r"(?P<state>[A-Z_]+)(?: by (?P<uid>\d+))?")
-# Slurm's numbers have at most ten digits; of thousands Python makes none, and of
-# hundreds infinity.
+# Slurm's numbers have at most ten digits; the limit keeps int() and float() from
+# failing on absurd input
 _DIGITS = "[0-9]{1,15}"
 _DURATION = re.compile(
     "(?:(?:(?P<days>[0-9]{1,6})-)?(?P<hours>[0-9]{1,9}):)?(?P<minutes>[0-9]{1,9}):(?P<seconds>[0-9]{1,9})"
@@ -58,7 +58,7 @@ _PHASES = {
 _ENDS = {
     **ENDS,
     "REVOKED": (Blame.INFRASTRUCTURE, "another cluster of the federation took it over"),
-    "DEADLINE": (Blame.RUN, "its deadline (--deadline) came first"),
+    "DEADLINE": (Blame.RUN, "it reached its deadline (--deadline)"),
     "OUT_OF_MEMORY": (Blame.RUN, "a node ran out of host memory (--mem)"),
 }
 
@@ -74,15 +74,15 @@ _NEVER = (
     ("DependencyNeverSatisfied", "the job that it depends on failed"),
     (
         "PartitionNodeLimit",
-        "it asks for more or fewer nodes than its partition gives a job, or they are down: `sinfo`",
+        "it requests more or fewer nodes than its partition allows, or they are down: see `sinfo`",
     ),
     (
         "PartitionTimeLimit",
-        "it asks for more time than its partition allows: lower `time_limit`, see `sinfo -o '%R %l'`",
+        "it requests more time than its partition allows: lower `time_limit`, see `sinfo -o '%R %l'`",
     ),
     (
         "BadConstraints",
-        "no node fits what it asks for: see --constraint, --gres and --nodelist",
+        "no node matches its request: check --constraint, --gres and --nodelist",
     ),
     (
         "(AccountNotAllowed|InvalidAccount)",
@@ -94,7 +94,7 @@ _NEVER = (
     ),
     (
         "(RequiresReservation|ReqResv|ReservationDeleted)",
-        "it needs a reservation that is not there: --reservation",
+        "it needs a reservation that does not exist: check --reservation",
     ),
     (
         "(JobHoldMaxRequeue|RequeueExitHold|launch.failed.requeued.held)",
@@ -102,12 +102,12 @@ _NEVER = (
     ),
     (
         "(Assoc|QOS)Max[A-Za-z]*Per(Job|Node)[A-Za-z]*",
-        "it asks for more than its account or QOS allows one job",
+        "it requests more than its account or QOS allows per job",
     ),
-    ("QOSMin[A-Za-z]*", "it asks for less than its QOS demands"),
+    ("QOSMin[A-Za-z]*", "it requests less than its QOS requires"),
     (
         "(AssociationTimeLimit|QOSTimeLimit)",
-        "it asks for more time than its account or QOS allows",
+        "it requests more time than its account or QOS allows",
     ),
     (
         "(Assoc|QOS)Grp[A-Za-z]*(?<!Run)Minutes(Limit)?",
@@ -118,12 +118,11 @@ _NEVER_PATTERNS = tuple((re.compile(pattern), text) for pattern, text in _NEVER)
 
 
 def read_sacct(output: str, submitted: Mapping[str, datetime]) -> Statuses:
-    """Return what sacct prints (SACCT_FIELDS, all duplicates, times in UTC) of the
-    jobs, by id.
+    """Parse the output of sacct into job statuses, by job id.
 
-    A requeued job has a row for each start: the latest one counts, and the others are
-    its restarts. Rows that were submitted earlier than `submitted` are of another job:
-    Slurm begins again with 1 after the largest job id.
+    Expects SACCT_FIELDS with duplicates, and times in UTC. A requeued job has a row per
+    start: the latest row counts, the others become restarts. Rows submitted before
+    `submitted` belong to another job: Slurm reuses job ids after the largest one.
     """
     rows: dict[str, list[JobStatus]] = {}
     for job_id, status in _read_rows(output, _read_sacct_status, submitted):
@@ -141,21 +140,20 @@ def read_sacct(output: str, submitted: Mapping[str, datetime]) -> Statuses:
 
 
 def read_squeue(output: str, submitted: Mapping[str, datetime]) -> Statuses:
-    """Return what squeue prints (SQUEUE_FIELDS, all states, times in UTC) of the jobs,
-    by id.
+    """Parse the output of squeue into job statuses, by job id.
 
-    `started` of a waiting job is when Slurm expects it to start.
+    Expects SQUEUE_FIELDS, all states, and times in UTC. `started` of a waiting job is
+    its expected start.
     """
     return dict(_read_rows(output, _read_squeue_status, submitted))
 
 
 def merge_statuses(accounting: JobStatus | None, queue: JobStatus | None) -> JobStatus:
-    """Return what is known of a job by sacct and by squeue, where squeue was asked
-    later.
+    """Merge the statuses of a job from sacct and squeue; squeue must be queried later.
 
-    What slurmctld knows decides: accounting lags, and shows the failed start of a job
-    that is already queued again. A job that slurmctld has forgotten is over; where
-    accounting has no end of it, nothing is known.
+    slurmctld (squeue) decides, because accounting lags: it may show the failed start of
+    a job that is queued again. A job that slurmctld has forgotten is over; if
+    accounting has no end of it, it is UNKNOWN.
     """
     if queue is None:
         if accounting is None:
@@ -166,8 +164,8 @@ def merge_statuses(accounting: JobStatus | None, queue: JobStatus | None) -> Job
     if accounting is None:
         return queue
     same = accounting.state == queue.state
-    # its row of the start that slurmctld knows is not there yet, or never comes since
-    # it did not start
+    # accounting has no row yet for the start that slurmctld knows, or never gets one
+    # because the job did not start
     behind = not same and accounting.restarts < queue.restarts
     return replace(
         queue,
@@ -188,35 +186,41 @@ def merge_statuses(accounting: JobStatus | None, queue: JobStatus | None) -> Job
 
 
 def expand_hosts(expression: str) -> tuple[str, ...]:
-    """Return the names of a node list: `n[1-2,04]` reads n1 n2 n04. What cannot be
-    expanded stays as it is."""
+    """Expand a node list: `n[1-2,04]` becomes n1, n2, n04.
+
+    An expression that cannot be expanded is returned unchanged.
+    """
     if not expression or expression in ("None assigned", "(null)", "None"):
         return ()
     names = _NAME.findall(expression)
-    parts = [name for name in names if name]
-    if ",".join(parts) != expression:
+    items = [name for name in names if name]
+    if ",".join(items) != expression:
         return (expression,)
     expanded: list[str] = []
-    for part in parts:
-        pieces = [_expand_piece(piece) for piece in re.split(r"(\[[^\[\]]*\])", part)]
+    for item in items:
+        pieces = [_expand_piece(piece) for piece in re.split(r"(\[[^\[\]]*\])", item)]
         size = 1
         for piece in pieces:
             size *= len(piece)
         if not 0 < size <= MOST_HOSTS - len(expanded):
             return (expression,)
-        expanded.extend("".join(each) for each in product(*pieces))
+        expanded.extend("".join(combination) for combination in product(*pieces))
     return tuple(expanded)
 
 
 def count_gpus(gres: str) -> int:
-    """Return the GPUs of a node with a gres of `gpu:8`, `gpu:h100:8(S:0-1),nvme:1` or
-    `(null)`."""
+    """Count the GPUs of a node from its gres.
+
+    Examples: `gpu:8`, `gpu:h100:8(S:0-1),nvme:1`, `(null)`.
+    """
     return sum(count for _, count in list_gpus(gres))
 
 
 def list_gpus(gres: str) -> list[tuple[str, int]]:
-    """Return the types of GPUs of such a node, each with their number; empty for a type
-    that gres does not name."""
+    """Return (type, count) of the GPUs in a gres.
+
+    The type is "" if the gres does not name it.
+    """
     types = re.findall(
         r"(?:^|,)gpu(?::([A-Za-z][^:,()]*))?(?::([0-9]{1,9}))?(?=[(,]|$)", gres
     )
@@ -224,13 +228,15 @@ def list_gpus(gres: str) -> list[tuple[str, int]]:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a whole number as Slurm prints one."""
+    """True if a text is a whole number as Slurm prints it."""
     return re.fullmatch(_DIGITS, text) is not None
 
 
 def parse_duration(duration: str) -> float | None:
-    """Return `10:00`, `1:00:00` or `7-00:00:00` in seconds; None for `infinite` and
-    what is no duration."""
+    """Parse a duration such as `10:00`, `1:00:00` or `7-00:00:00` into seconds.
+
+    None for `infinite` and invalid texts.
+    """
     match = _DURATION.fullmatch(duration)
     if not match:
         return None
@@ -244,8 +250,10 @@ def _read_rows(
     read: Callable[[Sequence[str]], JobStatus | None],
     submitted: Mapping[str, datetime],
 ) -> Iterator[tuple[str, JobStatus]]:
-    """Yield what each line says of a job of ours; of one whose line cannot be read,
-    that nothing is known."""
+    """Yield job id and status of each line of a known job.
+
+    The status is UNKNOWN if a line cannot be parsed.
+    """
     for line in output.splitlines():
         job_id, *fields = line.split("|")
         if job_id in submitted and fields:
@@ -308,7 +316,7 @@ def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
     codes = _parse_code(exit_code), _parse_code(derived)
     if not all(codes):
         return None
-    # slurmctld does not show a job as PREEMPTED that it has put back into its queue
+    # slurmctld does not report a job as PREEMPTED after it put the job back into its queue
     phase = Phase.ENDED if state == "PREEMPTED" else find_phase(state)
     return JobStatus(
         phase=phase,
@@ -328,8 +336,10 @@ def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
 
 
 def _parse_code(text: str) -> str:
-    """Return `7:0` for it, and for the status of wait(2) that squeue prints, 1792;
-    nothing for what is neither."""
+    """Parse an exit status such as `7:0`, or 1792 as squeue prints it (wait(2)).
+
+    "" for invalid texts.
+    """
     if is_number(text):
         return f"{int(text) >> 8}:{int(text) & 0x7F}"
     return text if re.fullmatch(f"{_DIGITS}:{_DIGITS}", text) else ""
@@ -340,7 +350,7 @@ def _choose_worse(code: str, other: str) -> str:
 
 
 def parse_time(text: str) -> datetime | None:
-    """Return a time as Slurm prints it in UTC; None for what is none."""
+    """Parse a time as Slurm prints it, in UTC; None for any other text."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
     except ValueError:  # Unknown, None, N/A
@@ -348,8 +358,10 @@ def parse_time(text: str) -> datetime | None:
 
 
 def _expand_piece(piece: str) -> list[str]:
-    """Return what a part of a node name stands for: itself, or each number of its
-    brackets; nothing if unreadable."""
+    """Expand a piece of a node list to the numbers in its brackets, or to itself.
+
+    Empty if the brackets cannot be parsed.
+    """
     if not piece.startswith("["):
         return [piece]
     numbers: list[str] = []
@@ -364,20 +376,19 @@ def _expand_piece(piece: str) -> list[str]:
 
 
 def find_phase(state: str) -> Phase:
-    """Return where a job of a state stands; UNKNOWN for a word that is none of Slurm's.
+    """Return the phase of a Slurm state; UNKNOWN for an unknown state.
 
-    PREEMPTED and REQUEUED wait: such a job comes back, unless slurmctld itself says
-    that it ended so.
+    PREEMPTED and REQUEUED jobs are waiting: they come back unless slurmctld reports
+    that they ended.
     """
     return _PHASES.get(state, Phase.UNKNOWN)
 
 
 def explain_stuck(status: JobStatus) -> str:
-    """Return why a waiting job will never start by itself and what to do, or nothing if
-    it may.
+    """Return the reason a waiting job can never start, with a remedy, or "".
 
-    Reasons that others can clear (resources, priority, running jobs of the account,
-    nodes down, a job that somebody holds) are not among them.
+    Reasons that others can clear are not included: resources, priority, running jobs of
+    the account, nodes that are down, a job held by a user.
     """
     if status.phase is not Phase.WAITING:
         return ""
@@ -391,8 +402,11 @@ def explain_stuck(status: JobStatus) -> str:
 
 
 def explain_unavailable(status: JobStatus, *, reserved: bool = True) -> str:
-    """Return that the nodes which a job names are out of service (or `reserved`: that
-    ends), which others may undo."""
+    """Return a message if a waiting job's nodes are out of service, or "".
+
+    If `reserved`, also if the nodes are reserved. Others may make the nodes available
+    again.
+    """
     word = "ReqNodeNotAvail" if reserved else "UnavailableNodes"
     out = status.phase is Phase.WAITING and word in status.reason
     return (
@@ -403,13 +417,15 @@ def explain_unavailable(status: JobStatus, *, reserved: bool = True) -> str:
 
 
 def explain_end(status: JobStatus) -> JobEnd:
-    """Return how a job ended, and whose failure it is."""
+    """Explain how a job ended, and who is to blame."""
     return explain_by_state(status, "Slurm", _ENDS, refused=is_refused(status))
 
 
 def is_refused(status: JobStatus) -> bool:
-    """Whether Slurm recorded as a job that FAILED what it refused: --gres=gpu:9 on
-    nodes with 8, or more nodes than are left."""
+    """True if Slurm recorded a refused job as FAILED.
+
+    For example --gres=gpu:9 on nodes with 8 GPUs, or more nodes than available.
+    """
     no_node = status.reason == "BadConstraints" or (
         status.seen_by == "sacct" and not status.nodes
     )
@@ -419,13 +435,12 @@ def is_refused(status: JobStatus) -> bool:
 # --- the commands ---------------------------------------------------------------------
 
 
-COMMENT = "llmb:"  # what stands before the token in the comment of a job
+COMMENT = "llmb:"  # prefix of the token in a job's comment
 
-CLOCK_MARGIN = timedelta(
-    hours=1
-)  # how far the clocks of this machine and of the controller may be apart
+# the largest expected difference between the clocks of this machine and the controller
+CLOCK_MARGIN = timedelta(hours=1)
 
-# what sacct says, with exit code 1, where there is no slurmdbd
+# sacct's errors, with exit code 1, without slurmdbd
 _NO_ACCOUNTING = (
     "accounting storage is disabled",
     "not running a supported accounting_storage plugin",
@@ -439,36 +454,35 @@ class Partition:
 
     name: str
     nodes: int  # up or down
-    gpus: int  # the most that one of its nodes has
-    time_limit_seconds: float | None  # the longest that a job may take, None: no limit
-    up: bool  # whether it takes jobs
-    is_default: bool = False  # whether a job gets it that names none
-    gpu_nodes: tuple[
-        tuple[str, int, int], ...
-    ] = ()  # a type of GPU as gres names it, how many a node has, and nodes
+    gpus: int  # the largest number of GPUs on one of its nodes
+    time_limit_seconds: float | None  # of a job; None: no limit
+    up: bool  # True if it accepts jobs
+    is_default: bool = False  # True if jobs without a partition use it
+    # (GPU type as gres names it, GPUs per node, nodes)
+    gpu_nodes: tuple[tuple[str, int, int], ...] = ()
 
 
 class StepStatus(NamedTuple):
     """A step of a job."""
 
-    state: str  # Slurm's word
-    exit_code: str  # reads `7:0`
+    state: str  # as Slurm prints it
+    exit_code: str  # such as `7:0`
     started: datetime
 
 
 class Slurm:
-    """Slurm as this machine reaches it. `timeout`, in seconds, is for each command.
+    """Client for Slurm's commands on this machine.
 
-    A question is asked for all jobs at once, so that the number of commands does not
-    grow with that of the jobs.
+    `timeout` is the time limit of each command in seconds. Each query covers all jobs,
+    so that the number of commands does not grow with the number of jobs.
     """
 
     def __init__(
         self, run: Runner, environment: Mapping[str, str], timeout: float = 30.0
     ) -> None:
-        """Take the environment of the commands."""
-        # SQUEUE_STATES and its like would hide jobs, SLURM_TIME_FORMAT make times that
-        # cannot be read
+        """`environment` is the environment of the commands."""
+        # variables such as SQUEUE_STATES would hide jobs, and SLURM_TIME_FORMAT would
+        # change the format of times
         harmless = {
             name: value
             for name, value in environment.items()
@@ -478,12 +492,12 @@ class Slurm:
         self._run, self._timeout = run, timeout
 
     def poll(self, jobs: Mapping[str, datetime]) -> dict[str, JobStatus]:
-        """Return the status of each job; `jobs` maps ids to when they were submitted
-        (aware). One sacct, one squeue.
+        """Return the status of each job, using one sacct and one squeue.
 
-        Phase.UNKNOWN is what nothing knows, `started` of a waiting job when Slurm
-        expects to start it. SchedulerAway: slurmctld does not answer, or slurmdbd does
-        not and slurmctld does not know all jobs.
+        `jobs` maps job ids to submission times (aware). Unknown jobs have
+        Phase.UNKNOWN. `started` of a waiting job is its expected start. Raises
+        SchedulerAway if slurmctld does not answer, or if slurmdbd does not answer and
+        slurmctld does not know all jobs.
         """
         earliest = {
             job_id: submitted - CLOCK_MARGIN
@@ -492,8 +506,8 @@ class Slurm:
         }
         if not earliest:
             return dict.fromkeys(jobs, merge_statuses(None, None))
-        # before squeue: a job leaves squeue some 0.3 s before sacct shows its end, and
-        # would be in neither
+        # query sacct first: a job leaves squeue some 0.3 s before sacct shows its end,
+        # so that in the other order it could be in neither
         accounting = self._query_accounting(earliest)
         queue = self._query_queue(earliest)
         if isinstance(accounting, SchedulerAway):
@@ -506,33 +520,35 @@ class Slurm:
         }
 
     def cancel(self, job_ids: Sequence[str]) -> str:
-        """Cancel jobs with one scancel; return what went wrong, or nothing. Jobs that
-        are over are no problem."""
-        numbers = [job_id for job_id in job_ids if job_id.isdecimal()]
-        others = [
+        """Cancel jobs with one scancel; return the problems, or "".
+
+        Jobs that have ended are ignored.
+        """
+        valid = [job_id for job_id in job_ids if job_id.isdecimal()]
+        problems = [
             f"{job_id!r} is not the id of a Slurm job"
             for job_id in job_ids
-            if job_id not in numbers
+            if job_id not in valid
         ]
-        done = self._ask("scancel", *numbers) if numbers else CommandOutput(0, "", "")
+        done = self._ask("scancel", *valid) if valid else CommandOutput(0, "", "")
         if done.code == 0:
-            return "; ".join(others)
-        over = ("Invalid job id specified", "already completing or completed")
+            return "; ".join(problems)
+        ended = ("Invalid job id specified", "already completing or completed")
         lines = [
             line
             for line in done.err.splitlines()
-            if line.strip() and not any(text in line for text in over)
+            if line.strip() and not any(text in line for text in ended)
         ]
-        silent = [] if done.err.strip() else [f"scancel ended with {done.code}"]
-        return "; ".join((*others, *lines, *silent))
+        unexplained = [] if done.err.strip() else [f"scancel ended with {done.code}"]
+        return "; ".join((*problems, *lines, *unexplained))
 
     def find(self, tokens: Collection[str], since: datetime) -> dict[str, str]:
-        """Return token and job id of the caller's jobs whose comment is `llmb:<token>`,
-        submitted later than `since`.
+        """Return token and job id of the caller's jobs with the comment `llmb:<token>`.
 
-        Without accounting, or if it keeps no comments
-        (AccountingStoreFlags=job_comment), only recent jobs are found. LaunchError: two
-        jobs have the same one. SchedulerAway: nobody answers, so it may be there.
+        Only finds jobs submitted after `since`. Without accounting, or if it stores no
+        comments (AccountingStoreFlags=job_comment), only recent jobs are found. Raises
+        LaunchError if two jobs have the same token, and SchedulerAway if Slurm does not
+        answer: the job may exist.
         """
         queue = self._answer(
             "squeue",
@@ -556,17 +572,20 @@ class Slurm:
         return _require_single(job_ids_by_token)
 
     def list_partitions(self) -> tuple[Partition, ...]:
-        """Return the partitions of the cluster; SchedulerAway if it does not answer."""
+        """List the partitions of the cluster.
+
+        Raises SchedulerAway if Slurm does not answer.
+        """
         partitions: dict[str, Partition] = {}
         for line in self._answer(
             "sinfo", "--noheader", "--all", "--format=%P|%a|%l|%D|%G"
         ).splitlines():
-            shown, _, rest = line.partition("|")
-            fields = rest.split("|")
+            printed_name, _, remaining = line.partition("|")
+            fields = remaining.split("|")
             if len(fields) != 4 or not is_number(fields[2]):
                 continue
             up, limit, nodes, gres = fields
-            name = shown.rstrip("*")
+            name = printed_name.rstrip("*")
             before = partitions.get(name, Partition(name, 0, 0, None, False))
             partitions[name] = Partition(
                 name,
@@ -574,7 +593,7 @@ class Slurm:
                 max(before.gpus, count_gpus(gres)),
                 parse_duration(limit),
                 up == "up",
-                is_default=shown.endswith("*"),
+                is_default=printed_name.endswith("*"),
                 gpu_nodes=(
                     *before.gpu_nodes,
                     *((kind, count, int(nodes)) for kind, count in list_gpus(gres)),
@@ -583,18 +602,22 @@ class Slurm:
         return tuple(partitions.values())
 
     def find_cluster_name(self) -> str:
-        """Return how the cluster is called; empty where Slurm does not say it.
-        SchedulerAway if it does not answer."""
-        named = re.search(
+        """Return the name of the cluster, or "" if Slurm does not report it.
+
+        Raises SchedulerAway if Slurm does not answer.
+        """
+        match = re.search(
             r"^ClusterName\s*=\s*(\S+)",
             self._answer("scontrol", "show", "config"),
             re.MULTILINE,
         )
-        return named[1] if named else ""
+        return match[1] if match else ""
 
     def list_node_reasons(self, nodes: Collection[str]) -> dict[str, str]:
-        """Return what `sinfo -R` says of nodes, with who set it and when; it says
-        nothing of most. Raises SchedulerAway."""
+        """Return the reasons in `sinfo -R`, with user and time, by node name.
+
+        Most nodes have none. Raises SchedulerAway.
+        """
         options = (
             "--list-reasons",
             "--noheader",
@@ -605,18 +628,22 @@ class Slurm:
         for line in self._answer("sinfo", *options).splitlines():
             names, *fields = line.split("|", 3)
             if len(fields) == 3:
-                user, moment, reason = (text.strip() for text in fields)
-                named = (name for name in expand_hosts(names.strip()) if name in nodes)
-                reasons.update(dict.fromkeys(named, f"{reason} ({user}, {moment})"))
+                user, time, reason = (text.strip() for text in fields)
+                matches = (
+                    name for name in expand_hosts(names.strip()) if name in nodes
+                )
+                reasons.update(dict.fromkeys(matches, f"{reason} ({user}, {time})"))
         return reasons
 
     def keeps_accounts(self) -> bool:
-        """Whether sacct answers, which alone knows how each step of a job ended."""
+        """True if sacct answers. Only accounting records the end of each step."""
         return self._ask("sacct", "-X", "--noheader", "--starttime=now").code == 0
 
     def list_steps(self, job_id: str, since: datetime) -> tuple[StepStatus, ...]:
-        """Return the steps of a job that began since then, as accounting has them.
-        Raises SchedulerAway."""
+        """List the steps of a job that began since a time, from accounting.
+
+        Raises SchedulerAway.
+        """
         options = (
             "--parsable2",
             "--noheader",
@@ -637,8 +664,10 @@ class Slurm:
         )
 
     def list_accounts(self) -> tuple[str, ...] | None:
-        """Return the accounts that the caller may use; None where Slurm does not insist
-        on one, or cannot tell."""
+        """List the accounts that the caller may use.
+
+        None if Slurm does not require an account, or the accounts are unknown.
+        """
         config = self._answer("scontrol", "show", "config")
         enforced = re.search(
             r"^AccountingStorageEnforce\s*=\s*(.*)$", config, re.MULTILINE
@@ -656,8 +685,7 @@ class Slurm:
         return accounts if user and done.code == 0 and accounts else None
 
     def find_default_account(self) -> str:
-        """Return the account that Slurm takes where none is named; empty where it has
-        none, or cannot tell."""
+        """Return the caller's default account, or "" if there is none or it is unknown."""
         user = self._ask("id", "-un").out.strip()
         where = ("where", f"name={user}", "format=defaultaccount")
         done = self._ask(
@@ -668,10 +696,12 @@ class Slurm:
     def _query_accounting(
         self, jobs: Mapping[str, datetime]
     ) -> Statuses | SchedulerAway:
-        """Return what sacct knows: nothing if Slurm keeps no accounts, SchedulerAway if
-        it does not answer."""
-        # without --duplicates a job that was requeued has its last row alone, and its
-        # restarts are lost; without --jobs sacct lags seconds behind
+        """Query sacct for jobs; empty if Slurm has no accounting.
+
+        Returns a SchedulerAway if sacct does not answer.
+        """
+        # without --duplicates sacct prints only the last row of a requeued job, and
+        # restarts are lost; without --jobs sacct lags by seconds
         options = (
             "--duplicates",
             f"--format={SACCT_FIELDS}",
@@ -692,7 +722,7 @@ class Slurm:
         )
         done = self._ask("squeue", *options)
         if "Invalid job id specified" in done.err and len(jobs) == 1:
-            # only asked for a single job squeue complains that it does not know it
+            # squeue reports an unknown job only if it is the only one in the query
             return {}
         if done.code:
             raise _report_away("squeue", done)
@@ -711,7 +741,7 @@ class Slurm:
 def _report_away(program: str, done: CommandOutput) -> SchedulerAway:
     if done.code == 127:
         return SchedulerAway(
-            f"{done.err.strip()}: start pytest where Slurm's commands are, on a login node of the cluster"
+            f"{done.err.strip()}: start pytest on a login node of the cluster, which has Slurm's commands"
         )
     message = done.err.strip() or done.out.strip() or f"it ended with {done.code}"
     return SchedulerAway(
@@ -725,24 +755,26 @@ def _is_without_accounting(done: CommandOutput) -> bool:
     )
 
 
-def _format_period(moment: datetime) -> tuple[str, ...]:
-    """Return sacct's options for the jobs since a moment, without their steps."""
-    return "-X", "--parsable2", "--noheader", *_format_times(moment)
+def _format_period(since: datetime) -> tuple[str, ...]:
+    """Return sacct options for the jobs since a time, without their steps."""
+    return "-X", "--parsable2", "--noheader", *_format_times(since)
 
 
-def _format_times(moment: datetime) -> tuple[str, ...]:
-    """Return sacct's options for what was since a moment, in UTC as the commands run.
-    It refuses a start behind the end, which is now by default: the clock of this
-    machine may be ahead."""
+def _format_times(since: datetime) -> tuple[str, ...]:
+    """Return sacct's time options, in UTC, for a period that starts at `since`.
+
+    sacct refuses a start after the end, which defaults to now; the clock of this
+    machine may be ahead.
+    """
     start, end = (
-        each.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        for each in (moment, moment + timedelta(days=3650))
+        time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        for time in (since, since + timedelta(days=3650))
     )
     return f"--starttime={start}", f"--endtime={end}"
 
 
 def _read_comments(output: str, tokens: Collection[str]) -> dict[str, set[str]]:
-    """Return the ids of the jobs with each token, from lines of id and comment."""
+    """Return the job ids of each token, from lines of id and comment."""
     job_ids: dict[str, set[str]] = {}
     for line in output.splitlines():
         job_id, _, comment = line.partition("|")
@@ -757,13 +789,13 @@ def _require_single(by_token: Mapping[str, set[str]]) -> dict[str, str]:
         if len(job_ids) > 1:
             jobs = " ".join(sorted(job_ids, key=int))
             raise LaunchError(
-                f"jobs {jobs} carry the same mark {COMMENT}{token}, so it cannot be told which of them is ours: "
+                f"jobs {jobs} have the same comment {COMMENT}{token}, so the right one is unknown: "
                 "scancel all but one, and remove its comment (scontrol update JobId=... Comment=)"
             )
     return {token: min(job_ids) for token, job_ids in by_token.items()}
 
 
-# --- the cluster that they describe ---------------------------------------------------
+# --- description of the cluster -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -772,23 +804,22 @@ class GpuNodes:
 
     partition: Partition
     gres_type: str
-    gpu: str  # the type as configurations name it; empty: nothing says it
+    gpu: str  # the type as configurations name it; "" if unknown
     per_node: int
     nodes: int
 
     @property
     def gpus(self) -> int:
-        """All of them together."""
+        """The number of GPUs of all nodes."""
         return self.per_node * self.nodes
 
 
 def learn_cluster(slurm: Slurm, gpu: str = "") -> LearnedCluster | None:
-    """Return the cluster that Slurm has GPUs in; None where it has none that it knows
-    of.
+    """Describe the cluster from Slurm's partitions; None without GPUs.
 
-    Of several types the one with the most GPUs counts, or `gpu` where an option says
-    it; of several partitions the default one, else the one with the most of them.
-    SchedulerAway where Slurm does not answer.
+    Uses the GPU type `gpu` if given, else the type with the most GPUs. Of several
+    partitions the default one is used, else the partition with the most GPUs. Raises
+    SchedulerAway if Slurm does not answer.
     """
     groups = [
         GpuNodes(partition, kind, _read_type(kind) or gpu, count, nodes)
@@ -812,13 +843,16 @@ def learn_cluster(slurm: Slurm, gpu: str = "") -> LearnedCluster | None:
 
 
 def _read_type(gres_type: str) -> str:
-    """Return `h100` for `nvidia_h100_80gb_hbm3`; empty where gres names no type."""
+    """Return `h100` for the gres type `nvidia_h100_80gb_hbm3`; "" without a gres type."""
     return read_gpu_type(re.sub("[_-]", " ", gres_type)) if gres_type else ""
 
 
 def _find_most_common(groups: Sequence[GpuNodes]) -> str:
-    """Return the type of most GPUs; a node may be in several partitions, and counts in
-    the largest alone."""
+    """Return the GPU type with the most GPUs.
+
+    A node may be in several partitions, so each type is counted in its largest
+    partition.
+    """
     gpus: Counter[str] = Counter()
     for group in groups:
         gpus[group.gpu] = max(gpus[group.gpu], group.gpus)
@@ -829,32 +863,32 @@ def _describe(
     best: GpuNodes, groups: Sequence[GpuNodes], account: str
 ) -> LearnedCluster:
     partition = best.partition
-    own = {group.gres_type for group in groups if group.partition == partition}
-    named = (
+    gres_types = {group.gres_type for group in groups if group.partition == partition}
+    gres_with_type = (
         f"gpu:{best.gres_type}:{best.per_node}"
         if best.gres_type
         else f"gpu:{best.per_node}"
     )
-    gres = f"gpu:{best.per_node}" if len(own) == 1 else named
-    others = sorted({group.gpu for group in groups} - {best.gpu, ""})
+    gres = f"gpu:{best.per_node}" if len(gres_types) == 1 else gres_with_type
+    other_types = sorted({group.gpu for group in groups} - {best.gpu, ""})
     limit = partition.time_limit_seconds
     sources = {
-        "gpu": f"sinfo: gres {named} on {count_noun(best.nodes, 'node')}"
+        "gpu": f"sinfo: gres {gres_with_type} on {count_noun(best.nodes, 'node')}"
         * bool(best.gpu)
-        + (f"; there are {join_first(others)}, too" if others else ""),
-        "gpus_per_node": f"sinfo: gres {named}",
-        "largest": f"sinfo: {count_noun(best.nodes, 'node')} of the partition have them",
+        + (f"; also available: {join_first(other_types)}" if other_types else ""),
+        "gpus_per_node": f"sinfo: gres {gres_with_type}",
+        "largest": f"sinfo: {count_noun(best.nodes, 'node')} of the partition have these GPUs",
         "partition": (
-            "the default one"
+            "the default partition"
             if partition.is_default
-            else "the one with the most of these GPUs"
+            else "the partition with the most of these GPUs"
         )
         + (
-            f"; a job takes at most {limit / 3600:g} h"
+            f"; at most {limit / 3600:g} h per job"
             if limit is not None
-            else "; a job may take any time"
+            else "; no time limit"
         ),
-        "gres": f"sinfo: {named}",
+        "gres": f"sinfo: {gres_with_type}",
         "account": "sacctmgr: your default account" if account else "",
     }
     cluster = Cluster(

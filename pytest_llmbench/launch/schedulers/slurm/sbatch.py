@@ -1,11 +1,10 @@
-"""sbatch: the options of a job, our own sbatch for launchers, and what a submission
-printed.
+"""sbatch: the options of a job, a wrapper for launchers, and the output of submissions.
 
-A launcher that submits by itself hands neither our mark nor excluded nodes on to Slurm.
-Our sbatch, first on its PATH, gives them to the real one, in front, where they win over
-what the script of the job says and over none of the launcher's own options; and it keeps
-what sbatch answered, so that a launcher that is killed before it prints the job id
-leaves no job behind.
+A launcher that calls sbatch itself passes neither our token nor excluded nodes to
+Slurm. Our wrapper, first on the launcher's PATH, adds them in front of the launcher's
+options: they override the #SBATCH lines of the job's script, but not the launcher's
+options. The wrapper also records the answer of sbatch, so that a launcher that is
+killed before it prints the job id leaves no untracked job.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from pytest_llmbench.launch.schedulers.submission import (
     remove_colours,
 )
 
-SBATCH = "sbatch"  # both the program and the way to submit by it
+SBATCH = "sbatch"  # both the program and its launcher
 
-# launchers wrap what they print at the width of a terminal, in the middle of paths
+# terminal width for launchers, which otherwise wrap paths in their output
 WIDE = "400"
 
 NODELIST = "--nodelist="
 
-# keys of a cluster file that are options of sbatch by the same names
+# keys of a cluster file that have the name of an sbatch option
 OPTIONS = ("qos", "reservation", "constraint", "segment", "nodelist")
 
-# sbatch reads the first of each, srun the second
+# sbatch reads the first variable, srun the second
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "account": ("SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
     "partition": ("SBATCH_PARTITION", "SLURM_PARTITION"),
@@ -51,19 +50,17 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
 
 
 def runs_in_recipe(via: str) -> bool:
-    """Return False for llmb-run, which runs where its document says."""
+    """True if a launcher runs in the folder of the recipe; llmb-run does not."""
     return via != "llmb-run"
 
 
 def list_variables(via: str) -> dict[str, str]:
-    """Return the width of the terminal for launchers that print a job id and a
-    folder."""
+    """Return COLUMNS for launchers that print a job id and a folder."""
     return {"COLUMNS": WIDE} if via in ("script", "llmb-run") else {}
 
 
 def drop_misread_variables(variables: dict[str, str]) -> dict[str, str]:
-    """Return variables without SLURM_GPUS_PER_NODE=null, which srun takes for a number:
-    see docs/cluster.md."""
+    """Remove SLURM_GPUS_PER_NODE=null, which srun parses as a number (docs/cluster.md)."""
     return {
         name: value
         for name, value in variables.items()
@@ -74,8 +71,10 @@ def drop_misread_variables(variables: dict[str, str]) -> dict[str, str]:
 def complete_command(
     via: str, words: Sequence[str], cluster: Cluster
 ) -> tuple[str, ...]:
-    """Return a command of sbatch with GPUs and time limit of the cluster file; its own
-    options come later, and win."""
+    """Add GPUs and time limit of the cluster file to an sbatch command.
+
+    Options of the command come later, and override them.
+    """
     if via != SBATCH or Path(words[0]).name != SBATCH:
         return tuple(words)
     program, *others = words
@@ -87,8 +86,8 @@ def complete_command(
 
 
 def list_cluster_options(via: str, cluster: Cluster) -> tuple[str, ...]:
-    """Return what sbatch gets besides a command, whatever calls it."""
-    # a command of sbatch has its time limit, where it can be seen
+    """Return the cluster file's sbatch options that a command does not contain."""
+    # an sbatch command contains its time limit already
     limit = cluster.time_limit if via != SBATCH else ""
     return _format_options(
         {"--time": limit, **{f"--{name}": getattr(cluster, name) for name in OPTIONS}}
@@ -96,18 +95,17 @@ def list_cluster_options(via: str, cluster: Cluster) -> tuple[str, ...]:
 
 
 def format_cancel(job_ids: Sequence[str]) -> str:
-    """Return `scancel 4711 4712`; "" without a job."""
+    """Format a command such as `scancel 4711 4712`; "" without jobs."""
     return f"scancel {' '.join(job_ids)}" if job_ids else ""
 
 
 def format_inquiry(job_id: str) -> str:
-    """Return `sacct -j 4711`."""
+    """Format a command such as `sacct -j 4711`."""
     return f"sacct -j {job_id}"
 
 
 def format_on_node(command: str, environment: Mapping[str, str]) -> str:
-    """Return the srun that runs a command on a node, with the account and partition of
-    an environment."""
+    """Wrap a command in srun, with account and partition of an environment."""
     words = []
     for option, name in (
         ("--account", "SBATCH_ACCOUNT"),
@@ -119,7 +117,7 @@ def format_on_node(command: str, environment: Mapping[str, str]) -> str:
 
 
 def find_output(job: Job) -> Path:
-    """Return the file that sbatch names for the output of a job."""
+    """Return the default output file of an sbatch job."""
     return job.spec.directory / f"slurm-{job.job_id}.out"
 
 
@@ -131,13 +129,13 @@ def _format_options(options: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def pin_nodes(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
-    """Return a job that gets exactly these nodes."""
+    """Return a job that runs on exactly these nodes."""
     options = _list_without(spec, NODELIST)
     return replace(spec, scheduler_options=(*options, f"{NODELIST}{','.join(nodes)}"))
 
 
 def is_pinned(spec: JobSpec) -> bool:
-    """Return True if a job names the nodes that it gets."""
+    """True if a job names its nodes."""
     return any(option.startswith(NODELIST) for option in spec.scheduler_options)
 
 
@@ -156,8 +154,10 @@ def build_node_check(
     minutes: int,
     output: Path,
 ) -> JobSpec:
-    """Return the job that runs a command once on each of these nodes, with the account
-    and GPUs of a configuration."""
+    """Build a job that runs a command once on each of `nodes`.
+
+    It uses the account and GPUs of a configuration.
+    """
     options = {
         "--account": cluster.account,
         "--partition": cluster.partition,
@@ -168,7 +168,7 @@ def build_node_check(
         "--nodelist": ",".join(nodes),
         "--output": str(output).format(job="%j"),
     }
-    # blocks of nodes are those of the configuration
+    # the segment size applies only to the configuration's own number of nodes
     kept = tuple(_list_without(spec, "--time=", NODELIST, "--segment="))
     return replace(
         spec,
@@ -179,20 +179,20 @@ def build_node_check(
     )
 
 
-# --- our own sbatch -------------------------------------------------------------------
+# --- the wrapper of sbatch ------------------------------------------------------------
 
 
 FOLDER = "bin"
 ANSWERS = "sbatch.out"
 
 NODES_NAMED = "llmbench: this launcher names nodes itself"
-"""What the wrapper says when it refuses: two lists of nodes cannot both hold."""
+"""The wrapper's error if a launcher names nodes: two lists of nodes would conflict."""
 
-# In a job the mark of the job that submits would be that of another: nothing is added
-# there. What looks like an option behind the script is one of the script, and stands
-# behind a word that is neither an option nor a value of one.
+# Inside a job the wrapper adds nothing: the token of the outer job would mark another
+# job. Words after the script are arguments of the script, even if they look like
+# options; the script is the first word that is neither an option nor an option's value.
 WRAPPER = r"""#!/bin/sh
-# Adds to what a launcher submits what it does not hand on itself, and keeps sbatch's answer. Written by llmbench.
+# Adds options that a launcher does not pass to sbatch, and records sbatch's answer. Written by llmbench.
 real={real}
 bin={bin}
 answers={answers}
@@ -228,8 +228,10 @@ exit "$code"
 
 
 def list_job_options(job: Job) -> tuple[str, ...]:
-    """Return what sbatch gets in front of the options of a command: the mark, and what
-    the cluster file and options say of every job."""
+    """Return the sbatch options that precede those of a command.
+
+    These are the token, the excluded nodes, and the options of the cluster file.
+    """
     spec = job.spec
     return (
         f"--comment={COMMENT}{job.token}",
@@ -239,11 +241,17 @@ def list_job_options(job: Job) -> tuple[str, ...]:
 
 
 def list_placement(spec: JobSpec) -> tuple[str, ...]:
-    """Return the options that say where a job may run and as whose; a job without them
-    is another one."""
+    """Return the options that determine the nodes and the account of a job.
+
+    Without these options it would be a different job.
+    """
     return (
         *_format_exclude(spec),
-        *(each for each in spec.scheduler_options if not each.startswith("--time=")),
+        *(
+            option
+            for option in spec.scheduler_options
+            if not option.startswith("--time=")
+        ),
     )
 
 
@@ -252,11 +260,10 @@ def _format_exclude(spec: JobSpec) -> tuple[str, ...]:
 
 
 def install_wrapper(job: Job) -> Mapping[str, str]:
-    """Write the wrapper into the folder of a job, and return the environment in which
-    its launcher finds it first.
+    """Write the wrapper of sbatch to a job's folder.
 
-    Without an sbatch on the PATH there is nothing to wrap, and the environment is
-    returned as it is. OSError where the folder cannot be written.
+    Returns an environment with the wrapper first on the PATH, or unchanged if there is
+    no sbatch on the PATH. Raises OSError if the folder cannot be written.
     """
     environment = dict(job.spec.environment)
     real = shutil.which("sbatch", path=environment.get("PATH", os.defpath))
@@ -286,8 +293,7 @@ def install_wrapper(job: Job) -> Mapping[str, str]:
 
 
 def read_answers(job: Job) -> list[Submission]:
-    """Read what the real sbatch answered, as our wrapper recorded it; nothing if it was
-    not called."""
+    """Read the answers of sbatch that the wrapper recorded; empty if it was not called."""
     try:
         text = (job.folder / ANSWERS).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -296,15 +302,15 @@ def read_answers(job: Job) -> list[Submission]:
 
 
 def is_wrapped(job: Job) -> bool:
-    """Whether a job was submitted, or is to be, through a wrapper."""
+    """True if a job is submitted through the wrapper."""
     return is_there(job.folder / FOLDER / "sbatch")
 
 
-# --- what a submission printed --------------------------------------------------------
+# --- output of submissions ------------------------------------------------------------
 
 
-# a line of this length (columns) may have been wrapped: NeMo-Run's block is, at 80
-# columns, where it is piped
+# a line of at least this length (columns) may have been wrapped: NeMo-Run wraps its
+# block at 80 columns if the output is a pipe
 WRAPPED = 79
 
 _SBATCH = re.compile(r"\bSubmitted batch job (\S+)")
@@ -320,11 +326,11 @@ _LLMB_RUN = (
 
 _LLMB_RUN_FAILED = r"\bERROR: .{0,2000}(?:launch failed with return code|venv error:|venv_(?:path|type) not found)"
 
-# what a refused submission may say, and what to do then; the first that fits is shown
+# (pattern in the output of a refused submission, remedy); the first match is shown
 REMEDIES = (
     (
         NODES_NAMED,
-        "two lists of nodes cannot both hold: leave one out, or choose another launcher (--llmb-launcher)",
+        "two lists of nodes conflict: remove one, or choose another launcher (--llmb-launcher)",
     ),
     (
         r"GPUs not found|without GPU resources",
@@ -340,7 +346,7 @@ REMEDIES = (
     ),
     (
         r"[Ii]nvalid (?:partition|qos)",
-        "check `partition` in the cluster file: `sinfo` lists what there is",
+        "check `partition` in the cluster file: `sinfo` lists the partitions",
     ),
     (
         r"[Nn]ode count|[Nn]ode configuration|[Mm]ore processors",
@@ -356,7 +362,7 @@ REMEDIES = (
     ),
     (
         r"command not found|No such file or directory|ModuleNotFoundError",
-        "something it needs is not installed here",
+        "a required program or module is not installed here",
     ),
     (
         r"HF_TOKEN|gated repo|401 Client Error",
@@ -364,27 +370,26 @@ REMEDIES = (
     ),
 )
 
-# the controller did not get the request: nothing was submitted
+# the request did not reach the controller: nothing was submitted
 NOT_REACHED = re.compile(
     r"Unable to contact slurm controller|Connection refused|Unable to resolve|connect failure"
 )
 
-# the request may have arrived although no answer came
+# the request may have arrived although there was no answer
 DOUBTFUL = re.compile(
     r"Socket timed out|[Zz]ero [Bb]ytes were transmitted|timed out on send/recv|Communication error"
 )
 
 
 def read_sbatch(text: str) -> list[Submission]:
-    """Read `Submitted batch job 4711`."""
+    """Find `Submitted batch job 4711`."""
     return merge_submissions(
         Submission(match[1]) for match in _SBATCH.finditer(remove_colours(text))
     )
 
 
 def parse_answers(text: str) -> list[Submission]:
-    """Read what sbatch itself answered, once or more often: its sentence, or its
-    `--parsable` id and cluster."""
+    """Parse the recorded answers of sbatch: sentences, or `--parsable` ids."""
     lines = remove_colours(text).splitlines()
     return merge_submissions(
         Submission(match[1] or match[2])
@@ -394,15 +399,17 @@ def parse_answers(text: str) -> list[Submission]:
 
 
 def read_script(text: str) -> list[Submission]:
-    """Read what a script that submits by itself prints: NeMo-Run's block if there is
-    one, else sbatch's own line."""
+    """Find the jobs in the output of a script that submits by itself.
+
+    Uses NeMo-Run's block if there is one, else sbatch's line.
+    """
     return merge_submissions(
         _read_tasks(remove_colours(text).splitlines())
     ) or read_sbatch(text)
 
 
 def read_llmb_run(text: str) -> list[Submission]:
-    """Read llmb-run's own lines; without any, what the recipe's script printed."""
+    """Find the jobs in the output of llmb-run, else in that of the recipe's script."""
     lines = remove_colours(text).splitlines()
     submissions = merge_submissions(
         Submission(match[1], read_folder(match[2] or ""))
@@ -418,49 +425,51 @@ READERS: Mapping[str, Reader] = {
     "script": read_script,
     "llmb-run": read_llmb_run,
 }
-"""What finds the jobs in the output of a submission command, by the way in which it
-submits."""
+"""The function that finds jobs in the output of a submission command, by launcher."""
 
 
 def read_submissions(via: str, text: str) -> Sequence[Submission]:
-    """Return the jobs in what a submission command printed."""
+    """Find the submitted jobs in the output of a submission command."""
     return READERS[via](text)
 
 
 def require_single(
     submissions: Sequence[Submission], job: Job, output: Path
 ) -> Submission | None:
-    """Return the only submission, None where there is none; SubmitError for several, or
-    an id that is not Slurm's."""
-    ids = [each.job_id for each in submissions]
+    """Return the only submission, or None if there is none.
+
+    Raises SubmitError for several submissions, or a job id that is not Slurm's.
+    """
+    ids = [submission.job_id for submission in submissions]
     if len(submissions) > 1:
         raise SubmitError(
             f"{job.spec.case_id}: the submission printed {count_noun(len(ids), 'job id')} ({join_first(ids)}), expected"
-            f" one: none of them is followed, and all of them may run (`scancel {' '.join(ids)}` ends them). What it"
-            f" printed is in {output}; `job_id` of the command, in the baseline file, can say which one counts",
+            f" one: all of these jobs may run, but none is tracked (`scancel {' '.join(ids)}` ends them). Its output is"
+            f" in {output}; to select a job, set `job_id` of the command in the baseline file",
             uncertain=True,
         )
     if submissions and not re.fullmatch(r"[0-9]+", ids[0]):
         raise SubmitError(
-            f"{job.spec.case_id}: the submission printed the job id {escape(ids[0])!r}, which is none of Slurm's (a "
-            f"number): nothing can follow that job, and it may run. What it printed is in {output}; see which executor "
-            "the recipe uses",
+            f"{job.spec.case_id}: the submission printed the job id {escape(ids[0])!r}, expected a number as Slurm has: "
+            f"the job may run, but cannot be tracked. Its output is in {output}; check which executor the recipe uses",
             uncertain=True,
         )
     return submissions[0] if submissions else None
 
 
 def find_remedy(text: str) -> str:
-    """Return what to do about a refused submission."""
+    """Return the remedy for a refused submission."""
     return next(
         (advice for pattern, advice in REMEDIES if re.search(pattern, text)),
-        "run it with --llmb-dry-run to see the whole command, and try that command by hand",
+        "use --llmb-dry-run to see the whole command, and run it manually",
     )
 
 
 def is_refused(text: str) -> bool:
-    """Whether an output holds an error that is known: a command can end well although
-    nothing was submitted, as llmb-run of 25.05 does."""
+    """True if an output contains a known error.
+
+    A command may exit with 0 although nothing was submitted, as llmb-run of 25.05 does.
+    """
     return any(
         re.search(pattern, text)
         for pattern in (_LLMB_RUN_FAILED, *(pattern for pattern, _ in REMEDIES))
@@ -468,20 +477,22 @@ def is_refused(text: str) -> bool:
 
 
 def _read_tasks(lines: Sequence[str]) -> Iterator[Submission]:
-    """Yield the jobs of NeMo-Run's block; its folder follows the job id."""
+    """Yield the jobs of NeMo-Run's block, in which the folder follows the job id."""
     job = ""
-    for place, line in enumerate(lines):
+    for index, line in enumerate(lines):
         if match := _TASK_JOB.search(line):
             job = match[1]
             yield Submission(job)
         elif job and (match := _TASK_FOLDER.search(line)):
-            yield Submission(job, read_folder(_unwrap(match[1], lines[place:])))
+            yield Submission(job, read_folder(_unwrap(match[1], lines[index:])))
 
 
-def _unwrap(begin: str, lines: Sequence[str]) -> str:
-    """Return a path with the lines that it was wrapped into; `lines` begins with that
-    of its beginning."""
-    path, previous = begin.strip(), lines[0] if begin.strip() else " " * WRAPPED
+def _unwrap(start: str, lines: Sequence[str]) -> str:
+    """Return a path that was wrapped over several lines.
+
+    `start` is the first part of the path; `lines` begin with the line that contains it.
+    """
+    path, previous = start.strip(), lines[0] if start.strip() else " " * WRAPPED
     for line in lines[1:]:
         if len(previous) < WRAPPED or not re.fullmatch(r"\S+\s*", line):
             break

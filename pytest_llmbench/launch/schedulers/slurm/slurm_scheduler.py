@@ -1,5 +1,4 @@
-"""Slurm as a scheduler. Whatever became of a submission, it is tried again only if
-certainly no job came of it."""
+"""The Slurm scheduler. A submission is retried only if it certainly created no job."""
 
 from __future__ import annotations
 
@@ -41,16 +40,18 @@ from pytest_llmbench.launch.schedulers.submission import (
     run_command,
 )
 
-ACCOUNTING_LAG = 5.0  # seconds after which slurmdbd has the steps of a run that ended
+ACCOUNTING_LAG = 5.0  # seconds after the end of a run until slurmdbd has its steps
 
 
 class NotReachedError(SchedulerAway):
-    """A submission that did not reach Slurm: nothing was submitted."""
+    """A submission did not reach Slurm: nothing was submitted."""
 
 
 class SlurmScheduler(Scheduler):
-    """Jobs that Slurm runs, whatever submits them: sbatch, a recipe's script, llmb-run,
-    or an allocation."""
+    """Scheduler for Slurm jobs.
+
+    Jobs are submitted by sbatch, a recipe's script, llmb-run or a shared allocation.
+    """
 
     name = "Slurm"
     program = SBATCH
@@ -59,7 +60,7 @@ class SlurmScheduler(Scheduler):
     configuration_variables = ("SLURM_CONF",)
     cluster_variables = sbatch.VARIABLES
 
-    # what needs no cluster stands in modules of functions
+    # methods that need no cluster are functions of other modules
     runs_in_recipe = staticmethod(sbatch.runs_in_recipe)
     list_variables = staticmethod(sbatch.list_variables)
     drop_misread_variables = staticmethod(sbatch.drop_misread_variables)
@@ -90,64 +91,69 @@ class SlurmScheduler(Scheduler):
         super().__init__(tools)
         self._slurm = slurm or Slurm(tools.run, tools.environment)
         self._clock = clock
-        self._submits: dict[
-            tuple[str, str], bool
-        ] = {}  # by llmb-run and the PATH that it is found on
-        self._ended: dict[
-            int, float
-        ] = {}  # when the end of each run in an allocation was first seen, by its number
+        # whether `llmb-run submit` exists, by (program, PATH)
+        self._submits: dict[tuple[str, str], bool] = {}
+        # when the end of a run in an allocation was first seen, by job number
+        self._ended: dict[int, float] = {}
 
     # --- the cluster ------------------------------------------------------------------
 
     def check_jobs(
         self, jobs: Sequence[PlannedJob], cluster: Cluster
     ) -> Iterator[tuple[PlannedJob, JobProblem]]:
-        """Yield what Slurm would refuse, or keep in its queue for ever; it is asked
-        once for all jobs."""
+        """Yield jobs that Slurm would refuse or never start, with the problem.
+
+        Slurm is queried once for all jobs.
+        """
         return slurm_checks.check_slurm(jobs, cluster, self._slurm)
 
     def learn_cluster(self, gpu: str = "") -> LearnedCluster | None:
-        """Return the cluster that Slurm has GPUs in; None if it has none."""
+        """Describe the cluster from Slurm, or return None if it has no GPUs."""
         return learn_cluster(self._slurm, gpu)
 
     def adapt_command(self, spec: JobSpec) -> JobSpec:
-        """Return a job with `llmb-run submit` for the `single` of its document where
-        that is installed: 25.12 calls `single` deprecated, and 26.06.01 does not have
-        it. Both take the same options."""
+        """Replace `llmb-run single` by `llmb-run submit` if that is installed.
+
+        llmb-run 25.12 deprecates `single`, and 26.06.01 removed it. Both subcommands
+        take the same options.
+        """
         if spec.via != "llmb-run" or spec.command[1:2] != ("single",):
             return spec
         program, _, *options = spec.command
         environment = dict(spec.environment)
-        known = (program, environment.get("PATH", ""))
-        if known not in self._submits:
+        key = (program, environment.get("PATH", ""))
+        if key not in self._submits:
             done = self._tools.run(
                 (program, "submit", "--help"), timeout=60.0, environment=environment
             )
-            self._submits[known] = done.code == 0
-        subcommand = "submit" if self._submits[known] else "single"
+            self._submits[key] = done.code == 0
+        subcommand = "submit" if self._submits[key] else "single"
         return replace(spec, command=(program, subcommand, *options))
 
     def find_cluster_name(self) -> str:
-        """Return what Slurm calls the cluster."""
+        """Return the name of the Slurm cluster."""
         return self._slurm.find_cluster_name()
 
     def list_node_remarks(self, nodes: Collection[str]) -> Mapping[str, str]:
-        """Return why nodes are out of service, as `sinfo -R` shows it."""
+        """Return the reasons that `sinfo -R` reports, by node name."""
         reasons = self._slurm.list_node_reasons(nodes)
         return {node: f"sinfo -R: {node}: {text}" for node, text in reasons.items()}
 
     def plan_allocation(self, jobs: Sequence[PlannedJob], runs: int) -> AllocationPlan:
-        """Return the allocation for at most `runs` of these variants, the reference
-        first, or why there is none."""
+        """Plan a shared allocation for at most `runs` runs of these variants.
+
+        The first job is the reference. The plan contains a reason if there is no
+        allocation.
+        """
         return plan_allocation(jobs, runs, self._slurm)
 
-    # --- what became of jobs ----------------------------------------------------------
+    # --- job states -------------------------------------------------------------------
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
-        """Ask Slurm for all jobs at once; one that it does not mention is unknown."""
-        # before Slurm: what it says of an allocation is then not older than the end of
-        # a run in it
-        marks = {
+        """Query Slurm for all jobs at once; jobs that it does not list are missing."""
+        # read the markers before Slurm is queried: the state of an allocation is then
+        # not older than the end of a run in it
+        markers = {
             job.number: allocation.read_markers(job)
             for job in jobs
             if job.spec.allocation
@@ -155,41 +161,44 @@ class SlurmScheduler(Scheduler):
         by_id = self._slurm.poll(
             {job.scheduler_id: estimate_submission(job) for job in jobs}
         )
-        answers = {
+        statuses = {
             job.number: by_id[job.scheduler_id]
             for job in jobs
             if job.scheduler_id in by_id
         }
-        held = [job for job in jobs if job.number in marks and job.number in answers]
-        return answers | {
-            job.number: self._describe_held(job, marks[job.number], answers[job.number])
-            for job in held
+        runs = [job for job in jobs if job.number in markers and job.number in statuses]
+        return statuses | {
+            job.number: self._describe_held(
+                job, markers[job.number], statuses[job.number]
+            )
+            for job in runs
         }
 
     def _describe_held(
-        self, job: Job, marks: allocation.RunMarkers, status: JobStatus
+        self, job: Job, markers: allocation.RunMarkers, status: JobStatus
     ) -> JobStatus:
         return allocation.describe_run(
-            job, marks, status, self._slurm, settled=self._is_settled(job, marks)
+            job, markers, status, self._slurm, settled=self._is_settled(job, markers)
         )
 
-    def _is_settled(self, job: Job, marks: allocation.RunMarkers) -> bool:
-        """Return True if a run in an allocation ended so long ago that accounting has
-        all its steps."""
-        if marks.ended is None:
+    def _is_settled(self, job: Job, markers: allocation.RunMarkers) -> bool:
+        """True if accounting has all steps of a run in an allocation.
+
+        Assumed ACCOUNTING_LAG seconds after the end of the run was first seen.
+        """
+        if markers.ended is None:
             return False
         now = self._clock()
         return now - self._ended.setdefault(job.number, now) >= ACCOUNTING_LAG
 
     def cancel(self, jobs: Sequence[Job]) -> str:
-        """Cancel all jobs with one scancel; a run in an allocation ends with that."""
+        """Cancel all jobs with one scancel. Cancelling a run cancels its allocation."""
         return self._slurm.cancel(list(dict.fromkeys(job.scheduler_id for job in jobs)))
 
-    # --- submitting -------------------------------------------------------------------
+    # --- submission -------------------------------------------------------------------
 
     def submit(self, job: Job) -> Submission:
-        """Leave a run to its allocation, or run the submission command of a job to its
-        end."""
+        """Queue a run in its allocation, or run the submission command of a job."""
         if job.spec.allocation:
             return allocation.submit_run(job, self._tools.records)
         try:
@@ -200,8 +209,10 @@ class SlurmScheduler(Scheduler):
         return self._conclude(job, code)
 
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
-        """Find out what became of a submission; without a process in the journal its
-        command did not run."""
+        """Find the result of a submission that was begun earlier.
+
+        Without a process in the journal the command did not run.
+        """
         if job.spec.allocation:
             return allocation.recover_run(job, self._tools.records)
         code = resume_command(job, self._tools, seconds)
@@ -213,12 +224,14 @@ class SlurmScheduler(Scheduler):
             return None
 
     def _conclude(self, job: Job, code: int | None) -> Submission:
-        """Return the job that a submission command left, which ended with `code` (None:
-        it did not by itself)."""
+        """Return the job that a submission command submitted.
+
+        `code` is the command's exit code; None if it did not end by itself.
+        """
         output = job.folder / OUTPUT
         text = hide_secrets(output, job)
         answers = sbatch.read_answers(job)
-        # what the launcher printed comes first: it names the folder, too
+        # prefer the launcher's output, which also contains the folder
         printed = sbatch.require_single(_read_output(job, text) or answers, job, output)
         if printed:
             if printed.job_id not in [answer.job_id for answer in answers]:
@@ -229,7 +242,7 @@ class SlurmScheduler(Scheduler):
         raise _explain_missing(job, code, text)
 
     def _find_marked(self, job: Job) -> Submission | None:
-        """Return the job that carries the token of this one."""
+        """Find the Slurm job with the token of this job."""
         if not _is_marked(job):
             return None
         try:
@@ -243,8 +256,10 @@ class SlurmScheduler(Scheduler):
         return Submission(job_id) if job_id else None
 
     def _require_placed(self, job: Job, submission: Submission) -> None:
-        """Cancel a job that was to run on some nodes and not on others, and that was
-        submitted past our own sbatch."""
+        """Cancel a job that was submitted without its placement options.
+
+        This happens if a launcher bypasses the wrapper of sbatch. Raises SubmitError.
+        """
         placement = sbatch.list_placement(job.spec)
         if (
             _calls_sbatch(job)
@@ -253,29 +268,31 @@ class SlurmScheduler(Scheduler):
         ):
             return
         problem = self._slurm.cancel([submission.job_id])
-        became = f"it may still run ({problem})" if problem else "it was cancelled"
+        state = f"it may still run ({problem})" if problem else "it was cancelled"
         raise SubmitError(
             f"{job.spec.case_id}: {job.spec.command[0]} submitted job {submission.job_id} with another sbatch than the "
-            f"first on its PATH, so that {' '.join(placement)} did not reach Slurm: {became}. Choose a launcher that "
+            f"first on its PATH, so that {' '.join(placement)} did not reach Slurm: {state}. Choose a launcher that "
             "calls sbatch by its name (--llmb-launcher)",
             uncertain=bool(problem),
         )
 
 
 def _calls_sbatch(job: Job) -> bool:
-    """Return True if the command of a job is sbatch itself, with a recipe's
-    launch.sh."""
+    """True if the command of a job is sbatch itself, with a recipe's launch.sh."""
     return job.spec.via == SBATCH
 
 
 def _is_marked(job: Job) -> bool:
-    """Return True if the comment of the job holds its token, once it was submitted."""
+    """True if the Slurm comment of a submitted job contains its token."""
     return _calls_sbatch(job) or sbatch.is_wrapped(job)
 
 
 def _build_arguments(job: Job) -> tuple[str, ...]:
-    """Return the command of a job; one of sbatch with our options first, where they win
-    over none of its own."""
+    """Return the command of a job.
+
+    Our options come first in an sbatch command, so that they override none of its
+    options.
+    """
     if not _calls_sbatch(job):
         return job.spec.command
     program, *others = job.spec.command
@@ -290,8 +307,10 @@ def _build_arguments(job: Job) -> tuple[str, ...]:
 
 
 def _prepare(job: Job) -> Mapping[str, str]:
-    """Write what the command of a job needs, and return its variables; our own sbatch
-    is first on the PATH of a launcher."""
+    """Write the files that a job's command needs, and return its environment.
+
+    The wrapper of sbatch is first on the PATH of a launcher.
+    """
     try:
         if job.spec.purpose is Purpose.ALLOCATION:
             allocation.write_holder(job)
@@ -304,7 +323,7 @@ def _prepare(job: Job) -> Mapping[str, str]:
     if placement and not sbatch.is_wrapped(job):
         placed = " ".join(placement)
         raise LaunchError(
-            f"there is no sbatch on the PATH of {job.spec.command[0]} that could get {placed}"
+            f"no sbatch on the PATH of {job.spec.command[0]}, so {placed} cannot be passed to Slurm"
         )
     return environment
 
@@ -316,15 +335,16 @@ def _read_output(job: Job, text: str) -> Sequence[Submission]:
 
 
 def _explain_missing(job: Job, code: int | None, text: str) -> LaunchError:
-    """Return the error of a submission that left no job id, and whether a job may have
-    come of it."""
+    """Return the error of a submission that printed no job id.
+
+    The error is uncertain if a job may have been submitted.
+    """
     output = job.folder / OUTPUT
     doubtful = sbatch.DOUBTFUL.search(text) is not None
     refusal = describe_refusal(job, code, text, output, sbatch.find_remedy(text))
     if sbatch.NOT_REACHED.search(text):
-        if (
-            _calls_sbatch(job) and code and not doubtful
-        ):  # and Slurm knows no job with this token
+        # Slurm has no job with this token either
+        if _calls_sbatch(job) and code and not doubtful:
             return NotReachedError(refusal)
         doubtful = True
     ended_well = code == 0 and not sbatch.is_refused(text)

@@ -82,7 +82,7 @@ def test_allocation_is_sized_for_the_most_runs(job: PlannedJob) -> None:
     assert (held.purpose, held.variant) == (Purpose.ALLOCATION, "")
     assert held.gpu_hours == pytest.approx(10 * job.spec.gpu_hours)
     assert planned.describe(10, 2) == (
-        "one allocation holds all runs: 2 nodes for at most 6:40:00, 106.7 GPU-hours; 10 runs, 2 of them to warm up"
+        "all runs share one allocation: 2 nodes for at most 6:40:00, 106.7 GPU-hours; 10 runs, 2 of them to warm up"
     )
 
 
@@ -109,10 +109,10 @@ def test_time_limit_of_a_run_is_its_share(job: PlannedJob) -> None:
 @pytest.mark.parametrize(
     ("changes", "because"),
     [
-        ({"environment": (("SBATCH_QOS", "high"),)}, "b has another SBATCH_QOS"),
+        ({"environment": (("SBATCH_QOS", "high"),)}, "b has a different SBATCH_QOS"),
         (
             {"environment": (("TOKEN", "hf_12345"),), "secrets": ("TOKEN",)},
-            "b has a secret of its own",
+            "b has a different secret",
         ),
         (
             {
@@ -123,11 +123,11 @@ def test_time_limit_of_a_run_is_its_share(job: PlannedJob) -> None:
                 ),
                 "secrets": ("T",),
             },
-            "b has a secret of its own",
+            "b has a different secret",
         ),
         (
             {"command": ("sbatch", "-p", "batch", "-N", "4", "./launch.sh")},
-            "b gives sbatch other options",
+            "b passes other options to sbatch",
         ),
         (
             {
@@ -135,7 +135,7 @@ def test_time_limit_of_a_run_is_its_share(job: PlannedJob) -> None:
                 "environment": (("T", "hf_12345"),),
                 "secrets": ("T",),
             },
-            "holds a secret",
+            "contains a secret",
         ),
         ({"command": ("sbatch", "--wrap=srun true")}, "its command names no script"),
     ],
@@ -145,9 +145,9 @@ def test_variants_that_cannot_share_give_the_reason(
 ) -> None:
     planned = plan(job, change(job, **changes))
     assert planned.spec is None
-    assert because in planned.because
+    assert because in planned.reason
     assert planned.describe(8, 2).startswith(
-        "each run is a job of its own, on the nodes of the first: "
+        "each run is a separate job, on the nodes of the first: "
     )
 
 
@@ -155,11 +155,11 @@ def test_variants_that_cannot_share_give_the_reason(
 def test_options_that_runs_cannot_share_are_found(job: PlannedJob, option: str) -> None:
     name = option.partition("=")[0]
     assert (
-        plan(change(job, command=("sbatch", option, *SBATCH[1:]))).because
+        plan(change(job, command=("sbatch", option, *SBATCH[1:]))).reason
         == f"its jobs have {name}"
     )
     (job.spec.directory / "launch.sh").write_text(f"#!/bin/bash\n#SBATCH {option}\n")
-    assert plan(job).because == f"its jobs have {name}"
+    assert plan(job).reason == f"its jobs have {name}"
 
 
 def test_other_directives_in_the_script_prevent_sharing(
@@ -169,8 +169,8 @@ def test_other_directives_in_the_script_prevent_sharing(
     other.mkdir()
     (other / "launch.sh").write_text("#!/bin/bash\n#SBATCH --ntasks-per-node=8\n")
     assert (
-        plan(job, change(job, directory=other)).because
-        == "b gives sbatch other options"
+        plan(job, change(job, directory=other)).reason
+        == "b passes other options to sbatch"
     )
 
 
@@ -179,11 +179,11 @@ def test_other_directives_in_the_script_prevent_sharing(
     [
         (
             FakeSlurm(limit=6 * 3600.0),
-            "6:40:00 for all of them are more than the 6:00:00 of partition batch",
+            "6:40:00 for all runs exceed the limit 6:00:00 of partition batch",
         ),
         (
             FakeSlurm(accounts=False),
-            "Slurm keeps no accounts, which tell the steps of each run",
+            "Slurm has no accounting, which records the steps of each run",
         ),
         (FakeSlurm(away=True), "sinfo does not answer"),
         (FakeSlurm(limit=7 * 3600.0), ""),
@@ -192,15 +192,15 @@ def test_other_directives_in_the_script_prevent_sharing(
 def test_allocation_beyond_slurm_is_not_planned(
     job: PlannedJob, slurm: FakeSlurm, because: str
 ) -> None:
-    assert plan(job, slurm=slurm).because == because
+    assert plan(job, slurm=slurm).reason == because
 
 
 def test_other_launchers_get_no_allocation(job: PlannedJob) -> None:
     """And on this machine there is nothing to hold, nor to say."""
     local = change(job, via="local", command=("./launch.sh",))
     assert (
-        plan(change(job, via="llmb-run", command=("llmb-run",))).because
-        == "its launcher submits by itself"
+        plan(change(job, via="llmb-run", command=("llmb-run",))).reason
+        == "its launcher submits jobs itself"
     )
     assert (
         Schedulers(TOOLS).find(local.spec).plan_allocation([local, local], 8)
@@ -210,6 +210,4 @@ def test_other_launchers_get_no_allocation(job: PlannedJob) -> None:
 
 
 def test_runs_of_unknown_length_get_no_allocation(job: PlannedJob) -> None:
-    assert (
-        plan(change(job, gpu_hours=0.0)).because == "nothing says how long a run takes"
-    )
+    assert plan(change(job, gpu_hours=0.0)).reason == "the duration of a run is unknown"

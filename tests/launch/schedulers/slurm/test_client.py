@@ -176,7 +176,7 @@ def test_latest_start_counts_in_any_order() -> None:
         "never-requeued",
     ],
 )
-def test_how_long_a_requeued_job_ran_before(
+def test_requeued_job_keeps_earlier_durations(
     job_id: str,
     answers: Mapping[str, str | CommandOutput],
     restarts: int,
@@ -186,7 +186,7 @@ def test_how_long_a_requeued_job_ran_before(
     assert (status.restarts, status.earlier_seconds) == (restarts, earlier)
 
 
-def test_details_of_a_status() -> None:
+def test_status_details_are_parsed() -> None:
     status = Fake(sacct=SACCT, squeue=QUEUE["cancelled"]).status("8")
     assert (status.cancelled_by, status.nodes) == ("1000", ())
     assert (
@@ -214,7 +214,7 @@ def test_invalid_job_id_is_unknown_without_a_query() -> None:
     assert not fake.asked
 
 
-def test_a_single_job_that_squeue_refuses_to_know() -> None:
+def test_single_unknown_job_is_no_error() -> None:
     assert Fake(sacct=SACCT, squeue=UNKNOWN_JOB).status("1").state == "COMPLETED"
     assert (
         Fake(sacct=NO_ACCOUNTING, squeue=UNKNOWN_JOB).status("1").phase is Phase.UNKNOWN
@@ -234,7 +234,7 @@ def test_silent_controller_is_away(answer: CommandOutput) -> None:
         Fake(sacct=SACCT, squeue=answer).status("1")
 
 
-def test_a_missing_program_says_what_to_do() -> None:
+def test_missing_slurm_program_has_a_remedy() -> None:
     with pytest.raises(SchedulerAway, match="login node"):
         Fake(
             sacct=SACCT,
@@ -245,13 +245,15 @@ def test_a_missing_program_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     "answer", [NO_DATABASE, CommandOutput(124, "", "sacct did not end within 30 s")]
 )
-def test_silent_accounting_needs_a_controller_that_knows(answer: CommandOutput) -> None:
+def test_silent_accounting_requires_the_controllers_answer(
+    answer: CommandOutput,
+) -> None:
     assert Fake(sacct=answer, squeue=QUEUE["running"]).status("5").state == "RUNNING"
     with pytest.raises(SchedulerAway, match="sacct does not answer"):
         Fake(sacct=answer, squeue="").status("5")
 
 
-def test_the_caller_cannot_change_what_the_commands_print() -> None:
+def test_callers_environment_cannot_change_slurms_output() -> None:
     fake = Fake(sacct=SACCT)
     caller = {
         "SLURM_CONF": "/etc/x",
@@ -302,7 +304,7 @@ def test_all_jobs_are_cancelled_with_one_command() -> None:
         (CommandOutput(124, "", "scancel did not end within 30 s"), "did not end"),
     ],
 )
-def test_problem_of_cancelling_is_reported(answer: CommandOutput, problem: str) -> None:
+def test_cancellation_problem_is_reported(answer: CommandOutput, problem: str) -> None:
     said = Slurm(Fake(scancel=answer), {}).cancel(["1"])
     assert problem in said
     assert bool(said) is bool(problem)
@@ -333,11 +335,11 @@ def test_possible_job_is_never_reported_missing() -> None:
         find(["aaa"], squeue=UNREACHABLE, sacct="1|llmb:aaa\n")
     with pytest.raises(SchedulerAway):
         find(["aaa"], squeue="", sacct=NO_DATABASE)
-    with pytest.raises(LaunchError, match="jobs 1 2 carry the same mark llmb:aaa"):
+    with pytest.raises(LaunchError, match="jobs 1 2 have the same comment llmb:aaa"):
         find(["aaa"], squeue="1|llmb:aaa|\n2|llmb:aaa|\n")
 
 
-def test_partitions() -> None:
+def test_partitions_are_parsed() -> None:
     output = (
         "batch*|up|infinite|4|gpu:8\nlong|down|7-00:00:00|2|gpu:h100:4(S:0-1)\nlong|down|7-00:00:00|3|(null)\n"
         "short|up|10:00|1|(null)\ngarbage\n"
@@ -351,7 +353,7 @@ def test_partitions() -> None:
         Slurm(Fake(sinfo=UNREACHABLE), {}).list_partitions()
 
 
-def test_why_nodes_are_out_of_service() -> None:
+def test_reasons_of_unavailable_nodes_are_parsed() -> None:
     output = "n[1-2]|root|2026-11-21T05:54:27|bad nvlink | again\nn7|alice|Unknown|not asked for\ngarbage\n"
     slurm = Fake(sinfo=output)
     told = "bad nvlink | again (root, 2026-11-21T05:54:27)"
@@ -363,7 +365,7 @@ def test_why_nodes_are_out_of_service() -> None:
         Slurm(Fake(sinfo=UNREACHABLE), {}).list_node_reasons(["n1"])
 
 
-def test_the_name_of_the_cluster() -> None:
+def test_cluster_name_is_parsed() -> None:
     config = "Configuration data\nCliFilterPlugins        = (null)\nClusterName             = eos\n"
     assert Slurm(Fake(scontrol=config), {}).find_cluster_name() == "eos"
     assert Slurm(Fake(scontrol="Configuration data\n"), {}).find_cluster_name() == ""
@@ -387,7 +389,7 @@ def test_the_name_of_the_cluster() -> None:
         ),
     ],
 )
-def test_accounts(
+def test_accounts_are_parsed(
     enforced: str, listed: str | CommandOutput, accounts: tuple[str, ...] | None
 ) -> None:
     config = f"Configuration data\nAccountingStorageEnforce = {enforced}\nAccountingStorageHost = all\n"
@@ -426,7 +428,7 @@ def test_accounts(
         ("n[1-999],m[1-999][1-99]", ["n[1-999],m[1-999][1-99]"]),
     ],
 )
-def test_node_lists(expression: str, names: list[str]) -> None:
+def test_node_lists_are_expanded(expression: str, names: list[str]) -> None:
     assert list(expand_hosts(expression)) == names
 
 
@@ -443,7 +445,7 @@ def test_node_lists(expression: str, names: list[str]) -> None:
         *(("gpu:a:2,gpu:b:2", 4), ("gpu_mem:80", 0), ("mygpu:8", 0), ("", 0)),
     ],
 )
-def test_gpus_of_a_node(gres: str, gpus: int) -> None:
+def test_gpus_of_a_node_are_counted(gres: str, gpus: int) -> None:
     assert count_gpus(gres) == gpus
 
 
@@ -458,11 +460,11 @@ def test_gpus_of_a_node(gres: str, gpus: int) -> None:
         ("N/A", None),
     ],
 )
-def test_durations(text: str, seconds: float | None) -> None:
+def test_durations_are_parsed(text: str, seconds: float | None) -> None:
     assert parse_duration(text) == seconds
 
 
-def test_a_margin_for_clocks_that_differ() -> None:
+def test_clock_margin_is_subtracted() -> None:
     """A job whose record is a few minutes older than our own note of it is still
     ours."""
     fake = Fake(sacct=SACCT)

@@ -78,7 +78,7 @@ def wrapped(path: str, first: int) -> str:
         ("", []),
     ],
 )
-def test_sbatch(text: str, expected: list[Submission]) -> None:
+def test_sbatch_output_is_parsed(text: str, expected: list[Submission]) -> None:
     assert read_sbatch(text) == expected
 
 
@@ -113,7 +113,7 @@ def test_sbatch(text: str, expected: list[Submission]) -> None:
         ("RuntimeError: sbatch: error: Invalid account\n", []),
     ],
 )
-def test_a_script_that_submits_by_itself(
+def test_output_of_submitting_script_is_parsed(
     text: str, expected: list[Submission] | int
 ) -> None:
     found = read_script(text)
@@ -139,12 +139,12 @@ def test_a_script_that_submits_by_itself(
         ("ERROR: validation failed\n", []),
     ],
 )
-def test_llmb_run(text: str, expected: list[Submission] | int) -> None:
+def test_llmb_run_output_is_parsed(text: str, expected: list[Submission] | int) -> None:
     found = read_llmb_run(text)
     assert (len(found) if isinstance(expected, int) else found) == expected
 
 
-def test_a_users_own_pattern() -> None:
+def test_custom_pattern_is_used() -> None:
     pattern = r"^queued as (?P<job>\S+)(?: in (?P<folder>.+))?$"
     assert read_pattern(pattern, "hello\nqueued as 12 in /data/x\n") == [
         Submission("12", Path("/data/x"))
@@ -166,8 +166,8 @@ def test_exactly_one_job_is_expected() -> None:
 
 
 @pytest.mark.parametrize("name", ["train-x8f2", "411_1", "7;rm", "", "१"])
-def test_an_id_that_is_not_slurms_is_not_followed(name: str) -> None:
-    with pytest.raises(SubmitError, match="none of Slurm's") as caught:
+def test_foreign_job_id_is_uncertain(name: str) -> None:
+    with pytest.raises(SubmitError, match="expected a number as Slurm has") as caught:
         require_single([Submission(name)], job(Path("/scratch")), OUTPUT)
     assert caught.value.uncertain
 
@@ -195,7 +195,7 @@ def test_an_id_that_is_not_slurms_is_not_followed(name: str) -> None:
         ("no idea", "--llmb-dry-run"),
     ],
 )
-def test_a_refusal_says_what_to_do(text: str, expected: str) -> None:
+def test_refusal_contains_a_remedy(text: str, expected: str) -> None:
     assert expected in find_remedy(text)
     told = describe_refusal(
         job(Path("/scratch")), 1, f"first line\n{text}\n", OUTPUT, find_remedy(text)
@@ -261,10 +261,10 @@ def test_known_error_is_a_refusal(text: str, expected: bool) -> None:
     assert is_refused(text) is expected
 
 
-def test_a_doubt_says_how_to_find_out() -> None:
+def test_doubt_contains_the_inquiry_command() -> None:
     doubtful = job(Path("/scratch"))
     assert "It said" not in describe_doubt(doubtful, OUTPUT, "squeue --me")
-    assert "said: line 1 | line 2. See" in describe_doubt(
+    assert "printed: line 1 | line 2. See" in describe_doubt(
         doubtful, OUTPUT, "squeue", text="line 1\nline 2\n"
     )
     assert "`squeue --me` (its comment is x);" in describe_doubt(

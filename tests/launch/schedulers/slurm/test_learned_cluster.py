@@ -48,7 +48,7 @@ def learn(*partitions: Partition, gpu: str = "") -> Cluster:
     return learned.cluster
 
 
-def test_a_cluster_of_one_type() -> None:
+def test_cluster_with_one_gpu_type_is_learned() -> None:
     found = learn(
         part("batch", ("h100", 8, 64), is_default=True), part("short", ("h100", 8, 1))
     )
@@ -71,7 +71,7 @@ def test_a_cluster_of_one_type() -> None:
         ("nvidia_h100_pcie", "h100pcie"),
     ],
 )
-def test_a_type_is_read_as_gres_spells_it(gres_type: str, gpu: str) -> None:
+def test_gpu_type_is_read_from_gres(gres_type: str, gpu: str) -> None:
     assert learn(part("batch", (gres_type, 4, 2))).gpu == gpu
 
 
@@ -99,7 +99,7 @@ def test_nodes_of_several_partitions_are_counted_once() -> None:
     assert learn(*many, part("batch", ("h100", 8, 2))).gpu == "h100"
 
 
-def test_the_default_partition_counts_only_where_it_has_gpus() -> None:
+def test_default_partition_without_gpus_is_ignored() -> None:
     found = learn(
         part("cpu", is_default=True),
         part("small", ("h100", 8, 2)),
@@ -108,17 +108,17 @@ def test_the_default_partition_counts_only_where_it_has_gpus() -> None:
     assert found.partition == "large"
 
 
-def test_a_partition_that_is_down_has_none() -> None:
+def test_partition_that_is_down_is_ignored() -> None:
     assert learn_cluster(Answers(part("batch", ("h100", 8, 64), up=False))) is None
     assert learn_cluster(Answers(part("cpu", is_default=True))) is None
 
 
-def test_where_gres_names_no_type_an_option_does() -> None:
+def test_option_names_type_missing_in_gres() -> None:
     assert learn(part("batch", ("", 8, 4))).gpu == ""
     assert learn(part("batch", ("", 8, 4)), gpu="h200").gpu == "h200"
 
 
-def test_what_sinfo_and_sacctmgr_print_is_read() -> None:
+def test_cluster_file_is_written_from_slurms_output() -> None:
     printed = {
         "sinfo": "batch*|up|1-00:00:00|60|gpu:h100:8(S:0-1),nvme:1\nbatch*|up|1-00:00:00|4|gpu:a100:4\n"
         "cpu|up|infinite|9|(null)\n",
@@ -141,16 +141,16 @@ def test_what_sinfo_and_sacctmgr_print_is_read() -> None:
     )
     text = format_cluster_file(learned)
     assert (
-        "gpu: h100                    # sinfo: gres gpu:h100:8 on 60 nodes; there are a100, too\n"
+        "gpu: h100                    # sinfo: gres gpu:h100:8 on 60 nodes; also available: a100\n"
         in text
     )
     assert (
-        "partition: batch             # the default one; a job takes at most 24 h\n"
+        "partition: batch             # the default partition; at most 24 h per job\n"
         in text
     )
 
 
-def test_without_slurm_nothing_is_learned() -> None:
+def test_missing_slurm_is_reported_away() -> None:
     def run(
         arguments: Sequence[str], *, timeout: float, environment: object = None
     ) -> CommandOutput:
@@ -166,9 +166,7 @@ def test_without_slurm_nothing_is_learned() -> None:
 
 
 @pytest.mark.parametrize("gres_type", ["h100", ""])
-def test_the_file_reads_back_as_what_was_learned(
-    tmp_path: Path, gres_type: str
-) -> None:
+def test_written_cluster_file_is_read_back(tmp_path: Path, gres_type: str) -> None:
     learned = learn_cluster(Answers(part("batch", (gres_type, 8, 64), is_default=True)))
     assert isinstance(learned, LearnedCluster)
     file = tmp_path / "cluster.yaml"
@@ -190,4 +188,4 @@ def test_the_file_reads_back_as_what_was_learned(
         }
     )
     assert all(f"{name}: " in text for name, _ in learned.sources)
-    assert ("say it here" in text) == (not gres_type)
+    assert ("set it here" in text) == (not gres_type)

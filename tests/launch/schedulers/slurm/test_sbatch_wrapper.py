@@ -154,7 +154,7 @@ def test_two_jobs_of_one_launcher_are_uncertain(site: Site) -> None:
 def test_launcher_that_names_nodes_itself_is_refused(site: Site, own: str) -> None:
     with pytest.raises(
         SubmitError,
-        match=r"two lists of nodes cannot both hold.*this launcher names nodes",
+        match=r"two lists of nodes conflict.*this launcher names nodes",
     ) as caught:
         site.scheduler.submit(site.intend(f"sbatch {own} launch.sh", exclude=("n7",)))
     assert not caught.value.uncertain
@@ -204,7 +204,7 @@ def test_missing_sbatch_starts_nothing(site: Site) -> None:
     site.path = str(site.folder / "nothing")
     with pytest.raises(
         SubmitError,
-        match=r"there is no sbatch on the PATH .* that could get --qos=high",
+        match=r"no sbatch on the PATH .*, so --qos=high cannot be passed",
     ) as caught:
         site.scheduler.submit(
             site.intend("touch ran", scheduler_options=("--qos=high",))

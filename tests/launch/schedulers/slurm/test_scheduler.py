@@ -229,10 +229,10 @@ def test_failed_submission_is_followed_if_slurm_has_it(bench: Bench, text: str) 
         "launcher killed",
     ],
 )
-def test_submission_in_doubt_is_not_taken_for_refused(
-    bench: Bench, via: str, text: str
-) -> None:
-    with pytest.raises(SubmitError, match="nothing tells") as caught:
+def test_doubtful_submission_is_uncertain(bench: Bench, via: str, text: str) -> None:
+    with pytest.raises(
+        SubmitError, match="it is unknown whether it was submitted"
+    ) as caught:
         bench.submit(bench.intend(text, via=via))
     assert caught.value.uncertain
 
@@ -241,7 +241,9 @@ def test_submission_in_doubt_is_not_taken_for_refused(
 def test_endless_submission_is_stopped_and_uncertain(bench: Bench) -> None:
     one = bench.intend("echo $$ > pid; sleep 600")
     begun = time.monotonic()
-    with pytest.raises(SubmitError, match="nothing tells") as caught:
+    with pytest.raises(
+        SubmitError, match="it is unknown whether it was submitted"
+    ) as caught:
         bench.patient(0.5).submit(one)
     assert caught.value.uncertain
     assert time.monotonic() - begun < 300
@@ -284,7 +286,7 @@ def test_recovering_waits_for_a_running_submission(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("via", ["sbatch", "script"])
-def test_recovering_knows_a_command_that_never_ran(bench: Bench, via: str) -> None:
+def test_recovering_detects_a_command_that_never_ran(bench: Bench, via: str) -> None:
     """pytest was killed between writing down the process and letting it go: the wrapper
     says so."""
     one = bench.intend("true", via=via)
@@ -294,16 +296,18 @@ def test_recovering_knows_a_command_that_never_ran(bench: Bench, via: str) -> No
     assert bench.recover(one) is None
 
 
-def test_recovering_a_killed_submission_asks_slurm(bench: Bench) -> None:
+def test_recovering_a_killed_submission_queries_slurm(bench: Bench) -> None:
     one = bench.interrupted("kill -9 $PPID; kill -9 $$")
-    with pytest.raises(SubmitError, match="nothing tells") as caught:
+    with pytest.raises(
+        SubmitError, match="it is unknown whether it was submitted"
+    ) as caught:
         bench.recover(one)
     assert caught.value.uncertain
     bench.slurm.tokens[one.token] = "13"
     assert bench.recover(one) == Submission("13")
 
 
-def test_slurm_is_asked_once_for_all_jobs(bench: Bench) -> None:
+def test_slurm_is_queried_once_for_all_jobs(bench: Bench) -> None:
     jobs = [
         Job(number, "t", job_spec(bench.folder), bench.folder, job_id=str(400 + number))
         for number in range(6)

@@ -95,8 +95,8 @@ def test_phase_of_each_state(state: str, phase: Phase) -> None:
             Blame.CANCELLED,
             "by the user with uid 1000",
         ),
-        (ended("CANCELLED"), Blame.CANCELLED, "does not say by whom"),
-        (ended("SOMETHING_NEW"), Blame.RUN, "no success"),
+        (ended("CANCELLED"), Blame.CANCELLED, "by an unknown user"),
+        (ended("SOMETHING_NEW"), Blame.RUN, "not a success"),
         (JobStatus(Phase.UNKNOWN, ""), Blame.RUN, "no record"),
         (JobStatus(Phase.UNKNOWN, "COMPLETED"), Blame.RUN, "no record"),
         (JobStatus(Phase.RUNNING, "COMPLETED"), Blame.RUN, "has not ended"),
@@ -132,10 +132,10 @@ def test_failed_nodes_are_named() -> None:
         ),
     ],
 )
-def test_a_refused_submission_is_recorded_as_failed(status: JobStatus) -> None:
+def test_refused_submission_is_explained_as_failed(status: JobStatus) -> None:
     assert (
         explain_end(status).text
-        == "FAILED: no node ever ran it: Slurm refused what it asks for"
+        == "FAILED: it never ran: Slurm refused the requested resources"
     )
 
 
@@ -176,7 +176,7 @@ def test_a_refused_submission_is_recorded_as_failed(status: JobStatus) -> None:
         ),
     ],
 )
-def test_reasons_that_never_clear(reason: str) -> None:
+def test_permanent_pending_reasons_are_stuck(reason: str) -> None:
     why = explain_stuck(JobStatus(Phase.WAITING, "PENDING", reason))
     assert why.startswith(f"{reason}: ")
     assert not explain_stuck(JobStatus(Phase.RUNNING, "RUNNING", reason))
@@ -221,7 +221,7 @@ def test_reasons_that_never_clear(reason: str) -> None:
         ),
     ],
 )
-def test_reasons_that_may_clear(reason: str) -> None:
+def test_temporary_pending_reasons_are_not_stuck(reason: str) -> None:
     assert not explain_stuck(JobStatus(Phase.WAITING, "PENDING", reason))
 
 
@@ -230,7 +230,7 @@ def test_held_states_never_start(state: str) -> None:
     assert explain_stuck(JobStatus(Phase.WAITING, state)).startswith(f"{state}: ")
 
 
-def test_the_blame_of_each_ending_of_a_log() -> None:
+def test_each_log_ending_has_its_blame() -> None:
     blames = {code: find_blame(code) for code in EndingCode}
     infrastructure = {
         code for code, blame in blames.items() if blame is Blame.INFRASTRUCTURE
@@ -258,5 +258,5 @@ def test_the_blame_of_each_ending_of_a_log() -> None:
         ("x", "'x'"),
     ],
 )
-def test_exit_codes_in_words(code: str, words: str) -> None:
+def test_exit_codes_are_formatted(code: str, words: str) -> None:
     assert format_exit(code).endswith(words)
