@@ -1,4 +1,4 @@
-"""The page of a night in Debian's Chromium, driven by Playwright."""
+"""The HTML report in Debian's Chromium, driven by Playwright."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def absent(text: str) -> None:
 
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the pages of a whole night, and of a few configurations of it."""
+    """A folder with the reports of a full nightly session, and of a few of its
+    configurations."""
     from pytest_llmbench.comparison.comparison_document import describe
     from pytest_llmbench.comparison.comparison_page import render_sides
     from pytest_llmbench.report.html import render
@@ -49,8 +50,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the pages of a history: a slow configuration, a good one, one of
-    each other colour."""
+    """The site of a history: one slow configuration, one good, one of each other
+    colour."""
     from pytest_llmbench.cli import main as cli
 
     folder = tmp_path_factory.mktemp("site")
@@ -75,13 +76,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def report(reports: Path) -> Path:
-    """The page of a whole night."""
+    """The report of a full nightly session."""
     return reports / "report.html"
 
 
 @pytest.fixture
 def few(reports: Path) -> Path:
-    """The page of one configuration of each verdict."""
+    """The report of one configuration of each verdict."""
     return reports / "few.html"
 
 
@@ -112,8 +113,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
-    """Open an address in a context with these settings; anything on the console fails
-    the test."""
+    """Open a URL in a context with these settings; any console output fails the test."""
     contexts, messages = [], list[str]()
 
     def open_page(url: str, **context: Any) -> Any:
@@ -132,11 +132,10 @@ def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def find_violations() -> Callable[..., list[tuple[str, str]]]:
-    """Return a function that lists what axe-core objects to: the rule, and the first
-    element that breaks it.
+    """Return a function that lists the violations that axe-core finds.
 
-    More than `least` rules have to have passed, or axe-core looked at nothing; without
-    `rules` all are applied.
+    A violation is a rule and the first element that breaks it. More than `least` rules
+    must pass, as proof that axe-core checked the page. `rules` restricts the rules.
     """
     from axe_playwright_python.sync_playwright import Axe
 

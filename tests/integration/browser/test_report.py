@@ -1,6 +1,7 @@
-"""The HTML report as its readers have it: sorted, filtered, opened by a link, by
-keyboard, in both themes, on a phone, without a script, and under the policy with which
-Jenkins serves artifacts."""
+"""The HTML report as readers use it: sorting, filters, links, keyboard and themes.
+
+Also on a phone, without scripts, and under the content policy of Jenkins.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def opened(browse: Open, few: Path) -> Open:
 
 
 def column(page: Any, place: int) -> list[str]:
-    """Return the texts of a column of the verdict table, of the rows that are shown."""
+    """Return the texts of a column of the verdict table, in its visible rows."""
     cells: list[str] = page.locator(
         f"#table tbody tr:visible > :nth-child({place})"
     ).all_inner_texts()
@@ -111,8 +112,8 @@ def test_keyboard_reaches_every_control(opened: Open) -> None:
 def test_axe_finds_nothing(
     opened: Open, find_violations: FindViolations, few: Path, sides: Path, name: str
 ) -> None:
-    """With everything open, of one configuration of each verdict: axe-core takes its
-    time. The dark theme changes only colours."""
+    """All details of one configuration of each verdict are open. The dark theme only
+    changes colours."""
     path = {"few": few, "sides": sides}[name]
     page = opened(
         path=path, color_scheme="light", bypass_csp=True
@@ -148,7 +149,7 @@ def test_report_is_readable_without_scripts(opened: Open) -> None:
 
 @pytest.mark.slow
 def test_report_is_readable_under_jenkins_policy(chromium: Any, few: Path) -> None:
-    """Neither style nor script: the charts are there, and a link still opens its
+    """Without styles and scripts the charts are visible, and a link opens its
     configuration."""
     context = chromium.new_context()
     page = context.new_page()

@@ -1,5 +1,4 @@
-"""The pages of `llmbench site` as their readers have them: both themes, on a phone,
-without a script."""
+"""The pages of `llmbench site` in both themes, on a phone, and without scripts."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def locate(site: Path, name: str) -> Path:
 def test_axe_finds_nothing(
     opened: Open, find_violations: FindViolations, name: str
 ) -> None:
-    """The dark theme changes only colours."""
+    """The dark theme only changes colours."""
     page = opened(
         name, color_scheme="light", bypass_csp=True
     )  # the page's policy forbids the script of axe-core

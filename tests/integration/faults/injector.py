@@ -1,5 +1,4 @@
-"""The preloaded library that lets calls fail: how it is built, and what it does, called
-by its names."""
+"""The preloaded library that makes calls fail: building it, and calling it from Python."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ ERRORS = {
 
 
 class Call(NamedTuple):
-    """A call below the watched folders: `place` is the path in them."""
+    """A call on a path below the watched folders: `place` is the relative path."""
 
     kind: str
     path: str
@@ -50,8 +49,7 @@ class Call(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Which call fails and how; for allocations `error` is ENOMEM and `kinds` says
-    so."""
+    """A call to fail and its error; a failing allocation has the error ENOMEM."""
 
     at: int
     mode: int
@@ -59,7 +57,7 @@ class Fault(NamedTuple):
     kinds: tuple[str, ...] = ()
 
     def describe(self, call: Call | None) -> str:
-        """Return it in a few words."""
+        """Describe the fault in a few words."""
         how = {ONCE: "once", FROM: "from there on", HALF: "half of it"}[self.mode]
         what = (
             "allocation"
@@ -75,7 +73,7 @@ ALLOCATIONS = ("allocation",)
 
 
 def build_library(folder: Path) -> Path | None:
-    """Compile the library; None where there is no compiler."""
+    """Compile the library, or return None without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -88,8 +86,7 @@ def build_library(folder: Path) -> Path | None:
 
 
 class Injector:
-    """The library in this process, which has to be preloaded; its memory is shared with
-    forked processes."""
+    """The preloaded library of this process; forked processes share its memory."""
 
     def __init__(self, watched: Sequence[str]) -> None:
         self._library = ctypes.CDLL(None)
@@ -104,7 +101,7 @@ class Injector:
         self._watched = "".join(f"{path}\n" for path in watched).encode()
 
     def arm(self, fault: Fault) -> None:
-        """Count from now on, in this process, and let calls fail."""
+        """Start counting in this process, and make calls fail."""
         if fault.kinds == ALLOCATIONS:
             last = fault.at + 1 if fault.mode == ONCE else 1 << 62
             self._library.llmb_faults_arm_allocations(
@@ -118,11 +115,12 @@ class Injector:
         )
 
     def disarm(self) -> int:
-        """Count no more; return the number of allocations."""
+        """Stop counting; return the number of allocations."""
         return int(self._library.llmb_faults_disarm())
 
     def list_calls(self) -> list[Call]:
-        """Return the calls since it was armed, in this process or a forked one."""
+        """Return the calls since the library was armed, in this process or a forked
+        one."""
         count = min(int.from_bytes(self._memory[:8], "little"), MOST_CALLS - 1)
         return [self._read_call(number) for number in range(1, count + 1)]
 

@@ -1,5 +1,7 @@
-"""What a session may not do when a call fails: pass what was red, lose what was there,
-or end without a clear word."""
+"""Forbidden effects of a failing call on a session.
+
+A session must not pass what failed before, lose data, or end without a clear message.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ GREEN = ("PASS", "IMPROVEMENT", "INCONCLUSIVE")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a session ended: exit code (or signal), items, what was printed; `whole`
-    where it did not break off."""
+    """The end of a session: exit code (or signal), items, output; `whole` if it was
+    complete."""
 
     code: int
     items: Items
@@ -36,12 +38,12 @@ class Ended:
 
     @property
     def lacked_memory(self) -> bool:
-        """Whether Python itself gave up for want of memory."""
+        """True if Python itself ran out of memory."""
         return "MemoryError" in self.output and self.code != 0
 
 
 class Reference:
-    """The undisturbed session, and what lay there before it."""
+    """The undisturbed session, and the files before it."""
 
     def __init__(self, folder: Path, kept: Path, undisturbed: Ended) -> None:
         self.folder, self.kept, self.undisturbed = folder, kept, undisturbed
@@ -51,8 +53,8 @@ class Reference:
         self.stored = _count_rows(folder / "state" / "history.db")
 
     def find_wrong(self, ended: Ended, fault: Fault, struck: Call | None) -> list[str]:
-        """Return what went wrong; MemoryError may end a session, but nothing is green
-        or lost by it."""
+        """List the forbidden effects; MemoryError may end a session, but must lose or
+        pass nothing."""
         return [
             *self._find_better(ended),
             *self._find_lost(ended),
@@ -115,7 +117,7 @@ class Reference:
                 yield f"lost in {path.name}: {sorted(lost)}"
 
     def _is_void(self, path: Path, ended: Ended) -> bool:
-        """Whether a report that is not whole is said not to be one."""
+        """True if an incomplete report is marked as incomplete."""
         words = " ".join(ended.output.split())
         if path.name == "j.xml":  # pytest empties its own report before it writes it
             return "j.xml: not written" in words
@@ -179,8 +181,7 @@ class Reference:
             yield from self._find_unsaid(ended, fault)
 
     def _find_unsaid(self, ended: Ended, fault: Fault) -> Iterator[str]:
-        """Yield what is otherwise than in the undisturbed session, where nothing is
-        said of it."""
+        """Yield unreported differences from the undisturbed session."""
         number = getattr(errno, fault.error, 0)
         words = (
             os.strerror(number) if number else "",
@@ -223,8 +224,8 @@ def _list_names(folder: Path) -> set[str]:
 
 
 def _count_rows(path: Path) -> int | str | None:
-    """Return the number of verdicts; a text where the file is damaged, None where there
-    is none."""
+    """Return the number of verdicts; a text if the file is damaged, None if it is
+    missing."""
     if not path.is_file():
         return None
     try:
@@ -248,7 +249,7 @@ def _count_rows(path: Path) -> int | str | None:
 
 
 def _read_recorded(path: Path) -> set[str]:
-    """Return the configurations of a recorded file; none of what cannot be read."""
+    """Return the configurations of a recorded file; empty if it is unreadable."""
     from pytest_llmbench.baseline.read import read_recipe
     from pytest_llmbench.core.errors import LlmbenchError
 

@@ -1,5 +1,5 @@
-"""What is run while calls fail: folders with good and bad runs and what earlier
-sessions left, and the commands."""
+"""The sessions during which calls fail: folders with runs, earlier results, and
+commands."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Night:
-    """A session: its command, what it needs beyond the runs, and what it may change
-    below `state`."""
+    """A session: its command, its requirements, and the files below `state` that it may
+    change."""
 
     arguments: Sequence[str]
     prepare: Callable[[Path, Run], None]
@@ -62,8 +62,8 @@ class Night:
 
 
 def pytest_arguments(*arguments: str) -> list[str]:
-    """Return the arguments of a session that reads no configuration but its own, and
-    nothing but its own plugins."""
+    """Return the arguments of a session without user configuration and third-party
+    plugins."""
     return [
         "-p",
         "pytest_llmbench.plugin",
@@ -79,8 +79,8 @@ def pytest_arguments(*arguments: str) -> list[str]:
 
 
 def write_logs(folder: Path) -> None:
-    """Write runs of every kind of verdict, some packed; an older good run stands behind
-    each bad one."""
+    """Write runs of every verdict, some compressed; an older good run precedes each bad
+    run."""
     baselines = shipped()
     logs = folder / "logs"
 
@@ -119,8 +119,8 @@ def write_logs(folder: Path) -> None:
 
 
 def prepare_night(folder: Path, run: Run) -> None:
-    """Leave what an earlier night left: a history, reports and a page that others wrote
-    to."""
+    """Write the results of an earlier session: history, reports and a page with other
+    content."""
     write_logs(folder)
     (folder / "state" / "summary.md").write_text(JOB_SUMMARY)
     # the same commands as tonight's, over the good runs alone
@@ -129,14 +129,14 @@ def prepare_night(folder: Path, run: Run) -> None:
 
 
 def prepare_again(folder: Path, run: Run) -> None:
-    """Leave the cache of an earlier session over the very same logs as well."""
+    """Write the cache of an earlier session over the same logs, too."""
     prepare_night(folder, run)
     run(pytest_arguments("--llmb-logs=logs"))
     (folder / "state" / "summary.md").write_text(JOB_SUMMARY)
 
 
 def prepare_recording(folder: Path, run: Run) -> None:
-    """Leave baselines that were recorded from a part of the runs."""
+    """Write baselines recorded from some of the runs."""
     write_logs(folder)
     (folder / "state" / "recorded").mkdir()
     for run_folder in sorted((folder / "good").glob("experiments/*/*"))[:2]:
@@ -152,7 +152,7 @@ def prepare_recording(folder: Path, run: Run) -> None:
 
 
 def prepare_unsaved(folder: Path, run: Run) -> None:
-    """Leave a history, and what a session could not store in it."""
+    """Write a history, and a file with the results that a session could not store."""
     prepare_night(folder, run)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pytest_llmbench.history.record.write", _refuse)
@@ -201,7 +201,7 @@ SESSIONS = {
 
 
 def use_environment(folder: Path) -> None:
-    """Set the variables of a session, and its folder."""
+    """Set the variables and the working folder of a session."""
     os.environ.update(
         {
             name: str(folder / value) if value.startswith("state/") else value

@@ -1,8 +1,8 @@
-"""`python tests/integration/faults/run.py SESSION` lets every call of a session fail,
-one at a time; see docs/fuzzing.md.
+"""`python tests/integration/faults/run.py SESSION` makes every call of a session fail
+once.
 
-It needs a C compiler. The exit status is 1 where a session ended in any way that it may
-not.
+See docs/fuzzing.md. Requires a C compiler. The exit status is 1 if a session ended in a
+forbidden way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from faults.nights import SESSIONS  # noqa: E402
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="tests/integration/faults/run.py", description=__doc__
     )
@@ -95,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
 def plan_faults(
     calls: Sequence[Call], allocations: int, asked: argparse.Namespace
 ) -> Iterator[Fault]:
-    """Yield the faults of a sweep, given what the undisturbed session called."""
+    """Yield the faults of a sweep from the calls of the undisturbed session."""
     if asked.allocations:
         yield from (
             Fault(at, ONCE, "ENOMEM", ALLOCATIONS)
@@ -128,8 +128,7 @@ def plan_faults(
 
 
 def sample_allocations(count: int, asked: argparse.Namespace) -> list[int]:
-    """Return numbers of allocations: half of them spread evenly over the logarithm,
-    half by chance."""
+    """Sample allocation numbers: half evenly on a logarithmic scale, half at random."""
     numbers = random.Random(1)
     half = asked.allocations // 2
     spread = {round(count ** (place / half)) for place in range(half)}
@@ -139,7 +138,7 @@ def sample_allocations(count: int, asked: argparse.Namespace) -> list[int]:
 
 
 def sweep(asked: argparse.Namespace, work: Path) -> Iterator[dict[str, object]]:
-    """Yield what became of each point, from several processes."""
+    """Yield the result of each fault, from several processes."""
     # not below /dev/shm, from which containers load no code
     built = tempfile.TemporaryDirectory(prefix="llmb-faults-")
     library = build_library(Path(built.name))
@@ -182,7 +181,7 @@ def sweep(asked: argparse.Namespace, work: Path) -> Iterator[dict[str, object]]:
 
 
 def summarize(results: Iterable[dict[str, object]]) -> int:
-    """Print the counts by kind and what was wrong; return how much that was."""
+    """Print the counts by kind and the failures; return the number of failures."""
     counts: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     for result in sorted(results, key=lambda result: str(result["fault"])):

@@ -1,5 +1,4 @@
-"""A process that runs one session again and again, each time in a fork of its own in
-which a call fails."""
+"""A process that runs a session repeatedly, each time in a fork in which a call fails."""
 
 from __future__ import annotations
 
@@ -29,8 +28,10 @@ LEFT_OUT = ("pytest_llmbench.suite", "conftest", "__main__", "server", "run")
 
 
 class Outcomes:
-    """A plugin that notes the outcome of every item; `begin` is called when pytest has
-    found its own files."""
+    """A plugin that records the outcome of every item.
+
+    `begin` is called after pytest has found its files.
+    """
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self.items: dict[str, tuple[str, str, str]] = {}
@@ -38,11 +39,11 @@ class Outcomes:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self) -> None:
-        """Let calls fail from now on."""
+        """Start to make calls fail."""
         self._begin()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note verdict, status and run of what has an outcome."""
+        """Record verdict, status and run of each item with an outcome."""
         outcome: dict[str, Any] | None = getattr(report, "llmb", None)
         if outcome is not None:
             run = outcome.get("run") if outcome["kind"] == "configuration" else None
@@ -56,7 +57,7 @@ class Outcomes:
 
 
 class Server:
-    """Sessions of one kind, each in the folder as it was before."""
+    """Sessions of one kind, each in a restored folder."""
 
     def __init__(self, night: Night, folder: Path) -> None:
         self.night, self.folder = night, folder
@@ -79,7 +80,7 @@ class Server:
         self._warm()
 
     def _warm(self) -> None:
-        """Import what a session imports, so that no fork has to."""
+        """Import the modules of a session, so that forks need not."""
 
         def list_modules() -> list[str]:
             run_command(self.night, self.night.arguments)
@@ -91,7 +92,7 @@ class Server:
         self.restore()
 
     def restore(self) -> None:
-        """Put back what stood there before the session."""
+        """Restore the files from before the session."""
         shutil.rmtree(self.state, ignore_errors=True)
         shutil.copytree(self.kept, self.state, symlinks=True)
         for entry in self.folder.iterdir():
@@ -99,8 +100,10 @@ class Server:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def _fork(self, work: Callable[[], Any]) -> Any:
-        """Return what a function returns in a process of its own; an int where that
-        ended by itself, -1 for a hang."""
+        """Return the result of a function in a forked process.
+
+        An int if the process ended by itself, -1 if it hung.
+        """
         self._result.unlink(missing_ok=True)
         child = os.fork()
         if child == 0:
@@ -119,7 +122,7 @@ class Server:
         return pickle.loads(self._result.read_bytes())  # noqa: S301
 
     def _work(self, work: Callable[[], Any]) -> NoReturn:
-        """Do it, and end the process."""
+        """Run the function, and end the process."""
         os.setsid()
         output = os.open(self._output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         for handle in (1, 2):
@@ -145,7 +148,7 @@ class Server:
         os._exit(0)
 
     def run(self, fault: Fault) -> Ended:
-        """Run one session in which a call fails."""
+        """Run a session in which a call fails."""
         outcomes = Outcomes(lambda: self.injector.arm(fault))
 
         def session() -> tuple[int, dict[str, tuple[str, str, str]], int]:
@@ -169,7 +172,7 @@ def serve(
     asked: argparse.Namespace,
     plan: Callable[[Sequence[Call], int, argparse.Namespace], Iterator[Fault]],
 ) -> None:
-    """Run every point of this process's share, and write what became of each."""
+    """Run the faults of this process's share, and write each result."""
     share, of = map(int, asked.inside.split("/"))
     server = Server(SESSIONS[asked.session], Path(os.environ["LLMB_FAULTS_FOLDER"]))
     allocating = bool(asked.allocations)

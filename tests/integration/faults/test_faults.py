@@ -1,5 +1,8 @@
-"""Sessions in which a call fails give no wrong verdict, lose nothing and end in words;
-see docs/fuzzing.md."""
+"""Sessions with failing calls give no wrong verdict, lose no data, and end with a
+message.
+
+See docs/fuzzing.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of sessions in which a call fails names each thing that they may not do."""
+"""Each forbidden effect of a failing call is detected."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def store_night(state: Path, number: int) -> None:
 
 @pytest.fixture
 def judged(tmp_path: Path) -> tuple[Reference, Path]:
-    """A night as it was before, in `kept`, and after: a history with one session more,
-    logs and a report."""
+    """A session before (in `kept`) and after: a history with one more session, logs and
+    a report."""
     state, kept = tmp_path / "night" / "state", tmp_path / "kept"
     state.mkdir(parents=True)
     (tmp_path / "night" / "logs").mkdir()
@@ -46,12 +46,12 @@ def judged(tmp_path: Path) -> tuple[Reference, Path]:
 
 
 def change(**items: tuple[str, str, str]) -> Callable[[Path, Ended], Ended]:
-    """Return what makes items other ones."""
+    """Return a function that replaces items."""
     return lambda _, ended: replace(ended, items={**ended.items, **items})
 
 
 def forget(folder: Path, ended: Ended) -> Ended:
-    """Leave the history of the night before."""
+    """Restore the history from before the session."""
     (folder / "state" / "history.db").unlink()
     store_night(folder / "state", 1)
     return ended

@@ -1,5 +1,4 @@
-"""A cluster for the tests of this folder: one for each test run (each worker, under
-xdist)."""
+"""A Slurm cluster for each test run (each worker, under xdist)."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def cluster_without_database() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def no_job_is_left(cluster: Cluster) -> Iterator[None]:
-    """Every test leaves the cluster as it was."""
+    """Check that every test leaves no job on the cluster."""
     yield
     if left := cluster.jobs():
         cluster.cancel_all()

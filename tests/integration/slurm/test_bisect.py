@@ -1,5 +1,5 @@
-"""Searches over builds on a real Slurm: with a change, with none, with two, with builds
-that do not run, and killed."""
+"""Searches over builds on a real Slurm: no, one or two changes, broken builds, and
+kills."""
 
 from __future__ import annotations
 
@@ -79,8 +79,7 @@ def gate(tmp_path: Path, cluster: Cluster) -> Iterator[Gate]:
 
 @pytest.fixture
 def prepare(gate: Gate) -> Prepare:
-    """Write a recipe of two nodes, and builds of which these steps are slower from a
-    build on, or do not run."""
+    """Write a recipe of two nodes, and builds that become slower or do not run."""
 
     def write(
         changes: Mapping[int, float],
@@ -106,7 +105,7 @@ def prepare(gate: Gate) -> Prepare:
 
 
 def read_started(gate: Gate) -> list[list[str]]:
-    """Return job id, nodes and build of every run that began, in order."""
+    """Return job id, nodes and build of every started run, in order."""
     return [
         line.split()
         for line in (gate.folder / "stage" / "started").read_text().splitlines()
@@ -122,8 +121,8 @@ def read_outcome(gate: Gate) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_change_is_located_with_its_size(gate: Gate, prepare: Prepare) -> None:
-    """In fewer runs than three of each build of a binary search would take; the cost is
-    told before it starts."""
+    """Needs fewer runs than three per build of a binary search; the cost is printed
+    first."""
     prepare({19: 0.02})
     assert gate.run(*SEARCH) == 0, gate.output
     outcome, started = read_outcome(gate), read_started(gate)
@@ -172,8 +171,7 @@ def test_two_changes_are_both_located(gate: Gate, prepare: Prepare) -> None:
 
 @pytest.mark.slow
 def test_builds_that_do_not_run_are_skipped(gate: Gate, prepare: Prepare) -> None:
-    """Each is tried once; where they stand before the first slow one, it is one of a
-    range."""
+    """Each is tried once; next to the first slow build they make the answer a range."""
     prepare({19: 0.05}, 15, 16, 18)
     assert gate.run(*SEARCH) == 0, gate.output
     outcome, builds = read_outcome(gate), [build for _, _, build in read_started(gate)]
@@ -212,8 +210,7 @@ def test_killed_search_resumes_with_the_same_steps(
 
 @pytest.mark.slow
 def test_higher_cap_narrows_the_range_later(gate: Gate, prepare: Prepare) -> None:
-    """All runs are kept; what it may cost is told again, and refused where it is more
-    than allowed."""
+    """All runs are kept; the new cost is printed, and refused if it exceeds the limit."""
     prepare({19: 0.02})
     file = gate.folder / "builds.yaml"
     plain = file.read_text()
@@ -252,8 +249,8 @@ def test_higher_cap_narrows_the_range_later(gate: Gate, prepare: Prepare) -> Non
 
 @pytest.fixture
 def commit(gate: Gate, prepare: Prepare) -> Callable[[int, str], list[str]]:
-    """Write a recipe whose runs take the seconds that its build left, and commits of
-    which these lines are built."""
+    """Write a recipe with the step time that its build writes, and commits with these
+    build lines."""
 
     def git(*words: str) -> str:
         line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
@@ -293,8 +290,8 @@ echo $number >> $STAGE_PATH/built
 def test_each_commit_is_built_once_before_its_first_run(
     gate: Gate, commit: Callable[[int, str], list[str]]
 ) -> None:
-    """One that cannot be built is skipped; the dry run shows the command, and builds
-    nothing."""
+    """A commit that cannot be built is skipped; the dry run shows the command without
+    running it."""
     commits = commit(7, NOTE_BUILD)
     built = gate.folder / "stage" / "built"
     assert (
@@ -327,8 +324,8 @@ def test_each_commit_is_built_once_before_its_first_run(
 def test_search_stopped_in_a_build_resumes_it(
     gate: Gate, commit: Callable[[int, str], list[str]], how: signal.Signals
 ) -> None:
-    """After SIGKILL the build goes on and is waited for; one that was interrupted is
-    made again. Neither failed."""
+    """After SIGKILL the build continues and is awaited; an interrupted build is
+    repeated. Neither fails."""
     commit(
         3,
         "echo $number >> $STAGE_PATH/built\n"
@@ -360,8 +357,8 @@ def test_search_stopped_in_a_build_resumes_it(
 
 @pytest.mark.slow
 def test_search_runs_in_one_allocation(gate: Gate, prepare: Prepare) -> None:
-    """Killed in the middle it goes on in the same one; a run of each end warms it
-    up."""
+    """A killed search resumes in the same allocation, which begins with a warm-up of
+    each end."""
     wait = "[ $(wc -l < $STAGE_PATH/started) != 8 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
     prepare({19: 0.02}, 15, 16, 18, after=wait, allocation="shared")
     process = gate.start(*SEARCH)
@@ -394,7 +391,7 @@ def test_search_runs_in_one_allocation(gate: Gate, prepare: Prepare) -> None:
 
 @pytest.mark.slow
 def test_commits_between_two_are_searched(gate: Gate, prepare: Prepare) -> None:
-    """Each runs the script of its own commit."""
+    """Each run uses the script of its commit."""
     prepare({})
     recipe = gate.folder / "recipe"
 

@@ -1,4 +1,4 @@
-"""The cluster of these tests leaves nothing behind, whatever ends them."""
+"""The test cluster ends with its test run, however that ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The engine on a real Slurm: what becomes of jobs, and that none is left or submitted
-twice."""
+"""The job engine on a real Slurm: job ends, and no lost or duplicate submissions."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ QUICK = Limits(first_poll=0.1, longest_poll=0.5, away_seconds=60.0, lost_seconds
 
 
 class Session:
-    """An engine on the cluster, with what came out, and a count of the commands that
-    were run."""
+    """An engine on the cluster, with its results and a count of its commands."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder, self.cluster = folder, cluster
@@ -110,7 +108,7 @@ class Session:
         return {job.spec.case_id: (job, end) for job, end in self.ends}
 
     def again(self, **more: Any) -> Engine:
-        """Go on as another process would that finds the journal."""
+        """Resume the session as a new process with the same journal."""
         self.journal.close()
         self.journal = Journal(self.folder / ".llmbench")
         self.journal.resume()
@@ -120,7 +118,7 @@ class Session:
     def meanwhile(
         self, act: Callable[[], object], when: Callable[[], bool]
     ) -> threading.Thread:
-        """Do something as soon as a condition holds, while the engine runs."""
+        """Call a function once a condition holds, while the engine runs."""
 
         def wait() -> None:
             end = time.monotonic() + 180
@@ -133,7 +131,7 @@ class Session:
         return thread
 
     def submissions(self) -> list[str]:
-        """The ids of all jobs that Slurm ever got from this folder."""
+        """Return the ids of all jobs that Slurm got from this folder."""
         lines = self.cluster.run(
             "squeue", "--states=all", "--noheader", "--format=%A|%Z"
         ).splitlines()
@@ -320,7 +318,7 @@ def test_killed_session_resumes_and_submits_nothing_twice(
     ]
 
     class Killed(BaseException):
-        """Stands in for SIGKILL."""
+        """Represents SIGKILL."""
 
     def killed(job: Job, end: JobEnd) -> Sequence[NextJob]:
         raise Killed
@@ -335,7 +333,7 @@ def test_killed_session_resumes_and_submits_nothing_twice(
 
 @pytest.mark.slow
 def test_job_with_unread_id_is_found_by_token(session: Session) -> None:
-    """The submission was killed after Slurm had taken the job."""
+    """The submission was killed after Slurm had accepted the job."""
     spec = session.spec("a", "sleep 2")
     script = session.folder / "kill.sh"
     script.write_text(
@@ -350,8 +348,10 @@ def test_job_with_unread_id_is_found_by_token(session: Session) -> None:
 
 
 def ten_minutes(session: Session, number: int) -> Counter[str]:
-    """Ask Slurm for so many pending jobs as often as a session does that waits for ten
-    minutes; return how often it ran which command."""
+    """Count the commands of a session that waits ten minutes for pending jobs.
+
+    Returns the number of calls by program.
+    """
     blocker = session.cluster.submit("sleep 600", "-N4", "--exclusive")
     session.make(Limits(max_jobs=500))
     session.engine.submit_only(
@@ -363,7 +363,7 @@ def ten_minutes(session: Session, number: int) -> Counter[str]:
     slept, clock = [0.0], time.time()
 
     class Enough(BaseException):
-        """Stands in for somebody who stops the session."""
+        """Represents a user who stops the session."""
 
     def sleep(seconds: float) -> None:
         slept[0] += seconds

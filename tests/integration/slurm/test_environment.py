@@ -1,4 +1,4 @@
-"""The environment of a job, as a job of Slurm sees it."""
+"""The environment of a job, as a Slurm job sees it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOSTILE = "a b; touch x $(touch x) `touch x` 'q\" {gpus} ${HOME}\n -N 9 é"
 def spec(
     cluster: Cluster, stage: Path, script: str, described: Described, **caller: str
 ) -> JobSpec:
-    """A job of one node, whose recipe is given to sbatch, with another script."""
+    """Return a one-node sbatch job with another script."""
     stage.mkdir(exist_ok=True)
     (stage / "launch.sh").write_text(f"#!/bin/bash\n{script}\n")
     known = {
@@ -39,7 +39,7 @@ def spec(
 
 
 def run(cluster: Cluster, spec: JobSpec) -> str:
-    """Submit a job, wait for its end, and return what it printed."""
+    """Submit a job, wait for its end, and return its output."""
     program, *options = spec.command
     output = spec.directory / "job.out"
     done = subprocess.run(
@@ -103,8 +103,8 @@ def test_callers_environment_does_not_reach_the_job(
 def test_job_steps_get_the_cluster_files_gpus(
     cluster: Cluster, tmp_path: Path, gres: str
 ) -> None:
-    """SLURM_GPUS_PER_NODE=null, as the old documents export it, would have srun ask for
-    GPUs of that name."""
+    """With SLURM_GPUS_PER_NODE=null, as old documents export it, srun would request
+    GPUs named null."""
     described = Described(gpu="h100", gres=gres)
     job = spec(
         cluster,
@@ -122,7 +122,7 @@ def test_job_steps_get_the_cluster_files_gpus(
 def test_gpus_may_be_requested_by_option_and_variable(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Nemotron's document names SBATCH_GPUS_PER_NODE, and its command gets --gres as
+    """Nemotron's document sets SBATCH_GPUS_PER_NODE, and its command has --gres as
     well."""
     job = spec(
         cluster,

@@ -1,7 +1,7 @@
-"""Sessions on a real Slurm that are killed at random moments, and resumed: no job is
-submitted twice, and no run counts twice, under every policy.
+"""Sessions on a real Slurm, killed at random times and resumed, under every policy.
 
-`LLMB_KILLS=N` tries N random sequences of kills for each policy instead of one.
+No job is submitted twice, and no run counts twice. `LLMB_KILLS=N` tries N random
+sequences of kills for each policy instead of one.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def prepare_search(folder: Path, allocation: str) -> list[str]:
 
 
 def prepare_nodes(folder: Path) -> list[str]:
-    """Write a history that names a node, which is slow again, and a recipe."""
+    """Write a recipe, and a history with a suspect node that is slow again."""
     slow = f"case ,$(scontrol show hostnames | tr '\\n' ,) in *,{SLOW},*) steps 1.1 ;; *) steps 1.0 ;; esac"
     write_recipe(folder, {"8b": f"{STARTED}; sleep 1; {slow}"}, gpus=16)
     store(folder / "h.db", make_nights())
@@ -121,7 +121,7 @@ def prepare_nodes(folder: Path) -> list[str]:
 
 
 def make_nights() -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
-    """Yield nights of jobs on two of four nodes, every sixth with the slow one."""
+    """Yield daily jobs on two of four nodes, every sixth with the slow node."""
     draw = np.random.default_rng(1)
     key = Key("fake", "8b", "24.11", "h100", "bf16", 16)
     now = datetime.now(UTC).replace(microsecond=0)
@@ -252,8 +252,10 @@ def test_killed_session_submits_and_counts_nothing_twice(
 def kill_often(
     gate: Gate, options: list[str], draw: random.Random
 ) -> tuple[str, list[float]]:
-    """Kill a session, and what goes on with it, at random moments; return its id and
-    the seconds after which each was killed."""
+    """Kill a session and its resumed sessions at random times.
+
+    Returns the session id and the seconds after which each was killed.
+    """
     process = gate.start("--llmb-launch", *options)
     gate.wait_for(lambda: read_session(gate.folder))
     session, kills = read_session(gate.folder), list[float]()
@@ -273,18 +275,18 @@ def kill_often(
 
 
 def pick_resumed(options: list[str]) -> list[str]:
-    """Return the options of a session that goes on: the journal has the others."""
+    """Return the options of a resumed session; the journal has the others."""
     return [each for each in options if each.startswith(("--llmb-json", "--llmb-hist"))]
 
 
 def read_session(folder: Path) -> str:
-    """Return the id of the session in the journal; "" while there is none."""
+    """Return the session id in the journal, or ""."""
     rows = query(folder, "SELECT id FROM session")
     return str(rows[0][0]) if rows else ""
 
 
 def read_journal(folder: Path) -> list[JournalRow]:
-    """Return the jobs that were submitted."""
+    """Return the submitted jobs."""
     rows = query(folder, "SELECT spec, attempt, repeat, job_id FROM job")
     described = [(json.loads(spec), *others) for spec, *others in rows]
     return [
@@ -311,7 +313,7 @@ def query(folder: Path, question: str) -> list[tuple[Any, ...]]:
 
 
 def list_accounted(cluster: Cluster, after: int) -> list[str]:
-    """Return the ids of the jobs that Slurm accounted for after this one."""
+    """Return the ids of jobs in accounting after this one."""
     shown = cluster.run(
         "sacct", "-X", "--noheader", "--parsable2", "--format=JobIDRaw"
     ).split()

@@ -1,5 +1,7 @@
-"""Whole sessions on a real Slurm: after each, no job is left that should not be, none
-was submitted twice, and the verdicts are right."""
+"""Whole sessions on a real Slurm.
+
+After each, no job is left or submitted twice, and the verdicts are right.
+"""
 
 from __future__ import annotations
 
@@ -281,7 +283,7 @@ def test_hang_of_one_node_is_noted_on_pass(
 
 
 def read_journal(gate: Gate, question: str) -> str:
-    """Return what the journal answers, nothing while it is not complete."""
+    """Return the rows of a query of the journal; empty while it is incomplete."""
     try:
         with closing(
             sqlite3.connect(f"file:{gate.folder}/.llmbench/launch.db?mode=ro", uri=True)
@@ -682,7 +684,7 @@ def test_interrupted_submission_resumes_without_duplicates(gate: Gate) -> None:
 
 @pytest.mark.slow
 def test_repeated_signal_stops_once(gate: Gate) -> None:
-    """timeout(1) sends it to the process and to its group."""
+    """timeout(1) sends the signal to the process and to its group."""
     write_recipe(
         gate.folder, {"one": f"{COUNTED}; sleep 300", "two": f"{COUNTED}; sleep 300"}
     )

@@ -1,5 +1,4 @@
-"""On a login node where nobody wrote a cluster file: Slurm says what there is, and that
-is enough to launch."""
+"""Launching on a login node without a cluster file, from Slurm's description."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from support.fake_recipe import WELL, write_recipe
 
 @pytest.fixture(scope="module")
 def typed_cluster() -> Iterator[Cluster]:
-    """A cluster whose gres names the type of its GPUs."""
+    """A cluster whose gres contains the type of its GPUs."""
     if absent := missing():
         pytest.skip(absent)  # conftest.py fails first where it has to be there
     with running(gpu_type="h100") as cluster:
@@ -21,8 +20,7 @@ def typed_cluster() -> Iterator[Cluster]:
 
 
 def run(folder: Path, cluster: Cluster, *command: str) -> tuple[int, str]:
-    """Run a module of Python in a folder, with what a document requires in its
-    environment."""
+    """Run a Python module in a folder, with the document's required variables."""
     return cluster.run_python(folder, "-Im", *command, STAGE_PATH=str(folder / "stage"))
 
 

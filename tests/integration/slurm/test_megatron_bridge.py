@@ -1,6 +1,8 @@
-"""A row of Megatron-Bridge's tables, launched on a real Slurm by a script with the
-arguments and the output of Megatron-Bridge's own: its run is found and judged as the
-row, and none of another precision is."""
+"""A row of Megatron-Bridge's tables, launched on a real Slurm.
+
+The script has Megatron-Bridge's arguments and output. The run is found and judged as
+the row; a run of another precision is not.
+"""
 
 from __future__ import annotations
 

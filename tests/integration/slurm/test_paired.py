@@ -1,5 +1,4 @@
-"""A/Bs on a real Slurm: what is told of a planted difference, on which nodes, stopped,
-killed and gone on with."""
+"""A/Bs on a real Slurm: differences, nodes, allocations, interruptions and kills."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ Prepare = Callable[..., None]
 
 @pytest.fixture
 def prepare(gate: Gate) -> Prepare:
-    """Write a recipe of two nodes, and variants of these step times."""
+    """Write a recipe of two nodes, and variants with these step times."""
 
     def write(
         *seconds: float,
@@ -66,7 +65,7 @@ def prepare(gate: Gate) -> Prepare:
 
 
 def read_started(gate: Gate) -> list[list[str]]:
-    """Return job id, nodes and variant of every run that began, in order."""
+    """Return job id, nodes and variant of every started run, in order."""
     return [
         line.split()
         for line in (gate.folder / "stage" / "started").read_text().splitlines()
@@ -102,8 +101,8 @@ def read_outcome(gate: Gate) -> dict[str, Any]:
 def test_planted_difference_is_found_on_first_runs_nodes(
     gate: Gate, prepare: Prepare, slower: float, answer: str, order: str
 ) -> None:
-    """It is red where a variant is slower; the runs come in the order of the procedure,
-    all on the same nodes."""
+    """A slower variant fails; the runs follow the procedure's order, all on the same
+    nodes."""
     prepare(1.0, slower)
     assert gate.run(*AB) == (1 if slower > 1 else 0), gate.output
     outcome, started = read_outcome(gate), read_started(gate)
@@ -150,7 +149,7 @@ def test_three_arms_share_the_reference(gate: Gate, prepare: Prepare) -> None:
 
 @pytest.mark.slow
 def test_ab_runs_are_no_samples_of_the_recipe(gate: Gate, prepare: Prepare) -> None:
-    """Neither in the history nor where its logs are read later."""
+    """Neither in the history nor when their logs are read later."""
     prepare(1.0, 1.3)
     assert gate.run(*AB, "--llmb-history=h.db") == 1, gate.output
     assert (
@@ -200,7 +199,7 @@ WAIT_IN_SECOND = "[ $(wc -l < $STAGE_PATH/started) != 2 ] || while [ ! -e $STAGE
 
 
 def stop_in_second(gate: Gate, how: signal.Signals, number: int = 2) -> None:
-    """Stop a session while its second run is under way, or another one."""
+    """Stop a session during its second run, or another one."""
     process = gate.start(*AB)
     gate.wait_for(
         lambda: (
@@ -214,7 +213,7 @@ def stop_in_second(gate: Gate, how: signal.Signals, number: int = 2) -> None:
 
 @pytest.mark.slow
 def test_killed_ab_resumes_with_its_runs(gate: Gate, prepare: Prepare) -> None:
-    """None is made twice."""
+    """No run is repeated."""
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
     stop_in_second(gate, signal.SIGKILL)
     gate.go()
@@ -227,7 +226,7 @@ def test_killed_ab_resumes_with_its_runs(gate: Gate, prepare: Prepare) -> None:
 def test_runs_of_killed_ab_are_no_samples(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
-    """Nor the last one, which ended when nobody looked."""
+    """Including the last run, which ended unobserved."""
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
     stop_in_second(gate, signal.SIGKILL)
     gate.go()
@@ -272,8 +271,7 @@ def test_changed_variants_are_refused_on_resume(
 def test_commit_is_checked_out_in_the_journal_folder(
     gate: Gate, prepare: Prepare
 ) -> None:
-    """Each arm runs the script of its own commit; the recipe's folder stays as it
-    is."""
+    """Each arm runs the script of its commit; the recipe's folder is unchanged."""
     prepare(1.0, 1.0)
     recipe = gate.folder / "recipe"
 
@@ -311,13 +309,13 @@ def test_commit_is_checked_out_in_the_journal_folder(
 
 
 def wait_in(number: int) -> str:
-    """Return a command that waits in the run of this number."""
+    """Return a command that waits in the run with this number."""
     return WAIT_IN_SECOND.replace("!= 2", f"!= {number}")
 
 
 def list_variants(gate: Gate) -> str:
-    """Return the variants of all runs that began, in order, as `01 10`; those of each
-    job apart."""
+    """Return the variants of all started runs in order, such as `01 10`, separated by
+    job."""
     runs: dict[str, str] = {}
     for job, _, variant in read_started(gate):
         runs[job] = runs.get(job, "") + variant[1]
@@ -343,8 +341,8 @@ def list_variants(gate: Gate) -> str:
 def test_ab_runs_in_one_allocation(
     gate: Gate, prepare: Prepare, slower: float, answer: str, order: str
 ) -> None:
-    """It is the only job of Slurm; the first run of each variant in it counts for
-    nothing, and it is told before."""
+    """It is Slurm's only job; the first run of each variant is a warm-up, and the plan
+    is printed."""
     prepare(
         1.0,
         slower,
@@ -375,8 +373,8 @@ def test_ab_runs_in_one_allocation(
 
 @pytest.mark.slow
 def test_failed_step_belongs_to_its_run(gate: Gate, prepare: Prepare) -> None:
-    """Also where its script ends well, and a run before it left a step behind; later
-    runs are not blamed for it."""
+    """Also if its script succeeds and an earlier run left a step; later runs are not
+    blamed."""
     steps = """\
 [ $(wc -l < $STAGE_PATH/started) != 1 ] || { srun --overlap -N1 -n1 sleep 300 & sleep 1; }
 srun -N2 -n2 sh -c 'echo $SLURMD_NODENAME >> $STAGE_PATH/steps'
@@ -395,8 +393,7 @@ srun -N2 -n2 sh -c 'echo $SLURMD_NODENAME >> $STAGE_PATH/steps'
 
 @pytest.mark.slow
 def test_exhausted_gpu_hours_end_the_allocation(gate: Gate, prepare: Prepare) -> None:
-    """Its runs take longer than is estimated: they start up, and what that takes
-    counts, too."""
+    """The runs take longer than estimated, because start-up counts, too."""
     prepare(1.0, 1.05, after="sleep 2", allocation="shared")
     file = gate.folder / "baselines" / "fake.yaml"
     file.write_text(file.read_text().replace('step_time: "1.00"', 'step_time: "0.01"'))
@@ -436,7 +433,7 @@ def test_interrupted_ab_leaves_no_allocation(
 
 @pytest.mark.slow
 def test_killed_ab_resumes_in_its_allocation(gate: Gate, prepare: Prepare) -> None:
-    """No run is made twice."""
+    """No run is repeated."""
     prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
     stop_in_second(gate, signal.SIGKILL, 4)
     gate.go()
@@ -449,7 +446,7 @@ def test_killed_ab_resumes_in_its_allocation(gate: Gate, prepare: Prepare) -> No
 def test_killed_ab_resumes_in_a_new_allocation(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
-    """Runs that ended count; the new one is warmed up again, on the same nodes."""
+    """Ended runs count; the new allocation warms up again, on the same nodes."""
     prepare(1.0, 1.05, after=wait_in(5), allocation="shared")
     stop_in_second(gate, signal.SIGKILL, 5)
     cluster.cancel_all()
@@ -467,7 +464,7 @@ def test_killed_ab_resumes_in_a_new_allocation(
 def test_cancelled_allocation_costs_its_current_run(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
-    """It is no failure of its variant, and is made again in a new one."""
+    """The run is no failure of its variant, and is repeated in a new allocation."""
     prepare(1.0, 1.05, after=wait_in(3), allocation="shared")
     process = gate.start(*AB)
     gate.wait_for(
@@ -508,8 +505,8 @@ def lose_node(cluster: Cluster, job: str) -> None:
 def test_expired_allocation_costs_its_current_run(
     gate: Gate, prepare: Prepare, end: Callable[[Cluster, str], None], state: str
 ) -> None:
-    """At its time limit, which was asked for all runs and so tells nothing of one, or
-    where a node fails."""
+    """At the time limit of all runs, which blames no single run, or after a node
+    failure."""
     prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
     process = gate.start(*AB)
     gate.wait_for(
@@ -536,7 +533,7 @@ def test_expired_allocation_costs_its_current_run(
 def test_missing_nodes_end_the_ab(
     gate: Gate, prepare: Prepare, cluster: Cluster, failing_node: str
 ) -> None:
-    """They are waited for a while, for they may come back."""
+    """They are awaited for a while, because they may come back."""
     prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
     gate.gone_seconds = 2.0
     process = gate.start(*AB)

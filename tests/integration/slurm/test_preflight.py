@@ -1,4 +1,4 @@
-"""What preflight says of a real Slurm is what happens on it."""
+"""Preflight problems agree with the behaviour of a real Slurm."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def job(
     account: str = "research",
     partition: str = "batch",
 ) -> PlannedJob:
-    """Return a job for sbatch that asks for `options` and prints the GPUs that a step
-    of it sees."""
+    """Return an sbatch job with `options` that prints the GPUs of a step."""
     made = planned(folder, gpus, via="sbatch")
     script = "#!/bin/bash\nsrun --ntasks=1 --nodes=1 bash -c 'echo GPUs:$CUDA_VISIBLE_DEVICES'\n"
     program(folder / "recipe/launch.sh", script)
@@ -70,7 +69,7 @@ def problems(cluster: RealCluster, *jobs: PlannedJob) -> tuple[LaunchProblem, ..
 
 
 def seen_gpus(cluster: RealCluster, launched: PlannedJob) -> str:
-    """Submit a job as it is and return what a step of it sees."""
+    """Submit a job unchanged and return the GPUs that a step sees."""
     directory = launched.spec.directory
     command = launched.spec.command
     number = cluster.run(
@@ -162,8 +161,8 @@ def set_up(
     partition: str = "batch",
     stop: str = "",
 ) -> tuple[str, list[str]]:
-    """Run a setup step, until it prints `stop`; return what went wrong, and what was
-    shown."""
+    """Run a setup step until it prints `stop`; return its problem and its printed
+    lines."""
     facts = replace(
         planned(folder).facts,
         setup="sbatch -A {account} -p {partition} -N 1 ./setup.sh",
@@ -196,7 +195,7 @@ def set_up(
 
 
 def goes(cluster: RealCluster) -> bool:
-    """Whether no job is left, after the moment that its end takes."""
+    """True if no job remains after the time that its end takes."""
     end = time.monotonic() + 180
     while jobs := cluster.jobs():
         if time.monotonic() > end:

@@ -1,5 +1,4 @@
-"""Ends of jobs that a real Slurm reports: every one that can be brought about on one
-machine."""
+"""Job ends that a real Slurm reports, as far as one machine can cause them."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def until(
     enough: Callable[[JobStatus], object],
     since: datetime | None = None,
 ) -> JobStatus:
-    """Poll a job until its status is as wanted."""
+    """Poll a job until its status meets a condition."""
     slurm, since, end = (
         asking(cluster),
         since or datetime.now(UTC),
@@ -145,7 +144,7 @@ def test_node_failure_blames_infrastructure(
 def test_job_returned_to_the_queue_has_not_ended(
     cluster: Cluster, failing_node: str
 ) -> None:
-    """Accounting shows NODE_FAIL at that moment, and for a while nothing else."""
+    """Accounting reports only NODE_FAIL at first, for a while."""
     since = datetime.now(UTC)
     job = cluster.submit("sleep 600", f"--nodelist={failing_node}")
     running(cluster, job)

@@ -1,7 +1,7 @@
-"""Recipes that submit by themselves, and jobs that are not for their speed.
+"""Recipes that submit by themselves, and jobs that are not measured.
 
-What NeMo-Run and llmb-run print is read, and the job followed and judged on its own
-log. Both are stand-ins that print the lines of the real ones; the jobs are real.
+The output of NeMo-Run and llmb-run is parsed, and the job followed and judged on its
+log. Both launchers are stand-ins that print the real lines; the jobs are real.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ WORKLOADS = (
 
 
 def run(folder: Path, cluster: Cluster, *arguments: str) -> tuple[int, str]:
-    """Run pytest in a folder, with the programs of its `bin`; return its exit code and
-    what it printed."""
+    """Run pytest in a folder, with the programs of its `bin`; return exit code and
+    output."""
     path = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
     environment = {**os.environ, **cluster.environment, "COLUMNS": "80", "PATH": path}
     options = (
@@ -168,8 +168,8 @@ def test_nemo_run_block_is_parsed(tmp_path: Path, cluster: Cluster) -> None:
 def test_only_the_requested_task_is_submitted(
     tmp_path: Path, cluster: Cluster, option: str, task: str, reason: str
 ) -> None:
-    """The launch script submits the job of a run beside that of a profile: nobody asked
-    for that, nor counted it."""
+    """The launch script would also submit the job of a profile, which was not
+    requested."""
     alone = PURPOSES.replace(
         '"true"}\n    start', '"true", DISABLE_PERFRUN: "true"}\n    start'
     )
@@ -198,8 +198,7 @@ def test_only_the_requested_task_is_submitted(
 def test_llmb_run_output_is_parsed(
     tmp_path: Path, cluster: Cluster, subcommand: str, config: str
 ) -> None:
-    """Its submission failed is exit code 0 in the older one: nothing was submitted all
-    the same."""
+    """The older llmb-run exits with 0 after a failed submission: nothing was submitted."""
     write_llmb_run(tmp_path, subcommand, config, BEHAVIOURS)
     code, output = run(tmp_path, cluster, "--llmb-cluster=llmb")
     assert code == 1
@@ -223,8 +222,8 @@ def test_llmb_run_submits_a_profile(tmp_path: Path, cluster: Cluster) -> None:
 def test_placement_reaches_jobs_of_submitting_launchers(
     tmp_path: Path, cluster: Cluster
 ) -> None:
-    """Nodes left out and a time limit reach Slurm, and what starts again after a bad
-    node leaves that out, too."""
+    """Excluded nodes and a time limit reach Slurm; a restarted job excludes its bad
+    node, too."""
     bad = "echo 'torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered'; exit 1"
     placed = 'time_limit: "00:07:00"\nexclude: [n2]\n'
     write_recipe(
@@ -295,7 +294,7 @@ def test_missing_llmb_run_is_reported_before_submission(
 def write_llmb_run(
     folder: Path, subcommand: str, config: str, behaviours: Mapping[str, str]
 ) -> None:
-    """Write a recipe that is installed with llmb-run, below `llmb`."""
+    """Write a recipe that is installed with llmb-run, in `llmb`."""
     write_recipe(folder, behaviours, purposes=PURPOSES)
     file, install = folder / "baselines" / "fake.yaml", folder / "llmb"
     command = '    llmb-run: {command: "llmb-run single -w pretrain_fake -s {size} --dtype {dtype} --scale'

@@ -1,5 +1,7 @@
-"""Launches with a history that names a node, on a real Slurm: it is confirmed before
-the first job, or not left out."""
+"""Launches with a suspect node in the history, on a real Slurm.
+
+The node is confirmed before the first job, or not excluded.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,8 @@ def gate(tmp_path: Path, cluster: Cluster) -> Iterator[Gate]:
 
 
 def make_nights() -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
-    """Yield thirty nights of jobs on two of four nodes, every sixth with one that makes
-    it 10 % slower."""
+    """Yield thirty daily jobs on two of four nodes; every sixth includes a 10 % slower
+    node."""
     draw = np.random.default_rng(1)
     tonight = datetime.now(UTC).replace(microsecond=0)
     for night in range(NIGHTS):
@@ -75,8 +77,8 @@ def make_nights() -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
 
 
 def read_outcome(gate: Gate) -> dict[str, Any]:
-    """Return the outcome in the JSON document; JUnit and the terminal say of the nodes
-    what it says."""
+    """Return the outcome in the JSON document; JUnit and the terminal contain its node
+    texts."""
     document = json.loads((gate.folder / "session.json").read_text())
     assert faults(document) == []
     (described,) = (each for each in document["outcomes"] if each["id"] == KEY.id)

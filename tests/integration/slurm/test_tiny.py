@@ -1,5 +1,4 @@
-"""The tiny recipe as a job of a real Slurm: where its log lies, and how a failed
-training ends."""
+"""The tiny recipe as a real Slurm job: the location of its log, and failed trainings."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ RECIPE = Path(__file__).resolve().parents[3] / "examples" / "tiny_llama"
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """A Python that prints its arguments and ends as EXIT says, where WAITS is 1 on the
-    first node later."""
+    """A Python that prints its arguments and exits with EXIT, later on the first node
+    if WAITS is 1."""
     path = tmp_path / "python"
     path.write_text(
         '#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "$@"\n'
@@ -47,8 +46,8 @@ def launched(
     size: str = "15m",
     **variables: str,
 ) -> tuple[str, Path]:
-    """Give launch.sh to sbatch as its document says, a GPU of each node; return the
-    job's id and its log."""
+    """Submit launch.sh as documented, with a GPU per node; return the job id and its
+    log."""
     said = {
         "DTYPE": "bf16",
         "GPU_TYPE": "h100",
@@ -114,7 +113,7 @@ def test_failure_of_one_node_ends_the_other(cluster: Cluster, python: Path) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("pytorch")
 def test_two_nodes_train_together(cluster: Cluster, tmp_path: Path) -> None:
-    """With torchrun and PyTorch as they are, over gloo."""
+    """With the real torchrun and PyTorch, over gloo."""
     settings = {"DTYPE": "fp32", "GPU_TYPE": "cpu", "MAX_STEPS": "2"}
     job, log = launched(
         cluster, tmp_path, Path(sys.executable), nodes=2, size="1m", **settings

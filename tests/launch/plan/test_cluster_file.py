@@ -1,5 +1,5 @@
-"""cluster.yaml, llmb-run's own file, and this machine become one record; every mistake
-is named with its line."""
+"""Reading cluster.yaml, llmb-run's file and this machine; mistakes are reported with
+their line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How the documents say a recipe is launched, which configurations a cluster can run,
-and what they cost."""
+"""Reading launch facts, choosing configurations for a cluster, and estimating their
+cost."""
 
 from __future__ import annotations
 
@@ -287,8 +287,8 @@ def test_unknown_gpus_per_node_is_unfit() -> None:
 def test_nodes_are_counted_from_gpus(
     name: str, ending: str, per_node: int, nodes: int
 ) -> None:
-    """A GB200 node has 4 GPUs, what the cluster says of its own counts more, and less
-    than a node is one."""
+    """A GB200 node has 4 GPUs; the cluster file overrides that. A job has at least one
+    node."""
     assert (
         count_nodes(
             baseline(name, ending).key, facts(name), Cluster(gpus_per_node=per_node)
@@ -316,8 +316,8 @@ def test_nodes_are_counted_from_gpus(
 def test_unmeasured_job_may_make_fewer_steps(
     name: str, purpose: Purpose, environment: dict[str, str], steps: int
 ) -> None:
-    """As the launch scripts of these releases set the number of steps. A profile of
-    Nemotron 4 does not end the run."""
+    """The launch scripts of these releases set the steps. A profile of Nemotron 4 does
+    not end its run."""
     assert (
         count_steps(recipe(name).baselines[0], facts(name), purpose, environment)
         == steps

@@ -1,5 +1,4 @@
-"""A job is built from its recipe: command, folder, environment and log; the caller's
-own environment stays outside."""
+"""Building a job from its recipe: command, folder, environment and log."""
 
 from __future__ import annotations
 
@@ -136,8 +135,8 @@ def test_command_is_that_of_the_document(
 def test_environment_is_exactly_that_of_the_document(
     name: str, ending: str, launcher: str, own: dict[str, str]
 ) -> None:
-    """Above all not the caller's LD_PRELOAD and SLURM_JOB_ID, nor STAGE_PATH where the
-    document forbids it."""
+    """In particular without LD_PRELOAD, SLURM_JOB_ID and a forbidden STAGE_PATH of the
+    caller."""
     common = {"PATH": "/usr/bin:/bin", "HOME": "/home/user"}
     assert environment(spec(name, ending, launcher=launcher)) == {**common, **own}
 
@@ -152,8 +151,8 @@ def test_forbidden_variable_of_the_cluster_file_is_removed() -> None:
 
 
 def test_later_setting_wins() -> None:
-    """The cluster file over the caller, the installed recipe over the cluster, the
-    configuration over all of them."""
+    """The cluster file overrides the caller, the installed recipe the cluster, the
+    configuration all."""
     installed = InstalledRecipe(
         "grok1", "24.11", environment=(("B", "recipe"), ("DTYPE", "bf16"))
     )
@@ -188,8 +187,8 @@ SWITCHES = [
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_run_is_never_profiled_or_traced_by_accident(name: str) -> None:
-    """A profiled run must not be judged for its speed: only the purpose of a job
-    switches these on."""
+    """A profiled run must not be judged for its speed: only the job's purpose enables
+    profiles."""
     cluster = replace(CLUSTER, environment=((name, "true"),))
     caller = {**CALLER, name: "true"}
     assert name not in environment(
@@ -207,8 +206,8 @@ def test_run_is_never_profiled_or_traced_by_accident(name: str) -> None:
 
 
 def test_null_gpus_per_node_are_left_out() -> None:
-    """srun takes SLURM_GPUS_PER_NODE=null for a request for GPUs, and refuses every
-    step of the job."""
+    """srun reads SLURM_GPUS_PER_NODE=null as a request for GPUs, and refuses every
+    step."""
     caller = {**CALLER, "SLURM_GPUS_PER_NODE": "null"}
     without = replace(CLUSTER, gres="")
     assert "SLURM_GPUS_PER_NODE" not in environment(
@@ -390,8 +389,7 @@ def test_log_folder_is_the_deepest_known_one(
 
 
 def test_local_job_logs_only_its_output() -> None:
-    """A log of Slurm's job 3, left in results/, is not the log of the third local
-    job."""
+    """A log of Slurm's job 3 in results/ is not the log of the third local job."""
     own = replace(
         own_command("./launch.sh", "local"), log="results/{dtype}/log_{job}.out"
     )
@@ -409,7 +407,7 @@ PRINT = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('V
 
 
 def own_command(command: str, via: str = "sbatch", job_id: str = "") -> LaunchFacts:
-    """The facts of Grok 1 24.11 with another command."""
+    """Return the facts of Grok 1 24.11 with another command."""
     return replace(
         facts("grok1/24.11"),
         kind="own",
@@ -531,7 +529,7 @@ def test_unreadable_command_is_refused() -> None:
 
 
 def test_unset_variable_stays_as_written() -> None:
-    """Preflight names it as missing, together with everything else that is."""
+    """Preflight reports it together with all other missing variables."""
     caller = {name: value for name, value in CALLER.items() if name != "STAGE_PATH"}
     job = spec("maxtext_llama2/24.11", "fp8-256", caller=caller)
     assert job.command[-1] == "$STAGE_PATH/launch.sh"

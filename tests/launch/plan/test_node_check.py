@@ -1,4 +1,4 @@
-"""The job that runs a site's own check on nodes."""
+"""The job that runs a site's node check."""
 
 from __future__ import annotations
 

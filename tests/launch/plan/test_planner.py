@@ -1,4 +1,4 @@
-"""Which cluster a launch is planned for, where no file says it."""
+"""Planning a launch: the cluster without a cluster file, variants and GPU-hours."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ H200 = "NVIDIA H200\n"
 def plan(
     selected: Sequence[Key], answers: Mapping[str, str], gpu: str = "", **settings: Any
 ) -> tuple[Planner, list[str]]:
-    """A planner on a machine whose commands answer so, and what it tells; other
-    commands are not there."""
+    """Return a planner with these command outputs, and the lines that it prints.
+
+    Other commands do not exist.
+    """
     told: list[str] = []
 
     def run(
@@ -113,8 +115,8 @@ def test_option_names_gpu_type_missing_in_gres() -> None:
 def test_installed_llmb_run_decides_how_it_submits(
     code: int, expected: str, tmp_path: Path
 ) -> None:
-    """25.05 has only `single`, 25.12 has both, and 26.06.01 only `submit`; it is asked
-    once for all jobs."""
+    """25.05 has only `single`, 25.12 both, 26.06.01 only `submit`; one query serves all
+    jobs."""
     asked: list[Sequence[str]] = []
 
     def run(
@@ -154,7 +156,7 @@ def test_installed_llmb_run_decides_how_it_submits(
 def test_resumed_session_keeps_its_separate_jobs(
     tmp_path: Path, allocation: int, cases: list[str]
 ) -> None:
-    """Those would wait for the nodes that an allocation holds."""
+    """They would wait for the nodes that an allocation reserves."""
     file = tmp_path / "variants.yaml"
     file.write_text("schema: 1\nvariants: [{name: a}, {name: b, image: x}]\n")
     planner, _ = plan([GPUS], {}, ab=str(file), purpose=Purpose.COMPARE_VARIANTS)

@@ -1,5 +1,5 @@
-"""Profiles, traces and checkpoints are asked for the documented way, or refused with
-what the document has."""
+"""Profiles, traces and checkpoints: documented variables are set, other requests
+refused."""
 
 from __future__ import annotations
 
@@ -342,8 +342,7 @@ def test_saved_checkpoint_is_its_weights_folder(tmp_path: Path) -> None:
 
 
 def test_search_for_outputs_is_bounded(tmp_path: Path) -> None:
-    """Below twelve folders nothing is looked for, and a link in a circle is not
-    followed."""
+    """The search ends after twelve folder levels, and does not follow a circular link."""
     deep = tmp_path.joinpath(*"abcdefghijklmn")
     deep.mkdir(parents=True)
     (deep / "profile_1.nsys-rep").write_text("")

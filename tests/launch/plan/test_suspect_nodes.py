@@ -1,5 +1,4 @@
-"""Which nodes that a history names a launch confirms first, and on which nodes; where
-it may not, it only says so."""
+"""Choosing the suspect nodes of the history that a launch confirms first."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def find(
     record: Path | None = None,
     **launch: Any,
 ) -> tuple[tuple[SuspectNodes, ...], str]:
-    """Return the nodes that are confirmed first, and what is said."""
+    """Return the suspects to confirm, and the printed lines."""
     said: list[str] = []
     settings = Settings(history=history, record=record)
     jobs = [PlannedJob(spec, FACTS) for spec in specs]

@@ -1,5 +1,4 @@
-"""A session of variants that goes on: what is not as it was when the session began is
-refused."""
+"""Resuming an A/B or a search: changed variants and scripts are refused."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def note(variants: Variants) -> dict[str, Any]:
 def test_unchanged_or_unknown_script_is_accepted(
     variants: Variants, script: Path
 ) -> None:
-    """An earlier version noted no script, and a script may not have been there."""
+    """An earlier version recorded no script, or the script was missing."""
     noted = note(variants)
     refuse_changed(variants, noted, AB, "1")
     script.unlink()
@@ -115,7 +114,7 @@ def test_other_build_under_the_same_name_is_refused(variants: Variants) -> None:
 
 
 def commit_jobs(checkouts: Path, purpose: Purpose, missing: int) -> list[PlannedJob]:
-    """The jobs of three commits, one of which has no script."""
+    """Return the jobs of three commits, one of them without a script."""
     jobs = []
     for number in range(3):
         folder = checkouts / str(number)

@@ -1,5 +1,4 @@
-"""The file of an A/B: what it says, what it may not say, and how an arm takes the place
-of what is installed."""
+"""Reading the file of an A/B or a search, and installing its variants."""
 
 from __future__ import annotations
 
@@ -201,7 +200,7 @@ def install(
     facts: LaunchFacts = FACTS,
     *recipes: InstalledRecipe,
 ) -> InstalledRecipe:
-    """Return how the recipe of the variant is installed."""
+    """Return the installed recipe of the variant."""
     job = PlannedJob(job_spec(tmp_path, via="sbatch"), facts)
     cluster = Cluster(installed=recipes)
     return install_variant(
@@ -327,7 +326,7 @@ def test_variants_with_the_same_job_are_refused(
 
 
 def answer(code: int, errors: str = "") -> Callable[..., CommandOutput]:
-    """Return a runner whose commands all end so."""
+    """Return a runner with this result for all commands."""
     return lambda *_, **__: CommandOutput(code, "", errors)
 
 
@@ -352,7 +351,7 @@ def call_git(folder: Path, *words: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Three commits on the main line, the second of which merges one from a side."""
+    """Create three commits on the main line; the second merges a side commit."""
 
     git = partial(call_git, tmp_path)
     git("init", "-q", "-b", "main")
@@ -373,7 +372,7 @@ def test_failure_of_git_is_reported_with_its_reason(tmp_path: Path) -> None:
 
 @pytest.fixture
 def check_out(repository: Path) -> Callable[[], Path]:
-    """Check out a commit of a recipe with a file of its own, and return the folder."""
+    """Check out a commit that adds a file to the recipe, and return the folder."""
     (repository / "launch.sh").write_text("steps 1.0\n")
     (repository / ".gitignore").write_text("journal\n")
     call_git(repository, "add", "launch.sh", ".gitignore")
@@ -406,7 +405,7 @@ def test_checkout_is_kept_with_its_build_until_removed(
 def test_killed_checkout_is_made_again(
     check_out: Callable[[], Path], repository: Path
 ) -> None:
-    """Also where git left its lock on it, as it does when it is killed itself."""
+    """Also if git left its lock, as it does when it is killed."""
     checkout = check_out()
     (checkout / "launch.sh").unlink()
     (checkout / "junk").touch()

@@ -1,4 +1,4 @@
-"""A/B on the same nodes: the order of the runs, when it ends, and with which answer."""
+"""A/B on the same nodes: the order of the runs, the end, and the answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def measured(variant: int, milliseconds: float, *, discarded: bool = False) -> T
 def complete(
     settings: dict[str, Any], run: Runner, trials: Sequence[Trial] = ()
 ) -> tuple[list[Trial], tuple[PairedAnswer, ...]]:
-    """Run what is asked for until there is an answer."""
+    """Add the requested runs until there is an answer."""
     made = list(trials)
     for _ in range(100):
         step = next_step(made, **settings)
@@ -107,7 +107,7 @@ def test_alike_is_answered_at_the_last_analysis() -> None:
 def test_printed_unit_of_both_arms_is_no_difference(
     unit: float, outcome: PairedOutcome
 ) -> None:
-    """Every run of an arm is rounded one way: 0.8 % may be any difference from 0 to 1.6
+    """All runs of an arm round the same way: 0.8 % may be any difference from 0 to 1.6
     %."""
 
     def run(_: int, step: NextTrial) -> Trial:
@@ -121,7 +121,7 @@ def test_printed_unit_of_both_arms_is_no_difference(
 
 
 def test_linear_drift_is_no_difference() -> None:
-    """0.1 % a run, without noise: the trend is fitted."""
+    """0.1 % per run without noise: the trend is fitted."""
     _, (answer,) = complete(
         SEPARATE,
         lambda place, step: measured(step.variant, 1000 * math.exp(0.001 * place)),
@@ -368,8 +368,8 @@ def test_inconclusive_comparison_names_the_detectable_difference() -> None:
 
 
 def test_noise_of_earlier_comparisons_is_used_and_reported() -> None:
-    """A difference that four runs alone do not show is shown with it; their own noise
-    is stored for later ones."""
+    """It reveals a difference that four runs alone do not show; the new noise is
+    stored."""
     trials = [
         measured(arm, milliseconds)
         for arm, milliseconds in ((0, 1000), (1, 1011), (1, 1013), (0, 1000))

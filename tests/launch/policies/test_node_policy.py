@@ -1,4 +1,4 @@
-"""One more run on suspect nodes, and the texts about the jobs there."""
+"""The confirmation of suspect nodes, and the texts about jobs on them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_suspect_nodes_get_one_more_run(
     check: JobSpec | None,
     expected: list[str],
 ) -> None:
-    """A node that was slow twice is confirmed by that."""
+    """A node that was slow twice needs no confirmation."""
     history = make_history(ended(spec=spec), spec=spec, finding=finding)
     assert describe_step(next_runs(history, NodePolicy(2, check))) == expected
 

@@ -1,7 +1,7 @@
-"""Which run follows, and when a launch stops.
+"""The next run of a configuration, and the end of a launch.
 
-A PASS is possible at any look, a REGRESSION only if two runs show it. No run is retried
-until it passes, and every run counts.
+A PASS is possible at any analysis, a REGRESSION only after two slow runs. No run is
+retried until it passes, and every run counts.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL) -> Judgemen
 
 
 def look_at(*factors: float, look: DecisionRule = SEQUENTIAL) -> Judgement:
-    """Judge the runs of one launch at these multiples of the baseline, newest first."""
+    """Judge runs at these multiples of the baseline, newest first."""
     runs = [
         measurement(
             7.325 * factor,
@@ -285,8 +285,7 @@ def test_history_decides_about_the_repeat(
 def test_failed_repeat_makes_all_but_a_regression_invalid(
     verdict: Verdict, end: JobEnd, expected: list[str]
 ) -> None:
-    """One slow run, a crashed run and a fast run are no PASS, and no more runs
-    follow."""
+    """A slow, a crashed and a fast run are no PASS, and no more runs follow."""
     history = make_history(ONE, ended(2, end), verdict=judged(verdict))
     assert describe_step(next_runs(history, RepeatPolicy(retries=0))) == expected
 

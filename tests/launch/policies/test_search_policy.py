@@ -1,4 +1,4 @@
-"""A noisy search over builds: where it looks, when it stops, and what it says then."""
+"""A noisy search over builds: the chosen builds, the end, and the answer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FAILED = TrialOutcome.DOES_NOT_RUN
 
 
 class Builds:
-    """Builds that are slower from some places on, of which some do not run."""
+    """Simulated builds with step changes, some of which do not run."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ def test_number_of_runs_is_known_before_the_search() -> None:
 
 @pytest.mark.parametrize("seed", [14, 32])
 def test_two_equal_changes_are_both_found(seed: int) -> None:
-    """The build beside the first that is found is slower than one end, and faster than
+    """The build next to the first located change is slower than one end and faster than
     the other."""
     _, answer = complete(Builds({8: 0.02, 22: 0.02}, seed=seed))
     assert [(change.first, change.last) for change in answer.changes] == [
@@ -250,7 +250,7 @@ def timed(build: int, seconds: float) -> Trial:
 
 
 def search(slower: float, policy: TrialPlan = NINE) -> tuple[list[Trial], Conclusion]:
-    """Search builds of which those from c5 on take so much longer."""
+    """Search builds that take longer by this factor from c5 on."""
     trials: list[Trial] = []
     while isinstance(
         step := next_runs(trial_history(BUILDS, trials), policy), NextRuns
@@ -269,7 +269,8 @@ def test_search_names_the_first_slow_build() -> None:
 
 
 def test_noise_of_earlier_comparisons_shortens_the_search() -> None:
-    """Ends that differ by little are apart at once, and fewer runs name the build."""
+    """A small difference of the ends is significant at once, and fewer runs locate the
+    build."""
     noise = Noise(0.001, 10.0, "2 earlier A/Bs", measured=True)
     alone, _ = search(1.01)
     trials, conclusion = search(1.01, replace(NINE, earlier=noise))
@@ -320,8 +321,7 @@ def test_search_ends_without_a_slower_bad_end(
 
 
 def test_allocation_begins_with_discarded_runs() -> None:
-    """And again in a further one, in the middle of the search; their times move
-    nothing."""
+    """A second allocation begins with them, too; their times do not count."""
     jobs: list[EndedJob] = []
     made: list[Trial] = []
     while isinstance(

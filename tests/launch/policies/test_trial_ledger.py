@@ -1,7 +1,6 @@
-"""The runs of variants as trials: nodes, allocations and failures; the run that
-follows.
+"""The ledger of trials: nodes, allocations, failures and the next run.
 
-The rows are those of an A/B; a search differs in which variant it chooses.
+The cases are those of an A/B; a search only chooses other variants.
 """
 
 from __future__ import annotations
@@ -112,7 +111,8 @@ def failed(end: JobEnd, reason: Reason = Reason.JOB_FAILED) -> EndedJob:
 def test_run_of_a_variant_becomes_a_trial(
     job: EndedJob, outcome: TrialOutcome, problem: str
 ) -> None:
-    """A launcher may ignore the nodes of a job: the difference would be theirs."""
+    """A launcher may ignore the nodes of a job; the difference would be that of the
+    nodes."""
     ledger = read(FIRST, job)
     trial = ledger.trials[2]
     assert (trial.variant, trial.outcome) == (1, outcome)
@@ -182,7 +182,7 @@ def test_run_continues_in_its_allocation() -> None:
 
 
 def test_ended_allocation_is_followed_by_a_smaller_one() -> None:
-    """Of ten runs nine are left; they get the same nodes."""
+    """Nine of ten runs remain, and get the same nodes."""
     lost = end_placed(2, CANCELLED, GONE)
     ledger = read(placed(1, 1.0), end_holder(), lost, plan=SHARED)
     assert ledger.problems[2] == f"its allocation ended: {CANCELLED.text}"
@@ -197,8 +197,7 @@ def test_ended_allocation_is_followed_by_a_smaller_one() -> None:
 
 
 def test_planned_allocation_is_not_planned_again() -> None:
-    """Its run may be refused for want of hours; that of a resumed session may be
-    lost."""
+    """Its run may be refused for lack of hours, or be lost in a resumed session."""
     jobs = (placed(1, 1.0), end_holder(), end_placed(2, CANCELLED, GONE))
     history = make_history(*jobs, spec=GOOD, waiting=[NextJob(HOLDER, 1, 2)])
     (run,) = plan(read_ledger(history, SHARED)).runs
@@ -224,8 +223,7 @@ def test_exit_code_in_an_allocation_blames_the_variant(
 
 
 def test_run_without_a_log_ends_its_allocation() -> None:
-    """The next run in it would write into the same file, if that is only not seen
-    yet."""
+    """The log may only be delayed, and the next run would write into it."""
     job = replace(end_placed(2, WELL, DONE), run=None)
     missing = replace(job, problem=RunProblem(Reason.LOG_MISSING, "no log"))
     held, run = plan(read(placed(1, 1.0), missing, plan=SHARED)).runs
@@ -265,7 +263,7 @@ def test_allocations_are_given_up_after_three() -> None:
 
 
 def test_separate_run_is_followed_by_separate_runs() -> None:
-    """A resumed session may have begun with them."""
+    """A resumed session may have begun with separate jobs."""
     (run,) = plan(read(FIRST, plan=SHARED)).runs
     assert run.spec.allocation == 0
 

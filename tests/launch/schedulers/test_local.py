@@ -1,4 +1,4 @@
-"""Jobs on this machine: processes that are found again, followed and ended."""
+"""Local jobs: processes that are recovered, followed and ended."""
 
 from __future__ import annotations
 

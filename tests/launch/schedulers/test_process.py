@@ -32,8 +32,7 @@ PATH = {"PATH": "/usr/bin:/bin"}
 
 
 class Folder:
-    """A folder in which commands are started; whatever is left of them ends with the
-    test."""
+    """A folder in which commands are started; the test ends all that remain."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.output, self.exit_file = path, path / "output", path / "exit"
@@ -70,7 +69,7 @@ class Folder:
         return self.output.read_text()
 
     def says(self, *words: str) -> list[str]:
-        """Wait until the output holds all of the words; return its words."""
+        """Wait until the output contains all words; return its words."""
         until(
             lambda: (
                 set(words)

@@ -1,4 +1,4 @@
-"""Which scheduler runs a job, and that there is one object for each."""
+"""Looking up the scheduler of a job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOLDER = Path("/scratch")
 
 
 def test_every_launcher_has_a_scheduler() -> None:
-    """And the runs in an allocation, which no command names."""
+    """Including runs in an allocation, which no command names."""
     assert {*LAUNCHERS, "allocation"} == SCHEDULERS.keys()
     names = {via: load_scheduler(via).name for via in SCHEDULERS}
     assert names == dict.fromkeys(SCHEDULERS, "Slurm") | {"local": "this machine"}

@@ -1,5 +1,5 @@
-"""Runs in an allocation: what its batch script, run here as Slurm would run it, does
-with them; what is read back."""
+"""Runs in an allocation: its batch script, run here as by Slurm, and the status of
+runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BEGUN = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 
 
 class FakeSlurm:
-    """A Slurm that knows of these steps."""
+    """A Slurm with these steps in accounting."""
 
     def __init__(self, *steps: StepStatus) -> None:
         self.steps = steps
@@ -49,7 +49,7 @@ class FakeSlurm:
 
 
 class Held:
-    """An allocation of a journal, and its batch script as a process."""
+    """An allocation in a journal, with its batch script as a process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,8 +84,8 @@ class Held:
         )
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start the batch script in the environment of the allocation, with what Slurm
-        adds."""
+        """Start the batch script in the allocation's environment, with Slurm's
+        variables."""
         environment = {
             **dict(self.job.spec.environment),
             "SLURM_JOB_ID": "4711",
@@ -97,7 +97,7 @@ class Held:
         return process
 
     def leave_run(self, **changes: Any) -> Job:
-        """Leave a run to the allocation."""
+        """Queue a run in the allocation."""
         spec = self.make_spec(
             via="allocation", command=("./launch.sh", "a b"), allocation=1, **changes
         )
@@ -117,7 +117,7 @@ class Held:
 
 @pytest.fixture
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    """An allocation that looks for runs every 0.05 s instead of every second."""
+    """An allocation that checks for runs every 0.05 s instead of every second."""
     assert "    sleep 1\n" in allocation.HOLDER_SCRIPT
     monkeypatch.setattr(
         allocation,
@@ -133,8 +133,8 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 
 def test_run_has_environment_of_variant_and_allocation(held: Held) -> None:
-    """What the reference has and it has not is gone; the script is a copy, as with
-    sbatch, in the recipe's folder."""
+    """Variables that only the reference has are unset; a copy of the script runs in the
+    recipe's folder."""
     del held.environment["GONE"]
     held.environment |= {"NEW": "it's $HOME", "TOKEN": "hf_other"}
     job = held.leave_run()
@@ -175,8 +175,7 @@ def test_no_secret_is_written(held: Held) -> None:
 
 @pytest.mark.slow
 def test_runs_follow_each_other_and_leave_no_process(held: Held) -> None:
-    """Their exit codes are told apart; what one left in the background is ended before
-    the next one begins."""
+    """Each run has its exit code; background processes end before the next run begins."""
     held.write_script("sleep 300 & echo $! > left; exit 3")
     first = held.leave_run()
     held.start()
@@ -199,14 +198,14 @@ def test_allocation_ends_when_released(held: Held) -> None:
 def test_idle_allocation_ends_by_itself(
     held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session that holds it was killed, and no other goes on with it."""
+    """Its session was killed and not resumed."""
     monkeypatch.setattr(allocation, "IDLE_SECONDS", 1)
     allocation.write_holder(held.job)
     assert held.start().wait(timeout=180) == 0
 
 
 def test_run_cut_off_leaves_no_exit_code(held: Held) -> None:
-    """SIGTERM comes to all processes at once, as from scancel or at the time limit."""
+    """SIGTERM reaches all processes at once, as from scancel or at the time limit."""
     held.write_script("trap 'exit 7' TERM; touch here; while :; do sleep 0.05; done")
     job, process = held.leave_run(), held.start()
     end = time.monotonic() + 180
@@ -297,8 +296,8 @@ NOT_YET, UNDER_WAY = RunMarkers(None, None, None), RunMarkers(BEGUN, None, None)
 def test_status_follows_from_run_and_allocation(
     held: Held, marks: RunMarkers, held_status: JobStatus, told: tuple[Phase, str, str]
 ) -> None:
-    """A run that failed while its allocation was ending has no exit code of its own:
-    that may be why."""
+    """A run that failed while its allocation was ending has no exit code: that may be
+    the cause."""
     status = describe_run(held.job, marks, held_status, cast("Slurm", FakeSlurm()))
     assert (status.phase, status.state, status.exit_code) == told
     assert status.started == marks.begun
@@ -324,8 +323,8 @@ BEFORE = StepStatus("FAILED", "9:0", BEGUN - timedelta(seconds=1))
 def test_failed_step_of_an_allocation_is_assigned(
     held: Held, steps: list[StepStatus], worst: str, told: str
 ) -> None:
-    """One that SIGTERM ended was left behind by the run; a failed step that accounting
-    does not have is of this run."""
+    """A step that SIGTERM ended belongs to a finished run; a failed step missing in
+    accounting to this run."""
     status = describe_run(
         held.job,
         RunMarkers(BEGUN, UNTIL, 0),
@@ -347,8 +346,8 @@ def test_failed_step_of_an_allocation_is_assigned(
 def test_earlier_failure_hides_no_step_of_a_run(
     held: Held, later: list[StepStatus], told: tuple[Phase, Phase, str]
 ) -> None:
-    """Until accounting has all steps of a run, one with the exit code of an earlier
-    step may be missing."""
+    """Until accounting is settled, a step with the exit code of an earlier step may be
+    missing."""
     slurm, marks = cast("Slurm", FakeSlurm(BEFORE, *later)), RunMarkers(BEGUN, UNTIL, 0)
     at_once, settled = (
         describe_run(
@@ -360,7 +359,7 @@ def test_earlier_failure_hides_no_step_of_a_run(
 
 
 def test_run_ends_after_its_steps(held: Held) -> None:
-    """Accounting may lag behind: a step that failed would be missed."""
+    """Accounting may lag: a failed step would be missed."""
     slurm = FakeSlurm(BEFORE, StepStatus("RUNNING", "0:0", BEGUN))
     status = describe_run(
         held.job,

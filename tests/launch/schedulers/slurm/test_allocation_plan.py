@@ -1,5 +1,4 @@
-"""Which runs can share one allocation, for how long it is asked, and why others
-cannot."""
+"""Planning a shared allocation: its time limit, and the reasons against it."""
 
 from __future__ import annotations
 
@@ -73,7 +72,7 @@ def plan(*jobs: PlannedJob, slurm: FakeSlurm | None = None) -> AllocationPlan:
 
 
 def test_allocation_is_sized_for_the_most_runs(job: PlannedJob) -> None:
-    """Each gets its steps, half as long again, and ten minutes."""
+    """Each run gets 1.5 times its step time, and ten minutes."""
     planned = plan(job, change(job, environment=(*job.spec.environment, ("A", "1"))))
     held = planned.size(10)
     assert held is not None
@@ -196,7 +195,7 @@ def test_allocation_beyond_slurm_is_not_planned(
 
 
 def test_other_launchers_get_no_allocation(job: PlannedJob) -> None:
-    """And on this machine there is nothing to hold, nor to say."""
+    """Local jobs have no allocation and no reason."""
     local = change(job, via="local", command=("./launch.sh",))
     assert (
         plan(change(job, via="llmb-run", command=("llmb-run",))).reason

@@ -1,5 +1,5 @@
-"""What Slurm printed, recorded from 22.05 (out of memory and preemption by hand), and
-what is made of it."""
+"""Parsing Slurm's output, recorded from 22.05 (out of memory and preemption edited
+manually)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ UNKNOWN_JOB = CommandOutput(1, "", "slurm_load_jobs error: Invalid job id specif
 
 
 class Fake:
-    """A Slurm that says what it is given, by program, and keeps what it was asked."""
+    """A Slurm with a given output by program, which records its commands."""
 
     def __init__(self, **answers: str | CommandOutput) -> None:
         self.answers = {
@@ -120,8 +120,8 @@ class Fake:
 def test_phase_of_a_job_is_read(
     job_id: str, queue: str, phase: Phase, state: str, seen_by: str
 ) -> None:
-    """What slurmctld says decides; a record of an earlier job with that id, or an
-    unreadable one, says nothing."""
+    """slurmctld decides; records of an earlier job with that id and unreadable records
+    are ignored."""
     status = Fake(sacct=SACCT, squeue=QUEUE.get(queue, "")).status(job_id)
     assert (status.phase, status.state, status.seen_by) == (phase, state, seen_by)
 
@@ -465,8 +465,7 @@ def test_durations_are_parsed(text: str, seconds: float | None) -> None:
 
 
 def test_clock_margin_is_subtracted() -> None:
-    """A job whose record is a few minutes older than our own note of it is still
-    ours."""
+    """A job recorded a few minutes before our submission time is still ours."""
     fake = Fake(sacct=SACCT)
     later = SUBMITTED + timedelta(minutes=20)
     assert Slurm(fake, {}).poll({"1": later})["1"].state == "COMPLETED"

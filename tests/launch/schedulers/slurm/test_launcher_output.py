@@ -1,5 +1,4 @@
-"""What submission commands print: as the real launchers printed it on a real Slurm, and
-what goes wrong."""
+"""The output of submission commands, as real launchers printed it on a real Slurm."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ SUBMITTED = (
 
 
 def wrapped(path: str, first: int) -> str:
-    """Wrap a path as an 80 columns wide terminal does, of which `first` are left on its
+    """Wrap a path as a terminal of 80 columns does, with `first` columns left in its
     first line."""
     rest = [path[place : place + 80] for place in range(first, len(path), 80)]
     return "\n".join([path[:first], *rest])

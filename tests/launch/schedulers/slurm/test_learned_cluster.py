@@ -1,5 +1,5 @@
-"""The cluster that Slurm describes: which GPUs and partition count, and the file that
-says where each value is from."""
+"""Describing the cluster from Slurm, and the cluster file with the source of each
+value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 
 class Answers(Slurm):
-    """Slurm as it is asked here."""
+    """Slurm's answers to these queries."""
 
     def __init__(self, *partitions: Partition, account: str = "research") -> None:
         self.partitions, self.account = partitions, account
@@ -94,7 +94,7 @@ def test_most_common_or_requested_gpu_type_counts() -> None:
 
 
 def test_nodes_of_several_partitions_are_counted_once() -> None:
-    """One A100 node in three partitions is not more than two H100 nodes in one."""
+    """One A100 node in three partitions is fewer than two H100 nodes in one."""
     many = [part(name, ("a100", 8, 1)) for name in ("x", "y", "z")]
     assert learn(*many, part("batch", ("h100", 8, 2))).gpu == "h100"
 

@@ -1,5 +1,4 @@
-"""The sbatch that a launcher finds first on its PATH: what it adds, what it keeps, and
-when it refuses."""
+"""The wrapper of sbatch: added options, recorded answers and refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError
 
 
 class Queue:
-    """Slurm as launchers ask it: jobs by their token, and what was cancelled."""
+    """Slurm's jobs by token, and the cancelled jobs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,8 +35,8 @@ class Queue:
 
 
 class Site:
-    """A folder whose name a shell would split, a recipe's script that submits, and an
-    sbatch on the PATH."""
+    """A folder with a hostile name, a recipe's script that submits, and an sbatch on
+    the PATH."""
 
     def __init__(self, folder: Path, journal: Journal) -> None:
         self.folder, self.journal, self.queue = folder, journal, Queue(folder)
@@ -58,8 +57,8 @@ class Site:
     def intend(
         self, script: str, answer: str = "Submitted batch job 12", **changes: Any
     ) -> Job:
-        """A job whose launcher is a script of this text; its sbatch answers as is said
-        here."""
+        """Return a job whose launcher is a script with this text; sbatch prints this
+        answer."""
         program = self.write("submit.sh", script)
         environment = (
             ("PATH", self.path),

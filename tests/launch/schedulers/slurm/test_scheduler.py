@@ -1,4 +1,4 @@
-"""Submitting to Slurm with real commands, of which Slurm's are stood in for."""
+"""Submitting to Slurm with real processes and a fake Slurm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class FakeSlurm:
-    """Slurm as launchers ask it."""
+    """Slurm's answers to a launcher."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, str] = {}
@@ -67,19 +67,18 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 class Bench:
-    """A folder with a journal, a Slurm that is stood in for, and a program `./sbatch`
-    that is a shell script."""
+    """A folder with a journal, a fake Slurm, and a shell script `./sbatch`."""
 
     def __init__(self, folder: Path, journal: Journal) -> None:
         self.folder, self.journal, self.slurm = folder, journal, FakeSlurm()
         self.scheduler = self.patient(180.0)
 
     def patient(self, seconds: float) -> SlurmScheduler:
-        """Return a scheduler that waits so long for the end of a submission."""
+        """Return a scheduler with this time limit for a submission."""
         return make_slurm(self.slurm, self.journal, submit_seconds=seconds)
 
     def intend(self, text: str, *arguments: str, **changes: Any) -> Job:
-        """A job whose submission command is a script of `text`."""
+        """Return a job whose submission command is a script with `text`."""
         program = self.folder / "sbatch"
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -96,8 +95,8 @@ class Bench:
         return self.scheduler.recover(job)
 
     def interrupted(self, text: str) -> Job:
-        """A job whose submission was begun by a session that was interrupted then; the
-        script goes on afterwards."""
+        """Return a job whose session was interrupted during its submission; the script
+        continues."""
 
         def interrupt(_seconds: float) -> None:
             raise KeyboardInterrupt
@@ -287,8 +286,8 @@ def test_recovering_waits_for_a_running_submission(bench: Bench) -> None:
 
 @pytest.mark.parametrize("via", ["sbatch", "script"])
 def test_recovering_detects_a_command_that_never_ran(bench: Bench, via: str) -> None:
-    """pytest was killed between writing down the process and letting it go: the wrapper
-    says so."""
+    """pytest was killed after it recorded the process, and before it released the
+    command."""
     one = bench.intend("true", via=via)
     bench.journal.record_process(one.number, process.Process(1, "another start"))
     (one.folder / "submit.out").touch()

@@ -1,4 +1,4 @@
-"""What Slurm's words mean: a table for every state, reason and exit code."""
+"""The meaning of Slurm's states, reasons and exit codes."""
 
 from __future__ import annotations
 
