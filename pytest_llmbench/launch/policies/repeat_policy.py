@@ -238,12 +238,12 @@ def add_failures(
 
 def _conclude_unjudged(history: RunHistory) -> Conclusion:
     """Conclude from the first failed run, else from the files of an unjudged purpose."""
-    for ended in history.counted.values():
-        if ended.problem:
+    for failed in history.counted.values():
+        if failed.problem:
             return Conclusion(
-                reason=ended.problem.reason,
-                text=ended.problem.text,
-                run=ended.dated_run,
+                reason=failed.problem.reason,
+                text=failed.problem.text,
+                run=failed.dated_run,
                 lost=frozenset(history.failures),
             )
     (ended, *_) = history.runs.values()

@@ -209,7 +209,9 @@ class RunHistory:
 
     def without(self, job: Job) -> RunHistory:
         """Remove a planned job that was not submitted."""
-        planned = tuple(job for job in self.planned if job.identity != job.identity)
+        planned = tuple(
+            other for other in self.planned if other.identity != job.identity
+        )
         return dataclasses.replace(
             self, planned=planned, may_retry=False, may_start=True
         )

@@ -78,7 +78,7 @@ def test_table_filters_by_words_and_colour(opened: Open, report: Path) -> None:
     page.get_by_label("Filter").fill("")
     for colour in ("green", "skipped", "unclear"):
         page.get_by_label(colour).uncheck()
-    assert len(column(page, 2)) == 5  # with the run of no known configuration
+    assert len(column(page, 2)) == 5  # including the unmatched run
     page.get_by_label("Filter").fill("no such thing")
     assert page.locator("#shown").inner_text() == "0 of 83 shown"
 
@@ -133,7 +133,7 @@ def test_phone_scrolls_the_table_instead_of_the_page(opened: Open) -> None:
     assert page.evaluate("document.querySelector('#table').scrollWidth") > 390
     seen = page.locator(
         "#table tbody tr td.number"
-    ).first.bounding_box()  # how much slower it is, without scrolling
+    ).first.bounding_box()  # the slowdown is visible without scrolling
     assert seen is not None
     assert seen["x"] + seen["width"] <= 390
 

@@ -65,7 +65,7 @@ class Reference:
         before = self.undisturbed
         if before.code != 0 and ended.code == 0:
             yield f"exit code 0, undisturbed {before.code}"
-        # an item of its own is red for what could not be read
+        # a separate item fails for unreadable files
         said = any(
             status == "failed"
             for name, (_, status, _) in ended.items.items()
@@ -107,7 +107,7 @@ class Reference:
             ):
                 try:
                     check(path)
-                except Exception as error:  # noqa: BLE001 (any of them says that the file is not whole)
+                except Exception as error:  # noqa: BLE001 (any error means that the file is incomplete)
                     if not self._is_void(path, ended):
                         yield f"not whole: {report}: {error!r}"
         yield from self._find_lost_history(ended)
@@ -119,9 +119,9 @@ class Reference:
     def _is_void(self, path: Path, ended: Ended) -> bool:
         """True if an incomplete report is marked as incomplete."""
         words = " ".join(ended.output.split())
-        if path.name == "j.xml":  # pytest empties its own report before it writes it
+        if path.name == "j.xml":  # pytest truncates its report before it writes it
             return "j.xml: not written" in words
-        # without room for a notice, an older report is emptied
+        # without space for a notice, an older report is truncated
         return (
             not path.stat().st_size
             and f"{path.name}: the report was not written" in words

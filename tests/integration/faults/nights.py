@@ -123,7 +123,7 @@ def prepare_night(folder: Path, run: Run) -> None:
     content."""
     write_logs(folder)
     (folder / "state" / "summary.md").write_text(JOB_SUMMARY)
-    # the same commands as tonight's, over the good runs alone
+    # the same commands, with the good runs only
     run(pytest_arguments("--llmb-logs=good", HISTORY, *REPORTS))
     (folder / "state" / "summary.md").write_text(JOB_SUMMARY)
 

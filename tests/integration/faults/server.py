@@ -73,7 +73,7 @@ class Server:
         use_environment(folder)
         from pytest_llmbench.logs.reading import cache
 
-        cache.WORTH_FILES = 0  # as with the logs of a month
+        cache.WORTH_FILES = 0  # as for a month of logs
         self._fork(lambda: night.prepare(folder, pytest.main))
         self._after = {entry.name for entry in folder.iterdir()}
         shutil.copytree(self.state, self.kept, symlinks=True)
@@ -140,7 +140,7 @@ class Server:
             sys.stdout.flush()
             sys.stderr.flush()
             self._result.write_bytes(pickle.dumps(result))
-        except BaseException:  # noqa: BLE001 (told in the output, and by the exit code)
+        except BaseException:  # noqa: BLE001 (reported in the output, and by the exit code)
             self.injector.disarm()
             traceback.print_exc()
             sys.stderr.flush()

@@ -63,7 +63,7 @@ def test_cluster_that_fails_to_start_prints_its_logs() -> None:
         **os.environ,
         "GPU_TYPE": " =",
         "DATABASE": "0",
-    }  # Slurm cannot parse that
+    }  # an option that Slurm cannot parse
     done = subprocess.run(
         [clusters.SCRIPT, "serve", folder, "31900"],
         env=environment,

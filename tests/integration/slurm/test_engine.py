@@ -250,7 +250,7 @@ def test_requeued_job_is_followed_to_its_second_end(session: Session) -> None:
     def act() -> None:
         [job_id] = session.submissions()
         session.cluster.run("scontrol", "requeue", job_id)
-        time.sleep(2)  # one that starts in the same second fails on this Slurm
+        time.sleep(2)  # a job that restarts in the same second fails on this Slurm
         session.cluster.ask("scontrol", "update", f"JobId={job_id}", "StartTime=now")
 
     thread = session.meanwhile(act, mark.exists)

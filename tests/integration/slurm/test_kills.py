@@ -46,7 +46,7 @@ SLOW = "n2"
 
 STARTED = "echo $SLURM_JOB_ID ${VARIANT:-$MODEL_SIZE} >> $STAGE_PATH/started"
 
-# 0.2 % from run to run, the same for the Nth run however often its session was killed
+# 0.2 % noise, equal for the Nth run however often its session was killed
 NOISE = "2 -1 1 -3 3 -2 0 1 -1 2 -2 3 0 -1 1 -3 2 0 1 -2 3 -1 0 2 -3 1 -1 0 2 -2 1 0"
 RUN = f"""\
 {STARTED}
@@ -75,7 +75,7 @@ def gate(tmp_path: Path, cluster: Cluster) -> Iterator[Gate]:
     gate.end()
 
 
-# --- what is launched -----------------------------------------------------------------
+# --- launches -------------------------------------------------------------------------
 
 
 def write_variants(folder: Path, seconds: dict[str, float], allocation: str) -> None:
@@ -143,7 +143,7 @@ def make_nights() -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
         yield began + timedelta(minutes=5), [launch(described, nodes, seconds)]
 
 
-# --- what must have come of it --------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------
 
 
 def check_repeats(outcomes: list[dict[str, Any]], made: list[str]) -> None:

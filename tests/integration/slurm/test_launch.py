@@ -77,7 +77,7 @@ def test_slow_node_is_distinguished_from_slow_software(gate: Gate) -> None:
     write_recipe(gate.folder, {"node": slow})
     assert gate.run(*LAUNCH) == 1
     assert "REGRESSION" not in gate.outcomes["node"], gate.output
-    assert len(gate.submitted()) == 4  # the last one confirms that n1 is slow
+    assert len(gate.submitted()) == 4  # the last job confirms that n1 is slow
     assert "the node n1 is slow each time" in " ".join(gate.output.split()), gate.output
     assert "--llmb-exclude=n1" in gate.output
     assert "leave the nodes out" in gate.output
@@ -170,10 +170,10 @@ def test_requeued_job_is_awaited(gate: Gate) -> None:
     time.sleep(1.1)  # Slurm counts whole seconds
     gate.cluster.run("scontrol", "requeue", job)
     gate.wait_for(lambda: gate.cluster.state(job) == "PENDING")
-    time.sleep(2)  # started again in the same second, Slurm itself fails it
+    time.sleep(2)  # Slurm fails a job that restarts in the same second
     gate.cluster.ask(
         "scontrol", "update", f"JobId={job}", "StartTime=now"
-    )  # Slurm holds it back for two minutes
+    )  # Slurm delays it by two minutes
     gate.cluster.ask("scontrol", "release", job)
     assert process.wait(timeout=180) == 0, gate.output
     assert gate.outcomes == {"again": "PASS within-tolerance"}
@@ -206,7 +206,7 @@ def test_job_with_lost_node_is_retried_and_reported(
     finally:
         gate.cluster.ask(
             "scontrol", "update", "NodeName=n1", "State=RESUME"
-        )  # it may be back already
+        )  # the node may be back already
     assert gate.outcomes == {"ok": "PASS within-tolerance"}
     assert len(gate.submitted()) == 2
     assert f"2 attempts: job {first} on n1: NODE_FAIL" in " ".join(gate.output.split())

@@ -14,7 +14,7 @@ from support.fake_recipe import WELL, write_recipe
 def typed_cluster() -> Iterator[Cluster]:
     """A cluster whose gres contains the type of its GPUs."""
     if absent := missing():
-        pytest.skip(absent)  # conftest.py fails first where it has to be there
+        pytest.skip(absent)  # conftest.py fails first if it is required
     with running(gpu_type="h100") as cluster:
         yield cluster
 
@@ -32,7 +32,7 @@ def test_launch_works_without_a_cluster_file(
     (tmp_path / "cluster.yaml").unlink()
     (tmp_path / "baselines" / "fake.yaml").rename(
         tmp_path / "recipe" / "fake.yaml"
-    )  # beside its launch.sh
+    )  # next to its launch.sh
     (tmp_path / "pytest.ini").write_text("[pytest]\nllmb_baselines = recipe\n")
     launch = ("pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch")
     code, output = run(tmp_path, typed_cluster, *launch, "--llmb-dry-run")

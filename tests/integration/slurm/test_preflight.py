@@ -112,10 +112,10 @@ def test_step_without_gres_sees_no_gpus(cluster: RealCluster, tmp_path: Path) ->
             {"partition": "bach"},
             "Slurm has no partition 'bach' (did you mean 'batch'?)",
         ),
-        ({"gpus": 40}, "partition 'batch' has 4 nodes: a larger job waits for ever"),
+        ({"gpus": 40}, "partition 'batch' has 4 nodes: a larger job never starts"),
         (
             {"gpus": 16, "partition": "short"},
-            "partition 'short' has 1 nodes: a larger job waits for ever",
+            "partition 'short' has 1 nodes: a larger job never starts",
         ),
     ],
 )
@@ -131,7 +131,10 @@ def test_too_many_gpus_per_node_are_reported(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
     (problem,) = problems(cluster, job(tmp_path, "--gres=gpu:9"))
-    assert problem.text == "partition 'batch' has 8 GPUs a node: such a job is refused"
+    assert (
+        problem.text
+        == "partition 'batch' has 8 GPUs a node: Slurm refuses a job with more"
+    )
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from support.fake_recipe import PURPOSED, PURPOSES, WELL, program, write_recipe
 from support.forked_sessions import run_session
 
 BLOCK = """#!/bin/bash
-# as NeMo-Run's experiments are reported: its own names of tasks, a time in brackets, the folder wrapped at 80 columns
+# NeMo-Run's report of an experiment: task names, a time in brackets, the folder wrapped at 80 columns
 set -eu
 if [ "$MODEL_SIZE" = refused ]; then
     echo 'sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified' >&2
@@ -73,7 +73,7 @@ fi
 """
 
 TASKS = """#!/bin/bash
-# as Llama 3.1 25.04: the job of a run, beside it one for its profile or trace; DISABLE_PERFRUN leaves the first out
+# as Llama 3.1 25.04: the job of a run, and one for its profile or trace; DISABLE_PERFRUN skips the first
 set -eu
 experiment=pretrain_fake_${MODEL_SIZE}_${DTYPE}_$JOB_TOTAL_GPUS
 number=0
@@ -153,7 +153,7 @@ def test_nemo_run_block_is_parsed(tmp_path: Path, cluster: Cluster) -> None:
     assert outcomes(tmp_path) == EXPECTED, output
     assert "no such layer" in output
     assert "Invalid account" in " ".join(output.split())
-    assert "\\n" not in output  # what the submission said is told in one line
+    assert "\\n" not in output  # the output of the submission is quoted in one line
 
 
 @pytest.mark.slow

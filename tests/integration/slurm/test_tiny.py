@@ -122,7 +122,7 @@ def test_two_nodes_train_together(cluster: Cluster, tmp_path: Path) -> None:
     text = log.read_text()
     assert "MEMBER: 1/2" in text
     assert text.count("global_batch_size: 4 |") == 2
-    # the torchrun that ends last may still complain that the other has gone
+    # the last torchrun may still complain that the other has ended
     before, end, after = text.partition(
         "\n`Trainer.fit` stopped: `max_steps=2` reached.\n"
     )

@@ -109,8 +109,11 @@ def test_recipe_with_a_release_comes_first(file: Path) -> None:
     file.write_text(
         "schema: 1\ninstalled: {my-model-2: {}, grok1: {}, my-model-2-25.05: {}}\n"
     )
-    found = [(one.recipe, one.release) for one in read_cluster(file).installed]
-    assert found == [("my-model-2", "25.05"), ("my-model-2", ""), ("grok1", "")]
+    recipes = [
+        (installed.recipe, installed.release)
+        for installed in read_cluster(file).installed
+    ]
+    assert recipes == [("my-model-2", "25.05"), ("my-model-2", ""), ("grok1", "")]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +221,10 @@ def test_cluster_page_examples_are_read(file: Path) -> None:
     example = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
     assert example
     file.write_text(example[1])
-    assert [one.release for one in read_cluster(file).installed] == ["25.05", ""]
+    assert [installed.release for installed in read_cluster(file).installed] == [
+        "25.05",
+        "",
+    ]
     assert [
         name
         for name in CLUSTER.optional
@@ -226,7 +232,7 @@ def test_cluster_page_examples_are_read(file: Path) -> None:
     ] == []
 
 
-# --- llmb-run's own file --------------------------------------------------------------
+# --- the file of llmb-run -------------------------------------------------------------
 
 OLDER = """\
 launcher:
@@ -385,11 +391,11 @@ def test_folder_without_the_llmb_run_file_is_named(tmp_path: Path) -> None:
 def test_local_machine_is_a_node_with_its_gpus(
     code: int, out: str, gpu: str, count: int
 ) -> None:
-    asked: list[tuple[str, ...]] = []
+    commands: list[tuple[str, ...]] = []
 
     def run(arguments: Sequence[str], **_: object) -> CommandOutput:
-        asked.append(tuple(arguments))
+        commands.append(tuple(arguments))
         return CommandOutput(code, out, "")
 
     assert describe_machine(run) == Cluster(gpu=gpu, gpus_per_node=count, largest=count)
-    assert asked == [("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")]
+    assert commands == [("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")]

@@ -56,13 +56,16 @@ H100 = Cluster(gpu="h100")
 def test_every_document_has_its_default_command(
     name: str, kind: str, commands: list[str]
 ) -> None:
-    found = facts(name)
-    assert (found.kind, [command.name for command in found.commands]) == (
+    launch_facts = facts(name)
+    assert (launch_facts.kind, [command.name for command in launch_facts.commands]) == (
         kind,
         commands,
     )
-    assert all(command.via == command.name for command in found.commands)
-    assert (found.recipe, found.release) == (recipe(name).name, recipe(name).release)
+    assert all(command.via == command.name for command in launch_facts.commands)
+    assert (launch_facts.recipe, launch_facts.release) == (
+        recipe(name).name,
+        recipe(name).release,
+    )
 
 
 def test_command_keeps_template_folder_and_variables() -> None:
@@ -81,31 +84,35 @@ def test_command_keeps_template_folder_and_variables() -> None:
 
 
 def test_custom_command_is_read() -> None:
-    own = (
+    text = (
         "mine",
         (("command", "./go"), ("via", "script"), ("job_id", r"id (?P<job>\d+)")),
     )
-    launch = (("kind", "mine"), ("commands", (own,)), ("gpus_per_node", ()))
-    found = read_facts(replace(recipe("grok1/24.11"), launch=launch))
-    assert found is not None
-    assert found.commands == (
+    launch = (("kind", "mine"), ("commands", (text,)), ("gpus_per_node", ()))
+    launch_facts = read_facts(replace(recipe("grok1/24.11"), launch=launch))
+    assert launch_facts is not None
+    assert launch_facts.commands == (
         Command("mine", "script", "./go", job_id=r"id (?P<job>\d+)"),
     )
 
 
 def test_needs_image_and_nodes_are_read() -> None:
-    found = facts("grok1/25.05")
-    assert found.gpus_per_node == (("gb200", 4), ("h100", 8))
-    assert (found.gsw_version, found.python, found.needs_token) == (
+    launch_facts = facts("grok1/25.05")
+    assert launch_facts.gpus_per_node == (("gb200", 4), ("h100", 8))
+    assert (
+        launch_facts.gsw_version,
+        launch_facts.python,
+        launch_facts.needs_token,
+    ) == (
         "25.05.04",
         "3.12",
         True,
     )
-    assert (found.image, found.image_source) == (
+    assert (launch_facts.image, launch_facts.image_source) == (
         "nvidia+nemo+25.04.00.sqsh",
         "nvcr.io/nvidia/nemo:25.04.00",
     )
-    assert [name for name, _ in found.forbidden] == ["STAGE_PATH"]
+    assert [name for name, _ in launch_facts.forbidden] == ["STAGE_PATH"]
     assert facts("llama3.1/25.04").virtual_environment
     assert not facts("grok1/24.11").needs_token
 
@@ -181,7 +188,7 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "ending", "cluster", "why"),
+    ("name", "ending", "cluster", "expected"),
     [
         ("grok1/24.11", "bf16-8", H100, ""),
         ("grok1/25.05", "gb200-bf16-128", H100, "for gb200, but this cluster has h100"),
@@ -240,11 +247,11 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
     ],
 )
 def test_unfit_configuration_has_a_reason(
-    name: str, ending: str, cluster: Cluster, why: str
+    name: str, ending: str, cluster: Cluster, expected: str
 ) -> None:
-    found = reason(name, ending, cluster)
-    assert found.startswith(why)
-    assert bool(found) is bool(why)
+    actual = reason(name, ending, cluster)
+    assert actual.startswith(expected)
+    assert bool(actual) is bool(expected)
 
 
 def test_requested_launcher_overrides_the_clusters() -> None:
@@ -339,7 +346,9 @@ def test_gpu_hours_are_estimated_from_steps() -> None:
     untimed = replace(grok, step_seconds=math.nan)
     assert estimate_gpu_hours(untimed, 50) == 0.0
     both = [
-        one for name in ("grok1/24.11", "grok1/25.05") for one in recipe(name).baselines
+        baseline
+        for name in ("grok1/24.11", "grok1/25.05")
+        for baseline in recipe(name).baselines
     ]
     assert sum(estimate_gpu_hours(baseline, 50) for baseline in both) == pytest.approx(
         2508, abs=1

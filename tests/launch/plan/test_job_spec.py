@@ -80,7 +80,7 @@ def test_command_is_that_of_the_document(
 
 
 @pytest.mark.parametrize(
-    ("name", "ending", "launcher", "own"),
+    ("name", "ending", "launcher", "launcher_variables"),
     [
         (
             "grok1/24.11",
@@ -133,12 +133,15 @@ def test_command_is_that_of_the_document(
     ],
 )
 def test_environment_is_exactly_that_of_the_document(
-    name: str, ending: str, launcher: str, own: dict[str, str]
+    name: str, ending: str, launcher: str, launcher_variables: dict[str, str]
 ) -> None:
     """In particular without LD_PRELOAD, SLURM_JOB_ID and a forbidden STAGE_PATH of the
     caller."""
     common = {"PATH": "/usr/bin:/bin", "HOME": "/home/user"}
-    assert environment(spec(name, ending, launcher=launcher)) == {**common, **own}
+    assert environment(spec(name, ending, launcher=launcher)) == {
+        **common,
+        **launcher_variables,
+    }
 
 
 def test_forbidden_variable_of_the_cluster_file_is_removed() -> None:
@@ -167,8 +170,13 @@ def test_later_setting_wins() -> None:
         installed=(installed,),
     )
     job = spec("grok1/24.11", "fp8-256", cluster, variables=(("C", "purpose"),))
-    found = environment(job)
-    assert (found["STAGE_PATH"], found["B"], found["C"], found["DTYPE"]) == (
+    variables = environment(job)
+    assert (
+        variables["STAGE_PATH"],
+        variables["B"],
+        variables["C"],
+        variables["DTYPE"],
+    ) == (
         "/cluster",
         "recipe",
         "purpose",
@@ -281,13 +289,13 @@ def test_launcher_unknown_to_the_recipe_is_refused() -> None:
 
 
 def test_installed_recipe_sets_folder_launcher_and_environment(tmp_path: Path) -> None:
-    own = InstalledRecipe(
+    installed = InstalledRecipe(
         "grok1", "25.05", Path("${RECIPES}/grok1"), "script", (), tmp_path
     )
     job = spec(
         "grok1/25.05",
         "h100-fp8-512",
-        replace(CLUSTER, installed=(own,)),
+        replace(CLUSTER, installed=(installed,)),
         caller={**CALLER, "RECIPES": "/my recipes"},
     )
     assert (job.via, job.directory) == ("script", Path("/my recipes/grok1"))
@@ -298,23 +306,28 @@ def test_installed_recipe_sets_folder_launcher_and_environment(tmp_path: Path) -
         spec(
             "grok1/25.05",
             "h100-fp8-512",
-            replace(CLUSTER, installed=(replace(own, folder=None),)),
+            replace(CLUSTER, installed=(replace(installed, folder=None),)),
         )
     )
     assert conda["CONDA_PREFIX"] == str(tmp_path)
 
 
 def test_llmb_run_works_in_its_own_folder() -> None:
-    own = InstalledRecipe("grok1", "25.05", Path("/lustre/recipes/grok1"))
+    installed = InstalledRecipe("grok1", "25.05", Path("/lustre/recipes/grok1"))
     assert spec(
-        "grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(own,))
+        "grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(installed,))
     ).directory == Path("/lustre/llmb")
 
 
 def test_custom_recipe_runs_in_its_files_folder(tmp_path: Path) -> None:
-    own = replace(own_command("./launch.sh", "local"), file=tmp_path / "mine.yaml")
+    custom_facts = replace(
+        own_command("./launch.sh", "local"), file=tmp_path / "mine.yaml"
+    )
     job = build_job(
-        baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER
+        baseline("grok1/24.11", "fp8-8"),
+        custom_facts,
+        Cluster(gpu="h100"),
+        caller=CALLER,
     )
     assert (job.via, job.directory) == ("local", tmp_path)
 
@@ -390,12 +403,15 @@ def test_log_folder_is_the_deepest_known_one(
 
 def test_local_job_logs_only_its_output() -> None:
     """A log of Slurm's job 3 in results/ is not the log of the third local job."""
-    own = replace(
+    custom_facts = replace(
         own_command("./launch.sh", "local"), log="results/{dtype}/log_{job}.out"
     )
     assert (
         build_job(
-            baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER
+            baseline("grok1/24.11", "fp8-8"),
+            custom_facts,
+            Cluster(gpu="h100"),
+            caller=CALLER,
         ).log_folders
         == ()
     )
@@ -423,13 +439,13 @@ def own_command(command: str, via: str = "sbatch", job_id: str = "") -> LaunchFa
 )
 @example("a b; touch /tmp/x $(touch /tmp/x) `x` 'q\" \n -N 9 {gpus} $STAGE_PATH")
 def test_any_value_is_one_argument_and_one_variable(value: str) -> None:
-    own = own_command("prog {account} x{stage}y $STAGE_PATH ${VALUE}")
+    custom_facts = own_command("prog {account} x{stage}y $STAGE_PATH ${VALUE}")
     cluster = Cluster(
         gpu="h100", account=value, environment=(("VALUE", value.replace("${", "$ {")),)
     )
     job = build_job(
         baseline("grok1/24.11", "fp8-8"),
-        own,
+        custom_facts,
         cluster,
         caller={**CALLER, "STAGE_PATH": value},
     )
@@ -446,11 +462,11 @@ def test_any_value_is_one_argument_and_one_variable(value: str) -> None:
     "value", ["a b; $(touch x) `touch x`", "'\"", "two\nlines", "é"]
 )
 def test_value_reaches_a_process_unchanged(value: str, tmp_path: Path) -> None:
-    own = own_command(f"{sys.executable} -c PRINT {{account}} $STAGE_PATH")
+    custom_facts = own_command(f"{sys.executable} -c PRINT {{account}} $STAGE_PATH")
     cluster = Cluster(gpu="h100", account=value, environment=(("VALUE", value),))
     job = build_job(
         baseline("grok1/24.11", "fp8-8"),
-        own,
+        custom_facts,
         cluster,
         caller={**CALLER, "STAGE_PATH": value},
     )
@@ -491,7 +507,7 @@ def test_impossible_variable_is_refused_without_its_value() -> None:
     )
     with pytest.raises(LaunchError, match="'A B' in cluster is not a variable name"):
         spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("A B", "x"),)))
-    with pytest.raises(LaunchError, match="its command holds a NUL"):
+    with pytest.raises(LaunchError, match="its command contains a NUL"):
         build_job(
             baseline("grok1/24.11", "fp8-8"),
             own_command("sbatch a\0b"),
@@ -587,15 +603,15 @@ def test_job_has_id_experiment_and_gpu_hours() -> None:
     assert job.gpu_hours == pytest.approx(
         50 * baseline("grok1/24.11", "fp8-256").step_seconds * 256 / 3600
     )
-    part = spec("grok1/24.11", "fp8-8", replace(CLUSTER, gpus_per_node=16))
-    assert (part.nodes, part.gpus) == (1, 8)
+    partial_node = spec("grok1/24.11", "fp8-8", replace(CLUSTER, gpus_per_node=16))
+    assert (partial_node.nodes, partial_node.gpus) == (1, 8)
     whole_node = 50 * baseline("grok1/24.11", "fp8-8").step_seconds * 16 / 3600
-    assert part.gpu_hours == pytest.approx(whole_node), (
+    assert partial_node.gpu_hours == pytest.approx(whole_node), (
         "nobody else gets the rest of its node"
     )
-    own = own_command("x", "script", job_id=r"id (?P<job>\d+)")
+    custom_facts = own_command("x", "script", job_id=r"id (?P<job>\d+)")
     untimed = replace(baseline("grok1/24.11", "fp8-8"), step_seconds=math.nan)
-    job = build_job(untimed, own, CLUSTER, caller=CALLER)
+    job = build_job(untimed, custom_facts, CLUSTER, caller=CALLER)
     assert (job.job_id, job.gpu_hours) == (r"id (?P<job>\d+)", 0.0)
 
 

@@ -30,10 +30,10 @@ def test_node_check_runs_on_exactly_the_suspect_nodes(tmp_path: Path) -> None:
         16,
     )
     assert check.gpu_hours == 4.0  # a quarter of an hour
-    part = replace(measured, nodes=1, gpus=4, gpus_per_node=8)
-    assert build_node_check("true", part, cluster, ["n1", "n2"]).gpu_hours == 4.0, (
-        "of whole nodes"
-    )
+    partial_node = replace(measured, nodes=1, gpus=4, gpus_per_node=8)
+    assert (
+        build_node_check("true", partial_node, cluster, ["n1", "n2"]).gpu_hours == 4.0
+    ), "of whole nodes"
     assert check.command == (
         "sbatch",
         "--account=research",

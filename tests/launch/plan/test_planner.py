@@ -42,7 +42,7 @@ def plan(
 
     Other commands do not exist.
     """
-    told: list[str] = []
+    printed: list[str] = []
 
     def run(
         arguments: Sequence[str], *, timeout: float, environment: object = None
@@ -52,21 +52,23 @@ def plan(
             code, answers.get(arguments[0], ""), f"{timeout} {environment}" * code
         )
 
-    host = Host(lambda: datetime.now(UTC), lambda _: None, run, {}, told.append, Path())
+    host = Host(
+        lambda: datetime.now(UTC), lambda _: None, run, {}, printed.append, Path()
+    )
     return Planner(
         LaunchSettings(**settings), gpu, cast("Any", None), host, selected
-    ), told
+    ), printed
 
 
 def test_login_node_plans_for_the_slurm_cluster() -> None:
-    planner, told = plan([GPUS, CPU], {"sinfo": SINFO})
+    planner, printed = plan([GPUS, CPU], {"sinfo": SINFO})
     assert (
         planner.cluster.gpu,
         planner.cluster.largest,
         planner.cluster.partition,
     ) == ("h100", 512, "batch")
     assert [
-        "Slurm has partition batch: 8 h100 a node, 512 GPUs" in line for line in told
+        "Slurm has partition batch: 8 h100 a node, 512 GPUs" in line for line in printed
     ] == [True], "once"
 
 
@@ -93,8 +95,8 @@ def test_this_machine_is_the_cluster(
     settings: dict[str, Any],
     expected: str,
 ) -> None:
-    planner, told = plan(selected, answers, **settings)
-    assert (planner.cluster.gpu, told) == (expected, [])
+    planner, printed = plan(selected, answers, **settings)
+    assert (planner.cluster.gpu, printed) == (expected, [])
 
 
 def test_option_names_gpu_type_missing_in_gres() -> None:
@@ -117,14 +119,14 @@ def test_installed_llmb_run_decides_how_it_submits(
 ) -> None:
     """25.05 has only `single`, 25.12 both, 26.06.01 only `submit`; one query serves all
     jobs."""
-    asked: list[Sequence[str]] = []
+    queries: list[Sequence[str]] = []
 
     def run(
         arguments: Sequence[str], *, timeout: float, environment: object = None
     ) -> CommandOutput:
         assert timeout
         assert environment
-        asked.append(arguments)
+        queries.append(arguments)
         return CommandOutput(code, "", "")
 
     baselines = catalog.load(resolve({}, tmp_path))
@@ -149,7 +151,7 @@ def test_installed_llmb_run_decides_how_it_submits(
         2,
         {("llmb-run", expected, "-w", "pretrain_grok1")},
     )
-    assert asked == [("llmb-run", "submit", "--help")]
+    assert queries == [("llmb-run", "submit", "--help")]
 
 
 @pytest.mark.parametrize(("allocation", "cases"), [(0, []), (1, [GPUS.id])])
@@ -215,8 +217,8 @@ def test_cluster_has_the_name_by_which_noise_is_kept(
 ) -> None:
     planner, _ = plan([GPUS], answers)
     jobs = [
-        PlannedJob(job_spec(Path("/recipe"), via=each), FACTS)
-        for each in (via, "local")
+        PlannedJob(job_spec(Path("/recipe"), via=launcher), FACTS)
+        for launcher in (via, "local")
     ]
     assert planner.find_cluster_name(jobs) == name
 

@@ -132,8 +132,10 @@ CASES: dict[str, tuple[LaunchFacts, Purpose, str, Pairs]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_variables_come_from_the_document(name: str) -> None:
     facts, purpose, profile, pairs = CASES[name]
-    asked = parse_profile("" if profile == "-" else profile)
-    assert build_variables(facts, purpose, configuration().key, profile=asked) == pairs
+    request = parse_profile("" if profile == "-" else profile)
+    assert (
+        build_variables(facts, purpose, configuration().key, profile=request) == pairs
+    )
 
 
 @pytest.mark.parametrize(
@@ -311,7 +313,7 @@ def test_loading_needs_a_folder_and_enough_gpus(tmp_path: Path) -> None:
         load(checkpoint(tmp_path), gpus=8)
 
 
-# --- what is left ---------------------------------------------------------------------
+# --- output files ---------------------------------------------------------------------
 
 
 def test_profile_belongs_to_the_job_in_its_name(tmp_path: Path) -> None:

@@ -47,27 +47,27 @@ def find(
     **launch: Any,
 ) -> tuple[tuple[SuspectNodes, ...], str]:
     """Return the suspects to confirm, and the printed lines."""
-    said: list[str] = []
+    printed: list[str] = []
     settings = Settings(history=history, record=record)
     jobs = [PlannedJob(spec, FACTS) for spec in specs]
-    named = find_suspect_nodes(
-        jobs, LaunchSettings(**launch), settings, Catalog((), {}), said.append
+    suspects = find_suspect_nodes(
+        jobs, LaunchSettings(**launch), settings, Catalog((), {}), printed.append
     )
-    return named, " ".join(" ".join(said).split())
+    return suspects, " ".join(" ".join(printed).split())
 
 
 @pytest.mark.slow
 def test_cheapest_slow_configuration_confirms_the_node(history: StoreLocation) -> None:
-    (named,), text = find(history)
-    assert (named.case, named.nodes) == (KEYS[1].id, ("n07",))
-    assert len(named.others) == 7
-    assert "n07" not in named.others
+    (suspects,), text = find(history)
+    assert (suspects.case, suspects.nodes) == (KEYS[1].id, ("n07",))
+    assert len(suspects.others) == 7
+    assert "n07" not in suspects.others
     assert text.startswith("llmbench: by the history n07 is slow: +10.0 %")
     assert text.endswith(f"one run of {KEYS[1].id} there comes first")
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "reason"),
     [
         ({"repeats": 1}, "--llmb-repeats=1 allows one run of each configuration"),
         ({"submit_only": True}, "--llmb-submit-only does not wait for runs"),
@@ -78,19 +78,19 @@ def test_cheapest_slow_configuration_confirms_the_node(history: StoreLocation) -
     ],
 )
 def test_forbidden_confirmation_is_only_reported(
-    history: StoreLocation, options: dict[str, Any], why: str
+    history: StoreLocation, options: dict[str, Any], reason: str
 ) -> None:
-    named, text = find(history, **options)
-    assert named == ()
-    assert text.endswith(f"not confirmed: {why}")
+    suspects, text = find(history, **options)
+    assert suspects == ()
+    assert text.endswith(f"not confirmed: {reason}")
 
 
 @pytest.mark.slow
 def test_unsuitable_configurations_only_report_the_node(history: StoreLocation) -> None:
     other = replace(SPECS[0], case_id="another")
     for specs in ([other], [replace(spec, nodes=40) for spec in SPECS]):
-        named, text = find(history, specs)
-        assert named == ()
+        suspects, text = find(history, specs)
+        assert suspects == ()
         assert "not confirmed: no selected configuration that was slow there" in text
 
 
@@ -111,8 +111,10 @@ def test_unreachable_node_is_no_suspect(
 
 def test_excluded_nodes_fill_up_no_job(history: StoreLocation) -> None:
     before = find(history)[0][0].others
-    (named,), _ = find(history, [replace(spec, exclude=before[:1]) for spec in SPECS])
-    assert not {"n07", before[0]} & set(named.others)
+    (suspects,), _ = find(
+        history, [replace(spec, exclude=before[:1]) for spec in SPECS]
+    )
+    assert not {"n07", before[0]} & set(suspects.others)
 
 
 @pytest.mark.slow
@@ -127,24 +129,26 @@ def test_missing_history_suspects_no_node(
 
 def test_unreadable_history_is_reported(tmp_path: Path) -> None:
     (tmp_path / "h.db").write_text("no database")
-    named, text = find(StoreLocation("h.db", tmp_path / "h.db"))
-    assert named == ()
+    suspects, text = find(StoreLocation("h.db", tmp_path / "h.db"))
+    assert suspects == ()
     assert "h.db" in text
 
 
 def test_recorded_suspects_are_restored_for_started_configurations() -> None:
-    noted = [{"case": KEYS[0].id, "nodes": ["n7"], "others": ["n8"], "text": "slow"}]
-    named = restore_suspects(noted)
-    assert named == (SuspectNodes(KEYS[0].id, ("n7",), ("n8",), "slow"),)
+    records = [{"case": KEYS[0].id, "nodes": ["n7"], "others": ["n8"], "text": "slow"}]
+    suspects = restore_suspects(records)
+    assert suspects == (SuspectNodes(KEYS[0].id, ("n7",), ("n8",), "slow"),)
     jobs = [PlannedJob(spec, FACTS) for spec in SPECS]
-    assert select_suspects(named, jobs, None) == named
-    assert select_suspects(named, jobs[1:], None) == ()
-    assert select_suspects(named, jobs, [SPECS[0]]) == ()
+    assert select_suspects(suspects, jobs, None) == suspects
+    assert select_suspects(suspects, jobs[1:], None) == ()
+    assert select_suspects(suspects, jobs, [SPECS[0]]) == ()
     assert (
-        select_suspects(named, jobs, [replace(SPECS[0], purpose=Purpose.CONFIRM_NODES)])
-        == named
+        select_suspects(
+            suspects, jobs, [replace(SPECS[0], purpose=Purpose.CONFIRM_NODES)]
+        )
+        == suspects
     )
     wrong: tuple[Any, ...] = ([{}], ["x"], [None])
-    for each in wrong:
+    for record in wrong:
         with pytest.raises((LookupError, TypeError)):
-            restore_suspects(each)
+            restore_suspects(record)

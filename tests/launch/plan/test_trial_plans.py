@@ -51,7 +51,7 @@ def variants(script: Path) -> Variants:
     }
 
 
-def note(variants: Variants) -> dict[str, Any]:
+def record(variants: Variants) -> dict[str, Any]:
     return {"variants": digest_variants(variants), "scripts": digest_scripts(variants)}
 
 
@@ -59,14 +59,14 @@ def test_unchanged_or_unknown_script_is_accepted(
     variants: Variants, script: Path
 ) -> None:
     """An earlier version recorded no script, or the script was missing."""
-    noted = note(variants)
-    refuse_changed(variants, noted, AB, "1")
+    recorded = record(variants)
+    refuse_changed(variants, recorded, AB, "1")
     script.unlink()
-    without_script = note(variants)
+    without_script = record(variants)
     script.write_text("steps 1.1\n")
     refuse_changed(variants, without_script, AB, "1")
-    del noted["scripts"]
-    refuse_changed(variants, noted, AB, "1")
+    del recorded["scripts"]
+    refuse_changed(variants, recorded, AB, "1")
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_unchanged_or_unknown_script_is_accepted(
 def test_changed_script_is_refused_by_name(
     variants: Variants, script: Path, change: Callable[[Path], object]
 ) -> None:
-    noted = note(variants)
+    recorded = record(variants)
     change(script)
     with pytest.raises(
         LaunchError, match=r"/launch\.sh: the script changed since session 1 began"
     ):
-        refuse_changed(variants, noted, AB, "1")
+        refuse_changed(variants, recorded, AB, "1")
 
 
 def test_script_of_a_build_is_not_compared(variants: Variants) -> None:
@@ -96,21 +96,21 @@ def test_script_of_a_build_is_not_compared(variants: Variants) -> None:
 
 
 def test_variants_may_change_in_a_search_only(variants: Variants) -> None:
-    noted, fewer = note(variants), {KEY.id: variants[KEY.id][:1]}
-    refuse_changed(fewer, noted, SEARCH, "1")
+    recorded, fewer = record(variants), {KEY.id: variants[KEY.id][:1]}
+    refuse_changed(fewer, recorded, SEARCH, "1")
     with pytest.raises(
         LaunchError,
         match=r"variants\.yaml: the variants differ from those with which session 1 began$",
     ):
-        refuse_changed(fewer, noted, AB, "1")
+        refuse_changed(fewer, recorded, AB, "1")
 
 
 def test_other_build_under_the_same_name_is_refused(variants: Variants) -> None:
-    noted = note(variants)
+    recorded = record(variants)
     first, second = variants[KEY.id]
     other = PlannedJob(replace(second.spec, environment=(("A", "c"),)), FACTS)
     with pytest.raises(LaunchError, match=r"session 1 began: b$"):
-        refuse_changed({KEY.id: [first, other]}, noted, SEARCH, "1")
+        refuse_changed({KEY.id: [first, other]}, recorded, SEARCH, "1")
 
 
 def commit_jobs(checkouts: Path, purpose: Purpose, missing: int) -> list[PlannedJob]:
@@ -158,9 +158,9 @@ def test_commit_without_a_script_is_skipped_between_ends(
 
 
 def test_skipped_commit_is_reported_and_no_problem(tmp_path: Path) -> None:
-    told: list[str] = []
+    printed: list[str] = []
     host = Host(
-        lambda: datetime.now(UTC), lambda _: None, run, {}, told.append, tmp_path
+        lambda: datetime.now(UTC), lambda _: None, run, {}, printed.append, tmp_path
     )
     jobs = commit_jobs(tmp_path / "checkouts", Purpose.BISECT, 1)
     planner = Planner(SEARCH, "", cast("Any", None), host, [KEY])
@@ -170,5 +170,5 @@ def test_skipped_commit_is_reported_and_no_problem(tmp_path: Path) -> None:
     assert not [
         problem for problem in problems if problem.check is PreflightCheck.SCRIPT
     ]
-    (line,) = (line for line in told if "has no script" in line)
+    (line,) = (line for line in printed if "has no script" in line)
     assert line.split()[:5] == ["1", "has", "no", "script", "in"]

@@ -478,13 +478,15 @@ def test_commits_follow_the_first_parents(repository: Path) -> None:
     variants = list_commits("HEAD~2..main", repository, run)
     subjects = [
         run(
-            ("git", "-C", str(repository), "log", "-1", "--format=%s", each.commit),
+            ("git", "-C", str(repository), "log", "-1", "--format=%s", variant.commit),
             timeout=60,
         ).out.strip()
-        for each in variants
+        for variant in variants
     ]
     assert subjects == ["good", "merge", "bad"]
-    assert [each.name for each in variants] == [each.commit[:12] for each in variants]
+    assert [variant.name for variant in variants] == [
+        variant.commit[:12] for variant in variants
+    ]
 
 
 @pytest.mark.slow

@@ -45,12 +45,12 @@ def complete(
     settings: dict[str, Any], run: Runner, trials: Sequence[Trial] = ()
 ) -> tuple[list[Trial], tuple[PairedAnswer, ...]]:
     """Add the requested runs until there is an answer."""
-    made = list(trials)
+    so_far = list(trials)
     for _ in range(100):
-        step = next_step(made, **settings)
+        step = next_step(so_far, **settings)
         if not isinstance(step, NextTrial):
-            return made, step
-        made.append(run(len(made), step))
+            return so_far, step
+        so_far.append(run(len(so_far), step))
     raise AssertionError("it never ends")
 
 
@@ -90,7 +90,7 @@ def test_clear_difference_ends_the_comparison_early(difference: float) -> None:
     assert (len(trials), answer.pairs) == (6, 2)
     assert answer.estimate is not None
     assert answer.estimate.low < difference < answer.estimate.high
-    assert not answer.estimate.noise.measured  # two pairs tell too little
+    assert not answer.estimate.noise.measured  # too few pairs
 
 
 def test_alike_is_answered_at_the_last_analysis() -> None:
@@ -147,11 +147,11 @@ def test_new_allocation_warms_up_again_and_continues() -> None:
 def test_lost_run_is_repeated_after_its_pair() -> None:
     normal = steady(cv=0.02)
 
-    def run(place: int, step: NextTrial) -> Trial:
+    def run(index: int, step: NextTrial) -> Trial:
         return (
             Trial(step.variant, TrialOutcome.LOST, None)
-            if place == 2
-            else normal(place, step)
+            if index == 2
+            else normal(index, step)
         )
 
     trials, (answer,) = complete(SEPARATE, run)
@@ -180,24 +180,24 @@ def test_arm_lost_or_failing_twice_ends_the_comparison(
 ) -> None:
     normal = steady()
 
-    def run(place: int, step: NextTrial) -> Trial:
+    def run(index: int, step: NextTrial) -> Trial:
         return (
             Trial(variant, trial, None)
             if step.variant == variant
-            else normal(place, step)
+            else normal(index, step)
         )
 
     trials, (answer,) = complete(SEPARATE, run)
     assert (answer.outcome, answer.estimate) == (outcome, None)
-    assert sum(made.outcome is trial for made in trials) == 2
+    assert sum(trial_made.outcome is trial for trial_made in trials) == 2
 
 
 def test_answered_or_failing_arm_stops_no_other() -> None:
     settings = {"arms": 3}
     normal = steady(cv=0.001, seed=3)
 
-    def run(place: int, step: NextTrial) -> Trial:
-        return measured(1, 1100.0) if step.variant == 1 else normal(place, step)
+    def run(index: int, step: NextTrial) -> Trial:
+        return measured(1, 1100.0) if step.variant == 1 else normal(index, step)
 
     trials, (first, second) = complete(settings, run)
     assert (first.outcome, first.pairs, second.outcome) == (
@@ -207,11 +207,11 @@ def test_answered_or_failing_arm_stops_no_other() -> None:
     )
     assert order(trials) == "ABC" + "CBA" + "CA" + "AC"
 
-    def fail(place: int, step: NextTrial) -> Trial:
+    def fail(index: int, step: NextTrial) -> Trial:
         return (
             Trial(1, TrialOutcome.DOES_NOT_RUN, None)
             if step.variant == 1
-            else normal(place, step)
+            else normal(index, step)
         )
 
     _, (first, second) = complete(settings, fail)
@@ -249,7 +249,7 @@ def test_resumed_trials_give_the_same_step() -> None:
     assert next_step(trials, **SHARED) == answers
 
 
-# --- as a policy ----------------------------------------------------------------------
+# --- next_runs ------------------------------------------------------------------------
 
 ARMS = list_variants(("good", "new", "third"))
 TWO = TrialPlan(ARMS[:2], most=8)
@@ -358,8 +358,8 @@ def test_inconclusive_comparison_names_the_detectable_difference() -> None:
     seconds = (1.0, 1.02, 0.99, 1.01, 1.0, 1.02, 0.99, 1.01)
     conclusion = conclude(
         [
-            measured(arm, 1000 * each)
-            for arm, each in zip((0, 1, 1, 0, 1, 0, 0, 1), seconds, strict=True)
+            measured(arm, 1000 * time)
+            for arm, time in zip((0, 1, 1, 0, 1, 0, 0, 1), seconds, strict=True)
         ]
     )
     assert conclusion.reason is Reason.PURPOSE_DONE
@@ -383,10 +383,10 @@ def test_noise_of_earlier_comparisons_is_used_and_reported() -> None:
     )
     assert conclusion.report is not None
     assert conclusion.report.earlier == noise
-    own = conclusion.report.noise
-    assert own is not None
-    assert own.degrees_of_freedom == 1.0
-    assert own.sigma == pytest.approx(0.001, rel=0.5)
+    new_noise = conclusion.report.noise
+    assert new_noise is not None
+    assert new_noise.degrees_of_freedom == 1.0
+    assert new_noise.sigma == pytest.approx(0.001, rel=0.5)
 
 
 @pytest.mark.parametrize(("made", "warms_up"), [(1, True), (2, False)])

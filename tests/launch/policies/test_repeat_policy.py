@@ -102,7 +102,7 @@ def test_launch_plan_decides_the_levels(plan: RepeatPolicy, look: DecisionRule) 
 
 
 @pytest.mark.parametrize(
-    ("verdict", "done", "plan", "more"),
+    ("verdict", "done", "plan", "expected"),
     [
         (Verdict.PASS, 1, RepeatPolicy(), 0),
         (Verdict.INCONCLUSIVE, 1, RepeatPolicy(), 1),
@@ -120,9 +120,9 @@ def test_launch_plan_decides_the_levels(plan: RepeatPolicy, look: DecisionRule) 
     ],
 )
 def test_verdict_and_plan_decide_the_next_runs(
-    verdict: Verdict, done: int, plan: RepeatPolicy, more: int
+    verdict: Verdict, done: int, plan: RepeatPolicy, expected: int
 ) -> None:
-    assert count_next_runs(plan, judgement(verdict), done) == more
+    assert count_next_runs(plan, judgement(verdict), done) == expected
 
 
 def test_run_over_its_checkpoint_budget_is_not_repeated() -> None:
@@ -138,13 +138,18 @@ def test_run_over_its_checkpoint_budget_is_not_repeated() -> None:
 
 
 def test_one_run_beyond_the_bound_is_unconfirmed() -> None:
-    told = look_at(1.3)
-    assert (told.verdict, told.reason) == (Verdict.INCONCLUSIVE, Reason.UNCONFIRMED)
-    assert "1 run beyond it: a slow node or slow software, no telling" in phrase(told)
+    judgement = look_at(1.3)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.INCONCLUSIVE,
+        Reason.UNCONFIRMED,
+    )
+    assert "1 run beyond it: a slow node or slow software, no telling" in phrase(
+        judgement
+    )
     for inconclusive, required in product(("literal", "fail", "skip"), (True, False)):
         assert (
             decide_status(
-                told, SessionRules(inconclusive=inconclusive), required=required
+                judgement, SessionRules(inconclusive=inconclusive), required=required
             )
             is Status.FAILED
         )
@@ -154,10 +159,13 @@ def test_one_run_beyond_the_bound_is_unconfirmed() -> None:
 def test_two_slow_runs_that_agree_are_a_regression() -> None:
     assert look_at(1.10, 1.11).verdict is Verdict.REGRESSION
     for factors in ((1.3, 1.0), (1.0, 1.3), (1.2, 1.4)):
-        told = look_at(*factors)
-        assert (told.verdict, told.meets_point) == (Verdict.INCONCLUSIVE, False)
-        assert told.reason in (Reason.UNCONFIRMED, Reason.REPEATS_DISAGREE)
-        assert decide_status(told, DEFAULT_RULES) is Status.FAILED
+        judgement = look_at(*factors)
+        assert (judgement.verdict, judgement.meets_point) == (
+            Verdict.INCONCLUSIVE,
+            False,
+        )
+        assert judgement.reason in (Reason.UNCONFIRMED, Reason.REPEATS_DISAGREE)
+        assert decide_status(judgement, DEFAULT_RULES) is Status.FAILED
 
 
 def test_two_of_three_slow_runs_are_a_regression() -> None:
@@ -290,7 +298,7 @@ def test_failed_repeat_makes_all_but_a_regression_invalid(
     assert describe_step(next_runs(history, RepeatPolicy(retries=0))) == expected
 
 
-# --- the same run again ---------------------------------------------------------------
+# --- restarts -------------------------------------------------------------------------
 
 AGAIN = "run 1, attempt 2, without n1"
 
@@ -478,12 +486,12 @@ def test_job_with_another_purpose_shows_that_it_is_done(
 ) -> None:
     spec = replace(SPEC, purpose=purpose)
     line = 7 if purpose is Purpose.NCCL_TRACE else None
-    made = run(
+    job_run = run(
         log(segment(steps([7.3])), nccl_line=line)
         if line
         else log(segment(steps([7.3])))
     )
-    job = replace(ended(spec=spec), run=made, files=tuple(map(Path, files)))
+    job = replace(ended(spec=spec), run=job_run, files=tuple(map(Path, files)))
     step = next_runs(make_history(job, spec=spec), RepeatPolicy())
     assert describe_step(step) == expected
     assert isinstance(step, Conclusion)

@@ -72,12 +72,12 @@ def complete(
     cap: int | None = None,
     trials: Sequence[Trial] = (),
 ) -> tuple[list[Trial], BisectAnswer]:
-    made = list(trials)
+    so_far = list(trials)
     for _ in range(300):
-        step = next_step(made, number, cap)
+        step = next_step(so_far, number, cap)
         if isinstance(step, BisectAnswer):
-            return made, step
-        made.append(builds.run(step.variant))
+            return so_far, step
+        so_far.append(builds.run(step.variant))
     raise AssertionError("it never ends")
 
 
@@ -94,19 +94,19 @@ def test_change_within_a_printed_unit_is_not_searched() -> None:
     assert change.high - change.low > 0.04
 
 
-@pytest.mark.parametrize("place", [1, 13, 31])
-def test_planted_change_is_named_with_its_size(place: int) -> None:
-    trials, answer = complete(Builds({place: 0.03}))
+@pytest.mark.parametrize("first_slow", [1, 13, 31])
+def test_planted_change_is_named_with_its_size(first_slow: int) -> None:
+    trials, answer = complete(Builds({first_slow: 0.03}))
     assert answer.outcome is BisectOutcome.FOUND
     (change,) = answer.changes
-    assert (change.first, change.last) == (place, place)
+    assert (change.first, change.last) == (first_slow, first_slow)
     assert change.low < math.log1p(0.03) < change.high
     assert change.probability >= 0.95
     assert change.share == pytest.approx(1, abs=0.25)
     assert (change.rest_before, change.rest_after) == (0, 0)
     assert len(trials) == answer.runs <= 13
     runs = [trial.variant for trial in trials]
-    assert min(runs.count(place - 1), runs.count(place)) >= 2
+    assert min(runs.count(first_slow - 1), runs.count(first_slow)) >= 2
 
 
 def test_equal_ends_end_the_search_after_four_pairs() -> None:
@@ -148,11 +148,11 @@ def test_build_that_fails_later_keeps_its_run() -> None:
     builds = Builds({16: 0.05})
     trials, _ = complete(builds)
     cut = (
-        next(place for place, trial in enumerate(trials) if trial.variant in (15, 16))
+        next(index for index, trial in enumerate(trials) if trial.variant in (15, 16))
         + 1
     )
-    again = trials[cut - 1].variant
-    _, answer = complete(builds, trials=[*trials[:cut], Trial(again, FAILED, None)])
+    repeated = trials[cut - 1].variant
+    _, answer = complete(builds, trials=[*trials[:cut], Trial(repeated, FAILED, None)])
     (change,) = answer.changes
     assert change.first <= 16 <= change.last
 
@@ -181,7 +181,7 @@ def test_search_at_the_cap_reports_a_range_and_continues() -> None:
 
 def test_lost_run_is_repeated_and_two_pause_the_search() -> None:
     builds = Builds({20: 0.05})
-    trials, found = complete(builds)
+    trials, answer = complete(builds)
     cut = trials[:6]
     step = next_step(cut, 32)
     assert isinstance(step, NextTrial)
@@ -191,8 +191,8 @@ def test_lost_run_is_repeated_and_two_pause_the_search() -> None:
     assert isinstance(ended, BisectAnswer)
     assert ended.outcome is BisectOutcome.LOST
     assert next_step(cut, 32) == step
-    _, answer = complete(Builds({20: 0.05}, seed=2), trials=cut)
-    assert answer.changes[0].first == found.changes[0].first
+    _, resumed = complete(Builds({20: 0.05}, seed=2), trials=cut)
+    assert resumed.changes[0].first == answer.changes[0].first
 
 
 def test_resumed_trials_give_the_same_step() -> None:
@@ -235,7 +235,7 @@ def test_two_equal_changes_are_both_found(seed: int) -> None:
     ]
 
 
-# --- as a policy ----------------------------------------------------------------------
+# --- next_runs ------------------------------------------------------------------------
 
 BUILDS = list_variants(
     (f"c{number}" for number in range(9)), replace(TRIAL, purpose=Purpose.BISECT)
@@ -323,25 +323,25 @@ def test_search_ends_without_a_slower_bad_end(
 def test_allocation_begins_with_discarded_runs() -> None:
     """A second allocation begins with them, too; their times do not count."""
     jobs: list[EndedJob] = []
-    made: list[Trial] = []
+    so_far: list[Trial] = []
     while isinstance(
         step := next_runs(make_history(*jobs, spec=BUILDS[0]), SHARED), NextRuns
     ):
         spec = step.runs[-1].spec
         build = int(spec.variant[1:])
         seconds = 9.0 if spec.warm_up else 1.05 if build >= 5 else 1.0
-        made.append(
+        so_far.append(
             replace(
                 timed(build, seconds),
                 discarded=spec.warm_up,
                 allocation=spec.allocation,
             )
         )
-        jobs.append(ended_trial(len(made), BUILDS[build], made[-1]))
-        if len(made) == 9:
+        jobs.append(ended_trial(len(so_far), BUILDS[build], so_far[-1]))
+        if len(so_far) == 9:
             jobs.append(ended(1, CANCELLED, spec=HOLDER))
-    assert [trial.variant for trial in made[:6]] == [0, 8, 0, 8, 8, 0]
-    assert [place for place, trial in enumerate(made) if trial.discarded] == [
+    assert [trial.variant for trial in so_far[:6]] == [0, 8, 0, 8, 8, 0]
+    assert [index for index, trial in enumerate(so_far) if trial.discarded] == [
         0,
         1,
         9,

@@ -187,11 +187,11 @@ def test_ended_allocation_is_followed_by_a_smaller_one() -> None:
     ledger = read(placed(1, 1.0), end_holder(), lost, plan=SHARED)
     assert ledger.problems[2] == f"its allocation ended: {CANCELLED.text}"
     step = plan(ledger)
-    held, run = step.runs
-    assert held.identity == (TRIAL.case_id, "allocation", 1, 2)
-    assert held.spec.scheduler_options == ("--nodelist=n1,n2",)
+    allocation, run = step.runs
+    assert allocation.identity == (TRIAL.case_id, "allocation", 1, 2)
+    assert allocation.spec.scheduler_options == ("--nodelist=n1,n2",)
     command = ("sbatch", "--no-requeue", "--time=1:30:00", "./launch.sh")
-    assert held.spec.command == command
+    assert allocation.spec.command == command
     assert (run.spec.allocation, run.repeat) == (2, 3)
     assert step.releases
 
@@ -268,7 +268,7 @@ def test_separate_run_is_followed_by_separate_runs() -> None:
     assert run.spec.allocation == 0
 
 
-# --- the end --------------------------------------------------------------------------
+# --- conclusions ----------------------------------------------------------------------
 
 
 def conclude(ledger: TrialLedger, *, failed: bool = False) -> Conclusion:

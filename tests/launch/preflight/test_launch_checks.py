@@ -232,7 +232,7 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
     "no sbatch": (
         remove("bin/sbatch"),
         "slurm",
-        "no Slurm on this machine",
+        "this machine has no Slurm",
         "--llmb-launcher=local",
     ),
     "account": (
@@ -250,13 +250,13 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
     "gres": (
         lambda _, job: without(job, "SBATCH_GPUS_PER_NODE"),
         "gpus",
-        "the job asks for none: its steps would see no GPUs",
+        "the job requests none: its steps would see no GPUs",
         "set `gres: gpu:8`",
     ),
     "gres null": (
         lambda _, job: with_(job, SBATCH_GPUS_PER_NODE="null"),
         "gpus",
-        "asks for none",
+        "requests none",
         "set `gres: gpu:8`",
     ),
     "gres too large": (
@@ -268,13 +268,13 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
     "nodes": (
         lambda _, job: replace(job, spec=replace(job.spec, nodes=5, gpus=40)),
         "nodes",
-        "partition 'batch' has 4 nodes: a larger job waits for ever",
+        "partition 'batch' has 4 nodes: a larger job never starts",
         "`largest`",
     ),
     "gpus a node": (
         lambda _, job: replace(job, spec=replace(job.spec, nodes=1, gpus=16)),
         "gpus",
-        "has 8 GPUs a node: such a job is refused",
+        "has 8 GPUs a node: Slurm refuses a job with more",
         "`gpus_per_node`",
     ),
 }
@@ -321,7 +321,7 @@ def test_unwritable_folders_are_problems(tmp_path: Path) -> None:
     problems = found(job, on=replace(machine(), may=may))
     assert [
         "STAGE_PATH: " in problems[0],
-        "cannot be written, and Slurm" in problems[1],
+        "is not writable, but Slurm" in problems[1],
     ] == [True, True]
 
 
@@ -602,7 +602,7 @@ def test_only_options_of_sbatch_are_checked(tmp_path: Path) -> None:
             job.spec, command=("sbatch", "-N", "2", "./launch.sh", "--gres=gpu:8")
         ),
     )
-    assert "asks for none" in found(job)[0]
+    assert "requests none" in found(job)[0]
 
 
 def test_script_that_requests_its_gpus_is_accepted(tmp_path: Path) -> None:
@@ -615,7 +615,7 @@ def test_cluster_without_gres_refuses_a_gpu_request(tmp_path: Path) -> None:
     without_gres = FakeSlurm(part(gpus=0))
     (line,) = found(sbatch(tmp_path, "--gres=gpu:8"), without_gres)
     assert (
-        "has no GPUs configured (gres), and the job asks for gpu:8 | leave `gres`"
+        "has no GPUs configured (gres), but the job requests gpu:8 | remove `gres`"
         in line
     )
     assert found(sbatch(tmp_path), without_gres) == []
@@ -638,13 +638,13 @@ def test_time_limit_above_the_partitions_is_a_problem(
     job = sbatch(tmp_path, "--gres=gpu:8", *options, script=f"#!/bin/bash\n{script}\n")
     lines = found(job, FakeSlurm(part(limit=600)))
     assert (lines == []) is fits
-    assert all("gives a job at most 10 minutes" in line for line in lines)
+    assert all("allows at most 10 minutes per job" in line for line in lines)
     assert found(job, FakeSlurm(part(limit=None))) == []
 
 
 def test_partition_that_is_down_is_a_problem(tmp_path: Path) -> None:
     (line,) = found(planned(tmp_path), FakeSlurm(part(up=False)))
-    assert "partition 'batch' takes no jobs: it is down" in line
+    assert "partition 'batch' accepts no jobs: it is down" in line
 
 
 def test_best_partition_is_assumed_by_default(tmp_path: Path) -> None:
@@ -665,7 +665,7 @@ def test_account_is_accepted_without_accounting(tmp_path: Path) -> None:
 def test_unreachable_slurm_is_one_problem(tmp_path: Path) -> None:
     (line,) = found(planned(tmp_path), FakeSlurm(away=True))
     assert (
-        "Slurm does not answer: sinfo: error: no host; sinfo: fatal: no configuration | look at `sinfo`"
+        "Slurm does not answer: sinfo: error: no host; sinfo: fatal: no configuration | check `sinfo`"
         in line
     )
 
@@ -676,9 +676,7 @@ def test_missing_slurm_is_one_problem_of_slurm_jobs(tmp_path: Path) -> None:
     (problem,) = check_launch(
         jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine()
     )
-    assert (
-        problem.text == "there is no Slurm on this machine: no sbatch on the job's PATH"
-    )
+    assert problem.text == "this machine has no Slurm: no sbatch on the job's PATH"
     assert len(problem.cases) == 2
     assert (
         check_launch(

@@ -25,10 +25,10 @@ from pytest_llmbench.runs.layouts.metadata import read_metadata
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
-    made = Journal(tmp_path / ".llmbench")
-    made.begin("test", START)
-    yield made
-    made.close()
+    new_journal = Journal(tmp_path / ".llmbench")
+    new_journal.begin("test", START)
+    yield new_journal
+    new_journal.close()
 
 
 def start(
@@ -40,16 +40,16 @@ def start(
         command=("/bin/sh", "-c", text),
         **{"experiment": "pretrain_grok1_314b_bf16_128", **changes},
     )
-    one = journal.intend(spec, START)
-    found = scheduler.submit(one)
+    job = journal.intend(spec, START)
+    submission = scheduler.submit(job)
     return scheduler, journal.record_submission(
-        one.number, found.job_id, found.folder, START
+        job.number, submission.job_id, submission.folder, START
     )
 
 
-def followed(scheduler: LocalScheduler, one: Job) -> JobStatus:
+def followed(scheduler: LocalScheduler, job: Job) -> JobStatus:
     for _ in range(200):
-        status = scheduler.poll([one])[one.number]
+        status = scheduler.poll([job])[job.number]
         if status.phase is Phase.ENDED:
             return status
         assert status == replace(
@@ -71,8 +71,8 @@ def followed(scheduler: LocalScheduler, one: Job) -> JobStatus:
 def test_local_job_is_a_process(
     journal: Journal, tmp_path: Path, text: str, state: str, code: str
 ) -> None:
-    scheduler, one = start(journal, tmp_path, f"sleep 0.2; {text}")
-    status = followed(scheduler, one)
+    scheduler, job = start(journal, tmp_path, f"sleep 0.2; {text}")
+    status = followed(scheduler, job)
     assert (status.state, status.exit_code, status.nodes, status.seen_by) == (
         state,
         code,
@@ -89,14 +89,14 @@ def test_local_job_is_a_process(
 def test_local_log_and_record_are_identified_later(
     journal: Journal, tmp_path: Path
 ) -> None:
-    scheduler, one = start(journal, tmp_path, "echo hello")
-    followed(scheduler, one)
-    log = one.folder / f"log-pretrain_grok1_314b_bf16_128_{one.number}_0.out"
+    scheduler, job = start(journal, tmp_path, "echo hello")
+    followed(scheduler, job)
+    log = job.folder / f"log-pretrain_grok1_314b_bf16_128_{job.number}_0.out"
     assert log.read_text() == "hello\n"
-    assert read_log_name(log.stem).job == one.job_id == str(one.number)
-    record = read_metadata(one.folder / f"llmb-config_{one.number}.yaml")
+    assert read_log_name(log.stem).job == job.job_id == str(job.number)
+    record = read_metadata(job.folder / f"llmb-config_{job.number}.yaml")
     assert record.problems == ()
-    assert record.job == one.job_id
+    assert record.job == job.job_id
     assert record.excluded is None
     assert record.started
     assert abs((record.started - datetime.now(UTC)).total_seconds()) < 60
@@ -124,22 +124,22 @@ def test_local_log_and_record_are_identified_later(
 def test_record_excludes_a_run_that_is_not_measured(
     journal: Journal, tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
-    scheduler, one = start(journal, tmp_path, "true", **changes)
-    followed(scheduler, one)
+    scheduler, job = start(journal, tmp_path, "true", **changes)
+    followed(scheduler, job)
     assert (
-        read_metadata(one.folder / f"llmb-config_{one.number}.yaml").excluded == reason
+        read_metadata(job.folder / f"llmb-config_{job.number}.yaml").excluded == reason
     )
 
 
 def test_record_contains_no_secret(journal: Journal, tmp_path: Path) -> None:
     environment = (("PATH", "/usr/bin:/bin"), ("HF_TOKEN", "hf_verysecret"))
-    scheduler, one = start(
+    scheduler, job = start(
         journal, tmp_path, "true", environment=environment, secrets=("HF_TOKEN",)
     )
-    followed(scheduler, one)
+    followed(scheduler, job)
     texts = [
         path.read_bytes()
-        for path in one.folder.parent.parent.parent.rglob("*")
+        for path in job.folder.parent.parent.parent.rglob("*")
         if path.is_file()
     ]
     assert texts
@@ -147,26 +147,26 @@ def test_record_contains_no_secret(journal: Journal, tmp_path: Path) -> None:
 
 
 def test_cancelled_job_leaves_no_process(journal: Journal, tmp_path: Path) -> None:
-    scheduler, one = start(journal, tmp_path, "sleep 61 & echo $! > child; sleep 62")
+    scheduler, job = start(journal, tmp_path, "sleep 61 & echo $! > child; sleep 62")
     while not (tmp_path / "child").exists():
         time.sleep(0.02)
-    assert scheduler.cancel([one]) == ""
-    status = followed(scheduler, one)
+    assert scheduler.cancel([job]) == ""
+    status = followed(scheduler, job)
     assert (status.state, status.cancelled_by) == ("CANCELLED", str(os.getuid()))
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
     assert not child.exists() or child.read_text().rpartition(")")[2].split()[0] in "ZX"
 
 
 def test_ended_job_is_not_cancelled(journal: Journal, tmp_path: Path) -> None:
-    scheduler, one = start(journal, tmp_path, "true")
-    followed(scheduler, one)
-    assert scheduler.cancel([one]) == ""
-    assert followed(scheduler, one).state == "COMPLETED"
+    scheduler, job = start(journal, tmp_path, "true")
+    followed(scheduler, job)
+    assert scheduler.cancel([job]) == ""
+    assert followed(scheduler, job).state == "COMPLETED"
 
 
 def test_job_killed_without_a_trace_failed(journal: Journal, tmp_path: Path) -> None:
-    scheduler, one = start(journal, tmp_path, "kill -9 $PPID; kill -9 $$")
-    status = followed(scheduler, one)
+    scheduler, job = start(journal, tmp_path, "kill -9 $PPID; kill -9 $$")
+    status = followed(scheduler, job)
     assert (status.state, status.exit_code) == ("FAILED", "")
 
 
@@ -176,13 +176,13 @@ def test_killed_local_submission_is_recovered(journal: Journal, tmp_path: Path) 
     waits = (
         "echo x >> runs; for i in $(seq 400); do test -e end && break; sleep 0.05; done"
     )
-    one = journal.intend(job_spec(tmp_path, command=("/bin/sh", "-c", waits)), START)
-    assert scheduler.recover(one) is None
-    scheduler.submit(one)
-    assert scheduler.recover(one) == Submission(str(one.number), one.folder)
+    job = journal.intend(job_spec(tmp_path, command=("/bin/sh", "-c", waits)), START)
+    assert scheduler.recover(job) is None
+    scheduler.submit(job)
+    assert scheduler.recover(job) == Submission(str(job.number), job.folder)
     (tmp_path / "end").touch()
-    followed(scheduler, one)
-    assert scheduler.recover(one) == Submission(str(one.number), one.folder)
+    followed(scheduler, job)
+    assert scheduler.recover(job) == Submission(str(job.number), job.folder)
     assert (tmp_path / "runs").read_text() == "x\n"
 
 

@@ -83,9 +83,9 @@ class Folder:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
-    made = Folder(tmp_path)
-    yield made
-    for process in made.started:
+    new_folder = Folder(tmp_path)
+    yield new_folder
+    for process in new_folder.started:
         stop(process, 0, time.sleep)
 
 
@@ -134,11 +134,16 @@ def test_command_gets_only_its_environment_and_a_mark(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALLER", "secret")
-    given = PATH | {"directory": "mine", "move": "mine", "code": "mine", "go": "mine"}
-    assert folder.end("env", environment=given) == 0
-    found = dict(line.split("=", 1) for line in folder.said().splitlines())
-    assert found.pop(MARK) == folder.started[0].mark
-    assert found == given | {"PWD": str(folder.path)}
+    job_environment = PATH | {
+        "directory": "mine",
+        "move": "mine",
+        "code": "mine",
+        "go": "mine",
+    }
+    assert folder.end("env", environment=job_environment) == 0
+    environment = dict(line.split("=", 1) for line in folder.said().splitlines())
+    assert environment.pop(MARK) == folder.started[0].mark
+    assert environment == job_environment | {"PWD": str(folder.path)}
 
 
 def test_command_runs_in_its_folder_and_session(folder: Folder) -> None:
@@ -156,7 +161,7 @@ def test_command_runs_in_its_folder_and_session(folder: Folder) -> None:
     assert wait(process, folder.exit_file, 180, time.sleep) == 0
     where, session, _, ignored = folder.said().split()
     assert (where, session) == (str(folder.path), str(process.pid))
-    assert int(ignored, 16) & 0x7FFFFFFF == 0  # above are those of the C library
+    assert int(ignored, 16) & 0x7FFFFFFF == 0  # higher bits belong to the C library
 
 
 def test_command_keeps_no_file_of_the_caller(folder: Folder) -> None:
@@ -166,7 +171,7 @@ def test_command_keeps_no_file_of_the_caller(folder: Folder) -> None:
     os.close(writer)
     assert (
         os.read(reader, 1) == b""
-    )  # end of file: nobody else can write, although the command runs
+    )  # end of file: no other process can write, although the command runs
     os.close(reader)
     assert is_alive(process)
 
@@ -270,15 +275,15 @@ def test_process_is_recorded_before_its_command_runs(folder: Folder) -> None:
 
 
 def test_unrecorded_command_never_runs(folder: Folder) -> None:
-    seen: list[Process] = []
+    recorded: list[Process] = []
 
     def record(process: Process) -> None:
-        seen.append(process)
+        recorded.append(process)
         raise LaunchError("disk full")
 
     with pytest.raises(LaunchError, match="disk full"):
         folder.start("touch", "ran", record=record)
-    assert not is_alive(seen[0])
+    assert not is_alive(recorded[0])
     assert list(folder.path.iterdir()) == []
 
 
@@ -431,7 +436,7 @@ def test_unreaped_zombie_does_not_delay_stop(folder: Folder) -> None:
     stop(process, 0, time.sleep)
     assert not gone(
         pid
-    )  # it left the session and dropped the mark: nobody can tell whose it is
+    )  # it left the session and dropped the mark, so its owner is unknown
     os.kill(pid, signal.SIGKILL)
 
 

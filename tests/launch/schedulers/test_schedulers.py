@@ -41,7 +41,7 @@ def test_jobs_are_grouped_by_scheduler() -> None:
         for number, via in enumerate(SCHEDULERS)
     ]
     groups = Schedulers(TOOLS).group(jobs)
-    assert sorted(len(own) for own in groups.values()) == [1, 4]
+    assert sorted(len(group) for group in groups.values()) == [1, 4]
 
 
 def test_unknown_launcher_is_refused_with_the_nearest() -> None:

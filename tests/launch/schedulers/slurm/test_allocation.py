@@ -180,7 +180,7 @@ def test_runs_follow_each_other_and_leave_no_process(held: Held) -> None:
     first = held.leave_run()
     held.start()
     assert held.wait_for_end(first).code == 3
-    # what is dead may wait for its parent yet
+    # a dead process may still be a zombie
     held.write_script(
         'grep -qs "^State:.[RS]" /proc/$(cat left)/status && exit 9; exit 0'
     )
@@ -216,7 +216,7 @@ def test_run_cut_off_leaves_no_exit_code(held: Held) -> None:
         ["pgrep", "-s", str(process.pid)], capture_output=True, text=True, check=True
     )
     for pid in map(int, children.stdout.split()):
-        with suppress(ProcessLookupError):  # the sleep of a moment
+        with suppress(ProcessLookupError):  # a short sleep may have ended
             os.kill(pid, signal.SIGTERM)
     assert process.wait(timeout=180) == 143
     assert allocation.read_markers(job).code is None
@@ -266,7 +266,7 @@ NOT_YET, UNDER_WAY = RunMarkers(None, None, None), RunMarkers(BEGUN, None, None)
 
 
 @pytest.mark.parametrize(
-    ("marks", "held_status", "told"),
+    ("marks", "held_status", "expected"),
     [
         (NOT_YET, waiting(), (Phase.WAITING, "PENDING", "")),
         (UNDER_WAY, running(), (Phase.RUNNING, "RUNNING", "")),
@@ -294,12 +294,15 @@ NOT_YET, UNDER_WAY = RunMarkers(None, None, None), RunMarkers(BEGUN, None, None)
     ],
 )
 def test_status_follows_from_run_and_allocation(
-    held: Held, marks: RunMarkers, held_status: JobStatus, told: tuple[Phase, str, str]
+    held: Held,
+    marks: RunMarkers,
+    held_status: JobStatus,
+    expected: tuple[Phase, str, str],
 ) -> None:
     """A run that failed while its allocation was ending has no exit code: that may be
     the cause."""
     status = describe_run(held.job, marks, held_status, cast("Slurm", FakeSlurm()))
-    assert (status.phase, status.state, status.exit_code) == told
+    assert (status.phase, status.state, status.exit_code) == expected
     assert status.started == marks.begun
 
 
@@ -307,7 +310,7 @@ BEFORE = StepStatus("FAILED", "9:0", BEGUN - timedelta(seconds=1))
 
 
 @pytest.mark.parametrize(
-    ("steps", "worst", "told"),
+    ("steps", "worst", "expected"),
     [
         ([BEFORE, StepStatus("FAILED", "1:0", BEGUN)], "9:0", "1:0"),
         ([BEFORE, StepStatus("CANCELLED", "0:15", UNTIL)], "9:0", ""),
@@ -321,7 +324,7 @@ BEFORE = StepStatus("FAILED", "9:0", BEGUN - timedelta(seconds=1))
     ],
 )
 def test_failed_step_of_an_allocation_is_assigned(
-    held: Held, steps: list[StepStatus], worst: str, told: str
+    held: Held, steps: list[StepStatus], worst: str, expected: str
 ) -> None:
     """A step that SIGTERM ended belongs to a finished run; a failed step missing in
     accounting to this run."""
@@ -331,11 +334,11 @@ def test_failed_step_of_an_allocation_is_assigned(
         running(derived_exit_code=worst),
         cast("Slurm", FakeSlurm(*steps)),
     )
-    assert (status.derived_exit_code, status.elapsed_seconds) == (told, 90.0)
+    assert (status.derived_exit_code, status.elapsed_seconds) == (expected, 90.0)
 
 
 @pytest.mark.parametrize(
-    ("later", "told"),
+    ("later", "expected"),
     [
         ([], (Phase.RUNNING, Phase.ENDED, "")),
         ([StepStatus("COMPLETED", "0:0", BEGUN)], (Phase.RUNNING, Phase.ENDED, "")),
@@ -344,7 +347,7 @@ def test_failed_step_of_an_allocation_is_assigned(
     ids=["no step yet", "another step", "failed step"],
 )
 def test_earlier_failure_hides_no_step_of_a_run(
-    held: Held, later: list[StepStatus], told: tuple[Phase, Phase, str]
+    held: Held, later: list[StepStatus], expected: tuple[Phase, Phase, str]
 ) -> None:
     """Until accounting is settled, a step with the exit code of an earlier step may be
     missing."""
@@ -355,7 +358,7 @@ def test_earlier_failure_hides_no_step_of_a_run(
         )
         for settled in (False, True)
     )
-    assert (at_once.phase, settled.phase, settled.derived_exit_code) == told
+    assert (at_once.phase, settled.phase, settled.derived_exit_code) == expected
 
 
 def test_run_ends_after_its_steps(held: Held) -> None:

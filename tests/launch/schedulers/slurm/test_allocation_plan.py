@@ -74,12 +74,20 @@ def plan(*jobs: PlannedJob, slurm: FakeSlurm | None = None) -> AllocationPlan:
 def test_allocation_is_sized_for_the_most_runs(job: PlannedJob) -> None:
     """Each run gets 1.5 times its step time, and ten minutes."""
     planned = plan(job, change(job, environment=(*job.spec.environment, ("A", "1"))))
-    held = planned.size(10)
-    assert held is not None
+    allocation = planned.size(10)
+    assert allocation is not None
     options = ("--no-requeue", "--job-name=launch.sh", "--time=6:40:00")
-    assert held.command == ("sbatch", "-p", "batch", "-N", "2", *options, "./launch.sh")
-    assert (held.purpose, held.variant) == (Purpose.ALLOCATION, "")
-    assert held.gpu_hours == pytest.approx(10 * job.spec.gpu_hours)
+    assert allocation.command == (
+        "sbatch",
+        "-p",
+        "batch",
+        "-N",
+        "2",
+        *options,
+        "./launch.sh",
+    )
+    assert (allocation.purpose, allocation.variant) == (Purpose.ALLOCATION, "")
+    assert allocation.gpu_hours == pytest.approx(10 * job.spec.gpu_hours)
     assert planned.describe(10, 2) == (
         "all runs share one allocation: 2 nodes for at most 6:40:00, 106.7 GPU-hours; 10 runs, 2 of them to warm up"
     )
@@ -97,16 +105,16 @@ def test_run_in_an_allocation_is_the_script(job: PlannedJob) -> None:
 
 def test_time_limit_of_a_run_is_its_share(job: PlannedJob) -> None:
     limited = change(job, command=("sbatch", "--time=30", *SBATCH[1:]))
-    held = plan(limited).size(4)
-    assert held is not None
-    assert "--time=2:00:00" in held.command
+    allocation = plan(limited).size(4)
+    assert allocation is not None
+    assert "--time=2:00:00" in allocation.command
     unknown = plan(change(limited, gpu_hours=0.0)).size(4)
     assert unknown is not None
     assert "--time=2:00:00" in unknown.command
 
 
 @pytest.mark.parametrize(
-    ("changes", "because"),
+    ("changes", "reason"),
     [
         ({"environment": (("SBATCH_QOS", "high"),)}, "b has a different SBATCH_QOS"),
         (
@@ -140,11 +148,11 @@ def test_time_limit_of_a_run_is_its_share(job: PlannedJob) -> None:
     ],
 )
 def test_variants_that_cannot_share_give_the_reason(
-    job: PlannedJob, changes: dict[str, Any], because: str
+    job: PlannedJob, changes: dict[str, Any], reason: str
 ) -> None:
     planned = plan(job, change(job, **changes))
     assert planned.spec is None
-    assert because in planned.reason
+    assert reason in planned.reason
     assert planned.describe(8, 2).startswith(
         "each run is a separate job, on the nodes of the first: "
     )
@@ -174,7 +182,7 @@ def test_other_directives_in_the_script_prevent_sharing(
 
 
 @pytest.mark.parametrize(
-    ("slurm", "because"),
+    ("slurm", "reason"),
     [
         (
             FakeSlurm(limit=6 * 3600.0),
@@ -189,9 +197,9 @@ def test_other_directives_in_the_script_prevent_sharing(
     ],
 )
 def test_allocation_beyond_slurm_is_not_planned(
-    job: PlannedJob, slurm: FakeSlurm, because: str
+    job: PlannedJob, slurm: FakeSlurm, reason: str
 ) -> None:
-    assert plan(job, slurm=slurm).reason == because
+    assert plan(job, slurm=slurm).reason == reason
 
 
 def test_other_launchers_get_no_allocation(job: PlannedJob) -> None:

@@ -78,7 +78,7 @@ class Fake:
             else CommandOutput(0, answer, "")
             for name, answer in answers.items()
         }
-        self.asked: list[tuple[str, ...]] = []
+        self.queries: list[tuple[str, ...]] = []
         self.environment: Mapping[str, str] = {}
 
     def __call__(
@@ -89,7 +89,7 @@ class Fake:
         environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
         assert timeout == 30
-        self.asked.append(tuple(arguments))
+        self.queries.append(tuple(arguments))
         self.environment = environment or {}
         return self.answers.get(arguments[0], CommandOutput(0, "", ""))
 
@@ -203,15 +203,15 @@ def test_all_jobs_are_polled_with_two_commands() -> None:
         len(Slurm(fake, {}).poll({str(number): SUBMITTED for number in range(500)}))
         == 500
     )
-    assert [command[0] for command in fake.asked] == ["sacct", "squeue"]
-    assert "--starttime=2026-11-21T04:54:27" in fake.asked[0]
+    assert [command[0] for command in fake.queries] == ["sacct", "squeue"]
+    assert "--starttime=2026-11-21T04:54:27" in fake.queries[0]
 
 
 def test_invalid_job_id_is_unknown_without_a_query() -> None:
     fake = Fake(sacct=SACCT)
     assert Slurm(fake, {}).poll({}) == {}
     assert Slurm(fake, {}).poll({"--help": SUBMITTED})["--help"].phase is Phase.UNKNOWN
-    assert not fake.asked
+    assert not fake.queries
 
 
 def test_single_unknown_job_is_no_error() -> None:
@@ -270,7 +270,7 @@ def test_all_jobs_are_cancelled_with_one_command() -> None:
     fake = Fake()
     assert Slurm(fake, {}).cancel(["1", "2"]) == ""
     assert Slurm(fake, {}).cancel([]) == ""
-    assert fake.asked == [("scancel", "1", "2")]
+    assert fake.queries == [("scancel", "1", "2")]
 
 
 @pytest.mark.parametrize(
@@ -305,15 +305,15 @@ def test_all_jobs_are_cancelled_with_one_command() -> None:
     ],
 )
 def test_cancellation_problem_is_reported(answer: CommandOutput, problem: str) -> None:
-    said = Slurm(Fake(scancel=answer), {}).cancel(["1"])
-    assert problem in said
-    assert bool(said) is bool(problem)
+    message = Slurm(Fake(scancel=answer), {}).cancel(["1"])
+    assert problem in message
+    assert bool(message) is bool(problem)
 
 
 def test_only_numbers_reach_scancel() -> None:
     fake = Fake()
     assert "'--user=root' is not" in Slurm(fake, {}).cancel(["--user=root", "7"])
-    assert fake.asked == [("scancel", "7")]
+    assert fake.queries == [("scancel", "7")]
 
 
 def find(tokens: Sequence[str], **answers: str | CommandOutput) -> dict[str, str]:
@@ -356,10 +356,10 @@ def test_partitions_are_parsed() -> None:
 def test_reasons_of_unavailable_nodes_are_parsed() -> None:
     output = "n[1-2]|root|2026-11-21T05:54:27|bad nvlink | again\nn7|alice|Unknown|not asked for\ngarbage\n"
     slurm = Fake(sinfo=output)
-    told = "bad nvlink | again (root, 2026-11-21T05:54:27)"
+    expected = "bad nvlink | again (root, 2026-11-21T05:54:27)"
     assert Slurm(slurm, {}).list_node_reasons(["n1", "n2", "n3"]) == {
-        "n1": told,
-        "n2": told,
+        "n1": expected,
+        "n2": expected,
     }
     with pytest.raises(SchedulerAway):
         Slurm(Fake(sinfo=UNREACHABLE), {}).list_node_reasons(["n1"])
@@ -472,9 +472,9 @@ def test_clock_margin_is_subtracted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "seconds"),
+    ("printed", "seconds"),
     [("30:00|", 1800.0), ("1-00:00:00|", 86400.0), ("UNLIMITED|", None), ("", None)],
 )
-def test_time_limit_comes_with_the_state(shown: str, seconds: float | None) -> None:
-    status = Fake(sacct=SACCT, squeue=QUEUE["running"] + shown).status("5")
+def test_time_limit_comes_with_the_state(printed: str, seconds: float | None) -> None:
+    status = Fake(sacct=SACCT, squeue=QUEUE["running"] + printed).status("5")
     assert (status.state, status.limit_seconds) == ("RUNNING", seconds)

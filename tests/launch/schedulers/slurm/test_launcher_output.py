@@ -56,8 +56,10 @@ SUBMITTED = (
 def wrapped(path: str, first: int) -> str:
     """Wrap a path as a terminal of 80 columns does, with `first` columns left in its
     first line."""
-    rest = [path[place : place + 80] for place in range(first, len(path), 80)]
-    return "\n".join([path[:first], *rest])
+    remaining_lines = [
+        path[offset : offset + 80] for offset in range(first, len(path), 80)
+    ]
+    return "\n".join([path[:first], *remaining_lines])
 
 
 @pytest.mark.parametrize(
@@ -115,8 +117,8 @@ def test_sbatch_output_is_parsed(text: str, expected: list[Submission]) -> None:
 def test_output_of_submitting_script_is_parsed(
     text: str, expected: list[Submission] | int
 ) -> None:
-    found = read_script(text)
-    assert (len(found) if isinstance(expected, int) else found) == expected
+    submissions = read_script(text)
+    assert (len(submissions) if isinstance(expected, int) else submissions) == expected
 
 
 @pytest.mark.parametrize(
@@ -139,8 +141,8 @@ def test_output_of_submitting_script_is_parsed(
     ],
 )
 def test_llmb_run_output_is_parsed(text: str, expected: list[Submission] | int) -> None:
-    found = read_llmb_run(text)
-    assert (len(found) if isinstance(expected, int) else found) == expected
+    submissions = read_llmb_run(text)
+    assert (len(submissions) if isinstance(expected, int) else submissions) == expected
 
 
 def test_custom_pattern_is_used() -> None:
@@ -154,13 +156,13 @@ def test_custom_pattern_is_used() -> None:
 
 
 def test_exactly_one_job_is_expected() -> None:
-    one = job(Path("/scratch"))
-    assert require_single([], one, OUTPUT) is None
-    assert require_single([Submission("7")], one, OUTPUT) == Submission("7")
+    submitted_job = job(Path("/scratch"))
+    assert require_single([], submitted_job, OUTPUT) is None
+    assert require_single([Submission("7")], submitted_job, OUTPUT) == Submission("7")
     with pytest.raises(
         SubmitError, match=r"2 job ids \(7, 8\), expected one.*scancel 7 8"
     ) as caught:
-        require_single([Submission("7"), Submission("8")], one, OUTPUT)
+        require_single([Submission("7"), Submission("8")], submitted_job, OUTPUT)
     assert caught.value.uncertain
 
 
@@ -196,12 +198,12 @@ def test_foreign_job_id_is_uncertain(name: str) -> None:
 )
 def test_refusal_contains_a_remedy(text: str, expected: str) -> None:
     assert expected in find_remedy(text)
-    told = describe_refusal(
+    message = describe_refusal(
         job(Path("/scratch")), 1, f"first line\n{text}\n", OUTPUT, find_remedy(text)
     )
     assert all(
-        part in told
-        for part in (
+        fragment in message
+        for fragment in (
             text,
             expected,
             "exit code 1",
@@ -216,11 +218,11 @@ def test_refusal_shows_the_last_printable_lines() -> None:
         "\n".join(f"line {number}" for number in range(100))
         + "\n\x1b]0;title\x07bad\x07\n"
     )
-    told = describe_refusal(job(Path("/scratch")), None, text, OUTPUT, "try again")
-    assert "line 99" in told
-    assert "line 90" not in told
-    assert "did not end in time" in told
-    assert told.isprintable()  # and one line, as reports show it
+    message = describe_refusal(job(Path("/scratch")), None, text, OUTPUT, "try again")
+    assert "line 99" in message
+    assert "line 90" not in message
+    assert "did not end in time" in message
+    assert message.isprintable()  # one line, as in reports
 
 
 def test_output_with_unknown_secrets_is_not_shown() -> None:
@@ -229,11 +231,11 @@ def test_output_with_unknown_secrets_is_not_shown() -> None:
         environment=(("HF_TOKEN", "***"),),
         secrets=("HF_TOKEN",),
     )
-    told = describe_refusal(
+    message = describe_refusal(
         job(Path("/scratch"), spec=spec), 1, "+ export HF_TOKEN=hf_secret\n", OUTPUT, ""
     )
-    assert "hf_secret" not in told
-    assert "may contain a secret" in told
+    assert "hf_secret" not in message
+    assert "may contain a secret" in message
 
 
 @pytest.mark.parametrize(

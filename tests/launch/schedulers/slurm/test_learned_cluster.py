@@ -49,10 +49,10 @@ def learn(*partitions: Partition, gpu: str = "") -> Cluster:
 
 
 def test_cluster_with_one_gpu_type_is_learned() -> None:
-    found = learn(
+    learned = learn(
         part("batch", ("h100", 8, 64), is_default=True), part("short", ("h100", 8, 1))
     )
-    assert found == Cluster(
+    assert learned == Cluster(
         gpu="h100",
         gpus_per_node=8,
         largest=512,
@@ -83,8 +83,8 @@ def test_most_common_or_requested_gpu_type_counts() -> None:
     assert (learn(*several).gpu, learn(*several).gres) == ("h100", "gpu:h100:8"), (
         "a job has to say which it means"
     )
-    asked = learn(*several, gpu="v100")
-    assert (asked.gpu, asked.partition, asked.largest, asked.gres) == (
+    requested = learn(*several, gpu="v100")
+    assert (requested.gpu, requested.partition, requested.largest, requested.gres) == (
         "v100",
         "old",
         120,
@@ -100,12 +100,12 @@ def test_nodes_of_several_partitions_are_counted_once() -> None:
 
 
 def test_default_partition_without_gpus_is_ignored() -> None:
-    found = learn(
+    learned = learn(
         part("cpu", is_default=True),
         part("small", ("h100", 8, 2)),
         part("large", ("h100", 8, 4)),
     )
-    assert found.partition == "large"
+    assert learned.partition == "large"
 
 
 def test_partition_that_is_down_is_ignored() -> None:

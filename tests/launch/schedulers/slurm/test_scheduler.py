@@ -37,16 +37,16 @@ class FakeSlurm:
     def __init__(self) -> None:
         self.tokens: dict[str, str] = {}
         self.away = False
-        self.asked: list[tuple[Any, ...]] = []
+        self.queries: list[tuple[Any, ...]] = []
 
     def find(self, tokens: Collection[str], since: datetime) -> dict[str, str]:
-        self.asked.append(("find", since))
+        self.queries.append(("find", since))
         if self.away:
             raise SchedulerAway("Unable to contact slurm controller")
         return {token: self.tokens[token] for token in tokens if token in self.tokens}
 
     def poll(self, jobs: Mapping[str, datetime]) -> dict[str, JobStatus]:
-        self.asked.append(("poll", *jobs))
+        self.queries.append(("poll", *jobs))
         return {
             job_id: JobStatus(Phase.RUNNING, "RUNNING")
             for job_id in jobs
@@ -54,16 +54,16 @@ class FakeSlurm:
         }
 
     def cancel(self, job_ids: Sequence[str]) -> str:
-        self.asked.append(("cancel", *job_ids))
+        self.queries.append(("cancel", *job_ids))
         return ""
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
-    made = Journal(tmp_path / ".llmbench")
-    made.begin("test", START)
-    yield made
-    made.close()
+    new_journal = Journal(tmp_path / ".llmbench")
+    new_journal.begin("test", START)
+    yield new_journal
+    new_journal.close()
 
 
 class Bench:
@@ -116,17 +116,17 @@ def bench(tmp_path: Path, journal: Journal) -> Bench:
 
 def test_sbatch_gets_token_nodes_and_hostile_arguments_as_data(bench: Bench) -> None:
     value = "a b; $(touch hacked) \"'\n`touch hacked`"
-    one = bench.intend(
+    job = bench.intend(
         'printf "%s\\n" "$@" > seen; printf %s "$NAME" > env; echo Submitted batch job 4711',
         "-N",
         value,
         exclude=("n1", "n2"),
         environment=(("PATH", "/usr/bin:/bin"), ("NAME", value)),
     )
-    assert bench.submit(one) == Submission("4711")
+    assert bench.submit(job) == Submission("4711")
     assert (
         bench.folder / "seen"
-    ).read_text() == f"--comment=llmb:{one.token}\n--exclude=n1,n2\n-N\n{value}\n"
+    ).read_text() == f"--comment=llmb:{job.token}\n--exclude=n1,n2\n-N\n{value}\n"
     assert (bench.folder / "env").read_text() == value
     assert not (bench.folder / "hacked").exists()
 
@@ -150,44 +150,44 @@ def test_sbatch_gets_token_nodes_and_hostile_arguments_as_data(bench: Bench) -> 
 def test_other_commands_run_unchanged(
     bench: Bench, via: str, text: str, expected: Submission
 ) -> None:
-    one = bench.intend(f"echo $# '{text}'; exit 3", "one", via=via)
-    assert bench.submit(one) == expected, (
+    job = bench.intend(f"echo $# '{text}'; exit 3", "one", via=via)
+    assert bench.submit(job) == expected, (
         "a job that was submitted is followed, whatever the exit code"
     )
-    assert (one.folder / "submit.out").read_text().startswith("1 ")
+    assert (job.folder / "submit.out").read_text().startswith("1 ")
 
 
 def test_pattern_of_the_user_wins(bench: Bench) -> None:
-    one = bench.intend(
+    job = bench.intend(
         "echo Submitted batch job 1; echo main job: 2", job_id=r"main job: (?P<job>\d+)"
     )
-    assert bench.submit(one) == Submission("2")
+    assert bench.submit(job) == Submission("2")
 
 
 @pytest.mark.parametrize(
     ("via", "code"), [("sbatch", 1), ("script", 0), ("llmb-run", 2)]
 )
 def test_missing_job_id_is_a_refusal(bench: Bench, via: str, code: int) -> None:
-    one = bench.intend(
+    job = bench.intend(
         f"echo sbatch: error: invalid partition specified: gpux >&2; exit {code}",
         via=via,
     )
     with pytest.raises(
         SubmitError, match=rf"exit code {code} and no job id: check `partition`.*gpux"
     ) as caught:
-        bench.submit(one)
+        bench.submit(job)
     assert not caught.value.uncertain
 
 
 def test_secrets_reach_neither_message_nor_file(bench: Bench) -> None:
     environment = (("PATH", "/usr/bin:/bin"), ("HF_TOKEN", "hf_verysecret"))
-    one = bench.intend(
+    job = bench.intend(
         'echo "token $HF_TOKEN"; exit 1', environment=environment, secrets=("HF_TOKEN",)
     )
     with pytest.raises(SubmitError, match=r"token \*\*\*") as caught:
-        bench.submit(one)
+        bench.submit(job)
     assert "verysecret" not in str(caught.value)
-    assert (one.folder / "submit.out").read_text() == "token ***\n"
+    assert (job.folder / "submit.out").read_text() == "token ***\n"
 
 
 @pytest.mark.parametrize("via", ["sbatch", "local"])
@@ -201,11 +201,13 @@ def test_missing_program_is_a_refusal(bench: Bench, via: str) -> None:
     "text", ["exit 1", "echo sbatch: error: Unable to contact slurm controller; exit 1"]
 )
 def test_failed_submission_is_followed_if_slurm_has_it(bench: Bench, text: str) -> None:
-    one = bench.intend(text)
-    bench.slurm.tokens[one.token] = "99"
-    assert bench.submit(one) == Submission("99")
-    begun = datetime.fromtimestamp(one.folder.stat().st_mtime, UTC)
-    assert bench.slurm.asked[0][1] < begun, "Slurm looks from before the submission on"
+    job = bench.intend(text)
+    bench.slurm.tokens[job.token] = "99"
+    assert bench.submit(job) == Submission("99")
+    begun = datetime.fromtimestamp(job.folder.stat().st_mtime, UTC)
+    assert bench.slurm.queries[0][1] < begun, (
+        "Slurm looks from before the submission on"
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,12 +240,12 @@ def test_doubtful_submission_is_uncertain(bench: Bench, via: str, text: str) -> 
 
 @pytest.mark.slow
 def test_endless_submission_is_stopped_and_uncertain(bench: Bench) -> None:
-    one = bench.intend("echo $$ > pid; sleep 600")
+    job = bench.intend("echo $$ > pid; sleep 600")
     begun = time.monotonic()
     with pytest.raises(
         SubmitError, match="it is unknown whether it was submitted"
     ) as caught:
-        bench.patient(0.5).submit(one)
+        bench.patient(0.5).submit(job)
     assert caught.value.uncertain
     assert time.monotonic() - begun < 300
     with pytest.raises(ProcessLookupError):
@@ -251,29 +253,29 @@ def test_endless_submission_is_stopped_and_uncertain(bench: Bench) -> None:
 
 
 def test_sbatch_that_cannot_reach_slurm_submitted_nothing(bench: Bench) -> None:
-    one = bench.intend("echo Unable to contact slurm controller; exit 1")
+    job = bench.intend("echo Unable to contact slurm controller; exit 1")
     with pytest.raises(NotReachedError):
-        bench.submit(one)
-    assert bench.recover(one) is None
+        bench.submit(job)
+    assert bench.recover(job) is None
     bench.slurm.away = True
     with pytest.raises(SchedulerAway):
-        bench.recover(one)
+        bench.recover(job)
 
 
 def test_recovering_finds_no_submission_never_started(bench: Bench) -> None:
-    one = bench.intend("echo Submitted batch job 12")
-    assert bench.recover(one) is None
+    job = bench.intend("echo Submitted batch job 12")
+    assert bench.recover(job) is None
     (
-        one.folder / "submit.out"
-    ).touch()  # killed between making the file and writing down the process
-    assert bench.recover(one) is None
+        job.folder / "submit.out"
+    ).touch()  # killed after creating the file, before recording the process
+    assert bench.recover(job) is None
 
 
 def test_recovering_reads_the_output_of_a_submission(bench: Bench) -> None:
-    one = bench.intend("echo x >> runs; echo Submitted batch job 12")
-    bench.submit(one)
+    job = bench.intend("echo x >> runs; echo Submitted batch job 12")
+    bench.submit(job)
     for _ in range(2):
-        assert bench.recover(one) == Submission("12")
+        assert bench.recover(job) == Submission("12")
     assert (bench.folder / "runs").read_text() == "x\n"
 
 
@@ -288,22 +290,22 @@ def test_recovering_waits_for_a_running_submission(bench: Bench) -> None:
 def test_recovering_detects_a_command_that_never_ran(bench: Bench, via: str) -> None:
     """pytest was killed after it recorded the process, and before it released the
     command."""
-    one = bench.intend("true", via=via)
-    bench.journal.record_process(one.number, process.Process(1, "another start"))
-    (one.folder / "submit.out").touch()
-    (one.folder / "submit.exit").write_text(f"{process.NEVER_RAN}\n")
-    assert bench.recover(one) is None
+    job = bench.intend("true", via=via)
+    bench.journal.record_process(job.number, process.Process(1, "another start"))
+    (job.folder / "submit.out").touch()
+    (job.folder / "submit.exit").write_text(f"{process.NEVER_RAN}\n")
+    assert bench.recover(job) is None
 
 
 def test_recovering_a_killed_submission_queries_slurm(bench: Bench) -> None:
-    one = bench.interrupted("kill -9 $PPID; kill -9 $$")
+    job = bench.interrupted("kill -9 $PPID; kill -9 $$")
     with pytest.raises(
         SubmitError, match="it is unknown whether it was submitted"
     ) as caught:
-        bench.recover(one)
+        bench.recover(job)
     assert caught.value.uncertain
-    bench.slurm.tokens[one.token] = "13"
-    assert bench.recover(one) == Submission("13")
+    bench.slurm.tokens[job.token] = "13"
+    assert bench.recover(job) == Submission("13")
 
 
 def test_slurm_is_queried_once_for_all_jobs(bench: Bench) -> None:
@@ -316,7 +318,7 @@ def test_slurm_is_queried_once_for_all_jobs(bench: Bench) -> None:
         "what Slurm does not mention is left out"
     )
     assert scheduler.cancel(jobs[:2]) == ""
-    assert bench.slurm.asked == [
+    assert bench.slurm.queries == [
         ("poll", *(str(400 + number) for number in range(6))),
         ("cancel", "400", "401"),
     ]

@@ -177,8 +177,8 @@ def test_refused_submission_is_explained_as_failed(status: JobStatus) -> None:
     ],
 )
 def test_permanent_pending_reasons_are_stuck(reason: str) -> None:
-    why = explain_stuck(JobStatus(Phase.WAITING, "PENDING", reason))
-    assert why.startswith(f"{reason}: ")
+    actual = explain_stuck(JobStatus(Phase.WAITING, "PENDING", reason))
+    assert actual.startswith(f"{reason}: ")
     assert not explain_stuck(JobStatus(Phase.RUNNING, "RUNNING", reason))
 
 
