@@ -188,8 +188,9 @@ def select_suspects(
 ) -> tuple[SuspectNodes, ...]:
     """Select the suspects whose configuration is among `jobs`.
 
-    `made` are all jobs of a session that is only collected: a suspect without a
-    confirmation run among them is dropped, because no new run starts. None otherwise.
+    `made` are all jobs of a session that is only collected, and None for other
+    sessions. Collecting starts no run, so a suspect without a confirmation run in
+    `made` is dropped.
     """
     cases = {job.spec.case_id for job in jobs}
     if made is not None:

@@ -44,8 +44,8 @@ def plan_allocations(
 ) -> dict[str, AllocationPlan]:
     """Plan how the runs of each configuration's variants get their nodes, by id.
 
-    A configuration with runs from `before` resuming that were separate jobs continues
-    with separate jobs.
+    `before` are the jobs made before the session was resumed. A configuration whose
+    runs among them were separate jobs keeps separate jobs.
     """
     reason = "the file requires it" if builds.separate else ""
     if builds.build:

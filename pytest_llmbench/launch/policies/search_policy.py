@@ -349,7 +349,7 @@ def compute_posterior(table: RunTable, first: int, stop: int) -> Floats:
 
 
 def _list_running(table: RunTable, first: int, stop: int) -> Integers:
-    """List the builds that have a run or did not fail; both end builds are among them."""
+    """List the builds that have a run or have not failed."""
     runs_or_may = ~table.failed[first:stop] | (table.counts[first:stop] > 0)
     return np.flatnonzero(runs_or_may) + first
 

@@ -229,7 +229,11 @@ class TrialLedger:
 
     @property
     def allocation(self) -> int | None:
-        """The number of the next run's allocation, which may be new, or None."""
+        """The number of the next run's allocation, or None if the run is a separate
+        job.
+
+        The allocation may be new.
+        """
         if self.shared is None or len(self.ended) >= MOST_ALLOCATIONS:
             return None
         return self.newest + 1 if self.newest in self.ended else self.newest
@@ -335,7 +339,7 @@ def _find_failure(ended: EndedJob) -> tuple[TrialOutcome, str]:
 
 
 def _ended_with_allocation(ended: EndedJob) -> bool:
-    """True for a run that has no exit code and did not hang."""
+    """True if a run ended with its allocation: it has no exit code and did not hang."""
     if not ended.job.spec.allocation or ended.job.status is None:
         return False
     return not ended.job.status.exit_code and ended.end.blame is not Blame.HUNG

@@ -460,7 +460,7 @@ def test_process_that_does_not_end_is_named(
         patch.setattr("pytest_llmbench.launch.schedulers.process.KILL_SECONDS", 0.5)
         patch.setattr(os, "kill", lambda pid, number: None)
         with pytest.raises(
-            LaunchError, match=f"{process.pid}.*do not end although they were killed"
+            LaunchError, match=f"{process.pid}.*did not end after SIGKILL"
         ):
             stop(process, 0, lambda seconds: None)
 
