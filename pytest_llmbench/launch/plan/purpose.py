@@ -318,10 +318,10 @@ def _suggest_nearby(folder: Path) -> str:
     folders = [path.parent for path in _find_weights(folder)]
     if not folders:
         return f"{missing}: not a checkpoint, or an incomplete one"
-    others = (
+    count_text = (
         f" ({count_noun(len(folders), 'checkpoint')} in it)" if len(folders) > 1 else ""
     )
-    return f"{missing} in it; did you mean {folders[-1]}?{others}"
+    return f"{missing} in it; did you mean {folders[-1]}?{count_text}"
 
 
 # --- output files ---------------------------------------------------------------------

@@ -80,15 +80,15 @@ def count_trials(
 def refuse_more_trials(
     variants: Variants,
     runs: Mapping[str, int],
-    noted: Mapping[str, int],
+    recorded: Mapping[str, int],
     limit: float | None,
 ) -> None:
     """Refuse runs beyond the recorded maximum if they exceed the GPU-hour limit.
 
-    `noted` is the maximum number of runs by id that the session recorded when it began.
-    Raises LaunchError.
+    `recorded` is the maximum number of runs by id that the session recorded when it
+    began. Raises LaunchError.
     """
-    if any(most > noted.get(case, 0) for case, most in runs.items()):
+    if any(most > recorded.get(case, 0) for case, most in runs.items()):
         jobs = ((variants[case][0].spec, most) for case, most in runs.items())
         refuse_hours(dict(estimate_hours(spec, most) for spec, most in jobs), limit)
 
@@ -145,7 +145,10 @@ def digest_scripts(variants: Variants) -> dict[str, str]:
 
 
 def refuse_changed(
-    variants: Variants, noted: Mapping[str, Any], launch: LaunchSettings, session: str
+    variants: Variants,
+    recorded: Mapping[str, Any],
+    launch: LaunchSettings,
+    session: str,
 ) -> None:
     """Refuse variants that changed since the session recorded them.
 
@@ -154,14 +157,14 @@ def refuse_changed(
     Raises LaunchError.
     """
     for case, now in digest_variants(variants).items():
-        before = noted.get("variants", {}).get(case, {})
+        before = recorded.get("variants", {}).get(case, {})
         changed = [name for name in now if before.get(name, now[name]) != now[name]]
         if changed or (launch.ab and before.keys() != now.keys()):
             which = f": {changed[0]}" if changed else ""
             raise LaunchError(
                 f"{launch.ab or launch.bisect}: the variants differ from those with which session {session} began{which}"
             )
-    scripts = noted.get("scripts", {})
+    scripts = recorded.get("scripts", {})
     for path, digest in digest_scripts(variants).items():
         if scripts.get(path) and scripts[path] != digest:
             raise LaunchError(
@@ -177,21 +180,24 @@ def record_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
     its next step.
     """
     return {
-        case: [known.sigma, known.degrees_of_freedom, known.source]
-        for case, known in noise.items()
+        case: [value.sigma, value.degrees_of_freedom, value.source]
+        for case, value in noise.items()
     }
 
 
-def restore_noise(noted: Mapping[str, tuple[float, float, str]]) -> dict[str, Noise]:
+def restore_noise(recorded: Mapping[str, tuple[float, float, str]]) -> dict[str, Noise]:
     """Restore the noise that a session recorded.
 
     Raises ValueError, TypeError or AttributeError for invalid records.
     """
     noise = {
         case: Noise(float(sigma), float(freedom), str(source), measured=True)
-        for case, (sigma, freedom, source) in noted.items()
+        for case, (sigma, freedom, source) in recorded.items()
     }
-    for known in noise.values():
-        if not (0 < known.sigma < math.inf and 0 < known.degrees_of_freedom < math.inf):
-            raise ValueError(f"the noise is {noted!r:.40}")
+    for noise_record in noise.values():
+        if not (
+            0 < noise_record.sigma < math.inf
+            and 0 < noise_record.degrees_of_freedom < math.inf
+        ):
+            raise ValueError(f"the noise is {recorded!r:.40}")
     return noise

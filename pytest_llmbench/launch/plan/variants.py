@@ -143,16 +143,16 @@ def _check(entry: YamlMapping, report: Report) -> None:
             "found a build command without `commits`, expected `commits`",
         )
     variants = entry.get("variants") or ()
-    seen: dict[str, int] = {}
+    first_lines: dict[str, int] = {}
     settings: dict[str, str] = {}
     for variant in variants:
         name = variant["name"]
-        if name in seen:
+        if name in first_lines:
             report(
                 variant.line,
-                f"found the duplicate name {name!r} (first in line {seen[name]}), expected unique names",
+                f"found the duplicate name {name!r} (first in line {first_lines[name]}), expected unique names",
             )
-        seen.setdefault(name, variant.line)
+        first_lines.setdefault(name, variant.line)
         if "commit" in variant.lines and "folder" in variant.lines:
             report(
                 variant.lines["commit"],
@@ -396,8 +396,8 @@ def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
     process is killed. Raises LaunchError, also if another session is checking the
     commit out.
     """
-    part = checkout.with_name(f"{checkout.name}.part")
-    if _is_whole(checkout, part):
+    marker = checkout.with_name(f"{checkout.name}.part")
+    if _is_whole(checkout, marker):
         return
     try:
         checkout.parent.mkdir(parents=True, exist_ok=True)
@@ -407,8 +407,8 @@ def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
                 f"{checkout}: another session is checking it out: retry when that is done"
             )
         try:
-            if not _is_whole(checkout, part):
-                _check_out_anew(checkout, part, call)
+            if not _is_whole(checkout, marker):
+                _check_out_anew(checkout, marker, call)
         finally:
             os.close(lock)
     except OSError as error:
@@ -417,16 +417,16 @@ def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
         ) from None
 
 
-def _is_whole(checkout: Path, part: Path) -> bool:
-    return (checkout / ".git").is_file() and not part.exists()
+def _is_whole(checkout: Path, marker: Path) -> bool:
+    return (checkout / ".git").is_file() and not marker.exists()
 
 
-def _check_out_anew(checkout: Path, part: Path, call: Callable[..., str]) -> None:
-    if part.exists() and checkout.exists():
+def _check_out_anew(checkout: Path, marker: Path, call: Callable[..., str]) -> None:
+    if marker.exists() and checkout.exists():
         shutil.rmtree(checkout)
     elif checkout.exists():  # not created here, so do not remove it
         raise LaunchError(f"{checkout} exists, but is not a git checkout: remove it")
-    part.touch()
+    marker.touch()
     # --force twice: overrides a registered worktree whose folder is gone, and the lock
     # that git keeps while it checks out
     call(
@@ -438,7 +438,7 @@ def _check_out_anew(checkout: Path, part: Path, call: Callable[..., str]) -> Non
         str(checkout),
         checkout.name,
     )
-    part.unlink()
+    marker.unlink()
 
 
 def _require_unchanged(checkout: Path, call: Callable[..., str]) -> None:

@@ -229,10 +229,9 @@ class TrialLedger:
 
     @property
     def allocation(self) -> int | None:
-        """The number of the next run's allocation, or None if the run is a separate
-        job.
+        """The number of the next run's allocation, which may be new.
 
-        The allocation may be new.
+        None if the run is a separate job.
         """
         if self.shared is None or len(self.ended) >= MOST_ALLOCATIONS:
             return None

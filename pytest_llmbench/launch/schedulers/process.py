@@ -302,35 +302,35 @@ def stop(
     LaunchError if a process survives KILL for 10 s, or belongs to another machine.
     """
     check_machine(process.pid, process.started)
-    left = _drain(
+    remaining = _drain(
         process,
         _send_signal(_find_family(process), signal.SIGTERM),
         grace_seconds,
         sleep,
     )
     waited = 0.0
-    while left and waited < KILL_SECONDS:
-        left = _drain(process, _send_signal(left, signal.SIGKILL), 0.1, sleep)
+    while remaining and waited < KILL_SECONDS:
+        remaining = _drain(process, _send_signal(remaining, signal.SIGKILL), 0.1, sleep)
         waited += 0.1
-    if left:
+    if remaining:
         raise LaunchError(
-            f"processes {sorted(left)} did not end after SIGKILL; inspect them with ps"
+            f"processes {sorted(remaining)} did not end after SIGKILL; inspect them with ps"
         )
 
 
 def _drain(
     process: Process,
-    left: dict[int, ProcessStat],
+    remaining: dict[int, ProcessStat],
     seconds: float,
     sleep: Callable[[float], object],
 ) -> dict[int, ProcessStat]:
     waited, pause = 0.0, 0.01
-    while left and waited < seconds:
+    while remaining and waited < seconds:
         pause = min(pause * 1.5, 0.25, seconds - waited)
         sleep(pause)
         waited += pause
-        left = _find_family(process, left)
-    return left
+        remaining = _find_family(process, remaining)
+    return remaining
 
 
 def _send_signal(
@@ -370,11 +370,11 @@ def _find_family(
     )
     if leader is not None and has_leader and leader.ended:
         _reap(process.pid)
-    left = [pid for pid in family - {os.getpid()} if not stats[pid].ended]
+    living = [pid for pid in family - {os.getpid()} if not stats[pid].ended]
     # parents first: a shell whose child ends before it would run its next command
     return {
         pid: stats[pid]
-        for pid in sorted(left, key=lambda pid: (int(stats[pid].ticks), pid))
+        for pid in sorted(living, key=lambda pid: (int(stats[pid].ticks), pid))
     }
 
 

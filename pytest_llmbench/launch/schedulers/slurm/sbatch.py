@@ -169,13 +169,13 @@ def build_node_check(
         "--output": str(output).format(job="%j"),
     }
     # the segment size applies only to the configuration's own number of nodes
-    kept = tuple(_list_without(spec, "--time=", NODELIST, "--segment="))
+    other_options = tuple(_list_without(spec, "--time=", NODELIST, "--segment="))
     return replace(
         spec,
         purpose=Purpose.CHECK_NODES,
         via=SBATCH,
         command=(SBATCH, *_format_options(options), f"--wrap={command}"),
-        scheduler_options=kept,
+        scheduler_options=other_options,
     )
 
 
