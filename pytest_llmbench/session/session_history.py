@@ -160,7 +160,10 @@ class SessionHistory:
         """Return results, those with a last good run with what the store holds of it:
         nodes, launcher, step times."""
         from pytest_llmbench.history.details import read_details
-        from pytest_llmbench.session.last_good_runs import add_details, list_last_good_keys
+        from pytest_llmbench.session.last_good_runs import (
+            add_details,
+            list_last_good_keys,
+        )
 
         places = list_last_good_keys(results)
         try:

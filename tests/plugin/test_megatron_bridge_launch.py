@@ -360,9 +360,7 @@ def test_llmb_run_refuses_rows_with_other_numbers() -> None:
         problem = refuse(*find_one("26.04", *row), "llmb-run")
         assert problem == "no recipe of llmb-run 26.05 has these numbers"
     problem = refuse(*find_one("26.08", "gpt_oss_120b", "gb300", "fp8_mx"), "llmb-run")
-    assert (
-        problem == "megatron_bridge 26.08 has no launcher 'llmb-run', only script"
-    )
+    assert problem == "megatron_bridge 26.08 has no launcher 'llmb-run', only script"
 
 
 def test_image_is_found_in_its_folder(tmp_path: Path) -> None:
