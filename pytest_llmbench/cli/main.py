@@ -1,4 +1,4 @@
-"""The command line of `llmbench`: the commands of all tools in one parser."""
+"""The command line program `llmbench`, with the commands of all tools."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ CommandFunction = Callable[[argparse.Namespace], Output]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 good, 1 lint findings, 2 input
-    that cannot be used, 128 and its number for a signal. Those of `probe` are git's."""
+    """Run a command and return its exit code.
+
+    0: success, 1: findings, 2: unusable input, 128 + number: stopped by a signal. The
+    exit codes of `probe` are those of `git bisect run`.
+    """
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["probe"]:
         from pytest_llmbench.tools.probe.probe_command import guard_exit
@@ -30,17 +33,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return guard_exit(lambda: _run_stoppable(argv))
     try:
         return _run_stoppable(argv)
-    except Exception:  # noqa: BLE001 (Python would end with 1, which some commands have for an answer)
+    except Exception:  # noqa: BLE001 (exit code 1 would mean findings)
         import traceback
 
-        what = "llmbench: a fault of llmbench itself, which says nothing of any run"
-        print_to_stderr(f"{redact_text(traceback.format_exc())}{what}")
+        text = "llmbench: internal error; this is a bug of llmbench, not a result"
+        print_to_stderr(f"{redact_text(traceback.format_exc())}{text}")
         return 2
 
 
 def _run_stoppable(argv: Sequence[str] | None) -> int:
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed: `>&-`
+        if getattr(sys, name) is None:  # closed with `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
     if unfit := describe_unfit_system():
         print_to_stderr(f"llmbench: {unfit}")
@@ -60,8 +63,7 @@ def _run_stoppable(argv: Sequence[str] | None) -> int:
 
 
 def _flush() -> None:
-    """Write what is left, such as a help text, and be quiet when the reader has
-    gone."""
+    """Write buffered output; ignore a reader that has closed its end of the pipe."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -70,9 +72,7 @@ def _flush() -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     parser = _make_parser()
-    if (
-        "_ARGCOMPLETE" in os.environ
-    ):  # a shell asks what may follow, and wants nothing done
+    if "_ARGCOMPLETE" in os.environ:  # called by a shell for completions only
         _complete(parser)
         return 0
     arguments = parser.parse_args(argv)
@@ -90,22 +90,22 @@ def _run(argv: Sequence[str] | None) -> int:
         return 2
     except OSError as error:
         discard_output()
-        what = (
-            "the output cannot be written" if error.filename is None else "it ends here"
+        problem = (
+            "cannot write the output" if error.filename is None else "stopped early"
         )
-        print_to_stderr(f"llmbench: {what}: {redact_text(describe_os_error(error))}")
+        print_to_stderr(f"llmbench: {problem}: {redact_text(describe_os_error(error))}")
         return 2
     except MemoryError:
-        print_to_stderr(
-            "llmbench: it takes more memory than there is: give fewer or smaller files"
-        )
+        print_to_stderr("llmbench: out of memory: give fewer or smaller files")
         return 2
     return output.code
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:
-    """Tell the shell what may stand at the cursor, and end the process; nothing without
-    the extra `completion`."""
+    """Print completions for the shell and end the process.
+
+    Does nothing without the extra `completion`.
+    """
     with suppress(ImportError):
         import argcomplete
 
@@ -128,7 +128,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
     parser = Parser(
         prog="llmbench",
-        description="Look at baselines and runs of LLM training benchmarks.",
+        description="Inspect baselines and runs of LLM training benchmarks.",
     )
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {__version__}"

@@ -1,5 +1,7 @@
-"""The pytest plugin: what it does in every session. `hooks` and `collection` are for
-those that judge runs."""
+"""The pytest plugin: the hooks of every session.
+
+Only sessions that judge runs register `hooks` and `collection`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from pytest_llmbench.plugin import fixtures
 def pytest_addoption(
     parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager
 ) -> None:
-    """Declare the options, and the ini keys of those that a repository may decide."""
+    """Declare the options and their ini keys."""
     pluginmanager.register(fixtures, fixtures.__name__)
     group = parser.getgroup("llmb", "LLM training benchmarks (pytest-llmbench)")
     for option in OPTIONS:
@@ -26,15 +28,15 @@ def pytest_addoption(
             kind: Any = option.ini
             parser.addini(option.dest, help=_describe_key(option), type=kind)
     for option in TYPED_OPTIONS:
-        takes: dict[str, Any] = {
+        keywords: dict[str, Any] = {
             "action": "append" if option.repeats else "store",
             "metavar": option.metavar,
         }
         if option.is_flag:
-            takes = {"action": "store_true", "default": None}
+            keywords = {"action": "store_true", "default": None}
         elif option.alone:
-            takes |= {"nargs": "?", "const": option.alone}
-        group.addoption(option.flag, dest=option.dest, help=option.help, **takes)
+            keywords |= {"nargs": "?", "const": option.alone}
+        group.addoption(option.flag, dest=option.dest, help=option.help, **keywords)
 
 
 def _describe_key(option: Option) -> str:
@@ -45,33 +47,32 @@ def _describe_key(option: Option) -> str:
 def pytest_load_initial_conftests(
     parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
-    """Name the nearest option for one of ours that does not exist, once those of a
-    user's conftest are known too."""
+    """Refuse unknown --llmb options and suggest the nearest valid option.
+
+    Runs after the user's conftest files have declared their options. Raises UsageError.
+    """
     result = yield
     flags = [option.flag for option in TYPED_OPTIONS]
-    strange = [
+    typed = [
         flag
         for flag in (argument.partition("=")[0] for argument in args)
         if flag.startswith("--llmb-")
     ]
-    if not set(strange) <= set(flags):
+    if not set(typed) <= set(flags):
         from pytest_llmbench.core.errors import did_you_mean
         from pytest_llmbench.core.options import describe_removed
 
         _, unknown = parser.parse_known_and_unknown_args(args)
         for flag in (argument.partition("=")[0] for argument in unknown):
-            if flag in strange:
+            if flag in typed:
                 hint = did_you_mean(flag, flags)
-                unknown_option = (
-                    f"{flag}: there is no such option{hint}; see pytest --help"
-                )
+                unknown_option = f"{flag}: no such option{hint}; see pytest --help"
                 raise pytest.UsageError(describe_removed(flag) or unknown_option)
     return result
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Resolve the options; with runs to judge and no path on the command line, collect
-    the built-in suite."""
+    """Resolve the options; collect the built-in suite if no test path is given."""
     config.addinivalue_line(
         "markers",
         "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration",
@@ -97,7 +98,7 @@ def _start(config: pytest.Config) -> None:
     from pytest_llmbench.core.stop_signals import StopSignals
 
     stop = StopSignals()
-    if not hasattr(config, "workerinput"):  # a worker leaves signals to the controller
+    if not hasattr(config, "workerinput"):  # only the controller handles signals
         stop.install()
         config.add_cleanup(lambda: stop.end() if _is_program() else stop.restore())
     try:
@@ -106,8 +107,8 @@ def _start(config: pytest.Config) -> None:
             from pytest_llmbench.plugin.configure import start
 
             start(config, stop)
-            # Modules, baselines and a year of nights stay to the end: the collector
-            # need not look at them even once.
+            # Modules, baselines and histories live until the end: exclude them from
+            # garbage collection.
             gc.freeze()
             if not _is_program():
                 config.add_cleanup(gc.unfreeze)
@@ -120,17 +121,18 @@ def _start(config: pytest.Config) -> None:
         from pytest_llmbench.core.errors import ReportError
         from pytest_llmbench.plugin.configure import announce, report_unlaunched
 
-        with suppress(ReportError):  # the session ends with 2 in any case
+        with suppress(ReportError):  # the exit code is 2 in any case
             announce(config)
         report_unlaunched(config)
         raise
 
 
 def _is_program() -> bool:
-    """Whether pytest is the program, which ends with the session, and was not called by
-    another."""
-    # Signals are passed over until it has ended: the reports are written, and the exit
-    # code stands.
+    """True if the process ends with this pytest session.
+
+    False if another program called `pytest.main`. Decides whether signals stay blocked
+    until the process has ended, so that the exit code is not changed.
+    """
     frames = (
         frame
         for frame, _ in traceback.walk_stack(None)
@@ -145,7 +147,7 @@ def _is_program() -> bool:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make an item of each case of the fixtures that have some."""
+    """Parametrize tests that use a fixture of this plugin with its cases."""
     if any(name.startswith("llmb_") for name in metafunc.fixturenames):
         from pytest_llmbench.plugin.collection import parametrize
 

@@ -1,9 +1,9 @@
-"""Which items a session has: those of the built-in suite, and which of all stay when
-something is selected.
+"""Collection of the built-in suite, and the items that a selection keeps.
 
-pytest selects by name (`-k`, `-m`, node ids, `--lf`, `--sw`). An item about several
-configurations has none of theirs, so it stays where one of its configurations does.
-What `--deselect`, a conftest or another plugin takes out stays out.
+pytest selects items by name (`-k`, `-m`, node ids, `--lf`, `--sw`). An item about
+several configurations does not have their names, so it is kept if one of its
+configurations is kept. Items that `--deselect`, a conftest or another plugin removes
+stay removed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pytest_llmbench.core.outcome_records import (
 )
 from pytest_llmbench.plugin.fixtures import get_case
 from pytest_llmbench.plugin.stash import (
-    BY_NAME,
     CASES,
     COLLECTED,
-    DESCRIBED,
     MESSAGE,
+    OUTCOME,
     SESSION,
     SUITE,
     SUITE_ID,
+    UNNAMED,
     find_judging_option,
     get_session,
     is_deselected,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Key
 
 PERFORMANCE = "test_performance"
-"""The test of the configurations, which has a file even where it has no case."""
+"""The test of the configurations, which is collected even without cases."""
 
 
 SELECTING = (
@@ -60,21 +60,20 @@ SELECTING = (
     "_pytest.stepwise",
     "pytest_llmbench.plugin.collection",
 )
-"""The modules that deselect what a selection does not name: -k and -m, --lf, --sw, and
-node ids of built-in tests."""
+"""Modules that deselect items by name: -k and -m, --lf, --sw, and node ids of built-in
+tests."""
 
 
 class SuiteModule(pytest.Module):
-    """A file of the built-in suite, collected whatever names the user's ini asks
-    for."""
+    """A file of the built-in suite, independent of the user's `python_files`.
 
-    # It stands at the project's root, so that the project's conftest applies and node
-    # ids and JUnit class names are the same wherever the package is installed; as a
-    # path they would follow the place of the virtual environment.
+    Its path is the root of the project, so that the project's conftest applies, and
+    node ids and JUnit class names do not depend on the installation path.
+    """
 
     @classmethod
     def make(cls, parent: Suite, path: Path) -> SuiteModule:
-        """Return the collector of one file."""
+        """Create the collector of one file."""
         module: SuiteModule = cls.from_parent(
             parent, path=parent.path, name=path.name, nodeid=f"{SUITE_ID}/{path.name}"
         )
@@ -82,16 +81,15 @@ class SuiteModule(pytest.Module):
         return module
 
     def funcnamefilter(self, name: str) -> bool:
-        """Return whether a function is a test."""
+        """Return True for names of test functions, independent of the user's ini."""
         return name.startswith("test_")
 
 
 class Suite(pytest.Directory):
-    """The built-in tests in the place of the project's own."""
+    """The directory of the built-in tests, which replaces the project's tests."""
 
     def collect(self) -> Iterator[SuiteModule]:
-        """Yield the files; but for the configurations', only those that have something
-        to say."""
+        """Yield the test files that have cases, and always `test_performance`."""
         for name, cases in get_session(self.config).cases.items():
             if cases or name == PERFORMANCE:
                 yield SuiteModule.make(self, SUITE / f"{name}.py")
@@ -100,7 +98,7 @@ class Suite(pytest.Directory):
 def pytest_collect_directory(
     path: Path, parent: pytest.Collector
 ) -> pytest.Directory | None:
-    """Collect the built-in suite instead of the project where no path was given."""
+    """Collect the built-in suite instead of the project if no path was given."""
     config = parent.config
     if path != config.rootpath or not is_suite_requested(config):
         return None
@@ -110,8 +108,10 @@ def pytest_collect_directory(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Read the logs before the items are made."""
-    # A problem with them is one message then, not one of each item.
+    """Read the logs before collection, so that an error is reported only once.
+
+    Raises UsageError for an unknown node id of a built-in test.
+    """
     config = session.config
     cases = raise_usage_errors(lambda: get_session(config).cases)
     items = [
@@ -126,17 +126,16 @@ def pytest_collection(session: pytest.Session) -> None:
     ]
     if unknown and not is_worker(config):
         raise pytest.UsageError(
-            f"not found: {unknown[0]}; --collect-only lists the items"
+            f"not found: {unknown[0]}; list the node ids with --collect-only"
         )
 
 
 def add_checks(session: pytest.Session) -> None:
-    """Add the items of what a launch has shown, which was not known when the session
-    selected its items.
+    """Add the items of checks after a launch, whose results were unknown at collection.
 
-    They are about what was launched, so no selection leaves them out, only --deselect
-    with the id of one. Beside a user's own tests there are none, as for runs on disk,
-    unless one of them fails: the session must not be green then.
+    Only --deselect with their node id removes them: they are about launched
+    configurations, which were selected. In a session with the user's own tests they
+    are added only if a check failed, so that the session does not pass.
     """
     config, state = session.config, get_session(session.config)
     if not is_suite_requested(config) and not any(
@@ -151,8 +150,7 @@ def add_checks(session: pytest.Session) -> None:
 
 
 def collect_checks(session: pytest.Session) -> list[pytest.Item]:
-    """Return the items of the built-in suite that are about no single run of a
-    configuration."""
+    """Return the items of the built-in suite, except those of `test_performance`."""
     suite: Suite = Suite.from_parent(session, path=session.config.rootpath)
     files = [file for file in suite.collect() if file.name != f"{PERFORMANCE}.py"]
     return [
@@ -164,9 +162,8 @@ def collect_checks(session: pytest.Session) -> list[pytest.Item]:
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Make an item of each case of the fixtures that have some."""
-    # For the first test that asks for any of ours is early enough: pytest looks for
-    # them when it runs.
+    """Parametrize a test with the cases of the fixtures that it uses."""
+    # Early enough: pytest resolves the fixtures when it runs the test.
     register_check_fixtures(metafunc.config)
     for fixture, name in CASES.items():
         if fixture not in metafunc.fixturenames:
@@ -183,76 +180,79 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def register_check_fixtures(config: pytest.Config) -> None:
-    """Register the fixtures of the checks over several configurations, one for each row
-    of `CHECKS`, once."""
+    """Register a fixture for each kind of check in `CHECKS`, unless already done."""
     name = "pytest_llmbench_check_fixtures"
     if not config.pluginmanager.has_plugin(name):
-        plugin = ModuleType(
-            name
-        )  # pytest finds the fixtures of a plugin among the names of its module
-        for kind, (_, meaning) in CHECKS.items():
+        # pytest finds fixtures of a plugin among the names of its module.
+        plugin = ModuleType(name)
+        for kind, (_, docstring) in CHECKS.items():
             fixture = kind.test_name.replace("test_", "llmb_")
-            setattr(plugin, fixture, _make_check_fixture(fixture, meaning))
+            setattr(plugin, fixture, _make_check_fixture(fixture, docstring))
         config.pluginmanager.register(plugin, name)
 
 
-def _make_check_fixture(name: str, meaning: str) -> object:
+def _make_check_fixture(name: str, docstring: str) -> object:
     def describe_check(request: pytest.FixtureRequest) -> Check:
         case = get_case(request)
-        check, described = get_session(request.config).describe_check(case)
+        check, outcome = get_session(request.config).describe_check(case)
+        # Judged runs have their own verdicts, so this check need not be reported.
         silent = (
             check.kind is CheckKind.SOMETHING_JUDGED and check.status is Status.PASSED
-        )  # verdicts say it
-        if (
-            DESCRIBED not in request.node.stash and not silent
-        ):  # the verdict on a configuration comes first
-            request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = (
-                described,
+        )
+        # The verdict of a configuration has priority.
+        if OUTCOME not in request.node.stash and not silent:
+            request.node.stash[OUTCOME], request.node.stash[MESSAGE] = (
+                outcome,
                 check.message,
             )
         return check
 
     # `pytest --fixtures` shows the docstring of the function.
-    describe_check.__doc__ = meaning
+    describe_check.__doc__ = docstring
     return pytest.fixture(name=name)(describe_check)
 
 
 def select_by_id(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the items whose node ids were given, as a failed one is copied from the
-    output to run it again."""
-    wanted = list_requested_ids(config)
-    if not wanted:
+    """Deselect items whose node ids were not requested, if any ids were given."""
+    requested = list_requested_ids(config)
+    if not requested:
         return
-    wanted_items = [
-        item for item in items if any(_is_under(item.nodeid, node) for node in wanted)
+    selected = [
+        item
+        for item in items
+        if any(_is_under(item.nodeid, node) for node in requested)
     ]
-    left = set(items).difference(wanted_items)
-    if left:
-        config.hook.pytest_deselected(items=[item for item in items if item in left])
-    items[:] = wanted_items
+    deselected = set(items).difference(selected)
+    if deselected:
+        config.hook.pytest_deselected(
+            items=[item for item in items if item in deselected]
+        )
+    items[:] = selected
 
 
-def _is_under(nodeid: str, wanted: str) -> bool:
-    return nodeid == wanted or nodeid.startswith(
-        (f"{wanted}::", f"{wanted}[", f"{wanted}/")
+def _is_under(nodeid: str, requested: str) -> bool:
+    return nodeid == requested or nodeid.startswith(
+        (f"{requested}::", f"{requested}[", f"{requested}/")
     )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse a session in which nothing uses the --llmb options that were typed."""
+    """Refuse a session without any test that uses the typed --llmb options."""
     config = session.config
     if is_worker(config) or not session.items:
         return
     typed = find_judging_option(config)
     if typed and not any(uses_runs(item) for item in session.items):
         raise pytest.UsageError(
-            f"no selected test uses {typed}: a test asks for a run with the fixture llmb_verdict"
+            f"no selected test uses {typed}: use the fixture llmb_verdict in your tests"
         )
 
 
 def _make_marks(name: str, case: Any) -> list[pytest.MarkDecorator]:
-    """Return the mark of a configuration, or those of each configuration that a check
-    is about."""
+    """Return the `llmb` marks of a case.
+
+    A check gets a mark for itself and for each configuration that it covers.
+    """
     key = getattr(case, "key", None)
     if key is not None:
         return [_mark(key)]
@@ -264,7 +264,7 @@ def _make_marks(name: str, case: Any) -> list[pytest.MarkDecorator]:
     ]
 
 
-def _mark(key: Key, **more: str) -> pytest.MarkDecorator:
+def _mark(key: Key, **arguments: str) -> pytest.MarkDecorator:
     return pytest.mark.llmb(
         model=key.recipe,
         size=key.size,
@@ -272,48 +272,49 @@ def _mark(key: Key, **more: str) -> pytest.MarkDecorator:
         gpu=key.gpu,
         dtype=key.dtype,
         gpus=key.gpus,
-        **more,
+        **arguments,
     )
 
 
-# --- what a selection keeps -----------------------------------------------------------
+# --- items that a selection keeps -----------------------------------------------------
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, object, object]:
-    """Once everybody has selected, put back what is about a selected configuration and
-    was only not named."""
-    collected, by_name = list(items), set[pytest.Item]()
-    config.stash[COLLECTED], config.stash[BY_NAME] = collected, by_name
-    if config.getoption(
-        "stepwise", False
-    ):  # it looks for the item that failed last among those that are there
+    """Re-select items about selected configurations after all other selections.
+
+    These are checks and unmatched runs that did not match `-k` or `-m` themselves.
+    """
+    collected, unnamed = list(items), set[pytest.Item]()
+    config.stash[COLLECTED], config.stash[UNNAMED] = collected, unnamed
+    if config.getoption("stepwise", False):
+        # --stepwise looks for the last failed item among the given items.
         select_by_id(config, items)
     result = yield
     if not is_suite_requested(config):
         added = _select_failing_checks(session, collected)
         collected += added
-        by_name.update(added)
-    following = _select_guarded(collected, by_name, items)
-    items += following
-    others = _select_following(collected, by_name, items)
-    items += others
-    following += others
-    _correct_deselected(config, following)
+        unnamed.update(added)
+    restored = _select_guarded(collected, unnamed, items)
+    items += restored
+    related = _select_related(collected, unnamed, items)
+    items += related
+    restored += related
+    _correct_deselected(config, restored)
     return result
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Remember what was deselected because a selection did not name it."""
-    # The hook does not say by whom, its caller does.
+    """Record the items that were deselected by name."""
+    # The hook has no argument for the caller, so inspect the stack.
     if items and _find_caller() in SELECTING:
-        items[0].config.stash[BY_NAME].update(items)
+        items[0].config.stash[UNNAMED].update(items)
 
 
 def _find_caller() -> str:
-    """Return the module that called the hook whose implementation called this."""
+    """Return the name of the module that called the current hook."""
     frame = sys._getframe(2)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(
         "pluggy"
@@ -323,8 +324,7 @@ def _find_caller() -> str:
 
 
 def _list_cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
-    """Yield what an item is about, and the case itself; nothing of a test for which
-    there is none."""
+    """Yield the subjects and cases of an item; none for a test without cases."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     for fixture, name in CASES.items():
         case = params.get(fixture)
@@ -333,7 +333,7 @@ def _list_cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
 
 
 def is_guard(item: pytest.Item) -> bool:
-    """Whether an item says that the session has judged something."""
+    """True if an item checks that the session judged something."""
     return any(
         name == CheckKind.SOMETHING_JUDGED.test_name
         for (name, _), _ in _list_cases(item)
@@ -342,127 +342,136 @@ def is_guard(item: pytest.Item) -> bool:
 
 def _select_guarded(
     collected: Sequence[pytest.Item],
-    by_name: set[pytest.Item],
+    unnamed: set[pytest.Item],
     remaining: Sequence[pytest.Item],
 ) -> list[pytest.Item]:
-    """Return the item that says whether anything was judged, where a configuration is
-    selected and it is not; where it alone is, as after it failed (--lf), the
-    configurations."""
+    """Return the guard item or the configurations, so that both are selected together.
+
+    The guard checks that something was judged. If a configuration is selected, the
+    deselected guard is returned; without it, each configuration without a run would
+    fail. If only the guard is selected, for example by --lf, the configurations are
+    returned.
+    """
     judged = {
         item: any(isinstance(case, Case) for _, case in _list_cases(item))
         for item in collected
     }
-    left = [item for item in collected if item not in set(remaining)]
+    deselected = [item for item in collected if item not in set(remaining)]
     if any(judged.get(item) for item in remaining):
-        # Without it nothing that was not judged is green either, but then all of it is
-        # red.
         return [
             item
-            for item in left
-            if is_guard(item) and (item in by_name or is_deselected(item))
+            for item in deselected
+            if is_guard(item) and (item in unnamed or is_deselected(item))
         ]
     if any(map(is_guard, remaining)):
         return [
             item
-            for item in left
-            if judged[item] and item in by_name and not is_deselected(item)
+            for item in deselected
+            if judged[item] and item in unnamed and not is_deselected(item)
         ]
     return []
 
 
-def _select_following(
+def _select_related(
     collected: Sequence[pytest.Item],
-    by_name: set[pytest.Item],
+    unnamed: set[pytest.Item],
     remaining: Sequence[pytest.Item],
 ) -> list[pytest.Item]:
-    """Return the items that a selection did not name, and that are about a
-    configuration that is selected.
+    """Return the items deselected by name that are about a selected configuration.
 
-    Where only a check about it is selected, or where a user's own tests run, nothing
-    follows but what is red.
+    Only failing items are returned if merely a check about the configuration is
+    selected, or if the user's own tests run.
     """
     pairs = [pair for item in remaining for pair in _list_cases(item)]
     subjects = {subject for subject, _ in pairs}
     cases = [case for _, case in pairs if isinstance(case, Case)]
     ids, keys = {case.id for case in cases}, {case.key for case in cases}
-    by_check = {
+    checked_keys = {
         case.about[0]
         for _, case in pairs
         if not isinstance(case, Case) and len(case.about) == 1
     }
 
-    def is_following(subject: Subject, case: Any, node: str) -> bool:
+    def is_related(subject: Subject, case: Any, node: str) -> bool:
         if case.id in ids or not keys.isdisjoint(case.about):
             return node.startswith(f"{SUITE_ID}/") or (
-                _is_red(case) and subject not in subjects
+                _is_failing(case) and subject not in subjects
             )
         return (
-            not by_check.isdisjoint(case.about)
-            and _is_red(case)
+            not checked_keys.isdisjoint(case.about)
+            and _is_failing(case)
             and subject not in subjects
         )
 
-    left = by_name.difference(remaining)
-    gone = (item for item in collected if item in left and not is_deselected(item))
-    of_item = ((item, list(_list_cases(item))) for item in gone)
+    missing = unnamed.difference(remaining)
+    deselected = (
+        item for item in collected if item in missing and not is_deselected(item)
+    )
+    with_cases = ((item, list(_list_cases(item))) for item in deselected)
     return [
         item
-        for item, about in of_item
-        if not any(isinstance(case, Case) for _, case in about)
-        and any(is_following(*pair, item.nodeid) for pair in about)
+        for item, cases_of_item in with_cases
+        if not any(isinstance(case, Case) for _, case in cases_of_item)
+        and any(is_related(*pair, item.nodeid) for pair in cases_of_item)
     ]
 
 
-def _is_red(case: Any) -> bool:
-    """Whether a check fails; a run that fits no configuration always does."""
+def _is_failing(case: Any) -> bool:
+    """True if a check fails; unmatched runs always fail."""
     return bool(getattr(case, "failed", True))
 
 
 def _select_failing_checks(
     session: pytest.Session, collected: Sequence[pytest.Item]
 ) -> list[pytest.Item]:
-    """Return the items of the failing checks that none of a user's own tests, which
-    judge configurations, is about."""
-    there = {subject for item in collected for subject, _ in _list_cases(item)}
+    """Return the items of failing checks that the user's own tests do not cover.
+
+    Returns no items if the user's tests judge no configurations.
+    """
+    subjects = {subject for item in collected for subject, _ in _list_cases(item)}
     failed = [
         check for check in get_session(session.config).results.checks if check.failed
     ]
-    if not failed or not any(name == PERFORMANCE for name, _ in there):
+    if not failed or not any(name == PERFORMANCE for name, _ in subjects):
         return []
     pairs = (
         (item, *pair) for item in collect_checks(session) for pair in _list_cases(item)
     )
     return [
-        item for item, subject, case in pairs if case in failed and subject not in there
+        item
+        for item, subject, case in pairs
+        if case in failed and subject not in subjects
     ]
 
 
 def _correct_deselected(
-    config: pytest.Config, following: Collection[pytest.Item]
+    config: pytest.Config, restored: Collection[pytest.Item]
 ) -> None:
-    """Take what runs after all out of the count of deselected items."""
+    """Remove re-selected items from pytest's count of deselected items."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and following:
-        left = [
+    if reporter is not None and restored:
+        deselected = [
             item
             for item in reporter.stats.pop("deselected", [])
-            if item not in set(following)
+            if item not in set(restored)
         ]
-        reporter.stats |= {"deselected": left} if left else {}
+        reporter.stats |= {"deselected": deselected} if deselected else {}
 
 
 def _list_never_collected(
     config: pytest.Config, collected: Collection[Subject]
 ) -> Iterator[Subject]:
-    """Yield what has no item although the built-in suite makes one of each case, and node ids of a user's own tests, or
-    --lf, leave items out before there are any."""
-    whole = is_suite_requested(config)
-    if whole or (
+    """Yield the subjects that were never collected as items.
+
+    Node ids of the user's own tests and --lf exclude items before they are collected.
+    """
+    is_suite = is_suite_requested(config)
+    if is_suite or (
         list_selecting_options(config)
         and any(name == PERFORMANCE for name, _ in collected)
     ):
         for name, cases in get_session(config).cases.items():
-            if whole or name == PERFORMANCE:
+            if is_suite or name == PERFORMANCE:
                 yield from (
                     (name, case.id)
                     for case in cases
@@ -471,22 +480,22 @@ def _list_never_collected(
 
 
 def make_selection(session: pytest.Session) -> Selection:
-    """Return what the items of a session are about, and what those that are gone were
-    about."""
+    """Return the subjects of the selected items and of the items that were left out."""
     selected = {
         item.nodeid: tuple(subject for subject, _ in _list_cases(item))
         for item in session.items
     }
-    there = {subject for subjects in selected.values() for subject in subjects}
+    present = {subject for subjects in selected.values() for subject in subjects}
     by_name: dict[Subject, bool] = {}
     for item in session.config.stash[COLLECTED]:
-        unnamed = item in session.config.stash[BY_NAME] and not is_deselected(item)
+        unnamed = item in session.config.stash[UNNAMED] and not is_deselected(item)
         for subject, _ in _list_cases(item):
             by_name[subject] = by_name.get(subject, True) and unnamed
     for subject in list(_list_never_collected(session.config, by_name)):
         by_name[subject] = not is_suite_requested(session.config)
-    gone = [subject for subject in by_name if subject not in there]
+    missing = [subject for subject in by_name if subject not in present]
     left_out, deselected = (
-        [left for left in gone if by_name[left] is unnamed] for unnamed in (True, False)
+        [subject for subject in missing if by_name[subject] is unnamed]
+        for unnamed in (True, False)
     )
     return Selection(selected, tuple(left_out), tuple(deselected))

@@ -1,5 +1,4 @@
-"""How a session starts in which llmb options were given: what they may not be, and what
-judges."""
+"""The start of a session with llmb options: refuse misuse, then prepare the session."""
 
 from __future__ import annotations
 
@@ -60,18 +59,21 @@ from pytest_llmbench.plugin.stash import (
 from pytest_llmbench.report.output_files import REPORTS
 from pytest_llmbench.session.settings import list_outputs, refuse_logs, refuse_shared
 
-# Imported by name: pytester forgets modules that a session imported, but their package
-# would still have them.
+# Imported by name: pytester removes modules of a session from sys.modules, but not from
+# the attributes of their package.
 HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection")
 
 SPARE_FILES = 8
-"""So many files have to be open beside those that are: a log, an archive, pytest's own
-capture of a test."""
+"""File descriptors that the session needs in addition to the open ones: for a log, an
+archive, and pytest's capture."""
 
 
 def start(config: pytest.Config, stop: StopSignals) -> None:
-    """Refuse misused options; with runs to judge register the hooks, and read the
-    baselines; else let signals go."""
+    """Check the options; in a session that judges runs, register hooks and read baselines.
+
+    Raises UsageError, after writing it into reports of an earlier session. `stop` is
+    restored in a session that judges no runs.
+    """
     try:
         raise_usage_errors(lambda: _start(config, stop))
     except pytest.UsageError as error:
@@ -82,18 +84,16 @@ def start(config: pytest.Config, stop: StopSignals) -> None:
 def _start(config: pytest.Config, stop: StopSignals) -> None:
     if not is_worker(config):
         _refuse_misuse(config)
-        _refuse_strange_keys(config)
+        _refuse_unknown_keys(config)
     if is_suite_requested(config):
-        config.args = [
-            str(config.rootpath)
-        ]  # a new list: the old one may be the option itself
+        # A new list: pytest may share the old one with the option.
+        config.args = [str(config.rootpath)]
     if is_judging(config):
         _refuse_few_files()
         _start_judging(config, stop)
         stop.hold()
-        announce(
-            config
-        )  # not before: what cannot begin makes old reports void, and writes no new ones
+        # Not earlier: a session that cannot start must not write new reports.
+        announce(config)
         stop.let_go()
     else:
         stop.restore()
@@ -111,26 +111,26 @@ def _start_judging(config: pytest.Config, stop: StopSignals) -> None:
 
 
 def announce(config: pytest.Config) -> None:
-    """Let the reports say that the session has not ended, if it is to write any."""
+    """Write reports that state that the session has not ended yet."""
     if is_judging(config):
         announce_reports(_find_reports(config))
 
 
 def _void_old_reports(config: pytest.Config, problem: str) -> None:
-    """Let the reports of an earlier session say why this one could not begin."""
+    """Replace reports of an earlier session by the reason why this one did not start."""
     old = {
         flag: path
         for flag, path in _find_reports(config).items()
         if os.path.exists(path)
     }
-    with suppress(ReportError):  # the session ends with 4 in any case
+    with suppress(ReportError):  # the exit code is 4 in any case
         announce_reports(
-            old, pytest.ExitCode.USAGE_ERROR, f"the session could not begin: {problem}"
+            old, pytest.ExitCode.USAGE_ERROR, f"the session could not start: {problem}"
         )
 
 
 def _find_reports(config: pytest.Config) -> dict[str, Path]:
-    """Return the reports that the session is to write, by the flag."""
+    """Return the paths of the reports that the session will write, by flag."""
     silent = (*INFORMATION, "help", "markers", "llmb_dry_run", "llmb_submit_only")
     if is_worker(config) or any(config.getoption(name, None) for name in silent):
         return {}
@@ -140,7 +140,7 @@ def _find_reports(config: pytest.Config) -> dict[str, Path]:
         if flag == "--junitxml"
     }
     for flag in REPORTS:
-        with suppress(LlmbenchError):  # it is told, where nobody interrupts
+        with suppress(LlmbenchError):  # reported later, unless interrupted
             if path := find_output(
                 _read_values(config), get_option(flag), config.invocation_params.dir
             ):
@@ -149,8 +149,7 @@ def _find_reports(config: pytest.Config) -> dict[str, Path]:
 
 
 def report_unlaunched(config: pytest.Config) -> None:
-    """Say which jobs go on that a session, which was interrupted as it started, was to
-    go on with."""
+    """Print the running jobs of a session that was interrupted before its launch."""
     session = config.stash.get(SESSION, None)
     text = session.describe_unlaunched() if session else ""
     if text and not is_worker(config):
@@ -159,7 +158,7 @@ def report_unlaunched(config: pytest.Config) -> None:
 
 
 def _find_written(config: pytest.Config) -> dict[str, Path]:
-    """Return the files that pytest itself writes, by the flag."""
+    """Return the paths of the files that pytest itself writes, by flag."""
     written = {
         flag: config.getoption(name, None) for flag, name in WRITTEN_BY_PYTEST.items()
     }
@@ -171,8 +170,7 @@ def _find_written(config: pytest.Config) -> dict[str, Path]:
 
 
 def _refuse_few_files() -> None:
-    """Raise UsageError where so few files may be open that every log would be
-    unreadable."""
+    """Raise UsageError if the limit of open files is too low to read logs."""
     spare: list[int] = []
     try:
         while len(spare) < SPARE_FILES:
@@ -180,36 +178,37 @@ def _refuse_few_files() -> None:
     except OSError as error:
         if error.errno in (EMFILE, ENFILE):
             raise pytest.UsageError(
-                f"{error.strerror}: allow this process more of them, with `ulimit -n 256`"
+                f"{error.strerror}: raise the limit of open files, for example with `ulimit -n 256`"
             ) from None
     finally:
-        for handle in spare:
-            os.close(handle)
+        for descriptor in spare:
+            os.close(descriptor)
 
 
 def _make_session(config: pytest.Config) -> Session:
     if is_worker(config):
         return Session.unpack_from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
-    made: Session = Session.from_options(
+    session: Session = Session.from_options(
         _read_values(config), config.invocation_params.dir
     )
-    history = made.settings.history and made.settings.history.until(made.now)
-    made.settings = made.settings.replace(asked=list_requested(config), history=history)
-    others = _find_written(config)
-    refuse_shared(others, list_outputs(made.settings))
-    refuse_logs(made.settings.logs, others)
-    made.noticed += _find_shadowed(config)
-    made.tell_reading = _make_progress(config)
-    made.command = tuple(map(str, config.invocation_params.args))
+    settings = session.settings
+    history = settings.history and settings.history.until(session.now)
+    settings = settings.replace(asked=list_requested(config), history=history)
+    written = _find_written(config)
+    refuse_shared(written, list_outputs(settings))
+    refuse_logs(settings.logs, written)
+    session.noticed += _find_shadowed(config)
+    session.tell_reading = _make_progress(config)
+    session.command = tuple(map(str, config.invocation_params.args))
     if any(config.getoption(name, None) for name in INFORMATION):
-        made.settings = made.settings.replace(
-            history=None
-        )  # it neither judges nor stores
-    return made
+        # Such a session neither judges nor stores.
+        settings = settings.replace(history=None)
+    session.settings = settings
+    return session
 
 
 def _make_progress(config: pytest.Config) -> ReadingProgress:
-    """Return what tells on the terminal how far reading is: nothing under -q."""
+    """Create the progress report of log reading on the terminal; silent under -q."""
 
     def get_terminal() -> Any:
         return (
@@ -222,8 +221,7 @@ def _make_progress(config: pytest.Config) -> ReadingProgress:
 
 
 def _refuse_misuse(config: pytest.Config) -> None:
-    """Raise UsageError for options typed on the command line that would do something
-    else than they say."""
+    """Raise UsageError for command line options that would have no or another effect."""
     typed = [str(argument) for argument in config.invocation_params.args]
     for flag, value in pairwise(
         [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), "", *typed]
@@ -232,31 +230,33 @@ def _refuse_misuse(config: pytest.Config) -> None:
             option.flag for option in TYPED_OPTIONS if not option.is_flag
         } and os.path.exists(value):
             raise pytest.UsageError(
-                f"write {flag}={value} with an equals sign: after a space pytest takes {value} for a test path "
-                "and looks for the project's ini file there"
+                f"{flag} {value}: write {flag}={value} with an equals sign; after a space pytest treats {value} as a "
+                "test path and looks for the project's ini file there"
             )
     flags = [
         argument.partition("=")[0]
         for argument in typed
         if argument.startswith("--llmb-")
     ]
-    idle = {option.flag for option in LAUNCH_OPTIONS} & set(flags)
-    if idle and not is_launching(config):
-        raise pytest.UsageError(f"{min(idle)} has nothing to launch: add --llmb-launch")
+    unused = {option.flag for option in LAUNCH_OPTIONS} & set(flags)
+    if unused and not is_launching(config):
+        raise pytest.UsageError(
+            f"{min(unused)} has no effect without a launch: add --llmb-launch"
+        )
     if flags and not is_judging(config):
         raise pytest.UsageError(
-            f"{flags[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch"
+            f"{flags[0]} has no effect without runs: add --llmb-logs=PATH or --llmb-launch"
         )
     if (
         "-" in (config.getoption("llmb_logs") or ())
         and config.getoption("capture") != "no"
     ):
         raise pytest.UsageError(
-            "--llmb-logs=- reads standard input, which pytest takes away from tests: add -s"
+            "--llmb-logs=- reads standard input, which pytest closes for tests: add -s"
         )
     if is_launching(config) and _is_distributed(config):
         raise pytest.UsageError(
-            "a launch runs in one process: leave out -n, or add -n0 (jobs run side by side anyway)"
+            "-n cannot be used with a launch: remove -n, or add -n0 (jobs run in parallel anyway)"
         )
     if (
         0
@@ -264,11 +264,11 @@ def _refuse_misuse(config: pytest.Config) -> None:
         < len(config.getoption("file_or_dir", None) or [])
     ):
         raise pytest.UsageError(
-            f"{list_requested_ids(config)[0]}: ids of built-in tests and paths cannot run in one session"
+            f"{list_requested_ids(config)[0]}: run ids of built-in tests and other paths in separate sessions"
         )
     if config.getoption("llmb_record") and config.getoption("numprocesses", None):
         raise pytest.UsageError(
-            "--llmb-record writes from one process: leave out -n, or add -n0"
+            "-n cannot be used with --llmb-record: remove -n, or add -n0"
         )
 
 
@@ -280,31 +280,31 @@ def _is_distributed(config: pytest.Config) -> bool:
 
 
 def _read_values(config: pytest.Config) -> OptionValues:
-    """Return the values on the command line, and behind them the ini file's. An empty
-    value is none that was meant."""
-    given = [
+    """Read the values of the command line and of the ini file.
+
+    Raises an error for an empty value on the command line.
+    """
+    options = [
         option for option in TYPED_OPTIONS if config.getoption(option.dest) is not None
     ]
-    typed = {option.dest: config.getoption(option.dest) for option in given}
+    typed = {option.dest: config.getoption(option.dest) for option in options}
     refuse_blank(typed)
     ini = {name: _read_ini_value(config, name) for name in INI_KEYS}
     return OptionValues(
-        typed, ini, _find_origins(config, [option.flag for option in given])
+        typed, ini, _find_origins(config, [option.flag for option in options])
     )
 
 
 def _read_ini_value(config: pytest.Config, name: str) -> Any:
     try:
         return config.getini(name)
-    except (
-        TypeError,
-        ValueError,
-    ) as error:  # before pytest 9.2 it tells nobody which key it was
+    except (TypeError, ValueError) as error:
+        # Before version 9.2 pytest does not name the key.
         raise pytest.UsageError(f"{_file(config)}: {name}: {error}") from None
 
 
 def _find_origins(config: pytest.Config, flags: Sequence[str]) -> Origins:
-    """Return where the options that were given, and the ini keys, were written."""
+    """Return the sources of the given options and of the ini keys."""
     typed, file = (
         [str(argument) for argument in config.invocation_params.args],
         _file(config),
@@ -322,19 +322,22 @@ def _find_origins(config: pytest.Config, flags: Sequence[str]) -> Origins:
 
 
 def _find_shadowed(config: pytest.Config) -> Iterator[Caution]:
-    """Yield the keys of ours that count for nothing, since pytest reads another file of
-    the same folder."""
+    """Yield a caution for each ini file with ignored llmb keys.
+
+    Pytest ignores such a file if it reads another one in the same folder.
+    """
     if config.inipath is None or config.getoption("inifilename", None):
         return
     for name, keys in find_shadowed_keys(config.inipath).items():
-        text = f"{keys[0]} in {name} does not count: pytest reads {config.inipath.name}"
+        text = f"{keys[0]} in {name} is ignored: pytest reads {config.inipath.name}"
         yield Caution(CautionCode.OVERRIDDEN, text)
 
 
-def _refuse_strange_keys(config: pytest.Config) -> None:
-    """Refuse keys of pytest's configuration that were meant for this plugin and do
-    nothing."""
-    # Pytest only warns, and a misspelled tolerance would judge with the default.
+def _refuse_unknown_keys(config: pytest.Config) -> None:
+    """Refuse unknown, empty and misplaced llmb keys in pytest's configuration.
+
+    Pytest only warns about unknown keys, and a misspelled tolerance would be ignored.
+    """
     overrides = [
         override.partition("=")[0]
         for override in config.getoption("override_ini") or ()
@@ -353,17 +356,14 @@ def _is_declared(config: pytest.Config, key: str) -> bool:
     try:
         config.getini(key)
     except (TypeError, ValueError):
-        return (
-            key in INI_KEYS
-        )  # a value of ours that cannot be used is told where it is resolved
+        return key in INI_KEYS  # an invalid value is reported when it is resolved
     except pytest.UsageError:
         return True
     return True
 
 
 def _file_keys(config: pytest.Config) -> dict[str, object]:
-    """Return what the configuration file sets that pytest reads; without one
-    nothing."""
+    """Return the keys of pytest's configuration file, or {} without a file."""
     path = config.inipath
     return read_file_keys(path) if path is not None and path.is_file() else {}
 

@@ -1,5 +1,4 @@
-"""The fixtures that tests use: what a configuration is, which run was found, what it
-measured, the verdict."""
+"""The fixtures for tests: configuration, verdict, baseline, measurement and run."""
 
 from __future__ import annotations
 
@@ -15,38 +14,45 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def llmb_case(request: pytest.FixtureRequest) -> Case:
-    """The configuration that an item is about; a test that uses it, or any fixture
-    below, has an item for each."""
+    """The configuration of the item.
+
+    A test that uses this fixture, or one that depends on it, is run once for each
+    configuration.
+    """
     case: Case = get_case(request)
     return case
 
 
 @pytest.fixture
 def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> Outcome:
-    """The verdict on the configuration: `failed`, `skipped` and `message` are what the
-    test has to act on."""
-    from pytest_llmbench.plugin.stash import DESCRIBED, MESSAGE, get_session
+    """The verdict on the configuration.
+
+    The test must act on `failed`, `skipped` and `message`.
+    """
+    from pytest_llmbench.plugin.stash import MESSAGE, OUTCOME, get_session
     from pytest_llmbench.report.describe_outcome import list_properties
 
-    outcome, described = get_session(request.config).get_outcome(llmb_case)
-    request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = (
-        described,
+    outcome, document = get_session(request.config).get_outcome(llmb_case)
+    request.node.stash[OUTCOME], request.node.stash[MESSAGE] = (
+        document,
         outcome.message,
     )
-    request.node.user_properties.extend(list_properties(described))
+    request.node.user_properties.extend(list_properties(document))
     return outcome
 
 
 @pytest.fixture
 def llmb_baseline(llmb_verdict: Outcome) -> Baseline:
-    """The baseline that decides."""
+    """The baseline that the run was judged against."""
     return llmb_verdict.judgement.baseline
 
 
 @pytest.fixture
 def llmb_measurement(llmb_verdict: Outcome) -> Measurement:
-    """What the judged run measured; without a judged run the test is skipped or fails
-    as its verdict says."""
+    """The measurement of the judged run.
+
+    Without a judged run, the test is skipped or fails according to the verdict.
+    """
     measurement = llmb_verdict.judgement.measurement
     if llmb_verdict.skipped:
         pytest.skip(llmb_verdict.message)
@@ -57,27 +63,28 @@ def llmb_measurement(llmb_verdict: Outcome) -> Measurement:
 
 @pytest.fixture
 def llmb_run(llmb_measurement: Measurement) -> Run:
-    """The run that is judged: its logs, step by step, and what is known of it."""
+    """The judged run, with the steps of its logs and its metadata."""
     return llmb_measurement.run
 
 
 @pytest.fixture
 def llmb_unmatched(request: pytest.FixtureRequest) -> UnmatchedRun:
-    """A run that matches no baseline, or a file or folder that could not be read;
-    `message` says why."""
-    from pytest_llmbench.plugin.stash import DESCRIBED, MESSAGE, get_session
+    """An unmatched run, or a file or folder that cannot be read.
 
-    run, described = get_session(request.config).describe_unmatched(get_case(request))
-    request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = described, run.message
+    `message` contains the reason.
+    """
+    from pytest_llmbench.plugin.stash import MESSAGE, OUTCOME, get_session
+
+    run, document = get_session(request.config).describe_unmatched(get_case(request))
+    request.node.stash[OUTCOME], request.node.stash[MESSAGE] = document, run.message
     return run
 
 
 def get_case(request: pytest.FixtureRequest) -> Any:
-    """Return what the item of a test is about; the test fails where no run is
-    judged."""
+    """Return the case of an item; fails the test if the session judges no runs."""
     if request.param is None:
         pytest.fail(
-            "this test judges runs, and there are none: add --llmb-logs=PATH",
+            "no runs to judge: add --llmb-logs=PATH",
             pytrace=False,
         )
     return request.param

@@ -1,5 +1,4 @@
-"""The hooks of a session that judges runs, and the exit code at its end. No other
-session registers them."""
+"""The hooks of a session that judges runs, and its exit code."""
 
 from __future__ import annotations
 
@@ -32,9 +31,9 @@ from pytest_llmbench.plugin.outputs import (
     write_reports,
 )
 from pytest_llmbench.plugin.stash import (
-    DESCRIBED,
     INFORMATION,
     MESSAGE,
+    OUTCOME,
     SUITE_ID,
     WRITTEN_BY_PYTEST,
     find_judging_option,
@@ -54,28 +53,29 @@ if TYPE_CHECKING:
     from pytest_llmbench.report.outcome_documents import OutcomeDocument
 
 NOTHING_SELECTED = (
-    "nothing was judged: no item was selected. Next: look at -k and -m; `llmbench baselines list` has the names, and "
-    'marks are such as llmb(gpus=128), llmb(gpu="h100")'
+    "nothing was judged: no item was selected. Next: check -k and -m; `llmbench baselines list` prints the names; "
+    'marks look like llmb(gpus=128), llmb(gpu="h100")'
 )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Go on where who reads the output goes away."""
+    """Keep the session running if the reader of its output closes the pipe."""
     outlive_reader(session.config)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Write now what is left, not when Python ends, which would change the exit
-    code."""
+    """Flush output before Python ends, where an error would change the exit code."""
     _print_unshown(config)
     flush_terminal(config)
 
 
 def _print_unshown(config: pytest.Config) -> None:
-    """Print the problems of a session without a summary (`--no-summary`, `-p
-    no:terminal`) to standard error."""
+    """Print the session's failures to standard error if there was no summary.
+
+    The summary is missing with `--no-summary` and `-p no:terminal`.
+    """
     session = get_session(config)
     if is_worker(config) or session.summarised:
         return
@@ -89,13 +89,12 @@ def _print_unshown(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Hand what the controller read and judged to an xdist worker."""
+    """Send the results of the controller to an xdist worker."""
     node.workerinput["llmb"] = get_session(node.config).pack_for_workers()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say what decides: the baselines and the tolerance in use, and where the logs
-    are."""
+    """Print the settings: baselines, tolerances, log folders."""
     return [f"llmbench: {line}" for line in list_header(get_session(config))]
 
 
@@ -106,22 +105,20 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Keep the items whose node ids were given, once every conftest has seen all of
-    them."""
+    """Select items by the given node ids, after every conftest has seen all items."""
     select_by_id(config, items)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Launch and settle the selected items before the first one runs.
+    """Launch the selected items and decide their outcomes before the first item runs.
 
-    True ends a session that only tells what it would launch, or only submits.
+    Outcomes depend on each other: if no item has a valid run, none passes. Returns True
+    to end a session that only plans or submits jobs.
     """
     config = session.config
     if config.getoption("collectonly"):
         return None
-    # Before the first item, since what becomes of one depends on the others: if none
-    # has a valid run, none is green.
     state = get_session(config)
     if (
         state.settings.launch is not None
@@ -135,114 +132,113 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             list(list_selected_ids(session.items)), guarded=guarded
         )
     )
-    if session.items:  # the controller of workers has none
+    if session.items:  # an xdist controller has none
         state.selection = make_selection(session)
     return None
 
 
 def _may_launch(session: pytest.Session) -> bool:
-    """Whether a session does more than to tell something, and could collect
-    everything."""
+    """True if collection succeeded and the session runs tests."""
     return not session.testsfailed and not any(
         session.config.getoption(name, None) for name in INFORMATION
     )
 
 
 def _launch_selected(session: pytest.Session) -> bool:
-    """Launch what is selected; whether the session ends with that."""
+    """Launch the selected items; returns True if the session must then end."""
     from pytest_llmbench.launch.continuation import Interrupted
 
     config = session.config
-    _refuse_all_failed(session)
-    tell = _make_teller(config)
-    tell("")
+    _refuse_last_failed(session)
+    print_line = _make_printer(config)
+    print_line("")
     try:
         ends: bool = raise_usage_errors(
             lambda: get_session(config).launch(
-                list(list_selected_ids(session.items)), tell
+                list(list_selected_ids(session.items)), print_line
             )
         )
     except Interrupted as error:
-        tell(
-            f"llmbench: {error}"
-        )  # commands among it: pytest's own line would add to them
+        # pytest.exit would add text to the commands in this message.
+        print_line(f"llmbench: {error}")
         pytest.exit("the launch was stopped", returncode=pytest.ExitCode.INTERRUPTED)
     if not ends:
         add_checks(session)
     return ends
 
 
-def _make_teller(config: pytest.Config) -> Callable[[str], None]:
-    """Return what prints a line, now."""
+def _make_printer(config: pytest.Config) -> Callable[[str], None]:
+    """Create a function that prints a line without buffering."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         if reporter is not None:
-            with suppress(
-                OSError
-            ):  # a terminal that was closed keeps no job from being followed, or cancelled
+            # A closed terminal must not stop the launch.
+            with suppress(OSError):
                 reporter.write_line(get_session(config).redactor.redact(line))
-                # a CI log is no terminal: lines would stay in the buffer for hours
+                # The buffer of a CI log would keep lines for hours.
                 reporter.flush()
 
-    return tell
+    return print_line
 
 
-def _refuse_all_failed(session: pytest.Session) -> None:
-    """Refuse --lf where no selected item is known to have failed."""
-    # Pytest would run all of them, and all would be launched.
+def _refuse_last_failed(session: pytest.Session) -> None:
+    """Raise UsageError for --lf if no selected item failed last time.
+
+    Pytest would run all items then, so all would be launched.
+    """
     cache = getattr(session.config, "cache", None)
     if not session.config.getoption("lf", False) or cache is None:
         return
     failed = cache.get("cache/lastfailed", {})
     if any(item.nodeid in failed for item in session.items):
         return
-    reason = "--lf: none of the selected items is known to have failed, so nothing is launched"
+    reason = "--lf: no selected item failed last time, so nothing is launched"
     raise pytest.UsageError(f"{reason}{_advise_failed_checks(failed)}")
 
 
 def _advise_failed_checks(failed: Collection[str]) -> str:
-    """Return what to do where items failed that only a launch has; empty without
-    such."""
-    own = (
+    """Advise how to rerun failed checks that exist only after a launch; "" without."""
+    checks = (
         node
         for node in failed
         if node.startswith(f"{SUITE_ID}/") and f"/{PERFORMANCE}.py::" not in node
     )
-    names = [node.rpartition("::")[2] for node in own]
+    names = [node.rpartition("::")[2] for node in checks]
     if not names:
         return ""
     failed_names = formatting.join_first(names)
-    return f"; {failed_names} failed, and follows from what was launched: leave out --lf to launch it again"
+    return f"; {failed_names} failed, which needs a launch: remove --lf to launch again"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: Any
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put the outcome on the report, as plain values: a report crosses xdist, and
-    pytest-forked with marshal."""
+    """Attach the outcome to the test report.
+
+    It is attached as plain values, because xdist and pytest-forked serialise reports.
+    """
     report = yield
-    if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
+    if OUTCOME in item.stash and (call.when == "call" or not report.passed):
         from pytest_llmbench.report.outcome_documents import make_plain
 
-        described = item.stash[DESCRIBED]
+        outcome = item.stash[OUTCOME]
         session = get_session(item.config)
         redactor = session.redactor
-        shown = (
-            described
-            if report.outcome == described.status
-            else _overrule(described, report, redactor)
+        reported = (
+            outcome
+            if report.outcome == outcome.status
+            else _overrule(outcome, report, redactor)
         )
-        session.reported[item.nodeid] = shown
-        report.llmb = make_plain(shown)  # type: ignore[attr-defined]
+        session.reported[item.nodeid] = reported
+        report.llmb = make_plain(reported)  # type: ignore[attr-defined]
         _redact_report(report, redactor)
-        if shown is described and _begins_with(report, item.stash[MESSAGE]):
+        if reported is outcome and _begins_with(report, item.stash[MESSAGE]):
             from pytest_llmbench.report.verdicts import make_headline
 
-            # Of a message of ours, which has many lines, pytest's short summary shows
-            # this; a user's own text stays.
-            report.llmb_headline = make_headline(shown)  # type: ignore[attr-defined]
+            # Replaces the multi-line message in pytest's short summary.
+            report.llmb_headline = make_headline(reported)  # type: ignore[attr-defined]
     elif uses_runs(item):
         report.llmb_unjudged = True  # type: ignore[attr-defined]
     if is_worker(item.config) and (
@@ -253,7 +249,7 @@ def pytest_runtest_makereport(
 
 
 def _redact_report(report: pytest.TestReport, redactor: Redactor) -> None:
-    """Hide secrets in what pytest prints of a test: a user's own quotes logs, too."""
+    """Redact secrets in pytest's output of a test, which may quote logs."""
     if isinstance(report.longrepr, str):
         report.longrepr = redactor.redact(report.longrepr)
     elif isinstance(report.longrepr, tuple):  # of a skipped one
@@ -275,8 +271,7 @@ def _redact_report(report: pytest.TestReport, redactor: Redactor) -> None:
 
 
 def _begins_with(report: pytest.TestReport, message: str) -> bool:
-    """Whether what a test failed with has the first line of our message, whatever an
-    assertion wrote behind it."""
+    """True if the failure of a test begins with the first line of `message`."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None or not message:
         return False
@@ -285,10 +280,9 @@ def _begins_with(report: pytest.TestReport, message: str) -> bool:
 
 
 def _overrule(
-    described: OutcomeDocument, report: pytest.TestReport, redactor: Redactor
+    outcome: OutcomeDocument, report: pytest.TestReport, redactor: Redactor
 ) -> OutcomeDocument:
-    """Make the outcome of a user's own test that ended otherwise than the verdict on
-    its configuration."""
+    """Change the outcome of a user's own test whose result contradicts the verdict."""
     from msgspec.structs import replace
 
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -299,21 +293,21 @@ def _overrule(
             .partition("\n")[0]
         )
     )
-    own = described.verdict or described.reason.upper()
+    original = outcome.verdict or outcome.reason.upper()
     verdict, text = (
         "NOT_ASSERTED",
-        f"{own}, but the test {report.outcome} without asking for it",
+        f"{original}, but the test {report.outcome} without checking the verdict",
     )
     if report.failed:
-        verdict, text = "TEST_FAILED", f"{own}, but the test failed: {error}"
+        verdict, text = "TEST_FAILED", f"{original}, but the test failed: {error}"
     reason = verdict.lower().replace("_", "-")
     return replace(
-        described,
+        outcome,
         status=report.outcome,
         verdict=verdict,
         reason=reason,
         text=text,
-        overruled=own,
+        overruled=original,
     )
 
 
@@ -321,17 +315,14 @@ def _overrule(
 
 
 class Collector:
-    """Collects outcomes where the reports arrive: in the only process, or in the xdist
-    controller."""
+    """Collects outcomes from test reports, in the only process or in the controller."""
 
     def __init__(self, session: Session) -> None:
-        """Take the session that keeps them."""
         self.session = session
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """From the end of the last item on, a signal is only noted: the reports will
-        say so."""
+        """Stop raising signals after the last item; reports mention a later signal."""
         try:
             with self.session.stop.keep_raised():
                 return (yield)
@@ -340,31 +331,24 @@ class Collector:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
-        """Only note what follows the first signal."""
+        """Stop raising signals after the first one."""
         self.session.stop.hold()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the outcome of a report; an item that crashed its worker has none of its
-        own."""
+        """Collect the outcome of a test report, or create one for a crashed worker."""
         if hasattr(report, "llmb_selection"):
             self.session.selection = Selection(**report.llmb_selection)
         if report.when == "call" or not report.passed:
             self.session.ran.add(report.nodeid)
         if hasattr(report, "llmb"):
-            if report.outcome in (
-                "passed",
-                "failed",
-                "skipped",
-            ):  # a plugin's own outcome is tried again
+            # Other outcomes are from plugins that rerun the test.
+            if report.outcome in ("passed", "failed", "skipped"):
                 self.session.add_reported(report.nodeid, report.llmb)
         elif hasattr(report, "llmb_unjudged"):
             self.session.used = True
             self.session.unjudged += [report.nodeid] if report.skipped else []
-        elif report.failed and report.when not in (
-            "setup",
-            "call",
-            "teardown",
-        ):  # xdist's word of a crash has none
+        elif report.failed and report.when not in ("setup", "call", "teardown"):
+            # xdist reports a crash with another value of `when`.
             self.session.described += self.session.describe_crash(
                 report.nodeid, report.longreprtext
             )
@@ -373,8 +357,10 @@ class Collector:
     def pytest_sessionfinish(
         self, session: pytest.Session
     ) -> Generator[None, None, None]:
-        """Tell what pytest could not write, which would end the session with a
-        traceback and without a summary."""
+        """Turn write errors of pytest's own reports into session failures.
+
+        Otherwise the session would end with a traceback and without a summary.
+        """
         try:
             yield
         except OSError as error:
@@ -394,14 +380,16 @@ class Collector:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the report files. A session that judged nothing, or a report that cannot be
-    written, is red."""
+    """Write the report files and set the exit code.
+
+    A session fails if it judged nothing or if a report cannot be written.
+    """
     if is_worker(session.config):
         return
     state = get_session(session.config)
     state.stop.hold()
     try:
-        _note_interruption(session, state)
+        _record_interruption(session, state)
         if not any(session.config.getoption(name, None) for name in INFORMATION):
             _finish(session, state)
     finally:
@@ -417,15 +405,13 @@ def _finish(session: pytest.Session, state: Session) -> None:
         session.exitstatus = session.exitstatus or int(state.problems)
         return
     if session.exitstatus == pytest.ExitCode.OK and expected and not state.judged:
-        state.failures.append(
-            "nothing was judged: no item with a verdict ran to its end"
-        )
+        state.failures.append("nothing was judged: no test with a verdict was finished")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if session.exitstatus == pytest.ExitCode.OK and any(
         item.status == "failed" for item in state.described
     ):
         state.failures.append(
-            "a red item was reported as passed: a conftest or a plugin has changed its report"
+            "a failed item was reported as passed: a conftest or a plugin changed its report"
         )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expected:
@@ -435,16 +421,18 @@ def _finish(session: pytest.Session, state: Session) -> None:
         if not write_reports(state, int(session.exitstatus)):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
     finally:
-        # last: whatever happens there, verdicts and reports stand, and the other way round
+        # Last, so that a failure of either does not prevent the other.
         store_outcomes(state, int(session.exitstatus))
-        if _note_interruption(session, state):
+        if _record_interruption(session, state):
             write_reports(state, int(session.exitstatus))
         write_github_summary(state, int(session.exitstatus))
 
 
-def _note_interruption(session: pytest.Session, state: Session) -> bool:
-    """Whether the session was interrupted and nobody has said so yet; then its exit
-    code and reports will."""
+def _record_interruption(session: pytest.Session, state: Session) -> bool:
+    """Record an interruption in the exit code and reports.
+
+    Returns True if the session was interrupted and this was not recorded before.
+    """
     ran = session.exitstatus not in (
         pytest.ExitCode.INTERNAL_ERROR,
         pytest.ExitCode.USAGE_ERROR,
@@ -455,20 +443,18 @@ def _note_interruption(session: pytest.Session, state: Session) -> bool:
     state.interrupted = True
     session.exitstatus = pytest.ExitCode.INTERRUPTED
     by = f" by {state.stop.name}" if state.stop.name else ""
-    text = f"interrupted{by}: what did not run has no verdict"
+    text = f"interrupted{by}: items that did not run have no verdict"
     state.failures += filter(None, [text, state.describe_recorded()])
-    if left := state.describe_unlaunched():
-        state.failures.append(
-            left.partition(":\n")[0]
-        )  # without the command, which would be wrapped
-        _make_teller(session.config)(f"\nllmbench: {left}")
+    if running := state.describe_unlaunched():
+        # Without the command, which would be wrapped.
+        state.failures.append(running.partition(":\n")[0])
+        _make_printer(session.config)(f"\nllmbench: {running}")
     report = pytest.TestReport(
         "llmbench::session", ("llmbench", None, "session"), {}, "failed", text, "setup"
     )
     for plugin in session.config.pluginmanager.get_plugins():
-        if (
-            type(plugin).__module__ == "_pytest.junitxml"
-        ):  # else --junitxml would be green: it holds only what ran
+        # Otherwise --junitxml would pass: it contains only items that ran.
+        if type(plugin).__module__ == "_pytest.junitxml":
             plugin.pytest_runtest_logreport(report)
     return True
 
@@ -476,13 +462,11 @@ def _note_interruption(session: pytest.Session, state: Session) -> bool:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Print a line for each configuration, what to do next, and the count by
-    verdict."""
+    """Print a line for each configuration, the next steps, and the counts."""
     session = get_session(config)
     session.summarised = True
-    # The sections of the failures and the JUnit report are written by now; the short
-    # summary follows, which in a CI and with -vv is not cut to the width of the
-    # terminal.
+    # Failures and JUnit report are already written. Shorten the messages for the short
+    # summary, which is not cut to the terminal width in CI and with -vv.
     for report in chain.from_iterable(terminalreporter.stats.values()):
         crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
         if crash is not None and hasattr(report, "llmb_headline"):

@@ -1,5 +1,4 @@
-"""What a session says on the terminal besides its verdicts, and what it leaves behind:
-reports, its history."""
+"""The outputs of a session: header, terminal summary, report files, history."""
 
 from __future__ import annotations
 
@@ -36,13 +35,13 @@ if TYPE_CHECKING:
 
 
 NOT_ENDED = (
-    "the session has not ended: it runs, or was stopped before it could say more"
+    "the session has not ended: it is still running, or was killed before its end"
 )
-"""What the reports say from the beginning of a session."""
+"""The failure in reports from the start of a session to its end."""
 
 
 def list_header(session: Session) -> Iterator[str]:
-    """Yield what decides: for the head of the session's output, and for reports."""
+    """Yield the settings for the head of the session's output and for reports."""
     return map(session.redactor.redact, _list_settings(session))
 
 
@@ -52,7 +51,7 @@ def _list_settings(session: Session) -> Iterator[str]:
     for path in settings.baselines:
         yield f"baselines: {formatting.format_path(path, session.directory)}"
     if settings.baselines:
-        yield f"judged against: {settings.against or 'recorded where there are any'}"
+        yield f"judged against: {settings.against or 'recorded baselines if there are any'}"
     for tolerance in describe_tolerances(settings):
         yield f"tolerance: {tolerance}"
     for path in settings.logs:
@@ -63,7 +62,7 @@ def _list_settings(session: Session) -> Iterator[str]:
 
 
 def _list_rules(session: Session) -> Iterator[str]:
-    """Yield what is not as ever."""
+    """Yield the settings that differ from their defaults."""
     settings = session.settings
     if session.launching is not None:
         yield from session.launching.describe(session.directory)
@@ -79,16 +78,15 @@ def _list_rules(session: Session) -> Iterator[str]:
         )
         yield f"{count}: {formatting.format_path(settings.acknowledged, session.directory)}"
     if settings.timed == TimedBy.DOCUMENT:
-        yield "timed as the documents do, to compare with their tables: nothing is recorded, kept or certified"
+        yield "timed like the documents, to compare with their tables: nothing is recorded, stored or certified"
     if settings.baseline_release:
-        yield f"every run is judged against release {settings.baseline_release}"
+        yield f"all runs are judged against release {settings.baseline_release}"
     if settings.record:
         yield f"recording to {formatting.format_path(settings.record, session.directory)}; nothing is judged"
 
 
 def render_terminal(session: Session, verbosity: int) -> list[TerminalLine]:
-    """Return the lines of the summary, more of them for a higher verbosity (pytest's -q
-    is -1, -v is 1)."""
+    """Render the lines of the summary; `verbosity` is -1 with -q and 1 with -v."""
     from pytest_llmbench.report.explain import wrap
     from pytest_llmbench.report.terminal import TerminalLine, render_summary
 
@@ -112,13 +110,12 @@ def render_terminal(session: Session, verbosity: int) -> list[TerminalLine]:
 
 
 def _list_failures(session: Session) -> list[str]:
-    """Return what made the session red besides its items."""
+    """Return the failures of the session itself, with secrets redacted."""
     return list(map(session.redactor.redact, session.failures))
 
 
 def _list_remarks(session: Session) -> list[str]:
-    """Return what the summary adds to the verdicts: runs left out or only listed, files
-    that are no logs."""
+    """Return remarks on runs that were not judged, and on the GPU-hours."""
     from pytest_llmbench.plugin.session_state import MOST_UNMATCHED
     from pytest_llmbench.report.gpu_hours import format_cost, sum_session
     from pytest_llmbench.report.verdicts import select_worst
@@ -132,34 +129,34 @@ def _list_remarks(session: Session) -> list[str]:
         )
     remarks += [*_explain_no_judged_run(session), *results.remarks]
     reported = {outcome.id for outcome in session.described if outcome.kind == "stray"}
-    untold = [stray for stray in results.unmatched if stray.id not in reported]
+    unreported = [run for run in results.unmatched if run.id not in reported]
     remarks += [
-        f"{stray.reason.upper()}, not judged: {stray.id}: {stray.summary}"
-        for stray in untold[:5]
+        f"{run.reason.upper()}, not judged: {run.id}: {run.summary}"
+        for run in unreported[:5]
     ]
-    if len(untold) > 5:
-        of_fail = f"only {MOST_UNMATCHED:,} have an item, the last for all others; `llmbench summary` lists all"
+    if len(unreported) > 5:
+        limit = f"at most {MOST_UNMATCHED:,} have an item, the last one for all others; `llmbench summary` lists all"
         advice = (
-            of_fail
+            limit
             if session.settings.unmatched == "fail"
-            else "--llmb-unmatched=fail makes an item of each"
+            else "--llmb-unmatched=fail creates an item for each"
         )
-        remarks.append(f"{len(untold) - 5:,} more runs were not judged: {advice}")
+        remarks.append(f"{len(unreported) - 5:,} more runs were not judged: {advice}")
     if cost := sum_session(select_worst(session.described), results.planned_hours):
         remarks.append(f"GPU-hours: {format_cost(cost)}")
     return remarks
 
 
 def _explain_no_judged_run(session: Session) -> Iterator[str]:
-    """Yield why nothing was judged, where nothing was, and what to do about it."""
+    """Yield the reason why nothing was judged, with advice; nothing otherwise."""
     if session.context:
-        why = formatting.join_sentences(session.context).removesuffix(".")
+        reason = formatting.join_sentences(session.context).removesuffix(".")
         from pytest_llmbench.session.absences import advise_no_judged_run
 
         advice = advise_no_judged_run(
             session.results, session.settings, session.directory
         )
-        yield why if session.settings.launch else f"{why}. Next: {advice}"
+        yield reason if session.settings.launch else f"{reason}. Next: {advice}"
 
 
 def _describe_skipped(session: Session, verbose: bool) -> Iterator[str]:
@@ -167,23 +164,25 @@ def _describe_skipped(session: Session, verbose: bool) -> Iterator[str]:
     if verbose or len(ignored) == 1:
         yield from (f"skipped {file}" for file in ignored)
     elif ignored:
-        yield f"{len(ignored)} files skipped (-v tells all of them), first {ignored[0]}"
+        yield f"{len(ignored)} files skipped (-v lists all), first {ignored[0]}"
 
 
 def describe_tolerances(settings: Settings) -> Iterator[str]:
-    """Yield the tolerances of a session, with where each was given."""
+    """Yield the tolerances of a session with their sources."""
     from pytest_llmbench.core.tolerance import TIME, get_slot
     from pytest_llmbench.session.settings import DEFAULT_TOLERANCE
 
     for tolerance in settings.tolerances:
         yield f"{tolerance} ({tolerance.source})"
     if not any(get_slot(tolerance) == TIME for tolerance in settings.tolerances):
-        yield f"{DEFAULT_TOLERANCE} unless a baseline says otherwise"
+        yield f"{DEFAULT_TOLERANCE} unless a baseline file sets another"
 
 
 def outlive_reader(config: pytest.Config) -> None:
-    """Print nowhere once the reader has gone (`| head`, a closed terminal): verdicts
-    and reports stand."""
+    """Discard output after its reader has closed the pipe (`| head`) or the terminal.
+
+    The session continues and writes its reports.
+    """
     if config.pluginmanager.has_plugin("terminalreporter"):
         writer = config.get_terminal_writer()
         write, flush = writer.write, writer.flush
@@ -192,7 +191,7 @@ def outlive_reader(config: pytest.Config) -> None:
 
 
 def flush_terminal(config: pytest.Config) -> None:
-    """Write what the terminal has not got yet."""
+    """Flush the terminal's output."""
     if config.pluginmanager.has_plugin("terminalreporter"):
         config.get_terminal_writer().flush()
 
@@ -207,8 +206,7 @@ def _discard_unread(
             if error.errno not in (errno.EPIPE, errno.EIO):
                 raise
             discard_output()
-            # what is left goes nowhere now: pytest's capture is about to put the old
-            # output back
+            # Discard the buffer now: pytest's capture will restore the old output.
             flush()
 
     return attempt
@@ -218,42 +216,41 @@ def _discard_unread(
 
 
 def write_reports(session: Session, exit_code: int) -> bool:
-    """Write the report files that were asked for; False, with the reason kept for the
-    summary, where one failed.
+    """Write the requested report files; returns False if one could not be written.
 
-    `exit_code` is that of the session as far as it is known.
+    The reason is added to the failures of the session. `exit_code` is the current exit
+    code of the session.
     """
 
     def describe_ending() -> SessionEnding:
-        return _describe_ending(session, exit_code or int(not well))
+        return _describe_ending(session, exit_code or int(not is_written))
 
     def render_junit() -> bytes:
         from pytest_llmbench.report.junit import render
 
         return render(session.described, session.now, describe_ending().problems)
 
-    well = True
+    is_written = True
     complete = (
         _complete_outcomes(session)
         if session.settings.html or session.settings.json
         else []
     )
-    well &= _write(session, "junit", "JUnit report", render_junit)
-    well &= _write(
+    is_written &= _write(session, "junit", "JUnit report", render_junit)
+    is_written &= _write(
         session,
         "html",
         "HTML report",
         lambda: _render_page(session, complete, describe_ending()),
     )
-    # The document holds the exit code, so it comes after those that may still change
-    # it.
-    well &= _write(
+    # Last, because it contains the exit code, which a failed report changes.
+    is_written &= _write(
         session,
         "json",
         "JSON document",
         lambda: _render_document(session, complete, describe_ending()),
     )
-    return well
+    return is_written
 
 
 def _describe_ending(session: Session, exit_code: int) -> SessionEnding:
@@ -267,12 +264,11 @@ def announce_reports(
     exit_code: int = pytest.ExitCode.INTERRUPTED,
     problem: str = NOT_ENDED,
 ) -> None:
-    """Put in the place of each report, by its flag, one that says that the session has
-    not ended, or another problem.
+    """Replace the report files (by flag) with reports of a `problem`.
 
-    Whatever ends it, also what no program can handle, nobody takes the report of the
-    night before for its own: where there is no room for the new one, the old one is
-    emptied. ReportError if it can be neither emptied nor removed.
+    If the session is killed later, nobody can mistake a report of an earlier session
+    for its own. Without disk space the old report is emptied. Raises ReportError if it
+    can be neither emptied nor removed.
     """
     if not paths:
         return
@@ -298,40 +294,40 @@ def announce_reports(
     for flag, path in paths.items():
         if is_stream(path):
             continue
-        # pytest writes through a link
-        place, kind = (
+        # pytest follows links when it writes --junitxml
+        target, kind = (
             (Path(os.path.realpath(path)), JUNIT)
             if flag == "--junitxml"
             else (path, REPORTS[flag])
         )
         try:
-            write_atomically(place, contents[flag](), kind)
-        except (OSError, ImportError):  # at its end the session says why
-            problems.append(_void_report(f"{flag}={path}", place, kind))
+            write_atomically(target, contents[flag](), kind)
+        except (OSError, ImportError):  # the session reports the reason at its end
+            problems.append(_void_report(f"{flag}={path}", target, kind))
     if first := next(filter(None, problems), ""):
         raise ReportError(first)
 
 
-def _void_report(what: str, path: Path, kind: FileKind) -> str:
-    """Make the report of an earlier session void; return the problem if that is
-    impossible, else ""."""
+def _void_report(option: str, path: Path, kind: FileKind) -> str:
+    """Empty or remove the report of an earlier session; return the problem or ""."""
     from pytest_llmbench.report.output_files import make_void
 
     try:
         make_void(path, kind)
     except OSError as error:
         return (
-            f"{what}: the report of an earlier session is there and can be neither replaced nor emptied "
-            f"({error.strerror}), so it would pass for one of this session; remove it, or give another name"
+            f"{option}: cannot replace or empty the report of an earlier session ({error.strerror}), which could be "
+            "mistaken for this session's: remove it, or use another name"
         )
     return ""
 
 
 def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
-    """Add the nights of the history to outcomes, and the lines of their logs around a
-    failure."""
-    # Nothing shows the secrets of launched jobs: there are no lines where those are not
-    # known, as in a session that only collects.
+    """Add daily runs of the history and log excerpts to the outcomes.
+
+    Excerpts are left out if the secrets of launched jobs are unknown, as in a session
+    that only collects, because they could not be redacted.
+    """
     from pytest_llmbench.core.redaction import MASK
     from pytest_llmbench.logs.quoted_lines import read_excerpts
     from pytest_llmbench.report.describe_outcome import redact_texts
@@ -347,8 +343,8 @@ def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
             for outcome in outcomes
         ]
     located = (outcome.excerpt for outcome in select_configurations(outcomes))
-    places = [_locate_excerpt(session, excerpt) for excerpt in located if excerpt]
-    excerpts = read_excerpts(places) if MASK not in session.secrets else {}
+    positions = [_locate_excerpt(session, excerpt) for excerpt in located if excerpt]
+    excerpts = read_excerpts(positions) if MASK not in session.secrets else {}
     return [_add_lines(session, outcome, excerpts) for outcome in outcomes]
 
 
@@ -384,7 +380,7 @@ def _locate_excerpt(session: Session, excerpt: ReportedExcerpt) -> tuple[Path, i
 def _write(
     session: Session, name: str, label: str, content: Callable[[], bytes]
 ) -> bool:
-    """Write one report, if it was asked for; False where that failed."""
+    """Write one report if requested; returns False if that failed."""
     from pytest_llmbench.report.output_files import REPORTS, write_atomically
 
     path = getattr(session.settings, name)
@@ -413,15 +409,15 @@ def _render_page(
     )
     from pytest_llmbench.report.html import render
 
-    # Those that are only listed are no items, and stand in the table all the same.
+    # The page also shows unmatched runs without an item.
     reported = {outcome.id for outcome in outcomes if outcome.kind == "stray"}
     listed = [
         redact_texts(
-            replace(describe_unmatched_run(stray, session.directory), status="skipped"),
+            replace(describe_unmatched_run(run, session.directory), status="skipped"),
             session.redactor,
         )
-        for stray in session.results.unmatched
-        if session.settings.unmatched == "list" and stray.id not in reported
+        for run in session.results.unmatched
+        if session.settings.unmatched == "list" and run.id not in reported
     ]
     foot = [
         (label, session.redactor.redact(text))
@@ -438,8 +434,7 @@ def _render_page(
 
 
 def _list_foot(session: Session, ending: SessionEnding) -> Iterator[tuple[str, str]]:
-    """Yield what was asked of the session, where it ran, and how it ended: what a page
-    says at its foot."""
+    """Yield labels and texts for the foot of the page: command, version, host etc."""
     from pytest_llmbench.core import runtime
     from pytest_llmbench.core.redaction import hide_password_of
 
@@ -485,7 +480,7 @@ def _make_document(
 
 
 def write_github_summary(session: Session, exit_code: int) -> None:
-    """Add to the job summary; what is wrong with that is told, and changes nothing."""
+    """Append to GitHub's job summary; an error is reported but changes no exit code."""
     path = session.settings.step_summary
     if path is None:
         return
@@ -502,8 +497,7 @@ def write_github_summary(session: Session, exit_code: int) -> None:
 
 
 def list_workflow_commands(session: Session) -> list[str]:
-    """Return the workflow commands with which GitHub annotates what is red; none
-    elsewhere."""
+    """Return the commands for GitHub's annotations; none outside GitHub Actions."""
     if not session.settings.in_github_job:
         return []
     from pytest_llmbench.report import notifications
@@ -514,10 +508,12 @@ def list_workflow_commands(session: Session) -> list[str]:
 
 
 def store_outcomes(session: Session, exit_code: int) -> None:
-    """Store the outcomes in the history, if there is one; what cannot be stored is
-    told, and changes nothing."""
-    # Without outcomes nothing is stored, and asking a session that was cut off for
-    # more would read its logs once more.
+    """Store the outcomes in the history, if there is one.
+
+    An error is reported but does not change the exit code.
+    """
+    # Without outcomes there is nothing to store, and an interrupted session would read
+    # its logs again.
     if session.history is None or not session.described:
         return
     from msgspec.structs import replace
@@ -530,9 +526,9 @@ def store_outcomes(session: Session, exit_code: int) -> None:
     try:
         with session.stop.keep_raised(), session.stop.let_through():
             outcomes = with_hashes(outcomes, session.directory)
-    except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time
+    except KeyboardInterrupt:  # hashing gigabytes of logs takes long
         session.failures.append(
-            "history: interrupted, so it holds no sha256 of the logs of this session"
+            "history: interrupted, so the sha256 of this session's logs are not stored"
         )
     ending = _describe_ending(session, exit_code)
     command = list(map(session.redactor.redact, session.command))

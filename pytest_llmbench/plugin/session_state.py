@@ -1,5 +1,4 @@
-"""What the hooks of one pytest session share: settings, baselines, and everything
-judged, each made once on demand."""
+"""The state that the hooks of a pytest session share: settings, baselines, results."""
 
 from __future__ import annotations
 
@@ -46,22 +45,21 @@ if TYPE_CHECKING:
 # From this many failing items on, each message takes three lines.
 SHORT_FROM = 6
 
-# Unmatched runs that have an item of their own: pytest compares each failed item with
-# the reports of all.
+# Maximum number of items for unmatched runs: pytest's time for failed items grows with
+# the square of their number.
 MOST_UNMATCHED = 1000
 
 SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
-"""The verdicts of a session that did its work, whatever a user's own test made of
-them."""
+"""The verdicts that count as judged, whatever the user's own test did with them."""
 
 
 class Session:
-    """What one pytest session judges, and what it keeps for its reports.
+    """The settings, results and outcomes of one pytest session.
 
-    Each thing is made once, in this order: the settings; the catalog and the history,
-    before anything is collected (`prepare`); the results, when the items are collected,
-    which a launch replaces once its jobs have ended; the outcomes of the selected
-    items, before the first of them runs (`decide_outcomes`).
+    They are created in this order: the settings; the catalog and the history, before
+    collection (`prepare`); the results, at collection; the outcomes of the selected
+    items, before the first of them runs (`decide_outcomes`). A launch replaces the
+    results when its jobs have ended.
     """
 
     def __init__(
@@ -73,9 +71,11 @@ class Session:
         launching: LaunchSettings | None = None,
         results: SessionResults | None = None,
     ) -> None:
-        """Take the resolved settings, the source of the time, the folder that paths are
-        shown relative to, and the results where they are known: in a worker they are
-        those of the controller, which alone reads logs."""
+        """Initialise the state of a session.
+
+        Reports show paths relative to `directory`. `results` are given in an xdist
+        worker: only the controller reads logs.
+        """
         self.settings = settings
         self.launching = launching
         self.directory = directory
@@ -83,15 +83,14 @@ class Session:
         """The arguments of pytest, for the history."""
         self.tell_reading: Callable[[ReadCounts], None] | None = None
         self.stop = StopSignals()
-        """What was received of Ctrl-C, SIGTERM and SIGHUP; a worker leaves them to the
-        controller."""
+        """Received Ctrl-C, SIGTERM and SIGHUP; only the controller handles them."""
         self.interrupted = False
         self._clock = clock
         self._results = results
         self._outcomes: dict[str, tuple[Outcome, ConfigurationOutcome]] = {}
         self._short = False
 
-        # What a launch tells of itself.
+        # The state of a launch.
         self.ended_early = False
         self._launched = False
         self._recording = False
@@ -101,35 +100,36 @@ class Session:
         self.redactor = make_redactor().without(
             results.configurations if results else ()
         )
-        """Hides secrets in whatever is said, or left in a file."""
+        """Redacts secrets in all output and files."""
 
-        # What hooks see while items run.
+        # The state of the running items.
         self.selection: Selection | None = None
         self.ran: set[str] = set()
         self.used = False
-        """Whether an item used a fixture of ours."""
+        """True if an item used a fixture of this plugin."""
         self.unjudged: list[str] = []
-        """Node ids of items that were skipped before there was a verdict."""
+        """Node ids of items that were skipped before they had a verdict."""
         self.noticed: list[Caution] = []
-        self._handed_over = False
+        self._is_selection_sent = False
 
-        # What reports are made from.
+        # The contents of reports.
         self.reported: dict[str, OutcomeDocument] = {}
-        """The outcomes on reports that this process made, by node id."""
+        """The outcomes of test reports from this process, by node id."""
         self.described: list[OutcomeDocument] = []
-        """The outcomes of the items that ended."""
+        """The outcomes of the finished items."""
         self.context: tuple[str, ...] = ()
-        """That nothing was judged, and why, where nothing was."""
+        """The reasons why nothing was judged; empty if something was."""
         self.written: list[str] = []
         self.failures: list[str] = []
-        """What made the session red besides its items, and what was not written:
-        printed at any verbosity."""
+        """Failures of the session itself, printed at any verbosity."""
         self.summarised = False
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any], directory: Path) -> Session:
-        """Resolve option values; relative paths are below `directory`. Raises
-        SettingsError."""
+        """Create a session from option values; relative paths start at `directory`.
+
+        Raises SettingsError for an invalid value.
+        """
         from pytest_llmbench.launch.launch_settings import resolve_launch
         from pytest_llmbench.session.settings import LaunchRequest, resolve
 
@@ -141,14 +141,13 @@ class Session:
         return cls(settings, lambda: datetime.now(UTC), directory, launching=launching)
 
     def prepare(self) -> None:
-        """Read the baselines and the history now, so that what is wrong is told before
-        anything else happens."""
+        """Read the baselines and the history now, so that errors are reported early."""
         if self._results is None:
             _ = self.catalog, self.history
 
     @cached_property
     def now(self) -> datetime:
-        """The time of the session."""
+        """The start time of the session."""
         return self._clock()
 
     @cached_property
@@ -165,27 +164,27 @@ class Session:
 
     @cached_property
     def history(self) -> SessionHistory | None:
-        """What the history knows, None without one; HistoryError where it cannot be
-        used."""
-        place = self.settings.history
-        if place is None:
+        """The history, or None without one; raises HistoryError if it is unusable."""
+        location = self.settings.history
+        if location is None:
             return None
         from pytest_llmbench.session.session_history import SessionHistory
 
-        return SessionHistory(place, self.catalog.baselines)
+        return SessionHistory(location, self.catalog.baselines)
 
     @property
     def results(self) -> SessionResults:
-        """Everything found and judged; the first use reads the logs. Before a launch
-        nothing is."""
+        """All runs and their judgements; the first access reads the logs.
+
+        Before a launch no configuration has a run.
+        """
         if self._results is None:
             from pytest_llmbench.core.runtime import pause_garbage_collection
 
-            with (
-                pause_garbage_collection()
-            ):  # of 100 runs hardly ten objects are in cycles
+            # Hardly any of these objects are in cycles, and they live until the end.
+            with pause_garbage_collection():
                 self._results = self._complete(self._gather())
-            gc.freeze()  # they stay to the end
+            gc.freeze()
         return self._results
 
     def _gather(self) -> SessionResults:
@@ -203,18 +202,17 @@ class Session:
         return results
 
     def launch(self, selected: Collection[str], tell: Callable[[str], None]) -> bool:
-        """Launch the selected items (ids) and judge them; whether the session ends
-        without running them.
+        """Launch the selected items (ids) and judge their runs.
 
-        Raises LaunchError for what is in the way, Interrupted when somebody stops it.
+        Returns True if the session must end without running the items. Raises
+        LaunchError if a job cannot be launched, Interrupted if the user stops it.
         """
         launching = self._begin_launch(tell)
         keys = [
             self.results.configurations[identifier].case.key for identifier in selected
         ]
-        self._launched = (
-            True  # from here on the launch itself says what becomes of its jobs
-        )
+        # From now on the launch itself reports its jobs if it is interrupted.
+        self._launched = True
         self.ended_early = launching.run(keys)
         self.problems = launching.problems
         self.secrets = launching.secrets
@@ -224,8 +222,10 @@ class Session:
         return self.ended_early
 
     def describe_unlaunched(self) -> str:
-        """Return what to know of the jobs of a session that was interrupted before its
-        launch; empty for others."""
+        """Describe the running jobs of a session interrupted before its launch.
+
+        Returns "" for other sessions.
+        """
         if self.launching is None or self._launched:
             return ""
         from pytest_llmbench.launch.continuation import describe_early_interrupt
@@ -238,7 +238,7 @@ class Session:
         from pytest_llmbench.launch.launch_session import LaunchSession
 
         if self.launching is None:
-            raise ValueError("the session launches nothing")
+            raise ValueError("not a launching session")
         past = self.history.past if self.history else None
         return LaunchSession(
             self.settings, self.launching, self.catalog, self._make_host(tell), past
@@ -257,9 +257,9 @@ class Session:
             time.sleep,
             run,
             {
-                "PYTHON": sys.executable,
+                "PYTHON": sys.executable,  # for recipes that need an interpreter
                 **os.environ,
-            },  # for recipes that ask for an interpreter
+            },
             tell,
             (self.launching and self.launching.journal) or self.directory / FOLDER,
             self.directory,
@@ -273,8 +273,11 @@ class Session:
     def decide_outcomes(
         self, selected: Collection[str], *, guarded: bool = False
     ) -> None:
-        """Decide what becomes of the selected items (ids), or record baselines from
-        them; `guarded`: an item of its own says whether anything was judged."""
+        """Decide the outcomes of the selected items (ids), or record their baselines.
+
+        `guarded` is true if the session has an item that checks that something was
+        judged.
+        """
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.job_text import list_files
         from pytest_llmbench.session.outcomes import decide_guard, decide_outcomes
@@ -314,20 +317,22 @@ class Session:
             (outcome.context for outcome in outcomes if outcome.context), ()
         )
         for outcome in outcomes:
-            described = self._describe(outcome)
-            texts = f"{described.verdict} ({described.reason})", described.text
+            document = self._describe(outcome)
+            texts = f"{document.verdict} ({document.reason})", document.text
             line = ": ".join(
-                filter(None, (*texts, formatting.join_first(list_files(described))))
+                filter(None, (*texts, formatting.join_first(list_files(document))))
             )
-            message = line if outcome.skipped else explain(described, short=self._short)
+            message = line if outcome.skipped else explain(document, short=self._short)
             self._outcomes[outcome.case.id] = (
                 replace(outcome, message=message),
-                described,
+                document,
             )
 
     def describe_recorded(self) -> str:
-        """Return what a session had recorded when it was interrupted; empty for one
-        that records nothing."""
+        """Describe the baselines that an interrupted session had recorded.
+
+        Returns "" if the session does not record.
+        """
         if self.settings.record is None:
             return ""
         if self._recorded:
@@ -339,9 +344,10 @@ class Session:
             )
             return f"recorded before it was interrupted: {files}"
         if self._recording:
-            place = formatting.format_path(self.settings.record, self.directory)
+            folder = formatting.format_path(self.settings.record, self.directory)
             return (
-                f"each file in {place} is whole, as it was or as recorded: record again"
+                "interrupted while recording: each file in "
+                f"{folder} is either unchanged or complete; record again"
             )
         return "nothing was recorded"
 
@@ -354,19 +360,17 @@ class Session:
         return find_author(self.directory, os.environ, socket.gethostname(), run)
 
     def _describe(self, outcome: Outcome) -> ConfigurationOutcome:
-        """Make the document of an outcome as every report, file and store sees it:
-        printable, and without secrets."""
+        """Convert an outcome into its document, with secrets redacted."""
         from pytest_llmbench.report.describe_outcome import describe, redact
 
         own = outcome.case.key in self.results.own
-        described = describe(
+        document = describe(
             outcome, self.now, self.directory, self.settings.commit, own=own
         )
-        return redact(described, self.redactor)
+        return redact(document, self.redactor)
 
     def _complete(self, results: SessionResults) -> SessionResults:
-        """Return results with what the history has of last good runs; strays, named by
-        their paths, show no secret."""
+        """Add last good runs from the history, and redact the ids of unmatched runs."""
         results = self.history.with_details(results) if self.history else results
         self.redactor = self.redactor.without(results.configurations)
         unmatched = tuple(
@@ -379,9 +383,9 @@ class Session:
         return self._outcomes[case.id]
 
     def add_reported(self, node: str, plain: dict[str, Any]) -> None:
-        """Add the outcome of a report that arrived."""
+        """Add the outcome of a finished item, from its test report."""
         outcome = self.reported.pop(node, None)
-        if outcome is None:  # another process made the report
+        if outcome is None:  # the report is from another process
             from pytest_llmbench.report.outcome_documents import restore_outcome
 
             outcome = restore_outcome(plain)
@@ -390,19 +394,18 @@ class Session:
     def describe_unmatched(
         self, run: UnmatchedRun
     ) -> tuple[UnmatchedRun, UnmatchedOutcome]:
-        """Return a run of no known configuration with the message of its item, and its
-        document."""
+        """Return an unmatched run with the message of its item, and its document."""
         from pytest_llmbench.report.describe_outcome import (
             describe_unmatched_run,
             redact,
         )
         from pytest_llmbench.report.explain import explain
 
-        described = redact(
+        document = redact(
             describe_unmatched_run(run, self.directory, self.settings.logs),
             self.redactor,
         )
-        return replace(run, message=explain(described, short=self._short)), described
+        return replace(run, message=explain(document, short=self._short)), document
 
     def describe_check(self, check: Check) -> tuple[Check, CheckOutcome]:
         """Return a check with the message of its item, and its document."""
@@ -410,31 +413,29 @@ class Session:
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.session.absences import advise_no_judged_run
 
-        # What the selection has decided since its item was collected counts.
+        # The selection may have changed the check since its item was collected.
         check = next(
             (
-                one
-                for one in self.results.checks
-                if (one.kind, one.id) == (check.kind, check.id)
+                current
+                for current in self.results.checks
+                if (current.kind, current.id) == (check.kind, check.id)
             ),
             check,
         )
-        guards = check.verdict == Finding.NOTHING_JUDGED
         advice = (
             advise_no_judged_run(self.results, self.settings, self.directory)
-            if guards
+            if check.verdict == Finding.NOTHING_JUDGED
             else ""
         )
-        described = redact(describe_check(check, advice), self.redactor)
+        document = redact(describe_check(check, advice), self.redactor)
         message = (
-            described.text if check.skipped else explain(described, short=self._short)
+            document.text if check.skipped else explain(document, short=self._short)
         )
-        return replace(check, message=message), described
+        return replace(check, message=message), document
 
     @property
     def cases(self) -> dict[str, tuple[Any, ...]]:
-        """What has items, by the name of the built-in test, in the order in which they
-        run."""
+        """The cases that have items, by name of the built-in test, in running order."""
         checks = self.results.checks
         return {
             "test_performance": tuple(
@@ -449,11 +450,11 @@ class Session:
 
     @property
     def failing_unmatched(self) -> tuple[UnmatchedRun, ...]:
-        """The unmatched runs with an item, at most MOST_UNMATCHED, of which the last
-        then joins all others.
+        """The unmatched runs with an item, at most MOST_UNMATCHED.
 
-        None if they are only listed. A recording has those of unreadable marks: what it
-        records may be a run of an A/B.
+        If there are more, the last item stands for all others. Empty under
+        --llmb-unmatched=list. When baselines are recorded, only runs with unreadable
+        mark files have items: they may be runs of an A/B.
         """
         if self.settings.unmatched != "fail":
             return ()
@@ -466,7 +467,7 @@ class Session:
         if len(runs) > MOST_UNMATCHED:
             from pytest_llmbench.session.unmatched import join_unmatched
 
-            # What cannot be read comes first: it is rarer, and may hide any run.
+            # Unreadable paths come first: they are rare and may hide any run.
             runs.sort(
                 key=lambda run: (
                     run.reason not in (Reason.UNREADABLE, Reason.MARK_UNREADABLE)
@@ -479,31 +480,33 @@ class Session:
         return tuple(runs)
 
     def pack_for_workers(self) -> bytes:
-        """Return what an xdist worker needs to settle items without reading a log."""
+        """Pickle the state that an xdist worker needs, so that it reads no logs."""
         results = replace(self.results, measurements={}, tables=())
-        settings = self.settings.replace(
-            history=None
-        )  # the controller's, and its URL may hold a password
+        # Only the controller uses the history, whose URL may contain a password.
+        settings = self.settings.replace(history=None)
         return pickle.dumps((settings, self.directory, self.now, results))
 
     @classmethod
     def unpack_from_controller(cls, pickled: bytes) -> Session:
-        """Return the session of the controller, from `pack_for_workers`."""
+        """Restore a session from `pack_for_workers`."""
         settings, directory, now, results = pickle.loads(pickled)  # noqa: S301 (comes from our own controller)
         return cls(settings, lambda: now, directory, results=results)
 
     def pop_selection(self) -> dict[str, Any] | None:
-        """Return what a worker selected as plain values, once."""
+        """Return the selection of a worker as plain values; None after the first call."""
         from dataclasses import asdict
 
-        if self.selection is None or self._handed_over:
+        if self.selection is None or self._is_selection_sent:
             return None
-        self._handed_over = True
+        self._is_selection_sent = True
         return asdict(self.selection)
 
     def notice_left_out(self, options: str) -> None:
-        """Keep as cautions what the selection (`options`) left out, what did not run,
-        newer runs without an item."""
+        """Add cautions about failures and newer runs that the session did not show.
+
+        These are items that the selection (`options`) left out, items that did not run,
+        and newer unmatched runs.
+        """
         from pytest_llmbench.session.cautions import (
             caution_newer,
             caution_skipped,
@@ -513,12 +516,11 @@ class Session:
         if self.selection is None:
             return
         labels = list_subjects(self.results, self.settings, self.failing_unmatched)
-        chosen = (
-            self.settings.launch or self.settings.record
-        )  # what to launch or to record is chosen by selecting it
-        by = "" if chosen else options or "the selection"
+        # A launch or a recording is meant to select some configurations only.
+        is_partial = self.settings.launch or self.settings.record
+        selected_by = "" if is_partial else options or "the selection"
         self.noticed += caution_skipped(
-            self.selection, self.ran, self.unjudged, labels, by
+            self.selection, self.ran, self.unjudged, labels, selected_by
         )
         if self.settings.record is None:
             reported = {item.id for item in self.described if item.kind == "stray"}
@@ -526,23 +528,21 @@ class Session:
                 name
                 for _, name in (*self.selection.left_out, *self.selection.deselected)
             }
-            untold = (
+            unreported = (
                 run
                 for run in self.results.unmatched
                 if run.id not in reported | left_out
             )
-            self.noticed += caution_newer(self.results, self.selection, untold)
+            self.noticed += caution_newer(self.results, self.selection, unreported)
 
     @property
     def judged(self) -> bool:
-        """Whether any item ended with a verdict that rests on a run, or with a
-        recording, or red."""
+        """True if any item failed, judged a run, or recorded a baseline."""
         return any(map(_is_judged, self.described))
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """What a reader of the verdicts should know besides; empty where there is
-        nothing to say."""
+        """The cautions about the verdicts of the session."""
         from pytest_llmbench.session.cautions import JudgedSession, find_cautions
 
         if not self.described:
@@ -562,7 +562,10 @@ class Session:
         )
 
     def describe_crash(self, nodeid: str, error: str) -> list[OutcomeDocument]:
-        """Return the outcome of an item that ended without one: its worker crashed."""
+        """Return the outcome of an item whose xdist worker crashed.
+
+        Returns no outcome if the item is not about a configuration.
+        """
         from msgspec import structs
 
         from pytest_llmbench.core.outcome_records import (
@@ -574,28 +577,28 @@ class Session:
         result = self.results.configurations.get(formatting.get_item_id(nodeid))
         if result is None:
             return []
-        described = self._describe(
+        document = self._describe(
             Outcome(ConfigurationResult(result.case, result.judgement), Status.FAILED)
         )
-        text = f"the item did not end: {formatting.escape(error.strip().partition(chr(10))[0])}"
-        change = {
+        text = f"the test process crashed: {formatting.escape(error.strip().partition(chr(10))[0])}"
+        changes = {
             "verdict": "TEST_FAILED",
             "reason": "test-failed",
             "text": self.redactor.redact(text),
         }
-        return [structs.replace(described, **change)]
+        return [structs.replace(document, **changes)]
 
 
-def _is_judged(described: OutcomeDocument) -> bool:
+def _is_judged(outcome: OutcomeDocument) -> bool:
     from pytest_llmbench.core.codes import Reason
 
-    if described.status == "failed":
+    if outcome.status == "failed":
         return True
-    if described.kind == "check":
-        return described.decides
-    if described.reason == Reason.PURPOSE_DONE:  # a profile, say, that was asked for
+    if outcome.kind == "check":
+        return outcome.decides
+    if outcome.reason == Reason.PURPOSE_DONE:  # for example a requested profile
         return True
-    verdict = described.overruled or described.verdict
+    verdict = outcome.overruled or outcome.verdict
     return verdict in SOUND and not (
-        described.status == "skipped" and verdict == "INCONCLUSIVE"
+        outcome.status == "skipped" and verdict == "INCONCLUSIVE"
     )

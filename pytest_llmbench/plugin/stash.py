@@ -1,4 +1,4 @@
-"""What the plugin keeps with a pytest session, and what its command line asks for."""
+"""Stash keys of the plugin, and queries about pytest's command line."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ if TYPE_CHECKING:
     from pytest_llmbench.report.outcome_documents import OutcomeDocument
 
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
-DESCRIBED: pytest.StashKey[OutcomeDocument] = pytest.StashKey()
+OUTCOME: pytest.StashKey[OutcomeDocument] = pytest.StashKey()
+"""The outcome document of an item."""
+
 MESSAGE: pytest.StashKey[str] = pytest.StashKey()
-"""The outcome of what an item is about, and the message that its fixture has for the
-test."""
+"""The message that the fixture of an item gives to its test."""
 
 COLLECTED: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
-BY_NAME: pytest.StashKey[set[pytest.Item]] = pytest.StashKey()
-"""All items before any was deselected, and those that were because a selection (-k, -m
-and so on) did not name them."""
+"""All items of a session before the selection."""
+
+UNNAMED: pytest.StashKey[set[pytest.Item]] = pytest.StashKey()
+"""The items that were deselected because -k, -m and similar options did not match."""
 
 SUITE = Path(__file__).parents[1] / "suite"
 SUITE_ID = "pytest_llmbench/suite"
-"""Node ids of the built-in tests start with this, and with dots their class names in
+"""Prefix of the node ids of the built-in tests, and (with dots) of their class names in
 JUnit."""
 
 CASES = {
@@ -39,8 +41,8 @@ CASES = {
     "llmb_unmatched": "test_unmatched_run",
     **{kind.test_name.replace("test_", "llmb_"): kind.test_name for kind in CheckKind},
 }
-"""The fixtures that have an item for each case, and the built-in test of each, in the
-order in which they run."""
+"""The fixtures that are parametrized with cases, and their built-in tests, in the order
+in which the tests run."""
 
 INFORMATION = (
     "collectonly",
@@ -50,31 +52,32 @@ INFORMATION = (
     "show_fixtures_per_test",
     "cacheshow",
 )
-"""Options of pytest with which a session only tells something."""
+"""Options with which pytest only prints information and runs no tests."""
 
 WRITTEN_BY_PYTEST = {"--junitxml": "xmlpath", "--log-file": "log_file"}
-"""Files that pytest writes by itself, whatever stands there, and the names of their
-options."""
+"""Flags of files that pytest overwrites without a check, and their destinations."""
 
 
 def get_session(config: pytest.Config) -> Session:
-    """Return the state of a session that judges runs; KeyError in any other."""
+    """Return the state of a session that judges runs; raises KeyError in others."""
     return config.stash[SESSION]
 
 
 def is_launching(config: pytest.Config) -> bool:
-    """Whether the session launches jobs, or goes on with what was launched."""
+    """True if the session launches jobs or resumes a launch."""
     return any(config.getoption(name_destination(flag)) for flag in LAUNCHING)
 
 
 def is_judging(config: pytest.Config) -> bool:
-    """Whether the session judges runs, from disk or launched."""
+    """True if the session judges runs, from disk or launched."""
     return bool(config.getoption("llmb_logs")) or is_launching(config)
 
 
 def is_suite_requested(config: pytest.Config) -> bool:
-    """Whether the built-in tests run: without a path on the command line, or with their
-    own node ids."""
+    """True if the built-in tests run.
+
+    They run if no path is given, or if all given paths are node ids of built-in tests.
+    """
     return is_judging(config) and len(list_requested_ids(config)) == len(
         _list_paths(config)
     )
@@ -85,9 +88,8 @@ def _list_paths(config: pytest.Config) -> list[str]:
 
 
 def list_requested_ids(config: pytest.Config) -> list[str]:
-    """Return the node ids of built-in tests that were given."""
-    # From a sub-folder pytest prints them with `../`, and people copy them from its
-    # output.
+    """Return the node ids of built-in tests on the command line."""
+    # In a sub-folder pytest prints node ids with `../`, which users copy.
     plain = (path.lstrip("./").rstrip("/") for path in _list_paths(config))
     return [
         path for path in plain if path == SUITE_ID or path.startswith(f"{SUITE_ID}/")
@@ -95,12 +97,12 @@ def list_requested_ids(config: pytest.Config) -> list[str]:
 
 
 def is_deselected(item: pytest.Item) -> bool:
-    """Whether --deselect names an item."""
+    """True if --deselect matches an item."""
     return item.nodeid.startswith(tuple(item.config.getoption("deselect") or ()))
 
 
 def list_selecting_options(config: pytest.Config) -> str:
-    """Return the options that select by name, as they were given: `-k and -m`."""
+    """Return the given options that select items by name: `-k and -m`."""
     options = {
         "-k": config.getoption("keyword", ""),
         "-m": config.getoption("markexpr", ""),
@@ -112,8 +114,11 @@ def list_selecting_options(config: pytest.Config) -> str:
 
 
 def list_requested(config: pytest.Config) -> tuple[str, ...]:
-    """Return what a session asks for by name: ids of items, and patterns of ids for the words of -k; `*` for -m and
-    --collect-only, which may mean any."""
+    """Return item ids and id patterns that the command line requests.
+
+    The words of -k become patterns. Returns ("*",) for -m with an llmb mark and for
+    options like --collect-only, which may concern any item.
+    """
     if any(
         config.getoption(name, None) for name in INFORMATION
     ) or "llmb" in config.getoption("markexpr", ""):
@@ -135,12 +140,12 @@ def list_requested(config: pytest.Config) -> tuple[str, ...]:
 
 
 def _read_cached(config: pytest.Config, name: str) -> list[str]:
-    """Return the node ids that pytest keeps of a session before."""
+    """Return the node ids in pytest's cache from the previous session."""
     cache = getattr(config, "cache", None)
-    kept = cache.get(f"cache/{name}", []) if cache is not None else []
-    if isinstance(kept, dict) and "last_failed" in kept:  # of --stepwise
-        return [kept["last_failed"]] if kept["last_failed"] else []
-    return list(kept)
+    cached = cache.get(f"cache/{name}", []) if cache is not None else []
+    if isinstance(cached, dict) and "last_failed" in cached:  # of --stepwise
+        return [cached["last_failed"]] if cached["last_failed"] else []
+    return list(cached)
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -148,8 +153,7 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def raise_usage_errors(action: Any) -> Any:
-    """Return what `action` returns; a problem that the user can fix becomes a usage
-    error."""
+    """Call `action` and return its result; convert known errors into UsageError."""
     from pytest_llmbench.core.errors import LlmbenchError, describe_os_error
     from pytest_llmbench.core.formatting import escape_lines
     from pytest_llmbench.core.redaction import redact_text
@@ -158,16 +162,14 @@ def raise_usage_errors(action: Any) -> Any:
         return action()
     except LlmbenchError as error:
         raise pytest.UsageError(escape_lines(redact_text(str(error)))) from None
-    except OSError as error:  # a disk or a share that fails in the middle: what was not read may be red
-        expected = (
-            "expected a place that can be read and written; the session ends here"
-        )
+    except OSError as error:  # unread logs may contain failures, so the session ends
+        remedy = "make the path readable and writable, then start the session again"
         raise pytest.UsageError(
-            escape_lines(redact_text(f"{describe_os_error(error)}, {expected}"))
+            escape_lines(redact_text(f"{describe_os_error(error)}; {remedy}"))
         ) from None
     except MemoryError:
         raise pytest.UsageError(
-            "it takes more memory than there is: allow more, or give --llmb-logs fewer"
+            "out of memory: allow more memory, or point --llmb-logs at fewer files"
         ) from None
 
 
@@ -176,8 +178,7 @@ def uses_runs(item: pytest.Item) -> bool:
 
 
 def find_judging_option(config: pytest.Config) -> str:
-    """Return the option on the command line that asks for runs to be judged; empty
-    where none was typed."""
+    """Return the typed option that makes the session judge runs, or ""."""
     flags = ("--llmb-logs", *LAUNCHING)
     typed = (
         str(argument).partition("=")[0] for argument in config.invocation_params.args
@@ -186,16 +187,17 @@ def find_judging_option(config: pytest.Config) -> str:
 
 
 def list_selected_ids(items: Sequence[pytest.Item]) -> Iterator[str]:
-    """Yield the ids of the configurations that the items are about, each once; a test
-    that a mark keeps from running asks for none."""
+    """Yield the configuration ids of items that will run, without duplicates."""
     specs = (getattr(item, "callspec", None) for item in items if will_run(item))
     cases = (spec.params.get("llmb_case") for spec in specs if spec is not None)
     yield from dict.fromkeys(case.id for case in cases if case is not None)
 
 
 def will_run(item: pytest.Item) -> bool:
-    """Whether no mark says now that a test will not run."""
-    # A condition that is text is only known when the turn of the test comes.
+    """True unless a skip or xfail mark prevents the test from running.
+
+    Marks with a condition as text are ignored: pytest evaluates them later.
+    """
     conditions = [
         all(mark.args)
         if mark.name == "skipif"

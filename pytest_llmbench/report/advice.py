@@ -1,4 +1,4 @@
-"""What to do next about an item, by its reason."""
+"""Advice for the user: the next step for each reason of a verdict."""
 
 from __future__ import annotations
 
@@ -17,181 +17,175 @@ from pytest_llmbench.report.outcome_documents import (
 )
 
 SINCE_LAST_GOOD = (
-    "find what made it slower since the last good run: {differs}run both in turn on the same nodes (--llmb-ab), or "
-    "search the builds between them (--llmb-bisect)"
+    "find what made it slower since the last good run: {differs}run both builds alternately on the same nodes "
+    "(--llmb-ab), or search the builds between them (--llmb-bisect)"
 )
 KNOWN_CHANGE = (
-    "; a change that is known and meant goes into the file of --llmb-acknowledged"
+    "; if the change is intended, acknowledge it in the file of --llmb-acknowledged"
 )
-OTHER_CLUSTER = "; if this cluster is known to differ from the document, record its own baseline with --llmb-record=DIR"
+OTHER_CLUSTER = "; if this cluster differs from the documented one, record your own baseline with --llmb-record=DIR"
 
-UNKNOWN_NOISE = "; a history of 8 nights or a recorded baseline of several runs makes the noise known"
+UNKNOWN_NOISE = "; to measure the noise, keep a history of 8 daily runs or record a baseline from several runs"
 
 EXPIRED = (
-    "find what made it slower; if it is to stay so for longer, give its entry in the file of --llmb-acknowledged a "
-    "later day after `expires`"
+    "find what made it slower; if you accept it for longer, set a later `expires` date in its entry in the file of "
+    "--llmb-acknowledged"
 )
 
-ONE_STEP = (
-    "one step says little of a run: judge its window, without --llmb-timed=document"
-)
+ONE_STEP = "judge the window of the run, without --llmb-timed=document: one step is weak evidence"
 COLLECTED = (
-    "collecting starts nothing; what goes on with this session{secrets} makes the runs that are due, and judges "
-    "them together with these: `{command}`"
-)
-NOT_ONE_LEVEL = (
-    "find what differs between the runs: nodes, steps, what else ran there; record those of one level, or say why all "
-    "count, if they are at most 10 % apart, with `accept: levels` in the file of --llmb-acknowledged"
-)
-
-SLOW_NODES = "leave the nodes out that are slow each time (--llmb-exclude, with the list beside it), and launch it again"
-
-RECORD_OWN = (
-    "make each run that no baseline fits a configuration of your own, which --llmb-baselines=own judges from then on: "
+    "--llmb-collect starts no jobs. To run the missing jobs and judge all runs of this session together{secrets} run: "
     "`{command}`"
 )
-LOST = "give --llmb-logs the folder that holds the runs, or look at what is in it with: llmbench summary PATH"
+NOT_ONE_LEVEL = (
+    "find what differs between the runs: nodes, steps, other jobs at that time; record only runs of one level, or, if "
+    "they are at most 10 % apart, state in `accept: levels` in the file of --llmb-acknowledged why all of them count"
+)
+
+SLOW_NODES = "exclude the nodes that are slow each time (--llmb-exclude, with the list next to it) and launch it again"
+
+RECORD_OWN = "record each unmatched run as your own configuration, then judge with --llmb-baselines=own: `{command}`"
+LOST = "point --llmb-logs at the folder with the runs, or inspect its contents with: llmbench summary PATH"
 FOUND = (
-    "correct what keeps these runs from being judged, or select what they are of with -k; all of them are shown by: "
+    "fix what keeps these runs from being judged, or select their configurations with -k; to list the runs: "
     "llmbench summary PATH{baselines}"
 )
-"""What to do when nothing was judged, without and with runs."""
+"""Advice for a session that judged nothing: LOST without any run, FOUND with runs."""
 
 SLOW_HERE = frozenset(("slower-than-bound", "cannot-tell", "repeats-disagree"))
-"""Reasons for which other work on the machine that ran the jobs may be to blame."""
+"""Reasons that other work on the machine of a local launch may explain."""
 
-RAN_HERE = (
-    "its runs on this machine took {times} a step: {first}; if it stays so, {then}"
+RAN_HERE = "its runs on this machine took {times} per step: {first}; if that does not help, {then}"
+BESIDE = "another program may have run at the same time; check with uptime and nvidia-smi, and run it alone"
+ALIKE = "all alike, so look for a permanent load (uptime, nvidia-smi), the power limit and the clocks"
+
+ACCEPT = (
+    "accept it for a limited time with `accept: {}` in the file of --llmb-acknowledged"
 )
-BESIDE = "something else may have run beside them; look what (uptime, nvidia-smi), and run it alone"
-ALIKE = "all alike, so look at what runs here all the time (uptime, nvidia-smi), at power limit and clocks"
-
-ACCEPT = "accept it for a while with `accept: {}` in the file of --llmb-acknowledged"
 
 ADVICE = {
-    "slower-than-bound": "judge older runs of it, too, or keep a history (--llmb-history=URL): they tell since when it "
-    "is slow",
-    "drifted": "find what made it slower since, night by night; if that is meant to be, record it with "
-    "--llmb-record=DIR and `accept: drift` in the file of --llmb-acknowledged, or allow more with "
-    "--llmb-drift-budget",
+    "slower-than-bound": "judge older runs of it as well, or keep a history (--llmb-history=URL), to see since when it "
+    "has been slow",
+    "drifted": "find what made it slower, day by day; if you accept the new level, record it with --llmb-record=DIR "
+    "and `accept: drift` in the file of --llmb-acknowledged, or allow more with --llmb-drift-budget",
     "faster-than-baseline": "record a new baseline with --llmb-record=DIR",
-    "did-not-train": "a run that learns nothing is no measure of one that does: look at the data, the learning rate "
-    "and its warm-up, the loss scale and what is frozen, then run it again",
-    "implausibly-fast": "look for what would explain it: a smaller batch, a shorter sequence, fewer layers, a lower "
-    "precision, more or other GPUs than the run says; if it is really so fast, accept it with --llmb-improvement=pass "
-    "or an entry `faster:` in the file of --llmb-acknowledged, and record it with --llmb-record=DIR",
-    "diverged": "the step time of a diverged run means nothing: look at the first bad step, then run it again",
-    "incomplete": "run it again; a run counts only when it reached its last step",
+    "did-not-train": "check the data, the learning rate and its warm-up, the loss scale and frozen layers, then run it "
+    "again: a run that learns nothing does not measure training",
+    "implausibly-fast": "look for the cause: a smaller batch, a shorter sequence, fewer layers, a lower precision, more "
+    "or other GPUs than the run states; if the speed is real, accept it with --llmb-improvement=pass or an entry "
+    "`faster:` in the file of --llmb-acknowledged, and record it with --llmb-record=DIR",
+    "diverged": "find the cause at the first bad step, then run it again: the step time of a diverged run is meaningless",
+    "incomplete": "run it again: a run counts only if it reached its last step",
     "still-running": "judge it again when the job has ended",
-    "no-steps": "read the end of the log, and with `dialect: regex` compare `find` and `pattern` with it; run it again",
-    "window-incomplete": "the window must be whole; have every step printed, look for lost or torn "
-    "lines in the log, or run it again",
-    "loss-missing": "without its loss nobody knows that a run trained; check the log's format",
-    "impossible-sample": "check the unit, and that GPU type, precision and number of GPUs are those of the run",
-    "wrong-configuration": "compare the run's settings with: llmbench baselines show {id} (with "
-    "--baselines=DIR for your own); if they agree and the framework counts FLOPs in another way, give the baseline "
-    "file a logged_tflops_factor",
-    "copied": "find the log that the job itself wrote, remove the copy, or run it again",
-    "no-run": "give --llmb-logs a folder that holds a run of it, launch it (pytest -k {id} --llmb-launch) where its "
-    "file says how, or select fewer with -k",
-    "start-unknown": "correct the clock or the file's time, or name its folder by the time of its start",
+    "no-steps": "read the end of the log; with `dialect: regex`, compare `find` and `pattern` with it; then run it again",
+    "window-incomplete": "print every step of the window, look for lost or truncated lines in the log, or run it again",
+    "loss-missing": "check the log format: without a loss, nothing shows that the run trained",
+    "impossible-sample": "check the unit of the step times, and the GPU type, precision and number of GPUs of the run",
+    "wrong-configuration": "compare the settings of the run with: llmbench baselines show {id} (with "
+    "--baselines=DIR for your own); if they agree and the framework counts FLOPs differently, add a "
+    "logged_tflops_factor to the baseline file",
+    "copied": "find the log that the job itself wrote and remove the copy, or run it again",
+    "no-run": "point --llmb-logs at a folder with a run of it, launch it (pytest -k {id} --llmb-launch) if its baseline "
+    "file describes how, or select fewer configurations with -k",
+    "start-unknown": "correct the clock or the file time, or put the start time into the folder name",
     "too-old": "run it again, or raise --llmb-max-age",
-    "too-few-runs": "run it again until there are as many valid runs as the suite asks for; a launch counts "
-    "earlier ones below --llmb-logs",
+    "too-few-runs": "run it again until it has as many valid runs as the suite requires; a launch counts earlier runs "
+    "in --llmb-logs",
     "profiled": "run it again without profiling",
-    "traced": "run it again without the NCCL trace; llmbench nccl LOG says what the trace holds",
-    "asynchronous-dispatch": "judge a window after the steps that were only dispatched when their time was taken",
-    "checkpoint-load": "nothing: it only verifies that a checkpoint loads",
+    "traced": "run it again without the NCCL trace; to read the trace: llmbench nccl LOG",
+    "asynchronous-dispatch": "judge a window after the steps whose dispatch alone was timed",
+    "checkpoint-load": "nothing to do: this run only tests that a checkpoint loads",
     "only-not-comparable": "run it again without profiling, tracing or loading a checkpoint",
-    "unmatched": "where only its release differs judge it against another one with --llmb-baseline-release, or allow "
-    f"it with --llmb-unmatched=list; else {RECORD_OWN}",
-    "ambiguous": "say what nothing in the run says: release and GPU type with --llmb-release and --llmb-gpu, the rest "
-    "in the name of its folder or log (pretrain_<recipe>_<size>_<precision>_<GPUs>) or in its metadata; correct what "
-    "contradicts itself; or allow it with --llmb-unmatched=list",
-    "within-tolerance": "nothing",
-    "cannot-tell": "run it again, and judge the runs together with `llmb_repeat_window`",
+    "unmatched": "if only its release differs, judge it against another one with --llmb-baseline-release; to tolerate "
+    f"such runs, add --llmb-unmatched=list; otherwise {RECORD_OWN}",
+    "ambiguous": "add the missing facts: release and GPU type with --llmb-release and --llmb-gpu, others in the name of "
+    "the folder or log (pretrain_<recipe>_<size>_<precision>_<GPUs>) or in the metadata; correct contradictions; or "
+    "tolerate such runs with --llmb-unmatched=list",
+    "within-tolerance": "nothing to do",
+    "cannot-tell": "run it again, and set `llmb_repeat_window` to judge the runs together",
     "warming-up": "run more steps before the window, or run it again",
-    "few-steps-decide": "look at the slow steps in the log: a stall of the node, a checkpoint, an evaluation; run it "
+    "few-steps-decide": "look at the slow steps in the log: a stall of a node, a checkpoint, an evaluation; then run it "
     "again",
     "wall-clock": "look for untimed work between the steps: data loading, logging, a hang that recovered; "
     f"{ACCEPT.format('wall-clock')}",
-    "slow-outside-window": "look at the steps that are named: throttling, a hang, another job on the nodes; "
+    "slow-outside-window": "look at the listed steps: throttling, a hang, another job on the nodes; "
     f"{ACCEPT.format('slow-outside-window')}",
-    "less-work": "look at what a step holds: batch size, sequence length, packing; record it again if that was changed "
-    f"on purpose, or {ACCEPT.format('less-work')}",
-    "times-disagree": f"trust neither number before it is clear why they differ; {ACCEPT.format('times-disagree')}",
-    "order-ambiguous": f"correct the clock, or remove the run that does not count; {ACCEPT.format('order-ambiguous')}",
+    "less-work": "check the work per step: batch size, sequence length, packing; if you changed it on purpose, record "
+    f"a new baseline, or {ACCEPT.format('less-work')}",
+    "times-disagree": f"find out why the two times differ before you trust either; {ACCEPT.format('times-disagree')}",
+    "order-ambiguous": f"correct the clock, or remove the run that should not count; {ACCEPT.format('order-ambiguous')}",
     "baseline-contradicts": "correct the baseline file (llmbench baselines lint DIR); "
     f"{ACCEPT.format('baseline-contradicts')}",
-    "interval-too-wide": "run it again, and judge the runs together with `llmb_repeat_window`; "
+    "interval-too-wide": "run it again, and set `llmb_repeat_window` to judge the runs together; "
     f"{ACCEPT.format('interval-too-wide')}",
-    "mark-unreadable": "remove the file, or restore it; the runs in its folder are judged as if it did not exist",
+    "mark-unreadable": "remove or restore the file; until then the runs in its folder are judged as if it did not exist",
     "test-failed": "read the test",
-    "cluster-change": "look at what all nodes share: driver, fabric, power and clocks, file system, image",
+    "cluster-change": "check what all nodes share: driver, fabric, power and clocks, file system, image",
     "weak-scaling": "compare the communication of the larger run with the smaller one's: fabric, topology, placement",
     "fp8-speedup": "check that the FP8 run used FP8 kernels, and compare both runs with older ones",
-    "trend": "look at what differs since that night, also at what no log tells: firmware, clocks, fabric; if it is "
-    "known and accepted, say so in the file of --llmb-acknowledged, which begins with `schema: 1` and `acknowledged:`",
-    "slow-node": "leave it out of launches with that option until it is repaired, and say so then below `repaired:` in "
-    "the file of --llmb-acknowledged; `llmbench nodes` lists all of its runs",
-    "selftest": "do not trust the gate with such runs: look at what of the damage the log shows",
-    "not-asserted": "let the test act on llmb_verdict.failed and llmb_verdict.skipped",
-    "recorded": "judge against it with {baselines}",
-    "repeats-disagree": "find what differs between the runs: nodes, steps, what else ran there; then run it again",
-    "unconfirmed": "launch it again, on other nodes with --llmb-exclude: only two runs that agree tell slow software "
-    "from a slow node",
-    "no-baseline": "record it with --llmb-record=DIR, judge later runs with --llmb-baselines=DIR",
-    "not-on-cluster": "nothing, or correct what the options and cluster.yaml say of this cluster",
+    "trend": "look at what differs since that day, also at what logs do not show: firmware, clocks, fabric; if you "
+    "accept the change, acknowledge it in the file of --llmb-acknowledged, which begins with `schema: 1` and "
+    "`acknowledged:`",
+    "slow-node": "exclude it from launches with that option until it is repaired, then list it under `repaired:` in the "
+    "file of --llmb-acknowledged; `llmbench nodes` lists all of its runs",
+    "selftest": "do not rely on the gate for such runs: check which of the damage is visible in the log",
+    "not-asserted": "make the test act on llmb_verdict.failed and llmb_verdict.skipped",
+    "recorded": "judge later runs against it with {baselines}",
+    "repeats-disagree": "find what differs between the runs: nodes, steps, other jobs at that time; then run it again",
+    "unconfirmed": "launch it again, on other nodes with --llmb-exclude: two slow runs on different nodes show that the "
+    "software is slow",
+    "no-baseline": "record it with --llmb-record=DIR, then judge later runs with --llmb-baselines=DIR",
+    "not-on-cluster": "nothing to do; if it should run here, correct the options or cluster.yaml",
     "not-launched": "launch it with --llmb-launch",
-    "not-submitted": "correct what the launcher complains of; --llmb-dry-run shows the command",
-    "never-started": "look at the reason that the queue gives, at partition and limits; then run it again",
-    "job-failed": "correct what its log says, then run it again",
-    "failed-step": "the job ended well, but a part of it did not: read that part's log, then run it again",
+    "not-submitted": "fix what the launcher reports; --llmb-dry-run prints the command",
+    "never-started": "look at the reason in the queue, the partition and its limits; then run it again",
+    "job-failed": "fix the error in its log, then run it again",
+    "failed-step": "the job succeeded but one of its Slurm steps failed: read the log of that step, then run it again",
     "cancelled": "run it again",
-    "hung": "more time will not help: launch it again, and while it stands still look where (py-spy dump --pid PID on "
-    "each node), or let NCCL record it (TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1); on the same "
-    "node each time --llmb-exclude it, on any compare with the software that last ran",
-    "job-lost": "look for the job with sacct, and for its log, before it is run again",
-    "log-missing": "look into the folder of the job: its log may have another name or place",
-    "over-budget": "look at the file system and at what else used it then; the budget is in the baseline file",
-    "budget-unknown": "budget what its log can state: checkpoint_save_seconds of a synchronous save, "
-    "checkpoint_save_dispatch_seconds of an asynchronous one; or take the budget out of the baseline file",
-    "nothing-left": "look in its log whether it did what it was for, and at its variables with --llmb-dry-run",
-    "not-judged": "nothing: such a run is not judged for speed; look at its files",
-    "variant": "nothing: it counts for its A/B alone",
-    "no-change-between-ends": "look at what else differs since the last good night: nodes, driver, file system; "
-    "`llmbench compare` lists what the runs tell",
-    "range": "go on with its session (--llmb-resume --llmb-session=ID) and a higher `most_runs` in the file of builds, "
-    "or run some of them beside each other with --llmb-ab",
-    "slower-variant": "look at what differs between the variants, which is all that their runs differ in",
-    "unreadable": "make it readable, move it elsewhere, or allow it with --llmb-unmatched=list",
+    "hung": "launch it again (more time does not help), and find where it hangs: py-spy dump --pid PID on each node, or "
+    "an NCCL trace (TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1); if it hangs on the same node each "
+    "time, exclude that node with --llmb-exclude; if on any node, compare with the software that last worked",
+    "job-lost": "look for the job with sacct, and for its log, before you run it again",
+    "log-missing": "look in the folder of the job: its log may have another name or location",
+    "over-budget": "check the file system and its other users at that time; the budget is in the baseline file",
+    "budget-unknown": "set a budget that its log can answer: checkpoint_save_seconds for a synchronous save, "
+    "checkpoint_save_dispatch_seconds for an asynchronous one; or remove the budget from the baseline file",
+    "nothing-left": "check in its log whether it did its work, and check its variables with --llmb-dry-run",
+    "not-judged": "nothing to do: such a run is not judged for speed; look at its files",
+    "variant": "nothing to do: it counts for its A/B only",
+    "no-change-between-ends": "look at what else differs since the last good run: nodes, driver, file system; "
+    "`llmbench compare` lists the differences in the logs",
+    "range": "resume its session (--llmb-resume --llmb-session=ID) with a higher `most_runs` in the file of builds, "
+    "or compare some of the builds with --llmb-ab",
+    "slower-variant": "look at the settings in which the variants differ: everything else is the same",
+    "unreadable": "make it readable, move it elsewhere, or tolerate it with --llmb-unmatched=list",
 }
 
-NO_ANSWER = "its jobs say why: correct that, or wait until their nodes are back, and start it again"
-"""For an A/B or a search that ended without an answer."""
+NO_ANSWER = "read the errors of its jobs; fix them, or wait until their nodes are back; then start it again"
+"""Advice for an A/B or a bisect search that ended without an answer."""
 
-ANY_CHECK = "look at the configurations that it is about"
-"""For a kind of check of which nothing more is known here."""
+ANY_CHECK = "look at the configurations that it covers"
+"""Advice for a kind of check without an entry in `ADVICE`."""
 
 NOTHING_TO_DO = frozenset(
     ("checkpoint-load", "within-tolerance", "not-on-cluster", "not-judged", "variant")
 )
-"""Reasons that leave nothing to do: a summary does not list them."""
+"""Reasons without a next step; the summary skips them."""
 
 UNFINISHED = ("NOT_ASSERTED", "INCONCLUSIVE", "IMPROVEMENT", "RECORDED")
-"""Verdicts that leave something to do where nothing is red."""
+"""Verdicts that need a next step although the item did not fail."""
 
 Advice = tuple[list[OutcomeDocument], str]
-"""Items with one reason, and what to do about them."""
+"""The items with the same reason, and the advice for them."""
 
 
 def advise(outcome: OutcomeDocument) -> str:
-    """Advise what to do next about an item."""
+    """Return the advice for an item."""
     if isinstance(outcome, ConfigurationOutcome):
         return _advise_on_configuration(outcome)
     if isinstance(outcome, CheckOutcome):
-        return outcome.next or _fill(ADVICE.get(outcome.reason, ANY_CHECK), outcome)
-    return _fill(ADVICE[outcome.reason], outcome, logs=outcome.logs)
+        return outcome.next or _fill_in(ADVICE.get(outcome.reason, ANY_CHECK), outcome)
+    return _fill_in(ADVICE[outcome.reason], outcome, logs=outcome.logs)
 
 
 def _advise_on_configuration(outcome: ConfigurationOutcome) -> str:
@@ -201,21 +195,24 @@ def _advise_on_configuration(outcome: ConfigurationOutcome) -> str:
         return SLOW_NODES
     if outcome.trials and outcome.reason == "nothing-left":
         return NO_ANSWER
-    advice = _fill(_choose_advice(outcome), outcome, folders=outcome.baselines)
+    advice = _fill_in(_choose_advice(outcome), outcome, folders=outcome.baselines)
     return (
         _advise_on_machine(outcome, advice) if outcome.reason in SLOW_HERE else advice
     )
 
 
-def _fill(
+def _fill_in(
     advice: str,
     outcome: OutcomeDocument,
     *,
     folders: Sequence[str] = (),
     logs: Sequence[str] = (),
 ) -> str:
-    """Fill in the id, the folders of what was recorded, and the command that records
-    the runs in `logs`."""
+    """Fill in the placeholders of an advice.
+
+    `folders` contain the recorded baselines; `logs` are the paths with the runs to
+    record.
+    """
     baselines = " ".join(
         f"--llmb-baselines={shlex.quote(folder)}" for folder in folders or ("DIR",)
     )
@@ -225,34 +222,31 @@ def _fill(
 
 
 def make_record_command(logs: Iterable[str]) -> str:
-    """Return what makes configurations of one's own of the runs in these places."""
+    """Build the command that records the runs in `logs` as the user's own baselines."""
     return shlex.join(
-        ["pytest", *(f"--llmb-logs={place}" for place in logs), "--llmb-record=own"]
+        ["pytest", *(f"--llmb-logs={path}" for path in logs), "--llmb-record=own"]
     )
 
 
-def _advise_on_machine(described: ConfigurationOutcome, advice: str) -> str:
-    """Return advice on what several runs of a launch on this machine took, before the
-    usual one; that one elsewhere."""
+def _advise_on_machine(outcome: ConfigurationOutcome, advice: str) -> str:
+    """Add advice about other load if several runs were launched on this machine."""
     seconds = [
-        job.step_seconds
-        for job in jobs.list_last_attempts(described)
-        if job.step_seconds
+        job.step_seconds for job in jobs.list_last_attempts(outcome) if job.step_seconds
     ]
-    if len(seconds) < 2 or described.run is None or described.run.launcher != "local":
+    if len(seconds) < 2 or outcome.run is None or outcome.run.launcher != "local":
         return advice
-    bound, expected = described.bound_seconds, described.expected_seconds
-    apart = described.reason == "repeats-disagree" or max(seconds) / min(seconds) > (
-        bound / expected if bound and expected else 1
+    limit, expected = outcome.bound_seconds, outcome.expected_seconds
+    differ = outcome.reason == "repeats-disagree" or max(seconds) / min(seconds) > (
+        limit / expected if limit and expected else 1
     )
     times = " and ".join(
         ", ".join(map(formatting.format_seconds, seconds)).rsplit(", ", 1)
     )
-    return RAN_HERE.format(times=times, first=BESIDE if apart else ALIKE, then=advice)
+    return RAN_HERE.format(times=times, first=BESIDE if differ else ALIKE, then=advice)
 
 
 def _advise_resumption(resume: ReportedResumption) -> str:
-    secrets = f", with {', '.join(resume.secrets)} set," if resume.secrets else ""
+    secrets = f", set {', '.join(resume.secrets)} and" if resume.secrets else ","
     return COLLECTED.format(secrets=secrets, command=resume.command)
 
 
@@ -273,12 +267,14 @@ def _choose_advice(outcome: ConfigurationOutcome) -> str:
     is_noise_measured = (
         outcome.estimate is not None and outcome.estimate.run_to_run.measured
     )
-    more = UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else ""
-    return _choose_by_reason(reason, outcome.verdict) + more
+    addition = (
+        UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else ""
+    )
+    return _choose_by_reason(reason, outcome.verdict) + addition
 
 
 def _choose_by_reason(reason: str, verdict: str) -> str:
-    # Only a recording refuses repeats that disagree.
+    # Repeats that disagree are INVALID only when a baseline is recorded.
     return (
         NOT_ONE_LEVEL
         if reason == "repeats-disagree" and verdict == "INVALID"
@@ -293,10 +289,13 @@ def _advise_on_baseline(kind: str) -> str:
 def advise_on_stored(
     configuration: str, reason: str, verdict: str, baseline: str
 ) -> str:
-    """Advise what to do about a stored verdict, by the kind of its baseline; its nights
-    make the noise known."""
-    more = _advise_on_baseline(baseline) if reason == "slower-than-bound" else ""
-    advice = f"{_choose_by_reason(reason, verdict)}{more}"
+    """Return the advice for a stored verdict.
+
+    `baseline` is the kind of its baseline. The advice on unknown noise is left out,
+    because a history exists.
+    """
+    addition = _advise_on_baseline(baseline) if reason == "slower-than-bound" else ""
+    advice = f"{_choose_by_reason(reason, verdict)}{addition}"
     return advice.format(
         id=configuration,
         baselines="--llmb-baselines=DIR",
@@ -305,22 +304,24 @@ def advise_on_stored(
 
 
 def _advise_since(last: ReportedLastGood | None) -> str:
-    """Advise how to find what made a run slower than its bound."""
+    """Return the advice for finding the cause of a regression."""
     if last is None:
         return ADVICE["slower-than-bound"]
     return SINCE_LAST_GOOD.format(
-        differs="look at what differs, else " if _differs(last) else ""
+        differs="check the differences since then, or " if _differs(last) else ""
     )
 
 
 def _differs(last: ReportedLastGood) -> bool:
-    others = set(last.nodes.now) - set(last.nodes.before) if last.nodes else ()
-    return bool(last.software.differs or last.settings.differs or others)
+    new_nodes = set(last.nodes.now) - set(last.nodes.before) if last.nodes else ()
+    return bool(last.software.differs or last.settings.differs or new_nodes)
 
 
 def count_repeats_needed(outcome: ConfigurationOutcome) -> str:
-    """Count the runs that would decide what is inconclusive, as `3 runs`; "" if that is
-    too many to start."""
+    """Return the number of runs that would decide an inconclusive item: `3 runs`.
+
+    Returns "" if the item is decided or needs more than `MANY` runs.
+    """
     estimate = outcome.estimate
     needed = estimate.repeats_needed if estimate else None
     if (
@@ -330,19 +331,22 @@ def count_repeats_needed(outcome: ConfigurationOutcome) -> str:
         or needed > formatting.MANY
     ):
         return ""
-    # they would settle how far it is from another value, or tell the same of the nodes
+    # More runs decide neither a drift nor whether nodes are slow.
     if outcome.reason == "drifted" or outcome.slow_nodes:
         return ""
     return formatting.count_noun(max(needed, estimate.runs + 1), "run")
 
 
-def list_advice(described: Iterable[OutcomeDocument]) -> list[Advice]:
-    """Return what to do about outcomes that stand in the order of their importance: red
-    ones first, those that leave nothing to do left out."""
+def list_advice(outcomes: Iterable[OutcomeDocument]) -> list[Advice]:
+    """Group unfinished outcomes by reason and return the advice for each group.
+
+    Failed outcomes come first; otherwise the order of `outcomes` is kept. Reasons
+    without a next step are left out.
+    """
     groups: dict[tuple[str, bool], list[OutcomeDocument]] = {}
-    # Sorting is stable: within red and not red the order of importance stays.
+    # Sorting is stable: failed and other outcomes each keep their order.
     for outcome in sorted(
-        filter(_is_unfinished, described),
+        filter(_is_unfinished, outcomes),
         key=lambda outcome: outcome.status != "failed",
     ):
         slow_nodes = isinstance(outcome, ConfigurationOutcome) and bool(
@@ -357,19 +361,17 @@ def list_advice(described: Iterable[OutcomeDocument]) -> list[Advice]:
 
 
 def _is_unfinished(outcome: OutcomeDocument) -> bool:
-    """Whether it is red, or a configuration that leaves something to do though it is
-    not."""
+    """True if the item failed, or its verdict needs a next step anyway."""
     return outcome.status == "failed" or (
         isinstance(outcome, ConfigurationOutcome) and outcome.verdict in UNFINISHED
     )
 
 
 def advise_repeats(outcome: OutcomeDocument) -> str:
-    """Count the runs that would decide what is inconclusive, as the end of a sentence;
-    "" if no number would."""
+    """Return `; about 3 runs would decide` for an inconclusive item, else ""."""
     if not isinstance(outcome, ConfigurationOutcome) or (
         outcome.resume and outcome.resume.due
     ):
         return ""
     runs = count_repeats_needed(outcome)
-    return f"; about {runs} would settle it" if runs else ""
+    return f"; about {runs} would decide" if runs else ""

@@ -1,5 +1,4 @@
-"""A judgement as a record of the document: what was decided, against what, and its run;
-and the daily runs before that one."""
+"""Records of a judgement and of the daily runs before the judged run."""
 
 from __future__ import annotations
 
@@ -60,12 +59,11 @@ from pytest_llmbench.report.outcome_documents import (
 from pytest_llmbench.report.wording import phrase, phrase_all
 
 NOT_JUDGED = "NOT_JUDGED"
-"""Stands for the verdict of a night whose run lies in the folder: it only tells the
-noise and the changes."""
+"""The verdict of a daily run from --llmb-logs that was only used as evidence."""
 
 
 def describe(judgement: Judgement, now: datetime, directory: Path) -> ReportedJudgement:
-    """Make the record of a judgement; paths in `directory` become relative to it."""
+    """Convert a judgement into its record; paths in `directory` become relative to it."""
     baseline, window = judgement.baseline, judgement.baseline.window
     measured = _describe_measurement(judgement.measurement, now, directory)
     return ReportedJudgement(
@@ -92,8 +90,7 @@ def describe(judgement: Judgement, now: datetime, directory: Path) -> ReportedJu
 
 
 def _average_metrics(judgement: Judgement) -> dict[str, Any]:
-    """Return the metrics at the mean of repeats, in place of those of the newest run
-    alone."""
+    """Return the metrics at the mean step time of the repeats; {} without repeats."""
     newest, difference = judgement.measurement, judgement.log_difference
     if (
         not judgement.repeats
@@ -102,8 +99,7 @@ def _average_metrics(judgement: Judgement) -> dict[str, Any]:
         or not newest.statistic_seconds
     ):
         return {}
-    # The verdict is on the mean of the repeats, so the numbers beside it are at that
-    # mean, too.
+    # The verdict is about the mean of the repeats, so the metrics must be as well.
     slower = (
         judgement.baseline.step_seconds
         * math.exp(difference)
@@ -114,7 +110,7 @@ def _average_metrics(judgement: Judgement) -> dict[str, Any]:
             _describe_metric(metric), value=_scale_metric(metric, slower)
         )
         if METRICS[metric.name].of_step_time
-        else _describe_metric(metric)  # that of the newest run
+        else _describe_metric(metric)  # of the newest run
         for metric in newest.metrics
     }
     return {"metrics": metrics}
@@ -133,8 +129,10 @@ def _describe_metric(metric: Metric) -> ReportedMetric:
 
 
 def _describe_estimate(estimate: Estimate | None) -> ReportedEstimate | None:
-    """Make the record of an estimate, with differences as fractions of the baseline's
-    step time; slower is positive."""
+    """Convert an estimate into its record.
+
+    Differences are fractions of the baseline's step time; slower is positive.
+    """
     if estimate is None:
         return None
     logarithms = pick(estimate, "difference", "low", "high", "margin")
@@ -180,8 +178,10 @@ def _describe_baseline(baseline: Baseline) -> ReportedBaseline:
 
 
 def _describe_recording(recording: Recording) -> ReportedRecording:
-    """Make the record of who recorded a baseline and when, with the value that its
-    drift is counted from."""
+    """Convert the recording of a baseline into its record.
+
+    `first` is the value from which drift is measured.
+    """
     first = find_reference(recording)
     return ReportedRecording(
         **pick(recording, "date", "by"),
@@ -194,8 +194,7 @@ def _describe_recording(recording: Recording) -> ReportedRecording:
 
 
 def _describe_timed_window(measurement: Measurement) -> TimedWindow | UnsetType:
-    """Make the record of the steps that the document is believed to have timed; UNSET
-    if they are unknown."""
+    """Return the steps that the document presumably timed; UNSET if unknown."""
     window = measurement.baseline.timed_window
     if window is None:
         return UNSET
@@ -206,7 +205,7 @@ def _describe_timed_window(measurement: Measurement) -> TimedWindow | UnsetType:
 def _describe_measurement(
     measurement: Measurement | None, now: datetime, directory: Path
 ) -> dict[str, Any]:
-    """Make the fields of a judgement that its measurement determines."""
+    """Build the fields of a judgement that depend on its measurement."""
     if measurement is None:
         return {
             "metrics": {},
@@ -215,11 +214,9 @@ def _describe_measurement(
             "run": None,
             "window_seconds": (),
         }
-    if (
-        measurement.step_time_only
-    ):  # no verdict shows such a run: it would lack its metrics without a word
+    if measurement.step_time_only:  # reports would silently lack its metrics
         raise ValueError(
-            f"{measurement.run.id} was measured as an older run, of which only the step time is known"
+            f"{measurement.run.id}: older runs have a step time only, and no report"
         )
     log, problems = measurement.log, measurement.problems
     return {
@@ -302,7 +299,7 @@ def _describe_note(note: Note | Problem) -> ReportedNote:
 
 
 def describe_daily_runs(judgement: Judgement) -> DailyRuns:
-    """Make the record of the daily runs and changes that were judged with."""
+    """Convert the daily runs and changes of a judgement into their record."""
     return join_daily_runs(
         map(_describe_daily_run, judgement.daily_runs),
         map(_describe_change, judgement.changes),
@@ -312,19 +309,21 @@ def describe_daily_runs(judgement: Judgement) -> DailyRuns:
 def join_daily_runs(
     history: Iterable[ReportedDay], changes: Iterable[ReportedChange]
 ) -> DailyRuns:
-    """Join the last MOST_DAILY_RUNS of a history, oldest first, with its changes and
-    their positions in it."""
-    nights = sorted(history, key=attrgetter("started"))[-MOST_DAILY_RUNS:]
+    """Combine the last MOST_DAILY_RUNS of a history, oldest first, with its changes.
+
+    Sets the position of each change within the daily runs.
+    """
+    days = sorted(history, key=attrgetter("started"))[-MOST_DAILY_RUNS:]
     # ISO times of one zone sort as text.
-    begins = [night.started for night in nights]
-    placed = (
-        replace(change, night=bisect_left(begins, change.started)) for change in changes
+    starts = [day.started for day in days]
+    located = (
+        replace(change, night=bisect_left(starts, change.started)) for change in changes
     )
-    return DailyRuns(history=tuple(nights), changes=tuple(placed))
+    return DailyRuns(history=tuple(days), changes=tuple(located))
 
 
 def describe_stored_run(past: StoredRun) -> ReportedDay:
-    """Make the record of a daily run that the history knows, with its verdict."""
+    """Convert a daily run of the history into its record."""
     names = (
         "verdict",
         "reason",
@@ -337,17 +336,17 @@ def describe_stored_run(past: StoredRun) -> ReportedDay:
     return ReportedDay(started=past.started.isoformat(), **pick(past, *names))
 
 
-def _describe_daily_run(night: DailyRun) -> ReportedDay:
+def _describe_daily_run(day: DailyRun) -> ReportedDay:
     return ReportedDay(
-        started=night.started.isoformat(),
+        started=day.started.isoformat(),
         verdict=NOT_JUDGED,
-        step_time_seconds=formatting.make_finite(night.statistic_seconds),
-        environment=dict(night.environment),
+        step_time_seconds=formatting.make_finite(day.statistic_seconds),
+        environment=dict(day.environment),
     )
 
 
 def _describe_change(change: LevelChange) -> ReportedChange:
-    """Make the record of a change; its position follows from the daily runs."""
+    """Convert a level change into its record; `join_daily_runs` sets its position."""
     accepted = change.acknowledged
     return ReportedChange(
         kind=str(change.kind),

@@ -1,5 +1,4 @@
-"""The document of an outcome, made from it: the only thing that reports are made
-from."""
+"""Conversion of outcomes into documents, the only source of all reports."""
 
 from __future__ import annotations
 
@@ -52,13 +51,13 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Integers
 
 COUNTING = (*sorted(JUDGED), "RECORDED", "TEST_FAILED", "NOT_ASSERTED")
-"""Verdicts whose step time and metrics mean something."""
+"""Verdicts with a meaningful step time and metrics."""
 
 SLOW = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
-"""Verdicts that a run has for its step times alone."""
+"""Verdicts that depend on the step times only."""
 
 UNTRAINED = (Reason.DIVERGED, Reason.DID_NOT_TRAIN)
-"""Problems that the loss of the steps tells of."""
+"""Problems that are visible in the loss of the steps."""
 
 
 def describe(
@@ -69,11 +68,10 @@ def describe(
     *,
     own: bool | UnsetType = UNSET,
 ) -> ConfigurationOutcome:
-    """Make the document of a configuration's outcome; paths in `directory` become
-    relative to it.
+    """Convert the outcome of a configuration into its document.
 
-    `commit` is the one that the session tests, or ""; a run that the history knows has
-    its own. `own`: a baseline file of the user contains the configuration.
+    Paths in `directory` become relative to it. `commit` is the commit that the session
+    tests, or "". `own` is true if a baseline file of the user has the configuration.
     """
     judgement = outcome.judgement
     key = judgement.baseline.key
@@ -127,8 +125,10 @@ def _describe_trials(outcome: Outcome) -> ReportedTrials | None:
 
 
 def _locate_excerpt(outcome: Outcome, directory: Path) -> ReportedExcerpt | None:
-    """Find the most telling line in the log of a failure; its text is read only for the
-    reports that show it."""
+    """Locate the log line that best explains a failure.
+
+    The text around it is read later, and only for reports that show it.
+    """
     measurement = outcome.judgement.measurement
     if (
         measurement is None
@@ -136,32 +136,39 @@ def _locate_excerpt(outcome: Outcome, directory: Path) -> ReportedExcerpt | None
         or not measurement.log
     ):
         return None
-    line, what = _find_telling_line(measurement, outcome)
+    line, description = _find_relevant_line(measurement, outcome)
     if not line:
         return None
     return ReportedExcerpt(
-        log=formatting.format_path(measurement.log, directory), line=line, what=what
+        log=formatting.format_path(measurement.log, directory),
+        line=line,
+        what=description,
     )
 
 
-def _find_telling_line(measurement: Measurement, outcome: Outcome) -> tuple[int, str]:
-    """Return a line, and what it is where its own text does not say so: that of a
-    problem, the last one of a log that ended too early, or a step of a run that is only
-    slow; 0 where there is none."""
+def _find_relevant_line(measurement: Measurement, outcome: Outcome) -> tuple[int, str]:
+    """Return the line number that best explains a failure, and a description of it.
+
+    This is the line of the first problem, else the last line of an invalid log, or a
+    step of a slow run. The description is "" if the text of the line is sufficient.
+    Returns (0, "") without such a line.
+    """
     if measurement.problems:
         log = measurement.measured_log
         last = 0 if log is None else log.lines
         lines = (problem.line for problem in measurement.problems if problem.line)
         return next(lines, last), ""
     judgement = outcome.judgement
-    # Over budget is a checkpoint, and none of its steps.
+    # A checkpoint over budget is not visible in the steps.
     slow = judgement.verdict in SLOW and judgement.reason is not Reason.OVER_BUDGET
     return _find_slow_line(measurement) if slow else (0, "")
 
 
 def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
-    """Make the fields that replace the verdict in a session that records: what was
-    recorded, where it is, no bound."""
+    """Build the fields that replace the verdict in a session that records baselines.
+
+    Returns {} if the session does not record.
+    """
     seconds = outcome.recorded_seconds
     if seconds is None:
         return {}
@@ -187,28 +194,28 @@ def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
 
 
 def describe_unmatched_run(
-    stray: UnmatchedRun, directory: Path, logs: Sequence[Path] = ()
+    run: UnmatchedRun, directory: Path, logs: Sequence[Path] = ()
 ) -> UnmatchedOutcome:
-    """Make the document of a run that matches no baseline, or of an entry that could
-    not be read.
+    """Convert an unmatched run or an unreadable path into its document.
 
     `logs` are the paths that were searched for runs.
     """
     return UnmatchedOutcome(
-        id=stray.id,
+        id=run.id,
         suite="unmatched runs",
         status="failed",
-        reason=str(stray.reason),
-        text=stray.text,
-        log=formatting.format_path(stray.path, directory),
+        reason=str(run.reason),
+        text=run.text,
+        log=formatting.format_path(run.path, directory),
         logs=tuple(formatting.format_path(path, directory) for path in logs),
     )
 
 
 def describe_check(check: Check, advice: str = "") -> CheckOutcome:
-    """Make the document of a check of several configurations, or of the gate itself.
+    """Convert a check into its document.
 
-    `advice` is what to do next, if that depends on the session.
+    A check is about several configurations, or about the gate itself. `advice` is the
+    next step, if that depends on the session.
     """
     return CheckOutcome(
         check=str(check.kind),
@@ -241,15 +248,19 @@ def _describe_compared(pair: ComparedConfiguration) -> ReportedComparison:
     )
 
 
-PATH_MASKED = "a path holds a secret, and is shown with *** in its place: the file lies under its own name"
+PATH_MASKED = (
+    "a path contains a secret, which is shown as ***; the file keeps its real name"
+)
 
 
 _Outcome = TypeVar("_Outcome", ConfigurationOutcome, UnmatchedOutcome, CheckOutcome)
 
 
 def redact(outcome: _Outcome, redactor: Redactor) -> _Outcome:
-    """Make the texts of an outcome printable and hide secrets in them; notes if a path
-    is not shown as it is."""
+    """Redact secrets in an outcome and escape unprintable characters.
+
+    Adds a note if a path is redacted.
+    """
     shown: dict[str, Any] = redactor.redact_values(
         make_plain(outcome), IDENTIFYING, printable=True
     )
@@ -265,7 +276,7 @@ def redact(outcome: _Outcome, redactor: Redactor) -> _Outcome:
 
 
 def redact_texts(outcome: _Outcome, redactor: Redactor) -> _Outcome:
-    """Hide secrets in the texts that were added to an outcome."""
+    """Redact secrets in texts that were added after `redact`."""
     return convert(
         redactor.redact_values(make_plain(outcome), IDENTIFYING | {"id"}), type(outcome)
     )
@@ -280,14 +291,13 @@ def _list_paths(outcome: OutcomeDocument) -> list[str | None]:
 
 
 def list_property_names() -> tuple[str, ...]:
-    """Return the properties of a test case in --junitxml, in their order; those that a
-    run does not have are left out.
+    """Return the names of all properties of a --junitxml test case, in their order.
 
-    What was launched has those of `jobs` besides.
+    Launched test cases also have the properties of `jobs`.
     """
     metrics = metric_definitions.list_property_names()
     return (
-        *metrics[:1],  # the step time, beside what it is compared with
+        *metrics[:1],  # the step time, next to the values it is compared with
         "expected_seconds",
         "bound_seconds",
         *metrics[1:],
@@ -305,7 +315,10 @@ def list_property_names() -> tuple[str, ...]:
 
 
 def list_properties(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
-    """List names and texts for `item.user_properties`; values keep all their digits."""
+    """Return names and texts for `item.user_properties`, without unknown values.
+
+    Numbers keep all their digits.
+    """
     values: dict[str, object] = {
         "expected_seconds": outcome.expected_seconds,
         "bound_seconds": outcome.bound_seconds,
@@ -317,13 +330,13 @@ def list_properties(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
         "launcher": (outcome.run and outcome.run.launcher) or None,
         "log_attempts": jobs.format_log_attempts(outcome.tries or ()),
     }
-    if outcome.verdict in COUNTING:  # a number that does not count is not published
+    if outcome.verdict in COUNTING:  # other verdicts publish no metrics
         values |= {name: metric.value for name, metric in outcome.metrics.items()}
         values["last_step_seconds"] = get_set(outcome.last_step_seconds)
     texts = [(name, values.get(name)) for name in list_property_names()]
     properties_of_run = [
-        # `repr` keeps all digits: a rounded step time could not be held against the
-        # bound again.
+        # `repr` keeps all digits: a rounded step time may be on the other side of the
+        # limit.
         (name, repr(value) if isinstance(value, float) else str(value))
         for name, value in texts
         if value is not None
@@ -346,25 +359,25 @@ def _describe_environment(
     )
 
 
-# --- steps, for a report that draws them ----------------------------------------------
+# --- steps, for charts ----------------------------------------------------------------
 
 
 def _describe_steps(measurement: Measurement | None) -> ReportedSteps | None:
-    """Make the record of the steps of the attempt that was measured, including those
-    outside of the window.
+    """Convert all steps of the measured attempt into their record.
 
-    `slow` are the positions of the stragglers of the window. A time that no step can
-    have is None. None if the attempt has no step, or is not there any more.
+    Steps outside the window are included. `slow` contains the positions of stragglers
+    in the window. An impossible step time becomes None. Returns None if the attempt has
+    no steps or its log is gone.
     """
     segment = None if measurement is None else measurement.measured_segment
     if measurement is None or segment is None:
         return None
-    # A hiccup that was forgiven is drawn as it was counted.
-    counted = dict(
+    # Steps of a transient stall have the time that was judged.
+    judged = dict(
         zip(measurement.window_steps, measurement.window_seconds, strict=False)
     )
     slow = np.isin(segment.steps.index, _find_slow_steps(measurement))
-    # At most MOST_STEPS are told, the slow ones first of all.
+    # At most MOST_STEPS are reported; slow steps have priority.
     room = max(MOST_STEPS - int(np.count_nonzero(slow)), 1)
     regular = np.arange(len(slow)) % -(-len(slow) // room) == 0
     positions = np.flatnonzero(slow | regular)[:MOST_STEPS]
@@ -373,7 +386,7 @@ def _describe_steps(measurement: Measurement | None) -> ReportedSteps | None:
         segment.steps.seconds[positions].tolist(),
     )
     values = [
-        counted.get(number, value)
+        judged.get(number, value)
         for number, value in zip(numbers, printed, strict=True)
     ]
     seconds = [formatting.make_finite(value) if value > 0 else None for value in values]
@@ -392,11 +405,9 @@ def _describe_steps(measurement: Measurement | None) -> ReportedSteps | None:
 def _describe_loss(
     steps: Steps, positions: Integers
 ) -> tuple[tuple[float | None, ...] | None, tuple[int, ...] | None]:
-    """List the loss of the steps at `positions`, and the positions of those that are
-    not finite.
+    """Return the losses at `positions`, and the indices of the non-finite losses.
 
-    A loss is None if it was not printed or is not finite; both lists are None for a log
-    without any.
+    A missing or non-finite loss is None. Both values are None if the log prints no loss.
     """
     printed, values = steps.has_loss[positions], steps.loss[positions]
     if not printed.any():
@@ -410,9 +421,11 @@ def _describe_loss(
 
 
 def _find_slow_line(measurement: Measurement) -> tuple[int, str]:
-    """Return the log line of the step that tells most of a slow run, and what it is:
-    the slowest straggler of the window, without one its first step; 0 where no line is
-    known."""
+    """Return the log line of the slowest straggler, and a description of the step.
+
+    Without stragglers, returns the line of the first step of the window. Returns
+    (0, "") if no line is known.
+    """
     lines, numbers, seconds = (
         measurement.window_lines,
         measurement.window_steps,
@@ -422,13 +435,13 @@ def _find_slow_line(measurement: Measurement) -> tuple[int, str]:
         return 0, ""
     if not _find_slow_steps(measurement):
         return lines[0], f"step {numbers[0]}, the first of the window"
-    place = int(np.argmax(seconds))  # a straggler is above all that is none
-    slowest = formatting.format_seconds(seconds[place])
-    return lines[place], f"step {numbers[place]}, the slowest of the window: {slowest}"
+    slowest = int(np.argmax(seconds))  # always a straggler
+    time = formatting.format_seconds(seconds[slowest])
+    return lines[slowest], f"step {numbers[slowest]}, the slowest of the window: {time}"
 
 
 def _find_slow_steps(measurement: Measurement) -> list[int]:
-    """Return the numbers of the steps of the window that stand out of it."""
+    """Return the numbers of the stragglers in the window."""
     if not measurement.window_seconds:
         return []
     is_slow = find_stragglers(

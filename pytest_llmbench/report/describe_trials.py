@@ -1,5 +1,7 @@
-"""What an A/B or a search over builds found, as records of the document: differences
-are fractions of the step time."""
+"""Records of the result of an A/B or a bisect search.
+
+Differences are fractions of the step time.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from pytest_llmbench.report.outcome_documents import (
 
 
 def describe(report: TrialReport) -> ReportedTrials:
-    """Make the record of the answers of an A/B, or of that of a search."""
+    """Convert the result of an A/B or a bisect search into its record."""
     search, names = report.search, report.names
     return ReportedTrials(
         variants=tuple(names),
@@ -113,5 +115,5 @@ def _describe_search(search: BisectAnswer, names: Sequence[str]) -> ReportedSear
 
 
 def _convert(logarithm: float) -> float | None:
-    """Convert a difference of logarithms to a fraction."""
+    """Convert a log ratio into a fraction."""
     return make_finite(math.expm1(min(logarithm, 700.0)))

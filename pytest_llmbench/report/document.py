@@ -1,7 +1,6 @@
-"""A session as one JSON document (`--llmb-json`): what it was asked, how it ended, and
-each outcome.
+"""The JSON document of a session (`--llmb-json`): settings, ending and outcomes.
 
-Its schema is `session.schema.json` beside this file.
+Its schema is `session.schema.json` in this folder.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from pytest_llmbench.report.verdicts import (
 )
 
 LARGEST_BYTES = 1 << 30
-"""Bytes of a document that is read: 5000 configurations with a year of nights each take
-a third of that."""
+"""Maximum size of a document to read: 5000 configurations with a year of daily runs
+each take a third of it."""
 
 WRITTEN = "file that --llmb-json wrote"
 
@@ -55,13 +54,12 @@ IDENTIFIERS = IDENTIFYING | {
     "log_sha256",
     "git_commit",
 }
-"""What identifies something in a file: no secret is looked for there."""
+"""Fields with identifiers, which are not searched for secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEnding:
-    """How a session ended: the exit code of pytest, what made it red besides its items,
-    and what to know besides."""
+    """The ending of a session: pytest's exit code, session failures, and cautions."""
 
     exit_code: int
     failures: Sequence[str] = ()
@@ -69,23 +67,26 @@ class SessionEnding:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What made the session red besides its items; never empty where it did not run
-        to its end."""
-        unsaid = self.exit_code not in (0, 1) and not self.failures
+        """Failures of the session itself; never empty if it did not run to its end."""
+        unexplained = self.exit_code not in (0, 1) and not self.failures
         return (
             *self.failures,
-            *([f"the session ended with exit code {self.exit_code}"] if unsaid else ()),
+            *(
+                [f"the session ended with exit code {self.exit_code}"]
+                if unexplained
+                else ()
+            ),
         )
 
     def describe(
         self, outcomes: Sequence[OutcomeDocument], *, green: bool
     ) -> tuple[SessionState, str]:
-        """Return it in a word, and what stands behind that: the exit code of an error,
-        what is known to be worse.
+        """Return the state of the session, and a text with details to follow it.
 
-        It is `green` only where nothing is red and the exit code says so too.
+        The details are the exit code of an error, and findings that did not fail. Pass
+        `green=True` only if the exit code is 0 and no item failed.
         """
-        # Without `green` a 0 is an exit code that another plugin has changed.
+        # An exit code of 0 without `green` was set by another plugin.
         judged = SessionState.GREEN if green else SessionState.RED
         states = {0: judged, 1: SessionState.RED, 2: SessionState.INTERRUPTED}
         state = states.get(self.exit_code, SessionState.ERROR)
@@ -100,10 +101,9 @@ def make_document(
     started: datetime,
     planned: PlannedHours | None = None,
 ) -> SessionDocument:
-    """Make the document of a session: each id once, its worst outcome, sorted.
+    """Build the document of a session, with the worst outcome of each id, sorted.
 
-    The caller adds what the session was asked: `baselines`, `tolerances`, `header` and
-    `timed`.
+    The caller adds the settings: `baselines`, `tolerances`, `header` and `timed`.
     """
     worst = sorted(select_worst(outcomes), key=attrgetter("kind", "suite", "id"))
     red = ending.failures or any(outcome.status == "failed" for outcome in worst)
@@ -126,19 +126,16 @@ def make_document(
 
 
 def shorten(outcome: OutcomeDocument) -> OutcomeDocument:
-    """Drop the sentences that only the terminal shows alone, and environments equal to
-    that of the night before."""
+    """Drop fields that only the terminal uses, and repeated environments of daily runs."""
     if not isinstance(outcome, ConfigurationOutcome):
         return outcome
-    nights: list[ReportedDay] = []
+    days: list[ReportedDay] = []
     last: object = UNSET
-    for night in outcome.history:
-        # A year of nights of one container repeats the same environment 365 times.
-        nights.append(
-            replace(night, environment=UNSET) if night.environment == last else night
-        )
-        last = night.environment
-    return replace(outcome, context_begin=UNSET, remainder=UNSET, history=tuple(nights))
+    for day in outcome.history:
+        # A year in one container would repeat the same environment 365 times.
+        days.append(replace(day, environment=UNSET) if day.environment == last else day)
+        last = day.environment
+    return replace(outcome, context_begin=UNSET, remainder=UNSET, history=tuple(days))
 
 
 def render_session(session: SessionDocument) -> bytes:
@@ -148,8 +145,7 @@ def render_session(session: SessionDocument) -> bytes:
 
 
 def render(plain: Mapping[str, Any]) -> bytes:
-    """Render plain values as UTF-8 text that every JSON reader accepts: a number that
-    is not finite is null."""
+    """Render plain values as UTF-8 JSON; non-finite numbers become null."""
     text = (
         "{\n"
         + ",\n".join(
@@ -161,8 +157,11 @@ def render(plain: Mapping[str, Any]) -> bytes:
 
 
 def _make_plain(outcome: OutcomeDocument) -> dict[str, Any]:
-    """Convert an outcome; without a run `window_seconds` follows it, as in all
-    documents of this schema."""
+    """Convert an outcome into plain values.
+
+    Without a run, `window_seconds` follows the key `run`, as in all documents of this
+    schema.
+    """
     plain = make_plain(outcome)
     if isinstance(outcome, ConfigurationOutcome):
         plain["others"] = [_move_window_seconds(other) for other in plain["others"]]
@@ -179,7 +178,7 @@ def _move_window_seconds(judged: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dump_by_line(value: Any) -> str:
-    """Return a value as JSON; a list of objects with a line for each."""
+    """Convert a value to JSON; a list of objects gets one line for each object."""
     if not (isinstance(value, list | tuple) and value and isinstance(value[0], dict)):
         return _dump(value)
     return "[\n" + ",\n".join(f"  {_dump(record)}" for record in value) + "\n ]"
@@ -187,9 +186,8 @@ def _dump_by_line(value: Any) -> str:
 
 def _dump(value: Any) -> str:
     try:
-        return json.dumps(
-            value, allow_nan=False, ensure_ascii=False
-        )  # indented it would take ten times as long
+        # Indentation would make this ten times slower.
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
     except ValueError:
         return json.dumps(
             _replace_non_finite(value), allow_nan=False, ensure_ascii=False
@@ -197,51 +195,58 @@ def _dump(value: Any) -> str:
 
 
 def read(path: Path) -> SessionDocument:
-    """Read the document in a file; ReportError if it is not one that this version
-    understands."""
+    """Read the document of a session from a file.
+
+    Raises ReportError if the file is not a document that this version understands.
+    """
     return check(load(path, WRITTEN), path)
 
 
 def load(path: Path, expected: str) -> dict[str, Any]:
-    """Load the plain values of a document, without secrets, which an earlier version
-    may have left. ReportError if the file is no `expected`."""
+    """Load the plain values of a document, with secrets redacted.
+
+    Earlier versions may have written secrets. `expected` describes the kind of file in
+    errors. Raises ReportError for another kind of file.
+    """
     data = read_bytes(path, expected, LARGEST_BYTES, ReportError)
     if not data.strip():
         raise ReportError(
-            f"{path}: empty: the session that was to write it was cut off, or had no room on the disk, "
-            "and its verdicts are unknown; look at its output and exit code, and judge again"
+            f"{path}: the file is empty: its session was killed or the disk was full, so its verdicts are unknown; "
+            "look at the output and exit code of that session, and judge again"
         )
     constants: list[str] = []
     try:
         plain = parse_json(data, constants.append)
-        # Python would take NaN, which no other reader of JSON does.
+        # Python accepts NaN, other JSON readers do not.
         if constants and not is_earlier(plain):
             raise ValueError(f"found {constants[0]}")
-    except ValueError as error:  # also bytes that are no UTF-8
-        raise ReportError(f"{path}: no JSON ({error}); give the {expected}") from None
+    except ValueError as error:  # also invalid UTF-8
+        raise ReportError(f"{path}: not JSON ({error}); use the {expected}") from None
     schema = plain.get("schema") if isinstance(plain, dict) else None
     if schema is None:
-        raise ReportError(f"{path}: no 'schema' in it: this is no {expected}")
+        raise ReportError(f"{path}: no key 'schema'; use the {expected}")
     if schema != SCHEMA:
         raise ReportError(
-            f"{path}: schema {schema}, expected {SCHEMA}: another version of llmbench wrote it"
+            f"{path}: schema {schema}, expected {SCHEMA}: written by another version of llmbench"
         )
     shown: dict[str, Any] = make_redactor().redact_values(plain, IDENTIFIERS)
     return shown
 
 
 def is_earlier(plain: Any) -> bool:
-    """True for the file of an unsaved session of an earlier version, with verdicts in
-    place of outcomes."""
+    """True if an earlier version wrote the file of an unsaved session.
+
+    Such a file contains verdicts instead of outcomes.
+    """
     return isinstance(plain, dict) and {"session", "verdicts"} <= plain.keys()
 
 
 def check(plain: dict[str, Any], path: Path) -> SessionDocument:
-    """Convert plain values into a document; ReportError for a wrong value."""
+    """Convert plain values into a document; raises ReportError for a wrong value."""
     try:
         return msgspec.convert(plain, SessionDocument)
     except msgspec.ValidationError as error:
-        raise ReportError(f"{path}: changed since it was written: {error}") from None
+        raise ReportError(f"{path}: not as llmbench wrote it: {error}") from None
 
 
 def _replace_non_finite(value: Any) -> Any:

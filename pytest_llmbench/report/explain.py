@@ -1,5 +1,4 @@
-"""The text of one item: what a reader of a red test needs to know, on one screen of 80
-columns."""
+"""The message of one item: verdict, place, remedy and evidence, 80 columns wide."""
 
 from __future__ import annotations
 
@@ -36,104 +35,111 @@ LABELS = {
     "nvidia_release": "NVIDIA Release",
     "pytorch": "PyTorch",
 }
-"""Names that are written otherwise; the others stand as they are."""
+"""Spellings of software names; other names are shown unchanged."""
 
 LONGEST_ENVIRONMENT = 200
-"""Letters of the line: three lines of a message."""
+"""Maximum number of characters for the software of a run: three lines."""
 
 COPIED = re.compile(r"`(pytest [^`]+)`")
-"""A command in a text."""
+"""Matches a pytest command that users copy from a text."""
 
 COMMAND = re.compile(r"^ ?(?= *::)|(?<=#)(?=#\[)", re.MULTILINE)
-"""Where GitHub Actions, which reads the output, would take what follows for a command:
+"""Matches positions at which GitHub Actions would recognise a workflow command:
 `::error::`, `##[error]`."""
 
 
 def explain(outcome: OutcomeDocument, *, short: bool) -> str:
-    """Write the message of an item: one screen, or three lines if many items fail."""
+    """Write the message of an item.
+
+    The message contains the verdict, what is wrong, the log with its line, the next
+    step, and the evidence. With `short` it contains the first three only.
+    """
     title = make_headline(outcome)
     head = [title] if count_columns(title) <= WIDTH else wrap(title, " " * 12)
-    rows = outcome.lines if isinstance(outcome, CheckOutcome) and not short else ()
-    lines = [*head, *wrap(outcome.text), *rows]
+    lines = [*head, *wrap(outcome.text)]
     if short and outcome.context and outcome.reason == "no-run":
-        lines = [
-            *head,
-            *wrap(outcome.context_begin or ""),
-        ]  # the summary has all of it, once
+        # The summary prints the complete context once.
+        lines = [*head, *wrap(outcome.context_begin or "")]
     if not short and isinstance(outcome, ConfigurationOutcome):
-        lines += _explain_configuration(outcome)
+        lines += wrap(outcome.context)
     if outcome.log:
         lines.append(f"log: {locate_log(outcome)}")
     if not short:
         lines += wrap(f"next: {advise(outcome)}", "      ")
+        lines += _list_evidence(outcome)
     return escape_commands("\n".join(lines))
 
 
-def _explain_configuration(outcome: ConfigurationOutcome) -> Iterator[str]:
-    yield from wrap(outcome.context)
+def _list_evidence(outcome: OutcomeDocument) -> Iterator[str]:
+    """Yield the lines below the next step: metrics, facts and notes of an outcome."""
+    if isinstance(outcome, CheckOutcome):
+        yield from outcome.lines
+    if not isinstance(outcome, ConfigurationOutcome):
+        return
+    yield ""
     yield from _tabulate(outcome)
     for label, text in (*list_facts(outcome), *_list_notes(outcome)):
         fact = f"  {label:<10}{text}"
-        yield from (
-            [fact] if label == "file" else wrap(fact, " " * 12)
-        )  # a file is whole, to be copied
+        # A file name stays on one line, so that it can be copied.
+        yield from ([fact] if label == "file" else wrap(fact, " " * 12))
 
 
 def _tabulate(outcome: ConfigurationOutcome) -> Iterator[str]:
     rows = compare_metrics(outcome)
     if rows:
-        yield ""
         yield f"  {'':<18}{'measured':>16}{'baseline':>16}{'difference':>13}"
-    for label, measured, wanted, change in rows:
-        yield f"  {label:<18}{measured:>16}{wanted:>16}{change:>13}"
+    for label, measured, expected, difference in rows:
+        yield f"  {label:<18}{measured:>16}{expected:>16}{difference:>13}"
     if rows:
         yield ""
 
 
-def compare_metrics(described: ConfigurationOutcome) -> list[tuple[str, str, str, str]]:
-    """Return of each metric its label, what was measured, the baseline's value and the
-    difference, as texts.
+def compare_metrics(outcome: ConfigurationOutcome) -> list[tuple[str, str, str, str]]:
+    """Return a row of texts for each metric: label, measured, baseline, difference.
 
-    Nothing where the step time means nothing: it is not shown beside one that does.
+    Returns no rows if the run is invalid or was not judged, since its metrics are
+    meaningless.
     """
-    metrics, expected = described.metrics, described.expected_metrics or {}
+    metrics, baseline = outcome.metrics, outcome.expected_metrics or {}
     unjudged = (
-        described.verdict in ("NOT_COMPARABLE", "MISSING")
-        or described.reason == "nothing-left"
+        outcome.verdict in ("NOT_COMPARABLE", "MISSING")
+        or outcome.reason == "nothing-left"
     )
-    if described.problems or unjudged:
+    if outcome.problems or unjudged:
         return []
     rows = []
     for name, definition in list_rows():
-        # A number of the log that no baseline expects stands in JSON: the computed one
-        # has the row.
-        if name in metrics and (definition.printed is None or expected.get(name)):
-            measured, wanted, form = (
+        # The log may print a metric that no baseline contains: only JSON has it, and
+        # the row shows the computed value.
+        if name in metrics and (definition.printed is None or baseline.get(name)):
+            measured, expected, form = (
                 metrics[name].value,
-                expected.get(name),
+                baseline.get(name),
                 definition.form,
             )
-            change = formatting.format_difference(
-                measured / wanted if measured is not None and wanted else None
+            difference = formatting.format_difference(
+                measured / expected if measured is not None and expected else None
             )
             rows.append(
                 (
                     definition.label,
                     form.format(measured),
-                    form.format(wanted) if wanted else "-",
-                    change,
+                    form.format(expected) if expected else "-",
+                    difference,
                 )
             )
     return rows
 
 
 def list_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield label and text of what the verdict rests on: bound, statistics, baseline,
-    window, run, jobs, attempts."""
+    """Yield the evidence for a verdict as labels and texts.
+
+    The labels are limit, statistics, baseline, window, run, jobs and attempts.
+    """
     if outcome.bound_seconds is not None and outcome.expected_seconds is not None:
         yield (
-            "bound",
-            _format_bound(outcome, outcome.bound_seconds, outcome.expected_seconds),
+            "limit",
+            _format_limit(outcome, outcome.bound_seconds, outcome.expected_seconds),
         )
         yield from _list_statistics(outcome)
         yield (
@@ -145,8 +151,8 @@ def list_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
     if step_time and outcome.window_seconds:
         yield "window", _format_window(outcome, step_time)
     yield from _list_run_facts(outcome)
-    if ran_on := format_environment(outcome.environment):
-        yield "software", ran_on
+    if software := format_environment(outcome.environment):
+        yield "software", software
     yield from _list_past(outcome)
     yield from _list_job_facts(outcome)
     for line in jobs.list_log_attempts(outcome.tries or ()):
@@ -157,16 +163,16 @@ def list_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
         yield "also", text
 
 
-def _format_bound(outcome: ConfigurationOutcome, bound: float, expected: float) -> str:
+def _format_limit(outcome: ConfigurationOutcome, limit: float, expected: float) -> str:
     source = outcome.tolerance_source
     tolerance = outcome.tolerance + (
         f", {source}" if source not in ("", "default") else ""
     )
-    seconds, of_baseline = (
-        formatting.format_seconds(bound),
+    allowed, baseline = (
+        formatting.format_seconds(limit),
         formatting.format_seconds(expected),
     )
-    return f"{seconds} = {of_baseline} x {bound / expected:.6g} (tolerance {tolerance})"
+    return f"{allowed} = {baseline} x {limit / expected:.6g} (tolerance {tolerance})"
 
 
 def _format_window(outcome: ConfigurationOutcome, step_time: ReportedMetric) -> str:
@@ -179,47 +185,47 @@ def _format_window(outcome: ConfigurationOutcome, step_time: ReportedMetric) -> 
     deviation = step_time.standard_deviation
     spread = "" if deviation is None else f", sd {deviation:.3g} s"
     last = formatting.format_seconds(get_set(outcome.last_step_seconds))
-    of_document = outcome.timed_window
-    # Which steps a document timed is assumed: both are shown.
-    if of_document and of_document.seconds is not None and outcome.timed == "window":
-        last += f"; {of_document.text} (assumed of its document) {formatting.format_seconds(of_document.seconds)}"
+    documented = outcome.timed_window
+    # The steps that a document timed are an assumption, so both times are shown.
+    if documented and documented.seconds is not None and outcome.timed == "window":
+        seconds = formatting.format_seconds(documented.seconds)
+        last += f"; {documented.text} (presumably timed by its document) {seconds}"
     return f"{outcome.window.text} ({count}{spread}{_format_other_statistic(outcome)}); last step {last}"
 
 
-def _list_past(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield the last good run before a slow one, and the changes of level that
-    stand."""
-    yield from list_last_good(described.last_good)
-    for change in described.changes:
+def _list_past(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
+    """Yield the last good run before a slow one, and the persisting level changes."""
+    yield from list_last_good(outcome.last_good)
+    for change in outcome.changes:
         if change.stands:
             yield "change", change.text
 
 
-def _list_run_facts(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    run, (age, begun) = described.run, jobs.find_age(described)
-    started = begun[:16].replace("T", " ") if begun else "at an unknown time"
+def _list_run_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
+    run, (age, start) = outcome.run, jobs.find_age(outcome)
+    started = start[:16].replace("T", " ") if start else "at an unknown time"
     if run:
         job = f"job {run.job_id}, " if run.job_id else ""
         yield "run", f"{job}started {started} ({run.started_from}), {age} old"
-    elif begun:
+    elif start:
         yield "run", f"none; its job started {started}, {age} old"
 
 
 def format_baseline(baseline: ReportedBaseline) -> str:
-    """Return where a baseline stands: `published: Table 3, 25.05.yaml:31`."""
+    """Format kind and location of a baseline: `published: Table 3, 25.05.yaml:31`."""
     return f"{baseline.kind}: {baseline.table or baseline.document}, {baseline.file}:{baseline.line}"
 
 
 def format_note(note: ReportedNote) -> str:
-    """Return the text of a note or problem, and its line where it has one."""
+    """Return the text of a note or problem, followed by its log line if known."""
     return note.text + (f" (line {note.line})" if note.line else "")
 
 
-def list_other_baselines(described: ConfigurationOutcome) -> list[str]:
-    """Return the verdicts against the other baselines of the configuration."""
+def list_other_baselines(outcome: ConfigurationOutcome) -> list[str]:
+    """Describe the verdicts against the other baselines of the configuration."""
     return [
         f"{other.verdict} against the {other.baseline.kind} baseline: {other.text}"
-        for other in described.others
+        for other in outcome.others
     ]
 
 
@@ -230,55 +236,54 @@ def _format_recording(recorded: ReportedRecording | None) -> str:
     return f", of {recorded.date}" + (f" by {recorded.by}" if recorded.by else "")
 
 
-def _list_job_facts(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield where the runs were, what that tells of the nodes, each job where there are
-    several, and their files."""
-    for text in filter(None, (jobs.format_nodes(described), described.nodes)):
+def _list_job_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
+    """Yield nodes, node evidence, GPU-hours, jobs (if several) and files of the runs."""
+    for text in filter(None, (jobs.format_nodes(outcome), outcome.nodes)):
         yield "nodes", text
-    if cost := sum_configuration(described.jobs):
+    if cost := sum_configuration(outcome.jobs):
         yield "GPU-hours", format_cost(cost)
-    launched, files = described.jobs, jobs.list_files(described)
+    launched, files = outcome.jobs, jobs.list_files(outcome)
     for job in launched if len(launched) > 1 else ():
-        yield "job", jobs.format_job(described, job)
+        yield "job", jobs.format_job(outcome, job)
     for file in files[: jobs.MOST_FILES]:
         yield "file", file
     if len(files) > jobs.MOST_FILES:
         yield "file", f"{len(files) - jobs.MOST_FILES} more"
 
 
-def _list_statistics(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield how well the difference is known, and what the rule as written says."""
-    estimate = described.estimate
+def _list_statistics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
+    """Yield the literal comparison, the interval of the difference, and its noise."""
+    estimate = outcome.estimate
     if estimate is None:
         return
-    meets = "holds" if described.meets_point else "does not hold"
-    yield "rule", f"as written, measured <= bound: {meets}"
+    comparison = "is met" if outcome.meets_point else "is not met"
+    yield "rule", f"measured <= limit {comparison}"
     if estimate.threshold_only:
         return
     low, high = map(_format_fraction, (estimate.low, estimate.high))
-    below, above = (
+    low_confidence, high_confidence = (
         f"{(1 - level) * 100:.3g} %"
         for level in (estimate.regression_level, estimate.level)
     )
-    sure = (
-        f"{above} sure of each end"
-        if below == above
-        else f"{below} and {above} sure of its ends"
+    confidence = (
+        f"{high_confidence} confidence at each end"
+        if low_confidence == high_confidence
+        else f"{low_confidence} and {high_confidence} confidence at its ends"
     )
     yield (
         "interval",
-        f"{low} to {high} from {formatting.count_noun(estimate.runs, 'run')}, {sure}",
+        f"{low} to {high} from {formatting.count_noun(estimate.runs, 'run')}, {confidence}",
     )
     noise, within = estimate.run_to_run, estimate.within_run_error
     yield (
         "noise",
-        f"run to run {noise.sigma * 100:.2f} % ({noise.source}), within the run {(within or 0) * 100:.2f} % "
-        f"({estimate.effective_sample_size or 0:.0f} independent {'means' if described.window_mean_of else 'steps'})",
+        f"{noise.sigma * 100:.2f} % between runs ({noise.source}), {(within or 0) * 100:.2f} % within the run "
+        f"({estimate.effective_sample_size or 0:.0f} independent {'means' if outcome.window_mean_of else 'steps'})",
     )
     detectable = _format_fraction(estimate.detectable)
     yield (
-        "power",
-        f"such a run shows a slowdown of {detectable} or more{advise_repeats(described)}",
+        "detects",
+        f"a slowdown of {detectable} or more{advise_repeats(outcome)}",
     )
 
 
@@ -286,25 +291,26 @@ def _format_fraction(difference: float | None) -> str:
     return formatting.format_difference(None if difference is None else 1 + difference)
 
 
-def _format_other_statistic(described: ConfigurationOutcome) -> str:
-    """Return the mean beside a trimmed mean, and the other way round."""
-    trimmed = described.window.statistic == "trimmed_mean"
+def _format_other_statistic(outcome: ConfigurationOutcome) -> str:
+    """Format the mean if the trimmed mean decides, else the trimmed mean."""
+    trimmed = outcome.window.statistic == "trimmed_mean"
     name, label = ("mean", "mean") if trimmed else ("trimmed_mean", "trimmed mean")
-    metric = described.metrics.get(f"step_time_{name}_seconds")
+    metric = outcome.metrics.get(f"step_time_{name}_seconds")
     return f", {label} {formatting.format_seconds(metric.value)}" if metric else ""
 
 
-def _list_notes(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    # Each attempt has a line of its own then.
+def _list_notes(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
+    """Yield the first notes of an outcome that the message does not contain yet."""
+    # Several attempts have one line each, which replace these notes.
     listed = (
         (NoteCode.ATTEMPTS, NoteCode.SEGMENTS)
-        if jobs.list_log_attempts(described.tries or ())
+        if jobs.list_log_attempts(outcome.tries or ())
         else ()
     )
-    text = described.text  # may say it already
+    text = outcome.text
     notes = [
         note
-        for note in described.notes
+        for note in outcome.notes
         if note.code not in listed and note.text not in text
     ]
     for note in notes[:5]:
@@ -314,8 +320,11 @@ def _list_notes(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
 
 
 def list_last_good(last: ReportedLastGood | None) -> Iterator[tuple[str, str]]:
-    """Yield label and text: `2026-11-20 02:00, job 71 (folder): 9.480 s, +6.0 % for 1
-    day`, then what differs since; nothing without such a run."""
+    """Yield the last good run and the differences since then, as labels and texts.
+
+    The first text reads `2026-11-20 02:00, job 71 (folder): 9.480 s, +6.0 % for 1 day`.
+    Yields nothing if `last` is None.
+    """
     if last is None:
         return
     job = f", job {last.job_id}" if last.job_id else ""
@@ -335,8 +344,7 @@ def list_last_good(last: ReportedLastGood | None) -> Iterator[tuple[str, str]]:
 
 
 def _list_since(last: ReportedLastGood) -> Iterator[str]:
-    """Yield what differs between the last good run and a red one, what does not, and
-    what one of them does not say."""
+    """Yield the differing, the equal and the unknown facts of two runs as texts."""
     nodes, groups = last.nodes, {"software": last.software, "settings": last.settings}
     changes = [
         f"{name_label(name)} {_format_change(name, *pair)}"
@@ -346,17 +354,17 @@ def _list_since(last: ReportedLastGood) -> Iterator[str]:
     unknown = [name for name, of in groups.items() if not (of.same or of.differs)]
     if nodes is None:
         unknown.append("nodes")
-    elif others := [node for node in nodes.now if node not in nodes.before]:
-        changes.append(_format_others(others, len(nodes.now)))
+    elif new_nodes := [node for node in nodes.now if node not in nodes.before]:
+        changes.append(_format_new_nodes(new_nodes, len(nodes.now)))
     else:
         same.append("nodes (history)")
     yield (
         f"differs: {formatting.join_first(changes)}"
         if changes
-        else "nothing known differs"
+        else "no known setting differs"
     )
     if same:
-        yield f"the same: {formatting.join_first(same)}"
+        yield f"same: {formatting.join_first(same)}"
     if last.steps:
         before, now = last.steps
         yield (
@@ -365,14 +373,13 @@ def _list_since(last: ReportedLastGood) -> Iterator[str]:
             else f"steps then: {before}; now: {now}"
         )
     else:
-        unknown.append("the shape of the steps")
+        unknown.append("pattern of the steps")
     if unknown:
-        yield f"not known: {', '.join(unknown)}"
+        yield f"unknown: {', '.join(unknown)}"
 
 
 def list_differences(last: ReportedLastGood) -> list[tuple[str, tuple[str, str]]]:
-    """Return what the last good run and a red one say of software and settings that is
-    not the same."""
+    """Return the software and settings that differ from those of the last good run."""
     return [*last.software.differs.items(), *last.settings.differs.items()]
 
 
@@ -380,16 +387,14 @@ def _format_change(name: str, before: str, now: str) -> str:
     return f"{formatting.shorten_setting(name, before)} -> {formatting.shorten_setting(name, now)}"
 
 
-def _format_others(others: list[str], number: int) -> str:
-    if len(others) == number:
-        return f"all {formatting.count_noun(number, 'node')} (history)"
-    verb = "is another" if len(others) == 1 else "are others"
-    return f"{len(others)} of {number} nodes {verb} (history): {formatting.join_first(others)}"
+def _format_new_nodes(new_nodes: list[str], total: int) -> str:
+    if len(new_nodes) == total:
+        return f"all {formatting.count_noun(total, 'node')} (history)"
+    return f"{len(new_nodes)} of {total} nodes (history): {formatting.join_first(new_nodes)}"
 
 
 def format_environment(environment: Mapping[str, str | None]) -> str:
-    """Return `driver 570.133.20, framework nemo2 25.04, NCCL 2.26.6`; empty where
-    nothing is known."""
+    """Format the software of a run: `driver 570.133.20, NCCL 2.26.6`; "" if unknown."""
     values = (
         f"{name_label(name)} {formatting.shorten_setting(name, str(text))}"
         for name, text in environment.items()
@@ -398,7 +403,7 @@ def format_environment(environment: Mapping[str, str | None]) -> str:
 
 
 def name_label(name: str) -> str:
-    """Return a name as people write it."""
+    """Return the usual spelling of a software name."""
     return LABELS.get(name, name.replace("_", " "))
 
 
@@ -406,33 +411,36 @@ def name_label(name: str) -> str:
 
 
 def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
-    """Return the text in lines of `WIDTH` columns, those after the first indented;
-    words are broken where they must. A command of pytest gets a line of its own, whole,
-    to be copied."""
-    before, *others = COPIED.split(text)
-    if not others:
+    """Wrap a text to `WIDTH` columns, with `first` before and `indent` after line one.
+
+    Long words are broken if necessary. A pytest command in backticks gets its own
+    unbroken line, so that it can be copied.
+    """
+    before, *segments = COPIED.split(text)
+    if not segments:
         return _wrap_prose(text, indent, first)
     lines = _wrap_prose(before.rstrip(), indent, first)
-    for command, behind in zip(others[::2], others[1::2], strict=True):
-        lines += [f"{indent}{command}", *_wrap_prose(behind.strip(), indent, "")]
+    for command, after in zip(segments[::2], segments[1::2], strict=True):
+        lines += [f"{indent}{command}", *_wrap_prose(after.strip(), indent, "")]
     return lines
 
 
 def _wrap_prose(text: str, indent: str, first: str) -> list[str]:
-    """Return lines of a text without a command."""
-    # `7.3` at the end of a line and `s` at the beginning of the next is read as two
-    # things.
+    """Wrap a text that contains no command."""
+    # Keep a number and its unit (`7.3 s`) on one line.
     glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, text)
     if (
         text.isprintable()
         and "" != text.rstrip() == text
         and len(first) + count_columns(text) <= WIDTH
     ):
-        return [f"{first}{text}"]  # as most are: textwrap would take them to pieces
+        return [f"{first}{text}"]  # fast path: most texts fit on one line
     return wrap_text(glued, first=first, rest=indent)
 
 
 def escape_commands(text: str) -> str:
-    """Return lines with a backslash where what a log says would be a command to the CI
-    server that reads them; it takes the place of a blank where there is one."""
+    """Insert a backslash before text that GitHub Actions would execute as a command.
+
+    The backslash replaces a leading space if there is one.
+    """
     return COMMAND.sub(r"\\", text)

@@ -1,5 +1,4 @@
-"""GPU-hours of a launch in reports: what its jobs used, and what of that was lost by
-cause."""
+"""GPU-hours of launched jobs in reports: used, and lost by cause."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from pytest_llmbench.report.outcome_documents import (
 
 
 def describe_job_cost(cost: JobCost) -> JobHours:
-    """Make the GPU-hours of a job as reports show them."""
+    """Convert the cost of a job into its record."""
     return JobHours(
         estimated=cost.estimated,
         used=cost.used,
@@ -33,23 +32,22 @@ def describe_job_cost(cost: JobCost) -> JobHours:
 
 
 def sum_costs(jobs: Sequence[ReportedJob]) -> JobsCost:
-    """Sum the GPU-hours of jobs, and those that were lost by cause."""
-    hours = [job.gpu_hours for job in jobs]
+    """Sum the GPU-hours of jobs, in total and lost by cause."""
+    costs = [job.gpu_hours for job in jobs]
     lost = dict.fromkeys(map(str, Loss), 0.0)
-    for of_job in hours:
-        lost[Loss.REQUEUED] += of_job.requeued
-        if of_job.lost in lost:
-            lost[of_job.lost] += of_job.used - of_job.requeued
+    for cost in costs:
+        lost[Loss.REQUEUED] += cost.requeued
+        if cost.lost in lost:
+            lost[cost.lost] += cost.used - cost.requeued
     return JobsCost(
-        used=sum(of_job.used for of_job in hours),
+        used=sum(cost.used for cost in costs),
         lost=LostHours(**lost),
         unknown_jobs=tuple(job.job_id for job in jobs if not job.gpu_hours.exact),
     )
 
 
 def sum_configuration(jobs: Sequence[ReportedJob]) -> ConfigurationCost | None:
-    """Sum the GPU-hours of the jobs of a configuration; None if nothing was
-    launched."""
+    """Sum the GPU-hours of a configuration; None if nothing was launched."""
     if not jobs:
         return None
     estimated = jobs[0].gpu_hours.estimated  # of one run
@@ -59,7 +57,10 @@ def sum_configuration(jobs: Sequence[ReportedJob]) -> ConfigurationCost | None:
 def sum_session(
     outcomes: Sequence[OutcomeDocument], planned: PlannedHours | None
 ) -> SessionCost | None:
-    """Sum the GPU-hours of outcomes, each id once; None if nothing was launched."""
+    """Sum the GPU-hours of a session; None if nothing was launched.
+
+    `outcomes` must contain each id once.
+    """
     configurations = (
         outcome for outcome in outcomes if isinstance(outcome, ConfigurationOutcome)
     )
@@ -77,40 +78,38 @@ def sum_session(
 def format_cost(cost: ConfigurationCost | SessionCost) -> str:
     """Format a cost as `12.3 used, 1.2 of them lost: 0.9 failed, 0.3 requeued`.
 
-    Names what was estimated and allowed if that is known, and the jobs whose hours are
-    unknown.
+    Estimated and allowed hours are added if known, and the jobs with unknown hours.
     """
     unknown = cost.unknown_jobs
-    head = f"{'at least ' if unknown else ''}{formatting.format_hours(cost.used)} used"
-    known = (
+    used = f"{'at least ' if unknown else ''}{formatting.format_hours(cost.used)} used"
+    limits = (
         [f"{formatting.format_hours(cost.estimated)} estimated"]
         if cost.estimated
         else []
     )
     if isinstance(cost, SessionCost) and cost.limit:
-        known.append(f"{cost.limit:,.10g} allowed")
-    parts = [f"{head} ({', '.join(known)})" if known else head]
+        limits.append(f"{cost.limit:,.10g} allowed")
+    texts = [f"{used} ({', '.join(limits)})" if limits else used]
     lost = dict(_list_causes(cost))
     if lost:
         causes = [
             f"{formatting.format_hours(hours)} {cause}" for cause, hours in lost.items()
         ]
-        why = ", ".join(causes) if len(causes) > 1 else next(iter(lost))
-        parts.append(
-            f"{formatting.format_hours(sum(lost.values()))} of them lost: {why}"
+        listed = ", ".join(causes) if len(causes) > 1 else next(iter(lost))
+        texts.append(
+            f"{formatting.format_hours(sum(lost.values()))} of them lost: {listed}"
         )
     if unknown:
         names = [
-            f"job {job_id}" if job_id else "one that was perhaps submitted"
+            f"job {job_id}" if job_id else "a possibly submitted job"
             for job_id in unknown
         ]
-        parts.append(f"not known: {formatting.join_first(names)}")
-    return "; ".join(parts)
+        texts.append(f"unknown: {formatting.join_first(names)}")
+    return "; ".join(texts)
 
 
 def list_cost_properties(jobs: Sequence[ReportedJob]) -> dict[str, str]:
-    """List the GPU-hours of a configuration for JUnit reports, without those that are 0
-    or unknown."""
+    """Return the JUnit properties for GPU-hours, without zero and unknown values."""
     cost = sum_configuration(jobs)
     if cost is None:
         return {}
@@ -124,8 +123,7 @@ def list_cost_properties(jobs: Sequence[ReportedJob]) -> dict[str, str]:
 
 
 def format_job_cost(job: ReportedJob) -> str:
-    """Format the GPU-hours of a job: `1.2`, `at least 0.4`, `unknown`, `0.7, lost:
-    failed`."""
+    """Format the GPU-hours of a job: `1.2`, `at least 0.4`, `0.7, lost: failed`."""
     hours = job.gpu_hours
     if not hours.used and not hours.exact:
         return "unknown"

@@ -1,5 +1,4 @@
-"""The jobs of an outcome and the attempts in the logs of its run: their records, and
-their texts in reports."""
+"""Records and texts of launched jobs, and of the attempts in the logs of a run."""
 
 from __future__ import annotations
 
@@ -20,30 +19,28 @@ from pytest_llmbench.report.outcome_documents import (
 )
 
 MEASURE = "measure"
-"""The purpose of the jobs that are judged for speed."""
+"""The purpose of jobs whose speed is judged."""
 
 PROPERTIES = ("job_id", "nodes", "attempts", "runs", "failed_attempts")
-"""The properties of a test case that was launched, in this order, after those of every
-test case."""
+"""Additional JUnit properties of a launched test case, in their order."""
 
 MOST_FILES = 5
-"""Of the files that the jobs of a configuration left, so many are named on the
-terminal; reports name all."""
+"""Maximum number of files of a configuration on the terminal; reports list all."""
 
 MOST_TRIES = 6
-"""Attempts that an explanation lists; other reports list more."""
+"""Maximum number of attempts in a message; other reports list `MOST_KEPT`."""
 
 MOST_KEPT = 1000
-"""Attempts that a report lists: a log may have a hundred thousand."""
+"""Maximum number of attempts in a report; a log may contain 100,000."""
 
 
 def pick(record: object, *names: str) -> dict[str, Any]:
-    """Return some fields of a record by their names."""
+    """Return the given fields of a record as a dict."""
     return {name: getattr(record, name) for name in names}
 
 
 def describe(job: LaunchedJob, now: datetime, directory: Path) -> ReportedJob:
-    """Make the record of a job; files in `directory` become relative to it."""
+    """Convert a job into its record; files in `directory` become relative to it."""
     return ReportedJob(
         job_id=job.job_id,
         purpose=str(job.purpose),
@@ -63,8 +60,10 @@ def describe(job: LaunchedJob, now: datetime, directory: Path) -> ReportedJob:
 
 
 def describe_resumption(resumption: Resumption | None) -> ReportedResumption | None:
-    """Make the record of how to resume a session; None for a session that did not only
-    collect."""
+    """Convert the resume command of a collecting session into its record.
+
+    Returns None for other sessions.
+    """
     if resumption is None:
         return None
     return ReportedResumption(
@@ -75,11 +74,11 @@ def describe_resumption(resumption: Resumption | None) -> ReportedResumption | N
 
 
 def list_attempts(outcome: ConfigurationOutcome) -> list[ReportedJob]:
-    """Return the jobs of an outcome that were started to be judged; where none was,
-    those of its first purpose."""
+    """Return the jobs whose speed is judged, else the jobs of the first purpose.
+
+    A launch that only profiles, for example, has no judged job.
+    """
     jobs = outcome.jobs
-    # A launch that only profiles has no job that is judged; its own jobs are then
-    # shown.
     purposes = [job.purpose for job in jobs]
     return [
         job
@@ -89,8 +88,7 @@ def list_attempts(outcome: ConfigurationOutcome) -> list[ReportedJob]:
 
 
 def list_last_attempts(outcome: ConfigurationOutcome) -> list[ReportedJob]:
-    """Return the last attempt of each of its runs."""
-    # A retry replaces the attempt before it; each repeat counts by its last one.
+    """Return the last attempt of each repeat; a retry replaces earlier attempts."""
     last = {
         job.repeat: job
         for job in sorted(list_attempts(outcome), key=lambda job: job.attempt)
@@ -99,38 +97,39 @@ def list_last_attempts(outcome: ConfigurationOutcome) -> list[ReportedJob]:
 
 
 def list_failed_attempts(outcome: ConfigurationOutcome) -> list[ReportedJob]:
-    """Return the attempts that were followed by another one."""
+    """Return the attempts that were retried."""
     last = list_last_attempts(outcome)
     return [job for job in list_attempts(outcome) if job not in last]
 
 
 def find_age(outcome: ConfigurationOutcome) -> tuple[str, str | None]:
-    """Find the age and start of the run of an outcome; without a run, those of the job
-    that ran last."""
+    """Return the age and start of the run, or of the last started job without a run.
+
+    Returns ("-", None) if neither exists.
+    """
     started = [job for job in outcome.jobs if job.started]
     last = outcome.run or max(started, key=lambda job: str(job.started), default=None)
     return (last.age, last.started) if last else ("-", None)
 
 
 def format_nodes(outcome: ConfigurationOutcome) -> str:
-    """Return the nodes of the runs that count, folded; empty where none is known."""
+    """Return the nodes of the last attempts, folded (`n[3-4]`); "" if unknown."""
     return formatting.fold_nodes(
         {node for job in list_last_attempts(outcome) for node in job.nodes}
     )
 
 
 def list_properties(outcome: ConfigurationOutcome) -> dict[str, str]:
-    """Return what stands for the jobs in JUnit reports; nothing where none was
-    launched."""
+    """Return the JUnit properties of the jobs; no properties without a launch."""
     runs = list_last_attempts(outcome)
     if not runs:
         return {}
-    # The judged run may be an earlier one: a launch counts those below --llmb-logs.
+    # The judged run may be an earlier run from --llmb-logs.
     judged = (outcome.run and outcome.run.job_id) or runs[-1].job_id
-    lost = "; ".join(_format_result(job) for job in list_failed_attempts(outcome))
+    failed = "; ".join(_format_result(job) for job in list_failed_attempts(outcome))
     counts = str(len(list_attempts(outcome))), str(len(runs))
     values = dict(
-        zip(PROPERTIES, (judged, format_nodes(outcome), *counts, lost), strict=True)
+        zip(PROPERTIES, (judged, format_nodes(outcome), *counts, failed), strict=True)
     )
     return {
         name: value for name, value in values.items() if value
@@ -138,61 +137,59 @@ def list_properties(outcome: ConfigurationOutcome) -> dict[str, str]:
 
 
 def summarize(outcome: ConfigurationOutcome) -> str:
-    """Return where an item ran, how often, and which attempts failed: `on n[3-4], 2
-    attempts: job 12 on n1: FAILED`."""
-    where, runs, lost = (
+    """Summarise the jobs: `on n[3-4], 2 attempts: job 12 on n1: FAILED`."""
+    nodes, runs, failed = (
         format_nodes(outcome),
         len(list_last_attempts(outcome)),
         list_failed_attempts(outcome),
     )
-    parts = [f"on {where}"] if where else []
-    parts += [f"{runs} runs"] if runs > 1 else []
-    parts += (
-        [f"{runs + len(lost)} attempts: {'; '.join(map(_format_result, lost))}"]
-        if lost
+    texts = [f"on {nodes}"] if nodes else []
+    texts += [f"{runs} runs"] if runs > 1 else []
+    texts += (
+        [f"{runs + len(failed)} attempts: {'; '.join(map(_format_result, failed))}"]
+        if failed
         else []
     )
-    return ", ".join(parts)
+    return ", ".join(texts)
 
 
 def format_job(outcome: ConfigurationOutcome, job: ReportedJob) -> str:
-    """Return one job: `attempt 1 of 2: job 12 on n1: NODE_FAIL, retried`, `run 2 of 3:
-    job 14 on n[3-4]: 10.05 s`."""
-    alike = [other for other in outcome.jobs if other.purpose == job.purpose]
-    runs = len({other.repeat for other in alike})
-    tried = [other.attempt for other in alike if other.repeat == job.repeat]
-    which = [] if job.purpose == MEASURE else [job.purpose]
-    which += [f"run {job.repeat} of {runs}"] if runs > 1 else []
-    which += [f"attempt {job.attempt} of {len(tried)}"] if len(tried) > 1 else []
-    retried = ", retried" if job.attempt < max(tried) else ""
+    """Format a job: `attempt 1 of 2: job 12 on n1: NODE_FAIL, retried`."""
+    same_purpose = [other for other in outcome.jobs if other.purpose == job.purpose]
+    runs = len({other.repeat for other in same_purpose})
+    attempts = [other.attempt for other in same_purpose if other.repeat == job.repeat]
+    labels = [] if job.purpose == MEASURE else [job.purpose]
+    labels += [f"run {job.repeat} of {runs}"] if runs > 1 else []
+    labels += [f"attempt {job.attempt} of {len(attempts)}"] if len(attempts) > 1 else []
+    retried = ", retried" if job.attempt < max(attempts) else ""
     return ": ".join(
-        filter(None, (", ".join(which), f"{_format_result(job)}{retried}"))
+        filter(None, (", ".join(labels), f"{_format_result(job)}{retried}"))
     )
 
 
 def list_files(outcome: ConfigurationOutcome) -> Sequence[str]:
-    """Return the files that the jobs left, such as profiles, each once."""
+    """Return the files that the jobs produced, such as profiles, without duplicates."""
     return list(dict.fromkeys(file for job in outcome.jobs for file in job.files))
 
 
 def _format_result(job: ReportedJob) -> str:
-    name = f"job {job.job_id}" if job.job_id else "a job that was not submitted"
-    where = f" on {formatting.fold_nodes(job.nodes)}" if job.nodes else ""
+    name = f"job {job.job_id}" if job.job_id else "job not submitted"
+    nodes = f" on {formatting.fold_nodes(job.nodes)}" if job.nodes else ""
     measured = (
         formatting.format_seconds(job.step_seconds)
         if job.step_seconds is not None
         else job.state
     )
     text = job.text.removeprefix(f"{job.state}: ")
-    ended = " ".join(filter(None, (measured, f"({text})" if text else "")))
-    return f"{name}{where}: {ended}" if ended else f"{name}{where}"
+    result = " ".join(filter(None, (measured, f"({text})" if text else "")))
+    return f"{name}{nodes}: {result}" if result else f"{name}{nodes}"
 
 
 # --- attempts in the logs -------------------------------------------------------------
 
 
 def describe_log_attempt(attempt: AttemptSummary, directory: Path) -> LogAttempt:
-    """Make the record of an attempt; a log in `directory` becomes relative to it."""
+    """Convert an attempt into its record; a log in `directory` becomes relative."""
     return LogAttempt(
         number=attempt.number,
         log=formatting.format_path(attempt.log, directory),
@@ -207,8 +204,11 @@ def describe_log_attempt(attempt: AttemptSummary, directory: Path) -> LogAttempt
 
 
 def select_attempts(measurement: Measurement) -> list[AttemptSummary]:
-    """Return the attempts that reports list: of more than MOST_KEPT the last ones, the
-    judged one, and the first of each file."""
+    """Select at most about MOST_KEPT attempts for reports.
+
+    If there are more, these are the last ones, the judged one, and the first of each
+    file.
+    """
     attempts = measurement.attempts
     firsts = {attempt.log: attempt.number for attempt in reversed(attempts)}
     return [
@@ -221,32 +221,39 @@ def select_attempts(measurement: Measurement) -> list[AttemptSummary]:
 
 
 def format_log_attempts(attempts: Sequence[LogAttempt]) -> str | None:
-    """Return `1 stopped after step 12 (time limit); 2 finished, judged`; None for a
-    single attempt."""
-    more, shown = _cut_attempts(attempts, MOST_KEPT)
+    """Format attempts: `1 stopped after step 12 (time limit); 2 finished, judged`.
+
+    Returns None for a single attempt.
+    """
+    omitted, shown = _cut_attempts(attempts, MOST_KEPT)
     return (
         "; ".join(
-            (*more, *(f"{attempt.number} {_format_end(attempt)}" for attempt in shown))
+            (
+                *omitted,
+                *(f"{attempt.number} {_format_end(attempt)}" for attempt in shown),
+            )
         )
         or None
     )
 
 
 def list_log_attempts(attempts: Sequence[LogAttempt]) -> list[str]:
-    """Return a line for each of several attempts: its number, its place, its steps, and
-    how it ended.
+    """Return a line for each of several attempts; no lines for a single attempt.
 
-    Of many the last ones stand there, and always the one that is judged.
+    A line contains the number, the steps, the end and the log position. If there are
+    more than MOST_TRIES attempts, only the last ones and the judged one are listed.
     """
-    more, shown = _cut_attempts(attempts, MOST_TRIES)
-    return [*more, *map(_format_try, shown)]
+    omitted, shown = _cut_attempts(attempts, MOST_TRIES)
+    return [*omitted, *map(_format_attempt, shown)]
 
 
 def _cut_attempts(
     attempts: Sequence[LogAttempt], most: int
 ) -> tuple[list[str], list[LogAttempt]]:
-    """Return how many earlier attempts are left out, in words, and the others; nothing
-    for a single attempt."""
+    """Return a text that counts the omitted attempts (if any), and the attempts to show.
+
+    Both lists are empty for a single attempt.
+    """
     if len(attempts) < 2:
         return [], []
     total = attempts[-1].number
@@ -260,14 +267,14 @@ def _cut_attempts(
     ) < total else [], shown
 
 
-def _format_try(attempt: LogAttempt) -> str:
-    place = f"{attempt.log}:{attempt.line}" if attempt.line else attempt.log
+def _format_attempt(attempt: LogAttempt) -> str:
+    position = f"{attempt.log}:{attempt.line}" if attempt.line else attempt.log
     steps = (
         ""
         if attempt.last_step is None
         else f"steps {attempt.first_step} to {attempt.last_step}, "
     )
-    return f"{attempt.number}: {steps}{_format_end(attempt)} ({place})"
+    return f"{attempt.number}: {steps}{_format_end(attempt)} ({position})"
 
 
 def _format_end(attempt: LogAttempt) -> str:

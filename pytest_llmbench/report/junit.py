@@ -1,5 +1,4 @@
-"""The --llmb-junit report: a suite for each recipe, GPU type and precision, a test case
-for each configuration."""
+"""The --llmb-junit report: one test case for each configuration, grouped into suites."""
 
 from __future__ import annotations
 
@@ -40,27 +39,27 @@ if TYPE_CHECKING:
     from junit_xml import TestCase
 
 SESSION = "session"
-"""The suite of the case that says what is wrong with the session."""
+"""The suite of the test case that reports problems of the session."""
 
 ILLEGAL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 forbids, the other control characters, and carriage returns, which a
-reader takes for line feeds."""
+"""Matches characters that XML 1.0 forbids, control characters, and carriage returns,
+which XML readers convert to line feeds."""
 
 
 def render(
-    described: Sequence[OutcomeDocument], now: datetime, problems: Sequence[str] = ()
+    outcomes: Sequence[OutcomeDocument], now: datetime, problems: Sequence[str] = ()
 ) -> bytes:
-    """Return the report as XML in UTF-8: as many failures and skipped cases as ids with
-    that status, whatever the text.
+    """Render the report as XML in UTF-8.
 
-    What made the session red besides them (`problems`) is one error, of a suite of its
-    own: what was interrupted is never a green report. Suites and cases are sorted by
-    name. The text of an outcome that cannot stand in XML is written as `\\x1b`.
+    Each id is one case with its worst outcome. `problems` of the session become one
+    error in a separate suite, so that the report of an interrupted session never
+    passes. Suites and cases are sorted by name. Characters that are illegal in XML are
+    written as `\\x1b`.
     """
     from junit_xml import TestSuite
 
     cases = defaultdict(list)
-    for outcome in sorted(select_worst(described), key=attrgetter("suite", "id")):
+    for outcome in sorted(select_worst(outcomes), key=attrgetter("suite", "id")):
         cases[outcome.suite].append(_make_case(outcome))
     if problems:
         cases[SESSION].append(_make_session_case(problems))
@@ -93,8 +92,8 @@ def _make_session_case(problems: Sequence[str]) -> TestCase:
 def _make_case(outcome: OutcomeDocument) -> TestCase:
     from junit_xml import TestCase
 
-    # The steps, not the test, which takes milliseconds: a server's graph of durations
-    # then follows the step time.
+    # The duration is that of the window, not of the test (milliseconds), so that the
+    # duration graph of a CI server follows the step time.
     seconds = _sum_window(outcome) if isinstance(outcome, ConfigurationOutcome) else 0
     case = TestCase(
         outcome.id,
@@ -102,20 +101,19 @@ def _make_case(outcome: OutcomeDocument) -> TestCase:
         elapsed_sec=seconds,
         stdout=_make_system_out(outcome),
     )
-    # junit-xml drops a failure without message and output, and the case reads as
-    # passed: this is never empty.
+    # Must not be empty: junit-xml drops a failure without message and output, and the
+    # case would count as passed.
     message = _join_lines(f"{name_verdict(outcome)}: {outcome.text}")
     if outcome.status not in SEVERITY:
         case.add_failure_info(message, explain(outcome, short=False), outcome.reason)
     elif outcome.status == "skipped":
-        case.add_skipped_info(
-            message, message
-        )  # GitLab shows the text, others the attribute
+        # GitLab shows the text, other servers the attribute.
+        case.add_skipped_info(message, message)
     return case
 
 
 def _sum_window(outcome: ConfigurationOutcome) -> float:
-    """Sum the seconds of the steps in the window."""
+    """Sum the times of the steps in the window, in seconds."""
     values = outcome.window_seconds
     steps = outcome.window_mean_of or (1,) * len(values)
     return sum(
@@ -126,16 +124,17 @@ def _sum_window(outcome: ConfigurationOutcome) -> float:
 
 
 def _make_classname(outcome: OutcomeDocument) -> str:
-    """Make `llmbench.grok1.25_05.gb200.bf16`: CI servers make a tree of its dots, and
-    keep histories by it."""
-    # Nothing of the machine or the day: GitLab and Jenkins keep the history of a case
-    # by it.
+    """Build the class name of a case: `llmbench.grok1.25_05.gb200.bf16`.
+
+    CI servers show its components as a tree. GitLab and Jenkins use it as the key of a
+    case's history, so it contains neither the machine nor the date.
+    """
     if isinstance(outcome, ConfigurationOutcome):
         key = outcome.configuration
-        parts = [key.recipe, key.release, key.gpu, key.dtype]
+        names = [key.recipe, key.release, key.gpu, key.dtype]
     else:
-        parts = [outcome.check if isinstance(outcome, CheckOutcome) else "unmatched"]
-    return ".".join(["llmbench", *(part.replace(".", "_") for part in parts)])
+        names = [outcome.check if isinstance(outcome, CheckOutcome) else "unmatched"]
+    return ".".join(["llmbench", *(name.replace(".", "_") for name in names)])
 
 
 def _make_system_out(outcome: OutcomeDocument) -> str:
@@ -148,15 +147,15 @@ def _make_system_out(outcome: OutcomeDocument) -> str:
 
 
 def _join_lines(text: str) -> str:
-    """Return the text without line breaks, so that a log cannot write lines of its own
-    into the report."""
+    """Remove line breaks from a text, so that a log cannot add lines to the report."""
     return " ".join(text.split())
 
 
 def _list_values(outcome: OutcomeDocument) -> Iterator[tuple[str, object]]:
-    """Yield names and values; the properties of --junitxml first, since servers cut the
-    output of passed cases."""
-    # Jenkins keeps 1,000 signs of the output of a passed case.
+    """Yield the names and values of a case's output, --junitxml properties first.
+
+    Jenkins keeps only 1,000 characters of the output of a passed case.
+    """
     if isinstance(outcome, ConfigurationOutcome):
         yield from list_properties(outcome)
         yield from _list_configuration_values(outcome)
@@ -182,8 +181,8 @@ def _list_configuration_values(
     yield "context", outcome.context
     if outcome.run:
         yield from _list_run_values(outcome.run)
-    elif (begun := jobs.find_age(outcome))[1]:
-        yield "started", f"{begun[1]} (its job), {begun[0]} old"
+    elif (job := jobs.find_age(outcome))[1]:
+        yield "started", f"{job[1]} (its job), {job[0]} old"
     yield "environment", format_environment(outcome.environment)
     yield "last_good", "; ".join(text for _, text in list_last_good(outcome.last_good))
     if outcome.line:
@@ -199,7 +198,7 @@ def _list_configuration_values(
 
 
 def _list_metrics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, object]]:
-    if outcome.verdict not in COUNTING:  # else it is among the properties
+    if outcome.verdict not in COUNTING:  # otherwise a property contains it
         yield "last_step_seconds", get_set(outcome.last_step_seconds)
     published = list_property_names()
     for name, metric in outcome.metrics.items():
@@ -225,12 +224,11 @@ def _list_run_values(run: ReportedRun) -> Iterator[tuple[str, object]]:
 
 
 def _make_valid(element: ElementTree.Element) -> None:
-    """Change what junit-xml 1.9 writes and XML or the schema of Jenkins refuses."""
+    """Fix output of junit-xml 1.9 that XML or the Jenkins schema does not allow."""
     element.attrib.pop("disabled", None)  # unknown to the schema
     if element.tag == "testsuite":
-        element.set(
-            "time", f"{float(element.attrib['time']):.3f}"
-        )  # the schema refuses more digits
+        # The schema allows at most three decimals.
+        element.set("time", f"{float(element.attrib['time']):.3f}")
     element.text = _escape_illegal(element.text or "") or None
     for name, value in element.attrib.items():
         element.set(name, _escape_illegal(value))

@@ -1,5 +1,4 @@
-"""The document of `llmbench nodes`; and the text of a terminal, which is made from it
-alone."""
+"""The document of `llmbench nodes`, and its text for the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from pytest_llmbench.core.node_records import NodeAnswer, NodeDoubt, NodeSearch,
 from pytest_llmbench.report.explain import wrap
 
 SCHEMA = 1
-"""Raised when a field of the document changes its meaning; fields may be added."""
+"""Increased when a field of the document changes its meaning; fields may be added."""
 
 EXIT_CODES = {
     NodeAnswer.NAMED: 1,
@@ -24,19 +23,20 @@ EXIT_CODES = {
 }
 
 DOUBTS = {
-    NodeDoubt.NOTHING_FAST_SINCE: "; nothing was fast without it since",
-    NodeDoubt.NEIGHBOURS: "; too few of its slow nights have a fast run without it between them",
-    NodeDoubt.ONE_SOFTWARE: "; its slow runs had software that no fast run had",
+    NodeDoubt.NOTHING_FAST_SINCE: "; no run without it was fast since",
+    NodeDoubt.NEIGHBOURS: "; too few of its slow days are separated by a fast run without it",
+    NodeDoubt.ONE_SOFTWARE: "; its slow runs used software that no fast run used",
 }
 
 SHOWN = 8
-"""So many runs of a node, and so many suspects, are listed; the JSON document has
-all."""
+"""Maximum number of runs of a node, and of suspects, in the text; JSON has all."""
 
 
 class SuspectRun(Struct, frozen=True, kw_only=True):
-    """A run on a node that may be slow; `number` is that in the history, None for a run
-    of this session."""
+    """A run on a possibly slow node.
+
+    `number` is its number in the history; None for a run of the current session.
+    """
 
     number: int | None
     configuration: str
@@ -48,7 +48,7 @@ class SuspectRun(Struct, frozen=True, kw_only=True):
 
 
 class ReportedSuspect(Struct, frozen=True, kw_only=True):
-    """Nodes that may be slow, how slow they are, and the runs that show it."""
+    """Possibly slow nodes, their estimated slowness, and the runs on them."""
 
     nodes: tuple[str, ...]
     probability: float
@@ -63,8 +63,7 @@ class ReportedSuspect(Struct, frozen=True, kw_only=True):
 
 
 class NodesDocument(Struct, frozen=True, kw_only=True):
-    """The document of a search for slow nodes; its fields stand in the order of their
-    keys in JSON."""
+    """The document of a search for slow nodes; fields are in the order of the JSON."""
 
     schema: int = SCHEMA
     version: str = __version__
@@ -89,8 +88,7 @@ class NodesDocument(Struct, frozen=True, kw_only=True):
 
 
 def describe(search: NodeSearch) -> NodesDocument:
-    """Make the document of a search, which reports are made from; secrets are still in
-    it."""
+    """Convert a search into its document; secrets are not redacted yet."""
     evidence = search.evidence
     nights = sorted({run.started.date() for run in search.runs.values()})
     document = NodesDocument(
@@ -144,16 +142,16 @@ def _describe_run(name: str, search: NodeSearch) -> SuspectRun:
     )
 
 
-# --- words ----------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------
 
 
 def format_text(document: NodesDocument) -> str:
-    """Return a search for a terminal, 79 columns wide."""
+    """Format a search for the terminal, 79 columns wide."""
     lines = wrap(format_coverage(document), "  ")
     if document.too_few_nights:
-        fewer = f"of fewer than {document.fewest_nights} nights, and not looked at"
+        skipped = f"skipped, fewer than {document.fewest_nights} daily runs"
         lines += wrap(
-            f"{fewer}: {formatting.join_first(document.too_few_nights)}", "  "
+            f"{skipped}: {formatting.join_first(document.too_few_nights)}", "  "
         )
     for suspect in document.named:
         lines += [
@@ -167,8 +165,7 @@ def format_text(document: NodesDocument) -> str:
 
 
 def format_facts(suspect: ReportedSuspect, document: NodesDocument) -> list[str]:
-    """Return the lines below the name of a node: the runs that show it, and how to
-    leave it out."""
+    """Return the evidence for a slow node, and the option that excludes it, as lines."""
     facts = _list_facts(suspect, document)
     return [
         line
@@ -187,17 +184,16 @@ def format_suspects(document: NodesDocument) -> list[str]:
 
 
 def format_coverage(document: NodesDocument) -> str:
-    """Return what was looked at: `history.db: 60 runs of 30 nights, ...; nodes are
-    known of 58 of 60 runs`."""
-    counted = f"nodes are known of {document.runs_with_nodes} of {formatting.count_noun(document.runs, 'run')}"
+    """Describe the searched runs: `history.db: 30 days, ...; nodes of 58 of 60 runs`."""
+    counted = f"nodes known for {document.runs_with_nodes} of {formatting.count_noun(document.runs, 'run')}"
     if not document.runs:
-        return f"{document.history}: {counted if document.too_few_nights else 'no run with nodes to look at'}"
+        return f"{document.history}: {counted if document.too_few_nights else 'no run with known nodes'}"
     span = " to ".join(
         dict.fromkeys(filter(None, (document.first_night, document.last_night)))
     )
-    nights = formatting.count_noun(document.nights, "night")
+    days = formatting.count_noun(document.nights, "day")
     nodes = formatting.count_noun(document.node_count, "node")
-    return f"{document.history}: {nights}, {span}; {nodes}; {counted}"
+    return f"{document.history}: {days}, {span}; {nodes}; {counted}"
 
 
 def format_answer(document: NodesDocument) -> str:
@@ -208,14 +204,14 @@ def format_answer(document: NodesDocument) -> str:
     if answer == NodeAnswer.NOTHING_TO_TELL:
         since = f" since {document.since}" if document.since else ""
         return (
-            f"nothing to tell: there is no run{since} with nodes to compare; the history knows those of jobs that "
+            f"no answer: no run{since} has known nodes to compare; the history only stores the nodes of jobs that "
             "--llmb-launch started"
         )
     if answer == NodeAnswer.NONE:
-        return "no node is evident; that does not mean that all are sound"
+        return "no slow node found; that does not prove that all nodes are sound"
     count = sum(len(suspect.nodes) for suspect in document.suspects)
     suspects = f"{formatting.count_noun(count, 'suspect')}, {document.cleared} cleared"
-    return f"a slow node is evident, which one cannot be told yet: {suspects}"
+    return f"at least one node is slow, not yet identified: {suspects}"
 
 
 def format_suspect(suspect: ReportedSuspect) -> str:
@@ -239,27 +235,26 @@ def _format_slowness(suspect: ReportedSuspect) -> str:
 
 
 def _format_probability(suspect: ReportedSuspect) -> str:
-    """Return a probability in percent; it is never rounded to certainty."""
+    """Format a probability in percent, at most 99.9 %."""
     return f"{math.floor(1000 * min(suspect.probability, 0.999)) / 10:g} %"
 
 
 def _list_facts(
     suspect: ReportedSuspect, document: NodesDocument
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is said of a named node: a name and a text each."""
+    """Yield the evidence for a slow node as labels and texts."""
     yield "shown by", _count_slow(suspect)
     for run in _pick_runs(suspect):
         yield "", _format_run(run)
     for run in suspect.fast_runs:
-        if (
-            not run.number
-        ):  # of this session: it may have been mended, or be slow on some nights only
+        # A fast run of this session: the node may be repaired, or only slow at times.
+        if not run.number:
             yield "but fast", _format_run(run)
     cleared = formatting.count_noun(document.cleared, "node")
     yield "cleared", f"{cleared} of {document.node_count}, by fast runs with them"
     yield (
-        "leave out",
-        f"{suspect.exclude}, of Slurm --exclude={','.join(suspect.nodes)}",
+        "exclude",
+        f"{suspect.exclude}, in Slurm --exclude={','.join(suspect.nodes)}",
     )
 
 
@@ -269,7 +264,7 @@ def _count_slow(suspect: ReportedSuspect) -> str:
 
 
 def _pick_runs(suspect: ReportedSuspect) -> Sequence[SuspectRun]:
-    """Return the last runs that were slow, the newest first."""
+    """Return the last slow runs, newest first."""
     return list(suspect.slow_runs[: -SHOWN - 1 : -1])
 
 

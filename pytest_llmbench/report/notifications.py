@@ -1,8 +1,7 @@
-"""What is told of a session elsewhere than on its terminal: what GitHub Actions shows,
-and a message for a chat.
+"""Reports of a session for GitHub Actions and for a chat.
 
-GitHub has a job summary in Markdown and annotations (workflow commands). The message is
-made from the document of `--llmb-json`.
+GitHub shows a job summary in Markdown and annotations (workflow commands). The chat
+message is made from the document of `--llmb-json`.
 """
 
 from __future__ import annotations
@@ -42,63 +41,59 @@ from pytest_llmbench.report.verdicts import (
 )
 
 MOST_BYTES = 1024 * 1024
-"""GitHub refuses a larger job summary (of one step), all of it."""
+"""Maximum size of the job summary of a step; GitHub discards a larger one completely."""
 
 MOST_ANNOTATIONS = 10
-"""Of one level GitHub shows so many for a step, and drops the rest without a word."""
+"""Maximum number of annotations of one level in a step; GitHub drops further ones."""
 
 LONGEST = 300
-"""Signs of a text in a cell of the table or an annotation: the whole explanation is in
-the log."""
+"""Maximum number of characters of a text in a table cell or an annotation."""
 
 ROOM = 6
-"""Lines of the message for cautions and red items together."""
+"""Maximum number of lines for cautions and failed items in a chat message."""
 
 MOST_CAUTIONS = 3
-"""Lines of cautions beside red items, which then have the others."""
+"""Maximum number of lines for cautions if items failed."""
 
 LONGEST_LINE = 160
-"""Signs of a line of the message that says why."""
+"""Maximum number of characters of an explanation in a chat message."""
 
 HEAD = "| verdict | configuration | step time | difference | MFU % | why | next |\n|---|---|---:|---:|---:|---|---|\n"
 
-SECTIONS = ("red", "only reported", "in doubt", "passed")
+SECTIONS = ("red", "only reported", "inconclusive", "passed")
 """The sections of a job summary, in their order."""
 
 MARKUP = re.compile(r"[\\`*_\[\]|~#<>&!$@:]")
-"""Signs that mean something in GitHub's Markdown; as references to characters they are
-only signs."""
+"""Matches characters with a meaning in GitHub's Markdown."""
 
 
 # --- GitHub ---------------------------------------------------------------------------
 
 
 def render_job_summary(
-    described: Sequence[OutcomeDocument], ending: SessionEnding, room: int = MOST_BYTES
+    outcomes: Sequence[OutcomeDocument], ending: SessionEnding, room: int = MOST_BYTES
 ) -> str:
-    """Return the Markdown of a session, at most `room` bytes: what is red, what is in
-    doubt, what passed, the count.
+    """Render a session as Markdown of at most `room` bytes.
 
-    Rows that do not fit are counted. Where not even the head fits the text is empty.
+    The sections are failed, only reported, inconclusive and passed outcomes. Rows that
+    do not fit are counted. Returns "" if even the head does not fit.
     """
-    shown = sort_outcomes(select_worst(described))
-    text = _render_head(described, shown, ending)
-    # GitHub refuses the whole summary of a step that is too large, not only its end.
+    shown = sort_outcomes(select_worst(outcomes))
+    text = _render_head(outcomes, shown, ending)
     if len(text.encode()) > room:
         return ""
     sections: dict[str, list[OutcomeDocument]] = defaultdict(list)
     for outcome in shown:
         sections[_choose_section(outcome)].append(outcome)
     for title in SECTIONS:
-        outcomes = sections[title]
-        if outcomes:
-            text += _render_section(title, outcomes, room - len(text.encode()))
+        if sections[title]:
+            text += _render_section(title, sections[title], room - len(text.encode()))
     legend = _escape(explain_mfu(shown))
     return text + legend if len((text + legend).encode()) <= room else text
 
 
 def _render_head(
-    described: Sequence[OutcomeDocument],
+    outcomes: Sequence[OutcomeDocument],
     shown: Sequence[OutcomeDocument],
     ending: SessionEnding,
 ) -> str:
@@ -107,49 +102,52 @@ def _render_head(
     cautions = "".join(
         f"- caution: {_escape(text)}\n" for text in list_caution_texts(ending.cautions)
     )
-    nothing, count = explain_no_judged_run(described), format_counts(described)
+    nothing, count = explain_no_judged_run(outcomes), format_counts(outcomes)
     texts = map(_escape, (*ending.failures, nothing, count))
     paragraphs = [f"### llmbench: {state}{details}", cautions, *texts]
     return "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
 
 
 def _choose_section(outcome: OutcomeDocument) -> str:
-    """Return the section that lists an outcome; "" for what is skipped, and for a check
-    that found nothing."""
+    """Return the section of an outcome.
+
+    Returns "" for skipped outcomes and for checks that passed without a finding.
+    """
     if outcome.status == "failed":
         return "red"
     if _is_only_reported(outcome):
         return "only reported"
     if _is_doubtful(outcome):
-        return "in doubt"
+        return "inconclusive"
     passed = outcome.status == "passed" and not isinstance(outcome, CheckOutcome)
     return "passed" if passed else ""
 
 
 def append_job_summary(
-    path: Path, described: Sequence[OutcomeDocument], ending: SessionEnding
+    path: Path, outcomes: Sequence[OutcomeDocument], ending: SessionEnding
 ) -> None:
-    """Add the Markdown of a session to a job summary, where there is room behind what
-    stands there.
+    """Append the Markdown of a session to a job summary file if there is room.
 
-    Raises OSError where that is impossible.
+    Raises OSError if the file cannot be read or written.
     """
-    # Another session of the step may have written there.
-    there = path.stat().st_size if path.exists() else 0
-    text = render_job_summary(described, ending, MOST_BYTES - there)
+    # Another session of the same step may have written to the file.
+    used = path.stat().st_size if path.exists() else 0
+    text = render_job_summary(outcomes, ending, MOST_BYTES - used)
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
 
 
 def list_workflow_commands(
-    described: Sequence[OutcomeDocument], failures: Sequence[str]
+    outcomes: Sequence[OutcomeDocument], failures: Sequence[str]
 ) -> list[str]:
-    """Return the workflow commands of a session: an error for each red item, a warning
-    for each that is in doubt."""
-    shown = sort_outcomes(select_worst(described))
+    """Return the workflow commands of a session.
+
+    Failed items become errors; inconclusive and only reported items become warnings.
+    """
+    shown = sort_outcomes(select_worst(outcomes))
     red = [
         ("llmbench", text)
-        for text in filter(None, (*failures, explain_no_judged_run(described)))
+        for text in filter(None, (*failures, explain_no_judged_run(outcomes)))
     ]
     red += [_annotate(outcome) for outcome in shown if outcome.status == "failed"]
     doubtful = [
@@ -158,7 +156,7 @@ def list_workflow_commands(
     ]
     return [
         *_format_commands("error", red, "red"),
-        *_format_commands("warning", doubtful, "in doubt"),
+        *_format_commands("warning", doubtful, "inconclusive"),
     ]
 
 
@@ -179,30 +177,28 @@ def _is_doubtful(outcome: OutcomeDocument) -> bool:
     )
 
 
-def _render_section(title: str, ones: Sequence[OutcomeDocument], room: int) -> str:
-    """Return a table with as many rows as there is room for; that of what passed is
-    folded."""
-    start, end = f"#### {len(ones)} {title}\n\n{HEAD}", "\n"
-    # Folded, so that the few others are seen.
+def _render_section(title: str, outcomes: Sequence[OutcomeDocument], room: int) -> str:
+    """Render a table with as many rows as fit into `room` bytes.
+
+    The table of passed outcomes is folded. Returns "" if not even the head fits.
+    """
+    start, end = f"#### {len(outcomes)} {title}\n\n{HEAD}", "\n"
     if title == "passed":
         start, end = (
-            f"<details><summary>{len(ones)} {title}</summary>\n\n{HEAD}",
+            f"<details><summary>{len(outcomes)} {title}</summary>\n\n{HEAD}",
             "\n</details>\n\n",
         )
-    left = (
-        room - len((start + end).encode()) - 100
-    )  # for the count of what does not fit
+    # Reserve 100 bytes for the count of the rows that do not fit.
+    remaining = room - len((start + end).encode()) - 100
     rows: list[str] = []
-    for row in map(_render_row, ones):
-        left -= len(row.encode())
-        if left < 0:
+    for row in map(_render_row, outcomes):
+        remaining -= len(row.encode())
+        if remaining < 0:
             break
         rows.append(row)
-    more = len(ones) - len(rows)
+    more = len(outcomes) - len(rows)
     if more:
-        rows.append(
-            f"| | {more} more | | | | there is no room for them here: see the log | |\n"
-        )
+        rows.append(f"| | {more} more | | | | no room for them here: see the log | |\n")
     text = f"{start}{''.join(rows)}{end}"
     return text if len(text.encode()) <= room else ""
 
@@ -211,13 +207,13 @@ def _render_row(outcome: OutcomeDocument) -> str:
     numbers = ("", "", "")
     if isinstance(outcome, ConfigurationOutcome):
         numbers = (*format_step_time(outcome), format_mfu(outcome))
-    place = (
+    log = (
         f" ({locate_log(outcome)})"
         if outcome.status == "failed" and outcome.log
         else ""
     )
     past = [f"{label}: {text}" for label, text in _list_past(outcome)]
-    texts = "; ".join([clip(outcome.text, LONGEST) + place, *past]), advise(outcome)
+    texts = "; ".join([clip(outcome.text, LONGEST) + log, *past]), advise(outcome)
     cells = (name_verdict(outcome), name_outcome(outcome), *numbers, *texts)
     return f"| {' | '.join(map(_escape, cells))} |\n"
 
@@ -225,7 +221,7 @@ def _render_row(outcome: OutcomeDocument) -> str:
 def _annotate(outcome: OutcomeDocument) -> tuple[str, str]:
     log = f"\nlog: {locate_log(outcome)}" if outcome.log else ""
     past = "".join(f"\n{label}: {text}" for label, text in _list_past(outcome))
-    text = f"{clip(outcome.text, LONGEST)}{past}\nnext: {advise(outcome)}{log}"
+    text = f"{clip(outcome.text, LONGEST)}{log}\nnext: {advise(outcome)}{past}"
     return " ".join(make_headline(outcome).split()), text
 
 
@@ -235,10 +231,9 @@ def _list_past(outcome: OutcomeDocument) -> list[tuple[str, str]]:
 
 
 def _format_commands(
-    level: str, messages: Sequence[tuple[str, str]], named: str
+    level: str, messages: Sequence[tuple[str, str]], state: str
 ) -> Iterator[str]:
-    # The last place is kept for the count: GitHub drops what is beyond the tenth
-    # without a word.
+    # The last annotation counts the ones that GitHub would drop silently.
     shown = (
         messages
         if len(messages) <= MOST_ANNOTATIONS
@@ -247,32 +242,33 @@ def _format_commands(
     for title, text in shown:
         yield f"::{level} title={_escape_property(title)}::{_escape_data(text)}"
     if len(shown) < len(messages):
-        yield f"::{level} title=llmbench::{len(messages) - len(shown)} more are {named}: see the job summary"
+        yield f"::{level} title=llmbench::{len(messages) - len(shown)} more are {state}: see the job summary"
 
 
 def _escape(text: str) -> str:
-    """Return text that stands in Markdown, in a cell too, as it is."""
+    """Escape a text for Markdown, also inside a table cell."""
     return MARKUP.sub(lambda match: f"&#{ord(match.group())};", " ".join(text.split()))
 
 
 def _escape_data(text: str) -> str:
-    """Return text as the message of a workflow command (the runner decodes %25, %0D and
-    %0A)."""
+    """Escape a text as the message of a workflow command (%25, %0D, %0A)."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _escape_property(text: str) -> str:
-    """Return text as a property of a workflow command, in which colons and commas end
-    something."""
+    """Escape a text as a property of a workflow command (also `:` and `,`)."""
     return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-# --- a message ------------------------------------------------------------------------
+# --- chat -----------------------------------------------------------------------------
 
 
 def make_message(session: SessionDocument, link: str = "") -> str:
-    """Return at most ten lines: how the session ended, the counts, what is red, and
-    where all of it is (`link`)."""
+    """Write a chat message of at most ten lines.
+
+    It contains the state of the session, the counts, cautions, failed items, and the
+    `link` to the complete report.
+    """
     state, details = SessionEnding(session.exit_code).describe(
         session.outcomes, green=session.green
     )
@@ -280,7 +276,7 @@ def make_message(session: SessionDocument, link: str = "") -> str:
     failed = [outcome for outcome in session.outcomes if outcome.status == "failed"]
     red = list(map(_format_item, sort_outcomes(failed)))
     cautions = [f"caution: {text}" for text in list_caution_texts(session.cautions)]
-    # What is red is worth more lines than what is to be known beside it.
+    # Failed items get more lines than cautions.
     cautions = _limit(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
     failures = session.failures
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
@@ -296,18 +292,17 @@ def make_message(session: SessionDocument, link: str = "") -> str:
 
 
 def convert_to_slack(text: str) -> str:
-    """Return the JSON that incoming webhooks of Slack, Mattermost and others take, in
-    which no text calls anybody."""
-    # Slack takes `<!channel>` for a call to everybody: a log must not ring their
-    # phones.
-    for sign, reference in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(sign, reference)
+    """Build the JSON for incoming webhooks of Slack, Mattermost and similar chats.
+
+    Mentions are escaped: a log that contains `<!channel>` must not notify everybody.
+    """
+    for character, reference in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(character, reference)
     return json.dumps({"text": text})
 
 
 def _limit(lines: Sequence[str], most: int, noun: str = "") -> list[str]:
-    """Return at most so many lines, the last of which counts the others where there are
-    more."""
+    """Cut lines to `most`; the last line then counts the omitted ones."""
     if len(lines) <= most:
         return list(lines)
     return [*lines[: most - 1], f"and {len(lines) - most + 1} more{noun}"]
@@ -327,5 +322,5 @@ def _format_item(outcome: OutcomeDocument) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Return a text as one line of the message."""
+    """Cut a text to one line of the chat message."""
     return clip(" ".join(text.split()), LONGEST_LINE)

@@ -1,10 +1,9 @@
-"""The document of a session and of its outcomes as records: what each report is made
-from, and --llmb-json writes.
+"""Records of the session document: the source of all reports and of --llmb-json.
 
-The fields stand in the order of their keys in JSON. `scripts/json_schema` writes
-`session.schema.json` from these records; the text below a field is its description
-there. A field with a default is absent from JSON if it has that value. msgspec converts
-and checks the records.
+The fields are in the order of the JSON keys. `scripts/json_schema` writes
+`session.schema.json` from these records; the docstring of a field is its description
+there. A field with a default is absent from JSON if it has the default value. msgspec
+converts and validates the records.
 """
 
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 SCHEMA = 1
-"""Raised when a field changes its meaning; fields may be added."""
+"""Increased when a field changes its meaning; fields may be added."""
 
 Number: TypeAlias = int | float
 
@@ -42,24 +41,23 @@ VERDICTS = (
 Verdict: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": VERDICTS})]
 
 Environment: TypeAlias = dict[str, str | None]
-"""Versions of the software of a run, such as driver, nccl, pytorch, container,
-commit."""
+"""Software versions of a run, such as driver, nccl, pytorch, container, commit."""
 
 
 class Document(Struct, frozen=True, omit_defaults=True):
-    """A record of the document."""
+    """Base class of the records in a session document."""
 
 
 # --- a judgement ----------------------------------------------------------------------
 
 
 class ReportedNote(Document, frozen=True, kw_only=True):
-    """A note on a run, or a problem of it."""
+    """A note or a problem of a run."""
 
     code: str
     text: str
     line: int
-    """Of the log, 1-based; 0 for none."""
+    """Line of the log, 1-based; 0 without a line."""
 
 
 class ReportedMetric(Document, frozen=True, kw_only=True):
@@ -72,7 +70,7 @@ class ReportedMetric(Document, frozen=True, kw_only=True):
 
 
 class ReportedNoise(Document, frozen=True, kw_only=True):
-    """How much the step time of a configuration varies from run to run."""
+    """The variation of a configuration's step time between runs."""
 
     sigma: Number
     degrees_of_freedom: Number | None
@@ -81,35 +79,35 @@ class ReportedNoise(Document, frozen=True, kw_only=True):
 
 
 class ReportedEstimate(Document, frozen=True, kw_only=True):
-    """How well the difference is known."""
+    """The estimated difference from the baseline, and its uncertainty."""
 
     difference: Number
-    """Fraction of the baseline's step time, slower is positive; so are low, high and
+    """Fraction of the baseline's step time, slower is positive; also low, high and
     margin."""
     low: Number | None
     high: Number | None
     margin: Number | None
     level: Number
-    """The probability that the true difference is above the high end."""
+    """Probability that the true difference is above `high`."""
     regression_level: Number
-    """The same of the low end, below it."""
+    """Probability that the true difference is below `low`."""
     standard_error: Number | None
     degrees_of_freedom: Number | None
-    """Null: infinitely many."""
+    """Null for infinitely many."""
     runs: int
     run_to_run: ReportedNoise
     within_run_error: Number | None
     effective_sample_size: Number | None
     baseline_rounding: Number | None
     detectable: Number | None
-    """The smallest slowdown that such a run shows."""
+    """The smallest slowdown that a run like this detects."""
     repeats_needed: int | None
     p_slower: Number | None
     threshold_only: bool
 
 
 class ReportedWindow(Document, frozen=True, kw_only=True):
-    """The steps that count, both ends included."""
+    """The judged steps, `first` and `last` included."""
 
     first: int
     last: int
@@ -118,7 +116,7 @@ class ReportedWindow(Document, frozen=True, kw_only=True):
 
 
 class FirstRecorded(Document, frozen=True, kw_only=True):
-    """The value that the drift of a recorded baseline is counted from."""
+    """The value from which the drift of a recorded baseline is measured."""
 
     date: str
     seconds: Number
@@ -127,25 +125,24 @@ class FirstRecorded(Document, frozen=True, kw_only=True):
 
 
 class ReportedRecording(Document, frozen=True, kw_only=True):
-    """Who recorded a baseline and when, and the value that its drift is counted
-    from."""
+    """Author, date and history of a recorded baseline."""
 
     date: str
     by: str
     environment: dict[str, str]
     reason: str
     earlier: int
-    """The number of values that it replaced."""
+    """Number of earlier values that it replaced."""
     runs: int
     groups: int | None
-    """How many of its runs are independent (k0)."""
+    """Number of independent runs (k0)."""
     levels: str
-    """Why the mean of runs of several levels may stand."""
+    """Reason to accept the mean of runs at several levels."""
     first: FirstRecorded
 
 
 class ReportedBaseline(Document, frozen=True, kw_only=True):
-    """The baseline that a run was judged against, and its place."""
+    """The baseline that a run was judged against, and its location."""
 
     kind: str
     """published, recorded or recipe."""
@@ -155,15 +152,17 @@ class ReportedBaseline(Document, frozen=True, kw_only=True):
     file: str
     line: int
     published_seconds: Number | None
-    """Of a recorded baseline, the step time of its document; null if there is none."""
+    """Documented step time of a recorded baseline; null without a document."""
     cells: dict[str, str]
-    """The printed cells, verbatim."""
+    """Table cells of the document, verbatim."""
     recorded: ReportedRecording | None
 
 
 class ComparedFactsOfRuns(Document, frozen=True, kw_only=True):
-    """What two runs state: the names of what is the same, and both values of what
-    differs, the earlier one first."""
+    """Names of the equal facts of two runs, and both values of the differing facts.
+
+    The value of the earlier run comes first.
+    """
 
     same: tuple[str, ...]
     differs: dict[str, tuple[str, str]]
@@ -177,30 +176,29 @@ class ComparedNodes(Document, frozen=True, kw_only=True):
 
 
 class ReportedLastGood(Document, frozen=True, kw_only=True):
-    """The last green run of the configuration before a red one, if it is known."""
+    """The last good run of the configuration before a slow run."""
 
     started: str
     job_id: str
     verdict: str
     days: int
-    """On which it ran since, the judged run's own included."""
+    """Number of days with a run since then, including the judged run."""
     source: Annotated[str, Meta(extra_json_schema={"enum": ["folder", "history"]})]
-    """What knows it."""
+    """Where the run was found."""
     step_time_seconds: Number
     difference: Number | None
-    """Of the judged run, a fraction; slower is positive. null if it has no step time
-    that counts."""
+    """Difference of the judged run from this run, a fraction; slower is positive. Null
+    if the judged run has no meaningful step time."""
     software: ComparedFactsOfRuns
     settings: ComparedFactsOfRuns
     nodes: ComparedNodes | None
-    """As the history and the launch know them; null if they are unknown for one of the
-    two runs."""
+    """From the history and the launch; null if unknown for either run."""
     steps: tuple[str, str] | None
-    """The shape of its steps and of those of the judged run, in words."""
+    """Descriptions of the step pattern of this run and of the judged run."""
 
 
 class TimedWindow(Document, frozen=True, kw_only=True):
-    """The steps that a document is believed to have timed, and their mean."""
+    """The steps that a document presumably timed, and their mean."""
 
     text: str
     seconds: Number | None
@@ -227,7 +225,7 @@ class ReportedRun(Document, frozen=True, kw_only=True):
     started: str | None
     started_from: str
     order_source: Annotated[str, Meta(extra_json_schema={"enum": ORDER_SOURCES})]
-    """The clock by which the runs of the configuration are ordered, so that this is the
+    """The clock that orders the runs of the configuration, by which this is the
     newest."""
     age: str
     attempt: int
@@ -237,7 +235,7 @@ class ReportedRun(Document, frozen=True, kw_only=True):
 
 
 class LogAttempt(Document, frozen=True, kw_only=True):
-    """An attempt that the logs of a run contain."""
+    """An attempt in the logs of a run."""
 
     number: int
     log: str
@@ -251,7 +249,7 @@ class LogAttempt(Document, frozen=True, kw_only=True):
 
 
 class ReportedJudgement(Document, frozen=True, kw_only=True):
-    """A verdict, what it rests on, and the run that was judged."""
+    """A verdict, its evidence, and the judged run."""
 
     verdict: Verdict
     reason: str
@@ -260,67 +258,69 @@ class ReportedJudgement(Document, frozen=True, kw_only=True):
     expected_seconds: Number | None
     """The baseline's step time."""
     bound_seconds: Number | None
-    """The largest step time that passes."""
+    """The limit: the largest step time that passes."""
     tolerance: str
     tolerance_source: str
     log_difference: Number | None
     """ln(measured / expected), slower is positive."""
     estimate: ReportedEstimate | None
     repeats: tuple[str, ...]
-    """Ids of the runs that were judged together with this one."""
+    """Ids of the runs that were judged together with this run."""
     meets_point: bool | None
-    """Whether measured <= bound."""
+    """True if measured <= limit."""
     window: ReportedWindow
     timed: Timed
-    """What decided: the window of the baseline, or what its document timed
+    """Judged steps: the window of the baseline, or those that its document timed
     (--llmb-timed=document)."""
     baseline: ReportedBaseline
     notes: tuple[ReportedNote, ...]
     last_good: ReportedLastGood | None
     metrics: dict[str, ReportedMetric]
-    """By name, units in the name; they count only if the verdict rests on them."""
+    """By name, which includes the unit; meaningful only if the verdict depends on
+    them."""
     expected_metrics: dict[str, Number | None] | UnsetType = UNSET
     statistic_seconds: Number | UnsetType | None = UNSET
-    """What was compared: the mean or trimmed mean of the window."""
+    """The compared value: mean or trimmed mean of the window."""
     last_step_seconds: Number | UnsetType | None = UNSET
     timed_window: TimedWindow | UnsetType = UNSET
     window_seconds: tuple[Number | None, ...]
     """The step times in the window."""
     window_mean_of: tuple[int, ...] | UnsetType = UNSET
-    """The number of steps that each of them is the mean of; empty: of 1."""
+    """Number of steps in each of these values if they are means; empty for single
+    steps."""
     problems: tuple[ReportedNote, ...]
-    """Why the run is not valid."""
+    """Reasons why the run is invalid."""
     log: str | None
     """The log, relative to the folder of the session if it is in that folder."""
     line: int | UnsetType = UNSET
-    """Of the log, if a line is to blame; else 0."""
+    """Line of the log that explains a problem; 0 if unknown."""
     run: ReportedRun | None
     tries: tuple[LogAttempt, ...] | UnsetType = UNSET
-    """The attempts in the logs; of more than 1,000 the last ones, the judged one and
+    """The attempts in the logs; if more than 1,000: the last ones, the judged one and
     the first of each file."""
 
     def get_metric(self, name: str) -> Number | None:
-        """Return the value of a metric, None if it is unknown."""
+        """Return the value of a metric, or None if it is unknown."""
         metric = self.metrics.get(name)
         return metric.value if metric else None
 
 
-# --- what a launch adds ---------------------------------------------------------------
+# --- launched jobs --------------------------------------------------------------------
 
 
 class JobHours(Document, frozen=True, kw_only=True):
     """GPU-hours of a job."""
 
     estimated: Number
-    """For its steps; 0 if nothing has timed them."""
+    """Estimate for its steps; 0 if their time is unknown."""
     used: Number
-    """Of all its starts, as far as it is known."""
+    """Known GPU-hours of all its starts."""
     requeued: Number
-    """Of these, what was before it was requeued."""
+    """Part of `used` that was spent before a requeue."""
     exact: bool
-    """False: it may have used more."""
+    """False if it may have used more."""
     lost: Annotated[str, Meta(extra_json_schema={"enum": ["", "failed", "hung"]})]
-    """Why its last start brought nothing."""
+    """Reason why its last start was wasted; empty if it was not."""
 
 
 SUBMISSIONS = (
@@ -344,31 +344,31 @@ class ReportedJob(Document, frozen=True, kw_only=True):
     submission: Annotated[str, Meta(extra_json_schema={"enum": SUBMISSIONS})]
     ended_by: Annotated[str, Meta(extra_json_schema={"enum": ["others", "pytest"]})]
     started: str | None
-    """ISO 8601; null: it never ran, or its start is unknown."""
+    """ISO 8601; null if the job never ran or its start is unknown."""
     age: str
     gpu_hours: JobHours
 
 
 class LostHours(Document, frozen=True, kw_only=True):
-    """The GPU-hours that brought nothing, by cause."""
+    """Wasted GPU-hours by cause."""
 
     failed: Number
-    """Jobs that were started again, or whose run could not be judged."""
+    """Of jobs that were started again, or whose run could not be judged."""
     hung: Number
-    """The same, of jobs that hung."""
+    """Of jobs that hung."""
     requeued: Number
-    """What jobs did before Slurm put them back into its queue."""
+    """Of jobs before Slurm requeued them."""
 
 
 class JobsCost(Document, frozen=True, kw_only=True):
-    """GPU-hours: the GPUs of the nodes of jobs times how long they had them."""
+    """GPU-hours of jobs: allocated GPUs times allocated hours."""
 
     used: Number
-    """At least so many, if there are unknown_jobs."""
+    """A lower bound if there are unknown_jobs."""
     lost: LostHours
     unknown_jobs: tuple[str, ...]
-    """Ids of jobs whose hours are unknown, all or in part; empty for a job that was
-    perhaps submitted."""
+    """Ids of jobs whose hours are completely or partly unknown; an empty id for a
+    possibly submitted job."""
 
 
 class ConfigurationCost(JobsCost, frozen=True):
@@ -379,34 +379,33 @@ class ConfigurationCost(JobsCost, frozen=True):
 
 
 class SessionCost(JobsCost, frozen=True):
-    """GPU-hours of all that was launched."""
+    """GPU-hours of all jobs of a session."""
 
     estimated: Number | None
-    """For the steps, before the first submission; null, as most and limit, under
-    --llmb-collect."""
+    """Estimate for the steps before the first submission. Null under --llmb-collect,
+    like `most` and `limit`."""
     most: Number | None
-    """With all repeats and new starts that the settings allow."""
+    """Estimate with all repeats and retries that the settings allow."""
     limit: Number | None
-    """What the session may use."""
+    """The budget of the session."""
 
 
 class ReportedResumption(Document, frozen=True, kw_only=True):
     """How to continue a session that only collected (--llmb-collect)."""
 
     command: str
-    """Whole, for a shell."""
+    """The complete shell command."""
     due: bool
-    """Whether it would start something for this configuration."""
+    """True if the command would start jobs for this configuration."""
     secrets: tuple[str, ...]
-    """The names of the variables that it needs."""
+    """Names of the environment variables that the command needs."""
 
 
-# --- an A/B or a search over builds ---------------------------------------------------
+# --- an A/B or a bisect search --------------------------------------------------------
 
 
 class TrialNoise(Document, frozen=True, kw_only=True):
-    """How much the logarithm of a run's step time varies on the same nodes; null if it
-    is unknown."""
+    """Standard deviation of ln(step time) on the same nodes; null if unknown."""
 
     run_to_run: Number | None
     degrees_of_freedom: Number | None
@@ -421,7 +420,7 @@ class TrialEstimate(Document, frozen=True, kw_only=True):
     high: Number | None
     confidence: Number
     shown_smallest: Number | None
-    """What would be shown four times out of five."""
+    """Smallest difference that four of five A/Bs would detect."""
     run_to_run: Number | None
     degrees_of_freedom: Number | None
     runs: tuple[int, ...]
@@ -436,28 +435,30 @@ class TrialAnswer(Document, frozen=True, kw_only=True):
     """slower, faster, alike, cannot-tell, does-not-run, reference-does-not-run, lost"""
     pairs: int
     estimate: TrialEstimate | None
-    """Null before the first look."""
+    """Null before the first interim analysis."""
 
 
 class BuildChange(Document, frozen=True, kw_only=True):
     """A change of the step time between two builds."""
 
     first: str
-    """The first slow build is one of this to `last`; all but that do not run."""
+    """The first slow build is between this and `last`; builds before `last` do not
+    run."""
     last: str
     probability: Number
     difference: Number | None
     low: Number | None
     high: Number | None
     share: Number | None
-    """Of the difference of the ends."""
+    """Fraction of the difference between the ends."""
     before: Number | None
-    """What is shown to lie before it besides; 0 if nothing is."""
+    """Another change before this one, a fraction; 0 without one."""
     after: Number | None
+    """Another change after this one, a fraction; 0 without one."""
 
 
 class BuildRange(Document, frozen=True, kw_only=True):
-    """Builds that may hold a change."""
+    """A range of builds that contains a change."""
 
     first: str
     last: str
@@ -465,7 +466,7 @@ class BuildRange(Document, frozen=True, kw_only=True):
 
 
 class ReportedSearch(Document, frozen=True, kw_only=True):
-    """The answer of a search over builds."""
+    """The result of a bisect search."""
 
     answer: str
     """found, range, no-change-between-ends, good-does-not-run, bad-does-not-run,
@@ -478,21 +479,21 @@ class ReportedSearch(Document, frozen=True, kw_only=True):
 
 
 class ReportedTrials(Document, frozen=True, kw_only=True):
-    """What an A/B (--llmb-ab) or a search over builds (--llmb-bisect) found."""
+    """The result of an A/B (--llmb-ab) or a bisect search (--llmb-bisect)."""
 
     variants: tuple[str, ...]
     nodes: tuple[str, ...]
     allocations: int
-    """How many held the nodes of all runs, one after another; 0: each run was a job of
-    its own."""
+    """Number of successive allocations for all runs; 0 if each run was a separate
+    job."""
     separate_because: str | None
-    """Why there was none, or none any more."""
+    """Reason for separate jobs, from the start or later."""
     cluster: str
-    """As Slurm calls it; of runs on this machine its host. Empty if it is unknown."""
+    """Name of the cluster in Slurm, or host name for local runs; empty if unknown."""
     noise: TrialNoise | None
-    """Of the runs of an A/B alone, which a history keeps."""
+    """Noise of the runs of this A/B alone, which a history stores."""
     earlier_noise: TrialNoise | None
-    """Of earlier A/Bs of the history, which was pooled in."""
+    """Pooled noise of earlier A/Bs in the history."""
     answers: tuple[TrialAnswer, ...] | UnsetType = UNSET
     search: ReportedSearch | UnsetType = UNSET
 
@@ -501,7 +502,7 @@ class ReportedTrials(Document, frozen=True, kw_only=True):
 
 
 class ReportedDay(Document, frozen=True, kw_only=True):
-    """An earlier run of the configuration, one for each day."""
+    """A daily run: an earlier run of the configuration, one for each day."""
 
     started: str
     verdict: str
@@ -511,11 +512,11 @@ class ReportedDay(Document, frozen=True, kw_only=True):
     log_difference: Number | UnsetType | None = UNSET
     job_id: str | UnsetType | None = UNSET
     environment: Environment | UnsetType = UNSET
-    """Absent if it is that of the night before."""
+    """Absent if equal to that of the daily run before."""
 
 
 class ReportedAcknowledgement(Document, frozen=True, kw_only=True):
-    """Who accepted a change, and until when."""
+    """Acceptance of a change: author, reason, expiry."""
 
     reason: str
     by: str | None
@@ -523,32 +524,32 @@ class ReportedAcknowledgement(Document, frozen=True, kw_only=True):
 
 
 class ReportedChange(Document, frozen=True, kw_only=True):
-    """A change of the step time, and what changed with it."""
+    """A level change of the step time, and the simultaneous changes of software."""
 
     kind: Annotated[str, Meta(extra_json_schema={"enum": ["step", "drift"]})]
-    """A change of level, or one that came slowly."""
+    """A sudden or a gradual change."""
     started: str
-    """Of the first night after the change."""
+    """Start of the first daily run after the change."""
     difference: Number
     """Fraction, slower is positive."""
     low: Number | None
     high: Number | None
     environment: dict[str, tuple[str | None, str | None]]
-    """Before and after, of what differs."""
+    """Differing versions, before and after."""
     stands: bool
-    """Whether it was not taken back since."""
+    """True if the change persists."""
     acknowledged: ReportedAcknowledgement | None
     text: str
     night: int
-    """Its position in history; as long as history: the current run."""
+    """Position in `history` of the first daily run after the change; the length of
+    `history` for the current run."""
 
 
 MOST_STEPS = 2000
-"""Steps that a report is given; of more, the slow ones and as many of the others,
-evenly apart."""
+"""Maximum number of steps in a report: slow steps first, others evenly spaced."""
 
 MOST_DAILY_RUNS = 365
-"""Daily runs that an outcome contains."""
+"""Maximum number of daily runs in an outcome."""
 
 StepSeconds: TypeAlias = Annotated[
     tuple[Number | None, ...], Meta(extra_json_schema={"maxItems": MOST_STEPS})
@@ -563,14 +564,13 @@ class ReportedSteps(Document, frozen=True, kw_only=True):
     slow: tuple[int, ...]
     """Positions of stragglers."""
     loss: StepSeconds | None = None
-    """Of a run that diverged or did not train."""
+    """Only for a run that diverged or did not train."""
     no_loss: tuple[int, ...] | None = None
     """Positions of losses that are not finite."""
 
 
 class DailyRuns(Document, frozen=True, kw_only=True):
-    """The daily runs before the judged one, oldest first, and the changes of their step
-    time."""
+    """The daily runs before the judged run, oldest first, and their level changes."""
 
     history: tuple[ReportedDay, ...]
     changes: tuple[ReportedChange, ...]
@@ -581,9 +581,9 @@ class ReportedExcerpt(Document, frozen=True, kw_only=True):
 
     log: str
     line: int
-    """The most telling line, as in the log."""
+    """The line that best explains the failure, 1-based."""
     what: str
-    """What that line is: empty for the problem that the outcome reports."""
+    """Description of that line; empty if it contains the reported problem."""
     first_line: int | UnsetType = UNSET
     lines: tuple[str, ...] | UnsetType = UNSET
 
@@ -610,9 +610,9 @@ class _ConfigurationHead(ReportedJudgement, frozen=True, kw_only=False):
     suite: str
     configuration: ReportedKey
     status: Status
-    """What pytest made of the item."""
+    """The result of the pytest item."""
     context: str
-    """Why nothing was judged, if nothing was."""
+    """Reason why the session judged nothing; empty if it did."""
     context_begin: str | UnsetType = UNSET
     remainder: str | UnsetType = UNSET
 
@@ -620,25 +620,24 @@ class _ConfigurationHead(ReportedJudgement, frozen=True, kw_only=False):
 class ConfigurationOutcome(
     _ConfigurationHead, frozen=True, kw_only=True, tag_field="kind", tag="configuration"
 ):
-    """What became of the item of a configuration."""
+    """The outcome of a configuration's item."""
 
     kind: ClassVar[Literal["configuration"]] = "configuration"
 
     environment: Environment
-    """Versions of the software of the run, such as driver, nccl, pytorch, container,
-    commit."""
+    """Software versions of the run, such as driver, nccl, pytorch, container, commit."""
     baselines: tuple[str, ...] = ()
-    """Of what was recorded, the folders with which later sessions judge against it."""
+    """Folders of the recorded baselines, for --llmb-baselines of later sessions."""
     others: tuple[ReportedJudgement, ...]
     """The verdicts against other baselines."""
     jobs: tuple[ReportedJob, ...]
-    """What was launched for it."""
+    """The launched jobs."""
     gpu_hours: ConfigurationCost | None = None
-    """Of its jobs; absent if none was launched."""
+    """GPU-hours of its jobs; absent without a launch."""
     nodes: str
-    """What the runs show of their nodes."""
+    """Evidence about the nodes of the runs, in words."""
     slow_nodes: tuple[str, ...]
-    """Nodes that were slow each time, while others were not."""
+    """Nodes that were slow each time, while other nodes were not."""
     resume: ReportedResumption | None
     trials: ReportedTrials | None = None
     steps: ReportedSteps | None = None
@@ -646,23 +645,23 @@ class ConfigurationOutcome(
     history: Annotated[
         tuple[ReportedDay, ...], Meta(extra_json_schema={"maxItems": MOST_DAILY_RUNS})
     ]
-    """Earlier nights, oldest first."""
+    """Earlier daily runs, oldest first."""
     changes: tuple[ReportedChange, ...]
-    """When the step time changed, and what changed with it."""
+    """Level changes of the step time."""
     own: bool | UnsetType = UNSET
-    """Whether a baseline file of the user holds the configuration."""
+    """True if a baseline file of the user contains the configuration."""
     log_sha256: tuple[str | None, ...] | UnsetType = UNSET
-    """Of each log of the run; null for a log that is gone or changed. Only in the file
-    of an unsaved session."""
+    """SHA-256 of each log of the run; null for a log that is gone or changed. Only in
+    the file of an unsaved session."""
     overruled: str = ""
-    """The verdict, if a test of the user ended otherwise; `verdict` is TEST_FAILED or
-    NOT_ASSERTED then."""
+    """The original verdict if a test of the user disagreed with it; `verdict` is then
+    TEST_FAILED or NOT_ASSERTED."""
 
 
 class UnmatchedOutcome(
     Document, frozen=True, kw_only=True, tag_field="kind", tag="stray"
 ):
-    """A run that matches no baseline, or cannot be read."""
+    """A run that matches no baseline or cannot be read."""
 
     kind: ClassVar[Literal["stray"]] = "stray"
     timed: ClassVar[str] = ""
@@ -676,13 +675,13 @@ class UnmatchedOutcome(
     text: str
     log: str
     logs: tuple[str, ...]
-    """Where runs were looked for."""
+    """Paths that were searched for runs."""
     verdict: str = ""
     overruled: str = ""
 
 
 class ReportedComparison(Document, frozen=True, kw_only=True):
-    """Throughput per GPU of a configuration, as a share of that of the reference."""
+    """Throughput per GPU of a configuration, as a fraction of the reference's."""
 
     id: str
     gpus: int
@@ -695,7 +694,7 @@ class ReportedComparison(Document, frozen=True, kw_only=True):
 
 
 class CheckOutcome(Document, frozen=True, kw_only=True, tag_field="kind", tag="check"):
-    """What was found of several configurations together, or of the gate itself."""
+    """The outcome of a check of several configurations, or of the gate itself."""
 
     kind: ClassVar[Literal["check"]] = "check"
     context: ClassVar[str] = ""
@@ -714,16 +713,16 @@ class CheckOutcome(Document, frozen=True, kw_only=True, tag_field="kind", tag="c
     lines: tuple[str, ...]
     log: str | None
     members: tuple[str, ...]
-    """Ids of the configurations that it is about."""
+    """Ids of the configurations that it covers."""
     compared: tuple[ReportedComparison, ...]
     timed: Timed
     next: str = ""
-    """What to do, if it depends on the session."""
+    """The next step, if it depends on the session."""
     overruled: str = ""
 
 
 OutcomeDocument: TypeAlias = ConfigurationOutcome | UnmatchedOutcome | CheckOutcome
-"""What became of an item."""
+"""The outcome of an item."""
 
 
 def select_configurations(
@@ -736,12 +735,12 @@ def select_configurations(
 
 
 def select_unmatched(outcomes: Iterable[OutcomeDocument]) -> list[UnmatchedOutcome]:
-    """Select the runs that match no baseline."""
+    """Select the outcomes of unmatched runs."""
     return [outcome for outcome in outcomes if isinstance(outcome, UnmatchedOutcome)]
 
 
 def select_checks(outcomes: Iterable[OutcomeDocument]) -> list[CheckOutcome]:
-    """Select the checks of several configurations, or of the gate."""
+    """Select the outcomes of checks."""
     return [outcome for outcome in outcomes if isinstance(outcome, CheckOutcome)]
 
 
@@ -749,8 +748,10 @@ def select_checks(outcomes: Iterable[OutcomeDocument]) -> list[CheckOutcome]:
 
 
 class VerdictCounts(Document, frozen=True, kw_only=True):
-    """Numbers of items by what became of them and by verdict; for an item without one,
-    its reason in capitals."""
+    """Numbers of items by status and verdict.
+
+    An item without a verdict counts under its reason in capitals.
+    """
 
     green: dict[str, int]
     red: dict[str, int]
@@ -758,18 +759,18 @@ class VerdictCounts(Document, frozen=True, kw_only=True):
 
 
 class ReportedCaution(Document, frozen=True, kw_only=True):
-    """What to know before the light is believed."""
+    """A caution: a reason to distrust the result of a session."""
 
     code: str
-    """Stable; docs/ci.md lists them."""
+    """Stable; docs/ci.md lists all codes."""
     text: str
 
 
 class SessionOrigin(Document, frozen=True, kw_only=True):
-    """Where a session ran, and what was typed."""
+    """Host, command line and commit of a session."""
 
     id: str
-    """By which a history knows the session."""
+    """Id of the session in a history."""
     host: str
     options: tuple[str, ...]
     git_commit: str
@@ -780,31 +781,31 @@ class SessionDocument(Struct, frozen=True, kw_only=True):
     """A session of pytest-llmbench (--llmb-json)."""
 
     schema: int
-    """Raised when a field changes its meaning."""
+    """Increased when a field changes its meaning."""
     version: str
-    """Of pytest-llmbench."""
+    """Version of pytest-llmbench."""
     baselines: str = ""
     tolerances: tuple[str, ...] = ()
     header: tuple[str, ...] = ()
-    """What decided, as at the head of the session's output."""
+    """The settings, as at the head of the session's output."""
     timed: Timed = "window"
     started: str
     """ISO 8601, UTC."""
     exit_code: int
-    """Of pytest, as far as it was known."""
+    """Exit code of pytest, as far as it was known when the document was written."""
     green: bool
-    """Whether the gate is open: exit code 0 and nothing red."""
+    """True if the gate is open: exit code 0 and no failed item."""
     count: str
     """The counts in words."""
     counts: VerdictCounts
     failures: tuple[str, ...]
-    """What made the session red besides its items."""
+    """Failures of the session itself, in addition to its items."""
     cautions: tuple[ReportedCaution, ...] = ()
-    """Of the settings, the selection, and findings that fail nothing."""
+    """Cautions about settings and selection, and findings that did not fail."""
     gpu_hours: SessionCost | None = None
-    """Of all that was launched; null if nothing was."""
+    """GPU-hours of all jobs; null without a launch."""
     outcomes: tuple[OutcomeDocument, ...]
-    """Each id once, its worst outcome."""
+    """The worst outcome of each id."""
     session: SessionOrigin | UnsetType = UNSET
     """Only in the file of an unsaved session (llmb-history-unsaved-*.json)."""
 
@@ -816,17 +817,19 @@ _Value = TypeVar("_Value")
 
 
 def get_set(value: _Value | UnsetType) -> _Value | None:
-    """Return a value, None if it is absent."""
+    """Return a value, or None if it is UNSET."""
     return None if isinstance(value, UnsetType) else value
 
 
 def make_plain(outcome: OutcomeDocument) -> dict[str, Any]:
-    """Convert an outcome into plain values, as they cross xdist and are written."""
+    """Convert an outcome into plain values for xdist and JSON."""
     return {"schema": SCHEMA, **msgspec.to_builtins(outcome)}
 
 
 def restore_outcome(plain: dict[str, Any]) -> OutcomeDocument:
-    """Convert plain values into an outcome. Ignores unknown keys;
-    msgspec.ValidationError if a key is missing."""
+    """Convert plain values into an outcome.
+
+    Unknown keys are ignored. Raises msgspec.ValidationError if a key is missing.
+    """
     restored: OutcomeDocument = msgspec.convert(plain, OutcomeDocument)
     return restored

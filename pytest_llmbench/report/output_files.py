@@ -1,5 +1,4 @@
-"""The files that users name for reports: what may stand there, and how one is put in
-the place of an older one."""
+"""Output files: which existing files may be replaced, and atomic replacement."""
 
 from __future__ import annotations
 
@@ -16,18 +15,16 @@ from typing import IO, NamedTuple
 from pytest_llmbench.core.userfile import find_descriptor, is_stream, is_there
 
 LOOKED_AT = 1 << 18
-"""Bytes at either end of a file that tell what it is: Parquet names its columns at the
+"""Bytes at each end of a file that identify its kind: Parquet has its columns at the
 end."""
 
 
 class FileKind(NamedTuple):
-    """What a command or an option writes: a file of the same kind may be replaced, and
-    no other."""
+    """A kind of output file, which may replace existing files of the same kind only."""
 
     name: str
     pattern: re.Pattern[bytes]
-    """Found at both ends of each such file, also of those that earlier versions
-    wrote."""
+    """Matches the concatenated ends of such a file, also of earlier versions."""
 
 
 JUNIT = FileKind(
@@ -55,55 +52,52 @@ EXPORT = FileKind(
 )
 TRACE = FileKind("saved NCCL trace", re.compile(rb'\A\s*\{\s*"llmbench_nccl"\s*:'))
 NEW = FileKind("new file", re.compile(rb"(?!)"))
-"""For what replaces nothing."""
+"""A file that must not replace any existing file."""
 
 REPORTS = {"--llmb-junit": JUNIT, "--llmb-json": JSON, "--llmb-html": HTML}
 
 
 def find_obstacle(path: Path, kind: FileKind) -> str:
-    """Return why a file may not be written there, as it would replace something of the
-    user's; empty where it may.
+    """Return the reason not to write to `path`, or "" if it is allowed.
 
-    An empty file may be replaced (`mktemp` makes one), a device or pipe is written to.
-    OSError for what cannot be looked at.
+    Other files of the user must not be replaced. An empty file may be replaced (`mktemp`
+    creates one); a device or pipe is written to. Raises OSError if the existing file
+    cannot be read.
     """
     if not is_there(path) or is_stream(path) or not path.is_file():
         return ""
     if path.is_symlink():
-        return f"a link to the file {os.path.realpath(path)}: give the name of the file itself"
+        return f"a link to the file {os.path.realpath(path)}: use the path of the file itself"
     with path.open("rb") as file:
         ends = file.read(LOOKED_AT)
         file.seek(max(len(ends), path.stat().st_size - LOOKED_AT))
         ends += file.read(LOOKED_AT)
     if not ends.strip() or kind.pattern.match(ends):
         return ""
-    return f"a file that is no {kind.name}, and is not replaced: give another name, or remove it"
+    return f"an existing file of another kind (expected: {kind.name}) is not replaced: use another name, or remove it"
 
 
 def make_void(path: Path, kind: FileKind) -> None:
-    """Empty the report of an earlier session in its place, or remove it; neither needs
-    room on the disk.
+    """Empty the report of an earlier session, or remove it if that fails.
 
-    A file of another kind is left alone. OSError if the report can be neither emptied
-    nor removed.
+    Neither needs disk space. A file of another kind is not touched. Raises OSError if
+    the report can be neither emptied nor removed.
     """
     if not path.is_file() or is_stream(path) or find_obstacle(path, kind):
         return
     try:
         os.truncate(path, 0)
-    except (
-        OSError
-    ):  # not our file to write, or a file system that writes anew what it changes
+    except OSError:  # no write permission, or a full copy-on-write file system
         path.unlink()
 
 
 def write_atomically(
     path: Path, content: bytes, kind: FileKind, *, make_folders: bool = True
 ) -> None:
-    """Write a file beside its place and move it there.
+    """Write a temporary file next to `path`, then rename it to `path`.
 
-    Raises OSError where that is impossible, or where something of the user's would be
-    replaced; what stood at `path` is then still there.
+    Raises OSError if that fails or if a file of another kind would be replaced; the
+    existing file is then unchanged.
     """
     with open_atomically(path, kind, make_folders=make_folders) as file:
         file.write(content)
@@ -113,8 +107,10 @@ def write_atomically(
 def open_atomically(
     path: Path, kind: FileKind, *, make_folders: bool
 ) -> Iterator[IO[bytes]]:
-    """Like `write_atomically`, for content in parts: open a file beside its place, and move
-    it there at the end."""
+    """Open a temporary file for writing; rename it to `path` on success.
+
+    Like `write_atomically`, for content that is written in several steps.
+    """
     if obstacle := find_obstacle(path, kind):
         raise FileExistsError(errno.EEXIST, obstacle, str(path))
     if make_folders:
@@ -122,35 +118,33 @@ def open_atomically(
     descriptor = find_descriptor(path)
     if descriptor is not None:
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # what was said before stands before it
+            stream.flush()  # keep the order of the output
         with open(os.dup(descriptor), "wb") as file:
             yield file
         return
     if is_stream(path):
-        with path.open(
-            "wb"
-        ) as file:  # /dev/null or a pipe: must not be replaced by a file
+        # A device or pipe must not be replaced by a file.
+        with path.open("wb") as file:
             yield file
         return
-    target = Path(
-        os.path.realpath(path)
-    )  # a link to nothing stays one; Path.resolve raises for one to itself
+    # A dangling link is kept; Path.resolve would raise for a link to itself.
+    target = Path(os.path.realpath(path))
     temporary = target.with_name(f".llmb-{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("wb") as file:
             yield file
         temporary.replace(target)
     except BaseException:
-        with suppress(
-            OSError
-        ):  # it stays, where the disk is gone; what failed before is told
+        with suppress(OSError):  # report the first error, not this one
             temporary.unlink(missing_ok=True)
         raise
 
 
 def write_first(folders: Iterable[Path], name: str, content: bytes) -> Path:
-    """Write a file to the first folder that takes it, whole and on disk; OSError of the
-    last if no folder does."""
+    """Write and sync a file in the first folder in which that succeeds.
+
+    Returns the path. Raises the OSError of the last folder if all fail.
+    """
     problem: OSError | None = None
     for folder in folders:
         path = folder / name
@@ -161,8 +155,7 @@ def write_first(folders: Iterable[Path], name: str, content: bytes) -> Path:
                 os.fsync(file.fileno())
         except OSError as error:
             problem = error
-            # A disk that is gone does not keep the next folder from being tried.
-            with suppress(OSError):
+            with suppress(OSError):  # the disk may be gone; try the next folder
                 path.unlink(missing_ok=True)
         else:
             return path

@@ -1,5 +1,4 @@
-"""The summary at the end of a session: a line for each configuration, made from their
-documents."""
+"""The terminal summary at the end of a session: one line for each configuration."""
 
 from __future__ import annotations
 
@@ -44,24 +43,22 @@ from pytest_llmbench.report.verdicts import (
 )
 
 QUIET = ("PASS", "MISSING")
-"""The verdicts of checks that need no line of their own; a self-test tells what each
-run would have shown."""
+"""Check verdicts whose text is not printed."""
 
 
 DOUBTFUL = ("few-steps-decide", "warming-up", "repeats-disagree", "implausibly-fast")
-"""Reasons that stand under a line whatever its colour."""
+"""Reasons that are explained below the line of a configuration even if it passed."""
 
 ABSENT = {"not-on-cluster": "not on this cluster", "not-launched": "not launched"}
-"""Why a configuration has no run, in words; other reasons stand as they are."""
+"""The reasons for a missing run, in words; other reasons are printed unchanged."""
 
 INDENT, ADVICE_INDENT = " " * 17, " " * 6
 
-MOST_STRAYS = 20
-"""Runs of no known configuration that are listed, each on a line; reports list all."""
+MOST_UNMATCHED = 20
+"""Maximum number of unmatched runs that the summary lists; reports list all."""
 
 MOST_ADVICE = 2
-"""Groups of items of which the summary tells; the message of each red one has its own
-step."""
+"""Maximum number of next steps; the message of each failed item has its own."""
 
 NOTEWORTHY = (
     NoteCode.NOT_COMPARABLE,
@@ -92,8 +89,7 @@ NOTEWORTHY = (
     NoteCode.ACKNOWLEDGEMENT_IDLE,
     NoteCode.ACKNOWLEDGEMENT_EXPIRED,
 )
-"""Notes that stand under a green line too: what was judged is not all that there
-was."""
+"""Notes that are printed below the line of a configuration even if it passed."""
 
 OF_RECORDED = (
     NoteCode.RECORDED_REPLACED,
@@ -101,12 +97,14 @@ OF_RECORDED = (
     NoteCode.RECORDED_LEVELS,
     NoteCode.RECORDED_FEW_GROUPS,
 )
-"""Notes that stand under the line of what was recorded."""
+"""Notes that are printed below the line of a recorded configuration."""
 
 
 class TerminalLine(str):
-    """A line of the terminal. Its first `marked` signs have the colour: red, yellow,
-    green, or none."""
+    """A line of the terminal whose first `marked` characters are coloured.
+
+    The colour is a markup name of pytest's terminal writer, or "".
+    """
 
     __slots__ = ("colour", "marked")
     colour: str
@@ -115,7 +113,7 @@ class TerminalLine(str):
     def __new__(
         cls, text: str, colour: str = "", marked: int | None = None
     ) -> TerminalLine:
-        """Return the line; without `marked` all of it has the colour."""
+        """Create a line; without `marked` the whole line is coloured."""
         line = super().__new__(cls, escape_commands(text))
         line.colour = colour
         line.marked = len(line) if marked is None else marked
@@ -123,63 +121,66 @@ class TerminalLine(str):
 
 
 def render_summary(
-    described: Sequence[OutcomeDocument],
+    outcomes: Sequence[OutcomeDocument],
     remarks: Sequence[str],
     verbosity: int = 0,
     cautions: Sequence[Caution] = (),
 ) -> Iterator[TerminalLine]:
-    """Yield the lines of the summary: verdicts, remarks, what to do next, cautions, and
-    the count by verdict last.
+    """Yield the lines of the summary.
 
-    They are 80 columns wide, but for the names of files, which are whole, to be copied.
-    A `verbosity` below 0 shows what is red and the remarks, above 0 the id of
-    everything without a run.
+    The order is: verdicts, remarks, next steps, cautions, counts. Lines are at most 80
+    columns wide, except for file names, which are not wrapped so that they can be
+    copied. With a `verbosity` below 0 only failures and remarks are shown; above 0
+    every configuration without a run is listed.
     """
-    described = sort_outcomes(select_worst(described))
+    outcomes = sort_outcomes(select_worst(outcomes))
     shown = (
-        described
+        outcomes
         if verbosity >= 0
-        else [outcome for outcome in described if outcome.status == "failed"]
+        else [outcome for outcome in outcomes if outcome.status == "failed"]
     )
     yield from _tabulate(select_configurations(shown), verbosity)
-    yield from _list_strays(select_unmatched(shown), verbosity)
+    yield from _list_unmatched(select_unmatched(shown), verbosity)
     yield from _list_checks(
         [check for check in select_checks(shown) if not is_guard(check)]
     )
     for remark in remarks:
         yield from map(TerminalLine, wrap(remark, "  "))
     if verbosity >= 0:
-        yield from list_next_steps(described)
-    for text in list_all_texts(described, cautions):
+        yield from list_next_steps(outcomes)
+    for text in list_all_texts(outcomes, cautions):
         yield from _mark(wrap(f"caution: {text}", "  "), "caution:", "yellow")
     yield from (
-        TerminalLine(line, choose_common_colour(described))
-        for line in wrap(format_counts(described), "  ")
+        TerminalLine(line, choose_common_colour(outcomes))
+        for line in wrap(format_counts(outcomes), "  ")
     )
 
 
-def _list_strays(
-    strays: Sequence[UnmatchedOutcome], verbosity: int
+def _list_unmatched(
+    unmatched: Sequence[UnmatchedOutcome], verbosity: int
 ) -> Iterator[TerminalLine]:
-    """Yield a line for each run of no known configuration, of many for the first ones
-    and one for the others."""
-    most = len(strays) if verbosity > 0 or len(strays) <= MOST_STRAYS else MOST_STRAYS
-    for outcome in strays[:most]:
+    """Yield a line for each of the first unmatched runs, and a count of the others."""
+    shown = len(unmatched)
+    if verbosity <= 0 and len(unmatched) > MOST_UNMATCHED:
+        shown = MOST_UNMATCHED
+    for outcome in unmatched[:shown]:
         yield from _format_row(outcome, outcome.reason.upper())
-    if left := strays[most:]:
-        reasons = Counter(outcome.reason.upper() for outcome in left)
+    if hidden := unmatched[shown:]:
+        reasons = Counter(outcome.reason.upper() for outcome in hidden)
         counts = ", ".join(
             f"{number:,} {reason}" for reason, number in reasons.most_common()
         )
-        text = f"{'...':<14} {counts} more, not listed; -v or --llmb-json lists all"
+        text = f"{'...':<14} {counts} more; -v or --llmb-json lists all"
         yield from map(TerminalLine, wrap(text, " " * 15))
 
 
 def _tabulate(
     configurations: Sequence[ConfigurationOutcome], verbosity: int
 ) -> Iterator[TerminalLine]:
-    """Yield the table of configurations; those of which nothing was seen have a line
-    for each reason."""
+    """Yield the table of configurations.
+
+    Configurations with neither a run nor a job are grouped: one line for each reason.
+    """
     if verbosity >= 0:
         yield TerminalLine(
             f"{'verdict':<14} {'configuration':<34} {'step time':>9} {'MFU %':>5} {'diff':>7} {'age':>5}",
@@ -190,21 +191,21 @@ def _tabulate(
             yield from _format_configuration(outcome, verbosity)
     if legend := explain_mfu(configurations):
         yield TerminalLine(f"{legend:>{WIDTH - 1}}")
-    together = list_documented_absent(configurations)
-    counted = {outcome.id for outcome in together}
+    documented = list_documented_absent(configurations)
+    counted = {outcome.id for outcome in documented}
     others = [outcome for outcome in configurations if outcome.id not in counted]
-    for (why, status), ids in _group_absent(others).items():
-        named = formatting.join_first(ids, len(ids) if verbosity > 0 else 5)
-        lines = wrap(f"{'MISSING':<14} {len(ids)} {why}: {named}", " " * 15)
+    for (reason, status), ids in _group_absent(others).items():
+        names = formatting.join_first(ids, len(ids) if verbosity > 0 else 5)
+        lines = wrap(f"{'MISSING':<14} {len(ids)} {reason}: {names}", " " * 15)
         yield from _mark(lines, "MISSING", "red" if status == "failed" else "yellow")
-    if together:
+    if documented:
         listed = (
-            f": {', '.join(outcome.id for outcome in together)}"
+            f": {', '.join(outcome.id for outcome in documented)}"
             if verbosity > 0
             else ""
         )
         yield from _mark(
-            wrap(f"{'MISSING':<14} {count_documented(together)}{listed}", " " * 15),
+            wrap(f"{'MISSING':<14} {count_documented(documented)}{listed}", " " * 15),
             "MISSING",
             "yellow",
         )
@@ -213,24 +214,26 @@ def _tabulate(
 def _group_absent(
     configurations: Sequence[ConfigurationOutcome],
 ) -> dict[tuple[str, str], list[str]]:
-    """Return the ids of what has neither a run nor a job, by the reason in words and
-    the status, red first."""
+    """Group the ids of configurations with neither a run nor a job.
+
+    The keys are (reason in words, status); failed ones come first.
+    """
     ids: dict[tuple[str, str], list[str]] = {}
     for outcome in sorted(
         filter(is_absent, configurations),
         key=lambda outcome: outcome.status != "failed",
     ):
         reason = f"{ABSENT.get(outcome.reason, outcome.reason)} ({outcome.text})"
-        why = "without a run" if outcome.reason == "no-run" else reason
-        ids.setdefault((why, outcome.status), []).append(outcome.id)
+        if outcome.reason == "no-run":
+            reason = "without a run"
+        ids.setdefault((reason, outcome.status), []).append(outcome.id)
     return ids
 
 
-def _list_checks(described: Sequence[CheckOutcome]) -> Iterator[TerminalLine]:
-    """Yield a line for each kind of check, and the texts of those that found
-    something."""
-    for kind in dict.fromkeys(outcome.check for outcome in described):
-        of_kind = [outcome for outcome in described if outcome.check == kind]
+def _list_checks(outcomes: Sequence[CheckOutcome]) -> Iterator[TerminalLine]:
+    """Yield a line for each kind of check, and the texts of checks that did not pass."""
+    for kind in dict.fromkeys(outcome.check for outcome in outcomes):
+        of_kind = [outcome for outcome in outcomes if outcome.check == kind]
         verdicts = Counter(outcome.verdict for outcome in of_kind)
         numbers = join_counts(sorted(verdicts.items(), key=rank_count))
         label = f"{kind}{' [as documented]' if of_kind[0].timed == 'document' else ''}"
@@ -259,12 +262,10 @@ def _format_configuration(
     )
     remarks = [note.text for note in outcome.notes if note.code in NOTEWORTHY]
     if outcome.reason in DOUBTFUL:
-        # The comparison before it stands in the numbers of the line already.
+        # The numbers of the line already show the comparison with the baseline.
         remarks.insert(0, outcome.remainder or "")
-    if outcome.reason in (
-        "over-budget",
-        "drifted",
-    ):  # its step time may be near what was recorded
+    if outcome.reason in ("over-budget", "drifted"):
+        # The step time of the line does not explain the failure.
         remarks.insert(0, outcome.text)
     if outcome.reason == "recorded":
         remarks = [note.text for note in outcome.notes if note.code in OF_RECORDED]
@@ -276,17 +277,20 @@ def _format_configuration(
     texts = [formatting.clip(remark, 120) for remark in remarks]
     for remark in filter(None, (*texts, jobs.summarize(outcome), outcome.nodes)):
         yield from map(TerminalLine, wrap(remark, INDENT, first=INDENT))
-    for file in jobs.list_files(outcome)[: jobs.MOST_FILES]:  # whole, to be copied
+    for file in jobs.list_files(outcome)[: jobs.MOST_FILES]:
+        # Not wrapped, so that the name can be copied.
         yield TerminalLine(f"{INDENT}{file}")
 
 
 def _format_row(
     outcome: OutcomeDocument, verdict: str, numbers: str = ""
 ) -> Iterator[TerminalLine]:
-    """Yield a verdict with its id and, at the right, its numbers: on a line of their
-    own behind a long id."""
+    """Yield a verdict with its id and its numbers, right-aligned.
+
+    After a long id the numbers get their own line.
+    """
     head = f"{verdict:<14} {name_outcome(outcome)}"
-    # An id of more than 34 signs would push the numbers out of their columns.
+    # An id of more than 34 characters would push the numbers out of their columns.
     if numbers and count_columns(head) + len(numbers) < WIDTH:
         yield from _mark(
             [f"{head}{numbers:>{WIDTH - 1 - count_columns(head)}}"],
@@ -299,42 +303,37 @@ def _format_row(
         yield TerminalLine(f"{numbers:>{WIDTH - 1}}")
 
 
-def _mark(lines: Sequence[str], verdict: str, shade: str) -> Iterator[TerminalLine]:
-    yield TerminalLine(lines[0], shade, len(verdict))
+def _mark(lines: Sequence[str], verdict: str, colour: str) -> Iterator[TerminalLine]:
+    yield TerminalLine(lines[0], colour, len(verdict))
     yield from map(TerminalLine, lines[1:])
 
 
-def list_next_steps(described: Sequence[OutcomeDocument]) -> Iterator[TerminalLine]:
-    """Yield the lines of what to do about outcomes that stand in the order of their
-    importance.
+def list_next_steps(outcomes: Sequence[OutcomeDocument]) -> Iterator[TerminalLine]:
+    """Yield the next steps for outcomes, which are sorted by importance.
 
-    Nothing is yielded about items of a session that judged nothing: their context says
-    what to do.
+    Yields nothing for a session that judged nothing: its context contains the advice.
     """
     judged = [
-        outcome
-        for outcome in described
-        if not outcome.context and not is_guard(outcome)
+        outcome for outcome in outcomes if not outcome.context and not is_guard(outcome)
     ]
-    # Where nothing was judged the context of the items says what to do, once.
     advised = list_advice(judged)
     for group, text in advised[:MOST_ADVICE]:
         yield from _format_advice(f"{_name_group(group)}: {text}")
         if group[0].status == "failed" and group[0].log:
-            yield TerminalLine(
-                f"{ADVICE_INDENT}log: {locate_log(group[0])}"
-            )  # whole, to be copied
-    red = [outcome for outcome in judged if outcome.status == "failed"]
-    configurations = select_configurations(described)
+            # Not wrapped, so that the path can be copied.
+            yield TerminalLine(f"{ADVICE_INDENT}log: {locate_log(group[0])}")
+    failed = [outcome for outcome in judged if outcome.status == "failed"]
+    configurations = select_configurations(outcomes)
     launched = any(outcome.jobs for outcome in configurations)
-    collected = any(
-        outcome.resume for outcome in configurations
-    )  # its session is judged again by its name alone
+    # A collected session is judged again by its session id, without --lf.
+    collected = any(outcome.resume for outcome in configurations)
     if (
-        any(not (launched and isinstance(outcome, CheckOutcome)) for outcome in red)
+        any(not (launched and isinstance(outcome, CheckOutcome)) for outcome in failed)
         and not collected
     ):
-        yield from _format_advice("only what is red again: the same command with --lf")
+        yield from _format_advice(
+            "to judge only the failed items again, add --lf to the same command"
+        )
     counted = {outcome.id for outcome in list_documented_absent(judged)}
     absent = [
         outcome
@@ -342,7 +341,10 @@ def list_next_steps(described: Sequence[OutcomeDocument]) -> Iterator[TerminalLi
         if outcome.reason == "no-run" and outcome.id not in counted
     ]
     if absent and not advised:
-        launch = f"pytest -k {absent[0].id} --llmb-launch launches it, --llmb-dry-run says what that takes"
+        launch = (
+            f"launch it with pytest -k {absent[0].id} --llmb-launch; "
+            "--llmb-dry-run shows what that takes"
+        )
         yield from _format_advice(f"{_name_group(absent)} without a run: {launch}")
 
 

@@ -1,4 +1,4 @@
-"""The answers of an A/B and of a search over builds, in words."""
+"""The answers of an A/B and of a bisect search, in words."""
 
 from __future__ import annotations
 
@@ -24,24 +24,28 @@ ANSWERS = {
     PairedOutcome.SLOWER: "is slower than {reference}",
     PairedOutcome.FASTER: "is faster than {reference}",
     PairedOutcome.ALIKE: "is within {margin} of {reference}",
-    PairedOutcome.CANNOT_TELL: "cannot be told from {reference}",
-    PairedOutcome.DOES_NOT_RUN: "does not run, and is not compared with {reference}",
-    PairedOutcome.REFERENCE_DOES_NOT_RUN: ("is not compared: {reference} does not run"),
+    PairedOutcome.CANNOT_TELL: "cannot be distinguished from {reference}",
+    PairedOutcome.DOES_NOT_RUN: (
+        "does not run, so it was not compared with {reference}"
+    ),
+    PairedOutcome.REFERENCE_DOES_NOT_RUN: (
+        "was not compared: {reference} does not run"
+    ),
     PairedOutcome.LOST: (
-        "is not compared with {reference}: two starts in a row were lost"
+        "was not compared with {reference}: two jobs in a row were lost"
     ),
 }
 
 ENDS = {
     BisectOutcome.NO_CHANGE_BETWEEN_ENDS: (
-        "no change is shown between {good} and {bad}: nothing to search"
+        "no change between {good} and {bad}, so there is nothing to search"
     ),
-    BisectOutcome.GOOD_DOES_NOT_RUN: "nothing is searched: {good} does not run",
-    BisectOutcome.BAD_DOES_NOT_RUN: "nothing is searched: {bad} does not run",
-    BisectOutcome.LOST: "two starts in a row were lost",
+    BisectOutcome.GOOD_DOES_NOT_RUN: "not searched: {good} does not run",
+    BisectOutcome.BAD_DOES_NOT_RUN: "not searched: {bad} does not run",
+    BisectOutcome.LOST: "two jobs in a row were lost",
 }
 
-SWAPPED = "{bad}, the bad end, is faster than {good}, the good one: nothing to search, unless they are swapped"
+SWAPPED = "{bad}, the bad end, is faster than {good}, the good end: swap them to search"
 
 MOST_SURE = 99.9
 """The highest probability that is printed, in percent: no change is certain."""
@@ -50,7 +54,7 @@ MOST_SURE = 99.9
 def describe_answers(
     answers: Sequence[PairedAnswer], names: Sequence[str], earlier: Noise | None
 ) -> str:
-    """Describe the answers of an A/B, and the noise of earlier ones behind them."""
+    """Describe the answers of an A/B, followed by the pooled noise of earlier A/Bs."""
     texts = [describe_answer(answer, names) for answer in answers]
     return "; ".join([*texts, *_describe_noise(earlier)])
 
@@ -63,20 +67,19 @@ def describe_answer(answer: PairedAnswer, names: Sequence[str]) -> str:
     text = f"{names[answer.variant]} {words}"
     estimate = answer.estimate
     if estimate is None or answer.outcome in UNANSWERED:
-        return text  # the estimate of an earlier look is no answer
+        return text  # the estimate is from an earlier interim analysis
     pairs = formatting.count_noun(answer.pairs, "pair")
     interval = _format_interval(estimate)
     text = f"{text}: {_format_change(estimate.difference)} ({interval}), {pairs}"
     if answer.outcome is not PairedOutcome.CANNOT_TELL:
         return text
-    return f"{text}; {100 * estimate.smallest:.2g} % would be shown in 4 of 5 A/Bs"
+    return f"{text}; 4 of 5 A/Bs would detect {100 * estimate.smallest:.2g} %"
 
 
 def describe_search(
     answer: BisectAnswer, names: Sequence[str], earlier: Noise | None
 ) -> str:
-    """Describe the end of a search: `first slow: c7 (+2.1 %, ...), 99 % sure; 13
-    runs`."""
+    """Describe the result of a search: `first slow: c7: +2.1 %, 99 % sure; 13 runs`."""
     texts = [*_describe_changes(answer, names)]
     texts.append(formatting.count_noun(answer.runs, "run"))
     if answer.outcome in ENDS:
@@ -98,41 +101,47 @@ def _describe_ends(answer: BisectAnswer, names: Sequence[str]) -> str:
 def _describe_changes(answer: BisectAnswer, names: Sequence[str]) -> Iterator[str]:
     results: list[LocatedChange | BuildRange] = [*answer.changes, *answer.ranges]
     for result in sorted(results, key=lambda result: result.first):
-        which = names[result.last]
+        build = names[result.last]
         if result.first < result.last:
-            which = f"one of {names[result.first]} to {names[result.last]}"
-        sure = min(math.floor(1000 * result.probability) / 10, MOST_SURE)
+            build = f"one of {names[result.first]} to {names[result.last]}"
+        percent = min(math.floor(1000 * result.probability) / 10, MOST_SURE)
         if isinstance(result, LocatedChange):
-            yield from _describe_change(result, which, f"{sure:g} % sure")
+            yield from _describe_change(result, build, f"{percent:g} % sure")
         else:
             yield (
-                f"the first slow build is {which}, {sure:g} % sure; the most runs were made"
+                f"the first slow build is {build}, {percent:g} % sure; stopped at the maximum number of runs"
             )
 
 
-def _describe_change(change: LocatedChange, which: str, sure: str) -> Iterator[str]:
+def _describe_change(
+    change: LocatedChange, build: str, confidence: str
+) -> Iterator[str]:
     limits = f"{_format_change(change.low)} to {_format_change(change.high)}"
-    share = f"{100 * change.share:.0f} % of the ends' difference"
+    share = f"{100 * change.share:.0f} % of the difference between the ends"
     size = _format_change(change.size)
-    yield f"first slow: {which}: {size} (95 %: {limits}), {sure}, {share}"
-    for rest, where in ((change.rest_before, "before"), (change.rest_after, "after")):
-        if rest:
-            yield f"another {_format_change(rest)} lies {where} it"
+    yield f"first slow: {build}: {size} (95 %: {limits}), {confidence}, {share}"
+    for remainder, side in (
+        (change.rest_before, "before"),
+        (change.rest_after, "after"),
+    ):
+        if remainder:
+            yield f"another {_format_change(remainder)} occurred {side} it"
 
 
 def _describe_noise(noise: Noise | None) -> list[str]:
-    """Describe the noise of earlier A/Bs: `noise: of 3 earlier A/Bs, 10 degrees`."""
+    """Describe the pooled noise: `noise from 3 earlier A/Bs (10 degrees of freedom)`."""
     if noise is None:
         return []
     degrees = formatting.count_noun(round(noise.degrees_of_freedom), "degree")
-    return [f"noise: of {noise.source}, {degrees}"]
+    return [f"noise from {noise.source} ({degrees} of freedom)"]
 
 
 def _format_interval(estimate: PairedEstimate) -> str:
-    sure = f"{100 * (1 - 2 * estimate.level):.3g} %"
-    return f"{sure}: {_format_change(estimate.low)} to {_format_change(estimate.high)}"
+    confidence = f"{100 * (1 - 2 * estimate.level):.3g} %"
+    limits = f"{_format_change(estimate.low)} to {_format_change(estimate.high)}"
+    return f"{confidence}: {limits}"
 
 
 def _format_change(logarithm: float) -> str:
-    """Format a difference of logarithms as `+2.10 %`."""
+    """Format a log ratio as `+2.10 %`."""
     return f"{math.expm1(logarithm):+.2%}".replace("%", " %")

@@ -1,5 +1,4 @@
-"""The outcomes of a session together: their order, which of them count, how many there
-are, and what stands beside a green light."""
+"""Order, colours and counts of a session's outcomes, and its non-failing findings."""
 
 from __future__ import annotations
 
@@ -35,21 +34,19 @@ ORDER = (
     "NOT_COMPARABLE",
     "MISSING",
 )
-"""The verdicts in the order in which a reader wants them."""
+"""The verdicts in the order in which reports list them."""
 
 JUDGED = ("REGRESSION", "INCONCLUSIVE", "IMPROVEMENT", "PASS", "RECORDED")
-"""Those that need no word of explanation under their line."""
+"""Verdicts that the numbers of a summary line explain."""
 
 TIMED = (*JUDGED, "TEST_FAILED", "NOT_ASSERTED")
-"""Those with a step time that means something."""
+"""Verdicts with a meaningful step time."""
 
 UNSURE = ("INCONCLUSIVE", "REGRESSION", "SLOWER")
-"""Verdicts of outcomes that are not green where they passed: they cannot tell, or
-nobody asked them to fail."""
+"""Verdicts that are shown as unclear, not green, if their item passed."""
 
 SLOWER = ("SLOWER", "REGRESSION")
-"""Verdicts of checks that know of something slower: where their item passed, nobody
-asked it to fail."""
+"""Verdicts of checks that found a slowdown, even if the check is only reported."""
 
 RED = (
     *SLOWER,
@@ -60,81 +57,80 @@ RED = (
     "UNREADABLE",
     "SURVIVED",
 )
-"""Verdicts of which a test that did not fail says nothing."""
+"""Verdicts that a user's test should have failed for."""
 
 SEVERITY = {"passed": 0, "skipped": 1}
-"""The least severe first; a status that is not listed is a failure."""
+"""Severity by status; an unlisted status is a failure and the most severe."""
 
 BY_DOCUMENT = (
-    "timed as the documents do, to compare with their tables: no verdict of the gate"
+    "timed like the documents, only to compare with their tables: not a gate verdict"
 )
-"""What stands behind the count of a session with --llmb-timed=document."""
+"""Follows the counts of a session with --llmb-timed=document."""
 
 LEAST = 0.01
-"""A smaller change to slower, as a fraction, fails nothing where a change is to
-fail."""
+"""Smallest slowdown, as a fraction, that a trend can fail for."""
 
-MFU_LOGGED = "* FLOPs as its framework counts them"
-"""What the mark behind an MFU means."""
+MFU_LOGGED = "* FLOPs as counted by the framework"
+"""Legend for the asterisk after an MFU."""
 
 FINDINGS = (CautionCode.REPORTED_ONLY, CautionCode.NOT_ASSERTED)
-"""Cautions that the headline of a report names: what is known of these runs, and not
+"""Cautions that the headline of a report contains: findings about the runs, not about
 how they were judged."""
 
 
 # --- one outcome ----------------------------------------------------------------------
 
 
-def name_outcome(described: OutcomeDocument) -> str:
-    """Return the id of an outcome, and behind it that its time is what a document
-    timed, where that is so."""
-    if described.timed != "document":
-        return described.id
-    window = described.window if isinstance(described, ConfigurationOutcome) else None
+def name_outcome(outcome: OutcomeDocument) -> str:
+    """Return the id of an outcome, marked if it was timed like its document."""
+    if outcome.timed != "document":
+        return outcome.id
+    window = outcome.window if isinstance(outcome, ConfigurationOutcome) else None
     last_step = window is not None and window.first == window.last
-    return f"{described.id} [{'last step' if last_step else 'as documented'}]"
+    return f"{outcome.id} [{'last step' if last_step else 'as documented'}]"
 
 
-def name_verdict(described: OutcomeDocument) -> str:
-    """Return the verdict of an outcome; a run without a configuration has none, its
-    reason stands for it."""
-    return described.verdict or described.reason.upper()
+def name_verdict(outcome: OutcomeDocument) -> str:
+    """Return the verdict of an outcome, or the reason in capitals for an unmatched run."""
+    return outcome.verdict or outcome.reason.upper()
 
 
-def make_headline(described: OutcomeDocument) -> str:
+def make_headline(outcome: OutcomeDocument) -> str:
     """Return `REGRESSION  grok1_314b-25.05-gb200-bf16-128 (slower-than-bound)`."""
-    headline = f"{name_verdict(described)}  {name_outcome(described)}"
-    if isinstance(described, CheckOutcome) and not is_guard(described):
-        return f"{described.check.upper()} {headline}"
+    headline = f"{name_verdict(outcome)}  {name_outcome(outcome)}"
+    if isinstance(outcome, CheckOutcome) and not is_guard(outcome):
+        return f"{outcome.check.upper()} {headline}"
     return (
-        f"{headline} ({described.reason})"
-        if described.kind == "configuration"
+        f"{headline} ({outcome.reason})"
+        if outcome.kind == "configuration"
         else headline
     )
 
 
 def is_guard(outcome: OutcomeDocument) -> bool:
-    """Whether it says that nothing was judged, as the context of the configurations
-    does."""
+    """True if the outcome is the check that reports a session without judged runs."""
     return outcome.verdict == Finding.NOTHING_JUDGED
 
 
-def locate_log(logged: OutcomeDocument | LogAttempt) -> str:
-    """Return the log and, if a line is to blame, its line: `run/log.out:123`."""
-    line = logged.line if isinstance(logged, ConfigurationOutcome | LogAttempt) else 0
-    return f"{logged.log}:{line}" if line else str(logged.log)
+def locate_log(source: OutcomeDocument | LogAttempt) -> str:
+    """Return the log, and its relevant line if known: `run/log.out:123`."""
+    line = source.line if isinstance(source, ConfigurationOutcome | LogAttempt) else 0
+    return f"{source.log}:{line}" if line else str(source.log)
 
 
 def is_absent(outcome: ConfigurationOutcome) -> bool:
-    """Whether nothing of a configuration was seen, not even a job."""
+    """True if a configuration has neither a run nor a job."""
     return outcome.verdict == "MISSING" and not outcome.run and not outcome.jobs
 
 
 def list_documented_absent(
     outcomes: Iterable[OutcomeDocument],
 ) -> list[ConfigurationOutcome]:
-    """Return the documented configurations without a run, which reports give one line
-    if the user has own baselines."""
+    """Return the documented configurations that reports summarise in one line.
+
+    They have no run, were not required, and the user has custom baselines. Returns no
+    configurations if the user has no custom baselines.
+    """
     configurations = select_configurations(outcomes)
     if not any(outcome.own for outcome in configurations):
         return []
@@ -150,45 +146,48 @@ def list_documented_absent(
 
 def count_documented(absent: Sequence[ConfigurationOutcome]) -> str:
     """Return `82 documented configurations have no run`."""
-    have = "has" if len(absent) == 1 else "have"
-    return f"{formatting.count_noun(len(absent), 'documented configuration')} {have} no run"
+    verb = "has" if len(absent) == 1 else "have"
+    return f"{formatting.count_noun(len(absent), 'documented configuration')} {verb} no run"
 
 
 def get_step_time(outcome: ConfigurationOutcome) -> tuple[float | None, float | None]:
-    """Return the step time of a configuration, and the logarithm of its ratio to the
-    baseline's, None where they mean nothing."""
-    # A number that means nothing is not shown beside one that does.
+    """Return the step time of a configuration, and ln(step time / baseline).
+
+    Both are None if the step time is meaningless: no report shows such a number.
+    """
     if outcome.verdict not in TIMED or outcome.problems:
         return None, None
     return outcome.get_metric("step_time_seconds"), outcome.log_difference
 
 
 def format_step_time(outcome: ConfigurationOutcome) -> tuple[str, str]:
-    """Return what `get_step_time` returns as texts, `-` for None."""
+    """Format step time and difference of `get_step_time`; `-` if unknown."""
     seconds, difference = get_step_time(outcome)
     ratio = None if difference is None else formatting.compute_bounded_exp(difference)
     return formatting.format_seconds(seconds), formatting.format_difference(ratio)
 
 
 def get_mfu(outcome: ConfigurationOutcome) -> tuple[float | None, bool]:
-    """Return the MFU of a configuration as a fraction, None where it means nothing, and
-    whether its framework has counted the FLOPs."""
+    """Return the MFU as a fraction, and True if the framework counted the FLOPs.
+
+    The MFU is None if it is unknown or the step time is meaningless.
+    """
     if get_step_time(outcome)[0] is None:
         return None, False
-    own, logged = outcome.get_metric("mfu"), outcome.get_metric("mfu_logged")
-    return (logged, True) if own is None and logged is not None else (own, False)
+    computed, logged = outcome.get_metric("mfu"), outcome.get_metric("mfu_logged")
+    if computed is None and logged is not None:
+        return logged, True
+    return computed, False
 
 
 def format_mfu(outcome: ConfigurationOutcome) -> str:
-    """Return what `get_mfu` returns in percent: `41.5`, `41.5*` where the framework has
-    counted, `-` for None."""
+    """Format an MFU in percent: `41.5`, `41.5*` (FLOPs of the framework), or `-`."""
     mfu, logged = get_mfu(outcome)
     return "-" if mfu is None else f"{mfu * 100:.1f}{'*' * logged}"
 
 
 def explain_mfu(outcomes: Iterable[OutcomeDocument]) -> str:
-    """Return what the mark of `format_mfu` means, where one of the configurations has
-    it."""
+    """Return the legend for the asterisk of `format_mfu`, or "" if none is shown."""
     marked = any(get_mfu(outcome)[1] for outcome in select_configurations(outcomes))
     return MFU_LOGGED if marked else ""
 
@@ -196,11 +195,13 @@ def explain_mfu(outcomes: Iterable[OutcomeDocument]) -> str:
 # --- all of them ----------------------------------------------------------------------
 
 
-def select_worst(described: Sequence[OutcomeDocument]) -> list[OutcomeDocument]:
-    """Return one outcome for each suite and id, the worst: several tests of a user may
-    be about one configuration."""
+def select_worst(outcomes: Sequence[OutcomeDocument]) -> list[OutcomeDocument]:
+    """Return the worst outcome for each suite and id.
+
+    Several tests of a user may judge the same configuration.
+    """
     worst: dict[tuple[str, str], OutcomeDocument] = {}
-    for outcome in described:
+    for outcome in outcomes:
         before = worst.setdefault((outcome.suite, outcome.id), outcome)
         if _rate_severity(outcome) >= _rate_severity(before):
             worst[outcome.suite, outcome.id] = outcome
@@ -211,10 +212,13 @@ def _rate_severity(outcome: OutcomeDocument) -> int:
     return SEVERITY.get(outcome.status, len(SEVERITY))
 
 
-def sort_outcomes(described: Sequence[OutcomeDocument]) -> list[OutcomeDocument]:
-    """Return the outcomes as a reader wants them: configurations by verdict, those of
-    which nothing was seen last, then runs without one, then checks."""
-    return sorted(described, key=_rank_outcome)
+def sort_outcomes(outcomes: Sequence[OutcomeDocument]) -> list[OutcomeDocument]:
+    """Sort outcomes for reports: configurations, then unmatched runs, then checks.
+
+    Configurations are sorted by `ORDER`; those with neither a run nor a job come last
+    within their verdict.
+    """
+    return sorted(outcomes, key=_rank_outcome)
 
 
 def _rank_outcome(outcome: OutcomeDocument) -> tuple[int, int, bool, str]:
@@ -225,8 +229,10 @@ def _rank_outcome(outcome: OutcomeDocument) -> tuple[int, int, bool, str]:
 
 
 def choose_colour(status: str, verdict: str) -> str:
-    """Choose the colour of an outcome: red if it failed, skipped if it was skipped,
-    unclear if it passed with a verdict of `UNSURE`, else green."""
+    """Choose the colour of an outcome: red, skipped, unclear or green.
+
+    Passed outcomes with a verdict in `UNSURE` are unclear.
+    """
     if status == "failed":
         return "red"
     if status == "skipped":
@@ -234,37 +240,42 @@ def choose_colour(status: str, verdict: str) -> str:
     return "unclear" if verdict in UNSURE else "green"
 
 
-def choose_common_colour(described: Sequence[OutcomeDocument]) -> str:
-    """Choose the terminal's colour of several outcomes: red if any is red; green if
-    some are not skipped and all of these are green; else yellow."""
-    colours = {choose_colour(outcome.status, outcome.verdict) for outcome in described}
+def choose_common_colour(outcomes: Sequence[OutcomeDocument]) -> str:
+    """Choose the terminal colour of several outcomes.
+
+    Red if any outcome is red; green if all outcomes that were not skipped are green and
+    there is at least one; else yellow.
+    """
+    colours = {choose_colour(outcome.status, outcome.verdict) for outcome in outcomes}
     if "red" in colours:
         return "red"
     return "green" if colours - {"skipped"} == {"green"} else "yellow"
 
 
-def explain_no_judged_run(described: Sequence[OutcomeDocument]) -> str:
-    """Return why nothing was judged; empty where something was."""
-    return next((outcome.context for outcome in described if outcome.context), "")
+def explain_no_judged_run(outcomes: Sequence[OutcomeDocument]) -> str:
+    """Return the reason why the session judged nothing, or "" if it did."""
+    return next((outcome.context for outcome in outcomes if outcome.context), "")
 
 
-def select_counted(described: Sequence[OutcomeDocument]) -> list[OutcomeDocument]:
-    """Return the outcomes that are counted: a check that passed is none of them."""
+def select_counted(outcomes: Sequence[OutcomeDocument]) -> list[OutcomeDocument]:
+    """Select the outcomes to count: all except checks that passed."""
     return [
         outcome
-        for outcome in described
+        for outcome in outcomes
         if outcome.kind != "check" or outcome.status == "failed"
     ]
 
 
-def count_verdicts(described: Sequence[OutcomeDocument]) -> VerdictCounts:
-    """Count the verdicts by what became of their items, each id with its worst outcome,
-    without checks that passed."""
-    chosen = select_counted(select_worst(described))
+def count_verdicts(outcomes: Sequence[OutcomeDocument]) -> VerdictCounts:
+    """Count verdicts by the status of their items.
+
+    Each id counts once, with its worst outcome. Checks that passed are not counted.
+    """
+    counted = select_counted(select_worst(outcomes))
     return VerdictCounts(
-        green=_count_verdicts(chosen, "passed"),
-        red=_count_verdicts(chosen, "failed"),
-        skipped=_count_verdicts(chosen, "skipped"),
+        green=_count_verdicts(counted, "passed"),
+        red=_count_verdicts(counted, "failed"),
+        skipped=_count_verdicts(counted, "skipped"),
     )
 
 
@@ -282,7 +293,7 @@ def _name_count(outcome: OutcomeDocument) -> str:
 
 
 def rank_count(item: tuple[str, int]) -> tuple[int, str]:
-    """Return by what verdicts and their numbers are ordered."""
+    """Return the sort key of a (verdict, count) pair."""
     return (
         ORDER.index(item[0])
         if item[0] in ORDER
@@ -290,20 +301,19 @@ def rank_count(item: tuple[str, int]) -> tuple[int, str]:
     ), item[0]
 
 
-def format_counts(described: Sequence[OutcomeDocument]) -> str:
-    """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 2 REGRESSION, 1 UNMATCHED; 4
-    skipped: 4 MISSING`."""
-    parts = []
-    for label, names in asdict(count_verdicts(described)).items():
+def format_counts(outcomes: Sequence[OutcomeDocument]) -> str:
+    """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 3 INVALID; 4 skipped: ...`."""
+    texts = []
+    for label, names in asdict(count_verdicts(outcomes)).items():
         if names:
-            parts.append(f"{sum(names.values())} {label}: {join_counts(names.items())}")
+            texts.append(f"{sum(names.values())} {label}: {join_counts(names.items())}")
     checks = sum(
-        outcome.kind == "check" and outcome.status == "passed" for outcome in described
+        outcome.kind == "check" and outcome.status == "passed" for outcome in outcomes
     )
-    # Who reads only the last line must not take it for the gate's verdict.
-    if parts and any(outcome.timed == "document" for outcome in described):
-        parts.append(BY_DOCUMENT)
-    return "; ".join(parts) or (
+    # Readers of the last line must not mistake it for the verdict of the gate.
+    if texts and any(outcome.timed == "document" for outcome in outcomes):
+        texts.append(BY_DOCUMENT)
+    return "; ".join(texts) or (
         f"{formatting.count_noun(checks, 'check')} passed"
         if checks
         else "nothing judged"
@@ -315,21 +325,21 @@ def join_counts(numbers: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{number} {name}" for name, number in numbers)
 
 
-# --- what fails nothing ---------------------------------------------------------------
+# --- findings that do not fail --------------------------------------------------------
 
 
 def list_findings(outcomes: Sequence[OutcomeDocument]) -> Iterator[Caution]:
-    """Yield what is known to be worse and fails nothing: `trend: 6 SLOWER`, `not
-    asserted: 1 REGRESSION`.
+    """Yield slowdowns that did not fail the session: `trend: 6 SLOWER`.
 
-    `outcomes` are those of a session, each id once.
+    `not asserted: 1 REGRESSION` counts verdicts that a user's test let pass. `outcomes`
+    contains each id once.
     """
     passed = [outcome for outcome in outcomes if outcome.status != "failed"]
     verdicts: dict[str, Counter[str]] = {}
     for outcome in select_checks(passed):
         if not outcome.overruled and outcome.verdict in SLOWER:
             verdicts.setdefault(outcome.check, Counter())[outcome.verdict] += 1
-    # Its item would have said SLOWER; without one it must not be green in silence.
+    # Without an item for the trend, its slowdown must be reported here.
     for _ in _find_trends_without_item(outcomes):
         verdicts.setdefault("trend", Counter())["SLOWER"] += 1
     for kind, of_kind in verdicts.items():
@@ -347,9 +357,11 @@ def list_findings(outcomes: Sequence[OutcomeDocument]) -> Iterator[Caution]:
 
 
 def _find_trends_without_item(outcomes: Sequence[OutcomeDocument]) -> set[str]:
-    """Return the configurations that did not fail though they became slower for good,
-    and whose nights have no item: a user's own tests need none, and a selection may
-    leave it out."""
+    """Return the ids of configurations with a lasting slowdown but no trend item.
+
+    The trend item is missing if the user's own tests do not use it, or if the selection
+    excludes it. Configurations that failed are left out.
+    """
     items = {
         outcome.id for outcome in select_checks(outcomes) if outcome.check == "trend"
     }
@@ -364,14 +376,13 @@ def _find_trends_without_item(outcomes: Sequence[OutcomeDocument]) -> set[str]:
 
 
 def _has_become_slower(outcome: ConfigurationOutcome) -> bool:
-    standing = [
+    lasting = [
         change
         for change in outcome.changes
         if change.stands and change.acknowledged is None
     ]
-    # A change to faster does not make up for one to slower.
-    slower = [float(change.difference) for change in standing if change.difference > 0]
-    # Several small changes to slower add up to one that nobody would accept.
+    # A speed-up does not compensate for a slowdown; several small slowdowns add up.
+    slower = [float(change.difference) for change in lasting if change.difference > 0]
     return math.prod(1 + difference for difference in slower) >= 1 + LEAST
 
 
@@ -385,23 +396,21 @@ class SessionState(StrEnum):
 
 
 def format_findings(state: SessionState, outcomes: Sequence[OutcomeDocument]) -> str:
-    """Return what is known to be worse, to stand behind how a session ended: `, but
-    trend: 6 SLOWER`."""
+    """Format the findings to follow the state of a session: `, but trend: 6 SLOWER`."""
     texts = [finding.text for finding in list_findings(outcomes)]
-    joined = ", but " if state is SessionState.GREEN else ", "
-    return f"{joined}{', '.join(texts)}" if texts else ""
+    separator = ", but " if state is SessionState.GREEN else ", "
+    return f"{separator}{', '.join(texts)}" if texts else ""
 
 
 def list_caution_texts(cautions: Sequence[Caution | ReportedCaution]) -> list[str]:
-    """Return the texts of the cautions that a headline does not name."""
+    """Return the texts of all cautions except findings, which the headline contains."""
     return [caution.text for caution in cautions if caution.code not in FINDINGS]
 
 
 def list_all_texts(
     outcomes: Sequence[OutcomeDocument], cautions: Sequence[Caution]
 ) -> list[str]:
-    """Return the texts of what a headline names and of all other cautions, in the order
-    in which they are read."""
+    """Return the texts of the findings, then of all other cautions."""
     return [
         *(finding.text for finding in list_findings(outcomes)),
         *list_caution_texts(cautions),

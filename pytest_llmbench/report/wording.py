@@ -1,13 +1,13 @@
 """The sentences of verdicts: one template for each `StatementCode`, in one table.
 
-A field of a template is a value of the statement, `{problem.text}` an attribute of it.
-After the colon stands the kind of the value: a format of Python (`.1%`), a key of
-`KINDS`, or a kind with an argument:
+A field of a template names a value of the statement; `{problem.text}` is an attribute
+of a value. The format after the colon is a Python format (`.1%`), a key of `KINDS`, or
+one of these, which take an argument:
 
     {runs:count valid run}      2 valid runs
     {beyond:if beyond|within}   the first text if the value is true, else the second
-    {line:given  (line *)}      the text with the value for *; nothing without a value
-    {log:or the log}            the text without a value
+    {line:optional  (line *)}   the text, with the value for *; empty without a value
+    {log:or the log}            the value as a sentence; this text if it is empty
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ if TYPE_CHECKING:
 
 @singledispatch
 def phrase(statement: Statements | LevelChange | Judgement) -> str:
-    """Return the sentence of a statement, or all those of a judgement."""
+    """Return the sentence of a statement, or all sentences of a judgement."""
     raise TypeError(f"no sentence for {statement!r}")
 
 
 @phrase.register(tuple)
 def phrase_all(statements: Iterable[VerdictStatement]) -> str:
-    """Return the sentences of several statements as one."""
+    """Join the sentences of several statements with semicolons."""
     return "; ".join(map(phrase, statements))
 
 
@@ -123,11 +123,11 @@ def _(statement: CodedStatement) -> str:
     return sentence.format_map(values)
 
 
-# --- values by their kind -------------------------------------------------------------
+# --- formats of values ----------------------------------------------------------------
 
 
 class _Value:
-    """A value of a template, formatted by its kind."""
+    """A value of a template that understands the formats of `KINDS`."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -135,30 +135,30 @@ class _Value:
     def __getattr__(self, name: str) -> _Value:
         return _Value(getattr(self._value, name))
 
-    def __format__(self, kind: str) -> str:
+    def __format__(self, spec: str) -> str:
         value = self._value
-        if kind in KINDS:
-            return KINDS[kind](value)
-        name, _, text = kind.partition(" ")
+        if spec in KINDS:
+            return KINDS[spec](value)
+        name, _, text = spec.partition(" ")
         match name:
             case "count":
                 return count_noun(value, text)
             case "if":
                 chosen, _, other = text.partition("|")
                 return chosen if value else other
-            case "given":
-                shown = join_first(value) if isinstance(value, tuple) else str(value)
-                return text.replace("*", shown) if value else ""
+            case "optional":
+                joined = join_first(value) if isinstance(value, tuple) else str(value)
+                return text.replace("*", joined) if value else ""
             case "or":
                 return phrase(value) if value else text
             case _:
-                return format(value, kind)
+                return format(value, spec)
 
 
 def format_interval(estimate: Estimate) -> str:
-    """Return the bounds of the difference: `+5.7 to +10.3 %`."""
+    """Format the confidence interval of a difference: `+5.7 to +10.3 %`."""
     if estimate.threshold_only:
-        return "threshold only: nothing is known of the error"
+        return "threshold only: the error is unknown"
     bounds = (estimate.low, estimate.high)
     low, high = (format_difference(compute_bounded_exp(bound)) for bound in bounds)
     if low.endswith("%") and high.endswith("%"):
@@ -167,7 +167,7 @@ def format_interval(estimate: Estimate) -> str:
 
 
 def format_steps(steps: StepList) -> str:
-    """Return steps, consecutive ones as one: `steps 12, 20 to 24, 30 and 7 more`."""
+    """Format step numbers with ranges: `steps 12, 20 to 24, 30 and 7 more`."""
     noun = "step" if steps.count == 1 else "steps"
     more = f" and {steps.more} more" if steps.more else ""
     return f"{noun} {', '.join(map(_format_span, steps.spans))}{more}"
@@ -182,10 +182,10 @@ def _format_span(span: StepSpan) -> str:
 
 
 def _format_slowest(slowest: SlowestSteps) -> str:
-    most = "up to " if slowest.smoothed else ""
+    at_most = "up to " if slowest.smoothed else ""
     average = " on average" if slowest.averaged else ""
     steps = format_steps(slowest.steps)
-    return f"{steps} took {most}{slowest.ratio:.3g} x the median{average}"
+    return f"{steps} took {at_most}{slowest.ratio:.3g} x the median{average}"
 
 
 def _list_slow_steps(steps: Iterable[SlowStep]) -> str:
@@ -221,33 +221,35 @@ def _format_score(z: float) -> str:
     return f"{min(z, 99):.3g}"
 
 
-def _add_statements(statements: Statements | None) -> str:
+def _append_statements(statements: Statements | None) -> str:
     return f"; {phrase(statements)}" if statements else ""
 
 
-def _format_time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M}"
+def _format_time(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M}"
 
 
-def _format_written(written: datetime | None) -> str:
+def _format_file_time(written: datetime | None) -> str:
     return f"on {_format_time(written)}" if written else "at an unknown time"
 
 
 CLOCKS = {
-    Clock.METADATA: "launch time in its metadata",
-    Clock.FOLDER_NAME: "name of its folder",
-    Clock.LOG: "first time stamp of its log",
-    Clock.FOLDER_ABOVE: "name of a folder above",
-    Clock.FILE_TIME: "time of its file",
-    Clock.MIXED: "first time that it states",
+    Clock.METADATA: "launch time in the metadata",
+    Clock.FOLDER_NAME: "folder name",
+    Clock.LOG: "first time stamp in the log",
+    Clock.FOLDER_ABOVE: "name of a parent folder",
+    Clock.FILE_TIME: "file time",
+    Clock.MIXED: "first known time",
 }
 
 
 def _format_run(run: OrderedRun) -> str:
     job = f"job {run.job_id}, " if run.job_id else ""
-    began = _format_time(run.started) if run.started else "an unknown time"
-    clock = CLOCKS.get(run.clock, "order")
-    return f"{run.id} ({job}{began} by the {clock}, {run.verdict})"
+    clock = CLOCKS.get(run.clock, "order of the runs")
+    started = "start unknown"
+    if run.started:
+        started = f"{_format_time(run.started)} by the {clock}"
+    return f"{run.id} ({job}{started}, {run.verdict})"
 
 
 def _format_limits(limits: DriftLimits) -> str:
@@ -256,12 +258,12 @@ def _format_limits(limits: DriftLimits) -> str:
 
 
 def _format_budget(budget: Budget) -> str:
-    place = f" ({budget.place})" if budget.place else ""
-    return f"the budget is {budget.largest:g} s{place}"
+    source = f" ({budget.place})" if budget.place else ""
+    return f"the budget is {budget.largest:g} s{source}"
 
 
-def _format_place(place: LogLine) -> str:
-    return f"{place.log}:{place.line}" if place.log else f"line {place.line}"
+def _format_log_line(line: LogLine) -> str:
+    return f"{line.log}:{line.line}" if line.log else f"line {line.line}"
 
 
 def _quote_lines(lines: Iterable[tuple[str, int]]) -> str:
@@ -270,7 +272,7 @@ def _quote_lines(lines: Iterable[tuple[str, int]]) -> str:
 
 KINDS: dict[str, Callable[[Any], str]] = {
     "age": format_age,
-    "also": _add_statements,
+    "append": _append_statements,
     "budget": _format_budget,
     "change": _format_change,  # of a fraction
     "interval": format_interval,
@@ -280,11 +282,11 @@ KINDS: dict[str, Callable[[Any], str]] = {
     "needed": _format_needed,
     "ordinal": format_ordinal,
     "percent": _format_percent,
-    "place": _format_place,
+    "phrase": phrase,
+    "place": _format_log_line,
     "quoted": _quote_lines,
     "ratio": format_difference,
     "run": _format_run,
-    "said": phrase,
     "score": _format_score,
     "seconds": format_seconds,
     "slow_steps": _list_slow_steps,
@@ -292,7 +294,7 @@ KINDS: dict[str, Callable[[Any], str]] = {
     "steps": format_steps,
     "time": _format_time,
     "times": _list_seconds,
-    "written": _format_written,
+    "written": _format_file_time,
 }
 
 
@@ -302,31 +304,33 @@ KINDS: dict[str, Callable[[Any], str]] = {
 def _phrase_few_recorded(
     runs: int, groups: float, grouped: bool, recommended: int
 ) -> str:
-    counted = "as one" if groups == 1 else f"as {groups:.0f}"
+    independent = "as one" if groups == 1 else f"as {groups:.0f}"
     noun = count_noun(runs, "run")
-    text = f"the baseline is of {noun}"
+    text = f"the baseline was recorded from {noun}"
     if not grouped and runs > 1:
-        text = f"nothing says on how many nights or nodes the {noun} of the baseline were: they count as one"
+        text = (
+            f"the {noun} of the baseline count as one: their days or nodes are unknown"
+        )
     elif runs > groups:
         text = (
-            f"the {noun} of the baseline count {counted}: they share nights and nodes"
+            f"the {noun} of the baseline count {independent}: they share days and nodes"
         )
-    return f"{text}; {recommended} on as many nights or sets of nodes are recommended"
+    return f"{text}; record {recommended} runs on different days or nodes"
 
 
 def _phrase_last_valid(
     days: int, age: timedelta, started: datetime, job_id: str
 ) -> str:
     job = f", job {job_id}" if job_id else ""
-    ago = count_noun(days, "night") if days > 0 else format_age(age)
+    ago = count_noun(days, "day") if days > 0 else format_age(age)
     return f"last valid run {ago} ago ({_format_time(started)}{job})"
 
 
 def _phrase_unusable(
     run: str, runs: int, problem: Problem, last_valid: CodedStatement | None
 ) -> str:
-    whose = f"{run}, one of {runs} runs that count: " if runs > 1 else ""
-    return f"{whose}{problem.text}{_add_statements(last_valid)}"
+    subject = f"{run}, one of {runs} judged runs: " if runs > 1 else ""
+    return f"{subject}{problem.text}{_append_statements(last_valid)}"
 
 
 def _phrase_save(
@@ -341,9 +345,11 @@ def _phrase_save(
     took = ""
     if save_seconds is not None:
         took = f" ({save_seconds:.5g} of {seconds:.4g} s)"
-    text = f"step {step} holds the save of line {line}{took}"
+    text = f"step {step} includes the checkpoint save of line {line}{took}"
     if slow > 1:
-        return f"{held} of {count_noun(slow, 'slow step')} hold a save: {text}"
+        including = "includes" if held == 1 else "include"
+        steps = f"{held} of {count_noun(slow, 'slow step')} {including} a save"
+        return f"{steps}: {text}"
     return text
 
 
@@ -358,106 +364,114 @@ def _phrase_stragglers(
     moving_mean: int,
 ) -> str:
     listed, worst = format_steps(steps), _format_slowest(slowest)
-    which = "" if worst.startswith(listed) else f"{listed}; "
-    several = ""
+    others = "" if worst.startswith(listed) else f"{listed}; "
+    spread = ""
     if moving_mean > 1:
-        several = f"; one slow step shows in {moving_mean} values"
+        spread = f"; one slow step raises {moving_mean} values"
     noun = count_noun(count, "slow mean" if averaged else "straggler")
     time, mean = _format_percent(share), _format_percent(added)
-    return f"{noun}, {time} of the time, +{mean} on the mean: {which}{worst}{several}"
+    effect = f"{time} of the time, +{mean} on the mean"
+    return f"{noun} ({effect}): {others}{worst}{spread}"
 
 
 def _phrase_contradiction(baseline: Baseline, contradiction: Contradiction) -> str:
     cell = dict(baseline.cells).get("step_time")
     printed = cell or f"{baseline.step_seconds:.10g}"
     source = baseline.source
-    place = f"{source.file}:{source.line}: " if source.file else ""
+    location = f"{source.file}:{source.line}: " if source.file else ""
     change = format_difference(baseline.step_seconds / contradiction.seconds)
     return (
-        f"the baseline contradicts itself ({place}step_time {printed} "
-        f"beside {contradiction.cell} {contradiction.printed}, "
-        f"which is {format_seconds(contradiction.seconds)}: the step time is {change})"
+        f"the baseline contradicts itself ({location}step_time {printed}, "
+        f"but {contradiction.cell} {contradiction.printed} means "
+        f"{format_seconds(contradiction.seconds)}: {change})"
     )
 
 
 # --- all sentences --------------------------------------------------------------------
 
 BEYOND_ACCEPTED_LEVEL = "faster than the acknowledged level by more than the tolerance"
-TOO_FEW = "{valid:count valid run}, {required.place} asks for {required.runs}"
+TOO_FEW = "{valid:count valid run}, {required.place} requires {required.runs}"
 
 SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
     # the comparison with the baseline
     StatementCode.STEP_TIME: (
-        "{measured:seconds} is {estimate.difference:log_change} "
-        "against {expected:seconds} ({estimate:interval})"
+        "step time {measured:seconds}, {estimate.difference:log_change} "
+        "against the baseline {expected:seconds} ({estimate:interval})"
     ),
-    StatementCode.ALLOWED_TIME: "the bound is {seconds:seconds}",
+    StatementCode.ALLOWED_TIME: "the limit is {seconds:seconds}",
     StatementCode.TIMED_AS_DOCUMENT: (
-        "timed as {assumed:if is assumed of its document|its document does} "
-        "({window}): {statement:said}"
+        "timed like its document{assumed:if , presumably|} "
+        "({window}): {statement:phrase}"
     ),
-    StatementCode.RUNS_NEEDED: "{runs:count run} cannot tell; {needed:needed} would",
+    StatementCode.RUNS_NEEDED: (
+        "{runs:count run} cannot decide; {needed:needed} runs would"
+    ),
     StatementCode.NO_RUNS_SUFFICE: (
-        "{runs:count run} cannot tell, and no number would: it lies at the bound"
+        "{runs:count run} cannot decide, nor would more runs: "
+        "the step time is at the limit"
     ),
     StatementCode.COARSE_TIME: (
-        "printed too coarsely: {seconds:seconds} may be up to {slowest:seconds}, "
-        "which no repeat would show"
+        "the log prints times too coarsely: {seconds:seconds} may be up to "
+        "{slowest:seconds}, and repeats would not help"
     ),
     StatementCode.FEW_MEANS: (
-        "{means:count printed mean} of {steps} steps: within them a warm-up or a stall "
-        "stays unseen, and how much they vary"
+        "the log prints only {means:count mean} of {steps} steps: they would hide a "
+        "warm-up or a stall, and how much the steps vary"
     ),
     StatementCode.FEW_TIMES: (
-        "{times:count time} cannot tell a slow run from a slow step"
+        "{times:count step time} cannot distinguish a slow run from a slow step"
     ),
     StatementCode.OTHER_STATISTIC: (
-        "the {trimmed:if 20 % trimmed mean|mean} is {beyond:if beyond|within} the bound "
-        "({difference:log_change} against {expected:seconds}): few steps decide"
+        "the {trimmed:if 20 % trimmed mean|mean} is {beyond:if above|within} the limit "
+        "({difference:log_change} against {expected:seconds}): "
+        "a few steps decide the verdict"
     ),
     StatementCode.SLOW_MEAN: (
-        "the mean of all steps is beyond the bound"
-        "{forgiven:given  after * transient stalls are forgiven} "
+        "the mean of all steps is above the limit"
+        "{forgiven:optional  although * transient stalls are left out} "
         "({difference:log_change} against {expected:seconds})"
     ),
     StatementCode.WIDE_INTERVAL: (
-        "the steps fix the step time to between {low:log_change} and "
-        "{high:log_change} only, wider than {tolerances} tolerances"
+        "the steps only show that the step time is between {low:log_change} and "
+        "{high:log_change}, wider than {tolerances} tolerances"
     ),
-    StatementCode.UNIFORM_SHIFT: "uniform shift",
-    StatementCode.SHIFT_BESIDES: "uniform shift; besides, {shape:said}",
+    StatementCode.UNIFORM_SHIFT: "all steps shifted uniformly",
+    StatementCode.SHIFT_BESIDES: (
+        "all steps shifted uniformly; in addition, {shape:phrase}"
+    ),
     StatementCode.IMPLAUSIBLE_TIME: (
-        "more than {share:percent} faster is more likely another configuration"
-        "{near:given ; it is as fast as *}{unverified:also}"
+        "more than {share:percent} faster: probably another configuration"
+        "{near:optional , since it is as fast as *}{unverified:append}"
     ),
-    StatementCode.RUNS_APART: "the runs differ too much to be of one state",
+    StatementCode.RUNS_APART: "the runs differ too much to be averaged",
     StatementCode.UNCONFIRMED_RUNS: (
-        "{runs:count run} beyond it: a slow node or slow software, no telling"
+        "{runs:count run} above the limit may be a slow node or slow software: "
+        "not confirmed"
     ),
     StatementCode.POOLED_DAYS: (
-        "{days} nights running could not tell; together they do: {estimate:interval}"
+        "inconclusive on {days} days in a row, but decided by their runs together: "
+        "{estimate:interval}"
     ),
     StatementCode.BEYOND_ACCEPTED_LEVEL: BEYOND_ACCEPTED_LEVEL,
     StatementCode.FASTER_AS_TIMED: (
-        "by what its document timed, which is never recorded"
+        "faster by the timing of its document, which is never recorded"
     ),
     StatementCode.REFRESH_BASELINE: (
         "refresh the baseline, or it will hide the next regression"
     ),
     StatementCode.COMPARED_WITHOUT_ERROR: (
-        "too few steps and no history: compared with the bound as it is"
+        "too few steps and no history: compared with the limit without an error"
     ),
     StatementCode.BASELINE_ROUNDING: (
-        "the baseline's rounding ({fraction:.1%}) is more than a tenth of the margin"
+        "the baseline is rounded ({fraction:.1%}) by more than a tenth of the tolerance"
     ),
     StatementCode.NOISY_RUNS: (
-        "earlier runs differ by {sigma:.1%}, more than the {assumed:.1%} that is "
-        "assumed between runs: "
-        "the interval is wider until 8 nights are known (--llmb-history)"
+        "earlier runs differ by {sigma:.1%}, more than the assumed {assumed:.1%}: "
+        "the interval is wider until the history has 8 daily runs (--llmb-history)"
     ),
     StatementCode.NOISY_STEPS: (
-        "the steps of the run fix its mean to {error:.1%} only, less well than the "
-        "{sigma:.1%} that is assumed from run to run: the interval is wider"
+        "the steps vary so much that their mean is known to {error:.1%} only, worse "
+        "than the {sigma:.1%} assumed between runs: the interval is wider"
     ),
     StatementCode.FEW_RECORDED: _phrase_few_recorded,
     StatementCode.BASELINE_CONTRADICTS: _phrase_contradiction,
@@ -469,15 +483,15 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
     ),
     StatementCode.UNUSABLE_RUN: _phrase_unusable,
     StatementCode.NOTHING_TO_COMPARE: (
-        "nothing to compare with yet: {seconds:times} measured; "
+        "no baseline to compare with yet: measured {seconds:times}; "
         "record it with --llmb-record=DIR"
     ),
-    StatementCode.UNDATED_RUN: "nothing says when {run} started: {source}",
+    StatementCode.UNDATED_RUN: "the start time of {run} is unknown: {source}",
     StatementCode.MISSING_RUN: (
-        "{stale:if stale: |}no run of this configuration{last_valid:also}"
+        "{stale:if stale: |}no run of this configuration{last_valid:append}"
     ),
     StatementCode.ONLY_EXCLUDED: (
-        "only {problem.reason} runs: {problem.text}{last_valid:also}"
+        "only {problem.reason} runs: {problem.text}{last_valid:append}"
     ),
     StatementCode.NEWER_RUNS: (
         "{runs:count newer run} cannot be compared: {problem.text}"
@@ -485,53 +499,52 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
     StatementCode.OLDER_RUNS: "{runs:count older run} of this configuration",
     StatementCode.REPEATS: "the mean of {runs} repeats: {seconds:times}",
     StatementCode.REPEATS_DIFFER: (
-        "{runs} repeats differ too much, the newest decides: {seconds:times}"
+        "{runs} repeats differ too much to be averaged, so the newest decides: "
+        "{seconds:times}"
     ),
     StatementCode.LOST_REPEAT: "a repeat cannot be judged: {problem.text}",
     StatementCode.BUILD_UNKNOWN: (
-        "nothing says which build it is of, so it has no repeats"
+        "its build is unknown, so no other run counts as its repeat"
     ),
     StatementCode.HICCUP: (
-        "a hiccup: {steps:slow_steps}; the mean is {mean:seconds}, {usual:seconds} "
-        "with the next slowest in their place"
+        "transient stalls left out: {steps:slow_steps}; the mean is {mean:seconds}, "
+        "or {usual:seconds} with the next slowest in their place"
     ),
     StatementCode.HICCUPS_OFTEN: (
-        "{runs} runs in seven nights had such steps: a hiccup is forgiven no more; "
-        "{steps:slow_steps}; the mean is {mean:seconds}, {usual:seconds} "
+        "{runs} runs in seven days had transient stalls, so they are no longer left "
+        "out; {steps:slow_steps}; the mean is {mean:seconds}, or {usual:seconds} "
         "with the next slowest in their place"
     ),
     StatementCode.NEWEST_BY_FILE_TIME: (
-        "that it is the newest run, only the times of the files say, "
-        "which copying may change"
+        "only file times show that this run is the newest, and copying may change them"
     ),
     StatementCode.NEWEST_BY_MIXED_CLOCKS: (
-        "that it is the newest run, only clocks say that cannot be compared"
+        "only clocks that may disagree show that this run is the newest"
     ),
     StatementCode.AMBIGUOUS_ORDER: (
-        "which run is the newest is ambiguous: {newest:run} or {rival:run}; "
-        "{doubt:said}"
+        "the newest run is ambiguous: {newest:run} or {rival:run}; {doubt:phrase}"
     ),
     StatementCode.ORDER_BY_JOB: (
-        "the job ids order them otherwise: {rival} after {newest}"
+        "the job ids give the opposite order: {rival} after {newest}"
     ),
     StatementCode.ORDER_BY_FILE: (
-        "the times of their files order them otherwise: {rival} was written "
+        "the file times give the opposite order: {rival} was written "
         "{rival_written:written}, {newest} {newest_written:written}"
     ),
     StatementCode.ORDER_BY_LAUNCH: (
-        "{rival} was launched {launched:time}, after the first stamp of its own log"
+        "{rival} was launched {launched:time}, after the first time stamp in its log"
     ),
-    # the shape of a window
-    StatementCode.TOO_FEW_STEPS: "too few steps to show a shape",
+    # the pattern of the steps in a window
+    StatementCode.TOO_FEW_STEPS: "too few steps to show a pattern",
     StatementCode.EVEN_STEPS: (
         "no {averaged:if mean of several steps|single step} stands out"
     ),
-    StatementCode.ONE_SPIKE: "one spike: {slowest:slowest}{line:given  (line *)}",
+    StatementCode.ONE_SPIKE: "one spike: {slowest:slowest}{line:optional  (line *)}",
     StatementCode.SPIKES: (
-        "spikes: {steps:steps}; {slowest:slowest}{line:given  (line *)}"
+        "spikes: {steps:steps}; {slowest:slowest}{line:optional  (line *)}"
     ),
     StatementCode.PERIODIC_STEPS: (
-        "every {period:ordinal} step slow, {excess:percent} above the others "
+        "every {period:ordinal} step is slow, {excess:percent} above the others "
         "({steps:steps})"
     ),
     StatementCode.SLOW_STRETCH: (
@@ -550,8 +563,8 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
         "drift: {change:change} from step {first} to step {last} (p {p:.1g})"
     ),
     StatementCode.WARM_UP_STEPS: (
-        "warm-up not over: steps {first} to {last} are {excess:percent} slower than "
-        "the rest (z {z:score})"
+        "warm-up not finished: steps {first} to {last} are {excess:percent} slower "
+        "than the later steps (z {z:score})"
     ),
     StatementCode.MEAN_AND_TRIMMED: (
         "mean {mean:seconds}, 20 % trimmed mean {trimmed:seconds}: "
@@ -562,67 +575,71 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
         "about {independent} of them independent"
     ),
     # what was accepted, recorded and budgeted
-    StatementCode.ACCEPTED_REASON: "{statement:said} ({entry:said})",
-    StatementCode.ACCEPTED_IN_ALL: "of {change:log_change} in all +10.0 % count",
+    StatementCode.ACCEPTED_REASON: "{statement:phrase} ({entry:phrase})",
+    StatementCode.ACCEPTED_IN_ALL: (
+        "acknowledged changes add up to {change:log_change}; at most +10.0 % counts"
+    ),
     StatementCode.IDLE_CERTIFIED: (
-        "without effect under --llmb-certify: {entry:said} ({entry.place})"
+        "no effect under --llmb-certify: {entry:phrase} ({entry.place})"
     ),
     StatementCode.IDLE_EXPIRED: (
-        "expired on {entry.expires}, without effect: {entry:said} ({entry.place})"
+        "no effect, expired on {entry.expires}: {entry:phrase} ({entry.place})"
     ),
     StatementCode.IDLE_RECORDED: (
-        "without effect, the baseline was recorded from runs up to {recorded} "
-        "and may hold it already: {entry:said} ({entry.place})"
+        "no effect, because the baseline was recorded from runs up to {recorded} "
+        "and may include it already: {entry:phrase} ({entry.place})"
     ),
     StatementCode.IDLE_FASTER: (
-        f"{{entry:said}}: {BEYOND_ACCEPTED_LEVEL}: it can go ({{entry.place}})"
+        f"no effect, {BEYOND_ACCEPTED_LEVEL}; remove the entry: "
+        "{entry:phrase} ({entry.place})"
     ),
     StatementCode.VALUE_DRIFT: (
-        "tonight {tonight:move}; recorded since: {recorded:ratio} ({limits:limits})"
+        "this run: {tonight:move}; recorded since: {recorded:ratio} ({limits:limits})"
     ),
     StatementCode.DRIFTED_RUN: (
-        "tonight {tonight:move}; at most {allowed:seconds} is allowed ({limits:limits})"
+        "this run: {tonight:move}; the limit is {allowed:seconds} ({limits:limits})"
     ),
     StatementCode.DRIFTED_RECORDING: (
         "the recorded value moved too far: {recorded:move} ({limits:limits})"
     ),
-    StatementCode.AGAINST_RECORDED: "against the recorded value: {statements:said}",
+    StatementCode.AGAINST_RECORDED: "against the recorded value: {statements:phrase}",
     StatementCode.MOVED_RECORDING: (
         "recorded values: {recorded:move}, in {moves:count accepted move}"
     ),
     StatementCode.OVER_BUDGET: (
         "checkpoint {action} took {seconds:.10g} s"
-        "{dispatched:if  until it was handed over|} ({place:place}), {budget:budget}"
+        "{dispatched:if  until it was dispatched|} ({place:place}); {budget:budget}"
     ),
     StatementCode.BUDGET_UNKNOWN: (
-        "checkpoint {action} cannot be judged: {doubt:said} ({place:place}); "
+        "checkpoint {action} cannot be judged: {doubt:phrase} ({place:place}); "
         "{budget:budget}"
     ),
-    StatementCode.TIME_TRUNCATED: "its time is cut off",
-    StatementCode.TIME_MISSING: "no time is stated for it",
+    StatementCode.TIME_TRUNCATED: "its time is truncated",
+    StatementCode.TIME_MISSING: "the log prints no time for it",
     StatementCode.DISPATCH_ONLY: (
-        "it is or may be asynchronous, its time is that of the dispatch only, "
-        "for which checkpoint_save_dispatch_seconds is the budget"
+        "it is or may be asynchronous, so only its dispatch was timed: "
+        "use the budget checkpoint_save_dispatch_seconds"
     ),
-    StatementCode.RECORDS_UNREAD: "{records} more records than are kept",
-    StatementCode.SYNCHRONOUS: "it is synchronous, so its time is no dispatch",
+    StatementCode.RECORDS_UNREAD: "{records} checkpoints of the log were not kept",
+    StatementCode.SYNCHRONOUS: "it is synchronous, so no dispatch was timed",
     StatementCode.UNSTATED_CHECKPOINT: (
-        "the log states no checkpoint {action}{meant:given , though *}; {budget:budget}"
+        "the log prints no checkpoint {action}{meant:optional , though *}; "
+        "{budget:budget}"
     ),
     # what a session adds
-    StatementCode.ERROR_UNKNOWN: "nothing is known of the error",
-    StatementCode.NOT_CERTIFIED: "{doubt:said}: not certified",
+    StatementCode.ERROR_UNKNOWN: "the error is unknown",
+    StatementCode.NOT_CERTIFIED: "{doubt:phrase}: not certified",
     StatementCode.OTHER_BASELINE_KIND: (
-        "there is no {asked} baseline, only one that was {kind} here"
+        "there is no {asked} baseline, only a {kind} one"
     ),
     StatementCode.NEWER_UNMATCHED: (
         "a newer run may be of this configuration: {run}: {text}"
     ),
-    StatementCode.TOO_FEW_RUNS: f"{TOO_FEW}; the newest: {{statements:said}}",
+    StatementCode.TOO_FEW_RUNS: f"{TOO_FEW}; the newest: {{statements:phrase}}",
     StatementCode.FEWER_RUNS: f"{TOO_FEW} (--llmb-repeats={{repeats}})",
     StatementCode.SLOWER_BEYOND_CHANCE: (
-        "slower than its baseline beyond chance, within the tolerance "
-        "(p = {p:.2g}, adjusted for {count})"
+        "within the tolerance, but significantly slower than the baseline "
+        "(p = {p:.2g}, adjusted for {count} configurations)"
     ),
     StatementCode.SLOW_RANK: "{log:or the log} reports a slow rank: {lines:quoted}",
 }
@@ -633,7 +650,7 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
 CAUSES = "driver, image, fabric, power, file system"
 CHANGES = {
     ShiftReference.LAST_RUNS: "a cluster-wide change",
-    ShiftReference.BASELINES: "the cluster differs from that of the baselines",
+    ShiftReference.BASELINES: "the cluster differs from the baselines' cluster",
 }
 
 
@@ -659,16 +676,17 @@ def _(found: NodeFinding) -> str:
         case None:
             return ""
         case NodeCause.ALWAYS_SLOW:
-            where = "; ".join(map(_describe_run_on_nodes, found.slow))
-            return (
-                f"slow on different nodes ({where}): the software, or the whole cluster"
-            )
+            runs = "; ".join(map(_describe_run_on_nodes, found.slow))
+            cause = "the software or the whole cluster is slow"
+            return f"slow on different nodes ({runs}): {cause}"
         case NodeCause.SHARED_NODES:
             nodes = set.intersection(*(set(nodes) for _, _, nodes in found.slow))
-            return f"slow each time, each time with {fold_nodes(nodes)}: the software, or these nodes"
+            cause = "the software or these nodes are slow"
+            return f"slow each time, each time with {fold_nodes(nodes)}: {cause}"
         case NodeCause.SAME_NODES:
             times = f"{_list_times(found.slow)}, {_list_times(found.fast)}"
-            return f"slow and fast on the same nodes ({times}): not the nodes alone, nothing to leave out"
+            cause = "the nodes alone are not the cause, exclude none"
+            return f"slow and fast on the same nodes ({times}): {cause}"
         case NodeCause.SLOW_NODES:
             return "; ".join(_describe_slow_nodes(found))
 
@@ -685,14 +703,17 @@ def _describe_slow_nodes(found: NodeFinding) -> Iterator[str]:
     if found.exclude or not found.suspects:
         option = format_exclude_option(found.exclude)
         nodes = _name_nodes(found.exclude, "is", "are")
-        yield f"{nodes} slow each time ({slow}; {fast}): {option}"
+        yield f"{nodes} slow each time ({slow}; {fast}): exclude with {option}"
     if found.suspects:
         option = format_nodes_option("--llmb-nodelist", found.again)
         nodes = _name_nodes(found.suspects, "may be", "may be")
         text = f"{nodes} slow ({slow} there, {fast})"
-        yield f"{text}: one run does not tell, {option} confirms it"
+        yield f"{text}: one run proves nothing, confirm with {option}"
     if found.fast_beyond_bound:
-        yield "the others are slow as well: the software, or the whole cluster"
+        yield (
+            "the other nodes are above the limit too: "
+            "the software or the whole cluster is slow"
+        )
 
 
 def _list_times(runs: Iterable[RunOnNodes]) -> str:
@@ -721,18 +742,18 @@ def _describe_change(change: LevelChange) -> Iterator[str]:
             [_describe_setting(*setting) for setting in change.environment]
         )
     elif change.kind is ChangeKind.STEP:
-        yield "nothing known differs"
+        yield "no known setting differs"
     if change.acknowledged:
         yield phrase(change.acknowledged)
     elif change.expired:
-        gone = change.expired
-        size = format_difference(1 + gone.fraction)
-        expired = f"the acknowledgement expired on {gone.expires}"
-        yield f"{expired}: {size} by {gone.by}: {gone.reason}"
+        entry = change.expired
+        size = format_difference(1 + entry.fraction)
+        expired = f"the acknowledgement expired on {entry.expires}"
+        yield f"{expired}: {size} by {entry.by}: {entry.reason}"
     if not change.stands:
-        yield "taken back since"
+        yield "reverted since"
     elif change.partly_taken_back:
-        yield f"{format_difference(1 + change.lasting)} of it is left"
+        yield f"{format_difference(1 + change.lasting)} of it remains"
 
 
 def _describe_setting(name: str, before: str, after: str) -> str:
@@ -740,7 +761,7 @@ def _describe_setting(name: str, before: str, after: str) -> str:
 
 
 def phrase_scaling(comparison: ConfigurationComparison) -> str:
-    """Return the sentences of a comparison of configurations with each other."""
+    """Describe a comparison of configurations with each other."""
     return "; ".join(_describe_scaling(comparison))
 
 
@@ -754,13 +775,14 @@ def _describe_scaling(comparison: ConfigurationComparison) -> Iterator[str]:
     yield _describe_work(comparison)
     if worst.verdict is Verdict.PASS and worst.measured < worst.bound:
         yield (
-            "not slower than its own baseline, so no loss: its reference is faster than documented"
+            "no loss, because the run is not slower than its baseline: "
+            "its reference is faster than documented"
         )
     if comparison.regressed is not None:
         name = _name_member(kind, comparison.regressed)
-        yield f"{name} is a regression itself, which flatters what is compared with it"
+        yield f"{name} is itself a regression, so the others look better than they are"
     if any(row.threshold_only for row in comparison.rows):
-        yield "threshold only: of some of the numbers the error is unknown"
+        yield "threshold only: the error of some numbers is unknown"
     compared = comparison.compared
     missing = [key for key in comparison.members if key not in compared]
     if missing:
@@ -778,15 +800,17 @@ def _name_member(kind: CheckKind, key: Key) -> str:
 def _describe_row(kind: CheckKind, row: ComparisonRow) -> str:
     ratios = (row.measured, row.documented, row.bound)
     if kind is CheckKind.FP8_SPEEDUP:
-        measured, documented, bound = (f"{ratio:.3f}" for ratio in ratios)
-        what = f"FP8 is {measured} times as fast as BF16"
+        measured, documented, limit = (f"{ratio:.3f}" for ratio in ratios)
+        text = f"FP8 is {measured} times as fast as BF16"
     else:
-        measured, documented, bound = (f"{ratio * 100:.1f} %" for ratio in ratios)
-        what = f"{row.key.gpus} GPUs have {measured} of the throughput per GPU of {row.reference.gpus}"
+        measured, documented, limit = (f"{ratio * 100:.1f} %" for ratio in ratios)
+        reference = f"{row.reference.gpus} GPUs"
+        text = f"{row.key.gpus} GPUs reach {measured} of the per-GPU throughput of {reference}"
     changes = (row.low, row.high, row.difference)
-    low, high, apart = (format_difference(1 + change) for change in changes)
-    interval = f"{apart} ({low} to {high})"
-    return f"{what}, {row.baseline} {documented}: {interval}; at least {bound} passes"
+    low, high, difference = (format_difference(1 + change) for change in changes)
+    interval = f"{difference} ({low} to {high})"
+    expected = f"{row.baseline} {documented}"
+    return f"{text}, {expected}: {interval}; at least {limit} is required"
 
 
 def _describe_work(comparison: ConfigurationComparison) -> str:
@@ -798,6 +822,9 @@ def _describe_work(comparison: ConfigurationComparison) -> str:
         sizes = len(comparison.compared)
         per_gpu = f"{batch / first.key.gpus:.6g}"
         return f"the lowest of {sizes} sizes, GBS {per_gpu} per GPU, {model}"
-    layouts = [(each.parallelism, each.micro_batch_size) for each in (first, other)]
-    apart = "" if layouts[0] == layouts[1] else ", another parallelism"
-    return f"step times at GBS {batch}, {model}{apart}"
+    layouts = [
+        (configuration.parallelism, configuration.micro_batch_size)
+        for configuration in (first, other)
+    ]
+    differing = "" if layouts[0] == layouts[1] else ", different parallelism"
+    return f"step times at GBS {batch}, {model}{differing}"

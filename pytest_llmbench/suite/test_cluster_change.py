@@ -1,11 +1,13 @@
-"""What most configurations share is one finding."""
+"""Test for a shift that most configurations share."""
 
 import pytest
 
 
 def test_cluster_change(llmb_cluster_change):
-    """A shift that most configurations share is named once; each regressed one fails on
-    its own."""
+    """No shift of the step time is common to most configurations.
+
+    Each configuration with a regression also fails separately.
+    """
     if llmb_cluster_change.skipped:
         pytest.skip(llmb_cluster_change.message)
     if llmb_cluster_change.failed:

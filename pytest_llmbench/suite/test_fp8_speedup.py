@@ -1,11 +1,10 @@
-"""FP8 is as much faster than BF16 as documented."""
+"""Test for the speed-up of FP8 over BF16."""
 
 import pytest
 
 
 def test_fp8_speedup(llmb_fp8_speedup):
-    """The speed-up is what the documents state, within the tolerance (see
-    --llmb-scaling)."""
+    """The speed-up matches the documents within the tolerance (--llmb-scaling)."""
     if llmb_fp8_speedup.skipped:
         pytest.skip(llmb_fp8_speedup.message)
     if llmb_fp8_speedup.failed:

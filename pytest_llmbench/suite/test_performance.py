@@ -1,4 +1,4 @@
-"""Every configuration is as fast as its baseline allows."""
+"""Test for the step time of each configuration."""
 
 import pytest
 

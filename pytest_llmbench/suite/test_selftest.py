@@ -1,10 +1,10 @@
-"""The gate sees damage."""
+"""Test that the gate detects damaged runs."""
 
 import pytest
 
 
 def test_selftest(llmb_selftest):
-    """On damaged copies of a run that passed, the verdict changes each time
+    """Each kind of damage to a copy of a passed run changes its verdict
     (--llmb-selftest)."""
     if llmb_selftest.skipped:
         pytest.skip(llmb_selftest.message)

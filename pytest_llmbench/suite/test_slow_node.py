@@ -1,11 +1,13 @@
-"""No node makes jobs slow, by the runs of many nights."""
+"""Test for nodes that slow down jobs, using the runs of many days."""
 
 import pytest
 
 
 def test_slow_node(llmb_slow_node):
-    """A node that is named slow fails; that some node is, and which one cannot be told
-    yet, is only told."""
+    """No node is identified as slow.
+
+    A slow node that is not identified yet is only reported.
+    """
     if llmb_slow_node.skipped:
         pytest.skip(llmb_slow_node.message)
     if llmb_slow_node.failed:

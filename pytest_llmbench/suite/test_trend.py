@@ -1,11 +1,13 @@
-"""No configuration became slower for good, unless somebody accepted it."""
+"""Test for lasting slowdowns that are not acknowledged."""
 
 import pytest
 
 
 def test_trend(llmb_trend):
-    """A change of level over the nights is named; one to slower fails where
-    --llmb-trend=fail asks for it."""
+    """The daily runs show no lasting slowdown.
+
+    A slowdown fails with --llmb-trend=fail, otherwise it is only reported.
+    """
     if llmb_trend.skipped:
         pytest.skip(llmb_trend.message)
     if llmb_trend.failed:

@@ -1,9 +1,8 @@
-"""Every run that was found is the run of a known configuration."""
+"""Test for runs that match no baseline."""
 
 import pytest
 
 
 def test_unmatched_run(llmb_unmatched):
-    """A run that no baseline fits is not passed over in silence (--llmb-unmatched=list
-    does only list it)."""
+    """Every run matches a baseline (--llmb-unmatched=list only lists other runs)."""
     pytest.fail(llmb_unmatched.message, pytrace=False)

@@ -1,11 +1,11 @@
-"""Larger runs of a family are as efficient as documented."""
+"""Test for the efficiency of larger runs of a family."""
 
 import pytest
 
 
 def test_weak_scaling(llmb_weak_scaling):
-    """Weak-scaling efficiency is what the documents state, within the tolerance (see
-    --llmb-scaling)."""
+    """Weak-scaling efficiency matches the documents within the tolerance
+    (--llmb-scaling)."""
     if llmb_weak_scaling.skipped:
         pytest.skip(llmb_weak_scaling.message)
     if llmb_weak_scaling.failed:

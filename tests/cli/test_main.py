@@ -81,7 +81,7 @@ def test_a_fault_of_this_program_is_no_answer(
     assert main(["compare", "a", "b"]) == 2
     told = capsys.readouterr().err
     assert "RuntimeError: a fault" in told
-    assert "says nothing of any run" in told
+    assert "internal error; this is a bug of llmbench" in told
 
 
 def test_a_standard_output_that_is_closed_changes_no_exit_code(

@@ -55,7 +55,7 @@ def test_contradicted_baseline_invalidates_passing_runs(
     assert (judgement.verdict, noted) == (verdict, verdict is not Verdict.INVALID)
     if verdict is Verdict.INVALID:
         assert judgement.reason is Reason.BASELINE_CONTRADICTS
-        assert "step_time 2.17 beside tokens_per_second 524288" in phrase(judgement)
+        assert "step_time 2.17, but tokens_per_second 524288" in phrase(judgement)
 
 
 def test_contradicted_baseline_is_accepted_by_an_entry() -> None:

@@ -195,7 +195,7 @@ def test_expired_acknowledgement_is_reported_without_effect() -> None:
 def test_reverted_change_does_not_persist() -> None:
     slower, faster = find_known_changes(make_days((1.0, 40), (1.06, 20), (1.0, 20)))
     assert not slower.stands
-    assert phrase(slower).endswith("taken back since")
+    assert phrase(slower).endswith("reverted since")
     assert faster.difference < 0
 
 

@@ -37,8 +37,11 @@ def make_save(line: int, seconds: float | None) -> CheckpointRecord:
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        (make_save(14, 37.95), "step 14 holds the save of line 14 (37.95 of 40 s)"),
-        (make_save(13, None), "step 14 holds the save of line 13"),
+        (
+            make_save(14, 37.95),
+            "step 14 includes the checkpoint save of line 14 (37.95 of 40 s)",
+        ),
+        (make_save(13, None), "step 14 includes the checkpoint save of line 13"),
         (make_save(14, 0.5), ""),  # too short to explain the step
         (make_save(14, 300.0), ""),  # it ran asynchronously
         (make_save(17, 37.95), ""),  # of another step
@@ -54,7 +57,7 @@ def test_saves_of_several_slow_steps_are_counted() -> None:
     lines = (make_save(14, 38.0),)
     assert (
         describe(*lines, seconds=seconds)
-        == "1 of 2 slow steps hold a save: step 14 holds the save of line 14 (38 of 40 s)"
+        == "1 of 2 slow steps includes a save: step 14 includes the checkpoint save of line 14 (38 of 40 s)"
     )
 
 
@@ -67,5 +70,5 @@ def test_shape_names_the_save_of_its_spike() -> None:
         checkpoints=Checkpoints((make_save(14, 37.95),)),
     )
     assert phrase_all(find_shape(run).statements).endswith(
-        "; step 14 holds the save of line 14 (37.95 of 40 s)"
+        "; step 14 includes the checkpoint save of line 14 (37.95 of 40 s)"
     )

@@ -371,7 +371,7 @@ def test_slow_stretch_is_distinguished_from_uniform_slowdown(
     assert "stretch" not in phrase(uniform)
     if sigma < 0.01:
         assert uniform.verdict is Verdict.REGRESSION
-        assert "uniform shift" in phrase(uniform)
+        assert "all steps shifted uniformly" in phrase(uniform)
 
 
 # --- recurring slow steps -------------------------------------------------------------
@@ -479,9 +479,9 @@ def test_seven_percent_after_quiet_history_is_a_regression(
         segment,
     )
     assert judgement.verdict is Verdict.REGRESSION
-    assert phrase(judgement).endswith("uniform shift; no single step stands out"), (
-        phrase(judgement)
-    )
+    assert phrase(judgement).endswith(
+        "all steps shifted uniformly; no single step stands out"
+    ), phrase(judgement)
 
 
 def make_partial_factors(index: Integers, window: Window) -> dict[str, Floats]:

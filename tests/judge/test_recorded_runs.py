@@ -1,4 +1,4 @@
-"""Recorded baselines: few steps, quantised times, unknown errors and several levels."""
+"""Recorded baselines: a few steps the verdict, quantised times, unknown errors and several levels."""
 
 from __future__ import annotations
 
@@ -252,11 +252,11 @@ def test_recorded_runs_of_one_day_or_undated_count_once() -> None:
     [
         (
             1,
-            "the 4 runs of the baseline count as one: they share nights and nodes; 5 on as many nights",
+            "the 4 runs of the baseline count as one: they share days and nodes; record 5 runs on",
         ),
         (
             None,
-            "nothing says on how many nights or nodes the 4 runs of the baseline were: they count as one; 5 on as",
+            "the 4 runs of the baseline count as one: their days or nodes are unknown; record 5",
         ),
         (3, ""),
     ],

@@ -273,10 +273,10 @@ def test_session_with_few_file_handles_works_or_says_so(
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (MemoryError(), "it takes more memory than there is"),
+        (MemoryError(), "out of memory: allow more memory"),
         (
             OSError(errno.EIO, "Input/output error", "/nfs/llmb/s.json"),
-            r"/nfs/llmb/s\.json: Input/output error, expected",
+            r"/nfs/llmb/s\.json: Input/output error; make the path readable",
         ),
     ],
     ids=["memory", "disk"],

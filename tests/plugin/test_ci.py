@@ -85,7 +85,7 @@ def test_every_verdict_of_the_examples_is_in_the_document(
     }
     assert (found["exit_code"], found["green"]) == (1, False)
     assert found["baselines"] == "82 configurations in 5 files"
-    assert found["tolerances"] == ["5 % unless a baseline says otherwise"]
+    assert found["tolerances"] == ["5 % unless a baseline file sets another"]
 
 
 @pytest.mark.slow

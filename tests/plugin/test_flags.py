@@ -23,7 +23,7 @@ def test_a_path_behind_a_flag_is_a_path(pytester: pytest.Pytester) -> None:
     [
         (
             ["--llmb-certify"],
-            "--llmb-certify has no runs to work on: add --llmb-logs=PATH",
+            "--llmb-certify has no effect without runs: add --llmb-logs=PATH",
         ),
         (["--llmb-logs=" + "x" * 300], "File name too long"),
         (["--llmb-logs=.", "--llmb-certify=yes"], "ignored explicit argument 'yes'"),

@@ -42,7 +42,7 @@ def test_the_page_of_a_session(
     html = page(pytester, "out/report.html")
     text = words(html)
     assert "1 red" in text
-    assert "10.05 s is +6.0 % against 9.480 s" in text
+    assert "step time 10.05 s, +6.0 % against the baseline 9.480 s" in text
     assert re.search(
         r"Step times 50 steps, [\d.]+ s to [\d.]+ s; window 11 to 44;", text
     )

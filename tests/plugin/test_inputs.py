@@ -136,9 +136,7 @@ def test_captured_standard_input_is_a_usage_error(pytester: pytest.Pytester) -> 
     )
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        [
-            "*--llmb-logs=- reads standard input, which pytest takes away from tests: add -s"
-        ]
+        ["*--llmb-logs=- reads standard input, which pytest closes for tests: add -s"]
     )
 
 

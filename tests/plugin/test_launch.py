@@ -289,7 +289,7 @@ def test_last_failed_launches_only_failed_configurations(
         (["--llmb-launch", "-n2"], "a launch runs in one process"),
         (
             ["--llmb-gpu-hours=5", "--llmb-logs=."],
-            "--llmb-gpu-hours has nothing to launch: add --llmb-launch",
+            "--llmb-gpu-hours has no effect without a launch: add --llmb-launch",
         ),
         (
             ["--llmb-launch", "--llmb-repeats=4"],

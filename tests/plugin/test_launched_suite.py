@@ -66,7 +66,7 @@ def test_repeats_option_gives_fewer_runs_and_a_note(
         1,
     )
     assert (
-        "1 valid run, exemplar.yaml:2 asks for 3 (--llmb-repeats=1)"
+        "1 valid run, exemplar.yaml:2 requires 3 (--llmb-repeats=1)"
         in capsys.readouterr().out
     )
 
@@ -97,7 +97,7 @@ def test_suite_is_missing_until_enough_runs_were_launched(
         "failed",
     )
     assert report["text"].startswith(
-        "3 valid runs, exemplar.yaml:2 asks for 5; the newest: "
+        "3 valid runs, exemplar.yaml:2 requires 5; the newest: "
     )
     assert (session.ret, ran()) == (pytest.ExitCode.TESTS_FAILED, 3)
     again = launch("--llmb-logs=.llmbench/jobs", required=5)

@@ -591,7 +591,7 @@ def test_unmatched_runs_without_an_item_are_counted(
     if workers == "-n0":
         assert len(reasons) == 3
         assert (
-            "4 more runs were not judged: only 3 have an item, the last for all others; `llmbench summary`"
+            "4 more runs were not judged: at most 3 have an item, the last one for all others; `llmbench summary`"
             in text
         )
         assert "9 more unmatched runs, " in text

@@ -77,7 +77,7 @@ def test_suite_file_requires_configurations_and_numbers_of_runs(
         "too-few-runs",
     )
     assert (
-        "1 valid run, exemplar.yaml:2 asks for 2; the newest: "
+        "1 valid run, exemplar.yaml:2 requires 2; the newest: "
         in short.described[GROK]["text"]
     )
     chosen = (logs(folder), "-k", GROK, "--llmb-require=exemplar.yaml")
@@ -297,7 +297,7 @@ USAGE = [
     (["--llmb-logs=nowhere"], "has no 'nowhere'"),
     (
         ["--llmb-tolerance=5%"],
-        "--llmb-tolerance has no runs to work on: add --llmb-logs=PATH",
+        "--llmb-tolerance has no effect without runs: add --llmb-logs=PATH",
     ),
     (
         ["--llmb-logs=.", "--llmb-gpu=h10"],

@@ -246,7 +246,9 @@ def test_node_ids_and_paths_cannot_be_mixed(
     pytester.makepyfile(test_mine="def test_plain(): pass")
     result = run(NODE, "test_mine.py")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *cannot run in one session"])
+    result.stderr.fnmatch_lines(
+        ["ERROR: *run ids of built-in tests and other paths in separate sessions"]
+    )
 
 
 # --- tests of the user ----------------------------------------------------------------

@@ -46,9 +46,7 @@ def test_full_disk_empties_each_old_report(
     monkeypatch.setattr(files, "write_atomically", fail)
     announce_reports(paths)
     assert read_contents(paths) == dict.fromkeys(OLD, "")
-    with pytest.raises(
-        ReportError, match="empty: the session that was to write it was cut off"
-    ):
+    with pytest.raises(ReportError, match="the file is empty: its session was killed"):
         document.read(paths["--llmb-json"])
 
 
@@ -129,7 +127,7 @@ def test_usage_error_replaces_each_old_report(
         pytester.runpytest("-q", *arguments, *flags).ret == pytest.ExitCode.USAGE_ERROR
     )
     assert document.read(paths["--llmb-json"]).green is False
-    assert all("could not begin" in path.read_text() for path in paths.values())
+    assert all("could not start" in path.read_text() for path in paths.values())
     assert other.read_text() == "my notes"
 
 

@@ -281,8 +281,8 @@ def test_window_seconds_follow_the_run_of_a_configuration_without_one() -> None:
     ("content", "told"),
     [
         (None, "No such file"),
-        (b"\xff\xfe\x00", "no JSON"),
-        (b'{"schema": NaN}', "no JSON (found NaN)"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b'{"schema": NaN}', "not JSON (found NaN)"),
         (b'{"schema": 1}', "missing required field `version`"),
         (
             render_session(make_session()).replace(b'"schema": 1', b'"schema": 2'),

@@ -71,14 +71,14 @@ def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> Non
     ) == [
         ("llmbench: red", "", ""),
         ("", "2 red", ""),
-        ("", "1 in doubt", ""),
+        ("", "1 inconclusive", ""),
         ("", "", "1 passed"),
     ]
     red = rows(markdown)[0]
     assert red[2:4] == ["8.790 s", "+20.0 %"]
     assert red[4] == "39.7"
     assert red[5].endswith("(log-x_1_0.out)")
-    assert red[6].startswith("judge older runs of it, too")
+    assert red[6].startswith("judge older runs of it as well")
     assert "2 green: 1 INCONCLUSIVE, 1 PASS; 2 red" in html.unescape(rendered(markdown))
 
 
@@ -163,8 +163,8 @@ def test_what_is_red_is_an_error_and_what_is_in_doubt_a_warning() -> None:
     ]
     assert found[0][2].splitlines() == [
         "stopped after step 27 of 50; the log shows no cause",
-        "next: run it again; a run counts only when it reached its last step",
         "log: log-x_1_0.out:127",
+        "next: run it again: a run counts only if it reached its last step",
     ]
 
 

@@ -95,10 +95,10 @@ def launched(
             [FAILED, HUNG, REQUEUED],
             "20.0 used (10.0 estimated); 9.0 of them lost: 2.0 failed, 3.0 hung, 4.0 requeued",
         ),
-        ([PURGED], "at least 0.0 used (10.0 estimated); not known: job 41"),
+        ([PURGED], "at least 0.0 used (10.0 estimated); unknown: job 41"),
         (
             [JOB, replace(PURGED, job_id="")],
-            "at least 11.0 used (10.0 estimated); not known: one that was perhaps submitted",
+            "at least 11.0 used (10.0 estimated); unknown: a possibly submitted job",
         ),
         ([replace(JOB, cost=JobCost())], "0.0 used"),
     ],

@@ -167,7 +167,7 @@ def test_an_attempt_that_was_not_submitted_is_told() -> None:
         job("3", attempt=2, step_seconds=7.4),
     )
     assert lines(told(SLOW, *jobs), "job")[0] == (
-        "attempt 1 of 2: a job that was not submitted: (sbatch: error: invalid account), retried"
+        "attempt 1 of 2: job not submitted: (sbatch: error: invalid account), retried"
     )
 
 
@@ -240,8 +240,8 @@ def test_what_is_not_on_this_cluster_is_listed_by_reason() -> None:
     ]
     assert found[-4:] == [
         "MISSING        1 without a run: c",
-        "next: c without a run: pytest -k c --llmb-launch launches it, --llmb-dry-run",
-        "      says what that takes",
+        "next: c without a run: launch it with pytest -k c --llmb-launch; --llmb-dry-run",
+        "      shows what that takes",
         "1 green: 1 PASS; 27 skipped: 27 MISSING",
     ]
 
@@ -313,7 +313,7 @@ def test_without_a_value_a_report_shows_what_was_measured_and_no_nan() -> None:
     json.dumps(make_plain(one), allow_nan=False)
     text = explain(one, short=False)
     assert (
-        "nothing to compare with yet: 7.330 s measured; record it with --llmb-record=DIR"
+        "no baseline to compare with yet: measured 7.330 s; record it with --llmb-record=DIR"
         in " ".join(text.split())
     )
     assert f"  {'step time':<18}{'7.330 s':>16}{'-':>16}{'-':>13}" in text.splitlines()

@@ -79,8 +79,8 @@ def test_every_difference_is_told_and_where_it_is_known_from() -> None:
     assert facts(RICH) == {
         "last good": "2025-11-17 02:00, job 71 (folder): 7.300 s, +20.0 % for 3 days",
         "since": (
-            "differs: NCCL 2.26.6 -> 2.27.3, launcher sbatch -> nemo-run, 2 of 4 nodes are others (history): n7, n8; "
-            f"the same: driver, micro batch size; steps then: {EVEN}; now: {SPIKE}"
+            "differs: NCCL 2.26.6 -> 2.27.3, launcher sbatch -> nemo-run, 2 of 4 nodes (history): n7, n8; "
+            f"same: driver, micro batch size; steps then: {EVEN}; now: {SPIKE}"
         ),
     }
 
@@ -88,7 +88,7 @@ def test_every_difference_is_told_and_where_it_is_known_from() -> None:
 def test_what_is_not_known_is_not_the_same() -> None:
     assert facts(BARE) == {
         "last good": "2025-11-17 02:00, job 71 (history): 7.300 s, +20.0 % for 3 days",
-        "since": "nothing known differs; not known: software, settings, nodes, the shape of the steps",
+        "since": "no known setting differs; unknown: software, settings, nodes, pattern of the steps",
     }
 
 
@@ -96,11 +96,11 @@ def test_what_is_not_known_is_not_the_same() -> None:
     ("before", "now", "text"),
     [
         (("a", "b"), ("c", "d"), "differs: all 2 nodes (history)"),
-        (("a", "b"), ("a", "b"), "nothing known differs; the same: nodes (history)"),
+        (("a", "b"), ("a", "b"), "no known setting differs; same: nodes (history)"),
         (
             tuple(f"a{number}" for number in range(9)),
             ("a0", *(f"n{number}" for number in range(8))),
-            "differs: 8 of 9 nodes are others (history): n0, n1, n2, n3, n4 and 3 more",
+            "differs: 8 of 9 nodes (history): n0, n1, n2, n3, n4 and 3 more",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_the_nodes_are_told_in_few_words(
     before: tuple[str, ...], now: tuple[str, ...], text: str
 ) -> None:
     since = facts(replace(BARE, nodes=ComparedNodes(before, now)))["since"]
-    assert since == f"{text}; not known: software, settings, the shape of the steps"
+    assert since == f"{text}; unknown: software, settings, pattern of the steps"
 
 
 def test_a_verdict_other_than_pass_and_a_red_run_without_a_time_are_told() -> None:
@@ -118,7 +118,7 @@ def test_a_verdict_other_than_pass_and_a_red_run_without_a_time_are_told() -> No
     assert (
         last["last good"] == "2025-11-17 02:00, job 71 (history, INCONCLUSIVE): 7.300 s"
     )
-    assert f"; steps then and now: {EVEN}; not known" in last["since"]
+    assert f"; steps then and now: {EVEN}; unknown" in last["since"]
 
 
 def test_it_stands_in_the_message_which_fits_80_columns() -> None:
@@ -159,8 +159,11 @@ def test_reports_tell_it() -> None:
 
 
 def test_what_to_do_next_begins_with_what_differs() -> None:
-    assert "since the last good run: look at what differs, else run" in advise(
-        outcome(RICH)
+    assert (
+        "since the last good run: check the differences since then, or run"
+        in advise(outcome(RICH))
     )
-    assert "since the last good run: run both in turn" in advise(outcome(BARE))
+    assert "since the last good run: run both builds alternately" in advise(
+        outcome(BARE)
+    )
     assert "since the last good run" not in advise(outcome(None))

@@ -138,7 +138,7 @@ def test_what_was_written_before_is_replaced_and_only_by_its_kind(
     path.write_bytes(content)
     for other in {JUNIT, JSON, HTML, TRACE, EXPORT, NEW} - {kind}:
         assert find_obstacle(path, other).startswith(
-            f"a file that is no {other.name}, and is not replaced"
+            f"an existing file of another kind (expected: {other.name}) is not replaced"
         )
 
 
@@ -152,7 +152,7 @@ def test_what_is_no_report_stays_as_it_is(
     path = tmp_path / "mine"
     path.write_bytes(content)
     with pytest.raises(
-        FileExistsError, match="is not replaced: give another name, or remove it"
+        FileExistsError, match="is not replaced: use another name, or remove it"
     ):
         write_atomically(path, CONTENT, kind)
     assert path.read_bytes() == content
@@ -168,7 +168,7 @@ def test_a_link_to_a_file_is_no_report_whatever_it_leads_to(
     (tmp_path / "link.xml").symlink_to("real.xml")
     with pytest.raises(
         FileExistsError,
-        match=r"a link to the file .*real\.xml: give the name of the file itself",
+        match=r"a link to the file .*real\.xml: use the path of the file itself",
     ):
         write_atomically(tmp_path / "link.xml", CONTENT, JUNIT)
     assert (tmp_path / "real.xml").read_bytes() == content

@@ -113,7 +113,7 @@ def test_documented_configurations_without_a_run_are_one_line(verbosity: int) ->
         in text
     ) is (verbosity >= 0)
     assert ("absent-8" in text) is (verbosity > 0)
-    assert ("next: mine without a run: pytest -k mine --llmb-launch" in text) is (
+    assert ("next: mine without a run: launch it with pytest -k mine" in text) is (
         verbosity >= 0
     )
     assert text.endswith("1 green: 1 PASS; 10 skipped: 10 MISSING")
@@ -254,18 +254,20 @@ def test_the_worst_of_an_id_is_counted_by_verdict() -> None:
 
 def test_red_comes_first_with_its_log_and_how_to_judge_only_that_again() -> None:
     found = steps(doubtful(), told(), slow("b"), slow("a"), killed(), missing())
-    assert found[0].startswith("a and 1 more: judge older runs of it, too")
+    assert found[0].startswith("a and 1 more: judge older runs of it as well")
     assert found[0].endswith("log: log-x_1_0.out")
     assert found[1].startswith("killed: run it again")
-    assert found[2:] == ["only what is red again: the same command with --lf"]
+    assert found[2:] == [
+        "to judge only the failed items again, add --lf to the same command"
+    ]
 
 
 def test_what_is_inconclusive_says_how_many_runs_would_settle_it() -> None:
     (found,) = steps(told(), doubtful())
     assert found.startswith(
-        "doubtful: run it again, and judge the runs together with `llmb_repeat_window`"
+        "doubtful: run it again, and set `llmb_repeat_window` to judge the runs together"
     )
-    assert found.endswith("; about 5 runs would settle it")
+    assert found.endswith("; about 5 runs would decide")
     assert "log:" not in found
 
 
@@ -277,11 +279,11 @@ def test_an_improvement_is_recorded() -> None:
 
 def test_what_is_missing_is_launched_where_nothing_else_is_left() -> None:
     assert steps(told(), missing("a"), missing("b")) == [
-        "a and 1 more without a run: pytest -k a --llmb-launch launches it, --llmb-dry-run says what that takes"
+        "a and 1 more without a run: launch it with pytest -k a --llmb-launch; --llmb-dry-run shows what that takes"
     ]
-    assert "launches it" not in " ".join(steps(doubtful(), missing("a")))
+    assert "launch it with" not in " ".join(steps(doubtful(), missing("a")))
     assert (
-        "launch it (pytest -k a --llmb-launch) where its file says how"
+        "launch it (pytest -k a --llmb-launch) if its baseline file describes how"
         in steps(told(), missing("a", "failed"))[0]
     )
 

@@ -34,7 +34,7 @@ CHANGE = LocatedChange(5, 5, 0.9987, 0.0208, 0.016, 0.0257, 0.98)
     [
         (
             BisectAnswer(BisectOutcome.FOUND, ENDS, 13, changes=(CHANGE,)),
-            "first slow: c5: +2.10 % (95 %: +1.61 % to +2.60 %), 99.8 % sure, 98 % of the ends' difference; 13 runs",
+            "first slow: c5: +2.10 % (95 %: +1.61 % to +2.60 %), 99.8 % sure, 98 % of the difference between the ends; 13 runs",
         ),
         (
             BisectAnswer(
@@ -48,22 +48,22 @@ CHANGE = LocatedChange(5, 5, 0.9987, 0.0208, 0.016, 0.0257, 0.98)
                     ),
                 ),
             ),
-            "first slow: one of c4 to c5: +1.01 % (95 %: +0.80 % to +1.21 %), 96 % sure, 50 % of the ends' difference; "
-            "another +1.01 % lies before it; 13 runs; do not run: c4",
+            "first slow: one of c4 to c5: +1.01 % (95 %: +0.80 % to +1.21 %), 96 % sure, 50 % of the difference between the ends; "
+            "another +1.01 % occurred before it; 13 runs; do not run: c4",
         ),
         (
             BisectAnswer(
                 BisectOutcome.RANGE, ENDS, 36, ranges=(BuildRange(3, 6, 0.9999),)
             ),
-            "the first slow build is one of c3 to c6, 99.9 % sure; the most runs were made; 36 runs",
+            "the first slow build is one of c3 to c6, 99.9 % sure; stopped at the maximum number of runs; 36 runs",
         ),
         (
             BisectAnswer(BisectOutcome.NO_CHANGE_BETWEEN_ENDS, ENDS, 8),
-            "no change is shown between c0 and c8: nothing to search (92.8 %: -0.20 % to +0.30 %); 8 runs",
+            "no change between c0 and c8, so there is nothing to search (92.8 %: -0.20 % to +0.30 %); 8 runs",
         ),
         (
             BisectAnswer(BisectOutcome.LOST, None, 1),
-            "two starts in a row were lost; 1 run",
+            "two jobs in a row were lost; 1 run",
         ),
     ],
 )

@@ -49,7 +49,7 @@ ESTIMATE: Any = SimpleNamespace(
 PROBLEM = Problem(Reason.DIVERGED, "the loss is nan")
 OLDER = CodedStatement(C.OLDER_RUNS, runs=1)
 LAST = CodedStatement(C.LAST_VALID_RUN, days=2, age=DAYS, started=BEGAN, job_id="7")
-LAST_TEXT = "last valid run 2 nights ago (2025-11-20 03:30, job 7)"
+LAST_TEXT = "last valid run 2 days ago (2025-11-20 03:30, job 7)"
 ENTRY = Acknowledgement(
     "oak*", 0.05, date(2025, 11, 1), date(2025, 12, 1), "new image", "ann", "ok.yaml:3"
 )
@@ -83,113 +83,121 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.STEP_TIME,
         {"measured": 7.9, "expected": 7.3, "estimate": ESTIMATE},
-        "7.900 s is +8.0 % against 7.300 s (+5.7 to +10.3 %)",
+        "step time 7.900 s, +8.0 % against the baseline 7.300 s (+5.7 to +10.3 %)",
     ),
-    (C.ALLOWED_TIME, {"seconds": 7.7}, "the bound is 7.700 s"),
+    (C.ALLOWED_TIME, {"seconds": 7.7}, "the limit is 7.700 s"),
     (
         C.TIMED_AS_DOCUMENT,
         {"assumed": True, "window": Window(9, 9), "statement": OLDER},
-        "timed as is assumed of its document (step 9): 1 older run of this configuration",
+        "timed like its document, presumably (step 9): "
+        "1 older run of this configuration",
     ),
     (
         C.TIMED_AS_DOCUMENT,
         {"assumed": False, "window": Window(9, 9), "statement": OLDER},
-        "timed as its document does (step 9): 1 older run of this configuration",
+        "timed like its document (step 9): 1 older run of this configuration",
     ),
     (
         C.RUNS_NEEDED,
         {"runs": 1, "needed": 3},
-        "1 run cannot tell; about 3 would",
+        "1 run cannot decide; about 3 runs would",
     ),
     (
         C.RUNS_NEEDED,
         {"runs": 2, "needed": 101},
-        "2 runs cannot tell; more than 100 would",
+        "2 runs cannot decide; more than 100 runs would",
     ),
     (
         C.NO_RUNS_SUFFICE,
         {"runs": 1},
-        "1 run cannot tell, and no number would: it lies at the bound",
+        "1 run cannot decide, nor would more runs: the step time is at the limit",
     ),
     (
         C.COARSE_TIME,
         {"seconds": 7.0, "slowest": 7.5},
-        "printed too coarsely: 7.000 s may be up to 7.500 s, "
-        "which no repeat would show",
+        "the log prints times too coarsely: 7.000 s may be up to 7.500 s, "
+        "and repeats would not help",
     ),
     (
         C.FEW_MEANS,
         {"means": 2, "steps": 20},
-        "2 printed means of 20 steps: within them a warm-up or a stall stays unseen, "
-        "and how much they vary",
+        "the log prints only 2 means of 20 steps: they would hide a warm-up or a "
+        "stall, and how much the steps vary",
     ),
     (
         C.FEW_TIMES,
         {"times": 1},
-        "1 time cannot tell a slow run from a slow step",
+        "1 step time cannot distinguish a slow run from a slow step",
     ),
     (
         C.OTHER_STATISTIC,
         {"trimmed": True, "beyond": True, "difference": 0.077, "expected": 7.3},
-        "the 20 % trimmed mean is beyond the bound (+8.0 % against 7.300 s): "
-        "few steps decide",
+        "the 20 % trimmed mean is above the limit (+8.0 % against 7.300 s): "
+        "a few steps decide the verdict",
     ),
     (
         C.OTHER_STATISTIC,
         {"trimmed": False, "beyond": False, "difference": 0.0, "expected": 7.3},
-        "the mean is within the bound (0.0 % against 7.300 s): few steps decide",
+        "the mean is within the limit (0.0 % against 7.300 s): "
+        "a few steps decide the verdict",
     ),
     (
         C.SLOW_MEAN,
         {"difference": 0.077, "expected": 7.3, "forgiven": 2},
-        "the mean of all steps is beyond the bound after 2 transient stalls are "
-        "forgiven (+8.0 % against 7.300 s)",
+        "the mean of all steps is above the limit although 2 transient stalls are "
+        "left out (+8.0 % against 7.300 s)",
     ),
     (
         C.SLOW_MEAN,
         {"difference": 0.077, "expected": 7.3, "forgiven": 0},
-        "the mean of all steps is beyond the bound (+8.0 % against 7.300 s)",
+        "the mean of all steps is above the limit (+8.0 % against 7.300 s)",
     ),
     (
         C.WIDE_INTERVAL,
         {"low": -0.1, "high": 0.2, "tolerances": 4},
-        "the steps fix the step time to between -9.5 % and +22.1 % only, "
+        "the steps only show that the step time is between -9.5 % and +22.1 %, "
         "wider than 4 tolerances",
     ),
-    (C.UNIFORM_SHIFT, {}, "uniform shift"),
+    (C.UNIFORM_SHIFT, {}, "all steps shifted uniformly"),
     (
         C.SHIFT_BESIDES,
         {"shape": (OLDER, "text")},
-        "uniform shift; besides, 1 older run of this configuration; text",
+        "all steps shifted uniformly; in addition, "
+        "1 older run of this configuration; text",
     ),
     (
         C.IMPLAUSIBLE_TIME,
         {"share": 0.15, "near": ("a", "b"), "unverified": (OLDER,)},
-        "more than 15 % faster is more likely another configuration; "
-        "it is as fast as a, b; 1 older run of this configuration",
+        "more than 15 % faster: probably another configuration, "
+        "since it is as fast as a, b; 1 older run of this configuration",
     ),
     (
         C.IMPLAUSIBLE_TIME,
         {"share": 0.15, "near": (), "unverified": ()},
-        "more than 15 % faster is more likely another configuration",
+        "more than 15 % faster: probably another configuration",
     ),
-    (C.RUNS_APART, {}, "the runs differ too much to be of one state"),
+    (C.RUNS_APART, {}, "the runs differ too much to be averaged"),
     (
         C.UNCONFIRMED_RUNS,
         {"runs": 1},
-        "1 run beyond it: a slow node or slow software, no telling",
+        "1 run above the limit may be a slow node or slow software: not confirmed",
     ),
     (
         C.POOLED_DAYS,
         {"days": 3, "estimate": ESTIMATE},
-        "3 nights running could not tell; together they do: +5.7 to +10.3 %",
+        "inconclusive on 3 days in a row, but decided by their runs together: "
+        "+5.7 to +10.3 %",
     ),
     (
         C.BEYOND_ACCEPTED_LEVEL,
         {},
         "faster than the acknowledged level by more than the tolerance",
     ),
-    (C.FASTER_AS_TIMED, {}, "by what its document timed, which is never recorded"),
+    (
+        C.FASTER_AS_TIMED,
+        {},
+        "faster by the timing of its document, which is never recorded",
+    ),
     (
         C.REFRESH_BASELINE,
         {},
@@ -198,42 +206,42 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.COMPARED_WITHOUT_ERROR,
         {},
-        "too few steps and no history: compared with the bound as it is",
+        "too few steps and no history: compared with the limit without an error",
     ),
     (
         C.BASELINE_ROUNDING,
         {"fraction": 0.013},
-        "the baseline's rounding (1.3%) is more than a tenth of the margin",
+        "the baseline is rounded (1.3%) by more than a tenth of the tolerance",
     ),
     (
         C.NOISY_RUNS,
         {"sigma": 0.034, "assumed": 0.01},
-        "earlier runs differ by 3.4%, more than the 1.0% that is assumed between runs: "
-        "the interval is wider until 8 nights are known (--llmb-history)",
+        "earlier runs differ by 3.4%, more than the assumed 1.0%: "
+        "the interval is wider until the history has 8 daily runs (--llmb-history)",
     ),
     (
         C.NOISY_STEPS,
         {"error": 0.02, "sigma": 0.01},
-        "the steps of the run fix its mean to 2.0% only, less well than the 1.0% that "
-        "is assumed from run to run: the interval is wider",
+        "the steps vary so much that their mean is known to 2.0% only, worse than the "
+        "1.0% assumed between runs: the interval is wider",
     ),
     (
         C.FEW_RECORDED,
         {"runs": 1, "groups": 1, "grouped": False, "recommended": 5},
-        "the baseline is of 1 run; 5 on as many nights or sets of nodes are "
-        "recommended",
+        "the baseline was recorded from 1 run; record 5 runs on different days or "
+        "nodes",
     ),
     (
         C.FEW_RECORDED,
         {"runs": 4, "groups": 1, "grouped": False, "recommended": 5},
-        "nothing says on how many nights or nodes the 4 runs of the baseline were: "
-        "they count as one; 5 on as many nights or sets of nodes are recommended",
+        "the 4 runs of the baseline count as one: their days or nodes are unknown; "
+        "record 5 runs on different days or nodes",
     ),
     (
         C.FEW_RECORDED,
         {"runs": 4, "groups": 2, "grouped": True, "recommended": 5},
-        "the 4 runs of the baseline count as 2: they share nights and nodes; "
-        "5 on as many nights or sets of nodes are recommended",
+        "the 4 runs of the baseline count as 2: they share days and nodes; "
+        "record 5 runs on different days or nodes",
     ),
     (
         C.BASELINE_CONTRADICTS,
@@ -241,8 +249,8 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "baseline": BASELINE,
             "contradiction": Contradiction("tokens_per_second", "900", 7.0),
         },
-        "the baseline contradicts itself (own.yaml:3: step_time 7.7 beside "
-        "tokens_per_second 900, which is 7.000 s: the step time is +10.0 %)",
+        "the baseline contradicts itself (own.yaml:3: step_time 7.7, but "
+        "tokens_per_second 900 means 7.000 s: +10.0 %)",
     ),
     (
         C.LAST_VALID_RUN,
@@ -268,18 +276,18 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.UNUSABLE_RUN,
         {"run": "a/1", "runs": 2, "problem": PROBLEM, "last_valid": None},
-        "a/1, one of 2 runs that count: the loss is nan",
+        "a/1, one of 2 judged runs: the loss is nan",
     ),
     (
         C.NOTHING_TO_COMPARE,
         {"seconds": (7.3, None)},
-        "nothing to compare with yet: 7.300 s, - measured; "
+        "no baseline to compare with yet: measured 7.300 s, -; "
         "record it with --llmb-record=DIR",
     ),
     (
         C.UNDATED_RUN,
         {"run": "a/1", "source": "no stamp"},
-        "nothing says when a/1 started: no stamp",
+        "the start time of a/1 is unknown: no stamp",
     ),
     (
         C.MISSING_RUN,
@@ -310,7 +318,8 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.REPEATS_DIFFER,
         {"runs": 2, "seconds": (7.3, 8.4)},
-        "2 repeats differ too much, the newest decides: 7.300 s, 8.400 s",
+        "2 repeats differ too much to be averaged, so the newest decides: "
+        "7.300 s, 8.400 s",
     ),
     (
         C.LOST_REPEAT,
@@ -320,43 +329,42 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.BUILD_UNKNOWN,
         {},
-        "nothing says which build it is of, so it has no repeats",
+        "its build is unknown, so no other run counts as its repeat",
     ),
     (
         C.HICCUP,
         {"steps": SLOW_STEPS, "mean": 7.5, "usual": 7.3},
-        f"a hiccup: {SLOW_STEPS_TEXT}; the mean is 7.500 s, "
-        "7.300 s with the next slowest in their place",
+        f"transient stalls left out: {SLOW_STEPS_TEXT}; the mean is 7.500 s, "
+        "or 7.300 s with the next slowest in their place",
     ),
     (
         C.HICCUPS_OFTEN,
         {"runs": 3, "steps": SLOW_STEPS, "mean": 7.5, "usual": 7.3},
-        "3 runs in seven nights had such steps: a hiccup is forgiven no more; "
+        "3 runs in seven days had transient stalls, so they are no longer left out; "
         f"{SLOW_STEPS_TEXT}; the mean is 7.500 s, "
-        "7.300 s with the next slowest in their place",
+        "or 7.300 s with the next slowest in their place",
     ),
     (
         C.NEWEST_BY_FILE_TIME,
         {},
-        "that it is the newest run, only the times of the files say, "
-        "which copying may change",
+        "only file times show that this run is the newest, and copying may change them",
     ),
     (
         C.NEWEST_BY_MIXED_CLOCKS,
         {},
-        "that it is the newest run, only clocks say that cannot be compared",
+        "only clocks that may disagree show that this run is the newest",
     ),
     (
         C.AMBIGUOUS_ORDER,
         {"newest": NEWEST, "rival": RIVAL, "doubt": "a reason"},
-        "which run is the newest is ambiguous: "
-        "a/1 (job 7, 2025-11-20 03:30 by the first time stamp of its log, PASS) or "
-        "b/2 (an unknown time by the order, REGRESSION); a reason",
+        "the newest run is ambiguous: "
+        "a/1 (job 7, 2025-11-20 03:30 by the first time stamp in the log, PASS) or "
+        "b/2 (start unknown, REGRESSION); a reason",
     ),
     (
         C.ORDER_BY_JOB,
         {"rival": 8, "newest": 7},
-        "the job ids order them otherwise: 8 after 7",
+        "the job ids give the opposite order: 8 after 7",
     ),
     (
         C.ORDER_BY_FILE,
@@ -366,15 +374,15 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "newest": "a/1",
             "newest_written": None,
         },
-        "the times of their files order them otherwise: b/2 was written on "
+        "the file times give the opposite order: b/2 was written on "
         "2025-11-20 03:30, a/1 at an unknown time",
     ),
     (
         C.ORDER_BY_LAUNCH,
         {"rival": "b/2", "launched": BEGAN},
-        "b/2 was launched 2025-11-20 03:30, after the first stamp of its own log",
+        "b/2 was launched 2025-11-20 03:30, after the first time stamp in its log",
     ),
-    (C.TOO_FEW_STEPS, {}, "too few steps to show a shape"),
+    (C.TOO_FEW_STEPS, {}, "too few steps to show a pattern"),
     (C.EVEN_STEPS, {"averaged": False}, "no single step stands out"),
     (C.EVEN_STEPS, {"averaged": True}, "no mean of several steps stands out"),
     (
@@ -391,7 +399,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.PERIODIC_STEPS,
         {"period": 3, "excess": 0.2, "steps": STEPS},
-        f"every 3rd step slow, 20 % above the others ({STEPS_TEXT})",
+        f"every 3rd step is slow, 20 % above the others ({STEPS_TEXT})",
     ),
     (
         C.SLOW_STRETCH,
@@ -425,7 +433,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "held": 1,
             "slow": 1,
         },
-        "step 20 holds the save of line 7 (2.25 of 9.5 s)",
+        "step 20 includes the checkpoint save of line 7 (2.25 of 9.5 s)",
     ),
     (
         C.SAVE_IN_STEP,
@@ -437,7 +445,8 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "held": 1,
             "slow": 3,
         },
-        "1 of 3 slow steps hold a save: step 20 holds the save of line 7",
+        "1 of 3 slow steps includes a save: "
+        "step 20 includes the checkpoint save of line 7",
     ),
     (
         C.STRAGGLERS,
@@ -450,8 +459,8 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "slowest": SLOWEST,
             "moving_mean": 5,
         },
-        f"8 stragglers, 25 % of the time, +5 % on the mean: {STEPS_TEXT}; "
-        f"{SLOWEST_TEXT}; one slow step shows in 5 values",
+        f"8 stragglers (25 % of the time, +5 % on the mean): {STEPS_TEXT}; "
+        f"{SLOWEST_TEXT}; one slow step raises 5 values",
     ),
     (
         C.STRAGGLERS,
@@ -464,7 +473,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "slowest": SLOWEST,
             "moving_mean": 1,
         },
-        f"1 slow mean, 25 % of the time, +5 % on the mean: {SLOWEST_TEXT}",
+        f"1 slow mean (25 % of the time, +5 % on the mean): {SLOWEST_TEXT}",
     ),
     (
         C.STEP_DRIFT,
@@ -474,7 +483,8 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.WARM_UP_STEPS,
         {"first": 11, "last": 20, "excess": 0.062, "z": 1234.5},
-        "warm-up not over: steps 11 to 20 are 6.2 % slower than the rest (z 99)",
+        "warm-up not finished: steps 11 to 20 are 6.2 % slower than the later steps "
+        "(z 99)",
     ),
     (
         C.MEAN_AND_TRIMMED,
@@ -491,38 +501,42 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
         {"statement": PROBLEM, "entry": ENTRY},
         f"the loss is nan ({ENTRY_TEXT})",
     ),
-    (C.ACCEPTED_IN_ALL, {"change": 0.14}, "of +15.0 % in all +10.0 % count"),
+    (
+        C.ACCEPTED_IN_ALL,
+        {"change": 0.14},
+        "acknowledged changes add up to +15.0 %; at most +10.0 % counts",
+    ),
     (
         C.IDLE_CERTIFIED,
         {"entry": ENTRY},
-        f"without effect under --llmb-certify: {ENTRY_TEXT} (ok.yaml:3)",
+        f"no effect under --llmb-certify: {ENTRY_TEXT} (ok.yaml:3)",
     ),
     (
         C.IDLE_EXPIRED,
         {"entry": ENTRY},
-        f"expired on 2025-12-01, without effect: {ENTRY_TEXT} (ok.yaml:3)",
+        f"no effect, expired on 2025-12-01: {ENTRY_TEXT} (ok.yaml:3)",
     ),
     (
         C.IDLE_RECORDED,
         {"entry": ENTRY, "recorded": "2025-11-19"},
-        "without effect, the baseline was recorded from runs up to 2025-11-19 and may "
-        f"hold it already: {ENTRY_TEXT} (ok.yaml:3)",
+        "no effect, because the baseline was recorded from runs up to 2025-11-19 and "
+        f"may include it already: {ENTRY_TEXT} (ok.yaml:3)",
     ),
     (
         C.IDLE_FASTER,
         {"entry": ENTRY},
-        f"{ENTRY_TEXT}: faster than the acknowledged level by more than the "
-        "tolerance: it can go (ok.yaml:3)",
+        "no effect, faster than the acknowledged level by more than the tolerance; "
+        f"remove the entry: {ENTRY_TEXT} (ok.yaml:3)",
     ),
     (
         C.VALUE_DRIFT,
         {"tonight": (7.665, FIRST), "recorded": 1.02, "limits": LIMITS},
-        f"tonight {MOVED}; recorded since: +2.0 % {LIMITS_TEXT}",
+        f"this run: {MOVED}; recorded since: +2.0 % {LIMITS_TEXT}",
     ),
     (
         C.DRIFTED_RUN,
         {"tonight": (7.665, FIRST), "allowed": 7.6, "limits": LIMITS},
-        f"tonight {MOVED}; at most 7.600 s is allowed {LIMITS_TEXT}",
+        f"this run: {MOVED}; the limit is 7.600 s {LIMITS_TEXT}",
     ),
     (
         C.DRIFTED_RECORDING,
@@ -548,8 +562,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "dispatched": True,
             "place": LogLine("x.out", 7),
         },
-        f"checkpoint save took 31.5 s until it was handed over (x.out:7), "
-        f"{BUDGET_TEXT}",
+        f"checkpoint save took 31.5 s until it was dispatched (x.out:7); {BUDGET_TEXT}",
     ),
     (
         C.OVER_BUDGET,
@@ -560,7 +573,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "dispatched": False,
             "place": LogLine("", 7),
         },
-        f"checkpoint load took 31.5 s (line 7), {BUDGET_TEXT}",
+        f"checkpoint load took 31.5 s (line 7); {BUDGET_TEXT}",
     ),
     (
         C.BUDGET_UNKNOWN,
@@ -570,35 +583,39 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "doubt": CodedStatement(C.SYNCHRONOUS),
             "place": LogLine("", 7),
         },
-        "checkpoint save cannot be judged: it is synchronous, so its time is no "
-        f"dispatch (line 7); {BUDGET_TEXT}",
+        "checkpoint save cannot be judged: it is synchronous, so no dispatch was "
+        f"timed (line 7); {BUDGET_TEXT}",
     ),
-    (C.TIME_TRUNCATED, {}, "its time is cut off"),
-    (C.TIME_MISSING, {}, "no time is stated for it"),
+    (C.TIME_TRUNCATED, {}, "its time is truncated"),
+    (C.TIME_MISSING, {}, "the log prints no time for it"),
     (
         C.DISPATCH_ONLY,
         {},
-        "it is or may be asynchronous, its time is that of the dispatch only, for "
-        "which checkpoint_save_dispatch_seconds is the budget",
+        "it is or may be asynchronous, so only its dispatch was timed: "
+        "use the budget checkpoint_save_dispatch_seconds",
     ),
-    (C.RECORDS_UNREAD, {"records": 12}, "12 more records than are kept"),
-    (C.SYNCHRONOUS, {}, "it is synchronous, so its time is no dispatch"),
+    (
+        C.RECORDS_UNREAD,
+        {"records": 12},
+        "12 checkpoints of the log were not kept",
+    ),
+    (C.SYNCHRONOUS, {}, "it is synchronous, so no dispatch was timed"),
     (
         C.UNSTATED_CHECKPOINT,
         {"action": CheckpointAction.SAVE, "budget": BUDGET, "meant": "it saves"},
-        f"the log states no checkpoint save, though it saves; {BUDGET_TEXT}",
+        f"the log prints no checkpoint save, though it saves; {BUDGET_TEXT}",
     ),
     (
         C.UNSTATED_CHECKPOINT,
         {"action": CheckpointAction.SAVE, "budget": BUDGET, "meant": ""},
-        f"the log states no checkpoint save; {BUDGET_TEXT}",
+        f"the log prints no checkpoint save; {BUDGET_TEXT}",
     ),
-    (C.ERROR_UNKNOWN, {}, "nothing is known of the error"),
+    (C.ERROR_UNKNOWN, {}, "the error is unknown"),
     (C.NOT_CERTIFIED, {"doubt": "a doubt"}, "a doubt: not certified"),
     (
         C.OTHER_BASELINE_KIND,
         {"asked": "published", "kind": "recorded"},
-        "there is no published baseline, only one that was recorded here",
+        "there is no published baseline, only a recorded one",
     ),
     (
         C.NEWER_UNMATCHED,
@@ -608,19 +625,19 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.TOO_FEW_RUNS,
         {"valid": 1, "required": REQUIRED, "statements": (OLDER,)},
-        "1 valid run, suite.py:4 asks for 3; the newest: "
+        "1 valid run, suite.py:4 requires 3; the newest: "
         "1 older run of this configuration",
     ),
     (
         C.FEWER_RUNS,
         {"valid": 2, "required": REQUIRED, "repeats": 1},
-        "2 valid runs, suite.py:4 asks for 3 (--llmb-repeats=1)",
+        "2 valid runs, suite.py:4 requires 3 (--llmb-repeats=1)",
     ),
     (
         C.SLOWER_BEYOND_CHANCE,
         {"p": 0.01234, "count": 82},
-        "slower than its baseline beyond chance, within the tolerance "
-        "(p = 0.012, adjusted for 82)",
+        "within the tolerance, but significantly slower than the baseline "
+        "(p = 0.012, adjusted for 82 configurations)",
     ),
     (
         C.SLOW_RANK,

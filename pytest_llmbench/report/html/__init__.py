@@ -1,7 +1,7 @@
-"""The --llmb-html report: one page that holds all it shows, with a policy that lets it
-run nothing but its own script.
+"""The --llmb-html report: one self-contained page.
 
-Its charts need no script to be seen.
+Its content security policy allows only its own style sheet and script. The charts are
+visible without the script.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ if TYPE_CHECKING:
 Identity = tuple[str, str]
 """The kind of an outcome, or of a check, and its id."""
 
-HERE = Path(__file__).parent
+TEMPLATES = Path(__file__).parent
 
-WELL = SessionEnding(0)
+SUCCESS = SessionEnding(0)
 
-TYPED = re.compile(r"`([^`]+)`|(--llmb-[a-z-]+(?:=[^\s;,]+)?)")
-"""A command or an option in a text of ours."""
+CODE = re.compile(r"`([^`]+)`|(--llmb-[a-z-]+(?:=[^\s;,]+)?)")
+"""Matches a command or an option in a text of this package."""
 
 TITLES = {"fp8 speedup": "FP8 speed-up"}
-"""The titles of checks that are not just their kind."""
+"""Titles of checks that differ from their kind."""
 
 COLOURS = ("red", "unclear", "green", "skipped")
-"""The colours of a page in their order; each is its own word."""
+"""The colours of outcomes in the order of the page."""
 
 SYMBOLS = {
     "REGRESSION": "\N{MULTIPLICATION X}",
@@ -97,7 +97,7 @@ SYMBOLS = {
     "TEST_FAILED": "\N{MULTIPLICATION X}",
     "NOT_ASSERTED": "!",
 }
-"""What stands beside the word of a verdict, so that colour is not the only sign."""
+"""Symbols of the verdicts, so that colour is not the only distinction."""
 
 COLUMNS = (
     ("Verdict", "text"),
@@ -111,39 +111,37 @@ COLUMNS = (
     ("Age", "number"),
     ("Reason", "text"),
 )
-"""The heads of the columns of the verdict table, and how their cells are aligned."""
+"""Titles of the columns of the verdict table, and the alignment of their cells."""
 
 MOST_ADVICE = 6
-"""Reasons for which the head of the page says what to do next."""
+"""Maximum number of next steps at the head of the page."""
 
-MOST_STRAYS = 1000
-"""Runs of no known configuration that the page shows: a browser opens some thousand in
-a second."""
+MOST_UNMATCHED = 1000
+"""Maximum number of unmatched runs on the page, so that it opens quickly."""
 
 MOST_CHANGES = 8
-"""Changes of level that the head of the page names."""
+"""Maximum number of level changes at the head of the page."""
 
 TABLES = ("attempt", "job", "file", "software")
-"""Facts of a message that have a table here."""
+"""Labels of facts that the page shows in tables."""
 
 
 def render(
-    described: Sequence[OutcomeDocument],
+    outcomes: Sequence[OutcomeDocument],
     now: datetime,
     planned: PlannedHours | None = None,
-    ending: SessionEnding = WELL,
+    ending: SessionEnding = SUCCESS,
     *,
     foot: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return the page: the same text for the same outcomes and time, in whatever order
-    they came.
+    """Render the page; the order of `outcomes` does not matter.
 
-    `foot` is what was asked of the session, and by whom: labels and texts. Whatever
-    stands in an outcome is text of the page: the templates escape it, and the policy
-    forbids other scripts.
+    `foot` contains labels and texts about the session: command, version, host. All
+    texts of outcomes are escaped by the templates, and the policy of the page forbids
+    other scripts.
     """
     outcomes = sorted(
-        select_worst(described),
+        select_worst(outcomes),
         key=lambda outcome: (outcome.kind, _rank_outcome(outcome)),
     )
     cost = sum_session(outcomes, planned)
@@ -162,22 +160,20 @@ def render(
             now=f"{now:%Y-%m-%d %H:%M} UTC",
             style=style,
             script=script,
-            # Markup in a log is shown, never obeyed: what a template failed to escape
-            # would not run either.
+            # A second protection: unescaped markup of a log would not be executed.
             policy=make_policy(style, script),
         )
     )
 
 
 def _name_state(ending: SessionEnding) -> str:
-    """Return how a session ended that did not run to its end, as the title begins with
-    it; empty for any other."""
+    """Return the prefix of the title if the session did not run to its end, else ""."""
     state, code = ending.describe((), green=False)
     return "" if state is SessionState.RED else f"{state}{code}, "
 
 
 class Badge(NamedTuple):
-    """A verdict as it is shown."""
+    """The coloured label of a verdict."""
 
     colour: str
     symbol: str
@@ -186,7 +182,7 @@ class Badge(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ShownOutcome:
-    """An outcome as the templates show it."""
+    """An outcome prepared for the templates."""
 
     anchor: str
     outcome: OutcomeDocument
@@ -196,8 +192,7 @@ class ShownOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownRow(ShownOutcome):
-    """An outcome with the cells of its row; of each the text, and the value that it is
-    sorted by."""
+    """An outcome with the cells of its table row, as (text, sort key) pairs."""
 
     cells: Sequence[tuple[str, str]]
 
@@ -225,7 +220,7 @@ class ShownCheck(ShownOutcome):
 
 @dataclass(frozen=True, slots=True)
 class ShownChange:
-    """A change of level at the head of the page."""
+    """A level change at the head of the page."""
 
     anchor: str
     name: str
@@ -233,19 +228,20 @@ class ShownChange:
 
 
 def _collect_content(outcomes: Sequence[OutcomeDocument]) -> dict[str, Any]:
-    """Collect what the templates show; of each outcome its anchor, name and badge, and
-    what only its kind has."""
+    """Collect the values for the templates."""
     anchors = _assign_anchors(outcomes)
-    together = list_documented_absent(outcomes)
-    folded = {_identify(outcome) for outcome in together}
+    documented = list_documented_absent(outcomes)
+    folded = {_identify(outcome) for outcome in documented}
     shown = [outcome for outcome in outcomes if _identify(outcome) not in folded]
     unmatched = select_unmatched(shown)
     configurations = [
         _show_configuration(outcome, anchors)
         for outcome in select_configurations(shown)
     ]
-    strays = [_show_unmatched(outcome, anchors) for outcome in unmatched[:MOST_STRAYS]]
-    rows: list[ShownRow] = [*configurations, *strays]
+    listed = [
+        _show_unmatched(outcome, anchors) for outcome in unmatched[:MOST_UNMATCHED]
+    ]
+    rows: list[ShownRow] = [*configurations, *listed]
     return {
         "title": _make_title(outcomes),
         "counts": _count_colours(outcomes),
@@ -253,10 +249,10 @@ def _collect_content(outcomes: Sequence[OutcomeDocument]) -> dict[str, Any]:
         "next_steps": _list_linked_advice(outcomes, anchors),
         "columns": COLUMNS,
         "configurations": configurations,
-        "strays": strays,
-        "strays_left_out": len(unmatched) - len(strays),
-        "together": count_documented(together) if together else "",
-        "together_names": [name_outcome(outcome) for outcome in together],
+        "unmatched": listed,
+        "unmatched_left_out": len(unmatched) - len(listed),
+        "documented": count_documented(documented) if documented else "",
+        "documented_names": [name_outcome(outcome) for outcome in documented],
         "rows": sorted(rows, key=lambda shown: COLOURS.index(shown.badge.colour)),
         "changes": _list_news(configurations),
         "checks": _group_checks(shown, anchors),
@@ -278,7 +274,7 @@ def _show_head(
 def _show_unmatched(
     outcome: UnmatchedOutcome, anchors: Mapping[Identity, str]
 ) -> ShownRow:
-    """Show a run of no known configuration: only its reason is known."""
+    """Prepare an unmatched run; only the cell of its reason is filled."""
     unknown = [("-", "")] * (len(COLUMNS) - 3)
     cells = [*unknown, (outcome.reason, outcome.reason)]
     return ShownRow(**_show_head(outcome, anchors), outcome=outcome, cells=cells)
@@ -287,7 +283,7 @@ def _show_unmatched(
 def _group_checks(
     shown: Sequence[OutcomeDocument], anchors: Mapping[Identity, str]
 ) -> dict[str, list[ShownCheck]]:
-    """Group checks by the title of their kind."""
+    """Group the checks by the title of their kind, with their charts."""
     by_id = {outcome.id: outcome for outcome in select_configurations(shown)}
     groups: dict[str, list[ShownCheck]] = {}
     for check in sorted(select_checks(shown), key=lambda check: check.check):
@@ -301,29 +297,30 @@ def _group_checks(
 
 
 def _assign_anchors(outcomes: Sequence[OutcomeDocument]) -> dict[Identity, str]:
-    """Return for the key of an outcome a name that links can hold, each once."""
+    """Assign a unique URL fragment to each outcome.
+
+    The fragment of a configuration is its id: `report.html#grok1_314b-25.05-...`.
+    """
     anchors: dict[Identity, str] = {}
-    taken: set[str] = set()
-    # `report.html#grok1_314b-25.05-gb200-bf16-128` opens that configuration.
+    used: set[str] = set()
     for outcome in outcomes:
-        head = (
+        prefix = (
             ""
             if isinstance(outcome, ConfigurationOutcome)
             else f"{_name_kind(outcome)}-"
         )
-        name = head + (
+        name = prefix + (
             re.sub(r"[^\w.-]+", "-", outcome.id, flags=re.ASCII).strip("-") or "item"
         )
         anchor = anchors.setdefault(
-            _identify(outcome), name if name not in taken else f"{name}-{len(taken)}"
+            _identify(outcome), name if name not in used else f"{name}-{len(used)}"
         )
-        taken.add(anchor)
+        used.add(anchor)
     return anchors
 
 
 def _identify(outcome: OutcomeDocument) -> Identity:
-    """Identify an outcome among all of a session; checks of several kinds may share an
-    id."""
+    """Return the unique key of an outcome: checks of different kinds may share an id."""
     return _name_kind(outcome), outcome.id
 
 
@@ -333,47 +330,47 @@ def _name_kind(outcome: OutcomeDocument) -> str:
 
 @cache
 def make_environment() -> Environment:
-    """Return what renders templates of this folder: every value is text of the page,
-    and escaped."""
+    """Create the Jinja environment for the templates of this folder, with escaping."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape
 
     environment = Environment(
-        loader=FileSystemLoader(HERE),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["drawn"] = (
-        Markup  # charts are elements, made by a library that escapes
-    )
+    # Charts are SVG elements whose texts are already escaped.
+    environment.filters["drawn"] = Markup
     environment.filters["marked"] = lambda text: Markup(  # noqa: S704
-        TYPED.sub(r"<code>\1\2</code>", str(escape(text)))
+        CODE.sub(r"<code>\1\2</code>", str(escape(text)))
     )
     return environment
 
 
 def read_asset(name: str) -> str:
-    """Return the style sheet or the script of a page."""
-    return (HERE / name).read_text(encoding="utf-8").strip()
+    """Read the style sheet or the script of a page."""
+    return (TEMPLATES / name).read_text(encoding="utf-8").strip()
 
 
 def make_policy(style: str, script: str) -> str:
-    """Return the policy of a page: it runs nothing but its own script, and loads
-    nothing."""
+    """Build the content security policy of a page.
+
+    It allows only the given style sheet and script, and no requests.
+    """
     return f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
 
 
 def _hash(content: str) -> str:
-    """Return how a policy names a style sheet or script of the page: by its content."""
-    # A browser hashes all that stands between the tags: also the line breaks that the
-    # template puts there.
+    """Return the CSP hash of an inline style sheet or script."""
+    # Browsers hash everything between the tags, including the line breaks that the
+    # template adds.
     digest = hashlib.sha256(f"\n{content}\n".encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-# --- the head: what a verdict looks like, and how many there are of each --------------
+# --- the head: badges, counts and next steps ------------------------------------------
 
 
 def _make_badge(outcome: OutcomeDocument) -> Badge:
@@ -387,10 +384,9 @@ def _choose_colour(outcome: OutcomeDocument) -> str:
 
 
 def _rank_outcome(outcome: OutcomeDocument) -> tuple[int, int, str]:
-    """Return by what outcomes are ordered: what needs a reader first, then the id, with
-    8 GPUs before 16."""
+    """Return the sort key of an outcome: colour, verdict, id."""
     word = str(outcome.verdict)
-    # Padded, so that 8 GPUs stand before 16.
+    # Numbers are padded, so that 8 GPUs come before 16.
     name = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), outcome.id)
     return (
         COLOURS.index(_choose_colour(outcome)),
@@ -399,31 +395,33 @@ def _rank_outcome(outcome: OutcomeDocument) -> tuple[int, int, str]:
     )
 
 
-def _count_colours(described: Sequence[OutcomeDocument]) -> list[tuple[str, int]]:
-    """Return each colour, and how many of what is counted have it."""
-    numbers = Counter(map(_choose_colour, select_counted(described)))
+def _count_colours(outcomes: Sequence[OutcomeDocument]) -> list[tuple[str, int]]:
+    """Count the outcomes of each colour, without checks that passed."""
+    numbers = Counter(map(_choose_colour, select_counted(outcomes)))
     return [(name, numbers[name]) for name in COLOURS if numbers[name]]
 
 
-def _list_counts(described: Sequence[OutcomeDocument]) -> list[str]:
-    """Return `1 REGRESSION`, `2 INVALID`, `72 PASS`: the same outcomes by verdict."""
+def _list_counts(outcomes: Sequence[OutcomeDocument]) -> list[str]:
+    """Count outcomes by verdict: `1 REGRESSION`, `2 INVALID`, `72 PASS`."""
     numbers = Counter(
         _make_badge(outcome).word
-        for outcome in sorted(select_counted(described), key=_rank_outcome)
+        for outcome in sorted(select_counted(outcomes), key=_rank_outcome)
     )
     texts = [f"{number} {word}" for word, number in numbers.items()]
     return (
         [*texts, BY_DOCUMENT]
-        if any(outcome.timed == "document" for outcome in described)
+        if any(outcome.timed == "document" for outcome in outcomes)
         else texts
     )
 
 
 def _list_linked_advice(
-    described: Sequence[OutcomeDocument], anchors: Mapping[Identity, str]
+    outcomes: Sequence[OutcomeDocument], anchors: Mapping[Identity, str]
 ) -> list[dict[str, Any]]:
-    """Return what to do, as the summary of the terminal says it, red first: by reason,
-    with links to the first ones."""
+    """Return the next steps by reason, with links to the first outcomes of each.
+
+    The advice is the same as in the terminal summary, for more reasons.
+    """
     return [
         {
             "reason": group[0].reason,
@@ -434,25 +432,24 @@ def _list_linked_advice(
             "more": len(group[3:]),
             "advice": text,
         }
-        for group, text in list_advice(sorted(described, key=_rank_outcome))[
+        for group, text in list_advice(sorted(outcomes, key=_rank_outcome))[
             :MOST_ADVICE
         ]
     ]
 
 
-def _make_title(described: Sequence[OutcomeDocument]) -> str:
-    """Return `3 red, trend: 6 SLOWER, 2 unclear, 77 green`, for the title of the
-    window."""
-    counts = _count_colours(described)
-    reported = [finding.text for finding in list_findings(described)]
+def _make_title(outcomes: Sequence[OutcomeDocument]) -> str:
+    """Return the page title: `3 red, trend: 6 SLOWER, 2 unclear, 77 green`."""
+    counts = _count_colours(outcomes)
+    reported = [finding.text for finding in list_findings(outcomes)]
     red = [f"{number} {name}" for name, number in counts if name == "red"]
     others = [f"{number} {name}" for name, number in counts if name != "red"]
     return ", ".join([*red, *reported, *others]) or formatting.count_noun(
-        len(described), "outcome"
+        len(outcomes), "outcome"
     )
 
 
-# --- a configuration: its row in the table of verdicts, and all that is said of it ----
+# --- a configuration: its row in the verdict table, and its details -------------------
 
 
 def _show_configuration(
@@ -480,9 +477,8 @@ def _show_configuration(
 
 
 def _list_cells(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
-    """Return the texts of cells, and the values that they are sorted by: what has none
-    sorts last."""
-    (measured, difference), (age, begun) = (
+    """Return (text, sort key) pairs for the cells of a row; "" sorts last."""
+    (measured, difference), (age, start) = (
         get_step_time(outcome),
         jobs.find_age(outcome),
     )
@@ -493,8 +489,8 @@ def _list_cells(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
         if changes
         else None
     )
-    # A younger run is smaller; that of an unknown start has no value.
-    started = datetime.fromisoformat(begun).timestamp() if begun else None
+    # Sorted by age: newer runs first, unknown start times last.
+    started = datetime.fromisoformat(start).timestamp() if start else None
     return [
         (format_step_time(outcome)[1], _format_value(difference)),
         (format_step_time(outcome)[0], _format_value(measured)),
@@ -508,8 +504,7 @@ def _list_cells(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
 
 
 def _list_news(shown: Sequence[ShownConfiguration]) -> list[ShownChange]:
-    """List the newest changes of level that persist and that nobody accepted, newest
-    first."""
+    """Return the newest lasting, unacknowledged level changes, newest first."""
     changes = [
         (change, entry)
         for entry in shown

@@ -1,5 +1,4 @@
-"""The charts of the page: a run's steps, their distribution and loss, and the nights
-before it."""
+"""The charts of the page: daily runs, steps, their distribution, and loss."""
 
 from __future__ import annotations
 
@@ -24,17 +23,19 @@ from pytest_llmbench.report.outcome_documents import (
 )
 
 BEYOND = 1.5
-"""What takes longer than the bound, or the median, times this is drawn at the edge: the
-others stay readable."""
+"""Values above this multiple of the limit or the median are drawn at the edge."""
 
 FEWEST = 2
-"""Steps, nights or sizes of which a chart says more than a number."""
+"""Minimum number of steps, daily runs or sizes for a chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawn chart: what it is of, a sentence for those who do not see it, the
-    element, and what its symbols mean; `id` is the sentence's."""
+    """A drawn chart as an SVG element.
+
+    `sentence` describes the chart for screen readers; `id` is the element id of the
+    sentence. `key` explains the symbols.
+    """
 
     id: str
     title: str
@@ -44,50 +45,49 @@ class Chart:
 
 
 def _list_lines(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str, float]]:
-    """Yield kind, text and seconds of the baseline and the bound, as far as there
-    are."""
+    """Yield class, label and seconds of the baseline and the limit, if known."""
     for kind, text, value in (
         ("expected", "baseline", outcome.expected_seconds),
-        ("bound", "bound", outcome.bound_seconds),
+        ("bound", "limit", outcome.bound_seconds),
     ):
         if value:
             yield kind, text, value
 
 
 def _clip(values: Sequence[float], lines: Sequence[float]) -> list[float]:
-    """Return values of which none is far beyond the bound or their median: the scale is
-    made for these."""
-    # The median, so that a single night of ten times the time does not press all others
-    # into one line.
+    """Clip values far above `lines` and the median; the scale is made for the result.
+
+    A single outlier would otherwise compress all other values into one line.
+    """
     highest = BEYOND * max([sorted(values)[len(values) // 2], *lines])
     return [min(value, highest) for value in values]
 
 
 def _list_line_seconds(outcome: ConfigurationOutcome) -> list[float]:
-    """Return the seconds of these lines."""
+    """Return the step times of the baseline and the limit, if known."""
     return [value for _, _, value in _list_lines(outcome)]
 
 
-def _list_lines_in_words(outcome: ConfigurationOutcome) -> Iterator[str]:
-    """Yield these lines in words."""
+def _describe_lines(outcome: ConfigurationOutcome) -> Iterator[str]:
+    """Yield `baseline 7.325 s` and `limit 7.691 s`, if known."""
     for _, text, value in _list_lines(outcome):
         yield f"{text} {formatting.format_seconds(value)}"
 
 
 def _format_span(values: Sequence[float]) -> str:
-    """Return the smallest and the largest of some seconds."""
+    """Format the range of step times: `7.3 s to 7.5 s`."""
     return f"{formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}"
 
 
-def make_sentence(parts: Sequence[str]) -> str:
-    """Return the parts that say something as one sentence."""
-    return f"{'; '.join(part for part in parts if part)}."
+def make_sentence(texts: Sequence[str]) -> str:
+    """Join the non-empty texts into one sentence."""
+    return f"{'; '.join(text for text in texts if text)}."
 
 
-# --- the nights before ----------------------------------------------------------------
+# --- daily runs -----------------------------------------------------------------------
 
 DATES = 5
-"""Dates under a history, at most."""
+"""Maximum number of dates on the axis of a history."""
 
 
 SYMBOLS = {
@@ -98,7 +98,7 @@ SYMBOLS = {
     "REGRESSION": "cross",
     "TEST_FAILED": "cross",
 }
-"""The symbols of the nights with these verdicts, and a square for all others."""
+"""The symbols of daily runs by verdict; a square for all other verdicts."""
 
 
 MEANINGS = {
@@ -107,12 +107,12 @@ MEANINGS = {
     "cross": ("regression", "\N{MULTIPLICATION X} regression"),
     "square": ("other", "\N{BLACK SQUARE} not judged"),
 }
-"""The class of a symbol, and what it means."""
+"""The class of each symbol, and its entry in the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnDay:
-    """A night of a history as it is drawn."""
+    """A daily run in a chart."""
 
     started: str
     verdict: str
@@ -121,15 +121,14 @@ class DrawnDay:
 
     @property
     def seconds(self) -> float | None:
-        """The step time, None if it is not above 0."""
+        """The step time; None if it is unknown or not positive."""
         seconds = self.step_seconds
         return seconds if seconds is not None and seconds > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnChange:
-    """A change of level in a history: the position of the night after it, and its
-    date."""
+    """A level change in a chart; `night` is the position of the first run after it."""
 
     night: int
     started: str
@@ -138,11 +137,13 @@ class DrawnChange:
 
 
 def draw_history(outcome: ConfigurationOutcome, name: str) -> Chart | None:
-    """Draw a symbol for each night by its verdict, tonight's in a ring, and where the
-    level changed."""
-    earlier = list(map(_draw_day, outcome.history))
-    nights = [*earlier, _draw_current_run(outcome)]
-    times = [night.seconds for night in nights]
+    """Draw the daily runs with the current run in a ring, and the level changes.
+
+    Returns None if there are fewer than `FEWEST` step times.
+    """
+    earlier = list(map(_convert_day, outcome.history))
+    days = [*earlier, _convert_current_run(outcome)]
+    times = [day.seconds for day in days]
     measured = [value for value in times if value is not None]
     if not earlier or len(measured) < FEWEST:
         return None
@@ -154,48 +155,47 @@ def draw_history(outcome: ConfigurationOutcome, name: str) -> Chart | None:
             change.acknowledged is not None,
         )
         for change in outcome.changes
-        if 0 <= change.night < len(nights)
+        if 0 <= change.night < len(days)
     ]
-    picture, shown = _draw_series(nights, times, changes, _make_date_scale(earlier))
+    picture, key = _draw_series(days, times, changes, _make_date_scale(earlier))
     if times[-1] is not None:
-        picture.draw_points([(len(nights) - 1, times[-1])], "ring", "hollow")
-        shown = [*shown, "\N{LARGE CIRCLE} tonight"]
+        picture.draw_points([(len(days) - 1, times[-1])], "ring", "hollow")
+        key = [*key, "\N{LARGE CIRCLE} this run"]
     return Chart(
         name,
         "History",
         _describe_history(earlier, times, changes),
         picture.make_svg(name),
-        ", ".join(shown),
+        ", ".join(key),
     )
 
 
 def draw_days(
-    nights: Sequence[DrawnDay], changes: Sequence[DrawnChange], name: str
+    days: Sequence[DrawnDay], changes: Sequence[DrawnChange], name: str
 ) -> Chart | None:
-    """Draw a symbol for each of some nights, none of which is tonight, and where the
-    level changed."""
-    times = [night.seconds for night in nights]
+    """Draw stored daily runs and the level changes, without a current run.
+
+    Returns None if there are fewer than `FEWEST` step times.
+    """
+    times = [day.seconds for day in days]
     if len(times) - times.count(None) < FEWEST:
         return None
-    picture, shown = _draw_series(
-        nights, times, changes, _make_date_scale(nights), WIDE
+    picture, key = _draw_series(days, times, changes, _make_date_scale(days), WIDE)
+    sentence = _describe_history(days, [*times, None], changes).replace(
+        ", without this run", ""
     )
-    sentence = _describe_history(nights, [*times, None], changes).replace(
-        ", not tonight", ""
-    )
-    return Chart(name, "Nights", sentence, picture.make_svg(name), ", ".join(shown))
+    return Chart(name, "Daily runs", sentence, picture.make_svg(name), ", ".join(key))
 
 
 def _draw_series(
-    nights: Sequence[DrawnDay],
+    days: Sequence[DrawnDay],
     times: Sequence[float | None],
     changes: Sequence[DrawnChange],
     dates: Scale,
     width: int = WIDTH,
 ) -> tuple[Picture, list[str]]:
-    """Return a chart of nights with their baseline and changes, and what its symbols
-    mean."""
-    expected = [night.expected_seconds for night in nights]
+    """Draw daily runs with their baselines and level changes; return picture and key."""
+    expected = [day.expected_seconds for day in days]
     lines = [value for value in expected if value]
     y = make_number_scale(
         *pad(
@@ -205,34 +205,35 @@ def _draw_series(
     )
     picture = Picture(dates, y, "", "seconds", width)
     picture.draw_line(_list_corners(expected), "expected")
-    shown = _draw_daily_runs(picture, nights, times)
+    key = _draw_daily_runs(picture, days, times)
     for row, change in enumerate(changes):
-        known_already = " known" if change.acknowledged else ""
-        text = f"{format_change(change.difference)}{known_already}"
+        acknowledged = " known" if change.acknowledged else ""
+        text = f"{format_change(change.difference)}{acknowledged}"
         picture.draw_vertical(change.night - 0.5, "change", text, row % 3)
-    return picture, shown
+    return picture, key
 
 
 def _list_corners(
     values: Sequence[float | None],
 ) -> Iterator[tuple[float, float | None]]:
-    """Yield the points of a line that runs straight while a value stays."""
-    for at, value in enumerate(values):
-        if at in (0, len(values) - 1) or not values[at - 1] == value == values[at + 1]:
-            yield at, value
+    """Yield (index, value) points, without those inside a run of equal values."""
+    last = len(values) - 1
+    for index, value in enumerate(values):
+        if index in (0, last) or not values[index - 1] == value == values[index + 1]:
+            yield index, value
 
 
-def _draw_day(night: ReportedDay) -> DrawnDay:
+def _convert_day(day: ReportedDay) -> DrawnDay:
     return DrawnDay(
-        night.started,
-        night.verdict,
-        get_set(night.step_time_seconds),
-        get_set(night.expected_seconds),
+        day.started,
+        day.verdict,
+        get_set(day.step_time_seconds),
+        get_set(day.expected_seconds),
     )
 
 
-def _draw_current_run(outcome: ConfigurationOutcome) -> DrawnDay:
-    """Draw the current run as a night, without a step time if that means nothing."""
+def _convert_current_run(outcome: ConfigurationOutcome) -> DrawnDay:
+    """Convert the current run, without its step time if that is meaningless."""
     counts = not outcome.problems and outcome.verdict not in (
         "MISSING",
         "NOT_COMPARABLE",
@@ -242,24 +243,26 @@ def _draw_current_run(outcome: ConfigurationOutcome) -> DrawnDay:
 
 
 def _draw_daily_runs(
-    picture: Picture, nights: Sequence[DrawnDay], times: Sequence[float | None]
+    picture: Picture, days: Sequence[DrawnDay], times: Sequence[float | None]
 ) -> list[str]:
-    """Draw the nights that have a time; return what the symbols mean that were used."""
+    """Draw the daily runs with a step time; return the key of the symbols used."""
     points: dict[str, list[tuple[float, float]]] = {symbol: [] for symbol in MEANINGS}
-    for at, (night, value) in enumerate(zip(nights, times, strict=True)):
+    for index, (day, value) in enumerate(zip(days, times, strict=True)):
         if value is not None:
-            points[SYMBOLS.get(night.verdict, "square")].append((at, value))
-    for symbol, of_symbol in points.items():
-        picture.draw_points(of_symbol, symbol, MEANINGS[symbol][0])
-    return [MEANINGS[symbol][1] for symbol, of_symbol in points.items() if of_symbol]
+            points[SYMBOLS.get(day.verdict, "square")].append((index, value))
+    for symbol, symbol_points in points.items():
+        picture.draw_points(symbol_points, symbol, MEANINGS[symbol][0])
+    return [
+        MEANINGS[symbol][1] for symbol, symbol_points in points.items() if symbol_points
+    ]
 
 
 def _make_date_scale(earlier: Sequence[DrawnDay]) -> Scale:
-    """Return a scale of nights, with the dates of some; the last place is tonight's."""
+    """Create a scale with some dates; its last position is for the current run."""
     stride = math.ceil(len(earlier) / DATES)
     texts = [
-        (float(at), _format_date(earlier[at])[5:])
-        for at in range(0, len(earlier), stride)
+        (float(index), _format_date(earlier[index])[5:])
+        for index in range(0, len(earlier), stride)
     ]
     return Scale(-1, len(earlier) + 1, texts)
 
@@ -275,17 +278,17 @@ def _describe_history(
 ) -> str:
     measured = [value for value in times if value is not None]
     untimed = times[:-1].count(None)
-    now = " and tonight" if times[-1] is not None else ", not tonight"
+    now = " and this run" if times[-1] is not None else ", without this run"
     levels = [
         f"{format_change(change.difference)} from {_format_date(change)} on"
         for change in changes
     ]
-    nights = f"{formatting.count_noun(len(earlier), 'night')} from {_format_date(earlier[0])} to {_format_date(earlier[-1])}"
+    runs = f"{formatting.count_noun(len(earlier), 'daily run')} from {_format_date(earlier[0])} to {_format_date(earlier[-1])}"
     return make_sentence(
         [
-            f"{nights}{now}, {_format_span(measured)}",
+            f"{runs}{now}, {_format_span(measured)}",
             f"{untimed} without a step time" if untimed else "",
-            f"{formatting.count_noun(len(levels), 'change')} of level: {formatting.join_first(levels)}"
+            f"{formatting.count_noun(len(levels), 'level change')}: {formatting.join_first(levels)}"
             if levels
             else "",
         ]
@@ -293,31 +296,30 @@ def _describe_history(
 
 
 def format_change(difference: float | None) -> str:
-    """Return a fraction, slower is positive, as a signed percentage."""
+    """Format a fraction as a signed percentage; slower is positive."""
     return formatting.format_difference(None if difference is None else 1 + difference)
 
 
 # --- the steps of a run, and their distribution ---------------------------------------
 
 BINS = 12
-"""Bars of the values of a window, about."""
+"""Approximate number of bars for the values of a window."""
 
 
 MOST_BINS = 120
-"""Bars of a whole chart: narrower ones could not be seen."""
+"""Maximum number of bars across a chart; narrower bars would be invisible."""
 
 
 Points = list[tuple[int, float]]
 
 SLOW = "\N{BLACK UP-POINTING TRIANGLE} slow"
 ABOVE = "\N{WHITE UP-POINTING TRIANGLE} above the scale"
-NO_NUMBER = "\N{MULTIPLICATION X} no finite number"
-"""The symbols of steps, with what they mean."""
+NON_FINITE = "\N{MULTIPLICATION X} no finite number"
+"""Key entries for the symbols of steps."""
 
 
 def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
-    """Draw the times of the steps, with the window, the slow steps of it, the baseline
-    and the bound."""
+    """Draw step times with the window, its slow steps, the baseline and the limit."""
     columns = outcome.steps
     if columns is None:
         return None
@@ -329,7 +331,8 @@ def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
         *pad([*_select_core(outcome, points), *_list_line_seconds(outcome)])
     )
     slow = _list_points(
-        [index[at] for at in columns.slow], [seconds[at] for at in columns.slow]
+        [index[position] for position in columns.slow],
+        [seconds[position] for position in columns.slow],
     )
     above = [point for point in points if point[1] > y.high and point not in slow]
     picture = Picture(make_number_scale(min(index), max(index)), y, "step", "seconds")
@@ -347,12 +350,12 @@ def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
         "Step times",
         _describe_steps(outcome, points, slow, y),
         picture.make_svg(name),
-        _join_signs({SLOW: slow, ABOVE: above}),
+        _join_key({SLOW: slow, ABOVE: above}),
     )
 
 
 def _list_points(index: Sequence[int], values: Sequence[float | None]) -> Points:
-    """Return the steps with their values, without those that have none."""
+    """Return (step, value) points, without missing values."""
     return [
         (step, value)
         for step, value in zip(index, values, strict=True)
@@ -360,17 +363,19 @@ def _list_points(index: Sequence[int], values: Sequence[float | None]) -> Points
     ]
 
 
-def _join_signs(drawn: Mapping[str, Sequence[object]]) -> str:
-    """Return the meanings of the symbols that were drawn."""
+def _join_key(drawn: Mapping[str, Sequence[object]]) -> str:
+    """Join the key entries of the symbols that have points."""
     return ", ".join(meaning for meaning, points in drawn.items() if points)
 
 
 def _select_core(outcome: ConfigurationOutcome, points: Points) -> list[float]:
-    """Return the times that the scale is made for: those of the window, as the first
-    steps compile; and not all of what a straggler took."""
+    """Return the step times that determine the scale.
+
+    These are the times in the window with stragglers clipped: the first steps include
+    compilation and would stretch the scale. Without steps in the window, all times.
+    """
     window = outcome.window
     inside = [value for step, value in points if window.first <= step <= window.last]
-    # Without a window all steps: the first ones compile, and would stretch the scale.
     return _clip(inside or [value for _, value in points], _list_line_seconds(outcome))
 
 
@@ -394,14 +399,16 @@ def _describe_steps(
             f"{below} below the scale, which begins at {formatting.format_seconds(y.low)}"
             if below
             else "",
-            *_list_lines_in_words(outcome),
+            *_describe_lines(outcome),
         ]
     )
 
 
 def draw_distribution(outcome: ConfigurationOutcome, name: str) -> Chart | None:
-    """Draw how many values of the window fell where, beside the baseline and the
-    bound."""
+    """Draw a histogram of the step times in the window, with baseline and limit.
+
+    Returns None for an invalid run and for fewer than `FEWEST` values.
+    """
     times = sorted(
         value for value in outcome.window_seconds if value is not None and value > 0
     )
@@ -414,9 +421,9 @@ def draw_distribution(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     picture = Picture(
         x, make_number_scale(0, max(counts.values()) * 1.25), "seconds", "steps"
     )
-    for place, count in sorted(counts.items()):
+    for position, count in sorted(counts.items()):
         picture.fill_box(
-            x.low + place * width, x.low + (place + 0.92) * width, 0, count
+            x.low + position * width, x.low + (position + 0.92) * width, 0, count
         )
     for row, (kind, text, value) in enumerate(_list_lines(outcome)):
         picture.draw_vertical(value, kind, text, row)
@@ -428,13 +435,15 @@ def draw_distribution(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     )
 
 
-def _choose_width(whole: float, spread: float) -> float:
-    """Return how wide a bar is, in seconds, on a scale of this length for values of
-    this spread."""
+def _choose_width(length: float, spread: float) -> float:
+    """Choose the width of a bar in seconds.
+
+    `length` is the range of the scale, `spread` the range of the values.
+    """
     return (
-        whole / MOST_BINS
-        if spread * MOST_BINS <= whole * BINS
-        else min(spread, whole) / BINS
+        length / MOST_BINS
+        if spread * MOST_BINS <= length * BINS
+        else min(spread, length) / BINS
     )
 
 
@@ -443,15 +452,15 @@ def _describe_distribution(
 ) -> str:
     count = len(times)
     median, low, high = (
-        formatting.format_seconds(times[int(count * part)])
-        for part in (0.5, 0.25, 0.75)
+        formatting.format_seconds(times[int(count * quantile)])
+        for quantile in (0.5, 0.25, 0.75)
     )
     values = formatting.count_noun(count, "mean" if outcome.window_mean_of else "step")
     middle = f"median {median}, half of them from {low} to {high}"
     return make_sentence(
         [
             f"{values} of the window: {middle}, slowest {formatting.format_seconds(times[-1])}",
-            *_list_lines_in_words(outcome),
+            *_describe_lines(outcome),
         ]
     )
 
@@ -459,56 +468,55 @@ def _describe_distribution(
 # --- the loss of a run that did not train ---------------------------------------------
 
 LARGEST_LOSS = 3
-"""What is more than this multiple of the median is drawn at the edge."""
+"""A loss above this multiple of the median is drawn at the edge."""
 
 
-BOUNDLESS = 1e12
-"""No scale reaches further: a run that diverges may print 1e308."""
+LARGEST_VALUE = 1e12
+"""Limit of the scale: a diverging run may print a loss of 1e308."""
 
 
 def draw_loss(outcome: ConfigurationOutcome, name: str) -> Chart | None:
-    """Draw the loss of the steps of a run that diverged or did not train; None for any
-    other, and without losses."""
+    """Draw the loss of a run that diverged or did not train; None for other runs."""
     columns = outcome.steps
     if columns is None or columns.loss is None:
         return None
     index, losses = columns.index, columns.loss
     points = _list_points(index, losses)
-    no_numbers = [index[place] for place in columns.no_loss or ()]
-    if len(points) + len(no_numbers) < FEWEST:
+    non_finite = [index[position] for position in columns.no_loss or ()]
+    if len(points) + len(non_finite) < FEWEST:
         return None
     values = sorted(loss for _, loss in points) or [1.0]
-    highest = min(LARGEST_LOSS * abs(values[len(values) // 2]), BOUNDLESS)
+    highest = min(LARGEST_LOSS * abs(values[len(values) // 2]), LARGEST_VALUE)
     y = make_number_scale(
-        *pad([max(min(value, highest), -BOUNDLESS) for value in values])
+        *pad([max(min(value, highest), -LARGEST_VALUE) for value in values])
     )
     picture = Picture(make_number_scale(min(index), max(index)), y, "step", "loss")
     picture.draw_line(zip(index, losses, strict=True))
-    picture.draw_points([(step, y.high) for step in no_numbers], "cross", "regression")
+    picture.draw_points([(step, y.high) for step in non_finite], "cross", "regression")
     above = [(step, y.high) for step, loss in points if loss > y.high]
     picture.draw_points(above, "triangle", "hollow")
     return Chart(
         name,
         "Loss",
-        _describe_loss(points, no_numbers, index),
+        _describe_loss(points, non_finite, index),
         picture.make_svg(name),
-        _join_signs({NO_NUMBER: no_numbers, ABOVE: above}),
+        _join_key({NON_FINITE: non_finite, ABOVE: above}),
     )
 
 
 def _describe_loss(
-    points: Points, no_numbers: Sequence[int], index: Sequence[int]
+    points: Points, non_finite: Sequence[int], index: Sequence[int]
 ) -> str:
     losses = [loss for _, loss in points]
-    first = f", first at step {no_numbers[0]}" if no_numbers else ""
+    first = f", first at step {non_finite[0]}" if non_finite else ""
     return make_sentence(
         [
             f"{formatting.count_noun(len(index), 'step')}",
             f"loss {losses[0]:.4g} at step {points[0][0]}, {losses[-1]:.4g} at step {points[-1][0]}"
             if losses
             else "",
-            f"no finite number at {formatting.count_noun(len(no_numbers), 'step')}{first}"
-            if no_numbers
+            f"no finite number at {formatting.count_noun(len(non_finite), 'step')}{first}"
+            if non_finite
             else "",
         ]
     )

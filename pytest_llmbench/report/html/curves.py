@@ -1,4 +1,4 @@
-"""The chart of a weak-scaling check: a family's throughput per GPU by its size."""
+"""The chart of a weak-scaling check: throughput per GPU by number of GPUs."""
 
 from __future__ import annotations
 
@@ -13,26 +13,24 @@ from pytest_llmbench.report.outcome_documents import (
 )
 
 Shares = Sequence[tuple[int, float]]
-"""GPUs of a size, and its throughput per GPU as a share of the reference's."""
+"""(GPUs, throughput per GPU as a fraction of the reference's) pairs."""
 
 
-DRAWN = {
+STYLES = {
     "measured": ("line", "dot", "measured", "\N{BLACK CIRCLE}"),
     "recorded": ("recorded", "triangle", "hollow", "\N{WHITE UP-POINTING TRIANGLE}"),
     "documented": ("documented", "diamond", "hollow", "\N{WHITE DIAMOND}"),
 }
-"""Of a curve: the kind of its line, the symbol and kind of its points, and the symbol
-in the key."""
+"""By curve: line class, point symbol, point class, and the symbol in the key."""
 
 
 def draw_curve(
     check: CheckOutcome, by_id: Mapping[str, ConfigurationOutcome], name: str
 ) -> Chart | None:
-    """Return the chart of a weak-scaling check; None for other checks, and where
-    nothing was compared.
+    """Draw the chart of a weak-scaling check; None for other checks.
 
-    `by_id` are the outcomes of the session. Those of its members that were not compared
-    show what is documented.
+    `by_id` contains the outcomes of the session: members that were not compared still
+    have an expected value. Returns None if fewer than `FEWEST` sizes were compared.
     """
     if check.check != "weak-scaling" or not check.compared:
         return None
@@ -54,21 +52,24 @@ def _collect_shares(
     rows: Sequence[ReportedComparison],
     by_id: Mapping[str, ConfigurationOutcome],
 ) -> dict[str, dict[int, float]]:
-    """Return what the baselines say of the compared sizes, and of the others where
-    their outcomes are there; beside recorded ones what is documented, too."""
+    """Return the expected shares by size, for each kind of baseline to draw.
+
+    Recorded shares are accompanied by the documented ones. Sizes that were not compared
+    are included if their outcomes are in `by_id`.
+    """
     kind, reference = rows[0].baseline, by_id.get(rows[0].reference)
     members = [by_id[name] for name in check.members if name in by_id]
 
     def get_expected(outcome: ConfigurationOutcome) -> float | None:
         return outcome.expected_seconds if outcome.baseline.kind == kind else None
 
-    own = _compute_shares(members, reference, get_expected) | {
+    expected = _compute_shares(members, reference, get_expected) | {
         row.gpus: row.documented for row in rows if row.documented
     }
     if kind != "recorded":
-        return {"documented": own}
+        return {"documented": expected}
     return {
-        "recorded": own,
+        "recorded": expected,
         "documented": _compute_shares(members, reference, _get_published_seconds),
     }
 
@@ -81,37 +82,39 @@ def _get_published_seconds(outcome: ConfigurationOutcome) -> float | None:
 def _compute_shares(
     members: Sequence[ConfigurationOutcome],
     reference: ConfigurationOutcome | None,
-    seconds: Callable[[ConfigurationOutcome], float | None],
+    get_seconds: Callable[[ConfigurationOutcome], float | None],
 ) -> dict[int, float]:
-    """Return by GPUs the throughput per GPU of the members as a share of the
-    reference's, where both have a time."""
-    whole = seconds(reference) if reference else None
+    """Return the throughput per GPU by size, as a fraction of the reference's.
+
+    Members without a time are left out.
+    """
+    base = get_seconds(reference) if reference else None
     times = (
-        {outcome.configuration.gpus: seconds(outcome) for outcome in members}
-        if whole
+        {outcome.configuration.gpus: get_seconds(outcome) for outcome in members}
+        if base
         else {}
     )
-    return {gpus: whole / time for gpus, time in times.items() if whole and time}
+    return {gpus: base / time for gpus, time in times.items() if base and time}
 
 
 def _draw(expected: Mapping[str, Shares], measured: Shares, name: str) -> Chart | None:
-    """Draw the throughput per GPU of a family's sizes, measured and what is told of
-    them by who tells it."""
+    """Draw the measured and the expected throughput per GPU of all sizes."""
     curves = {"measured": measured, **expected}
     sizes = sorted({size for shares in curves.values() for size, _ in shares})
-    places = {size: float(at) for at, size in enumerate(sizes)}
-    x = Scale(-0.5, len(sizes) - 0.5, [(places[size], str(size)) for size in sizes])
+    positions = {size: float(index) for index, size in enumerate(sizes)}
+    ticks = [(positions[size], str(size)) for size in sizes]
+    x = Scale(-0.5, len(sizes) - 0.5, ticks)
     y = make_number_scale(
         *pad([share for shares in curves.values() for _, share in shares], 0.2),
         percent=True,
     )
     picture = Picture(x, y, "GPUs", "of the smallest")
     for label, shares in reversed(curves.items()):
-        line, symbol, points, _ = DRAWN[label]
-        placed = [(places[size], share) for size, share in shares]
-        picture.draw_line(placed, line)
-        picture.draw_points(placed, symbol, points)
-    key = ", ".join(f"{DRAWN[label][3]} {label}" for label in curves)
+        line_kind, symbol, point_kind, _ = STYLES[label]
+        points = [(positions[size], share) for size, share in shares]
+        picture.draw_line(points, line_kind)
+        picture.draw_points(points, symbol, point_kind)
+    key = ", ".join(f"{STYLES[label][3]} {label}" for label in curves)
     return Chart(
         name,
         "Throughput per GPU",
@@ -125,12 +128,13 @@ def _describe_scaling(expected: Mapping[str, Shares], measured: Shares) -> str:
     by_size = {label: dict(shares) for label, shares in expected.items()}
     texts = []
     for size, share in measured:
-        beside = ", ".join(
+        references = ", ".join(
             f"{label} {shares[size]:.1%}"
             for label, shares in by_size.items()
             if size in shares
         )
-        texts.append(f"{size} GPUs {share:.1%}" + (f" ({beside})" if beside else ""))
+        note = f" ({references})" if references else ""
+        texts.append(f"{size} GPUs {share:.1%}{note}")
     return make_sentence(
-        [f"Against the smallest size that was compared: {', '.join(texts)}"]
+        [f"Relative to the smallest compared size: {', '.join(texts)}"]
     )

@@ -1,7 +1,7 @@
-"""Drawing a chart: an SVG element of a page, with its axes, from values in their units.
+"""SVG charts with axes, drawn in the units of their values.
 
-Every shape has presentation attributes that read without a style sheet (Jenkins serves
-artifacts without one), and a class by which the page's own gives it a colour.
+Every shape has presentation attributes, so that it is readable without a style sheet
+(Jenkins removes style sheets from artifacts), and a class for the colours of the page.
 """
 
 from __future__ import annotations
@@ -14,31 +14,28 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 WIDTH, HEIGHT = 438, 228
-"""Of a chart, in pixels at its natural size."""
+"""Size of a chart in pixels."""
 
 WIDE = 900
-"""The width of one that has a page of its own."""
+"""Width of a chart that has its own page, in pixels."""
 
 EDGE = 12
-"""The margin around it, for the ends of texts at the axes."""
+"""Margin around a chart, for the ends of tick labels."""
 
 TICK = 4
-"""The end of a line of the grid, beyond the axis, and the gap between it and its
-text."""
+"""Length of a tick, and the gap between a tick and its label."""
 
-SIGN_WIDTH, LINE_HEIGHT = 8, 14
-"""Of the texts at the axes, about."""
+CHARACTER_WIDTH, LINE_HEIGHT = 8, 14
+"""Approximate size of tick labels."""
 
 NAME_GAP = 16
-"""Between these texts and the name of the axis."""
+"""Gap between the tick labels and the name of the axis."""
 
 FADED = {"stroke": "currentColor", "stroke-opacity": ".18"}
 
 STROKE = {"fill": "none", "stroke": "currentColor"}
 DOTS = {**STROKE, "stroke-width": "5", "stroke-linecap": "round"}
 
-# Jenkins serves artifacts without their style sheet, so every shape has attributes of
-# its own.
 STYLES = {
     "line": {**STROKE, "stroke-width": "1.5", "stroke-linejoin": "round"},
     "expected": {**STROKE, "stroke-width": "1"},
@@ -52,45 +49,49 @@ STYLES = {
     "measured": DOTS,
     "hollow": {**STROKE, "stroke-width": "1.5"},
 }
-"""The attributes of a kind of shape; those that are not listed are filled."""
+"""Presentation attributes by kind of shape; an unlisted kind is filled."""
 
 SYMBOLS = {
-    "dot": "h0",  # all of it is the round end of a broad line
+    "dot": "h0",  # a wide line of length 0 with round ends
     "ring": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0",
     "triangle": "m-4 3.5h8l-4-7.5z",
     "cross": "m-3.5-3.5l7 7m0-7l-7 7",
     "diamond": "m0-4.5l4.5 4.5l-4.5 4.5l-4.5-4.5z",
     "square": "m-2.5-2.5h5v5h-5z",
 }
-"""Paths around a point, so that no symbol is told by its colour alone."""
+"""Paths of the symbols, relative to their point; they differ in shape, not only colour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis: from `low` to `high`, with texts at some of its values."""
+    """An axis from `low` to `high`, with (value, label) ticks in `texts`."""
 
     low: float
     high: float
     texts: Sequence[tuple[float, str]]
 
-    def project(self, value: float, begin: float, end: float) -> float:
-        """Return where a value lies between two places, to a tenth of a pixel; what
-        lies beyond them is at the edge."""
-        place = begin + (end - begin) * (float(value) - self.low) / (
+    def project(self, value: float, start: float, end: float) -> float:
+        """Map a value to a coordinate between `start` and `end`, in tenths of a pixel.
+
+        Values outside the axis are clipped.
+        """
+        coordinate = start + (end - start) * (float(value) - self.low) / (
             self.high - self.low
         )
-        return round(min(max(place, min(begin, end)), max(begin, end)), 1)
+        return round(min(max(coordinate, min(start, end)), max(start, end)), 1)
 
 
 ROUND = tuple(map(Decimal, ("1", "2", "2.5", "5", "10")))
 
 ALIKE = 1e-6
-"""Values that differ by less than this fraction are one value on a scale."""
+"""A scale treats values as equal if they differ by less than this fraction."""
 
 
 def make_number_scale(low: float, high: float, *, percent: bool = False) -> Scale:
-    """Return a scale of round numbers, which holds both ends; all of its texts have as
-    many digits."""
+    """Create a scale with round ticks that covers `low` to `high`.
+
+    All labels have the same number of decimals.
+    """
     if not high - low > ALIKE * max(abs(low), abs(high)):
         low, high = low - (abs(low) / 20 or 0.05), high + (abs(high) / 20 or 0.05)
     ticks = _choose_ticks(_round_to_decimal(low), _round_to_decimal(high))
@@ -101,14 +102,15 @@ def make_number_scale(low: float, high: float, *, percent: bool = False) -> Scal
 
 
 def _round_to_decimal(value: float) -> Decimal:
-    """Return a value with a dozen digits: those that only a binary fraction has make no
-    rounder numbers."""
+    """Round a value to 12 digits, which removes binary rounding noise."""
     return Decimal(f"{value:.12g}")
 
 
 def _choose_ticks(low: Decimal, high: Decimal) -> list[Decimal]:
-    """Return four to eight multiples of 1, 2, 2.5 or 5 times a power of ten, between
-    which both ends lie."""
+    """Return four to eight round ticks that enclose `low` and `high`.
+
+    They are multiples of 1, 2, 2.5 or 5 times a power of ten.
+    """
     rough = (high - low) / 5
     step = next(
         step for factor in ROUND if (step := factor.scaleb(rough.adjusted())) >= rough
@@ -118,20 +120,21 @@ def _choose_ticks(low: Decimal, high: Decimal) -> list[Decimal]:
 
 
 class Picture:
-    """A chart that is being drawn, in the units of its axes: what is drawn later covers
-    what was there."""
+    """A chart under construction; later shapes cover earlier ones.
+
+    Coordinates are in the units of the axes.
+    """
 
     def __init__(
         self, x: Scale, y: Scale, x_name: str, y_name: str, width: int = WIDTH
     ) -> None:
-        """Take the scales, and what stands beside the axes; draw these."""
-        self._x, self._y, self._whole = x, y, width
-        beside = SIGN_WIDTH * max(len(text) for _, text in y.texts)
-        named = LINE_HEIGHT + NAME_GAP
-        left = beside + 2 * TICK + (named if y_name else 0)
+        self._x, self._y, self._total_width = x, y, width
+        label_width = CHARACTER_WIDTH * max(len(text) for _, text in y.texts)
+        name_height = LINE_HEIGHT + NAME_GAP
+        left = label_width + 2 * TICK + (name_height if y_name else 0)
         self._width = width - 2 * EDGE - left
         self._height = (
-            HEIGHT - 2 * EDGE - LINE_HEIGHT - 2 * TICK - (named if x_name else 0)
+            HEIGHT - 2 * EDGE - LINE_HEIGHT - 2 * TICK - (name_height if x_name else 0)
         )
         self._plot = Element("g", {"transform": f"translate({left + EDGE} {EDGE})"})
         self._draw_grid()
@@ -144,7 +147,7 @@ class Picture:
                 dy="1em",
             )
         if y_name:
-            across, down = -(beside + NAME_GAP), self._height / 2
+            across, down = -(label_width + NAME_GAP), self._height / 2
             self._write(
                 y_name,
                 across,
@@ -156,14 +159,14 @@ class Picture:
     def draw_line(
         self, points: Iterable[tuple[float, float | None]], kind: str = "line"
     ) -> None:
-        """Draw a line through the points; it is interrupted where one has no value."""
+        """Draw a line through the points, with a gap for each missing value."""
         self._draw(
             kind,
             _make_path([None if y is None else self._locate(x, y) for x, y in points]),
         )
 
     def fill_band(self, first: float, last: float) -> None:
-        """Fill everything between two values of x, the window."""
+        """Fill the area of the window, from `first` to `last` on the x axis."""
         self.fill_box(first, last, self._y.low, self._y.high, "window")
 
     def fill_box(
@@ -177,41 +180,46 @@ class Picture:
         self._draw(kind, f"M{left} {low}H{right}V{high}H{left}z")
 
     def draw_horizontal(self, value: float, kind: str, text: str, below: bool) -> None:
-        """Draw a horizontal line with a text at its end."""
+        """Draw a horizontal line with a label at its right end."""
         self.draw_line([(self._x.low, value), (self._x.high, value)], kind)
         right, top = self._locate(self._x.high, value)
         self._write(text, right, top + (13 if below else -4), "end")
 
     def draw_vertical(self, value: float, kind: str, text: str, row: int) -> None:
-        """Draw a vertical line with a text beside its top."""
+        """Draw a vertical line with a label next to its top, `row` lines down."""
         self.draw_line([(value, self._y.low), (value, self._y.high)], kind)
         left, top = self._locate(value, self._y.high)
-        aside, anchor = (
+        offset, anchor = (
             (4, "start") if value < (self._x.low + self._x.high) / 2 else (-4, "end")
         )
-        self._write(text, left + aside, top + 11 + 13 * row, anchor)
+        self._write(text, left + offset, top + 11 + 13 * row, anchor)
 
     def draw_points(
         self, points: Sequence[tuple[float, float]], symbol: str, kind: str
     ) -> None:
         """Draw a symbol at each of the points."""
-        # One path for all points of a kind: 90 nights are one element and not 90.
-        places = [self._locate(x, y) for x, y in points]
-        if places:
+        # One path element for all points keeps the page small.
+        pixels = [self._locate(x, y) for x, y in points]
+        if pixels:
             self._draw(
-                kind, "".join(f"M{left} {top}{SYMBOLS[symbol]}" for left, top in places)
+                kind, "".join(f"M{left} {top}{SYMBOLS[symbol]}" for left, top in pixels)
             )
 
     def make_svg(self, labelled_by: str) -> str:
-        """Return the chart as an element of a page; the element with the id
-        `labelled_by` says what it shows."""
+        """Return the chart as an SVG element.
+
+        `labelled_by` is the id of the page element that describes the chart.
+        """
         attributes = {
             "role": "img",
             "aria-labelledby": labelled_by,
-            "width": f"{self._whole}",
+            "width": f"{self._total_width}",
             "height": f"{HEIGHT}",
         }
-        attributes |= {"viewBox": f"0 0 {self._whole} {HEIGHT}", "fill": "currentColor"}
+        attributes |= {
+            "viewBox": f"0 0 {self._total_width} {HEIGHT}",
+            "fill": "currentColor",
+        }
         root = Element(
             "svg", {**attributes, "font-size": "11", "font-family": "sans-serif"}
         )
@@ -220,20 +228,20 @@ class Picture:
 
     def _draw_grid(self) -> None:
         for value, text in self._x.texts:
-            place, _ = self._locate(value, self._y.low)
-            self._draw_grid_line(place, 0, place, self._height + TICK)
-            self._write(text, place, self._height + 2 * TICK, "middle", dy="1em")
+            left, _ = self._locate(value, self._y.low)
+            self._draw_grid_line(left, 0, left, self._height + TICK)
+            self._write(text, left, self._height + 2 * TICK, "middle", dy="1em")
         for value, text in self._y.texts:
-            _, place = self._locate(self._x.low, value)
-            self._draw_grid_line(-TICK, place, self._width, place)
-            self._write(text, -2 * TICK, place, "end", dy="0.32em")
+            _, top = self._locate(self._x.low, value)
+            self._draw_grid_line(-TICK, top, self._width, top)
+            self._write(text, -2 * TICK, top, "end", dy="0.32em")
 
     def _draw_grid_line(self, *ends: float) -> None:
-        places = zip(("x1", "y1", "x2", "y2"), ends, strict=True)
+        coordinates = zip(("x1", "y1", "x2", "y2"), ends, strict=True)
         SubElement(
             self._plot,
             "line",
-            {**{name: f"{place:g}" for name, place in places}, **FADED},
+            {**{name: f"{pixel:g}" for name, pixel in coordinates}, **FADED},
         )
 
     def _draw(self, kind: str, path: str) -> None:
@@ -245,30 +253,35 @@ class Picture:
         self, text: str, left: float, top: float, anchor: str, **attributes: str
     ) -> None:
         if text:
-            place = {"x": f"{left:g}", "y": f"{top:g}", "text-anchor": anchor}
-            SubElement(self._plot, "text", {**place, **attributes}).text = text
+            position = {"x": f"{left:g}", "y": f"{top:g}", "text-anchor": anchor}
+            SubElement(self._plot, "text", {**position, **attributes}).text = text
 
     def _locate(self, x: float, y: float) -> tuple[float, float]:
-        """Return the place of a point in the plot."""
+        """Return the pixel coordinates of a point in the plot."""
         return self._x.project(x, 0, self._width), self._y.project(y, self._height, 0)
 
 
-def _make_path(places: Sequence[tuple[float, float] | None]) -> str:
-    """Return a path through the places; a point between two gaps is drawn as a short
-    stroke."""
-    parts, broken = [], True
-    for place in places:
-        if place is not None:
-            parts.append(
-                f"{'M' if broken else 'L'}{place[0]:g} {place[1]:g}{'h.1' if broken else ''}"
+def _make_path(points: Sequence[tuple[float, float] | None]) -> str:
+    """Build an SVG path through points, with a gap for each None.
+
+    A point between two gaps becomes a short stroke.
+    """
+    commands, is_start = [], True
+    for point in points:
+        if point is not None:
+            commands.append(
+                f"{'M' if is_start else 'L'}{point[0]:g} {point[1]:g}{'h.1' if is_start else ''}"
             )
-        broken = place is None
-    return "".join(parts)
+        is_start = point is None
+    return "".join(commands)
 
 
 def pad(values: Iterable[float], share: float = 0.08) -> tuple[float, float]:
-    """Return the smallest and the largest value with some room around them."""
+    """Return the smallest and the largest finite value, with padding.
+
+    `share` is the padding as a fraction of the range.
+    """
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite), max(finite)
-    room = (high - low) * share or abs(high) * share or 1.0
-    return low - room, high + room
+    padding = (high - low) * share or abs(high) * share or 1.0
+    return low - padding, high + padding

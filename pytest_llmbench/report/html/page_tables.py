@@ -1,5 +1,4 @@
-"""The small tables of a configuration: metrics, changes of level, attempts, jobs,
-files, environment."""
+"""The detail tables of a configuration on the page."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from pytest_llmbench.report.verdicts import locate_log
 ENVIRONMENT_FIRST = ("container", "driver", "cuda", "nccl", "pytorch")
 
 ShownTable = tuple[str, Sequence[str], Sequence[Sequence[str]]]
-"""A small table: what it is of, its heads, and its rows of texts."""
+"""A table: its caption, column titles, and rows of texts."""
 
 
 def list_tables(outcome: ConfigurationOutcome) -> Iterator[ShownTable]:
-    """Yield the tables of an outcome; those without a row say nothing."""
+    """Yield all detail tables of an outcome; a table may have no rows."""
     yield (
         "Metrics",
         ("metric", "measured", "baseline", "difference"),
@@ -33,14 +32,14 @@ def list_tables(outcome: ConfigurationOutcome) -> Iterator[ShownTable]:
     changes = list(map(_list_change, outcome.changes))
     yield (
         "Changes of level",
-        ("from", "difference", "interval", "what changed", "state"),
+        ("from", "difference", "interval", "environment", "state"),
         changes,
     )
     attempts = [_list_attempt(attempt) for attempt in outcome.tries or ()]
-    left_out = outcome.tries[-1].number - len(attempts) if outcome.tries else 0
+    omitted = outcome.tries[-1].number - len(attempts) if outcome.tries else 0
     attempts += (
-        [("others", "", f"{left_out} more, not judged and not listed", "")]
-        if left_out
+        [("others", "", f"{omitted} more, not judged and not listed", "")]
+        if omitted
         else []
     )
     yield (
@@ -79,7 +78,7 @@ def _list_change(change: ReportedChange) -> tuple[str, ...]:
         "; ".join(
             f"{name}: {before} to {after}" for name, (before, after) in environment
         )
-        or "nothing that is known",
+        or "no known change",
         _format_state(change),
     )
 
@@ -87,7 +86,7 @@ def _list_change(change: ReportedChange) -> tuple[str, ...]:
 def _format_state(change: ReportedChange) -> str:
     acknowledged = change.acknowledged
     if not acknowledged:
-        return "open" if change.stands else "taken back since"
+        return "open" if change.stands else "reverted since"
     until = f" until {acknowledged.expires}" if acknowledged.expires else ""
     by = f" by {acknowledged.by}" if acknowledged.by else ""
     return f"acknowledged{by}{until}: {acknowledged.reason}"

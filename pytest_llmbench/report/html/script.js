@@ -1,8 +1,8 @@
 "use strict";
-// The page is complete without this: it only sorts the table, filters it and what it links to, opens what a link names, and keeps a theme.
+// The page is complete without this script, which adds: sorting and filtering the table, opening the linked card, and a stored theme.
 (() => {
-  const one = (selector) => document.querySelector(selector);
-  const table = one("#table");
+  const query = (selector) => document.querySelector(selector);
+  const table = query("#table");
 
   function cardOf(hash) {
     const target = document.getElementById(decodeURIComponent(hash.slice(1)));
@@ -12,7 +12,7 @@
   function reveal() {
     const card = cardOf(location.hash);
     if (!card) return;
-    card.hidden = false;  // the filter may have left it out
+    card.hidden = false;  // the filter may have hidden it
     card.open = true;
     card.scrollIntoView({ block: "start" });
     card.querySelector("summary").focus({ preventScroll: true });
@@ -23,7 +23,7 @@
     return (first, second) => {
       const [a, b] = [value(first), value(second)];
       if (a === "" || b === "") return (a === "") - (b === "");  // unknown values last, whichever way
-      return sign * (numeric ? a - b : a.localeCompare(b, "en", { numeric: true })) || first.dataset.place - second.dataset.place;
+      return sign * (numeric ? a - b : a.localeCompare(b, "en", { numeric: true })) || first.dataset.position - second.dataset.position;
     };
   }
 
@@ -37,7 +37,7 @@
   }
 
   function makeSortable() {
-    [...table.tBodies[0].rows].forEach((row, place) => { row.dataset.place = place; });
+    [...table.tBodies[0].rows].forEach((row, position) => { row.dataset.position = position; });
     for (const head of table.tHead.querySelectorAll(".text, .number")) {
       const button = document.createElement("button");
       button.type = "button";
@@ -48,20 +48,20 @@
   }
 
   function filter() {
-    const words = one("#words").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = query("#words").value.toLowerCase().split(/\s+/).filter(Boolean);
     const colours = new Set([...document.querySelectorAll("[name=colour]:checked")].map((box) => box.value));
     const rows = [...table.tBodies[0].rows];
     for (const row of rows) {
       const text = row.textContent.toLowerCase();
       row.hidden = !colours.has(row.dataset.colour) || !words.every((word) => text.includes(word));
       const card = cardOf(row.querySelector("a").hash);
-      if (card) card.hidden = row.hidden;  // on the page of a fleet it is a page of its own
+      if (card) card.hidden = row.hidden;  // fleet pages have no cards: each configuration has its own page
     }
-    one("#shown").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} shown`;
+    query("#shown").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} shown`;
   }
 
   function makeFilter() {
-    const form = one("#filter");
+    const form = query("#filter");
     form.hidden = false;
     form.addEventListener("input", filter);
     form.addEventListener("submit", (event) => event.preventDefault());
@@ -72,7 +72,7 @@
   function setTheme(theme) {
     if (theme) document.documentElement.dataset.theme = theme;
     else delete document.documentElement.dataset.theme;
-    one("#theme").textContent = `Theme: ${names[theme]}`;
+    query("#theme").textContent = `Theme: ${names[theme]}`;
   }
 
   function stored() {
@@ -82,8 +82,8 @@
   function makeTheme() {
     let theme = Object.keys(names).includes(stored()) ? stored() : "";
     setTheme(theme);
-    one("#theme").hidden = false;
-    one("#theme").addEventListener("click", () => {
+    query("#theme").hidden = false;
+    query("#theme").addEventListener("click", () => {
       const order = Object.keys(names);
       theme = order[(order.indexOf(theme) + 1) % order.length];
       setTheme(theme);

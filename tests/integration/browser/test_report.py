@@ -87,9 +87,9 @@ def test_table_filters_by_words_and_colour(opened: Open, report: Path) -> None:
 def test_link_opens_its_configuration(opened: Open) -> None:
     page = opened()
     card = page.locator("details", has=page.locator(f"[id='{SLOW}']"))
-    assert not card.get_by_text("the bound is 25.23 s").first.is_visible()
+    assert not card.get_by_text("the limit is 25.23 s").first.is_visible()
     page.locator("#table").get_by_role("link", name=SLOW, exact=True).click()
-    assert card.get_by_text("the bound is 25.23 s").first.is_visible()
+    assert card.get_by_text("the limit is 25.23 s").first.is_visible()
     assert card.locator("svg").count() == 3
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
 
@@ -142,7 +142,7 @@ def test_phone_scrolls_the_table_instead_of_the_page(opened: Open) -> None:
 def test_report_is_readable_without_scripts(opened: Open) -> None:
     page = opened(f"#{SLOW}", java_script_enabled=False)
     assert page.locator("#table tbody tr").count() == 11
-    assert page.get_by_text("the bound is 25.23 s").first.is_visible()
+    assert page.get_by_text("the limit is 25.23 s").first.is_visible()
     assert not page.locator("#filter").is_visible()
     assert not page.locator("#theme").is_visible()
 
@@ -167,7 +167,7 @@ def test_report_is_readable_under_jenkins_policy(chromium: Any, few: Path) -> No
         != "system-ui, sans-serif"
     )
     assert page.locator("#table tbody tr").count() == 11
-    assert page.get_by_text("the bound is 25.23 s").first.is_visible()
+    assert page.get_by_text("the limit is 25.23 s").first.is_visible()
     box = page.locator("svg").first.bounding_box()
     assert box is not None
     assert (box["width"], box["height"]) == (438, 228)

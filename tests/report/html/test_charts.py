@@ -95,7 +95,7 @@ def test_the_sentence_of_the_steps() -> None:
     assert chart is not None
     assert chart.sentence == (
         "50 steps, 10.00 s to 31.00 s; window 11 to 44; 1 slow step (23); 1 above the scale, which ends at 13.00 s; "
-        "baseline 10.00 s; bound 10.50 s."
+        "baseline 10.00 s; limit 10.50 s."
     )
     assert chart.key == "▲ slow, △ above the scale"
     assert 'aria-labelledby="a"' in chart.svg
@@ -146,7 +146,7 @@ def test_the_sentence_of_the_distribution() -> None:
     assert chart is not None
     assert chart.sentence == (
         "34 steps of the window: median 10.20 s, half of them from 10.00 s to 10.20 s, slowest 10.20 s; "
-        "baseline 10.00 s; bound 10.50 s."
+        "baseline 10.00 s; limit 10.50 s."
     )
     assert len(shapes(chart.svg, "bar")) == 2
 
@@ -170,10 +170,10 @@ def test_the_sentence_of_the_history() -> None:
     chart = draw_history(ran([], history=nights, changes=[change]), "a")
     assert chart is not None
     assert chart.sentence == (
-        "3 nights from 2025-10-01 to 2025-10-03 and tonight, 10.00 s to 10.80 s; 1 without a step time; "
-        "1 change of level: +8.0 % from 2025-10-03 on."
+        "3 daily runs from 2025-10-01 to 2025-10-03 and this run, 10.00 s to 10.80 s; 1 without a step time; "
+        "1 level change: +8.0 % from 2025-10-03 on."
     )
-    assert chart.key == "● pass, ✕ regression, ◯ tonight"
+    assert chart.key == "● pass, ✕ regression, ◯ this run"
     assert texts(chart.svg).count("+8.0 %") == 1
 
 
@@ -298,8 +298,8 @@ def test_the_nights_of_a_site_have_no_tonight() -> None:
     chart = draw_days(nights, changes, "chart")
     assert chart is not None
     assert chart.sentence == (
-        "4 nights from 2026-01-01 to 2026-01-04, 10.00 s to 10.80 s; 1 without a step time; "
-        "1 change of level: +8.0 % from 2026-01-04 on."
+        "4 daily runs from 2026-01-01 to 2026-01-04, 10.00 s to 10.80 s; 1 without a step time; "
+        "1 level change: +8.0 % from 2026-01-04 on."
     )
-    assert "tonight" not in chart.key
+    assert "this run" not in chart.key
     assert draw_days(nights[2:], [], "chart") is None

@@ -184,7 +184,7 @@ def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
         re.sub("<[^>]*>", "", text)
         for text in re.findall('class="advice">(.*?)</span>', told)
     ]
-    assert advice[0].endswith("record its own baseline with --llmb-record=DIR")
+    assert advice[0].endswith("record your own baseline with --llmb-record=DIR")
     assert "<code>--llmb-record=DIR</code>" in told
     said = " ".join(" ".join(list_next_steps(sort_outcomes(outcomes))).split())
     assert all(f": {text}" in said for text in advice[:2])
@@ -195,7 +195,7 @@ def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
     )
     assert isinstance(unclear, ConfigurationOutcome)
     assert (
-        f"makes the noise known; about {count_repeats_needed(unclear)} would settle it"
+        f"a baseline from several runs; about {count_repeats_needed(unclear)} would decide"
         in told
     )
 
@@ -204,11 +204,11 @@ def test_what_a_failure_needs_is_there() -> None:
     text = Parsed(render([told("failed", seconds=8.4)], NOW)).words
     for part in (
         "✕ REGRESSION",
-        "8.400 s is +14.7 % against 7.325 s",
-        "50 steps, 8.400 s to 8.400 s; window 11 to 44; baseline 7.325 s; bound 7.691 s.",
-        "Next: judge older runs of it, too",
+        "step time 8.400 s, +14.7 % against the baseline 7.325 s",
+        "50 steps, 8.400 s to 8.400 s; window 11 to 44; baseline 7.325 s; limit 7.691 s.",
+        "Next: judge older runs of it as well",
         "step time 8.400 s 7.325 s +14.7 %",
-        "rule as written, measured <= bound: does not hold",
+        "rule measured <= limit is not met",
         "log-x_1_0.out",
     ):
         assert part in text
@@ -278,7 +278,7 @@ def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
     )
     gone = {**change, "stands": False, "acknowledged": None}
     assert (
-        "driver: 560 to 570 taken back since"
+        "driver: 560 to 570 reverted since"
         in Parsed(render([told(changes=[gone])], NOW)).words
     )
     assert (
