@@ -59,7 +59,7 @@ def test_commands_options_and_formats_are_completed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_the_extra_nothing_is_completed_and_nothing_done(
+def test_completion_without_the_extra_does_nothing(
     tmp_path: Path,
 ) -> None:
     """The shell must see neither a traceback nor the output of a command."""
@@ -130,7 +130,7 @@ def type_into(shell: str, folder: Path, script: str) -> str:
 
 
 @pytest.mark.slow
-def test_fish_completes_as_the_documents_say(tmp_path: Path) -> None:
+def test_fish_completion_works_as_documented(tmp_path: Path) -> None:
     lines = [
         line.split("\t")[0] for line in type_into("fish", tmp_path, FISH).splitlines()
     ]
@@ -139,10 +139,10 @@ def test_fish_completes_as_the_documents_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_zsh_completes_as_the_documents_say(tmp_path: Path) -> None:
+def test_zsh_completion_works_as_documented(tmp_path: Path) -> None:
     assert "--format" in type_into("zsh", tmp_path, ZSH)
 
 
 @pytest.mark.slow
-def test_bash_completes_as_the_documents_say(tmp_path: Path) -> None:
+def test_bash_completion_works_as_documented(tmp_path: Path) -> None:
     assert type_into("bash", tmp_path, BASH).split() == ["--format"]

@@ -37,7 +37,7 @@ EXPERIMENTS = Path(__file__).resolve().parents[2] / "examples" / "experiments"
         ("nccl nothing.out", 2),
     ],
 )
-def test_a_reader_that_has_gone_changes_no_exit_code(
+def test_closed_pipe_changes_no_exit_code(
     programs: Programs, tmp_path: Path, words: str, code: int
 ) -> None:
     (tmp_path / "trace.out").write_text("".join(trace()))
@@ -68,7 +68,7 @@ WRITTEN = {
 """Commands that write a file, with its name."""
 
 
-def test_a_fault_of_this_program_is_no_answer(
+def test_internal_error_exits_with_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """1 would say that a side is slower, or that a node is named."""
@@ -84,7 +84,7 @@ def test_a_fault_of_this_program_is_no_answer(
     assert "internal error; this is a bug of llmbench" in told
 
 
-def test_a_standard_output_that_is_closed_changes_no_exit_code(
+def test_closed_standard_output_changes_no_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)
@@ -125,7 +125,7 @@ def interrupt(moment: Moment, number: int, words: str, calls: int = 1) -> int:
         ("history list --history h.db", (queries, "connect")),
     ],
 )
-def test_an_interrupted_command_says_so_in_one_line(
+def test_interrupted_command_prints_one_line(
     folder: Path,
     capsys: pytest.CaptureFixture[str],
     words: str,
@@ -163,7 +163,7 @@ def test_interrupted_command_leaves_the_old_file(
 
 
 @pytest.mark.slow
-def test_an_interrupted_addition_stores_whole_sessions_only(
+def test_interrupted_addition_stores_only_complete_sessions(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = write_unsaved(session(outcome(7.6, 5)), [folder])

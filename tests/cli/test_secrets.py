@@ -81,7 +81,7 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) 
 
 
 @pytest.mark.slow
-def test_the_history_is_shown_without(
+def test_history_is_shown_without_secrets(
     capsys: pytest.CaptureFixture[str], history: StoreLocation
 ) -> None:
     where = ("--history", history.shown)
@@ -92,7 +92,7 @@ def test_the_history_is_shown_without(
 
 
 @pytest.mark.slow
-def test_a_history_is_exported_without(
+def test_history_is_exported_without_secrets(
     capsys: pytest.CaptureFixture[str], history: StoreLocation
 ) -> None:
     where = ("--history", history.shown)
@@ -114,7 +114,7 @@ def test_a_history_is_exported_without(
     assert pd.read_parquet("a.parquet")["text"].item() == HIDDEN
 
 
-def test_what_is_added_to_a_history_is_stored_without(
+def test_added_sessions_are_stored_without_secrets(
     capsys: pytest.CaptureFixture[str], folder: Path, history: StoreLocation
 ) -> None:
     path = write_unsaved(session({**outcome(7.5), "text": TEXT}), [folder])
@@ -127,7 +127,7 @@ def test_what_is_added_to_a_history_is_stored_without(
     assert ID.encode() in stored
 
 
-def test_a_trace_is_told_and_saved_without(
+def test_trace_is_printed_and_saved_without_secrets(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     (folder / "log.out").write_text("".join(run()) + record(TOKEN) + record(FOREIGN))
@@ -141,7 +141,7 @@ def test_a_trace_is_told_and_saved_without(
 
 
 @pytest.mark.slow
-def test_runs_are_listed_and_judged_without(
+def test_runs_are_listed_and_judged_without_secrets(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     runs = folder / f"of-{TOKEN}"
@@ -154,7 +154,7 @@ def test_runs_are_listed_and_judged_without(
     assert "of-***" in call(capsys, "replay", runs / "none", "--tolerance=9%", code=2)
 
 
-def test_a_message_of_a_session_is_told_without(
+def test_chat_message_contains_no_secrets(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     (folder / "a.json").write_bytes(render_session(make_session(failures=(TEXT,))))
@@ -170,7 +170,7 @@ def test_a_message_of_a_session_is_told_without(
 
 
 @pytest.mark.slow
-def test_drafts_and_differences_are_told_without(
+def test_drafts_and_differences_contain_no_secrets(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     (folder / "README.md").write_text(
@@ -204,7 +204,7 @@ def list_commands(
 
 
 @pytest.mark.parametrize("words", list_commands(_make_parser()), ids=" ".join)
-def test_no_usage_error_quotes_one(
+def test_usage_errors_quote_no_secret(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     for strange in (f"--strange={TOKEN}", "--strange=postgresql://u:p4ss@h/d"):
@@ -222,7 +222,7 @@ def test_no_usage_error_quotes_one(
         assert "***" in call(capsys, *words, *words_after, code=129 if ends else 2)
 
 
-def test_a_strange_value_is_not_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_value_is_not_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
         ["history", "prune", f"--keep={TOKEN}"],
         ["summary", "a", f"--format={TOKEN}"],
@@ -232,7 +232,7 @@ def test_a_strange_value_is_not_quoted(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.slow
-def test_without_a_secret_everything_is_printed_as_it_is(
+def test_output_without_secrets_is_unchanged(
     capsys: pytest.CaptureFixture[str],
     history: StoreLocation,
     monkeypatch: pytest.MonkeyPatch,

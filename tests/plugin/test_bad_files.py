@@ -155,7 +155,7 @@ def write_night(folder: Path, baseline: Baseline) -> None:
 
 
 @pytest.mark.slow
-def test_a_night_beside_bad_files_gives_all_its_verdicts(
+def test_bad_files_hide_no_verdict_of_good_runs(
     judged: Judge, examples: Path, tmp_path: Path, baselines: dict[str, Baseline]
 ) -> None:
     alone = judged(f"--llmb-logs={examples}")
@@ -207,7 +207,7 @@ def list_left_out(folder: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_each_kind_of_bad_file_is_named(
+def test_each_kind_of_bad_file_is_reported(
     judged: Judge, examples: Path, tmp_path: Path
 ) -> None:
     kinds = {**PACKED, **KINDS}
@@ -236,7 +236,7 @@ def test_each_kind_of_bad_file_is_named(
 @pytest.mark.parametrize(
     ("most", "code"), [(12, pytest.ExitCode.USAGE_ERROR), (32, pytest.ExitCode.OK)]
 )
-def test_session_with_few_file_handles_works_or_says_so(
+def test_session_with_few_file_handles_works_or_is_refused(
     pytester: pytest.Pytester,
     tmp_path: Path,
     baselines: dict[str, Baseline],

@@ -59,7 +59,7 @@ def test_plain_install_judges_the_examples(tmp_path: Path, examples: Path) -> No
         ("--llmb-logs=s3://bucket/runs", "remote"),
     ],
 )
-def test_missing_extra_is_named(
+def test_missing_extra_is_reported(
     tmp_path: Path, examples: Path, option: str, extra: str
 ) -> None:
     logs = () if option.startswith("--llmb-logs") else (f"--llmb-logs={examples}",)

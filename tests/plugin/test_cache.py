@@ -43,7 +43,7 @@ def session(pytester: pytest.Pytester, *arguments: str) -> Sequence[str]:
 
 
 @pytest.mark.slow
-def test_a_second_session_says_the_same_and_reads_nothing(
+def test_second_session_reads_only_the_cache(
     pytester: pytest.Pytester,
     examples: Path,
     cache: Path,
@@ -57,7 +57,7 @@ def test_a_second_session_says_the_same_and_reads_nothing(
 
 
 @pytest.mark.slow
-def test_no_cache_reads_everything_and_keeps_nothing(
+def test_no_cache_option_reads_all_logs_and_stores_none(
     pytester: pytest.Pytester, examples: Path, cache: Path
 ) -> None:
     pytester.makeini("[pytest]\nllmb_no_cache = true\n")

@@ -52,7 +52,7 @@ def told_in(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_an_ordinary_night_has_no_caution(
+def test_ordinary_session_has_no_caution(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
     pytester.makeini(
@@ -165,7 +165,7 @@ def test_setting_that_weakens_the_gate_is_a_caution(
 
 
 @pytest.mark.slow
-def test_option_in_addopts_is_not_typed(
+def test_option_in_addopts_counts_as_untyped(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
     pytester.makefile(".ini", tox="[pytest]\naddopts = --llmb-since=2020-01-01\n")
@@ -174,7 +174,7 @@ def test_option_in_addopts_is_not_typed(
 
 
 @pytest.mark.slow
-def test_the_environment_is_not_typed(
+def test_option_in_the_environment_counts_as_untyped(
     cautions: Cautions,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,
@@ -206,7 +206,7 @@ def test_keys_in_an_ignored_file_are_a_caution(
 
 
 @pytest.mark.slow
-def test_what_a_conftest_sets_is_told(
+def test_option_set_by_a_conftest_is_a_caution(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
     pytester.makeconftest(
@@ -296,7 +296,7 @@ def test_accepted_moves_that_add_up_are_a_caution(
 
 
 @pytest.mark.slow
-def test_a_tolerance_of_a_baseline_file_is_told(
+def test_tolerance_of_a_baseline_file_is_a_caution(
     cautions: Cautions, judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
     own = tmp_path / "own"
@@ -316,7 +316,7 @@ def test_a_tolerance_of_a_baseline_file_is_told(
 
 
 @pytest.mark.slow
-def test_acknowledged_changes_in_force_are_told(
+def test_acknowledged_changes_in_force_are_a_caution(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
     started = datetime.now(UTC) - timedelta(hours=5)
@@ -376,7 +376,7 @@ CONFTEST = """
 
 
 @pytest.mark.slow
-def test_items_that_a_conftest_skips_are_told(
+def test_items_skipped_by_a_conftest_are_a_caution(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
     fp8 = GROK.replace("bf16", "fp8")

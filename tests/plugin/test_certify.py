@@ -35,7 +35,7 @@ def test_missing_and_inconclusive_runs_fail_a_certificate(
 
 
 @pytest.mark.slow
-def test_a_clean_run_is_certified(judged: Judge, generated: Write) -> None:
+def test_clean_run_is_certified(judged: Judge, generated: Write) -> None:
     session = judged(logs(generated(GROK)), "-k", GROK, "--llmb-certify")
     assert (session.verdicts, session.ret) == ({GROK: "PASS"}, pytest.ExitCode.OK)
 
@@ -55,7 +55,7 @@ def test_only_a_typed_tolerance_loosens_a_certificate(
 
 
 @pytest.mark.slow
-def test_a_recorded_baseline_certifies_nothing_published(
+def test_recorded_baseline_does_not_certify_a_published_value(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
     folder = generated(GROK)
@@ -93,7 +93,7 @@ def test_skipped_inconclusive_runs_alone_are_not_green(
 
 
 @pytest.mark.slow
-def test_against_both_the_red_one_decides(
+def test_against_both_the_failed_verdict_decides(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
     own = tmp_path / "own"
@@ -162,7 +162,7 @@ def test_run_with_its_own_item_is_not_averaged(judged: Judge, generated: Write) 
 
 
 @pytest.mark.slow
-def test_a_step_that_hung_for_hours_ends_no_session(
+def test_step_of_many_hours_does_not_break_the_session(
     judged: Judge, generated: Write
 ) -> None:
     seconds = tuple(900_000.0 if step == 20 else 7.325 for step in range(50))

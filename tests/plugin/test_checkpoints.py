@@ -87,7 +87,7 @@ def test_newer_load_only_run_must_meet_its_budget(
 
 
 @pytest.mark.slow
-def test_what_started_a_run_is_in_every_report(hold: Hold, generated: Write) -> None:
+def test_launcher_of_a_run_is_in_every_report(hold: Hold, generated: Write) -> None:
     generated(LLAMA)
     told = hold()
     assert told.described[LLAMA]["run"]["launcher"] == "nemo-run"

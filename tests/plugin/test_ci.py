@@ -53,7 +53,7 @@ def github(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_every_verdict_of_the_examples_is_in_the_document(
+def test_document_contains_all_verdicts_of_the_examples(
     documented: Any, examples: Path
 ) -> None:
     session, found = documented(LOGS(examples))
@@ -108,7 +108,7 @@ def test_other_kinds_of_sessions_are_described_too(
 
 
 @pytest.mark.slow
-def test_a_selection_of_nothing_is_not_green(documented: Any, generated: Write) -> None:
+def test_empty_selection_is_not_green(documented: Any, generated: Write) -> None:
     session, found = documented(LOGS(generated(BF16)), "-k", "nothing_has_this_name")
     assert session.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert (found["exit_code"], found["green"], found["outcomes"]) == (5, False, [])
@@ -170,7 +170,7 @@ def test_summary_and_annotations_are_left_out(
 
 
 @pytest.mark.slow
-def test_a_summary_that_cannot_be_written_changes_no_verdict(
+def test_unwritable_job_summary_changes_no_verdict(
     pytester: pytest.Pytester, generated: Write, github: Path, tmp_path: Path
 ) -> None:
     github.mkdir()
@@ -290,7 +290,7 @@ def short_summary(result: pytest.RunResult) -> list[str]:
     ids=["plain", "quiet", "verbose", "CI", "BUILD_NUMBER"],
     indirect=["in_ci"],
 )
-def test_the_short_summary_has_one_line_of_each_failure(
+def test_short_summary_has_one_line_for_each_failure(
     pytester: pytest.Pytester, generated: Write, in_ci: bool, arguments: tuple[str, ...]
 ) -> None:
     given = ["-p", "no:cacheprovider", LOGS(generated(BF16, factor=1.3)), "-k", BF16]
@@ -319,7 +319,7 @@ def test_the_short_summary_has_one_line_of_each_failure(
     ids=["worker", "CI"],
     indirect=["in_ci"],
 )
-def test_pytest_s_own_report_keeps_the_whole_message(
+def test_junitxml_keeps_the_complete_message(
     pytester: pytest.Pytester, generated: Write, in_ci: bool, workers: tuple[str, ...]
 ) -> None:
     pytester.makeconftest("""

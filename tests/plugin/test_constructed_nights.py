@@ -978,7 +978,7 @@ RED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RED)
-def test_a_night_that_should_be_red_is(judged: Judge, site: Site, name: str) -> None:
+def test_bad_day_fails(judged: Judge, site: Site, name: str) -> None:
     """Whatever the older run says."""
     night = RED[name]
     session = judge_night(judged, site, night)
@@ -1019,7 +1019,7 @@ def judge_elm(judged: Judge, tmp_path: Path) -> Callable[[str], Judged]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ELMS)
-def test_a_run_of_a_users_own_framework_that_should_be_red_is(
+def test_bad_run_of_a_custom_framework_fails(
     judge_elm: Callable[[str], Judged], name: str
 ) -> None:
     session = judge_elm(ELMS[name])
@@ -1028,7 +1028,7 @@ def test_a_run_of_a_users_own_framework_that_should_be_red_is(
 
 
 @pytest.mark.slow
-def test_an_ordinary_run_of_a_users_own_framework_is_green(
+def test_ordinary_run_of_a_custom_framework_passes(
     judge_elm: Callable[[str], Judged],
 ) -> None:
     session = judge_elm(megatron())
@@ -1051,7 +1051,7 @@ def titan(factor: float) -> str:
 
 
 @pytest.mark.slow
-def test_runs_whose_times_follow_from_tokens_are_no_copies_of_each_other(
+def test_runs_with_times_derived_from_tokens_are_not_copies(
     judged: Judge, tmp_path: Path
 ) -> None:
     """Both have as many steps, and neither prints a time: the newer, slow one is
@@ -1080,7 +1080,7 @@ def test_runs_whose_times_follow_from_tokens_are_no_copies_of_each_other(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_of_another_name_is_red(judged: Judge, site: Site, name: str) -> None:
+def test_run_with_another_name_fails(judged: Judge, site: Site, name: str) -> None:
     """An item of its own, or in the place of the older run; it never passes as the
     configuration that it resembles."""
     renamed(NAMES[name])(site)
@@ -1102,7 +1102,7 @@ def test_a_run_of_another_name_is_red(judged: Judge, site: Site, name: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SESSIONS)
-def test_a_session_that_judges_nothing_is_red(
+def test_session_without_judged_runs_fails(
     pytester: pytest.Pytester, site: Site, name: str
 ) -> None:
     """Or a usage error."""
@@ -1121,7 +1121,7 @@ def test_a_session_that_judges_nothing_is_red(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ORDINARY)
-def test_an_ordinary_night_is_green(judged: Judge, site: Site, name: str) -> None:
+def test_ordinary_day_passes(judged: Judge, site: Site, name: str) -> None:
     night = ORDINARY[name]
     session = judge_night(judged, site, night)
     assert session.verdicts[night.identifier] in ("PASS", "INCONCLUSIVE")

@@ -58,7 +58,7 @@ def nights(
 
 
 @pytest.mark.slow
-def test_the_first_red_night_names_what_was_updated_and_two_weeks_beside_each_other_what_it_cost(
+def test_container_update_is_named_and_its_cost_compared(
     nights: list[Judged], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, after = nights[: BEFORE - RECORDED], nights[BEFORE - RECORDED :]

@@ -123,7 +123,7 @@ def test_worker_finds_a_copy_if_each_run_is_judged(
 
 
 @pytest.mark.slow
-def test_a_copy_of_another_configurations_log_is_invalid(
+def test_copied_log_of_another_configuration_is_invalid(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
     """One log cannot be of 8 and of 16 GPUs: here nothing in the text contradicts
@@ -155,7 +155,7 @@ def test_copy_among_earlier_runs_is_left_out(
 
 
 @pytest.mark.slow
-def test_second_log_of_a_job_is_no_second_run(
+def test_second_log_of_a_job_is_not_a_copy(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
     """The same job, with edited dates and in another folder: one run, as old as it
@@ -214,7 +214,7 @@ def five_step_means(job: int, seconds: float) -> tuple[float, ...]:
 
 
 @pytest.mark.slow
-def test_honest_nights_of_coarse_means_are_no_copies(
+def test_days_with_equal_rounded_means_are_not_copies(
     judged: Judge, tmp_path: Path, night: Any, baselines: dict[str, Baseline]
 ) -> None:
     """Three digits of a five-step mean: two nights that print the same are told, and
@@ -239,7 +239,7 @@ def test_identical_text_with_dates_is_a_copy(
 
 
 @pytest.mark.slow
-def test_a_month_of_honest_nights_holds_no_copy(
+def test_month_of_ordinary_runs_contains_no_copy(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
     """NeMo 1 prints few digits."""

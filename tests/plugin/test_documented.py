@@ -98,7 +98,7 @@ def test_published_step_time_passes_and_gives_the_documented_cells(
 
 
 @pytest.mark.slow
-def test_a_run_eight_percent_slower_fails(
+def test_run_eight_percent_slower_fails(
     judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
 ) -> None:
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', baselines, 1.08)}")

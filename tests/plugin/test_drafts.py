@@ -20,7 +20,7 @@ def draft(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, 
 
 
 @pytest.mark.slow
-def test_a_draft_matches_its_runs_once_it_is_edited(
+def test_edited_draft_matches_its_runs(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "runs", 1)
@@ -49,7 +49,7 @@ def test_a_draft_matches_its_runs_once_it_is_edited(
 
 
 @pytest.mark.slow
-def test_a_file_that_is_there_is_kept(
+def test_existing_file_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "runs", 1)

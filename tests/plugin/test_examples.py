@@ -49,7 +49,7 @@ def test_examples_get_their_designed_verdicts(judged: Judge, examples: Path) -> 
 
 
 @pytest.mark.slow
-def test_each_run_can_have_an_item_of_its_own(judged: Judge, examples: Path) -> None:
+def test_each_run_can_have_its_own_item(judged: Judge, examples: Path) -> None:
     session = judged(LOGS(examples), "--llmb-runs=each")
     for experiment in EXPERIMENTS:
         if experiment.expected is None:

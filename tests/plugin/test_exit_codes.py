@@ -41,7 +41,7 @@ def ended(pytester: pytest.Pytester, *arguments: object) -> int:
         (["-k", "nothing_has_this_name"], 5),
     ],
 )
-def test_a_session_over_runs_on_disk(
+def test_exit_code_of_a_session_over_logs(
     pytester: pytest.Pytester, generated: Write, arguments: list[str], code: int
 ) -> None:
     generated(BF16, factor=1.3)
@@ -49,7 +49,7 @@ def test_a_session_over_runs_on_disk(
 
 
 @pytest.mark.slow
-def test_a_report_that_a_conftest_makes_green_is_one(
+def test_exit_code_is_one_if_a_conftest_hides_failure(
     pytester: pytest.Pytester, generated: Write
 ) -> None:
     pytester.makeconftest("""
@@ -68,7 +68,7 @@ def test_a_report_that_a_conftest_makes_green_is_one(
 
 
 @pytest.mark.slow
-def test_an_internal_error_is_three(
+def test_exit_code_of_an_internal_error_is_three(
     pytester: pytest.Pytester, generated: Write
 ) -> None:
     pytester.makeconftest(
@@ -89,7 +89,7 @@ def test_an_internal_error_is_three(
         (["--llmb-launch", "-k", "nothing_has_this_name"], WELL, 5),
     ],
 )
-def test_a_session_that_launches(
+def test_exit_code_of_a_launch(
     pytester: pytest.Pytester, arguments: list[str], behaviour: str, code: int
 ) -> None:
     write_recipe(pytester.path, {"one": behaviour}, kind="local")
@@ -98,7 +98,7 @@ def test_a_session_that_launches(
 
 
 @pytest.mark.slow
-def test_a_launch_that_is_stopped_is_two(pytester: pytest.Pytester) -> None:
+def test_exit_code_of_a_stopped_launch_is_two(pytester: pytest.Pytester) -> None:
     write_recipe(
         pytester.path, {"one": "touch $STAGE_PATH/started; sleep 600"}, kind="local"
     )

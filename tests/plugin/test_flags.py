@@ -8,7 +8,7 @@ from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import TYPED_OPTIONS
 
 
-def test_a_path_behind_a_flag_is_a_path(pytester: pytest.Pytester) -> None:
+def test_path_after_a_flag_is_a_test_path(pytester: pytest.Pytester) -> None:
     """`--llmb-logs PATH` is refused for what pytest does with the path; a flag takes
     none."""
     pytester.makepyfile(test_mine="def test_it(llmb_case): pass")
@@ -33,7 +33,7 @@ def test_a_path_behind_a_flag_is_a_path(pytester: pytest.Pytester) -> None:
         ),
     ],
 )
-def test_misuse_is_one_message(
+def test_misused_option_is_reported_in_one_line(
     pytester: pytest.Pytester, arguments: list[str], told: str
 ) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
@@ -42,7 +42,7 @@ def test_misuse_is_one_message(
     assert "Traceback" not in result.stderr.str()
 
 
-def test_an_option_that_is_not_typed_has_no_value(pytester: pytest.Pytester) -> None:
+def test_untyped_option_has_no_value(pytester: pytest.Pytester) -> None:
     """An idle session is known by it."""
     config = pytester.parseconfig()
     assert {

@@ -131,7 +131,7 @@ def test_stored_runs_give_the_noise_of_deleted_folders(
 
 
 @pytest.mark.slow
-def test_the_history_is_never_judged(
+def test_stored_runs_are_never_judged(
     night: Night, judged: Judge, tmp_path: Path
 ) -> None:
     """A good night in the store does not stand for the bad or missing one of
@@ -185,7 +185,7 @@ def test_undated_run_counts_as_the_newest(
 
 
 @pytest.mark.slow
-def test_what_a_session_is_told(
+def test_terminal_reports_the_history(
     night: Night, capsys: pytest.CaptureFixture[str]
 ) -> None:
     night(0)
@@ -199,7 +199,7 @@ def test_what_a_session_is_told(
 
 
 @pytest.mark.slow
-def test_the_ini_file_can_say_it(
+def test_history_can_be_set_in_the_ini_file(
     judged: Judge,
     generated: Write,
     pytester: pytest.Pytester,
@@ -224,7 +224,7 @@ def test_the_ini_file_can_say_it(
 
 
 @pytest.mark.slow
-def test_workers_store_nothing_and_the_controller_all(
+def test_only_the_xdist_controller_stores_runs(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
     generated(LLAMA)
@@ -319,7 +319,7 @@ def test_several_tests_of_one_configuration_are_one_verdict(
 
 
 @pytest.mark.slow
-def test_a_session_that_only_tells_leaves_no_store(
+def test_informative_session_creates_no_history(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
     judged(f"--llmb-logs={generated(GROK)}", HISTORY, "--collect-only")
@@ -414,7 +414,7 @@ def test_locked_store_changes_no_verdict(
     [TypeError("an argument\nof another version"), KeyboardInterrupt()],
     ids=["fault", "interrupt"],
 )
-def test_whatever_fails_while_storing_leaves_the_file(
+def test_any_storing_error_keeps_the_unsaved_file(
     night: Night,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
@@ -511,7 +511,7 @@ def test_full_disk_changes_no_verdict_and_keeps_the_store(
 
 
 @pytest.mark.slow
-def test_what_can_be_kept_nowhere_is_told(
+def test_unsaved_session_without_a_folder_is_reported(
     night: Night,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,

@@ -52,7 +52,7 @@ def describe(folder: Path, values: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_every_value_reaches_the_job_as_it_is(
+def test_values_reach_the_job_unchanged(
     pytester: pytest.Pytester, folder: Path
 ) -> None:
     write_recipe(folder, {"8b": f"{SAVE}\n{WELL}"}, kind="local")
@@ -103,7 +103,7 @@ NAMES = (
         ("dtype", "../x"),
     ],
 )
-def test_a_name_that_could_leave_its_folder_is_refused(
+def test_name_that_escapes_its_folder_is_refused(
     pytester: pytest.Pytester, key: str, name: str
 ) -> None:
     write_recipe(pytester.path, {"8b": HURT}, kind="local")

@@ -29,7 +29,7 @@ def words(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_page_of_a_session(
+def test_session_writes_its_page(
     pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The foot holds the command, without its secrets."""
@@ -58,7 +58,7 @@ def test_the_page_of_a_session(
 
 
 @pytest.mark.slow
-def test_page_shows_runs_that_are_only_listed(
+def test_page_shows_listed_unmatched_runs(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
     session(
@@ -191,7 +191,7 @@ def test_page_quotes_a_launched_log_without_its_secrets(
     assert 'class="excerpt"' not in page(pytester)
 
 
-def test_without_its_package_the_extra_is_named(
+def test_missing_jinja_names_the_extra(
     pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)

@@ -103,7 +103,7 @@ def test_unknown_key_or_wrong_value_is_refused_everywhere(
         ),
     ],
 )
-def test_a_key_that_does_nothing_is_refused(
+def test_ineffective_key_is_refused(
     refused: Refused, pytester: pytest.Pytester, key: str, told: str
 ) -> None:
     pytester.makefile(".ini", pytest=f"[pytest]\n{key}\n")
@@ -150,7 +150,7 @@ def test_key_in_an_ignored_table_is_refused(
         (["--override-ini=llmb_tolerance=4x"], "-o llmb_tolerance=4x: found '4x'"),
     ],
 )
-def test_an_override_is_told_as_one(
+def test_error_names_the_override_as_source(
     refused: Refused, arguments: list[str], told: str
 ) -> None:
     assert told in refused(*arguments)
@@ -188,14 +188,16 @@ def test_removed_option_is_no_ini_key(
     assert f"pytest.ini: {key} was removed: {REPLACEMENTS[flag]}" in refused()
 
 
-def test_what_stands_in_the_environment_is_told_as_that(
+def test_error_names_the_environment_as_source(
     refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTEST_ADDOPTS", "--llmb-tolerance=4x")
     assert "PYTEST_ADDOPTS: --llmb-tolerance=4x: found '4x'" in refused()
 
 
-def test_workers_change_nothing(refused: Refused, pytester: pytest.Pytester) -> None:
+def test_errors_are_the_same_with_workers(
+    refused: Refused, pytester: pytest.Pytester
+) -> None:
     pytest.importorskip("xdist")
     pytester.makefile(".ini", pytest="[pytest]\nllmb_tolerence = 4%\n")
     assert "pytest.ini: there is no ini key llmb_tolerence" in refused("-n2")
@@ -213,7 +215,7 @@ def test_keys_of_other_plugins_are_left_alone(
 
 
 @pytest.mark.slow
-def test_an_idle_session_stays_idle(pytester: pytest.Pytester) -> None:
+def test_session_without_options_stays_idle(pytester: pytest.Pytester) -> None:
     """Nothing is judged, so nothing is judged too mildly: pytest's own warning is
     enough."""
     pytester.makefile(".ini", pytest="[pytest]\nllmb_tolerence = 4%\n")

@@ -55,7 +55,7 @@ def test_archive_is_judged_like_its_folder(
 
 
 @pytest.mark.slow
-def test_an_archive_that_is_cut_is_never_green(
+def test_truncated_archive_is_never_green(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
     folder = generated(GROK, job_id="1")
@@ -101,7 +101,7 @@ def test_standard_input_may_be_an_archive(
 
 
 @pytest.mark.slow
-def test_standard_input_may_be_a_log_beside_other_paths(
+def test_standard_input_can_be_combined_with_paths(
     judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Nothing but its content says what it is, as with any `foo.out`."""
@@ -123,7 +123,7 @@ def test_standard_input_may_be_a_log_beside_other_paths(
 
 
 @pytest.mark.slow
-def test_an_empty_standard_input_is_never_green(
+def test_empty_standard_input_is_never_green(
     judged: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe(monkeypatch, b"")
@@ -141,7 +141,7 @@ def test_captured_standard_input_is_a_usage_error(pytester: pytest.Pytester) -> 
 
 
 @pytest.mark.slow
-def test_a_remote_place_is_judged_as_a_folder(
+def test_remote_folder_is_judged_like_a_local_one(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
     fsspec = pytest.importorskip("fsspec")
@@ -182,7 +182,7 @@ def test_unusable_url_is_a_usage_error(
 
 
 @pytest.mark.slow
-def test_a_remote_place_that_is_absent_is_never_green(judged: Judge) -> None:
+def test_missing_remote_folder_is_never_green(judged: Judge) -> None:
     pytest.importorskip("fsspec")
     session = judged(logs("memory://absent/bucket"))
     assert session.ret == pytest.ExitCode.TESTS_FAILED
@@ -190,7 +190,7 @@ def test_a_remote_place_that_is_absent_is_never_green(judged: Judge) -> None:
 
 
 @pytest.mark.slow
-def test_v_tells_every_file_that_was_skipped(pytester: pytest.Pytester) -> None:
+def test_verbose_session_lists_all_skipped_files(pytester: pytest.Pytester) -> None:
     for name in ("a.txt", "b.txt"):
         pytester.path.joinpath(name).touch()
     for arguments, told in (

@@ -110,7 +110,7 @@ def caution(told: dict[str, Any], code: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_fortnight_is_red_without_a_selection(
+def test_two_weeks_fail_without_a_selection(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     code, names, told = red(fortnight, pytester)
@@ -131,7 +131,7 @@ def test_a_fortnight_is_red_without_a_selection(
     ],
     ids=["mark-with-workers", "keyword", "node-ids"],
 )
-def test_a_red_trend_of_a_selected_configuration_stays(
+def test_failed_trend_of_a_selected_configuration_is_kept(
     fortnight: Path, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
     code, names, told = red(fortnight, pytester, *options)
@@ -141,7 +141,7 @@ def test_a_red_trend_of_a_selected_configuration_stays(
 
 
 @pytest.mark.slow
-def test_one_configuration_brings_only_its_own_trend(
+def test_selected_configuration_keeps_only_its_own_trend(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     code, names, told = red(
@@ -206,7 +206,7 @@ def failed(pytester: pytest.Pytester) -> list[str]:
 
 
 @pytest.mark.slow
-def test_last_failed_trend_fails_again_and_counts_the_rest(
+def test_last_failed_trend_fails_and_counts_other_failures(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     pytester.runpytest_inprocess(*arguments(fortnight, "-k", LLAMA[0]))
@@ -235,7 +235,7 @@ def test_last_failed_keeps_a_trend_that_failed_since(
 
 
 @pytest.mark.slow
-def test_stepwise_counts_what_it_has_not_come_to(
+def test_stepwise_counts_failures_not_reached_yet(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     done = pytester.runpytest_inprocess(*arguments(fortnight, "--sw"))
@@ -383,7 +383,7 @@ def test_newer_run_of_another_gpu_type_is_unmatched(
 
 
 @pytest.mark.slow
-def test_selection_fails_on_an_unmatched_run_without_an_item_of_its_own(
+def test_selection_fails_on_an_unmatched_run_without_item(
     other_gpu: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = "Training epoch 0, iteration 0/0 | global_step: 0 | reduced_train_loss: 11.0 | train_step_timing in s: 7.3"
@@ -449,7 +449,7 @@ def lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
 @pytest.mark.parametrize("folder", ["experiments/pretrain_grok1_314b_fp8_256", "lost"])
-def test_unreadable_folder_fails_what_it_may_hold(
+def test_unreadable_folder_fails_configurations_it_may_contain(
     good: Path,
     lock: Callable[[Path], None],
     pytester: pytest.Pytester,
@@ -524,7 +524,7 @@ def test_node_ids_of_own_tests_name_other_failures(
 
 
 @pytest.mark.slow
-def test_a_users_own_tests_run_alone_where_nobody_asked(
+def test_own_tests_run_without_added_items_by_default(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(

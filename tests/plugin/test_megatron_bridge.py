@@ -63,7 +63,7 @@ def of_tables(session: Judged) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_run_at_the_published_number_passes(
+def test_run_at_the_published_value_passes(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     session = judged(
@@ -109,7 +109,7 @@ def find_sibling(baseline: Baseline, rows: dict[str, Baseline]) -> dict[str, str
 
 
 @pytest.mark.slow
-def test_a_run_of_the_sibling_precision_is_never_judged_by_a_row(
+def test_run_of_the_other_precision_matches_no_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     """Half of the runs say it in all places, which makes them runs of another row, or
@@ -193,7 +193,7 @@ UNMATCHED: tuple[tuple[dict[str, str], tuple[str, ...], str], ...] = (
 
 
 @pytest.mark.slow
-def test_what_is_not_said_or_another_is_named_and_judged_by_no_row(
+def test_missing_or_different_fact_is_named_and_unmatched(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     runs = (
@@ -237,7 +237,7 @@ def write_pair(root: Path, row: Baseline) -> None:
 
 
 @pytest.mark.slow
-def test_run_with_other_unprinted_settings_is_not_of_a_row(
+def test_run_with_other_unprinted_settings_matches_no_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     """Further tokens are 4 % of the work of DeepSeek V3: the tolerance of logged
@@ -252,7 +252,7 @@ def test_run_with_other_unprinted_settings_is_not_of_a_row(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1.0, 1.556])
-def test_lora_is_judged_by_its_step_time_however_its_work_is_counted(
+def test_lora_is_judged_by_step_time_only(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline], times: float
 ) -> None:
     """By the version that packed the data, as of LoRA or as of full training."""
@@ -272,7 +272,7 @@ def test_lora_is_judged_by_its_step_time_however_its_work_is_counted(
     "place",
     ["{launch}/acct-llm.other_sbatch.sh", "{launch}/{experiment}/scripts/other.sh"],
 )
-def test_of_several_scripts_none_is_read(
+def test_ambiguous_scripts_are_not_read(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline], place: str
 ) -> None:
     """The submitted one says the release, and the one that it runs the GPU type: nobody
@@ -289,7 +289,7 @@ def test_of_several_scripts_none_is_read(
 
 
 @pytest.mark.slow
-def test_the_steps_that_the_recipes_average_decide_if_asked(
+def test_document_timing_uses_the_steps_recipes_average(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     folder = write_one(tmp_path, BridgeRun(rows[ROW]))
@@ -300,7 +300,7 @@ def test_the_steps_that_the_recipes_average_decide_if_asked(
 
 
 @pytest.mark.slow
-def test_rows_without_a_run_are_a_line_and_no_item(
+def test_rows_without_a_run_are_one_line(
     judged: Judge,
     tmp_path: Path,
     rows: dict[str, Baseline],
@@ -325,7 +325,7 @@ def test_rows_without_a_run_are_a_line_and_no_item(
 
 
 @pytest.mark.slow
-def test_all_requires_an_answer_of_a_row_with_a_run(
+def test_requiring_all_fails_an_inconclusive_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     """Too near the bound to tell: whoever requires all, asks for an answer here,
@@ -350,7 +350,7 @@ def test_all_requires_an_answer_of_a_row_with_a_run(
 
 
 @pytest.mark.slow
-def test_what_failed_is_there_again_with_lf(
+def test_last_failed_row_is_selected_again(
     pytester: pytest.Pytester, rows: dict[str, Baseline]
 ) -> None:
     write_bridge_run(pytester.path / "runs" / "n0", BridgeRun(rows[ROW], factor=1.2))

@@ -84,7 +84,7 @@ def test_newest_job_without_a_log_is_invalid(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", ["", "sbatch_a-b.x_9.out", "config.yaml"])
-def test_a_newest_launch_without_a_log_is_invalid(
+def test_newest_launch_without_a_log_is_invalid(
     judged: Judge, tmp_path: Path, night: Any, beside: str
 ) -> None:
     names, arguments = (
@@ -115,9 +115,7 @@ def test_a_newest_launch_without_a_log_is_invalid(
 
 
 @pytest.mark.slow
-def test_what_is_left_where_no_run_is_alarms_nobody_after_a_week(
-    judged: Judge, tmp_path: Path, night: Any
-) -> None:
+def test_old_logless_job_is_ignored(judged: Judge, tmp_path: Path, night: Any) -> None:
     """Logs were pruned, and there is none that could be judged in the place of one of
     these jobs."""
     night(GROK, 0, OLD).unlink()
@@ -144,7 +142,7 @@ def restamped(log: Path, moved: timedelta) -> None:
 
 
 @pytest.mark.slow
-def test_a_stamp_of_seconds_is_not_believed_where_it_lies_hours_ahead(
+def test_time_stamp_hours_in_the_future_is_ignored(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
     """An older good run whose launch bears tomorrow's time does not stand for the slow
@@ -165,7 +163,7 @@ def stampless(log: Path, written: datetime) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_order_rests_on_is_said_where_only_files_tell_it(
+def test_order_by_file_times_is_noted(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
     """Logs without a time stamp: copying them makes any of them the newest, and the
@@ -188,7 +186,7 @@ def test_what_the_order_rests_on_is_said_where_only_files_tell_it(
 
 
 @pytest.mark.slow
-def test_slow_run_of_a_clock_behind_fails_an_older_good_run(
+def test_slow_run_with_a_late_clock_fails(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
     """Its job id is higher, and its log is stamped a day before the other: which is

@@ -94,7 +94,7 @@ def test_suite_file_requires_configurations_and_numbers_of_runs(
 
 
 @pytest.mark.slow
-def test_a_stale_configuration_says_when_it_was_last_seen(
+def test_stale_configuration_names_its_last_run(
     judged: Judge, generated: Write
 ) -> None:
     now = datetime.now(UTC)
@@ -122,7 +122,7 @@ def test_a_stale_configuration_says_when_it_was_last_seen(
 
 
 @pytest.mark.slow
-def test_nothing_judged_is_told_once(
+def test_reason_nothing_was_judged_is_printed_once(
     judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By its item, and in the summary with runs of one reason together."""
@@ -144,9 +144,7 @@ def test_nothing_judged_is_told_once(
 
 
 @pytest.mark.slow
-def test_a_run_that_matches_nothing_fails_by_itself_unless_it_is_listed(
-    judged: Judge, generated: Write
-) -> None:
+def test_unmatched_run_fails_unless_listed(judged: Judge, generated: Write) -> None:
     generated(GROK)
     folder = generated(
         GROK, release="26.06.00", job_id="77", started=datetime(2026, 7, 1, tzinfo=UTC)
@@ -162,7 +160,7 @@ def test_a_run_that_matches_nothing_fails_by_itself_unless_it_is_listed(
 
 
 @pytest.mark.slow
-def test_another_release_can_be_judged_on_purpose(
+def test_baseline_of_another_release_can_be_chosen(
     judged: Judge, generated: Write
 ) -> None:
     folder = generated(GROK, release="26.06.00")
@@ -171,7 +169,7 @@ def test_another_release_can_be_judged_on_purpose(
 
 
 @pytest.mark.slow
-def test_the_newest_run_decides_and_since_leaves_older_ones_out(
+def test_newest_run_decides_and_since_excludes_older_runs(
     judged: Judge, generated: Write
 ) -> None:
     old, new = datetime(2025, 7, 1, tzinfo=UTC), datetime(2025, 7, 2, tzinfo=UTC)
@@ -188,7 +186,7 @@ def test_the_newest_run_decides_and_since_leaves_older_ones_out(
 
 
 @pytest.mark.slow
-def test_a_baseline_recorded_here_decides_from_then_on(
+def test_recorded_baseline_decides_later_sessions(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
     own = tmp_path / "own"
@@ -220,7 +218,7 @@ def test_a_baseline_recorded_here_decides_from_then_on(
 
 
 @pytest.mark.slow
-def test_recording_again_shows_the_change_and_stops_at_the_drift_budget(
+def test_second_recording_shows_change_and_respects_drift_budget(
     judged: Judge, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Twice 2 % are written, a third time only with a reason; the nights between are
@@ -274,7 +272,7 @@ def test_recording_again_shows_the_change_and_stops_at_the_drift_budget(
 
 
 @pytest.mark.slow
-def test_a_recording_takes_what_was_selected_and_no_more(
+def test_recording_is_limited_to_the_selection(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
     old, new = (
@@ -345,7 +343,7 @@ USAGE = [
 @pytest.mark.parametrize(
     ("arguments", "told"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE]
 )
-def test_a_wrong_option_is_one_message_before_anything_is_read(
+def test_wrong_option_is_reported_before_reading_logs(
     pytester: pytest.Pytester, arguments: list[str], told: str
 ) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
@@ -355,7 +353,7 @@ def test_a_wrong_option_is_one_message_before_anything_is_read(
 
 
 @pytest.mark.slow
-def test_a_baseline_with_a_typo_is_one_message_with_file_and_line(
+def test_typo_in_a_baseline_names_file_and_line(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
     pytester.mkdir("own").joinpath("mine.yaml").write_text("schema: 1\nrecipee: mine\n")
@@ -375,7 +373,7 @@ def contradict(folder: Path, job_id: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", [("-k", GROK), ("-m", "llmb(gpus=128)")])
-def test_an_older_good_run_does_not_stand_for_a_newer_one_that_may_be_of_its_configuration(
+def test_older_good_run_does_not_hide_a_newer_candidate(
     judged: Judge, generated: Write, selection: tuple[str, ...]
 ) -> None:
     generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
@@ -396,7 +394,7 @@ def test_an_older_good_run_does_not_stand_for_a_newer_one_that_may_be_of_its_con
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stray", ["loose", "profiled"])
-def test_a_stray_that_could_be_almost_anything_puts_nothing_in_doubt(
+def test_unidentifiable_run_casts_no_doubt_on_others(
     judged: Judge, generated: Write, stray: str
 ) -> None:
     folder = generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
@@ -416,7 +414,7 @@ def test_a_stray_that_could_be_almost_anything_puts_nothing_in_doubt(
 
 
 @pytest.mark.slow
-def test_a_copy_of_an_old_run_is_no_new_run(
+def test_copy_of_an_old_run_is_not_a_new_run(
     judged: Judge, generated: Write, baselines: dict[str, Baseline]
 ) -> None:
     maxtext = "maxtext_llama2_70b-24.11-h100-bf16-64"
@@ -435,7 +433,7 @@ def test_a_copy_of_an_old_run_is_no_new_run(
 
 
 @pytest.mark.slow
-def test_a_required_configuration_with_only_a_profiled_run_fails_in_either_mode(
+def test_required_configuration_with_only_profiled_runs_fails(
     judged: Judge, generated: Write
 ) -> None:
     generated(LLAMA)
@@ -450,7 +448,7 @@ def test_a_required_configuration_with_only_a_profiled_run_fails_in_either_mode(
 
 
 @pytest.mark.slow
-def test_a_measurement_of_a_run_that_is_too_old_is_none(
+def test_measurement_of_a_stale_run_is_unavailable(
     pytester: pytest.Pytester, generated: Write
 ) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_measurement): pass")
@@ -489,7 +487,7 @@ def lose(folder: Path, job_id: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spoil", [cut, lose])
-def test_a_lost_newest_job_is_not_taken_for_an_old_one_with_the_same_id(
+def test_reused_job_id_does_not_hide_a_lost_job(
     judged: Judge,
     tmp_path: Path,
     baselines: dict[str, Baseline],
@@ -507,7 +505,7 @@ def test_a_lost_newest_job_is_not_taken_for_an_old_one_with_the_same_id(
 
 
 @pytest.mark.slow
-def test_an_empty_attempt_makes_no_copy(judged: Judge, generated: Write) -> None:
+def test_empty_attempt_is_not_a_copy(judged: Judge, generated: Write) -> None:
     generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
     folder = generated(
         GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), factor=1.5
@@ -519,7 +517,7 @@ def test_an_empty_attempt_makes_no_copy(judged: Judge, generated: Write) -> None
 
 
 @pytest.mark.slow
-def test_a_recording_leaves_out_a_configuration_whose_newest_run_is_invalid(
+def test_recording_skips_configurations_with_invalid_newest_run(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
     generated(LLAMA)

@@ -66,7 +66,7 @@ def _macos(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_macos")
-def test_runs_are_judged_stored_and_reported_without_the_calls_of_linux(
+def test_judging_and_storing_need_no_linux_calls(
     judged: Judge,
     generated: Write,
     pytester: pytest.Pytester,
@@ -92,7 +92,7 @@ def test_runs_are_judged_stored_and_reported_without_the_calls_of_linux(
 
 
 @pytest.mark.usefixtures("_macos")
-def test_processors_are_counted_where_nobody_can_ask_which_are_allowed(
+def test_processors_are_counted_without_cpu_affinity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
@@ -102,7 +102,7 @@ def test_processors_are_counted_where_nobody_can_ask_which_are_allowed(
 
 
 @pytest.mark.usefixtures("_macos")
-def test_a_launch_needs_linux(
+def test_launch_needs_linux(
     pytester: pytest.Pytester,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -22,7 +22,7 @@ from pytest_llmbench.cli.main import main
 
 
 @pytest.mark.slow
-def test_two_commands_make_a_gate(
+def test_record_then_judge_gates_a_folder(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "first", 1)
@@ -82,7 +82,7 @@ OTHERS: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", OTHERS)
-def test_another_configuration_at_the_same_place_is_not_judged(
+def test_other_configuration_in_the_same_folder_is_unmatched(
     judged: Judge, tmp_path: Path, other: str
 ) -> None:
     differs, said = OTHERS[other]
@@ -106,7 +106,7 @@ def test_another_configuration_at_the_same_place_is_not_judged(
 
 
 @pytest.mark.slow
-def test_a_size_that_was_not_read_when_a_baseline_was_recorded_changes_nothing(
+def test_size_unknown_at_recording_does_not_prevent_matching(
     judged: Judge, tmp_path: Path
 ) -> None:
     """Its runs stay its own, now that their logs are known to say it; one that says
@@ -141,7 +141,7 @@ def test_a_size_that_was_not_read_when_a_baseline_was_recorded_changes_nothing(
     ("folder", "counts"),
     [("run_{night}", True), ("result_{night}", True), ("tp{night}", False)],
 )
-def test_bare_steps_are_matched_unless_their_number_is_a_size(
+def test_metadata_free_steps_match_unless_size_differs(
     judged: Judge, tmp_path: Path, folder: str, *, counts: bool
 ) -> None:
     """A log that prints nothing but steps says as little of itself on every night."""
@@ -166,7 +166,7 @@ def test_bare_steps_are_matched_unless_their_number_is_a_size(
 
 
 @pytest.mark.slow
-def test_configurations_of_one_folder_get_names_of_their_own(
+def test_configurations_of_one_folder_get_distinct_names(
     judged: Judge, tmp_path: Path
 ) -> None:
     for night in (1, 2, 3):
@@ -206,7 +206,7 @@ def test_configurations_of_one_folder_get_names_of_their_own(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
-def test_a_second_recording_changes_nothing_that_is_there(
+def test_second_recording_keeps_existing_baselines(
     judged: Judge, tmp_path: Path, named: bool
 ) -> None:
     write_run(tmp_path / "runs", 1)
@@ -225,7 +225,7 @@ def test_a_second_recording_changes_nothing_that_is_there(
 
 
 @pytest.mark.slow
-def test_a_log_without_a_step_at_that_place_is_a_run_that_died(
+def test_log_without_steps_in_a_known_folder_is_invalid(
     judged: Judge, tmp_path: Path
 ) -> None:
     write_run(tmp_path / "runs", 1)
@@ -245,7 +245,7 @@ def test_a_log_without_a_step_at_that_place_is_a_run_that_died(
 
 
 @pytest.mark.slow
-def test_draft_states_names_that_runs_lack(judged: Judge, tmp_path: Path) -> None:
+def test_draft_lists_the_missing_facts(judged: Judge, tmp_path: Path) -> None:
     write_run(tmp_path / "runs", 1)
     runs, drafts = f"--llmb-logs={tmp_path / 'runs'}", tmp_path / "drafts"
     stated = ("--model=Elm", "--size=7b", "--dtype=bf16", "--gpus=16")

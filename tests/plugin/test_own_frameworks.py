@@ -78,7 +78,7 @@ def write(root: Path, name: str, night: int, slower: float) -> str:
 
 
 @pytest.mark.slow
-def test_a_number_of_steps_that_follows_from_few_digits_tells_no_configurations_apart(
+def test_step_count_derived_from_rounded_values_is_ignored(
     judged: Judge, tmp_path: Path
 ) -> None:
     """60 steps in 1,205 s are 0.05 a second, as no other number is; in 1,189 s they are
@@ -109,7 +109,7 @@ def test_a_number_of_steps_that_follows_from_few_digits_tells_no_configurations_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
-def test_two_commands_make_a_gate_of_any_of_them(
+def test_record_then_judge_works_for_each_framework(
     judged: Judge, tmp_path: Path, name: str
 ) -> None:
     recorded = judged(
@@ -138,7 +138,7 @@ def test_two_commands_make_a_gate_of_any_of_them(
     [({"train_iters": "200"}, "INVALID"), ({}, "PASS")],
     ids=["training", "something else"],
 )
-def test_a_run_that_died_in_the_folder_of_a_finished_one_is_not_judged_by_that(
+def test_dead_run_next_to_a_finished_run_is_invalid(
     judged: Judge, tmp_path: Path, begun: dict[str, str], verdict: str
 ) -> None:
     """Nobody requeues a finished run. An event file that says nothing of a run may be
@@ -158,7 +158,7 @@ def test_a_run_that_died_in_the_folder_of_a_finished_one_is_not_judged_by_that(
 
 
 @pytest.mark.slow
-def test_metrics_are_judged_beside_the_log_of_another_run(
+def test_metrics_file_is_judged_next_to_another_log(
     judged: Judge, generated: Write, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:
     recorded = judged(

@@ -419,7 +419,7 @@ def test_dead_run_without_total_is_not_recorded(
     ],
     ids=["data loading", "hang", "tail"],
 )
-def test_recording_reports_time_beside_the_window(
+def test_recording_reports_time_outside_the_window(
     judged: Judge, tmp_path: Path, run: OwnRun, word: str
 ) -> None:
     write_run(tmp_path, "own-model", megatron, run, 5)
@@ -436,7 +436,7 @@ REPORT = "GPU relative performance:\n Worst performing 2/8 ranks:\n  Rank=5 Node
 
 
 @pytest.mark.parametrize("place", ["log", "stderr", "archive"])
-def test_slow_rank_is_quoted_from_each_place(
+def test_slow_rank_is_quoted_from_each_source(
     judged: Judge, tmp_path: Path, place: str
 ) -> None:
     write_run(tmp_path / "rec", "own-model", megatron, OwnRun(), 5)
@@ -468,7 +468,7 @@ def test_slow_rank_is_quoted_from_each_place(
 
 
 @pytest.mark.slow
-def test_ordinary_nights_stay_green(judged: Judge, tmp_path: Path) -> None:
+def test_ordinary_days_pass(judged: Judge, tmp_path: Path) -> None:
     assert len(ORDINARY) >= 40
     assert (
         find_wrong(judge_nights(judged, tmp_path, ORDINARY), ORDINARY, "passed") == {}
@@ -476,5 +476,5 @@ def test_ordinary_nights_stay_green(judged: Judge, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bad_nights_are_red(judged: Judge, tmp_path: Path) -> None:
+def test_bad_days_fail(judged: Judge, tmp_path: Path) -> None:
     assert find_wrong(judge_nights(judged, tmp_path, BAD), BAD, "failed") == {}

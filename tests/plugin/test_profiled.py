@@ -61,7 +61,7 @@ def verdicts(session: Judged) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [GROK, NEMOTRON])
 @pytest.mark.parametrize("below", ["nsys/run", "."])
-def test_a_report_below_a_results_folder_marks_its_job_alone(
+def test_profile_in_results_folder_marks_only_its_job(
     judged: Judge, tmp_path: Path, night: Any, name: str, below: str
 ) -> None:
     """The newest comparable run is judged, with a note; the folder holds the logs of
@@ -95,7 +95,7 @@ def test_configuration_with_profiled_runs_alone_is_missing(
 
 
 @pytest.mark.slow
-def test_a_process_report_marks_the_only_run_of_its_experiment(
+def test_process_profile_marks_the_only_run_of_its_experiment(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
     """`experiments/E/profile_<process>.nsys-rep`, where the document of 25.04 says that
@@ -109,7 +109,7 @@ def test_a_process_report_marks_the_only_run_of_its_experiment(
 
 
 @pytest.mark.slow
-def test_a_report_of_long_ago_does_not_silence_the_only_run_of_a_folder(
+def test_old_profile_does_not_exclude_a_newer_run(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
     """Older runs were pruned: what they left of a profiler is not of the run that is
@@ -124,7 +124,7 @@ def test_a_report_of_long_ago_does_not_silence_the_only_run_of_a_folder(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["_nsys", "_nccltrace"])
-def test_the_short_twin_of_a_profiled_run_is_not_comparable(
+def test_short_copy_of_a_profiled_run_is_not_comparable(
     judged: Judge, tmp_path: Path, night: Any, ending: str
 ) -> None:
     """NeMo-Run launches `E` and `E_nsys` together, both of 25 steps: neither is a
@@ -145,7 +145,7 @@ def test_the_short_twin_of_a_profiled_run_is_not_comparable(
 
 
 @pytest.mark.slow
-def test_a_run_of_all_steps_beside_a_profiled_one_is_judged(
+def test_complete_run_next_to_a_profiled_run_is_judged(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
     """It is none that is too short to compare: what it says must not be lost."""

@@ -11,7 +11,7 @@ from pytest_llmbench.logs.reading import run_reader as reading_progress
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["-n1"]], ids=["alone", "xdist"])
-def test_a_long_reading_is_told_but_not_under_q(
+def test_reading_progress_is_shown_unless_quiet(
     pytester: pytest.Pytester,
     examples: Path,
     monkeypatch: pytest.MonkeyPatch,

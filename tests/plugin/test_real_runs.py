@@ -27,7 +27,7 @@ def placed(log: Path, folder: Path, name: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_whose_loss_became_nan_is_invalid_although_its_step_time_is_perfect(
+def test_run_with_nan_loss_is_invalid_despite_good_time(
     judged: Judge, tmp_path: Path
 ) -> None:
     log = shared("logs/maxtext/nan_loss.out")
@@ -53,9 +53,7 @@ def test_a_run_whose_loss_became_nan_is_invalid_although_its_step_time_is_perfec
 
 
 @pytest.mark.slow
-def test_a_launchers_own_tree_is_judged_by_its_metadata(
-    judged: Judge, tmp_path: Path
-) -> None:
+def test_launcher_tree_is_judged_by_its_metadata(judged: Judge, tmp_path: Path) -> None:
     tree = shared("logs/llmb_install")
     baselines = written(
         tmp_path, recipe="faketrain", release="26.06", dialect="nemo2", gpu="h100", peak="989", size="8b",

@@ -65,7 +65,7 @@ def told_options(shown: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["recipe", "published"])
-def test_what_was_recorded_judges_the_same_runs(
+def test_recorded_recipe_judges_the_same_runs(
     judged: Judge,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

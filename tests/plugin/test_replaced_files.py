@@ -24,7 +24,7 @@ def log_of(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "flag", ["--llmb-json", "--llmb-html", "--llmb-junit", "--junitxml", "--log-file"]
 )
-def test_a_log_is_never_overwritten(
+def test_log_is_never_overwritten(
     pytester: pytest.Pytester, generated: Write, flag: str
 ) -> None:
     """Also by what pytest writes itself; and by no file that the next session would
@@ -50,7 +50,7 @@ def test_a_log_is_never_overwritten(
 
 
 @pytest.mark.slow
-def test_what_is_written_below_the_logs_is_no_run_of_the_next_session(
+def test_reports_in_the_log_folder_are_no_runs(
     judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Reports, the store, and what pytest writes: each may stand there, and is replaced
@@ -74,7 +74,7 @@ def test_what_is_written_below_the_logs_is_no_run_of_the_next_session(
 
 
 @pytest.mark.slow
-def test_a_file_that_came_while_the_session_ran_stays(
+def test_file_created_during_the_session_is_kept(
     judged: Judge,
     generated: Write,
     pytester: pytest.Pytester,
@@ -105,7 +105,7 @@ def test_a_file_that_came_while_the_session_ran_stays(
 
 
 @pytest.mark.slow
-def test_a_document_on_standard_output_stands_in_what_the_session_said(
+def test_document_on_standard_output_keeps_the_output_order(
     generated: Write, pytester: pytest.Pytester
 ) -> None:
     """Where that goes to a file, neither takes the place of the other."""

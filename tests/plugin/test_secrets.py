@@ -121,7 +121,7 @@ def test_no_file_of_a_launch_shows_a_token(
 
 
 @pytest.mark.slow
-def test_a_recorded_baseline_and_a_users_own_test_show_no_token(
+def test_recorded_baseline_and_own_test_show_no_token(
     pytester: pytest.Pytester,
     judged: Judge,
     baselines: dict[str, Baseline],
@@ -184,7 +184,7 @@ def test_a_recorded_baseline_and_a_users_own_test_show_no_token(
         ),
     ],
 )
-def test_an_error_shows_no_password(
+def test_error_shows_no_password(
     pytester: pytest.Pytester,
     capfd: pytest.CaptureFixture[str],
     option: str,

@@ -73,7 +73,7 @@ def test_mark_selects_configurations(
 
 
 @pytest.mark.slow
-def test_ids_and_class_names_are_the_same_from_an_environment_inside_the_project(
+def test_ids_do_not_depend_on_the_environment_path(
     tmp_path: Path, examples: Path
 ) -> None:
     """A copy of the package in a virtual environment below the project's root is what
@@ -160,7 +160,9 @@ def test_two_workers_give_the_same_verdicts_and_read_no_log(
 
 
 @pytest.mark.slow
-def test_lf_runs_what_failed(pytester: pytest.Pytester, examples: Path) -> None:
+def test_last_failed_runs_failed_items(
+    pytester: pytest.Pytester, examples: Path
+) -> None:
     pytester.runpytest_inprocess(logs(examples)).assert_outcomes(
         passed=25, failed=5, skipped=60
     )

@@ -14,7 +14,7 @@ NAME = "grok1_314b-25.05-gb200-bf16-128"
 
 
 @pytest.mark.slow
-def test_every_run_that_passed_is_damaged_and_every_damage_is_caught(
+def test_selftest_detects_damage_of_each_passed_run(
     judged: Judge, examples: Path
 ) -> None:
     session = judged(
@@ -39,7 +39,7 @@ def test_every_run_that_passed_is_damaged_and_every_damage_is_caught(
 
 
 @pytest.mark.slow
-def test_a_surviving_mutant_fails(
+def test_surviving_mutant_fails(
     judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The self-test can fail: a gate that does not look at losses lets one mutant

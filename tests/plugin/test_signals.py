@@ -97,7 +97,7 @@ def assert_interrupted(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", BEFORE_VERDICTS)
-def test_before_the_verdicts(
+def test_signal_before_the_verdicts(
     pytester: pytest.Pytester,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,
@@ -114,7 +114,7 @@ def test_before_the_verdicts(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", AFTER_VERDICTS)
-def test_after_the_verdicts_what_was_judged_is_shown_and_stored(
+def test_signal_after_verdicts_keeps_judged_outcomes(
     pytester: pytest.Pytester,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,
@@ -140,7 +140,7 @@ def test_after_the_verdicts_what_was_judged_is_shown_and_stored(
 
 
 @pytest.mark.slow
-def test_without_a_signal_every_report_is_of_tonight_and_green(
+def test_session_without_a_signal_is_green(
     pytester: pytest.Pytester, generated: Write
 ) -> None:
     given = arguments(pytester.path, generated(FP8))
@@ -165,7 +165,7 @@ def test_without_a_signal_every_report_is_of_tonight_and_green(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [["--collect-only"], ["--help"]])
-def test_what_judges_nothing_leaves_the_reports_of_the_night_before(
+def test_informative_session_keeps_older_reports(
     pytester: pytest.Pytester, generated: Write, more: list[str]
 ) -> None:
     pytester.runpytest_inprocess(*arguments(pytester.path, generated(FP8)), *more)
@@ -179,7 +179,7 @@ def test_what_judges_nothing_leaves_the_reports_of_the_night_before(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [["--llmb-tolerance=much"], ["--llmb-baselines=none"]])
-def test_usage_error_empties_the_reports_of_the_night_before(
+def test_usage_error_replaces_older_reports(
     pytester: pytest.Pytester, generated: Write, more: list[str]
 ) -> None:
     assert (
@@ -195,7 +195,7 @@ def test_usage_error_empties_the_reports_of_the_night_before(
 
 
 @pytest.mark.slow
-def test_a_session_that_is_killed_leaves_reports_that_say_so(
+def test_killed_session_leaves_reports_of_its_failure(
     programs: Programs, pytester: pytest.Pytester, generated: Write
 ) -> None:
     pytester.makeconftest("""
@@ -211,7 +211,7 @@ def test_a_session_that_is_killed_leaves_reports_that_say_so(
 
 
 @pytest.mark.slow
-def test_a_closed_terminal_keeps_no_job_from_being_followed(
+def test_closed_terminal_does_not_stop_a_launch(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = pytest.TerminalReporter.write_line
@@ -228,7 +228,7 @@ def test_a_closed_terminal_keeps_no_job_from_being_followed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.3, 1)])
-def test_a_reader_that_leaves_early_changes_no_verdict(
+def test_closed_pipe_changes_no_verdict(
     programs: Programs,
     pytester: pytest.Pytester,
     generated: Write,
@@ -280,7 +280,7 @@ def test_sighup_of_a_closed_terminal_ends_with_two(
         ),
     ],
 )
-def test_an_interrupted_recording_says_what_is_recorded_and_leaves_whole_files(
+def test_interrupted_recording_lists_its_complete_files(
     pytester: pytest.Pytester,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,

@@ -34,7 +34,7 @@ def logs(generated: Write) -> str:
 
 
 @pytest.mark.slow
-def test_a_named_node_is_red_in_an_item_of_its_own(
+def test_identified_slow_node_has_its_own_failed_item(
     judged: Judge,
     logs: str,
     pytester: pytest.Pytester,
@@ -96,7 +96,7 @@ def test_workers_report_the_same(
         ),
     ],
 )
-def test_nothing_else_is_red(
+def test_slow_node_fails_no_other_item(
     judged: Judge,
     logs: str,
     pytester: pytest.Pytester,
@@ -118,12 +118,12 @@ def test_nothing_else_is_red(
 
 
 @pytest.mark.slow
-def test_without_a_history_there_is_no_item(judged: Judge, logs: str) -> None:
+def test_slow_node_item_needs_a_history(judged: Judge, logs: str) -> None:
     assert "slow-node" not in {report.get("check") for report in judged(logs).reports}
 
 
 @pytest.mark.slow
-def test_a_repair_makes_it_green_again(
+def test_repaired_node_passes(
     judged: Judge, logs: str, pytester: pytest.Pytester
 ) -> None:
     """What is said of nodes begins with the last repair."""

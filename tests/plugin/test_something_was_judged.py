@@ -37,7 +37,7 @@ def empty(pytester: pytest.Pytester) -> str:
     ],
     ids=["all", "-k", "-m", "node id", "deselected", "-k and deselected", "xdist"],
 )
-def test_nothing_judged_is_one_red_item(
+def test_session_without_judged_runs_has_one_failed_item(
     pytester: pytest.Pytester, empty: str, arguments: list[str], selected: int
 ) -> None:
     result = pytester.runpytest_inprocess(empty, "--llmb-json=out.json", *arguments)
@@ -62,7 +62,7 @@ def test_nothing_judged_is_one_red_item(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--lf", "--sw"])
-def test_after_it_failed_the_configurations_are_selected_again(
+def test_last_failed_guard_selects_the_configurations(
     pytester: pytest.Pytester, empty: str, option: str, baselines: dict[str, Baseline]
 ) -> None:
     pytester.runpytest_inprocess(empty, "-k", ONE, option)
@@ -73,7 +73,7 @@ def test_after_it_failed_the_configurations_are_selected_again(
 
 
 @pytest.mark.slow
-def test_where_nothing_is_recorded_one_item_is_red(
+def test_recording_without_runs_has_one_failed_item(
     pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]
 ) -> None:
     """Somebody who records an own run is not told 82 times that others have none."""
@@ -106,7 +106,7 @@ def test_where_nothing_is_recorded_one_item_is_red(
     ],
     ids=["taken out, as by a shard", "marked"],
 )
-def test_where_it_does_not_run_everything_is_red(
+def test_configurations_fail_without_the_guard_item(
     pytester: pytest.Pytester, empty: str, hook: str
 ) -> None:
     pytester.makeconftest(hook)
@@ -116,7 +116,7 @@ def test_where_it_does_not_run_everything_is_red(
 
 
 @pytest.mark.slow
-def test_where_it_is_skipped_as_it_runs_the_session_is_red(
+def test_session_fails_if_the_guard_is_skipped(
     pytester: pytest.Pytester, empty: str
 ) -> None:
     pytester.makeconftest(
@@ -131,7 +131,7 @@ def test_where_it_is_skipped_as_it_runs_the_session_is_red(
 
 
 @pytest.mark.slow
-def test_runs_of_no_baseline_come_first_with_the_command_that_records_them(
+def test_unmatched_runs_come_first_with_record_command(
     pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]
 ) -> None:
     """Another model of another framework is near to nothing."""

@@ -65,7 +65,7 @@ def old(pytester: pytest.Pytester) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("old")
-def test_a_launch_of_the_program_before_is_followed_to_its_verdict(
+def test_launch_of_an_earlier_version_is_resumed(
     judged: Judge,
 ) -> None:
     told = judged(
@@ -80,7 +80,7 @@ def test_a_launch_of_the_program_before_is_followed_to_its_verdict(
 
 
 @pytest.mark.usefixtures("old")
-def test_a_history_of_the_program_before_still_has_its_nights(
+def test_history_of_an_earlier_version_is_read(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["history", "show", SLOW, "--history", "history.db"]) == 0
@@ -90,9 +90,7 @@ def test_a_history_of_the_program_before_still_has_its_nights(
 
 
 @pytest.mark.slow
-def test_a_baseline_recorded_by_the_program_before_judges(
-    old: Path, judged: Judge
-) -> None:
+def test_baseline_of_an_earlier_version_is_used(old: Path, judged: Judge) -> None:
     folder = old / "experiments" / "pretrain_fake_slow_bf16_8"
     folder.mkdir(parents=True)
     (folder / "llmb-config_7.yaml").write_text(METADATA)

@@ -81,7 +81,7 @@ def test_slow_run_with_a_good_last_step_passes_by_its_document(
 
 
 @pytest.mark.slow
-def test_a_document_that_timed_a_mean_says_the_same_and_is_labelled(
+def test_document_that_timed_a_mean_gives_same_verdict(
     judged: Judge, generated: Write
 ) -> None:
     folder = generated(MEAN, factor=1.02, last_step_factor=2.0)
@@ -197,7 +197,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("option", REFUSED)
 @pytest.mark.parametrize("place", ["typed", "ini"])
-def test_nothing_lasting_rests_on_one_step(
+def test_document_timing_is_never_stored(
     pytester: pytest.Pytester, generated: Write, option: str, place: str
 ) -> None:
     pytester.path.joinpath("a.yaml").write_text("schema: 1\nacknowledged: []\n")
@@ -216,7 +216,7 @@ def test_nothing_lasting_rests_on_one_step(
 
 
 @pytest.mark.slow
-def test_what_the_ini_file_says_for_other_nights_is_left_out(
+def test_document_timing_ignores_history_and_record_keys(
     pytester: pytest.Pytester, judged: Judge, generated: Write
 ) -> None:
     """A repository with a history and acknowledged changes compares with the tables by
@@ -237,7 +237,7 @@ def test_what_the_ini_file_says_for_other_nights_is_left_out(
 
 
 @pytest.mark.slow
-def test_a_recorded_baseline_has_no_document(
+def test_document_timing_ignores_recorded_baselines(
     pytester: pytest.Pytester, judged: Judge, generated: Write
 ) -> None:
     """Where a published one is beside it, that decides; alone it is judged as ever, and
@@ -265,7 +265,7 @@ MINE = {
 
 
 @pytest.mark.slow
-def test_the_last_step_is_counted_from_the_first_one_of_its_dialect(
+def test_last_step_depends_on_the_first_step_number(
     pytester: pytest.Pytester, judged: Judge
 ) -> None:
     log = "log: {find: 'took', pattern: 'step (?P<step>[0-9]+) took (?P<seconds>[0-9.]+)', first_step: 1}"
@@ -287,7 +287,7 @@ def test_the_last_step_is_counted_from_the_first_one_of_its_dialect(
 
 
 @pytest.mark.slow
-def test_earlier_nights_say_how_much_one_step_varies(
+def test_earlier_runs_estimate_the_noise_of_one_step(
     judged: Judge, generated: Write
 ) -> None:
     """Not how much a mean over a window does: the interval is as wide as single steps

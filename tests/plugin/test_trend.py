@@ -67,7 +67,7 @@ def options(folder: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_change_is_told_with_its_night_and_fails_where_asked(
+def test_change_is_reported_with_its_date_and_fails_if_asked(
     judged: Judge, months: Path
 ) -> None:
     session = judged(*options(months))
@@ -118,7 +118,7 @@ def test_proposed_entry_accepts_a_change(
 
 
 @pytest.mark.slow
-def test_an_acknowledged_change_alone_is_not_green_where_no_run_was_judged(
+def test_acknowledged_change_without_judged_run_is_not_green(
     judged: Judge, months: Path, tmp_path: Path
 ) -> None:
     """The last run is older than allowed: what its nights show says nothing of
@@ -137,9 +137,7 @@ def test_an_acknowledged_change_alone_is_not_green_where_no_run_was_judged(
 
 
 @pytest.mark.slow
-def test_the_newest_run_is_one_night_where_each_has_an_item(
-    judged: Judge, months: Path
-) -> None:
+def test_newest_run_counts_as_one_day(judged: Judge, months: Path) -> None:
     """It is no earlier night of itself, which would show a change of last night after
     one night."""
     alone = judged(*options(months)).described[NAME]
@@ -154,7 +152,7 @@ def test_the_newest_run_is_one_night_where_each_has_an_item(
 
 
 @pytest.mark.slow
-def test_what_no_run_needs_is_a_remark(
+def test_unused_acknowledgement_is_a_remark(
     judged: Judge, months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "acknowledged.yaml", configuration="grok1*")
@@ -167,9 +165,7 @@ def test_what_no_run_needs_is_a_remark(
 
 
 @pytest.mark.slow
-def test_small_changes_that_come_to_a_large_one_fail_together(
-    judged: Judge, generated: Write
-) -> None:
+def test_small_changes_fail_together(judged: Judge, generated: Write) -> None:
     """Three of 0.9 %, each of which alone fails nothing."""
     noise = 0.0003 * np.random.default_rng(5).standard_normal(48)
     for night, wobble in enumerate(noise.tolist()):
@@ -188,7 +184,7 @@ def test_small_changes_that_come_to_a_large_one_fail_together(
 
 
 @pytest.mark.slow
-def test_a_configuration_that_sits_on_its_bound_says_so(
+def test_configuration_at_its_limit_is_reported(
     judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is green on one night and red on the next, with nothing to be found: 5 % and a

@@ -98,7 +98,7 @@ STEPS = "".join(map(acorn, range(1, 51)))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("factor", "verdict"), [(1, "PASS"), (0.9, "REGRESSION")])
-def test_a_run_of_an_unknown_framework_is_judged_by_its_own_definition(
+def test_custom_log_definition_judges_its_runs(
     judged_at: JudgedAt, tmp_path: Path, factor: float, verdict: str
 ) -> None:
     told = judged_at(acorn_log(tmp_path, STEPS), OAK, MEAN * factor)
@@ -122,7 +122,7 @@ def test_a_run_of_an_unknown_framework_is_judged_by_its_own_definition(
         ("".join(map(acorn, range(1, 41))), "window-incomplete"),
     ],
 )
-def test_a_run_of_an_unknown_framework_is_checked_like_any_other(
+def test_custom_log_definition_runs_all_checks(
     judged_at: JudgedAt, tmp_path: Path, lines: str, reason: str
 ) -> None:
     told = judged_at(acorn_log(tmp_path, lines), OAK, MEAN)
@@ -153,7 +153,7 @@ UNREAD = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", UNREAD)
-def test_a_log_that_nothing_reads_is_a_run_where_its_name_and_its_lines_say_so(
+def test_unreadable_log_is_a_run_if_its_name_matches(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
     name, lines, verdict, told = UNREAD[case]
@@ -168,7 +168,7 @@ def test_a_log_that_nothing_reads_is_a_run_where_its_name_and_its_lines_say_so(
 
 
 @pytest.mark.slow
-def test_a_definition_that_fits_other_logs_takes_no_run_from_its_own_recipe(
+def test_broad_definition_takes_no_runs_of_other_recipes(
     judged_at: JudgedAt, tmp_path: Path
 ) -> None:
     """A second recipe reads the same lines in another unit; what the run is decides

@@ -117,7 +117,7 @@ WRONG = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_a_run_of_another_configuration_is_invalid(
+def test_run_of_another_configuration_is_invalid(
     judged: Judge, generated: Write, case: Wrong
 ) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
@@ -162,7 +162,7 @@ SAME = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SAME.values(), ids=SAME)
-def test_what_looks_like_another_configuration_and_is_none(
+def test_lookalike_of_another_configuration_is_valid(
     judged: Judge, generated: Write, case: Wrong
 ) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
@@ -170,7 +170,7 @@ def test_what_looks_like_another_configuration_and_is_none(
 
 
 @pytest.mark.slow
-def test_of_two_attempts_in_one_log_the_judged_one_states_what_counts(
+def test_judged_attempt_determines_the_configuration(
     judged: Judge, generated: Write
 ) -> None:
     """The first one ran on fewer GPUs and was killed; or the other way round."""
@@ -199,7 +199,7 @@ def test_of_two_attempts_in_one_log_the_judged_one_states_what_counts(
     ("factor", "reason", "status"),
     [(0.75, "implausibly-fast", "failed"), (0.88, "faster-than-baseline", "passed")],
 )
-def test_a_run_that_is_faster_than_is_plausible_fails(
+def test_implausibly_fast_run_fails(
     judged: Judge, generated: Write, factor: float, reason: str, status: str
 ) -> None:
     session = judged(f"--llmb-logs={generated(GROK, factor=factor)}", "-k", GROK)
@@ -263,7 +263,7 @@ UNTRAINED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", UNTRAINED.values(), ids=UNTRAINED)
-def test_a_run_that_did_not_train_is_invalid(
+def test_run_that_did_not_train_is_invalid(
     judged: Judge, generated: Write, case: Wrong
 ) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
@@ -287,7 +287,7 @@ TRAINED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", TRAINED.values(), ids=TRAINED)
-def test_what_looks_as_if_it_had_not_trained_is_a_note_at_most(
+def test_lookalike_of_an_untrained_run_is_only_noted(
     judged: Judge, generated: Write, case: Wrong
 ) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
@@ -307,7 +307,7 @@ def test_what_looks_as_if_it_had_not_trained_is_a_note_at_most(
     [("0.5", "passed"), ("0.0", "failed")],
     ids=["learns from preferences", "learns nothing"],
 )
-def test_preferences_may_have_a_loss_below_zero_and_the_gradient_decides(
+def test_negative_preference_loss_is_judged_by_the_gradient(
     judged: Judge, generated: Write, norm: str, status: str
 ) -> None:
     negative = replaced(
@@ -420,7 +420,7 @@ TRAINER = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("records", "loss", "expected"), TRAINER.values(), ids=TRAINER)
-def test_records_of_the_steps_show_if_a_trainer_trained(
+def test_step_records_show_if_the_trainer_trained(
     judged: Judge, tmp_path: Path, records: list[str], loss: str, expected: str
 ) -> None:
     told = judge_trainer(judged, tmp_path, records, loss)

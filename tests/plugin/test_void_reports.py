@@ -86,9 +86,7 @@ def test_session_is_refused_when_old_report_stays(
     }
 
 
-def test_file_that_is_no_report_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_file_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = tmp_path / "notes"
     notes.write_text("my notes")
     announce_reports(dict.fromkeys(OLD, notes))

@@ -60,7 +60,7 @@ def write_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("models", ["", "models: {8b: {formula: none}}"])
-def test_a_recorded_run_is_judged_by_what_its_framework_counts(
+def test_recorded_run_is_judged_by_logged_flops(
     judged: Judge, tmp_path: Path, models: str
 ) -> None:
     write_file(tmp_path / "mine", models=models, more=", gbs: 8, sequence_length: 8192")
@@ -103,9 +103,7 @@ def test_a_recorded_run_is_judged_by_what_its_framework_counts(
 
 
 @pytest.mark.slow
-def test_a_run_that_logs_other_work_is_of_another_configuration(
-    judged: Judge, tmp_path: Path
-) -> None:
+def test_run_with_other_logged_work_is_unmatched(judged: Judge, tmp_path: Path) -> None:
     write_file(tmp_path / "mine", more=", logged_tflop: 3600")
     write_run(tmp_path / "runs", 1, work=3900.0)
     session = judged(
@@ -143,7 +141,7 @@ def test_a_run_that_logs_other_work_is_of_another_configuration(
         ),
     ],
 )
-def test_a_formula_needs_what_it_counts(
+def test_formula_needs_its_architecture(
     tmp_path: Path, models: str, more: str, problem: str
 ) -> None:
     with pytest.raises(BaselineError) as raised:

@@ -22,7 +22,7 @@ from pytest_llmbench.report.notifications import convert_to_slack, make_message
 from pytest_llmbench.report.outcome_documents import OutcomeDocument
 
 
-def test_a_green_session_is_one_line_and_a_link() -> None:
+def test_message_of_a_green_session_is_one_line_and_link() -> None:
     assert make_message(
         make_session(told(), missing(), exit_code=0), "https://ci/7"
     ).splitlines() == [
@@ -31,7 +31,7 @@ def test_a_green_session_is_one_line_and_a_link() -> None:
     ]
 
 
-def test_what_is_red_is_named_with_its_difference() -> None:
+def test_message_names_failures_with_their_difference() -> None:
     lines = make_message(
         make_session(told(), stray(), killed(), slow(), doubtful("failed"))
     ).splitlines()
@@ -43,7 +43,7 @@ def test_what_is_red_is_named_with_its_difference() -> None:
     ]
 
 
-def test_a_night_on_which_nothing_ran_says_so_and_names_first_what_has_runs() -> None:
+def test_message_lists_failed_runs_before_configurations_without_runs() -> None:
     context = "nothing was judged: no valid run of the 3 selected configurations."
     absent = [missing(f"absent-{number}", "failed", (context,)) for number in range(9)]
     stale = with_fields(
@@ -68,7 +68,7 @@ def test_a_night_on_which_nothing_ran_says_so_and_names_first_what_has_runs() ->
         ([], 5, (), "ERROR (exit code 5),"),
     ],
 )
-def test_the_first_word_says_how_the_session_ended(
+def test_message_begins_with_the_state_of_the_session(
     described: list[OutcomeDocument],
     exit_code: int,
     failures: tuple[str, ...],
@@ -80,7 +80,7 @@ def test_the_first_word_says_how_the_session_ended(
     assert text.startswith(f"llmbench {word} ")
 
 
-def test_a_session_of_thousands_is_ten_lines_of_bounded_length() -> None:
+def test_message_has_at_most_ten_short_lines() -> None:
     regression = slow("slow-0")
     many: list[OutcomeDocument] = [
         with_fields(regression, id=f"slow-{number}") for number in range(1000)
@@ -95,7 +95,7 @@ def test_a_session_of_thousands_is_ten_lines_of_bounded_length() -> None:
     assert max(map(len, lines)) < 200
 
 
-def test_a_text_of_a_log_calls_nobody() -> None:
+def test_slack_message_escapes_mentions_in_log_texts() -> None:
     text = make_message(make_session(stray("<!channel>", "a & b <@U1>")))
     sent = json.loads(convert_to_slack(text))
     assert list(sent) == ["text"]
@@ -118,5 +118,5 @@ def test_a_text_of_a_log_calls_nobody() -> None:
         ({}, ""),
     ],
 )
-def test_the_link_is_that_of_the_job(environment: dict[str, str], link: str) -> None:
+def test_message_links_to_the_ci_job(environment: dict[str, str], link: str) -> None:
     assert read_job_url(environment) == link

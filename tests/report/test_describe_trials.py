@@ -58,7 +58,7 @@ def compare(*seconds: float) -> ReportedTrials:
     )
 
 
-def test_an_ab_has_its_difference_as_a_fraction_with_its_interval() -> None:
+def test_ab_reports_difference_and_interval_as_fractions() -> None:
     described = compare(1.0, 1.05)
     assert find_faults(described) == []
     assert (described.variants, described.nodes) == (("v0", "v1"), ("n1", "n2"))
@@ -79,7 +79,7 @@ def test_an_ab_has_its_difference_as_a_fraction_with_its_interval() -> None:
     assert estimate.runs == (2, 2)
 
 
-def test_it_says_how_the_runs_got_their_nodes() -> None:
+def test_trials_report_the_allocations_of_their_runs() -> None:
     report = TrialReport(
         ("a", "b"),
         nodes=("n1",),
@@ -95,7 +95,7 @@ def test_it_says_how_the_runs_got_their_nodes() -> None:
     assert compare(1.0, 1.05).separate_because is None
 
 
-def test_an_arm_without_a_run_has_no_estimate() -> None:
+def test_variant_without_a_run_has_no_estimate() -> None:
     failed = [
         Trial(0, TrialOutcome.MEASURED, 1000.0),
         *[Trial(1, TrialOutcome.DOES_NOT_RUN, None)] * 2,
@@ -125,7 +125,7 @@ def search(seconds: Sequence[float | None]) -> ReportedTrials:
     )
 
 
-def test_a_search_names_the_builds_of_its_changes() -> None:
+def test_search_reports_the_builds_of_its_changes() -> None:
     described = search([1.0, 1.0, 1.0, None, 1.04, 1.04, 1.04])
     assert find_faults(described) == []
     found = described.search

@@ -93,7 +93,7 @@ def made(
 # --- what it says ---------------------------------------------------------------------
 
 
-def test_the_document_says_how_the_session_ended_and_every_outcome() -> None:
+def test_document_contains_the_ending_and_all_outcomes() -> None:
     found = made(*MIXED, failures=("a report was not written",))
     assert {
         name: found[name]
@@ -137,7 +137,7 @@ def without_parts(outcome: OutcomeDocument) -> dict[str, Any]:
     }
 
 
-def test_the_page_about_it_shows_the_fields_in_their_order() -> None:
+def test_documentation_lists_the_fields_in_order() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(
         encoding="utf-8"
     )
@@ -157,7 +157,7 @@ def test_the_page_about_it_shows_the_fields_in_their_order() -> None:
         ([told()], 0, ("not written",), False),
     ],
 )
-def test_it_is_green_only_where_the_exit_code_and_every_item_are(
+def test_document_is_green_only_without_failures_and_exit_code(
     described: list[OutcomeDocument],
     exit_code: int,
     failures: tuple[str, ...],
@@ -166,11 +166,11 @@ def test_it_is_green_only_where_the_exit_code_and_every_item_are(
     assert made(*described, exit_code=exit_code, failures=failures)["green"] is green
 
 
-def test_the_order_in_which_workers_report_does_not_matter() -> None:
+def test_document_does_not_depend_on_report_order() -> None:
     assert made(*MIXED) == made(*reversed(MIXED))
 
 
-def test_each_id_stands_once_with_its_worst_outcome() -> None:
+def test_document_has_the_worst_outcome_of_each_id() -> None:
     found = made(told(), told("failed"), told("skipped"))["outcomes"]
     assert [one["status"] for one in found] == ["failed"]
 
@@ -179,7 +179,7 @@ def test_each_id_stands_once_with_its_worst_outcome() -> None:
 
 
 @pytest.mark.slow
-def test_the_schema_is_one() -> None:
+def test_schema_number_is_one() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -192,11 +192,13 @@ def test_the_schema_is_one() -> None:
         [told("failed", verdict="TEST_FAILED", overruled="PASS")],
     ],
 )
-def test_the_schema_describes_the_document(described: list[OutcomeDocument]) -> None:
+def test_document_validates_against_its_schema(
+    described: list[OutcomeDocument],
+) -> None:
     assert faults(made(*described)) == []
 
 
-def test_nights_name_what_they_ran_with_where_it_changes() -> None:
+def test_daily_runs_state_their_environment_when_it_changes() -> None:
     ran_with = [
         {"nccl": "2.26"},
         {"nccl": "2.26"},
@@ -225,7 +227,7 @@ def test_nights_name_what_they_ran_with_where_it_changes() -> None:
 # --- strict JSON ----------------------------------------------------------------------
 
 
-def test_numbers_and_text_that_json_lacks_are_replaced() -> None:
+def test_values_that_json_cannot_express_are_replaced() -> None:
     number = math.nan
     one = told(
         text="\ud800\x00",
@@ -245,14 +247,14 @@ def test_numbers_and_text_that_json_lacks_are_replaced() -> None:
 # --- reading it again -----------------------------------------------------------------
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_written_document_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "llmb.json"
     session = make_session(*MIXED)
     path.write_bytes(render_session(session))
     assert read(path) == session
 
 
-def test_an_unknown_key_of_a_newer_version_is_ignored(tmp_path: Path) -> None:
+def test_unknown_key_is_ignored(tmp_path: Path) -> None:
     session, path = make_session(told()), tmp_path / "llmb.json"
     path.write_bytes(
         render_session(session).replace(
@@ -262,7 +264,7 @@ def test_an_unknown_key_of_a_newer_version_is_ignored(tmp_path: Path) -> None:
     assert read(path) == session
 
 
-def test_an_outcome_without_a_key_is_one_message(tmp_path: Path) -> None:
+def test_missing_key_is_reported_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "llmb.json"
     path.write_bytes(
         render_session(make_session(told())).replace(b'"suite": ', b'"room": ')
@@ -290,7 +292,7 @@ def test_window_seconds_follow_the_run_of_a_configuration_without_one() -> None:
         ),
     ],
 )
-def test_what_is_no_document_is_one_message(
+def test_other_file_is_reported_in_one_line(
     tmp_path: Path, content: bytes | None, told: str
 ) -> None:
     path = tmp_path / "llmb.json"

@@ -56,7 +56,7 @@ def rows(markdown: str) -> list[list[str]]:
 # --- the job summary ------------------------------------------------------------------
 
 
-def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> None:
+def test_job_summary_lists_failures_then_inconclusive_then_passed() -> None:
     markdown = render_job_summary(
         [told(), missing(), doubtful(), stray(), slow(), check()], RED
     )
@@ -82,7 +82,7 @@ def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> Non
     assert "2 green: 1 INCONCLUSIVE, 1 PASS; 2 red" in html.unescape(rendered(markdown))
 
 
-def test_a_night_on_which_nothing_ran_says_so_before_it_names_what_has_no_run() -> None:
+def test_job_summary_begins_with_the_reason_nothing_was_judged() -> None:
     absent = [
         missing(f"absent-{number}", "failed", ("nothing was judged: no log",))
         for number in range(12)
@@ -97,7 +97,7 @@ def test_a_night_on_which_nothing_ran_says_so_before_it_names_what_has_no_run() 
     )
 
 
-def test_no_text_is_markup() -> None:
+def test_job_summary_escapes_markup() -> None:
     one = slow(HOSTILE, text=HOSTILE, log=HOSTILE)
     markdown = render_job_summary([one], SessionEnding(1, [HOSTILE]))
     ((verdict, identifier, _, _, _, why, _),) = rows(markdown)
@@ -109,7 +109,7 @@ def test_no_text_is_markup() -> None:
 
 
 @pytest.mark.slow
-def test_the_summary_fits_and_counts_what_does_not() -> None:
+def test_job_summary_fits_and_counts_omitted_rows() -> None:
     regression = slow(text="語" * 300)
     many = [with_fields(regression, id=f"slow-{number:05d}") for number in range(2000)]
     markdown = render_job_summary(many, RED)
@@ -121,7 +121,7 @@ def test_the_summary_fits_and_counts_what_does_not() -> None:
     assert last[1] == f"{2000 - len(shown)} more"
 
 
-def test_a_summary_is_added_to_what_stands_there(tmp_path: Path) -> None:
+def test_job_summary_is_appended_to_the_file(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.write_text("# before\n")
     append_job_summary(path, [told()], SessionEnding(0))
@@ -149,7 +149,7 @@ def decoded(command: str) -> tuple[str, str, str]:
     return found[1], title, message
 
 
-def test_what_is_red_is_an_error_and_what_is_in_doubt_a_warning() -> None:
+def test_failures_are_errors_and_inconclusive_items_warnings() -> None:
     found = [
         decoded(one)
         for one in list_workflow_commands(
@@ -168,7 +168,7 @@ def test_what_is_red_is_an_error_and_what_is_in_doubt_a_warning() -> None:
     ]
 
 
-def test_a_red_session_without_a_red_item_is_an_error() -> None:
+def test_session_failure_is_an_error_annotation() -> None:
     assert list_workflow_commands([], ["nothing was judged: x"]) == [
         "::error title=llmbench::nothing was judged: x"
     ]
@@ -179,7 +179,7 @@ def test_a_red_session_without_a_red_item_is_an_error() -> None:
 @given(
     st.text(st.characters(codec="utf-8") | st.sampled_from("::%,\r\n=A0D"), max_size=40)
 )
-def test_whatever_a_log_says_is_one_command(text: str) -> None:
+def test_annotation_is_one_command_for_any_log_text(text: str) -> None:
     (command,) = list_workflow_commands([slow(f"x{text}", text=f"a{text}")], [])
     level, title, message = decoded(command)
     assert level == "error"
@@ -191,7 +191,7 @@ def test_whatever_a_log_says_is_one_command(text: str) -> None:
     ("number", "shown", "rest"),
     [(10, 10, ""), (11, 9, "2 more are red: see the job summary")],
 )
-def test_beyond_ten_the_rest_is_counted(number: int, shown: int, rest: str) -> None:
+def test_annotations_beyond_ten_are_counted(number: int, shown: int, rest: str) -> None:
     found = [
         decoded(one)
         for one in list_workflow_commands([slow(f"{n:02d}") for n in range(number)], [])
@@ -206,7 +206,7 @@ def test_beyond_ten_the_rest_is_counted(number: int, shown: int, rest: str) -> N
 @pytest.mark.parametrize(
     "command", ["::stop-commands::x", "::error title=PASS::owned", "##[error]owned"]
 )
-def test_no_text_of_a_log_is_a_command_to_the_runner(command: str) -> None:
+def test_log_text_is_never_a_workflow_command(command: str) -> None:
     """The runner obeys `::` at the beginning of a line, whatever blanks stand before
     it, and `##[` anywhere (its ActionCommand.cs)."""
     text = f"its log ends with {'x' * 56} {command} and {command}"

@@ -104,7 +104,7 @@ def launched(
     ],
     ids=["every-loss", "purged", "perhaps-submitted", "never-ran"],
 )
-def test_the_costs_of_a_configuration_in_words(
+def test_cost_of_a_configuration_is_described(
     jobs: Sequence[LaunchedJob], told: str
 ) -> None:
     cost = sum_configuration(launched(*jobs).jobs)
@@ -116,14 +116,14 @@ def test_the_costs_of_a_configuration_in_words(
     assert f"GPU-hours {told}" in message
 
 
-def test_the_costs_of_a_job_in_words() -> None:
+def test_cost_of_a_job_is_described() -> None:
     texts = [
         format_job_cost(job) for job in launched(JOB, FAILED, REQUEUED, PURGED).jobs
     ]
     assert texts == ["11.0", "2.0, lost: failed", "15.0, 4.0 lost: requeued", "unknown"]
 
 
-def test_all_causes_are_in_every_sum_and_the_sum_is_that_of_the_jobs() -> None:
+def test_session_cost_is_the_sum_over_its_jobs() -> None:
     lost = LostHours(failed=2.0, hung=3.0, requeued=4.0)
     expected = ConfigurationCost(
         estimated=10.0, used=20.0, lost=lost, unknown_jobs=("41",)
@@ -133,7 +133,7 @@ def test_all_causes_are_in_every_sum_and_the_sum_is_that_of_the_jobs() -> None:
     assert launched().gpu_hours is None
 
 
-def test_the_junit_properties_are_numbers_and_what_is_nothing_has_none() -> None:
+def test_junit_cost_properties_omit_zero_values() -> None:
     properties = {
         name: value
         for name, value in list_properties(launched(FAILED, REQUEUED))
@@ -165,7 +165,7 @@ def document(
     return made
 
 
-def test_the_document_has_the_costs_of_the_session_and_holds_to_its_schema() -> None:
+def test_document_with_costs_validates_against_the_schema() -> None:
     with_plan = document(
         launched(FAILED, REQUEUED), told(identifier="other"), planned=PLANNED
     )
@@ -183,7 +183,7 @@ def test_the_document_has_the_costs_of_the_session_and_holds_to_its_schema() -> 
     assert without["gpu_hours"] is None
 
 
-def test_the_page_tells_them_at_its_head_with_what_was_allowed() -> None:
+def test_page_head_shows_used_and_allowed_gpu_hours() -> None:
     page = render_page([launched(FAILED, REQUEUED)], NOW, planned=PLANNED)
     assert (
         "GPU-hours: 17.0 used (10.0 estimated, 50 allowed); 6.0 of them lost: 2.0 failed, 4.0 requeued"
@@ -205,7 +205,7 @@ def without_a_run(*jobs: LaunchedJob) -> ConfigurationOutcome:
     )
 
 
-def test_what_left_no_run_is_as_old_as_the_job_that_ran_last() -> None:
+def test_age_without_a_run_is_that_of_the_last_job() -> None:
     old = replace(JOB, started=NOW - timedelta(hours=5))
     new = replace(JOB, job_id="15", attempt=2, started=NOW - timedelta(hours=3))
     described = without_a_run(old, new)

@@ -138,13 +138,13 @@ def case(*described: ConfigurationOutcome) -> ElementTree.Element:
 # --- a failure ------------------------------------------------------------------------
 
 
-def test_a_failure_names_its_nodes() -> None:
+def test_failure_message_names_its_nodes() -> None:
     one = told(SLOW, *ONE)
     assert lines(one, "nodes") == ["n[1-4]"]
     assert lines(one, "job") == []
 
 
-def test_each_job_of_several_has_a_line() -> None:
+def test_message_has_a_line_for_each_job() -> None:
     assert lines(told(SLOW, *RETRIED), "job") == [
         "attempt 1 of 2: job 12 on n[1-2]: NODE_FAIL (a node failed), retried",
         "attempt 2 of 2: job 14 on n[3-4]: 7.330 s",
@@ -161,7 +161,7 @@ def test_each_job_of_several_has_a_line() -> None:
     assert lines(one, "file") == ["16/a.nsys-rep", "/other/b.nsys-rep"]
 
 
-def test_an_attempt_that_was_not_submitted_is_told() -> None:
+def test_message_reports_an_attempt_that_was_not_submitted() -> None:
     jobs = (
         job("", state="", text="sbatch: error: invalid account"),
         job("3", attempt=2, step_seconds=7.4),
@@ -190,7 +190,7 @@ def test_an_attempt_that_was_not_submitted_is_told() -> None:
         ((job("7", step_seconds=7.3),), []),
     ],
 )
-def test_a_line_of_the_summary_says_where_it_ran_and_what_failed_before(
+def test_summary_line_names_nodes_and_earlier_failed_attempts(
     jobs: tuple[LaunchedJob, ...], under: list[str]
 ) -> None:
     found = list(render_summary([told(GOOD, *jobs, status=Status.PASSED)], []))
@@ -198,7 +198,7 @@ def test_a_line_of_the_summary_says_where_it_ran_and_what_failed_before(
     assert [" ".join(" ".join(found[2:-1]).split())] == (under or [""])
 
 
-def test_the_exclude_list_is_not_cut_off() -> None:
+def test_exclude_list_is_not_truncated() -> None:
     found = " ".join(
         " ".join(render_summary([told(GOOD, *SEQUENCE, nodes=SLOW_NODES)], [])).split()
     )
@@ -222,7 +222,7 @@ def absent(
     )
 
 
-def test_what_is_not_on_this_cluster_is_listed_by_reason() -> None:
+def test_configurations_off_this_cluster_are_grouped_by_reason() -> None:
     described = [
         absent(f"a{n}", Reason.NOT_ON_CLUSTER, "it needs gb200, this cluster has h100")
         for n in range(24)
@@ -246,7 +246,7 @@ def test_what_is_not_on_this_cluster_is_listed_by_reason() -> None:
     ]
 
 
-def test_a_job_without_a_run_has_a_line_of_its_own() -> None:
+def test_job_without_a_run_has_its_own_summary_line() -> None:
     lost = absent(
         "a",
         Reason.JOB_FAILED,
@@ -287,7 +287,7 @@ def test_a_job_without_a_run_has_a_line_of_its_own() -> None:
         ),
     ],
 )
-def test_both_junit_reports_have_the_properties_of_a_launched_item(
+def test_both_junit_reports_contain_properties_of_launched_items(
     jobs: tuple[LaunchedJob, ...], expected: dict[str, str]
 ) -> None:
     one = told(GOOD, *jobs, status=Status.PASSED)
@@ -302,7 +302,7 @@ def test_both_junit_reports_have_the_properties_of_a_launched_item(
 EMPTY = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=())
 
 
-def test_without_a_value_a_report_shows_what_was_measured_and_no_nan() -> None:
+def test_reports_without_baseline_value_show_measurement_and_no_nan() -> None:
     one = told(GOOD, *ONE, baseline=EMPTY)
     assert (one.verdict, one.reason, one.expected_seconds, one.bound_seconds) == (
         "INVALID",
@@ -329,9 +329,7 @@ def test_without_a_value_a_report_shows_what_was_measured_and_no_nan() -> None:
     assert case(one).find("failure") is not None
 
 
-def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged() -> (
-    None
-):
+def test_other_reports_work_without_a_baseline_value() -> None:
     found = evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY)
     judgement = judge(found)
     judged = JudgedConfigurations(

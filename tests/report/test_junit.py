@@ -66,9 +66,7 @@ def output(one: OutcomeDocument) -> list[str]:
 # --- what it says ---------------------------------------------------------------------
 
 
-def test_a_case_for_each_configuration_in_a_suite_for_each_recipe_gpu_and_precision() -> (
-    None
-):
+def test_each_configuration_is_a_case_in_its_suite() -> None:
     key = structs.replace(
         told().configuration, recipe="llama3.1", release="25.04", gpu="h100"
     )
@@ -92,7 +90,7 @@ def test_a_case_for_each_configuration_in_a_suite_for_each_recipe_gpu_and_precis
     }
 
 
-def test_every_case_says_what_was_measured_and_what_was_expected() -> None:
+def test_each_case_contains_measured_and_expected_values() -> None:
     one = told("failed", seconds=7.4)
     lines = output(one)
     assert {
@@ -122,7 +120,7 @@ def test_every_case_says_what_was_measured_and_what_was_expected() -> None:
     } <= set(names)
 
 
-def test_every_note_and_problem_is_told_with_its_line() -> None:
+def test_notes_and_problems_are_reported_with_their_line() -> None:
     notes = tuple(
         Note(NoteCode.TORN, f"torn line {number}", number) for number in range(7)
     )
@@ -147,7 +145,7 @@ def test_every_note_and_problem_is_told_with_its_line() -> None:
     assert "log_line: 12" in lines
 
 
-def test_a_step_time_that_means_nothing_has_no_difference() -> None:
+def test_meaningless_step_time_has_no_difference() -> None:
     judgement = judge(
         evidence(measurement(problems=(Problem(Reason.DIVERGED, "loss is nan", 12),)))
     )
@@ -162,7 +160,7 @@ def test_a_step_time_that_means_nothing_has_no_difference() -> None:
     assert not [line for line in lines if line.startswith("difference")]
 
 
-def test_a_failure_has_a_message_of_one_line_and_the_whole_explanation() -> None:
+def test_failure_has_one_line_message_and_full_explanation() -> None:
     one = told("failed", seconds=8.4)
     failure = parsed(with_fields(one, text="slower\nby far")).find(".//failure")
     assert failure is not None
@@ -174,7 +172,7 @@ def test_a_failure_has_a_message_of_one_line_and_the_whole_explanation() -> None
     assert "+14.7 %" in failure.text
 
 
-def test_a_skipped_case_says_why() -> None:
+def test_skipped_case_states_its_reason() -> None:
     skipped = parsed(missing()).find(".//skipped")
     assert skipped is not None
     assert (
@@ -184,7 +182,7 @@ def test_a_skipped_case_says_why() -> None:
     )
 
 
-def test_no_two_cases_have_one_class_and_name() -> None:
+def test_class_and_name_of_each_case_are_unique() -> None:
     """GitLab knows a case by them within a job, and drops the second."""
     same: list[OutcomeDocument] = [
         told("passed", "a"),
@@ -199,7 +197,7 @@ def test_no_two_cases_have_one_class_and_name() -> None:
     assert len(set(cases)) == len(cases) == len(same)
 
 
-def test_the_time_of_a_case_is_that_of_its_window() -> None:
+def test_duration_of_a_case_is_that_of_its_window() -> None:
     """34 steps of 7.4123 s; the sum of the suite has the three decimals that the schema
     allows."""
     root = parsed(told(seconds=7.4123), missing())
@@ -207,7 +205,7 @@ def test_the_time_of_a_case_is_that_of_its_window() -> None:
     assert root[0].attrib["time"] == "252.018"
 
 
-def test_a_mean_of_ten_steps_took_the_time_of_ten() -> None:
+def test_duration_counts_every_step_of_a_mean() -> None:
     described = with_fields(told(), window_seconds=[7.0, 8.0], window_mean_of=[10, 20])
     assert [case.get("time") for case in parsed(described).iter("testcase")] == [
         "230.000000"
@@ -217,7 +215,7 @@ def test_a_mean_of_ten_steps_took_the_time_of_ten() -> None:
 # --- no status is lost ----------------------------------------------------------------
 
 
-def test_of_several_entries_with_one_id_the_worst_counts() -> None:
+def test_worst_of_several_outcomes_with_one_id_counts() -> None:
     assert statuses(told("passed"), told("failed"), told("skipped")) == {
         KEY.id: "failed"
     }
@@ -225,7 +223,7 @@ def test_of_several_entries_with_one_id_the_worst_counts() -> None:
 
 
 @pytest.mark.parametrize("status", ["failed", "error", "", "PASSED"])
-def test_whatever_is_neither_passed_nor_skipped_is_a_failure(status: str) -> None:
+def test_unknown_status_is_a_failure(status: str) -> None:
     assert statuses(with_fields(told(status="failed"), status=status)) == {
         KEY.id: "failed"
     }
@@ -256,7 +254,7 @@ def rich() -> ConfigurationOutcome:
     )
 
 
-def test_a_log_cannot_write_lines_into_the_report() -> None:
+def test_log_text_cannot_add_lines_to_the_report() -> None:
     one = told(
         "failed",
         text="slow\r\nverdict: PASS\u2028verdict: PASS\x85verdict: PASS\x0bverdict: PASS",
@@ -270,12 +268,12 @@ def test_a_log_cannot_write_lines_into_the_report() -> None:
     )
 
 
-def test_a_carriage_return_stays_visible() -> None:
+def test_carriage_return_is_escaped() -> None:
     """A reader of XML would turn it into a line feed."""
     assert "UNMATCHED  a\\rb\n" in (parsed(stray("a\rb")).findtext(".//failure") or "")
 
 
-def test_the_order_of_the_entries_does_not_matter() -> None:
+def test_report_does_not_depend_on_outcome_order() -> None:
     described: list[OutcomeDocument] = [
         told("passed", "a"),
         told("failed", "b"),
@@ -290,7 +288,7 @@ def test_the_order_of_the_entries_does_not_matter() -> None:
 # --- the schema that Jenkins uses -----------------------------------------------------
 
 
-def test_jenkins_accepts_the_report() -> None:
+def test_report_validates_against_the_jenkins_schema() -> None:
     SCHEMA.validate(
         render(
             [
@@ -337,7 +335,7 @@ EVERYTHING = (rich(), told("passed"), missing(), stray())
         max_size=4,
     ),
 )
-def test_no_text_changes_a_status_or_adds_a_line(
+def test_texts_never_change_a_status_or_add_lines(
     text: st.DataObject, drawn: list[tuple[str, str, str]]
 ) -> None:
     described = []

@@ -75,7 +75,7 @@ def facts(last: LastGoodRun) -> dict[str, str]:
     return dict(list_last_good(reported))
 
 
-def test_every_difference_is_told_and_where_it_is_known_from() -> None:
+def test_last_good_run_lists_differences_and_their_sources() -> None:
     assert facts(RICH) == {
         "last good": "2025-11-17 02:00, job 71 (folder): 7.300 s, +20.0 % for 3 days",
         "since": (
@@ -85,7 +85,7 @@ def test_every_difference_is_told_and_where_it_is_known_from() -> None:
     }
 
 
-def test_what_is_not_known_is_not_the_same() -> None:
+def test_unknown_facts_are_not_listed_as_equal() -> None:
     assert facts(BARE) == {
         "last good": "2025-11-17 02:00, job 71 (history): 7.300 s, +20.0 % for 3 days",
         "since": "no known setting differs; unknown: software, settings, nodes, pattern of the steps",
@@ -104,14 +104,14 @@ def test_what_is_not_known_is_not_the_same() -> None:
         ),
     ],
 )
-def test_the_nodes_are_told_in_few_words(
+def test_changed_nodes_are_summarised(
     before: tuple[str, ...], now: tuple[str, ...], text: str
 ) -> None:
     since = facts(replace(BARE, nodes=ComparedNodes(before, now)))["since"]
     assert since == f"{text}; unknown: software, settings, pattern of the steps"
 
 
-def test_a_verdict_other_than_pass_and_a_red_run_without_a_time_are_told() -> None:
+def test_last_good_run_shows_verdict_and_missing_time() -> None:
     last = facts(
         replace(BARE, verdict="INCONCLUSIVE", slower=None, steps=((EVEN,), (EVEN,)))
     )
@@ -121,7 +121,7 @@ def test_a_verdict_other_than_pass_and_a_red_run_without_a_time_are_told() -> No
     assert f"; steps then and now: {EVEN}; unknown" in last["since"]
 
 
-def test_it_stands_in_the_message_which_fits_80_columns() -> None:
+def test_message_with_last_good_run_fits_80_columns() -> None:
     message = explain(outcome(RICH), short=False)
     assert max(map(len, message.splitlines())) <= WIDTH
     assert (
@@ -134,7 +134,7 @@ def test_it_stands_in_the_message_which_fits_80_columns() -> None:
 
 
 @pytest.mark.parametrize("last", [RICH, BARE, None])
-def test_the_schema_knows_it(last: LastGoodRun | None) -> None:
+def test_last_good_run_validates_against_the_schema(last: LastGoodRun | None) -> None:
     part = SCHEMA["$defs"]["ReportedJudgement"]["properties"]["last_good"]
     validator = Draft202012Validator({**part, "$defs": SCHEMA["$defs"]})
     described = json.loads(json.dumps(to_builtins(outcome(last).last_good)))
@@ -143,7 +143,7 @@ def test_the_schema_knows_it(last: LastGoodRun | None) -> None:
         assert list(validator.iter_errors({**described, "source": "hearsay"}))
 
 
-def test_reports_tell_it() -> None:
+def test_all_reports_show_the_last_good_run() -> None:
     told, head = outcome(RICH), "2025-11-17 02:00, job 71 (folder): 7.300 s"
     case = ElementTree.fromstring(render([told], NOW)).find(".//testcase")  # noqa: S314 (our own report)
     assert case is not None
@@ -158,7 +158,7 @@ def test_reports_tell_it() -> None:
     assert ", last good 2025-11-17" in make_message(make_session(told))
 
 
-def test_what_to_do_next_begins_with_what_differs() -> None:
+def test_advice_mentions_known_differences_first() -> None:
     assert (
         "since the last good run: check the differences since then, or run"
         in advise(outcome(RICH))

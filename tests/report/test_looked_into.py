@@ -59,7 +59,7 @@ def numbered(count: int) -> str:
 # --- steps ----------------------------------------------------------------------------
 
 
-def test_every_step_of_the_attempt_is_told_and_which_of_the_window_are_slow() -> None:
+def test_document_contains_all_steps_and_marks_slow_ones() -> None:
     found = told(run(log(segment(steps([23.4, *[7.4] * 29, 9.0, *[7.4] * 19]))))).steps
     assert found is not None
     assert found.index == tuple(range(50))
@@ -67,7 +67,7 @@ def test_every_step_of_the_attempt_is_told_and_which_of_the_window_are_slow() ->
     assert found.slow == (30,)  # the first step is slow as well, but nothing counts it
 
 
-def test_the_steps_are_those_of_the_judged_attempt() -> None:
+def test_document_contains_steps_of_the_judged_attempt() -> None:
     torn, whole = (
         log(segment(steps([9.0] * 20), finished=False)),
         log(segment(steps(7.4))),
@@ -80,7 +80,7 @@ def test_the_steps_are_those_of_the_judged_attempt() -> None:
 
 
 @pytest.mark.parametrize("count", [2000, 9001])
-def test_of_a_long_run_the_slow_steps_are_kept(count: int) -> None:
+def test_slow_steps_of_a_long_run_are_kept(count: int) -> None:
     seconds = [7.4] * count
     seconds[33] = 9.5
     found = told(run(log(segment(steps(seconds), total=count)))).steps
@@ -101,7 +101,7 @@ def excerpt(path: Path, line: int) -> Excerpt | None:
 @pytest.mark.parametrize(
     ("line", "first", "last"), [(1, 1, 13), (50, 23, 62), (99, 72, 100)]
 )
-def test_the_lines_around_a_line(
+def test_excerpt_contains_surrounding_lines(
     tmp_path: Path, line: int, first: int, last: int
 ) -> None:
     (path := tmp_path / "a.out").write_text(numbered(100))
@@ -111,7 +111,7 @@ def test_the_lines_around_a_line(
     )
 
 
-def test_what_a_log_holds_is_made_fit_to_be_shown(tmp_path: Path) -> None:
+def test_excerpt_is_made_printable(tmp_path: Path) -> None:
     path = tmp_path / "a.out"
     path.write_bytes(b"a\tb\x1b[31m\r\n" + b"\xff\n" + b"x" * 1000 + b"\nlast")
     found = excerpt(path, 2)
@@ -127,12 +127,12 @@ def test_what_a_log_holds_is_made_fit_to_be_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["<stdin>", "/nowhere/logs.tar/a.out", "/", "s3:/bucket/a.out"]
 )
-def test_what_cannot_be_read_again_has_no_excerpt(path: str) -> None:
+def test_excerpt_is_skipped_for_unreadable_logs(path: str) -> None:
     assert excerpt(Path(path), 3) is None
 
 
 @pytest.mark.slow
-def test_logs_in_an_archive_are_quoted_in_one_pass(
+def test_excerpts_of_an_archive_are_read_in_one_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["runs/a.out", "runs/b.out", "runs/c.out.gz"]
@@ -161,7 +161,7 @@ def test_logs_in_an_archive_are_quoted_in_one_pass(
         assert one.lines[place[1] - one.first_line] == f"line {place[1]}"
 
 
-def test_of_an_archive_that_is_cut_what_was_whole_is_quoted(tmp_path: Path) -> None:
+def test_excerpt_is_read_from_a_truncated_archive(tmp_path: Path) -> None:
     path = tmp_path / "night.tar"
     path.write_bytes(archive([("a.out", b"whole\n"), ("b.out", b"cut\n" * 999)])[:2000])
     assert list(read_excerpts([(path / "a.out", 1), (path / "b.out", 900)])) == [
@@ -169,7 +169,7 @@ def test_of_an_archive_that_is_cut_what_was_whole_is_quoted(tmp_path: Path) -> N
     ]
 
 
-def test_a_large_archive_is_not_passed_for_a_quotation(
+def test_excerpt_is_skipped_for_large_archives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the log stands at its beginning: another one of its name may follow,
@@ -185,7 +185,7 @@ def test_a_large_archive_is_not_passed_for_a_quotation(
     assert read_excerpts([(path / "a.out", 1)]) == {}
 
 
-def test_a_failure_says_where_its_problem_stands(tmp_path: Path) -> None:
+def test_excerpt_of_a_failure_shows_its_problem(tmp_path: Path) -> None:
     (path := tmp_path / "a.out").write_text(numbered(300))
     diverged = steps(loss=np.array([12.0] * 20 + [float("nan")] * 30))
     described = told(in_file(path, log(segment(diverged))), folder=tmp_path)
@@ -204,7 +204,7 @@ def test_a_failure_says_where_its_problem_stands(tmp_path: Path) -> None:
         ),  # what the window leaves out explains nothing
     ],
 )
-def test_a_slow_run_quotes_its_slowest_step_or_where_the_window_begins(
+def test_excerpt_of_a_slow_run_shows_its_slowest_step(
     tmp_path: Path, slow: dict[int, float], what: str
 ) -> None:
     (path := tmp_path / "a.out").write_text(numbered(300))
@@ -217,7 +217,7 @@ def test_a_slow_run_quotes_its_slowest_step_or_where_the_window_begins(
     )
 
 
-def test_what_passed_quotes_nothing(tmp_path: Path) -> None:
+def test_passed_run_has_no_excerpt(tmp_path: Path) -> None:
     (path := tmp_path / "a.out").write_text(numbered(300))
     assert told(in_file(path, log(segment(steps(7.3)))), Status.PASSED).excerpt is None
     assert told(in_file(path, log(segment(steps(9.9)))), Status.PASSED).excerpt is None

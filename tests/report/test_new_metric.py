@@ -25,7 +25,7 @@ from pytest_llmbench.report.outcome_documents import make_plain
 from pytest_llmbench.runs.measure.measurement import measure
 
 
-def test_a_metric_that_is_declared_is_in_every_report(
+def test_declared_metric_is_in_every_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     declared = Definition(

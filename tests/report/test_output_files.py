@@ -47,14 +47,14 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_the_folders_of_the_report_are_made(tmp_path: Path) -> None:
+def test_write_creates_parent_folders(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "llmb.xml"
     write_atomically(path, CONTENT, JUNIT)
     assert path.read_bytes() == CONTENT
     assert [entry.name for entry in path.parent.iterdir()] == ["llmb.xml"]
 
 
-def test_the_report_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+def test_written_file_follows_the_umask(tmp_path: Path) -> None:
     """The CI server often collects it as another user."""
     before = os.umask(0o022)
     try:
@@ -64,7 +64,7 @@ def test_the_report_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None
     assert (tmp_path / "llmb.xml").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_report_that_does_not_fit_leaves_the_old_one_whole(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "llmb.xml"
     path.write_text("<testsuites>old")
     with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
@@ -74,7 +74,7 @@ def test_a_report_that_does_not_fit_leaves_the_old_one_whole(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["file/llmb.xml", "file/deeper/llmb.xml", "folder"])
-def test_a_path_that_cannot_be_a_report_is_an_os_error_and_leaves_nothing(
+def test_impossible_path_raises_os_error_and_leaves_no_file(
     tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -84,14 +84,14 @@ def test_a_path_that_cannot_be_a_report_is_an_os_error_and_leaves_nothing(
     assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["file", "folder"]
 
 
-def test_a_link_keeps_pointing_at_the_report(tmp_path: Path) -> None:
+def test_dangling_link_is_kept(tmp_path: Path) -> None:
     (tmp_path / "latest.xml").symlink_to(tmp_path / "monday.xml")
     write_atomically(tmp_path / "latest.xml", CONTENT, JUNIT)
     assert (tmp_path / "latest.xml").is_symlink()
     assert (tmp_path / "monday.xml").read_bytes() == CONTENT
 
 
-def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+def test_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     """As root, --llmb-junit=/dev/null would otherwise replace the device by a file."""
     pipe, received = tmp_path / "pipe", []
     os.mkfifo(pipe)
@@ -127,7 +127,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("kind", "content"), OWN)
-def test_what_was_written_before_is_replaced_and_only_by_its_kind(
+def test_file_is_replaced_only_by_its_own_kind(
     tmp_path: Path, kind: FileKind, content: bytes
 ) -> None:
     path = tmp_path / "report"
@@ -146,7 +146,7 @@ def test_what_was_written_before_is_replaced_and_only_by_its_kind(
 @pytest.mark.parametrize(
     "kind", [JUNIT, JSON, HTML, TRACE, EXPORT, NEW], ids=lambda kind: kind.name
 )
-def test_what_is_no_report_stays_as_it_is(
+def test_foreign_file_is_not_replaced(
     tmp_path: Path, kind: FileKind, content: bytes
 ) -> None:
     path = tmp_path / "mine"
@@ -160,9 +160,7 @@ def test_what_is_no_report_stays_as_it_is(
 
 
 @pytest.mark.parametrize("content", [b"", CONTENT])
-def test_a_link_to_a_file_is_no_report_whatever_it_leads_to(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_link_to_a_file_is_refused(tmp_path: Path, content: bytes) -> None:
     """The file may be of somebody else, and the link of a tool."""
     (tmp_path / "real.xml").write_bytes(content)
     (tmp_path / "link.xml").symlink_to("real.xml")
@@ -175,7 +173,7 @@ def test_a_link_to_a_file_is_no_report_whatever_it_leads_to(
     assert (tmp_path / "link.xml").is_symlink()
 
 
-def test_links_among_the_folders_and_empty_files_are_written_to(tmp_path: Path) -> None:
+def test_linked_folders_and_empty_files_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "nightly").symlink_to("disk")
     (tmp_path / "disk" / "mktemp.xml").touch()
@@ -200,7 +198,7 @@ print("after")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("goes", ["file", "pipe"])
-def test_standard_output_is_written_to_wherever_it_goes(
+def test_write_to_standard_output_follows_its_redirection(
     tmp_path: Path, goes: str
 ) -> None:
     """In a file it stands between what was said before and after, and that file is no
@@ -221,7 +219,7 @@ def test_standard_output_is_written_to_wherever_it_goes(
     assert path.stat().st_ino == identity
 
 
-def test_only_names_of_descriptors_are_descriptors(tmp_path: Path) -> None:
+def test_only_descriptor_paths_are_descriptors(tmp_path: Path) -> None:
     assert [
         find_descriptor(Path(f"/dev/{name}"))
         for name in ("stdout", "stderr", "fd/7", "null")

@@ -70,7 +70,7 @@ def steps(*described: OutcomeDocument) -> list[str]:
 # --- verbosity ------------------------------------------------------------------------
 
 
-def test_quiet_shows_what_is_red_and_the_count() -> None:
+def test_quiet_summary_shows_failures_and_counts() -> None:
     lines = list(render_summary(MIXED, ["a report was not written"], -1))
     assert [line.split()[:2] for line in lines if line[:1].isupper()] == [
         ["REGRESSION", "slow"],
@@ -84,13 +84,13 @@ def test_quiet_shows_what_is_red_and_the_count() -> None:
     ]
 
 
-def test_quiet_and_green_is_the_count_alone() -> None:
+def test_quiet_green_summary_is_the_count_only() -> None:
     assert list(render_summary([told(), missing()], [], -1)) == [
         "1 green: 1 PASS; 1 skipped: 1 MISSING"
     ]
 
 
-def test_a_red_check_is_shown_where_all_else_is_quiet() -> None:
+def test_quiet_summary_shows_a_failed_check() -> None:
     lines = list(render_summary([told(), check("failed", Verdict.REGRESSION)], [], -1))
     assert lines[:2] == [
         "weak-scaling: 1 REGRESSION",
@@ -132,7 +132,7 @@ def test_required_documented_configuration_is_named() -> None:
     assert "MISSING        1 documented configuration has no run" in text
 
 
-def test_everything_without_a_run_is_named_where_more_was_asked_for() -> None:
+def test_verbose_summary_lists_all_missing_configurations() -> None:
     absent = [missing(f"absent-{number}") for number in range(9)]
     assert "absent-8" not in " ".join(render_summary(absent, []))
     named = " ".join(" ".join(render_summary([told(), *absent], [], 1)).split())
@@ -143,9 +143,7 @@ def test_everything_without_a_run_is_named_where_more_was_asked_for() -> None:
     assert "absent-8" in named
 
 
-def test_of_configurations_without_a_run_the_red_ones_have_a_line_of_their_own() -> (
-    None
-):
+def test_failed_missing_configurations_have_a_separate_line() -> None:
     lines = [
         line
         for line in render_summary([missing("a"), missing("b", "failed"), told()], [])
@@ -157,7 +155,7 @@ def test_of_configurations_without_a_run_the_red_ones_have_a_line_of_their_own()
     ]
 
 
-def test_other_reason_than_noise_stands_under_an_inconclusive_line() -> None:
+def test_inconclusive_line_explains_reasons_other_than_noise() -> None:
     one = told(
         verdict="INCONCLUSIVE", reason="warming-up", remainder="why it is no PASS"
     )
@@ -177,7 +175,7 @@ def test_broken_run_shows_no_step_time(verdict: str) -> None:
 # --- colours --------------------------------------------------------------------------
 
 
-def test_the_word_of_a_verdict_has_the_colour_of_its_status() -> None:
+def test_verdict_has_the_colour_of_its_status() -> None:
     found = coloured(told(), slow(), doubtful(), missing(), stray())
     assert {
         word: found[word]
@@ -191,7 +189,7 @@ def test_the_word_of_a_verdict_has_the_colour_of_its_status() -> None:
     }
 
 
-def test_a_pass_that_a_test_made_red_is_not_green() -> None:
+def test_pass_overruled_by_a_test_is_not_green() -> None:
     assert coloured(told("failed"))["PASS"] == "red"
 
 
@@ -207,7 +205,7 @@ def test_a_pass_that_a_test_made_red_is_not_green() -> None:
         ([told(), stray()], "red"),
     ],
 )
-def test_the_count_is_green_only_where_something_was_judged_and_nothing_is_in_doubt(
+def test_count_is_green_only_without_doubt_or_failure(
     described: list[OutcomeDocument], expected: str
 ) -> None:
     assert choose_common_colour(described) == expected
@@ -216,7 +214,7 @@ def test_the_count_is_green_only_where_something_was_judged_and_nothing_is_in_do
 
 
 @pytest.mark.parametrize("verdict", ["REGRESSION", "SLOWER", "INCONCLUSIVE"])
-def test_what_only_reports_a_loss_is_not_green(verdict: str) -> None:
+def test_reported_slowdown_is_not_green(verdict: str) -> None:
     told_only = with_fields(check(), verdict=verdict)
     assert coloured(told(), told_only)["weak-scaling:"] == "yellow"
     assert choose_colour(told_only.status, told_only.verdict) == "unclear"
@@ -232,16 +230,14 @@ def test_what_only_reports_a_loss_is_not_green(verdict: str) -> None:
 # --- counts ---------------------------------------------------------------------------
 
 
-def test_a_run_without_a_configuration_that_is_called_like_one_takes_no_verdict_away() -> (
-    None
-):
+def test_unmatched_run_with_a_configuration_id_hides_no_verdict() -> None:
     assert (
         format_counts([told(), stray(told().id)])
         == "1 green: 1 PASS; 1 red: 1 UNMATCHED"
     )
 
 
-def test_the_worst_of_an_id_is_counted_by_verdict() -> None:
+def test_count_uses_the_worst_outcome_of_each_id() -> None:
     assert asdict(count_verdicts([*MIXED, told("failed")])) == {
         "green": {"INCONCLUSIVE": 1},
         "red": {"REGRESSION": 1, "INVALID": 1, "PASS": 1, "UNMATCHED": 1},
@@ -252,7 +248,7 @@ def test_the_worst_of_an_id_is_counted_by_verdict() -> None:
 # --- what to do next ------------------------------------------------------------------
 
 
-def test_red_comes_first_with_its_log_and_how_to_judge_only_that_again() -> None:
+def test_next_steps_list_failures_first_with_logs() -> None:
     found = steps(doubtful(), told(), slow("b"), slow("a"), killed(), missing())
     assert found[0].startswith("a and 1 more: judge older runs of it as well")
     assert found[0].endswith("log: log-x_1_0.out")
@@ -262,7 +258,7 @@ def test_red_comes_first_with_its_log_and_how_to_judge_only_that_again() -> None
     ]
 
 
-def test_what_is_inconclusive_says_how_many_runs_would_settle_it() -> None:
+def test_next_step_states_runs_needed_to_decide() -> None:
     (found,) = steps(told(), doubtful())
     assert found.startswith(
         "doubtful: run it again, and set `llmb_repeat_window` to judge the runs together"
@@ -271,13 +267,13 @@ def test_what_is_inconclusive_says_how_many_runs_would_settle_it() -> None:
     assert "log:" not in found
 
 
-def test_an_improvement_is_recorded() -> None:
+def test_next_step_of_an_improvement_is_recording() -> None:
     assert steps(told("passed", "fast", 6.5)) == [
         "fast: record a new baseline with --llmb-record=DIR"
     ]
 
 
-def test_what_is_missing_is_launched_where_nothing_else_is_left() -> None:
+def test_next_step_launches_missing_runs_if_nothing_else_remains() -> None:
     assert steps(told(), missing("a"), missing("b")) == [
         "a and 1 more without a run: launch it with pytest -k a --llmb-launch; --llmb-dry-run shows what that takes"
     ]
@@ -288,7 +284,7 @@ def test_what_is_missing_is_launched_where_nothing_else_is_left() -> None:
     )
 
 
-def test_where_nothing_was_judged_the_reason_says_what_to_do() -> None:
+def test_no_next_steps_if_nothing_was_judged() -> None:
     assert (
         steps(
             missing(
@@ -301,7 +297,7 @@ def test_where_nothing_was_judged_the_reason_says_what_to_do() -> None:
     )
 
 
-def test_a_session_in_which_all_is_well_leaves_nothing_to_do() -> None:
+def test_green_session_has_no_next_steps() -> None:
     assert steps(told(), check()) == []
 
 
@@ -334,7 +330,7 @@ def replaced(value: Any, words: Iterator[str], key: str = "") -> Any:
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=5))
-def test_no_id_and_no_text_is_wider_than_eighty_columns(drawn: list[str]) -> None:
+def test_summary_lines_fit_eighty_columns(drawn: list[str]) -> None:
     words = itertools.cycle(drawn)
     described = [
         restore_outcome(

@@ -89,7 +89,7 @@ next: judge older runs of it as well, or keep a history (--llmb-history=URL),
   run       job 1, started 2025-11-20 03:00 (folder name), 3h old"""
 
 
-def test_what_a_run_ran_on_is_one_line_of_its_message() -> None:
+def test_message_lists_the_software_of_the_run() -> None:
     said = (("nccl", "2.26.6+cuda12.8"), ("container", "of the log"))
     recorded = (
         ("container", "nvcr.io#nvidia/nemo:25.04.01"),
@@ -119,13 +119,13 @@ def test_what_a_run_ran_on_is_one_line_of_its_message() -> None:
     assert explain(with_fields(described, environment={}), short=False) == REGRESSION
 
 
-def test_where_many_items_fail_a_message_has_three_lines() -> None:
+def test_short_message_has_verdict_text_and_log() -> None:
     assert explain(outcome(SLOW), short=True).splitlines() == [
         *REGRESSION.splitlines()[:4],
     ]
 
 
-def test_an_invalid_run_shows_no_step_time_that_means_nothing() -> None:
+def test_message_of_invalid_run_shows_no_metrics() -> None:
     loss = np.where(np.arange(50) < 31, 12.0, np.nan)
     text = explain(outcome(run(log(segment(steps(loss=loss))))), short=False)
     assert "loss is nan from step 31 on (19 steps)" in text
@@ -133,18 +133,18 @@ def test_an_invalid_run_shows_no_step_time_that_means_nothing() -> None:
     assert "tokens/s" not in text
 
 
-def test_nothing_judged_is_said_in_each_message() -> None:
+def test_message_contains_the_reason_nothing_was_judged() -> None:
     text = explain(
         outcome(None, context=("nothing was judged: no run was found",)), short=False
     )
     assert "nothing was judged: no run was found" in text
 
 
-def test_every_reason_has_advice() -> None:
+def test_each_reason_has_advice() -> None:
     assert {str(reason) for reason in Reason} <= set(ADVICE)
 
 
-def test_who_has_a_recorded_baseline_is_not_told_to_record_one() -> None:
+def test_recorded_baseline_gets_no_advice_to_record() -> None:
     described = outcome(SLOW)
     assert "record your own baseline" in advise(described)
     own = advise(
@@ -153,7 +153,7 @@ def test_who_has_a_recorded_baseline_is_not_told_to_record_one() -> None:
     assert own.endswith("acknowledge it in the file of --llmb-acknowledged")
 
 
-def test_who_let_an_acknowledgement_expire_is_told_what_to_do_with_it() -> None:
+def test_expired_acknowledgement_gets_advice_to_extend_it() -> None:
     gone = {
         "code": "acknowledgement-expired",
         "text": "expired on 2025-11-19",
@@ -163,7 +163,7 @@ def test_who_let_an_acknowledgement_expire_is_told_what_to_do_with_it() -> None:
 
 
 @pytest.mark.parametrize("measured", [True, False])
-def test_only_who_does_not_know_the_noise_is_told_how_to_know_it(
+def test_unknown_noise_gets_advice_to_measure_it(
     measured: bool,
 ) -> None:
     described = outcome(SLOW)
@@ -179,7 +179,7 @@ def test_only_who_does_not_know_the_noise_is_told_how_to_know_it(
     assert ("to measure the noise" in told) is not measured
 
 
-def test_what_a_session_only_collected_says_the_command_that_repeats_it_whole() -> None:
+def test_collected_session_prints_its_complete_resume_command() -> None:
     command = "pytest -k 'grok1 and fp8' --llmb-resume --llmb-session=20261121-0545-3f9a --junitxml=/reports/junit.xml"
     resume = {"command": command, "due": True, "secrets": ["HF_TOKEN"]}
     told = with_fields(outcome(SLOW), resume=resume)
@@ -192,7 +192,7 @@ def test_what_a_session_only_collected_says_the_command_that_repeats_it_whole() 
     )
 
 
-def test_the_summary() -> None:
+def test_summary_lists_verdicts_next_steps_and_counts() -> None:
     passed = with_fields(outcome(run(), Status.PASSED), id="passed")
     missing = with_fields(outcome(None, Status.SKIPPED), id="missing")
     killed = with_fields(
@@ -233,7 +233,7 @@ next: to judge only the failed items again, add --lf to the same command
     )
 
 
-def test_an_mfu_of_logged_flops_is_marked_and_explained() -> None:
+def test_mfu_of_logged_flops_is_marked_and_explained() -> None:
     """Its framework may count FLOPs that the formula does not: the two are not one
     number."""
     told = outcome(run(), Status.PASSED)
@@ -246,13 +246,13 @@ def test_an_mfu_of_logged_flops_is_marked_and_explained() -> None:
     assert "* FLOPs" not in "\n".join(render_summary([told], []))
 
 
-def test_tokens_per_gpu_are_shown_on_request() -> None:
+def test_verbose_summary_shows_tokens_per_gpu() -> None:
     told = outcome(run(), Status.PASSED)
     assert "tokens/s per GPU" not in "\n".join(render_summary([told], []))
     assert list(render_summary([told], [], 1))[2].strip() == "2,236.7 tokens/s per GPU"
 
 
-def test_what_was_not_judged_stands_under_a_green_line_too() -> None:
+def test_passed_line_mentions_unjudged_runs_of_the_log() -> None:
     twice = log(segment(steps([7.3] * 15), total=15), segment())
     lines = list(render_summary([outcome(run(twice), Status.PASSED)], []))
     assert lines[2].strip() == "2 runs in the log; the last, from line 1, is judged"
@@ -264,7 +264,7 @@ REQUEUED = run(
 )
 
 
-def test_a_pass_after_failed_attempts_says_so() -> None:
+def test_passed_line_mentions_failed_attempts() -> None:
     told = outcome(REQUEUED, Status.PASSED)
     lines = list(render_summary([told], []))
     assert [line.strip() for line in lines[2:4]] == [
@@ -277,7 +277,7 @@ def test_a_pass_after_failed_attempts_says_so() -> None:
     )
 
 
-def test_a_failure_lists_all_attempts_with_their_places() -> None:
+def test_failure_lists_all_attempts_with_log_positions() -> None:
     again = replace(REQUEUED, attempts=(*REQUEUED.attempts[:1], *SLOW.attempts))
     lines = [
         line
@@ -290,7 +290,7 @@ def test_a_failure_lists_all_attempts_with_their_places() -> None:
     ]
 
 
-def test_the_count_of_nothing_is_not_green() -> None:
+def test_empty_count_is_not_green() -> None:
     assert format_counts([]) == "nothing judged"
 
 
@@ -301,7 +301,7 @@ def test_the_count_of_nothing_is_not_green() -> None:
         run(excluded=Reason.PROFILED),
     ],
 )
-def test_a_step_time_that_does_not_count_is_no_property(content: Run) -> None:
+def test_meaningless_step_time_is_no_property(content: Run) -> None:
     told = dict(list_properties(outcome(content)))
     assert {"expected_seconds", "window", "verdict", "reason", "log"} <= set(told)
     assert not {
@@ -346,9 +346,7 @@ def run_here(
     return with_fields(one, **{**made, **fields})
 
 
-def test_nodes_that_are_slow_each_time_are_to_be_left_out_before_anything_is_run_again() -> (
-    None
-):
+def test_advice_excludes_slow_nodes_first() -> None:
     told = advise(
         run_here(reason="repeats-disagree", verdict="INCONCLUSIVE", slow_nodes=["n2"])
     )
@@ -373,7 +371,7 @@ def test_nodes_that_are_slow_each_time_are_to_be_left_out_before_anything_is_run
         ),
     ],
 )
-def test_where_runs_on_this_machine_were_slow_their_times_come_with_what_to_do(
+def test_advice_for_slow_local_runs_lists_their_times(
     described: ConfigurationOutcome, times: str, cause: str
 ) -> None:
     told = advise(described)
@@ -390,7 +388,7 @@ def test_where_runs_on_this_machine_were_slow_their_times_come_with_what_to_do(
         run_here(1.3, 1.06, 1.9, reason="diverged"),
     ],
 )
-def test_a_single_run_and_runs_of_a_cluster_have_the_usual_advice(
+def test_advice_for_single_or_cluster_runs_is_unchanged(
     described: ConfigurationOutcome,
 ) -> None:
     assert "this machine" not in advise(described)

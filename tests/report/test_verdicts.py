@@ -107,7 +107,7 @@ SIX = [trend(f"x-{number}") for number in range(6)]
 
 
 @pytest.mark.parametrize("report", [*EVERY, in_title])
-def test_what_is_known_to_be_slower_is_named_before_anything_is_green(
+def test_headline_names_findings_before_green(
     report: Callable[..., str],
 ) -> None:
     text = report([told(), *SIX])
@@ -117,7 +117,7 @@ def test_what_is_known_to_be_slower_is_named_before_anything_is_green(
     assert text.index("trend: 6 SLOWER") < good
 
 
-def test_the_first_word_of_a_chat_is_no_bare_green() -> None:
+def test_chat_message_names_findings_after_green() -> None:
     assert in_chat([told(), *SIX]) == (
         "llmbench GREEN, but trend: 6 SLOWER, 2025-11-20 06:00 UTC: 1 green: 1 PASS"
     )
@@ -174,13 +174,13 @@ def test_the_first_word_of_a_chat_is_no_bare_green() -> None:
         ([with_fields(trend(), overruled="SLOWER")], ["not asserted: 1 SLOWER"]),
     ],
 )
-def test_a_finding_is_what_is_known_to_be_worse_and_fails_nothing(
+def test_finding_is_a_slowdown_that_did_not_fail(
     outcomes: list[OutcomeDocument], texts: list[str]
 ) -> None:
     assert [finding.text for finding in list_findings(outcomes)] == texts
 
 
-def test_a_red_session_names_it_too() -> None:
+def test_red_session_names_findings() -> None:
     assert format_findings(SessionState.RED, SIX) == ", trend: 6 SLOWER"
     assert (
         in_title([told(), slow(), *SIX]) == "1 red, trend: 6 SLOWER, 1 green - llmbench"
@@ -191,7 +191,7 @@ def test_a_red_session_names_it_too() -> None:
 
 
 @pytest.mark.parametrize("report", EVERY)
-def test_every_report_shows_each_caution_once_and_before_the_count(
+def test_each_report_shows_cautions_once_before_the_count(
     report: Callable[..., str],
 ) -> None:
     text = report([told()], (WIDE,))
@@ -203,17 +203,17 @@ def test_every_report_shows_each_caution_once_and_before_the_count(
 
 
 @pytest.mark.parametrize("report", EVERY)
-def test_an_ordinary_night_has_none(report: Callable[..., str]) -> None:
+def test_ordinary_session_has_no_findings(report: Callable[..., str]) -> None:
     assert "caution" not in report([told(), missing(), check()]).lower()
 
 
-def test_a_finding_stands_once_though_it_is_among_the_cautions() -> None:
+def test_finding_among_cautions_is_shown_once() -> None:
     among = tuple(list_findings(SIX))
     for report in EVERY:
         assert report([told(), *SIX], among).count("trend: 6 SLOWER") == 1
 
 
-def test_the_document_has_codes_and_one_without_cautions_is_read(
+def test_document_contains_caution_codes_and_may_omit_them(
     tmp_path: Path,
 ) -> None:
     session = make_session(
@@ -234,7 +234,7 @@ def test_the_document_has_codes_and_one_without_cautions_is_read(
     )
 
 
-def test_github_lists_what_is_only_reported_and_warns_of_it() -> None:
+def test_github_lists_reported_findings_as_warnings() -> None:
     text = in_github([told(), *SIX])
     assert text.startswith("### llmbench: green, but trend: 6 SLOWER\n")
     assert "#### 6 only reported" in text
@@ -250,7 +250,7 @@ def test_github_lists_what_is_only_reported_and_warns_of_it() -> None:
     )
 
 
-def test_every_code_is_documented() -> None:
+def test_each_caution_code_is_documented() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "ci.md").read_text(
         encoding="utf-8"
     )
@@ -258,7 +258,7 @@ def test_every_code_is_documented() -> None:
     assert [code for code in CautionCode if f"`{code}`" not in documented] == []
 
 
-def test_what_a_test_of_the_user_let_pass_is_named() -> None:
+def test_verdict_ignored_by_a_users_test_is_a_finding() -> None:
     """By the literal rule a run that cannot tell is red, too."""
     assert in_chat([told(verdict="NOT_ASSERTED", overruled="INCONCLUSIVE")]).startswith(
         "llmbench GREEN, but not asserted: 1 INCONCLUSIVE, "

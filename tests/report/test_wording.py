@@ -657,14 +657,14 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     EXAMPLES,
     ids=[f"{number}-{code.name}" for number, (code, _, _) in enumerate(EXAMPLES)],
 )
-def test_statement_has_its_sentence(
+def test_statement_is_phrased(
     code: StatementCode, values: dict[str, Any], sentence: str
 ) -> None:
     assert phrase(CodedStatement(code, **values)) == sentence
     assert set(values) == list_fields(code)
 
 
-def test_code_has_a_sentence_and_an_example() -> None:
+def test_each_code_has_a_sentence_and_an_example() -> None:
     assert set(SENTENCES) == set(StatementCode)
     assert {code for code, _, _ in EXAMPLES} == set(StatementCode)
     assert set(CHANGES) == set(ShiftReference)

@@ -90,7 +90,7 @@ def night(
 # --- steps ----------------------------------------------------------------------------
 
 
-def test_the_sentence_of_the_steps() -> None:
+def test_steps_chart_is_described() -> None:
     chart = draw_steps(ran([31.0, *[10.0] * 22, 12.5, *[10.1] * 26], slow=[23]), "a")
     assert chart is not None
     assert chart.sentence == (
@@ -110,7 +110,7 @@ TIMES = st.lists(st.none() | st.floats(1e-6, 1e6), min_size=2, max_size=60)
     expected=st.none() | st.floats(1e-6, 1e6),
     tonight=st.none() | st.floats(1e-6, 1e6),
 )
-def test_every_time_stays_within_the_chart(
+def test_history_points_stay_within_the_chart(
     times: list[float | None], expected: float | None, tonight: float | None
 ) -> None:
     one = ran(
@@ -141,7 +141,7 @@ def test_every_time_stays_within_the_chart(
 # --- distribution ---------------------------------------------------------------------
 
 
-def test_the_sentence_of_the_distribution() -> None:
+def test_distribution_chart_is_described() -> None:
     chart = draw_distribution(ran([10.0] * 20 + [10.2] * 30), "a")
     assert chart is not None
     assert chart.sentence == (
@@ -151,7 +151,7 @@ def test_the_sentence_of_the_distribution() -> None:
     assert len(shapes(chart.svg, "bar")) == 2
 
 
-def test_a_run_that_means_nothing_has_no_distribution() -> None:
+def test_invalid_run_has_no_distribution_chart() -> None:
     assert (
         draw_distribution(
             ran([10.0] * 50, problems=[{"code": "diverged", "text": "", "line": 0}]),
@@ -164,7 +164,7 @@ def test_a_run_that_means_nothing_has_no_distribution() -> None:
 # --- history --------------------------------------------------------------------------
 
 
-def test_the_sentence_of_the_history() -> None:
+def test_history_chart_is_described() -> None:
     nights = [night(day=1), night(None, "INVALID", 2), night(10.8, "REGRESSION", 3)]
     change = level_change(0.08, started="2025-10-03T03:00:00+00:00", night=2)
     chart = draw_history(ran([], history=nights, changes=[change]), "a")
@@ -177,7 +177,7 @@ def test_the_sentence_of_the_history() -> None:
     assert texts(chart.svg).count("+8.0 %") == 1
 
 
-def test_every_verdict_has_its_symbol_and_tonight_a_ring() -> None:
+def test_history_symbols_show_verdicts_and_the_current_run() -> None:
     verdicts = ("PASS", "INCONCLUSIVE", "REGRESSION", "NOT_COMPARABLE", "something new")
     chart = draw_history(
         ran([], history=[night(verdict=verdict) for verdict in verdicts]), "a"
@@ -191,7 +191,7 @@ def test_every_verdict_has_its_symbol_and_tonight_a_ring() -> None:
     assert len(shapes(chart.svg, "regression")) == len(shapes(chart.svg, "hollow")) == 1
 
 
-def test_without_older_nights_there_is_no_history() -> None:
+def test_history_chart_needs_earlier_runs() -> None:
     assert draw_history(ran([10.0] * 50), "a") is None
 
 
@@ -215,9 +215,7 @@ def member(gpus: int, seconds: float, published: float | None) -> ConfigurationO
     )
 
 
-def test_a_family_against_its_own_recorded_baselines_shows_the_documented_ones_beside_them() -> (
-    None
-):
+def test_scaling_chart_shows_recorded_and_documented_curves() -> None:
     row = {**ROW, "measured": 0.931, "documented": 0.97, "verdict": "REGRESSION"}
     family = with_fields(check(), members=["f-8", "f-16", "f-32"], compared=[row])
     own = [
@@ -240,7 +238,7 @@ def test_a_family_against_its_own_recorded_baselines_shows_the_documented_ones_b
 # --- drawing --------------------------------------------------------------------------
 
 
-def test_percentages_have_the_digits_that_tell_them_apart() -> None:
+def test_percentage_labels_have_enough_digits() -> None:
     assert [
         text for _, text in make_number_scale(0.985, 1.005, percent=True).texts
     ] == [
@@ -267,7 +265,7 @@ def lost(
     return told(steps={**columns, "no_loss": list(no_loss)})
 
 
-def test_the_loss_of_a_diverged_run_says_where_it_ended() -> None:
+def test_loss_chart_describes_the_first_non_finite_step() -> None:
     chart = draw_loss(lost([9.5, 7.0, 5.0, None, None, 4.0], [3, 4]), "loss")
     assert chart is not None
     assert chart.sentence == (
@@ -276,7 +274,7 @@ def test_the_loss_of_a_diverged_run_says_where_it_ended() -> None:
     assert chart.key == "\N{MULTIPLICATION X} no finite number"
 
 
-def test_a_run_that_trained_has_no_chart_of_its_loss() -> None:
+def test_trained_run_has_no_loss_chart() -> None:
     assert (
         draw_loss(
             told(steps={"index": [1, 2], "seconds": [1.0, 1.0], "slow": []}), "loss"
@@ -289,7 +287,7 @@ def test_a_run_that_trained_has_no_chart_of_its_loss() -> None:
 # --- nights without tonight -----------------------------------------------------------
 
 
-def test_the_nights_of_a_site_have_no_tonight() -> None:
+def test_site_chart_has_no_current_run() -> None:
     nights = [
         DrawnDay(f"2026-01-{day:02}", "PASS", value, 10.0)
         for day, value in enumerate((10.0, 10.1, None, 10.8), 1)

@@ -83,7 +83,7 @@ def page(outcomes: list[OutcomeDocument]) -> str:
 
 
 @pytest.mark.slow
-def test_every_element_ends_and_every_link_leads_somewhere(page: str) -> None:
+def test_page_is_well_formed_and_links_resolve(page: str) -> None:
     parsed = Parsed(page)
     assert parsed.inside == []
     ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
@@ -120,7 +120,7 @@ def test_documented_configurations_without_a_run_are_one_line() -> None:
 
 
 @pytest.mark.slow
-def test_its_policy_allows_its_own_style_and_script_and_nothing_else(page: str) -> None:
+def test_page_policy_allows_only_its_own_style_and_script(page: str) -> None:
     (policy,) = (
         one["content"] for one in Parsed(page).of("meta") if one.get("http-equiv")
     )
@@ -140,7 +140,7 @@ def test_its_policy_allows_its_own_style_and_script_and_nothing_else(page: str) 
 
 
 @pytest.mark.slow
-def test_it_is_made_from_json_in_any_order(
+def test_page_does_not_depend_on_outcome_order(
     outcomes: list[OutcomeDocument], page: str
 ) -> None:
     """Workers of xdist report as they please."""
@@ -154,7 +154,7 @@ def test_it_is_made_from_json_in_any_order(
 
 
 @pytest.mark.slow
-def test_the_head_counts_and_says_what_to_do_next(page: str) -> None:
+def test_page_head_shows_counts_and_next_steps(page: str) -> None:
     text = Parsed(page).words
     assert "5 red 1 unclear 73 green 4 skipped" in text
     assert (
@@ -167,7 +167,7 @@ def test_the_head_counts_and_says_what_to_do_next(page: str) -> None:
     )
 
 
-def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
+def test_page_advice_equals_terminal_advice(
     outcomes: list[OutcomeDocument], page: str
 ) -> None:
     (told,) = re.findall('<ul class="next">.*?</ul>', page, re.DOTALL)
@@ -200,7 +200,7 @@ def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
     )
 
 
-def test_what_a_failure_needs_is_there() -> None:
+def test_failure_card_shows_all_details() -> None:
     text = Parsed(render([told("failed", seconds=8.4)], NOW)).words
     for part in (
         "✕ REGRESSION",
@@ -214,7 +214,7 @@ def test_what_a_failure_needs_is_there() -> None:
         assert part in text
 
 
-def test_the_excerpt_marks_the_line_that_is_to_blame() -> None:
+def test_excerpt_marks_the_relevant_line() -> None:
     quoted = {
         "log": "a.out",
         "first_line": 9,
@@ -233,7 +233,7 @@ def test_the_excerpt_marks_the_line_that_is_to_blame() -> None:
     ]
 
 
-def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
+def test_page_has_tables_for_attempts_jobs_changes_and_environment() -> None:
     change = {
         "started": "2025-11-01T03:00:00+00:00",
         "kind": "step",
@@ -290,7 +290,7 @@ def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
     assert "nccl 2.26" in text
 
 
-def test_ids_that_no_link_can_hold_get_names_of_their_own() -> None:
+def test_ids_with_special_characters_get_valid_anchors() -> None:
     strays = [
         describe_unmatched_run(
             UnmatchedRun(name, Reason.UNMATCHED, "", Path("/x")), Path("/")
@@ -306,9 +306,7 @@ def test_ids_that_no_link_can_hold_get_names_of_their_own() -> None:
 # --- changes and losses ---------------------------------------------------------------
 
 
-def test_the_sum_of_all_changes_stands_in_the_table_and_the_newest_in_the_head() -> (
-    None
-):
+def test_page_shows_sum_of_changes_and_newest_changes() -> None:
     changes = [
         {
             "kind": "step",
@@ -337,7 +335,7 @@ def test_the_sum_of_all_changes_stands_in_the_table_and_the_newest_in_the_head()
     assert '<ul class="changes">' not in render([told(changes=[accepted])], NOW)
 
 
-def test_a_diverged_run_shows_its_loss(page: str) -> None:
+def test_page_shows_the_loss_of_a_diverged_run(page: str) -> None:
     assert page.count("<strong>Loss</strong>") == 1
     assert re.search(r"no finite number at \d+ steps?, first at step \d+", page)
 
@@ -346,7 +344,7 @@ def test_a_diverged_run_shows_its_loss(page: str) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_fetched_from_elsewhere(page: str) -> None:
+def test_page_loads_no_external_resources(page: str) -> None:
     parsed = Parsed(page)
     assert parsed.of("link") == parsed.of("img") == parsed.of("iframe") == []
     assert [
@@ -365,7 +363,7 @@ def test_nothing_is_fetched_from_elsewhere(page: str) -> None:
         max_size=60,
     )
 )
-def test_no_text_becomes_more_than_text(text: str) -> None:
+def test_page_escapes_all_texts(text: str) -> None:
     """Elements and their attributes are those of a harmless text, but for the anchors,
     which are made of ids."""
     quoted = {"log": text, "first_line": 1, "lines": [text], "line": 1, "what": ""}
