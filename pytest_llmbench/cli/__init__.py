@@ -1,1 +1,1 @@
-"""The command `llmbench`, made of the commands that the tools bring."""
+"""The command line program `llmbench`."""

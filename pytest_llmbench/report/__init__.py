@@ -1,2 +1,2 @@
-"""Outcome dictionaries, and all that is made from them: terminal, JUnit, JSON, GitHub,
-chat, the page."""
+"""Outcome documents and the reports made from them: terminal, JUnit, JSON, HTML, GitHub
+and chat."""

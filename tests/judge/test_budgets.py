@@ -81,7 +81,7 @@ def test_save_over_its_budget_is_a_regression() -> None:
         Reason.OVER_BUDGET,
     )
     assert phrase(judgement).startswith(
-        "checkpoint save took 75.3 s (line 812), the budget is 60 s (own.yaml:33); 7.330 s is"
+        "checkpoint save took 75.3 s (line 812); the budget is 60 s (own.yaml:33); step time 7.330 s,"
     )
     assert (
         judge_runs(with_records(save(75.3)), baseline=BASELINE).verdict
@@ -138,7 +138,7 @@ def test_asynchronous_save_cannot_meet_a_save_budget() -> None:
         "checkpoint save cannot be judged: it is or may be asynchronous"
     )
     assert (
-        f"for which {DISPATCH} is the budget (line 812); the budget is 60 s (own.yaml:33)"
+        f"use the budget {DISPATCH} (line 812); the budget is 60 s (own.yaml:33)"
         in phrase(judgement)
     )
 

@@ -111,12 +111,10 @@ def test_run_beyond_the_first_accepted_value_is_a_regression() -> None:
     judgement = judge_run(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04, FIRST))
     assert (judgement.verdict, judgement.reason) == (Verdict.REGRESSION, Reason.DRIFTED)
     assert (
-        "tonight 7.923 s is +8.2 % from 7.325 s, accepted on 2025-01-20 by alice on login1"
+        "this run: 7.923 s is +8.2 % from 7.325 s, accepted on 2025-01-20 by alice on login1"
         in phrase(judgement)
     )
-    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in phrase(
-        judgement
-    )
+    assert "the limit is 7.691 s (drift budget 5 %, tolerance 5 %)" in phrase(judgement)
 
 
 def test_same_run_passes_against_an_unmoved_baseline() -> None:
@@ -265,11 +263,9 @@ def test_run_slightly_beyond_the_budget_is_inconclusive() -> None:
         Reason.DRIFTED,
     )
     assert phrase(judgement).startswith(
-        "tonight 7.728 s is +5.5 % from 7.325 s, accepted on 2025-01-20"
+        "this run: 7.728 s is +5.5 % from 7.325 s, accepted on 2025-01-20"
     )
-    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in phrase(
-        judgement
-    )
+    assert "the limit is 7.691 s (drift budget 5 %, tolerance 5 %)" in phrase(judgement)
 
 
 def test_run_decided_by_few_steps_fails_beyond_budget() -> None:
@@ -316,7 +312,7 @@ def test_message_names_recorder_and_first_value() -> None:
     text = " ".join(explain(outcome, short=False).split())
     assert "REGRESSION grok1_314b-25.05-gb200-bf16-128 (drifted)" in text
     assert "25.05.yaml:42, of 2025-11-01 by bob on login2" in text
-    assert "next: find what made it slower since, night by night" in text
+    assert "next: find what made it slower, day by day" in text
 
 
 def test_acknowledged_change_is_no_drift() -> None:

@@ -192,8 +192,8 @@ def test_weak_scaling_is_computed_from_judged_runs() -> None:
     assert comparison.verdict is Verdict.REGRESSION
     assert comparison.rows[-1].measured == pytest.approx(7.325 * 0.95 / (7.6 * 1.04))
     assert phrase_scaling(comparison) == (
-        "512 GPUs have 88.0 % of the throughput per GPU of 128, published 96.4 %: -8.7 % (-11.4 % to -5.9 %); "
-        "at least 91.8 % passes; the lowest of 3 sizes, GBS 2 per GPU, sequence length 8192, 64 layers"
+        "512 GPUs reach 88.0 % of the per-GPU throughput of 128 GPUs, published 96.4 %: -8.7 % (-11.4 % to -5.9 %); "
+        "at least 91.8 % is required; the lowest of 3 sizes, GBS 2 per GPU, sequence length 8192, 64 layers"
     )
 
 
@@ -205,7 +205,7 @@ def test_text_of_a_pair_describes_the_comparison() -> None:
     )
     assert comparison.verdict is Verdict.REGRESSION
     assert phrase_scaling(comparison) == (
-        "FP8 is 1.276 times as fast as BF16, published 1.383: -7.7 % (-8.1 % to -7.2 %); at least 1.317 passes; "
+        "FP8 is 1.276 times as fast as BF16, published 1.383: -7.7 % (-8.1 % to -7.2 %); at least 1.317 is required; "
         "step times at GBS 256, sequence length 8192, 64 layers"
     )
     apart = replace(
@@ -215,7 +215,7 @@ def test_text_of_a_pair_describes_the_comparison() -> None:
         [(BF16.configuration, apart)],
         group_by_key(make_judged(BF16, 0.0), make_judged(FP8, 0.0)),
     )
-    assert phrase_scaling(comparison).endswith("64 layers, another parallelism")
+    assert phrase_scaling(comparison).endswith("64 layers, different parallelism")
 
 
 @pytest.mark.parametrize(
@@ -223,11 +223,11 @@ def test_text_of_a_pair_describes_the_comparison() -> None:
     [
         (
             (-0.2, 0.0, 0.0),
-            "not slower than its own baseline, so no loss: its reference is faster than documented",
+            "no loss, because the run is not slower than its baseline: its reference is faster than documented",
         ),
         (
             (estimate(0.0, threshold_only=True), 0.0, 0.0),
-            "threshold only: of some of the numbers the error is unknown",
+            "threshold only: the error of some numbers is unknown",
         ),
         (
             (None, None, 0.0),
@@ -247,7 +247,7 @@ def test_regressed_reference_is_reported() -> None:
     ]
     (comparison,) = compare_weak_scaling([FAMILY], group_by_key(*judged_sizes))
     assert (
-        "128 GPUs is a regression itself, which flatters what is compared with it"
+        "128 GPUs is itself a regression, so the others look better than they are"
         in phrase_scaling(comparison)
     )
 

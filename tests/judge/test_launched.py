@@ -114,7 +114,7 @@ def test_launch_with_one_invalid_run_is_invalid(
     judgement = judge(evidence(*runs, *HISTORY))
     assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, reason)
     assert judgement.measurement is runs[position]
-    assert f"x_{position}, one of 3 runs that count: " in phrase(judgement)
+    assert f"x_{position}, one of 3 judged runs: " in phrase(judgement)
     for inconclusive in ("literal", "fail", "skip"):
         assert (
             decide_status(judgement, SessionRules(inconclusive=inconclusive))
@@ -155,7 +155,7 @@ def test_launched_runs_that_disagree_do_not_pass(
     assert status(judgement) is (Status.PASSED if meets else Status.FAILED)
     if verdict is Verdict.INCONCLUSIVE:
         assert judgement.reason is Reason.REPEATS_DISAGREE
-        assert "the runs differ too much to be of one state" in phrase(judgement)
+        assert "the runs differ too much to be averaged" in phrase(judgement)
         assert f"the mean of {len(factors)} repeats: " in phrase(judgement.notes[0])
 
 
@@ -208,8 +208,10 @@ def test_run_without_a_baseline_value_is_invalid(launch: str) -> None:
         Verdict.INVALID,
         Reason.NO_BASELINE,
     )
-    assert phrase(judgement).startswith("nothing to compare with yet: 7.325 s")
-    assert phrase(judgement).endswith(" measured; record it with --llmb-record=DIR")
+    assert phrase(judgement).startswith(
+        "no baseline to compare with yet: measured 7.325 s"
+    )
+    assert phrase(judgement).endswith("; record it with --llmb-record=DIR")
     assert (judgement.log_difference, judgement.meets_point, judgement.estimate) == (
         None,
         None,

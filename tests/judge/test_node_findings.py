@@ -29,7 +29,7 @@ def make_runs(*runs: tuple[float, str]) -> list[RunOnNodes]:
     ]
 
 
-SOFTWARE = "the software, or the whole cluster"
+SOFTWARE = "the software or the whole cluster is slow"
 
 
 @pytest.mark.parametrize(
@@ -37,37 +37,37 @@ SOFTWARE = "the software, or the whole cluster"
     [
         (
             [(10.9, "n1 n2"), (10.0, "n3 n4")],
-            "the nodes n[1-2] may be slow (10.90 s there, 10.00 s on n[3-4]): one run does not tell, "
-            "--llmb-nodelist=n1,n2 confirms it",
+            "the nodes n[1-2] may be slow (10.90 s there, 10.00 s on n[3-4]): one run proves nothing, "
+            "confirm with --llmb-nodelist=n1,n2",
             "",
         ),
         (
             [(10.9, "n1 n2"), (10.0, "n2 n3")],
-            "the node n1 may be slow (10.90 s there, 10.00 s on n[2-3]): one run does not tell, "
-            "--llmb-nodelist=n1,n2 confirms it",
+            "the node n1 may be slow (10.90 s there, 10.00 s on n[2-3]): one run proves nothing, "
+            "confirm with --llmb-nodelist=n1,n2",
             "",
         ),
         (
             [(10.9, "n1 n2"), (10.0, "n3 n4"), (11.0, "n1 n2")],
-            "the nodes n[1-2] are slow each time (10.90 s, 11.00 s; 10.00 s on n[3-4]): --llmb-exclude=n1,n2",
+            "the nodes n[1-2] are slow each time (10.90 s, 11.00 s; 10.00 s on n[3-4]): exclude with --llmb-exclude=n1,n2",
             "n1 n2",
         ),
         (
             [(10.9, "n1 n2"), (10.0, "n3 n4"), (11.0, "n2 n5")],
-            "the node n2 is slow each time (10.90 s, 11.00 s; 10.00 s on n[3-4]): --llmb-exclude=n2; the nodes n[1,5] "
-            "may be slow (10.90 s, 11.00 s there, 10.00 s on n[3-4]): one run does not tell, --llmb-nodelist=n2,n5 "
-            "confirms it",
+            "the node n2 is slow each time (10.90 s, 11.00 s; 10.00 s on n[3-4]): exclude with --llmb-exclude=n2; the nodes n[1,5] "
+            "may be slow (10.90 s, 11.00 s there, 10.00 s on n[3-4]): one run proves nothing, confirm with "
+            "--llmb-nodelist=n2,n5",
             "n2",
         ),
         (
             [(10.9, "n1 n2"), (10.0, "n3 n4"), (10.05, "n1 n2")],
-            "slow and fast on the same nodes (10.90 s, 10.00 s, 10.05 s): not the nodes alone, nothing to leave out",
+            "slow and fast on the same nodes (10.90 s, 10.00 s, 10.05 s): the nodes alone are not the cause, exclude none",
             "",
         ),
         (
             [(12.0, "n1 n2"), (11.0, "n3 n4")],
-            "the nodes n[1-2] may be slow (12.00 s there, 11.00 s on n[3-4]): one run does not tell, "
-            f"--llmb-nodelist=n1,n2 confirms it; the others are slow as well: {SOFTWARE}",
+            "the nodes n[1-2] may be slow (12.00 s there, 11.00 s on n[3-4]): one run proves nothing, "
+            f"confirm with --llmb-nodelist=n1,n2; the other nodes are above the limit too: {SOFTWARE}",
             "",
         ),
         (
@@ -77,7 +77,7 @@ SOFTWARE = "the software, or the whole cluster"
         ),
         (
             [(10.9, "n1 n2"), (10.8, "n2 n3")],
-            "slow each time, each time with n2: the software, or these nodes",
+            "slow each time, each time with n2: the software or these nodes are slow",
             "",
         ),
         ([(10.9, ""), (10.0, "n3 n4")], "", ""),
@@ -182,7 +182,7 @@ def test_slow_run_confirms_a_node_named_by_history() -> None:
     assert (finding.exclude, finding.suspects) == (("n2",), ())
     assert (
         phrase(finding)
-        == "the node n2 is slow each time (10.90 s; 10.00 s on n[3-4]): --llmb-exclude=n2"
+        == "the node n2 is slow each time (10.90 s; 10.00 s on n[3-4]): exclude with --llmb-exclude=n2"
     )
     elsewhere = find_slow_nodes(
         make_runs((10.9, "n1 n5"), (10.0, "n3 n4")), SIGMA, BOUND, known_slow

@@ -157,7 +157,7 @@ def test_three_consecutive_inconclusive_days_are_judged_together(
     judgement = judge(evidence(measurement(newest), *nights(*older)))
     assert judgement.verdict is verdict
     if verdict is not Verdict.INCONCLUSIVE:
-        assert "3 nights running could not tell" in phrase(judgement)
+        assert "inconclusive on 3 days in a row" in phrase(judgement)
 
 
 def test_runs_days_apart_are_not_judged_together() -> None:

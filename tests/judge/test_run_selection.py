@@ -56,7 +56,9 @@ def test_two_slow_steps_of_34_are_forgiven() -> None:
     assert judgement.estimate is not None
     assert judgement.estimate.difference == pytest.approx(0.0, abs=0.002)
     (note,) = [note for note in judgement.notes if note.code == "hiccup"]
-    assert phrase(note).startswith("a hiccup: step 20 (line 120) took 2.99 x")
+    assert phrase(note).startswith(
+        "transient stalls left out: step 20 (line 120) took 2.99 x"
+    )
     assert "step 33 (line 133) took 1.55 x the median; the mean is 7.8" in phrase(note)
     assert note.line == 120
     assert judgement.measurement is not None
@@ -264,7 +266,7 @@ def test_last_valid_run_is_named_with_day_and_job() -> None:
     ):
         assert (
             phrase_all(filter(None, [find_last_valid(known)]))
-            == f"last valid run 12 nights ago ({day}, job 1)"
+            == f"last valid run 12 days ago ({day}, job 1)"
         )
     assert phrase_all(
         filter(None, [find_last_valid(evidence(measurement(7.3)))])
@@ -285,7 +287,7 @@ def test_configuration_without_runs_names_its_last_stored_run() -> None:
         valid=True,
         statistic_seconds=7.4,
     )
-    expected = f"no run of this configuration; last valid run 4 nights ago ({last_stored.started:%Y-%m-%d %H:%M}, job 7)"
+    expected = f"no run of this configuration; last valid run 4 days ago ({last_stored.started:%Y-%m-%d %H:%M}, job 7)"
     assert phrase(judge(evidence(stored_runs=(last_stored,)))) == expected
     assert (
         phrase(judge(evidence(stored_runs=(last_stored,), max_age=timedelta(days=5))))

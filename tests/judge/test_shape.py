@@ -92,12 +92,12 @@ def map_notes(shape: Shape) -> dict[str, Note]:
         (
             slow_steps(1.25, 15, 25, 35),
             "periodic",
-            r"every 10th step slow, 2[45].* % above the others \(steps 15, 25, 35\)",
+            r"every 10th step is slow, 2[45].* % above the others \(steps 15, 25, 35\)",
         ),
         (
             slow_steps(1.25, *range(12, 45, 2)),
             "periodic",
-            r"every 2nd step slow, 2[45].* % above the others \(steps 12, 14, 16, 18, 20 and 12 more\)",
+            r"every 2nd step is slow, 2[45].* % above the others \(steps 12, 14, 16, 18, 20 and 12 more\)",
         ),
         (
             CALM * np.linspace(1, 1.04, 34),
@@ -153,7 +153,7 @@ def test_stragglers_are_counted_with_share_and_line() -> None:
     )["stragglers"]
     assert note.line == 123
     assert phrase(note) == (
-        "7 stragglers, 35.7 % of the time, +23.5 % on the mean: steps 12 to 14, 20, 23, 30, 41; "
+        "7 stragglers (35.7 % of the time, +23.5 % on the mean): steps 12 to 14, 20, 23, 30, 41; "
         "step 23 took 3 x the median"
     )
 
@@ -193,7 +193,7 @@ def test_slow_step_in_a_moving_mean_is_one_spike() -> None:
         phrase_all(shape.statements),
     )
     assert phrase(map_notes(shape)["stragglers"]).endswith(
-        "the median; one slow step shows in 5 values"
+        "the median; one slow step raises 5 values"
     )
     assert phrase(map_notes(shape)["moving-mean"]) == (
         "the log prints means of 5 steps: 34 values, about 6 of them independent"

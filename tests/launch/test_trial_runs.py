@@ -250,7 +250,7 @@ def test_variant_that_hangs_twice_is_a_failure(course: Course) -> None:
         Reason.PURPOSE_MISSED,
     )
     assert course.text == (
-        "new does not run, and is not compared with good (on n[1-2]); job 2 on n[1-2]: it stood still; "
+        "new does not run, so it was not compared with good (on n[1-2]); job 2 on n[1-2]: it stood still; "
         "job 3 on n[1-2]: it stood still"
     )
     assert not course.result.done

@@ -266,7 +266,9 @@ def test_session_with_few_file_handles_works_or_is_refused(
         )
     text = (pytester.path / "said").read_text()
     assert done.returncode == code, text
-    assert ("Too many open files: allow this process more" in text) is (most == 12)
+    assert ("Too many open files: raise the limit of open files" in text) is (
+        most == 12
+    )
     assert "INTERNALERROR" not in text
 
 

@@ -201,7 +201,7 @@ def test_keys_in_an_ignored_file_are_a_caution(
     more."""
     pytester.makefile(".ini", pytest="[pytest]\n")
     pytester.makepyprojecttoml('[tool.pytest.ini_options]\nllmb_require = ["all"]\n')
-    text = "llmb_require in pyproject.toml does not count: pytest reads pytest.ini"
+    text = "llmb_require in pyproject.toml is ignored: pytest reads pytest.ini"
     assert cautions(generated(GROK)) == {"overridden": text}
 
 

@@ -29,7 +29,7 @@ def test_missing_and_inconclusive_runs_fail_a_certificate(
     session = judged(logs(folder), "-k", f"{GROK} or {LLAMA}", "--llmb-certify")
     assert session.statuses == {GROK: "failed", LLAMA: "failed"}
     assert session.verdicts == {GROK: "INCONCLUSIVE", LLAMA: "MISSING"}
-    assert "as written, measured <= bound: holds" in session.messages[GROK]
+    assert "measured <= limit is met" in session.messages[GROK]
     assert session.described[GROK]["tolerance"] == "5 % of performance (+5.26 % time)"
     assert session.described[GROK]["bound_seconds"] == pytest.approx(7.325 / 0.95)
 

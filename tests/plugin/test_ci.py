@@ -223,7 +223,7 @@ def test_document_becomes_a_message_unless_it_was_changed(
         if code:
             assert (code, printed.out) == (2, ""), damage
             assert printed.err.startswith(
-                f"llmbench: {path}: changed since it was written: "
+                f"llmbench: {path}: not as llmbench wrote it: "
             ), damage
         assert "GREEN" not in printed.out, damage
 

@@ -298,7 +298,7 @@ def test_interrupted_hashing_loses_no_verdict(
         "PASS",
         [],
     )
-    assert "holds no sha256 of the logs" in capsys.readouterr().out
+    assert "the sha256 of this session's logs are not stored" in capsys.readouterr().out
 
 
 # --- what is stored -------------------------------------------------------------------

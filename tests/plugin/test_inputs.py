@@ -194,7 +194,7 @@ def test_verbose_session_lists_all_skipped_files(pytester: pytest.Pytester) -> N
     for name in ("a.txt", "b.txt"):
         pytester.path.joinpath(name).touch()
     for arguments, told in (
-        ([], "2 files skipped (-v tells all of them), first a.txt: *"),
+        ([], "2 files skipped (-v lists all), first a.txt: *"),
         (["-v"], "skipped b.txt: *"),
     ):
         result = pytester.runpytest_inprocess(

@@ -269,9 +269,7 @@ def test_last_failed_launches_only_failed_configurations(
     write_recipe(pytester.path, {"ok": COUNTED, "bad": "exit 1"}, kind="local")
     refused = pytester.runpytest("--llmb-launch", "-k", "fake", "--lf")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines(
-        ["*--lf: none of the selected items is known to have failed*"]
-    )
+    refused.stderr.fnmatch_lines(["*--lf: no selected item failed last time*"])
     assert ran() == 0
     pytester.runpytest("--llmb-launch", "-k", "fake").assert_outcomes(
         passed=2, failed=1
@@ -286,7 +284,7 @@ def test_last_failed_launches_only_failed_configurations(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--llmb-launch", "-n2"], "a launch runs in one process"),
+        (["--llmb-launch", "-n2"], "-n cannot be used with a launch"),
         (
             ["--llmb-gpu-hours=5", "--llmb-logs=."],
             "--llmb-gpu-hours has no effect without a launch: add --llmb-launch",

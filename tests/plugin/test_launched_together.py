@@ -124,7 +124,7 @@ def test_worse_scaling_fails_if_requested(
         True,
     )
     assert check["text"].startswith(
-        "16 GPUs have 92.3 % of the throughput per GPU of 8, published 100.0 %"
+        "16 GPUs reach 92.3 % of the per-GPU throughput of 8 GPUs, published 100.0 %"
     )
     assert [report["status"] for report in checks(session, "fp8-speedup").values()] == [
         "passed"
@@ -234,7 +234,7 @@ def test_last_failed_comparison_explains_how_to_launch(
     pytester.runpytest(*command).assert_outcomes(passed=3, failed=1)
     refused = pytester.runpytest(*command, "--lf")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    message = f"test_weak_scaling[[]{FAMILY}] failed, and follows from what was launched: leave out --lf to launch it again"
+    message = f"test_weak_scaling[[]{FAMILY}] failed, which needs a launch: remove --lf to launch again"
     refused.stderr.fnmatch_lines([f"*nothing is launched; {message}"])
     ran = (pytester.path / "stage" / "ran").read_text()
     assert ran.count("ran") == 2

@@ -178,7 +178,7 @@ def test_order_by_file_times_is_noted(
         OLD,
         "file-time",
     )
-    assert "only the times of the files say" in one["text"]
+    assert "only file times show" in one["text"]
     assert "order-file-time" in [note["code"] for note in one["notes"]]
 
 

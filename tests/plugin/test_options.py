@@ -112,13 +112,13 @@ def test_stale_configuration_names_its_last_run(
         "failed",
     )
     assert (
-        "stale: the newest run is 3d old, at most 2d is allowed; last valid run 12 nights ago ("
+        "stale: the newest run is 3d old, at most 2d is allowed; last valid run 12 days ago ("
         in told["text"]
     )
     assert "job 41)" in told["text"]
     diverged = judged(logs(folder), "-k", GROK).described[GROK]
     assert diverged["verdict"] == "INVALID"
-    assert "last valid run 12 nights ago (" in diverged["text"]
+    assert "last valid run 12 days ago (" in diverged["text"]
 
 
 @pytest.mark.slow
@@ -326,7 +326,7 @@ USAGE = [
     (["--llmb-logs", "."], "write --llmb-logs=. with an equals sign"),
     (
         ["--llmb-logs=.", "--llmb-record=own", "-n2"],
-        "--llmb-record writes from one process",
+        "-n cannot be used with --llmb-record",
     ),
     (
         ["--llmb-logs=.", "--llmb-against=recorded"],

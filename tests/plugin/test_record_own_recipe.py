@@ -58,7 +58,9 @@ def write_runs(folder: Path) -> None:
 def told_options(shown: str) -> list[str]:
     """Return the options of the step that a session told last."""
     step = " ".join(shown[shown.rindex("next: ") :].split())
-    match = re.search(r"judge against it with ((?:--llmb-baselines=\S+ ?)+)", step)
+    match = re.search(
+        r"judge later runs against it with ((?:--llmb-baselines=\S+ ?)+)", step
+    )
     assert match, step
     return match[1].split()
 

@@ -98,7 +98,7 @@ def test_file_created_during_the_session_is_kept(
     assert ended.ret == pytest.ExitCode.TESTS_FAILED
     told = " ".join(capsys.readouterr().out.split())
     assert (
-        "the report was not written: a file that is no JSON document of llmbench, and is not replaced"
+        "the report was not written: an existing file of another kind (expected: JSON document of llmbench) is not replaced"
         in told
     )
     assert place.read_text() == "step 1"

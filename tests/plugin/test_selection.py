@@ -19,7 +19,7 @@ import pytest_llmbench
 SUITE = "pytest_llmbench/suite/test_performance.py::test_performance"
 ID = "grok1_314b-25.05-gb200-bf16-128"
 NODE = f"{SUITE}[{ID}]"
-NOTHING_JUDGED = "nothing was judged: no item with a verdict ran to its end"
+NOTHING_JUDGED = "nothing was judged: no test with a verdict was finished"
 
 Run = Callable[..., pytest.RunResult]
 """Run pytest over the example runs with these arguments."""
@@ -325,7 +325,7 @@ def test_users_test_fails_without_logs(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     result.assert_outcomes(errors=len(uses))
-    words = "this test judges runs, and there are none: add --llmb-logs=PATH"
+    words = "no runs to judge: add --llmb-logs=PATH"
     assert sum(words in line for line in result.outlines) >= len(uses)
 
 

@@ -54,12 +54,14 @@ def test_identified_slow_node_has_its_own_failed_item(
         False,
     )
     assert check["text"].startswith("n07 is slow: +10.0 % (")
-    assert "  leave out --llmb-exclude=n07, of Slurm --exclude=n07" in check["lines"]
+    assert "  exclude   --llmb-exclude=n07, in Slurm --exclude=n07" in check["lines"]
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert session.verdicts[GROK] == "PASS"
     printed = " ".join(capsys.readouterr().out.split())
     assert "SLOW-NODE SLOW_NODE nodes" in printed
-    assert "say so then below `repaired:` in the file of --llmb-acknowledged" in printed
+    assert (
+        "then list it under `repaired:` in the file of --llmb-acknowledged" in printed
+    )
     written = json.loads((pytester.path / "all.json").read_text())
     assert [
         each["check"]
@@ -83,12 +85,12 @@ def test_workers_report_the_same(
     [
         (
             {"slow": {7: 0.1}, "nights": 8},
-            ("SUSPECT_NODES", "a slow node is evident, which one cannot be told"),
+            ("SUSPECT_NODES", "at least one node is slow, not yet identified"),
         ),
         ({"slow": {}, "shared": 0.05}, ("NO_NODE", "no node is evident")),
         (
             {"slow": {7: 0.1}, "nights": 6},
-            ("NOTHING_TO_TELL", "nothing to tell: there is no run with nodes"),
+            ("NOTHING_TO_TELL", "no answer: no run has known nodes"),
         ),
         (
             {"slow": {}, "nights": 0},

@@ -126,7 +126,7 @@ def test_session_fails_if_the_guard_is_skipped(
     result = pytester.runpytest_inprocess(empty, "-k", ONE)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
-        ["*nothing was judged: no item with a verdict ran to its end*"]
+        ["*nothing was judged: no test with a verdict was finished*"]
     )
 
 

@@ -151,9 +151,9 @@ def test_every_report_labels_the_last_step(
     written = {
         path.name: path.read_text() for path in pytester.path.iterdir() if path.suffix
     }
-    label = "timed as the documents do, to compare with their tables"
+    label = "timed like the documents, to compare with their tables"
     for line in (
-        f"llmbench: {label}: nothing is recorded, kept or",
+        f"llmbench: {label}: nothing is recorded, stored or",
         f"REGRESSION  {LLAMA} [last step] (slower-than-bound)",
         "\ntimed as its document does (step 49): ",
         f"REGRESSION     {LLAMA} [last step]",
@@ -182,7 +182,7 @@ def test_every_report_labels_the_last_step(
     capsys.readouterr()
     assert main(["chat", str(pytester.path / "s.json")]) == 0
     chat = capsys.readouterr().out
-    assert "no verdict of the gate" in chat.splitlines()[0]
+    assert "not a gate verdict" in chat.splitlines()[0]
     assert f"REGRESSION {LLAMA} [last step]: +30" in chat
 
 

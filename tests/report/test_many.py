@@ -76,7 +76,7 @@ def test_verbose_summary_lists_all_unmatched_runs() -> None:
 def test_page_cuts_unmatched_runs_with_a_count() -> None:
     text = page(many(html.MOST_UNMATCHED + 77))
     assert text.count('<article class="card') == html.MOST_UNMATCHED
-    assert "Left out: 77 more of them" in text
+    assert "77 more are not shown" in text
     assert "Left out" not in page(many(3))
 
 

@@ -54,4 +54,4 @@ def test_a_kind_that_no_report_knows_is_reported() -> None:
     )
     message = explain(new, short=False)
     assert "NEW-KIND SLOWER  all" in message
-    assert "look at the configurations that it is about" in " ".join(message.split())
+    assert "look at the configurations that it covers" in " ".join(message.split())

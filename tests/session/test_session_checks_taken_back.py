@@ -190,7 +190,7 @@ def test_an_entry_whose_change_was_taken_back_gives_the_next_one_no_room(
 def test_what_is_left_of_a_change_is_all_that_an_entry_accepts(tmp_path: Path) -> None:
     levels = [0.0, 0.08, 0.03]
     (check,) = seen(levels, []).checks
-    assert "+3.1 % of it is left" in check.text
+    assert "+3.1 % of it remains" in check.text
     after = followed(check, [], tmp_path)
     assert after is not None
     assert after[0].fraction == pytest.approx(0.031, abs=0.0021)

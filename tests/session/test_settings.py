@@ -314,9 +314,9 @@ def test_a_report_does_not_replace_the_cluster_file(folder: Path) -> None:
     [
         (
             "notes.md",
-            "notes.md: a file that is no .*, and is not replaced: give another name, or remove it",
+            "notes.md: an existing file of another kind .* is not replaced: use another name, or remove it",
         ),
-        ("link", "link: a link to the file .*/empty: give the name of the file itself"),
+        ("link", "link: a link to the file .*/empty: use the path of the file itself"),
         (
             "experiments/log-x_1_0.out",
             "below --llmb-logs a file of this name is read as a log: give it another name, s",

@@ -150,7 +150,7 @@ def test_search_without_a_change_fails(gate: Gate, prepare: Prepare) -> None:
     assert gate.run(*SEARCH) == 1, gate.output
     outcome = read_outcome(gate)
     assert outcome["text"].startswith(
-        "no change is shown between b00 and b31: nothing to search (92.8 %: "
+        "no change between b00 and b31, so there is nothing to search (92.8 %: "
     )
     assert (outcome["status"], outcome["reason"]) == (
         "failed",

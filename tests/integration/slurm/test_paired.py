@@ -167,14 +167,17 @@ def test_noise_of_first_ab_is_reused(gate: Gate, prepare: Prepare) -> None:
     with_history = (*AB, "--llmb-history=h.db")
     assert gate.run(*with_history) == 1, gate.output
     first = read_outcome(gate)
-    assert "noise: of" not in first["text"]
+    assert "noise from" not in first["text"]
     assert first["trials"]["earlier_noise"] is None
     assert first["trials"]["cluster"]
     (gate.folder / "stage" / "started").unlink()
     assert gate.run(*with_history) == 1, gate.output
     second = read_outcome(gate)
     degrees = round(first["trials"]["noise"]["degrees_of_freedom"])
-    assert f"pairs; noise: of 1 earlier A/B, {degrees} degrees (on n" in second["text"]
+    assert (
+        f"pairs; noise from 1 earlier A/B ({degrees} degrees of freedom) (on n"
+        in second["text"]
+    )
     assert second["trials"]["earlier_noise"] == first["trials"]["noise"]
     assert (
         second["trials"]["answers"][0]["pairs"]
@@ -191,7 +194,7 @@ def test_variant_that_does_not_run_is_reported(gate: Gate, prepare: Prepare) -> 
     )
     assert gate.run(*AB) == 1, gate.output
     outcome = read_outcome(gate)
-    assert outcome["text"].startswith("v1 does not run, and is not compared with v0")
+    assert outcome["text"].startswith("v1 does not run, so it was not compared with v0")
     assert (outcome["verdict"], outcome["reason"]) == ("INVALID", "nothing-left")
 
 
@@ -415,7 +418,7 @@ def test_arm_that_does_not_run_ends_the_allocation(
     prepare(1.0, 1.0, after=broken, allocation="shared")
     assert gate.run(*AB) == 1, gate.output
     assert read_outcome(gate)["text"].startswith(
-        "v1 does not run, and is not compared with v0"
+        "v1 does not run, so it was not compared with v0"
     )
     assert list_variants(gate) == "011"
 
@@ -553,7 +556,7 @@ def test_missing_nodes_end_the_ab(
     outcome = read_outcome(gate)
     assert outcome["verdict"] == "INVALID"
     assert re.search(
-        r"two starts in a row were lost .* UnavailableNodes:n2: its nodes are down",
+        r"two jobs in a row were lost .* UnavailableNodes:n2: its nodes are down",
         outcome["text"],
     )
     assert "wait until their nodes are back" in gate.plain

@@ -147,7 +147,7 @@ def test_slow_day_of_all_nodes_suspects_no_node(gate: Gate) -> None:
     described = read_outcome(gate)
     assert described["verdict"] == "REGRESSION"
     assert described["slow_nodes"] == []
-    assert "the software, or the whole cluster" in described["nodes"]
+    assert "the software or the whole cluster is slow" in described["nodes"]
 
 
 @pytest.mark.slow

@@ -312,19 +312,19 @@ def test_arm_that_is_due_runs_next(trials: list[Trial], variant: str) -> None:
             [GOOD, BAD_RUN, BAD_RUN],
             Reason.PURPOSE_MISSED,
             False,
-            "new does not run, and is not compared with good (on n[1-2]); exit code 1",
+            "new does not run, so it was not compared with good (on n[1-2]); exit code 1",
         ),
         (
             [GOOD, LOST_RUN, LOST_RUN],
             Reason.PURPOSE_MISSED,
             False,
-            "new is not compared with good: two starts in a row were lost (on n[1-2]); node n1 failed",
+            "new was not compared with good: two jobs in a row were lost (on n[1-2]); node n1 failed",
         ),
         (
             [replace(BAD_RUN, variant=0), SLOW, replace(BAD_RUN, variant=0)],
             Reason.PURPOSE_MISSED,
             False,
-            "new is not compared: good does not run (on n[1-2]); exit code 1",
+            "new was not compared: good does not run (on n[1-2]); exit code 1",
         ),
     ],
     ids=[
@@ -363,8 +363,8 @@ def test_inconclusive_comparison_names_the_detectable_difference() -> None:
         ]
     )
     assert conclusion.reason is Reason.PURPOSE_DONE
-    assert conclusion.text.startswith("new cannot be told from good: ")
-    assert conclusion.text.endswith("% would be shown in 4 of 5 A/Bs (on n[1-2])")
+    assert conclusion.text.startswith("new cannot be distinguished from good: ")
+    assert conclusion.text.endswith("% (on n[1-2])")
 
 
 def test_noise_of_earlier_comparisons_is_used_and_reported() -> None:
@@ -379,7 +379,8 @@ def test_noise_of_earlier_comparisons_is_used_and_reported() -> None:
     conclusion = conclude(trials, replace(TWO, earlier=noise))
     assert conclusion.text.startswith("new is slower than good: +1.20 % (98 %: ")
     assert (
-        "2 pairs; noise: of 3 earlier A/Bs, 10 degrees (on n[1-2])" in conclusion.text
+        "2 pairs; noise from 3 earlier A/Bs (10 degrees of freedom) (on n[1-2])"
+        in conclusion.text
     )
     assert conclusion.report is not None
     assert conclusion.report.earlier == noise

@@ -276,7 +276,7 @@ def test_noise_of_earlier_comparisons_shortens_the_search() -> None:
     trials, conclusion = search(1.01, replace(NINE, earlier=noise))
     assert conclusion.text.startswith("first slow: c5: +1.00 %")
     assert conclusion.text.endswith(
-        "runs; noise: of 2 earlier A/Bs, 10 degrees (on n[1-2])"
+        "runs; noise from 2 earlier A/Bs (10 degrees of freedom) (on n[1-2])"
     )
     assert len(trials) < len(alone)
 
@@ -294,19 +294,19 @@ def test_cap_of_the_file_ends_the_search() -> None:
             [timed(build, 1.0) for build in (0, 8, 8, 0, 8, 0, 0, 8)],
             Reason.NO_CHANGE_BETWEEN_ENDS,
             True,
-            "no change is shown between c0 and c8: ",
+            "no change between c0 and c8, so ",
         ),
         (
             [timed(build, 1.0 if build else 1.05) for build in (0, 8, 8, 0)],
             Reason.NO_CHANGE_BETWEEN_ENDS,
             True,
-            "c8, the bad end, is faster than c0, the good one: nothing to search, unless they are",
+            "c8, the bad end, is faster than c0, the good end: swap them",
         ),
         (
             [Trial(0, TrialOutcome.DOES_NOT_RUN, None)] * 2,
             Reason.PURPOSE_MISSED,
             False,
-            "nothing is searched: c0 does not run; 0 runs; exit code 1",
+            "not searched: c0 does not run; 0 runs; exit code 1",
         ),
     ],
     ids=["alike", "faster", "does not run"],

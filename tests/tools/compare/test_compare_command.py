@@ -264,7 +264,7 @@ def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(
         ),
         (
             "a b --json=x.txt",
-            "/x.txt: a file that is no JSON document of llmbench, and is not replaced",
+            "/x.txt: an existing file of another kind (expected: JSON document of llmbench) is not replaced",
         ),
         (
             "a 2025-11-01",

@@ -97,8 +97,9 @@ def test_a_trace_is_not_saved_over_its_log_or_another_file(
     capsys: pytest.CaptureFixture[str], trace: Path
 ) -> None:
     before = trace.read_bytes()
-    assert "log.out: a file that is no saved NCCL trace, and is not r" in told(
-        capsys, 2, trace, "--save", trace
+    assert (
+        "log.out: an existing file of another kind (expected: saved NCCL trace) is not r"
+        in told(capsys, 2, trace, "--save", trace)
     )
     assert trace.read_bytes() == before
 

@@ -61,7 +61,7 @@ def test_a_slow_node_is_named_from_30_nights(
     lines = out.splitlines()
     assert (
         lines[0]
-        == "h.db: 30 nights, 2025-11-01 to 2025-11-30; 32 nodes; nodes are known of 60 of"
+        == "h.db: 30 days, 2025-11-01 to 2025-11-30; 32 nodes; nodes known for 60 of"
     )
     assert re.fullmatch(
         r"n07 is slow: \+10\.0 % \(\+9\.\d % to \+10\.\d %\), confidence 99\.9 %",
@@ -71,7 +71,7 @@ def test_a_slow_node_is_named_from_30_nights(
     assert lines[5] == f"            2025-11-30  +10.4 %  run 60  {KEYS[1].id}"
     assert lines[-2:] == [
         "  cleared   31 nodes of 32, by fast runs with them",
-        "  leave out --llmb-exclude=n07, of Slurm --exclude=n07",
+        "  exclude   --llmb-exclude=n07, in Slurm --exclude=n07",
     ]
     (named,) = described["named"]
     assert (described["answer"], named["nodes"], named["exclude"]) == (
@@ -117,7 +117,7 @@ def test_what_is_evident_and_cannot_be_named_lists_suspects(
     out, described = search(capsys)
     assert described["answer"] == "evident"
     assert re.search(
-        r"a slow node is evident, which one cannot be told yet: \d suspects?, \d+ cleared",
+        r"at least one node is slow, not yet identified yet: \d suspects?, \d+ cleared",
         " ".join(out.split()),
     )
     assert re.search(
@@ -176,7 +176,7 @@ def test_without_nodes_or_nights_there_is_nothing_to_tell(
     out, described = search(capsys, code=3)
     flat = " ".join(out.split())
     assert looked in flat
-    assert "nothing to tell: there is no run with nodes to compare" in flat
+    assert "no answer: no run has known nodes to compare" in flat
     assert ("of fewer than 8 nights, and not looked at: grok1_314b" in flat) is (
         nights == 7
     )
@@ -231,7 +231,7 @@ def test_repeats_of_a_launch_are_runs_on_their_own_nodes(
 
     store(Path("h.db"), with_repeats())
     out, described = search(capsys, code=1)
-    assert "nodes are known of 120 of 120 runs" in " ".join(out.split())
+    assert "nodes known for 120 of 120 runs" in " ".join(out.split())
     assert [suspect["nodes"] for suspect in described["named"]] == [["n07"]]
 
 
@@ -279,7 +279,7 @@ def test_nodes_stay_known_where_others_judge_the_same_runs(
     ]
     store(Path("h.db"), chain(launched, others) if later else chain(others, launched))
     out, described = search(capsys, code=1)
-    assert "nodes are known of 60 of" in out
+    assert "nodes known for 60 of" in out
     assert described["runs"] == 60  # each counts once
     assert "n07 is slow: +10" in out
 
@@ -300,7 +300,7 @@ def test_job_ids_may_begin_anew_each_night(capsys: pytest.CaptureFixture[str]) -
         ((began, list(renumber(night))) for began, night in make_nights({7: 0.1})),
     )
     out, _ = search(capsys, code=1)
-    assert "nodes are known of 60 of" in out
+    assert "nodes known for 60 of" in out
     assert "n07 is slow: +10" in out
 
 

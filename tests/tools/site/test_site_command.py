@@ -124,7 +124,7 @@ def test_each_configuration_has_a_page_with_all_nights(site: Site) -> None:
     compared = read(f"compare/{good}_{red}.html")
     assert "B is slower" in compared
     assert FP8.id not in compared
-    for heading in ("Changes of level", "Last good night"):
+    for heading in ("Changes of level", "Last good run"):
         assert heading in page()
         assert heading not in page(FP8)
 
@@ -303,7 +303,10 @@ def test_a_file_that_no_site_wrote_is_not_replaced_and_nothing_is_written(
     path.parent.mkdir(parents=True)
     path.write_text("<!DOCTYPE html><title>1 red - llmbench</title>")
     told = site(code=2)
-    assert f"{path}: a file that is no page of llmbench site" in told.replace("'", "")
+    assert (
+        f"{path}: an existing file of another kind (expected: page of llmbench site)"
+        in told.replace("'", "")
+    )
     assert [each for each in Path("site").rglob("*") if each.is_file()] == [path]
 
 

@@ -234,7 +234,7 @@ def test_an_export_takes_the_place_of_an_older_one_and_of_nothing_else(
     format_name = name.partition(".")[2]
     told = command("export", "--format", format_name, "-o", "mine", code=2)
     assert (
-        "mine: cannot be written: a file that is no export of a history, and is not replaced"
+        "mine: cannot be written: an existing file of another kind (expected: export of a history) is not replaced"
         in told
     )
     assert "a link to the file" in command("export", "-o", f"link-{name}", code=2)
@@ -399,8 +399,8 @@ DEEP = "maximum recursion depth" if sys.version_info < (3, 14) else "Stack overf
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("verdicts: none", "no JSON"),
-        ("[]", "no 'schema' in it"),
+        ("verdicts: none", "not JSON"),
+        ("[]", "no key 'schema'"),
         ('{"schema": 2, "session": {}, "verdicts": []}', "schema 2, expected 1"),
         (
             '{"schema": 1, "session": {}, "verdicts": [{}]}',
@@ -408,10 +408,10 @@ DEEP = "maximum recursion depth" if sys.version_info < (3, 14) else "Stack overf
         ),
         pytest.param(
             f'{{"schema": {"9" * 5000}}}',
-            "no JSON (Exceeds the limit",
+            "not JSON (Exceeds the limit",
             id="5000-digits",
         ),
-        pytest.param("[" * 100_000, f"no JSON ({DEEP}", id="deep"),
+        pytest.param("[" * 100_000, f"not JSON ({DEEP}", id="deep"),
     ],
 )
 def test_add_refuses_what_no_session_left(
