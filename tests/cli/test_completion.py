@@ -14,8 +14,7 @@ PROGRAM = "from pytest_llmbench.cli.main import main; import sys; sys.exit(main(
 
 
 def complete(folder: Path, line: str, program: str = PROGRAM) -> list[str]:
-    """Return what may stand at the end of a line, as argcomplete tells it the
-    shells."""
+    """Return the completions that argcomplete gives to the shell for a line."""
     answer = folder / "answer"
     environment = {
         **os.environ,

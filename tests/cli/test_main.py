@@ -71,7 +71,7 @@ WRITTEN = {
 def test_internal_error_exits_with_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """1 would say that a side is slower, or that a node is named."""
+    """Exit code 1 would mean that a side is slower, or a node was identified."""
 
     def fail(*_: object) -> None:
         raise RuntimeError("a fault")

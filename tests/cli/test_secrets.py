@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def history(folder: Path) -> StoreLocation:
-    """A history that an older version stored, secrets and all."""
+    """A history written by an older version, with unredacted secrets."""
     place = StoreLocation("history.db", folder / "history.db")
     told = {
         **outcome(8.0),
@@ -70,7 +70,7 @@ def history(folder: Path) -> StoreLocation:
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
-    """Run a command that says no secret, and return what it prints."""
+    """Run a command, check that its output has no secret, and return the output."""
     try:
         assert main(list(map(str, arguments))) == code
     except SystemExit as stopped:
@@ -188,7 +188,7 @@ def test_drafts_and_differences_contain_no_secrets(
 def list_commands(
     parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
 ) -> list[tuple[str, ...]]:
-    """Return every command, with the words that call it."""
+    """Return the command lines of all commands."""
     groups = [
         action
         for action in parser._actions

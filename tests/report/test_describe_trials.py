@@ -27,7 +27,7 @@ SCHEMA = json.loads(
 
 
 def find_faults(described: ReportedTrials) -> list[str]:
-    """Return what the schema of the session's document says against it."""
+    """Validate a record against the schema; return the errors."""
     properties = next(
         definition["properties"]["trials"]
         for definition in SCHEMA["$defs"].values()

@@ -85,7 +85,7 @@ TONIGHT: dict[str, Any] = {
 def made(
     *described: OutcomeDocument, exit_code: int = 1, failures: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return the document as any reader of JSON reads it."""
+    """Parse the document as JSON."""
     session = make_session(*described, exit_code=exit_code, failures=failures)
     return dict(json.loads(render_session(session), parse_constant=pytest.fail))
 
@@ -127,8 +127,7 @@ def test_document_contains_the_ending_and_all_outcomes() -> None:
 
 
 def without_parts(outcome: OutcomeDocument) -> dict[str, Any]:
-    """Return the plain values of an outcome without the sentences that the terminal
-    shows alone."""
+    """Return the plain values of an outcome without terminal-only sentences."""
     plain: dict[str, Any] = json.loads(json.dumps(make_plain(outcome)))
     return {
         name: value

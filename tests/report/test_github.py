@@ -38,7 +38,7 @@ HOSTILE = "a|b `c` <script>*d*_e_ [f](http://g) ![h](i) ~~j~~ $k$ &amp; \\| #l\n
 
 
 def rendered(markdown: str) -> str:
-    """Return the HTML that GitHub's own renderer makes of it."""
+    """Render Markdown with GitHub's own renderer."""
     return str(
         cmarkgfm.github_flavored_markdown_to_html(
             markdown, options=Options.CMARK_OPT_UNSAFE
@@ -47,7 +47,7 @@ def rendered(markdown: str) -> str:
 
 
 def rows(markdown: str) -> list[list[str]]:
-    """Return the cells of every table as a reader sees them."""
+    """Return the cell texts of all tables."""
     found = re.findall(r"<tr>(.*?)</tr>", rendered(markdown), re.DOTALL)
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in found]
     return [[html.unescape(cell) for cell in row] for row in cells if row]
@@ -138,7 +138,7 @@ def test_job_summary_is_appended_to_the_file(tmp_path: Path) -> None:
 
 
 def decoded(command: str) -> tuple[str, str, str]:
-    """Return level, title and message as the runner reads a command."""
+    """Decode a workflow command into level, title and message."""
     found = re.fullmatch(r"::(error|warning) title=([^,:\n]*)::([^\r\n]*)", command)
     assert found, command
     texts = [found[2].replace("%3A", ":").replace("%2C", ","), found[3]]
@@ -207,8 +207,7 @@ def test_annotations_beyond_ten_are_counted(number: int, shown: int, rest: str) 
     "command", ["::stop-commands::x", "::error title=PASS::owned", "##[error]owned"]
 )
 def test_log_text_is_never_a_workflow_command(command: str) -> None:
-    """The runner obeys `::` at the beginning of a line, whatever blanks stand before
-    it, and `##[` anywhere (its ActionCommand.cs)."""
+    """The runner executes lines that begin with `::`, also after spaces."""
     text = f"its log ends with {'x' * 56} {command} and {command}"
     one = with_fields(killed(), text=text, log=f"runs {command}/log.out")
     lines = [*explain(one, short=False).splitlines(), *render_summary([one], [text])]

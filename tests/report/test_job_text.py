@@ -114,7 +114,7 @@ def told(
 
 
 def lines(one: ConfigurationOutcome, label: str) -> list[str]:
-    """Return the facts under a label, each unwrapped to one line."""
+    """Return the facts with a label, unwrapped to one line each."""
     text = explain(one, short=False).replace("\n" + " " * 12, " ")
     return [
         line[12:] for line in text.splitlines() if line.startswith(f"  {label:<10}")

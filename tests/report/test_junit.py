@@ -183,7 +183,7 @@ def test_skipped_case_states_its_reason() -> None:
 
 
 def test_class_and_name_of_each_case_are_unique() -> None:
-    """GitLab knows a case by them within a job, and drops the second."""
+    """GitLab drops the second of two cases with equal class and name."""
     same: list[OutcomeDocument] = [
         told("passed", "a"),
         stray("a"),
@@ -269,7 +269,7 @@ def test_log_text_cannot_add_lines_to_the_report() -> None:
 
 
 def test_carriage_return_is_escaped() -> None:
-    """A reader of XML would turn it into a line feed."""
+    """XML readers convert carriage returns to line feeds."""
     assert "UNMATCHED  a\\rb\n" in (parsed(stray("a\rb")).findtext(".//failure") or "")
 
 
@@ -315,7 +315,7 @@ KEPT = {"status", "kind", "reason", "id", "suite"}
 
 
 def replaced(value: Any, text: st.DataObject, key: str = "") -> Any:
-    """Return a copy with every text in it replaced by one that is drawn."""
+    """Return a copy in which every text is replaced by a drawn text."""
     if isinstance(value, dict):
         return {name: replaced(inner, text, name) for name, inner in value.items()}
     if isinstance(value, list):

@@ -39,7 +39,7 @@ def page(outcomes: list[OutcomeDocument]) -> str:
 
 
 def resumed(count: int) -> ConfigurationOutcome:
-    """Make the outcome of a run whose log contains so many attempts."""
+    """Create the outcome of a run whose log contains `count` attempts."""
     died = segment(steps([7.3] * 3), finished=False)
     measured = measure(
         run(log(*[died] * (count - 1), segment(steps(7.3)))), BASELINE, NOW

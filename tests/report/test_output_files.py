@@ -37,8 +37,7 @@ CONTENT = b"<testsuites/>" * 20
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """Let no file grow beyond this many bytes: writing fails in the middle, as on a
-    full disk."""
+    """Limit file sizes, so that writing fails in the middle, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -55,7 +54,7 @@ def test_write_creates_parent_folders(tmp_path: Path) -> None:
 
 
 def test_written_file_follows_the_umask(tmp_path: Path) -> None:
-    """The CI server often collects it as another user."""
+    """CI servers often read the report as another user."""
     before = os.umask(0o022)
     try:
         write_atomically(tmp_path / "llmb.xml", CONTENT, JUNIT)
@@ -161,7 +160,7 @@ def test_foreign_file_is_not_replaced(
 
 @pytest.mark.parametrize("content", [b"", CONTENT])
 def test_link_to_a_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    """The file may be of somebody else, and the link of a tool."""
+    """The file may belong to another user, and the link to a tool."""
     (tmp_path / "real.xml").write_bytes(content)
     (tmp_path / "link.xml").symlink_to("real.xml")
     with pytest.raises(
@@ -201,8 +200,7 @@ print("after")
 def test_write_to_standard_output_follows_its_redirection(
     tmp_path: Path, goes: str
 ) -> None:
-    """In a file it stands between what was said before and after, and that file is no
-    other afterwards."""
+    """The document keeps its position in the redirected output."""
     path = tmp_path / "out.txt"
     path.write_text("of another program\n")
     identity = path.stat().st_ino

@@ -59,7 +59,7 @@ def coloured(*described: OutcomeDocument) -> dict[str, str]:
 
 
 def steps(*described: OutcomeDocument) -> list[str]:
-    """Return what is to be done next, each step in one line."""
+    """Return the next steps, each joined to one line."""
     text = "\n".join(line for line in render_summary(described, [])).partition(
         "\nnext: "
     )[2]
@@ -100,7 +100,7 @@ def test_quiet_summary_shows_a_failed_check() -> None:
 
 @pytest.mark.parametrize("verbosity", [-1, 0, 1])
 def test_documented_configurations_without_a_run_are_one_line(verbosity: int) -> None:
-    """The user's own one stands out by its name."""
+    """The user's own configuration is listed by name."""
     documented = [
         with_fields(missing(f"absent-{number}"), own=False) for number in range(9)
     ]
@@ -319,7 +319,7 @@ KEPT = {
 
 
 def replaced(value: Any, words: Iterator[str], key: str = "") -> Any:
-    """Return a copy with every text in it replaced by the next word."""
+    """Return a copy in which every text is replaced by the next word."""
     if isinstance(value, dict):
         return {name: replaced(inner, words, name) for name, inner in value.items()}
     if isinstance(value, list | tuple):

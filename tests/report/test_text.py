@@ -234,8 +234,7 @@ next: to judge only the failed items again, add --lf to the same command
 
 
 def test_mfu_of_logged_flops_is_marked_and_explained() -> None:
-    """Its framework may count FLOPs that the formula does not: the two are not one
-    number."""
+    """The framework may count FLOPs that the formula omits."""
     told = outcome(run(), Status.PASSED)
     metrics = {name: metric for name, metric in told.metrics.items() if name != "mfu"}
     mfu = ReportedMetric(value=0.3127, standard_deviation=None, unit="")
@@ -327,7 +326,7 @@ def test_properties_are_strings_with_all_digits() -> None:
 def run_here(
     *seconds: float | None, launcher: str = "local", **fields: Any
 ) -> ConfigurationOutcome:
-    """Make an outcome of several jobs, the second attempt of each of which counts."""
+    """Create an outcome of several jobs with two attempts each; the second counts."""
     jobs = [
         make_job(
             repeat=number, attempt=attempt, step_seconds=value if attempt == 2 else 9.0

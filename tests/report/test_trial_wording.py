@@ -68,5 +68,5 @@ CHANGE = LocatedChange(5, 5, 0.9987, 0.0208, 0.016, 0.0257, 0.98)
     ],
 )
 def test_answer_is_described(answer: BisectAnswer, text: str) -> None:
-    """What is nearly sure is never said to be sure."""
+    """A probability is never rounded to certainty."""
     assert describe_search(answer, NAMES, None) == text

@@ -259,7 +259,7 @@ def test_each_caution_code_is_documented() -> None:
 
 
 def test_verdict_ignored_by_a_users_test_is_a_finding() -> None:
-    """By the literal rule a run that cannot tell is red, too."""
+    """An inconclusive run fails under the literal rule as well."""
     assert in_chat([told(verdict="NOT_ASSERTED", overruled="INCONCLUSIVE")]).startswith(
         "llmbench GREEN, but not asserted: 1 INCONCLUSIVE, "
     )

@@ -680,7 +680,7 @@ def list_fields(code: StatementCode) -> set[str]:
 
 
 def list_statements() -> Iterator[tuple[str, ast.Call]]:
-    """Yield each place of the package that makes a statement."""
+    """Yield each call in the package that creates a statement."""
     for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_text()
         if "CodedStatement(" not in source:

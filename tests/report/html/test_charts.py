@@ -34,7 +34,7 @@ WINDOW = {"first": 11, "last": 44, "statistic": "mean", "text": ""}
 def ran(
     seconds: Sequence[float | None], slow: list[int] | None = None, **fields: Any
 ) -> ConfigurationOutcome:
-    """Make an outcome whose steps took so long."""
+    """Create an outcome with the given step times."""
     steps = {"index": list(range(len(seconds))), "seconds": seconds, "slow": slow or []}
     counted = [value for value in seconds[11:45] if value]
     lines = {"expected_seconds": 10.0, "bound_seconds": 10.5}
@@ -65,7 +65,7 @@ def texts(svg: str) -> list[str]:
 
 
 def shapes(svg: str, kind: str) -> list[str]:
-    """Return the paths of a kind."""
+    """Return the SVG paths with a class."""
     root = ElementTree.fromstring(svg)  # noqa: S314 (our own)
     return [
         element.attrib["d"]

@@ -35,8 +35,7 @@ VOID = {"meta", "input", "br", "img", "path", "line"}
 
 
 class Parsed(HTMLParser):
-    """A page as a browser takes it apart: elements with their attributes, and the text
-    of each."""
+    """A parsed page: elements with their attributes, and the text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -75,7 +74,7 @@ class Parsed(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(outcomes: list[OutcomeDocument]) -> str:
-    """The page of a whole night."""
+    """The page of a session with all configurations."""
     return render(outcomes, NOW)
 
 
@@ -143,7 +142,7 @@ def test_page_policy_allows_only_its_own_style_and_script(page: str) -> None:
 def test_page_does_not_depend_on_outcome_order(
     outcomes: list[OutcomeDocument], page: str
 ) -> None:
-    """Workers of xdist report as they please."""
+    """xdist workers report in any order."""
     plain = json.loads(
         json.dumps(list(map(make_plain, outcomes[::-1])), allow_nan=False)
     )

@@ -172,8 +172,7 @@ def test_excerpt_is_read_from_a_truncated_archive(tmp_path: Path) -> None:
 def test_excerpt_is_skipped_for_large_archives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the log stands at its beginning: another one of its name may follow,
-    and would count."""
+    """Even if the log is the first member: a later member may have the same name."""
     path = tmp_path / "night.tar.gz"
     path.write_bytes(
         gzip.compress(
