@@ -1,4 +1,4 @@
-"""What the shell is told at the Tab key."""
+"""Shell completion."""
 
 from __future__ import annotations
 

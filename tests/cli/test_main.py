@@ -1,5 +1,4 @@
-"""What every command does where somebody stops it, or who reads its output goes
-away."""
+"""Commands that are interrupted or whose output pipe is closed."""
 
 from __future__ import annotations
 

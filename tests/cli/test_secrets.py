@@ -1,5 +1,4 @@
-"""No command of `llmbench` prints or writes a secret, whatever its input holds and
-whatever was typed."""
+"""No command of `llmbench` prints or writes a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items that look at several configurations: they report, and say what is shared."""
+"""Checks of several configurations: scaling, speed-up, shared shifts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One bad file costs that file: a night of good runs beside files that nobody can read
-gives all its verdicts."""
+"""Bad files do not hide the verdicts of good runs in the same folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain install judges, and names the extra that a request needs."""
+"""A plain install judges runs, and names the extra that an option needs."""
 
 from __future__ import annotations
 

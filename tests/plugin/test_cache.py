@@ -1,4 +1,4 @@
-"""The cache of sessions of the plugin, and how often they open a log."""
+"""The cache of parsed logs, and how often a session opens a log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a green session says besides: what weakens the gate, what was not judged, and
-what is known to be slower."""
+"""Cautions of a green session: weak settings, unjudged runs, slowdowns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""--llmb-certify and the ways in which a session could be green without having shown anything."""
+"""--llmb-certify, and sessions that must not pass without evidence."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Checkpoints of runs found on disk, from a budget in a baseline file to the
-reports."""
+"""Checkpoint budgets, from the baseline file to the reports."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a CI server gets of real sessions: the JSON document, GitHub's summary and
-annotations, the chat message."""
+"""CI outputs of real sessions: JSON document, GitHub, chat message."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Constructed nights: each of those that should be red is red although an older run of
-the configuration was good, and ordinary nights, odd as they may look, are green."""
+"""Constructed daily runs: bad ones fail although an older run was good, ordinary ones
+pass."""
 
 from __future__ import annotations
 

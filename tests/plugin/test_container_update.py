@@ -1,5 +1,4 @@
-"""An update of the container that NeMo's users reported as slower, replayed: from the
-first red night to its cause."""
+"""Replay of a container update that NeMo's users reported as slower."""
 
 from __future__ import annotations
 

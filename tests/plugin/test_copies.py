@@ -1,5 +1,4 @@
-"""A log that was copied under another job id is no second run; what chance makes alike
-is one."""
+"""Copied logs are invalid; runs that are similar by chance are not copies."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`llmbench baselines draft`: files for runs that match no baseline, to be edited
-before anything is recorded."""
+"""`llmbench baselines draft`: baseline files for unmatched runs, to be edited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main job: the committed examples, judged as they were designed."""
+"""The committed examples get their designed verdicts."""
 
 from __future__ import annotations
 

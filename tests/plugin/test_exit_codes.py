@@ -1,5 +1,4 @@
-"""The exit codes that docs/ci.md promises: those of pytest, and nothing but a judged
-and green session ends with 0."""
+"""The exit codes of docs/ci.md: only a judged, green session exits with 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options without a value, and the messages of misused ones."""
+"""Options without a value, and errors of misused options."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Sessions with a history: what they store, what they learn from it, and what happens
-where it cannot be written."""
+"""Sessions with a history: storing, using stored runs, and write errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plugin puts on reports, for other plugins to carry."""
+"""The data that the plugin attaches to test reports."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a user writes into the cluster file and into baseline files is data, or refused;
-nothing of it is executed."""
+"""Values of cluster and baseline files are data or refused, never executed."""
 
 from __future__ import annotations
 

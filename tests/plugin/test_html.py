@@ -1,4 +1,4 @@
-"""--llmb-html in whole sessions: what it holds, which process writes it, and what becomes of it when it cannot be."""
+"""--llmb-html in complete sessions: content, writing process, write errors."""
 
 from __future__ import annotations
 

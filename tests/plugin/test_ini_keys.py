@@ -1,5 +1,4 @@
-"""Keys of pytest's configuration that do not do what they seem to: refused, with their
-place and what was meant."""
+"""Ineffective keys in pytest's configuration are refused with their location."""
 
 from __future__ import annotations
 

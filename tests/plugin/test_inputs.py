@@ -1,5 +1,4 @@
-"""The same verdicts from a folder, an archive of it, standard input and a remote place;
-and what is refused."""
+"""Folders, archives, standard input and remote folders give equal verdicts."""
 
 from __future__ import annotations
 

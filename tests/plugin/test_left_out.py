@@ -1,5 +1,4 @@
-"""A selection hides nothing that is red about what it selects, and says what it leaves
-out."""
+"""Selections: failures of selected configurations stay, left-out items are counted."""
 
 from __future__ import annotations
 

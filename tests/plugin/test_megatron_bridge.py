@@ -1,5 +1,4 @@
-"""All rows of the tables of Megatron-Bridge: a run at the published number passes, one
-8 % slower fails, and one of which anything is another row's is judged by no other."""
+"""Rows of Megatron-Bridge's tables: each run is judged by its own row only."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which run is the newest: jobs that left no log, clocks that cannot be compared, and
-files that were copied."""
+"""The newest run: logless jobs, inconsistent clocks, copied files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What was asked for and not written is reported at any verbosity, also without a
-summary or a terminal."""
+"""Requested files that were not written are reported at any verbosity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each option does in a session, and what a wrong one is told."""
+"""The effect of each option in a session, and errors of wrong values."""
 
 from __future__ import annotations
 

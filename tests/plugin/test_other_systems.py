@@ -1,5 +1,4 @@
-"""Where Linux's own calls are missing: runs are read and judged as on Linux, a launch
-is refused, and so is Windows."""
+"""Systems without Linux's calls: runs are judged, launches and Windows refused."""
 
 from __future__ import annotations
 

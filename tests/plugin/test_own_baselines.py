@@ -1,9 +1,4 @@
-"""From any folder to a gate in two commands: what matches no baseline is recorded, and
-judged the next night.
-
-A run that says anything else than those that were recorded is never judged by their
-row.
-"""
+"""Custom baselines: record a folder of runs, then judge later runs against it."""
 
 from __future__ import annotations
 

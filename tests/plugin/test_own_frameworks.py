@@ -1,5 +1,4 @@
-"""Logs and metrics of frameworks without a baseline: recorded on one night, judged on
-the next ones."""
+"""Frameworks without published baselines: record one day, judge the next."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Recorded configurations on their next night: ordinary nights stay green, however odd,
-and bad ones are red."""
+"""Recorded configurations on later days: ordinary runs pass, bad ones fail."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Runs that were profiled, as each release leaves its reports: they never stand in for
-a night, nor silence one."""
+"""Profiled runs are not judged and do not hide other runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far reading is, on the terminal of a session."""
+"""Progress of log reading on the terminal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a stranger's checkout can change in a session, and what the ways that
-SECURITY.md names leave of it."""
+"""Influence of an untrusted checkout on a session, and SECURITY.md's remedies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real logs, judged against baselines that a user would write for them."""
+"""Real logs, judged against baselines as a user would write them."""
 
 from __future__ import annotations
 

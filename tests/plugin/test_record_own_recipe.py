@@ -1,5 +1,4 @@
-"""A recipe that only its owner's file describes is recorded and judged from then on,
-with the options that are told."""
+"""A custom recipe is recorded and later judged with the printed options."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Sessions and the files that their users named: nothing of theirs is overwritten,
-nothing written is read as a run."""
+"""Output files never overwrite other files and are never read as runs."""
 
 from __future__ import annotations
 

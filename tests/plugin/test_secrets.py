@@ -1,5 +1,4 @@
-"""A token in the environment of pytest stands in nothing that a session prints or
-writes, wherever a run shows it."""
+"""Tokens in the environment never appear in output or files."""
 
 from __future__ import annotations
 

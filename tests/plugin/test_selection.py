@@ -1,5 +1,4 @@
-"""Features of pytest that users rely on: selection, ids, xdist, last-failed, and the
-user's ini file and tests."""
+"""Selection, node ids, xdist, last-failed, ini file and the user's own tests."""
 
 from __future__ import annotations
 

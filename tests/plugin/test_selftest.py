@@ -1,4 +1,4 @@
-"""--llmb-selftest: the gate proves on the user's own runs that it sees damage."""
+"""--llmb-selftest: the gate detects damage of the user's own runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Whenever Ctrl-C or SIGTERM comes: exit code 2, every report says so, and none of the
-night before stays in place."""
+"""Ctrl-C and SIGTERM at any time: exit code 2, and reports mention it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The item about slow nodes: red where a node is named, told where one is evident,
-skipped where nothing is known."""
+"""The item about slow nodes: failed, reported or skipped."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Where nothing was judged one item is red, whatever is selected; without that item
-everything is."""
+"""Sessions without judged runs: one item fails, or all without that item."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Files that the program wrote before its modules moved: a history, the journal of a
-launch, a recorded baseline."""
+"""Files of earlier versions: history, launch journal, recorded baseline."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`--llmb-timed=document`: by what each document timed, said in every line, and nothing
-rests on it later."""
+"""`--llmb-timed=document`: labelled in every report and never stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder of months: changes of level are found, told and acknowledged."""
+"""Level changes over months: found, reported and acknowledged."""
 
 from __future__ import annotations
 

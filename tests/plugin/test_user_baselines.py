@@ -1,8 +1,6 @@
-"""Baselines that a user writes for real logs, and for a framework that nobody has heard
-of: each judges its run.
+"""Baselines that a user writes for real logs and for an unknown framework.
 
-At the log's own step time a run passes; against a baseline that is 10 % faster it never
-does.
+The log's own step time passes; against a baseline that is 10 % faster it never does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Runs that are not what they say, or did not train: as fast as they may be, and never
-green."""
+"""Runs with wrong settings or without training never pass, however fast."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A report of an earlier session is void before the next one judges, also on a disk
-without room."""
+"""Reports of an earlier session are emptied or replaced, even on a full disk."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A model whose FLOPs nobody counts: its runs are judged by step time, tokens and what
-its framework logs itself."""
+"""Models without a FLOP formula: judged by step time, tokens and logged FLOPs."""
 
 from __future__ import annotations
 

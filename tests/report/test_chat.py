@@ -1,5 +1,4 @@
-"""A session in a few lines: never green where it is not, never longer than a chat
-bears, nobody is called by a log."""
+"""The chat message: state, counts and failures in at most ten lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an A/B or a search says, as the JSON document has it."""
+"""Records of A/B and bisect results in the JSON document."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The JSON document of a session: strict JSON that its schema describes, whatever the
-outcomes hold."""
+"""The JSON document of a session: valid JSON that matches its schema."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a report draws and quotes: the steps of the judged attempt, and the lines of its
-log around a problem."""
+"""Steps of the judged attempt, and log excerpts around a failure."""
 
 from __future__ import annotations
 

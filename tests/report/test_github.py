@@ -1,5 +1,4 @@
-"""What GitHub shows: no text of a log becomes markup or a command, nothing is larger
-than GitHub takes."""
+"""GitHub's job summary and annotations: escaping, limits and order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""GPU-hours in every report: what was used, what of it was lost by cause, and of which
-jobs it is not known."""
+"""GPU-hours in every report: used, lost by cause, and unknown."""
 
 from __future__ import annotations
 

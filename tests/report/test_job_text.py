@@ -1,5 +1,4 @@
-"""What reports say of the jobs behind a verdict: where they ran, every attempt, and
-nothing of a baseline's NaN."""
+"""Launched jobs in the reports: nodes, attempts, and missing values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The JUnit report: no status is lost, whatever a log held; Jenkins accepts the file;
-nothing is half written."""
+"""The JUnit report: statuses survive any text, and Jenkins accepts the file."""
 
 from __future__ import annotations
 

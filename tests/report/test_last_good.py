@@ -1,4 +1,4 @@
-"""What people and programs read of the last good run before a red one."""
+"""The last good run before a failed one, in all reports."""
 
 from __future__ import annotations
 

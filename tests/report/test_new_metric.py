@@ -1,5 +1,4 @@
-"""A metric is declared in one place: what stands in its table is in JSON, JUnit, the
-terminal's text and the page."""
+"""A metric declared in one table appears in all reports."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Files that users name for reports: written whole or not at all, and in the place of
-nothing that is no report."""
+"""Output files: complete or not written, and replacing only files of their kind."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The summary of a session: what is shown at which verbosity, in which colour, how
-wide, and what to do next."""
+"""The terminal summary: verbosity, colours, width and next steps."""
 
 from __future__ import annotations
 

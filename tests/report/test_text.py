@@ -1,4 +1,4 @@
-"""Golden text of what people read: the message of an item and the summary."""
+"""Golden texts: the message of an item and the summary."""
 
 from __future__ import annotations
 

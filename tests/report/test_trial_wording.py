@@ -1,4 +1,4 @@
-"""The end of a search over builds, in words."""
+"""The sentences of a bisect result."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What stands beside a green light: every report names it, first, and says nothing
-where there is nothing to say."""
+"""Findings and cautions: every report shows them next to a green result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentences of statements: every code has one, and every statement its values."""
+"""The sentence of each statement code, with examples."""
 
 from __future__ import annotations
 
