@@ -89,8 +89,7 @@ def _polls_at_once() -> Iterator[None]:
 
 @pytest.fixture
 def generated(tmp_path: Path, baselines: dict[str, Baseline]) -> Write:
-    """Write a run of a configuration (id, options of the generator) below one folder,
-    and return the folder."""
+    """Write a run of a configuration (id, generator options) and return its folder."""
     folder = tmp_path / "runs"
     folder.mkdir()
 
@@ -103,7 +102,7 @@ def generated(tmp_path: Path, baselines: dict[str, Baseline]) -> Write:
 
 @pytest.fixture
 def judged(pytester: pytest.Pytester) -> Judge:
-    """Run pytest in this process and return what it said."""
+    """Run pytest in this process and return its parsed output."""
 
     without = [f"-pno:{name}" for name in ("cacheprovider", *UNUSED)]
 

@@ -78,7 +78,7 @@ def test_reported_checks_alone_are_not_green(judged: Judge, generated: Write) ->
 
 @pytest.fixture
 def shifted(generated: Write) -> Path:
-    """Nine quiet nights of four configurations, and one on which all are 8 % slower."""
+    """Nine ordinary days of four configurations, and a day on which all are 8 % slower."""
     for night in range(9):
         family(
             generated,

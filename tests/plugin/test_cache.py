@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def session(pytester: pytest.Pytester, *arguments: str) -> Sequence[str]:
-    """Return what a session says of the runs, without how long it took."""
+    """Return the output of a session without its durations."""
     lines = pytester.runpytest_inprocess(
         "-p", "no:cacheprovider", "-p", "no:xdist", *arguments
     ).outlines

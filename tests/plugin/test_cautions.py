@@ -196,8 +196,7 @@ def test_option_in_the_environment_counts_as_untyped(
 def test_keys_in_an_ignored_file_are_a_caution(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
-    """An empty pytest.ini is enough: what pyproject.toml says of pytest is not read any
-    more."""
+    """An empty pytest.ini makes pytest ignore pyproject.toml."""
     pytester.makefile(".ini", pytest="[pytest]\n")
     pytester.makepyprojecttoml('[tool.pytest.ini_options]\nllmb_require = ["all"]\n')
     text = "llmb_require in pyproject.toml is ignored: pytest reads pytest.ini"
@@ -507,7 +506,7 @@ def test_change_too_large_to_accept_asks_for_recording(
 def test_unreadable_mark_is_red(
     judged: Judge, generated: Write, more: list[str]
 ) -> None:
-    """Also of a recording, which may be one of a run of an A/B."""
+    """This includes recordings, whose run may belong to an A/B."""
     folder = generated(GROK)
     place = next(folder.rglob("log-*.out")).parent.parent
     (place / ".llmbench-ab").write_text("abc")

@@ -124,7 +124,7 @@ def test_against_both_the_failed_verdict_decides(
 def test_repeats_are_averaged_only_with_a_known_build(
     judged: Judge, generated: Write
 ) -> None:
-    """NeMo-Run metadata names the image; older layouts tell nothing."""
+    """NeMo-Run metadata contains the image; older layouts do not."""
     for name, known in ((GROK, True), (LLAMA, False)):
         for hour, factor in enumerate((1.03, 1.02)):
             folder = generated(

@@ -23,8 +23,7 @@ Hold = Callable[..., Judged]
 
 @pytest.fixture
 def hold(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> Hold:
-    """Return a function that judges what was generated against a recorded baseline with
-    these budgets."""
+    """Return a function that judges generated runs against these budgets."""
 
     def judge(*arguments: str, **budgets: float) -> Judged:
         published = baselines[LLAMA]

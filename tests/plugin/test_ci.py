@@ -30,7 +30,7 @@ def name_of(one: dict[str, Any]) -> tuple[str, str]:
 
 @pytest.fixture
 def documented(judged: Judge, tmp_path: Path) -> Any:
-    """Run pytest with `--llmb-json`, and return what it said and the document."""
+    """Run pytest with `--llmb-json`; return its output and the document."""
 
     def run(*arguments: object) -> tuple[Judged, dict[str, Any]]:
         path = tmp_path / "reports" / "llmb.json"
@@ -257,8 +257,7 @@ OURS = f"FAILED pytest_llmbench/suite/test_performance.py::test_performance[{BF1
 
 @pytest.fixture
 def in_ci(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Set what pytest takes for a sign of a CI, one at a time, and return whether there
-    is one."""
+    """Set each CI variable of pytest in turn; return True if pytest detects a CI."""
     for name in ("CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)
     if request.param:
@@ -267,8 +266,7 @@ def in_ci(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
 
 
 def short_summary(result: pytest.RunResult) -> list[str]:
-    """Return what stands between the title of the short summary and the last line, that
-    counts."""
+    """Return the lines of the short summary."""
     lines = result.outlines
     title = next(
         number for number, line in enumerate(lines) if "short test summary info" in line

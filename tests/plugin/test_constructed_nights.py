@@ -41,8 +41,7 @@ SITE_KEY = "runs"
 
 
 class Night(NamedTuple):
-    """How a night is made, of which configuration, with which options, and which
-    verdicts may be told of it."""
+    """A constructed day: its runs, options and allowed verdicts."""
 
     build: Callable[[Site], object]
     verdicts: tuple[str, ...] = ("INVALID",)
@@ -60,7 +59,7 @@ def site(tmp_path: Path, baselines: dict[str, Baseline]) -> Site:
 def bad(
     edit: Callable[[str], str], identifier: str = NEMO2, **options: Any
 ) -> Callable[[Site], object]:
-    """Return how a night is made whose run is edited, one day after a good one."""
+    """Return a day with an edited run, one day after a good run."""
 
     def changed(text: str) -> str:
         edited = edit(text)
@@ -75,8 +74,7 @@ def bad(
 
 
 def slow(identifier: str = NEMO2, **options: Any) -> Callable[[Site], object]:
-    """Return how a night is made with other options of the generator, one day after a
-    good one."""
+    """Return a day with other generator options, one day after a good run."""
     return bad(lambda text: text, identifier, **options)
 
 
@@ -100,8 +98,7 @@ def between(
 
 
 def two_processes(site: Site) -> None:
-    """A slow and a fast process print into one file: each step twice, with two
-    times."""
+    """A slow and a fast process print into one file: each step appears twice."""
     site.good()
     slowed = timed(lambda _, seconds: f"{seconds * 1.3:.3f}")
 
@@ -125,7 +122,7 @@ def two_processes(site: Site) -> None:
 
 
 def another_run_behind(site: Site) -> None:
-    """Behind a run that ended slow stands a fast one that was killed in the window."""
+    """A slow finished run is followed by a fast run that was killed in the window."""
     site.good()
     path = site.write(factor=1.2)
     tail = site.folder / "tail"
@@ -141,8 +138,7 @@ def renumbered(found: re.Match[str]) -> str:
 
 
 def resumed_in_the_window(site: Site) -> None:
-    """Steps 0 to 29 stand in one attempt, 30 to 49 in the next: neither holds the
-    window."""
+    """Steps 0 to 29 are in one attempt, 30 to 49 in the next: both windows are incomplete."""
     site.good()
     path = site.write(restarts=1, cut=30)
     rewrite(path, between(0, 29, lambda _: None))
@@ -297,8 +293,7 @@ SLOW = {
 def metadata_say(
     old: str, new: str, *, alone: bool = False
 ) -> Callable[[Site], object]:
-    """Return how a night is made whose metadata say something else than its folder, a
-    day after a good one or alone."""
+    """Return a day whose metadata contradict its folder, with or without a good run before."""
 
     def build(site: Site) -> None:
         if not alone:
@@ -498,15 +493,13 @@ def in_place_of(
 
 
 def two_jobs_of_one_id(site: Site) -> None:
-    """Two jobs have one id, as after the scheduler's database was made anew; the newer
-    one is slow."""
+    """Two jobs share an id, as after a reset of the scheduler; the newer one is slow."""
     site.write(days=40, job_id="77")
     site.write(job_id="77", factor=1.2)
 
 
 def slow_in_one_copy(site: Site) -> None:
-    """One job's log stands twice, and one of the two is slow: edited, or another
-    rank's."""
+    """The log of a job exists twice; one of them is slow."""
     path = site.write(job_id="78", factor=1.25)
     other = site.folder / "copy" / path.relative_to(site.folder)
     other.parent.mkdir(parents=True)
@@ -515,7 +508,7 @@ def slow_in_one_copy(site: Site) -> None:
 
 
 def slow_beside_metadata_of_a_good_one(site: Site) -> None:
-    """The metadata of a good job lie beside the log of a slow one, which has none."""
+    """Metadata of a good job are next to the log of a slow job without metadata."""
     good = site.write(NEMO2_LAUNCHER, days=1)
     slow = site.write(NEMO2_LAUNCHER, factor=1.2)
     for file in slow.parent.glob("llmb-config_*.yaml"):
@@ -534,8 +527,7 @@ def killed_after_a_good_one_of_one_job(site: Site) -> None:
 
 
 def slow_behind_a_profiled_part(site: Site) -> None:
-    """A profiled run stands before a slow one in the same log: it is slower still, and
-    is not what was asked for."""
+    """A profiled run precedes a slow run in the same log."""
     site.good(MAXTEXT)
     profiled = with_a_profiler(text_of(site, MAXTEXT, factor=1.3))
     site.write(MAXTEXT, factor=1.15, edit=lambda text: profiled + text)
@@ -549,7 +541,7 @@ def with_a_profiler(text: str) -> str:
 
 
 def text_of(site: Site, identifier: str = NEMO2, **options: Any) -> str:
-    """Return the text of a log that is no run of the night."""
+    """Return the text of a log that is not a run of the day."""
     aside = Site(site.folder.parent / "aside", site.baselines, site.newest)
     aside.folder.mkdir()
     return aside.write(identifier, **options).read_text(encoding="utf-8")
@@ -795,7 +787,7 @@ def renamed(name: str) -> Callable[[Site], object]:
 
 
 def nothing(site: Site) -> None:
-    """There is a folder, and nothing in it."""
+    """The folder is empty."""
 
 
 SESSIONS: dict[str, tuple[Callable[[Site], object], tuple[str, ...], int]] = {
@@ -979,7 +971,7 @@ RED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RED)
 def test_bad_day_fails(judged: Judge, site: Site, name: str) -> None:
-    """Whatever the older run says."""
+    """The verdict does not depend on the older run."""
     night = RED[name]
     session = judge_night(judged, site, night)
     assert session.ret == FAILED

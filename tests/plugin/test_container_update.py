@@ -34,8 +34,7 @@ def nights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[Judged]:
-    """Judge night after night by what the first five recorded, and return what the
-    sessions said."""
+    """Judge day after day against the first five; return the outputs."""
     monkeypatch.chdir(tmp_path)
     sessions = []
     for night, runs in enumerate(plan_nights(baselines)):

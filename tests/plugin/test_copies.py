@@ -29,8 +29,7 @@ OLD, NEW = "1530101", "1530222"
 
 @pytest.fixture
 def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
-    """Write a run of a configuration some days after the first one, and return its
-    log."""
+    """Write a run some days after the first one; return its log."""
 
     def write(name: str, day: int, job: str, **options: Any) -> Path:
         return write_run(
@@ -146,8 +145,7 @@ def test_copied_log_of_another_configuration_is_invalid(
 def test_copy_among_earlier_runs_is_left_out(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
-    """A copy among the nights before is no night, and the newest run is judged as it
-    is."""
+    """A copied earlier run is ignored, and the newest run is judged."""
     copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
     night(LLAMA, 2, "1530333")
     assert verdict(judged, tmp_path, LLAMA) == ("PASS", "within-tolerance", "1530333")
@@ -205,8 +203,7 @@ def test_original_passes_after_its_stored_copy_was_removed(
 
 
 def five_step_means(job: int, seconds: float) -> tuple[float, ...]:
-    """Return what NeMo 1 prints of a steady run: the means of five steps, three
-    digits."""
+    """Return five-step means with three digits, as NeMo 1 prints them."""
     single = seconds * (1 + 0.002 * np.random.default_rng(job).standard_normal(50))
     means = [single[max(0, step - 4) : step + 1].mean() for step in range(50)]
     return tuple(float(f"{value:.1f}") for value in means)
@@ -216,8 +213,7 @@ def five_step_means(job: int, seconds: float) -> tuple[float, ...]:
 def test_days_with_equal_rounded_means_are_not_copies(
     judged: Judge, tmp_path: Path, night: Any, baselines: dict[str, Baseline]
 ) -> None:
-    """Three digits of a five-step mean: two nights that print the same are told, and
-    green."""
+    """Two days that print equal values are noted and pass."""
     expected = baselines[NEMO1].step_seconds
     printed = five_step_means(1, expected)
     night(NEMO1, 0, OLD, seconds=printed)

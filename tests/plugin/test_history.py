@@ -46,8 +46,7 @@ Night = Callable[..., Judged]
 
 @pytest.fixture
 def written(baselines: dict[str, Baseline], tmp_path: Path) -> Callable[..., Path]:
-    """Write the run of a night below a folder of its own, or that of `name`, and return
-    the folder."""
+    """Write the run of a day into its own folder, or into `name`; return the folder."""
 
     def write(number: int, name: str = "", **options: Any) -> Path:
         folder = tmp_path / (name or f"night-{number}")
@@ -68,8 +67,7 @@ def written(baselines: dict[str, Baseline], tmp_path: Path) -> Callable[..., Pat
 
 @pytest.fixture
 def night(judged: Judge, written: Callable[..., Path]) -> Night:
-    """Judge one night's run alone: its folder holds no other. Say which night, and how
-    the run is."""
+    """Judge the run of one day alone in its folder."""
 
     def run(number: int, *arguments: str, **options: Any) -> Judged:
         return judged(
@@ -81,8 +79,7 @@ def night(judged: Judge, written: Callable[..., Path]) -> Night:
 
 @pytest.fixture
 def before(judged: Judge, written: Callable[..., Path]) -> Callable[[range], None]:
-    """Judge the runs of these nights, each in an item of its own, and take the folder
-    away."""
+    """Judge the runs of these days separately, then delete their folders."""
 
     def run(numbers: range) -> None:
         folder = next(iter([written(number, "before") for number in numbers]))
@@ -109,8 +106,7 @@ def test_stored_runs_give_the_noise_of_deleted_folders(
     written: Callable[..., Path],
     pytester: pytest.Pytester,
 ) -> None:
-    """A night alone in its folder is judged with nine of the store, as if all ten lay
-    in one folder."""
+    """A run alone in its folder is judged with the noise of nine stored days."""
     assert noise(night(-1))["measured"] is False
     before(range(9))
     tonight = night(9)
@@ -133,8 +129,7 @@ def test_stored_runs_give_the_noise_of_deleted_folders(
 def test_stored_runs_are_never_judged(
     night: Night, judged: Judge, tmp_path: Path
 ) -> None:
-    """A good night in the store does not stand for the bad or missing one of
-    tonight."""
+    """A good stored run does not replace the bad or missing run of the session."""
     assert night(0).verdicts == {GROK: "PASS"}
     assert night(3, factor=1.2).verdicts == {GROK: "REGRESSION"}
     (tmp_path / "empty").mkdir()
@@ -204,7 +199,7 @@ def test_history_can_be_set_in_the_ini_file(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With what the CI says of itself."""
+    """The variables of the CI are stored as well."""
     pytester.makeini("[pytest]\nllmb_history = sqlite:///h.db\n")
     monkeypatch.setenv("GITHUB_SHA", "abc1234")
     for name, value in (

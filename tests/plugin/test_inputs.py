@@ -31,7 +31,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 def told(session: Judged) -> object:
-    """Return all that a session said of each item but for where the files are."""
+    """Return the outcomes of a session without paths."""
     kept = ("verdict", "reason", "text", "metrics", "status", "job_id")
     return session.ret, {
         name: {key: one.get(key) for key in kept}
@@ -103,7 +103,7 @@ def test_standard_input_may_be_an_archive(
 def test_standard_input_can_be_combined_with_paths(
     judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Nothing but its content says what it is, as with any `foo.out`."""
+    """Its kind is recognised by its content, as for any `foo.out`."""
     folder = generated(GROK)
     (log,) = folder.rglob("log-*.out")
     copy = tmp_path / "other" / "foo.out"

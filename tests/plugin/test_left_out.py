@@ -38,7 +38,7 @@ def write_nights(
     nights: int,
     factor: Callable[[str, int], float],
 ) -> Path:
-    """Six configurations, a run a night, with a spread of 0.2 %."""
+    """Six configurations with one run each day and a spread of 0.2 %."""
     start = datetime.now(UTC).replace(
         hour=3, minute=0, second=0, microsecond=0
     ) - timedelta(days=nights)
@@ -61,7 +61,7 @@ def write_nights(
 def fortnight(
     tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]
 ) -> Path:
-    """14 nights, all of them 3 % slower from night 8 on: each PASS, and six trends."""
+    """14 days, 3 % slower from day 8 on: all PASS, with six trends."""
     folder = tmp_path_factory.mktemp("fortnight")
     return write_nights(
         folder, baselines, 14, lambda _, night: 1.03 if night >= 8 else 1.0
@@ -72,8 +72,7 @@ def fortnight(
 def week(
     tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]
 ) -> Path:
-    """Seven nights, and one in which everything is 4 % slower: a change of the
-    cluster."""
+    """Seven days, and a day on which everything is 4 % slower."""
     folder = tmp_path_factory.mktemp("week")
     return write_nights(
         folder, baselines, 8, lambda _, night: 1.04 if night == 7 else 1.0
@@ -158,7 +157,7 @@ def test_selected_configuration_keeps_only_its_own_trend(
 def test_marks_of_a_check_name_its_configurations(
     judged: Judge, fortnight: Path
 ) -> None:
-    """So that trends of one GPU type can be asked for alone."""
+    """Trends of one GPU type can be selected with -m."""
     session = judged(
         f"--llmb-logs={fortnight}", "-m", "llmb(check='trend') and llmb(gpu='gb200')"
     )

@@ -30,8 +30,7 @@ def now() -> datetime:
 
 @pytest.fixture
 def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
-    """Write a run of a configuration some days after the first one, or at a moment, and
-    return its log."""
+    """Write a run some days after the first one, or at `moment`; return its log."""
 
     def write(
         name: str, day: float, job: str, started: datetime = STARTED, **options: Any

@@ -61,7 +61,7 @@ def test_what_is_not_written_is_reported(
     what: str,
     flags: tuple[str, ...],
 ) -> None:
-    """In the summary; without one on standard error."""
+    """Reported in the summary, or on standard error without a summary."""
 
     def fail(*arguments: object) -> None:
         raise OSError(28, "full")

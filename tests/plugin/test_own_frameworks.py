@@ -66,7 +66,7 @@ NIGHTS = (
 
 
 def write(root: Path, name: str, night: int, slower: float) -> str:
-    """Write the run of one night; its steps vary by 0.3 %."""
+    """Write the run of one day; its steps vary by 0.3 %."""
     random = Random(night)  # noqa: S311 (a test)
     file, text = WRITERS[name]
     data = text([slower * random.gauss(2.0, 0.006) for _ in range(200)])

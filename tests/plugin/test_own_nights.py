@@ -31,7 +31,7 @@ Change = Callable[[OwnRun], OwnRun]
 
 
 class Night(NamedTuple):
-    """The run that was recorded, and what is different tonight."""
+    """A recorded run, and the changes of a later run."""
 
     framework: Text
     change: Change
@@ -335,7 +335,7 @@ BAD: Mapping[str, Night] = {
 
 
 def judge_nights(judged: Judge, folder: Path, nights: Mapping[str, Night]) -> Judged:
-    """Record an earlier night of each configuration, and judge tonight's runs."""
+    """Record an earlier day of each configuration, then judge the later runs."""
     for number, (name, night) in enumerate(nights.items()):
         earlier = at(night.recorded, seed=number)
         write_run(
@@ -363,7 +363,7 @@ def judge_nights(judged: Judge, folder: Path, nights: Mapping[str, Night]) -> Ju
 def find_wrong(
     session: Judged, nights: Mapping[str, Night], status: str
 ) -> dict[str, str]:
-    """Return what became of each configuration whose item has another status."""
+    """Return the configurations whose items have an unexpected status."""
     found = {}
     for described in session.reports:
         name = described["id"].replace("_", "-").partition("-model-8b")[0]

@@ -22,8 +22,7 @@ OLD, NEW = "1388101", "1388109"
 
 @pytest.fixture
 def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
-    """Write a run of a configuration some days after the first one, and return its
-    log."""
+    """Write a run some days after the first one; return its log."""
 
     def write(name: str, day: int, job: str, **options: Any) -> Path:
         return write_run(

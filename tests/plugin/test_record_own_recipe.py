@@ -55,7 +55,7 @@ def write_runs(folder: Path) -> None:
 
 
 def told_options(shown: str) -> list[str]:
-    """Return the options of the step that a session told last."""
+    """Return the options of the last printed next step."""
     step = " ".join(shown[shown.rindex("next: ") :].split())
     match = re.search(
         r"judge later runs against it with ((?:--llmb-baselines=\S+ ?)+)", step

@@ -40,7 +40,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def find_leaks(folder: Path, *texts: str) -> list[str]:
-    """Return where a token stands: in which files of a folder, and in which texts."""
+    """Return the files and texts that contain a token."""
     secrets = (TOKEN, FOREIGN, "53cr3t-of-m1ne")
     files = {
         str(path): path.read_bytes()

@@ -42,8 +42,7 @@ def test_selftest_detects_damage_of_each_passed_run(
 def test_surviving_mutant_fails(
     judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test can fail: a gate that does not look at losses lets one mutant
-    through."""
+    """A gate that ignores losses fails the self-test."""
     monkeypatch.setattr(validity, "find_not_finite", lambda steps: iter(()))
     session = judged(f"--llmb-logs={generated(NAME)}", "--llmb-selftest", "-k", NAME)
     (told,) = [one for one in session.reports if one.get("check") == "selftest"]

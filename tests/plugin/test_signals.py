@@ -80,8 +80,7 @@ def arguments(folder: Path, logs: Path) -> list[str]:
 
 
 def assert_interrupted(folder: Path) -> dict[str, Any]:
-    """Check that no report is green, or that of the night before; return the
-    document."""
+    """Check that no report is green or from an earlier session; return the document."""
     for name in ("junitxml.xml", "llmb.xml"):
         assert "<error" in (folder / name).read_text(), name
     assert re.search(r"<title>interrupted, ", (folder / "llmb.html").read_text())

@@ -26,7 +26,7 @@ def find_check(session: Judged) -> dict[str, Any]:
 
 @pytest.fixture
 def logs(generated: Write) -> str:
-    """The run of the next night, of which nothing says the nodes."""
+    """The run of the next day, on unknown nodes."""
     return (
         f"--llmb-logs={generated(GROK, started=datetime(2025, 12, 1, 2, tzinfo=UTC))}"
     )
@@ -104,7 +104,7 @@ def test_slow_node_fails_no_other_item(
     options: dict[str, Any],
     answer: tuple[str, str],
 ) -> None:
-    """Where nothing can be told it is skipped, with the reason, and never green."""
+    """Without evidence the item is skipped, with the reason."""
     verdict, text = answer
     if options.get("nights", 30):
         store_nights(pytester.path / "h.db", **options)
@@ -127,7 +127,7 @@ def test_slow_node_item_needs_a_history(judged: Judge, logs: str) -> None:
 def test_repaired_node_passes(
     judged: Judge, logs: str, pytester: pytest.Pytester
 ) -> None:
-    """What is said of nodes begins with the last repair."""
+    """Evidence about a node begins with its last repair."""
     store_nights(pytester.path / "h.db", {7: 0.1})
     Path(pytester.path / "done.yaml").write_text(
         "schema: 1\nacknowledged: []\nrepaired:\n  - nodes: n07\n    since: 2025-12-01\n    reason: a new HCA\n"

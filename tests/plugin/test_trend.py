@@ -30,7 +30,7 @@ def trend(session: Judged) -> dict[str, dict[str, Any]]:
 def months(
     tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]
 ) -> Path:
-    """26 nights with a spread of 0.3 %, and 8 that are 6 % slower."""
+    """26 days with a spread of 0.3 %, then 8 days that are 6 % slower."""
     folder = tmp_path_factory.mktemp("months")
     noise = 0.003 * np.random.default_rng(5).standard_normal(NIGHTS)
     for night, wobble in enumerate(noise.tolist()):
@@ -166,7 +166,7 @@ def test_unused_acknowledgement_is_a_remark(
 
 @pytest.mark.slow
 def test_small_changes_fail_together(judged: Judge, generated: Write) -> None:
-    """Three of 0.9 %, each of which alone fails nothing."""
+    """Three changes of 0.9 %, none of which fails alone."""
     noise = 0.0003 * np.random.default_rng(5).standard_normal(48)
     for night, wobble in enumerate(noise.tolist()):
         started, factor = (

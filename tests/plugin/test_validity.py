@@ -21,8 +21,7 @@ Edit = Callable[[str], str]
 
 
 def replaced(pattern: str, by: str | Callable[[re.Match[str]], str]) -> Edit:
-    """Return the change of a log that replaces every match, of which there has to be
-    one."""
+    """Return an edit that replaces every match; at least one is required."""
 
     def edit(text: str) -> str:
         edited, count = re.subn(pattern, by, text)
@@ -65,8 +64,7 @@ def first_line(line: str) -> Edit:
 
 
 class Wrong(NamedTuple):
-    """A run of a configuration, how its log differs, and a word of what is said
-    then."""
+    """A run, the edit of its log, and a word of the expected problem."""
 
     name: str
     edit: Edit
@@ -172,7 +170,7 @@ def test_lookalike_of_another_configuration_is_valid(
 def test_judged_attempt_determines_the_configuration(
     judged: Judge, generated: Write
 ) -> None:
-    """The first one ran on fewer GPUs and was killed; or the other way round."""
+    """The first attempt ran on fewer GPUs and was killed, or the other way round."""
     name = "nemotron4_340b-25.01-h100-fp8-256"
     first = replaced(r"MEMBER: (\d+)/256", r"MEMBER: \1/128")
 
