@@ -48,7 +48,7 @@ from pytest_llmbench.core.baseline_records import (
 )
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.core.userfile import is_there, leads_up, walk_folders
+from pytest_llmbench.core.userfile import is_there, links_to_ancestor, walk_folders
 from pytest_llmbench.core.yamlfile import Report, YamlMapping, read_document, read_entry
 from pytest_llmbench.logs.dialect_table import REGEX, name_regex_dialect
 
@@ -154,7 +154,11 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
                 [*folders, *(name for name in names if name not in yaml_names)],
                 fail,
             ):
-                waiting += [Path(os.path.realpath(link))] if not leads_up(link) else []
+                waiting += (
+                    [Path(os.path.realpath(link))]
+                    if not links_to_ancestor(link)
+                    else []
+                )
             yield from (Path(folder, name) for name in yaml_names)
 
 

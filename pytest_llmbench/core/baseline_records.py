@@ -1,5 +1,4 @@
-"""What baseline files say: configurations, their documented numbers, and who vouches
-for them."""
+"""Records of baseline files: configurations, their expected values and their sources."""
 
 from __future__ import annotations
 
@@ -11,28 +10,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MEGATRON_BRIDGE = "megatron_bridge"
-"""The recipe of the shipped tables, whose runs are told by more than names."""
+"""The recipe of the shipped tables whose runs are matched by more than their names."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """What makes two runs the same benchmark; unique among the baselines of one
-    kind."""
+    """Identity of a benchmark: runs with equal keys are comparable.
+
+    Unique among the baselines of one kind.
+    """
 
     recipe: str
     size: str
     release: str
     gpu: str
     dtype: str
-    gpus: int  # 0 where nothing says it, and nothing is computed of one GPU
+    gpus: int  # 0: unknown; values per GPU are then not computed
     task: str = ""
     scaling: str = ""
     variant: str = ""
 
     @property
     def id(self) -> str:
-        """`grok1_314b-25.05-gb200-bf16-128`, with task, scaling and variant appended
-        where they are set."""
+        """The id, such as `grok1_314b-25.05-gb200-bf16-128`.
+
+        Task, scaling and variant are appended if they are set.
+        """
         gpus = self.gpus or "unknown"
         head = (
             f"{self.recipe}_{self.size}-{self.release}-{self.gpu}-{self.dtype}-{gpus}"
@@ -42,10 +45,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The model as one configuration trains it (a proxy has fewer layers, a shorter
-    sequence).
+    """The model as one configuration trains it.
 
-    A size of 0 is one that nothing states: no formula counts the FLOPs of such a model.
+    A proxy has fewer layers or a shorter sequence than the real model. A size of 0 is
+    unknown; the FLOPs of such a model are not counted.
     """
 
     formula: str
@@ -57,28 +60,25 @@ class Architecture:
     attention_heads: int | None = None
     query_groups: int | None = None
     top_k: int | None = None
-    head_size: int | None = (
-        # of keys and queries; the hidden size over the heads where nothing is stated
-        None
-    )
-    mlp_matrices: int | None = None  # 3 where nothing is stated: a gated MLP
+    # of keys and queries; the default is the hidden size / attention heads
+    head_size: int | None = None
+    mlp_matrices: int | None = None  # the default is 3, a gated MLP
     expert_ffn_size: int | None = None  # of one routed expert
-    shared_ffn_size: int | None = None  # of all experts that each token goes through
+    shared_ffn_size: int | None = None  # of all shared experts together
     dense_layers: int | None = None  # layers without experts, in a model with experts
-    mtp_layers: int | None = None  # which predict further tokens
-    q_rank: int | None = None  # of multi-head latent attention, as the next four
+    mtp_layers: int | None = None  # layers for multi-token prediction
+    # the next five belong to multi-head latent attention
+    q_rank: int | None = None
     kv_rank: int | None = None
-    qk_head_size: int | None = None  # without the part that is rotated
+    qk_head_size: int | None = None  # without the rotated part
     rope_size: int | None = None
     v_head_size: int | None = None
-    attention_layers: int | None = (
-        None  # of a hybrid; its other layers are those of Mamba
-    )
+    # the next three belong to a hybrid; its other layers are Mamba layers
+    attention_layers: int | None = None
     mlp_layers: int | None = None
     expert_layers: int | None = None
-    expert_latent_size: int | None = (
-        None  # of the hidden states that routed experts work on, where it is another
-    )
+    # the size of the routed experts' inputs, if it differs from the hidden size
+    expert_latent_size: int | None = None
     mamba_state_size: int | None = None
     mamba_groups: int | None = None
     mamba_heads: int | None = None
@@ -86,7 +86,7 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Sizes of the parallel groups; None where the document prints NA or nothing."""
+    """Sizes of the parallel groups; None if the document prints NA or no value."""
 
     tp: int | None = None
     pp: int | None = None
@@ -100,25 +100,23 @@ class Parallelism:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One parametrized test: a recipe on a GPU type, precision and number of GPUs."""
+    """One parametrized test: a recipe with a GPU type, precision and number of GPUs."""
 
     key: Key
     architecture: Architecture
     parallelism: Parallelism
-    global_batch_size: int = 0  # 0 where nothing states it
+    global_batch_size: int = 0  # 0: unknown
     micro_batch_size: int | None = None
     gradient_accumulation: int | None = None
     proxy: bool = False
-    logged_tflop: float | None = (
-        None  # of a step on one GPU, as its framework counts and logs it
-    )
-    arguments: tuple[
-        tuple[str, str], ...
-    ] = ()  # by the name of a command that launches it, what is its alone
+    # TFLOP of one step on one GPU, as the framework counts and logs them
+    logged_tflop: float | None = None
+    # the arguments of this configuration, by the name of the launch command
+    arguments: tuple[tuple[str, str], ...] = ()
 
 
 class Window(NamedTuple):
-    """The steps that count, in the log's own step numbers, both ends included."""
+    """The judged steps, in the log's own step numbers, both ends included."""
 
     first: int
     last: int
@@ -133,33 +131,34 @@ class Window(NamedTuple):
 
 
 USUAL_WINDOW = Window(11, 44)
-"""The steps that the documents of releases 25.05 to 25.07 average: the default of
-baseline files."""
+"""The window of the documents of releases 25.05 to 25.07; the default of baseline
+files."""
 
 USUAL_STEPS = 50
-"""The steps of a run in those documents."""
+"""The number of steps of a run in those documents."""
 
 
 class BaselineKind(StrEnum):
-    """Who vouches for the numbers of a baseline file, if anybody does."""
+    """The origin of the numbers in a baseline file."""
 
     PUBLISHED = "published"
     RECORDED = "recorded"
-    RECIPE = (
-        "recipe"  # a configuration that has no value yet: its `step_seconds` is NaN
-    )
+    RECIPE = "recipe"  # no value yet: `step_seconds` is NaN
 
 
 class TimedBy(StrEnum):
-    """What decides a verdict: the mean over the window that the baseline file pins, or
-    what its document timed."""
+    """The steps that decide a verdict.
+
+    WINDOW is the window that the baseline file defines, DOCUMENT the steps that its
+    document timed.
+    """
 
     WINDOW = "window"
     DOCUMENT = "document"
 
 
 class ToleranceSource(StrEnum):
-    """What decided a tolerance, as messages and reports name it."""
+    """The origin of a tolerance, as messages and reports name it."""
 
     DEFAULT = "default"
     FILE = "baseline file"
@@ -170,20 +169,17 @@ class ToleranceSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How much worse than its baseline a run may be in one metric that follows from its
-    step time."""
+    """The allowed deviation from the baseline, in a metric derived from the step time."""
 
     fraction: float
     # "time" (5 % more time), "performance" (5 % less), or the name of a metric
     of: str = "time"
     larger_is_better: bool = False  # the direction of that metric
-    source: str = (
-        ""  # what decided: a `ToleranceSource`, empty where nothing was written
-    )
+    source: str = ""  # a `ToleranceSource`, or "" if no tolerance was written
 
     @property
     def factor(self) -> float:
-        """The bound on the step time, as a multiple of the baseline's."""
+        """The largest allowed step time, as a multiple of the baseline's."""
         return 1 / (1 - self.fraction) if self.larger_is_better else 1 + self.fraction
 
     def __str__(self) -> str:
@@ -198,16 +194,19 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The largest value of a metric that a run may have."""
+    """The largest allowed value of a metric."""
 
     metric: str
     largest: float  # in the metric's unit
-    place: str = field(default="", compare=False)  # where it was written
+    place: str = field(default="", compare=False)  # file and line of the budget
 
 
 class TimesOf(StrEnum):
-    """What the times of a defined dialect are of: of one step each, or of all steps
-    since the line before."""
+    """The meaning of the times in a custom dialect.
+
+    SINGLE is the time of one step, INTERVAL the time of all steps since the line
+    before.
+    """
 
     SINGLE = "single"
     INTERVAL = "interval"
@@ -215,28 +214,28 @@ class TimesOf(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegexDialect:
-    """How a baseline file says that its framework writes a step; a text is empty where
-    it says none."""
+    """A log format that a baseline file defines by a regular expression.
+
+    An empty text means that the file does not define it.
+    """
 
     name: str  # made by `dialect_table.name_regex_dialect`
-    find: str  # stands in the line of every step
+    find: str  # a text that the line of every step contains
     pattern: str  # its groups are those of `dialect_table.GROUPS`
     unit: str = "s"  # of the group `seconds`, see `dialect_table.UNITS`
     first_step: int = 0
     averages: TimesOf = TimesOf.SINGLE
-    start: str = ""  # lines that hold it begin a process
-    end: str = ""  # lines that hold it end its training
-    # it comes with this package, and is tried on logs in which nothing else finds a
-    # step
+    start: str = ""  # a line that contains this text starts a process
+    end: str = ""  # a line that contains this text ends its training
+    # part of this package; tried on logs in which no other dialect finds a step
     shipped: bool = False
-    # its runs learn from rewards: losses may be 0, and tokens of a step differ from run
-    # to run
+    # reinforcement learning: losses may be 0, and tokens per step vary between runs
     rewards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a number was read."""
+    """The origin of a number: a document, table, file and line."""
 
     document: str
     table: str = ""
@@ -246,17 +245,17 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedValue:
-    """A value that a recorded baseline has or had."""
+    """A current or earlier value of a recorded baseline."""
 
-    date: str  # when it was recorded
+    date: str  # of the recording
     seconds: float
-    by: str = ""  # by whom, on which host
-    reason: str = ""  # given where it moved further than the drift budget allows
+    by: str = ""  # user and host of the recording
+    reason: str = ""  # for accepting a move beyond the drift budget
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """How a recorded baseline was measured."""
+    """The measurement behind a recorded baseline."""
 
     date: str
     runs: int
@@ -265,32 +264,29 @@ class Recording:
     standard_deviation_seconds: float
     run_seconds: tuple[float, ...]
     log_sha256: tuple[str, ...]
-    # the day (UTC) on which the newest of them started, empty where one does not say
-    # when
+    # the day (UTC) on which the newest run started; "" if a run is undated
     newest_run: str = ""
-    by: str = ""  # who recorded it, and on which host
-    environment: tuple[tuple[str, str], ...] = ()  # what its runs agree on
-    reason: str = (
-        ""  # why it may stand where it moved further than the drift budget allows
-    )
+    by: str = ""  # user and host of the recording
+    environment: tuple[tuple[str, str], ...] = ()  # the values common to all runs
+    reason: str = ""  # for accepting a move beyond the drift budget
     earlier: tuple[AcceptedValue, ...] = ()  # the values that it replaced, oldest first
-    # how many of its runs are independent (another night or set of nodes), None where
-    # the file does not say it
+    # the number of independent runs (other day or node set); None: not in the file
     groups: int | None = None
-    levels: str = ""  # why the mean of runs of several levels may stand
-    observed: tuple[
-        tuple[str, float], ...
-    ] = ()  # the medians of what its runs observed, by a name of `Observed`
+    levels: str = ""  # the reason for accepting runs of several levels
+    # the medians over the runs, by the names of `Observed`
+    observed: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RunMatch:
-    """Which runs a baseline is of, if no name says it: those at such a place that
-    contradict nothing of this."""
+    """The rule that matches runs to a baseline if their names do not identify them.
+
+    A run matches if its path fits and it contradicts none of the facts.
+    """
 
     # the end of a log's path: `#` stands for digits, `*` for any text of a name
     path: str
-    says: tuple[tuple[str, str], ...] = ()  # what log and metadata state, by name
+    says: tuple[tuple[str, str], ...] = ()  # facts from log and metadata, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,55 +296,48 @@ class Baseline:
     configuration: Configuration
     kind: BaselineKind
     step_seconds: float
-    cells: tuple[tuple[str, str], ...]  # the printed texts
+    cells: tuple[tuple[str, str], ...]  # the texts of the table's row
     window: Window
-    timed: str  # what the document timed
+    timed: str  # the steps that the document timed, in words
     steps: int
     dialect: str
     peak_tflops: float
     source: Source
-    tolerances: tuple[
-        Tolerance, ...
-    ] = ()  # those of its file and row, each metric once
+    tolerances: tuple[Tolerance, ...] = ()  # of file and row, each metric once
     logged_tflops_factor: float | None = None
     recording: Recording | None = None
-    # one unit in the last place that its table prints of a step time, 0 where nothing
-    # is rounded
+    # one unit in the last place of the table's step times; 0: not rounded
     resolution_seconds: float = 0.0
-    budgets: tuple[Budget, ...] = ()  # of its file and row, each metric once
-    log: RegexDialect | None = (
-        None  # the dialect that the file defines, None for a built-in one
-    )
-    # how far its file lets recorded values move, a fraction, None where it says nothing
+    budgets: tuple[Budget, ...] = ()  # of file and row, each metric once
+    # the dialect that the file defines; None: a built-in dialect
+    log: RegexDialect | None = None
+    # the drift budget of the file, a fraction; None: not in the file
     drift_budget: float | None = None
-    published_seconds: float | None = (
-        None  # beside a recorded value what its document says, None where none does
-    )
-    timed_by: TimedBy = TimedBy.WINDOW  # why `window` is judged
-    # the steps that a run has to hold for it to count, None where those are `window`
+    # the published value next to a recorded one; None: there is none
+    published_seconds: float | None = None
+    timed_by: TimedBy = TimedBy.WINDOW  # the rule that defines `window`
+    # the steps that a valid run must contain; None: those of `window`
     required_window: Window | None = None
-    timed_window: Window | None = (
-        # the steps of which the document states the mean, None where nothing says it
-        None
-    )
-    match: RunMatch | None = (
-        None  # None: the names of a run say whether it is of this configuration
-    )
+    # the steps whose mean the document states; None: unknown
+    timed_window: Window | None = None
+    match: RunMatch | None = None  # None: runs are matched by their names
 
     @property
     def key(self) -> Key:
-        """The key of its configuration."""
+        """The key of the configuration."""
         return self.configuration.key
 
     @property
     def observed(self) -> dict[str, float]:
-        """What its recorded runs showed beside their step time, by a name of
-        `Observed`; empty if nothing was kept."""
+        """Other values measured in the recorded runs, by the names of `Observed`.
+
+        Empty if none were stored.
+        """
         return dict(self.recording.observed) if self.recording else {}
 
     @property
     def required(self) -> Baseline:
-        """The baseline by which it is decided whether a run counts."""
+        """This baseline, with the window that a run must contain to be valid."""
         return (
             self
             if self.required_window is None
@@ -358,8 +347,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Erratum:
-    """A printed value that does not follow from the others, or a sentence that
-    contradicts a table."""
+    """An error in a document: a printed value or sentence that contradicts others."""
 
     where: str
     printed: str
@@ -371,12 +359,11 @@ class Erratum:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A printed number of a baseline from which another step time follows than the
-    printed one."""
+    """A printed number that implies another step time than the printed one."""
 
     cell: str
     printed: str
-    # the step time nearest to the printed one that the number allows, within its digits
+    # the nearest step time to the printed one that the number's digits allow
     seconds: float
 
 
@@ -397,4 +384,4 @@ class Recipe:
     launch: tuple[tuple[str, object], ...]
     path: Path
     log: RegexDialect | None = None
-    dp_excludes_ep: bool = False  # the DP column counts copies of all the experts
+    dp_excludes_ep: bool = False  # the DP column counts replicas of all experts

@@ -1,5 +1,4 @@
-"""The words of a verdict, of its reason and of the notes beside it: stable codes, for
-machines."""
+"""Stable codes of verdicts, of their reasons and of their notes."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What is said of one configuration."""
+    """The verdict on one configuration."""
 
     PASS = "PASS"
     REGRESSION = "REGRESSION"
@@ -21,17 +20,17 @@ class Verdict(StrEnum):
 JUDGED = frozenset(
     {Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE}
 )
-"""The verdicts that rest on a valid run."""
+"""Verdicts that are based on a valid run."""
 
 MAY_PASS = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
-"""The verdicts whose item may pass, by the options of the session."""
+"""Verdicts whose item may pass, depending on the options of the session."""
 
 ABSENT = (Verdict.MISSING, Verdict.NOT_COMPARABLE)
-"""The verdicts for which nothing was compared."""
+"""Verdicts without a comparison."""
 
 
 class Reason(StrEnum):
-    """Why a verdict was reached: stable codes, for machines."""
+    """The reason for a verdict: stable codes for machines."""
 
     WITHIN_TOLERANCE = "within-tolerance"
     SLOWER_THAN_BOUND = "slower-than-bound"
@@ -78,8 +77,8 @@ class Reason(StrEnum):
     OVER_BUDGET = "over-budget"
     BUDGET_UNKNOWN = "budget-unknown"
     DRIFTED = "drifted"
-    PURPOSE_DONE = "not-judged"  # a job that was not to be judged, such as a profile
-    PURPOSE_MISSED = "nothing-left"  # it produced nothing of what it was launched for
+    PURPOSE_DONE = "not-judged"  # the job had another purpose, such as a profile
+    PURPOSE_MISSED = "nothing-left"  # the job did not produce, say, its profile
     VARIANT = "variant"
     VARIANT_SLOWER = "slower-variant"
     NO_CHANGE_BETWEEN_ENDS = "no-change-between-ends"
@@ -109,17 +108,19 @@ ACCEPTABLE = frozenset(
         Reason.WALL_CLOCK,
     }
 )
-"""The reasons that an entry `accept:` of the file of acknowledged changes may name: the
-run is then judged by its step time as if the reason did not exist."""
+"""Reasons that an `accept:` entry in the file of acknowledged changes may name.
+
+The run is then judged by its step time as if the reason did not apply.
+"""
 
 EXCLUDING = frozenset(
     {Reason.PROFILED, Reason.TRACED, Reason.CHECKPOINT_LOAD, Reason.VARIANT}
 )
-"""The reasons that make a run NOT_COMPARABLE."""
+"""Reasons that make a run NOT_COMPARABLE."""
 
 INVALIDATING = frozenset(
     {
-        # a run by itself
+        # of a single run
         Reason.ASYNCHRONOUS_DISPATCH,
         Reason.COPIED,
         Reason.DID_NOT_TRAIN,
@@ -136,7 +137,7 @@ INVALIDATING = frozenset(
         Reason.WALL_CLOCK,
         Reason.WINDOW_INCOMPLETE,
         Reason.WRONG_CONFIGURATION,
-        # its job
+        # of its job
         Reason.CANCELLED,
         Reason.FAILED_STEP,
         Reason.HUNG,
@@ -146,66 +147,61 @@ INVALIDATING = frozenset(
         Reason.NEVER_STARTED,
         Reason.NOT_SUBMITTED,
         Reason.PURPOSE_MISSED,
-        # a run among others, or beside its baseline
+        # of a run compared with other runs or with its baseline
         Reason.AMBIGUOUS,
         Reason.BASELINE_CONTRADICTS,
         Reason.BUDGET_UNKNOWN,
         Reason.NO_BASELINE,
         Reason.ORDER_AMBIGUOUS,
         Reason.START_UNKNOWN,
-        # the runs of a recording
+        # of the runs of a recording
         Reason.CANNOT_TELL,
         Reason.FEW_STEPS_DECIDE,
         Reason.REPEATS_DISAGREE,
         Reason.WARMING_UP,
     }
 )
-"""The reasons that make a result INVALID; the last four only that of a recording."""
+"""Reasons that make a result INVALID; the last four only the result of a recording."""
 
 
 class Observed(StrEnum):
-    """What a recorded baseline keeps of its runs beside their step time, so that later
-    runs are compared with it."""
+    """Values that a recorded baseline stores in addition to the step time.
+
+    Later runs are compared with them.
+    """
 
     # wall-clock time of the window over the sum of its step times
     WALL_CLOCK_RATIO = "wall_clock_ratio"
-    RUN_CLOCK_RATIO = (
-        "run_clock_ratio"  # the same after the warm-up, without the longest gaps
-    )
+    # the same ratio for all steps after the warm-up, without the longest gaps
+    RUN_CLOCK_RATIO = "run_clock_ratio"
     # gaps between steps outside the window, as a fraction of the run's step time
     OUTSIDE_GAPS = "outside_gaps"
     # time lost by slow steps outside the window, as a fraction of the run's step time
     OUTSIDE_LOSS = "outside_loss"
-    # by how much the median step outside the window is slower than the window
+    # how much slower the median step outside the window is than the window
     OUTSIDE_LEVEL = "outside_level"
-    # seconds that the warm-up takes more than as many steps of the window
+    # duration of the warm-up minus that of as many steps of the window, in seconds
     WARM_UP_LOSS = "warm_up_loss"
-    LONGEST_EVALUATION = (
-        "longest_evaluation"  # seconds between two steps, beyond those of the steps
-    )
+    # seconds between two steps in addition to the step time
+    LONGEST_EVALUATION = "longest_evaluation"
     LONGEST_SAVE = "longest_save"
-    LONGEST_REGULAR_PAUSE = (
-        "longest_regular_pause"  # unannounced, after every so many steps
-    )
-    WORK_PER_STEP = (
-        "work_per_step"  # the printed rate times the time between the stamps of lines
-    )
+    # a pause at a fixed interval of steps that the log does not explain
+    LONGEST_REGULAR_PAUSE = "longest_regular_pause"
+    # the printed rate x the time between the timestamps of the lines
+    WORK_PER_STEP = "work_per_step"
     FIRST_LOSS = "first_loss"  # the median of the first losses of the run
     LAST_LOSS = "last_loss"  # the median of the last losses of the window
     GRADIENT_NORM = "gradient_norm"  # the median over the window
-    SAMPLES_PER_STEP = (
-        "samples_per_step"  # the samples of a step, by the log's own count
-    )
-    TOKENS_PER_STEP = "tokens_per_step"  # the tokens of a step, by the log's own count
-    TARGETS_PER_STEP = "targets_per_step"  # those of its tokens whose loss counts
+    SAMPLES_PER_STEP = "samples_per_step"  # as counted by the log
+    TOKENS_PER_STEP = "tokens_per_step"  # as counted by the log
+    TARGETS_PER_STEP = "targets_per_step"  # the tokens of a step with a loss
     SAMPLES_BY_RATE = "samples_by_rate"  # the printed samples/s x the printed step time
-    TOKENS_BY_RATE = (
-        "tokens_by_rate"  # the printed tokens/s of a GPU x the printed step time
-    )
+    # the printed tokens/s of a GPU x the printed step time
+    TOKENS_BY_RATE = "tokens_by_rate"
 
 
 class NoteCode(StrEnum):
-    """What a note is about: stable codes, for machines."""
+    """The subject of a note: stable codes for machines."""
 
     ACKNOWLEDGED = "acknowledged"
     ACKNOWLEDGEMENT_EXPIRED = "acknowledgement-expired"
@@ -279,9 +275,8 @@ class NoteCode(StrEnum):
     SEGMENTS = "segments"
     SKIPPED_STEPS = "skipped-steps"
     SLOW_RANK = "slow-rank"
-    SLOW_OUTSIDE_UNCOMPARED = (
-        "slow-outside-uncompared"  # it would be red beside a recording that shows it
-    )
+    # slow outside the window, but no recording shows the usual level
+    SLOW_OUTSIDE_UNCOMPARED = "slow-outside-uncompared"
     SLOW_OUTSIDE_WINDOW = "slow-outside-window"
     SLOW_WARM_UP = "slow-warm-up"
     SLOWER_THAN_BASELINE = "slower-than-baseline"

@@ -1,5 +1,4 @@
-"""Commands of the operating system: the output of one, and the callable that runs
-one."""
+"""Execution of operating system commands."""
 
 from __future__ import annotations
 
@@ -11,18 +10,17 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """What a command returned."""
+    """Exit code and output of a command."""
 
-    # 127 where there is no such program, 124 where it did not end in time, as shells
-    # and timeout(1) have it
+    # As in shells and timeout(1): 127 if the program does not exist, 124 after a
+    # time-out.
     code: int
     out: str
     err: str
 
 
 class Runner(Protocol):
-    """Runs an argument list, never a shell line; `environment` None is that of this
-    process."""
+    """Runs an argument list without a shell."""
 
     def __call__(
         self,
@@ -31,8 +29,11 @@ class Runner(Protocol):
         timeout: float,
         environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
-        """Return what the command said; no exception for one that fails, does not exist
-        or does not end."""
+        """Run a command and return its output.
+
+        `timeout` is in seconds. `environment` defaults to that of this process. Never
+        raises for a command that fails, does not exist or exceeds the time-out.
+        """
 
 
 def run(
@@ -41,9 +42,9 @@ def run(
     timeout: float,
     environment: Mapping[str, str] | None = None,
 ) -> CommandOutput:
-    """Run a command as `Runner` says; `timeout` in seconds."""
+    """Run a command as described for `Runner`."""
     try:
-        done = subprocess.run(  # noqa: S603 (argument lists of our own)
+        completed = subprocess.run(  # noqa: S603 (the callers build the argument lists)
             arguments,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -59,4 +60,4 @@ def run(
         )
     except OSError as error:
         return CommandOutput(127, "", f"{arguments[0]}: {error.strerror}")
-    return CommandOutput(done.returncode, done.stdout, done.stderr)
+    return CommandOutput(completed.returncode, completed.stdout, completed.stderr)

@@ -1,5 +1,4 @@
-"""A configuration compared with another one, against what the baselines of both
-state."""
+"""Records of comparisons between configurations: weak scaling and FP8 speed-up."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One configuration beside its reference, against the baselines of one kind.
+    """One configuration compared with its reference, using baselines of one kind.
 
     Ratios are step times of the reference over those of the configuration: the
     weak-scaling efficiency, or the speed-up.
@@ -30,29 +29,31 @@ class ComparisonRow:
     low: float
     high: float
     verdict: Verdict
-    # of one of the two nothing is known of the error: it adds nothing to the interval
+    # True if the error of one configuration is unknown and left out of the interval
     threshold_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationComparison:
-    """The comparison of a family or a pair: the verdict of its worst row, MISSING
-    without any."""
+    """The comparison of a family or a pair of configurations.
 
-    kind: CheckKind  # of the check that shows it
+    The verdict is that of the worst row, or MISSING without rows.
+    """
+
+    kind: CheckKind  # of the check that reports the comparison
     id: str
-    configurations: tuple[Configuration, ...]  # judged or not
+    configurations: tuple[Configuration, ...]  # judged and unjudged ones
     verdict: Verdict
     rows: tuple[ComparisonRow, ...] = ()
     worst: ComparisonRow | None = None
-    regressed: Key | None = None  # a reference that is a regression itself
+    regressed: Key | None = None  # a reference with the verdict REGRESSION
 
     @property
     def members(self) -> tuple[Key, ...]:
-        """The keys of the configurations."""
+        """The keys of all configurations."""
         return tuple(configuration.key for configuration in self.configurations)
 
     @property
     def compared(self) -> frozenset[Key]:
-        """The keys that were compared, the references among them."""
+        """The keys of the compared configurations and their references."""
         return frozenset(key for row in self.rows for key in (row.key, row.reference))

@@ -1,11 +1,13 @@
-"""Everything this project raises on purpose.
+"""Exceptions of this package.
 
-LlmbenchError ├── SettingsError    an option or ini value that cannot be used ├──
-BaselineError    a baseline file that cannot be trusted (file, line, found, expected)
-├── LogError         a log or folder that cannot be read ├── RecordError      a baseline
-that cannot be written ├── ReportError      a report that cannot be read ├── LaunchError
-a job that cannot be launched or followed, a cluster file that cannot be used └──
-HistoryError     a history that cannot be read or written
+LlmbenchError
+├── SettingsError    an option or ini value that cannot be used
+├── BaselineError    a baseline file that cannot be trusted
+├── LogError         a log or folder that cannot be read
+├── RecordError      a baseline that cannot be written
+├── ReportError      a report that cannot be read
+├── LaunchError      a job or cluster file that cannot be used
+└── HistoryError     a history that cannot be read or written
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from collections.abc import Iterable
 
 
 class LlmbenchError(Exception):
-    """A problem that a user can fix; the message says where, what and what to do
-    next."""
+    """A problem that the user can fix.
+
+    The message contains the place, the problem and the remedy.
+    """
 
 
 class SettingsError(LlmbenchError):
@@ -41,8 +45,7 @@ class ReportError(LlmbenchError):
 
 
 class LaunchError(LlmbenchError):
-    """A job that cannot be launched or followed, or a cluster file that cannot be
-    used."""
+    """A job that cannot be launched or followed, or an unusable cluster file."""
 
 
 class HistoryError(LlmbenchError):
@@ -50,16 +53,16 @@ class HistoryError(LlmbenchError):
 
 
 def describe_os_error(error: OSError) -> str:
-    """Return which file or folder it was, where that is known, and the system's own
-    words."""
-    words = error.strerror or str(error)
+    """Return the path, if known, and the system's message."""
+    message = error.strerror or str(error)
     return (
-        words if error.filename is None else f"{os.fsdecode(error.filename)}: {words}"
+        message
+        if error.filename is None
+        else f"{os.fsdecode(error.filename)}: {message}"
     )
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the nearest valid name, or an empty
-    string."""
+    """Return `` (did you mean 'x'?)`` for the nearest valid name, or ""."""
     nearest = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""

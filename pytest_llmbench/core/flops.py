@@ -1,7 +1,6 @@
-"""Model FLOPs: of one training sequence, forward and backward, by named formulas over
-the architecture.
+"""Model FLOPs of one training sequence, forward and backward.
 
-Each formula counts as its source does; docs/flops.md has them side by side, with worked
+Each formula counts as its source does; docs/flops.md compares them and has worked
 examples.
 """
 
@@ -15,11 +14,11 @@ from pytest_llmbench.core.baseline_records import Architecture
 from pytest_llmbench.core.errors import BaselineError, did_you_mean
 
 NO_FORMULA = "none"
-"""Stands in a baseline file for a model whose FLOPs nobody counts."""
+"""The formula of a model whose FLOPs are not counted."""
 
 
 class Terms(NamedTuple):
-    """FLOPs of one token, forward and backward, by where they are spent."""
+    """FLOPs of one token, forward and backward, by component."""
 
     attention: int
     mlp: int
@@ -30,13 +29,14 @@ Formula = Callable[[Architecture], Terms]
 
 
 def count_grok_flops(architecture: Architecture) -> Terms:
-    """Mixture of experts with causal attention: half of the score matrix, the MLP of
-    the top-k experts.
+    """Count a mixture of experts with causal attention.
+
+    Counts half of the score matrix, and the MLPs of the top-k experts.
 
     Per token, with L layers, h hidden size, s sequence length, g of a attention heads
-    holding keys and values, f FFN size, k experts a token and V vocabulary: 12 L h^2 (1
-    + g/a + s/(2h)); 18 L f h k; 6 V h. Source: the notes of the Grok 1 document (314B,
-    release 25.05).
+    holding keys and values, f FFN size, k experts per token and V vocabulary: 12 L h^2
+    (1 + g/a + s/(2h)); 18 L f h k; 6 V h. Source: the notes of the Grok 1 document
+    (314B, release 25.05).
     """
     layers, hidden, sequence = (
         architecture.layers,
@@ -56,11 +56,11 @@ def count_grok_flops(architecture: Architecture) -> Terms:
 
 
 def count_llama_flops(architecture: Architecture) -> Terms:
-    """Dense model with grouped queries and a gated MLP of three matrices; the whole
-    score matrix is counted.
+    """Count a dense model with grouped queries and a gated MLP of three matrices.
 
-    Per token: 12 L h^2 (1 + g/a + s/h); 18 L f h; 6 V h. Source: the notes of the Llama
-    3.1 document (release 25.04) and of the MaxText Llama 2 document (24.11).
+    Counts the whole score matrix. Per token: 12 L h^2 (1 + g/a + s/h); 18 L f h; 6 V h.
+    Source: the notes of the Llama 3.1 document (release 25.04) and of the MaxText Llama
+    2 document (24.11).
     """
     layers, hidden, sequence = (
         architecture.layers,
@@ -75,7 +75,7 @@ def count_llama_flops(architecture: Architecture) -> Terms:
 
 
 def count_nemotron_flops(architecture: Architecture) -> Terms:
-    """Dense model counted with full attention heads and an MLP of two matrices and 4 h.
+    """Count a dense model with full attention heads and an MLP of two matrices and 4 h.
 
     Per token: 24 L h^2 + 12 L h s; 48 L h^2; 6 V h. Source: the notes of the Nemotron 4
     document (340B, release 25.01).
@@ -85,7 +85,7 @@ def count_nemotron_flops(architecture: Architecture) -> Terms:
         architecture.hidden_size,
         architecture.sequence_length,
     )
-    # The document leaves out that the model groups its queries.
+    # The document ignores that the model groups its queries.
     return Terms(
         attention=24 * layers * hidden**2 + 12 * layers * hidden * sequence,
         mlp=48 * layers * hidden**2,
@@ -94,11 +94,12 @@ def count_nemotron_flops(architecture: Architecture) -> Terms:
 
 
 def count_dense_flops(architecture: Architecture) -> Terms:
-    """Dense model with grouped queries and causal attention: half of the score matrix.
+    """Count a dense model with grouped queries and causal attention.
 
-    Per token, with d head size and m matrices of the MLP, 3 where it is gated: 12 L (h
-    d (a + g) + a d s/2); 6 L h f m; 6 V h. Source: Megatron-Bridge 0494433b,
-    training/utils/flop_utils.py, which makes the TFLOP/s of its tables and logs.
+    Counts half of the score matrix. Per token, with d head size and m matrices of the
+    MLP (3 if gated): 12 L (h d (a + g) + a d s/2); 6 L h f m; 6 V h. Source:
+    Megatron-Bridge 0494433b, training/utils/flop_utils.py, which computes the TFLOP/s
+    of its tables and logs.
     """
     hidden, ffn = architecture.hidden_size, _require(architecture, "ffn_size")
     return Terms(
@@ -109,13 +110,12 @@ def count_dense_flops(architecture: Architecture) -> Terms:
 
 
 def count_moe_flops(architecture: Architecture) -> Terms:
-    """Mixture of experts with grouped queries and causal attention, perhaps with dense
-    layers and shared experts.
+    """Count a mixture of experts with grouped queries and causal attention.
 
-    As `dense`, with the FFN size of the k experts of a token and of those that all
-    tokens share on layers with experts; the router is not counted. Layers that predict
-    further tokens are layers with experts, and 6 (3 h + 2 h^2) and another 6 V h each.
-    Source: as of `dense`.
+    May have dense layers and shared experts. As `dense`, but layers with experts use
+    the FFN size of the k routed experts of a token plus that of the shared experts. The
+    router is not counted. Each layer for multi-token prediction counts as a layer with
+    experts plus 6 (3 h + 2 h^2) and another 6 V h. Source: as for `dense`.
     """
     layers = architecture.layers + (architecture.mtp_layers or 0)
     return Terms(
@@ -126,12 +126,13 @@ def count_moe_flops(architecture: Architecture) -> Terms:
 
 
 def count_mla_flops(architecture: Architecture) -> Terms:
-    """Mixture of experts with multi-head latent attention (DeepSeek, Kimi), causal.
+    """Count a mixture of experts with causal multi-head latent attention (DeepSeek,
+    Kimi).
 
     Per token and layer, with qk, rope and v the sizes of a head, q and c the ranks of
     queries and of keys and values: 6 (q (h + a (qk + rope) + 1) + c (h + a (qk + v) +
-    1) + h rope + a v h + s a (qk + rope)/2 + s a v/2); the rest as `moe`. Source: as of
-    `dense`.
+    1) + h rope + a v h + s a (qk + rope)/2 + s a v/2). The other terms are as in `moe`.
+    Source: as for `dense`.
     """
     hidden, heads = architecture.hidden_size, _require(architecture, "attention_heads")
     names = ("q_rank", "kv_rank", "qk_head_size", "rope_size", "v_head_size")
@@ -150,13 +151,14 @@ def count_mla_flops(architecture: Architecture) -> Terms:
 
 
 def count_hybrid_flops(architecture: Architecture) -> Terms:
-    """Hybrid of Mamba, attention, MLP and expert layers (Nemotron-H, Nemotron 3); all
-    other layers are those of Mamba.
+    """Count a hybrid of Mamba, attention, MLP and expert layers (Nemotron-H, Nemotron
+    3).
 
-    Per token and layer of Mamba, with S state size, G groups, H heads and a width of 2
-    h: 6 h (4 h + 2 G S + H) + 42 h S + 12 h^2, which stand with the attention; experts
-    that work on l in place of h add 12 h l; the rest as `dense` and `moe`. Source: as
-    of `dense`.
+    Layers of no other kind are Mamba layers. Per token and Mamba layer, with S state
+    size, G groups, H heads and a width of 2 h: 6 h (4 h + 2 G S + H) + 42 h S + 12 h^2,
+    added to the attention term. Experts that work on l instead of h add 12 h l. The
+    other terms are as in `dense` and `moe`. Source: as for `dense`. Raises
+    BaselineError for too many layers.
     """
     hidden, matrices = architecture.hidden_size, architecture.mlp_matrices or GATED
     names = ("mamba_state_size", "mamba_groups", "mamba_heads")
@@ -204,12 +206,14 @@ def count_hybrid_flops(architecture: Architecture) -> Terms:
 
 
 GATED = 3
-"""The matrices of a gated MLP."""
+"""Number of matrices of a gated MLP."""
 
 
 def _count_causal_attention(architecture: Architecture) -> int:
-    """Return the FLOPs of the attention of one layer for one token, half of its score
-    matrix counted."""
+    """Return the attention FLOPs of one layer for one token.
+
+    Counts half of the score matrix.
+    """
     hidden, heads = architecture.hidden_size, _require(architecture, "attention_heads")
     size = architecture.head_size or hidden // heads
     groups = _require(architecture, "query_groups")
@@ -238,8 +242,8 @@ def _count_experts(architecture: Architecture) -> int:
 
 
 def _count_predictions(architecture: Architecture) -> int:
-    hidden, further = architecture.hidden_size, architecture.mtp_layers or 0
-    return 6 * architecture.vocabulary_size * hidden * (1 + further) + 6 * further * (
+    hidden, extra = architecture.hidden_size, architecture.mtp_layers or 0
+    return 6 * architecture.vocabulary_size * hidden * (1 + extra) + 6 * extra * (
         3 * hidden + 2 * hidden**2
     )
 
@@ -256,8 +260,10 @@ FORMULAS: dict[str, Formula] = {
 
 
 def count_flops_per_token(architecture: Architecture) -> Terms:
-    """Return the FLOPs of one token by the named formula; BaselineError for an unknown
-    formula or a missing size."""
+    """Return the FLOPs of one token by the architecture's formula.
+
+    Raises BaselineError for an unknown formula or a missing size.
+    """
     name = architecture.formula.partition(":")[0]
     if name not in FORMULAS:
         expected = " or ".join(FORMULAS)
@@ -271,16 +277,18 @@ def count_flops_per_token(architecture: Architecture) -> Terms:
 def count_model_flops(architecture: Architecture) -> float:
     """Return the FLOPs of one sequence (global batch size 1), forward and backward."""
     flops = architecture.sequence_length * sum(count_flops_per_token(architecture))
-    # A formula may end in a number of significant digits (`llama:3`): the documents
-    # state 4.74E+14 and compute their tables from that, so their MFU reproduces only
-    # from the rounded number.
+    # A formula may end in a number of significant digits (`llama:3`). Some documents
+    # round to 4.74E+14 and compute their tables from that, so that their MFU can only be
+    # reproduced from the rounded number.
     digits = architecture.formula.partition(":")[2]
     return float(f"{flops:.{int(digits) - 1}e}") if digits else float(flops)
 
 
 def _count_projections(architecture: Architecture) -> int:
-    """Return 12 L h^2 (1 + g/a) as an integer: heads divide the hidden size of every
-    real model."""
+    """Return 12 L h^2 (1 + g/a) as an integer.
+
+    The heads divide the hidden size of every real model.
+    """
     heads, groups = (
         _require(architecture, "attention_heads"),
         _require(architecture, "query_groups"),

@@ -1,4 +1,4 @@
-"""How values read in messages and tables, and paths and URLs in each other's place."""
+"""Formatting of values for messages and tables, and conversion of paths and URLs."""
 
 from __future__ import annotations
 
@@ -14,48 +14,51 @@ from pytest_llmbench.core.log_records import EndingCode
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Ending, Unread
 
-MANIFOLD = 10  # from here on a ratio reads better than a percentage
+MANIFOLD = 10  # from this ratio on, a factor is clearer than a percentage
 
-MANY = 100  # from this many runs on nobody would start them
+MANY = 100  # a number of further runs that is too large to be practical
 
-# longer lists of nodes are folded, in quotes: a shell reads brackets as a pattern
+# Longer lists of nodes are compressed and quoted, since a shell expands brackets.
 SHORT_LIST = 40
 
-COMMIT = 12  # letters of a commit: enough to find it
+COMMIT = 12  # characters of a shortened commit, which are enough to identify it
 
 ENDINGS = {
     EndingCode.TIME_LIMIT: "it reached its time limit",
-    EndingCode.NODE_FAILURE: "a node failed under it",
-    EndingCode.GPU_FAILURE: "a GPU failed under it",
+    EndingCode.NODE_FAILURE: "one of its nodes failed",
+    EndingCode.GPU_FAILURE: "one of its GPUs failed",
     EndingCode.OUT_OF_MEMORY: "a node ran out of host memory",
     EndingCode.GPU_OUT_OF_MEMORY: "a GPU ran out of memory",
-    EndingCode.DIVERGED: "it stopped itself, as its loss or a gradient was no number",
+    EndingCode.DIVERGED: "it stopped itself because its loss or a gradient was NaN or infinite",
     EndingCode.PREEMPTED: "it was preempted",
     EndingCode.REQUEUED: "it was put back into the queue",
-    EndingCode.CANCELLED: "it was cancelled by hand (scancel)",
+    EndingCode.CANCELLED: "it was cancelled manually (scancel)",
     EndingCode.SEGFAULT: "a process crashed",
     EndingCode.TRACEBACK: "a process died of an exception",
     EndingCode.NCCL_TIMEOUT: "NCCL gave up waiting for a collective operation",
-    EndingCode.EXITED: "it ended itself before its last step",
-    EndingCode.AFTERMATH: "a process ended because of another one, of whose end nothing is said",
-    EndingCode.TASK_FAILURE: "a task of it failed",
-    EndingCode.STEP_CANCELLED: "its step was cancelled, by hand (scancel) unless it failed without a word",
+    EndingCode.EXITED: "it exited before its last step",
+    EndingCode.AFTERMATH: "a process ended because another one had failed, for a reason that is not in the log",
+    EndingCode.TASK_FAILURE: "one of its tasks failed",
+    EndingCode.STEP_CANCELLED: "its job step was cancelled, manually (scancel) or after a failure that is not in the log",
 }
-"""How a log ended, by the code of `models.Ending`; of another code its problem says
-all."""
+"""The text for each ending of a log.
+
+Endings with other codes are described by their `problem`.
+"""
 
 
 def describe_ending(ending: Ending, log: str) -> str:
-    """Return how a run ended, in words, with the text that says so and its place; `log`
-    is the name of the log.
+    """Describe how a run ended, with the quoted line and its location.
 
-    `it reached its time limit: error: *** STEP 7.2 ON n1 CANCELLED ... (x_7.err:559);
-    before that ...`
+    `log` is the name of the log. For example: `it reached its time limit: error: ***
+    STEP 7.2 ON n1 CANCELLED ... (x_7.err:559); before that ...`
     """
     if ending.code not in ENDINGS:
         return ending.problem
-    follows = "training began after it" if ending.before_training else "steps follow it"
-    doubt = f"; {follows}, so it may not be the cause" if ending.went_on else ""
+    evidence = (
+        "training began after it" if ending.before_training else "steps follow it"
+    )
+    doubt = f"; {evidence}, so it may not be the cause" if ending.went_on else ""
     other = ending.beside
     return (
         _describe_end(ending, log)
@@ -69,23 +72,27 @@ def describe_ending(ending: Ending, log: str) -> str:
 
 
 def describe_unread(unread: Unread) -> str:
-    """Return why the pattern of a baseline file finds no step in a log, with the first
-    line that it should match."""
+    """Explain why a custom dialect finds no step in a log.
+
+    Quotes the first line that the pattern should match.
+    """
     if not unread.count:
-        return f"no line of it holds {escape(unread.find)!r}, the `find` of {unread.dialect}"
+        return (
+            f"no line contains {escape(unread.find)!r}, the `find` of {unread.dialect}"
+        )
     lines = f"{count_noun(unread.count, 'line')} with {escape(unread.find)!r}"
     if not unread.first_line:
-        return f"{lines} ({unread.dialect}) could not be read"
-    where = f"; it stops at the group {unread.group}" if unread.group else ""
+        return f"{lines} ({unread.dialect}) could not be parsed"
+    detail = f"; it fails at the group {unread.group}" if unread.group else ""
     example = f"line {unread.first_line}: {unread.quote}"
-    return f"the pattern of {unread.dialect} reads none of {lines}, such as {example}{where}"
+    return f"the pattern of {unread.dialect} matches none of {lines}, such as {example}{detail}"
 
 
 def _describe_end(ending: Ending, log: str) -> str:
-    place = ", ".join(
+    location = ", ".join(
         filter(None, (f"{ending.file or log}:{ending.line}", ending.rank))
     )
-    return f"{ENDINGS[ending.code]}: {ending.quote} ({place})"
+    return f"{ENDINGS[ending.code]}: {ending.quote} ({location})"
 
 
 def _describe_order(other: Ending, ending: Ending) -> str:
@@ -95,8 +102,10 @@ def _describe_order(other: Ending, ending: Ending) -> str:
 
 
 def format_age(elapsed: timedelta) -> str:
-    """Return an age in its largest sensible unit: `12m`, `36h`, `9d`, `2.1y`; a time in
-    the future is `0m`."""
+    """Format an age in its largest sensible unit: `12m`, `36h`, `9d`, `2.1y`.
+
+    A negative age is formatted as `0m`.
+    """
     minutes = max(elapsed.total_seconds(), 0) / 60
     if minutes < 120:
         return f"{minutes:.0f}m"
@@ -107,20 +116,23 @@ def format_age(elapsed: timedelta) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """Return GPU-hours as `1,234.5`, `0.25` or `0.0`."""
+    """Format GPU-hours: `1,234.5`, `0.25` or `0.0`."""
     return f"{hours:,.1f}" if hours >= 1 or hours < 0.0005 else f"{hours:.2g}"
 
 
 def format_seconds(value: float | None) -> str:
-    """Return a step time with four significant digits: `10.00 s`, `7.325 s`."""
+    """Format a step time with four significant digits: `10.00 s`, `7.325 s`."""
     if value is None or not math.isfinite(value):
         return "-" if value is None else str(value)
     return f"{value:#.4g} s" if abs(value) < 1000 else f"{value:.1f} s"
 
 
 def format_difference(ratio: float | None) -> str:
-    """Return a ratio as a signed percentage: 1.062 reads `+6.2 %`, and what rounds to
-    nothing `0.0 %`; 12 is `x 12`."""
+    """Format a ratio as a signed percentage: 1.062 is `+6.2 %`.
+
+    Ratios that round to no change are `0.0 %`; ratios from MANIFOLD on are factors: `x
+    12`.
+    """
     if ratio is None:
         return "-"
     if ratio >= MANIFOLD:
@@ -130,47 +142,46 @@ def format_difference(ratio: float | None) -> str:
 
 
 def compute_bounded_exp(logarithm: float) -> float:
-    """Return the exponential, for what is too large for a float the largest one."""
-    return math.exp(min(logarithm, 700.0))  # from 710 on it overflows
+    """Return the exponential, limited to a value that fits a float."""
+    return math.exp(min(logarithm, 700.0))  # exp(710) overflows
 
 
 def add_changes(fractions: Iterable[float]) -> float:
-    """Return what several changes come to, all as fractions: +10 % and then -10 % are
-    -1 %."""
+    """Return the total of successive relative changes: +10 % and then -10 % are -1 %.
+
+    All values are fractions.
+    """
     return math.expm1(sum(math.log1p(fraction) for fraction in fractions))
 
 
 def make_finite(value: float | None) -> float | None:
-    """Return a value that JSON can hold: one that is no number is None."""
+    """Return a value that JSON can represent: None for NaN and infinities."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def shorten_setting(name: str, value: str) -> str:
-    """Return a value of an environment, by its name: of a commit as much as finds
-    it."""
+    """Shorten the value of a setting for display; only commits are shortened."""
     return value[:COMMIT] if name == "commit" else value
 
 
 def get_item_id(nodeid: str) -> str:
-    """Return what stands in the brackets of a node id: the id of a configuration or a
-    check; empty without any."""
+    """Return the id in the brackets of a pytest node id, or "" without brackets."""
     return nodeid.partition("[")[2].removesuffix("]")
 
 
 def join_first(items: Sequence[object], limit: int = 5) -> str:
-    """Return the first items and a count of the rest: `1, 2, 3, 4, 5 and 9 more`."""
-    shown = ", ".join(map(str, items[:limit]))
-    return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
+    """Join the first items and a count of the others: `1, 2, 3, 4, 5 and 9 more`."""
+    text = ", ".join(map(str, items[:limit]))
+    return f"{text} and {len(items) - limit} more" if len(items) > limit else text
 
 
 def join_sentences(sentences: Iterable[str]) -> str:
-    """Return what is said in several sentences, of which only the last may have its
-    full stop."""
+    """Join sentences; only the last one may end with a full stop."""
     return ". ".join(sentences)
 
 
 def clip(text: str, longest: int) -> str:
-    """Return a text of at most so many signs; a longer one ends with three dots."""
+    """Truncate a text to at most `longest` characters, ending in three dots."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
@@ -181,17 +192,16 @@ def count_noun(number: int, noun: str) -> str:
 
 def format_ordinal(number: int) -> str:
     """Return `1st`, `2nd`, `3rd`, `11th`."""
-    ending = (
+    suffix = (
         "th"
         if number % 100 in (11, 12, 13)
         else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     )
-    return f"{number}{ending}"
+    return f"{number}{suffix}"
 
 
 def unify_fact(name: str, value: str) -> str:
-    """Return a value by which facts of runs are compared: enroot and docker write one
-    image in two ways."""
+    """Normalise a fact for comparison: enroot and docker write image names differently."""
     return (
         value.removeprefix("docker://").replace("#", "/", 1)
         if name == "container"
@@ -200,14 +210,16 @@ def unify_fact(name: str, value: str) -> str:
 
 
 def fold_nodes(nodes: Iterable[str]) -> str:
-    """Return names of nodes as Slurm writes them: `n[1-4,7]` for n1 n2 n3 n4 n7,
-    `a1,rack2-n[08-10]`."""
+    """Compress node names to Slurm's notation.
+
+    For example `n[1-4,7]` for n1 n2 n3 n4 n7, or `a1,rack2-n[08-10]`.
+    """
     numbers: dict[tuple[str, str], set[str]] = {}
     whole = set()
     for name in nodes:
         match = re.match(
             r"([^.\[]*?)([0-9]+)([^.0-9]*(?:\..*)?)$", name
-        )  # the last number of a host's own name
+        )  # the last number of the host name without its domain
         if match:
             numbers.setdefault((match[1], match[3]), set()).add(match[2])
         else:
@@ -220,8 +232,7 @@ def fold_nodes(nodes: Iterable[str]) -> str:
 
 def _group(head: str, numbers: Iterable[str], tail: str) -> str:
     rows: list[list[str]] = []
-    # Slurm keeps leading zeros: n08, n09 and n10 are one range, and n9 is another node
-    # than n09.
+    # Slurm keeps leading zeros: n08, n09 and n10 are a range, and n9 is not n09.
     for digits in sorted(numbers, key=lambda digits: (int(digits), len(digits))):
         if rows and digits == str(int(rows[-1][-1]) + 1).zfill(len(rows[-1][-1])):
             rows[-1].append(digits)
@@ -234,13 +245,15 @@ def _group(head: str, numbers: Iterable[str], tail: str) -> str:
 
 
 def format_exclude_option(nodes: Collection[str]) -> str:
-    """Return the option of a launch that leaves nodes out, whatever submits it:
-    `--llmb-exclude=n1,n2`."""
+    """Return the launch option that excludes nodes: `--llmb-exclude=n1,n2`.
+
+    It works with all launchers.
+    """
     return format_nodes_option("--llmb-exclude", nodes)
 
 
 def format_nodes_option(flag: str, nodes: Collection[str]) -> str:
-    """Return an option with a list of nodes, folded and quoted where it is long."""
+    """Return an option with a list of nodes, compressed and quoted if the list is long."""
     plain = ",".join(nodes)
     return (
         f"{flag}={plain}"
@@ -250,23 +263,24 @@ def format_nodes_option(flag: str, nodes: Collection[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Return a text that every report, channel and terminal can carry: what does not
-    print is escaped."""
+    """Escape the characters of a text that are not printable."""
     if text.isprintable():
         return text
     return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii")
-        for sign in text
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
     )
 
 
 def escape_lines(text: str) -> str:
-    """Return a text of several lines, each of which every terminal can carry."""
+    """Escape each line of a text with several lines."""
     return "\n".join(map(escape, text.split("\n")))
 
 
 def escape_values(values: Any) -> Any:
-    """Return nested dictionaries and lists with every text in them printable."""
+    """Escape every text in nested dictionaries and lists."""
     if isinstance(values, str):
         return escape(values)
     if isinstance(values, dict):
@@ -280,8 +294,8 @@ def escape_values(values: Any) -> Any:
 
 # --- paths and URLs -------------------------------------------------------------------
 #
-# A remote path is kept as a Path whose first part is the protocol with its colon,
-# `s3:/bucket/runs`; no path of this machine is, since those are absolute.
+# A remote path is represented as a Path whose first component is the protocol and a
+# colon, `s3:/bucket/runs`. Local paths are absolute and thus cannot be confused with it.
 
 URL = re.compile(
     r"(?P<protocol>[A-Za-z][\w+.-]*(?:::[A-Za-z][\w+.-]*)*)://(?P<rest>.*)", re.DOTALL
@@ -290,20 +304,20 @@ _LOCAL = ("file", "local")
 
 
 def is_url(text: str) -> bool:
-    """Whether a text names a protocol."""
+    """True if a text begins with a protocol."""
     return URL.fullmatch(text) is not None
 
 
 def is_remote(path: Path) -> bool:
-    """Whether a path is one of `to_path`."""
+    """True if a path is the result of `to_path`."""
     return not path.is_absolute() and bool(path.parts) and path.parts[0].endswith(":")
 
 
 def to_path(url: str) -> Path:
-    """Return the path under which a URL is known here."""
+    """Return the Path that represents a URL. Raises ValueError without a protocol."""
     match = URL.fullmatch(url)
     if match is None:
-        raise ValueError(f"{url} names no protocol")
+        raise ValueError(f"{url} contains no protocol")
     return Path(
         f"{match['protocol']}:", *(part for part in match["rest"].split("/") if part)
     )
@@ -317,8 +331,10 @@ def to_url(path: Path) -> str:
 
 
 def format_path(path: Path, directory: Path) -> str:
-    """Return a path as a reader would type it from `directory`; bytes that are no text
-    are escaped."""
+    """Format a path relative to `directory`, as a user would type it.
+
+    Undecodable bytes are escaped.
+    """
     if is_remote(path):
         return escape(to_url(path))
     return escape(

@@ -1,5 +1,4 @@
-"""Types of GPUs: how they are called, and the peaks of those that share a name and not
-their speed."""
+"""GPU types: their names, peaks and memory sizes."""
 
 from __future__ import annotations
 
@@ -12,8 +11,10 @@ PEAK_TFLOPS = {
     "h200": {"bf16": 989, "fp8": 1979},
     "h200nvl": {"bf16": 835, "fp8": 1671},
 }
-"""Dense TFLOP/s of one GPU; docs/flops.md has the sources. `h100` and `h200` are those
-of the SXM socket."""
+"""Dense TFLOP/s of one GPU by precision; docs/flops.md lists the sources.
+
+`h100` and `h200` are the SXM variants.
+"""
 
 BLACKWELL = {
     "b200": {"bf16": 2250, "fp8": 4500, "nvfp4": 9000},
@@ -21,8 +22,10 @@ BLACKWELL = {
     "gb200": {"bf16": 2450, "fp8": 4900, "nvfp4": 9800},
     "gb300": {"bf16": 2450, "fp8": 4900, "nvfp4": 14700},
 }
-"""The same of Blackwell. Sources differ by a few percent: a file that states another
-peak of them is not refused."""
+"""Dense TFLOP/s of one Blackwell GPU.
+
+Sources differ by a few percent, so baseline files may state other peaks.
+"""
 
 LARGEST_MEMORY_GB = {
     "v100": 32,
@@ -37,17 +40,22 @@ LARGEST_MEMORY_GB = {
     "b200": 192,
     "gb200": 192,
 }
-"""The largest memory of a GPU type, as vendors round it (H100: 94 GB of NVL, 96 GB of
-GH200)."""
+"""The largest memory of a GPU type, as rounded by vendors.
+
+H100: 94 GB for NVL, 96 GB for GH200.
+"""
 
 KNOWN = re.compile(r"\b(g?[abhlv]\d{2,3}s?)\b")
 _FORM = re.compile(r"\b(pcie|nvl)\b")
 
 
 def read_gpu_type(name: str) -> str:
-    """Return `h100` for `NVIDIA H100 80GB HBM3` and `h100pcie` for `NVIDIA H100 PCIe`;
-    a name without a known type is joined to one word. A form is told where it has a
-    peak of its own."""
+    """Return the GPU type for a product name.
+
+    `h100` for `NVIDIA H100 80GB HBM3` and `h100pcie` for `NVIDIA H100 PCIe`. A PCIe or
+    NVL variant is distinguished only if its peak differs. An unknown name is joined to
+    one word.
+    """
     lower = name.lower()
     match, form = KNOWN.search(lower), _FORM.search(lower)
     if match is None:
@@ -57,8 +65,7 @@ def read_gpu_type(name: str) -> str:
 
 
 def find_peak(gpu: str, dtype: str) -> int | None:
-    """Return the dense TFLOP/s of a GPU type in a precision; None where they are not
-    listed here."""
+    """Return the dense TFLOP/s of a GPU type in a precision, or None if unlisted."""
     return (
         (PEAK_TFLOPS | BLACKWELL)
         .get(read_gpu_type(gpu), {})

@@ -1,5 +1,4 @@
-"""The configuration file of pytest: its keys of this plugin, and those that do
-nothing."""
+"""Validation of this plugin's keys in pytest's configuration files."""
 
 from __future__ import annotations
 
@@ -20,20 +19,21 @@ CONFIGURATIONS = (
     "tox.ini",
     "setup.cfg",
 )
-"""The files in which pytest looks for its configuration; the first one of a folder that
-has some counts alone."""
+"""Names of pytest's configuration files; pytest uses the first match of a folder."""
 
 TABLES = ("pytest", "tool.pytest", "tool.pytest.ini_options")
-"""The tables of a TOML file that hold pytest's configuration."""
+"""Tables of a TOML file that may contain pytest's configuration."""
 
-# how like one of ours a key has to be, of 1, to be taken for it where it does not begin
-# with `llmb`
+# similarity (at most 1) from which on an unknown key without the prefix `llmb` is
+# assumed to be a misspelled key of this plugin
 ALIKE = 0.9
 
 
 def read_file_keys(path: Path) -> dict[str, object]:
-    """Return what a configuration file of pytest sets; empty for one that holds nothing
-    for pytest. Raises ValueError for a file that cannot be read as what it is."""
+    """Return the pytest settings in a configuration file; empty if there are none.
+
+    Raises ValueError if the file cannot be parsed.
+    """
     tables = read_tables(path)
     return {
         name: value
@@ -43,13 +43,14 @@ def read_file_keys(path: Path) -> dict[str, object]:
 
 
 def find_file_value(key: str, directory: Path) -> tuple[str, Path] | None:
-    """Return what the configuration file says of a key that pytest reads when it is
-    started in a folder, and the file; None where it says nothing. SettingsError for a
-    file that cannot be read."""
+    """Return the configured value of a key and its file, for a session in `directory`.
+
+    Returns None if the key is not set. Raises SettingsError if a file cannot be parsed.
+    """
     for folder in (directory, *directory.parents):
         for path in filter(Path.is_file, (folder / name for name in CONFIGURATIONS)):
             try:
-                if _is_read(path):  # files further up count for nothing then
+                if _is_read(path):  # pytest then ignores files in parent folders
                     value = read_file_keys(path).get(key)
                     return (str(value), path) if value else None
             except ValueError as error:
@@ -58,8 +59,10 @@ def find_file_value(key: str, directory: Path) -> tuple[str, Path] | None:
 
 
 def _is_read(path: Path) -> bool:
-    """Whether pytest takes a file for its own: one of another program has to have a
-    table of pytest."""
+    """True if pytest uses the file.
+
+    A file that other programs share must contain a pytest table.
+    """
     return path.stem.lstrip(".") == "pytest" or not read_tables(path).keys().isdisjoint(
         list_read_tables(path)
     )
@@ -69,17 +72,19 @@ def list_read_tables(path: Path) -> tuple[str, ...]:
     """Return the tables of a file that pytest reads."""
     if path.suffix != ".toml":
         return ("tool:pytest",) if path.suffix == ".cfg" else ("pytest",)
-    of_name = {
+    by_file_name = {
         "pytest.toml": TABLES[:1],
         ".pytest.toml": TABLES[:1],
         "pyproject.toml": TABLES[1:],
     }
-    return of_name.get(path.name, TABLES)
+    return by_file_name.get(path.name, TABLES)
 
 
 def read_tables(path: Path) -> dict[str, dict[str, object]]:
-    """Return every table of a TOML file, by its dotted name, or every section of
-    another."""
+    """Return all tables of a TOML file by dotted name, or all sections of an ini file.
+
+    Raises ValueError if the file cannot be parsed.
+    """
     from pytest_llmbench.core.userfile import LARGEST_TEXT_BYTES, read_text
 
     text = read_text(path, "configuration file", LARGEST_TEXT_BYTES, SettingsError)
@@ -90,7 +95,7 @@ def read_tables(path: Path) -> dict[str, dict[str, object]]:
             return dict(_list_tables(tomllib.loads(text)))
         except RecursionError as error:
             raise ValueError(str(error)) from None
-    import iniconfig  # pytest reads its files with it
+    import iniconfig  # the parser that pytest uses
 
     try:
         return {
@@ -104,36 +109,41 @@ def read_tables(path: Path) -> dict[str, dict[str, object]]:
 
 
 def _list_tables(root: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, object]]]:
-    waiting = [("", root)]
-    while waiting:
-        name, table = waiting.pop()
-        named = {key: f"{name}.{key}".lstrip(".") for key in table}
+    pending = [("", root)]
+    while pending:
+        name, table = pending.pop()
+        dotted_names = {key: f"{name}.{key}".lstrip(".") for key in table}
         yield (
             name,
-            {key: value for key, value in table.items() if named[key] not in TABLES},
+            {
+                key: value
+                for key, value in table.items()
+                if dotted_names[key] not in TABLES
+            },
         )
-        waiting += [
-            (named[key], value)
+        pending += [
+            (dotted_names[key], value)
             for key, value in reversed([*table.items()])
             if isinstance(value, dict)
         ]
 
 
 def refuse_misplaced(path: Path, file: str) -> None:
-    """Refuse keys of ours in a table of the configuration file that pytest does not
-    read, where they do nothing."""
+    """Raise SettingsError for keys of this plugin in a table that pytest ignores."""
     read = list_read_tables(path)
     for table, keys in read_tables(path).items():
-        strange = [key for key in keys if key in INI_KEYS and table not in read]
-        if strange:
+        misplaced = [key for key in keys if key in INI_KEYS and table not in read]
+        if misplaced:
             raise SettingsError(
-                f"{file}: {strange[0]} stands in [{table}], which pytest does not read: [{read[-1]}]"
+                f"{file}: {misplaced[0]} is in [{table}], which pytest does not read: move it to [{read[-1]}]"
             )
 
 
 def refuse_unknown(unknown: Sequence[str], file: str) -> None:
-    """Refuse keys that nobody declared and that were meant for this plugin: what they
-    should do would not be done."""
+    """Raise SettingsError for unknown keys that were meant for this plugin.
+
+    Such a key would silently have no effect.
+    """
     flags = {option.dest: option.flag for option in TYPED_OPTIONS}
     for key in unknown:
         if removed := describe_removed(_normalize(key)):
@@ -141,7 +151,7 @@ def refuse_unknown(unknown: Sequence[str], file: str) -> None:
         flag = flags.get(_normalize(key))
         if flag and _normalize(key) not in INI_KEYS:
             raise SettingsError(
-                f"{file}: {key} is no ini key; write {flag} into addopts"
+                f"{file}: {key} is not an ini key; add {flag} to addopts"
             )
         if _normalize(key).startswith("llmb") or _is_alike(key):
             nearest = did_you_mean(key, INI_KEYS)
@@ -151,7 +161,7 @@ def refuse_unknown(unknown: Sequence[str], file: str) -> None:
 
 
 def refuse_empty(keys: Mapping[str, object], file: str) -> None:
-    """Refuse keys of ours without a value: who wrote one meant some."""
+    """Raise SettingsError for keys of this plugin without a value."""
     for key, value in keys.items():
         if key in INI_KEYS and isinstance(value, str) and not value.strip():
             raise SettingsError(
@@ -160,16 +170,18 @@ def refuse_empty(keys: Mapping[str, object], file: str) -> None:
 
 
 def find_shadowed_keys(path: Path) -> dict[str, list[str]]:
-    """Return our keys in the configuration files beside the one that pytest reads,
-    which count for nothing there."""
+    """Return this plugin's keys in other configuration files of the same folder.
+
+    Pytest reads only `path`, so these keys have no effect. The result is by file name.
+    """
     shadowed: dict[str, list[str]] = {}
     for name in CONFIGURATIONS:
-        beside = path.with_name(name)
-        if beside == path or not beside.is_file():
+        other = path.with_name(name)
+        if other == path or not other.is_file():
             continue
         try:
-            keys = read_file_keys(beside)
-        except (SettingsError, OSError, ValueError):  # nobody reads it here
+            keys = read_file_keys(other)
+        except (SettingsError, OSError, ValueError):  # pytest does not read it either
             continue
         ours = [key for key in keys if key in INI_KEYS]
         if ours:
@@ -178,7 +190,7 @@ def find_shadowed_keys(path: Path) -> dict[str, list[str]]:
 
 
 INI_KEYS = tuple(option.dest for option in OPTIONS if option.ini)
-"""The keys that a configuration file may decide."""
+"""All ini keys of this plugin."""
 
 
 def _normalize(key: str) -> str:

@@ -1,5 +1,4 @@
-"""What launching hands around: how a recipe is launched, what a job is to do, and what
-became of it. Records only."""
+"""Records of launches: launch commands, the cluster, jobs and their states."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.stall_limits import Stall
 
 Pairs = tuple[tuple[str, str], ...]
-"""Names with their values, in order."""
+"""Ordered names with values."""
 
 _SLURM = "pytest_llmbench.launch.schedulers.slurm.slurm_scheduler:SlurmScheduler"
 SCHEDULERS = {
@@ -25,30 +24,32 @@ SCHEDULERS = {
     "local": "pytest_llmbench.launch.schedulers.local:LocalScheduler",
     "allocation": _SLURM,
 }
-"""The scheduler that runs a job, by the way in which it is submitted (`via`)."""
+"""Scheduler class of a job, by the method of submission (`via`)."""
 
 JOB_VARIABLES = ("SLURM_JOB_ID",)
-"""The variables that schedulers give their jobs; a process with one of them was not
-started by this program."""
+"""Environment variables set by schedulers; this program did not start processes with
+them."""
 
 LAUNCHERS = tuple(via for via in SCHEDULERS if via != "allocation")
-"""The ways that a command in a baseline file may name; runs in an allocation are made
-by an A/B or a search."""
+"""The methods that a launch command in a baseline file may use.
+
+Only an A/B or a bisection runs jobs in an allocation.
+"""
 
 
 class Purpose(StrEnum):
-    """What a job is started for; only the first kind is judged for speed."""
+    """The purpose of a job; only MEASURE is judged for speed."""
 
     MEASURE = "measure"
     PROFILE = "profile"
     NCCL_TRACE = "nccl-trace"
     SAVE_CHECKPOINT = "checkpoint-save"
     LOAD_CHECKPOINT = "checkpoint-load"
-    COMPARE_VARIANTS = "ab"  # one of the runs of an A/B
-    BISECT = "bisect"  # one of the runs of a search over builds
-    CONFIRM_NODES = "node-confirmation"  # one more run on nodes that may be slow
-    CHECK_NODES = "node-check"  # the site's own check of them
-    ALLOCATION = "allocation"  # nodes that are held for the runs of an A/B or a search
+    COMPARE_VARIANTS = "ab"  # a run of an A/B
+    BISECT = "bisect"  # a run of a bisection over builds
+    CONFIRM_NODES = "node-confirmation"  # another run on nodes that may be slow
+    CHECK_NODES = "node-check"  # the site's command (--llmb-node-checks) on such nodes
+    ALLOCATION = "allocation"  # reserves nodes for the runs of an A/B or a bisection
 
 
 PURPOSE_FLAGS = {
@@ -59,12 +60,11 @@ PURPOSE_FLAGS = {
     Purpose.COMPARE_VARIANTS: "--llmb-ab",
     Purpose.BISECT: "--llmb-bisect",
 }
-"""The options that ask for a purpose."""
+"""The option for each purpose."""
 
 
 class PreflightCheck(StrEnum):
-    """What is checked before a launch, by the names that people read and that
-    --llmb-ignore takes."""
+    """A check before a launch, by the name in messages and in --llmb-ignore."""
 
     VARIABLES = "variables"
     TOKEN = "token"
@@ -78,7 +78,7 @@ class PreflightCheck(StrEnum):
     PYTHON_MODULES = "python-modules"
     CHECKPOINT = "checkpoint"
     DISK_SPACE = "disk-space"
-    SCHEDULER = "slurm"  # whether it answers, whatever its name
+    SCHEDULER = "slurm"  # that the scheduler answers; it may be another than Slurm
     ACCOUNT = "account"
     PARTITION = "partition"
     NODES = "nodes"
@@ -87,60 +87,57 @@ class PreflightCheck(StrEnum):
 
 
 NEVER_IGNORED = {
-    PreflightCheck.TOKEN: "it is about a secret; a recipe that needs none takes any text in its place",
-    PreflightCheck.FORBIDDEN_VARIABLES: "what a recipe forbids makes it run something else, which could pass for it",
-    PreflightCheck.SCHEDULER: "while Slurm does not answer nothing tells what was submitted, and a job could start twice",
+    PreflightCheck.TOKEN: "the recipe may need this secret; if it does not, set the variable to any text",
+    PreflightCheck.FORBIDDEN_VARIABLES: "a forbidden variable makes the recipe run another workload, which could be taken for this one",
+    PreflightCheck.SCHEDULER: "while Slurm does not answer, submitted jobs cannot be seen, and a job could start twice",
 }
-"""The checks that nobody can overrule, with the reason."""
+"""The checks that cannot be ignored, with the reason."""
 
 TRIALS = (Purpose.COMPARE_VARIANTS, Purpose.BISECT)
-"""What jobs are for of which each run decides which one follows."""
+"""Purposes of jobs whose result decides which run follows."""
 
 BESIDE = (Purpose.CONFIRM_NODES, Purpose.CHECK_NODES)
-"""What jobs are for that no verdict waits for."""
+"""Purposes of jobs that no verdict waits for."""
 
 STEPLESS = (Purpose.CHECK_NODES, Purpose.ALLOCATION)
-"""What jobs are for that make no steps of their own, and have a time limit."""
+"""Purposes of jobs that have a time limit but no training steps."""
 
 
 class Phase(StrEnum):
-    """Where a job stands."""
+    """The phase of a job."""
 
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
-    # nothing knows it (yet, or any more), which does not mean that it failed
+    # not known to the scheduler (yet, or any longer); the job need not have failed
     UNKNOWN = "unknown"
 
 
 class Blame(StrEnum):
-    """Whose failure the end of a job is."""
+    """The cause of a job's end."""
 
     NONE = "none"  # it ended well
     INFRASTRUCTURE = "infrastructure"
     RUN = "run"
-    CANCELLED = "cancelled"  # somebody stopped it
-    # it stood still, and nobody knows why: new software deadlocks as a broken fabric
-    # does
+    CANCELLED = "cancelled"  # by a user
+    # for an unknown cause: software and a broken fabric may both deadlock
     HUNG = "hung"
 
 
 class SubmissionState(StrEnum):
-    """How far the submission of a job came."""
+    """The state of a job's submission."""
 
     INTENDED = "intended"
     SUBMITTED = "submitted"
     NOT_SUBMITTED = "not-submitted"
-    UNCERTAIN = "uncertain"  # nothing tells, so it may run and is not submitted again
-    UNAFFORDABLE = "unaffordable"  # the GPU-hours of its session are used up
-    # it came to nothing, and another job of the session took its place
-    SUPERSEDED = "superseded"
-    # somebody ended it, or its build, before it was submitted: a session that goes on
-    # makes it
+    UNCERTAIN = "uncertain"  # unknown; it may run, so it is not submitted again
+    UNAFFORDABLE = "unaffordable"  # the GPU-hours of the session are used up
+    SUPERSEDED = "superseded"  # it failed, and another job of the session replaced it
+    # it was stopped before its submission; a resumed session submits it
     STOPPED = "stopped"
 
 
-# a session that goes on plans these anew
+# Jobs in these states are planned again when a session is resumed.
 NEVER_MADE = (
     SubmissionState.SUPERSEDED,
     SubmissionState.UNAFFORDABLE,
@@ -149,19 +146,18 @@ NEVER_MADE = (
 
 
 class Loss(StrEnum):
-    """Why GPU-hours of a job brought nothing."""
+    """The reason for which GPU-hours of a job were wasted."""
 
-    # nothing of it was used: it was started again, or its run could not be judged
-    FAILED = "failed"
-    HUNG = "hung"  # the same, since it stood still
-    REQUEUED = "requeued"  # its scheduler put it back into its queue, and it began anew
+    FAILED = "failed"  # it was restarted, or its run could not be judged
+    HUNG = "hung"  # likewise, because it hung
+    REQUEUED = "requeued"  # the scheduler requeued it, and it started again
 
 
 class EndedBy(StrEnum):
-    """Who decided that a job is over."""
+    """The party that ended a job."""
 
-    OTHERS = "others"  # itself, its scheduler or a user, as its state says
-    PYTEST = "pytest"  # this program cancelled it, or gave it up
+    OTHERS = "others"  # the job itself, the scheduler or a user, see its state
+    PYTEST = "pytest"  # this program cancelled it or stopped waiting for it
 
 
 # --- how a recipe is launched (from the baseline file) --------------------------------
@@ -174,35 +170,35 @@ class Command:
     name: str
     via: str  # one of LAUNCHERS
     command: str  # a template with {placeholders} and $VARIABLES
-    folder: str = ""  # a template, too; empty: the recipe's own
+    folder: str = ""  # a template; "" for the recipe's folder
     fixed: Pairs = ()  # variables of this command
-    # a regular expression with a group `job` (and perhaps `folder`) over what it
-    # prints, empty for that of `via`
+    # a regular expression for its output with a group `job` (optionally `folder`); ""
+    # for the default of `via`
     job_id: str = ""
-    otherwise: str = (
-        ""  # why it launches no configuration that states no {arguments} for it
-    )
+    # the message if a configuration defines no {arguments} for this command
+    otherwise: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Profiling:
-    """How a recipe is profiled; an empty name: it has no such variable."""
+    """The variables that control profiling; "" if the recipe has no such variable."""
 
-    enable: Pairs  # the variables that switch it on
-    start: str = ""  # the name of the variable with the first step
+    enable: Pairs  # the variables that enable profiling, with values
+    # names of variables
+    start: str = ""  # the first profiled step
     stop: str = ""
-    ranks: str = ""  # the names of those with the ranks, and for GPU and CPU metrics
+    ranks: str = ""
     gpu_metrics: str = ""
     cpu: str = ""
-    default_start: int = 0  # the document's, 0 where it states none
+    default_start: int = 0  # from the document; 0: not stated
     default_stop: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """How checkpoints are saved and loaded."""
+    """The variables for saving and loading checkpoints."""
 
-    save: Pairs  # variables, whose values may hold {checkpoint}
+    save: Pairs  # variables, whose values may contain {checkpoint}
     load: Pairs
     size_bytes: tuple[tuple[str, int], ...] = ()  # on disk, by model size
     # by model size the smallest and largest number of GPUs (None: no limit)
@@ -212,18 +208,17 @@ class Checkpointing:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """How one recipe in one release is launched, as its document says."""
+    """The launch instructions of one recipe in one release, from its document."""
 
     recipe: str
     release: str
-    kind: str  # the name of the command that is the default
+    kind: str  # the name of the default command
     commands: tuple[Command, ...]
     gpus_per_node: tuple[tuple[str, int], ...]
-    arguments: tuple[
-        tuple[Key, Pairs], ...
-    ] = ()  # what a configuration states for each command, by name
+    # the arguments of each configuration, by the name of the command
+    arguments: tuple[tuple[Key, Pairs], ...] = ()
     gsw_version: str = ""
-    required: Pairs = ()  # environment variables, with what they mean
+    required: Pairs = ()  # environment variables with their meaning
     optional: Pairs = ()
     forbidden: Pairs = ()
     log: str = ""  # a template
@@ -232,15 +227,12 @@ class LaunchFacts:
     image_source: str = ""
     needs_token: bool = False
     python: str = ""
-    modules: tuple[
-        str, ...
-    ] = ()  # the Python modules that it imports where it runs on this machine
+    modules: tuple[str, ...] = ()  # required Python modules for runs on this machine
     virtual_environment: bool = False
     profiling: Profiling | None = None
     nccl_trace: Pairs = ()
-    short_runs: tuple[
-        tuple[str, int], ...
-    ] = ()  # the steps of a job of a purpose, where they are not those of a run
+    # the number of steps by purpose, if it differs from that of a measured run
+    short_runs: tuple[tuple[str, int], ...] = ()
     checkpoint: Checkpointing | None = None
     file: Path | None = None
 
@@ -250,8 +242,7 @@ class LaunchFacts:
 
 @dataclass(frozen=True, slots=True)
 class InstalledRecipe:
-    """A recipe in one release as it is installed here; empty fields are the
-    cluster's."""
+    """A recipe installed on this cluster; empty fields default to the cluster's."""
 
     recipe: str
     release: str
@@ -263,13 +254,13 @@ class InstalledRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What this cluster is. Empty text, None or 0: nothing says it."""
+    """The description of this cluster. Empty text, None or 0 means unknown."""
 
     name: str = ""
     gpu: str = ""
     gpus_per_node: int = 0
     largest: int = 0
-    gpu_hours: float | None = None  # what one session may use
+    gpu_hours: float | None = None  # the limit of one session
     launcher: str = ""
     account: str = ""
     partition: str = ""
@@ -278,14 +269,12 @@ class Cluster:
     qos: str = ""
     reservation: str = ""
     constraint: str = ""
-    segment: int = 0  # nodes of a block, in a network of blocks
+    segment: int = 0  # nodes per block, in a network of blocks
     nodelist: str = ""
     exclude: tuple[str, ...] = ()
-    # the variables of every job with their values (secrets included: never print them)
+    # variables of every job with their values; may include secrets, so never print them
     environment: Pairs = ()
-    secrets: tuple[
-        str, ...
-    ] = ()  # the names of further variables whose values must not be printed
+    secrets: tuple[str, ...] = ()  # names of further variables with secret values
     installed: tuple[InstalledRecipe, ...] = ()
     source: Path | None = None  # the file it was read from
 
@@ -295,84 +284,73 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job, complete and explicit: nothing of the caller's environment is added to
-    `environment`."""
+    """A complete description of one job.
+
+    The job's environment is `environment` alone; the caller's variables are not added.
+    """
 
     case_id: str  # the id of the configuration
     key: Key
     purpose: Purpose
-    via: str  # the class of launcher; allocation: in one that is held
+    via: str  # a key of SCHEDULERS; "allocation": in an existing allocation
     command: tuple[str, ...]  # an argument list
     directory: Path
     environment: Pairs
     secrets: tuple[str, ...]  # the names of variables whose values are never shown
     nodes: int
     gpus: int
-    gpu_hours: float  # the estimate for its steps, of all GPUs that it occupies
-    # of the nodes that it gets whole; 0 for a job on this machine, which gets none
-    # whole
+    gpu_hours: float  # estimated for its steps and all GPUs that it occupies
+    # on the nodes that it gets exclusively; 0 for a job on this machine
     gpus_per_node: int = 0
-    log_folders: tuple[
-        Path, ...
-    ] = ()  # where its log will lie; the folder that a launcher prints comes first
-    experiment: str = ""  # a name for files of its own
+    # the folders that may contain its log; a folder printed by the launcher comes first
+    log_folders: tuple[Path, ...] = ()
+    experiment: str = ""  # the name of its files
     exclude: tuple[str, ...] = ()  # nodes that it must not get
-    scheduler_options: tuple[
-        str, ...
-    ] = ()  # what the scheduler gets besides the command: time limit, qos, nodes
-    job_id: str = ""  # the command's own pattern
-    variant: str = (
-        ""  # the name of what it is a run of, in an A/B or a search over builds
-    )
-    build: tuple[
-        str, ...
-    ] = ()  # a command that has to end well in `checkout` before it is submitted
-    checkout: Path | None = None  # of the commit that it is a run of
-    # which of its configuration it runs in, counted from 1; 0: it is a job of its own
+    # additional options for the scheduler: time limit, qos, nodes
+    scheduler_options: tuple[str, ...] = ()
+    job_id: str = ""  # the regular expression of the command
+    variant: str = ""  # the name of its variant or build, in an A/B or a bisection
+    # a command that must succeed in `checkout` before the submission
+    build: tuple[str, ...] = ()
+    checkout: Path | None = None  # of the commit that is run
+    # the number of the configuration's allocation, from 1; 0: a separate job
     allocation: int = 0
-    warm_up: bool = False  # a run that counts for nothing
-    digests: Pairs = field(
-        default=(), compare=False
-    )  # of secrets in the journal: they tell another value, no value
+    warm_up: bool = False  # the run is not used in any estimate
+    # digests of secrets, by which the journal detects a changed value
+    digests: Pairs = field(default=(), compare=False)
 
     @property
     def occupied_gpus(self) -> int:
-        """The GPUs that nobody else can use while it runs: those of all its nodes,
-        which it gets whole."""
+        """The GPUs that the job blocks: all GPUs of its nodes, which it gets
+        exclusively."""
         return max(self.gpus, self.nodes * self.gpus_per_node)
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What is known of a job."""
+    """The known state of a job."""
 
     phase: Phase
     state: str  # COMPLETED, CANCELLED, ...: launch/schedulers/job_states.py
-    reason: str = ""  # why it is pending; of a job that PYTEST ended, why it did
+    reason: str = ""  # for waiting, or for being ended by PYTEST
     nodes: tuple[str, ...] = ()
-    exit_code: str = ""  # reads `7:0`, empty: unknown
+    exit_code: str = ""  # such as `7:0`; "": unknown
     derived_exit_code: str = ""
     elapsed_seconds: float | None = None
     submitted: datetime | None = None
     started: datetime | None = None
     ended: datetime | None = None
-    cancelled_by: str = ""  # the uid of a CANCELLED by
-    restarts: int = 0  # how often it was requeued
-    earlier_seconds: tuple[
-        float, ...
-    ] = ()  # how long each start before that ran, as far as known
-    seen_by: str = ""  # the command that said so, or `process`
+    cancelled_by: str = ""  # the uid in Slurm's `CANCELLED by`
+    restarts: int = 0  # the number of requeues
+    earlier_seconds: tuple[float, ...] = ()  # durations of the earlier starts, if known
+    seen_by: str = ""  # the command that reported the state, or `process`
     ended_by: EndedBy = EndedBy.OTHERS
-    limit_seconds: float | None = (
-        None  # its time limit, None: it has none, or nobody says it
-    )
-    stall: Stall | None = (
-        None  # of a running job: it stands still; of one that ended: it did so then
-    )
+    limit_seconds: float | None = None  # the time limit; None: unlimited or unknown
+    stall: Stall | None = None  # set if the job hangs, or hung when it ended
 
 
 JobIdentity = tuple[str, str, int, int]
-"""Configuration, purpose, attempt and repeat: a session has only one job for each."""
+"""Configuration, purpose, attempt and repeat, which identify a job in a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,34 +358,37 @@ class Job:
     """A job of the journal."""
 
     number: int  # unique in its folder
-    token: str  # marks the job at its scheduler
+    token: str  # identifies the job in its scheduler
     spec: JobSpec
-    folder: Path  # its own, below `.llmbench/`
-    attempt: int = (
-        1  # counts from 1 what was started again after a failure of the infrastructure
-    )
-    repeat: int = 1  # counts from 1 what counts for one verdict
+    folder: Path  # the job's folder in `.llmbench/`
+    attempt: int = 1  # from 1, increased by a restart after an infrastructure failure
+    repeat: int = 1  # from 1, among the runs for one verdict
     job_id: str = ""
-    log_folder: Path | None = None  # what its launcher printed
+    log_folder: Path | None = None  # as printed by the launcher
     status: JobStatus | None = None
-    problem: str = ""  # why it was not submitted
+    problem: str = ""  # the reason for which it was not submitted
     submission: SubmissionState = SubmissionState.INTENDED
 
     @property
     def identity(self) -> JobIdentity:
-        """What there is only one job for in a session."""
+        """The values that identify the job in its session."""
         return self.spec.case_id, self.spec.purpose.value, self.attempt, self.repeat
 
     @property
     def scheduler_id(self) -> str:
-        """The id that the scheduler knows: that of its allocation for a run in one,
-        `4711` of `4711-2`."""
+        """The id of the job in the scheduler.
+
+        For a run in an allocation this is the id of the allocation: `4711` for
+        `4711-2`.
+        """
         return self.job_id.rpartition("-")[0] if self.spec.allocation else self.job_id
 
     @property
     def refused(self) -> bool:
-        """Whether it has no id and gets none: it was not submitted, or nothing tells
-        whether it was."""
+        """True if the job has no id and gets none.
+
+        It was not submitted, or its submission is uncertain.
+        """
         return self.submission not in (
             SubmissionState.INTENDED,
             SubmissionState.SUBMITTED,
@@ -416,47 +397,45 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job ended, in words."""
+    """The end of a job, in words."""
 
     blame: Blame
-    text: str = ""  # empty for one that ended well
+    text: str = ""  # "" for a job that succeeded
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How to go on with a session that only collected."""
+    """The command to resume a session that only collected."""
 
-    command: str  # whole, for a shell
-    # whether it would start something for this configuration: a repeat, or what was
-    # never submitted
+    command: str  # a complete shell command
+    # True if it would start a repeat or an unsubmitted job of this configuration
     due: bool
-    secrets: tuple[str, ...] = ()  # the names of the variables that it needs for that
+    secrets: tuple[str, ...] = ()  # the names of the variables that the command needs
 
 
 @dataclass(frozen=True, slots=True)
 class JobCost:
-    """GPU-hours of a job: the GPUs of its nodes times how long it had them."""
+    """GPU-hours of a job: the GPUs of its nodes x the time it held them."""
 
-    estimated: float = 0.0  # for its steps, before it was submitted
-    used: float = 0.0  # of all its starts, as far as it is known
-    requeued: float = 0.0  # of these, the starts before it was requeued
-    exact: bool = True  # False: it may have used more than is known
-    loss: Loss | None = None  # why its last start brought nothing
+    estimated: float = 0.0  # for its steps, before its submission
+    used: float = 0.0  # by all its starts, if known
+    requeued: float = 0.0  # the part of `used` by starts before a requeue
+    exact: bool = True  # False: it may have used more
+    loss: Loss | None = None  # the reason for which its last start was wasted
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedHours:
-    """GPU-hours that were known before the first job of a session was submitted."""
+    """GPU-hours estimated before the first job of a session is submitted."""
 
-    estimated: float  # for the steps of the runs that are made in any case
-    most: float  # with all repeats and new starts that the settings allow
-    limit: float  # what the session may use
+    estimated: float  # for the steps of the runs that are always made
+    most: float  # with all repeats and restarts that the settings allow
+    limit: float  # of the session
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchedJob:
-    """One job behind a verdict, for the reports: what it was, where it ran, how it
-    ended, which files it left."""
+    """One job of a verdict, as shown in reports."""
 
     job_id: str
     purpose: Purpose
@@ -469,5 +448,5 @@ class LaunchedJob:
     files: tuple[Path, ...] = ()
     submission: SubmissionState = SubmissionState.SUBMITTED
     ended_by: EndedBy = EndedBy.OTHERS
-    started: datetime | None = None  # None: it never ran, or nothing tells when
+    started: datetime | None = None  # None: it never ran, or its start is unknown
     cost: JobCost = JobCost()

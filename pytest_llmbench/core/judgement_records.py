@@ -1,4 +1,4 @@
-"""What a verdict is reached from, and what it says."""
+"""Records of judgements: the evidence, the estimate and the verdict."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ if TYPE_CHECKING:
 
 
 SHOWN = 0.005
-"""A smaller part of a change, as a fraction, is not worth a message."""
+"""The smallest change, as a fraction, that is worth a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How much the logarithm of a run's statistic varies from run to run."""
+    """The run-to-run variation of the logarithm of a run's statistic."""
 
     sigma: float  # a standard deviation
     degrees_of_freedom: float
-    source: str  # what says so
-    # False for an assumption, which holds nothing of what happens within a run
+    source: str  # the source of the value, in words
+    # False for an assumption, which does not include the variation within a run
     measured: bool
 
 
 class DailyRun(NamedTuple):
-    """The run that stands for one day of a configuration: when it started, its step
-    time, and what it ran with."""
+    """The run that represents one day of a configuration."""
 
     started: datetime
     statistic_seconds: float
@@ -48,65 +47,62 @@ class DailyRun(NamedTuple):
 
 
 class RunSource(StrEnum):
-    """What knows an earlier run: a stable code."""
+    """The source of an earlier run: a stable code."""
 
     FOLDER = "folder"
     HISTORY = "history"
 
 
 class ComparedFacts(NamedTuple):
-    """What two runs say of themselves. What only one of them says is not compared."""
+    """The facts that two runs state; facts stated by only one run are not compared."""
 
     same: tuple[str, ...] = ()  # names
-    differs: tuple[
-        tuple[str, str, str], ...
-    ] = ()  # name, the earlier value, the later one
+    differs: tuple[tuple[str, str, str], ...] = ()  # name, earlier value, later value
 
 
 NOT_COMPARED = ComparedFacts()
 
 
 class ComparedNodes(NamedTuple):
-    """The nodes of two runs, where both are known."""
+    """The nodes of two runs, if both are known."""
 
     before: tuple[str, ...]
     now: tuple[str, ...]
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Those of now that were not there before."""
+        """The nodes of the later run that the earlier run did not use."""
         return tuple(node for node in self.now if node not in self.before)
 
 
 @dataclass(frozen=True, slots=True)
 class LastGoodRun:
-    """The last green run of its configuration before a red one, and what differs since
-    then."""
+    """The last passed run of a configuration before a failed one, with their
+    differences."""
 
     started: datetime
-    job_id: str  # empty where nothing says it
+    job_id: str  # "": unknown
     source: RunSource
-    verdict: str  # its own
+    verdict: str
     seconds: float
-    slower: (
-        float | None
-    )  # how much slower the red run is, a fraction; None where that has no step time that counts
-    days: int  # on which the configuration ran since, the red run's own included
+    # the slowdown of the failed run, a fraction; None if it has no valid step time
+    slower: float | None
+    days: int  # the days with runs since then, including that of the failed run
     software: ComparedFacts = NOT_COMPARED
     settings: ComparedFacts = NOT_COMPARED
     nodes: ComparedNodes | None = None
-    # the shapes of the steps, its own and that of the red run
+    # the shape of the steps of this run and of the failed run
     steps: tuple[tuple[VerdictStatement, ...], tuple[VerdictStatement, ...]] | None = (
         None
     )
 
 
 DailyRuns: TypeAlias = "Sequence[DailyRun | StoredRun]"
-"""The daily runs of one configuration in their order: those whose logs were read, and
-those that the history knows."""
+"""The daily runs of a configuration in order, parsed from logs or read from the
+history."""
 
 PreviousRun: TypeAlias = "Measurement | StoredRun"
-"""A run before the current ones: its log was read, or the history knows it."""
+"""A run before the current ones, parsed from its log or read from the history."""
 
 PreviousRuns: TypeAlias = "tuple[PreviousRun, ...]"
 """The daily runs before the current ones, oldest first."""
@@ -114,14 +110,17 @@ PreviousRuns: TypeAlias = "tuple[PreviousRun, ...]"
 
 @dataclass(frozen=True, slots=True, order=True)
 class RequiredRuns:
-    """So many valid runs of a configuration are required, and where that is written."""
+    """The required number of valid runs of a configuration.
+
+    `place` is the file and line of the requirement.
+    """
 
     runs: int
     place: str
 
 
 class ChangeKind(StrEnum):
-    """How the level of the daily runs moved: from one run to the next, or slowly."""
+    """The shape of a level change: from one run to the next, or gradual."""
 
     STEP = "step"
     DRIFT = "drift"
@@ -129,33 +128,38 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelChange:
-    """A change of level in the daily runs of a configuration, as fractions of the step
-    time; slower is positive."""
+    """A change of level in the daily runs of a configuration.
+
+    Values are fractions of the step time; slower is positive.
+    """
 
     kind: ChangeKind
-    first_run: int  # the position of the first run after it, oldest first
+    first_run: int  # the index of the first run after the change, oldest run first
     started: datetime
     difference: float
-    low: float  # the 95 % interval reaches from here to `high`
+    low: float  # `low` to `high` is the 95 % interval
     high: float
-    environment: tuple[
-        tuple[str, str, str], ...
-    ] = ()  # what differs between the two sides: name, before, after
-    stands: bool = True  # it was not taken back since
-    lasting: float = 0.0  # what is left of it, 0 where it was taken back
-    acknowledged: Acknowledgement | None = None  # what covers it now
-    expired: Acknowledgement | None = None  # what did
+    # the differences between the two sides: name, value before, value after
+    environment: tuple[tuple[str, str, str], ...] = ()
+    stands: bool = True  # False if the change was reverted later
+    lasting: float = 0.0  # the remaining change; 0 if it was reverted
+    acknowledged: Acknowledgement | None = None  # the entry that accepts it now
+    expired: Acknowledgement | None = None  # the entry that accepted it before
 
     @property
     def partly_taken_back(self) -> bool:
-        """Whether so much of it went back that it shows; of one that was taken back as
-        a whole everything did."""
+        """True if a visible part of the change was reverted later.
+
+        Also true if the whole change was reverted.
+        """
         return abs(self.difference - self.lasting) >= SHOWN
 
 
 class OnBound(NamedTuple):
-    """Of a configuration that lies now within its bound and now beyond it: how many of
-    its last `runs` passed."""
+    """The recent results of a configuration that flips around its bound.
+
+    `passed` of its last `runs` passed.
+    """
 
     passed: int
     runs: int
@@ -163,25 +167,22 @@ class OnBound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecisionRule:
-    """How runs are looked at: how probable a wrong answer may be at the bound, and what
-    a REGRESSION takes."""
+    """Error probabilities and the number of runs required for a REGRESSION."""
 
     passing: float = 0.05  # the probability of a wrong PASS
-    regression: float = 0.05  # and of a wrong REGRESSION
-    # so many runs have to be beyond the bound, each by itself; of just as many all have
-    # to agree
+    regression: float = 0.05  # the probability of a wrong REGRESSION
+    # a REGRESSION needs this many runs that are each beyond the bound
     fewest: int = 1
 
 
 class SessionRules(NamedTuple):
-    """What a session was asked for that decides over verdicts, by the options of the
-    same names."""
+    """The options of a session that affect verdicts, by their names."""
 
     inconclusive: str = "literal"
     improvement: str = "pass"
     certify: bool = False
     against: str = "both"
-    records: bool = False  # it records baselines, so no verdict counts
+    records: bool = False  # baselines are recorded, so that verdicts have no effect
 
 
 DEFAULT_RULES = SessionRules()
@@ -190,49 +191,44 @@ DEFAULT_RULES = SessionRules()
 def is_too_old(
     started: datetime | None, now: datetime, max_age: timedelta | None
 ) -> bool:
-    """Return True if a run is older than allowed; False for an undated run."""
+    """Return True if a run is older than `max_age`; False for an undated run."""
     return max_age is not None and started is not None and now - started > max_age
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a verdict is reached from: the measurements of one configuration and the
-    settings that apply.
+    """The basis of a verdict: the measurements of one configuration and the settings.
 
-    Runs of one launch are repeats of each other; of those found on disk, the ones of
-    one build that started within `repeat_window` of the newest.
+    Runs of one launch are repeats of each other. Runs found on disk are repeats if they
+    have the same build and started within `repeat_window` of the newest run.
     """
 
     baseline: Baseline
     measurements: tuple[Measurement, ...]  # newest first
     tolerance: Tolerance
     now: datetime  # the time of the session
-    prior: Noise  # what other configurations say of the noise, or an assumption
-    max_age: timedelta | None = None  # limits how old the judged run may be
+    prior: Noise  # from other configurations, or an assumption
+    max_age: timedelta | None = None  # the largest age of the judged run
     excluded_by_since: tuple[
         Measurement, ...
-    ] = ()  # further, older ones that only tell the noise
+    ] = ()  # older runs, used only for the noise
     repeat_window: timedelta | None = None
     look: DecisionRule = DecisionRule()
-    # the run-to-run variation that a configuration without a history of its own has at
-    # least
+    # the minimum run-to-run variation of a configuration without a history
     assumed_cv: float = 0.01
-    drift_budget: float = 0.05  # how far recorded values may move, as a fraction
-    accepted: tuple[
-        Acknowledgement, ...
-    ] = ()  # the entries whose reason (`accepts`) fails no run of this session
-    remarks: tuple[
-        Note, ...
-    ] = ()  # said with the verdict: what was acknowledged and moved the baseline
-    stored_runs: tuple[StoredRun, ...] = ()  # those that only the history knows
-    # the largest part of the baseline's step time that a run may save and still be
-    # taken for one of this configuration, None where any may be
+    drift_budget: float = 0.05  # the largest move of recorded values, a fraction
+    # the entries whose reason (`accepts`) does not fail runs in this session
+    accepted: tuple[Acknowledgement, ...] = ()
+    # notes for the verdict: acknowledged changes that moved the baseline
+    remarks: tuple[Note, ...] = ()
+    stored_runs: tuple[StoredRun, ...] = ()  # the runs that are only in the history
+    # the largest plausible speed-up, as a fraction of the baseline's step time; None:
+    # unlimited
     plausible: float | None = None
-    contradiction: Contradiction | None = (
-        None  # a number of the baseline that its step time contradicts
-    )
-    # other configurations of the same model with their expected step times: so fast a
-    # run may be one of them
+    # a number of the baseline that contradicts its step time
+    contradiction: Contradiction | None = None
+    # other configurations of the model with their expected step times; an implausibly
+    # fast run may belong to one of them
     relatives: tuple[tuple[str, float], ...] = ()
     rules: SessionRules = DEFAULT_RULES
 
@@ -243,16 +239,16 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How well a difference to the baseline is known. All but `detectable` are
-    logarithms, slower is positive."""
+    """The estimated difference from the baseline, with its error.
+
+    All values except `detectable` are logarithms; slower is positive.
+    """
 
     difference: float  # the mean over `runs` of log(statistic / baseline)
     standard_error: float
     degrees_of_freedom: float
-    low: (
-        float  # one-sided bounds: this one is wrong with probability `regression_level`
-    )
-    high: float  # and this one with probability `level`
+    low: float  # a one-sided bound, wrong with probability `regression_level`
+    high: float  # a one-sided bound, wrong with probability `level`
     margin: float  # the bound of the verdict
     level: float
     runs: int
@@ -260,16 +256,13 @@ class Estimate:
     within_run_error: float
     effective_sample_size: float  # the number of independent steps
     rounding: float  # the standard error from the printed baseline's digits
-    # the smallest slowdown against the baseline, a fraction, that such a run shows with
-    # 80 % probability
+    # the smallest slowdown, a fraction, that such a run detects with 80 % probability
     detectable: float
-    repeats_needed: (
-        int | None
-    )  # the number of runs that would settle the verdict, None where none would
+    # the number of runs that would decide the verdict; None if no number would
+    repeats_needed: int | None
     p_slower: float | None  # the p-value of "not slower than the baseline"
-    threshold_only: bool = (
-        False  # nothing is known of the error, and the numbers are compared as they are
-    )
+    # True if the error is unknown and the numbers are compared directly
+    threshold_only: bool = False
     regression_level: float = 0.05
 
 
@@ -279,45 +272,39 @@ class Judgement:
 
     verdict: Verdict
     reason: Reason
-    statements: tuple[VerdictStatement, ...]  # what was compared comes first
+    statements: tuple[VerdictStatement, ...]  # the comparison comes first
     baseline: Baseline
-    # the largest step time that passes, NaN against a baseline without a value
+    # the largest step time that passes; NaN if the baseline has no value
     bound_seconds: float
     tolerance: Tolerance
     measurement: Measurement | None = None
     log_difference: float | None = None  # log(measured / expected), slower is positive
-    meets_point: bool | None = None  # the literal rule, measured <= bound
+    meets_point: bool | None = None  # the literal rule: measured <= bound
     notes: tuple[Note, ...] = ()
-    estimate: Estimate | None = None  # None where nothing was compared
-    repeats: tuple[
-        Measurement, ...
-    ] = ()  # the other runs that were averaged with `measurement`
-    daily_runs: tuple[
-        DailyRun, ...
-    ] = ()  # the valid ones before this one whose logs were read, oldest first
-    changes: tuple[
-        LevelChange, ...
-    ] = ()  # those of the level over all that are known, oldest first
-    last_good: LastGoodRun | None = None  # of a red run, where one is known
-    on_bound: OnBound | None = (
-        None  # there where the last nights flip from one side of the bound to the other
-    )
+    estimate: Estimate | None = None  # None if there was no comparison
+    # the other runs that were averaged with `measurement`
+    repeats: tuple[Measurement, ...] = ()
+    # the earlier valid daily runs whose logs were parsed, oldest first
+    daily_runs: tuple[DailyRun, ...] = ()
+    changes: tuple[LevelChange, ...] = ()  # in all known daily runs, oldest first
+    last_good: LastGoodRun | None = None  # set for a failed run, if known
+    on_bound: OnBound | None = None  # set if the last days flip around the bound
 
     @property
     def runs(self) -> tuple[Measurement, ...]:
-        """The run that was judged, with its repeats; empty without one."""
+        """The judged run followed by its repeats; empty if no run was judged."""
         return () if self.measurement is None else (self.measurement, *self.repeats)
 
     def add_notes(self, *notes: Note) -> Judgement:
-        """Return this verdict with further notes."""
+        """Return a copy with further notes."""
         return replace(self, notes=(*self.notes, *notes))
 
     def add_statements(self, *statements: VerdictStatement) -> Judgement:
-        """Return this verdict with further statements."""
+        """Return a copy with further statements."""
         return replace(self, statements=(*self.statements, *statements))
 
     def overrule(
         self, verdict: Verdict, reason: Reason, *statements: VerdictStatement
     ) -> Judgement:
-        """Return another verdict on the same run, with these statements alone."""
+        """Return another verdict on the same run, with only these statements."""
         return replace(self, verdict=verdict, reason=reason, statements=statements)

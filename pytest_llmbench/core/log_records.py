@@ -1,4 +1,4 @@
-"""What logs say: columns of steps, and what else a reader of a log has to know."""
+"""Records of parsed logs: columns of steps, endings, checkpoints and statements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import IntFlag, StrEnum
 from typing import TYPE_CHECKING, Any, NewType
 
-if TYPE_CHECKING:  # numpy too: who hands records around need not wait for it
+if TYPE_CHECKING:  # numpy too: its import is slow, and passing records needs none
     from collections.abc import Callable
     from datetime import datetime
 
@@ -20,78 +20,79 @@ if TYPE_CHECKING:  # numpy too: who hands records around need not wait for it
     Flags = NDArray[np.bool_]
 
 Quote = NewType("Quote", str)
-"""Text as it stands in a log: it may show a secret. Every other text of these records
-is in our own words, or a short value that a pattern took out of its line."""
+"""Text quoted from a log; it may contain a secret.
+
+All other texts of these records are written by this package, or are short values that a
+pattern extracted from a line.
+"""
 
 NO_QUOTE = Quote("")
 
 HOUR = 3600.0
-"""Seconds by which a clock is set."""
+"""Seconds by which a clock is typically changed."""
 
 SLACK = 2.0
-"""Seconds by which a jump may differ from an hour, beside the time of a step."""
+"""Seconds by which a jump of the clock may differ from an hour, plus a step's time."""
 
 VARIANT_MARK = ".ab"
-"""A file of the name of a log with this at its end says that the log is of an arm of an
-A/B."""
+"""Suffix of a marker file next to a log, which shows that the log belongs to an A/B."""
 
 TRIALS_FILE = ".llmbench-ab"
-"""A file that says the same of logs below its folder: a line `TOKEN TIME` for each job
-that is about to be submitted, then `TOKEN TIME JOB` with its id, or NO_JOB where none
-came of it."""
+"""Marker file which shows that the logs in its folder belong to an A/B.
+
+It contains one line `TOKEN TIME` for each job that is about to be submitted, then
+`TOKEN TIME JOB` with the job's id, or NO_JOB if the submission failed.
+"""
 
 NO_JOB = "-"
 
 
 class PauseKind(IntFlag):
-    """What the time between two steps went into."""
+    """The activity between two steps."""
 
     EVALUATION = 1
     SAVE = 2
-    REGULAR = (
-        4  # unannounced, but after every so many steps: event files announce nothing
-    )
+    # at a fixed interval of steps, but not logged: event files log no pauses
+    REGULAR = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """The steps of one segment as columns of equal length n, ordered by step; NaN where
-    a log prints no value."""
+    """The steps of one segment as columns of shape (n,), ordered by step.
+
+    NaN if the log prints no value.
+    """
 
     index: Integers  # the log's own step numbers
     seconds: Floats  # as printed, so also NaN, infinite, zero or negative
-    # one unit in the last significant place printed: 0.1 for NeMo 1's `24.00`, 0 where
-    # nothing was rounded
+    # one unit in the last significant digit printed: 0.1 for NeMo 1's `24.00`; 0: exact
     resolution_seconds: Floats
     line: Integers  # 1-based line in the log
-    # how many steps `seconds` is the mean of, up to and with this one, where a log
-    # prints only every n-th step
+    # the number of steps, up to this one, whose mean `seconds` is (every n-th is printed)
     mean_of: Integers
-    asynchronous: Flags  # the time is that of dispatching the step only
+    asynchronous: Flags  # `seconds` is only the time to dispatch the step
     loss: Floats
-    has_loss: Flags  # tells a printed NaN from a missing field
+    has_loss: Flags  # distinguishes a printed NaN from a missing field
     grad_norm: Floats
-    has_grad_norm: Flags  # so does this
+    has_grad_norm: Flags  # likewise
     tflops_per_gpu: Floats
     tokens_per_second_per_gpu: Floats
     global_batch_size: Floats
     peak_memory_bytes: Floats
     learning_rate: Floats
-    consumed_samples: Floats  # the samples of the run up to and with this step
-    target_tokens: Floats  # those tokens of the step whose loss counts
-    skipped_steps: Floats  # how many of the steps since the line before moved no weight
-    step_tokens: Floats  # the tokens of a step, as the log counts them
+    consumed_samples: Floats  # the samples of the run up to this step, included
+    target_tokens: Floats  # the tokens of the step with a loss
+    skipped_steps: Floats  # the skipped updates since the line before
+    step_tokens: Floats  # the tokens of the step, as counted by the log
     samples_per_second: Floats  # of all GPUs
-    # the clock of the line: seconds since any moment that is one for the segment
+    # the timestamp of the line, in seconds since a fixed time of the segment
     stamp: Floats
-    # from when on the clock of the line counts, where that is not the stamp of the line
-    # before
+    # the start of the interval that ends at `stamp`, if it is not the line before
     since: Floats
-    # the evaluations and saves (`PauseKind`) that are printed between the line before
-    # and this one, if more time passed than the steps took; 0 for none
+    # the `PauseKind` flags of evaluations and saves since the line before, if more time
+    # passed than the steps took; else 0
     paused: Integers
-    # work per second by a timer of the log's own, in any unit, beside times that follow
-    # from stamps
+    # work per second in any unit, printed by the log in addition to timestamps
     throughput: Floats
 
     def __len__(self) -> int:
@@ -99,18 +100,16 @@ class Steps:
 
 
 class LazySteps(Steps):
-    """Steps of which a column is made when it is first looked at: most columns of most
-    logs never are."""
+    """Steps whose columns are created on first access; most columns are never used."""
 
     __slots__ = ()
 
     def _make_column(self, name: str) -> NDArray[Any]:
-        """Return a column, which nobody writes to."""
+        """Build a read-only column."""
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> NDArray[Any]:
-        """Return a column that was not looked at before, and keep it as the field that
-        it is."""
+        """Build a column on first access and store it."""
         if name not in Steps.__slots__:
             raise AttributeError(f"steps have no {name}", name=name, obj=self)
         column = self._make_column(name)
@@ -119,40 +118,37 @@ class LazySteps(Steps):
 
 
 class DropReason(StrEnum):
-    """Why records are not kept, or kept with a doubt."""
+    """The reason for which records are dropped, or kept with a doubt."""
 
-    TORN = "torn"  # it was cut, or had foreign text in it
-    REPEATED = "repeated"  # the step was printed before, with the same time
-    # with a time more than 1 % different; the slower one is kept
+    TORN = "torn"  # the line is truncated or mixed with other text
+    REPEATED = "repeated"  # the step was printed before with the same time
+    # the step was printed before with a time > 1 % different; the slower one is kept
     REPEAT_DISAGREES = "repeat-disagrees"
     OTHER_RANK = "other-rank"  # another rank printed the same steps
-    OTHER_DIALECT = "other-dialect"  # it is of a dialect with fewer steps in the log
-    # of steps of which other records are kept: one step of many, or means of all
+    OTHER_DIALECT = "other-dialect"  # the dialect has fewer steps in the log
+    # other records of these steps are kept: single steps, or means of all steps
     OTHER_RECORDS = "other-records"
-    UNKNOWN_STEP = (
-        "unknown-step"  # its step number is rounded and follows from nothing else
-    )
-    RAMPED_UP = "ramped-up"  # the batch still grew to the size that it is to have
-    # half of all steps come again with another time: another process writes into this
-    # file
+    # the step number is rounded and cannot be inferred
+    UNKNOWN_STEP = "unknown-step"
+    RAMPED_UP = "ramped-up"  # the batch size was still growing
+    # half of all steps appear twice with other times: two processes write to this file
     TWO_WRITERS = "two-writers"
-    # two processes that write into the same file are at different steps
+    # two processes that write to the same file are at different steps
     INTERLEAVED = "interleaved"
-    # the time is kept, and looks like a mean since the start of the run
+    # the time is kept, but looks like a mean since the start of the run
     RUNNING_AVERAGE = "running-average"
-    # the time so far is short again, while the steps go on: a resumed run
+    # the elapsed time restarted while the steps continued: a resumed run
     CLOCK_RESTARTED = "clock-restarted"
-    # the time of a step contains a test or a checkpoint, which is left out
+    # the time includes a test or a checkpoint, which was subtracted
     LEFT_OUT = "left-out"
-    # the rate is kept as one of steps, and is printed as one of samples or tokens
+    # the rate is used as steps per second, but printed as samples or tokens
     RATE_OF_SAMPLES = "rate-of-samples"
-    # the time is kept, and another source in the log contradicts it
+    # the time is kept, but another value in the log contradicts it
     TIMES_DISAGREE = "times-disagree"
-    # the time is kept in seconds; by the clock it was written in another unit
+    # the time was converted to seconds; timestamps show that its unit is another one
     OTHER_UNIT = "other-unit"
-    PARTLY_TIMED = (
-        "partly-timed"  # the time is kept as the mean of the steps behind a validation
-    )
+    # the time is kept as the mean of the steps after a validation
+    PARTLY_TIMED = "partly-timed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,32 +157,34 @@ class DroppedRecords:
 
     reason: DropReason
     count: int
-    first_line: int  # where the first one stands
-    example: str  # the first one, in our words
-    quote: Quote = NO_QUOTE  # its line, where that says it
-    last_line: int = 0  # where the last one stands, 0 where only the first one matters
+    first_line: int  # of the first record
+    example: str  # a description of the first record, or ""
+    quote: Quote = NO_QUOTE  # the line of the first record, if there is no `example`
+    last_line: int = 0  # of the last record; 0 if only the first one matters
 
     @property
     def shown(self) -> str:
-        """The first one, as it is shown."""
+        """The text to show for the first record."""
         return self.example or self.quote
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A dialect of a baseline file that finds no step in a log; 0 and empty where no
-    line holds its `find`."""
+    """A custom dialect that finds no step in a log.
+
+    Numbers are 0 and texts empty if no line contains `find`.
+    """
 
     dialect: str
     find: str
-    count: int = 0  # in how many lines its `find` stands
-    first_line: int = 0  # the first of them that its pattern does not match
-    quote: Quote = NO_QUOTE  # that line
-    group: str = ""  # the first group of the pattern that this line lacks
+    count: int = 0  # the number of lines that contain `find`
+    first_line: int = 0  # the first such line that the pattern does not match
+    quote: Quote = NO_QUOTE  # the text of that line
+    group: str = ""  # the first group of the pattern that is missing in that line
 
 
 class StatedField(StrEnum):
-    """What a log may state of its run."""
+    """A property of the run that a log may state."""
 
     GPUS = "gpus"
     GPU_TYPE = "gpu type"
@@ -195,20 +193,18 @@ class StatedField(StrEnum):
     HEADS = "attention heads"
     SEQUENCE = "sequence length"
     BATCH = "global batch size"
-    MODEL = "model"  # perhaps with its size
-    # the numbers that it computes with; `none` says that they are 16 or 32 bit floats
+    MODEL = "model"  # may include the size
+    # the number format of computations; `none` means 16 or 32 bit floats
     QUANTIZATION = "quantization"
-    NAMED = "named"  # the name of an experiment
-    ENGINE = "engine"  # one that keeps values to itself
-    OBJECTIVE = "objective"  # rewards or preferences in place of the next token
-    PROFILER = "profiler"  # one that was switched
+    NAMED = "named"  # the name of the experiment
+    ENGINE = "engine"  # a training engine that does not print some values
+    OBJECTIVE = "objective"  # rewards or preferences instead of the next token
+    PROFILER = "profiler"  # a profiler that was switched on or off
     MICRO_BATCH = "micro batch size"
     LAYOUT = "parallelism"  # the sizes of the parallel groups, as the log lists them
-    NUMBERS = (
-        "precision"  # the floats that it computes with, where nothing quantizes them
-    )
-    # Read from the settings before the first step; a value begins with the name of its
-    # setting.
+    NUMBERS = "precision"  # the floating-point type without quantization
+    # The following are read from the settings before the first step. A value begins
+    # with the name of its setting.
     MODEL_SIZES = "model sizes"
     FFN = "ffn size"
     MOE_FFN = "expert ffn size"
@@ -234,16 +230,14 @@ class StatedField(StrEnum):
     POWER_LIMIT = "power limit"
     SEQUENCES = "sequence lengths"
     BATCH_PARTS = "batch of a gpu"
-    BITS = (
-        "bits"  # of the numbers that weights are loaded as, and that it computes with
-    )
+    BITS = "bits"  # of loaded weights and of computations
     KERNELS = "kernels"
-    LISTING = "listing"  # that a dump contains only what is not the default
+    LISTING = "listing"  # the dump contains only settings that are not the default
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What one line of a log states of its run."""
+    """One property of the run, stated by one line of a log."""
 
     field: StatedField
     value: str
@@ -252,8 +246,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class ProgressRecord:
-    """What a run prints while it trains, without a step and a time; NaN for what is not
-    printed."""
+    """A training record without a step and a time; NaN for missing values."""
 
     line: int
     loss: float
@@ -263,33 +256,31 @@ class ProgressRecord:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of a log that is one attempt."""
+    """The part of a log that belongs to one attempt."""
 
     steps: Steps
     first_line: int
     last_line: int
     rank: str = ""
-    total_steps: int | None = None  # the log's own total
-    finished: bool = False  # its end marker was printed
-    first_step: int = 0  # the number that its dialect gives to the first step of a run
-    # what the log states of it, in its order, before its first step but for a profiler
+    total_steps: int | None = None  # as printed by the log
+    finished: bool = False  # the end marker was printed
+    first_step: int = 0  # the number of a run's first step in this dialect
+    # the statements before the first step in order, and later ones about profilers
     stated: tuple[Statement, ...] = ()
-    loss_digits: int = (
-        0  # the largest number of digits of a loss, 0 where none is printed
-    )
-    rewards: bool = False  # its records hold rewards
-    doubt: str = ""  # what else in the log contradicts its times, in words
-    # what was printed before the record of a whole run, if that is all that its steps
-    # are
+    loss_digits: int = 0  # the largest number of digits of a loss; 0: no loss
+    rewards: bool = False  # the records contain rewards
+    doubt: str = ""  # a contradiction of the times in the log, in words
+    # the records before the summary of the run, if the only step is that summary
     progress: tuple[ProgressRecord, ...] = ()
-    bad_validation_line: int = (
-        0  # the first line with a validation loss that is NaN or infinite, 0 for none
-    )
+    # the first line with a NaN or infinite validation loss, or 0
+    bad_validation_line: int = 0
 
 
 class EndingCode(StrEnum):
-    """How a log ended, the stronger cause first, and last what makes that a log does
-    not say it."""
+    """How a log ended, the strongest cause first.
+
+    The last two codes mean that the log is incomplete.
+    """
 
     TIME_LIMIT = "time-limit"
     NODE_FAILURE = "node-failure"
@@ -313,24 +304,22 @@ class EndingCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a log says it ended: a code, the text that says so, and its line."""
+    """The end of a run according to its log: a code, the quoted line and its number."""
 
     code: EndingCode
     quote: Quote  # empty for CUT and UNREADABLE
     line: int
-    problem: str = ""  # what is wrong with a file that is CUT or UNREADABLE
-    file: str = ""  # the name of the file of that line where it is not the log itself
-    rank: str = ""  # which process wrote it, in words
-    nodes: str = ""  # the nodes that the line says failed, as Slurm writes nodes
-    beside: Ending | None = None  # what else happened, before it or because of it
-    went_on: bool = False  # steps follow, so it may be no more than a warning
-    before_training: bool = (
-        False  # a standard error shows that training began behind it
-    )
+    problem: str = ""  # the defect of a file that is CUT or UNREADABLE
+    file: str = ""  # the name of the line's file, if it is not the log itself
+    rank: str = ""  # the process that wrote the line, in words
+    nodes: str = ""  # the failed nodes according to the line, in Slurm's notation
+    beside: Ending | None = None  # another ending, before this one or caused by it
+    went_on: bool = False  # steps follow, so it may be only a warning
+    before_training: bool = False  # standard error shows that training began later
 
 
 class CheckpointAction(StrEnum):
-    """What is done with a checkpoint."""
+    """An action on a checkpoint."""
 
     SAVE = "save"
     LOAD = "load"
@@ -338,31 +327,28 @@ class CheckpointAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """One line that says that a checkpoint was saved or loaded, and perhaps how long
-    that took."""
+    """One line that reports that a checkpoint was saved or loaded."""
 
     action: CheckpointAction
     line: int
     seconds: float | None = None
     rank: str = ""
-    part: int = (
-        0  # the 1-based number of the segment that it belongs to, 0 where it is none's
-    )
-    # the time may be that of handing a save over only, while training went on
+    part: int = 0  # the 1-based number of its segment; 0: in no segment
+    # the time may be only that of starting an asynchronous save
     dispatched: bool = False
-    torn: bool = False  # the line has a time that cannot be read
+    torn: bool = False  # the line has a time that cannot be parsed
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """What a log says of checkpoints, in its order."""
+    """All checkpoint records of a log, in order."""
 
     records: tuple[CheckpointRecord, ...] = ()
-    unread: int = 0  # counts the records beyond those that are kept
+    unread: int = 0  # the number of further records that were not kept
 
     @property
     def load_line(self) -> int:
-        """The first line that says that a checkpoint was loaded, 0 for none."""
+        """The line of the first load, or 0."""
         return next(
             (
                 record.line
@@ -374,7 +360,7 @@ class Checkpoints:
 
     @property
     def save_line(self) -> int:
-        """The first line that says that a checkpoint was saved, 0 for none."""
+        """The line of the first save, or 0."""
         return next(
             (
                 record.line
@@ -387,41 +373,40 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True)
 class ParsedLog:
-    """What one log says. Lines are 1-based, 0 where there is none."""
+    """The parsed contents of one log. Lines are 1-based; 0 means absent."""
 
     dialect: str | None
     segments: tuple[Segment, ...]
     dropped: tuple[DroppedRecords, ...] = ()
     ending: Ending | None = None
     started: datetime | None = None
-    # between the first and the last NCCL line (not always the very last) every part is
-    # traced
+    # All segments from the first to the last NCCL line are traced. The last line may
+    # be followed by further NCCL lines.
     nccl_line: int = 0
     nccl_last_line: int = 0
     checkpoints: Checkpoints = Checkpoints()
-    environment: Pairs = ()  # the versions and the container that it names
+    environment: Pairs = ()  # versions and container
     fingerprint: str = ""
     size_bytes: int = 0
     lines: int = 0
-    prints_loss: bool = True  # its dialect prints the loss of each step
-    begun_again_line: int = (
-        0  # where a process started behind the last step of a finished run
-    )
-    # the log as other dialects read it, where baseline files define some: which one
-    # counts is known when the run is
+    prints_loss: bool = True  # the dialect prints the loss of each step
+    # the line of a process start after the last step of a finished run, or 0
+    begun_again_line: int = 0
+    # the log as read by custom dialects; the run's configuration selects one of them
     readings: tuple[ParsedLog, ...] = ()
-    unread: tuple[
-        Unread, ...
-    ] = ()  # why the dialects of baseline files find none, of a log without any step
+    # the custom dialects that found no step, if the log has no steps at all
+    unread: tuple[Unread, ...] = ()
 
     @property
     def dialects(self) -> frozenset[str]:
-        """Every dialect in which it has steps."""
+        """All dialects in which the log has steps."""
         return frozenset(log.dialect for log in (self, *self.readings) if log.dialect)
 
     def read_as(self, *dialects: str) -> ParsedLog:
-        """Return the log as the first of these dialects reads it, as it is where none
-        of them does."""
+        """Return the log as read by the first of `dialects` that found steps.
+
+        Returns the log itself if none of them did.
+        """
         by_name = {log.dialect: log for log in (self, *self.readings)}
         read = next((by_name[name] for name in dialects if name in by_name), self)
         return replace(
@@ -429,17 +414,17 @@ class ParsedLog:
         )
 
     def with_quotes(self, change: Callable[[Quote], Quote]) -> ParsedLog:
-        """Return the log with each text changed that is quoted from it."""
+        """Return a copy in which `change` was applied to all quotes."""
         return replace(
             self,
             ending=change_ending(self.ending, change),
             dropped=tuple(
-                replace(each, quote=each.quote and change(each.quote))
-                for each in self.dropped
+                replace(records, quote=records.quote and change(records.quote))
+                for records in self.dropped
             ),
             unread=tuple(
-                replace(each, quote=each.quote and change(each.quote))
-                for each in self.unread
+                replace(unread, quote=unread.quote and change(unread.quote))
+                for unread in self.unread
             ),
             readings=tuple(reading.with_quotes(change) for reading in self.readings),
         )
@@ -448,7 +433,7 @@ class ParsedLog:
 def change_ending(
     ending: Ending | None, change: Callable[[Quote], Quote]
 ) -> Ending | None:
-    """Return how a log ended with each text changed that is quoted from it."""
+    """Apply `change` to all quotes of an ending."""
     if ending is None:
         return None
     quote = ending.quote and change(ending.quote)

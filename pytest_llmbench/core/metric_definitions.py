@@ -1,8 +1,7 @@
-"""What is measured: each metric is declared once, here, with its formula and with all
-that reports need to show it.
+"""Definitions of all metrics: unit, direction, formula and display.
 
-The FLOPs of one training sequence are as the recipe documents count them
-(`core/flops.py`), or those that a framework logs.
+FLOPs of one training sequence are counted as in the recipe documents (`core/flops.py`),
+or taken from the framework's log.
 """
 
 from __future__ import annotations
@@ -24,35 +23,37 @@ STEP_TIME = "step_time_seconds"
 
 
 class Statistic(Enum):
-    """How the values that a log prints step by step become one: those of the window, or
-    of all sound steps."""
+    """How the printed values of single steps are combined to one value."""
 
     MEAN_OF_WINDOW = "mean of the window"
     LARGEST_OF_RUN = "largest of the run"
 
 
 class Definition(NamedTuple):
-    """A metric: JSON and the output of JUnit show every one that a run has."""
+    """A metric. JSON and the output of JUnit contain every metric that a run has."""
 
     unit: str
     larger_is_better: bool | None
-    """None: neither is better."""
+    """None if neither direction is better."""
     formula: Callable[[Baseline, float], float | None] | None = None
-    """Its value at a step time in seconds, None where a configuration has none. With a
-    formula a baseline expects a value of it, and a tolerance may limit it."""
+    """Computes the value for a step time in seconds; None if it is undefined.
+
+    Only a metric with a formula has an expected value in a baseline and may have a
+    tolerance.
+    """
     printed: tuple[str, Statistic] | None = None
-    """The column of `Steps` that it is taken from, where a log prints it."""
+    """The column of `Steps` with the value and the statistic to use, if logs print it.
+    """
     label: str = ""
-    """How a row of the terminal's and the page's tables calls it; empty: it has no
-    row."""
+    """Label of its row in the tables of the terminal and the page; "" for no row."""
     form: str = "{:g}"
-    """How such a row writes a value."""
+    """Format of the value in such a row."""
     is_property: bool = False
-    """Whether it is a property of a test case in --junitxml."""
+    """True if the metric is a property of a test case in --junitxml."""
 
     @property
     def of_step_time(self) -> bool:
-        """Whether it follows from the step time."""
+        """True if the metric is computed from the step time."""
         return self.formula is not None
 
 
@@ -72,8 +73,11 @@ def _compute_tokens_per_gpu(baseline: Baseline, seconds: float) -> float | None:
 def _compute_utilization(
     baseline: Baseline, seconds: float, *, logged: bool
 ) -> float | None:
-    """Return MFU, None if its FLOPs are counted another way than `logged`, or if a peak
-    or the work is unknown."""
+    """Return MFU as a fraction.
+
+    Returns None if a peak or the work is unknown, or unless the FLOPs are counted as
+    `logged` requires: by the framework if True, by a formula if False.
+    """
     configuration = baseline.configuration
     if is_logged(configuration) is not logged:
         return None
@@ -149,7 +153,7 @@ METRICS = {
         form="{:.2%}",
         is_property=True,
     ),
-    # Of a run whose FLOPs a formula counts it stands in JSON only.
+    # If a formula counts the FLOPs of a run, only JSON contains this metric.
     "logged_tflops_per_gpu": Definition(
         "TFLOP/s",
         larger_is_better=True,
@@ -167,7 +171,7 @@ METRICS = {
         is_property=True,
     ),
     "weak_scaling_efficiency": Definition("", larger_is_better=True),
-    # More memory is no regression: a recipe may use what is there.
+    # More memory is not a regression: a recipe may use all available memory.
     "peak_memory_bytes": Definition(
         "bytes",
         larger_is_better=None,
@@ -184,12 +188,11 @@ BUDGETED = (
     "checkpoint_save_dispatch_seconds",
     "checkpoint_load_seconds",
 )
-"""Metrics of which a baseline file can say the largest value."""
+"""Metrics whose largest value a baseline file may limit."""
 
 
 def list_rows() -> Iterator[tuple[str, Definition]]:
-    """Yield name and definition of the metrics that have a row in the tables of the
-    terminal and the page."""
+    """Yield name and definition of the metrics with a row in tables."""
     return (
         (name, definition) for name, definition in METRICS.items() if definition.label
     )
@@ -200,16 +203,15 @@ def list_property_names() -> tuple[str, ...]:
     return tuple(name for name, definition in METRICS.items() if definition.is_property)
 
 
-# --- what follows from a step time ----------------------------------------------------
+# --- values computed from a step time -------------------------------------------------
 
 
 def compute_tokens_per_second(
     configuration: Configuration, step_seconds: float
 ) -> float:
-    """Return tokens per second of the whole run: sequence length x global batch size /
-    step time in seconds.
+    """Return tokens per second of the whole run, or 0 if a factor is unknown.
 
-    0 where a file states one of them not.
+    sequence length x global batch size / step time in seconds
     """
     return (
         configuration.architecture.sequence_length
@@ -219,11 +221,11 @@ def compute_tokens_per_second(
 
 
 def compute_tflops_per_gpu(configuration: Configuration, step_seconds: float) -> float:
-    """Return model TFLOP/s per GPU: global batch size x model FLOPs / step time in
-    seconds / GPUs / 1e12.
+    """Return model TFLOP/s per GPU.
 
-    Without a formula it is what its framework logs of a step, NaN where that is not
-    known either.
+    global batch size x model FLOPs / step time in seconds / GPUs / 1e12. Without a
+    FLOPs formula, the TFLOP per step that the framework logs are used; NaN if they are
+    unknown.
     """
     if is_logged(configuration):
         return (configuration.logged_tflop or math.nan) / step_seconds
@@ -236,22 +238,26 @@ def compute_tflops_per_gpu(configuration: Configuration, step_seconds: float) ->
 def compute_model_flops_utilization(
     configuration: Configuration, step_seconds: float, peak_tflops: float
 ) -> float:
-    """Return MFU as a fraction (0.4759 is printed as 47.59 %) of the peak TFLOP/s of
-    one GPU at this precision."""
+    """Return MFU: model TFLOP/s over the peak of one GPU at this precision.
+
+    The result is a fraction; 0.4759 is printed as 47.59 %.
+    """
     return compute_tflops_per_gpu(configuration, step_seconds) / peak_tflops
 
 
 def is_logged(configuration: Configuration) -> bool:
-    """Whether no formula counts the FLOPs of a model: only its framework may, in the
-    log."""
+    """True if the model has no FLOPs formula, so that only the framework counts them."""
     return configuration.architecture.formula == NO_FORMULA
 
 
 def compute_days_to_1t_tokens(
     configuration: Configuration, step_seconds: float
 ) -> float | None:
-    """Return days to train on 1e12 tokens; None for a proxy, which is not the model
-    (the documents print NA)."""
+    """Return the days to train on 1e12 tokens.
+
+    None for a proxy, which is not the real model (the documents print NA), and for an
+    unknown rate.
+    """
     tokens = compute_tokens_per_second(configuration, step_seconds)
     return (
         None if configuration.proxy or not tokens else TOKENS / tokens / SECONDS_PER_DAY

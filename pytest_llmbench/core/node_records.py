@@ -1,5 +1,4 @@
-"""Which nodes are slow, by the runs of many nights: the runs, and what they say of
-their nodes."""
+"""Records of the search for slow nodes in the runs of many days."""
 
 from __future__ import annotations
 
@@ -15,40 +14,44 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Window
 
 Software = frozenset[tuple[str, str]]
-"""What a run ran on, container, versions and commits, by their names in the reports."""
+"""Container, versions and commits of a run, by the names used in reports."""
 
 EVIDENT = 100.0
-"""Chance reaches this likelihood ratio at most once in 100 histories, however often it
-is looked."""
+"""The likelihood ratio at which a slow node is evident.
+
+Chance exceeds this ratio in at most one of 100 histories, even with repeated analyses.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run as the history knows it: when, how fast, and on which nodes."""
+    """One stored or current run with its step time and its nodes."""
 
-    # by which `llmbench history show` knows it, or the run of whose launch it is; 0 for
-    # one of tonight
+    # the number in `llmbench history show`, of this run or of the judged run of its
+    # launch; 0 for a run of the current session
     number: int
     configuration: str
     window: Window
     started: datetime
     job_id: str
     seconds: float
-    nodes: frozenset[str] = frozenset()  # empty where nothing says it
-    software: Software = frozenset()  # as above
-    job_started: datetime | None = (
-        None  # as the scheduler said, None where only its log did
-    )
+    nodes: frozenset[str] = frozenset()  # empty: unknown
+    software: Software = frozenset()  # empty: unknown
+    # according to the scheduler; None if only the log contains a start time
+    job_started: datetime | None = None
 
     @property
     def id(self) -> str:
-        """What tells it from the other runs of a search."""
+        """A text that identifies the run in a search."""
         return f"{self.number} {self.configuration} {self.job_id}"
 
     @property
     def key(self) -> tuple[str, str, datetime]:
-        """What it shares only with itself, stored with another launch: job ids begin
-        anew with each cluster, and on a machine with each folder of a journal."""
+        """A key that identifies the run even if it was stored by two launches.
+
+        The job id is not sufficient: each cluster, and locally each journal folder,
+        starts counting anew.
+        """
         return (
             self.configuration,
             self.job_id or str(self.number),
@@ -57,88 +60,79 @@ class MeasuredRun:
 
 
 class NodeDoubt(StrEnum):
-    """Why runs that are slow with a node may be slow for another cause: a stable
-    code."""
+    """Another possible cause for slow runs on a node: a stable code."""
 
-    # after half of its slow runs their configurations were never fast
+    # in half of the cases, the configuration has not been fast since the slow run
     NOTHING_FAST_SINCE = "nothing-fast-since"
-    # too few of its slow nights have a fast run of theirs between them
+    # too few pairs of slow days have a fast run of the configuration between them
     NEIGHBOURS = "neighbouring-nights"
-    # all its slow runs had some software that no fast run without it had
+    # all slow runs share a software version that no fast run without the node has
     ONE_SOFTWARE = "one-software"
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A node that may be slow; or several, which were always in the same runs."""
+    """A node that may be slow, or several nodes that were always used together."""
 
     nodes: tuple[str, ...]
     probability: float  # that it is slow, if any node is
     slowness: float  # a fraction; the 95 % interval reaches from `low` to `high`
     low: float
     high: float
-    slow_runs: tuple[
-        str, ...
-    ]  # the ids of the runs with it that are slow, and of the others
-    fast_runs: tuple[str, ...]
-    doubt: NodeDoubt | None  # None where the runs without it show that it is the node
+    slow_runs: tuple[str, ...]  # ids of its slow runs
+    fast_runs: tuple[str, ...]  # ids of its other runs
+    doubt: NodeDoubt | None  # None if runs without the node exclude other causes
 
 
 @dataclass(frozen=True, slots=True)
 class NodeEvidence:
-    """What runs say of their nodes."""
+    """Evidence for slow nodes from a set of runs."""
 
-    runs: int  # so many were looked at, and of so many the nodes are known
-    runs_with_nodes: int
-    nights: int
-    nodes: int  # so many different ones
-    # the logarithm of the likelihood of "one node is slow" over that of "none is"
+    runs: int  # the number of analysed runs
+    runs_with_nodes: int  # the number of runs with known nodes
+    nights: int  # the number of days
+    nodes: int  # the number of distinct nodes
+    # log likelihood ratio of "one node is slow" over "no node is slow"
     log_ratio: float
-    suspects: tuple[
-        Suspect, ...
-    ] = ()  # the most probable first; empty where no slow node is evident
-    named: tuple[
-        Suspect, ...
-    ] = ()  # the suspects that are slow with 99 %, none of them in doubt
-    cleared: int = 0  # so many nodes are no suspects, where a slow node is evident
-    differences: Mapping[str, float] | None = (
-        None  # by the id of a run how slow it was, a fraction of its level
-    )
+    # the most probable first; empty unless a slow node is evident
+    suspects: tuple[Suspect, ...] = ()
+    # the suspects that are slow with 99 % probability and without a doubt
+    named: tuple[Suspect, ...] = ()
+    cleared: int = 0  # the number of other nodes, if a slow node is evident
+    # slowness of each run by its id, as a fraction of its level
+    differences: Mapping[str, float] | None = None
 
     @property
     def evident(self) -> bool:
-        """Whether it is shown that some node is slow; False also means that it cannot
-        be told."""
+        """True if some node is slow; False also means inconclusive."""
         return self.log_ratio >= math.log(EVIDENT)
 
 
 class NodeAnswer(StrEnum):
-    """What a history says of slow nodes: a stable code."""
+    """The result of a search for slow nodes: a stable code."""
 
     NAMED = "named"
-    EVIDENT = "evident"  # some node is slow, and which one cannot be told yet
-    NONE = "none"  # none is evident, which does not mean that all are sound
-    NOTHING_TO_TELL = (
-        "nothing-to-tell"  # no run with nodes that could be compared with others
-    )
+    EVIDENT = "evident"  # some node is slow, but it is not identified yet
+    NONE = "none"  # no evidence of a slow node; slow nodes are still possible
+    # no run with known nodes could be compared with other runs
+    NOTHING_TO_TELL = "nothing-to-tell"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSearch:
-    """What the runs of a history say of their nodes."""
+    """The evidence for slow nodes in a history."""
 
-    history: str  # the store, as it is shown
+    history: str  # the URL of the history, for display
     evidence: NodeEvidence
-    runs: Mapping[str, MeasuredRun]  # those that were looked at, by their ids
-    since: date | None = (
-        None  # runs before this day tell only how fast configurations are
-    )
-    too_few: tuple[str, ...] = ()  # the configurations of fewer than `fewest_nights`
+    runs: Mapping[str, MeasuredRun]  # the analysed runs, by id
+    # runs before this day are used only for the usual speed of configurations
+    since: date | None = None
+    too_few: tuple[str, ...] = ()  # configurations with fewer than `fewest_nights` days
     fewest_nights: int = 0
 
     @property
     def answer(self) -> NodeAnswer:
-        """The answer in a word."""
+        """The result as a code."""
         if self.evidence.named:
             return NodeAnswer.NAMED
         if not self.evidence.runs_with_nodes:

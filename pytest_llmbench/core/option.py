@@ -1,9 +1,10 @@
-"""How options are declared, found and converted.
+"""Declaration, lookup and conversion of options.
 
-Above: one row of the table of options, and records whose fields are rows. Below: the
-values as they were written, with their origin, and the converters that rows name. An
-idle session of pytest imports this module: it loads nothing but what pytest loads
-anyway, and the functions import what they need.
+The first half defines an option (one row of the table in `core.options`) and the record
+class whose fields are options. The second half holds the option values as written,
+their origin, and the converters that the rows use. Pytest imports this module in every
+session, even if the plugin is idle. Therefore it loads only modules that pytest loads
+as well, and functions import what they need.
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.stall_limits import StallLimits
 
 MINUTES = {"m": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}
-"""The units of an age, in minutes."""
+"""Minutes in each unit of an age."""
 
 LARGEST_SEQUENCE = 3
-"""The sequence of looks is calibrated for one run, and three: docs/statistics.md."""
+"""The largest supported number of repeats.
+
+The interim analyses are calibrated for one run and for three: see docs/statistics.md.
+"""
 
 NODES = r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*"
-"""The pattern of nodes as Slurm writes them."""
+"""Regular expression for a list of nodes in Slurm's notation."""
 
 EXPECTED_NODES = "nodes as Slurm writes them, such as n7 or n[1-4]"
 
 SUITES = (".yaml", ".yml")
-"""The suffixes of suite files; no pattern ends in them."""
+"""Suffixes of suite files; a configuration pattern never ends in one."""
 
 
 class Option:
-    """One row: a command line option, and its ini key if a repository may set it."""
+    """A command line option with an optional ini key."""
 
     def __init__(
         self,
@@ -57,44 +61,45 @@ class Option:
     ) -> None:
         """`usage` begins with the flag, or with the ini key if there is no flag.
 
-        Texts follow argparse: `%%` is a percent sign.
+        `shown` is the default in words. Texts follow argparse: `%%` is a percent sign.
         """
         self.flag, _, self.metavar = usage.partition("=")
         self.has_flag = usage.startswith("--")
         self.dest = name_destination(self.flag)
-        """The name under which pytest stores the value; its ini key is the same."""
+        """Name under which pytest stores the value, which is also the ini key."""
         self.meaning = meaning
         self.default = default
-        """As a user would write it, or empty."""
+        """Default as a user would write it, or ""."""
         self.shown = shown or default.replace("%", "%%")
-        """The default in words."""
+        """Default in words, for help texts."""
         self.shown = self.shown or ("none" if self.metavar else "no")
         self.help = f"{meaning} (default: {self.shown})."
         self.is_flag = not self.metavar
         self.unset = () if repeats else False if self.is_flag else unset
-        """The value of the field without an option, an ini key and a default."""
+        """Value of the field if there is no option, no ini key and no default."""
         self.repeats = repeats
         self.choices = choices
         self.ini = ini
-        """The type of its ini key for pytest; empty for a command line option only."""
+        """Pytest's type of the ini key, or "" if the option has no ini key."""
         self.alone = alone
-        """The value of an option that is typed without a value."""
+        """Value of an option that is given without a value."""
         self.parse = parse
-        """Converts a text; raises ValueError for an invalid one."""
+        """Converts one text. Raises ValueError if the text is invalid."""
         self.find = find
-        """Converts what needs more than one text, such as a path; raises SettingsError.
+        """Converts a value that needs more than one text, such as a path.
 
-        It is called with all values, this row and the folder of relative paths.
+        It is called with all values, this option and the folder of relative paths.
+        Raises SettingsError.
         """
         self.more = more
-        """The page of docs/ with details."""
+        """Page in docs/ with details."""
 
     def make_default(self) -> Any:
         """Return the value of the field if the option is not given."""
         return self.convert(self.default) if self.default else self.unset
 
     def convert(self, text: str) -> Any:
-        """Convert a text; ValueError states what was expected."""
+        """Convert a text. Raises ValueError with the expected value."""
         if self.choices and text not in self.choices:
             from pytest_llmbench.core.errors import did_you_mean
 
@@ -110,22 +115,24 @@ def name_destination(flag: str) -> str:
 
 
 def declare(usage: str, meaning: str, **properties: Any) -> Any:
-    """Declare a field of `OptionRecord` by its row; Any, since the field has its
-    type."""
+    """Declare a field of an `OptionRecord` as an option.
+
+    Returns Any, so that the field can be annotated with the type of its value.
+    """
     return Option(usage, meaning, **properties)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
-class OptionRecord:  # noqa: PLW1641 (no key of a dictionary)
-    """A frozen record whose fields are options, or annotated class attributes.
+class OptionRecord:  # noqa: PLW1641 (never used as a dictionary key)
+    """A frozen record whose fields are options or annotated class attributes.
 
-    A dataclass would compile code in every session of everybody's pytest: with the
-    fields of this module 27 million instructions, half as much again as the whole
-    plugin needs in an idle session.
+    It is not a dataclass: for these fields, a dataclass would execute 27 million
+    instructions in every pytest session, 50 % more than the rest of the plugin in an
+    idle session.
     """
 
     def __init__(self, **values: Any) -> None:
-        """Set the fields; those without a value get their default."""
+        """Set the fields; missing values get their default."""
         defaults = list_defaults(type(self))
         if unknown := values.keys() - defaults.keys():
             raise TypeError(f"{type(self).__name__} has no field {min(unknown)}")
@@ -152,7 +159,7 @@ class OptionRecord:  # noqa: PLW1641 (no key of a dictionary)
 
 
 def list_defaults(kind: type[OptionRecord]) -> Mapping[str, Any]:
-    """Return the default of each field of a record, in the order of declaration."""
+    """Return the default of each field of a record, in declaration order."""
     bases = [base for base in reversed(kind.__mro__) if issubclass(base, OptionRecord)]
     declared = {
         name: getattr(kind, name) for base in bases for name in base.__annotations__
@@ -164,7 +171,7 @@ def list_defaults(kind: type[OptionRecord]) -> Mapping[str, Any]:
 
 
 def list_rows(kind: type[OptionRecord]) -> dict[str, Option]:
-    """Return the rows of a record by the name of the field."""
+    """Return the options of a record by field name."""
     bases = [vars(base) for base in reversed(kind.__mro__)]
     return {
         name: row
@@ -174,23 +181,27 @@ def list_rows(kind: type[OptionRecord]) -> dict[str, Option]:
     }
 
 
-# --- where a value was written --------------------------------------------------------
+# --- the origin of a value ------------------------------------------------------------
 
 
 class Written:
-    """Where a value was written: constants, since an enum would cost every idle
-    session."""
+    """Where a value was written.
+
+    These are plain constants because an enum would slow down every idle session.
+    """
 
     TYPED = "typed"
     ENVIRONMENT = "PYTEST_ADDOPTS"
     ADDOPTS = "addopts"
-    ELSEWHERE = "elsewhere"  # in a file of arguments (`@FILE`), or set by a conftest
+    ELSEWHERE = "elsewhere"  # in an argument file (`@FILE`), or set by a conftest
     INI = "ini"
 
 
 class Origin:
-    """The place of a value: `name` is the option or the ini key, `file` the
-    configuration file."""
+    """Where a value was written.
+
+    `name` is the option or ini key, `file` the configuration file.
+    """
 
     def __init__(self, written: str, name: str, file: str = "") -> None:
         self.written = written
@@ -199,25 +210,25 @@ class Origin:
 
     @property
     def typed(self) -> bool:
-        """Whether somebody typed it for this session."""
+        """True if the user typed the value for this session."""
         return self.written == Written.TYPED
 
     def __str__(self) -> str:
-        place = {
+        suffixes = {
             Written.TYPED: "",
             Written.ENVIRONMENT: " in PYTEST_ADDOPTS",
             Written.ADDOPTS: f" in addopts of {self.file}"
             if self.file
             else " in addopts",
-            Written.ELSEWHERE: " of a conftest or an @file",
+            Written.ELSEWHERE: " from a conftest or an @file",
             Written.INI: f" in {self.file or 'the ini file'}",
         }
-        return f"{self.name}{place[self.written]}"
+        return f"{self.name}{suffixes[self.written]}"
 
 
 Origins = Mapping[str, Origin]
-"""By option (`--llmb-tolerance`) and by ini key (`llmb_tolerance`) where each that was
-given was written."""
+"""Origin of each given value, by option (`--llmb-tolerance`) or ini key
+(`llmb_tolerance`)."""
 
 NO_ORIGINS: Origins = {}
 
@@ -225,14 +236,14 @@ NO_ORIGINS: Origins = {}
 def find_option_origins(
     flags: Sequence[str], arguments: dict[str, Sequence[str]], file: str
 ) -> Origins:
-    """Return the origin of each of the given options.
+    """Return the origin of each given option.
 
-    `arguments` are by place, the decisive place first; `file` is pytest's
-    configuration.
+    `arguments` maps each place (a constant of `Written`) to its arguments, the place
+    with the highest precedence first. `file` is pytest's configuration file.
     """
     places: dict[str, str] = {}
-    for place, there in reversed(arguments.items()):
-        typed = (argument.partition("=")[0] for argument in there)
+    for place, texts in reversed(arguments.items()):
+        typed = (argument.partition("=")[0] for argument in texts)
         places |= dict.fromkeys(typed, place)
     return {
         flag: Origin(places.get(flag, Written.ELSEWHERE), flag, file) for flag in flags
@@ -242,29 +253,33 @@ def find_option_origins(
 def find_ini_origins(
     keys: Sequence[str], overrides: Sequence[str], typed: Sequence[str], file: str
 ) -> Origins:
-    """Return where ini keys were written: the `keys` in the file, `overrides`
-    (`llmb_trend=fail`) behind `-o`."""
+    """Return the origin of each ini key.
+
+    `keys` are in the file; `overrides` such as `llmb_trend=fail` were given with `-o`.
+    """
     origins = {key: Origin(Written.INI, key, file) for key in keys}
     for override in overrides:
         key = override.partition("=")[0]
-        at = (
+        place = (
             Written.TYPED
             if any(override in argument for argument in typed)
             else Written.ADDOPTS
         )
-        origins[key] = Origin(at, f"-o {key}", file)
+        origins[key] = Origin(place, f"-o {key}", file)
     return origins
 
 
 def find_origin(origins: Origins, flag: str) -> Origin | None:
-    """Return where the value of an option that counts was written; None where nothing
-    says it."""
+    """Return the origin of an option's effective value, or None if it is not given."""
     return origins.get(flag) or origins.get(name_destination(flag))
 
 
 def format_value(origins: Origins, flag: str, value: object) -> str:
-    """Return a value as it was written, with the place where that is not the command
-    line, for messages: `pytest.ini: llmb_tolerance = 4x`."""
+    """Format a value as it was written, for messages: `pytest.ini: llmb_tolerance =
+    4x`.
+
+    The file or variable is included unless the value was typed.
+    """
     origin = find_origin(origins, flag)
     if origin is None or origin.typed:
         name = origin.name if origin else flag
@@ -274,11 +289,14 @@ def format_value(origins: Origins, flag: str, value: object) -> str:
     return f"{origin.file + ': addopts' if origin.written == Written.ADDOPTS else origin.written}: {origin.name}={value}"
 
 
-# --- values as they were written, and the fields made from them -----------------------
+# --- values as written, and the fields made from them ----------------------------------
 
 
 class OptionValues(dict[str, Any]):
-    """Values by `dest`: options come before ini keys. None and "" are not given."""
+    """Values by `dest`; options take precedence over ini keys.
+
+    A value of None or "" counts as not given.
+    """
 
     def __init__(
         self,
@@ -286,22 +304,22 @@ class OptionValues(dict[str, Any]):
         ini: Mapping[str, Any],
         origins: Origins | None = None,
     ) -> None:
-        """`origins` has the place of each value; without it ini keys are from "the ini
-        file"."""
+        """`origins` holds the origin of each value; by default, ini keys have no file
+        name."""
         super().__init__({**ini, **typed})
         self.layers = typed, ini
-        stated = {
+        unnamed = {
             name: Origin(Written.INI, name) for name, value in ini.items() if value
         }
-        self.origins = stated if origins is None else origins
+        self.origins = unnamed if origins is None else origins
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> OptionValues:
-        """Return values that may have no layers and no origins."""
+        """Wrap plain values, which have no layers and no origins."""
         return values if isinstance(values, cls) else cls(values, {})
 
     def split_layers(self) -> tuple[OptionValues, OptionValues]:
-        """Return the options alone and the ini keys alone."""
+        """Return the values of the command line alone and of the ini keys alone."""
         typed, ini = self.layers
         keys = {name: origin for name, origin in self.origins.items() if name in ini}
         return OptionValues(typed, {}, self.origins), OptionValues({}, ini, keys)
@@ -312,24 +330,26 @@ class OptionValues(dict[str, Any]):
         return None if value is None or value == "" else str(value).strip()
 
     def state(self, flag: str, value: object) -> str:
-        """Return a value as it was written: `--llmb-trend=fial`, or `pytest.ini:
+        """Format a value as it was written: `--llmb-trend=fial` or `pytest.ini:
         llmb_trend = fial`."""
         return format_value(self.origins, flag, value)
 
     def parse(self, flag: str, text: str, parse: Callable[[str], Any]) -> Any:
-        """Convert a text; SettingsError shows it as it was written."""
+        """Convert a text. Raises SettingsError that shows the text as it was written."""
         try:
             return parse(text)
         except OverflowError:
-            problem = "found a number that is too large"
+            problem = "the number is too large"
         except ValueError as error:
             problem = str(error)
         return _refuse(f"{self.state(flag, text)}: {problem}")
 
 
 def refuse_blank(values: Mapping[str, Any]) -> None:
-    """Raise SettingsError for an option whose value is blank; `values` are by
-    `dest`."""
+    """Raise SettingsError if the value of an option is blank.
+
+    `values` are by `dest`.
+    """
     for name, value in values.items():
         if isinstance(value, str) and not value.strip():
             flag = f"--{name.replace('_', '-')}"
@@ -339,10 +359,9 @@ def refuse_blank(values: Mapping[str, Any]) -> None:
 def resolve_fields(
     kind: type[OptionRecord], values: OptionValues, directory: Path
 ) -> dict[str, Any]:
-    """Return the values of the fields that are options, by name; paths are relative to
-    `directory`.
+    """Return the value of each option field by its name.
 
-    Raises SettingsError for the first invalid value.
+    Paths are relative to `directory`. Raises SettingsError for the first invalid value.
     """
     return {
         name: _resolve_option(option, values, directory)
@@ -364,21 +383,21 @@ def _resolve_option(option: Option, values: OptionValues, directory: Path) -> An
     return values.parse(option.flag, text, option.convert)
 
 
-# --- one text: raises ValueError with what was expected -------------------------------
+# --- converters of one text; they raise ValueError with the expected value -------------
 
 
 def parse_age(text: str) -> timedelta:
-    """Read `90m`, `36h`, `1.5d` or `2w`."""
+    """Parse `90m`, `36h`, `1.5d` or `2w`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mhdw])", text)
     if not match or float(match[1]) == 0:
         raise ValueError(
-            "expected a number above 0 with m, h, d or w (m: minutes), such as 36h"
+            "expected a number above 0 with a unit (m: minutes, h, d or w), such as 36h"
         )
     return timedelta(minutes=float(match[1]) * MINUTES[match[2]])
 
 
 def parse_stall_limit(text: str) -> StallLimits:
-    """Read `auto`, `none` or an age."""
+    """Parse `auto`, `none` or an age."""
     from pytest_llmbench.core.stall_limits import StallLimits
 
     if text in ("auto", "none"):
@@ -390,12 +409,12 @@ def parse_stall_limit(text: str) -> StallLimits:
 
 
 def parse_window(text: str) -> timedelta | None:
-    """Read an age, or None from `0` (`0h`)."""
+    """Parse an age, or return None for `0` (or `0h`)."""
     return None if re.fullmatch(r"0+\s*[mhdw]?", text, re.ASCII) else parse_age(text)
 
 
 def parse_timestamp(text: str) -> datetime:
-    """Read an ISO date or time; without a zone it is local time."""
+    """Parse an ISO date or time; without a time zone it is local time."""
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
@@ -404,31 +423,31 @@ def parse_timestamp(text: str) -> datetime:
 
 
 def parse_percentage(text: str) -> float:
-    """Read `1%` or `0.01` as a fraction."""
+    """Parse `1%` or `0.01` as a fraction."""
     from pytest_llmbench.core.tolerance import parse_fraction
 
     return parse_fraction(text, expected="a percentage such as 1% or 0.5%")
 
 
 def parse_count(text: str, smallest: int = 1, largest: int = 10**6) -> int:
-    """Read a whole number between two bounds, both included."""
+    """Parse a whole number from `smallest` to `largest`, both included."""
     if not (text.isascii() and text.isdecimal() and smallest <= int(text) <= largest):
         raise ValueError(f"expected a whole number from {smallest} to {largest}")
     return int(text)
 
 
 def parse_repeats(text: str) -> int:
-    """Read the number of runs that may count for a verdict."""
+    """Parse the number of runs that may count for one verdict."""
     return parse_count(text, largest=LARGEST_SEQUENCE)
 
 
 def parse_retries(text: str) -> int:
-    """Read the number of times that a job is started again."""
+    """Parse the number of restarts of a job."""
     return parse_count(text, smallest=0, largest=10)
 
 
 def parse_hours(text: str) -> float:
-    """Read a number of GPU-hours."""
+    """Parse a number of GPU-hours."""
     is_number = text.replace(".", "", 1).isdecimal() and text.isascii()
     number = float(text) if is_number else 0.0
     if not 0 < number < 1e9:
@@ -437,14 +456,14 @@ def parse_hours(text: str) -> float:
 
 
 def parse_nodes(text: str) -> str:
-    """Read nodes as Slurm writes them, such as `n7,n[12-14]`."""
+    """Validate a list of nodes in Slurm's notation, such as `n7,n[12-14]`."""
     if not re.fullmatch(NODES, text):
         raise ValueError(f"expected {EXPECTED_NODES}")
     return text
 
 
 def parse_checks(text: str) -> tuple[PreflightCheck, ...]:
-    """Read names of checks that may be ignored, separated by commas."""
+    """Parse the names of preflight checks to ignore, separated by commas."""
     from pytest_llmbench.core.errors import did_you_mean
     from pytest_llmbench.core.job_records import NEVER_IGNORED, PreflightCheck
 
@@ -453,22 +472,22 @@ def parse_checks(text: str) -> tuple[PreflightCheck, ...]:
     for name in names:
         if name in NEVER_IGNORED:
             reason = NEVER_IGNORED[PreflightCheck(name)]
-            raise ValueError(f"{name} cannot be overruled: {reason}")
+            raise ValueError(f"{name} cannot be ignored: {reason}")
         if name not in allowed:
-            expected = f"expected some of {', '.join(allowed)}"
+            expected = f"expected one or more of {', '.join(allowed)}"
             raise ValueError(
-                f"no check {name!r}{did_you_mean(name, allowed)}: {expected}"
+                f"there is no check {name!r}{did_you_mean(name, allowed)}: {expected}"
             )
     return tuple(PreflightCheck(name) for name in dict.fromkeys(names))
 
 
-# --- more than one text: raises SettingsError with the value as it was written --------
+# --- converters of other values; they raise SettingsError with the value as written ----
 
 
 def list_folders(
     values: OptionValues, option: Option, directory: Path
 ) -> tuple[Path, ...]:
-    """Return folders that exist."""
+    """Return folders that exist. Raises SettingsError."""
     paths = values.get(option.dest) or ()
     return tuple(
         _find_folder(values.state(option.flag, path), path, directory) for path in paths
@@ -478,7 +497,7 @@ def list_folders(
 def list_tolerances(
     values: OptionValues, option: Option, _directory: Path
 ) -> tuple[Tolerance, ...]:
-    """Merge the tolerances of the command line with those of the ini file."""
+    """Merge the tolerances of the ini file with those of the command line."""
     from pytest_llmbench.core.baseline_records import ToleranceSource
     from pytest_llmbench.core.tolerance import merge_tolerances, parse_tolerances
 
@@ -495,7 +514,10 @@ def list_tolerances(
 def list_patterns(
     values: OptionValues, option: Option, directory: Path
 ) -> tuple[str, ...]:
-    """Expand files of patterns, one a line, `#` starts a comment; skip suite files."""
+    """Return the given patterns, replacing a file by the patterns in it.
+
+    A file has one pattern per line; `#` starts a comment. Suite files are skipped.
+    """
     patterns: list[str] = []
     for pattern in map(str, values.get(option.dest) or ()):
         if Path(pattern).suffix.lower() in SUITES:
@@ -503,12 +525,12 @@ def list_patterns(
         stated = values.state(option.flag, pattern)
         patterns += _read_patterns(stated, pattern, directory)
         if not patterns[-1]:
-            _refuse(f"{stated} is empty: give an id, a pattern, a file or all")
+            _refuse(f"{stated} is empty: give an id, a pattern, a file, or `all`")
     return tuple(patterns)
 
 
 def _read_patterns(stated: str, pattern: str, directory: Path) -> list[str]:
-    """Return the patterns in a file of this name, or the pattern itself."""
+    """Return the patterns in the file with this name, or the pattern itself."""
     from pytest_llmbench.core.errors import SettingsError
     from pytest_llmbench.core.userfile import expand_home, read_text_if_file
 
@@ -517,7 +539,7 @@ def _read_patterns(stated: str, pattern: str, directory: Path) -> list[str]:
         return [pattern.strip()]
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     if not any(lines):
-        _refuse(f"{stated}: the file names no configuration")
+        _refuse(f"{stated}: the file contains no configuration")
     return [line for line in lines if line]
 
 
@@ -532,7 +554,7 @@ def find_file(values: OptionValues, option: Option, directory: Path) -> Path | N
 def find_journal(values: OptionValues, option: Option, directory: Path) -> Path | None:
     """Return the folder of the journal, or None if the option is not given.
 
-    It has to exist for a session that continues an earlier one; a new session makes it.
+    It must exist if the session continues an earlier one; a new session creates it.
     """
     value = _get_single(values, option)
     if value is None:
@@ -546,18 +568,17 @@ def find_journal(values: OptionValues, option: Option, directory: Path) -> Path 
 
 
 def find_cluster(values: OptionValues, option: Option, directory: Path) -> Path | None:
-    """Return the given cluster file, or `cluster.yaml` if there is one."""
+    """Return the given cluster file, else `cluster.yaml` if it exists, else None."""
     if values.get(option.dest):
         return find_file(values, option, directory)
     default = directory / "cluster.yaml"
-    if default.exists() or default.is_symlink():  # a broken link is an error
+    if default.exists() or default.is_symlink():  # a dangling link is an error
         return find_existing(f"{option.flag}={default}", default, directory)
     return None
 
 
 def find_output(values: OptionValues, option: Option, directory: Path) -> Path | None:
-    """Return the path of a file, or for --llmb-record of a folder, that can be
-    written."""
+    """Return the path of a writable file, or of a writable folder for --llmb-record."""
     text = values.get_text(option.flag)
     if text is None:
         return None
@@ -568,7 +589,8 @@ def find_output(values: OptionValues, option: Option, directory: Path) -> Path |
 
 
 def find_page(values: OptionValues, option: Option, directory: Path) -> Path | None:
-    """Return the path of an HTML page, if the package that makes it is installed."""
+    """Return the path of the HTML page. Raises SettingsError if jinja2 is not
+    installed."""
     import importlib.util
 
     path = find_output(values, option, directory)
@@ -590,9 +612,9 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _get_single(values: OptionValues, option: Option) -> object:
-    """Return the only path that was given, or None."""
+    """Return the path that was given, or None. Raises SettingsError for several paths."""
     value = values.get(option.dest)
-    # Pytest's only type for one path is a list, relative to the configuration file.
+    # Pytest has no ini type for a single path, so that an ini key is a list of paths.
     paths = value if isinstance(value, list) else [value] if value is not None else []
     if len(paths) > 1:
         stated = values.state(option.flag, " ".join(map(str, paths)))
@@ -601,8 +623,7 @@ def _get_single(values: OptionValues, option: Option) -> object:
 
 
 def make_path(stated: str, value: object, directory: Path) -> Path:
-    """Return a path relative to `directory`; `stated` is the option as it was
-    written."""
+    """Resolve a path against `directory`; `stated` is the option as it was written."""
     from pytest_llmbench.core.userfile import expand_home
 
     if not str(value).strip():
@@ -611,7 +632,8 @@ def make_path(stated: str, value: object, directory: Path) -> Path:
 
 
 def find_existing(stated: str, value: object, directory: Path) -> Path:
-    """Return a path that exists; the error names its first missing folder."""
+    """Return a path that exists. Raises SettingsError that names the first missing
+    folder."""
     from pytest_llmbench.core.errors import did_you_mean
 
     path = make_path(stated, value, directory)
@@ -619,9 +641,9 @@ def find_existing(stated: str, value: object, directory: Path) -> Path:
         if path.exists():
             return path
     except OSError as error:  # no permission, a name that is too long
-        _refuse(f"{stated}: {error.strerror}, expected a path that can be looked at")
+        _refuse(f"{stated}: {error.strerror}; give a path that can be accessed")
     if path.is_symlink():
-        _refuse(f"{stated}: a broken link, to {os.readlink(path)}")
+        _refuse(f"{stated}: a broken link to {os.readlink(path)}")
     parent = next(parent for parent in path.parents if parent.exists())
     missing = path.relative_to(parent).parts[0]
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
@@ -632,12 +654,12 @@ def find_existing(stated: str, value: object, directory: Path) -> Path:
 def _find_folder(stated: str, value: object, directory: Path) -> Path:
     path = find_existing(stated, value, directory)
     if not path.is_dir():
-        _refuse(f"{stated}: {path} is a file; give the folder that holds it")
+        _refuse(f"{stated}: {path} is a file; give the folder that contains it")
     return path
 
 
 def _require_writable(stated: str, path: Path, *, folder: bool) -> None:
-    """Refuse a file, or a folder, that cannot be written."""
+    """Raise SettingsError unless the file or folder can be written."""
     from pytest_llmbench.core.userfile import is_stream
 
     # os.path.exists, since Path.exists raises PermissionError in a closed folder.
@@ -645,10 +667,12 @@ def _require_writable(stated: str, path: Path, *, folder: bool) -> None:
         _refuse(f"{stated}: {path} is a {'file' if folder else 'folder'}")
     if not folder and os.path.exists(path) and is_stream(path):
         return
-    above = (path, *path.parents)
+    candidates = (path, *path.parents)
     parent = next(
-        place for place in above if os.path.exists(place) and (place != path or folder)
+        candidate
+        for candidate in candidates
+        if os.path.exists(candidate) and (candidate != path or folder)
     )
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        remedy = "give another place, or ask for permission"
-        _refuse(f"{stated}: cannot write below {parent}; {remedy}")
+        remedy = "give another path, or ask for write permission"
+        _refuse(f"{stated}: cannot write in {parent}; {remedy}")

@@ -1,10 +1,12 @@
-"""The table of options: each row declares one option and the field that it becomes.
+"""Declare the command line options and ini keys.
 
-A row gives flag, metavar, help, ini key, default, converter and documentation page;
-pytest, `llmbench replay`, docs/options.md and the settings are made from it.
-`session.settings.Settings` and `launch.launch_settings.LaunchSettings` inherit these
-fields and add what they derive from them. An idle session of pytest imports this
-module, so that it loads the standard library only, and only what pytest loads anyway.
+Each row gives an option's flag, metavar, help, ini key, default, converter and
+documentation page. Pytest's options, `llmbench replay`, docs/options.md and the
+settings are made from these rows. `session.settings.Settings` and
+`launch.launch_settings.LaunchSettings` inherit the fields and add derived ones.
+
+Pytest imports this module in every session, even if the plugin is idle. Therefore it
+loads only modules of the standard library that pytest loads as well.
 """
 
 from __future__ import annotations
@@ -48,17 +50,17 @@ if TYPE_CHECKING:
 
 
 class SessionOptions(OptionRecord):
-    """The options of every session."""
+    """Options of every session."""
 
     log_paths: tuple[str, ...] = declare(
         "--llmb-logs=PATH",
-        "Judge the runs under this file, folder, archive or URL, or in standard input (-); may be repeated",
+        "Judge the runs in this file, folder, archive or URL; - reads standard input; may be repeated",
         repeats=True,
         more="inputs.md",
     )
     baselines: tuple[Path, ...] = declare(
         "--llmb-baselines=DIR",
-        "Add the baseline files of this folder to the shipped ones; may be repeated",
+        "Add the baseline files in this folder to the shipped ones; may be repeated",
         repeats=True,
         ini="paths",
         find=list_folders,
@@ -66,7 +68,7 @@ class SessionOptions(OptionRecord):
     )
     tolerances: tuple[Tolerance, ...] = declare(
         "--llmb-tolerance=TOL",
-        "How much slower a run may be: 5%%, 0.025, perf:5%%, mfu:3%%, or several with commas between",
+        "Allow a run to be this much slower than its baseline: 5%%, 0.025, perf:5%%, mfu:3%%, or several separated by commas",
         shown="the baseline's, else 5%%",
         ini="string",
         find=list_tolerances,
@@ -75,7 +77,7 @@ class SessionOptions(OptionRecord):
     )
     inconclusive: str = declare(
         "--llmb-inconclusive=MODE",
-        "What a run does that cannot tell: literal (measured <= bound passes), fail or skip",
+        "Choose how runs end that are too noisy to decide: literal (pass if measured <= bound), fail or skip",
         choices=("literal", "fail", "skip"),
         default="literal",
         ini="string",
@@ -83,7 +85,7 @@ class SessionOptions(OptionRecord):
     )
     improvement: str = declare(
         "--llmb-improvement=MODE",
-        "What a run does that is faster than its baseline by more than the tolerance: pass or fail",
+        "Pass or fail runs that are faster than their baseline by more than the tolerance",
         choices=("pass", "fail"),
         default="pass",
         shown="pass, up to 15%%",
@@ -92,7 +94,7 @@ class SessionOptions(OptionRecord):
     )
     scaling: str = declare(
         "--llmb-scaling=MODE",
-        "What a worse weak scaling, or FP8 speed-up, than the documented one does: report or fail",
+        "Report or fail a weak scaling or FP8 speed-up that is worse than documented",
         choices=("report", "fail"),
         default="report",
         ini="string",
@@ -100,7 +102,7 @@ class SessionOptions(OptionRecord):
     )
     trend: str = declare(
         "--llmb-trend=MODE",
-        "What a change to slower in the nights of a configuration does that nobody acknowledged: report or fail",
+        "Report or fail a configuration that slowed down over the days, unless the change is acknowledged",
         choices=("report", "fail"),
         default="report",
         ini="string",
@@ -108,14 +110,14 @@ class SessionOptions(OptionRecord):
     )
     acknowledged: Path | None = declare(
         "--llmb-acknowledged=FILE",
-        "File of the changes of step time that were accepted, each with a reason, a name and an expiry",
+        "Read the accepted changes of step time from this file; each entry has a reason, a name and an expiry date",
         ini="paths",
         find=find_file,
         more="acknowledged.md",
     )
     repeat_window: timedelta | None = declare(
         "llmb_repeat_window=AGE",
-        "Runs of one build that started within this time of the newest are its repeats: 2h, or 0",
+        "Treat runs of one build as repeats if they started within this time of the newest one: 2h, or 0",
         shown="0, none",
         ini="string",
         parse=parse_window,
@@ -123,7 +125,7 @@ class SessionOptions(OptionRecord):
     )
     assumed_cv: float = declare(
         "llmb_assumed_cv=PERCENT",
-        "Run-to-run variation assumed where nothing was measured, at most 50%%",
+        "Assume this run-to-run variation if none was measured, at most 50%%",
         default="1%",
         ini="string",
         parse=parse_percentage,
@@ -131,19 +133,19 @@ class SessionOptions(OptionRecord):
     )
     certify: bool = declare(
         "--llmb-certify",
-        "Certify: inconclusive and missing configurations fail, and performance "
-        "has to be at least 95%% of the published one",
+        "Certify: fail inconclusive and missing configurations, and require at "
+        "least 95%% of the published performance",
         more="baselines.md#tolerances",
     )
     selftest: bool = declare(
         "--llmb-selftest",
-        "Prove on changed copies of the runs that passed that the verdict would change",
+        "Test the gate: damage copies of the passed runs and fail if a damaged copy still passes",
         more="verdicts.md#does-the-gate-work",
     )
     require: tuple[str, ...] = declare(
         "--llmb-require=WHAT",
-        "Fail a configuration without a valid run: an id, a pattern, a file of "
-        "them, a suite file of llmb-run (exemplar.yaml), or all",
+        "Fail a configuration that has no valid run: an id, a pattern, a file of "
+        "patterns, a suite file of llmb-run (exemplar.yaml), or all; may be repeated",
         repeats=True,
         ini="args",
         find=list_patterns,
@@ -151,21 +153,21 @@ class SessionOptions(OptionRecord):
     )
     unmatched: str = declare(
         "--llmb-unmatched=MODE",
-        "What a run that matches no baseline does: fail or list",
+        "Fail or only list runs that match no baseline",
         choices=("fail", "list"),
         default="fail",
         ini="string",
     )
     release: str = declare(
         "--llmb-release=RELEASE",
-        "Release of runs that do not tell theirs, such as 25.05",
+        "Assume this release, such as 25.05, for runs that do not state their own",
         ini="string",
         unset="",
         more="layouts.md#which-configuration-a-run-is",
     )
     gpu: str = declare(
         "--llmb-gpu=TYPE",
-        "GPU type of runs that do not tell theirs, such as h100",
+        "Assume this GPU type, such as h100, for runs that do not state their own",
         ini="string",
         parse=str.lower,
         unset="",
@@ -173,26 +175,26 @@ class SessionOptions(OptionRecord):
     )
     runs: str = declare(
         "--llmb-runs=WHICH",
-        "Judge the newest run of a configuration, or each in an item of its own: newest or each",
+        "Judge only the newest run of each configuration, or each run in its own test item: newest or each",
         choices=("newest", "each"),
         default="newest",
         more="verdicts.md",
     )
     since: datetime | None = declare(
         "--llmb-since=DATE",
-        "Leave out runs that started before this date: 2025-11-20 or 2025-11-20T06:00",
+        "Do not judge runs that started before this date: 2025-11-20 or 2025-11-20T06:00",
         parse=parse_timestamp,
     )
     max_age: timedelta | None = declare(
         "--llmb-max-age=AGE",
-        "A configuration whose newest run is older counts as missing: 90m, 20h, 7d",
+        "Count a configuration as missing if its newest run is older than this: 90m, 20h, 7d",
         ini="string",
         parse=parse_age,
         more="history.md#what-it-is-for",
     )
     against: str = declare(
         "--llmb-against=KIND",
-        "Where recorded and published baselines exist: recorded, published or both",
+        "Judge against these baselines if a configuration has both kinds: recorded, published or both",
         choices=("recorded", "published", "both"),
         shown="recorded",
         ini="string",
@@ -200,9 +202,9 @@ class SessionOptions(OptionRecord):
     )
     timed: str = declare(
         "--llmb-timed=WHICH",
-        "What decides: the window of the baseline, or what its document timed (of "
-        "most the last step), to compare with its tables and for nothing else: "
-        "window or document",
+        "Judge the steps of the baseline's window, or the steps that its document "
+        "timed (often only the last one; use it only to compare with the document's "
+        "tables): window or document",
         choices=("window", "document"),
         default="window",
         ini="string",
@@ -210,20 +212,20 @@ class SessionOptions(OptionRecord):
     )
     baseline_release: str = declare(
         "--llmb-baseline-release=RELEASE",
-        "Judge every run against the baselines of this release, whatever release it is",
+        "Judge all runs against the baselines of this release, whatever their own release is",
         ini="string",
         unset="",
         more="layouts.md#which-configuration-a-run-is",
     )
     record: Path | None = declare(
         "--llmb-record=DIR",
-        "Write recorded baselines from the valid runs to this folder, and judge nothing",
+        "Write recorded baselines from the valid runs to this folder instead of judging them",
         find=find_output,
         more="baselines.md#how-many-runs",
     )
     drift_budget: float | None = declare(
         "--llmb-drift-budget=PERCENT",
-        "How much slower recorded baselines may become in all, at most 50%%",
+        "Limit how much slower recorded baselines may become in total, at most 50%%",
         shown="the baseline file's, else 5%%",
         ini="string",
         parse=parse_percentage,
@@ -231,19 +233,19 @@ class SessionOptions(OptionRecord):
     )
     no_cache: bool = declare(
         "--llmb-no-cache",
-        "Read every log, also those that did not change since they were last read",
+        "Read every log again, even if it did not change since it was last read",
         ini="bool",
         more="inputs.md",
     )
     json: Path | None = declare(
         "--llmb-json=FILE",
-        "Write the session and every outcome as one JSON document",
+        "Write the session and all outcomes to this file as one JSON document",
         find=find_output,
         more="json.md",
     )
     github: str = declare(
         "--llmb-github=MODE",
-        "In a job of GitHub Actions, add to the job summary and annotate what is red: auto or off",
+        "In a GitHub Actions job, write a job summary and annotate failures: auto or off",
         choices=("auto", "off"),
         default="auto",
         ini="string",
@@ -251,8 +253,8 @@ class SessionOptions(OptionRecord):
     )
     history_url: str = declare(
         "--llmb-history=URL",
-        "Keep every verdict in this store, and judge with the noise of its "
-        "nights: a file such as history.db, sqlite:///history.db or "
+        "Store all verdicts in this database, and learn the noise from its earlier "
+        "runs: a file such as history.db, sqlite:///history.db or "
         "postgresql://user@host/database",
         ini="string",
         unset="",
@@ -260,88 +262,88 @@ class SessionOptions(OptionRecord):
     )
     junit: Path | None = declare(
         "--llmb-junit=FILE",
-        "Write a JUnit report with a suite for each recipe, GPU and precision",
+        "Write a JUnit report with one test suite for each recipe, GPU type and precision",
         find=find_output,
         more="junit.md",
     )
     html: Path | None = declare(
         "--llmb-html=FILE",
-        "Write a page with a table, charts and the logs of failures",
+        "Write an HTML page with a table, charts and the logs of failed runs",
         find=find_page,
         more="html.md",
     )
 
 
 class LaunchOptions(OptionRecord):
-    """The options of a launch: each needs one of LAUNCHING."""
+    """Options of a launch; they require one of the options in LAUNCHING."""
 
     launch: bool = declare(
         "--llmb-launch",
-        "Launch the selected configurations, wait for them and judge them",
+        "Launch the selected configurations, wait for their jobs and judge the runs",
         more="launching.md",
     )
     dry_run: bool = declare(
         "--llmb-dry-run",
-        "Print what --llmb-launch would submit, and what is in the way; submit nothing",
+        "Print the jobs that --llmb-launch would submit and the problems it would meet; submit nothing",
     )
     submit_only: bool = declare(
         "--llmb-submit-only",
-        "Submit and end; --llmb-collect follows and judges later",
+        "Submit the jobs and exit; --llmb-collect follows and judges them later",
     )
     collect: bool = declare(
         "--llmb-collect",
-        "Follow and judge what an earlier session submitted; submit nothing",
+        "Follow and judge the jobs of an earlier session; submit nothing",
     )
     resume: bool = declare(
         "--llmb-resume",
-        "Go on with an earlier session that was interrupted; nothing is submitted twice",
+        "Continue an interrupted session; no job is submitted twice",
     )
     session: str = declare(
         "--llmb-session=ID",
-        "The session that is collected or resumed",
-        shown="the newest unfinished one",
+        "Collect or resume this session",
+        shown="the newest unfinished session",
         unset="",
     )
     journal: Path | None = declare(
         "--llmb-journal=DIR",
-        "Folder in which sessions and their jobs are written down",
-        shown=".llmbench here",
+        "Record sessions and their jobs in this folder",
+        shown=".llmbench in the current folder",
         ini="paths",
         find=find_journal,
         more="journal.md",
     )
     cluster: Path | None = declare(
         "--llmb-cluster=FILE",
-        "What this cluster is and where its recipes are: a cluster.yaml, or llmb-run's cluster_config.yaml",
-        shown="cluster.yaml here, if there is one",
+        "Read the description of the cluster and its recipes from this cluster.yaml, or from llmb-run's cluster_config.yaml",
+        shown="cluster.yaml in the current folder, if it exists",
         ini="paths",
         find=find_cluster,
         more="cluster.md",
     )
     launcher: str = declare(
         "--llmb-launcher=NAME",
-        "How jobs are started: sbatch, script, llmb-run, local or a name in a baseline file",
+        "Start jobs with sbatch, script, llmb-run, local, or a launch command that a baseline file names",
         shown="the recipe's",
         ini="string",
         unset="",
     )
     gpu_hours: float | None = declare(
         "--llmb-gpu-hours=N",
-        "GPU-hours that one session may use",
+        "Limit the GPU-hours that one session may use",
         shown="the cluster file's, else 50",
         ini="string",
         parse=parse_hours,
     )
     exclude: str = declare(
         "--llmb-exclude=NODES",
-        "Nodes that no job gets, besides those of the cluster file: n7,n[12-14]",
+        "Keep all jobs off these nodes, in addition to those that the cluster file excludes: n7,n[12-14]",
         parse=parse_nodes,
         unset="",
         more="cluster.md",
     )
     nodelist: str = declare(
         "--llmb-nodelist=NODES",
-        "Nodes that every job gets: n[1-4]",
+        "Run every job on these nodes: n[1-4]",
         shown="the cluster file's",
         parse=parse_nodes,
         unset="",
@@ -349,15 +351,15 @@ class LaunchOptions(OptionRecord):
     )
     ignored: tuple[PreflightCheck, ...] = declare(
         "--llmb-ignore=CHECKS",
-        "Launch although these checks before it found something: "
-        "python-version,image; their names stand with what they find",
+        "Launch despite the problems that these preflight checks found: "
+        "python-version,image (each problem is printed with its check's name)",
         parse=parse_checks,
         unset=(),
         more="launching.md#4-what-is-checked-first",
     )
     max_jobs: int = declare(
         "--llmb-max-jobs=N",
-        "Jobs in the queue at once",
+        "Limit the number of jobs in the queue",
         shown="all",
         ini="string",
         parse=parse_count,
@@ -365,8 +367,8 @@ class LaunchOptions(OptionRecord):
     )
     repeats: int = declare(
         "--llmb-repeats=N",
-        "Runs of a configuration that does not pass with the first, or of which a "
-        "suite file asks for several, 1 to 3; all of them count",
+        "Run a configuration up to N times, 1 to 3, if its first run does not pass "
+        "or a suite file requires several runs; all runs count",
         default="3",
         ini="string",
         parse=parse_repeats,
@@ -374,34 +376,34 @@ class LaunchOptions(OptionRecord):
     )
     repeats_at_once: bool = declare(
         "--llmb-repeats-at-once",
-        "Submit the second and the third run together, where the queue takes longer than a run",
+        "Submit the second and the third run together, for queues that take longer than a run",
         shown="one after the other",
     )
     node_checks: str = declare(
         "--llmb-node-checks=COMMAND",
-        "Command that a job runs on nodes which a launch names as slow, and quotes: nccl-tests, dcgmi",
+        "Run this command (nccl-tests, dcgmi) in a job on nodes that a launch names as slow, and quote its output",
         ini="string",
         unset="",
         more="launching.md#when-a-launch-stops",
     )
     retries: int = declare(
         "--llmb-retries=N",
-        "How often a job is started again after a failure of the infrastructure",
+        "Restart a job up to N times, 0 to 10, after an infrastructure failure",
         default="1",
         ini="string",
         parse=parse_retries,
     )
     pending_limit: timedelta = declare(
         "--llmb-pending-limit=AGE",
-        "A job that waits longer in the queue is cancelled: 90m, 12h",
+        "Cancel a job that waits in the queue for longer than this: 90m, 12h",
         default="24h",
         ini="string",
         parse=parse_age,
     )
     stall_limit: StallLimits = declare(
         "--llmb-stall-limit=AGE",
-        "A job whose log stands still for so long is told, and at twice that "
-        "cancelled: 45m; auto goes by the gaps between its steps, none tells only",
+        "Warn when a job's log stalls for this long, and cancel the job at twice "
+        "that: 45m, auto (based on its step times) or none (warn only)",
         default="auto",
         ini="string",
         parse=parse_stall_limit,
@@ -409,12 +411,12 @@ class LaunchOptions(OptionRecord):
     )
     keep_jobs: bool = declare(
         "--llmb-keep-jobs",
-        "Leave the jobs running when the session is interrupted",
+        "Leave the jobs running if the session is interrupted",
         shown="cancel them",
     )
     profile: str = declare(
         "--llmb-profile=WHAT",
-        "Profile instead of judging; alone, or with start:20,stop:30,ranks:0+1,gpu_metrics,cpu",
+        "Profile the runs instead of judging them; may have settings: start:20,stop:30,ranks:0+1,gpu_metrics,cpu",
         shown="no",
         alone="default",
         unset="",
@@ -422,32 +424,32 @@ class LaunchOptions(OptionRecord):
     )
     nccl_trace: bool = declare(
         "--llmb-nccl-trace",
-        "Trace NCCL instead of judging",
+        "Trace NCCL instead of judging the runs",
     )
     save_checkpoint: bool = declare(
         "--llmb-save-checkpoint",
-        "Save a checkpoint at the end, instead of judging",
+        "Save a checkpoint at the end of each run instead of judging it",
     )
     checkpoint: str = declare(
         "--llmb-load-checkpoint=DIR",
-        "Start from a checkpoint, the parent of `weights`, instead of judging",
+        "Load this checkpoint (the parent folder of `weights`) instead of judging the runs",
         unset="",
     )
     ab: str = declare(
         "--llmb-ab=FILE",
-        "Compare variants on the same nodes instead of judging: images, commits, variables, arguments",
+        "Compare the variants in this file (images, commits, variables, arguments) on the same nodes instead of judging runs",
         unset="",
         more="ab.md",
     )
     bisect: str = declare(
         "--llmb-bisect=BUILDS",
-        "Search an ordered list for what made it slower: a file as of --llmb-ab, or git:GOOD..BAD",
+        "Find the build that became slower in an ordered list: a file as for --llmb-ab, or git:GOOD..BAD",
         unset="",
         more="bisect.md",
     )
     profile_on_regression: bool = declare(
         "--llmb-profile-on-regression",
-        "Profile a configuration once that regressed",
+        "Profile each configuration that regressed, once",
     )
 
 
@@ -455,7 +457,7 @@ JUDGING_OPTIONS = tuple(list_rows(SessionOptions).values())
 LAUNCH_OPTIONS = tuple(list_rows(LaunchOptions).values())
 OPTIONS = (*JUDGING_OPTIONS, *LAUNCH_OPTIONS)
 TYPED_OPTIONS = tuple(option for option in OPTIONS if option.has_flag)
-"""The options of the command line; the others are keys of pytest's configuration."""
+"""Options with a command line flag; the others are ini keys only."""
 
 LAUNCHING = (
     "--llmb-launch",
@@ -464,11 +466,11 @@ LAUNCHING = (
     "--llmb-collect",
     "--llmb-resume",
 )
-"""The options that start a launch or continue one."""
+"""Options that start or continue a launch."""
 
 
 def get_option(flag: str) -> Option:
-    """Return the row of a flag."""
+    """Return the option with this flag."""
     return next(option for option in OPTIONS if option.flag == flag)
 
 
@@ -494,11 +496,14 @@ REPLACEMENTS = {
     "--llmb-gpus-per-node": f"set `gpus_per_node` {_CLUSTER}",
     "--llmb-recipe": f"set `folder` of the recipe under `installed` {_CLUSTER}",
 }
-"""The remedy by flag."""
+"""Remedy for each removed option, by its flag."""
 
 
 def describe_removed(name: str) -> str:
-    """Return the replacement of a removed flag, also written as a key, or ""."""
+    """Return a message with the replacement of a removed option, or "".
+
+    `name` may be a flag or an ini key.
+    """
     remedies = {name_destination(flag): remedy for flag, remedy in REPLACEMENTS.items()}
     remedy = remedies.get(name_destination(name))
     return f"{name} was removed: {remedy}" if remedy else ""

@@ -1,4 +1,4 @@
-"""What becomes of the items of a session."""
+"""Records of a session's outcomes: results, checks, unmatched runs and cautions."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What one test item is about."""
+    """The subject of one test item."""
 
     id: str
     key: Key
-    run_id: str = ""  # where every run has an item of its own
+    run_id: str = ""  # set if every run has its own item
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedConfiguration:
-    """A configuration beside its reference: the efficiency or speed-up, a ratio of step
-    times."""
+    """A configuration compared with its reference.
+
+    `measured` and `documented` are ratios of step times: an efficiency or a speed-up.
+    """
 
     key: Key
     reference: Key
-    baseline: BaselineKind  # the kind of the baselines that say what is documented
+    baseline: BaselineKind  # the kind of the baselines behind `documented`
     measured: float  # the step time of the reference over that of the configuration
     documented: float
     verdict: Verdict
 
 
 class Finding(StrEnum):
-    """What an item besides the configurations says where that is no verdict."""
+    """The result of an item that is not a configuration, if it is not a verdict."""
 
     SLOWER = "SLOWER"
     FASTER = "FASTER"
@@ -54,15 +56,13 @@ class Finding(StrEnum):
     SURVIVED = "SURVIVED"
     NOTHING_JUDGED = "NOTHING_JUDGED"
     SLOW_NODE = "SLOW_NODE"
-    SUSPECT_NODES = (
-        "SUSPECT_NODES"  # a slow node is evident, and which one cannot be told yet
-    )
-    NO_NODE = "NO_NODE"  # none is evident
+    SUSPECT_NODES = "SUSPECT_NODES"  # a node is slow, but it is not identified yet
+    NO_NODE = "NO_NODE"  # there is no evidence of a slow node
     NOTHING_TO_TELL = "NOTHING_TO_TELL"
 
 
 class CheckKind(StrEnum):
-    """What an item besides the configurations is about; in this order they run."""
+    """The subject of a check; checks run in this order."""
 
     CLUSTER_CHANGE = "cluster-change"
     WEAK_SCALING = "weak-scaling"
@@ -71,19 +71,18 @@ class CheckKind(StrEnum):
     SLOW_NODE = "slow-node"
     SELFTEST = "selftest"
     SOMETHING_JUDGED = "something-was-judged"
-    """Whether any configuration was: what the selection leaves decides it."""
+    """True if at least one selected configuration was judged."""
 
     @property
     def test_name(self) -> str:
-        """The name of its test in the built-in suite, and of the file:
+        """The name of its test in the built-in suite and of its file:
         `test_weak_scaling`."""
         return f"test_{self.replace('-', '_')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one item besides the configurations says: of several of them together, or of
-    the gate itself."""
+    """The result of a check on several configurations, or on the gate itself."""
 
     kind: CheckKind
     id: str
@@ -91,59 +90,58 @@ class Check:
     verdict: Verdict | Finding
     text: str
     lines: tuple[str, ...] = ()  # the rows of its table
-    decides: bool = False  # False where it only reports
+    decides: bool = False  # False for a check that only reports
     message: str = ""  # the text of the item
-    members: tuple[Key, ...] = ()  # all that could be compared
-    compared: tuple[ComparedConfiguration, ...] = ()  # those that were
+    members: tuple[Key, ...] = ()  # the configurations that could be compared
+    compared: tuple[ComparedConfiguration, ...] = ()  # those that were compared
     timed: str = TimedBy.WINDOW  # the value of --llmb-timed
-    about: tuple[
-        Key, ...
-    ] = ()  # a selection of one of these configurations selects the item
+    # selecting one of these configurations also selects the item
+    about: tuple[Key, ...] = ()
 
     @property
     def failed(self) -> bool:
-        """Whether the item has to fail."""
+        """True if the item must fail."""
         return self.status is Status.FAILED
 
     @property
     def skipped(self) -> bool:
-        """Whether the item has to be skipped."""
+        """True if the item must be skipped."""
         return self.status is Status.SKIPPED
 
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedRun:
-    """A run that no baseline fits, or an entry that could not be read: an item that
-    fails unless it is allowed."""
+    """A run that matches no baseline, or an unreadable entry.
+
+    Its item fails unless unmatched runs are allowed.
+    """
 
     id: str
     reason: Reason
     text: str
     path: Path
-    candidates: tuple[
-        Key, ...
-    ] = ()  # the configurations of which an older run must not stand for it
-    nearest: tuple[Key, ...] = ()  # those that differ least
+    # the configurations for which an older run must not be judged in its place
+    candidates: tuple[Key, ...] = ()
+    nearest: tuple[Key, ...] = ()  # the configurations that differ least
     started: datetime | None = None
-    message: str = ""  # the text of its item
-    about: tuple[
-        Key, ...
-    ] = ()  # all that it may be a run of: a selection of one of them selects it
-    summary: str = ""  # the text as a list of runs shows it
-    advice: str = ""  # the options that would match it
+    message: str = ""  # the text of the item
+    # its possible configurations; selecting one of them also selects the item
+    about: tuple[Key, ...] = ()
+    summary: str = ""  # the short text for lists of runs
+    advice: str = ""  # the options that would match the run
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A configuration without a run since its turn, though others have one."""
+    """A configuration that did not run when it was due, although others did."""
 
     key: Key
-    last: datetime  # when it ran last
-    others: datetime  # when the others did
+    last: datetime  # the start of its last run
+    others: datetime  # the start of the others' last run
 
 
 class Status(StrEnum):
-    """What becomes of the item of a verdict."""
+    """The status of a test item."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -152,27 +150,27 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationResult:
-    """The verdict that decides an item, those against further baselines, and the jobs
-    that it was launched as."""
+    """The deciding verdict of an item, its verdicts against other baselines, and its
+    jobs."""
 
     case: Case
     judgement: Judgement
     others: tuple[Judgement, ...] = ()
     jobs: tuple[LaunchedJob, ...] = ()
     nodes: str = ""
-    """What is said of the nodes on which the jobs ran."""
+    """A sentence on the nodes that the jobs ran on."""
     slow_nodes: tuple[str, ...] = ()
-    """Those that were slow each time, and no other node was."""
+    """Nodes that were slow in all their runs, while all other nodes were fast."""
     done: str = ""
-    """What a job did that was not to be judged, such as a profile; empty for all
-    others."""
+    """The result of a job with another purpose, such as a profile; "" for other jobs.
+    """
     trials: TrialReport | None = None
     resumption: Resumption | None = None
-    """How to go on with its session, where that only collected."""
+    """The command to resume the session, if it only collected."""
 
     def pick_deciding(self, evidence: Sequence[Evidence]) -> Evidence:
-        """Return which evidence, of that against each baseline, the verdict that
-        decides was reached from."""
+        """Return the evidence of the deciding verdict from the evidence for each
+        baseline."""
         return next(
             of_baseline
             for of_baseline in evidence
@@ -182,75 +180,74 @@ class ConfigurationResult:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A result and what follows from it in this session."""
+    """A result and its consequences in this session."""
 
     result: ConfigurationResult
     status: Status
     context: tuple[str, ...] = ()
-    """The sentences that the whole session adds: first that nothing was judged, then
-    why."""
+    """Sentences added by the session: that nothing was judged, followed by the reason.
+    """
     recorded: str = ""
-    """What was written instead of judging."""
+    """A description of the values that were recorded instead of judged."""
     recorded_seconds: float | None = None
     message: str = ""
     """The text of the item."""
     baselines: tuple[Path, ...] = ()
-    """The folders with which later sessions judge against what was recorded."""
+    """The baseline folders that later sessions need to judge against the recorded
+    values."""
 
     @property
     def case(self) -> Case:
-        """The case that was judged."""
+        """The judged case."""
         return self.result.case
 
     @property
     def judgement(self) -> Judgement:
-        """The verdict that decides."""
+        """The deciding verdict."""
         return self.result.judgement
 
     @property
     def judged(self) -> bool:
-        """Whether the verdict rests on a valid run, and nothing in the session puts it
-        in doubt."""
+        """True if the verdict is based on a valid run and the session does not question
+        it."""
         return self.judgement.verdict in JUDGED and not self.context
 
     @property
     def failed(self) -> bool:
-        """Whether the item has to fail."""
+        """True if the item must fail."""
         return self.status is Status.FAILED
 
     @property
     def skipped(self) -> bool:
-        """Whether the item has to be skipped."""
+        """True if the item must be skipped."""
         return self.status is Status.SKIPPED
 
 
 class CautionCode(StrEnum):
-    """What a caution is about: stable, for programs that read the JSON document."""
+    """The subject of a caution: stable codes for programs that read the JSON document."""
 
-    # a check found a change to slower that fails nothing because nobody asked it to
+    # a check found a slowdown, but is only asked to report it
     REPORTED_ONLY = "reported-only"
-    # a user's test passed, or was skipped, though the verdict on it is red
+    # a user's test passed or was skipped, although its verdict failed
     NOT_ASSERTED = "not-asserted"
-    # a selection left out items that are about several configurations
+    # a selection left out items on several configurations
     LEFT_OUT = "left-out-by-selection"
-    DESELECTED = "deselected"  # items that were deselected by id, or by a conftest
+    DESELECTED = "deselected"  # items that were deselected by id or by a conftest
     NOT_RUN = "not-run"  # selected items that did not run
-    # items that a mark or a conftest skipped before there was a verdict
+    # items that a mark or a conftest skipped before they had a verdict
     SKIPPED_ITEMS = "skipped-items"
-    # runs without a configuration, in files that are not read, or in the history alone,
-    # which are or may be newer ones of what was judged
+    # possibly newer runs of judged configurations that were not judged: unidentified
+    # runs, files that are not read, or runs that are only in the history
     NEWER_RUN = "newer-run-not-judged"
-    # configurations that run regularly and missed their turn, though others had theirs
+    # configurations that run regularly, but not this time, although others did
     SILENT = "silent"
-    RETRIED = "retried"  # most runs of a night are bad, and the last one is good
-    WITHOUT_VERDICT = (
-        "without-verdict"  # selected configurations about which nothing is known
-    )
+    RETRIED = "retried"  # most runs of a day are bad, but the last one is good
+    WITHOUT_VERDICT = "without-verdict"  # selected configurations with no verdict
     TOLERANCE = "tolerance"
     RECORDED_SLOWER = "recorded-slower-than-published"
-    # accepted values of a recorded baseline add up to more than the drift budget
+    # the accepted moves of a recorded baseline exceed the drift budget in total
     RECORDED_MOVED = "recorded-moved"
-    # a value was recorded beyond the drift budget, since an entry accepts it
+    # a value beyond the drift budget was recorded, because an entry accepts it
     DRIFT_ACCEPTED = "drift-accepted"
     ACKNOWLEDGED = "acknowledged"
     UNMATCHED = "unmatched"
@@ -263,21 +260,19 @@ class CautionCode(StrEnum):
     MAX_AGE = "max-age"
     REPEAT_WINDOW = "repeat-window"
     DRIFT_BUDGET = "drift-budget"
-    # a run states a setting otherwise that makes it no other configuration
+    # a run has a changed setting that does not make it another configuration
     SETTING_CHANGED = "setting-changed"
-    # a run lost time outside its step time, and nothing recorded shows how much is
-    # usual
+    # a run lost time outside its steps, and no recording shows the usual loss
     TIME_LOST = "time-lost"
-    # a launch went on although a check before it had found something
+    # a launch continued despite a problem found by a preflight check
     PREFLIGHT = "preflight-overruled"
-    # a stricter value of the ini file does not count, because another was given
-    # elsewhere
+    # a stricter value of the ini file is overridden by another source
     OVERRIDDEN = "overridden"
 
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """One thing that a reader should know before a green light is believed."""
+    """A limitation that a reader should know before trusting a passed session."""
 
     code: CautionCode
     text: str  # fits a line of a terminal

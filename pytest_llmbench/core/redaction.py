@@ -1,7 +1,7 @@
-"""Secrets: which variables hold some, what a token looks like, and text without them.
+"""Redaction of secrets in texts.
 
-A value is hidden where its variable tells what it is, in every spelling; what has the
-form of a token or stands as the password of a URL is hidden whoever wrote it.
+The value of a variable with a secret name is hidden in every encoding. Texts in the
+format of a token and passwords in URLs are hidden wherever they come from.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from pytest_llmbench.core.secret_rules import (
     is_secret,
 )
 
-# replacing `1` or `no` wherever it stands would destroy the text and name the value all
-# the same
+# Replacing every `1` or `no` would destroy the text and yet reveal the value.
 SHORTEST = 4
 
 IDENTIFYING = frozenset(
@@ -46,39 +45,43 @@ IDENTIFYING = frozenset(
         "code",
     }
 )
-"""What identifies something in an outcome: no secret is looked for there, nor in the id
-of a configuration."""
+"""Keys of an outcome whose values identify something and are never redacted.
+
+Ids of configurations are not redacted either.
+"""
 
 __all__ = [
     "MASK",
     "hide_password_of",
     "hide_tokens",
     "is_secret",
-]  # the rules' own, for all who use this
+]  # re-exported from `secret_rules`
 
-# --- which values ---------------------------------------------------------------------
+# --- secret values --------------------------------------------------------------------
 
 
 def find_secret_names(
     environment: Mapping[str, str] | Iterable[tuple[str, str]],
     extra: Iterable[str] = (),
 ) -> tuple[str, ...]:
-    """Return the names whose values are never shown, sorted: those that tell of a
-    token, secret, password or key, and the `extra` ones (all of those, whether the
-    environment has them or not)."""
-    telling = {name for name, value in dict(environment).items() if _tells(name, value)}
-    return tuple(sorted(telling | set(extra)))
+    """Return the sorted names of the variables whose values must not be shown.
+
+    These are names for tokens, secrets, passwords or keys, and all `extra` names, even
+    if they are not in `environment`.
+    """
+    secrets = {name for name, value in dict(environment).items() if _tells(name, value)}
+    return tuple(sorted(secrets | set(extra)))
 
 
 def _tells(name: str, value: str) -> bool:
     kind = find_kind(name)
-    # MODEL_KEY and SORT_KEY of a matrix of jobs hold the id of a configuration.
+    # In a job matrix, MODEL_KEY and SORT_KEY contain the id of a configuration.
     return kind is not None and not (kind is Kind.KEY and is_identifier(value))
 
 
 def list_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of the variables whose names tell of a secret, without those
-    that cannot be one."""
+    """Return the values of variables with secret names, except values too plain to be
+    secrets."""
     return tuple(
         filter(
             is_secret, (environment[name] for name in find_secret_names(environment))
@@ -87,8 +90,7 @@ def list_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def list_forms(value: str) -> Iterator[str]:
-    """Yield the spellings of a value: as it is, each of its lines, and as shells, URLs
-    and JSON write it."""
+    """Yield the encodings of a value: plain, by line, and as in shells, URLs and JSON."""
     yield value
     yield from (line for line in value.splitlines() if len(line) >= SHORTEST)
     yield shlex.quote(value)
@@ -101,33 +103,39 @@ def list_forms(value: str) -> Iterator[str]:
     )  # bash's printf %q
 
 
-# --- text without them ----------------------------------------------------------------
+# --- redaction ------------------------------------------------------------------------
 
 
 def hide_values(text: str, values: Iterable[str]) -> str:
-    """Return a text with `***` for each of the values, tokens and passwords in it, also
-    where a shell, a URL or JSON quoted them. A value of less than four characters is
-    replaced only where it stands alone."""
+    """Replace the values, tokens and passwords in a text by `***`, in every encoding.
+
+    A value of fewer than four characters is replaced only as a whole word.
+    """
     forms = {form for value in values if value for form in list_forms(value)}
     return hide_tokens(_mask_all(text, forms))
 
 
 def _mask_all(text: str, forms: Iterable[str]) -> str:
-    """Return a text with `***` for each form of a secret in it. Where two overlap, both
-    are hidden by one: behind the first, the rest of the second would stay."""
+    """Replace each occurrence of a secret in a text by `***`.
+
+    Overlapping occurrences are replaced by one `***`: otherwise the end of the second
+    secret would remain after the first one.
+    """
     spans = sorted(span for form in forms for span in _find_form(text, form))
-    parts: list[str] = []
-    done = 0  # the text is shown or hidden up to here
+    pieces: list[str] = []
+    reached = 0  # the text before this index is processed
     for begin, end in spans:
-        if begin >= done:
-            parts += [text[done:begin], MASK]
-        done = max(done, end)
-    return "".join([*parts, text[done:]])
+        if begin >= reached:
+            pieces += [text[reached:begin], MASK]
+        reached = max(reached, end)
+    return "".join([*pieces, text[reached:]])
 
 
 def _find_form(text: str, form: str) -> Iterator[tuple[int, int]]:
-    """Yield where a form of a secret begins and ends in a text, overlapping ones too;
-    a short one only where it stands alone."""
+    """Yield the (start, end) indexes of a secret in a text, including overlapping ones.
+
+    A short secret is found only as a whole word.
+    """
     if len(form) < SHORTEST:
         for match in re.finditer(rf"(?<!\w){re.escape(form)}(?!\w)", text):
             yield match.span()
@@ -141,8 +149,10 @@ def _find_form(text: str, form: str) -> Iterator[tuple[int, int]]:
 def mask_environment(
     environment: Mapping[str, str] | Iterable[tuple[str, str]], secrets: Iterable[str]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the variables as they may be shown: `***` for a secret, and wherever its
-    value stands in another one."""
+    """Return the variables for display, with secrets replaced by `***`.
+
+    Values of secrets are also replaced in other variables.
+    """
     pairs, hidden = tuple(dict(environment).items()), set(secrets)
     values = [value for name, value in pairs if name in hidden and value]
     return tuple(
@@ -152,72 +162,74 @@ def mask_environment(
 
 
 class Redactor:
-    """Hides what is secret in the texts of one session."""
+    """Hides the secrets of one session in texts."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        """Take the values that are secret; of those that cannot be, none is hidden."""
+        """Values that cannot be secrets, such as short words, are ignored."""
         self._values = frozenset(filter(is_secret, values))
         self._forms = frozenset(
             form for value in self._values for form in list_forms(value)
         )
         self._pattern = re.compile("|".join(map(re.escape, self._forms)))
-        # Nights and outcomes repeat themselves: a year of all configurations has
-        # 400,000 texts.
+        # Texts repeat in days and outcomes: a year of all configurations has 400,000.
         self._redact_cached = cache(self.redact)
         self._redact_escaped = cache(lambda text: self.redact(escape(text)))
 
     def with_values(self, values: Iterable[str]) -> Redactor:
-        """Return one that hides these, too."""
+        """Return a redactor that also hides these values."""
         return Redactor(self._values.union(values))
 
     def without(self, names: Iterable[str]) -> Redactor:
-        """Return a redactor that shows values that are whole components of these public
+        """Return a redactor that shows values that are components of these public
         names."""
-        parts = [value for value in self._values if is_identifier(value)]
-        if not parts:
+        identifiers = [value for value in self._values if is_identifier(value)]
+        if not identifiers:
             return self
-        known = "\n".join(names)
-        kept = {
+        joined = "\n".join(names)
+        public = {
             value
-            for value in parts
-            if re.search(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", known)
+            for value in identifiers
+            if re.search(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", joined)
         }
-        return Redactor(self._values - kept) if kept else self
+        return Redactor(self._values - public) if public else self
 
     def redact(self, text: str) -> str:
-        """Return a text without secrets, nor the beginning of one where it was cut."""
+        """Return a text without secrets, including the beginning of a secret before an
+        ellipsis."""
         if self._forms:
             if self._pattern.search(text):
                 text = _mask_all(text, self._forms)
             if "…" in text or "..." in text:
-                parts = re.split(r"(…|\.\.\.)", text)
-                text = "".join([*map(self._hide_beginning, parts[:-1]), parts[-1]])
+                pieces = re.split(r"(…|\.\.\.)", text)
+                text = "".join([*map(self._hide_beginning, pieces[:-1]), pieces[-1]])
         return hide_tokens(text)
 
     def redact_variable(self, name: str, text: str) -> str:
-        """Redact the value of a variable: all of it if the variable has a secret
-        name."""
+        """Redact the value of a variable: all of it if the variable has a secret name."""
         if is_assigned_secret(name, text, loose=False):
             return MASK
         return self.redact(text)
 
     def redact_lines(self, lines: Iterable[str]) -> list[str]:
-        """Redact the lines of one text, including those of a private key; returns as
-        many lines."""
+        """Redact the lines of a text, including those of a private key.
+
+        Returns as many lines.
+        """
         hidden = hide_tokens("\n".join(lines)).split("\n")
         return [MASK if is_line_of_key(line) else self.redact(line) for line in hidden]
 
     def _hide_beginning(self, text: str) -> str:
-        cut = max(count_shared(text, form) for form in self._forms)
-        return text[: len(text) - cut] + MASK if cut >= SHORTEST else text
+        """Hide the beginning of a secret at the end of a text."""
+        length = max(count_shared(text, form) for form in self._forms)
+        return text[: len(text) - length] + MASK if length >= SHORTEST else text
 
     def redact_values(
         self, value: Any, kept: Collection[str] = (), *, printable: bool = False
     ) -> Any:
-        """Redact every text in nested dictionaries and lists; keys, numbers and values
-        under the `kept` keys stay.
+        """Redact every text in nested dictionaries and lists.
 
-        `printable` escapes all texts before, those under the `kept` keys too.
+        Keys, numbers and values under the `kept` keys are not redacted. `printable`
+        first escapes all texts, including those under the `kept` keys.
         """
         prepare, redact = (
             (escape, self._redact_escaped) if printable else (str, self._redact_cached)
@@ -249,7 +261,7 @@ class Redactor:
 
 
 def make_redactor() -> Redactor:
-    """Return what hides the secrets in the environment of this process."""
+    """Return a redactor for the secrets in the environment of this process."""
     return _make_redactor(tuple(os.environ.items()))
 
 
@@ -259,13 +271,15 @@ def _make_redactor(environment: tuple[tuple[str, str], ...]) -> Redactor:
 
 
 def redact_text(text: str) -> str:
-    """Return a text without the secrets in the environment of this process, for what no
-    session says."""
+    """Redact the secrets in this process's environment, outside of a session."""
     return make_redactor().redact(text)
 
 
 def count_shared(text: str, value: str) -> int:
-    """Return how many of its first characters a value shares with the end of a text."""
+    """Return the length of the longest prefix of `value` that `text` ends with.
+
+    The prefix is shorter than `value`.
+    """
     return next(
         (size for size in range(len(value) - 1, 0, -1) if text.endswith(value[:size])),
         0,

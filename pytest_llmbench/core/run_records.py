@@ -1,5 +1,4 @@
-"""Runs: what was found of them, what they are, what tells one from another, and what
-was measured of them."""
+"""Records of runs: their files, their identity and their measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """One thing that a name or metadata says about a run."""
+    """A value that a name or metadata states about a run."""
 
     field: str  # a Key field, or global_batch_size, tp, ...
     value: str
@@ -39,21 +38,23 @@ class AttemptFiles:
 
     number: int  # its restart count
     log: Path
-    err: Path | None = None  # its standard error where it stands apart
+    err: Path | None = None  # standard error, if it is a separate file
 
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """How many *.distcp files stand below a folder of a run."""
+    """The number of *.distcp files in a folder of a run."""
 
-    folder: str  # relative to that of its log
+    folder: str  # relative to the folder of the log
     count: int
     partial: bool = False  # there may be more
 
 
 class Clock(StrEnum):
-    """What says when a run started: a stable code. Runs of one configuration are
-    ordered by one of them."""
+    """The source of a run's start time: a stable code.
+
+    Runs of one configuration are ordered by one of these clocks.
+    """
 
     METADATA = "metadata"
     FOLDER_NAME = "folder-name"
@@ -66,23 +67,23 @@ class Clock(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartCandidate:
-    """One time at which a run may have started, in UTC, and what says so."""
+    """A possible start time of a run, in UTC, with its source."""
 
     clock: Clock
     moment: datetime
     source: str  # in words
-    # it names its zone, or counts seconds; else it is taken as local time of this
-    # machine, which another cluster need not have
+    # True for a time with a zone or in seconds since the epoch. Other times are
+    # interpreted as local time of this machine, which may be wrong for another cluster.
     zoned: bool
 
 
-# No job waits longer between its submission and its first step. A job of which only
-# metadata is left after that had a log that was pruned, or died long ago.
+# The longest expected time from submission to the first step. If a job has only
+# metadata after that time, its log was pruned or it died long ago.
 LONGEST_QUEUE = timedelta(days=7)
 
 
 class LoglessJob(StrEnum):
-    """What a job left that left no log."""
+    """The files left by a job without a log."""
 
     METADATA = "metadata"
     STANDARD_ERROR = "standard-error"
@@ -91,88 +92,78 @@ class LoglessJob(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """Files on disk that are one execution, and what their names and metadata say."""
+    """The files of one execution, with the facts from their names and metadata."""
 
     id: str
     folder: Path
     attempts: tuple[AttemptFiles, ...]
     hints: tuple[Hint, ...]
     job_id: str = ""
-    number: str = ""  # without a job id, the number in its names that may be one
-    layout: str = ""  # results, experiments, workloads or empty
+    number: str = ""  # without a job id: a number in its names that may be the id
+    layout: str = ""  # results, experiments, workloads or ""
     metadata: Path | None = None
-    started: datetime | None = None  # what its metadata or its own folder says
+    started: datetime | None = None  # according to its metadata or its own folder
     started_from: str = ""
-    dated: datetime | None = None  # what only a folder above or a bare day says
+    dated: datetime | None = None  # according to a parent folder or a date only
     dated_from: str = ""
-    datings: tuple[StartCandidate, ...] = ()  # all such times
-    remains: LoglessJob | None = None  # what is left of a job without a log
-    remains_at: Path | None = None  # where
+    datings: tuple[StartCandidate, ...] = ()  # all possible start times
+    remains: LoglessJob | None = None  # the files left by a job without a log
+    remains_at: Path | None = None  # the path of those files
     modified: datetime | None = None
     excluded: Reason | None = None  # positive evidence that the run is not comparable
     excluded_because: str = ""
-    # since when a job of an A/B may run whose id is unknown, and which may be this run:
-    # then `excluded` is VARIANT
+    # An A/B job with an unknown id was submitted at this time and may be this run.
+    # `excluded` is then VARIANT.
     trial_pending_since: datetime | None = None
-    # why a run is not comparable that was launched together with this one: if this one
-    # is short, it is its twin
+    # The reason for which a run of the same launch is not comparable. If this run is
+    # short, it is treated as the twin of that run.
     twin_of: Reason | None = None
     twin_because: str = ""
-    # names of profiler's reports that may be of this run or of another one of its
-    # folder
+    # names of profiler reports that belong to this run or to another run in its folder
     loose_reports: tuple[str, ...] = ()
-    # what its metadata says of container, commit and framework: equal ones are one
-    # build, empty is unknown
+    # container, commit and framework from the metadata, which identify a build;
+    # empty: unknown
     build: tuple[str, ...] = ()
-    # the launch that started it, one text for the runs that count for one verdict;
-    # empty for a run found on disk
+    # a text shared by the runs of one launch that count for one verdict; "" for a run
+    # found on disk
     launch: str = ""
-    # what started it (sbatch, nemo-run, configured-sbatch, ...), empty where nothing
-    # tells
+    # sbatch, nemo-run, configured-sbatch, ...; "": unknown
     launcher: str = ""
-    saves: str = ""  # positive evidence that it was to save a checkpoint
-    shards: Shards | None = (
-        None  # what of a checkpoint is on disk, None where nothing was looked at
-    )
-    # what its metadata say of container, versions and commits, by the names of the
-    # reports
+    saves: str = ""  # positive evidence that the run should save a checkpoint
+    shards: Shards | None = None  # of a checkpoint on disk; None: not checked
+    # container, versions and commits from the metadata, by the names used in reports
     environment: Pairs = ()
-    given_path: Path | None = None  # the path among those given that led to it
+    given_path: Path | None = None  # the user's path that led to the run
 
 
 class UnnamedFiles(NamedTuple):
-    """The files of a folder that may be logs although they are not called so."""
+    """Files of a folder that may be logs although their names do not match."""
 
     folder: Path
     names: tuple[str, ...]
-    given_path: Path  # the path among those given that led to them
+    given_path: Path  # the user's path that led to the files
 
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What was found below the paths of a user."""
+    """Everything found under the paths of a user."""
 
     runs: tuple[RunFiles, ...]
     unnamed: tuple[
         UnnamedFiles, ...
-    ] = ()  # their text alone shows whether they are logs
-    metrics: tuple[
-        RunFiles, ...
-    ] = ()  # files of metrics under paths that lead to logs: they may be of the same runs
-    ignored: tuple[
-        tuple[Path, str], ...
-    ] = ()  # files that are no runs, with the reason
-    unreadable: tuple[tuple[Path, str], ...] = ()  # with what went wrong
-    # logs under names that are not read, and links that lead nowhere: when each was
-    # written, and what it is
+    ] = ()  # logs or not: this depends on their contents
+    # metrics files under paths that also contain logs, perhaps of the same runs
+    metrics: tuple[RunFiles, ...] = ()
+    ignored: tuple[tuple[Path, str], ...] = ()  # files that are not runs, and reasons
+    unreadable: tuple[tuple[Path, str], ...] = ()  # paths with error messages
+    # logs with names that are not read, and dangling links: modification time, description
     hidden: tuple[tuple[Path, datetime, str], ...] = ()
-    unreadable_marks: tuple[
-        tuple[Path, str], ...
-    ] = ()  # marks of an A/B above runs, with what is wrong with them
+    # marker files of an A/B in parent folders of runs, with error messages
+    unreadable_marks: tuple[tuple[Path, str], ...] = ()
 
 
 class IgnoredFile(NamedTuple):
-    """A file or folder that is no run, or a run that counts for nothing."""
+    """A file or folder that is not a run, or a run that is not used."""
 
     name: str
     reason: str
@@ -183,107 +174,107 @@ class IgnoredFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which configuration a run is."""
+    """The configuration of a run."""
 
-    key: Key | None  # None when nothing or more than one fits
-    because: str  # why, in words
+    key: Key | None  # None unless exactly one configuration fits
+    because: str  # the reason, in words
     candidates: tuple[Key, ...] = ()
     nearest: tuple[Key, ...] = ()
-    assumed: tuple[
-        str, ...
-    ] = ()  # what nothing said and only one candidate allowed (release, gpu)
-    contradicted: tuple[
-        str, ...
-    ] = ()  # the fields of which its sources say several things
-    may_be: tuple[
-        Key, ...
-    ] = ()  # the configurations that it may be a run of, whatever is wrong with it
-    # of `because` what a list of runs shows: what is wrong, and what nothing says
+    # fields (release, gpu) that are not stated, but have one value in all candidates
+    assumed: tuple[str, ...] = ()
+    contradicted: tuple[str, ...] = ()  # fields with different values in the sources
+    # the possible configurations, even if the run has defects
+    may_be: tuple[Key, ...] = ()
+    # the short form of `because` for lists of runs: defects and missing facts
     summary: str = ""
     advice: str = ""  # the options that would match the run
-    fits_none: bool = (
-        False  # names leave candidates, and its log is that of none of them
-    )
-    # what it states otherwise than the baseline that it matches by its place, though it
-    # is of that configuration
+    fits_none: bool = False  # names leave candidates, but the log fits none of them
+    # settings that differ from the baseline with the same path, although the run belongs
+    # to its configuration
     changes: tuple[str, ...] = ()
-    one_sided: tuple[str, ...] = ()  # what only it or only that baseline states
+    one_sided: tuple[str, ...] = ()  # settings stated only by the run or that baseline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
-    """One attempt, read."""
+    """The parsed log of one attempt."""
 
     files: AttemptFiles
     log: ParsedLog
 
 
 RunKeys = frozenset[tuple[str, "str | datetime"]]
-"""What tells a run from others of its configuration: two runs that share a mark are
-one, however often it was read."""
+"""Keys that identify a run among the runs of its configuration.
+
+Two records that share a key are the same run, even if its log was read several times.
+"""
 
 
 def join_fingerprints(fingerprints: Sequence[str]) -> str:
-    """Return the fingerprints of a run's logs as one text; empty where one is not
-    known."""
+    """Join the fingerprints of a run's logs, or return "" if one is unknown."""
     return " ".join(fingerprints) if all(fingerprints) else ""
 
 
 def make_run_keys(job_id: str, logs: str, started: datetime | None) -> RunKeys:
-    """Return the marks of a run: its job with its logs, and its job with its start, as
-    its log may still grow."""
-    return frozenset((job_id, mark) for mark in (logs, started) if mark)
+    """Return the keys of a run: its job id with its logs, and its job id with its
+    start.
+
+    The start identifies a run whose log is still growing.
+    """
+    return frozenset(
+        (job_id, identifier) for identifier in (logs, started) if identifier
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class DuplicateOf:
-    """Another run whose steps and losses a run has, too."""
+    """Another run with the same steps and losses."""
 
     job_id: str
-    name: str  # what it is called
-    steps: int  # how many are equal
-    different_times: int  # of these steps
-    certain: bool  # it is a copy, and no coincidence
+    name: str
+    steps: int  # the number of equal steps
+    different_times: int  # the number of equal steps with different times
+    certain: bool  # True for a duplicate, False for a possible coincidence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One execution: what was found, what its logs say, and which configuration it
-    is."""
+    """One execution: its files, its logs and its configuration."""
 
     found: RunFiles
     attempts: tuple[Attempt, ...]
     identity: Identity
     started: datetime | None = None
     started_from: str = ""
-    copy_of: DuplicateOf | None = None  # the run that has the same steps
-    datings: tuple[
-        StartCandidate, ...
-    ] = ()  # all times at which it may have started, the most certain first
-    order_source: Clock = (
-        Clock.UNKNOWN
-    )  # the clock by which the runs of its configuration are ordered
-    starting: tuple[str, ...] = ()  # newer jobs of it that had no time to write a log
+    copy_of: DuplicateOf | None = None  # the run with the same steps
+    # all possible start times, the most certain first
+    datings: tuple[StartCandidate, ...] = ()
+    # the clock by which the runs of the configuration are ordered
+    order_source: Clock = Clock.UNKNOWN
+    # newer jobs of the configuration, which have not written a log yet
+    starting: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
-        """A short name that is unique in its session."""
+        """A short name, unique in the session."""
         return self.found.id
 
     @property
     def same_run_keys(self) -> RunKeys:
-        """What tells it from other runs of its configuration, in any session."""
+        """The keys that identify the run in any session."""
         logs = join_fingerprints([attempt.log.fingerprint for attempt in self.attempts])
         return make_run_keys(self.found.job_id, logs, self.started)
 
 
-# --- what was measured of them --------------------------------------------------------
+# --- measurements ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A change of step time, or a reason to fail, that somebody accepted from one day
-    to another (both included)."""
+    """An accepted change of step time, or an accepted reason to fail.
+
+    Valid from `since` to `expires`, both included.
+    """
 
     configuration: str  # an id or a shell pattern
     fraction: float  # the change, slower is positive; 0 if a reason is accepted
@@ -291,32 +282,34 @@ class Acknowledgement:
     expires: date
     reason: str
     by: str
-    place: str  # where it stands
-    accepts: Reason | None = None  # the reason that fails no run, one of `ACCEPTABLE`
+    place: str  # file and line of the entry
+    accepts: Reason | None = None  # the accepted reason to fail, one of `ACCEPTABLE`
 
 
 class RecordingRule(StrEnum):
-    """A rule of recording that a user may waive with a reason."""
+    """A recording rule that a user may waive with a reason."""
 
     DRIFT = "drift"  # a value is at most the drift budget slower than the accepted one
-    LEVELS = "levels"  # the recorded runs are of one level
+    LEVELS = "levels"  # the step times of the recorded runs are on one level
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedRecording:
-    """A rule of recording that a user waived for some configurations."""
+    """A waived recording rule for some configurations."""
 
     configuration: str  # an id or a shell pattern
     accepts: RecordingRule
-    since: date | None  # the first day on which it counts; None: for one recording
-    expires: date  # the last day on which it counts
-    reason: str  # without secrets, since the baseline file keeps it
+    since: date | None  # the first valid day; None: valid for one recording
+    expires: date  # the last valid day
+    reason: str  # without secrets, since it is stored in the baseline file
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A measured quantity; its unit and direction are declared once, in
-    core.metric_definitions."""
+    """A measured quantity.
+
+    Units and directions are defined in `core.metric_definitions`.
+    """
 
     name: str
     value: float
@@ -327,97 +320,94 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something a reader should know that changes no verdict, with the log line it
-    stands on (0: none)."""
+    """Information for the reader that changes no verdict.
+
+    `line` is the log line, or 0.
+    """
 
     code: NoteCode
     statement: VerdictStatement
     line: int = 0
     acknowledgement: Acknowledgement | None = None
-    """The entry that it is about, where there is one."""
+    """The entry that the note is about, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a run cannot be judged."""
+    """A reason for which a run cannot be judged."""
 
     reason: Reason  # one of `INVALIDATING` or `EXCLUDING`
     text: str
     line: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a reason that makes no run INVALID or NOT_COMPARABLE."""
+        """Raise ValueError unless the reason makes a run INVALID or NOT_COMPARABLE."""
         if self.reason not in INVALIDATING and self.reason not in EXCLUDING:
             raise ValueError(f"{self.reason} invalidates no run")
 
 
 VerdictStatement: TypeAlias = "Record | str | Note | Problem | Acknowledgement"
-"""What a verdict states: a record or code of `statements`, or a text of another
-stage."""
+"""A statement of a verdict: a record or code of `statements`, or a plain text."""
 
 UNMEASURED = Problem(Reason.WINDOW_INCOMPLETE, "no step time was measured")
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptSummary:
-    """One of the attempts that the logs of a run tell of: a part of a log, or a log
-    without any step."""
+    """One attempt of a run: a segment of a log, or a log without steps."""
 
     number: int  # from 1
     log: Path
-    line: int  # its first one, 0: none
-    first_step: int | None  # the log's own number, None without steps
+    line: int  # the first line, or 0
+    first_step: int | None  # the log's own number; None without steps
     last_step: int | None
-    finished: bool  # it reached its last step
-    ended: str  # how, in words
-    # it began anew after one that had finished, so it is another run and no restart
+    finished: bool  # True if it reached its last step
+    ended: str  # the ending, in words
+    # True if it starts at the first step after a finished attempt: not a restart
     starts_over: bool = False
-    judged: bool = False  # the one that counts
+    judged: bool = False  # True for the judged attempt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
-    """What one run measured against one baseline's window."""
+    """The measurement of one run in the window of one baseline."""
 
     run: Run
     baseline: Baseline
     log: Path | None
     attempt: int
     segment: int
-    statistic_seconds: float | None  # None where the window could not be measured
+    statistic_seconds: float | None  # None if the window could not be measured
     last_step_seconds: float | None
     window_seconds: tuple[float, ...]  # the step times in the window
     metrics: tuple[Metric, ...] = ()
-    window_steps: tuple[int, ...] = ()  # their numbers
-    window_lines: tuple[int, ...] = ()  # and where the log prints them
-    # of how many steps, up to its number, each time is the mean; empty where all are
-    # single steps
+    window_steps: tuple[int, ...] = ()  # the step numbers in the window
+    window_lines: tuple[int, ...] = ()  # the log lines of these steps
+    # the number of steps whose mean each time is; empty if all are single steps
     mean_of: tuple[int, ...] = ()
-    moving_mean: int = (
-        1  # of how many steps each time is a moving mean; 1: it is that of its own step
-    )
-    resolution_seconds: float = 0.0  # one unit in the last place of most of them
+    moving_mean: int = 1  # the number of steps in each moving mean; 1: no moving mean
+    resolution_seconds: float = 0.0  # one unit in the last place of most step times
     expected: tuple[Metric, ...] = ()  # the metrics at the baseline's step time
     problems: tuple[Problem, ...] = ()  # empty for a valid run
     notes: tuple[Note, ...] = ()
     excluded: Problem | None = None
-    # what the log says of them in the part that was measured
+    # the checkpoint records in the measured segment
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    attempts: tuple[AttemptSummary, ...] = ()  # all that the logs of the run tell of
-    # over the steps that the document is believed to have timed, None where nothing
-    # says others than the window
+    attempts: tuple[AttemptSummary, ...] = ()  # all attempts in the logs of the run
+    # the statistic over the steps that the document probably timed; None if these are
+    # the steps of the window
     timed_seconds: float | None = None
-    observed: tuple[
-        tuple[str, float], ...
-    ] = ()  # what a recording keeps beside the step time, by a name of `Observed`
-    # an older run, whose metrics and notes nobody asked for: it is not to be shown
+    # the values that a recording stores, by the names of `Observed`
+    observed: tuple[tuple[str, float], ...] = ()
+    # True for an older run measured without metrics and notes; it is never displayed
     step_time_only: bool = False
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the attempt that was measured ran on, by name: what its log says, and
-        rather what its metadata say, for a launcher records every job in the same
-        words."""
+        """Software environment of the measured attempt, by name.
+
+        Metadata override the log, because launchers name versions uniformly.
+        """
         log = self.measured_log
         environment = () if log is None else log.environment
         return dict(
@@ -436,7 +426,7 @@ class Measurement:
 
     @property
     def measured_segment(self) -> Segment | None:
-        """The segment of the log that was measured."""
+        """The segment that was measured."""
         log = self.measured_log
         if log is None or not 0 < self.segment <= len(log.segments):
             return None
@@ -444,8 +434,10 @@ class Measurement:
 
     @property
     def valid(self) -> bool:
-        """Whether it can stand for a day: a time was measured, which is a number, and
-        nothing is wrong with it."""
+        """True if the run has a finite step time, no problems and is not excluded.
+
+        A valid run may represent its day.
+        """
         measured = (
             self.statistic_seconds is not None and 0 < self.statistic_seconds < math.inf
         )
@@ -453,12 +445,14 @@ class Measurement:
 
     @property
     def started(self) -> datetime | None:
-        """When its run started, None where nothing says it."""
+        """The start of the run, or None if it is undated."""
         return self.run.started
 
     def metric(self, name: str) -> Metric:
-        """The metric of that name; KeyError, with the names that there are, for one
-        that the run does not have."""
+        """Return the metric with this name.
+
+        Raises KeyError with the available names if the run does not have the metric.
+        """
         by_name = {metric.name: metric for metric in self.metrics}
         if name not in by_name:
             raise KeyError(
@@ -468,49 +462,44 @@ class Measurement:
 
 
 class StoredRun(NamedTuple):
-    """A run as the history knows it: only a night among others, never the run that is
-    judged."""
+    """A run stored in the history, used only as an earlier run and never judged."""
 
     started: datetime
     job_id: str
-    logs: str  # what `join_fingerprints` returns
+    logs: str  # the result of `join_fingerprints`
     window: Window
     environment: dict[str, str]
-    # whether it may stand for a night of its configuration: `statistic_seconds` is then
-    # a number
+    # True if the run may represent its day; `statistic_seconds` is then finite
     valid: bool
     statistic_seconds: float | None
-    verdict: str = (
-        ""  # from here on what was said of it last, with its repeats, if it was judged
-    )
+    # The remaining fields are the last verdict on the run and its repeats, if any.
+    verdict: str = ""
     reason: str = ""
     step_time_seconds: float | None = None
     expected_seconds: float | None = None
     log_difference: float | None = None
-    status: str = ""  # what became of its item
+    status: str = ""  # of the test item
 
     @property
     def same_run_keys(self) -> RunKeys:
-        """What tells it from other runs, as of a `Run`."""
+        """The keys that identify the run, as for `Run`."""
         return make_run_keys(self.job_id, self.logs, self.started)
 
 
 class StoredDetails(NamedTuple):
-    """What else the history knows of a run: it is read for few of them."""
+    """Further data of a stored run, read only when needed."""
 
-    launcher: str  # empty where nothing told it
-    nodes: tuple[
-        str, ...
-    ]  # of its own job where that is known; empty where nothing told them
-    step_seconds: tuple[float, ...]  # those of the window, NaN for no number
+    launcher: str  # "": unknown
+    nodes: tuple[str, ...]  # of its own job if that is known; empty: unknown
+    step_seconds: tuple[float, ...]  # of the window; NaN for invalid values
     mean_of: tuple[int, ...]
 
 
-def exclude_same_runs(past: Iterable[StoredRun], marks: RunKeys) -> list[StoredRun]:
-    """Return the runs that are none of those that have these marks."""
-    jobs = {job_id for job_id, _ in marks}
+def exclude_same_runs(past: Iterable[StoredRun], keys: RunKeys) -> list[StoredRun]:
+    """Return the stored runs that match none of `keys`."""
+    jobs = {job_id for job_id, _ in keys}
     return [
         stored
         for stored in past
-        if stored.job_id not in jobs or marks.isdisjoint(stored.same_run_keys)
+        if stored.job_id not in jobs or keys.isdisjoint(stored.same_run_keys)
     ]

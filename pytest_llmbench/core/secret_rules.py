@@ -1,7 +1,7 @@
-"""Find secrets in any text, by the names of values and by their notation.
+"""Detection of secrets in texts, by the names of values and by their format.
 
-First the judgement of names and values, then assignments (`NAME=value` in any
-notation), then RULES, the one table: each rule has keywords in lower case and a finder.
+The module first classifies names and values, then finds assignments (`NAME=value` in
+any notation), then defines RULES: each rule has keywords in lower case and a finder.
 One search looks for the keywords of all rules, and a pattern is compiled when one of
 its keywords first occurs. Repetitions in patterns are bounded, so that the time grows
 linearly with the length of a text.
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 # --- names and values -----------------------------------------------------------------
 
 SHORTEST_FOUND = 8
-"""Characters from which on a value that nobody named as a secret is hidden."""
+"""Minimum length of a value that is hidden although its name is not known to be secret.
+"""
 
-# characters of a value that are looked at: what follows changes no judgement, and would
-# cost
+# The number of characters of a value that are checked. Further characters would cost
+# time without changing the result.
 LONGEST_JUDGED = 64
 
 
 class Kind(Enum):
-    """How much the name of a variable tells."""
+    """How likely a variable's value is a secret, by its name."""
 
-    PASSWORD = auto()  # its value is one that a person chose: a word may be it
-    SECRET = auto()  # its value is a secret unless it is a number, a word, a path
-    # of a cache or a tokenizer as often: its value is a secret only if it was drawn at
-    # random
+    PASSWORD = auto()  # chosen by a person, so that even a word may be a secret
+    SECRET = auto()  # a secret unless it is a number, a word or a path
+    # may also be the key of a cache or a token of a tokenizer: a secret only if it
+    # looks randomly generated
     KEY = auto()
 
 
@@ -68,8 +69,7 @@ HINTS = (
     "jwt",
     "dockerconfig",
 )
-"""Texts in lower case, one of which is in `NAME=` for every name that tells of a
-secret."""
+"""Lower-case texts; every `NAME=` with a secret name contains at least one of them."""
 
 _JOINTS = str.maketrans("-. ", "___")
 _CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
@@ -83,7 +83,7 @@ _SECRET = (
 )
 _KEY = r"(?:^|_)(?:auth(?:_|$)|(?:key|pat|pass|cookies?|session_?id|sid|signature|sig|csrf|dsn|jwt)$)"
 
-# Tokens of a tokenizer, and what belongs to a secret and is none.
+# Tokens of a tokenizer, and attributes of a secret that are not secret themselves.
 _WEAK = (
     r"(?:^|_)(?:pad|padding|mask|bos|eos|eod|eot|unk|cls|sep|image|video|audio|fim(?:_[a-z]+)?|special|start|stop|end|next"
     r"|max|min|num|per|total)_?token|_(?:file|path|dir|name|type|url|uri|endpoint|count|version|size|length|scopes?|index"
@@ -98,8 +98,8 @@ _OF_PROGRAM = (
 _NUMBER = r"[-+\d.,:_ ]+(?:e[-+]?\d+)?"  # or a date
 _WORD = r"[a-z]+|[A-Z]+|[A-Z][a-z]+"
 
-# The pieces of names: `gb200`, `314b`, `v0`, `LayerNormMLP`, `GPT2BPETokenizer`. What
-# was drawn at random has few such.
+# Components of names: `gb200`, `314b`, `v0`, `LayerNormMLP`, `GPT2BPETokenizer`. Random
+# values contain few of them.
 _HUMPS = (
     r"(?:[A-Z]{1,5}[a-z]{2,12}|[A-Z][a-z](?=\d)|[a-z]{3,12}|[A-Z]{1,6}(?![a-z])){1,5}"
 )
@@ -108,7 +108,7 @@ _PIECE = (
     rf"|{_HUMPS}(?:\d{{1,3}}(?:{_HUMPS})?)?"
 )
 _SEPARATORS = r"[-_.:,;/@=#+ ]+"
-_CONSONANTS = r"(?i:[b-df-hj-np-tv-xz]{6})|[a-z]{21}"  # no word has so many
+_CONSONANTS = r"(?i:[b-df-hj-np-tv-xz]{6})|[a-z]{21}"  # not in any word
 
 _PLACEHOLDER = (
     r"(?i)\$\(?\{?[A-Za-z_][\w.]*\}?\)?|\$\{[^}]*\}?|%\(?\w+\)?[%s]?|[<{\[].*|\W*|x{3,}|\*.*|\.\.\..*"
@@ -128,12 +128,11 @@ _ROOTS = r"/(?:dev|etc|home|lustre|mnt|opt|proc|root|run|tmp|usr|var|workspace)(
 
 @lru_cache(maxsize=1024)
 def find_kind(name: str) -> Kind | None:
-    """Return how much a name of a variable, option, key or header tells of a secret;
-    None for nothing."""
+    """Classify the name of a variable, option, key or header; None if it is not secret."""
     if name in (
         "PWD",
         "OLDPWD",
-    ):  # the shell's own: its folder, which no message could do without
+    ):  # the shell's current folder, which many messages need
         return None
     lower = f"{name.lower()}=".replace("_path", "").replace("tokens", "")
     if not any(hint in lower for hint in HINTS):
@@ -152,16 +151,17 @@ def normalise(name: str) -> str:
 
 
 def is_secret(value: str) -> bool:
-    """True if a value may be a secret: it is long enough, and no number, path or plain
-    word."""
+    """True if a value may be a secret.
+
+    It must be long enough and not be a number, a path or a plain word.
+    """
     return len(value) >= SHORTEST_FOUND and not (
         re.fullmatch(_NUMBER, value) or re.fullmatch(_WORD, value) or is_path(value)
     )
 
 
 def is_path(value: str) -> bool:
-    """True if a value looks like a path: it has several components that are words.
-    Base64 has none."""
+    """True if a value looks like a path: its components are words, unlike in base64."""
     if "/" not in value:
         return False
     if value[0] != "/" and re.match(_HOME, value):
@@ -174,8 +174,8 @@ def is_path(value: str) -> bool:
 
 
 def is_wordlike(value: str) -> bool:
-    """True if a value consists of words, numbers and what joins them, as names and
-    versions do."""
+    """True if a value consists of words, numbers and separators, as names and versions
+    do."""
     value = value[:LONGEST_JUDGED]
     return all(
         map(re.compile(_PIECE).fullmatch, re.split(_SEPARATORS, value))
@@ -183,13 +183,13 @@ def is_wordlike(value: str) -> bool:
 
 
 def is_identifier(value: str) -> bool:
-    """True for a name of several pieces, such as the id of a configuration, a host or
-    an image."""
+    """True for a name of several components, such as a configuration id, a host or an
+    image."""
     return is_wordlike(value) and len(re.split(_SEPARATORS, value.strip("-_"))) > 1
 
 
 def is_random(value: str, shortest: int = SHORTEST_FOUND) -> bool:
-    """True if a value looks as if it was drawn at random."""
+    """True if a value looks randomly generated."""
     return (
         len(value) >= shortest
         and is_secret(value)
@@ -199,8 +199,8 @@ def is_random(value: str, shortest: int = SHORTEST_FOUND) -> bool:
 
 
 def is_line_of_key(line: str) -> bool:
-    """True for a whole line of base64, as those of a private key, whose first line may
-    be missing."""
+    """True for a full line of base64, as in a private key whose first line may be
+    missing."""
     return bool(
         re.fullmatch(r"\s*[A-Za-z0-9+/]{60,76}={0,2}\s*", line)
     ) and not re.fullmatch(_DIGEST, line.strip())
@@ -213,10 +213,10 @@ def is_placeholder(value: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def is_assigned_secret(name: str, value: str, *, loose: bool) -> bool:
-    """True if the value that a text gives to a name is a secret.
+    """True if the value that a text assigns to a name is a secret.
 
-    `loose` says that the text is prose as often as a variable: after a colon or a space
-    stands a word, too.
+    `loose` means that the text may be prose, in which a word may follow a colon or a
+    space.
     """
     kind, value = find_kind(name), value[:LONGEST_JUDGED]
     if (
@@ -249,8 +249,8 @@ def _is_password(name: str, value: str, *, loose: bool) -> bool:
 
 
 def _is_named_secret(name: str, value: str) -> bool:
-    # A secret has digits, as most generated ones. What has several words in it is one
-    # only of a variable.
+    # Most generated secrets contain digits. A value of several words counts only if the
+    # name is in upper case, like a variable.
     if not is_secret(value) or not any(map(str.isdigit, value)) or " " in value:
         return False
     return name.isupper() or not is_identifier(value)
@@ -293,7 +293,7 @@ _CLOSING = ".,;:)]}\\"
 
 
 def find_assigned(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the (start, end) indexes of the values of secret names in a text, in any
+    """Yield the (start, end) indexes of values assigned to secret names, in any
     notation."""
     if not any(sign in text for sign in _SIGNS):
         return
@@ -328,20 +328,22 @@ def _find_value(text: str, match: re.Match[str]) -> tuple[int, int] | None:
     if not quote and match["sign"] == "=" and _begins_line(text, start - len(before)):
         return first, _match(
             _TO_SPACE, text, first
-        ).end()  # as `env` prints it: no quote, no comma ends it
+        ).end()  # the format of `env`: neither a quote nor a comma ends the value
     is_cut = not quote and len(value) >= LONGEST_JUDGED
     return first, _match(_LONG, text, first).end() if is_cut else first + len(value)
 
 
 def _match(pattern: str, text: str, start: int = 0) -> re.Match[str]:
     match = re.compile(pattern).match(text, start)
-    assert match is not None  # noqa: S101 (each of these patterns matches an empty text)
+    assert match is not None  # noqa: S101 (all these patterns match an empty text)
     return match
 
 
 def _is_code(value: str, telling: str) -> bool:
-    """True for a call or subscript such as `os.environ[...`; a password may contain a
-    bracket."""
+    """True for a call or subscript such as `os.environ[...`.
+
+    A password may contain a bracket, so only a complete call counts there.
+    """
     call = re.compile(_CALL)
     return bool(
         call.fullmatch(value)
@@ -351,7 +353,7 @@ def _is_code(value: str, telling: str) -> bool:
 
 
 def _fits(text: str, match: re.Match[str], before: str) -> bool:
-    """True if the value belongs to the name; false in
+    """True if the value belongs to the name; False in
     `arn:aws:secretsmanager:1:secret:name`."""
     if (
         match["sign"] == ":"
@@ -374,8 +376,7 @@ def _begins_line(text: str, start: int) -> bool:
 
 
 def _is_alone(text: str, start: int, end: int) -> bool:
-    """True if the line contains only this name and its value, as in YAML and
-    configuration files."""
+    """True if the line contains only this name and its value, as in YAML."""
     line = text[max(0, start - 80) : start].rpartition("\n")[2]
     return (
         " " not in line.strip(" -\t")
@@ -384,7 +385,7 @@ def _is_alone(text: str, start: int, end: int) -> bool:
 
 
 def _strip(value: str) -> str:
-    """Strip closing brackets, punctuation and the following arguments from the end of a
+    """Strip closing brackets, punctuation and following arguments from the end of a
     value."""
     if "," in value:
         value = re.split(r",(?=[\w.-]+=)", value, maxsplit=1)[0]
@@ -403,19 +404,20 @@ Finder = Callable[[str], Iterable[tuple[int, int]]]
 """Yields the (start, end) indexes of the secrets in a text, in order."""
 
 Rules = tuple[tuple[tuple[str, ...], Finder], ...]
-"""Pairs of keywords in lower case and a finder. Every match of the finder contains one
-of the keywords."""
+"""Pairs of lower-case keywords and a finder.
 
-# characters: texts up to this length are remembered, as those of a session repeat
-# themselves
+Every match of the finder contains one of the keywords.
+"""
+
+# Results for texts up to this length are cached, since texts repeat in a session.
 SHORT = 1000
 
-# Of what is longer, the time would grow with its square; tokens that databases take as
-# passwords have 1,000 characters.
+# Without a limit, the time would grow with the square of the length. Tokens used as
+# database passwords have 1,000 characters.
 _REST = r"\S{0,2000}"
 _NAME = r"[^/?#\s:,'\"<>]{0,200}"
-# `github://owner:repository@commit/path` has no password, nor have buckets, nor a host
-# with its port.
+# There is no password in `github://owner:repository@commit/path`, in URLs of buckets, or
+# in a host with a port.
 _USER = rf"(?<!\bgithub)(?<!\bgs)(?<!\bs3)://{_NAME}"
 _PORT = r"\d{2,5}[/?#]"
 _OF_DATABASE = rf"\b(?:postgres\w*|mysql|maria\w*|mssql|oracle|redis\w*|mongodb|amqps?)(?:\+\w+)*://{_NAME}"
@@ -425,8 +427,8 @@ _BEFORE_VALUE = r"\s{0,3}[:=,]\s{0,3}[\\\[(]{0,2}[\"']?"
 
 
 def find_pattern(pattern: str, accept: Callable[[str], bool] | None = None) -> Finder:
-    """Return a finder for the last group of a pattern, or for whole matches if it has
-    no group."""
+    """Return a finder for the last group of a pattern, or for the whole match without
+    groups."""
     return partial(_find_pattern, pattern, accept)
 
 
@@ -460,7 +462,7 @@ def _is_sent(value: str) -> bool:
 
 
 def _is_typed(value: str) -> bool:
-    """True for a password in a command or a file, where a word may follow."""
+    """True for a password in a command or a file, where a word may follow instead."""
     return _is_sent(value) and not value.isalpha() and not value.startswith("-")
 
 
@@ -483,26 +485,26 @@ def _is_token_after_prefix(value: str) -> bool:
 _PASSWORDS_OF_URLS = (
     find_pattern(
         rf"{_USER}:(?!:|{_PORT})({_REST})@", _is_no_path
-    ),  # also one with a slash or an @ in it
-    # One that begins as a port does: the host of a database seldom has an @ behind its
-    # port, and behind the @ of another URL stands a host (`host:8080/path@v2` has
-    # none).
+    ),  # the password may contain a slash or an @
+    # A password that begins like a port. A database URL seldom has an @ after its port,
+    # and in other URLs a host must follow the @ (unlike in `host:8080/path@v2`).
     find_pattern(rf"{_OF_DATABASE}:(?!:)({_PORT}{_REST})@"),
     find_pattern(
         rf"://(?!localhost:)[^/?#\s:,.'\"<>\[]{{1,200}}:({_PORT}{_REST}(?<!/))@(?=[A-Za-z][\w-]*(?:\.[A-Za-z]|:\d+\b|/))"
     ),
     find_pattern(
         rf"(?<![\w/]){_SCHEME}:/[^/?#\s:]{{0,200}}:([^\s/]{{0,2000}})@"
-    ),  # a slash is missing
-    find_pattern(rf"\bpostgres\w*(?:\+\w+)?:[^/?#\s:]{{0,200}}:({_REST})@"),  # both are
+    ),  # one slash is missing
+    # both slashes are missing
+    find_pattern(rf"\bpostgres\w*(?:\+\w+)?:[^/?#\s:]{{0,200}}:({_REST})@"),
     find_pattern(
         r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([^\s/:@'\"<>?#]{16,2000})(?::[^\s/@]{0,200})?@",
         _is_long_token,
     ),
 )
 
-_CUT = r"(?=…|\.\.\.)"  # what stands behind a text that was cut
-_MORE = r"[\w=~-]*(?:\.\w[\w=~-]*)*"  # the tail of a longer token than its rule knows
+_CUT = r"(?=…|\.\.\.)"  # the ellipsis after a truncated text
+_MORE = r"[\w=~-]*(?:\.\w[\w=~-]*)*"  # the end of a token that is longer than its rule
 _START = r"(?<![A-Za-z0-9])"
 
 TOKENS = (
@@ -566,8 +568,10 @@ TOKENS = (
     (("sk-",), rf"{_START}sk-(?:ant|proj|svcacct|admin|or|live|test)-([\w-]{{20,}})"),
     (("sk-",), rf"{_START}sk-([A-Za-z0-9]{{32,}}|[A-Za-z0-9]{{20}}T3BlbkFJ[\w-]*)"),
 )
-"""Token formats that are missing from the collection, or narrower there. A group, if
-any, has to look random."""
+"""Token formats that the gitleaks collection lacks or defines too narrowly.
+
+The text in a group, if any, must look random.
+"""
 
 _BLOCK = (
     r"-----BEGIN[ A-Z0-9_-]{0,60}PRIVATE KEY(?: BLOCK)?-----"
@@ -679,8 +683,7 @@ def hide_tokens(text: str) -> str:
 
 
 def hide_password_of(url: str) -> str:
-    """Return a text that is one URL without its password, which may also have spaces in
-    it."""
+    """Hide the password in a text that is a single URL; it may contain spaces."""
     pattern = rf"({_USER}):(?!:|{_PORT}).*@|({_OF_DATABASE}):(?!:).*@"
     return hide_tokens(re.sub(pattern, rf"\1\2:{MASK}@", url, flags=re.DOTALL))
 
@@ -702,8 +705,7 @@ _hide_remembered = lru_cache(maxsize=4096)(_hide)
 
 @cache
 def _load_rules() -> tuple[Rules, BytesAhoCorasick, list[list[int]]]:
-    """Return all rules, the search for their keywords, and the numbers of the rules of
-    each keyword."""
+    """Return all rules, the search for their keywords, and the rule indexes by keyword."""
     from ahocorasick_rs import BytesAhoCorasick
 
     rules = (*RULES, *list_token_rules())
@@ -719,7 +721,7 @@ def _load_rules() -> tuple[Rules, BytesAhoCorasick, list[list[int]]]:
 
 
 def list_token_rules() -> Rules:
-    """Return the rules for token formats: ours, then the collection's."""
+    """Return the rules for token formats: TOKENS, then the gitleaks collection."""
     from pytest_llmbench.core.token_rules import TOKEN_RULES
 
     ours = [
@@ -740,8 +742,7 @@ def _find_token(pattern: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 def _mask(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Replace these (start, end) spans of a text by `***`, once for each line of a
-    span."""
+    """Replace the (start, end) spans of a text by `***`, once per line of a span."""
     pieces, end = [], 0
     for start, stop in spans:
         pieces += [

@@ -1,5 +1,4 @@
-"""What is known of a running job by its log, and of one that stands still. Records
-only."""
+"""Records of the progress and the stalls of running jobs."""
 
 from __future__ import annotations
 
@@ -13,49 +12,49 @@ if TYPE_CHECKING:
 
 
 class StallPosition(StrEnum):
-    """Where in its run a job stands still."""
+    """The phase of a run in which a job hangs."""
 
     START = "start"  # before the first step of a process: image, NCCL, compilation
     STEPS = "steps"
-    END = "end"  # after its last step: its final save, or its teardown
+    END = "end"  # after the last step: final save or teardown
 
 
 @dataclass(frozen=True, slots=True)
 class LogProgress:
-    """What one look at the log of a running job shows, counted from its beginning."""
+    """The contents of a running job's log, as of one check."""
 
-    path: Path | None = None  # None: none was found
-    place: str = ""  # where one was looked for
-    problem: str = ""  # why one that was found cannot be read
-    steps: int = 0  # the lines that tell of a step
-    marks: tuple[
-        int, ...
-    ] = ()  # another one with each line that shows that the run lives
-    starting: bool = False  # whether a process started behind its last step
-    # the slowest gap between two steps that the log itself tells, 0: it tells none
+    path: Path | None = None  # None: no log was found
+    place: str = ""  # the path that was searched
+    problem: str = ""  # the error for a log that cannot be read
+    steps: int = 0  # the number of lines with a step
+    marks: tuple[int, ...] = ()  # changes with every line that proves progress
+    starting: bool = False  # True if a process started after the last step
+    # the slowest gap between two steps according to the log; 0: unknown
     slowest_seconds: float = 0.0
-    taken_seconds: float = 0.0  # all of them together
+    taken_seconds: float = 0.0  # the sum of these gaps
     modified: datetime | None = None
-    prints_late: bool = False  # this kind of log holds no step before the run ends
+    prints_late: bool = False  # True if this log format prints steps only at the end
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """That a job stands still, or stood still when it ended."""
+    """A job that hangs, or hung when it ended."""
 
     place: StallPosition
-    seconds: float  # since there was a sign of life
-    done: int = 0  # the last step, and of how many (None: unknown)
-    total: int | None = None
-    log: str = ""  # its path, or where none was found
-    found: bool = True  # whether there is a log
-    cancelled: bool = False  # PYTEST cancels it for that
+    seconds: float  # since the last progress
+    done: int = 0  # the last step
+    total: int | None = None  # the total number of steps; None: unknown
+    log: str = ""  # the path of the log, or the path that was searched
+    found: bool = True  # True if there is a log
+    cancelled: bool = False  # True if PYTEST cancels the job for this reason
 
 
 @dataclass(frozen=True, slots=True)
 class StallLimits:
-    """When a job that stands still is told, and whether it is cancelled at twice
-    that."""
+    """The limits for warning about a hanging job and for cancelling it.
 
-    tell_seconds: float | None = None  # None: by the gaps between its own steps
+    A job is cancelled after twice the time.
+    """
+
+    tell_seconds: float | None = None  # None: based on the job's step times
     cancels: bool = True

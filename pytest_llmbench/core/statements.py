@@ -1,6 +1,6 @@
-"""What a verdict states: codes with their values, and the records of two findings.
+"""The statements of a verdict: codes with values, and records of findings.
 
-`report/wording` has the sentence of each code.
+`report/wording` contains the sentence for each code.
 """
 
 from __future__ import annotations
@@ -19,37 +19,40 @@ if TYPE_CHECKING:
 
 
 class StatementCode(Enum):
-    """What is stated; the fields of a template in `report/wording` are its values."""
+    """The content of a statement.
+
+    The fields of its template in `report/wording` are its values.
+    """
 
     # the comparison with the baseline
     STEP_TIME = auto()
     ALLOWED_TIME = auto()
-    TIMED_AS_DOCUMENT = auto()  # a statement on such a step time
+    TIMED_AS_DOCUMENT = auto()  # wraps a statement on a time measured by that rule
     RUNS_NEEDED = auto()
     NO_RUNS_SUFFICE = auto()
     COARSE_TIME = auto()  # printed with too few digits
-    FEW_MEANS = auto()  # too few printed means to differ from each other
+    FEW_MEANS = auto()  # too few printed means to estimate their variation
     FEW_TIMES = auto()
-    OTHER_STATISTIC = auto()  # the (trimmed) mean does not share the answer
+    OTHER_STATISTIC = auto()  # mean and trimmed mean lead to different verdicts
     SLOW_MEAN = auto()
     WIDE_INTERVAL = auto()
     UNIFORM_SHIFT = auto()
-    SHIFT_BESIDES = auto()  # all steps are slower, and a few of them slower still
+    SHIFT_BESIDES = auto()  # all steps are slower, and a few are even slower
     IMPLAUSIBLE_TIME = auto()
     RUNS_APART = auto()
-    UNCONFIRMED_RUNS = auto()  # beyond the bound, too few for a regression
-    POOLED_DAYS = auto()  # inconclusive days that are a regression together
+    UNCONFIRMED_RUNS = auto()  # beyond the bound, but too few for a regression
+    POOLED_DAYS = auto()  # several inconclusive days that form a regression
     BEYOND_ACCEPTED_LEVEL = auto()
     FASTER_AS_TIMED = auto()
     REFRESH_BASELINE = auto()
     COMPARED_WITHOUT_ERROR = auto()
     BASELINE_ROUNDING = auto()
-    NOISY_RUNS = auto()  # earlier runs differ by more than is assumed
-    NOISY_STEPS = auto()  # the steps fix the mean less well than runs differ
+    NOISY_RUNS = auto()  # earlier runs differ by more than the assumed variation
+    NOISY_STEPS = auto()  # the error within the run exceeds the run-to-run variation
     FEW_RECORDED = auto()
     BASELINE_CONTRADICTS = auto()
 
-    # the runs that were compared, or not
+    # compared and uncompared runs
     LAST_VALID_RUN = auto()
     STALE_RUN = auto()
     UNUSABLE_RUN = auto()
@@ -88,7 +91,7 @@ class StatementCode(Enum):
     MEAN_AND_TRIMMED = auto()
     MOVING_MEANS = auto()
 
-    # what was accepted, recorded and budgeted
+    # acknowledgements, recordings and budgets
     ACCEPTED_REASON = auto()
     ACCEPTED_IN_ALL = auto()
     IDLE_CERTIFIED = auto()
@@ -109,7 +112,7 @@ class StatementCode(Enum):
     SYNCHRONOUS = auto()
     UNSTATED_CHECKPOINT = auto()
 
-    # what a session adds
+    # additions by the session
     ERROR_UNKNOWN = auto()
     NOT_CERTIFIED = auto()
     OTHER_BASELINE_KIND = auto()
@@ -130,14 +133,14 @@ class CodedStatement(Record):
         super().__init__(code, values)
 
     def __hash__(self) -> int:
-        return hash(self.code)  # not all values have one
+        return hash(self.code)  # not all values are hashable
 
 
-# --- values of several numbers --------------------------------------------------------
+# --- compound values ------------------------------------------------------------------
 
 
 class SlowStep(Record):
-    """A slow step, its line (0: unknown) and its time over the median."""
+    """A slow step: its number, its line (0: unknown) and its time over the median."""
 
     number: int
     line: int
@@ -145,7 +148,7 @@ class SlowStep(Record):
 
 
 class StepSpan(Record):
-    """Consecutive steps, by their numbers, and how many they are."""
+    """A range of consecutive steps with their count."""
 
     first: int
     last: int
@@ -153,7 +156,8 @@ class StepSpan(Record):
 
 
 class StepList(Record):
-    """The first spans of some steps, how many `more` follow, and how many all are."""
+    """The first spans of a set of steps, the number of `more` spans, and the step
+    count."""
 
     spans: tuple[StepSpan, ...]
     more: int
@@ -161,16 +165,17 @@ class StepList(Record):
 
 
 class SlowestSteps(Record):
-    """The slowest step, or the printed values that contain it, over the median."""
+    """The slowest step, or the printed values that contain it, with their time over the
+    median."""
 
     steps: StepList
     ratio: float
-    averaged: bool  # one value, the mean of several steps
-    smoothed: bool  # several values of a moving mean
+    averaged: bool  # True for one value that is the mean of several steps
+    smoothed: bool  # True for several values of a moving mean
 
 
 class DriftLimits(Record):
-    """What limits the drift of a recorded value: a budget, a fraction, and a
+    """The limits for the drift of a recorded value: a budget (a fraction) and a
     tolerance."""
 
     budget: float
@@ -178,14 +183,14 @@ class DriftLimits(Record):
 
 
 class LogLine(Record):
-    """A line of a log; `log` is empty for the log of the judged run."""
+    """A line of a log; `log` is "" for the log of the judged run."""
 
     log: str
     line: int
 
 
 class OrderedRun(Record):
-    """A run that may be the newest, and its verdict."""
+    """A run that may be the newest, with its verdict."""
 
     id: str
     job_id: str
@@ -198,51 +203,47 @@ class OrderedRun(Record):
 
 
 class ShiftReference(StrEnum):
-    """What configurations have moved from."""
+    """The reference for a shift of several configurations."""
 
     LAST_RUNS = "their last runs"
     BASELINES = "their baselines"
 
 
 class SharedShift(Record):
-    """The shift that most configurations have in common, a fraction; slower is
-    positive."""
+    """A shift that most configurations share, as a fraction; slower is positive."""
 
     shift: float
-    low: float  # this bound and `high` are each wrong with a probability of 5 %
+    low: float  # `low` and `high` are each wrong with a probability of 5 %
     high: float
-    configurations: tuple[Key, ...]  # those that moved
-    of: int  # so many were compared
+    configurations: tuple[Key, ...]  # the shifted configurations
+    of: int  # the number of compared configurations
     against: ShiftReference
     several_workloads: bool
 
 
 RunOnNodes: TypeAlias = "tuple[str, float, tuple[str, ...]]"
-"""The id of a run, its step time in seconds, and its nodes (none: unknown)."""
+"""The id of a run, its step time in seconds, and its nodes (empty: unknown)."""
 
 
 class NodeCause(StrEnum):
-    """What the times of runs on different nodes show."""
+    """The pattern in the times of runs on different nodes."""
 
-    ALWAYS_SLOW = "always-slow"  # all runs are slow, and no node was in all of them
-    SHARED_NODES = (
-        "shared-nodes"  # all runs are slow, and some nodes were in all of them
-    )
+    ALWAYS_SLOW = "always-slow"  # all runs are slow, but share no node
+    SHARED_NODES = "shared-nodes"  # all runs are slow and share some nodes
     SAME_NODES = "same-nodes"  # runs on the same nodes are slow and fast
     SLOW_NODES = "slow-nodes"
 
 
 class NodeFinding(Record):
-    """The slow nodes of the runs of one configuration."""
+    """The slow nodes in the runs of one configuration."""
 
     cause: NodeCause | None = None  # None: unknown
     slow: tuple[RunOnNodes, ...] = ()
     fast: tuple[RunOnNodes, ...] = ()
-    exclude: tuple[
-        str, ...
-    ] = ()  # the nodes that were slow twice: further runs should not get them
-    suspects: tuple[str, ...] = ()  # those that were slow once
-    again: tuple[
-        str, ...
-    ] = ()  # the nodes of the slowest run with suspects: a run there confirms them, or clears them
-    fast_beyond_bound: bool = False  # the fast runs are slower than allowed as well
+    # nodes that were slow twice; further runs should exclude them
+    exclude: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()  # nodes that were slow once
+    # the nodes of the slowest run with suspects; another run there confirms or clears
+    # the suspects
+    again: tuple[str, ...] = ()
+    fast_beyond_bound: bool = False  # True if the fast runs exceed the bound as well

@@ -1,9 +1,7 @@
-"""The signals with which somebody stops what runs: Ctrl-C, SIGTERM of a CI or of Slurm,
-SIGHUP of a closed terminal.
+"""Handling of stop signals: Ctrl-C, SIGTERM from a CI or Slurm, SIGHUP of a terminal.
 
-The first one raises KeyboardInterrupt wherever the program is. While reports are
-written a signal is only noted: a half report is never left, and what is noted is in the
-reports.
+The first signal raises KeyboardInterrupt. While reports are written, signals are only
+recorded, so that every report is complete and mentions them.
 """
 
 from __future__ import annotations
@@ -16,33 +14,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-AT_ONCE_SECONDS = 1.0  # signals that come so soon after one another are one
+AT_ONCE_SECONDS = 1.0  # signals within this time count as one
 
 ENDING_SECONDS = 5.0
-"""A program that has done its work ends within this: a signal comes too late to
-interrupt anything."""
+"""A program that has finished its work exits within this time.
+
+A signal in this time comes too late to interrupt anything.
+"""
 
 
 class StopSignals:
-    """What becomes of these signals between `install` and `restore`."""
+    """Handles stop signals between `install` and `restore`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take a clock in seconds."""
+        """`clock` returns seconds."""
         self.number = 0
-        """The first signal that came, also while they were held back; 0 for none."""
+        """The first signal received, even while signals were held back; 0 for none."""
         self._clock = clock
         self._held = False
-        self._passed_over_until = float("-inf")
+        self._ignored_until = float("-inf")
         self._before: dict[int, object] = {}
 
     @property
     def name(self) -> str:
-        """The name of the signal that came, such as SIGTERM; empty for none."""
+        """The name of the received signal, such as SIGTERM; "" for none."""
         return signal.Signals(self.number).name if self.number else ""
 
     def install(self) -> None:
-        """Take the signals over where nobody else did: nohup ignores SIGHUP, a shell
-        SIGINT in the background."""
+        """Install the handlers, unless a signal has another handler already.
+
+        For example, nohup ignores SIGHUP, and a shell ignores SIGINT in the background.
+        """
         usual = {
             signal.SIGINT: signal.default_int_handler,
             signal.SIGTERM: signal.SIG_DFL,
@@ -50,52 +52,56 @@ class StopSignals:
         }
         if (
             threading.current_thread() is not threading.main_thread()
-        ):  # no other thread may say what a signal does
+        ):  # only the main thread may set signal handlers
             return
         for number, handler in usual.items():
             if signal.getsignal(number) is handler:
                 self._before[number] = handler
-                signal.signal(number, self._take)
+                signal.signal(number, self._handle)
         atexit.register(self._ignore)
 
     def restore(self) -> None:
-        """Let signals do again what they did before."""
+        """Restore the previous handlers."""
         atexit.unregister(self._ignore)
         while self._before:
             number, handler = self._before.popitem()
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def hold(self) -> None:
-        """Only note signals from now on."""
+        """Only record signals from now on."""
         self._held = True
 
-    def let_go(self) -> None:
-        """Let signals raise again; one that was noted meanwhile does now."""
+    def release(self) -> None:
+        """Let signals raise again. Raises KeyboardInterrupt if one was recorded."""
         self._held = False
         if self.number:
             raise KeyboardInterrupt
 
     def end(self) -> None:
-        """Pass over what comes while the program ends; whoever stops one that does not
-        end is heard."""
-        self._passed_over_until = self._clock() + ENDING_SECONDS
+        """Ignore signals while the program exits; after ENDING_SECONDS they raise
+        again."""
+        self._ignored_until = self._clock() + ENDING_SECONDS
         self._held = False
 
     @contextmanager
-    def let_through(self) -> Iterator[None]:
-        """Let signals raise KeyboardInterrupt within a part of what holds them back;
-        one that is noted does at once."""
+    def allow(self) -> Iterator[None]:
+        """Let signals raise KeyboardInterrupt in the context, despite `hold`.
+
+        A recorded signal raises at once.
+        """
         try:
-            self.let_go()
+            self.release()
             yield
         finally:
             self._held = True
 
     @contextmanager
     def keep_raised(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt where an interrupt arrives as RuntimeError: in Python
-        3.11 while a class is created, so during any import, and just before a thread
-        waits for another."""
+        """Convert a RuntimeError caused by a signal back to KeyboardInterrupt.
+
+        In Python 3.11 an interrupt becomes a RuntimeError while a class is created,
+        hence during any import, and just before a thread waits for another.
+        """
         before = self.number
         try:
             yield
@@ -105,17 +111,17 @@ class StopSignals:
             raise
 
     def _ignore(self) -> None:
-        # Python goes back to what the system does, which ends the process, while it
-        # takes itself apart: with large modules that is a third of a second in which
-        # the exit code would be lost.
+        # While Python shuts down it restores the system's default, which kills the
+        # process. With large modules this takes a third of a second, in which a signal
+        # would change the exit code.
         for number in self._before:
             signal.signal(number, signal.SIG_IGN)
 
-    def _take(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         self.number = self.number or number
-        # timeout(1) sends SIGTERM to the process and then to its group: the second must
-        # not stop what the first began.
+        # timeout(1) sends SIGTERM to the process and then to its group. The second
+        # signal must not interrupt the handling of the first.
         now = self._clock()
-        if not self._held and now >= self._passed_over_until:
-            self._passed_over_until = now + AT_ONCE_SECONDS
+        if not self._held and now >= self._ignored_until:
+            self._ignored_until = now + AT_ONCE_SECONDS
             raise KeyboardInterrupt

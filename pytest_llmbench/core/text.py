@@ -1,25 +1,27 @@
-"""Text in columns: its width, and its lines."""
+"""Column widths and line breaks of texts."""
 
 from __future__ import annotations
 
 import unicodedata
 
 WIDTH = 79
-"""Columns of a line, unless a terminal is as wide as its window."""
+"""Default line width in columns, if the terminal's width is not used."""
 
 FILLER = "\ue000"
-"""Fills the second column of a wide character while lines are broken: for private use,
-in no text."""
+"""Placeholder for the second column of a wide character while lines are broken.
+
+A private-use character that occurs in no text.
+"""
 
 
 GLUE = "\ue001"
-"""A blank at which no line is broken, as between a number and its unit."""
+"""A space that is never broken, such as between a number and its unit."""
 
 
 def count_columns(text: str) -> int:
-    """Return the columns of a text: two for a wide character (UAX 11), none for a
+    """Return the width of a text: two columns for a wide character (UAX 11), none for a
     combining one."""
-    # Almost every text is ASCII: the table of Unicode is asked for the others only.
+    # Almost every text is ASCII and does not need Unicode's slower width table.
     return len(text) if text.isascii() else sum(map(_count_character_columns, text))
 
 
@@ -31,10 +33,10 @@ def wrap(
     rest: str = "",
     whole_words: bool = False,
 ) -> list[str]:
-    """Return a text in lines, the first after `first` and the others after `rest`.
+    """Wrap a text; `first` precedes the first line, `rest` the others.
 
-    No word is broken at its hyphens: an id is there to be copied. With `whole_words`
-    none is broken at all.
+    Words are not broken at hyphens, so that ids can be copied. With `whole_words`,
+    words are not broken at all.
     """
     import textwrap
 

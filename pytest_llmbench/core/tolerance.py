@@ -1,11 +1,10 @@
-"""How much slower is allowed: of a run by a tolerance, of recorded values by the drift
-budget.
+"""Limits of slowdowns: tolerances of runs, and the drift budget of recorded values.
 
-A gate whose baseline is recorded again each month follows a slow loss of performance
-without ever failing. So a file keeps the values that it had, and a new one may be
-slower than the first of them by no more than the drift budget, unless somebody says
-why; that reason is kept, too, and from then on the value that it stands with is the one
-that counts.
+A gate whose baseline is recorded again each month could follow a gradual loss of
+performance without ever failing. Therefore a baseline file stores its earlier values,
+and a new value may be slower than the first one by at most the drift budget. A user may
+accept a larger move with a reason. The reason is stored, and drift is then counted from
+the accepted value.
 """
 
 from __future__ import annotations
@@ -19,23 +18,21 @@ from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.formatting import format_difference, format_seconds
 from pytest_llmbench.core.metric_definitions import METRICS
 
-# how much slower a run may be, where neither an option nor a file says another
+# the default tolerance of the step time
 DEFAULT_FRACTION = 0.05
 
-LARGEST = (
-    0.5  # a gate that lets a run take twice as long is a typing error: `5` for `5%`
-)
+LARGEST = 0.5  # a larger fraction is a typing error, such as `5` for `5%`
 
 TIME = "time"
-"""The slot of `time`, `perf` and `step_time_seconds`: three ways to limit the step time
-itself."""
+"""Slot of `time`, `perf` and `step_time_seconds`, which all limit the step time itself.
+"""
 
 NAMES = (
     "time",
     "perf",
     *(name for name, definition in METRICS.items() if definition.of_step_time),
 )
-"""What may stand before the colon."""
+"""Valid names before the colon of a tolerance."""
 
 _WORDS = {
     "time": "time",
@@ -49,24 +46,23 @@ _DECIMAL_COMMA = re.compile(r"(?:\w+\s*:)?\s*\d+,\d+\s*%?", re.ASCII)
 
 
 def parse_tolerances(text: str, source: str) -> tuple[Tolerance, ...]:
-    """Read tolerances separated by commas: `5%`, `0.025`, `perf:5%` (less performance:
-    5.26 % more time), `mfu:3%`.
+    """Parse tolerances separated by commas: `5%`, `0.025`, `perf:5%`, `mfu:3%`.
 
-    Each metric may stand once, and those of the step time itself are one (TIME). Raises
-    ValueError for anything else, and outside of 0 (excluded) to 50 %. `source` is kept
-    with each of them, for messages.
+    `perf:5%` allows 5 % less performance, hence 5.26 % more time. Each slot may occur
+    once. `source` is stored in the results, for messages. Raises ValueError for other
+    texts and for values outside of 0 (excluded) to 50 %.
     """
     if _DECIMAL_COMMA.fullmatch(text.strip()):
         raise ValueError(
             f"found {text.strip()!r} with a comma, expected a decimal point: {text.replace(',', '.')}"
         )
     by_slot: dict[str, Tolerance] = {}
-    for part in text.split(","):
-        tolerance = _make_tolerance(part, source)
+    for item in text.split(","):
+        tolerance = _make_tolerance(item, source)
         other = by_slot.setdefault(get_slot(tolerance), tolerance)
         if other is not tolerance:
             synonyms = (
-                " (time, perf and step_time_seconds are one)"
+                " (time, perf and step_time_seconds are the same)"
                 if get_slot(tolerance) == TIME
                 else ""
             )
@@ -77,8 +73,10 @@ def parse_tolerances(text: str, source: str) -> tuple[Tolerance, ...]:
 
 
 def merge_tolerances(*layers: Iterable[Tolerance]) -> tuple[Tolerance, ...]:
-    """Return one tolerance for each slot, that of the last layer which has one; the
-    step time's stands first."""
+    """Return one tolerance per slot; later layers take precedence.
+
+    The tolerance of the step time comes first.
+    """
     slots = {get_slot(tolerance): tolerance for layer in layers for tolerance in layer}
     return tuple(
         slots[name] for name in sorted(slots, key=lambda name: (name != TIME, name))
@@ -86,14 +84,18 @@ def merge_tolerances(*layers: Iterable[Tolerance]) -> tuple[Tolerance, ...]:
 
 
 def get_slot(tolerance: Tolerance) -> str:
-    """Return what a tolerance limits, for which only one can hold: TIME, or a metric's
-    name."""
+    """Return the slot of a tolerance: TIME, or the name of a metric.
+
+    Only one tolerance applies to each slot.
+    """
     return TIME if tolerance.of in ("time", "performance") else tolerance.of
 
 
 def parse_fraction(text: str, expected: str, largest: float = LARGEST) -> float:
-    """Read `5%`, `2.5 %` or `0.025` as a fraction above 0, at most `largest`;
-    ValueError says what was `expected`."""
+    """Parse `5%`, `2.5 %` or `0.025` as a fraction above 0 and at most `largest`.
+
+    Raises ValueError that includes `expected`.
+    """
     number = text.strip()
     digits = number.removesuffix("%").strip()
     if not _NUMBER.fullmatch(digits):
@@ -127,47 +129,50 @@ def _describe_scope(name: str) -> str:
         return _WORDS.get(name, name)
     valid = ", ".join(NAMES)
     if name in METRICS:
-        why = "it does not follow from the step time, so a baseline expects no value of it"
+        reason = (
+            "it is not computed from the step time, so a baseline has no value for it"
+        )
         raise ValueError(
-            f"found {name} before the colon: {why}; expected one of {valid}"
+            f"found {name} before the colon: {reason}; expected one of {valid}"
         )
     raise ValueError(
         f"found {name!r} before the colon, expected one of {valid}{did_you_mean(name, NAMES)}"
     )
 
 
-# --- recorded values: what was accepted first, what replaced it, and why --------------
+# --- the history of recorded values ---------------------------------------------------
 
-DRIFT_BUDGET = 0.05  # where neither an option nor the file says another
+DRIFT_BUDGET = 0.05  # the default
 
-# of the earlier values so many newest ones, besides the first and all with a reason
+# the number of newest earlier values to keep, in addition to the first value and to all
+# values with a reason
 KEPT = 20
 
 FASTER = "faster than the value before by more than the drift budget: from here on this one counts"
-"""The reason of a value that needs nobody's word: the gate becomes stricter."""
+"""Reason of a value that needs no acceptance, because it makes the gate stricter."""
 
-EQUAL = 1e-9  # a value at the bound is not beyond it by rounding
+EQUAL = 1e-9  # so that a value at the bound does not exceed it by rounding
 
 
 def list_accepted(recording: Recording) -> tuple[AcceptedValue, ...]:
-    """Return all values that a recorded baseline had, oldest first, the present one
-    last."""
-    now = AcceptedValue(
+    """Return all values of a recorded baseline, oldest first, the current one last."""
+    current = AcceptedValue(
         recording.date, recording.trimmed_mean_seconds, recording.by, recording.reason
     )
-    return (*recording.earlier, now)
+    return (*recording.earlier, current)
 
 
 def find_reference(recording: Recording) -> AcceptedValue:
-    """Return the value that drift is counted from: the newest with a reason, or the
-    first."""
+    """Return the value that drift is counted from.
+
+    This is the newest value with a reason, else the first value.
+    """
     accepted = list_accepted(recording)
     return next((value for value in reversed(accepted) if value.reason), accepted[0])
 
 
 def find_starting_value(recording: Recording) -> AcceptedValue:
-    """Return the first value, or the newest that took its place because it is
-    faster."""
+    """Return the first value, or the newest faster value that replaced it."""
     accepted = list_accepted(recording)
     return next(
         (value for value in reversed(accepted) if value.reason == FASTER), accepted[0]
@@ -175,7 +180,7 @@ def find_starting_value(recording: Recording) -> AcceptedValue:
 
 
 def is_beyond(seconds: float, first: AcceptedValue, budget: float) -> bool:
-    """Whether a step time is slower than an accepted value by more than the budget, a
+    """True if a step time exceeds an accepted value by more than the budget, a
     fraction."""
     return seconds > first.seconds * (1 + budget) * (1 + EQUAL)
 
@@ -183,8 +188,8 @@ def is_beyond(seconds: float, first: AcceptedValue, budget: float) -> bool:
 def explain_refusal(
     recording: Recording, previous: Recording | None, budget: float
 ) -> str:
-    """Return why a value may not follow the one before without a reason; empty where it
-    may."""
+    """Return the reason to refuse a new recorded value, or "" if it is within the
+    budget."""
     step_seconds = recording.trimmed_mean_seconds
     if previous is None or not is_beyond(
         step_seconds, find_reference(previous), budget
@@ -192,18 +197,20 @@ def explain_refusal(
         return ""
     return (
         f"{describe_move(step_seconds, find_reference(previous))}, the drift budget is {budget * 100:.10g} %: "
-        "find what makes it slower, or accept it with `accept: drift` in the file of --llmb-acknowledged"
+        "find the cause of the slowdown, or accept it with `accept: drift` in the file of --llmb-acknowledged"
     )
 
 
 def follow_recording(
     recording: Recording, previous: Recording | None, budget: float, reason: str
 ) -> Recording:
-    """Return a recording with the values that it replaces, and its reason where it
-    moves beyond the budget."""
+    """Return a recording with the values it replaces.
+
+    Its reason is kept only if the value moves beyond the budget.
+    """
     if previous is None:
         return recording
-    # The same runs recorded once more replace nothing.
+    # Recording the same runs again replaces no value.
     if (recording.run_seconds, recording.log_sha256) == (
         previous.run_seconds,
         previous.log_sha256,
@@ -236,6 +243,6 @@ def _prune(accepted: Sequence[AcceptedValue]) -> tuple[AcceptedValue, ...]:
     newest = len(accepted) - KEPT
     return tuple(
         value
-        for place, value in enumerate(accepted)
-        if place == 0 or value.reason or place >= newest
+        for index, value in enumerate(accepted)
+        if index == 0 or value.reason or index >= newest
     )

@@ -1,5 +1,7 @@
-"""Trials: runs that are made to find out something, what is to be run next, and what
-they say in the end."""
+"""Records of A/B comparisons and bisections: variants, runs and results.
+
+A trial is one run that is launched for such a comparison.
+"""
 
 from __future__ import annotations
 
@@ -34,59 +36,57 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One arm of an A/B, or build of a search: what it has in place of what the cluster
-    file says, or besides."""
+    """One arm of an A/B or one build of a bisection.
+
+    Its values replace or extend those of the cluster file.
+    """
 
     name: str
     image: str = ""
-    commit: str = ""  # of the recipe's folder, which is a git repository, or in one
-    folder: Path | None = None  # in place of the recipe's
+    commit: str = ""  # in the git repository that contains the recipe's folder
+    folder: Path | None = None  # replaces the recipe's folder
     environment: Pairs = ()
-    arguments: tuple[str, ...] = ()  # behind the words of the launcher
+    arguments: tuple[str, ...] = ()  # appended to the command of the launcher
 
 
 class TrialOutcome(StrEnum):
-    """What became of a run: a stable code."""
+    """The outcome of a trial: a stable code."""
 
     MEASURED = "measured"
-    DOES_NOT_RUN = "does-not-run"  # its own failure: the same build would fail again
-    LOST = "lost"  # infrastructure: it is made again
+    DOES_NOT_RUN = "does-not-run"  # a failure that would occur again with this build
+    LOST = "lost"  # an infrastructure failure; the trial is repeated
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A run that was made, in the order in which they were made."""
+    """A run of a variant; trials are in launch order."""
 
-    variant: int  # its place in the list of arms or builds
+    variant: int  # the index in the list of arms or builds
     outcome: TrialOutcome
-    step_time_ms: (
-        float | None
-    )  # the statistic of its window; None unless it was measured
-    discarded: bool = False  # a warm-up, which no estimate holds
-    allocation: int = 0  # the allocation that it ran in, where several runs share one
-    rounding: float = (
-        0.0  # how far its printed digits may move the statistic, a fraction
-    )
+    step_time_ms: float | None  # the statistic of the window; None unless measured
+    discarded: bool = False  # a warm-up, which is not used in any estimate
+    allocation: int = 0  # the number of the allocation, if several runs share one
+    rounding: float = 0.0  # the largest rounding error of the statistic, a fraction
 
 
 class TrialTime(NamedTuple):
-    """What was measured of a run that stands for itself."""
+    """The measured step time of a single trial."""
 
-    seconds: float | None  # of a step; None where it has none
-    problem: str = ""  # the reason
-    rounding: float = 0.0  # how far the printed digits may move it, a fraction
+    seconds: float | None  # the step time, or None
+    problem: str = ""  # the reason for a missing step time
+    rounding: float = 0.0  # the largest rounding error of the step time, a fraction
 
 
 @dataclass(frozen=True, slots=True)
 class NextTrial:
-    """The run that is to be made next."""
+    """The trial to launch next."""
 
     variant: int
     discarded: bool = False
 
 
 class PairedOutcome(StrEnum):
-    """What is said of an arm beside the reference: a stable code."""
+    """The result of comparing an arm with the reference: a stable code."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -94,67 +94,71 @@ class PairedOutcome(StrEnum):
     CANNOT_TELL = "cannot-tell"
     DOES_NOT_RUN = "does-not-run"
     REFERENCE_DOES_NOT_RUN = "reference-does-not-run"
-    LOST = "lost"  # infrastructure failed twice in a row, before anything was shown
+    LOST = "lost"  # infrastructure failed twice in a row, before there was a result
 
 
 @dataclass(frozen=True, slots=True)
 class PairedEstimate:
-    """How far a variant is from another one on the same nodes. Logarithms of step
-    times; slower is positive."""
+    """The estimated difference between two variants on the same nodes.
+
+    Values are logarithms of step times; slower is positive.
+    """
 
     difference: float
-    low: float  # of the interval of this look: two-sided, at twice `level`
+    low: float  # bound of the two-sided interval of this analysis, at twice `level`
     high: float
     level: float  # one-sided
-    # the smallest difference, a fraction, that is shown four times out of five
+    # the smallest difference, a fraction, that is detected with 80 % probability
     smallest: float
     standard_error: float
     degrees_of_freedom: float
-    noise: Noise  # from run to run; not measured where 1 % was assumed beside what was
-    runs: tuple[int, int]  # of both that it rests on
-    own_noise: Noise | None = None  # the same of these runs alone
+    noise: Noise  # between runs; `measured` is False if it includes the assumed 1 %
+    runs: tuple[int, int]  # the number of runs of each variant
+    own_noise: Noise | None = None  # the noise of these runs alone
 
 
 @dataclass(frozen=True, slots=True)
 class PairedAnswer:
-    """What is said of one arm beside arm 0."""
+    """The result for one arm compared with arm 0."""
 
     variant: int
     outcome: PairedOutcome
-    pairs: int  # whole ones
-    estimate: PairedEstimate | None  # None before the first look
+    pairs: int  # the number of complete pairs
+    estimate: PairedEstimate | None  # None before the first interim analysis
 
 
 REFERENCE = 0
-"""The arm of an A/B with which the others are compared."""
+"""Index of the reference arm of an A/B."""
 
 MARGIN = 0.01
-"""Arms that differ by less are alike."""
+"""Arms that differ by less than this fraction are alike."""
 
 UNANSWERED = (
     PairedOutcome.DOES_NOT_RUN,
     PairedOutcome.REFERENCE_DOES_NOT_RUN,
     PairedOutcome.LOST,
 )
-"""The outcomes of an arm that was not compared."""
+"""Outcomes of an arm that was not compared."""
 
 
 class ProbeOutcome(StrEnum):
-    """On which side of the middle of two ends a build is: a stable code."""
+    """The position of a build relative to the midpoint of both ends: a stable code."""
 
     NOT_SLOWER = "not-slower"
     SLOWER = "slower"
     CANNOT_TELL = "cannot-tell"
     DOES_NOT_RUN = "does-not-run"
-    ENDS_ALIKE = "ends-alike"  # the bad end is not shown to be slower than the good one
-    STOPPED = "stopped"  # what makes its runs was ended from outside
+    ENDS_ALIKE = (
+        "ends-alike"  # no evidence that the bad end is slower than the good one
+    )
+    STOPPED = "stopped"  # the command that makes its runs was stopped from outside
 
 
 class BisectOutcome(StrEnum):
-    """How a search over an ordered list of builds ended: a stable code."""
+    """The result of a bisection over an ordered list of builds: a stable code."""
 
-    FOUND = "found"  # each change is named
-    # the most runs were made, and at least one change lies in a range of builds
+    FOUND = "found"  # all changes are located
+    # the limit of runs is reached, and at least one change is only known as a range
     RANGE = "range"
     NO_CHANGE_BETWEEN_ENDS = "no-change-between-ends"
     GOOD_DOES_NOT_RUN = "good-does-not-run"
@@ -164,10 +168,10 @@ class BisectOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LocatedChange:
-    """A change that was found: the first slow build is one of `first` to `last`, all
-    but the last of which do not run.
+    """A located change: the first slow build is one of `first` to `last`.
 
-    `size`, `low`, `high` (95 %) and the rest are logarithms.
+    All of these builds except `last` do not run. `size`, its 95 % interval `low` to
+    `high`, and `rest_before` and `rest_after` are logarithms.
     """
 
     first: int
@@ -176,8 +180,8 @@ class LocatedChange:
     size: float
     low: float
     high: float
-    share: float  # of the difference of the ends
-    # what is shown to lie before and after it besides, at 5 %; 0 where nothing is
+    share: float  # the fraction of the difference between the ends
+    # further changes before and after this one, significant at 5 %; 0: none
     rest_before: float = 0.0
     rest_after: float = 0.0
 
@@ -193,13 +197,13 @@ class BuildRange:
 
 @dataclass(frozen=True, slots=True)
 class BisectAnswer:
-    """What a search ended with; changes in the order of the builds."""
+    """The result of a bisection; changes are in the order of the builds."""
 
     outcome: BisectOutcome
-    ends: (
-        PairedEstimate | None
-    )  # how far the last build is from the first one; None before the first look
-    runs: int  # so many were measured
+    # the difference between the last and the first build; None before the first
+    # interim analysis
+    ends: PairedEstimate | None
+    runs: int  # the number of measured runs
     skipped: tuple[int, ...] = ()  # builds that do not run
     changes: tuple[LocatedChange, ...] = ()
     ranges: tuple[BuildRange, ...] = ()
@@ -207,24 +211,22 @@ class BisectAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TrialReport:
-    """What the runs of variants say in the end: the answers of an A/B, or that of a
-    search over builds."""
+    """The results of an A/B (`answers`) or of a bisection (`search`)."""
 
     names: tuple[str, ...]
     answers: tuple[PairedAnswer, ...] = ()
     search: BisectAnswer | None = None
-    nodes: tuple[str, ...] = ()  # on which all of them ran
-    cluster: str = ""  # empty: nothing tells
-    earlier: Noise | None = (
-        None  # of earlier A/Bs of the configuration on the cluster, which was pooled in
-    )
-    # how many held these nodes, one after another; 0: each run was a job of its own
+    nodes: tuple[str, ...] = ()  # the nodes of all runs
+    cluster: str = ""  # "": unknown
+    # the pooled noise of earlier A/Bs of the configuration on the cluster
+    earlier: Noise | None = None
+    # the number of consecutive allocations; 0: each run was a separate job
     allocations: int = 0
-    separate_because: str = ""  # why there was none, or none any more
+    separate_because: str = ""  # the reason for runs outside of an allocation
 
     @property
     def noise(self) -> Noise | None:
-        """What the runs of an A/B themselves say of the noise; None where they are too
+        """The noise estimated from the runs of an A/B alone, or None if there are too
         few."""
         estimates = (
             answer.estimate.own_noise for answer in self.answers if answer.estimate

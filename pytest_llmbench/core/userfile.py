@@ -1,5 +1,4 @@
-"""Files that people write: their bytes and text, of regular files alone and no more
-than they may hold."""
+"""Safe reading of files written by users: regular files only, with a size limit."""
 
 from __future__ import annotations
 
@@ -14,33 +13,33 @@ from typing import Any
 
 from pytest_llmbench.core.errors import LlmbenchError
 
-LARGEST_TEXT_BYTES = 1 << 24  # of a file that people write by hand
+LARGEST_TEXT_BYTES = 1 << 24  # for a file that users write manually
 
 DEEPEST_JSON = 64
-"""Levels of nesting in a JSON document: ours have fewer, and functions that call
-themselves for each level end."""
+"""Maximum nesting of a JSON document.
+
+Documents of this package are less deep, and recursive functions need a limit.
+"""
 
 
 def read_bytes(
     path: Path, what: str, most_bytes: int, raises: type[LlmbenchError]
 ) -> bytes:
-    """Return the bytes of a file; `what` it is called in messages.
+    """Return the bytes of a file; `what` is its description in messages.
 
-    Raises `raises` for what cannot be read, is no regular file, or is larger than
-    `most_bytes`, a number of MiB.
+    Raises `raises` if the file cannot be read, is not a regular file, or is larger than
+    `most_bytes`, a whole number of MiB.
     """
     try:
-        data = _read_regular(path, most_bytes + 1)  # one more tells a larger file
+        data = _read_regular(path, most_bytes + 1)  # one more detects a larger file
     except OSError as error:
         raise raises(
             f"{path}: {error.strerror or error}, expected a readable {what}"
         ) from error
     except MemoryError as error:
-        raise raises(f"{path}: more than memory holds, expected a {what}") from error
+        raise raises(f"{path}: does not fit in memory, expected a {what}") from error
     if data is None:
-        raise raises(
-            f"{path}: found something that is no regular file, expected a {what}"
-        )
+        raise raises(f"{path}: not a regular file, expected a {what}")
     if len(data) > most_bytes:
         raise raises(
             f"{path}: found more than {most_bytes >> 20} MiB, expected a {what}"
@@ -49,8 +48,10 @@ def read_bytes(
 
 
 def _read_regular(path: Path, most_bytes: int) -> bytes | None:
-    """Return the first bytes of a file, None for what is no regular one: a FIFO has no
-    writer, a device no end."""
+    """Return the first bytes of a file, or None unless it is a regular file.
+
+    Reading a FIFO could block, and a device may be endless.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not S_ISREG(os.fstat(handle).st_mode):
@@ -64,8 +65,10 @@ def _read_regular(path: Path, most_bytes: int) -> bytes | None:
 def read_text(
     path: Path, what: str, most_bytes: int, raises: type[LlmbenchError]
 ) -> str:
-    """Return the text of a file, without a byte order mark, as `read_bytes`; `raises`
-    also for what is not UTF-8."""
+    """Return the text of a file without a byte order mark, like `read_bytes`.
+
+    Also raises `raises` if the text is not UTF-8.
+    """
     data = read_bytes(path, what, most_bytes, raises)
     try:
         return data.decode("utf-8-sig")
@@ -78,10 +81,10 @@ def read_text(
 
 
 def parse_json(data: bytes, parse_constant: Callable[[str], Any] | None = None) -> Any:
-    """Return the value of a JSON document; ValueError for other text, and for one
-    nested deeper than DEEPEST_JSON.
+    """Parse a JSON document.
 
-    `parse_constant` converts NaN and infinities, as in `json.loads`.
+    `parse_constant` converts NaN and infinities, as in `json.loads`. Raises ValueError
+    for other texts and for documents nested deeper than DEEPEST_JSON.
     """
     import json
 
@@ -90,26 +93,26 @@ def parse_json(data: bytes, parse_constant: Callable[[str], Any] | None = None) 
     except RecursionError as error:
         raise ValueError(str(error)) from error
     except MemoryError as error:
-        raise ValueError("more than memory holds") from error
+        raise ValueError("does not fit in memory") from error
     level = [document] if isinstance(document, dict | list) else []
     for _ in range(
         DEEPEST_JSON
-    ):  # a loop: the document may be as deep as the parser takes
-        parts = chain.from_iterable(
+    ):  # not recursive, because the document may be very deep
+        children = chain.from_iterable(
             value.values() if isinstance(value, dict) else value for value in level
         )
-        level = [part for part in parts if isinstance(part, dict | list)]
+        level = [child for child in children if isinstance(child, dict | list)]
     if level:
         raise ValueError(f"more than {DEEPEST_JSON} levels of nesting")
     return document
 
 
 def read_text_if_file(path: Path, what: str, raises: type[LlmbenchError]) -> str | None:
-    """Return the text of a file that a user may have meant; None where there is no file
-    of that name.
+    """Return the text of a file that a value may refer to, or None if there is no such
+    file.
 
-    Raises `raises` where there is one that may not be read, or that is no text; `what`
-    names it in the message.
+    `what` is the description in messages. Raises `raises` if the file exists but cannot
+    be read or is not text.
     """
     expected = "expected a file of configurations, one a line"
     try:
@@ -117,32 +120,32 @@ def read_text_if_file(path: Path, what: str, raises: type[LlmbenchError]) -> str
             return None
         data = _read_regular(path, LARGEST_TEXT_BYTES + 1)
         if data is None:
-            why = "no regular file"
+            reason = "not a regular file"
         elif len(data) > LARGEST_TEXT_BYTES:
-            why = f"more than {LARGEST_TEXT_BYTES >> 20} MiB"
+            reason = f"more than {LARGEST_TEXT_BYTES >> 20} MiB"
         else:
             return data.decode("utf-8-sig")
     except PermissionError as error:
-        why = str(error.strerror)
+        reason = str(error.strerror)
     except UnicodeDecodeError:
-        why = "not UTF-8"
-    except OSError:  # no file, or longer than a name may be
+        reason = "not UTF-8"
+    except OSError:  # no such file, or the value is too long for a file name
         return None
-    raise raises(f"{what}: {why}, {expected}")
+    raise raises(f"{what}: {reason}, {expected}")
 
 
 def is_there(path: Path, *, follow_links: bool = True) -> bool:
-    """Whether something stands at a path; OSError where that cannot be told.
+    """True if a path exists; raises OSError if this cannot be determined.
 
-    `exists` of os.path, and of Path from Python 3.14 on, says no then: what is there
-    would be written anew.
+    `os.path.exists` (and `Path.exists` from Python 3.14) would return False in that
+    case, and an existing file could be overwritten.
     """
     try:
         os.stat(path, follow_symlinks=follow_links)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        if error.errno == ELOOP:  # a link to itself leads nowhere
+        if error.errno == ELOOP:  # a link to itself
             return False
         raise
     return True
@@ -151,46 +154,44 @@ def is_there(path: Path, *, follow_links: bool = True) -> bool:
 def walk_folders(
     top: str | Path, on_error: Callable[[OSError], None] | None = None
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield folders with the names in them, as `os.walk`, which calls itself for each
-    level before Python 3.12."""
-    waiting = [os.fspath(top)]
-    while waiting:
-        for folder, folders, names in os.walk(waiting.pop(), onerror=on_error):
+    """Walk a folder like `os.walk`, which recurses for each level before Python 3.12."""
+    pending = [os.fspath(top)]
+    while pending:
+        for folder, folders, names in os.walk(pending.pop(), onerror=on_error):
             yield folder, folders, names
-            below = (os.path.join(folder, name) for name in reversed(folders))
-            waiting += [path for path in below if not os.path.islink(path)]
+            paths = (os.path.join(folder, name) for name in reversed(folders))
+            pending += [path for path in paths if not os.path.islink(path)]
             folders.clear()
 
 
 def expand_home(text: str) -> Path:
-    """Return a path with the home folder in the place of its `~`; that of a user whom
-    nobody knows stays, as in a shell."""
+    """Expand `~` in a path; an unknown user is not expanded, as in a shell."""
     try:
         return Path(os.path.expanduser(text))
-    except ValueError:  # no user has a name with a NUL in it, nor has any file
+    except ValueError:  # names of users and files contain no NUL
         return Path(text)
 
 
-def leads_up(link: str | Path) -> bool:
-    """Whether a link to a folder leads to one that holds the link itself: all of that
-    would be read, and it again."""
-    target, home = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
-    return os.path.commonpath((target, home)) == target
+def links_to_ancestor(link: str | Path) -> bool:
+    """True if a link leads to a folder that contains the link itself.
+
+    Following such a link would read the whole folder again and again.
+    """
+    target, parent = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
+    return os.path.commonpath((target, parent)) == target
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a path is a standard output, a device or a pipe: what is written there
-    replaces nothing."""
+    """True for standard output, a device or a pipe, where writing replaces no file."""
     return find_descriptor(path) is not None or (
         os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     )
 
 
 def find_descriptor(path: Path) -> int | None:
-    """Return the descriptor of this process that a name such as /dev/stdout is; None
-    for any other."""
-    # Opened by its name, a standard output that goes to a file would be written from
-    # its beginning.
+    """Return this process's file descriptor for a name such as /dev/stdout, else None."""
+    # Opening a redirected standard output by name would overwrite the file from its
+    # beginning.
     for _ in range(8):
         match = re.fullmatch(r"(?:/dev|/proc/(?:self|\d+))/fd/(\d+)", str(path))
         if match:

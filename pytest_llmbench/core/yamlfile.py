@@ -1,5 +1,7 @@
-"""YAML files that people write: one document as nodes with their lines, and what may
-stand where."""
+"""Parsing and validation of YAML files written by users.
+
+A document is parsed to nodes with line numbers, and specs define the allowed nodes.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ def read_document(
     what: str = "baseline file",
     raises: type[LlmbenchError] = BaselineError,
 ) -> yaml.MappingNode:
-    """Return the root mapping of the only document in a file; `what` it is called in
-    messages.
+    """Return the root mapping of a file with one document.
 
-    Raises `raises` as `read_root` does, and for a root that is not a mapping.
+    `what` is the description of the file in messages. Raises `raises` like `read_root`,
+    and if the root is not a mapping.
     """
     import yaml
 
@@ -46,11 +48,11 @@ def read_document(
 def read_root(
     path: Path, *, what: str, raises: type[LlmbenchError]
 ) -> yaml.Node | None:
-    """Return the root node of the only document in a file, None for an empty file.
+    """Return the root node of a file with one document, or None for an empty file.
 
-    Raises `raises` with file and line for what cannot be read, is not UTF-8, no YAML,
-    several documents, and for tabs, anchors, aliases, tags and deep nesting: such a
-    file needs none of them.
+    Raises `raises` with file and line if the file cannot be read, is not UTF-8 or not
+    YAML. Several documents, tabs, anchors, aliases, tags and deep nesting are refused
+    as well, since configuration files do not need them.
     """
     text = read_text(path, what, LARGEST_YAML_BYTES, raises)
     import yaml
@@ -69,9 +71,8 @@ def read_root(
 
 
 def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None:
-    """Raise for the first event of YAML's that no file of ours needs."""
-    # One by one, so that a bomb is refused before a node is built: deep nesting crashes
-    # libyaml.
+    """Raise `raises` for the first YAML event that configuration files do not need."""
+    # Events are checked before nodes are built, because deep nesting crashes libyaml.
     depth = documents = 0
     for event in events:
         name = type(event).__name__
@@ -82,14 +83,14 @@ def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None
         if extra:
             line = event.start_mark.line + 1
             raise raises(
-                f"{path}:{line}: found {extra}; write every value where it belongs"
+                f"{path}:{line}: found {extra}; use plain keys and values only"
             )
 
 
 def _find_extra(event: Any, name: str, depth: int, documents: int) -> str:
     if name == "AliasEvent" or getattr(event, "anchor", None):
-        mark = "*" if name == "AliasEvent" else "&"
-        return f"the {'alias' if mark == '*' else 'anchor'} {mark}{event.anchor}, expected no anchors or aliases"
+        sign = "*" if name == "AliasEvent" else "&"
+        return f"the {'alias' if sign == '*' else 'anchor'} {sign}{event.anchor}, expected no anchors or aliases"
     if getattr(event, "tag", None):
         return f"the tag {event.tag!r}, expected no tags"
     if documents > 1:
@@ -114,39 +115,40 @@ def _format_syntax_error(path: Path, error: Any, text: str) -> str:
         return f"{path}:{mark.line + 1}: found a tab, expected spaces"
     problem = " ".join(filter(None, (error.context, error.problem)))
     hint = (
-        "; in single quotes a backslash stands for itself"
-        if "escape character" in problem
-        else ""
+        "; write a backslash in single quotes" if "escape character" in problem else ""
     )
     return (
         f"{path}:{mark.line + 1}: found a syntax error ({problem}), expected YAML{hint}"
     )
 
 
-# --- what may stand where -------------------------------------------------------------
+# --- specs of nodes -------------------------------------------------------------------
 
 Node = Any
-"""A yaml.Node: its stubs know neither `id` ("scalar", "sequence", "mapping") nor
-`style`."""
+"""A yaml.Node.
+
+The type stubs lack `id` ("scalar", "sequence", "mapping") and `style`.
+"""
 
 Report = Callable[[int, str], None]
-"""Called with the 1-based line and `found ..., expected ...` for every problem."""
+"""Called for every problem with the 1-based line and `found ..., expected ...`."""
 
 _TEXT_TAG = "tag:yaml.org,2002:str"
 _NULL_TAG = "tag:yaml.org,2002:null"
 
 
 class Spec(Protocol):
-    """What one node may be: `read` returns its value, or None after reporting a
-    problem."""
+    """The specification of a node.
+
+    `read` returns the value, or None after reporting a problem.
+    """
 
     def read(self, node: Node, report: Report) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
 class YamlMapping:
-    """A mapping that was read: values by key, with the line of the mapping and of each
-    key."""
+    """A parsed mapping: values by key, with the lines of the mapping and of each key."""
 
     line: int
     values: Mapping[str, Any]
@@ -162,8 +164,10 @@ class YamlMapping:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A scalar that YAML reads as text: quoted where its digits would make it a
-    number."""
+    """A scalar that YAML reads as text.
+
+    A text that looks like a number must be quoted.
+    """
 
     expected: str = "text"
     pattern: str = r".*\S.*"
@@ -180,7 +184,7 @@ class Text:
             hint = did_you_mean(node.value, self.choices) if is_text else ""
             return _report_wrong(node, " or ".join(self.choices), report, hint=hint)
         if not is_text:
-            quoted = f'write "{node.value}" in quotes, its digits are information'
+            quoted = f'write "{node.value}" in quotes to keep its digits'
             expected = f"{self.expected} as text: {quoted}"
             return _report_wrong(node, expected, report, what="{} without quotes")
         if not re.fullmatch(self.pattern, node.value, re.DOTALL) or not self.accept(
@@ -192,16 +196,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A plain decimal number between two bounds, both included; `whole` for
-    integers."""
+    """A plain decimal number from `low` to `high`, both included; `whole` for integers."""
 
     low: float
     high: float
     whole: bool = False
 
     def read(self, node: Node, report: Report) -> Any:
-        # YAML 1.1 reads 010 as eight and 1:30 as ninety: here they are no numbers at
-        # all.
+        # YAML 1.1 reads 010 as eight and 1:30 as ninety; both are refused here.
         pattern = (
             r"0|[1-9][0-9]{0,17}"
             if self.whole
@@ -229,8 +231,7 @@ class Flag:
     """`true` or `false`."""
 
     def read(self, node: Node, report: Report) -> Any:
-        # YAML 1.1 has more ways to say it (yes, on, ...), and YAML 1.2 reads those as
-        # texts.
+        # YAML 1.1 also accepts yes, on, ..., which YAML 1.2 reads as text.
         is_plain = node.id == "scalar" and node.style not in ("'", '"')
         if not is_plain or node.value not in ("true", "false"):
             return _report_wrong(node, "true or false", report)
@@ -239,7 +240,8 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedScalar:
-    """Any scalar, through a function that raises ValueError with its own message."""
+    """A scalar that is converted by a function, which raises ValueError with the
+    message."""
 
     convert: Callable[[str], object]
 
@@ -255,7 +257,7 @@ class ConvertedScalar:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list of one kind of node; the value is a tuple."""
+    """A list whose items have one spec; the value is a tuple."""
 
     item: Spec
     least: int = 1
@@ -265,12 +267,12 @@ class Items:
         if node.id != "sequence":
             return _report_wrong(node, "a list", report)
         if len(node.value) < self.least:
-            wanted = (
-                "a list with an entry"
+            expected = (
+                "a list with at least one entry"
                 if self.least == 1
-                else f"one with {self.least} entries or more"
+                else f"a list with at least {self.least} entries"
             )
-            return _report_wrong(node, wanted, report)
+            return _report_wrong(node, expected, report)
         if self.most is not None and len(node.value) > self.most:
             report(
                 _line_of(node),
@@ -282,7 +284,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """A mapping whose keys the file chooses."""
+    """A mapping with arbitrary keys."""
 
     value: Spec
     key: Text = field(default_factory=Text)
@@ -297,7 +299,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Nullable:
-    """What a key holds, or nothing: None without a report."""
+    """A value that may be empty, which gives None."""
 
     spec: Spec
 
@@ -316,8 +318,7 @@ class Fields:
     required: Mapping[str, Spec]
     optional: Mapping[str, Spec] = field(default_factory=dict)
     closed: bool = True
-    """False for a file of somebody else's, whose further keys are none of ours: they
-    are passed over."""
+    """False for a file of another program, whose unknown keys are ignored."""
 
     def read(self, node: Node, report: Report) -> Any:
         specs = {**self.required, **self.optional}
@@ -327,7 +328,7 @@ class Fields:
                 return specs[key.value]
             if not self.closed:
                 return None
-            # Passed over, a typing error could weaken the gate in silence.
+            # If a misspelled key was ignored, it could silently weaken the gate.
             hint = did_you_mean(key.value, specs) if key.id == "scalar" else ""
             _report_wrong(
                 key,
@@ -365,9 +366,9 @@ def _read_mapping(
             )
             continue
         lines[name] = _line_of(key)
-        wanted = spec(key)
-        if wanted is not None:
-            values[name] = wanted.read(value, report)
+        key_spec = spec(key)
+        if key_spec is not None:
+            values[name] = key_spec.read(value, report)
     return YamlMapping(_line_of(node), values, lines)
 
 
@@ -378,8 +379,7 @@ def _line_of(node: Node) -> int:
 def _report_wrong(
     node: Node, expected: str, report: Report, *, what: str = "{}", hint: str = ""
 ) -> Any:
-    """Report a node as not what was expected, and return the None that stands in for
-    its value."""
+    """Report an unexpected node, and return None as its value."""
     report(
         _line_of(node),
         f"found {what.format(_describe(node))}, expected {expected}{hint}",
@@ -405,11 +405,11 @@ def read_entry(
     check: Callable[[YamlMapping, Report], None] = lambda entry, report: None,
     raises: type[LlmbenchError] = BaselineError,
 ) -> YamlMapping:
-    """Return the values of a document; `complete` adds defaults, and `check` sees what
-    passed `fields` and `complete`.
+    """Return the values of a document.
 
-    Raises `raises` with up to ten problems, each with its line, and a count of the
-    rest.
+    `complete` adds defaults. `check` is called with the entry after `fields` and
+    `complete` succeeded. Raises `raises` with up to ten problems, each with its line,
+    and a count of further problems.
     """
     problems: list[tuple[int, str]] = []
 

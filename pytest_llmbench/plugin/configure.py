@@ -94,7 +94,7 @@ def _start(config: pytest.Config, stop: StopSignals) -> None:
         stop.hold()
         # Not earlier: a session that cannot start must not write new reports.
         announce(config)
-        stop.let_go()
+        stop.release()
     else:
         stop.restore()
 

@@ -524,7 +524,7 @@ def store_outcomes(session: Session, exit_code: int) -> None:
 
     outcomes = select_worst(session.described)
     try:
-        with session.stop.keep_raised(), session.stop.let_through():
+        with session.stop.keep_raised(), session.stop.allow():
             outcomes = with_hashes(outcomes, session.directory)
     except KeyboardInterrupt:  # hashing gigabytes of logs takes long
         session.failures.append(

@@ -86,7 +86,7 @@ def test_all_keys_of_a_definition_are_read(valid_file: Path, custom: str) -> Non
         (
             f"'{PATTERN}'",
             f'"{PATTERN}"',
-            "expected YAML; in single quotes a backslash stands for itself",
+            "expected YAML; write a backslash in single quotes",
         ),
         (
             "find: ' ms'",

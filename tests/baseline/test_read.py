@@ -236,7 +236,7 @@ BAD_VALUES = {
         '"12.27"',
         "12.27",
         "20: found 12.27 without quotes",
-        'write "12.27" in quotes, its digits are information',
+        'write "12.27" in quotes to keep its digits',
     ),
     "release without quotes": (
         '"25.05"',
@@ -311,7 +311,7 @@ BAD_VALUES = {
         "names: [mine]",
         "names: []",
         "8: found a list",
-        "expected a list with an entry",
+        "expected a list with at least one entry",
     ),
     "nothing": ("title: My model", "title:", "5: found nothing", "expected text"),
     "a text for a mapping": (
@@ -878,7 +878,7 @@ def test_pipe_is_refused_without_waiting(
     tmp_path: Path,
 ) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(BaselineError, match="found something that is no regular file"):
+    with pytest.raises(BaselineError, match="not a regular file"):
         read_recipes([tmp_path])
 
 
@@ -886,7 +886,7 @@ def test_folder_named_like_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
     with pytest.raises(
         BaselineError,
-        match="found something that is no regular file, expected a baseline file",
+        match="not a regular file, expected a baseline file",
     ):
         read_recipe(tmp_path / "folder.yaml")
 

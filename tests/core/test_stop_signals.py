@@ -95,8 +95,8 @@ def test_what_is_held_back_is_noted_and_raises_when_it_is_let_go(
         signal.raise_signal(signal.SIGINT)
     assert stop.name == "SIGINT"
     with pytest.raises(KeyboardInterrupt):
-        stop.let_go()
-    with pytest.raises(KeyboardInterrupt), stop.let_through():
+        stop.release()
+    with pytest.raises(KeyboardInterrupt), stop.allow():
         pytest.fail("what was noted before raises before anything long begins")
 
 
@@ -104,7 +104,7 @@ def test_a_part_may_be_interrupted_and_the_rest_is_held_again(
     stop: StopSignals, clock: Clock
 ) -> None:
     stop.hold()
-    with pytest.raises(KeyboardInterrupt), stop.let_through():
+    with pytest.raises(KeyboardInterrupt), stop.allow():
         signal.raise_signal(signal.SIGTERM)
     clock.seconds += 10
     signal.raise_signal(signal.SIGTERM)

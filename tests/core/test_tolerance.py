@@ -91,7 +91,7 @@ def test_several_stand_in_one_text_and_keep_where_they_come_from() -> None:
         ("5%, 3%", "found 5 % and 3 %, expected each metric once"),
         (
             "5%, perf:8%",
-            r"expected each metric once \(time, perf and step_time_seconds are one\)",
+            r"expected each metric once \(time, perf and step_time_seconds are the same\)",
         ),
         ("mfu:3%, 5%, mfu:4%", "of mfu .*, expected each metric once$"),
     ],
@@ -111,7 +111,7 @@ def test_every_metric_of_the_step_time_takes_a_tolerance_and_no_other_does(
             "it has a direction"
         )
     else:
-        told = f"found {name} before the colon: it does not follow from the step time, .* expected one of time, perf,"
+        told = f"found {name} before the colon: it is not computed from the step time, .* expected one of time, perf,"
         with pytest.raises(ValueError, match=told):
             parse_tolerances(f"{name}:5%", "")
 
@@ -311,7 +311,7 @@ def test_steps_of_two_percent_are_refused_at_the_third_with_both_numbers() -> No
     assert third
     assert explain_refusal(recorded(7.3 * 1.02**3), third, BUDGET) == (
         "7.747 s is +6.1 % from 7.300 s, accepted on 2025-11-20 by alice on login1, the drift budget is 5 %: "
-        "find what makes it slower, or accept it with `accept: drift` in the file of --llmb-acknowledged"
+        "find the cause of the slowdown, or accept it with `accept: drift` in the file of --llmb-acknowledged"
     )
 
 

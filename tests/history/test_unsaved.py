@@ -186,7 +186,7 @@ def test_file_without_a_document_is_reported(tmp_path: Path, content: bytes) -> 
         match=r"any\.json: no .*file that llmb-history-unsaved-\*\.json names",
     ):
         read_unsaved(tmp_path / "any.json")
-    with pytest.raises(ReportError, match="no regular file"):
+    with pytest.raises(ReportError, match="not a regular file"):
         read_unsaved(tmp_path)
 
 

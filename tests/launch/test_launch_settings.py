@@ -48,7 +48,7 @@ def test_journal_folder_must_exist_for_a_resumed_session(
         ),
         (
             {"launch": True, "journal": "file.txt/below"},
-            r"cannot write below .*file\.txt",
+            r"cannot write in .*file\.txt",
         ),
         ({"launch": True, "journal": ""}, "--llmb-journal= is empty"),
         ({"launch": True, "journal": ["a", "b"]}, "found 2 paths, expected one"),

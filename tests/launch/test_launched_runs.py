@@ -125,11 +125,11 @@ def read_ending(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
             Blame.INFRASTRUCTURE,
             "NCCL gave up waiting for a collective operation: ",
         ),
-        (ECC + WAITED, Blame.INFRASTRUCTURE, "a GPU failed under it: "),
+        (ECC + WAITED, Blame.INFRASTRUCTURE, "one of its GPUs failed: "),
         (
             "srun: error: n1: task 3: Killed\n" + WAITED,
             Blame.RUN,
-            "a task of it failed: ",
+            "one of its tasks failed: ",
         ),
     ],
 )

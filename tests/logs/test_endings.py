@@ -349,7 +349,7 @@ MEGATRON = "".join(
 
 def test_program_that_ends_itself_early_gives_its_reason() -> None:
     assert formatting.describe_ending(end(MEGATRON + DATA_USED), "x.out") == (
-        "it ended itself before its last step: [exiting program after consuming all available data at iteration 30] "
+        "it exited before its last step: [exiting program after consuming all available data at iteration 30] "
         "datetime: 2026-06-26 14:33:14 (x.out:31)"
     )
     assert parse(MEGATRON.replace("/      50", "/      30") + DATA_USED).ending is None

@@ -148,7 +148,7 @@ def test_unmatched_line_names_missing_group(
     (unread,) = parse(f"{text}\n", pattern).unread
     assert unread.group == group
     assert (
-        f"it stops at the group {group}" in formatting.describe_unread(unread)
+        f"it fails at the group {group}" in formatting.describe_unread(unread)
     ) == bool(group)
 
 

@@ -210,7 +210,7 @@ def test_option_set_by_a_conftest_is_a_caution(
     pytester.makeconftest(
         "def pytest_configure(config): config.option.llmb_tolerance = '40%'"
     )
-    text = "tolerance 40 %, not 5 % (--llmb-tolerance of a conftest or an @file)"
+    text = "tolerance 40 %, not 5 % (--llmb-tolerance from a conftest or an @file)"
     assert cautions(generated(GROK)) == {"tolerance": text}
 
 

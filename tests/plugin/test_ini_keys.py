@@ -83,7 +83,7 @@ def test_unknown_key_or_wrong_value_is_refused_everywhere(
         ),
         (
             "llmb_certify = true",
-            "llmb_certify is no ini key; write --llmb-certify into addopts",
+            "llmb_certify is not an ini key; add --llmb-certify to addopts",
         ),
         ("llmb_require =", "llmb_require is empty: give a value, or leave the key out"),
         (

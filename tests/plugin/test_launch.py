@@ -323,11 +323,11 @@ def test_last_failed_launches_only_failed_configurations(
         ),
         (
             ["--llmb-launch", "--llmb-ignore=pyton-version"],
-            "--llmb-ignore=pyton-version: no check 'pyton-version' (did you mean 'python-version'?): expected some of",
+            "--llmb-ignore=pyton-version: there is no check 'pyton-version' (did you mean 'python-version'?): expected one or more of",
         ),
         (
             ["--llmb-launch", "--llmb-ignore=image,token"],
-            "token cannot be overruled: it is about a secret",
+            "token cannot be ignored: the recipe may need this secret",
         ),
         (["--llmb-launch", "--llmb-ignore=slurm"], "a job could start twice"),
         (

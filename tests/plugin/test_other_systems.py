@@ -156,5 +156,5 @@ def test_windows_is_refused_in_one_line(
         check=False,
     )
     assert done.returncode == code, done.stderr
-    assert "not on Windows: use it in WSL" in done.stderr
+    assert "but not Windows: use it in WSL" in done.stderr
     assert "Traceback" not in done.stderr

@@ -138,13 +138,13 @@ UNREAD = {
         "oak_8b_bf16_8.out",
         "",
         "MISSING",
-        "no line of it holds ' ms/step', the `find` of regex:oak-own",
+        "no line contains ' ms/step', the `find` of regex:oak-own",
     ),
     "no-name": (
         "foo.out",
         STEPS.replace("it ", "step "),
         "MISSING",
-        "the pattern of regex:oak-own reads none of 50",
+        "the pattern of regex:oak-own matches none of 50",
     ),
 }
 

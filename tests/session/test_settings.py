@@ -222,22 +222,22 @@ def test_a_session_that_records_judges_nothing(folder: Path, flag: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("logs", ["broken"], "a broken link, to nowhere"),
+        ("logs", ["broken"], "a broken link to nowhere"),
         ("logs", ["experiment"], "has no 'experiment' (did you mean 'experiments'?)"),
         ("logs", [""], "--llmb-logs= is empty"),
-        ("baselines", ["file.txt"], "is a file; give the folder that holds it"),
+        ("baselines", ["file.txt"], "is a file; give the folder that contains it"),
         ("tolerance", "fiv%", "--llmb-tolerance=fiv%"),
         ("tolerance", "mfuu:5%", "did you mean 'mfu'?"),
         ("inconclusive", "pass", "expected literal, fail or skip"),
-        ("repeat_window", "2", "expected a number above 0 with m, h, d or w"),
+        ("repeat_window", "2", "expected a number above 0 with a unit"),
         ("assumed_cv", "0", "expected above 0 and at most 50 %"),
         ("assumed_cv", "51%", "expected above 0 and at most 50 %"),
-        ("max_age", "36", "expected a number above 0 with m, h, d or w"),
+        ("max_age", "36", "expected a number above 0 with a unit"),
         ("since", "yesterday", "expected a date such as 2025-11-20"),
         ("unmatched", "lst", "expected fail or list (did you mean 'list'?)"),
         ("require", [""], "--llmb-require= is empty"),
         ("record", "file.txt", "is a file"),
-        ("record", "file.txt/x", "file.txt; give another place, or ask for permission"),
+        ("record", "file.txt/x", "file.txt; give another path, or ask for write"),
         ("junit", "experiments", "is a folder"),
     ],
 )
@@ -438,7 +438,7 @@ def test_what_has_no_end_is_no_file_of_patterns(folder: Path) -> None:
     for name in ("pipe", "device"):
         with pytest.raises(
             SettingsError,
-            match=f"--llmb-require={name}: no regular file, expected a file",
+            match=f"--llmb-require={name}: not a regular file, expected a file",
         ):
             resolve({"llmb_require": [name]}, folder)
     (folder / "large").write_bytes(b"x\n" * (1 << 24))
@@ -475,7 +475,7 @@ def test_an_ini_file_names_one_file_of_acknowledged_changes(folder: Path) -> Non
 
 def test_a_file_of_requirements_that_names_nothing_is_refused(folder: Path) -> None:
     (folder / "empty.txt").write_text("# nothing\n")
-    with pytest.raises(SettingsError, match="names no configuration"):
+    with pytest.raises(SettingsError, match="contains no configuration"):
         resolve({"llmb_require": ["empty.txt"]}, folder)
 
 

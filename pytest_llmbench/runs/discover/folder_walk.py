@@ -15,7 +15,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
-from pytest_llmbench.core.userfile import leads_up
+from pytest_llmbench.core.userfile import links_to_ancestor
 from pytest_llmbench.logs.sources.archive import SCRIPT
 from pytest_llmbench.logs.sources.listing import FolderEntry, describe_limit
 from pytest_llmbench.logs.sources.stores import Stores, is_called_archive
@@ -208,7 +208,7 @@ class Walk:
             links, key=lambda link: (len(Path(os.path.realpath(link)).parts), link)
         ):
             target = Path(os.path.realpath(link))
-            if leads_up(link):
+            if links_to_ancestor(link):
                 self.ignored.append(
                     (link, "a link to a folder that contains the link itself")
                 )

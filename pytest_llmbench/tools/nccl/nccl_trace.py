@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.core.runtime import count_processors
-from pytest_llmbench.core.userfile import leads_up, parse_json
+from pytest_llmbench.core.userfile import links_to_ancestor, parse_json
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.stores import STANDARD_INPUT, Stores
 from pytest_llmbench.tools.nccl.nccl_records import (
@@ -241,7 +241,7 @@ def _walk_folder(stores: Stores, folder: Path) -> Iterator[Path]:
         seen.add((status.st_dev, status.st_ino))
         for entry in stores.scan(place):
             if entry.is_dir():
-                if not (entry.is_symlink() and leads_up(entry.path)):
+                if not (entry.is_symlink() and links_to_ancestor(entry.path)):
                     below.append(Path(entry.path))
             elif not entry.name.startswith((".", "sbatch_")) and S_ISREG(
                 entry.stat().st_mode

@@ -78,7 +78,7 @@ def test_variant_is_read_with_all_its_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        (["name: good"], ":3: found a list, expected one with 2 entries or more"),
+        (["name: good"], ":3: found a list, expected a list with at least 2 entries"),
         (
             ["name: good", "name: good, image: x"],
             ":4: found the duplicate name 'good' (first in line 3)",

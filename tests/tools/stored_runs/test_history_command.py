@@ -428,7 +428,7 @@ def test_add_waits_for_nothing_and_reads_no_device(
 ) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("pipe.json", "/dev/zero"):
-        assert "no regular file" in command("add", name, code=2)
+        assert "not a regular file" in command("add", name, code=2)
 
 
 # --- which history --------------------------------------------------------------------
