@@ -1,2 +1,4 @@
-"""What every room may use: records, options, errors, pure formulas. It imports nothing
-of the package."""
+"""Records, options, errors and pure formulas for all other packages.
+
+Imports no other package of this project.
+"""

@@ -1,2 +1,1 @@
-"""What every judging session does: settings, runs, judgements, outcomes, checks,
-history."""
+"""A judging session: settings, runs, judgements, outcomes, checks and history."""

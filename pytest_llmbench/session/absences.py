@@ -1,4 +1,4 @@
-"""Cautions about runs that are missing, or that nobody looked at: each names them."""
+"""Cautions about missing or ignored runs; each caution names the runs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from pytest_llmbench.session.settings import Settings
 
 NAMED = 3
-"""Names that a line holds."""
+"""Maximum number of names in a line."""
 
 NIGHT = timedelta(hours=12)
-"""Runs that start within it before the judged one belong to the same night."""
+"""Runs within this time before the judged run count as runs of the same day."""
 
 
 def list_absence_cautions(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
-    """Yield which runs of the selected configurations are missing, kept out or were
-    made again until one was good."""
+    """Yield cautions about missing, ignored and retried runs of the selected
+    configurations."""
     yield from _list_silences(results, selected)
     yield from _list_hidden(results, selected)
     yield from _list_newer_stored(results, selected)
@@ -43,8 +43,10 @@ def list_absence_cautions(
 def name_without_verdict(
     outcomes: Sequence[ConfigurationOutcome], absences: Mapping[str, str]
 ) -> Iterator[Caution]:
-    """Yield the configurations of the user's own files that have no verdict; `absences`
-    are those by id."""
+    """Yield the user's configurations without a verdict.
+
+    `absences` maps ids of configurations to the reason.
+    """
     own = [outcome.id for outcome in outcomes if outcome.own]
     named = [f"{name} ({absences[name]})" for name in own if name in absences]
     if named:
@@ -69,43 +71,44 @@ def _list_silences(
             f"{silence.key.id} (last {silence.last:%Y-%m-%d})" for silence in silent
         ]
         others = max(silence.others for silence in silent)
-        text = f"no run of {formatting.join_first(named, NAMED)}, though others ran on {others:%Y-%m-%d}"
+        text = f"no run of {formatting.join_first(named, NAMED)}, although others ran on {others:%Y-%m-%d}"
         yield Caution(CautionCode.SILENT, text)
 
 
 def _list_hidden(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
-    by_mark: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for result in selected:
         for run in _list_newer(result, results):
-            # any job may write a mark, and name the job of a night in it
+            # Any job may write such a marker and name a regular job in it.
             if (
                 run.excluded is not None
                 and run.excluded.reason is Reason.VARIANT
                 and not run.run.found.launch
             ):
-                by_mark.setdefault(run.excluded.text, []).append(run.run.id)
-    for text, names in by_mark.items():
+                by_reason.setdefault(run.excluded.text, []).append(run.run.id)
+    for text, names in by_reason.items():
         named = formatting.join_first(names, NAMED)
         yield Caution(
             CautionCode.NEWER_RUN,
-            formatting.escape(f"not judged, and newer: {named}: {text}"),
+            formatting.escape(f"newer, but not judged: {named}: {text}"),
         )
     if results.hidden:
         named = formatting.join_first(
             [f"{file.name} ({file.reason})" for file in results.hidden], NAMED
         )
         yield Caution(
-            CautionCode.NEWER_RUN, formatting.escape(f"unread, perhaps newer: {named}")
+            CautionCode.NEWER_RUN,
+            formatting.escape(f"not read, possibly newer: {named}"),
         )
 
 
 def _list_newer(
     result: ConfigurationResult, results: SessionResults
 ) -> Iterator[Measurement]:
-    """Yield the runs of a configuration that are newer than the judged one; all if none
-    is judged."""
+    """Yield the runs of a configuration that are newer than the judged one, or all
+    runs."""
     judged = result.judgement.measurement
     for run in results.measurements.get(result.case.key, ()):
         if judged is not None and run.run is judged.run and judged.excluded is None:
@@ -116,7 +119,7 @@ def _list_newer(
 def _list_newer_stored(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
-    """Yield the newer runs that only the history knows, failed ones first."""
+    """Yield the newer runs that are only in the history, failed ones first."""
     keys = {result.case.key for result in selected}
     newer = [
         (key, stored) for key, stored in results.newer_stored.items() if key in keys
@@ -128,7 +131,7 @@ def _list_newer_stored(
         )
         yield Caution(
             CautionCode.NEWER_RUN,
-            formatting.escape(f"not judged, and newer in the history: {named}"),
+            formatting.escape(f"newer in the history, but not judged: {named}"),
         )
 
 
@@ -149,7 +152,7 @@ def _list_retried(
             and judged.started is not None
             and not judged.run.found.launch
         ):
-            night = [
+            same_day = [
                 judged,
                 *_list_day(
                     judged,
@@ -159,11 +162,11 @@ def _list_retried(
             ]
             bad = [
                 run.run.id
-                for run in night
+                for run in same_day
                 if _is_bad(run, result.judgement.bound_seconds)
             ]
-            if len(bad) > len(night) / 2:
-                text = f"{result.case.id}: {len(bad)} of {len(night)} runs of a night are not good, and the last is"
+            if len(bad) > len(same_day) / 2:
+                text = f"{result.case.id}: {len(bad)} of {len(same_day)} runs of a day are bad, but the last one is good"
                 yield Caution(
                     CautionCode.RETRIED,
                     formatting.escape(f"{text}: {formatting.join_first(bad, NAMED)}"),
@@ -184,7 +187,7 @@ def _list_day(
 
 
 def _is_bad(run: Measurement, bound: float) -> bool:
-    """Whether a run cannot be judged, or was slower than its bound."""
+    """True if a run cannot be judged or exceeds the bound."""
     from pytest_llmbench.judge.run_selection import find_unusable
 
     return find_unusable(run) is not None or (run.statistic_seconds or 0.0) > bound

@@ -1,5 +1,7 @@
-"""The file of acknowledged changes (--llmb-acknowledged): who accepted which change of
-step time, why, until when."""
+"""Parsing of the file of acknowledged changes (--llmb-acknowledged).
+
+Each entry accepts a change of step time, with a name, a reason and an expiry date.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,14 @@ from pytest_llmbench.core.yamlfile import (
 from pytest_llmbench.judge.acknowledged import LARGEST
 from pytest_llmbench.session.catalog import Catalog
 
-LONGEST = timedelta(days=366)  # whoever still wants it after a year says so again
-LONGEST_RECORDING = timedelta(
-    days=31
-)  # an entry that is forgotten would let each recording drift
+LONGEST = timedelta(days=366)  # a longer acknowledgement must be renewed each year
+# A forgotten entry would let every recording drift.
+LONGEST_RECORDING = timedelta(days=31)
 
-INSTEAD = "record what is slower than that, with `accept: drift` in the file of --llmb-acknowledged"
+INSTEAD = "record a new baseline for a larger change, with `accept: drift` in the file of --llmb-acknowledged"
 
-# Two acknowledgements of one configuration that begin so near to each other are of one
-# change, which counts once.
+# Two acknowledgements of one configuration that start within this time are for the same
+# change, which must be accepted only once.
 SAME = timedelta(days=7)
 
 
@@ -110,22 +111,22 @@ _FILE = Fields(
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedFile:
-    """The content of a file of acknowledged changes."""
+    """The contents of a file of acknowledged changes."""
 
     changes: tuple[Acknowledgement, ...]
-    recordings: tuple[AcceptedRecording, ...]  # the rules of recording that it waives
-    last_repair: date | None  # the day since which the last repaired node is sound
+    recordings: tuple[AcceptedRecording, ...]  # waived recording rules
+    last_repair: date | None  # the day of the latest node repair
 
 
 def read_acknowledged(
     path: Path, names: Sequence[str], today: date, *, others: bool = False
 ) -> AcknowledgedFile:
-    """Read a file; `names` are the ids of the known configurations, with `others` not
-    all of them.
+    """Read a file of acknowledged changes.
 
-    Raises SettingsError with file, line, what was found and what was expected: also for
-    an unknown configuration, a change that is accepted twice, an expiry too far from
-    `today`, and a repair after it.
+    `names` are the ids of the known configurations; with `others`, there may be more.
+    Raises SettingsError with file, line, found and expected value. Refuses unknown
+    configurations, changes that are accepted twice, expiry dates too far from `today`,
+    and future repairs.
     """
 
     def check(entry: YamlMapping, report: Report) -> None:
@@ -153,7 +154,7 @@ def read_acknowledged(
 
 
 def with_acknowledged(catalog: Catalog, path: Path, today: date) -> Catalog:
-    """Add what a file acknowledges for the configurations of a catalog."""
+    """Add the entries of a file to a catalog."""
     file = read_acknowledged(path, [key.id for key in catalog.baselines], today)
     return replace(
         catalog,
@@ -166,10 +167,10 @@ def with_acknowledged(catalog: Catalog, path: Path, today: date) -> Catalog:
 def _check_name(entry: YamlMapping, names: Sequence[str], report: Report) -> None:
     pattern = entry["configuration"]
     if not any(fnmatchcase(name, pattern) for name in names):
-        near = did_you_mean(pattern, names)
+        hint = did_you_mean(pattern, names)
         report(
             entry.lines["configuration"],
-            f"found {pattern!r}, expected the id of a configuration or a pattern{near}",
+            f"found {pattern!r}, expected the id of a configuration or a pattern{hint}",
         )
 
 
@@ -177,7 +178,7 @@ def _check_change(entry: YamlMapping, today: date, report: Report) -> None:
     if len({"slower", "faster", "accept"} & entry.lines.keys()) != 1:
         report(
             entry.line,
-            "found no change or two, expected one of slower, faster and accept",
+            "found no change or several, expected exactly one of slower, faster and accept",
         )
     _check_days(entry, report)
     _check_expiry(entry, "a year", today + LONGEST, report)
@@ -193,7 +194,7 @@ def _check_repair(entry: YamlMapping, today: date, report: Report) -> None:
     if entry["since"] > today:
         report(
             entry.lines["since"],
-            f"found {entry['since']}, expected a day until today, {today}",
+            f"found {entry['since']}, expected a day not after today, {today}",
         )
 
 
@@ -224,7 +225,7 @@ def _check_once(
     """Report a change that is accepted twice."""
     # The level would move twice.
     for other in others:
-        both = [
+        shared = [
             name
             for name in names
             if all(
@@ -232,12 +233,15 @@ def _check_once(
             )
         ]
         if (
-            both
+            shared
             and later.get("accept") == other.get("accept")
             and abs(later["since"] - other["since"]) <= SAME
         ):
-            again = f"found {both[0]} again (first in line {other.line}), expected each change once"
-            report(later.line, f"{again}: change the first, or its day in `expires`")
+            problem = f"found {shared[0]} again (first in line {other.line}), expected each change once"
+            report(
+                later.line,
+                f"{problem}: edit the first entry, for example its `expires`",
+            )
             return
 
 

@@ -1,4 +1,4 @@
-"""The baselines that a session uses, and the options that only they can check."""
+"""The baselines of a session, and the options that depend on them."""
 
 from __future__ import annotations
 
@@ -49,33 +49,41 @@ from pytest_llmbench.logs.dialect_table import DIALECTS
 from pytest_llmbench.session.settings import DEFAULT_TOLERANCE, Settings
 
 LAST_STEP = "last_step"
-"""What a baseline file calls it that its document timed the last step."""
+"""Value of `timed` in a baseline file whose document timed only the last step."""
 
-# A run that saves a larger part of its baseline's time is more likely one of another
-# configuration: a smaller batch, a shorter sequence, fewer layers, another precision,
-# more GPUs. A log does not show all of them.
+
 PLAUSIBLE = 0.15
+"""The largest plausible speed-up, as a fraction of the baseline's time.
+
+A faster run probably has another configuration: a smaller batch, a shorter sequence,
+fewer layers, another precision or more GPUs. Not all of these appear in a log.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What was read, for each configuration the baselines that decide (never an empty
-    tuple), and accepted changes."""
+    """The baseline files of a session, the deciding baselines, and the accepted
+    changes.
+
+    `baselines` has at least one deciding baseline for each configuration.
+    """
 
     recipes: tuple[Recipe, ...]
     baselines: Mapping[Key, tuple[Baseline, ...]]
     acknowledged: tuple[Acknowledgement, ...] = ()
     accepted_recordings: tuple[AcceptedRecording, ...] = ()
-    last_repair: date | None = None  # of a node: what its runs said before is over
+    last_repair: date | None = None  # of a node, whose earlier runs are then ignored
     required_runs: Mapping[Key, RequiredRuns] = field(default_factory=dict)
     tables: tuple[Recipe, ...] = ()
-    """Shipped files of hundreds of configurations, which are read and are items only
-    where something asks for them."""
+    """Shipped files with hundreds of configurations.
+
+    They are read, and their configurations become items, only if something requires
+    them.
+    """
 
     @property
     def on_demand(self) -> frozenset[Key]:
-        """The configurations of tables alone: those of which a user's file holds
-        something are items as all others."""
+        """Configurations that are only in tables, not in another baseline file."""
         others = (recipe for recipe in self.recipes if recipe not in self.tables)
         always = {baseline.key for recipe in others for baseline in recipe.baselines}
         return (
@@ -87,7 +95,7 @@ class Catalog:
 
     @property
     def own(self) -> frozenset[Key]:
-        """The configurations that a file of the user holds."""
+        """Configurations in the user's files."""
         from pytest_llmbench.baseline.read import find_shipped_baselines
 
         shipped = find_shipped_baselines()
@@ -99,14 +107,16 @@ class Catalog:
         )
 
     def select(self, keys: Iterable[Key | None], settings: Settings) -> Catalog:
-        """Return a catalog without the configurations of tables but for these, and
-        those that the settings ask for."""
-        on_demand, asked = self.on_demand, {*keys, *self.required_runs}
+        """Return a catalog without the configurations of tables that nothing requires.
+
+        `keys` and the configurations that `settings` names are kept.
+        """
+        on_demand, required = self.on_demand, {*keys, *self.required_runs}
         patterns = _list_asked(settings, self.baselines.keys() - on_demand)
         unasked = {
             key
             for key in on_demand
-            if key not in asked and not _is_asked(key, patterns)
+            if key not in required and not _is_asked(key, patterns)
         }
         return replace(
             self,
@@ -118,32 +128,31 @@ class Catalog:
         )
 
     def describe_unasked(self) -> str:
-        """Return the line that stands for all configurations of tables of which nothing
-        was asked and no run found."""
-        left = len(self.on_demand - self.baselines.keys())
-        what = (
-            formatting.count_noun(left, "configuration")
-            if left
+        """Return a line about the configurations of tables without a run, or ""."""
+        count = len(self.on_demand - self.baselines.keys())
+        subject = (
+            formatting.count_noun(count, "configuration")
+            if count
             else "any configuration"
             if not self.tables
             else ""
         )
         return (
-            f"no run of {what} of Megatron-Bridge's tables (docs/megatron-bridge.md)"
-            if what
+            f"no run of {subject} of Megatron-Bridge's tables (docs/megatron-bridge.md)"
+            if subject
             else ""
         )
 
     @property
     def definitions(self) -> tuple[RegexDialect, ...]:
-        """The dialects that baseline files define, each once, in the order of their
-        paths, then those that ship."""
-        own = dict.fromkeys(recipe.log for recipe in self.recipes if recipe.log)
-        return (*own, *load_definitions().values())
+        """The custom dialects: of the baseline files in path order, then the shipped
+        ones."""
+        custom = dict.fromkeys(recipe.log for recipe in self.recipes if recipe.log)
+        return (*custom, *load_definitions().values())
 
     @property
     def configurations(self) -> tuple[Configuration, ...]:
-        """What each key stands for."""
+        """The configuration of each key."""
         return tuple(
             baselines[0].configuration for baselines in self.baselines.values()
         )
@@ -151,9 +160,9 @@ class Catalog:
     def describe(self) -> str:
         """Return `82 configurations in 5 files`, with the number of recorded ones."""
         recorded = sum(
-            each.kind is BaselineKind.RECORDED
+            baseline.kind is BaselineKind.RECORDED
             for chosen in self.baselines.values()
-            for each in chosen
+            for baseline in chosen
         )
         configurations = formatting.count_noun(
             len(self.baselines) - len(self.on_demand), "configuration"
@@ -163,8 +172,10 @@ class Catalog:
 
 
 def load(settings: Settings) -> Catalog:
-    """Read the shipped baselines and the user's; raises BaselineError, or SettingsError
-    for an option they rule out."""
+    """Read the shipped baselines and the user's.
+
+    Raises BaselineError, or SettingsError for an option that no baseline satisfies.
+    """
     from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 
     recipes = read_recipes([*list_shipped_baselines(), *settings.baselines])
@@ -179,8 +190,7 @@ def load(settings: Settings) -> Catalog:
 
 
 def read_tables() -> tuple[Recipe, ...]:
-    """Return the shipped files whose configurations are items only where something asks
-    for them."""
+    """Read the shipped tables, whose configurations become items only on demand."""
     from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 
     return read_recipes([find_shipped_tables()])
@@ -189,7 +199,7 @@ def read_tables() -> tuple[Recipe, ...]:
 def add_tables(
     catalog: Catalog, tables: tuple[Recipe, ...], settings: Settings
 ) -> Catalog:
-    """Return a catalog with tables that it does not have."""
+    """Add tables to a catalog that has none."""
     if not tables or catalog.tables:
         return catalog
     recipes = (*catalog.recipes, *tables)
@@ -200,8 +210,8 @@ def add_tables(
 
 
 def _needs_tables(settings: Settings, catalog: Catalog) -> bool:
-    """Whether an option names what may be a configuration of the tables, or a user's
-    file holds one."""
+    """True if an option may name a configuration of the tables, or a user's file
+    contains one."""
     keys = catalog.baselines.keys()
     releases, gpus = {key.release for key in keys}, {key.gpu for key in keys}
     unknown = {settings.release, settings.baseline_release} - {"", *releases} or {
@@ -230,19 +240,21 @@ def _read_required_runs(
     every = (pair for suite in read for pair in suite.items())
     return dict(
         sorted(every, key=lambda pair: pair[1].runs)
-    )  # of several files the one that asks for the most counts
+    )  # among several files, the largest number of runs applies
 
 
 def is_required(key: Key, patterns: Iterable[str]) -> bool:
-    """Whether a configuration is named: by `all`, its id or a shell pattern."""
+    """True if `all`, an id or a shell pattern matches the configuration."""
     return any(
         pattern == "all" or fnmatch.fnmatchcase(key.id, pattern) for pattern in patterns
     )
 
 
 def _list_asked(settings: Settings, others: Iterable[Key]) -> list[str]:
-    """Return the ids and patterns by which configurations of the tables are asked for:
-    what names others means these, and `all` are those that always are items."""
+    """Return the ids and patterns that may select configurations of tables.
+
+    A selection that matches `others` does not refer to tables, and `all` never does.
+    """
     ids = [key.id for key in others]
     selected = [
         text for text in settings.asked if text == "*" or not fnmatch.filter(ids, text)
@@ -251,17 +263,16 @@ def _list_asked(settings: Settings, others: Iterable[Key]) -> list[str]:
 
 
 def _is_asked(key: Key, patterns: Iterable[str]) -> bool:
-    """Whether an id of an item or a pattern names a configuration."""
+    """True if an item id contains the configuration's id or a pattern matches it."""
     return any(key.id in text or fnmatch.fnmatchcase(key.id, text) for text in patterns)
 
 
 def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
-    """Return the tolerance that applies, the one with the smallest bound on the step
-    time.
+    """Return the tolerance with the smallest bound on the step time.
 
-    For each metric the command line decides, else the ini file, else the baseline file,
-    and where none limits the step time itself, 5 % of it: a tolerance on another metric
-    narrows the bound and never widens it.
+    For each metric the command line takes precedence over the ini file, then the
+    baseline file. By default the step time itself is limited to +5 %. A tolerance on
+    another metric can only narrow the bound.
     """
     tolerances = merge_tolerances(
         [DEFAULT_TOLERANCE], baseline.tolerances, settings.tolerances
@@ -272,23 +283,21 @@ def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
         tolerances = (
             *tolerances,
             *baseline.tolerances,
-        )  # a stricter file is not made looser by certifying
+        )  # certifying must not loosen a stricter file
     return min(tolerances, key=lambda tolerance: tolerance.factor)
 
 
 def select_drift_budget(settings: Settings, baseline: Baseline) -> float:
-    """Return how far recorded values may move: the command line decides, else the ini
-    file, else the baseline file."""
+    """Return the drift budget: from an option, the baseline file, or the default."""
     return settings.drift_budget or baseline.drift_budget or DRIFT_BUDGET
 
 
 def is_any_improvement(key: Key, settings: Settings, catalog: Catalog) -> bool:
-    """Whether a run of this configuration may be faster than its baseline by any
-    amount."""
+    """True if a run of this configuration may be faster by any amount."""
     # Releases differ by up to 24 %.
     if settings.any_improvement or settings.baseline_release:
         return True
-    # On this machine nobody knows what else it does.
+    # Other processes may slow down a local run by an unknown amount.
     if settings.launch is not None and settings.launch.launcher == "local":
         return True
     kinds = (
@@ -300,8 +309,8 @@ def is_any_improvement(key: Key, settings: Settings, catalog: Catalog) -> bool:
 
 
 def find_contradiction(baseline: Baseline, catalog: Catalog) -> Contradiction | None:
-    """Return the number of a baseline that its step time contradicts, and no erratum of
-    its file lists."""
+    """Return a number of the baseline that contradicts its step time, unless it is an
+    erratum."""
     if not baseline.cells or not math.isfinite(baseline.step_seconds):
         return None
     from pytest_llmbench.baseline import lint
@@ -314,8 +323,7 @@ def find_contradiction(baseline: Baseline, catalog: Catalog) -> Contradiction | 
 
 
 def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
-    """Return the ids and step times of the other configurations of a model, in any
-    release, size and precision."""
+    """Return ids and step times of all other configurations of the same recipe."""
     others = (
         of_key[0]
         for other, of_key in catalog.baselines.items()
@@ -344,8 +352,7 @@ def _choose_baselines(
 
 
 def _with_published(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
-    """Return the baselines of one configuration, the recorded one with what its
-    document says."""
+    """Add the published step time to the recorded baselines of a configuration."""
     published = next(
         (
             baseline.step_seconds
@@ -363,17 +370,16 @@ def _with_published(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
 
 
 def _with_a_value(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
-    """Return the baselines that a run can be compared with; where there is none, the
-    one that has no value yet."""
+    """Return the baselines with a value, or all of them if none has one."""
     return [
         baseline for baseline in baselines if baseline.kind is not BaselineKind.RECIPE
     ] or baselines
 
 
 def _select_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ...]:
-    """Return the baselines of a kind (or "both"), or those that there are."""
-    # A configuration always has a baseline: without one its item, and with it a missing
-    # run, would be gone.
+    """Return the baselines of a kind (or "both"), or all of them if there are none."""
+    # Every configuration needs a baseline: without one it would have no item, and a
+    # missing run would not be reported.
     return (
         tuple(baselines)
         if kind == "both"
@@ -383,11 +389,10 @@ def _select_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ..
 
 
 def _time_as_documented(baseline: Baseline) -> Baseline:
-    """Return a published baseline that is timed as its document does; others as they
-    are.
+    """Return a published baseline with the window that its document timed.
 
-    Which runs count stays what it is: those that finished, and whose usual window is
-    whole.
+    Other baselines are unchanged. Valid runs must still have finished and contain the
+    usual window.
     """
     if baseline.kind is not BaselineKind.PUBLISHED:
         return baseline
@@ -419,8 +424,8 @@ def _get_first_step(baseline: Baseline) -> int:
 
 
 def _check(settings: Settings, catalog: Catalog) -> None:
-    """Refuse options that no baseline can satisfy."""
-    # A typo must not select nothing.
+    """Raise SettingsError for options that no baseline satisfies."""
+    # A misspelled value must not silently select no baseline.
     keys = list(catalog.baselines)
     releases = sorted({key.release for key in keys})
     for flag, value, valid in (
@@ -428,10 +433,10 @@ def _check(settings: Settings, catalog: Catalog) -> None:
         ("--llmb-baseline-release", settings.baseline_release, releases),
         ("--llmb-gpu", settings.gpu, sorted({key.gpu for key in keys})),
     ):
-        of_unknown = (
+        is_recording = (
             flag == "--llmb-gpu" and settings.record is not None
-        )  # of runs that no baseline knows yet
-        if value and value not in valid and not of_unknown:
+        )  # new runs may have a GPU type that is in no baseline
+        if value and value not in valid and not is_recording:
             names = f"{', '.join(valid)}{did_you_mean(value, valid)}"
             raise SettingsError(
                 f"{format_value(settings.origins, flag, value)}: no baseline has it; known: {names}"
@@ -442,21 +447,21 @@ def _check(settings: Settings, catalog: Catalog) -> None:
         and not recorded
         and settings.record is None
     ):
-        what = format_value(settings.origins, "--llmb-against", settings.against)
+        option = format_value(settings.origins, "--llmb-against", settings.against)
         raise SettingsError(
-            f"{what}: no recorded baseline was read; give their folder with --llmb-baselines"
+            f"{option}: no recorded baseline was read; give their folder with --llmb-baselines"
         )
     for pattern in settings.require:
         if not any(is_required(key, [pattern]) for key in keys):
-            part_of_some = any(pattern in key.id for key in keys)
-            near = (
+            is_substring = any(pattern in key.id for key in keys)
+            hint = (
                 f" (did you mean '*{pattern}*'?)"
-                if part_of_some
+                if is_substring
                 else did_you_mean(pattern, [key.id for key in keys])
             )
             stated = format_value(settings.origins, "--llmb-require", pattern)
             raise SettingsError(
-                f"{stated}: neither a file nor a configuration{near}; see: llmbench baselines list"
+                f"{stated}: neither a file nor a configuration{hint}; see: llmbench baselines list"
             )
 
 
@@ -468,8 +473,7 @@ def _check(settings: Settings, catalog: Catalog) -> None:
 #       - pretrain_grok1_314b:
 #           dtypes: [bf16, fp8]
 
-# What llmb-run takes for what the file leaves out: llmb_run/exemplar.py in
-# NVIDIA/dgxc-benchmarking.
+# The defaults of llmb-run: llmb_run/exemplar.py in NVIDIA/dgxc-benchmarking.
 SCALE, REPEATS = 512, 3
 
 _DTYPES = Fields({"dtypes": Items(Text("a precision such as bf16"))})
@@ -492,15 +496,14 @@ _FILE = Fields(
 def read_suite(
     path: Path, recipes: Sequence[Recipe], settings: Settings
 ) -> dict[Key, RequiredRuns]:
-    """Return what a suite file asks for on the GPU type of `settings`, which may be
-    left out where it names only one.
+    """Return the required runs in a suite file, for the GPU type of `settings`.
 
-    Of several releases that document a configuration it is the newest, unless
-    `settings` name one. Raises SettingsError with file, line and the nearest name for a
-    workload, precision or scale that no baseline has: what cannot be judged must not be
-    passed over.
+    The GPU type is optional if the file has only one. Uses the newest release that
+    documents the configuration, unless `settings` names a release. Raises SettingsError
+    with file, line and the nearest name for a workload, precision or scale without a
+    baseline.
     """
-    asked: dict[Key, RequiredRuns] = {}
+    required: dict[Key, RequiredRuns] = {}
 
     def check(entry: YamlMapping, report: Report) -> None:
         gpu = _choose_gpu(entry["workloads"], settings.gpu, report)
@@ -510,18 +513,18 @@ def read_suite(
             for key in _find_keys(
                 name, (gpu, dtype, scale), recipes, settings, partial(report, line)
             ):
-                asked[key] = RequiredRuns(runs, f"{path.name}:{line}")
+                required[key] = RequiredRuns(runs, f"{path.name}:{line}")
 
     root = read_document(path, what="suite file", raises=SettingsError)
     read_entry(path, root, _FILE, check=check, raises=SettingsError)
-    return asked
+    return required
 
 
 def _choose_gpu(workloads: YamlMapping, gpu: str, report: Report) -> str:
     names = list(workloads.values)
     if gpu in names or (not gpu and len(names) == 1):
         return gpu or names[0]
-    listed = ", ".join(names)
+    expected = ", ".join(names)
     problem = (
         f"no workloads of --llmb-gpu={gpu}"
         if gpu
@@ -529,7 +532,7 @@ def _choose_gpu(workloads: YamlMapping, gpu: str, report: Report) -> str:
     )
     report(
         workloads.line,
-        f"found {problem}, expected --llmb-gpu to be one of {listed}{did_you_mean(gpu, names)}",
+        f"found {problem}, expected --llmb-gpu to be one of {expected}{did_you_mean(gpu, names)}",
     )
     return ""
 
@@ -537,13 +540,13 @@ def _choose_gpu(workloads: YamlMapping, gpu: str, report: Report) -> str:
 def _list_wanted(
     workloads: Sequence[YamlMapping], report: Report
 ) -> Iterator[tuple[str, int, str]]:
-    """Yield each workload with its line and each of its precisions."""
+    """Yield workload, line and precision for each precision of each workload."""
     names: set[str] = set()
     for workload in workloads:
         if len(workload.values) != 1 or names & workload.values.keys():
             report(
                 workload.line,
-                "found several workloads in one entry, or one again, expected each in an entry of its own",
+                "found several workloads in one entry, or a repeated one, expected one entry for each workload",
             )
             continue
         ((name, of_workload),) = workload.values.items()
@@ -557,38 +560,38 @@ def _find_keys(
     cell: tuple[str, str, int],
     recipes: Sequence[Recipe],
     settings: Settings,
-    wrong: Callable[[str], None],
+    report_line: Callable[[str], None],
 ) -> Iterator[Key]:
-    """Yield the configurations that a workload means on a GPU type, in a precision, on
-    a number of GPUs."""
+    """Yield the configurations of a workload for a GPU type, precision and number of
+    GPUs."""
     of_workload = [
         key
         for key, names in _find_known(recipes, settings.release)
         if name.casefold() in names
     ]
     if not of_workload:
-        every = sorted(
+        known = sorted(
             {
                 f"pretrain_{key.recipe}_{key.size}"
                 for key, _ in _find_known(recipes, settings.release)
             }
         )
-        near = did_you_mean(name, every)
-        wrong(
-            f"found {name}, of which there is no baseline, expected a workload that has one{near}"
+        hint = did_you_mean(name, known)
+        report_line(
+            f"found {name}, which has no baseline, expected a workload with a baseline{hint}"
         )
         return
     gpu, dtype, scale = cell
     by_id = [
         key for key in of_workload if key.id.casefold() == name.casefold()
-    ]  # which says its GPUs itself
+    ]  # an id includes the number of GPUs
     matching = [
         key
         for key in of_workload
         if (key.gpu, key.dtype, key.gpus if key not in by_id else scale) == cell
     ]
     if not matching:
-        near = ", ".join(
+        hint = ", ".join(
             sorted(
                 {
                     f"{key.dtype} on {key.gpus} {key.gpu}"
@@ -597,8 +600,8 @@ def _find_keys(
                 }
             )
         )
-        wrong(
-            f"found {name} in {dtype} on {scale} {gpu}, expected one that has a baseline: {near or 'none on these'}"
+        report_line(
+            f"found {name} in {dtype} on {scale} {gpu}, expected one with a baseline: {hint or 'there is none for this GPU type'}"
         )
         return
     newest = max((key.release for key in matching), key=_release)
@@ -613,8 +616,8 @@ def _find_keys(
 def _find_known(
     recipes: Sequence[Recipe], release: str
 ) -> Iterator[tuple[Key, frozenset[str]]]:
-    """Yield each configuration with its id and the names of its workload:
-    `pretrain_grok1_314b`, with and without the task."""
+    """Yield each key with its lower-case names: its id, and the workload with and
+    without task."""
     for recipe in recipes:
         for key in (
             baseline.key
@@ -624,12 +627,12 @@ def _find_known(
             plain = {
                 f"{name}_{key.size}".casefold() for name in (recipe.name, *recipe.names)
             }
-            named = (
+            workload_names = (
                 f"{task}{name}"
                 for task in ("", "pretrain_", "pretraining_")
                 for name in plain
             )
-            yield key, frozenset((key.id.casefold(), *named))
+            yield key, frozenset((key.id.casefold(), *workload_names))
 
 
 def _release(text: str) -> tuple[int, ...]:

@@ -1,9 +1,8 @@
-"""What a reader of a session should know before a green light is believed: the one
-place where cautions are made.
+"""Cautions: what a reader should know before trusting a passed session.
 
-What weakens the gate is told wherever it was written; what was not typed for this
-session is told too where it only differs, because nobody who reads the verdicts has
-seen it.
+All cautions are made here. Options that weaken the gate are always reported. Options
+that were not typed for this session are also reported if they merely differ from the
+default, since a reader of the verdicts has not seen them.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ if TYPE_CHECKING:
         OutcomeDocument,
     )
 
-# A recorded baseline that is slower than the published one by more lets pass what the
-# default tolerance would not.
+# A recorded baseline that is slower than the published one by more than this passes runs
+# that the default tolerance would fail.
 FAR = 0.05
 
 Subject = tuple[str, str]
-"""What an item is about: the name of the built-in test, and the id of the case."""
+"""The subject of an item: the name of the built-in test, and the id of the case."""
 
 TEST = "test_performance"
 """The built-in test of the configurations."""
@@ -78,25 +77,29 @@ LOST_TIME = (
     NoteCode.SLOW_OUTSIDE_UNCOMPARED,
     NoteCode.SLOW_WARM_UP,
 )
-"""The notes of time outside the step time that would be red beside a recording, or is
-more than recorded runs lost."""
+"""Notes on time lost outside of the steps.
+
+The loss exceeds that of recorded runs, or would fail if a recording were available.
+"""
 
 NAMED = 3
-"""Red items that a line names."""
+"""Maximum number of failed items in a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What became of everything that has an item. `kept` holds the subjects of each
-    selected item by its node id; `left_out` is what pytest's own selection knows no
-    better, `deselected` what somebody took out on purpose."""
+    """The selected and deselected items.
+
+    `kept` maps node ids to the subjects of each selected item. `left_out` was dropped
+    by pytest's selection (-k, -m), `deselected` was removed on purpose.
+    """
 
     kept: Mapping[str, tuple[Subject, ...]]
     left_out: tuple[Subject, ...] = ()
     deselected: tuple[Subject, ...] = ()
 
     def list_without(self, nodes: Collection[str]) -> tuple[Subject, ...]:
-        """Return what was selected and is about none of these items (node ids)."""
+        """Return the selected subjects that none of these items (node ids) covers."""
         done = set(
             chain.from_iterable(
                 subjects for node, subjects in self.kept.items() if node in nodes
@@ -111,7 +114,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSession:
-    """What a session judged, under which settings, and what hooks saw meanwhile."""
+    """A judged session with its settings and the observations of the pytest hooks."""
 
     described: Sequence[OutcomeDocument]
     """The outcomes of its items."""
@@ -121,16 +124,19 @@ class JudgedSession:
     today: date
     noticed: Sequence[Caution]
     unjudged: Sequence[str]
-    """Node ids of items that were skipped before there was a verdict."""
+    """Node ids of items that were skipped before they had a verdict."""
 
     def get_origin(self, flag: str) -> Origin:
-        """Return where the value of an option was written."""
+        """Return the origin of an option's value."""
         return find_origin(self.settings.origins, flag) or Origin(Written.TYPED, flag)
 
 
 def find_cautions(session: JudgedSession) -> Iterator[Caution]:
-    """Yield the cautions of a session: what it found and did not fail for, what hooks
-    noticed, what weakens the gate, and what has no verdict."""
+    """Yield all cautions of a session.
+
+    These are findings that do not fail, observations of the hooks, weakened settings,
+    and items without a verdict.
+    """
     from pytest_llmbench.report.outcome_documents import select_configurations
     from pytest_llmbench.report.verdicts import list_findings, select_worst
 
@@ -157,7 +163,7 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
 
 
 def _list_judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgement]:
-    """Yield the judgements that rest on a run, those against further baselines too."""
+    """Yield the judgements that are based on a run, against all baselines."""
     for result in results:
         yield from (
             judgement
@@ -166,16 +172,15 @@ def _list_judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgeme
         )
 
 
-# --- how it was judged ----------------------------------------------------------------
+# --- settings and baselines -----------------------------------------------------------
 
 
 def _list_tolerance_cautions(
     judgements: Sequence[Judgement], settings: Settings
 ) -> Iterator[Caution]:
-    """Yield the tolerances that are not the default, but for a stricter one that was
-    typed."""
+    """Yield the tolerances that differ from the default, except stricter typed ones."""
     expected = CERTIFIED if settings.certify else DEFAULT_TOLERANCE
-    of_tolerance: dict[tuple[Tolerance, str], int] = {}
+    counts: dict[tuple[Tolerance, str], int] = {}
     for judgement in judgements:
         tolerance = judgement.tolerance
         if math.isclose(tolerance.factor, expected.factor) or _is_typed_and_stricter(
@@ -183,17 +188,17 @@ def _list_tolerance_cautions(
         ):
             continue
         file = Path(judgement.baseline.source.file).name
-        named = tolerance, str(_find_tolerance_origin(tolerance, settings) or file)
-        of_tolerance[named] = of_tolerance.get(named, 0) + 1
-    for (tolerance, origin), number in of_tolerance.items():
-        of_some = (
+        source = tolerance, str(_find_tolerance_origin(tolerance, settings) or file)
+        counts[source] = counts.get(source, 0) + 1
+    for (tolerance, origin), number in counts.items():
+        share = (
             ""
             if number == len(judgements)
-            else f", of {number} of {len(judgements)} verdicts"
+            else f", for {number} of {len(judgements)} verdicts"
         )
         yield Caution(
             CautionCode.TOLERANCE,
-            f"tolerance {tolerance}, not {expected} ({origin}){of_some}",
+            f"tolerance {tolerance}, not {expected} ({origin}){share}",
         )
 
 
@@ -205,7 +210,7 @@ def _is_typed_and_stricter(
 
 
 def _find_tolerance_origin(tolerance: Tolerance, settings: Settings) -> Origin | None:
-    """Return where a tolerance was written; None for one of a baseline file."""
+    """Return the origin of a tolerance, or None if it is from a baseline file."""
     return settings.origins.get(
         "llmb_tolerance"
         if tolerance.source == ToleranceSource.INI
@@ -216,8 +221,7 @@ def _find_tolerance_origin(tolerance: Tolerance, settings: Settings) -> Origin |
 def _list_acknowledgement_cautions(
     judgements: Sequence[Judgement], session: JudgedSession
 ) -> Iterator[Caution]:
-    """Yield how many accepted changes moved the level of a run, and the largest
-    level."""
+    """Yield the number of acknowledged changes in force and the largest level."""
     from pytest_llmbench.judge.acknowledged import LARGEST
 
     levels = {
@@ -229,9 +233,9 @@ def _list_acknowledgement_cautions(
     if not entries:
         return
     largest = max(
-        math.prod(1 + entry.fraction for entry in those)
-        for those in levels.values()
-        if those
+        math.prod(1 + entry.fraction for entry in in_force)
+        for in_force in levels.values()
+        if in_force
     )
     changes = formatting.count_noun(len(entries), "acknowledged change")
     text = f"{changes} in force, up to {formatting.format_difference(min(largest, 1 + LARGEST))}"
@@ -239,7 +243,7 @@ def _list_acknowledgement_cautions(
 
 
 def _list_accepted_reasons(judgements: Sequence[Judgement]) -> Iterator[Caution]:
-    """Yield which configurations would be red for a reason that somebody accepted."""
+    """Yield the configurations that would fail without an accepted reason."""
     accepted: dict[str, list[str]] = {}
     for judgement in judgements:
         for note in judgement.notes:
@@ -257,8 +261,7 @@ def _list_accepted_reasons(judgements: Sequence[Judgement]) -> Iterator[Caution]
 
 
 def _list_changed_settings(judgements: Sequence[Judgement]) -> Iterator[Caution]:
-    """Yield what runs state otherwise than the recorded ones without being of another
-    configuration."""
+    """Yield the settings that differ from the recorded runs in the same configuration."""
     changed: dict[str, list[str]] = {}
     for judgement in judgements:
         for note in judgement.notes:
@@ -272,8 +275,7 @@ def _list_changed_settings(judgements: Sequence[Judgement]) -> Iterator[Caution]
 
 
 def _list_lost_time(judgements: Sequence[Judgement]) -> Iterator[Caution]:
-    """Yield the runs that lost time outside their step time without being red for
-    it."""
+    """Yield the runs that lost time outside of their steps but do not fail for it."""
     texts = dict.fromkeys(
         f"{judgement.baseline.key.id}: {phrase(note)}"
         for judgement in judgements
@@ -302,19 +304,18 @@ def _select_in_force(
 def _list_baseline_cautions(
     judgements: Sequence[Judgement], session: JudgedSession
 ) -> Iterator[Caution]:
-    """Yield how far recorded baselines are above the published ones, and how far they
-    may drift."""
+    """Yield recorded baselines far above the published ones, and large drift budgets."""
     recorded = _find_recorded(judgements, session.catalog)
     ratios = {
         baseline.key.id: baseline.step_seconds / baseline.published_seconds
         for baseline in recorded
         if baseline.published_seconds
     }
-    far = {name: ratio for name, ratio in ratios.items() if ratio > 1 + FAR}
-    if far:
-        slowest = _join_largest(far)
-        slower = f"{(max(far.values()) - 1) * 100:.0f} % slower than published"
-        several = "baselines are up to " if len(far) > 1 else ""
+    slow = {name: ratio for name, ratio in ratios.items() if ratio > 1 + FAR}
+    if slow:
+        slowest = _join_largest(slow)
+        slower = f"{(max(slow.values()) - 1) * 100:.0f} % slower than published"
+        several = "baselines are up to " if len(slow) > 1 else ""
         text = f"recorded {several}{slower}: {slowest}"
         yield Caution(CautionCode.RECORDED_SLOWER, text)
     yield from _list_moved_baselines(recorded, session.settings)
@@ -332,7 +333,7 @@ def _list_baseline_cautions(
 
 
 def _find_recorded(judgements: Sequence[Judgement], catalog: Catalog) -> list[Baseline]:
-    """Find the recorded baselines that decided, with the values of their files."""
+    """Return the recorded baselines that decided, with the values in their files."""
     recorded = []
     for judgement in judgements:
         decided = judgement.baseline
@@ -350,8 +351,8 @@ def _find_recorded(judgements: Sequence[Judgement], catalog: Catalog) -> list[Ba
 def _list_moved_baselines(
     recorded: Sequence[Baseline], settings: Settings
 ) -> Iterator[Caution]:
-    """Yield how far accepted values of recorded baselines lie above the first ones, if
-    by more than the budget."""
+    """Yield the recorded baselines whose accepted moves exceed the drift budget in
+    total."""
     moved = {
         baseline.key.id: recording.trimmed_mean_seconds / origin.seconds
         for baseline in recorded
@@ -370,14 +371,13 @@ def _list_moved_baselines(
 
 
 def _join_largest(ratios: Mapping[str, float]) -> str:
-    """Return the name of the largest ratio, and how many more there are."""
+    """Return the name of the largest ratio and the number of the others."""
     names = sorted(ratios, key=lambda name: ratios[name], reverse=True)
     return formatting.join_first(names, 1)
 
 
 def _list_settings_cautions(session: JudgedSession) -> Iterator[Caution]:
-    """Yield the options that let pass what the defaults would not, and those that
-    nobody typed for this session."""
+    """Yield the options that weaken the gate, and selections that were not typed."""
     for code, text in _describe_options(session):
         yield Caution(code, f"{text} ({session.get_origin(f'--llmb-{code}')})")
     for code, text in _describe_selection(session):
@@ -387,21 +387,20 @@ def _list_settings_cautions(session: JudgedSession) -> Iterator[Caution]:
     origins = session.settings.origins
     for flag in session.settings.overridden:
         name = name_destination(flag)
-        text = f"{origins.get(name, name)} is replaced by {session.get_origin(flag)}"
+        text = f"{origins.get(name, name)} is overridden by {session.get_origin(flag)}"
         yield Caution(CautionCode.OVERRIDDEN, text)
 
 
 def _describe_options(session: JudgedSession) -> Iterator[tuple[CautionCode, str]]:
-    """Yield the options that let pass what the defaults would not; an option has the
-    name of its code."""
+    """Yield the options that weaken the gate; each code is the option's name."""
     settings = session.settings
     if settings.unmatched == "list":
         unmatched = len(session.results.unmatched)
-        of_them = f", {unmatched} of them" if unmatched else ""
-        yield CautionCode.UNMATCHED, f"unmatched runs fail nothing{of_them}"
+        count = f", {unmatched} found" if unmatched else ""
+        yield CautionCode.UNMATCHED, f"unmatched runs do not fail{count}"
     if settings.inconclusive == "skip":
         yield CautionCode.INCONCLUSIVE, "INCONCLUSIVE is skipped"
-    # The default is not so lenient as the option.
+    # The default is stricter than the option.
     if settings.improvement == "pass" and find_origin(
         settings.origins, "--llmb-improvement"
     ):
@@ -414,23 +413,23 @@ def _describe_options(session: JudgedSession) -> Iterator[tuple[CautionCode, str
 
 
 def _describe_selection(session: JudgedSession) -> Iterator[tuple[CautionCode, str]]:
-    """Yield the options that leave runs or baselines out."""
+    """Yield the options that leave out runs or baselines."""
     settings = session.settings
     if _ignores_recorded(session):
-        yield CautionCode.AGAINST, "recorded baselines are not looked at"
+        yield CautionCode.AGAINST, "recorded baselines are ignored"
     if settings.since:
-        yield CautionCode.SINCE, f"runs before {settings.since:%Y-%m-%d} left out"
+        yield CautionCode.SINCE, f"runs before {settings.since:%Y-%m-%d} not judged"
     if settings.repeat_window:
         window = formatting.format_age(settings.repeat_window)
         yield CautionCode.REPEAT_WINDOW, f"runs within {window} are averaged"
 
 
 def _ignores_recorded(session: JudgedSession) -> bool:
-    there = any(
+    has_recorded = any(
         recipe.kind is BaselineKind.RECORDED for recipe in session.catalog.recipes
     )
     return (
-        there
+        has_recorded
         and not session.settings.certify
         and session.settings.against == "published"
     )
@@ -440,13 +439,13 @@ def _format_percent(fraction: float) -> str:
     return f"{fraction * 100:.4g} %"
 
 
-# --- what was not judged --------------------------------------------------------------
+# --- items without a verdict ----------------------------------------------------------
 
 
 def _list_outcome_cautions(
     configurations: Sequence[ConfigurationOutcome], session: JudgedSession
 ) -> Iterator[Caution]:
-    """Yield what was selected and has no verdict."""
+    """Yield the selected items without a verdict."""
     stale = sum(outcome.reason == Reason.TOO_OLD for outcome in configurations)
     origin, limit = (
         find_origin(session.settings.origins, "--llmb-max-age"),
@@ -474,8 +473,11 @@ def _list_outcome_cautions(
 def _list_without_verdict(
     configurations: Sequence[ConfigurationOutcome],
 ) -> Iterator[Caution]:
-    """Yield the configurations without a verdict: the user's own by name, the
-    documented ones without a run together, the others counted."""
+    """Yield the configurations without a verdict.
+
+    The user's own configurations are named, documented ones without a run are
+    summarised, and the others are counted.
+    """
     from pytest_llmbench.report.verdicts import count_documented, list_documented_absent
 
     absences = {
@@ -484,12 +486,12 @@ def _list_without_verdict(
         if (absence := _describe_absence(outcome))
     }
     yield from name_without_verdict(configurations, absences)
-    together = list_documented_absent(configurations)
-    if together:
-        yield Caution(CautionCode.WITHOUT_VERDICT, count_documented(together))
+    documented = list_documented_absent(configurations)
+    if documented:
+        yield Caution(CautionCode.WITHOUT_VERDICT, count_documented(documented))
     named = {
         outcome.id
-        for outcome in (*together, *filter(attrgetter("own"), configurations))
+        for outcome in (*documented, *filter(attrgetter("own"), configurations))
     }
     others = Counter(absence for name, absence in absences.items() if name not in named)
     if others:
@@ -501,24 +503,28 @@ def _list_without_verdict(
 
 
 def _describe_absence(outcome: ConfigurationOutcome) -> str:
-    """Return what a configuration has in the place of a verdict; empty where it is
-    judged, red, or not to be judged."""
+    """Return the status that a configuration has instead of a verdict.
+
+    "" if it is judged, fails, or was not meant to be judged.
+    """
     unknown = (
         outcome.status == "passed" and outcome.overruled in ABSENT
-    )  # a test that did not ask
+    )  # a test that did not use the verdict
     skipped = outcome.status == "skipped" and outcome.reason != Reason.PURPOSE_DONE
     return outcome.overruled or outcome.verdict if unknown or skipped else ""
 
 
-# --- what the selection left out, and what somebody deselected ------------------------
+# --- deselected items -----------------------------------------------------------------
 
 
 def list_subjects(
     results: SessionResults, settings: Settings, failing: Collection[UnmatchedRun]
 ) -> dict[Subject, str]:
-    """Return everything of which something was found, whether it was selected or not:
-    what is red with its verdict and id, all else with an empty text. A recording has
-    nothing red."""
+    """Return all subjects with a run, selected or not.
+
+    Failed subjects map to their verdict and id, others to "". A recording has no failed
+    subjects.
+    """
     with_run = (
         result
         for result in results.configurations.values()
@@ -540,8 +546,8 @@ def list_subjects(
         for identifier, verdict in red.items()
     }
     return labels | {
-        ("test_unmatched_run", stray.id): f"{stray.reason.upper()} {stray.id}"
-        for stray in failing
+        ("test_unmatched_run", run.id): f"{run.reason.upper()} {run.id}"
+        for run in failing
     }
 
 
@@ -556,17 +562,17 @@ def caution_skipped(
     seen: Mapping[Subject, str],
     by: str,
 ) -> Iterator[Caution]:
-    """Yield what a session did not look at, of what was `seen`.
+    """Yield cautions about the items that were not selected or did not run.
 
-    `ran` and `skipped` are node ids, the last of items that ended before there was a
-    verdict. `by` names the options that select, empty where they chose what to launch
-    or to record, and only what is red needs a word.
+    `ran` and `skipped` are node ids; `skipped` items ended before they had a verdict.
+    `seen` is the result of `list_subjects`. `by` names the selecting options. If it is
+    "", they selected what to launch or record, and only failed subjects are reported.
     """
     not_run = selection.list_without(ran)
     unjudged = set(
         selection.list_without([node for node in ran if node not in skipped])
     ).difference(not_run)
-    parts = (
+    groups = (
         (CautionCode.NOT_RUN, "did not run", not_run, False),
         (CautionCode.SKIPPED_ITEMS, "skipped before a verdict", unjudged, True),
         (
@@ -582,28 +588,27 @@ def caution_skipped(
             not by,
         ),
     )
-    for code, what, subjects, only_red in parts:
+    for code, description, subjects, only_red in groups:
         labels = [seen[subject] for subject in sorted(subjects) if subject in seen]
         red = list(filter(None, labels))
         if red or (labels and not only_red):
             named = (
-                f"{len(red)} red: {formatting.join_first(red, NAMED)}"
+                f"{len(red)} would fail: {formatting.join_first(red, NAMED)}"
                 if red
-                else "none red"
+                else "none would fail"
             )
             yield Caution(
                 code,
                 formatting.escape(
-                    f"{what}: {formatting.count_noun(len(labels), 'item')}, {named}"
+                    f"{description}: {formatting.count_noun(len(labels), 'item')}, {named}"
                 ),
             )
 
 
 def caution_newer(
-    results: SessionResults, selection: Selection, untold: Iterable[UnmatchedRun]
+    results: SessionResults, selection: Selection, without_item: Iterable[UnmatchedRun]
 ) -> Iterator[Caution]:
-    """Yield the runs that have no item, and that may be newer runs of what is
-    selected."""
+    """Yield the runs without an item that may be newer runs of selected configurations."""
     names = (
         name
         for test, name in chain.from_iterable(selection.kept.values())
@@ -614,12 +619,10 @@ def caution_newer(
         for result in map(results.configurations.__getitem__, names)
     }
     newer = [
-        f"{stray.reason.upper()} {stray.id}"
-        for stray in untold
-        if any(
-            key in judged and may_be_newer(stray, judged[key]) for key in stray.about
-        )
+        f"{run.reason.upper()} {run.id}"
+        for run in without_item
+        if any(key in judged and may_be_newer(run, judged[key]) for key in run.about)
     ]
     if newer:
-        text = f"not judged, and perhaps newer than what was: {formatting.join_first(newer, NAMED)}"
+        text = f"not judged, but possibly newer than the judged runs: {formatting.join_first(newer, NAMED)}"
         yield Caution(CautionCode.NEWER_RUN, formatting.escape(text))

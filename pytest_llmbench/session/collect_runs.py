@@ -1,5 +1,5 @@
-"""From paths to runs: find them, read their logs, and say which configuration each one
-is."""
+"""Find the runs under the given paths, read their logs and identify their
+configurations."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ from pytest_llmbench.runs.unnamed_logs import FEWEST_STEPS, LogDetector
 from pytest_llmbench.session.catalog import Catalog, read_tables
 from pytest_llmbench.session.settings import Settings
 
-NO_STEP = "no training step in it that docs/parsing.md knows, and not the name of a launched job"
+NO_STEP = "no training step in a supported format (docs/parsing.md), and not named like a job log"
 
 if TYPE_CHECKING:
     from pytest_llmbench.logs.reading.run_reader import ReadCounts, Reading
@@ -82,37 +82,38 @@ if TYPE_CHECKING:
 
 
 LONGEST_WAIT = timedelta(days=1)
-"""A run that starts so long after the submission of a job of an A/B is taken for
-another: the job hardly waited so long, and each night after it would be out of
-judgement."""
+"""Longest expected time from submission to start of an A/B job with an unknown id.
+
+A run that starts later is not considered to be that job. Otherwise one lost job would
+exclude the runs of all later days.
+"""
 
 
 FIRST_DATE = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
-"""Clocks of lines that show less are no dates: they begin anew with each attempt."""
+"""Timestamps of lines before this are not dates: they restart with each attempt."""
 
 
 ZONES_DIFFER = timedelta(hours=14)
-"""A log may print its times in the zone of another place."""
+"""Largest difference between a log's time zone and the local one."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestedRuns:
-    """The runs under the given paths, newest first, what could not be read, and what is
-    no run, with the reason."""
+    """The runs under the given paths, newest first, and the files that are not runs."""
 
     runs: tuple[Run, ...]
     unreadable: tuple[UnmatchedRun, ...]
     ignored: tuple[IgnoredFile, ...]
     tables: tuple[Recipe, ...] = ()
-    """What was read because a run may be of it, and is in no catalog yet."""
+    """The shipped tables that were read because a run may belong to them."""
     copies: tuple[tuple[Run, Run], ...] = ()
-    """Runs that were left out as copies, each with the one that was kept."""
+    """Runs that were dropped as copies, each with the run that was kept."""
     hidden: tuple[IgnoredFile, ...] = ()
-    """Files that are not read, and were written after the runs around them began."""
+    """Files that were not read although they are newer than the runs next to them."""
 
 
 HiddenFile = tuple[Path, datetime, str]
-"""A file that is not read, when it was written, and what it is."""
+"""A file that was not read, its modification time, and a description."""
 
 
 def ingest(
@@ -121,10 +122,9 @@ def ingest(
     now: datetime,
     tell: Callable[[ReadCounts], None] | None = None,
 ) -> IngestedRuns:
-    """Find, read and identify everything under the given paths; copies of one run count
-    once.
+    """Find, read and identify all runs under the given paths.
 
-    `tell` is called with how far reading is, whenever something was read.
+    Copies of a run count once. `tell` is called with the progress of reading.
     """
     collection = _Collection(_RunReader(settings, catalog, now))
     collection.add_logs(tell)
@@ -134,7 +134,7 @@ def ingest(
 
 
 def ingest_job(
-    places: Sequence[Path],
+    paths: Sequence[Path],
     job_id: str,
     key: Key,
     catalog: Catalog,
@@ -142,23 +142,22 @@ def ingest_job(
     *,
     since: datetime | None,
 ) -> Run | None:
-    """Return the run that one job left under these files and folders, None where there
-    is no log of that job id.
+    """Return the run that a job left in these files and folders, or None without a log.
 
-    A later place is looked at only while no earlier one holds a step of that job. What
-    its log does not tell, its launch does: it is a run of `key` unless something in it
-    says otherwise.
+    Later paths are searched only if no earlier path contains steps of the job. The run
+    is assigned to `key`, the launched configuration, unless its contents contradict
+    this.
     """
     from pytest_llmbench.runs.discover.discovery import find_runs
 
     reader = _RunReader(Settings(release=key.release, gpu=key.gpu), catalog, now)
     best: Run | None = None
-    for place in filter(is_there, places):
-        for files in find_runs([place]).runs:
+    for path in filter(is_there, paths):
+        for files in find_runs([path]).runs:
             if files.job_id != job_id or not files.attempts:
                 continue
-            # A Slurm that was set up anew begins with job id 1 again: what is older is
-            # of another job.
+            # A newly installed Slurm restarts at job id 1: older files belong to
+            # another job.
             if since and files.modified and files.modified < since:
                 continue
             (read,) = reader.read_streams([files])
@@ -169,12 +168,12 @@ def ingest_job(
             break
     if best is None:
         return None
-    # its id is known, so it is not the job of unknown id
+    # The job id is known, so it is not the A/B job with an unknown id.
     return reader.read_as_known(_drop_pending_mark(_identify_as(best, key)))
 
 
 class _RunReader:
-    """Reads the logs of found runs and finds their configurations."""
+    """Reads the logs of runs and identifies their configurations."""
 
     def __init__(self, settings: Settings, catalog: Catalog, now: datetime) -> None:
         from pytest_llmbench.logs.reading.cache import LogCache
@@ -225,8 +224,7 @@ class _RunReader:
         found: Sequence[RunFiles],
         tell: Callable[[ReadCounts], None] | None = None,
     ) -> list[ReadRun]:
-        """Read the logs of runs: standard error if it holds steps and standard output
-        does not."""
+        """Read the logs of runs, from standard error if only that contains steps."""
         runs = self.read(found, tell)
         swapped = [files for run in runs if (files := swap_silent_streams(run))]
         if not swapped:
@@ -238,7 +236,7 @@ class _RunReader:
         ]
 
     def identify(self, read: ReadRun) -> Run:
-        """Find the configuration of a run, and when it started."""
+        """Determine the configuration and the start of a run."""
         from pytest_llmbench.runs.discover.checkpoint_shards import count_shards
         from pytest_llmbench.runs.discover.identify import identify
 
@@ -256,23 +254,23 @@ class _RunReader:
             find=self._find,
             tables=self.tables,
         )
-        datings = tuple(_list_start_candidates(files, logs))
-        start = next(iter(drop_future_starts(datings, self.now)), None)
+        candidates = tuple(_list_start_candidates(files, logs))
+        start = next(iter(drop_future_starts(candidates, self.now)), None)
         if start is None:
-            why = "every time that it states lies in the future"
-            return Run(files, read.attempts, identity, None, why, datings=datings)
+            reason = "all its start times are in the future"
+            return Run(files, read.attempts, identity, None, reason, datings=candidates)
         return Run(
             files,
             read.attempts,
             identity,
             start.moment,
             start.source,
-            datings=datings,
+            datings=candidates,
             order_source=start.clock,
         )
 
     def read_as_known(self, run: Run) -> Run:
-        """Return a run with its logs as the dialect of its configuration reads them."""
+        """Return a run with its logs read in the dialect of its configuration."""
         key = run.identity.key
         if key is None or not any(attempt.log.readings for attempt in run.attempts):
             return run
@@ -285,9 +283,12 @@ class _RunReader:
         )
         return dataclasses.replace(run, attempts=tuple(attempts))
 
-    def make_unreadable(self, path: Path, why: str) -> UnmatchedRun:
-        """Return an unreadable file with the configurations that its names leave open:
-        all if they state nothing."""
+    def make_unreadable(self, path: Path, reason: str) -> UnmatchedRun:
+        """Build the item for an unreadable file.
+
+        It concerns the configurations that the file's path allows: all if the path
+        states none.
+        """
         from pytest_llmbench.runs.discover.identify import identify
         from pytest_llmbench.runs.layouts.folder_layouts import read_path_hints
 
@@ -301,19 +302,21 @@ class _RunReader:
         return UnmatchedRun(
             f"unreadable-{path.name}",
             Reason.UNREADABLE,
-            why,
+            reason,
             path,
             about=(identity.key,) if identity.key else identity.may_be,
-            summary=why.partition("; ")[0],  # without what follows from it
+            summary=reason.partition("; ")[0],  # without the consequences
         )
 
-    def make_unreadable_marker(self, path: Path, why: str) -> UnmatchedRun:
-        """Return an unreadable mark: which runs of its folder are of an A/B is
-        unknown."""
-        text = f"{formatting.escape(str(path))} should name the runs of an A/B, and cannot be read: {why}"
+    def make_unreadable_marker(self, path: Path, reason: str) -> UnmatchedRun:
+        """Build the item for an unreadable marker file of an A/B.
+
+        The runs of the A/B in its folder are then unknown.
+        """
+        text = f"{formatting.escape(str(path))} lists the runs of an A/B, but cannot be read: {reason}"
         name = f"{path.parent.name}/{path.name}"  # all such files have the same name
         return dataclasses.replace(
-            self.make_unreadable(path, why),
+            self.make_unreadable(path, reason),
             id=f"unreadable-{name}",
             reason=Reason.MARK_UNREADABLE,
             text=text,
@@ -322,8 +325,7 @@ class _RunReader:
 
 
 class _Collection:
-    """The runs under the searched paths, from logs first, then from metrics and from
-    files that are not called logs."""
+    """Collects runs from logs, then from metrics, then from files not named like logs."""
 
     def __init__(self, reader: _RunReader) -> None:
         from pytest_llmbench.runs.discover.discovery import RunSearch
@@ -334,8 +336,10 @@ class _Collection:
         self._found = self._search.discovery
         self._runs: list[Run] = []
         self._silent: list[ReadRun] = []  # logs without a step
-        self._unnamed: set[str] = set()  # the ids of runs whose logs are not called so
-        # files that are not read, and may be of a newer run than the logs beside them
+        self._unnamed: set[str] = (
+            set()
+        )  # ids of runs whose logs are not named like logs
+        # files that are not read, but may belong to a newer run than the logs next to them
         self._hidden: list[HiddenFile] = list(self._found.hidden)
         self._ignored = [
             IgnoredFile(path.name, why)
@@ -344,7 +348,8 @@ class _Collection:
         ]
 
     def add_logs(self, tell: Callable[[ReadCounts], None] | None) -> None:
-        """Add the logs that are runs, and those that launches left that died."""
+        """Add the logs that are runs, including launches that died before their first
+        step."""
         from pytest_llmbench.runs.discover.run_facts import is_at_baseline_path
 
         for run in self._reader.read_streams(self._found.runs, tell):
@@ -358,16 +363,16 @@ class _Collection:
                 self._silent.append(run)
         filled = {run.found.folder for run in self._runs}
         for run in self._silent:
-            # the only log of a launch, whatever it is called
+            # the only log of a launch, whatever its name
             if run.files.folder not in filled and _has_died(run.files):
                 self._runs.append(self._identify(run))
             else:
-                why = _describe_unread(run, self._reader.catalog)
-                self._ignore(run.files.id, NO_STEP + why)
+                reason = _describe_unread(run, self._reader.catalog)
+                self._ignore(run.files.id, NO_STEP + reason)
 
     def add_metrics(self) -> None:
-        """Add the metrics that are runs although logs were found under the same path;
-        drop the logs that they displace."""
+        """Add the runs that metrics files contain, and drop the logs that they
+        displace."""
         metrics = self._found.metrics
         if not metrics:
             return
@@ -398,8 +403,11 @@ class _Collection:
     def _choose_metrics(
         self, logged: Mapping[str, ReadRun], surroundings: Surroundings
     ) -> tuple[list[ReadRun], dict[str, ReadRun]]:
-        """Return the metrics whose steps no log has, and by the id of each displaced
-        log the metrics that hold more of its steps."""
+        """Select the metrics files to use as runs.
+
+        Returns those whose steps no log contains, and, by the id of each displaced log,
+        the metrics that contain more of its steps.
+        """
         from pytest_llmbench.runs.discover.run_facts import is_at_baseline_path
 
         claims = {
@@ -410,13 +418,13 @@ class _Collection:
             )
             for files in self._found.metrics
         }
-        shown = [
+        visible = [
             files
             for files in self._found.metrics
             if claims[files.id] is not Claim.HIDDEN
         ]
         by_claim: dict[Claim, list[ReadRun]] = defaultdict(list)
-        for run in self._reader.read(shown):
+        for run in self._reader.read(visible):
             by_claim[claims[run.files.id]].append(run)
         winners: list[ReadRun] = []
         displaced: dict[str, ReadRun] = {}
@@ -431,18 +439,20 @@ class _Collection:
     def _hide_later(
         self, metrics: Sequence[RunFiles], surroundings: Surroundings
     ) -> None:
-        """Remember the metrics with steps that may be of a later run than the logs
-        beside them."""
+        """Record metrics with steps that may belong to a later run than the logs next
+        to them."""
         later = [files for files in metrics if surroundings.is_later(files)]
         for run in self._reader.read(later) if later else ():
             if _is_run(run):
                 modified = run.files.modified or datetime.min.replace(tzinfo=UTC)
-                what = "metrics, written after the logs beside them"
-                self._hidden.append((run.files.attempts[-1].log, modified, what))
+                description = "metrics, written after the logs next to them"
+                self._hidden.append((run.files.attempts[-1].log, modified, description))
 
     def _add_died(self, metrics: Sequence[ReadRun]) -> None:
-        """Add launches that died as runs of the configuration of the metrics that the
-        launch before left."""
+        """Add launches that died, as runs of the configuration of the preceding launch.
+
+        The configuration is known from the metrics of the preceding launch.
+        """
         by_id = {run.id: run for run in self._runs}
         for console, name in find_failed_launches(metrics, self._silent):
             identity = by_id[name].identity
@@ -451,8 +461,8 @@ class _Collection:
                 self._runs.append(dataclasses.replace(run, identity=identity))
 
     def add_unnamed(self) -> None:
-        """Add the files that are runs although they are not called logs: they hold
-        steps that no other log of them does."""
+        """Add files that are not named like logs but contain steps that no log
+        contains."""
         from pytest_llmbench.runs.discover.run_facts import is_at_baseline_path
 
         if not self._found.unnamed:
@@ -468,26 +478,28 @@ class _Collection:
         for run in self._reader.read_streams(self._search.find_unnamed_runs(accepted)):
             steps, job = count_trained_steps(run.logs), run.files.job_id
             if job in jobs:
-                why = f"{steps} steps, and the log of job {job} has another name"
-                self._ignore(run.files.id, why)
+                reason = f"{steps} steps, but job {job} has another log with steps"
+                self._ignore(run.files.id, reason)
             elif steps < FEWEST_STEPS and not is_at_baseline_path(
                 run.files, self._recipes
             ):
-                why = f"not called as a log, and {steps} steps: expected {FEWEST_STEPS} or more"
-                self._ignore(run.files.id, why)
+                reason = f"not named like a log, and {steps} steps: expected {FEWEST_STEPS} or more"
+                self._ignore(run.files.id, reason)
             else:
                 self._unnamed.add(run.files.id)
                 self._runs.append(self._identify(run))
 
     def _look_into_unnamed(self) -> list[Path]:
-        """Return the files that hold steps, of those that are not called logs, and list
-        the rest as ignored or hidden."""
+        """Return the files with steps among those not named like logs.
+
+        The other files are added to the ignored or hidden files.
+        """
         from pytest_llmbench.runs.discover.path_patterns import matches
         from pytest_llmbench.runs.discover.run_facts import list_baseline_paths
 
-        own = list_baseline_paths(self._recipes)
+        baseline_paths = list_baseline_paths(self._recipes)
         stores = self._reader.stores
-        look = LogDetector(self._reader.catalog.definitions, stores)
+        looker = LogDetector(self._reader.catalog.definitions, stores)
         logged = Neighbours(
             run.found
             for run in self._runs
@@ -498,14 +510,17 @@ class _Collection:
         for files in self._found.unnamed:
             folder = files.folder
             self._hidden += _list_later_outputs(
-                files, logged.list_in(folder), look, stores
+                files, logged.list_in(folder), looker, stores
             )
-            choice = look.choose(
+            choice = looker.choose(
                 files,
                 at_baseline_path=[
                     name
                     for name in files.names
-                    if any(matches(place, (*folder.parts, name)) for place in own)
+                    if any(
+                        matches(pattern, (*folder.parts, name))
+                        for pattern in baseline_paths
+                    )
                 ],
                 has_log=logged.has_in(folder),
                 has_log_near=logged.is_near(folder, files.given_path),
@@ -518,7 +533,7 @@ class _Collection:
         return accepted
 
     def finish(self) -> IngestedRuns:
-        """Return each run once, and what is no run."""
+        """Return each run once, with the files that are not runs."""
         kept, copies, left_out = _keep_once(self._runs, self._unnamed, self._reader.now)
         unreadable = [
             *starmap(self._reader.make_unreadable, self._found.unreadable),
@@ -539,22 +554,22 @@ class _Collection:
             run = _drop_pending_mark(run)
         return self._reader.read_as_known(run)
 
-    def _ignore(self, name: str, why: str) -> None:
-        self._ignored.append(IgnoredFile(name, why))
+    def _ignore(self, name: str, reason: str) -> None:
+        self._ignored.append(IgnoredFile(name, reason))
 
 
 def _keep_once(
     runs: Sequence[Run], unnamed: Collection[str], now: datetime
 ) -> tuple[list[Run], tuple[tuple[Run, Run], ...], list[IgnoredFile]]:
-    """Return each run once, newest first, the copies with what each is a copy of, and
-    what is left out.
+    """Drop duplicate runs.
 
-    `unnamed` are the ids of runs whose logs are not called so.
+    Returns the runs, newest first, the copies with their originals, and the dropped
+    files. `unnamed` contains the ids of runs whose logs are not named like logs.
     """
-    own, attached = drop_attached(runs)
-    own, tracked = drop_tracked(own, unnamed)
-    own, ranks = drop_ranks(own)
-    once, copies = drop_duplicates(order_runs(own, now))
+    remaining, attached = drop_attached(runs)
+    remaining, tracked = drop_tracked(remaining, unnamed)
+    remaining, ranks = drop_ranks(remaining)
+    once, copies = drop_duplicates(order_runs(remaining, now))
     kept, superseded = drop_superseded(order_runs(once, now), now)
     kept, repeated = mark_duplicates(kept)
     notes = [
@@ -564,7 +579,7 @@ def _keep_once(
             for copy, original in (*attached, *tracked, *copies, *repeated)
         ),
         *(
-            IgnoredFile(run.id, f"another process of the run that {first.id} logs")
+            IgnoredFile(run.id, f"the log of another process of {first.id}")
             for run, first in ranks
         ),
     ]
@@ -574,8 +589,8 @@ def _keep_once(
 def _find_hidden(
     hidden: Sequence[HiddenFile], runs: Sequence[Run]
 ) -> Iterator[IgnoredFile]:
-    """Yield the files that are not read, and may be of a newer run than all in the
-    nearest folder with runs."""
+    """Yield the unread files that are newer than all runs in the nearest folder with
+    runs."""
     newest: dict[Path, datetime] = {}
     for run in runs if hidden else ():
         if run.started is not None:
@@ -590,16 +605,15 @@ def _find_hidden(
         path: (modified, what) for path, modified, what in hidden if path not in logs
     }
     for path, (modified, what) in by_path.items():
-        around = next(
+        newest_near = next(
             (newest[folder] for folder in path.parents if folder in newest), None
         )
-        if around is not None and modified > around:
+        if newest_near is not None and modified > newest_near:
             yield IgnoredFile(path.name, what)
 
 
 def _make_ids_unique(entries: Iterable[UnmatchedRun]) -> Iterator[UnmatchedRun]:
-    """Yield entries whose id is that of an earlier one with a number: each is an item
-    of its own."""
+    """Yield the entries, with a number appended to repeated ids."""
     counts: Counter[str] = Counter()
     for entry in entries:
         counts[entry.id] += 1
@@ -612,8 +626,7 @@ def _make_ids_unique(entries: Iterable[UnmatchedRun]) -> Iterator[UnmatchedRun]:
 
 
 def _may_be_trial(run: Run) -> bool:
-    """Whether a run may be the one of the unknown job of an A/B: it started around the
-    time of its submission."""
+    """True if a run started around the submission of an A/B job with an unknown id."""
     since = run.found.trial_pending_since
     return (
         run.started is None
@@ -623,8 +636,7 @@ def _may_be_trial(run: Run) -> bool:
 
 
 def _drop_pending_mark(run: Run) -> Run:
-    """Return a run that is not the one of the unknown job of an A/B, with its other
-    marks."""
+    """Remove the exclusion of a run that cannot be the A/B job with an unknown id."""
     if (
         run.found.excluded is not Reason.VARIANT
         or run.found.trial_pending_since is None
@@ -637,58 +649,62 @@ def _drop_pending_mark(run: Run) -> Run:
 
 
 def _list_later_outputs(
-    files: UnnamedFiles, logs: Sequence[RunFiles], look: LogDetector, stores: Stores
+    files: UnnamedFiles, logs: Sequence[RunFiles], looker: LogDetector, stores: Stores
 ) -> Iterator[HiddenFile]:
-    """Yield the files with steps that were written long after all logs beside them,
-    which are read in their place."""
+    """Yield files with steps that were written long after all logs next to them.
+
+    The logs are read instead of these files.
+    """
     newest = max((log.modified for log in logs if log.modified), default=None)
     for name in files.names if newest else ():
         try:
             modified = datetime.fromtimestamp(
                 stores.stat(files.folder / name).st_mtime, UTC
             )
-        except OSError:  # gone since it was found
+        except OSError:  # deleted in the meantime
             continue
         if (
             newest
             and modified - newest > WRITTEN_ALONG
             and has_log_word(name)
-            and look.contains_steps(files, name)
+            and looker.contains_steps(files, name)
         ):
             yield (
                 files.folder / name,
                 modified,
-                "not called as the logs beside it, and written after them",
+                "not named like the logs next to it, and written after them",
             )
 
 
 def _can_be_displaced(run: Run) -> bool:
-    """True if metrics that hold more times than the log of a run are to count."""
-    # A run of a known configuration stays at the log that its baseline was recorded
-    # from.
+    """True if metrics with more times may replace the log of a run."""
+    # For a known configuration the log is kept, since its baseline was recorded from
+    # such a log.
     unknown = run.identity.key is None and not run.identity.candidates
     return unknown and may_metrics_have_more([attempt.log for attempt in run.attempts])
 
 
 def _describe_displaced(run: ReadRun, metrics: ReadRun) -> str:
-    fewer = formatting.count_noun(count_times(run.logs), "time")
-    return f"{fewer} of steps, of which {metrics.files.id} of the same launch holds {count_times(metrics.logs)}"
+    count = formatting.count_noun(count_times(run.logs), "time")
+    return f"{count} of steps, but {metrics.files.id} of the same launch contains {count_times(metrics.logs)}"
 
 
 def _identify_as(run: Run, key: Key) -> Run:
-    """Return a run that is of the configuration that was launched unless something in
-    it says otherwise."""
+    """Assign a run to the launched configuration unless its contents contradict this."""
     identity = run.identity
-    untold = identity.key is None and not identity.contradicted
-    # Beside the log of a row of the tables stands what ran: near others and of none
-    # means that it was something else.
-    other = any(
-        near.recipe == key.recipe == MEGATRON_BRIDGE for near in identity.nearest
+    unidentified = identity.key is None and not identity.contradicted
+    # The files next to the log of a table row state what ran. If they are near to other
+    # rows and match none, it was another workload.
+    is_other = any(
+        neighbour.recipe == key.recipe == MEGATRON_BRIDGE
+        for neighbour in identity.nearest
     )
-    fits = key in identity.candidates or not (identity.candidates or other)
+    fits = key in identity.candidates or not (identity.candidates or is_other)
     return (
-        dataclasses.replace(run, identity=Identity(key, "it was launched as such"))
-        if untold and fits
+        dataclasses.replace(
+            run, identity=Identity(key, "it was launched as such a run")
+        )
+        if unidentified and fits
         else run
     )
 
@@ -709,8 +725,10 @@ def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
 
 
 def _is_run(run: ReadRun) -> bool:
-    """Whether files are a training run: they hold steps, could not be read, or are what
-    a launched job leaves."""
+    """True if the files are a training run.
+
+    They contain steps, could not be read, or look like the files of a launched job.
+    """
     if any(
         log.segments or (log.ending and log.ending.code is EndingCode.UNREADABLE)
         for log in run.logs
@@ -727,8 +745,8 @@ def _is_run(run: ReadRun) -> bool:
 
 
 def _has_died(files: RunFiles) -> bool:
-    """Whether a log without a step stands where a launch writes its own."""
-    # Its folders name a workload and a time.
+    """True if a log without steps is at a path where launches write logs."""
+    # The folders of a launch contain a workload and a time.
     return files.started is not None and _names_workload(files)
 
 
@@ -737,17 +755,17 @@ def _names_workload(files: RunFiles) -> bool:
 
 
 def _is_unread(run: ReadRun, catalog: Catalog) -> bool:
-    """Whether files are called as a workload whose baseline file says how to read them,
-    and hold lines to be read."""
-    named = {
+    """True if the name matches a recipe with its own log definition and the log
+    contains matching lines."""
+    stated_names = {
         hint.value.casefold() for hint in run.files.hints if hint.field == "recipe"
     }
-    called = [
+    matching_recipes = [
         recipe
         for recipe in catalog.recipes
-        if named & {name.casefold() for name in (recipe.name, *recipe.names)}
+        if stated_names & {name.casefold() for name in (recipe.name, *recipe.names)}
     ]
-    dialects = {recipe.dialect for recipe in called}
+    dialects = {recipe.dialect for recipe in matching_recipes}
     return any(
         reading.count and reading.dialect in dialects
         for log in run.logs
@@ -756,13 +774,16 @@ def _is_unread(run: ReadRun, catalog: Catalog) -> bool:
 
 
 def _describe_unread(run: ReadRun, catalog: Catalog) -> str:
-    """Return why the only dialect that files define, or those whose text stands in a
-    log, find no step in it."""
+    """Explain why a custom dialect finds no step in a log.
+
+    Applies to the only custom dialect, or to dialects whose `find` text is in the log.
+    """
     unread = [
         dialect
         for log in run.logs
         for dialect in log.unread
-        if dialect.count or sum(not each.shipped for each in catalog.definitions) == 1
+        if dialect.count
+        or sum(not definition.shipped for definition in catalog.definitions) == 1
     ]
     return "".join(f"; {formatting.describe_unread(dialect)}" for dialect in unread[:1])
 
@@ -770,29 +791,33 @@ def _describe_unread(run: ReadRun, catalog: Catalog) -> str:
 def _list_start_candidates(
     files: RunFiles, logs: Sequence[ParsedLog]
 ) -> Iterator[StartCandidate]:
-    """Yield all times at which a run may have started: metadata or its own name, the
-    log, a folder above, the file."""
-    own = [
-        dating
-        for dating in files.datings
-        if dating.clock in (Clock.METADATA, Clock.FOLDER_NAME)
+    """Yield the possible start times of a run: metadata or its name, log, parent
+    folder, file."""
+    own_candidates = [
+        candidate
+        for candidate in files.datings
+        if candidate.clock in (Clock.METADATA, Clock.FOLDER_NAME)
     ]
-    yield from own
-    logged = _date_by_log(logs)
-    # A log that is older than its own launch was stamped by a clock that was never set.
-    if logged is not None and all(
-        dating.moment - logged.moment <= CLOCK_SKEW for dating in own
+    yield from own_candidates
+    from_log = _date_by_log(logs)
+    # The timestamps are wrong if they are before the launch: the clock was never set.
+    if from_log is not None and all(
+        candidate.moment - from_log.moment <= CLOCK_SKEW for candidate in own_candidates
     ):
-        yield logged
-    yield from (dating for dating in files.datings if dating not in own)
+        yield from_log
+    yield from (
+        candidate for candidate in files.datings if candidate not in own_candidates
+    )
     if files.modified is not None:
         yield StartCandidate(Clock.FILE_TIME, files.modified, FILE_TIME, zoned=True)
 
 
 def _date_by_log(logs: Sequence[ParsedLog]) -> StartCandidate | None:
-    """Return the first time stamp of the last attempt with steps, of any attempt if
-    none has both."""
-    # A job that was queued again days later ran when its last attempt did.
+    """Return the first timestamp of the last attempt that has steps.
+
+    Uses any attempt with a timestamp if no attempt has both.
+    """
+    # A requeued job may run again days later, so that its last attempt counts.
     stamped = [log for log in logs if log.started is not None]
     logged = next(
         (log for log in reversed(stamped) if log.segments), next(iter(stamped), None)
@@ -805,8 +830,10 @@ def _date_by_log(logs: Sequence[ParsedLog]) -> StartCandidate | None:
 
 
 def _measure_restart(segments: Sequence[Segment]) -> timedelta:
-    """Return how long after the first attempt in a log the last began; 0 unless their
-    stamps have dates."""
+    """Return the time from the first to the last attempt in a log.
+
+    0 unless the timestamps have dates.
+    """
     if len(segments) < 2:
         return timedelta(0)
     first, last = (
@@ -817,7 +844,7 @@ def _measure_restart(segments: Sequence[Segment]) -> timedelta:
 
 
 def _read_first_stamp(steps: Steps) -> float:
-    """Return the first clock of a line, 0 without any."""
+    """Return the first timestamp of a segment, or 0."""
     import numpy as np
 
     stamps = steps.stamp[np.isfinite(steps.stamp)]

@@ -1,5 +1,4 @@
-"""What is known of a run that matches no baseline: each value with what says it, and
-what is said in two ways."""
+"""Facts of a run that matches no baseline, with their sources and contradictions."""
 
 from __future__ import annotations
 
@@ -17,8 +16,10 @@ from pytest_llmbench.runs.discover.run_facts import (
 )
 
 UNKNOWN = "unknown"
+"""Placeholder in a key for an unknown value."""
+
 UNSIZED = "unsized"
-"""What stands in a key for what nothing says."""
+"""Placeholder in a key for an unknown size."""
 
 STATED = {
     "gpus": (StatedField.GPUS,),
@@ -28,10 +29,10 @@ STATED = {
     "global_batch_size": (BATCH_OF_STEPS, StatedField.BATCH),
     "micro_batch_size": (StatedField.MICRO_BATCH,),
 }
-"""The facts of a log that say a field, the surest first."""
+"""Facts of a log that give each field, the most reliable first."""
 
 NEEDED = ("gpu", "dtype", "gpus", "global_batch_size", "sequence_length")
-"""What decides how fast a run is, and should be said by something."""
+"""Fields that determine the speed of a run and should be known."""
 
 _PRECISIONS = {
     "bfloat16": "bf16",
@@ -66,14 +67,13 @@ _GENERIC = re.compile(
 )
 
 
-# What a pattern leaves open, with what stands between the numbers of a time.
+# The wildcards of a path pattern, including the separators in a timestamp.
 _OPEN = re.compile(r"[#*](?:[tz:.-]*[#*])*z?(?![a-z])|[#*]")
 
 
 @dataclass(frozen=True, slots=True)
 class StatedNames:
-    """The names that the user states for runs of no known configuration; "" if not
-    stated."""
+    """Names that the user gives to unidentified runs; "" if not given."""
 
     model: str = ""
     size: str = ""
@@ -86,38 +86,40 @@ NO_NAMES = StatedNames()
 
 @dataclass(frozen=True, slots=True)
 class StatedRun:
-    """The values of a run by field, where they were taken from, and what its sources
-    contradict each other about."""
+    """The values of a run by field, their sources, and the contradictions between
+    sources."""
 
     values: Mapping[str, str]
-    taken: tuple[str, ...]
+    taken: tuple[str, ...]  # each value with its source, in words
     conflicts: tuple[str, ...]
-    models: tuple[str, ...]  # names of its model, the surest first
+    models: tuple[str, ...]  # names of its model, the most reliable first
     parallelism: Parallelism
 
     def get_text(self, field: str, default: str = UNKNOWN) -> str:
-        """Return a value as a key states it."""
+        """Return a value for use in a key."""
         return self.values.get(field, default)
 
     def get_number(self, field: str) -> int | None:
-        """Return a whole number above 0, None for what nothing says and for what is
-        none."""
+        """Return a whole number above 0, or None if it is unknown or invalid."""
         text = self.values.get(field, "").replace(",", "").removesuffix(".0")
         return int(text) or None if text.isdecimal() and len(text) < 10 else None
 
     def list_unknown(self) -> list[str]:
-        """Return what nothing says of how fast the run should be."""
+        """Return the unknown fields that determine the speed of a run."""
         return [field.replace("_", " ") for field in NEEDED if field not in self.values]
 
     def summarise(self) -> str:
-        """Return sizes in few letters, to tell two configurations of one model apart:
+        """Return the sizes in short form, to distinguish configurations:
         `gbs96-mbs3-seq2048-tp2`."""
-        shown = {
+        abbreviations = {
             "global_batch_size": "gbs",
             "micro_batch_size": "mbs",
             "sequence_length": "seq",
         }
-        sizes = [(short, self.get_number(field)) for field, short in shown.items()]
+        sizes = [
+            (abbreviation, self.get_number(field))
+            for field, abbreviation in abbreviations.items()
+        ]
         groups = [
             (field.name, getattr(self.parallelism, field.name))
             for field in fields(Parallelism)
@@ -130,8 +132,8 @@ class StatedRun:
 
 
 def describe_run(run: Run, gpu: str = "", stated: StatedNames = NO_NAMES) -> StatedRun:
-    """Describe a run by its log, metadata, names, and what the user states, in this
-    order of trust.
+    """Describe a run by its log, metadata, names and the user's names, in this order of
+    trust.
 
     `gpu` is the value of --llmb-gpu.
     """
@@ -139,30 +141,32 @@ def describe_run(run: Run, gpu: str = "", stated: StatedNames = NO_NAMES) -> Sta
         fact.name: fact
         for fact in collect_facts(run.found, [attempt.log for attempt in run.attempts])
     }
-    said: dict[str, list[tuple[str, str]]] = {}
+    values_by_field: dict[str, list[tuple[str, str]]] = {}
     for field, value, source in (
         *_read_log(facts),
         *_read_hints(run),
         *_read_stated(gpu, stated),
     ):
-        said.setdefault(field, []).append((value, source))
-    values = {field: pairs[0][0] for field, pairs in said.items()}
+        values_by_field.setdefault(field, []).append((value, source))
+    values = {field: pairs[0][0] for field, pairs in values_by_field.items()}
     conflicts = [
         f"{field.replace('_', ' ')}: {' but '.join(f'{value} ({source})' for value, source in pairs)}"
-        for field, pairs in said.items()
+        for field, pairs in values_by_field.items()
         if len({value.casefold() for value, _ in pairs}) > 1
         and field not in ("recipe", "model", "task")
     ]
-    taken = [
+    sources = [
         f"{field.replace('_', ' ')} {pairs[0][0]} ({pairs[0][1]})"
-        for field, pairs in said.items()
+        for field, pairs in values_by_field.items()
     ]
     models = [
-        value for field in ("model", "recipe") for value, _ in said.get(field, ())
+        value
+        for field in ("model", "recipe")
+        for value, _ in values_by_field.get(field, ())
     ]
     return StatedRun(
         {field: value for field, value in values.items() if field != "model"},
-        tuple(taken),
+        tuple(sources),
         tuple(conflicts),
         (*([stated.model] if stated.model else []), *models),
         _read_layout(facts, values),
@@ -198,7 +202,7 @@ def _read_log(facts: Mapping[str, RunFact]) -> Iterator[tuple[str, str, str]]:
     models = facts.get(str(StatedField.MODEL))
     for value in (models.last, *reversed(models.values)) if models else ():
         name = value.rstrip("/").rpartition("/")[2]
-        # Optimizers and schedules have names, too; a single one is the model's.
+        # Optimizers and schedules have names as well, but a single name is the model's.
         if _SIZE.search(name.lower()) or (
             len(models.values) == 1 and not _is_generic(name) if models else False
         ):
@@ -221,10 +225,10 @@ def _read_stated(gpu: str, stated: StatedNames) -> Iterator[tuple[str, str, str]
 def _read_layout(
     facts: Mapping[str, RunFact], values: Mapping[str, str]
 ) -> Parallelism:
-    named = {field.name: values.get(field.name, "") for field in fields(Parallelism)}
+    texts = {field.name: values.get(field.name, "") for field in fields(Parallelism)}
     sizes = {
         name: int(text)
-        for name, text in named.items()
+        for name, text in texts.items()
         if text.isdecimal() and len(text) < 8
     }
     layout = facts.get(str(StatedField.LAYOUT))
@@ -239,35 +243,38 @@ def _read_layout(
 
 
 def name_model(described: StatedRun, path: str, dialect: str) -> tuple[str, str]:
-    """Return a name for the model of a run and its size: from what is said of it, else
-    from its folders or its log."""
+    """Return a name and a size for the model of a run.
+
+    Uses the known facts, else the folders or the log's name, else the dialect.
+    """
     size = described.values.get("size", "")
     for text in (*described.models, *_list_names(path)):
-        found = _SIZE.search(text.lower())
+        match = _SIZE.search(text.lower())
         name = _make_slug(
-            text.lower()[: found.start()] if found and found.start() else text
+            text.lower()[: match.start()] if match and match.start() else text
         )
-        size = size or (_make_slug(found[1]) if found else "")
+        size = size or (_make_slug(match[1]) if match else "")
         if name:
             return name, size or UNSIZED
     return dialect, size or UNSIZED
 
 
 def _list_names(path: str) -> Sequence[str]:
-    """Return the names of a pattern that may say what is trained: the innermost folder
-    first, the log's own last."""
+    """Return the components of a path pattern that may name the model.
+
+    The innermost folder comes first, the log last.
+    """
     *folders, log = path.split("/")
     names = (*reversed(folders), log.partition(".")[0])
     return [name for name in names if not _is_generic(name)]
 
 
 def _is_generic(name: str) -> bool:
-    letters = re.sub(r"[^a-z]+", "", name.lower())
-    return len(letters) < 2 or _GENERIC.fullmatch(letters) is not None
+    word = re.sub(r"[^a-z]+", "", name.lower())
+    return len(word) < 2 or _GENERIC.fullmatch(word) is not None
 
 
 def _make_slug(text: str) -> str:
-    """Return a text as the name of a recipe or size may be written; empty where nothing
-    is left of it."""
-    left = _OPEN.sub("_", text.lower())
-    return re.sub(r"[^a-z0-9.+]+", "_", left)[:60].strip("_.+-")
+    """Return a text in the form of a recipe name or size; may be ""."""
+    filled = _OPEN.sub("_", text.lower())
+    return re.sub(r"[^a-z0-9.+]+", "_", filled)[:60].strip("_.+-")

@@ -1,9 +1,8 @@
-"""Baselines for runs that match none: one for each configuration that logs, names and
-metadata tell apart.
+"""Drafts of baselines for unmatched runs: one for each distinguishable configuration.
 
-Runs are of one configuration where they lie at one place and say the same of
-themselves. A draft matches exactly these again: at another place, or saying anything
-else, a run is of no baseline, and not judged by a wrong one.
+Runs belong to one configuration if they have the same path pattern and state the same
+facts. A draft matches exactly such runs. A run with another path or other facts matches
+no baseline, instead of being judged by a wrong one.
 """
 
 from __future__ import annotations
@@ -52,13 +51,12 @@ from pytest_llmbench.session.described_run import (
 from pytest_llmbench.session.settings import Settings
 
 OWN = "own"
-"""The release of what was drafted from runs."""
+"""The release of drafted baselines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A baseline without a value yet, the runs that it is of, and what is said of
-    it."""
+    """A drafted baseline without a value, with its runs and its description."""
 
     recipe: Recipe
     runs: tuple[Run, ...]
@@ -66,46 +64,45 @@ class Draft:
 
     @property
     def baseline(self) -> Baseline:
-        """The only baseline of its recipe."""
+        """The only baseline of the recipe."""
         return self.recipe.baselines[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """The drafts of a session, and the runs that none was made for, each with the
-    reason."""
+    """The drafts of a session, and the runs without a draft, with the reasons."""
 
     drafts: tuple[Draft, ...]
     refused: tuple[str, ...]
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
-        """What the drafts are, as if they had been read from files."""
+        """The recipes of the drafts, as if read from baseline files."""
         return tuple(draft.recipe for draft in self.drafts)
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What a reader has to know of all of them."""
+        """The description of all drafts and refused runs."""
         return (*(line for draft in self.drafts for line in draft.lines), *self.refused)
 
     def group_by_file(self, directory: Path) -> dict[Path, list[Draft]]:
-        """Return the drafts by the file of their recipe and release below a folder."""
+        """Group the drafts by the baseline file in `directory` that they belong to."""
         files: dict[Path, list[Draft]] = defaultdict(list)
         for draft in self.drafts:
             files[directory / draft.recipe.path].append(draft)
         return dict(sorted(files.items()))
 
     def add_to(self, catalog: Catalog) -> Catalog:
-        """Return a catalog with the drafts."""
-        own = {draft.baseline.key: (draft.baseline,) for draft in self.drafts}
+        """Return a catalog with the drafts added."""
+        drafted = {draft.baseline.key: (draft.baseline,) for draft in self.drafts}
         return replace(
             catalog,
             recipes=(*catalog.recipes, *self.recipes),
-            baselines={**catalog.baselines, **own},
+            baselines={**catalog.baselines, **drafted},
         )
 
     def identify(self, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """Return runs, those of a draft as runs of its configuration."""
+        """Assign each drafted run to its draft's configuration."""
         keys = {
             id(run): draft.baseline.key for draft in self.drafts for run in draft.runs
         }
@@ -124,42 +121,44 @@ def draft_baselines(
     catalog: Catalog,
     stated: StatedNames = NO_NAMES,
 ) -> Drafts:
-    """Return baselines for the runs that match none; a run that may be of one that
-    there is gets no other."""
+    """Draft baselines for the unmatched runs.
+
+    A run that may belong to an existing baseline gets no draft.
+    """
     groups: dict[tuple[str, RunMatch], list[Run]] = defaultdict(list)
     refused = []
     for run in runs:
         if run.identity.key is not None:
             continue
-        why = _explain_refusal(run)
-        if why:
-            refused.append(f"{run.id}: no baseline was drafted: {why}")
+        reason = _explain_refusal(run)
+        if reason:
+            refused.append(f"{run.id}: no baseline was drafted: {reason}")
             continue
         logs = [attempt.log for attempt in run.attempts]
         groups[_find_dialect(logs), _make_match(run, logs, settings)].append(run)
     taken = {key: baselines[0] for key, baselines in catalog.baselines.items()}
     drafts = []
     for (dialect, match), of_group in groups.items():
-        described = describe_run(of_group[0], settings.gpu, stated)
-        baseline = _make_baseline(
-            of_group, dialect, match, described, _list_peaks(catalog)
-        )
-        baseline = _name_apart(baseline, described, taken)
+        facts = describe_run(of_group[0], settings.gpu, stated)
+        baseline = _make_baseline(of_group, dialect, match, facts, _list_peaks(catalog))
+        baseline = _name_apart(baseline, facts, taken)
         taken[baseline.key] = baseline
-        drafts.append(_make_draft(baseline, of_group, described))
+        drafts.append(_make_draft(baseline, of_group, facts))
     return Drafts(tuple(drafts), (*_list_alike(drafts), *refused))
 
 
 def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
-    """Return a catalog with what was drafted and recorded in a folder before: its runs
-    are recorded under their names, and no name is given twice."""
+    """Add the baselines that were drafted and recorded in a folder earlier.
+
+    Their runs keep their names, and no name is used twice.
+    """
     try:
         recipes = read_recipes([directory]) if directory.is_dir() else ()
     except (
         BaselineError
-    ):  # the folder is empty; or writing there will say what is wrong
+    ):  # the folder is empty, or writing to it will report the problem
         return catalog
-    own = {
+    recorded = {
         baseline.key: (baseline,)
         for recipe in recipes
         for baseline in recipe.baselines
@@ -168,18 +167,20 @@ def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
     added = tuple(
         recipe
         for recipe in recipes
-        if any(baseline.key in own for baseline in recipe.baselines)
+        if any(baseline.key in recorded for baseline in recipe.baselines)
     )
     return replace(
         catalog,
         recipes=(*catalog.recipes, *added),
-        baselines={**catalog.baselines, **own},
+        baselines={**catalog.baselines, **recorded},
     )
 
 
 def _list_alike(drafts: Sequence[Draft]) -> Iterator[str]:
-    """Yield drafts that only a number in their place tells apart: nobody knows whether
-    that is one of a run."""
+    """Yield a message for drafts whose paths differ only in numbers.
+
+    Such a number may be part of the run's name, not of the configuration's.
+    """
     alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for draft in drafts:
         match = draft.baseline.match
@@ -189,13 +190,13 @@ def _list_alike(drafts: Sequence[Draft]) -> Iterator[str]:
             )
     for (path, _), ids in alike.items():
         if len(ids) > 1:
-            yield f"{join_first(ids)} differ in a number of their place only: for runs of one write `path: {path}`"
+            yield f"{join_first(ids)} differ only in a number of their path: if they are one configuration, write `path: {path}`"
 
 
 def _explain_refusal(run: Run) -> str:
-    """Return why no baseline is drafted from a run; empty where one is."""
-    # Of the rows of a table a run is own where nobody says which one it is of: the gate
-    # need not wait for that.
+    """Return the reason to draft no baseline from a run, or ""."""
+    # A run that may belong to several rows of a table still gets a draft, so that the
+    # user need not decide on the row first.
     others = [key for key in run.identity.candidates if key.recipe != MEGATRON_BRIDGE]
     if others and not run.identity.fits_none:
         return run.identity.because
@@ -205,7 +206,7 @@ def _explain_refusal(run: Run) -> str:
     if not any(len(segment.steps) for log in logs for segment in log.segments):
         return "its log has no training step"
     if _find_dialect(logs) not in (*DIALECTS, *load_definitions()):
-        return "a baseline file defines how its log is read: name the run as that file's recipe is called"
+        return "a baseline file defines its log format: give the run the name of that file's recipe"
     return ""
 
 
@@ -216,10 +217,10 @@ def _find_dialect(logs: Sequence[ParsedLog]) -> str:
 
 
 def _make_match(run: Run, logs: Sequence[ParsedLog], settings: Settings) -> RunMatch:
-    """Return the place of a run below the given paths, and what it says of itself."""
+    """Return the path pattern of a run, relative to the given paths, and its facts."""
     parts = list_parts(run.found)
     folder = run.found.attempts[0].log.parent
-    above = max(
+    depth = max(
         (
             len(given.parts)
             for given in settings.logs
@@ -227,16 +228,15 @@ def _make_match(run: Run, logs: Sequence[ParsedLog], settings: Settings) -> RunM
         ),
         default=0,
     )
-    # A name alone, such as train.log, says too little: the folder that holds it belongs
-    # to the place.
-    below = parts[above:] if len(parts) - above > 1 else parts[-2:]
+    # A file name such as train.log is ambiguous, so the pattern includes its folder.
+    relative = parts[depth:] if len(parts) - depth > 1 else parts[-2:]
     facts = collect_facts(run.found, logs)
-    path = make_pattern(below, run.found.job_id)
+    path = make_pattern(relative, run.found.job_id)
     return RunMatch(path, tuple((fact.name, fact.text) for fact in facts))
 
 
 def _list_peaks(catalog: Catalog) -> dict[tuple[str, str], float]:
-    """Return the peaks that the baseline files state, by GPU type and precision."""
+    """Return the peaks in the baseline files by GPU type and precision."""
     stated = (
         (key, baselines[0].peak_tflops) for key, baselines in catalog.baselines.items()
     )
@@ -289,8 +289,8 @@ def _make_baseline(
 
 
 def _choose_segment(runs: Sequence[Run]) -> Choice:
-    """Return the part that would be judged of the newest run that did not die, else of
-    the newest run."""
+    """Return the segment to judge in the newest run that did not die, else in the
+    newest run."""
     chosen = (choose_segment(run.attempts, USUAL_WINDOW, UNKNOWN_STEPS) for run in runs)
     choices = [
         choice for choice in chosen if choice is not None and len(choice.segment.steps)
@@ -304,17 +304,16 @@ def _choose_segment(runs: Sequence[Run]) -> Choice:
 def _name_apart(
     baseline: Baseline, described: StatedRun, taken: Mapping[Key, Baseline]
 ) -> Baseline:
-    """Return a baseline whose name no other one has, and whose file measures in one
-    way."""
-    key, head = baseline.key, _get_head(baseline)
+    """Give a baseline a unique name, and a file whose baselines are measured alike."""
+    key, measurement = baseline.key, _get_head(baseline)
     releases = (OWN, *(f"{OWN}-{number}" for number in range(2, len(taken) + 3)))
     of_recipe = [other for other in taken.values() if other.key.recipe == key.recipe]
-    # One file has one window, one number of steps, one dialect.
+    # A baseline file has one window, one number of steps and one dialect.
     release = next(
         release
         for release in releases
         if all(
-            _get_head(other) == head
+            _get_head(other) == measurement
             for other in of_recipe
             if other.key.release == release
         )
@@ -337,14 +336,14 @@ def _get_head(baseline: Baseline) -> tuple[object, ...]:
     return baseline.dialect, baseline.steps, baseline.window[:2]
 
 
-def _make_draft(baseline: Baseline, runs: Sequence[Run], described: StatedRun) -> Draft:
+def _make_draft(baseline: Baseline, runs: Sequence[Run], facts: StatedRun) -> Draft:
     key = baseline.key
     recipe = Recipe(
         name=key.recipe,
         release=key.release,
         kind=BaselineKind.RECIPE,
         title=f"{key.recipe}, drafted from runs",
-        framework=described.get_text("framework", baseline.dialect),
+        framework=facts.get_text("framework", baseline.dialect),
         dialect=baseline.dialect,
         names=(key.recipe,),
         layout="",
@@ -357,14 +356,12 @@ def _make_draft(baseline: Baseline, runs: Sequence[Run], described: StatedRun) -
     lines = [
         f"{key.id}: {count_noun(len(runs), 'run')} at {match.path if match else ''}"
     ]
-    lines += [f"  took {join_first(described.taken, 99)}"] if described.taken else []
-    lines += [
-        f"  two things are said of {conflict}" for conflict in described.conflicts
-    ]
-    unknown = described.list_unknown()
+    lines += [f"  found {join_first(facts.taken, 99)}"] if facts.taken else []
+    lines += [f"  conflicting values of {conflict}" for conflict in facts.conflicts]
+    unknown = facts.list_unknown()
     if unknown:
         lines.append(
-            f"  nothing says {', '.join(unknown)}: a run with another one there is not told apart"
+            f"  unknown: {', '.join(unknown)}; runs with other values cannot be distinguished"
         )
     return Draft(recipe, tuple(runs), tuple(lines))
 

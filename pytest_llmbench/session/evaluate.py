@@ -1,5 +1,4 @@
-"""The order of the stages: ingest (discover, parse, identify), measure, judge; and what
-follows for the items."""
+"""The pipeline of a session: ingest (discover, parse, identify), measure, judge."""
 
 from __future__ import annotations
 
@@ -68,16 +67,16 @@ if TYPE_CHECKING:
     from pytest_llmbench.session.session_history import SessionHistory
 
 Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]
-"""For each key and each of its baselines the measurements of its runs, newest first."""
+"""The measurements of each key, one tuple per baseline, newest first."""
 
 
 Past = Mapping[Key, Sequence[StoredRun]]
-"""For each key the runs that the history knows, oldest first."""
+"""The stored runs of each key, oldest first."""
 
 NO_PAST: Past = {}
 
 OF_TRIALS = (Reason.VARIANT, Reason.PURPOSE_MISSED)
-"""Reasons of stored verdicts on runs of an A/B, or without an answer of one."""
+"""Reasons of stored verdicts on runs of an A/B."""
 
 
 def gather(
@@ -87,14 +86,13 @@ def gather(
     tell: Callable[[ReadCounts], None] | None,
     history: SessionHistory | None,
 ) -> SessionResults:
-    """Discover, read and judge everything under the given paths; `tell` is called with
-    how far reading is.
+    """Discover, read and judge all runs under the given paths.
 
-    The history tells only the noise. Where runs matched shipped tables, it is read
-    again for their configurations.
+    `tell` is called with the progress of reading. The history is used only to estimate
+    noise. If runs match shipped tables, it is read again for their configurations.
     """
-    # What is made of thousands of runs is kept, and has no cycles: the collector would
-    # look at all of it in vain.
+    # Thousands of runs make many long-lived objects without cycles, which the collector
+    # would traverse in vain.
     with pause_garbage_collection():
         if settings.record is not None:
             return _evaluate_recorded(settings.record, settings, catalog, now, tell)
@@ -117,8 +115,7 @@ def _evaluate_recorded(
     now: datetime,
     tell: Callable[[ReadCounts], None] | None,
 ) -> SessionResults:
-    """Measure runs that are to be recorded, also those that match no baseline: each
-    gets one of its own."""
+    """Measure the runs for a recording; unmatched runs get drafted baselines."""
     from pytest_llmbench.session.draft_baselines import add_recorded, draft_baselines
 
     catalog = add_recorded(catalog, directory)
@@ -136,19 +133,18 @@ def evaluate_runs(
     now: datetime,
     past: Past = NO_PAST,
 ) -> SessionResults:
-    """Measure and judge runs that were read; those before `settings.since` only tell
-    the noise.
+    """Measure and judge the ingested runs.
 
-    The order of the stages: each configuration is measured and judged by itself, then
-    against what a suite file asks for, then beside all others.
+    Runs before `settings.since` are only used to estimate noise. Each configuration is
+    first measured and judged alone, then checked against suite files, then compared
+    with all other configurations.
     """
     keys = (run.identity.key for run in ingested.runs)
     catalog = add_tables(catalog, ingested.tables, settings).select(keys, settings)
-    # The history knows the original of a copy that lies alone in the folder of this
-    # session.
+    # A copy may be in this session's folder while its original is only in the history.
     runs = mark_past_duplicates(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
-    # A recording keeps what each of its runs shows besides its step time.
+    # A recording stores more than the step time of each of its runs.
     judged_runs = settings.runs if settings.record is None else "each"
     measured = measure_runs(runs, catalog, now, judged_runs, settings)
     judged = judge_measured(measured, settings, catalog, now, past)
@@ -191,8 +187,11 @@ def _find_newer_stored(
     copies: Sequence[tuple[Run, Run]],
     past: Past,
 ) -> dict[Key, StoredRun]:
-    """Find for each configuration the newest run of the history that started after the
-    judged one and is not among the logs, nor among the copies that were left out."""
+    """Return the newest stored run of each configuration that is newer than the judged
+    run.
+
+    Runs whose logs were read or dropped as copies are ignored.
+    """
     newer = {}
     for key, (result, _) in judged.newest.items():
         run = result.judgement.measurement
@@ -207,10 +206,10 @@ def _find_newer_stored(
 
 
 def _list_later(run: Run, past: Sequence[StoredRun]) -> list[StoredRun]:
-    """List the stored runs, newest first and valid or not, that started after a run.
+    """List the stored runs that started after `run`, newest first, valid or not.
 
-    Runs of an A/B are none, nor is another log of its job, which may state a later
-    start.
+    Runs of an A/B are ignored. So are other logs of the same job, which may have a
+    later start.
     """
     started, job_id = run.started, run.found.job_id
     if started is None:
@@ -227,7 +226,7 @@ def _list_remarks(
     judged: JudgedConfigurations, settings: Settings, catalog: Catalog
 ) -> Iterator[str]:
     yield from find_unneeded(judged, catalog.acknowledged)
-    if not settings.asked:  # who selects by name is told of what was selected
+    if not settings.asked:  # a selection by name needs no remark on other tables
         yield from filter(None, [catalog.describe_unasked()])
 
 
@@ -238,12 +237,14 @@ def add_fleet_findings(
     now: datetime,
     past: Past,
 ) -> tuple[JudgedConfigurations, tuple[Check, ...]]:
-    """Return the results with what only all of them, and their daily runs, show; and
-    the items that are about that."""
+    """Add the findings that need the results of all configurations.
+
+    Returns the results and the checks on them.
+    """
     previous = find_previous_runs(judged)
     judged = with_warnings(with_shift(judged, find_fleet_shift(judged, previous)))
-    # A recording and a certificate accept no change: the one is the new level, the
-    # other rests on the published one.
+    # Acknowledged changes do not apply to a recording, which defines a new level, or to
+    # a certificate, which refers to the published level.
     accepts = settings.record is None and not settings.certify
     judged = with_changes(
         judged, previous, catalog.acknowledged if accepts else (), now
@@ -279,12 +280,10 @@ def measure_runs(
     judged: str = "newest",
     settings: Settings | None = None,
 ) -> Measured:
-    """Return what runs, newest first, measured against the baselines of their
-    configurations.
+    """Measure runs, newest first, against all baselines of their configurations.
 
-    Of the older ones it is the step time only, unless `judged` says that each is judged
-    in an item of its own. The tolerance of a baseline is that of `settings`, if they
-    are given.
+    Older runs are measured for their step time only, unless `judged` is "each". The
+    tolerances are those of `settings`, if given.
     """
     by_key: dict[Key, list[Run]] = defaultdict(list)
     for run in runs:
@@ -312,7 +311,7 @@ def _measure_each(
         if settings is None
         else select_tolerance(settings, baseline).factor - 1
     )
-    newest = True  # no comparable run was met: it may be this one that is judged
+    newest = True  # until the first comparable run, which is the judged one
     for run in runs:
         measurement = measure(
             run, baseline, now, step_time_only=not newest, tolerance=tolerance
@@ -322,8 +321,7 @@ def _measure_each(
 
 
 def _with_scaling(measured: Measured, catalog: Catalog) -> Measured:
-    """Add the weak-scaling efficiency to the newest valid run of each member of a
-    family."""
+    """Add the weak-scaling efficiency to the newest valid run of each family member."""
     newest = {
         key: next((run for run in runs[0] if run.valid), None)
         for key, runs in measured.items()
@@ -346,16 +344,15 @@ def judge_measured(
     now: datetime,
     past: Past = NO_PAST,
 ) -> JudgedConfigurations:
-    """Return by item id the verdict, with what those against each of its baselines were
-    reached from."""
+    """Judge all configurations. Returns results with the evidence for each baseline, by
+    item id."""
     by_id = {}
     for key, collected in collect_evidence(
         measured, settings, catalog, now, past
     ).items():
         for case, of_case in _list_cases(key, collected, settings.runs):
             evidence = apply_acknowledged_levels(of_case, settings, catalog)
-            # The evidence stays beside the result: what all of them show is added to it
-            # later.
+            # The evidence is kept for the later comparisons between configurations.
             by_id[case.id] = (judge_case(case, evidence), evidence)
     return JudgedConfigurations(by_id)
 
@@ -367,20 +364,23 @@ def collect_evidence(
     now: datetime,
     past: Past,
 ) -> dict[Key, tuple[Evidence, ...]]:
-    """Return for each key the evidence against each of its baselines; what is known of
-    the noise uses all of them."""
+    """Collect the evidence for each baseline of each key.
+
+    The noise prior is estimated from all configurations.
+    """
     evidence = {}
     for key, per_baseline in measured.items():
         runs, stored = _with_past(per_baseline, past.get(key, ()))
-        found = [
+        for_key = [
             _compare_with(baseline, of_baseline, stored, settings, now)
             for baseline, of_baseline in zip(catalog.baselines[key], runs, strict=True)
         ]
         if any(runs):
-            found = [_add_doubts(each, settings, catalog) for each in found]
-        evidence[key] = tuple(found)
-    # What is known of the noise uses all configurations: one alone has too few runs to
-    # tell its own.
+            for_key = [
+                _add_doubts(unchecked, settings, catalog) for unchecked in for_key
+            ]
+        evidence[key] = tuple(for_key)
+    # The prior pools all configurations, since one alone has too few runs.
     previous = (
         (first.baseline, list_before_newest(first)) for first, *_ in evidence.values()
     )
@@ -395,8 +395,7 @@ def collect_evidence(
 
 
 def _add_doubts(evidence: Evidence, settings: Settings, catalog: Catalog) -> Evidence:
-    """Return the evidence with what its baseline contradicts, and with what makes a
-    fast run implausible."""
+    """Add contradictions of the baseline and the limit for plausible speed-ups."""
     key, baseline = evidence.baseline.key, evidence.baseline
     checked = dataclasses.replace(
         evidence, contradiction=find_contradiction(baseline, catalog)
@@ -410,8 +409,10 @@ def _add_doubts(evidence: Evidence, settings: Settings, catalog: Catalog) -> Evi
 def apply_acknowledged_levels(
     per_baseline: Sequence[Evidence], settings: Settings, catalog: Catalog
 ) -> tuple[Evidence, ...]:
-    """Return the evidence against each baseline, at the level that was acknowledged and
-    without accepted problems; a recording acknowledges nothing."""
+    """Move each baseline to its acknowledged level and drop accepted problems.
+
+    A recording ignores acknowledgements.
+    """
     entries = catalog.acknowledged if settings.record is None else ()
     return tuple(
         apply_acknowledgements(accept_reasons(of_baseline, entries), entries)
@@ -426,8 +427,7 @@ def _compare_with(
     settings: Settings,
     now: datetime,
 ) -> Evidence:
-    """Return what is known of a configuration against a baseline, but for what others
-    say of the noise."""
+    """Build the evidence for one baseline (without the fleet's noise prior)."""
     return Evidence(
         baseline=baseline,
         measurements=_select_current(measurements, settings),
@@ -451,26 +451,29 @@ def _compare_with(
 def _with_past(
     per_baseline: tuple[tuple[Measurement, ...], ...], past: Sequence[StoredRun]
 ) -> tuple[tuple[tuple[Measurement, ...], ...], list[StoredRun]]:
-    """Return the runs with the commit of the first session that judged each, which no
-    log has and the history knows; and the valid runs that only the history knows."""
-    marks = _list_run_keys(measurement.run for measurement in per_baseline[0])
-    jobs = {job_id for job_id, _ in marks}
+    """Add the stored commits to the runs, and list the valid runs that are only stored.
+
+    The commit of a run is that of the first session that judged it; logs do not contain
+    it.
+    """
+    keys = _list_run_keys(measurement.run for measurement in per_baseline[0])
+    jobs = {job_id for job_id, _ in keys}
     commits: dict[tuple[str, str | datetime], str] = {}
     for stored in past:
         if stored.job_id in jobs and "commit" in stored.environment:
             commit = stored.environment["commit"]
-            commits.update(dict.fromkeys(stored.same_run_keys & marks, commit))
+            commits.update(dict.fromkeys(stored.same_run_keys & keys, commit))
     if commits:
         per_baseline = tuple(
             tuple(_with_commit(run, commits) for run in runs) for runs in per_baseline
         )
     return per_baseline, exclude_same_runs(
-        [stored for stored in past if stored.valid], marks
+        [stored for stored in past if stored.valid], keys
     )
 
 
 def _list_run_keys(runs: Iterable[Run]) -> RunKeys:
-    """List the keys of several runs."""
+    """Return the keys of several runs."""
     return frozenset(key for run in runs for key in run.same_run_keys)
 
 
@@ -478,7 +481,9 @@ def _with_commit(
     measurement: Measurement, commits: Mapping[tuple[str, str | datetime], str]
 ) -> Measurement:
     run = measurement.run
-    commit = next((commits[mark] for mark in run.same_run_keys if mark in commits), "")
+    commit = next(
+        (commits[run_key] for run_key in run.same_run_keys if run_key in commits), ""
+    )
     if not commit:
         return measurement
     files = dataclasses.replace(
@@ -490,16 +495,17 @@ def _with_commit(
 def _list_cases(
     key: Key, per_baseline: tuple[Evidence, ...], runs: str
 ) -> Iterator[tuple[Case, tuple[Evidence, ...]]]:
-    """Yield one item a configuration, or one a run, for which the older ones are
-    history."""
+    """Yield one case for the configuration, or one for each of its runs.
+
+    In a case of one run, the older runs are its history.
+    """
     measurements = per_baseline[0].measurements
     if runs == "newest" or not measurements:
         yield Case(key.id, key), per_baseline
         return
     labels = [measurement.run.found.job_id or "run" for measurement in measurements]
     for position, label in enumerate(labels):
-        # A job may leave several runs, and a run without a job has no name of its own:
-        # ids must differ.
+        # Several runs may have the same job id or none, but ids must be unique.
         unique = label if labels.count(label) == 1 else f"{label}-{position + 1}"
         of_case = tuple(
             dataclasses.replace(

@@ -1,5 +1,8 @@
-"""What only the whole session shows of its results: shifts that are shared, warnings
-counted together, changes over the daily runs, scaling efficiencies."""
+"""Findings that need the results of all configurations.
+
+These are shared shifts, jointly adjusted warnings, changes over the daily runs and
+scaling efficiencies.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +54,14 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.statements import SharedShift
 
 PreviousByKey: TypeAlias = "Mapping[Key, tuple[PreviousRun, ...]]"
-"""For each key the daily runs before the current ones, oldest first."""
+"""The daily runs of each key before the current ones, oldest first."""
 
 
 def find_fleet_shift(
     judged: JudgedConfigurations, older: PreviousByKey
 ) -> SharedShift | None:
-    """Return the shift that most configurations share since their last runs, or against
-    their baselines."""
+    """Return the shift shared by most configurations, since their last runs or
+    baselines."""
     shifts = [
         measure_shift(result.judgement, older[key])
         for key, (result, _) in judged.newest.items()
@@ -69,10 +72,12 @@ def find_fleet_shift(
 def with_shift(
     judged: JudgedConfigurations, shift: SharedShift | None
 ) -> JudgedConfigurations:
-    """Return the results with the shared shift, named in each regressed one; it still
-    fails."""
+    """Add the shared shift to the results, and to the text of each regression.
+
+    Regressions still fail.
+    """
     judged = replace(judged, shift=shift)
-    # A shift to faster explains no regression.
+    # A speed-up does not explain a regression.
     if shift is None or shift.shift < 0:
         return judged
 
@@ -85,13 +90,15 @@ def with_shift(
 
 
 def list_judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
-    """Return the runs that a verdict rests on; empty where they gave none."""
+    """Return the runs behind a verdict; empty if nothing was judged."""
     return judgement.runs if judgement.verdict in JUDGED else ()
 
 
 def find_previous_runs(judged: JudgedConfigurations) -> PreviousByKey:
-    """Return for each key the daily runs before the current ones, oldest first: all
-    where nothing was judged."""
+    """Return the daily runs of each key before the current ones, oldest first.
+
+    These are all daily runs if nothing was judged.
+    """
     newest = judged.newest
     return {
         key: list_previous_daily_runs(list_judged_runs(result.judgement), evidence)
@@ -100,8 +107,7 @@ def find_previous_runs(judged: JudgedConfigurations) -> PreviousByKey:
 
 
 def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
-    """Return the results, with a note in each that is not red though slower than its
-    baseline beyond chance."""
+    """Add a note to each passed result that is slower than its baseline beyond chance."""
     estimates = {
         key: result.judgement.estimate for key, (result, _) in judged.newest.items()
     }
@@ -139,11 +145,13 @@ def with_changes(
     acknowledged: Sequence[Acknowledgement],
     now: datetime,
 ) -> JudgedConfigurations:
-    """Return the results, the newest of each configuration with the changes in its
-    daily runs, and whether those since the last change flip about its bound."""
-    before = {key: list_daily_runs(runs) for key, runs in previous.items()}
+    """Add the changes in its daily runs to the newest result of each configuration.
+
+    Also detects flips around the bound since the last change.
+    """
+    earlier = {key: list_daily_runs(runs) for key, runs in previous.items()}
     series: dict[Key, DailyRuns] = {
-        key: (*before[key], *average_current_runs(list_judged_runs(result.judgement)))
+        key: (*earlier[key], *average_current_runs(list_judged_runs(result.judgement)))
         for key, (result, _) in judged.newest.items()
     }
     correlation = estimate_fleet_correlation(
@@ -168,7 +176,9 @@ def with_changes(
         since = max((change.first_run for change in changes), default=0)
         return replace(
             judgement,
-            daily_runs=tuple([run for run in before[key] if isinstance(run, DailyRun)]),
+            daily_runs=tuple(
+                [run for run in earlier[key] if isinstance(run, DailyRun)]
+            ),
             changes=changes,
             on_bound=find_flips(series[key], judgement.bound_seconds, since)
             if judgement.verdict in JUDGED
@@ -181,22 +191,23 @@ def with_changes(
 def find_unneeded(
     judged: JudgedConfigurations, acknowledged: Sequence[Acknowledgement]
 ) -> Iterator[str]:
-    """Yield a remark for each acknowledgement that says nothing of any run that was
-    judged, or whose change was taken back."""
+    """Yield a remark for each acknowledgement without effect or with a reverted change."""
     from pytest_llmbench.report.wording import phrase
 
-    # Until such an entry goes, the next regression has its room.
+    # Such an entry would hide the next regression until it is removed.
     judgements = [result.judgement for result, _ in judged.by_id.values()]
     mentioned = {
         note.acknowledgement for judgement in judgements for note in judgement.notes
     }
     changes = [change for judgement in judgements for change in judgement.changes]
     for entry in acknowledged:
-        stand = [change.stands for change in changes if change.acknowledged == entry]
+        persisting = [
+            change.stands for change in changes if change.acknowledged == entry
+        ]
         if entry not in mentioned:
-            yield f"{entry.place}: no run needs it ({entry.configuration}): {phrase(entry)}"
-        elif stand and not any(stand):
-            yield f"{entry.place}: taken back since, it can go ({entry.configuration}): {phrase(entry)}"
+            yield f"{entry.place}: not needed by any run ({entry.configuration}): {phrase(entry)}"
+        elif persisting and not any(persisting):
+            yield f"{entry.place}: the change was reverted, remove this entry ({entry.configuration}): {phrase(entry)}"
 
 
 # --- the efficiency as a metric -------------------------------------------------------
@@ -205,8 +216,10 @@ def find_unneeded(
 def compute_efficiencies(
     newest: Mapping[Key, Measurement], configurations: Sequence[Configuration]
 ) -> Iterator[tuple[Key, Metric]]:
-    """Yield the weak-scaling efficiency of each measured member of a family of which
-    the smallest size was measured."""
+    """Yield the weak-scaling efficiency of the measured members of each family.
+
+    The smallest member of the family must be measured.
+    """
     seconds = {
         key: measurement.statistic_seconds
         for key, measurement in newest.items()
@@ -220,18 +233,17 @@ def compute_efficiencies(
 
 
 def with_metric(measurement: Measurement, added: Metric) -> Measurement:
-    """Return a measurement with one more metric."""
+    """Return a measurement with an additional metric."""
     return replace(measurement, metrics=(*measurement.metrics, added))
 
 
 def with_efficiencies(
     judged: JudgedConfigurations, configurations: Sequence[Configuration]
 ) -> JudgedConfigurations:
-    """Return the results of runs that were judged one by one, with the efficiencies
-    that only all of them tell."""
-    # Last of all, since the evidence holds the measurements without it. As for runs on
-    # disk, those are compared that are valid, against the first baseline of their
-    # configurations.
+    """Add the weak-scaling efficiencies to results that were judged one by one."""
+    # This must be the last stage, since the evidence contains the measurements without
+    # the metric. As for runs on disk, only valid runs are compared, using the first
+    # baseline of their configuration.
     measurements = {
         result.case.key: result.judgement.measurement
         for result, evidence in judged.by_id.values()

@@ -1,4 +1,4 @@
-"""The last good run of each red result, and what the store has of it."""
+"""The last good run of each failed result, with details from the history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def with_last_good(
     settings: Settings,
     past: Mapping[Key, Sequence[StoredRun]],
 ) -> JudgedConfigurations:
-    """Return the results, the red ones with the last good run that is known."""
+    """Add the last good run, if known, to each failed result."""
 
     def add_last_good(
         result: ConfigurationResult, of_baselines: tuple[Evidence, ...]
@@ -38,13 +38,13 @@ def with_last_good(
     return judged.map(add_last_good)
 
 
-# --- what the store holds of it -------------------------------------------------------
+# --- details from the history ---------------------------------------------------------
 
 
 def list_last_good_keys(
     results: SessionResults,
 ) -> dict[str, tuple[str, str, datetime, Window]]:
-    """List, by item id, the key of its last good run in the store."""
+    """Return the values that identify each last good run in the history, by item id."""
     return {
         name: (
             result.case.key.id,
@@ -60,10 +60,10 @@ def list_last_good_keys(
 def add_details(
     results: SessionResults, details: Mapping[str, StoredDetails]
 ) -> SessionResults:
-    """Return results, by item id with what the store holds of their last good runs."""
+    """Add details from the history to the last good runs; `details` are by item id."""
     changed = {
-        name: _add_details(results.configurations[name], of_result)
-        for name, of_result in details.items()
+        name: _add_details(results.configurations[name], stored)
+        for name, stored in details.items()
     }
     return replace(results, configurations={**results.configurations, **changed})
 
@@ -81,8 +81,10 @@ def _add_details(
 
 
 def _list_nodes(result: ConfigurationResult) -> tuple[str, ...]:
-    """Return the nodes of the runs behind a verdict, of a job that left none its own;
-    empty where none is known."""
-    own = {run.run.found.job_id for run in result.judgement.runs}
-    jobs = [job for job in result.jobs if job.job_id in own] or result.jobs[-1:]
+    """Return the nodes of the runs behind a verdict; empty if unknown.
+
+    Uses the last job if the runs have no known job.
+    """
+    job_ids = {run.run.found.job_id for run in result.judgement.runs}
+    jobs = [job for job in result.jobs if job.job_id in job_ids] or result.jobs[-1:]
     return tuple(sorted({node for job in jobs for node in job.nodes}))

@@ -1,5 +1,7 @@
-"""Which node is slow: the runs of a history, each beside the level of its
-configuration, and what they say."""
+"""Search for slow nodes in the runs of a history.
+
+Each run is compared with the level of its configuration.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
 def search_history(
     place: StoreLocation, since: date | None, current: Iterable[MeasuredRun] = ()
 ) -> NodeSearch:
-    """Return what the runs of a history from `since` on say of their nodes, with
-    `current` ones, which it may not hold yet. HistoryError where it cannot be read."""
+    """Search a history for slow nodes, using runs since `since` and the `current` ones.
+
+    The history may not contain the current runs yet. Raises HistoryError if it cannot
+    be read.
+    """
     from pytest_llmbench.history.details import list_measured_runs
 
     stored = list_measured_runs(place)
@@ -31,7 +36,7 @@ def search_history(
 
 
 def list_current_runs(results: Iterable[ConfigurationResult]) -> Iterator[MeasuredRun]:
-    """Yield the runs that this session launched and timed, with their nodes."""
+    """Yield the runs launched and timed by this session, with their nodes."""
     from pytest_llmbench.history.details import TIMED
 
     for result in results:
@@ -53,14 +58,17 @@ def list_current_runs(results: Iterable[ConfigurationResult]) -> Iterator[Measur
 def compare_with_history(
     place: StoreLocation, since: date | None, run: MeasuredRun, nodes: Collection[str]
 ) -> tuple[float, bool] | None:
-    """Return how much slower a run on nodes that the history names was than its
-    configuration is, a fraction, and whether they are named with it, too, and were slow
-    in it; None where no nights compare. HistoryError as above."""
+    """Compare a run on suspect `nodes` with the usual level of its configuration.
+
+    Returns its slowdown, a fraction, and True if the nodes are still named as slow with
+    this run included and this run was slow. None if there are no comparable days.
+    Raises HistoryError if the history cannot be read.
+    """
     search = search_history(place, since, [run])
-    # a session that is judged once more is in the history already, under another id
+    # if the session was judged before, the history contains the run under another id
     same = (name for name, other in search.runs.items() if other.key == run.key)
-    own = next(same, run.id)
-    difference = (search.evidence.differences or {}).get(own)
+    run_id = next(same, run.id)
+    difference = (search.evidence.differences or {}).get(run_id)
     if difference is None:
         return None
     named = [
@@ -68,17 +76,17 @@ def compare_with_history(
         for suspect in search.evidence.named
         if not set(nodes).isdisjoint(suspect.nodes)
     ]
-    return difference, any(own in suspect.slow_runs for suspect in named)
+    return difference, any(run_id in suspect.slow_runs for suspect in named)
 
 
 def search_runs(
     runs: Iterable[MeasuredRun], history: str, since: date | None
 ) -> NodeSearch:
-    """Return what runs say of their nodes; those before `since` tell only how fast
-    their configurations are.
+    """Search runs for slow nodes.
 
-    Runs that were measured over other steps are of another series: only like is
-    compared with like.
+    Runs before `since` are used only for the level of their configurations. Runs
+    measured in another window are a separate series, since only equal windows are
+    comparable.
     """
     from pytest_llmbench.judge.noise import FEWEST_DAYS
     from pytest_llmbench.judge.slow_nodes import (
@@ -90,24 +98,24 @@ def search_runs(
     by_id = {run.id: run for run in runs}
     series: dict[tuple[str, Window], list[ConfigurationRun]] = defaultdict(list)
     for run in by_id.values():
-        placed = ConfigurationRun(
+        placed_run = ConfigurationRun(
             run.id, run.started.date(), math.log(run.seconds), run.nodes, run.software
         )
-        series[run.configuration, run.window].append(placed)
+        series[run.configuration, run.window].append(placed_run)
     names = {
         f"{configuration} {tuple(window)}": configuration
         for configuration, window in series
     }
-    placed_runs, short = compare_with_levels(
+    placed_runs, short_series = compare_with_levels(
         dict(zip(names, series.values(), strict=True)), since
     )
-    looked_at = {run.id: by_id[run.id] for run in placed_runs}
-    compared = {run.configuration for run in looked_at.values()}
-    too_few = {names[name] for name in short} - compared
+    analysed = {run.id: by_id[run.id] for run in placed_runs}
+    compared = {run.configuration for run in analysed.values()}
+    too_few = {names[name] for name in short_series} - compared
     return NodeSearch(
         history,
         find_slow_node(placed_runs),
-        looked_at,
+        analysed,
         since,
         tuple(sorted(too_few)),
         FEWEST_DAYS,

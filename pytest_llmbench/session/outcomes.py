@@ -1,4 +1,4 @@
-"""What a session judged, and what becomes of each selected configuration."""
+"""Results of a session, and the outcomes of the selected configurations."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JudgedConfigurations:
-    """The results of a session, each with the evidence against each of its baselines.
+    """The results of a session, with the evidence for each baseline.
 
-    The passes that look at all configurations together return a changed copy (`map`,
+    Later stages that compare all configurations return a changed copy (`map`,
     `map_newest`).
     """
 
     by_id: Mapping[str, tuple[ConfigurationResult, tuple[Evidence, ...]]]
-    """By item id; of several runs of one configuration the newest comes first."""
+    """By item id; the newest run of a configuration comes first."""
     shift: SharedShift | None = None
-    """What most of them have in common, once somebody has looked for it."""
+    """The shift shared by most configurations, once it has been searched for."""
 
     @property
     def results(self) -> dict[str, ConfigurationResult]:
@@ -52,8 +52,8 @@ class JudgedConfigurations:
 
     @property
     def newest(self) -> dict[Key, tuple[ConfigurationResult, Evidence]]:
-        """For each key the result of its newest run, and the evidence that its deciding
-        verdict was reached from."""
+        """The result of each key's newest run, with the evidence of its deciding
+        verdict."""
         newest: dict[Key, tuple[ConfigurationResult, Evidence]] = {}
         for result, evidence in self.by_id.values():
             if result.case.key not in newest:
@@ -62,7 +62,7 @@ class JudgedConfigurations:
 
     @property
     def judgements(self) -> dict[Key, tuple[Judgement, ...]]:
-        """For each key the judgements of its newest run, that which decides first."""
+        """The judgements of each key's newest run, the deciding one first."""
         return {
             key: (result.judgement, *result.others)
             for key, (result, _) in self.newest.items()
@@ -74,7 +74,7 @@ class JudgedConfigurations:
             [ConfigurationResult, tuple[Evidence, ...]], ConfigurationResult
         ],
     ) -> JudgedConfigurations:
-        """Return these configurations with each result changed; the evidence stays."""
+        """Return a copy with each result changed; the evidence is kept."""
         return replace(
             self,
             by_id={
@@ -86,8 +86,7 @@ class JudgedConfigurations:
     def map_newest(
         self, change: Callable[[Judgement, Evidence], Judgement]
     ) -> JudgedConfigurations:
-        """Return these configurations with the deciding judgement of each one's newest
-        run changed."""
+        """Return a copy in which the deciding judgement of each newest run is changed."""
         newest = {result.case.id for result, _ in self.newest.values()}
 
         def change_newest(
@@ -113,37 +112,36 @@ class SessionResults:
     runs_before_since: int
     ignored: tuple[IgnoredFile, ...]
     measurements: Mapping[Key, tuple[Measurement, ...]]
-    """Newest first, every run of a configuration against the baseline that decides.
-    They stay with the process that read the logs: a worker gets none."""
+    """All runs of each configuration against the deciding baseline, newest first.
+
+    Only the process that read the logs has them; xdist workers do not.
+    """
     checks: tuple[Check, ...] = ()
-    """What is said of several configurations together, or of the gate itself."""
+    """Checks on several configurations, or on the gate itself."""
     remarks: tuple[str, ...] = ()
     """Lines for the summary."""
     drafted: tuple[Recipe, ...] = ()
-    """In a session that records, the baselines that it made for runs that matched
-    none."""
+    """Baselines that a recording session drafted for unmatched runs."""
     tables: tuple[Recipe, ...] = ()
-    """The shipped tables that were read since a run may be of them."""
+    """The shipped tables that were read because a run may belong to them."""
     on_demand: frozenset[Key] = frozenset()
-    """The configurations of tables, which `all` does not require without a run."""
+    """Configurations of tables, which `all` does not require if they have no run."""
     required: frozenset[Key] = frozenset()
-    """The configurations that a suite file asks for."""
+    """Configurations required by a suite file."""
     own: frozenset[Key] = frozenset()
-    """The configurations that files of the user hold, not only those that are
-    shipped."""
+    """Configurations in the user's files, in addition to any shipped file."""
     silences: tuple[Silence, ...] = ()
-    """The configurations that missed their turn."""
+    """Configurations that did not run when they were due."""
     newer_stored: Mapping[Key, StoredRun] = field(default_factory=dict)
-    """For each configuration whose judged run is older the newest run that only the
-    history knows."""
+    """The newest stored run of each configuration whose judged run is older."""
     hidden: tuple[IgnoredFile, ...] = ()
-    """Files that are not read, and newer than the runs around them."""
+    """Files that were not read although they are newer than the runs next to them."""
     planned_hours: PlannedHours | None = None
-    """The GPU-hours that were known before a launch; None without one, and for one that
-    is only collected."""
+    """GPU-hours estimated before a launch; None without a launch or with
+    --llmb-collect."""
 
 
-# --- what becomes of an item ----------------------------------------------------------
+# --- outcomes of items ----------------------------------------------------------------
 
 
 def decide_outcomes(
@@ -153,11 +151,10 @@ def decide_outcomes(
     *,
     guarded: bool = False,
 ) -> tuple[Outcome, ...]:
-    """Return what becomes of each selected item id; if none of them has a valid run,
-    none of them is green.
+    """Return the outcome of each selected item.
 
-    All of them fail then; where an item of its own says it (`guarded`), see
-    `decide_guard`, only what is red by itself.
+    If no selected item has a valid run, all items fail. With `guarded`, a check reports
+    this instead (see `decide_guard`), so that skipped items remain skipped.
     """
     chosen_results = [results.configurations[identifier] for identifier in selected]
     judged = _list_judged_keys(chosen_results)
@@ -165,22 +162,27 @@ def decide_outcomes(
         invalidate_if_newer_unmatched(result, results.unmatched, settings)
         for result in chosen_results
     ]
-    done = judged or any(result.done for result in chosen_results)
-    nothing = () if done else _explain_no_judged_run(results, len(chosen), settings)
+    has_result = judged or any(result.done for result in chosen_results)
+    explanation = (
+        () if has_result else _explain_no_judged_run(results, len(chosen), settings)
+    )
     outcomes = []
     for result in chosen:
         status = _decide_status(result, judged, results, settings)
-        if nothing and not (guarded and status is Status.SKIPPED):
+        if explanation and not (guarded and status is Status.SKIPPED):
             status = Status.FAILED
-        outcomes.append(Outcome(result, status, nothing))
+        outcomes.append(Outcome(result, status, explanation))
     return tuple(outcomes)
 
 
 def decide_guard(
     checks: Sequence[Check], outcomes: Sequence[Outcome]
 ) -> tuple[Check, ...]:
-    """Return checks with what that one says which is about nothing else than whether
-    anything was judged: red where nothing was, unless runs are red themselves."""
+    """Set the SOMETHING_JUDGED check.
+
+    It fails if nothing was judged, and is skipped if invalid runs already fail the
+    session.
+    """
     context = next((outcome.context for outcome in outcomes if outcome.context), ())
     if not context and outcomes:
         return tuple(checks)
@@ -205,13 +207,12 @@ def decide_guard(
 def find_red_results(
     results: SessionResults, settings: Settings
 ) -> Iterator[ConfigurationResult]:
-    """Yield the results that are red by themselves, whether their items are selected or
-    not."""
+    """Yield the results that fail by themselves, selected or not."""
     judged = _list_judged_keys(results.configurations.values())
     for result in results.configurations.values():
-        shown = invalidate_if_newer_unmatched(result, results.unmatched, settings)
-        if _decide_status(shown, judged, results, settings) is Status.FAILED:
-            yield shown
+        current = invalidate_if_newer_unmatched(result, results.unmatched, settings)
+        if _decide_status(current, judged, results, settings) is Status.FAILED:
+            yield current
 
 
 def _list_judged_keys(results: Iterable[ConfigurationResult]) -> set[Key]:
@@ -224,8 +225,7 @@ def _decide_status(
     results: SessionResults,
     settings: Settings,
 ) -> Status:
-    """Return what becomes of an item, where `judged` are the configurations of which
-    there is a verdict."""
+    """Return the status of an item; `judged` are the keys with a verdict."""
     key = result.case.key
     in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
     absent = key in results.on_demand and result.judgement.measurement is None
@@ -237,8 +237,7 @@ def _decide_status(
 
 
 def judge_case(case: Case, evidence: Sequence[Evidence]) -> ConfigurationResult:
-    """Return the verdict on a case, the worst of those against each of its
-    baselines."""
+    """Judge a case against each baseline; the worst verdict decides."""
     from pytest_llmbench.judge.final_verdict import judge_evidence
 
     alone = bool(case.run_id)
@@ -249,14 +248,13 @@ def judge_case(case: Case, evidence: Sequence[Evidence]) -> ConfigurationResult:
 def _explain_no_judged_run(
     results: SessionResults, selected: int, settings: Settings
 ) -> tuple[str, ...]:
-    """Say that nothing is green, and why: which runs were found, and what would match
-    them."""
-    begin = f"nothing was judged: no valid run of the {formatting.count_noun(selected, 'selected configuration')}"
+    """Explain that nothing was judged: the runs found and the options that match them."""
+    beginning = f"nothing was judged: no valid run of the {formatting.count_noun(selected, 'selected configuration')}"
     if settings.launch is not None:
-        return (f"{begin}.",)
+        return (f"{beginning}.",)
     if results.runs_found and results.runs_found == results.runs_before_since:
         return (
-            begin,
+            beginning,
             f"All of the {formatting.count_noun(results.runs_found, 'run')} started before --llmb-since.",
         )
     if not results.runs_found:
@@ -266,50 +264,52 @@ def _explain_no_judged_run(
             else ""
         )
         return (
-            begin,
+            beginning,
             f"There is no log (.out or .log) with a training step under the given paths{others}.",
         )
     return (
-        begin,
+        beginning,
         f"{formatting.count_noun(results.runs_found, 'run')} found: {_describe_runs(results)}.",
     )
 
 
 def _describe_runs(results: SessionResults) -> str:
-    """Return the runs with what keeps each from being judged, those of which the same
-    is to be said together."""
+    """List the runs, grouped by the reason for which they were not judged."""
     ids: dict[str, list[str]] = {}
-    for stray in results.unmatched:
-        near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""
+    for unmatched in results.unmatched:
+        nearest = f"nearest {unmatched.nearest[0].id}" if unmatched.nearest else ""
         ids.setdefault(
-            "; ".join(filter(None, (stray.summary, near, stray.advice))), []
-        ).append(stray.id)
+            "; ".join(filter(None, (unmatched.summary, nearest, unmatched.advice))), []
+        ).append(unmatched.id)
     for judgement in (result.judgement for result in results.configurations.values()):
         if judgement.measurement:
             ids.setdefault(
                 f"{judgement.baseline.key.id}: {judgement.verdict}", []
             ).append(judgement.measurement.run.id)
-    shown = [
-        f"{formatting.join_first(named)} ({why})"
-        for why, named in list(ids.items())[:5]
+    texts = [
+        f"{formatting.join_first(names)} ({reason})"
+        for reason, names in list(ids.items())[:5]
     ]
-    rest = sum(len(named) for named in list(ids.values())[5:])
-    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+    remaining = sum(len(names) for names in list(ids.values())[5:])
+    return ", ".join(texts) + (f" and {remaining} more" if remaining else "")
 
 
 def invalidate_if_newer_unmatched(
     result: ConfigurationResult, unmatched: Sequence[UnmatchedRun], settings: Settings
 ) -> ConfigurationResult:
-    """Return a result, INVALID where a newer run may be of its configuration: an older
-    one must not stand for it."""
+    """Return an INVALID result if a newer unmatched run may belong to the
+    configuration.
+
+    An older run must not be judged in its place.
+    """
     measurement = result.judgement.measurement
     if measurement is None or result.case.run_id or settings.unmatched == "list":
         return result
-    for stray in unmatched:
-        is_candidate = result.case.key in stray.candidates
-        if is_candidate and may_be_newer(stray, measurement):
+    for run in unmatched:
+        is_candidate = result.case.key in run.candidates
+        if is_candidate and may_be_newer(run, measurement):
             doubt = CodedStatement(
-                StatementCode.NEWER_UNMATCHED, run=stray.id, text=stray.text
+                StatementCode.NEWER_UNMATCHED, run=run.id, text=run.text
             )
             invalid = result.judgement.overrule(
                 Verdict.INVALID, Reason.AMBIGUOUS, doubt
@@ -318,13 +318,13 @@ def invalidate_if_newer_unmatched(
     return result
 
 
-def may_be_newer(stray: UnmatchedRun, judged: Measurement | None) -> bool:
+def may_be_newer(unmatched: UnmatchedRun, judged: Measurement | None) -> bool:
     """Return True unless an unmatched run is known to be older than the judged run."""
     started = judged.run.started if judged else None
-    return stray.started is None or started is None or stray.started > started
+    return unmatched.started is None or started is None or unmatched.started > started
 
 
-# --- how many runs a suite file asks for ----------------------------------------------
+# --- the number of runs that suite files require --------------------------------------
 
 
 def apply_requirements(
@@ -332,12 +332,11 @@ def apply_requirements(
     required: Mapping[Key, RequiredRuns],
     fewer: int | None = None,
 ) -> JudgedConfigurations:
-    """Return the results; one with fewer valid runs than a suite asks for is MISSING,
-    unless it is red anyway.
+    """Apply the number of runs that suite files require.
 
-    The runs of its evidence count that are not older than `max_age` allows. Where a
-    launch was told to make `fewer`, and so many are there, the verdict stands, with a
-    note of what is missing.
+    A passing result with fewer valid runs becomes MISSING. Only runs within `max_age`
+    count. If a launch was told to make `fewer` runs and there are that many, the
+    verdict is kept with a note.
     """
     return judged.map(
         lambda result, evidence: _check_run_count(
@@ -348,26 +347,26 @@ def apply_requirements(
 
 def _check_run_count(
     result: ConfigurationResult,
-    asked: RequiredRuns | None,
+    needed: RequiredRuns | None,
     evidence: Evidence,
     fewer: int | None,
 ) -> ConfigurationResult:
     judgement = result.judgement
-    if asked is None or judgement.verdict not in MAY_PASS:
+    if needed is None or judgement.verdict not in MAY_PASS:
         return result
     valid = sum(_is_countable(run, evidence) for run in evidence.measurements)
-    if valid >= asked.runs:
+    if valid >= needed.runs:
         return result
     if fewer is not None and valid >= fewer:
         allowed = CodedStatement(
-            StatementCode.FEWER_RUNS, valid=valid, required=asked, repeats=fewer
+            StatementCode.FEWER_RUNS, valid=valid, required=needed, repeats=fewer
         )
         note = Note(NoteCode.FEWER_RUNS, allowed)
         return replace(result, judgement=judgement.add_notes(note))
     too_few = CodedStatement(
         StatementCode.TOO_FEW_RUNS,
         valid=valid,
-        required=asked,
+        required=needed,
         statements=judgement.statements,
     )
     short = judgement.overrule(Verdict.MISSING, Reason.TOO_FEW_RUNS, too_few)
@@ -375,7 +374,6 @@ def _check_run_count(
 
 
 def _is_countable(run: Measurement, evidence: Evidence) -> bool:
-    """Return True for a valid run that is not older than allowed; an undated one may
-    be."""
+    """True for a valid run within `max_age`; without `max_age` it may be undated."""
     dated = run.run.started is not None or evidence.max_age is None
     return run.valid and dated and not evidence.is_too_old(run.run.started)

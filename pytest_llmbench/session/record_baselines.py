@@ -1,5 +1,4 @@
-"""Baselines of one's own: from the valid runs of a session to recorded baseline
-files."""
+"""Recording of baselines: from the valid runs of a session to baseline files."""
 
 from __future__ import annotations
 
@@ -66,52 +65,52 @@ from pytest_llmbench.session.settings import Settings
 if TYPE_CHECKING:
     from pytest_llmbench.core.commands import Runner
 
-# Runs further apart than this, or than what the baseline's file tolerates if that is
-# more, are not of one state.
+# Runs that differ by more than this, or by more than the baseline file's larger
+# tolerance, do not have the same state.
 LARGEST_SPREAD = 0.1
 
-CONTRADICTORY = "not recorded: its runs differ by more than {:.3g} % ({}); record those of one state (--llmb-since, --llmb-max-age)"
+CONTRADICTORY = "not recorded: its runs differ by more than {:.3g} % ({}); record only runs of one state (--llmb-since, --llmb-max-age)"
 
-ACCEPT = "`accept: levels` in the file of --llmb-acknowledged records their mean"
+ACCEPT = "or record their mean with `accept: levels` in the file of --llmb-acknowledged"
 
-CHANGED = "its runs are of several levels, {} since {}; --llmb-since={} takes the last one ({}), {}"
+CHANGED = "its runs are on several levels, {} since {}; use --llmb-since={} to record the last level ({}), {}"
 
-TWO_LEVELS = "its runs are of two levels, {} at {} and {} at {} ({}; {}); record those of one (--llmb-since, --llmb-max-age), {}"
+TWO_LEVELS = "its runs are on two levels, {} at {} and {} at {} ({}; {}); record the runs of one level (--llmb-since, --llmb-max-age), {}"
 
-STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; look at its log, record another run"
+STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; inspect its log and record another run"
 
-UNSETTLED = "not recorded: the steps of {} have no level: {}; record runs whose window is settled"
+UNSETTLED = "not recorded: the step time of {} is not stable: {}; record runs with a stable window"
 
 OF_SHAPES = (NoteCode.WARM_UP, NoteCode.DRIFT, NoteCode.TWO_LEVELS)
-"""What judging notes of the steps, and recording too."""
+"""Notes on the shape of the steps that recording adds as well."""
 
 BESIDE = (
     NoteCode.WALL_CLOCK,
     NoteCode.SLOW_OUTSIDE_WINDOW,
     NoteCode.SLOW_OUTSIDE_UNCOMPARED,
 )
-"""The same of what the recorded step time does not contain: later runs may lose as
-much."""
+"""Notes on lost time that is not part of the recorded step time.
+
+Later runs may lose as much time without failing.
+"""
 
 USED = (
-    "; the entry {!r} accepted an earlier value, or is older than the one that drift is "
-    "counted from: add one for this value, with its `since`"
+    "; the entry {!r} accepted an earlier value, or is older than the value that drift is "
+    "counted from: add an entry for this value, with a `since`"
 )
 
-GIT_SECONDS = 5  # git answers at once, or its folder hangs
+GIT_SECONDS = 5  # git answers immediately unless its file system hangs
 
 Recorded = Mapping[Key, tuple[Baseline, Recording]]
-"""What is written for each configuration: the baseline that it is measured like, and
-what was measured."""
+"""The baseline and the new measurement of each recorded configuration."""
 
 Refusal = tuple[Verdict, Reason, str]
-"""What is said of a configuration whose valid runs are not recorded, in place of what
-judging them would say."""
+"""Verdict, reason and text for a configuration whose valid runs are not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedBaselines:
-    """What a session recorded, and what became of its items."""
+    """The outcomes and files of a recording session."""
 
     outcomes: tuple[Outcome, ...]
     files: tuple[Path, ...]
@@ -128,16 +127,15 @@ def record(
     author: str,
     guarded: bool,
 ) -> RecordedBaselines:
-    """Write a recorded baseline for each selected item with valid runs to
-    `settings.record`; judge nothing.
+    """Write recorded baselines for the selected items to `settings.record`.
 
     Items with a valid run are skipped. An item fails if its newest run is invalid, or
-    if its value would move beyond the drift budget without a reason; without any valid
-    run all fail, unless an item of its own reports it (`guarded`). Raises RecordError
-    if the files cannot be written. `author` is who records. The catalog contains the
-    rules that the user waived and the files that the session read: drift is counted
-    from values that were recorded elsewhere, too, and a file keeps the name of its
-    recipe.
+    if its value would move beyond the drift budget without an accepted reason. Without
+    any valid run all items fail, unless a check reports this (`guarded`). `author` is
+    stored in the files. `catalog` contains the waived rules and the files that the
+    session read, because drift is also counted from values recorded elsewhere, and a
+    file keeps the name of its recipe. Raises RecordError if the files cannot be
+    written.
     """
     if settings.record is None:
         raise ValueError("settings.record is not set")
@@ -147,18 +145,18 @@ def record(
         )
         for identifier in selected
     ]
-    sound = [result for result in chosen if not _is_invalid(result)]
+    valid_results = [result for result in chosen if not _is_invalid(result)]
     valid = {
         key: runs
-        for key in dict.fromkeys(result.case.key for result in sound)
+        for key in dict.fromkeys(result.case.key for result in valid_results)
         if (runs := _select_recordable(results, chosen, key, settings, now))
     }
     changes = {
         result.case.key: result.judgement.changes
-        for result in sound
+        for result in valid_results
         if result.judgement.changes
     }
-    nodes = _collect_nodes(sound)
+    nodes = _collect_nodes(valid_results)
     waived = [
         entry
         for entry in catalog.accepted_recordings
@@ -189,7 +187,7 @@ def record(
 def _collect_nodes(
     results: Sequence[ConfigurationResult],
 ) -> dict[str, frozenset[str]]:
-    """Return the nodes of each job, by its id."""
+    """Return the nodes of each job by its id."""
     return {
         job.job_id: frozenset(job.nodes)
         for result in results
@@ -204,9 +202,12 @@ def _list_outcomes(
     *,
     guarded: bool,
 ) -> list[Outcome]:
-    """Return each item's outcome: failed if its newest run is invalid, if its value is
-    refused, or (unless `guarded`) if nothing was recorded."""
-    nothing = (
+    """Return the outcome of each item.
+
+    It fails if its newest run is invalid, if its value is refused, or (unless
+    `guarded`) if nothing was recorded.
+    """
+    explanation = (
         ()
         if written.recorded or written.refused
         else ("nothing was recorded: no valid run was found",)
@@ -214,13 +215,13 @@ def _list_outcomes(
     outcomes = []
     for result in chosen:
         refusal = written.refused.get(result.case.key)
-        failed = refusal or (nothing and not guarded) or _is_invalid(result)
+        failed = refusal or (explanation and not guarded) or _is_invalid(result)
         judgement = _explain_not_recorded(result.judgement, refusal)
         outcomes.append(
             Outcome(
                 ConfigurationResult(result.case, judgement, jobs=result.jobs),
                 Status.FAILED if failed else Status.SKIPPED,
-                context=() if refusal else nothing,
+                context=() if refusal else explanation,
             )
         )
     return outcomes
@@ -232,8 +233,7 @@ def _record(
     valid: Mapping[Key, Sequence[Measurement]],
     settings: Settings,
 ) -> Outcome:
-    """Add to the outcome of a recorded configuration the recorded value and the folders
-    that contain its baseline from now on."""
+    """Add the recorded value and the baseline folders for later sessions to an outcome."""
     key = outcome.case.key
     if outcome.failed or key not in written.recorded:
         return outcome
@@ -256,7 +256,7 @@ def _record(
 
 @dataclass(frozen=True, slots=True)
 class _WrittenBaselines:
-    """The recorded baselines, the refused ones, and the files."""
+    """The recorded and refused configurations, and the written files."""
 
     recorded: Recorded = field(default_factory=dict)
     refused: Mapping[Key, Refusal] = field(default_factory=dict)
@@ -272,7 +272,7 @@ def _write_recorded(
     recipes: Collection[Recipe],
     waived: Sequence[AcceptedRecording],
 ) -> _WrittenBaselines:
-    """Write those of the measured values that may be recorded."""
+    """Write the measured values that may be recorded."""
     if not measured:
         return _WrittenBaselines()
     with lock_folder(directory):
@@ -293,8 +293,10 @@ def _accept(
     settings: Settings,
     waived: Sequence[AcceptedRecording],
 ) -> _WrittenBaselines:
-    """Return what may be recorded, with the values that it replaces, and why the rest
-    may not."""
+    """Separate the values that may be recorded from the refused ones.
+
+    Accepted recordings include the values that they replace.
+    """
     recorded: dict[Key, tuple[Baseline, Recording]] = {}
     refused: dict[Key, Refusal] = {}
     cautions = []
@@ -326,11 +328,11 @@ def _is_in_force(entry: AcceptedRecording, today: date) -> bool:
 
 
 def is_used(entry: AcceptedRecording, previous: Recording) -> bool:
-    """True if an entry has accepted an earlier move of a recorded baseline, or is older
-    than the value that drift is counted from."""
-    # An entry accepts one move. A second one, within the days of the same entry, is
-    # drift that nobody has seen. An entry of an earlier version has no first day, and
-    # any value with its reason has used it up.
+    """True if an entry was used for an earlier value, or is older than the drift
+    reference."""
+    # An entry accepts one move; a second move while the entry is valid is unreviewed
+    # drift. Entries without `since` were written for an earlier version, and are used if
+    # any value has their reason.
     since = entry.since.isoformat() if entry.since else ""
     if since and tolerance.find_reference(previous).date > since:
         return True
@@ -351,8 +353,8 @@ def _find_waiver(
 
 
 def _explain_not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judgement:
-    """Return a judgement that says why nothing was recorded."""
-    # What the runs would be judged as is not the point of a session that records.
+    """Return a judgement that explains the refusal, if any."""
+    # The verdict on the runs themselves is irrelevant while recording.
     if refusal is None:
         return judgement
     verdict, reason, text = refusal
@@ -360,8 +362,11 @@ def _explain_not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judg
 
 
 def _is_invalid(result: ConfigurationResult) -> bool:
-    """Whether the newest run is."""
-    # Without a baseline to compare it with it may be as good as any.
+    """True if the newest run is invalid.
+
+    A run without a baseline is not invalid here.
+    """
+    # Without a baseline there is no evidence against the run.
     judgement = result.judgement
     return (
         judgement.verdict is Verdict.INVALID
@@ -372,8 +377,10 @@ def _is_invalid(result: ConfigurationResult) -> bool:
 def _refuse(
     runs: Sequence[Measurement], levels: str, settings: Settings
 ) -> Refusal | None:
-    """Return why runs are the baseline of nothing; None if they are that of something.
-    `levels` describes levels that the user did not accept."""
+    """Return the reason to refuse runs as a baseline, or None.
+
+    `levels` describes levels that the user did not accept.
+    """
     trimmed, spread = trim_windows(runs), _find_largest_spread(runs)
     if max(trimmed) > min(trimmed) * (1 + spread):
         return (
@@ -383,8 +390,8 @@ def _refuse(
         )
     means = [compute_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
     if any(
-        whole > trimmed_seconds * STALLS
-        for whole, trimmed_seconds in zip(means, trimmed, strict=True)
+        mean > trimmed_seconds * STALLS
+        for mean, trimmed_seconds in zip(means, trimmed, strict=True)
     ):
         return Verdict.INVALID, Reason.FEW_STEPS_DECIDE, STALLED
     if unsettled := _find_unsettled(runs, settings):
@@ -395,15 +402,18 @@ def _refuse(
 
 
 def _find_unsettled(runs: Sequence[Measurement], settings: Settings) -> Refusal | None:
-    """Return why runs have no level, if half of them warm up or drift in their window
-    by more than the tolerance."""
-    # Such a run would be judged INCONCLUSIVE, or its mean is that of none of its steps.
+    """Return a refusal if half of the runs warm up or drift within their window.
+
+    Only changes larger than the tolerance count.
+    """
+    # Such a run would be INCONCLUSIVE, or its mean represents none of its steps.
     limit = select_tolerance(settings, runs[0].baseline).factor - 1
-    # Steps that are slow by turns are so in each third of the window, more or less of
-    # them.
-    found = ((run, find_shape(run)) for run in runs)
+    # Periodically slow steps occur in every part of the window, and are no drift.
+    shapes_by_run = ((run, find_shape(run)) for run in runs)
     shapes = [
-        (run, shape) for run, shape in found if shape.kind is not ShapeKind.PERIODIC
+        (run, shape)
+        for run, shape in shapes_by_run
+        if shape.kind is not ShapeKind.PERIODIC
     ]
     warming = [
         (run, (shape.warming_up,))
@@ -430,25 +440,23 @@ def _find_unsettled(runs: Sequence[Measurement], settings: Settings) -> Refusal 
 
 
 def _note_shapes(runs: Sequence[Measurement]) -> tuple[Note, ...]:
-    """Return what is unusual in the steps of recorded runs, the first of each kind."""
+    """Return notes on unusual steps of the recorded runs, the first of each kind."""
     notes: dict[NoteCode, Note] = {}
     for run in runs:
         shape = find_shape(run)
-        beside = (note for note in run.notes if note.code in BESIDE)
-        for note in (*filter(None, [shape.warming_up]), *shape.notes, *beside):
+        lost_time = (note for note in run.notes if note.code in BESIDE)
+        for note in (*filter(None, [shape.warming_up]), *shape.notes, *lost_time):
             if note.code in (*OF_SHAPES, *BESIDE) and note.code not in notes:
-                whose = f"{run.run.id}: " if len(runs) > 1 else ""
-                notes[note.code] = replace(note, statement=f"{whose}{phrase(note)}")
+                prefix = f"{run.run.id}: " if len(runs) > 1 else ""
+                notes[note.code] = replace(note, statement=f"{prefix}{phrase(note)}")
     return tuple(notes.values())
 
 
 def _describe_levels(
     runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings
 ) -> str:
-    """Return that runs are of several levels, with what they spread over; empty where
-    they may as well be of one."""
-    # Their mean would hide a regression of as much as lies between it and the better
-    # level.
+    """Describe the levels of runs that are not on one level; "" otherwise."""
+    # The mean would hide a regression as large as its distance from the better level.
     trimmed = trim_windows(runs)
     steps = [
         level
@@ -466,13 +474,13 @@ def _describe_levels(
     noise = expect_noise(
         runs, settings.assumed_cv * _find_largest_spread(runs) / LARGEST_SPREAD
     )
-    begun = [
+    dated = [
         (run.started, seconds)
         for run, seconds in zip(runs, trimmed, strict=True)
         if run.started is not None
     ]
-    in_time = [seconds for _, seconds in sorted(begun)]
-    ordered = len(begun) == len(runs)
+    in_time = [seconds for _, seconds in sorted(dated)]
+    ordered = len(dated) == len(runs)
     levels = find_run_levels(in_time if ordered else trimmed, noise, ordered=ordered)
     if levels is None:
         return ""
@@ -506,8 +514,8 @@ def _format_range(seconds: Sequence[float]) -> str:
 
 
 def _is_between(change: LevelChange, runs: Sequence[Measurement]) -> bool:
-    """Whether runs lie on both sides of a change."""
-    # Their mean is the level of none of them.
+    """True if there are runs on both sides of a change."""
+    # Their mean would not represent any of the runs.
     return (
         len({run.started >= change.started for run in runs if run.started is not None})
         > 1
@@ -521,8 +529,10 @@ def _select_recordable(
     settings: Settings,
     now: datetime,
 ) -> list[Measurement]:
-    """Return the valid runs of a configuration that were selected and are not too old;
-    of a launch what it launched."""
+    """Return the selected valid runs of a configuration that are not too old.
+
+    If a launch made some of them, returns only those.
+    """
     selected = {result.case.run_id for result in chosen if result.case.key == key}
     runs = results.measurements.get(key, ())
     youngest = settings.max_age
@@ -539,7 +549,7 @@ def _select_recordable(
 
 
 def _describe(recording: Recording, remarks: Sequence[Note]) -> str:
-    """Return the line of what was recorded, with all that is to be said of it."""
+    """Return the line about a recorded value with all remarks."""
     runs = formatting.count_noun(recording.runs, "valid run")
     if recording.runs > 1:
         runs += f" ({_format_range(recording.run_seconds)})"
@@ -554,8 +564,7 @@ def _describe(recording: Recording, remarks: Sequence[Note]) -> str:
 def _list_remarks(
     baseline: Baseline, recording: Recording, replaced: str
 ) -> Iterator[Note]:
-    """Yield what the recorded value replaced, how far it is from its document, and what
-    is doubtful about it."""
+    """Yield notes on the replaced value, the published value and doubts."""
     if replaced:
         yield Note(
             NoteCode.RECORDED_REPLACED,
@@ -577,57 +586,58 @@ def _list_remarks(
     if recording.levels:
         yield Note(
             NoteCode.RECORDED_LEVELS,
-            f"of several levels ({_format_range(recording.run_seconds)}): {recording.levels}",
+            f"on several levels ({_format_range(recording.run_seconds)}): {recording.levels}",
         )
     yield from _note_independence(recording)
 
 
 def _describe_prints(baseline: Baseline, published: float) -> str:
-    """Return a published step time with the digits of its document, where this is the
-    document's own baseline."""
+    """Return a published step time with the digits of its document, if available."""
     return dict(baseline.cells).get("step_time") or f"{published:.10g}"
 
 
 def _note_independence(recording: Recording) -> Iterator[Note]:
-    """Yield how many independent runs a value rests on."""
-    # Runs of one day on one set of nodes are one.
+    """Yield a note on the number of independent runs."""
+    # Runs of one day on one set of nodes count as one.
 
     groups = recording.groups or 1
     summary = f"k0 = {groups}: " + (
-        f"{groups} nights or sets of nodes"
+        f"{groups} days or sets of nodes"
         if groups > 1
-        else "one night on one set of nodes"
+        else "one day on one set of nodes"
     )
     if groups >= FEWEST_GROUPS:
         yield Note(NoteCode.RECORDED_GROUPS, summary)
         return
-    recommended = f"record {ENOUGH_GROUPS} runs on {ENOUGH_GROUPS} nights or sets of nodes, {FEWEST_GROUPS} at least"
+    recommended = f"record {ENOUGH_GROUPS} runs on {ENOUGH_GROUPS} days or sets of nodes, at least {FEWEST_GROUPS}"
     yield Note(NoteCode.RECORDED_FEW_GROUPS, f"{summary}; {recommended}")
 
 
 def _describe_since_first(recording: Recording) -> str:
-    """Return how far a value is from the first one, and why it may be."""
+    """Return the change since the first value, with its accepted reason."""
     if not recording.earlier:
         return ""
-    first, why = (
+    first, reason = (
         recording.earlier[0],
         f"; accepted: {recording.reason}" if recording.reason else "",
     )
     change = formatting.format_difference(
         recording.trimmed_mean_seconds / first.seconds
     )
-    return f"; {change} since {formatting.format_seconds(first.seconds)} of {first.date}{why}"
+    return f"; {change} since {formatting.format_seconds(first.seconds)} of {first.date}{reason}"
 
 
 def find_author(
     directory: Path, environment: Mapping[str, str], host: str, run: Runner
 ) -> str:
-    """Return `alice@example.com on login1`: the e-mail address that git knows in this
-    folder, else the user's name."""
+    """Return `alice@example.com on login1`.
+
+    Uses git's e-mail address for this folder, else the user name.
+    """
     answer = run(
         ["git", "-C", str(directory), "config", "user.email"], timeout=GIT_SECONDS
     )
-    stated = answer.out.strip() if answer.code == 0 else ""
-    names = (stated, environment.get("USER", ""), environment.get("LOGNAME", ""))
-    who = next((name.strip() for name in names if name.strip()), "somebody")
-    return redact_text(formatting.escape(f"{who} on {host}" if host else who))
+    email = answer.out.strip() if answer.code == 0 else ""
+    names = (email, environment.get("USER", ""), environment.get("LOGNAME", ""))
+    author = next((name.strip() for name in names if name.strip()), "somebody")
+    return redact_text(formatting.escape(f"{author} on {host}" if host else author))

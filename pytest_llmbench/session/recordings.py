@@ -1,5 +1,4 @@
-"""What is written of valid runs of a configuration: means over runs, spread, hashes of
-their logs, environment."""
+"""The recorded data of valid runs: means, spread, log hashes and environment."""
 
 from __future__ import annotations
 
@@ -35,11 +34,11 @@ def make_recording(
     nodes: Mapping[str, frozenset[str]] = _NOWHERE,
     levels: str = "",
 ) -> Recording:
-    """Return what valid runs of one configuration measured: means over runs, and the
-    spread within a run, pooled.
+    """Return the recording of valid runs: means over runs, and the pooled spread within
+    runs.
 
-    `nodes` are those of each job, by its id; of other runs nothing says where they ran.
-    `levels` is why the mean of several may stand.
+    `nodes` are by job id; the nodes of other runs are unknown. `levels` is the reason
+    to accept runs of several levels.
     """
     windows = [np.array(run.window_seconds) for run in runs]
     steps = [run.mean_of for run in runs]
@@ -87,18 +86,15 @@ def _average_observed(runs: Sequence[Measurement]) -> tuple[tuple[str, float], .
 
 
 def _find_newest_day(runs: Sequence[Measurement]) -> str:
-    """Return the day on which the newest run started, empty where that is not known."""
+    """Return the day on which the newest run started, or "" if a run is undated."""
     started = [
         run.run.started.date().isoformat() if run.run.started else "" for run in runs
     ]
-    return (
-        max(started) if all(started) else ""
-    )  # one that does not say when it started may be the newest
+    return max(started) if all(started) else ""  # an undated run may be the newest
 
 
 def _list_environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...]:
-    """Return names and values of what all the runs ran in; what they differ in, or do
-    not all say, is left out."""
+    """Return the environment values that all runs have in common."""
     redactor = make_redactor()
     first, *others = (
         {
@@ -115,8 +111,10 @@ def _list_environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...
 
 
 def _hash(log: Path) -> str:
-    """Return the hash of a log's text, empty where the log is no file of this machine
-    any more, or in an archive."""
+    """Return the SHA-256 of a log's text.
+
+    "" if the log is no longer a readable file, or is in an archive.
+    """
     digest = hashlib.sha256()
     try:
         for block in Stream(files.read_blocks(log), log):

@@ -1,5 +1,4 @@
-"""The gate's self-test: runs that passed are damaged on purpose, and the verdict on
-each has to change."""
+"""Self-test of the gate: damaged copies of passed runs must fail."""
 
 from __future__ import annotations
 
@@ -21,31 +20,34 @@ from pytest_llmbench.session.outcomes import JudgedConfigurations
 from pytest_llmbench.session.settings import Settings
 
 Damage = Callable[[Segment, Measurement], Segment | None]
-"""Returns the damaged segment, or None where the log cannot express the damage."""
+"""Returns the damaged segment, or None if the log cannot express the damage."""
 
 Decide = Callable[[Evidence], tuple[Judgement, Status]]
-"""The verdict, and what becomes of the item."""
+"""Returns the verdict and the status of the item."""
 
 
-# Where nothing is known of the error, the detectable slowdown is the bound itself.
+# If the error is unknown, the detectable slowdown is exactly at the bound.
 JUST_BEYOND = 1 + 1e-6
-# A printed digit is a larger part of a shorter time, and its interval wider.
+# Rounding is a larger fraction of a shorter time, which widens its interval.
 WELL_BELOW = 0.97
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """What became of one damage: `caught` is None where the log cannot express it."""
+    """The verdict on one damaged copy; `caught` is None if the log cannot express the
+    damage."""
 
     name: str
     caught: bool | None
-    told: str
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """The mutants of one item, and the smallest slowdown that its run shows, as a
-    fraction of the baseline."""
+    """The damaged copies of one item's run.
+
+    `detectable` is the smallest slowdown that the run detects, as a fraction.
+    """
 
     id: str
     detectable: float
@@ -53,12 +55,12 @@ class SelfTest:
 
     @property
     def survivors(self) -> tuple[Mutant, ...]:
-        """The mutants that passed: damage that the gate would not see."""
+        """The damaged copies that passed."""
         return tuple(mutant for mutant in self.mutants if mutant.caught is False)
 
 
 def run_selftests(judged: JudgedConfigurations, settings: Settings) -> Iterator[Check]:
-    """Yield a self-test of each run that passed, against the baseline that decided."""
+    """Yield a self-test of each passed run, against the deciding baseline."""
     for name, (result, evidence) in judged.by_id.items():
         alone = bool(result.case.run_id)
 
@@ -75,15 +77,12 @@ def run_selftests(judged: JudgedConfigurations, settings: Settings) -> Iterator[
 
 
 def _check(tested: SelfTest) -> Check:
-    """Return the item of a self-test: it fails if a damaged copy of the run would have
-    passed."""
+    """Return the item of a self-test; it fails if a damaged copy passed."""
     survivors = tested.survivors
     caught = [mutant for mutant in tested.mutants if mutant.caught]
     untestable = [mutant.name for mutant in tested.mutants if mutant.caught is None]
-    shows = formatting.format_difference(1 + tested.detectable)
-    text = (
-        f"caught {len(caught)} of {len(caught) + len(survivors)}; shows {shows} or more"
-    )
+    detectable = formatting.format_difference(1 + tested.detectable)
+    text = f"caught {len(caught)} of {len(caught) + len(survivors)}; detects {detectable} or more"
     if survivors:
         text += f"; survived: {formatting.join_first([mutant.name for mutant in survivors])}"
     if untestable:
@@ -102,14 +101,13 @@ def _check(tested: SelfTest) -> Check:
 def _list_lines(mutants: tuple[Mutant, ...]) -> Iterator[str]:
     for mutant in mutants:
         word = {True: "caught", False: "SURVIVED", None: "not testable"}[mutant.caught]
-        yield f"  {mutant.name:<36} {word:<13} {mutant.told}"
+        yield f"  {mutant.name:<36} {word:<13} {mutant.outcome}"
 
 
 def run_selftest(
     identifier: str, evidence: Evidence, judgement: Judgement, decide: Decide
 ) -> SelfTest | None:
-    """Judge damaged copies of a run whose item passed: each has to fail. None where
-    nothing was compared."""
+    """Judge damaged copies of a passed run; None if nothing was compared."""
     newest, estimate = judgement.measurement, judgement.estimate
     if newest is None or estimate is None:
         return None
@@ -143,29 +141,32 @@ def _judge(
         id(measurement): _apply_damage(measurement, change) for measurement in runs
     }
     if None in damaged.values():
-        return Mutant(name, None, "the log cannot express it")
-    again = tuple(
+        return Mutant(name, None, "this log cannot express it")
+    measurements = tuple(
         measure(run, measurement.baseline, evidence.now)
         if (run := damaged.get(id(measurement)))
         else measurement
         for measurement in evidence.measurements
     )
-    after, status = decide(replace(evidence, measurements=again))
+    after, status = decide(replace(evidence, measurements=measurements))
     return Mutant(name, status is Status.FAILED, f"{after.verdict} ({after.reason})")
 
 
 def _apply_damage(measurement: Measurement, change: Damage) -> Run | None:
-    """Return the run with only the part of its log that was judged, changed."""
+    """Return the run with only the judged segment of its log, damaged; None if
+    impossible."""
     run = measurement.run
     attempt = next(
-        one for one in run.attempts if one.files.number == measurement.attempt
+        attempt
+        for attempt in run.attempts
+        if attempt.files.number == measurement.attempt
     )
     segment = change(attempt.log.segments[measurement.segment - 1], measurement)
     if segment is None:
         return None
     log = replace(
         attempt.log, segments=(segment,), nccl_line=0, nccl_last_line=0
-    )  # other segments may be traced
+    )  # only other segments may be traced
     return replace(run, attempts=(Attempt(attempt.files, log),))
 
 
@@ -173,8 +174,7 @@ def _apply_damage(measurement: Measurement, change: Damage) -> Run | None:
 
 
 def slow_down(factor: float) -> Damage:
-    """Return the change that multiplies all step times; what the log derives from them
-    follows."""
+    """Return a damage that multiplies all step times and adapts the derived values."""
 
     def change(segment: Segment, _: Measurement) -> Segment:
         steps = segment.steps
@@ -189,22 +189,22 @@ def slow_down(factor: float) -> Damage:
 
 
 def set_nan_loss(segment: Segment, measurement: Measurement) -> Segment | None:
-    """The loss is NaN from the middle of the window on."""
-    # A step that prints no loss cannot print a NaN either.
+    """Set the loss to NaN from the middle of the window on."""
+    # A step without a printed loss cannot have a NaN either.
     steps = segment.steps
     bad = steps.has_loss & (steps.index >= _find_middle(measurement))
     return _with(segment, loss=np.where(bad, np.nan, steps.loss)) if bad.any() else None
 
 
 def truncate(segment: Segment, measurement: Measurement) -> Segment:
-    """The log ends in the middle of the window."""
+    """End the log in the middle of the window."""
     steps = _keep_steps(segment.steps, segment.steps.index < _find_middle(measurement))
     return replace(segment, steps=steps, finished=False)
 
 
 def read_as_milliseconds(segment: Segment, measurement: Measurement) -> Segment | None:
-    """The step times are in another unit than is believed."""
-    # Tokens/s, which missing times follow from, are in no unit.
+    """Misread the unit of the step times."""
+    # Missing step times are derived from tokens/s, which have no such unit.
     counted = np.isin(segment.steps.index, measurement.window_steps)
     if np.isnan(segment.steps.seconds[counted]).all():
         return None
@@ -212,7 +212,7 @@ def read_as_milliseconds(segment: Segment, measurement: Measurement) -> Segment 
 
 
 def remove_window(segment: Segment, measurement: Measurement) -> Segment:
-    """The steps of the window are lost, those around it are there."""
+    """Remove the steps of the window, but keep the steps around it."""
     window, index = measurement.baseline.window, segment.steps.index
     return replace(
         segment,
@@ -223,8 +223,7 @@ def remove_window(segment: Segment, measurement: Measurement) -> Segment:
 
 
 def double_batch(segment: Segment, _: Measurement) -> Segment | None:
-    """The run trained with twice the batch: all that the log derives from the batch
-    doubles."""
+    """Double the batch size and all values that the log derives from it."""
     steps = segment.steps
     columns = (
         steps.global_batch_size,
@@ -242,8 +241,10 @@ def double_batch(segment: Segment, _: Measurement) -> Segment | None:
 
 
 def freeze_weights(segment: Segment, _: Measurement) -> Segment | None:
-    """No step moved the weights, by what the log prints of it: the learning rate, the
-    gradient, or else the loss."""
+    """Make the log show that no step changed the weights.
+
+    Sets the learning rate or the gradient norm to 0, or else negates the loss.
+    """
     steps, fields = segment.steps, {claim.field for claim in segment.stated}
     if np.isfinite(steps.learning_rate).any():
         return _with(segment, learning_rate=steps.learning_rate * 0)
@@ -259,7 +260,7 @@ def freeze_weights(segment: Segment, _: Measurement) -> Segment | None:
 
 
 def double_world_size(segment: Segment, _: Measurement) -> Segment | None:
-    """The run had twice the GPUs, where the log states how many."""
+    """Double the stated number of GPUs, if the log states it."""
     if not any(claim.field == StatedField.GPUS for claim in segment.stated):
         return None
     stated = (

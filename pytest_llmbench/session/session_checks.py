@@ -1,12 +1,11 @@
-"""The checks over several configurations, and of the gate itself: a row each, and the
-function that makes its items.
+"""Checks on several configurations and on the gate itself.
 
-A kind (`CheckKind`), a row and a file in `suite/` are all that a check needs: its
-fixture, its place among the items and its mark follow.
+A check needs a kind (`CheckKind`), a row in CHECKS and a file in `suite/`. Its fixture,
+its position among the items and its mark are derived from these.
 """
 
-# Every session that asks for a fixture of a check imports this, so what needs numpy is
-# imported where it is used.
+# Every session with a fixture of a check imports this module, so imports that need numpy
+# are inside the functions.
 from __future__ import annotations
 
 import math
@@ -40,14 +39,16 @@ if TYPE_CHECKING:
     from pytest_llmbench.session.settings import Settings
 
 FAILS = 0.01
-"""A smaller change to slower, as a fraction, is told and fails nothing; several that
-come to it together do."""
+"""The smallest unacknowledged slowdown that fails, as a fraction.
+
+Smaller changes are only reported, unless they add up to this.
+"""
 
 
 def make_checks(
     judged: JudgedConfigurations, settings: Settings, catalog: Catalog
 ) -> Iterator[Check]:
-    """Yield the items of all checks, in the order of the table."""
+    """Yield the items of all checks, in the order of CHECKS."""
     for make, _ in CHECKS.values():
         yield from (
             replace(check, timed=settings.timed)
@@ -55,14 +56,16 @@ def make_checks(
         )
 
 
-# --- what most or several configurations share ----------------------------------------
+# --- several configurations -----------------------------------------------------------
 
 
 def check_cluster(
     judged: JudgedConfigurations, settings: Settings, _: Catalog
 ) -> Iterator[Check]:
-    """Yield the shift that most configurations share; each regressed one fails on its
-    own."""
+    """Yield an item for the shift that most configurations share.
+
+    Each regressed configuration also fails in its own item.
+    """
     shift = judged.shift
     if shift is None:
         return
@@ -86,8 +89,10 @@ def check_cluster(
 def check_weak_scaling(
     judged: JudgedConfigurations, settings: Settings, catalog: Catalog
 ) -> Iterator[Check]:
-    """Yield the efficiency of each family of which two members were judged; it only
-    reports unless told to fail."""
+    """Yield the efficiency of each family with at least two judged members.
+
+    It fails only with --llmb-scaling=fail.
+    """
     from pytest_llmbench.judge.configuration_pairs import compare_weak_scaling
     from pytest_llmbench.runs.measure.run_metrics import group_families
 
@@ -100,8 +105,10 @@ def check_weak_scaling(
 def check_speed_up(
     judged: JudgedConfigurations, settings: Settings, catalog: Catalog
 ) -> Iterator[Check]:
-    """Yield the speed-up of each pair of which both were judged; it only reports unless
-    told to fail."""
+    """Yield the FP8 speed-up of each pair whose members were both judged.
+
+    It fails only with --llmb-scaling=fail.
+    """
     from pytest_llmbench.judge.configuration_pairs import compare_speed_ups
     from pytest_llmbench.runs.measure.run_metrics import find_pairs
 
@@ -160,12 +167,10 @@ def _format_row(row: ComparisonRow) -> str:
 def check_trends(
     judged: JudgedConfigurations, settings: Settings, catalog: Catalog
 ) -> Iterator[Check]:
-    """Yield an item for each configuration whose level stands changed, or that sits on
-    its bound.
+    """Yield an item for each configuration with a persisting change or on its bound.
 
-    It fails only if `settings.trend` is "fail", for a change to slower of 1 % or more,
-    or several that come to it together, that nobody acknowledged, or whose
-    acknowledgement expired.
+    It fails only if `settings.trend` is "fail", for slowdowns that are not
+    acknowledged, or no longer, and that are at least FAILS in total.
     """
     for result, _ in judged.newest.values():
         standing = [change for change in result.judgement.changes if change.stands]
@@ -183,13 +188,12 @@ def check_trends(
 
 
 def _describe_flips(judgement: Judgement) -> str:
-    """Return `sits on its bound (7.691 s): 5 of the last 10 nights passed`; empty for
-    one that does not."""
+    """Return `is on its bound (7.691 s): 5 of the last 10 days passed`, or ""."""
     flips = judgement.on_bound
     if flips is None:
         return ""
     bound = formatting.format_seconds(judgement.bound_seconds)
-    return f"sits on its bound ({bound}): {flips.passed} of the last {flips.runs} nights passed"
+    return f"is on its bound ({bound}): {flips.passed} of the last {flips.runs} days passed"
 
 
 def _make_trend_check(
@@ -200,29 +204,37 @@ def _make_trend_check(
 ) -> Check:
     from pytest_llmbench.report.wording import phrase
 
-    bad = _find_unaccepted(standing)
-    good = [change for change in standing if change.acknowledged is not None]
-    way = Finding.SLOWER if standing[-1].difference > 0 else Finding.FASTER
-    asked, changes = settings.trend == "fail", result.judgement.changes
+    unaccepted = _find_unaccepted(standing)
+    accepted = [change for change in standing if change.acknowledged is not None]
+    direction = Finding.SLOWER if standing[-1].difference > 0 else Finding.FASTER
+    required, changes = settings.trend == "fail", result.judgement.changes
     several = [f"  {phrase(change)}" for change in changes] if len(changes) > 1 else []
-    entry = _list_entry(result.case.key, changes, acknowledged) if bad and asked else ()
+    entry = (
+        _list_entry(result.case.key, changes, acknowledged)
+        if unaccepted and required
+        else ()
+    )
     return Check(
         kind=CheckKind.TREND,
         id=result.case.key.id,
-        status=Status.FAILED if bad and asked else Status.PASSED,
-        verdict=Finding.SLOWER if bad else Finding.ACKNOWLEDGED if good else way,
+        status=Status.FAILED if unaccepted and required else Status.PASSED,
+        verdict=Finding.SLOWER
+        if unaccepted
+        else Finding.ACKNOWLEDGED
+        if accepted
+        else direction,
         text="; ".join(
             filter(
                 None,
                 (
-                    bad or phrase((good or standing)[-1]),
+                    unaccepted or phrase((accepted or standing)[-1]),
                     _describe_flips(result.judgement),
                 ),
             )
         ),
         lines=(*several, *entry),
-        # Old runs alone make no session green.
-        decides=asked and result.judgement.verdict in JUDGED,
+        # A session without a newly judged run must not pass because of old runs.
+        decides=required and result.judgement.verdict in JUDGED,
         about=(result.case.key,),
     )
 
@@ -230,10 +242,12 @@ def _make_trend_check(
 def _list_entry(
     key: Key, changes: Sequence[LevelChange], acknowledged: Sequence[Acknowledgement]
 ) -> tuple[str, ...]:
-    """Return the lines of a file that accept what is left of the last standing change,
-    but for what a person has to say, or which entry to change: the one that has
-    expired, one so near that the file could not hold both, or one whose change was
-    taken back. Nothing of several changes, where one entry would not do."""
+    """Return the lines of an acknowledgement for the last persisting change.
+
+    Returns advice on another entry instead if that one has expired, is too close in
+    time for a second entry, or is for a change that was reverted. Returns nothing for
+    several changes, which one entry cannot accept.
+    """
     from pytest_llmbench.judge.acknowledged import LARGEST, select_covering
     from pytest_llmbench.session.acknowledgements import INSTEAD, SAME
 
@@ -242,35 +256,35 @@ def _list_entry(
         return ()
     if slower[0].expired is not None:
         return (
-            f"to accept it for longer, give a later day in `expires`: {slower[0].expired.place}",
+            f"to accept it for longer, set a later day in `expires`: {slower[0].expired.place}",
         )
     since = slower[0].started.date()
     for acknowledgement in select_covering(key.id, acknowledged):
         if abs(acknowledgement.since - since) <= SAME:
-            reason = "it begins within a week of this, and a second one is refused"
+            reason = "it starts within a week of this change, so a second entry would be refused"
             return f"to accept it, change the entry of {acknowledgement.place}:", reason
-    # The gate knows what was taken back before this day from the runs before it; of a
-    # later entry it cannot.
-    gone = {change.acknowledged for change in changes if change.partly_taken_back}
+    # Changes that were reverted before this day are visible in the earlier runs. Only
+    # later entries are a problem.
+    reverted = {change.acknowledged for change in changes if change.partly_taken_back}
     later = [
         acknowledgement.place
         for acknowledgement in select_covering(key.id, acknowledged)
-        if acknowledgement in gone and acknowledgement.since > since
+        if acknowledgement in reverted and acknowledgement.since > since
     ]
     if later:
-        reason = "what it accepts was taken back since, in part or as a whole: it has to go, or to be smaller, first"
+        reason = "its change was reverted, partly or completely: remove or reduce that entry first"
         return (
             f"to accept it, change the entry of {formatting.join_first(later)}:",
             reason,
         )
     percent = math.ceil(slower[0].lasting * 1000) / 10
     if percent > LARGEST * 100:
-        # An entry that says more is refused when the file is read.
+        # A larger value would be refused when the file is read.
         return (
             f"it is more than the {LARGEST * 100:g} % that an entry may accept; {INSTEAD}",
         )
     return (
-        "to accept it, below `acknowledged:` in the file:",
+        "to accept it, add under `acknowledged:` in the file:",
         f"  - configuration: {key.id}",
         f"    slower: {percent}%",
         f"    since: {since}",
@@ -281,7 +295,7 @@ def _list_entry(
 
 
 def _select_unaccepted(standing: Sequence[LevelChange]) -> list[LevelChange]:
-    """Return the changes to slower that nobody accepted."""
+    """Return the slowdowns that are not acknowledged."""
     return [
         change
         for change in standing
@@ -290,8 +304,7 @@ def _select_unaccepted(standing: Sequence[LevelChange]) -> list[LevelChange]:
 
 
 def _find_unaccepted(standing: Sequence[LevelChange]) -> str:
-    """Return what is said of standing changes to slower that nobody accepted; empty
-    where they are too small."""
+    """Describe the unacknowledged slowdowns; "" if they are too small to fail."""
     from pytest_llmbench.report.wording import phrase
 
     slower = _select_unaccepted(standing)
@@ -310,11 +323,9 @@ def _find_unaccepted(standing: Sequence[LevelChange]) -> str:
 def check_slow_nodes(
     judged: JudgedConfigurations, settings: Settings, catalog: Catalog
 ) -> Iterator[Check]:
-    """Yield what the history and the runs of this session say of nodes; nothing without
-    a history.
+    """Yield the evidence for slow nodes in the history and this session.
 
-    It fails where a node is named: that some node is slow, and which one cannot be told
-    yet, is only told.
+    Nothing without a history. It fails only if a slow node is identified.
     """
     if settings.history is None:
         return
@@ -322,7 +333,7 @@ def check_slow_nodes(
     from pytest_llmbench.session.node_history import list_current_runs, search_history
 
     problem = (
-        "no run of the history says its nodes, as those do that --llmb-launch started"
+        "no run in the history has known nodes; only runs started by --llmb-launch do"
     )
     try:
         if has_nodes(settings.history):
@@ -331,7 +342,7 @@ def check_slow_nodes(
                 search_history(settings.history, catalog.last_repair, current), catalog
             )
             return
-    except HistoryError as error:  # all is judged by now, perhaps after hours of jobs
+    except HistoryError as error:  # the runs are judged already, maybe after long jobs
         problem = str(error)
     yield Check(
         CheckKind.SLOW_NODE, "nodes", Status.SKIPPED, Finding.NOTHING_TO_TELL, problem
@@ -383,8 +394,7 @@ STATUSES = {Finding.SLOW_NODE: Status.FAILED, Finding.NOTHING_TO_TELL: Status.SK
 def check_gate(
     judged: JudgedConfigurations, settings: Settings, _: Catalog
 ) -> Iterator[Check]:
-    """Yield what became of damaged copies of each run that passed, where that was asked
-    for."""
+    """Yield the self-tests of the passed runs, if requested."""
     if settings.selftest:
         from pytest_llmbench.session.selftest import run_selftests
 
@@ -394,15 +404,17 @@ def check_gate(
 def check_anything_judged(
     _: JudgedConfigurations, settings: Settings, __: Catalog
 ) -> Iterator[Check]:
-    """Yield the item that fails where nothing was judged, or recorded; `decide_guard`
-    says whether, once items are selected."""
-    done = "judged" if settings.record is None else "recorded"
+    """Yield the item that fails if nothing was judged or recorded.
+
+    `decide_guard` sets its status once the selected items are known.
+    """
+    action = "judged" if settings.record is None else "recorded"
     yield Check(
         CheckKind.SOMETHING_JUDGED,
         "session",
         Status.PASSED,
         Verdict.PASS,
-        f"a configuration was {done}",
+        f"a configuration was {action}",
     )
 
 
@@ -420,23 +432,24 @@ CHECKS: dict[
     ),
     CheckKind.FP8_SPEEDUP: (
         check_speed_up,
-        "How much faster FP8 is than BF16, against the documented speed-up.",
+        "The speed-up of FP8 over BF16, against the documented one.",
     ),
     CheckKind.TREND: (
         check_trends,
-        "How the level of a configuration has changed over its nights, and who acknowledged it.",
+        "The changes in the level of a configuration over the days, and their acknowledgements.",
     ),
     CheckKind.SLOW_NODE: (
         check_slow_nodes,
-        "Whether a node makes jobs slow, by the runs of the history.",
+        "The slow nodes, found in the runs of the history.",
     ),
     CheckKind.SELFTEST: (
         check_gate,
-        "What became of damaged copies of a run that passed (--llmb-selftest).",
+        "The verdicts on damaged copies of a run that passed (--llmb-selftest).",
     ),
     CheckKind.SOMETHING_JUDGED: (
         check_anything_judged,
-        "Whether any of the selected configurations was judged.",
+        "The check that at least one selected configuration was judged.",
     ),
 }
-"""By kind the function that yields the items, and what the fixture says of itself."""
+"""For each kind, the function that yields its items and the docstring of its fixture.
+"""

@@ -1,5 +1,4 @@
-"""The history in one session: what it knew at the start, and what is added at the
-end."""
+"""The history during one session: stored runs at its start, new verdicts at its end."""
 
 from __future__ import annotations
 
@@ -51,23 +50,25 @@ if TYPE_CHECKING:
     )
     from pytest_llmbench.session.outcomes import SessionResults
 
-PAUSES = (0.5, 2.0)  # SQLite has waited already
-"""Seconds before a server is asked again."""
+PAUSES = (0.5, 2.0)  # not used for SQLite, which waits itself
+"""Seconds to wait before further attempts to write to a server."""
 
 
 class SessionHistory:
-    """What a store knows of the configurations in use; HistoryError where it cannot be
-    read or could not be written."""
+    """The stored runs of the configurations in use.
+
+    Methods raise HistoryError if the store cannot be read or written.
+    """
 
     def __init__(self, place: StoreLocation, keys: Iterable[Key]) -> None:
-        """Open the store, which is made or brought to the newest version, and read the
-        past."""
+        """Open the store, creating or upgrading it if necessary, and read the stored
+        runs."""
         from pytest_llmbench.history.store import check_meanwhile
 
         self.place = place
         with (
             check_meanwhile(place) as is_sound
-        ):  # importing SQLAlchemy takes as long as a year of history is read
+        ):  # importing SQLAlchemy takes as long as reading a year of history
             from pytest_llmbench.history.queries import read_stored_runs
             from pytest_llmbench.history.record import prepare
 
@@ -78,7 +79,7 @@ class SessionHistory:
         self.read(keys)
 
     def read(self, keys: Iterable[Key]) -> None:
-        """Read the past of further configurations."""
+        """Read the stored runs of further configurations."""
         by_id = {key.id: key for key in keys}
         stored = self._read(self.place, by_id.keys())
         self.past = {
@@ -88,8 +89,7 @@ class SessionHistory:
         self._by_id = {**self._by_id, **stored}
 
     def describe(self) -> str:
-        """Return where the store is and how much of it is in use: `history.db: 738 runs
-        of 82 configurations`."""
+        """Return the store and its size: `history.db: 738 runs of 82 configurations`."""
         runs = sum(map(len, self._by_id.values()))
         size = f"{formatting.count_noun(runs, 'run')} of {formatting.count_noun(len(self._by_id), 'configuration')}"
         return (
@@ -99,7 +99,8 @@ class SessionHistory:
     def add_daily_runs(self, outcome: ConfigurationOutcome) -> ConfigurationOutcome:
         """Add the daily runs before its run to an outcome, oldest first.
 
-        Of a night that lies in the folder, too, the history knows the verdict.
+        A stored run replaces a run of the same day in the folder, because it has a
+        verdict.
         """
         from msgspec.structs import replace
 
@@ -108,43 +109,42 @@ class SessionHistory:
             join_daily_runs,
         )
 
-        from_outcome = {night.started[:10]: night for night in outcome.history}
+        from_outcome = {entry.started[:10]: entry for entry in outcome.history}
         from_store = {
             day: describe_stored_run(stored)
             for day, stored in self._list_days(outcome).items()
         }
-        nights = (from_outcome | from_store).values()
-        daily = join_daily_runs(nights, outcome.changes)
+        daily_runs = (from_outcome | from_store).values()
+        daily = join_daily_runs(daily_runs, outcome.changes)
         return replace(outcome, history=daily.history, changes=daily.changes)
 
     def _list_days(self, outcome: ConfigurationOutcome) -> dict[str, StoredRun]:
-        """List the stored runs before the run of an outcome by their day: of each day a
-        valid one, if there is."""
+        """Return the stored runs before the run of an outcome by day, preferring valid
+        runs."""
         past = self._by_id.get(outcome.configuration.id, ())
         window, run = outcome.window, outcome.run
-        wanted = Window(window.first, window.last, window.statistic)
+        expected_window = Window(window.first, window.last, window.statistic)
         started = datetime.fromisoformat(run.started) if run and run.started else None
-        own = (
+        run_keys = (
             make_run_keys(run.job_id, join_fingerprints(run.log_fingerprint), started)
             if run
             else frozenset()
         )
-        nights: dict[str, StoredRun] = {}
-        for stored in exclude_same_runs(past, own):
-            if stored.window == wanted and (
+        by_day: dict[str, StoredRun] = {}
+        for stored in exclude_same_runs(past, run_keys):
+            if stored.window == expected_window and (
                 started is None or stored.started <= started
             ):
                 day = str(stored.started.date())
-                nights[day] = max(
-                    stored, nights.get(day, stored), key=attrgetter("valid")
+                by_day[day] = max(
+                    stored, by_day.get(day, stored), key=attrgetter("valid")
                 )
-        return nights
+        return by_day
 
     def read_noise(
         self, cluster: str, configurations: Collection[str]
     ) -> dict[str, Noise]:
-        """Return by configuration (ids) what its earlier A/Bs on a cluster say of the
-        noise from run to run."""
+        """Return the noise in earlier A/Bs on a cluster, by configuration id."""
         from pytest_llmbench.history.paired_noise import read_noises
         from pytest_llmbench.judge.noise import pool
 
@@ -157,8 +157,8 @@ class SessionHistory:
         return noises
 
     def with_details(self, results: SessionResults) -> SessionResults:
-        """Return results, those with a last good run with what the store holds of it:
-        nodes, launcher, step times."""
+        """Add details from the store to the last good runs: nodes, launcher, step
+        times."""
         from pytest_llmbench.history.details import read_details
         from pytest_llmbench.session.last_good_runs import (
             add_details,
@@ -168,7 +168,7 @@ class SessionHistory:
         places = list_last_good_keys(results)
         try:
             details = read_details(self.place, set(places.values())) if places else {}
-        except HistoryError:  # all is judged by now, perhaps after hours of jobs: what is not known is said so
+        except HistoryError:  # the runs are judged already; the details are optional
             return results
         by_id = {
             name: details[place] for name, place in places.items() if place in details
@@ -178,39 +178,40 @@ class SessionHistory:
     def store(
         self, session: SessionDocument, folders: Sequence[Path]
     ) -> tuple[str, str]:
-        """Store the verdicts of a session, and return the line for the summary, and the
-        line for a failure or doubt.
+        """Store the verdicts of a session.
 
-        What cannot be stored is kept in a file in the first of `folders` that takes it.
+        Returns the line for the summary and the line for a problem; either may be "". A
+        session that cannot be stored is saved to a file in the first writable folder of
+        `folders`.
         """
         from pytest_llmbench.history.prune import describe_clock
         from pytest_llmbench.session.unsaved import make_record
 
         record = make_record(session)
-        shown = formatting.escape(self.place.shown)
+        store_name = formatting.escape(self.place.shown)
         if not record.verdicts:
             return "", ""
         verdicts = formatting.count_noun(len(record.verdicts), "verdict")
         try:
             self._write(record)
-        # Whatever it is, it must not take the night with it: a package that fails in
-        # its own way, or who presses Ctrl-C in the 20 s of a lock. All is decided by
-        # now, and the session ends as it would.
+        # No error may lose the results: neither an unexpected exception of a package, nor
+        # Ctrl-C while waiting 20 s for a lock. All verdicts are decided, and the session
+        # ends normally.
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
-            why = (
+            reason = (
                 str(error)
                 if isinstance(error, HistoryError)
                 else " ".join(repr(error).split())
             )
-            problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.escape(why)}"
-            return "", f"{problem}; {_keep(session, folders, shown)}"
+            problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.escape(reason)}"
+            return "", f"{problem}; {_keep(session, folders, store_name)}"
         doubt, stored = "", record.session
         with suppress(
             HistoryError
         ):  # a later session, or a command, reports a store that cannot be read
             doubt = describe_clock(self.place, stored.id, stored.started)
         return (
-            f"history: {verdicts} stored in {shown}",
+            f"history: {verdicts} stored in {store_name}",
             f"history: {formatting.escape(doubt)}" if doubt else "",
         )
 
@@ -230,7 +231,7 @@ class SessionHistory:
 def describe_origin(
     now: datetime, command: Sequence[str], environment: Mapping[str, str]
 ) -> SessionOrigin:
-    """Describe the session for its history; `command` is what was typed."""
+    """Describe the session for its history; `command` is the typed command line."""
     from pytest_llmbench.report.outcome_documents import SessionOrigin
 
     return SessionOrigin(
@@ -242,67 +243,70 @@ def describe_origin(
     )
 
 
-def _keep(session: SessionDocument, folders: Sequence[Path], shown: str) -> str:
+def _keep(session: SessionDocument, folders: Sequence[Path], store_name: str) -> str:
     from pytest_llmbench.session.unsaved import write_unsaved
 
     try:
         path = write_unsaved(session, folders)
     except OSError as error:
-        return f"they could not be kept in a file either ({error.strerror}), and are lost to it"
-    place = formatting.format_path(path, folders[0])
-    return f"they are kept: llmbench history add {place} --history {shown}"
+        return (
+            f"they could not be saved to a file either ({error.strerror}) and are lost"
+        )
+    shown_path = formatting.format_path(path, folders[0])
+    return f"they were saved to a file, add it with: llmbench history add {shown_path} --history {store_name}"
 
 
 # --- the sha256 of the logs behind verdicts -------------------------------------------
 
-# A fingerprint tells runs apart, a hash proves which bytes. A log is read once more for
-# it, and its fingerprint is taken of the very bytes that are hashed: where it is not
-# the one of the log that was judged, there is no hash.
+# A fingerprint distinguishes runs, a hash proves the exact bytes. A log is read again to
+# hash it, and its fingerprint is computed from the same bytes. If that is not the
+# fingerprint of the judged log, there is no hash.
 
 JudgedLog = tuple[Path, str]
-"""A log as it was judged: where it lay, and its fingerprint."""
+"""The path of a judged log, and its fingerprint."""
 
 
 def with_hashes(
     outcomes: Sequence[OutcomeDocument], directory: Path
 ) -> list[OutcomeDocument]:
-    """Add the hashes of the logs of its run to each outcome (`log_sha256`), in the
-    order of the logs.
+    """Add the hashes of the judged logs to each outcome (`log_sha256`), in their order.
 
-    The hash is of the file or member as it lies there, None if it is gone, changed
-    since, or of another machine. Paths in the outcomes are relative to `directory`.
-    What cannot be read is no error; an interrupt is one.
+    A hash is of the file or archive member as it is now. It is None if the file is
+    missing, has changed, or is on another machine. Paths in the outcomes are relative
+    to `directory`. Unreadable files are not an error; interrupts are raised.
     """
     from msgspec.structs import replace
 
     logs = [_list_logs(outcome, directory) for outcome in outcomes]
-    hashes = _hash_logs({log for of_one in logs for log in of_one})
+    hashes = _hash_logs({log for outcome_logs in logs for log in outcome_logs})
     return [
-        replace(outcome, log_sha256=tuple(map(hashes.get, of_one)))
-        if of_one
+        replace(outcome, log_sha256=tuple(map(hashes.get, outcome_logs)))
+        if outcome_logs
         else outcome
-        for outcome, of_one in zip(outcomes, logs, strict=True)
+        for outcome, outcome_logs in zip(outcomes, logs, strict=True)
     ]
 
 
 def _list_logs(outcome: OutcomeDocument, directory: Path) -> list[JudgedLog]:
-    """List the logs of the run that was judged; none if the outcome does not
-    distinguish them."""
+    """Return the logs of the judged run; empty if the outcome does not distinguish
+    them."""
     if outcome.kind != "configuration" or outcome.run is None:
         return []
     fingerprints = outcome.run.log_fingerprint
     places = dict.fromkeys(attempt.log for attempt in outcome.tries or ())
-    both = (
+    pairs = (
         zip(places, fingerprints, strict=True)
         if len(places) == len(fingerprints)
         else ()
     )
-    return [(directory / place, fingerprint) for place, fingerprint in both]
+    return [(directory / place, fingerprint) for place, fingerprint in pairs]
 
 
 def _hash_logs(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
-    """Return the hashes of those that can be read and are unchanged; files side by
-    side, an archive in one pass."""
+    """Return the hashes of the readable, unchanged logs.
+
+    Files are hashed in parallel, the members of an archive in one pass.
+    """
     here = [log for log in logs if os.path.isfile(log[0])]
     of_archive: dict[Path, set[JudgedLog]] = defaultdict(set)
     for log in set(logs).difference(here):
@@ -316,7 +320,7 @@ def _hash_logs(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
 
 def _hash_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
     """Return the hashes of files."""
-    # Threads cannot be killed: whoever interrupts waits for a block of each at most.
+    # Threads cannot be killed: after an interrupt, each finishes at most its block.
     stopped = Event()
 
     def hash_file(log: JudgedLog) -> str:
@@ -336,8 +340,10 @@ def _hash_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
 
 
 def _hash_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLog, str]:
-    """Return the hashes of members, of several that have one name the last; what was
-    whole before a cut counts."""
+    """Return the hashes of archive members.
+
+    The last of several members with one name counts. Members before a truncation count.
+    """
     fingerprints = dict(wanted)
     hashes: dict[JudgedLog, str] = {}
     try:
@@ -346,13 +352,12 @@ def _hash_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLo
         ):
             hashes[path, fingerprints[path]] = _hash(data, path, fingerprints[path])
     except LogError:
-        pass  # it was told when it was read
+        pass  # the error was reported when the archive was read
     return hashes
 
 
 def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
-    """Return the hash of the bytes of a file; empty where they cannot be read, or their
-    text is another one now."""
+    """Return the hash of a file, or "" if it is unreadable or its text has changed."""
     from pytest_llmbench.logs.log_reader import Fingerprint, hash_sample
 
     digest, found, size = hashlib.sha256(), Fingerprint(), 0

@@ -1,4 +1,4 @@
-"""Option and ini values, resolved once into frozen `Settings`."""
+"""The settings of a session, resolved once from options and ini values."""
 
 from __future__ import annotations
 
@@ -39,74 +39,80 @@ CERTIFIED = Tolerance(
 )
 
 
-# By the documents: one step is no verdict on a run, so nothing rests on it later: no
-# baseline, no certificate, no night of a history.
+# A single step, as timed by most documents, is not sufficient for a verdict on a run.
+# Therefore it is not used for a baseline, a certificate or the history.
 BY_DOCUMENT = "--llmb-timed=document"
 
 REFUSED_BY_DOCUMENT = {
-    "--llmb-record": "a baseline is a mean of many steps, and never the last one",
-    "--llmb-certify": "a certificate does not rest on one step",
+    "--llmb-record": "a baseline is a mean of many steps, never a single step",
+    "--llmb-certify": "a certificate cannot be based on a single step",
 }
-"""What a session by the documents cannot do, wherever it was asked for."""
+"""Options that --llmb-timed=document always refuses, with the reason."""
 
 UNUSED_BY_DOCUMENT = {
-    "--llmb-history": "one step is no night of a history",
-    "--llmb-acknowledged": "the tables know of no acknowledged change",
+    "--llmb-history": "a history does not store times of single steps",
+    "--llmb-acknowledged": "published tables contain no acknowledged changes",
 }
-"""What it has no use for: refused where it was typed, left out where it stands in the
-ini file."""
+"""Options that --llmb-timed=document does not use, with the reason.
+
+They are refused if typed, and ignored in the ini file.
+"""
 
 
 ALWAYS_CAUTIONED = ("--llmb-improvement", "--llmb-unmatched")
 """Options whose lenient value is reported wherever it was written."""
 
 ENDINGS = {"--llmb-json": "json", "--llmb-html": "html", "--llmb-history": "db"}
-"""How files that are no logs may be called; JUnit reports are XML."""
+"""Recommended suffixes of output files that are not read as logs; JUnit reports use
+xml."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """What a judging session knows of its launch."""
+    """The launch settings that affect judging."""
 
     launcher: str = ""
-    """The launcher that every job gets, or ""."""
+    """The launcher of all jobs, or ""."""
     cluster: Path | None = None
     """The cluster file."""
 
 
 class Settings(SessionOptions):
-    """What one session was asked to do: its options, and what follows from them."""
+    """The settings of one session: its options and the values derived from them."""
 
     logs: tuple[Path, ...] = ()
-    """The paths of `log_paths`; a URL is a path of `formatting.to_path`."""
+    """The paths of `log_paths`; a URL is converted by `formatting.to_path`."""
     suites: tuple[Path, ...] = ()
     """The suite files in `require`."""
     asked: tuple[str, ...] = ()
-    """Item ids and shell patterns of ids by which configurations of tables are
-    requested."""
+    """Item ids and shell patterns of ids that select configurations of tables."""
     in_github_job: bool = False
-    """True in a job of GitHub Actions that gets annotations."""
+    """True in a GitHub Actions job that gets annotations."""
     step_summary: Path | None = None
-    """The file from which GitHub reads the summary of a job."""
+    """The file for the job summary of GitHub Actions."""
     any_improvement: bool = False
-    """True if the user allowed a run to be faster by any amount; the default of
-    `improvement` does not."""
+    """True if the user allowed a run to be faster by any amount.
+
+    The default of `improvement` has a limit.
+    """
     launch: LaunchRequest | None = None
     cache: Path | None = None
-    """The folder of cached readings; None to read every log."""
+    """The folder of cached readings, or None to read every log."""
     commit: str = ""
-    """The commit that a CI tests, or ""."""
+    """The commit tested by the CI, or ""."""
     history: StoreLocation | None = None
-    """The store of `history_url`; None also while recording, and with
-    --llmb-timed=document."""
+    """The store of `history_url`.
+
+    None while recording and with --llmb-timed=document.
+    """
     origins: Origins = NO_ORIGINS
-    """Where each value was written."""
+    """The origin of each value."""
     overridden: tuple[str, ...] = ()
-    """The options whose stricter ini key another value replaced."""
+    """Options whose stricter ini key is overridden."""
 
     @property
     def rules(self) -> SessionRules:
-        """The options that decide over verdicts."""
+        """The options that affect verdicts."""
         return SessionRules(
             self.inconclusive,
             self.improvement,
@@ -117,7 +123,7 @@ class Settings(SessionOptions):
 
 
 ASSUMED_CV = Settings().assumed_cv
-"""The run-to-run variation that is assumed where nobody says another."""
+"""The default of `assumed_cv`."""
 
 
 def resolve(
@@ -161,10 +167,10 @@ def resolve(
 
 
 def find_readable(stated: str, path: str, directory: Path) -> Path:
-    """Return the path of logs that exists, a URL as a path, or `<stdin>` for `-`.
+    """Return an existing path of logs, a URL as a path, or `<stdin>` for `-`.
 
-    Raises SettingsError also for a protocol without its package, and for a standard
-    input without a pipe.
+    Raises SettingsError if the path does not exist, if the package for a protocol is
+    missing, or if standard input is not a pipe.
     """
     from pytest_llmbench.core.formatting import is_url
     from pytest_llmbench.logs.sources import remote, stores
@@ -199,8 +205,7 @@ def _list_suites(values: OptionValues, directory: Path) -> tuple[Path, ...]:
 
 
 def list_outputs(settings: Settings) -> dict[str, Path | None]:
-    """Return the files that a session writes, by flag; None where one was not asked
-    for."""
+    """Return the files that the session writes, by flag; None if not requested."""
     reports = {
         f"--llmb-{name}": getattr(settings, name) for name in ("junit", "json", "html")
     }
@@ -213,28 +218,27 @@ def list_outputs(settings: Settings) -> dict[str, Path | None]:
 def _list_inputs(
     settings: Settings, values: OptionValues, directory: Path
 ) -> dict[str, Path | None]:
-    """Return the files that a session reads and somebody wrote, by flag; of a folder of
-    baselines those that the session would write there."""
+    """Return the user's files that the session reads, by flag.
+
+    For a folder of baselines these are the files that the session would overwrite
+    there.
+    """
     written = [
-        path
-        for path in list_outputs(settings).values()
-        if path and path.suffix.lower() in SUITES
+        output
+        for output in list_outputs(settings).values()
+        if output and output.suffix.lower() in SUITES
     ]
     required = [
         directory / expand_home(str(text)) for text in values.get("llmb_require") or ()
     ]
     return {
-        **{f"--llmb-logs={place}": place for place in settings.logs},
+        **{f"--llmb-logs={path}": path for path in settings.logs},
+        **{f"--llmb-require={path}": path for path in required if os.path.isfile(path)},
         **{
-            f"--llmb-require={place}": place
-            for place in required
-            if os.path.isfile(place)
-        },
-        **{
-            f"--llmb-baselines={place}": path
-            for place in settings.baselines
-            for path in written
-            if place in path.parents
+            f"--llmb-baselines={path}": output
+            for path in settings.baselines
+            for output in written
+            if path in output.parents
         },
         "--llmb-acknowledged": settings.acknowledged,
         "--llmb-cluster": settings.launch.cluster if settings.launch else None,
@@ -242,7 +246,7 @@ def _list_inputs(
 
 
 def _choose_github(mode: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a job of GitHub Actions, if this is one and the mode allows
+    """Return the settings for GitHub Actions, if this is such a job and `mode` allows
     it."""
     in_job = mode == "auto" and environment.get("GITHUB_ACTIONS") == "true"
     summary = environment.get("GITHUB_STEP_SUMMARY", "") if in_job else ""
@@ -250,8 +254,7 @@ def _choose_github(mode: str, environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _refuse_contradictions(settings: Settings, typed: OptionValues) -> None:
-    """Refuse what has to judge in a session that only records, and what a launch has no
-    use for."""
+    """Raise SettingsError for options that contradict a recording or a launch."""
     typed_history = typed.get_text("--llmb-history") is not None
     for flag, count in (
         ("--llmb-certify", settings.certify),
@@ -260,7 +263,7 @@ def _refuse_contradictions(settings: Settings, typed: OptionValues) -> None:
     ):
         if count and settings.record is not None:
             raise SettingsError(
-                f"{flag} with --llmb-record: a session that records judges nothing; run two sessions"
+                f"{flag} with --llmb-record: a session that records does not judge; run two sessions"
             )
     if settings.launch is None:
         return
@@ -272,41 +275,42 @@ def _refuse_contradictions(settings: Settings, typed: OptionValues) -> None:
     ):
         if useless:
             raise SettingsError(
-                f"{flag} with a launch: it is about runs on disk; judge them with --llmb-logs alone"
+                f"{flag} with a launch: it applies only to runs on disk; judge them with --llmb-logs, without a launch"
             )
 
 
 def _refuse_idle_trend(settings: Settings, typed: OptionValues) -> None:
-    """Refuse --llmb-trend=fail where it was typed and there is nothing to search for
-    changes."""
-    # It would never fail. An ini file may say it for other sessions.
+    """Raise SettingsError if --llmb-trend=fail was typed but could never fail."""
+    # An ini file may set it for other sessions.
     if typed.get_text("--llmb-trend") != "fail":
         return
     if settings.record is not None:
         raise SettingsError(
-            "--llmb-trend=fail with --llmb-record: a session that records looks for no change"
+            "--llmb-trend=fail with --llmb-record: a session that records does not search for changes"
         )
     if settings.launch is not None and not settings.logs and settings.history is None:
         raise SettingsError(
-            "--llmb-trend=fail with a launch that knows of no earlier night: add --llmb-history or --llmb-logs"
+            "--llmb-trend=fail with a launch needs earlier runs: add --llmb-history or --llmb-logs"
         )
 
 
 def _time_by_document(settings: Settings, typed: OptionValues) -> Settings:
-    """Return the settings of a session that judges by the documents: against published
-    baselines, and without what would outlive it. Raises SettingsError for what
-    contradicts that."""
-    asked = {
+    """Restrict the settings to --llmb-timed=document.
+
+    The session judges against published baselines and stores nothing. Raises
+    SettingsError for contradicting options.
+    """
+    requested = {
         "--llmb-record": settings.record is not None,
         "--llmb-certify": settings.certify,
     }
-    asked |= {
+    requested |= {
         flag: bool(typed.get(name_destination(flag))) for flag in UNUSED_BY_DOCUMENT
     }
-    for flag, why in {**REFUSED_BY_DOCUMENT, **UNUSED_BY_DOCUMENT}.items():
-        if asked[flag]:
+    for flag, reason in {**REFUSED_BY_DOCUMENT, **UNUSED_BY_DOCUMENT}.items():
+        if requested[flag]:
             raise SettingsError(
-                f"{BY_DOCUMENT} with {flag}: {why}; give --llmb-timed=window, or leave {flag} out"
+                f"{BY_DOCUMENT} with {flag}: {reason}; give --llmb-timed=window, or leave {flag} out"
             )
     against = str(typed.get("llmb_against") or "published")
     if against != "published":
@@ -317,16 +321,18 @@ def _time_by_document(settings: Settings, typed: OptionValues) -> Settings:
 
 
 def _restrict_to_certificate(settings: Settings, typed: OptionValues) -> Settings:
-    """Return what a certificate rests on: nothing untold, nothing missing, and the
-    published performance."""
-    # Only the command line and the ini file may say another tolerance or baseline, only
-    # the command line that a run may be faster by any amount, and nothing another
-    # `inconclusive`.
+    """Restrict the settings to those of a certificate.
+
+    Inconclusive and missing configurations fail, and the published performance is
+    required.
+    """
+    # The command line and the ini file may set another tolerance or baseline. Only the
+    # command line may allow improvements of any size. `inconclusive` cannot be changed.
     mode = typed.get_text("--llmb-inconclusive")
     if mode not in (None, "fail"):
         raise SettingsError(
-            f"--llmb-inconclusive={mode} with --llmb-certify: a certificate does not rest on a run that cannot tell; "
-            "leave it out"
+            f"--llmb-inconclusive={mode} with --llmb-certify: a certificate cannot be based on inconclusive runs; "
+            "leave the option out"
         )
     return settings.replace(
         tolerances=_limit_tolerances([CERTIFIED], settings.tolerances),
@@ -340,8 +346,10 @@ def _restrict_to_certificate(settings: Settings, typed: OptionValues) -> Setting
 def _limit_tolerances(
     weakest: Sequence[Tolerance], tolerances: Sequence[Tolerance]
 ) -> tuple[Tolerance, ...]:
-    """Return tolerances for a certificate: what was typed counts, and what stands in a
-    file only if it is stricter."""
+    """Return the tolerances for a certificate.
+
+    Typed tolerances apply; tolerances in files apply only if they are stricter.
+    """
     stricter = [
         tolerance
         for tolerance in tolerances
@@ -352,7 +360,7 @@ def _limit_tolerances(
 
 
 def _list_overridden(values: OptionValues, ini: OptionValues) -> Iterator[str]:
-    """Yield the options that make less fail than their ini key would."""
+    """Yield the options that are more lenient than their ini key."""
     modes = [
         option.flag
         for option in list_rows(Settings).values()
@@ -371,17 +379,15 @@ def _list_overridden(values: OptionValues, ini: OptionValues) -> Iterator[str]:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return where this user's caches are: in $XDG_CACHE_HOME or ~/.cache; None where
-    there is neither."""
+    """Return the user's cache folder, in $XDG_CACHE_HOME or ~/.cache, or None."""
     stated = environment.get("XDG_CACHE_HOME", "")
     home = environment.get("HOME", "")
-    above = stated if os.path.isabs(stated) else os.path.join(home, ".cache")
-    return Path(above) / "pytest-llmbench" if os.path.isabs(above) else None
+    root = stated if os.path.isabs(stated) else os.path.join(home, ".cache")
+    return Path(root) / "pytest-llmbench" if os.path.isabs(root) else None
 
 
 def _refuse_replacing(written: Mapping[str, Path | None]) -> None:
-    """Refuse a report in the place of something else of the user's. Raises
-    SettingsError."""
+    """Raise SettingsError if a report would overwrite another kind of file."""
     for flag, path in written.items():
         if path is None or flag not in REPORTS:
             continue
@@ -394,12 +400,13 @@ def _refuse_replacing(written: Mapping[str, Path | None]) -> None:
 
 
 def refuse_logs(logs: Sequence[Path], written: Mapping[str, Path | None]) -> None:
-    """Refuse to write what is one of the logs, or would be read as one by the next
-    session. Raises SettingsError."""
+    """Raise SettingsError if an output is a log, or would be read as a log later."""
     from pytest_llmbench.runs.discover.job_folders import is_relevant
 
-    refuse_shared({f"--llmb-logs={place}": place for place in logs}, written)
-    folders = [Path(os.path.realpath(place)) for place in logs if os.path.isdir(place)]
+    refuse_shared({f"--llmb-logs={log_path}": log_path for log_path in logs}, written)
+    folders = [
+        Path(os.path.realpath(log_path)) for log_path in logs if os.path.isdir(log_path)
+    ]
     for flag, path in written.items():
         if path is None or is_stream(path) or not is_relevant(path.name):
             continue
@@ -408,7 +415,7 @@ def refuse_logs(logs: Sequence[Path], written: Mapping[str, Path | None]) -> Non
             *Path(os.path.realpath(path)).parents,
         }.isdisjoint(folders):
             raise SettingsError(
-                f"{flag}={path}: below --llmb-logs a file of this name is read as a log: give it another name, such as "
+                f"{flag}={path}: in --llmb-logs, a file with this name is read as a log: give it another name, such as "
                 f"{path.stem}.{ENDINGS.get(flag, 'xml')}, or another folder"
             )
 
@@ -416,11 +423,9 @@ def refuse_logs(logs: Sequence[Path], written: Mapping[str, Path | None]) -> Non
 def refuse_shared(
     read: Mapping[str, Path | None], written: Mapping[str, Path | None]
 ) -> None:
-    """Refuse one file under two options where the session would write it: what is
-    written last replaces the other.
+    """Raise SettingsError if two options name the same file and it would be written.
 
-    Devices and pipes may be shared. Both map flags to places, None where one was not
-    given. Raises SettingsError.
+    Devices and pipes may be shared. Both mappings are by flag; None means not given.
     """
     seen = {
         os.path.realpath(path): flag for flag, path in read.items() if path is not None
@@ -430,8 +435,8 @@ def refuse_shared(
             continue
         other = seen.setdefault(
             os.path.realpath(path), flag
-        )  # a loop of links is itself
+        )  # realpath returns a loop of links unchanged
         if other != flag:
             raise SettingsError(
-                f"{flag}={path}: {other} is the same file, one would replace the other: give it another name"
+                f"{flag}={path}: {other} is the same file, and one would overwrite the other: give it another name"
             )

@@ -1,5 +1,4 @@
-"""The reports of a slow rank that the logs of slow runs contain themselves, quoted in
-their red items."""
+"""Reports of a slow rank in the logs of slow runs, quoted in their failed items."""
 
 from __future__ import annotations
 
@@ -25,18 +24,17 @@ if TYPE_CHECKING:
 
 SLOW = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
 
-# Bytes of a log that are searched once more: about a second.
+# The number of bytes of a log that are searched again, which takes about a second.
 MOST = 1 << 30
 
 Bounds = tuple[int, float]
-"""The last line before what counts of a file, and the first line after it."""
+"""The last line before the relevant part of a file, and the first line after it."""
 
 
 def with_slow_ranks(
     judged: JudgedConfigurations, settings: Settings
 ) -> JudgedConfigurations:
-    """Return the results, those of slow runs with what their own log reports of a slow
-    rank."""
+    """Add the reports of a slow rank in their own logs to the failed slow results."""
 
     def quote(
         result: ConfigurationResult, _: tuple[Evidence, ...]
@@ -58,10 +56,9 @@ def _add_quotes(judgement: Judgement, measurement: Measurement) -> Judgement:
 
 
 def find_slow_rank(measurement: Measurement) -> Note | None:
-    """Return the note that quotes what the measured part of a log, or its standard
-    error, reports of a slow rank.
+    """Return a note that quotes the reports of a slow rank, or None.
 
-    None if neither reports one.
+    Searches the measured part of the log and its standard error.
     """
     if measurement.log is None:
         return None
@@ -69,20 +66,23 @@ def find_slow_rank(measurement: Measurement) -> Note | None:
     for log, bounds in _list_places(measurement, measurement.log):
         reports = _read_reports(log, bounds)
         if reports:
-            own = log == measurement.log
+            is_measured_log = log == measurement.log
             lines = tuple(
                 (redactor.redact(report.text), report.line) for report in reports
             )
             quoted = CodedStatement(
-                StatementCode.SLOW_RANK, log="" if own else log.name, lines=lines
+                StatementCode.SLOW_RANK,
+                log="" if is_measured_log else log.name,
+                lines=lines,
             )
-            return Note(NoteCode.SLOW_RANK, quoted, reports[0].line if own else 0)
+            return Note(
+                NoteCode.SLOW_RANK, quoted, reports[0].line if is_measured_log else 0
+            )
     return None
 
 
 def _list_places(measurement: Measurement, log: Path) -> Iterator[tuple[Path, Bounds]]:
-    """Yield the log and its standard error, each with the last line before and the
-    first line after what counts."""
+    """Yield the log and its standard error, each with the bounds of the relevant part."""
     attempt = next(
         (attempt for attempt in measurement.run.attempts if attempt.files.log == log),
         None,
@@ -96,11 +96,11 @@ def _list_places(measurement: Measurement, log: Path) -> Iterator[tuple[Path, Bo
         yield (
             attempt.files.err,
             (0, math.inf),
-        )  # where several parts begin in it is unknown
+        )  # its segments have no known positions in standard error
 
 
 def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
-    """Return the reports in a file; nothing if it can no longer be read."""
+    """Return the reports in a file; empty if it can no longer be read."""
     from pytest_llmbench.logs.slow_ranks import find_slow_ranks
     from pytest_llmbench.logs.sources import files
     from pytest_llmbench.logs.sources.archive import find_archive, read_unlisted
@@ -117,25 +117,25 @@ def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
         for _, data in read_unlisted(archive, blocks, [log]):
             found = find_slow_ranks(_read_within(Stream(data, log)), *bounds)
     except LogError:
-        # it was there when it was judged, or its archive is larger than what is
-        # searched
+        # The log was deleted after it was judged, or its archive is longer than MOST.
         return found
     return found
 
 
 def _find_bounds(measurement: Measurement) -> Bounds:
-    """Return the last line before the measured part of a log, and the first line after
-    it."""
+    """Return the bounds of the measured segment of the log."""
     log = measurement.measured_log
-    parts = () if log is None else log.segments
+    segments = () if log is None else log.segments
     number = measurement.segment - 1
-    begin = parts[number - 1].last_line if 0 < number <= len(parts) else 0
-    end = parts[number + 1].first_line if 0 <= number < len(parts) - 1 else math.inf
+    begin = segments[number - 1].last_line if 0 < number <= len(segments) else 0
+    end = (
+        segments[number + 1].first_line if 0 <= number < len(segments) - 1 else math.inf
+    )
     return begin, end
 
 
 def _read_within(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the blocks of the first MOST bytes."""
+    """Yield blocks until MOST bytes have been read."""
     passed = 0
     for block in blocks:
         yield block

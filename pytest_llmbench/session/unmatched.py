@@ -1,4 +1,4 @@
-"""Runs of no known configuration, and why no baseline fits them."""
+"""Runs that match no baseline, with the reason."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from pytest_llmbench.core.run_records import Identity, Run
 from pytest_llmbench.session.settings import Settings
 
 JOINED = "other-unmatched-runs"
-"""The id of the item of all unmatched runs without an item of their own."""
+"""Id of the item for all unmatched runs without their own item."""
 
 
 def find_unmatched(
     runs: Sequence[Run], settings: Settings, now: datetime
 ) -> Iterator[UnmatchedRun]:
-    """Yield the runs that no baseline fits, but for those too old to matter."""
+    """Yield the runs that match no baseline, except runs that are too old."""
     identified = {
-        mark for run in runs if run.identity.key for mark in _list_fingerprints(run)
+        fingerprint
+        for run in runs
+        if run.identity.key
+        for fingerprint in _list_fingerprints(run)
     }
     for run in runs:
         identity = run.identity
@@ -60,8 +63,7 @@ def find_unmatched(
 
 
 def join_unmatched(runs: Sequence[UnmatchedRun]) -> UnmatchedRun:
-    """Join unmatched runs into one, whose item fails wherever an item of any of them
-    would."""
+    """Join unmatched runs to one item that concerns the configurations of all of them."""
     first = runs[0]
     return replace(
         first,
@@ -80,8 +82,10 @@ def _join_keys(keys: Iterable[tuple[Key, ...]]) -> tuple[Key, ...]:
 
 
 def explain_unmatched(run: Run) -> tuple[Reason, list[str]]:
-    """Return why no baseline fits a run, the cause of the rest first: of a run whose
-    logs cannot be read nothing more may be known than its names."""
+    """Return the reason for which no baseline matches, the root cause first.
+
+    If the logs of a run cannot be read, only its names may be known.
+    """
     identity, unreadable = run.identity, _list_unreadable(run)[:1]
     if unreadable and not any(attempt.log.segments for attempt in run.attempts):
         return Reason.UNREADABLE, [*unreadable, identity.because]
@@ -92,7 +96,7 @@ def explain_unmatched(run: Run) -> tuple[Reason, list[str]]:
 
 
 def _list_unreadable(run: Run) -> list[str]:
-    """Return why logs of a run could not be read."""
+    """Return the errors of the logs that could not be read."""
     endings = (attempt.log.ending for attempt in run.attempts)
     return [
         ending.problem
@@ -102,17 +106,19 @@ def _list_unreadable(run: Run) -> list[str]:
 
 
 def _list_fingerprints(run: Run) -> set[str]:
-    """Return the fingerprints of a run's logs that hold steps."""
-    # Empty and unreadable logs are all alike, and no copies of each other.
+    """Return the fingerprints of the logs that contain steps."""
+    # Empty and unreadable logs have equal fingerprints, but are not copies.
     return {attempt.log.fingerprint for attempt in run.attempts if attempt.log.segments}
 
 
 def _is_nearly_identified(identity: Identity) -> bool:
-    """Whether a run is so nearly of one configuration that an older run must not stand
-    for it."""
-    # Its candidates differ in GPU type and release, which an option decides, or in what
-    # its sources contradict each other about. A log that could be almost anything puts
-    # nothing in doubt.
+    """True if a run almost certainly belongs to one configuration.
+
+    An older run must not be judged in its place.
+    """
+    # The candidates may differ only in GPU type and release, which options can set, and
+    # in fields with contradicting values. A log with more candidates does not affect
+    # other configurations.
     decided = {"gpu", "release", *identity.contradicted}
     names = (field.name for field in fields(Key) if field.name not in decided)
     return all(

@@ -1,5 +1,8 @@
-"""A session that its history could not take: the document of --llmb-json in a file, and
-the record that the history stores of it."""
+"""Sessions that could not be stored in the history.
+
+The document of --llmb-json is saved to a file, and converted to the history's record
+when the file is added later.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +39,23 @@ from pytest_llmbench.report.output_files import write_first
 
 NAME = "llmb-history-unsaved-{}.json"
 
-EXPECTED = f"file that {NAME.format('*')} names"
+EXPECTED = f"file named {NAME.format('*')}"
 
 
 def write_unsaved(session: SessionDocument, folders: Iterable[Path]) -> Path:
-    """Write a document to the first folder that takes it; OSError of the last if no
-    folder does."""
+    """Write a document to the first folder that is writable.
+
+    Raises the OSError of the last folder if none is.
+    """
     name = NAME.format(session.session.id if session.session else "")
     return write_first(folders, name, document.render_session(session))
 
 
 def read_unsaved(path: Path) -> SessionRecord:
-    """Read what a session left, of this version or an earlier one. ReportError, with
-    the place in the file, for anything else."""
+    """Read a file of an unsaved session, of this version or an earlier one.
+
+    Raises ReportError with the position in the file for any other contents.
+    """
     plain = document.load(path, EXPECTED)
     try:
         if not document.is_earlier(plain):
@@ -56,20 +63,20 @@ def read_unsaved(path: Path) -> SessionRecord:
         refuse_unstorable(plain)
         record = msgspec.convert(plain, SessionRecord)
         if not record.verdicts:
-            raise ValueError("no verdict in it")
+            raise ValueError("it contains no verdict")
     except (ValueError, msgspec.ValidationError) as error:
         raise ReportError(
-            f"{path}: {formatting.escape(str(error))}: nothing of it was stored; "
-            f"give a {EXPECTED}, as it was left"
+            f"{path}: {formatting.escape(str(error))}: nothing was stored; "
+            f"give an unchanged {EXPECTED}"
         ) from None
     return record
 
 
 def make_record(session: SessionDocument) -> SessionRecord:
-    """Make the record that a history stores of a session."""
+    """Convert a session's document to the record that a history stores."""
     origin = session.session
     if origin is UNSET:
-        raise ValueError("no 'session' in it, as in what --llmb-json writes")
+        raise ValueError("it has no 'session', unlike a document of --llmb-json")
     return SessionRecord(
         session=StoredSession(
             id=origin.id,
@@ -117,8 +124,10 @@ def _make_verdict(outcome: ConfigurationOutcome) -> VerdictRecord:
 
 
 def _is_counted(outcome: ConfigurationOutcome) -> bool:
-    """True if the run has a time and its own verdict is one on that time. A run that
-    was judged as another release, as requested, is no daily run of that release."""
+    """True if the run has a time and a verdict based on that time.
+
+    A run judged against another release on request is not a daily run of that release.
+    """
     verdict = outcome.overruled or outcome.verdict
     seconds = get_set(outcome.statistic_seconds)
     is_timed = seconds is not None and seconds > 0 and not outcome.problems
@@ -127,8 +136,11 @@ def _is_counted(outcome: ConfigurationOutcome) -> bool:
 
 
 def _make_noise(trials: ReportedTrials | None) -> NoiseRecord | None:
-    """Make the record of the noise that the runs of an A/B measured. None if they
-    measured none: unknown cluster, too few runs, or step times too coarse to differ."""
+    """Return the record of the noise measured by an A/B, or None.
+
+    None if the cluster is unknown, there are too few runs, or the step times are
+    quantised so that they do not differ.
+    """
     noise = trials and trials.noise
     if not (trials and noise and trials.cluster and noise.run_to_run):
         return None

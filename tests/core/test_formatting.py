@@ -1,4 +1,4 @@
-"""How values read."""
+"""Formatting of values for messages."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pytest_llmbench.core import formatting
         (timedelta(days=730), "2.0y"),
     ],
 )
-def test_ages(elapsed: timedelta, text: str) -> None:
+def test_age_is_formatted_in_its_largest_unit(elapsed: timedelta, text: str) -> None:
     assert formatting.format_age(elapsed) == text
 
 
-def test_numbers() -> None:
+def test_numbers_are_formatted_with_their_unit() -> None:
     assert [
         formatting.format_seconds(value)
         for value in (7.325, 10.0, 0.42719, 12345.67, None, math.nan)
@@ -53,12 +53,12 @@ def test_numbers() -> None:
     ]
 
 
-def test_lists_show_five_and_a_count() -> None:
+def test_long_list_is_shortened_to_five_items() -> None:
     assert formatting.join_first(range(5)) == "0, 1, 2, 3, 4"
     assert formatting.join_first(range(14)) == "0, 1, 2, 3, 4 and 9 more"
 
 
-def test_paths_read_as_typed() -> None:
+def test_path_is_relative_to_the_directory() -> None:
     assert formatting.format_path(Path("/a/b/c.out"), Path("/a")) == "b/c.out"
     assert formatting.format_path(Path("/x/c.out"), Path("/a")) == "/x/c.out"
 
@@ -79,5 +79,5 @@ def test_paths_read_as_typed() -> None:
         ("n[1-2]", "n[1-2]"),
     ],
 )
-def test_names_of_nodes_are_folded(nodes: str, text: str) -> None:
+def test_node_names_are_compressed(nodes: str, text: str) -> None:
     assert formatting.fold_nodes(nodes.split()) == text

@@ -1,4 +1,4 @@
-"""GPUs by their names: forms that share a name and not their peak are told apart."""
+"""GPU types: variants that share a name but differ in their peak are distinguished."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pytest_llmbench.core.gpus import find_peak, read_gpu_type
         ("NVIDIA H100 NVL", "h100nvl"),
         ("h100-pcie", "h100pcie"),
         ("h100_nvl", "h100nvl"),
-        ("NVIDIA A100 80GB PCIe", "a100"),  # as fast as that of the SXM socket
+        ("NVIDIA A100 80GB PCIe", "a100"),  # has the peak of the SXM variant
         ("NVIDIA GH200 480GB", "gh200"),
         ("NVIDIA RTX A6000", "rtxa6000"),
         ("mi300x", "mi300x"),
         ("NVIDIA", "gpu"),
     ],
 )
-def test_the_type_of_a_gpu(name: str, gpu: str) -> None:
+def test_gpu_type_is_read_from_a_product_name(name: str, gpu: str) -> None:
     assert read_gpu_type(name) == gpu
 
 
@@ -40,5 +40,7 @@ def test_the_type_of_a_gpu(name: str, gpu: str) -> None:
         ("h100", "nvfp4", None),
     ],
 )
-def test_the_peak_is_that_of_the_form(gpu: str, dtype: str, peak: int | None) -> None:
+def test_peak_depends_on_the_gpu_variant(
+    gpu: str, dtype: str, peak: int | None
+) -> None:
     assert find_peak(gpu, dtype) == peak

@@ -1,4 +1,4 @@
-"""Tables of configuration files."""
+"""Parsing of pytest's configuration files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_tables_of_any_depth_are_read(tmp_path: Path) -> None:
     ]
 
 
-def test_values_that_are_too_deep_are_refused(tmp_path: Path) -> None:
+def test_deeply_nested_value_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "pyproject.toml"
     file.write_text("x = " + "[" * 5000)
     with pytest.raises(ValueError, match="recursion"):

@@ -1,4 +1,4 @@
-"""Every cause of INVALID is listed once."""
+"""Every reason for INVALID or NOT_COMPARABLE is in exactly one list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MADE = re.compile(
 )
 
 
-def test_reasons_of_invalid_results_are_listed() -> None:
+def test_reasons_of_invalid_results_are_in_the_lists() -> None:
     made = {
         Reason[name]
         for module in PACKAGE.rglob("*.py")
@@ -33,6 +33,6 @@ def test_problem_refuses_other_reasons(reason: Reason) -> None:
         Problem(reason, "")
 
 
-def test_only_wide_interval_is_accepted_without_invalidating() -> None:
+def test_acceptable_reasons_invalidate_except_wide_interval() -> None:
     assert {Reason.INTERVAL_TOO_WIDE} == ACCEPTABLE - INVALIDATING
     assert not EXCLUDING & INVALIDATING

@@ -1,5 +1,5 @@
-"""What follows from a step time, against the documents' own examples; every constant of
-their notes on FLOPs."""
+"""Metrics and FLOPs formulas, compared with the examples and constants of the
+documents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def llama(gpus: int, batch: int, *, proxy: bool = False) -> Configuration:
     )
 
 
-def test_the_example_of_the_llama_document() -> None:
+def test_metrics_reproduce_the_llama_document() -> None:
     """8 H100, GBS 128, 12.39 s: 84631 tokens/s, 136.76 days, 30.93 %."""
     configuration = llama(8, 128)
     days = metrics.compute_days_to_1t_tokens(configuration, 12.39)
@@ -53,13 +53,13 @@ def test_the_example_of_the_llama_document() -> None:
     )
 
 
-def test_tflops_are_of_one_gpu() -> None:
+def test_tflops_are_per_gpu() -> None:
     assert metrics.compute_tflops_per_gpu(llama(8, 128), 12.39) == pytest.approx(
         128 * 474 / 12.39 / 8
     )
 
 
-def test_a_proxy_has_no_days_to_train() -> None:
+def test_proxy_has_no_training_days() -> None:
     assert metrics.compute_days_to_1t_tokens(llama(8, 128, proxy=True), 12.39) is None
 
 
@@ -69,13 +69,17 @@ def test_a_proxy_has_no_days_to_train() -> None:
     factor=st.sampled_from([2, 4, 16]),
     gpus=st.sampled_from([8, 64, 2048]),
 )
-def test_units_cancel(seconds: float, factor: int, gpus: int) -> None:
+def test_throughput_scales_with_gpus_and_time(
+    seconds: float, factor: int, gpus: int
+) -> None:
     """Twice the GPUs with twice the batch: twice the throughput, the same utilization.
-    Twice the time: half of both."""
+
+    Twice the time: half of both.
+    """
     small, large = llama(gpus, 128), llama(gpus * factor, 128 * factor)
 
-    def same(one: float, other: float) -> bool:
-        return math.isclose(one, other, rel_tol=1e-12)
+    def same(first: float, second: float) -> bool:
+        return math.isclose(first, second, rel_tol=1e-12)
 
     assert same(
         metrics.compute_tokens_per_second(large, seconds),
@@ -138,7 +142,7 @@ NEMOTRON = Architecture("nemotron", 4096, 96, 18432, 256000)
         ),
     ],
 )
-def test_the_intermediate_sums_are_those_of_the_notes(
+def test_flops_components_match_the_documents(
     architecture: Architecture, expected: tuple[int, ...]
 ) -> None:
     assert tuple(count_flops_per_token(architecture)) == expected
@@ -155,7 +159,7 @@ def test_the_intermediate_sums_are_those_of_the_notes(
     ],
     ids=lambda value: value if isinstance(value, str) else value.formula,
 )
-def test_the_stated_constant_is_the_formula_to_three_digits(
+def test_documented_flops_are_rounded_to_three_digits(
     architecture: Architecture, stated: str
 ) -> None:
     rounded = replace(architecture, formula=f"{architecture.formula}:3")
@@ -164,7 +168,7 @@ def test_the_stated_constant_is_the_formula_to_three_digits(
     assert count_model_flops(architecture) != float(stated)
 
 
-def test_a_proxy_follows_from_the_formula_with_its_own_layers_and_sequence() -> None:
+def test_proxy_flops_use_its_layers_and_sequence() -> None:
     """The smallest Grok 1 proxy: 45.4 % of 8 H100 at 24.03 s."""
     proxy = replace(GROK, sequence_length=4096, layers=2)
     assert f"{1024 * count_model_flops(proxy) / 24.03 / 8 / 989e12:.1%}" == "45.4%"
@@ -242,28 +246,28 @@ NANO = Architecture(
         (NANO, 22.3),
     ],
 )
-def test_the_flops_of_a_token_are_those_of_the_tables(
+def test_flops_per_token_match_the_tables(
     architecture: Architecture, gflop: float
 ) -> None:
-    """GFLOP a token as TFLOP/s x step time x GPUs / tokens of a step in the tables of
-    Megatron-Bridge."""
+    """GFLOP per token = TFLOP/s x step time x GPUs / tokens per step in
+    Megatron-Bridge's tables."""
     decimals = len(str(gflop).partition(".")[2])
     assert round(sum(count_flops_per_token(architecture)) / 1e9, decimals) == gflop
 
 
-def test_experts_may_work_on_smaller_states() -> None:
+def test_expert_latent_size_reduces_flops() -> None:
     fewer = sum(count_flops_per_token(NANO)) - sum(
         count_flops_per_token(replace(NANO, expert_latent_size=1024))
     )
     assert fewer == 23 * 12 * ((2688 - 1024) * 1856 * 6 - 2688 * 1024)
 
 
-def test_a_hybrid_has_no_more_layers_than_it_has() -> None:
+def test_hybrid_refuses_too_many_layers() -> None:
     with pytest.raises(BaselineError, match="expected at most the 20 layers"):
         count_model_flops(replace(NANO, layers=20))
 
 
-def test_an_unknown_formula_is_refused_with_the_nearest_name() -> None:
+def test_unknown_formula_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(
         BaselineError, match=r"found 'lama', expected .*did you mean 'llama'"
     ):
@@ -273,6 +277,6 @@ def test_an_unknown_formula_is_refused_with_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     "name", ["ffn_size", "attention_heads", "query_groups", "top_k"]
 )
-def test_a_missing_size_is_refused_by_name(name: str) -> None:
+def test_missing_size_is_refused_by_name(name: str) -> None:
     with pytest.raises(BaselineError, match=f"needs {name}"):
         count_model_flops(Architecture(**{**asdict(GROK), name: None}))

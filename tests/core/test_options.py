@@ -1,4 +1,4 @@
-"""The table of options: every row is used, and converts its own default."""
+"""The table of options: every option is used, and has a valid default."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pytest_llmbench.core.options import OPTIONS, LaunchOptions, SessionOptions
 PACKAGE = Path(pytest_llmbench.__file__).parent
 
 READ_BY_FLAG = {*PURPOSE_FLAGS.values(), "--llmb-history", "--llmb-junit"}
-"""Options that are read by their flag, or among all reports."""
+"""Options that are read by their flag, or together with all reports."""
 
 
-def test_every_option_is_read_by_the_package() -> None:
+def test_every_option_is_used_by_the_package() -> None:
     source = "\n".join(
         path.read_text(encoding="utf-8")
         for path in PACKAGE.rglob("*.py")
@@ -37,7 +37,7 @@ def test_every_option_is_read_by_the_package() -> None:
 
 
 @pytest.mark.parametrize("row", OPTIONS, ids=lambda row: row.flag)
-def test_default_of_every_option_is_a_valid_value(row: Option) -> None:
+def test_default_of_every_option_is_valid(row: Option) -> None:
     value = row.make_default()
     if row.default:
         assert value == row.convert(row.default)

@@ -1,5 +1,4 @@
-"""What is quoted from a log is told apart from what is said of it by its type, and can
-be changed as one."""
+"""Quotes from logs have their own type, and can be changed in all records."""
 
 from __future__ import annotations
 
@@ -38,9 +37,9 @@ LOG = ParsedLog(
 )
 
 
-def test_each_quote_is_changed_and_nothing_else() -> None:
-    whole = replace(LOG, readings=(LOG,))
-    changed = whole.with_quotes(lambda quote: Quote("hidden"))
+def test_with_quotes_changes_only_quotes() -> None:
+    log = replace(LOG, readings=(LOG,))
+    changed = log.with_quotes(lambda quote: Quote("hidden"))
     assert "said" not in str(changed)
     assert changed.ending == replace(
         ENDING,
@@ -55,19 +54,19 @@ def test_each_quote_is_changed_and_nothing_else() -> None:
         "hidden",
         NO_QUOTE,
     ]
-    assert replace(whole, readings=()).with_quotes(lambda quote: quote) == LOG
+    assert replace(log, readings=()).with_quotes(lambda quote: quote) == LOG
 
 
-def test_these_records_hold_quotes() -> None:
-    """A record that gets one has to be changed in `with_quotes`, too."""
+def test_quotes_are_only_in_three_records() -> None:
+    """`with_quotes` must handle every record that contains a quote."""
     records = [
         kind
         for kind in vars(logs).values()
         if isinstance(kind, type) and is_dataclass(kind)
     ]
-    holding = {
+    quoting = {
         kind.__name__
         for kind in records
         if any(field.type == "Quote" for field in fields(kind))
     }
-    assert holding == {"Ending", "DroppedRecords", "Unread"}
+    assert quoting == {"Ending", "DroppedRecords", "Unread"}

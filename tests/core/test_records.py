@@ -1,4 +1,4 @@
-"""Frozen records: fields, defaults, equality, and their way to another process."""
+"""Frozen records: fields, defaults, equality and pickling."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ STEP = SlowStep(20, 120, 2.5)
 LIST = StepList((), more=0, count=3)
 
 
-def test_record_has_its_fields() -> None:
+def test_record_stores_values_by_field() -> None:
     assert (LIST.spans, LIST.more, LIST.count) == ((), 0, 3)
     assert repr(STEP) == "SlowStep(number=20, line=120, ratio=2.5)"
 
 
-def test_record_has_its_defaults() -> None:
+def test_record_applies_defaults() -> None:
     assert NodeFinding().suspects == ()
     assert NodeFinding(suspects=("n1",)).suspects == ("n1",)
 
 
 def test_record_is_equal_by_class_and_values() -> None:
-    same = pickle.loads(pickle.dumps(LIST))  # noqa: S301 -- of this test
+    same = pickle.loads(pickle.dumps(LIST))  # noqa: S301 (made here)
     assert (same, hash(same)) == (LIST, hash(LIST))
     assert StepList((), 0, 3) == LIST
     assert StepList((), 0, 4) != LIST
@@ -39,7 +39,7 @@ def test_record_is_equal_by_class_and_values() -> None:
 
 def test_coded_statement_is_equal_by_code_and_values() -> None:
     spike = CodedStatement(StatementCode.OLDER_RUNS, runs=2)
-    same = pickle.loads(pickle.dumps(spike))  # noqa: S301 -- of this test
+    same = pickle.loads(pickle.dumps(spike))  # noqa: S301 (made here)
     assert (same, hash(same)) == (spike, hash(spike))
     assert CodedStatement(StatementCode.OLDER_RUNS, runs=3) != spike
     assert CodedStatement(StatementCode.FEW_TIMES, times=2) != spike
@@ -76,7 +76,7 @@ def test_record_refuses_a_missing_named_value() -> None:
         ({"more": 0, "count": 3, "spans": ()}, "found 4 values, wrongly spans"),
     ],
 )
-def test_record_refuses_a_field_it_lacks_or_has(
+def test_record_refuses_unknown_or_repeated_fields(
     named: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TypeError, match=message):

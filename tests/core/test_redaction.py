@@ -1,5 +1,4 @@
-"""What is hidden, and what is not: tokens and passwords are, words, numbers, paths and
-names are not."""
+"""Redaction: tokens and passwords are hidden; words, numbers, paths and names are not."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
         "KEYS",
     ],
 )
-def test_a_name_that_holds_no_whole_word_of_a_secret_is_none(name: str) -> None:
+def test_name_without_a_secret_word_is_not_secret(name: str) -> None:
     assert find_secret_names({name: "x"}) == ()
 
 
@@ -50,7 +49,7 @@ def test_a_name_that_holds_no_whole_word_of_a_secret_is_none(name: str) -> None:
         "config/keys/id_rsa.pem",
     ],
 )
-def test_a_number_a_path_a_word_and_what_is_short_is_no_secret(value: str) -> None:
+def test_plain_value_is_not_a_secret(value: str) -> None:
     assert not is_secret(value)
     assert list_secret_values({"MY_TOKEN": value}) == ()
 
@@ -58,7 +57,7 @@ def test_a_number_a_path_a_word_and_what_is_short_is_no_secret(value: str) -> No
 @pytest.mark.parametrize(
     "value", ["s3cr3t-0f", "correcthorse1", "aB/cD+eF12==", "p@ss word", "hf_mine-of"]
 )
-def test_another_value_of_such_a_variable_is_hidden(value: str) -> None:
+def test_value_of_a_secret_variable_is_hidden(value: str) -> None:
     assert list_secret_values({"MY_TOKEN": value, "MODEL": "llama3.1-405b"}) == (value,)
     assert Redactor([value]).redact(f"a {value} b") == "a *** b"
 
@@ -73,7 +72,7 @@ def test_another_value_of_such_a_variable_is_hidden(value: str) -> None:
         "nvapi-" + "aB-3" * 12,
     ],
 )
-def test_a_token_is_hidden_by_its_form(token: str) -> None:
+def test_token_is_hidden_by_its_format(token: str) -> None:
     assert hide_tokens(f"url=https://{token}, '{token}'") == "url=https://***, '***'"
 
 
@@ -111,7 +110,7 @@ def test_a_token_is_hidden_by_its_form(token: str) -> None:
         "eos_token=endoftext2",
     ],
 )
-def test_what_only_looks_like_a_secret_stays(text: str) -> None:
+def test_harmless_text_is_not_changed(text: str) -> None:
     assert Redactor(["s3cr3t-0f-mine"]).redact(text) == text
 
 
@@ -138,12 +137,12 @@ def test_what_only_looks_like_a_secret_stays(text: str) -> None:
         ("Authorization: Bearer abcdefgh12345678xyz", "Authorization: Bearer ***"),
     ],
 )
-def test_a_password_is_hidden_wherever_it_stands(text: str, shown: str) -> None:
+def test_password_is_hidden_in_every_notation(text: str, shown: str) -> None:
     assert hide_tokens(f"see {text} now") == f"see {shown} now"
     assert hide_tokens(shown) == shown, "hiding twice changes nothing"
 
 
-def test_a_url_may_have_a_password_with_spaces() -> None:
+def test_url_password_with_spaces_is_hidden() -> None:
     assert (
         hide_password_of("--llmb-history=postgresql://u:pa ssX@h/d")
         == "--llmb-history=postgresql://u:***@h/d"
@@ -155,7 +154,7 @@ def test_a_url_may_have_a_password_with_spaces() -> None:
     assert hide_tokens("at https://a:1 and me@h") == "at https://a:1 and me@h"
 
 
-def test_what_was_cut_within_a_secret_does_not_begin_it() -> None:
+def test_truncated_secret_is_hidden() -> None:
     redactor = Redactor(["s3cr3t-0f-mine"])
     assert (
         redactor.redact("the last line: s3cr3t-0… (log.out:3)")
@@ -174,13 +173,13 @@ def test_what_was_cut_within_a_secret_does_not_begin_it() -> None:
         ("k9Xq7Lm2Zr4TZr4Tb8Wd", "******"),
     ],
 )
-def test_secrets_that_overlap_are_hidden_whole(text: str, shown: str) -> None:
+def test_overlapping_secrets_are_hidden_completely(text: str, shown: str) -> None:
     values = ("k9Xq7Lm2Zr4T", "Zr4Tb8Wd")
     assert Redactor(values).redact(text) == shown
     assert hide_values(text, values) == shown
 
 
-def test_keys_numbers_and_identifiers_stay() -> None:
+def test_keys_numbers_and_kept_values_are_not_redacted() -> None:
     redactor = Redactor(["node0001-a", "s3cr3t-0f-mine"])
     values = {
         "s3cr3t-0f-mine": 1,
@@ -198,6 +197,6 @@ def test_keys_numbers_and_identifiers_stay() -> None:
     value=st.text(string.printable, min_size=8, max_size=40).filter(is_secret),
     around=st.text(max_size=20),
 )
-def test_no_secret_is_left_of_any_text(value: str, around: str) -> None:
+def test_secret_is_hidden_in_any_text(value: str, around: str) -> None:
     shown = Redactor([value]).redact_values({"a": [f"{around}{value}{around}"]})["a"][0]
     assert value not in shown.replace("***", "\0") or value in around

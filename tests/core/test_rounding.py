@@ -1,4 +1,4 @@
-"""Units of printed numbers."""
+"""The resolution of printed numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_llmbench.core.rounding import find_last_unit, refine_units
         (1e-5, 1e-5),
     ],
 )
-def test_last_unit_is_that_of_the_digits(value: float, unit: float) -> None:
+def test_last_unit_follows_from_the_digits(value: float, unit: float) -> None:
     assert find_last_unit(value) == pytest.approx(unit)
 
 
@@ -35,11 +35,11 @@ def test_last_unit_is_that_of_the_digits(value: float, unit: float) -> None:
             {2.0: 0.1, 12.34: 0.01, 123.45: 0.01}, [0.01, 0.01, 0.01], id="two decimals"
         ),
         pytest.param({7: 1, 12: 1, 105: 1, 30: 1}, [1, 1, 1, 1], id="whole numbers"),
-        pytest.param({2000: 1000, 3000: 1000}, [1000, 1000], id="nothing finer"),
+        pytest.param({2000: 1000, 3000: 1000}, [1000, 1000], id="equal units"),
         pytest.param({}, [], id="none"),
     ],
 )
-def test_unit_is_the_finest_that_the_others_show(
+def test_unit_is_refined_by_the_other_numbers(
     numbers: dict[float, float], units: list[float]
 ) -> None:
     assert refine_units(list(numbers), list(numbers.values())) == pytest.approx(units)

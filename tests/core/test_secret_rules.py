@@ -1,5 +1,7 @@
-"""Secrets are hidden in every notation and form, and nothing else (secret_texts,
-harmless_texts of tests/support)."""
+"""Secrets are hidden in every notation and format; harmless texts are not changed.
+
+The texts are in tests/support: secret_texts and harmless_texts.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,12 @@ from pytest_llmbench.core.secret_rules import (
 )
 from pytest_llmbench.core.token_rules import TOKEN_RULES
 
-SHOWN = ("OmegaConf", "mc alias", "smbclient")
-"""The texts of which SECURITY.md says that they are shown: nothing tells of the secret
-in them."""
+KNOWN_LEAKS = ("OmegaConf", "mc alias", "smbclient")
+"""Texts that are shown according to SECURITY.md, because nothing marks their secret."""
 
 
 def find_leaks(texts: list[tuple[str, str]]) -> Iterator[str]:
-    """Yield the texts in which eight characters of a secret are left."""
+    """Yield the texts in which eight characters of a secret remain."""
     for text, secret in texts:
         hidden = hide_tokens(text)
         if any(secret[index : index + 8] in hidden for index in range(len(secret) - 7)):
@@ -56,8 +57,8 @@ def test_tokens_are_hidden_by_their_form() -> None:
 
 
 @pytest.mark.parametrize("tail", ["-2", "_x9", "=", ".Q7x", "-AB12.cd="])
-def test_tail_of_a_longer_token_is_hidden(tail: str) -> None:
-    # Some rules hide the full stop of a sentence, too.
+def test_end_of_a_longer_token_is_hidden(tail: str) -> None:
+    # Some rules also hide the full stop of a sentence.
     for text, secret in list_tokens():
         hidden = hide_tokens(text.replace(secret, secret + tail))
         assert hidden.rstrip(".") == hide_tokens(text).rstrip(".")
@@ -74,7 +75,7 @@ def test_tail_of_a_longer_token_is_hidden(tail: str) -> None:
         "{0} {0}{1}",
     ],
 )
-def test_overlapping_rules_show_no_tail_of_a_secret(text: str) -> None:
+def test_overlapping_rules_hide_the_whole_secret(text: str) -> None:
     keys = ["h" + "f_" + "aB3dE5" * 6, "gl" + "pat-" + "x7Yq2Wz9Kd4" * 2 + "-v2"]
     for first, second in (keys, keys[::-1]):
         hidden = hide_tokens(text.format(first, second))
@@ -94,8 +95,8 @@ def test_few_secrets_of_a_second_collection_are_shown() -> None:
     texts = list_second()
     assert len(texts) > 50
     leaks = list(find_leaks(texts))
-    assert len(leaks) == len(SHOWN)
-    assert all(any(mark in text for mark in SHOWN) for text in leaks)
+    assert len(leaks) == len(KNOWN_LEAKS)
+    assert all(any(name in text for name in KNOWN_LEAKS) for text in leaks)
 
 
 @pytest.mark.slow
@@ -106,7 +107,7 @@ def test_harmless_texts_stay() -> None:
 
 
 @pytest.mark.slow
-def test_ids_of_configurations_stay() -> None:
+def test_configuration_ids_are_not_changed() -> None:
     baselines = [
         baseline.key.id
         for recipe in read_recipes([find_shipped_baselines()])
@@ -126,7 +127,7 @@ def test_ids_of_configurations_stay() -> None:
     assert [text for text in texts if hide_tokens(text) != text] == []
 
 
-def test_known_values_are_hidden_whatever_they_begin_with() -> None:
+def test_known_values_with_a_leading_slash_are_hidden() -> None:
     value = "/" + draw_key(39)
     environment = {
         "AWS_SECRET_ACCESS_KEY": value,
@@ -137,7 +138,7 @@ def test_known_values_are_hidden_whatever_they_begin_with() -> None:
     assert Redactor([value]).redact(f"signed with {value}?") == "signed with ***?"
 
 
-def test_names_in_weak_variables_are_no_secrets() -> None:
+def test_names_in_key_variables_are_not_secrets() -> None:
     environment = {
         "MODEL_KEY": "grok1_314b-25.05-h100",
         "CACHE_KEY": "pip-linux-3.11",
@@ -147,7 +148,7 @@ def test_names_in_weak_variables_are_no_secrets() -> None:
     assert list_secret_values({"X_KEY": draw_key(32)}) != ()
 
 
-def test_component_of_a_known_id_is_no_secret() -> None:
+def test_component_of_a_known_id_is_not_hidden() -> None:
     values = ["grok1_314b-25.05-h100", "admin-h100-2024", "314b-25.05-h100x"]
     redactor = Redactor(values).without(["grok1_314b-25.05-h100-fp8-512"])
     shown = redactor.redact(
@@ -156,7 +157,7 @@ def test_component_of_a_known_id_is_no_secret() -> None:
     assert shown == "on grok1_314b-25.05-h100-fp8-512 by ***, ***"
 
 
-def test_value_of_a_key_that_tells_is_hidden() -> None:
+def test_value_of_a_secret_key_is_hidden() -> None:
     values = {
         "wandb_api_key": draw_key(32),
         "pad_token": "pad_token_128004",
@@ -228,7 +229,7 @@ def test_hiding_twice_changes_nothing() -> None:
         assert hide_tokens(hidden) == hidden
 
 
-def test_every_rule_has_texts_in_lower_case_and_compiles() -> None:
+def test_every_rule_has_lower_case_keywords_and_compiles() -> None:
     for keywords, _ in RULES:
         assert all(keyword and keyword == keyword.lower() for keyword in keywords)
     for keywords, pattern in (*TOKENS, *TOKEN_RULES):
@@ -237,7 +238,7 @@ def test_every_rule_has_texts_in_lower_case_and_compiles() -> None:
 
 
 @pytest.mark.parametrize("quantifier", [r"\S*@", r"\S+@", r"[^\s]*", r".*="])
-def test_no_rule_of_ours_repeats_without_bound(quantifier: str) -> None:
+def test_patterns_have_no_unbounded_repetitions(quantifier: str) -> None:
     bound = {
         text
         for finder in RULES
@@ -248,7 +249,7 @@ def test_no_rule_of_ours_repeats_without_bound(quantifier: str) -> None:
     assert not [pattern for pattern in bound if quantifier in pattern]
 
 
-def test_values_drawn_at_random_are_told_from_names_and_paths() -> None:
+def test_random_values_are_distinguished_from_names_and_paths() -> None:
     assert all(is_random(draw_key(size)) for size in (24, 32, 40, 64))
     assert is_path("/lustre/fsw/team")
     assert not is_path("/" + draw_key(39))
@@ -275,7 +276,7 @@ def test_values_drawn_at_random_are_told_from_names_and_paths() -> None:
         "aB3x" * 500 + " ",
     ],
 )
-def test_work_grows_with_the_length_of_a_text(unit: str) -> None:
+def test_redaction_time_grows_linearly_with_length(unit: str) -> None:
     def count_calls(size: int) -> int:
         calls = 0
 
@@ -291,5 +292,5 @@ def test_work_grows_with_the_length_of_a_text(unit: str) -> None:
             sys.setprofile(None)
         return calls
 
-    count_calls(4000)  # compiles
+    count_calls(4000)  # compiles the patterns
     assert count_calls(16_000) <= 5 * count_calls(4000)

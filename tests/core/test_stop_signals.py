@@ -1,5 +1,4 @@
-"""A signal stops what runs once, is only noted while reports are written, and belongs
-to whoever took it before us."""
+"""Stop signals: one interrupts, held ones are recorded, and other handlers are kept."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ def stop(clock: Clock) -> Iterator[StopSignals]:
 
 
 @pytest.mark.parametrize("number", ALL)
-def test_a_signal_raises_as_ctrl_c_does_and_its_name_is_known(
+def test_signal_raises_keyboard_interrupt_and_is_named(
     stop: StopSignals, number: signal.Signals
 ) -> None:
     assert (stop.number, stop.name) == (0, "")
@@ -52,7 +51,7 @@ def test_a_signal_raises_as_ctrl_c_does_and_its_name_is_known(
     assert stop.name == number.name
 
 
-def test_what_follows_at_once_is_the_same_and_what_comes_later_raises_again(
+def test_immediate_second_signal_is_ignored_but_later_one_raises(
     stop: StopSignals, clock: Clock
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -64,7 +63,7 @@ def test_what_follows_at_once_is_the_same_and_what_comes_later_raises_again(
     assert stop.name == "SIGTERM"
 
 
-def test_what_python_makes_of_it_in_an_import_is_an_interruption(
+def test_signal_during_class_creation_raises_keyboard_interrupt(
     stop: StopSignals,
 ) -> None:
     class Part:
@@ -81,14 +80,12 @@ def test_what_python_makes_of_it_in_an_import_is_an_interruption(
         make_class()
 
 
-def test_an_error_without_a_signal_is_one(stop: StopSignals) -> None:
+def test_runtime_error_without_a_signal_is_raised(stop: StopSignals) -> None:
     with pytest.raises(RuntimeError), stop.keep_raised():
-        raise RuntimeError("of our own")
+        raise RuntimeError("an ordinary error")
 
 
-def test_what_is_held_back_is_noted_and_raises_when_it_is_let_go(
-    stop: StopSignals, clock: Clock
-) -> None:
+def test_held_signal_raises_when_released(stop: StopSignals, clock: Clock) -> None:
     stop.hold()
     for _ in range(3):
         clock.seconds += 10
@@ -97,12 +94,10 @@ def test_what_is_held_back_is_noted_and_raises_when_it_is_let_go(
     with pytest.raises(KeyboardInterrupt):
         stop.release()
     with pytest.raises(KeyboardInterrupt), stop.allow():
-        pytest.fail("what was noted before raises before anything long begins")
+        pytest.fail("the recorded signal must raise at once")
 
 
-def test_a_part_may_be_interrupted_and_the_rest_is_held_again(
-    stop: StopSignals, clock: Clock
-) -> None:
+def test_allowed_context_may_be_interrupted(stop: StopSignals, clock: Clock) -> None:
     stop.hold()
     with pytest.raises(KeyboardInterrupt), stop.allow():
         signal.raise_signal(signal.SIGTERM)
@@ -110,7 +105,7 @@ def test_a_part_may_be_interrupted_and_the_rest_is_held_again(
     signal.raise_signal(signal.SIGTERM)
 
 
-def test_at_the_end_a_signal_is_too_late_and_one_to_a_program_that_hangs_is_heard(
+def test_signal_is_ignored_at_exit_unless_exit_hangs(
     stop: StopSignals, clock: Clock
 ) -> None:
     stop.hold()
@@ -122,7 +117,7 @@ def test_at_the_end_a_signal_is_too_late_and_one_to_a_program_that_hangs_is_hear
 
 
 @pytest.mark.parametrize("number", ALL)
-def test_what_is_ignored_stays_so_as_under_nohup(number: signal.Signals) -> None:
+def test_ignored_signal_stays_ignored(number: signal.Signals) -> None:
     before = signal.signal(number, signal.SIG_IGN)
     stop = StopSignals()
     try:
@@ -135,7 +130,7 @@ def test_what_is_ignored_stays_so_as_under_nohup(number: signal.Signals) -> None
         signal.signal(number, before)
 
 
-AT_THE_VERY_END = """
+SIGNAL_AT_SHUTDOWN = """
 import os, signal, sys
 from pytest_llmbench.core.stop_signals import StopSignals
 
@@ -151,8 +146,10 @@ sys.exit(3)
 """
 
 
-def test_while_python_takes_itself_apart_a_signal_changes_no_exit_code() -> None:
+def test_signal_during_shutdown_keeps_the_exit_code() -> None:
     assert (
-        subprocess.run([sys.executable, "-c", AT_THE_VERY_END], check=False).returncode
+        subprocess.run(
+            [sys.executable, "-c", SIGNAL_AT_SHUTDOWN], check=False
+        ).returncode
         == 3
     )

@@ -1,9 +1,4 @@
-"""Every way to write a tolerance, every way to write it wrong, and which of several
-counts.
-
-Recording again and again moves a baseline no further than the drift budget, unless
-somebody says why.
-"""
+"""Parsing and precedence of tolerances, and the drift of recorded values."""
 
 from __future__ import annotations
 
@@ -50,11 +45,11 @@ from pytest_llmbench.session.settings import CERTIFIED, DEFAULT_TOLERANCE, Setti
         ("days_to_1t_tokens:5%", Tolerance(0.05, "days_to_1t_tokens")),
     ],
 )
-def test_reads(text: str, expected: Tolerance) -> None:
+def test_valid_tolerance_is_parsed(text: str, expected: Tolerance) -> None:
     assert parse_tolerances(text, "") == (expected,)
 
 
-def test_several_stand_in_one_text_and_keep_where_they_come_from() -> None:
+def test_several_tolerances_are_parsed_with_their_source() -> None:
     found = parse_tolerances("mfu:3%, 5%,days_to_1t_tokens : 0.1", "ini")
     assert found == (
         Tolerance(0.05, source="ini"),
@@ -96,13 +91,13 @@ def test_several_stand_in_one_text_and_keep_where_they_come_from() -> None:
         ("mfu:3%, 5%, mfu:4%", "of mfu .*, expected each metric once$"),
     ],
 )
-def test_refuses(text: str, message: str) -> None:
+def test_invalid_tolerance_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_tolerances(text, "")
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_every_metric_of_the_step_time_takes_a_tolerance_and_no_other_does(
+def test_only_metrics_of_the_step_time_have_tolerances(
     name: str,
 ) -> None:
     if METRICS[name].of_step_time:
@@ -111,8 +106,8 @@ def test_every_metric_of_the_step_time_takes_a_tolerance_and_no_other_does(
             "it has a direction"
         )
     else:
-        told = f"found {name} before the colon: it is not computed from the step time, .* expected one of time, perf,"
-        with pytest.raises(ValueError, match=told):
+        message = f"found {name} before the colon: it is not computed from the step time, .* expected one of time, perf,"
+        with pytest.raises(ValueError, match=message):
             parse_tolerances(f"{name}:5%", "")
 
 
@@ -137,7 +132,7 @@ def compute_value(name: str, seconds: float) -> float:
 
 @pytest.mark.slow
 @given(st.sampled_from(NAMES), st.integers(1, 5000))
-def test_at_the_bound_a_metric_is_worse_by_exactly_its_tolerance(
+def test_metric_at_the_bound_is_worse_by_the_tolerance(
     name: str, hundredths: int
 ) -> None:
     (tolerance,) = parse_tolerances(f"{name}:{hundredths / 100}%", "")
@@ -154,7 +149,7 @@ def test_at_the_bound_a_metric_is_worse_by_exactly_its_tolerance(
     assert tolerance.factor > 1
 
 
-def test_five_percent_less_performance_is_more_than_five_percent_more_time() -> None:
+def test_performance_tolerance_allows_more_time_than_its_fraction() -> None:
     (performance,), (time,) = (
         parse_tolerances("perf:5%", ""),
         parse_tolerances("5%", ""),
@@ -163,12 +158,12 @@ def test_five_percent_less_performance_is_more_than_five_percent_more_time() -> 
     assert str(performance) == "5 % of performance (+5.26 % time)"
 
 
-# --- which one counts -----------------------------------------------------------------
+# --- precedence -----------------------------------------------------------------------
 
 
-def applied(flag: str = "", ini: str = "", file: str = "") -> Tolerance:
-    """Return what applies where these stand on the command line, in the ini file and in
-    the baseline file."""
+def select_from_sources(flag: str = "", ini: str = "", file: str = "") -> Tolerance:
+    """Return the tolerance that applies, given those of the flag, ini file and baseline
+    file."""
 
     def parsed(text: str, source: str) -> tuple[Tolerance, ...]:
         return parse_tolerances(text, source) if text else ()
@@ -206,10 +201,10 @@ def applied(flag: str = "", ini: str = "", file: str = "") -> Tolerance:
         ),
     ],
 )
-def test_flag_beats_ini_beats_file_beats_default_and_the_tightest_metric_decides(
+def test_tolerance_precedence_is_flag_ini_file_default(
     given_as: dict[str, str], expected: tuple[str, str]
 ) -> None:
-    tolerance = applied(**given_as)
+    tolerance = select_from_sources(**given_as)
     assert (str(tolerance), tolerance.source) == expected
 
 
@@ -224,22 +219,26 @@ texts = st.lists(
 
 @pytest.mark.slow
 @given(texts, texts, texts)
-def test_no_metric_is_let_be_worse_than_what_stands_for_it(
+def test_bound_is_the_smallest_of_all_slots(
     flag: list[str], ini: list[str], file: list[str]
 ) -> None:
-    """Law: the bound is the smallest of those that count, whatever stands beside it and
-    in whatever order."""
+    """For any tolerances, in any order."""
     layers = [
         parse_tolerances(",".join(layer), "") if layer else ()
         for layer in (file, ini, flag)
     ]
-    strongest = {get_slot(one): one.factor for layer in layers for one in layer}
+    strongest = {
+        get_slot(tolerance): tolerance.factor for layer in layers for tolerance in layer
+    }
     bound = min(
         strongest.setdefault("time", DEFAULT_TOLERANCE.factor), *strongest.values()
     )
-    assert applied(", ".join(flag), ", ".join(ini), ", ".join(file)).factor == bound
     assert (
-        applied(
+        select_from_sources(", ".join(flag), ", ".join(ini), ", ".join(file)).factor
+        == bound
+    )
+    assert (
+        select_from_sources(
             ", ".join(reversed(flag)),
             ", ".join(reversed(ini)),
             ", ".join(reversed(file)),
@@ -248,9 +247,7 @@ def test_no_metric_is_let_be_worse_than_what_stands_for_it(
     )
 
 
-def test_a_certificate_asks_for_95_percent_of_performance_whatever_a_baseline_file_says() -> (
-    None
-):
+def test_certificate_requires_95_percent_of_the_performance() -> None:
     settings = Settings(tolerances=(CERTIFIED,))
     for file in ("", "3%", "40%", "perf:3%"):
         baseline = at(
@@ -260,7 +257,7 @@ def test_a_certificate_asks_for_95_percent_of_performance_whatever_a_baseline_fi
     assert math.isclose(CERTIFIED.factor, 1 / 0.95)
     tighter = at(BASELINE, tolerances=parse_tolerances("mfu:1%", "baseline file"))
     assert select_tolerance(settings, tighter).of == "mfu", (
-        "another metric's is a bound of its own"
+        "another metric has a separate bound"
     )
 
 
@@ -269,15 +266,17 @@ def test_a_certificate_asks_for_95_percent_of_performance_whatever_a_baseline_fi
 BUDGET = 0.05
 
 
-def recorded(seconds: float, date: str = "2025-11-20") -> Recording:
+def make_recording(seconds: float, date: str = "2025-11-20") -> Recording:
     return Recording(
         date, 1, seconds, seconds, 0.0, (seconds,), ("0" * 64,), by="alice on login1"
     )
 
 
-def again(previous: Recording, seconds: float, reason: str = "") -> Recording | None:
-    """Return what stands in the file after a recording; None where it is refused."""
-    new = recorded(seconds, "2025-12-20")
+def record_again(
+    previous: Recording, seconds: float, reason: str = ""
+) -> Recording | None:
+    """Return the recording in the file afterwards, or None if the new one is refused."""
+    new = make_recording(seconds, "2025-12-20")
     return (
         None
         if explain_refusal(new, previous, BUDGET) and not reason
@@ -287,83 +286,80 @@ def again(previous: Recording, seconds: float, reason: str = "") -> Recording | 
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0.95, 1.05), max_size=60))
-def test_steps_within_the_tolerance_never_add_up_to_more_than_the_budget(
+def test_recorded_moves_never_exceed_the_drift_budget(
     factors: list[float],
 ) -> None:
-    """Each step alone looks harmless; what is in the file is never slower than the
-    first value by more than 5 %."""
-    standing = recorded(7.3)
+    """After any number of small moves, a value is at most 5 % slower than the first
+    one."""
+    current = make_recording(7.3)
     for factor in factors:
-        after = again(standing, standing.trimmed_mean_seconds * factor)
-        standing = after or standing
-        assert standing.trimmed_mean_seconds <= 7.3 * (1 + BUDGET) * (1 + 1e-8)
-        assert standing.trimmed_mean_seconds <= find_reference(standing).seconds * (
+        after = record_again(current, current.trimmed_mean_seconds * factor)
+        current = after or current
+        assert current.trimmed_mean_seconds <= 7.3 * (1 + BUDGET) * (1 + 1e-8)
+        assert current.trimmed_mean_seconds <= find_reference(current).seconds * (
             1 + BUDGET
         ) * (1 + 1e-8)
-        assert list_accepted(standing)[0].seconds == 7.3
+        assert list_accepted(current)[0].seconds == 7.3
 
 
-def test_steps_of_two_percent_are_refused_at_the_third_with_both_numbers() -> None:
-    first = recorded(7.3)
-    second = again(first, 7.3 * 1.02)
+def test_third_move_of_two_percent_is_refused() -> None:
+    first = make_recording(7.3)
+    second = record_again(first, 7.3 * 1.02)
     assert second
-    third = again(second, 7.3 * 1.02**2)
+    third = record_again(second, 7.3 * 1.02**2)
     assert third
-    assert explain_refusal(recorded(7.3 * 1.02**3), third, BUDGET) == (
+    assert explain_refusal(make_recording(7.3 * 1.02**3), third, BUDGET) == (
         "7.747 s is +6.1 % from 7.300 s, accepted on 2025-11-20 by alice on login1, the drift budget is 5 %: "
         "find the cause of the slowdown, or accept it with `accept: drift` in the file of --llmb-acknowledged"
     )
 
 
-def test_a_reason_is_kept_and_its_value_counts_from_then_on() -> None:
-    accepted = again(recorded(7.3), 8.0, "driver 570")
+def test_accepted_value_becomes_the_drift_reference() -> None:
+    accepted = record_again(make_recording(7.3), 8.0, "driver 570")
     assert accepted
     assert (accepted.reason, find_reference(accepted).seconds) == ("driver 570", 8.0)
-    after = again(accepted, 8.3)
+    after = record_again(accepted, 8.3)
     assert after
     assert (after.reason, find_reference(after).reason) == ("", "driver 570")
-    assert again(after, 8.5) is None
+    assert record_again(after, 8.5) is None
 
 
-def test_a_reason_is_not_kept_where_none_was_needed() -> None:
-    """Or one session with a reason would begin the count anew for every
-    configuration."""
-    within = again(recorded(7.3), 7.4, "driver 570")
+def test_unneeded_reason_is_not_stored() -> None:
+    """Otherwise one accepted session would restart the drift of every configuration."""
+    within = record_again(make_recording(7.3), 7.4, "driver 570")
     assert within
     assert (within.reason, find_reference(within).seconds) == ("", 7.3)
 
 
-def test_a_much_faster_value_counts_without_a_word_and_nothing_goes_back_up_unseen() -> (
-    None
-):
-    faster = again(recorded(7.3), 6.5)
+def test_much_faster_value_becomes_the_drift_reference() -> None:
+    faster = record_again(make_recording(7.3), 6.5)
     assert faster
     assert (faster.reason, find_reference(faster).seconds) == (FASTER, 6.5)
-    assert again(faster, 7.0) is None
+    assert record_again(faster, 7.0) is None
 
 
-def test_the_same_runs_recorded_once_more_replace_nothing() -> None:
-    standing = again(recorded(7.3), 8.0, "driver 570")
-    assert standing
-    new = replace(standing, date="2026-01-01", reason="", earlier=())
-    assert follow_recording(new, standing, BUDGET, "another reason") == replace(
-        standing, date="2026-01-01"
+def test_recording_the_same_runs_replaces_no_value() -> None:
+    current = record_again(make_recording(7.3), 8.0, "driver 570")
+    assert current
+    new = replace(current, date="2026-01-01", reason="", earlier=())
+    assert follow_recording(new, current, BUDGET, "another reason") == replace(
+        current, date="2026-01-01"
     )
 
 
-def test_the_history_is_bounded_and_keeps_the_first_value_and_every_reason() -> None:
-    standing = recorded(7.3)
+def test_pruned_history_keeps_first_value_and_reasons() -> None:
+    current = make_recording(7.3)
     for count in range(100):
         reason = "driver 570" if count == 30 else ""
         seconds = 8.0 + count / 1000 if count >= 30 else 7.3 + count / 1000
-        standing = again(standing, seconds, reason) or standing
-    assert len(standing.earlier) == KEPT + 2
-    assert standing.earlier[0].seconds == 7.3
-    assert find_reference(standing).reason == "driver 570"
+        current = record_again(current, seconds, reason) or current
+    assert len(current.earlier) == KEPT + 2
+    assert current.earlier[0].seconds == 7.3
+    assert find_reference(current).reason == "driver 570"
 
 
 @pytest.mark.parametrize(
     ("seconds", "beyond"), [(7.665, False), (7.6651, True), (7.0, False)]
 )
-def test_the_budget_itself_is_allowed(seconds: float, beyond: bool) -> None:
-    assert is_beyond(seconds, list_accepted(recorded(7.3))[0], BUDGET) is beyond
+def test_value_at_the_budget_is_allowed(seconds: float, beyond: bool) -> None:
+    assert is_beyond(seconds, list_accepted(make_recording(7.3))[0], BUDGET) is beyond

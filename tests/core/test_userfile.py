@@ -1,4 +1,4 @@
-"""JSON documents and folders of any depth."""
+"""Parsing of deep JSON documents, and walking deep folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def nest(depth: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "message"),
     [
         (nest(DEEPEST_JSON + 1), "levels of nesting"),
         (nest(700), "levels of nesting"),
@@ -39,8 +39,8 @@ def nest(depth: int) -> bytes:
         "long number",
     ],
 )
-def test_json_that_is_too_deep_or_damaged_is_refused(data: bytes, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+def test_deep_or_damaged_json_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_json(data)
 
 
@@ -49,11 +49,11 @@ def test_json_that_is_too_deep_or_damaged_is_refused(data: bytes, why: str) -> N
     [1, None, "[[[", [], {"a": [1, {"b": [2]}]}, json.loads(nest(DEEPEST_JSON))],
     ids=["number", "null", "text", "empty", "nested", "deepest"],
 )
-def test_json_of_few_levels_is_parsed(value: object) -> None:
+def test_json_with_few_levels_is_parsed(value: object) -> None:
     assert parse_json(json.dumps(value).encode()) == value
 
 
-def test_walk_is_that_of_the_standard_library(tmp_path: Path) -> None:
+def test_walk_matches_os_walk(tmp_path: Path) -> None:
     for name in ("a/b/x", "a/y", "c/z", "w"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -74,11 +74,11 @@ def test_walk_is_that_of_the_standard_library(tmp_path: Path) -> None:
     assert list_sorted(walked) == expected
 
 
-def test_walk_leaves_out_folders_that_are_taken_away(tmp_path: Path) -> None:
+def test_walk_skips_removed_folders(tmp_path: Path) -> None:
     for name in ("a/b", "c/d"):
         (tmp_path / name).mkdir(parents=True)
-    left = []
+    visited = []
     for folder, folders, _ in walk_folders(tmp_path):
-        left.append(Path(folder).name)
+        visited.append(Path(folder).name)
         folders[:] = sorted(name for name in folders if name != "a")
-    assert left == [tmp_path.name, "c", "d"]
+    assert visited == [tmp_path.name, "c", "d"]

@@ -119,7 +119,7 @@ def test_lost_server_is_reported_and_verdicts_are_kept(
         in problem
     )
     assert (
-        "check that the server runs and accepts this user; they are kept: llmbench history add llmb-history"
+        "check that the server runs and accepts this user; they were saved to a file, add it with: llmbench history add llmb-history"
         in problem
     )
     assert len(list(tmp_path.glob("llmb-history-unsaved-*.json"))) == 1

@@ -35,7 +35,7 @@ DEEP: Any = "the end"
 for _ in range(40):
     DEEP = [DEEP]
 
-AS_TOLD = "as it was left"
+AS_TOLD = "give an unchanged file"
 
 WRONG: list[tuple[str, Any, str]] = [
     ("session", [], "Expected `object`, got `array` - at `$.session`"),
@@ -55,7 +55,7 @@ WRONG: list[tuple[str, Any, str]] = [
         "0001-01-01T00:00:00+14:00",
         "expected a time that can be converted to UTC",
     ),
-    ("outcomes", [], "no verdict in it"),
+    ("outcomes", [], "it contains no verdict"),
     ("outcomes.1", None, "Expected `object`, got `null` - at `$.outcomes[1]`"),
     ("outcomes.1.configuration.gpus", 2**31, "$.verdicts[1].configuration.gpus"),
     ("outcomes.1.configuration.gpus", True, "$.outcomes[1].configuration.gpus"),
@@ -89,7 +89,7 @@ EARLIER_WRONG: list[tuple[str, Any, str]] = [
         "0001-01-01T00:00:00+14:00",
         "expected a time that can be converted to UTC",
     ),
-    ("verdicts", [], "no verdict in it"),
+    ("verdicts", [], "it contains no verdict"),
     ("verdicts.1", None, "Expected `object`, got `null` - at `$.verdicts[1]`"),
     ("verdicts.0.counts", 1, "Expected `bool`, got `int` - at `$.verdicts[0].counts`"),
     (
@@ -183,7 +183,7 @@ def test_file_without_a_document_is_reported(tmp_path: Path, content: bytes) -> 
     (tmp_path / "any.json").write_bytes(content)
     with pytest.raises(
         ReportError,
-        match=r"any\.json: no .*file that llmb-history-unsaved-\*\.json names",
+        match=r"any\.json: no .*file named llmb-history-unsaved-\*\.json",
     ):
         read_unsaved(tmp_path / "any.json")
     with pytest.raises(ReportError, match="not a regular file"):
@@ -192,7 +192,9 @@ def test_file_without_a_document_is_reported(tmp_path: Path, content: bytes) -> 
 
 def test_file_of_json_option_is_refused(tmp_path: Path) -> None:
     """The file does not name a history, so the session would be stored twice."""
-    with pytest.raises(ReportError, match="no 'session' in it, as in what --llmb-json"):
+    with pytest.raises(
+        ReportError, match="it has no 'session', unlike a document of --llmb-json"
+    ):
         read_unsaved(EARLIER / "session_20261128.json")
 
 

@@ -81,7 +81,7 @@ def test_ordinary_session_has_no_caution(
             "unmatched = list",
             "",
             "unmatched",
-            "unmatched runs fail nothing (llmb_unmatched in tox.ini)",
+            "unmatched runs do not fail (llmb_unmatched in tox.ini)",
         ),
         (
             "inconclusive = skip",
@@ -135,13 +135,13 @@ def test_ordinary_session_has_no_caution(
             "trend = fail",
             "--llmb-trend=report",
             "overridden",
-            "llmb_trend in tox.ini is replaced by --llmb-trend",
+            "llmb_trend in tox.ini is overridden by --llmb-trend",
         ),
         (
             "require = all",
             f"--llmb-require={GROK}",
             "overridden",
-            "llmb_require in tox.ini is replaced by --llmb-require",
+            "llmb_require in tox.ini is overridden by --llmb-require",
         ),
     ],
 )
@@ -168,7 +168,7 @@ def test_option_in_addopts_counts_as_untyped(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
     pytester.makefile(".ini", tox="[pytest]\naddopts = --llmb-since=2020-01-01\n")
-    text = "runs before 2020-01-01 left out (--llmb-since in addopts of tox.ini)"
+    text = "runs before 2020-01-01 not judged (--llmb-since in addopts of tox.ini)"
     assert cautions(generated(GROK)) == {"since": text}
 
 
@@ -388,7 +388,7 @@ def test_items_skipped_by_a_conftest_are_a_caution(
     )
     assert (
         found["skipped-items"]
-        == f"skipped before a verdict: 1 item, 1 red: REGRESSION {fp8}"
+        == f"skipped before a verdict: 1 item, 1 would fail: REGRESSION {fp8}"
     )
 
 
@@ -493,7 +493,7 @@ def test_change_too_large_to_accept_asks_for_recording(
     )
     (told,) = [one for one in session.reports if one.get("check") == "trend"]
     assert told["lines"] == [
-        "it is more than the 10 % that an entry may accept; record what is slower than that, with `accept: drift` "
+        "it is more than the 10 % that an entry may accept; record a new baseline for a larger change, with `accept: drift` "
         "in the file of --llmb-acknowledged"
     ]
 

@@ -161,7 +161,7 @@ def test_older_run_passes_with_a_caution_that_names_the_stored_one(
         f"{GROK} (job 5003 of {FIRST + timedelta(days=3):%Y-%m-%d %H:%M}, REGRESSION)"
     )
     assert list_cautions("night-0") == [
-        f"not judged, and newer in the history: {named}"
+        f"newer in the history, but not judged: {named}"
     ]
     assert list_cautions("night-0", "night-3") == list_cautions("night-3") == []
 
@@ -388,7 +388,10 @@ def test_locked_store_changes_no_verdict(
         "history: 1 verdict not stored (no verdict depends on it): h.db: database is locked (SQLITE_BUSY)"
         in told
     )
-    assert f"they are kept: llmbench history add {file.name} --history h.db" in told
+    assert (
+        f"they were saved to a file, add it with: llmbench history add {file.name} --history h.db"
+        in told
+    )
     assert (pytester.path / "junit.xml").exists()
     assert [row.job_id for row in queries.list_runs(place(pytester), "", None, 9)] == [
         "5000"
@@ -531,7 +534,7 @@ def test_unsaved_session_without_a_folder_is_reported(
     assert night(0).ret == pytest.ExitCode.OK
     told = " ".join(capsys.readouterr().out.split())
     assert (
-        "h.db: gone; they could not be kept in a file either (File too large), and are lost to it"
+        "h.db: gone; they could not be saved to a file either (File too large) and are lost"
         in told
     )
     assert unsaved(pytester) == []

@@ -118,17 +118,17 @@ def test_ineffective_key_is_refused(
         (
             "pytest.ini",
             "[tool:pytest]\nllmb_trend = fail\n",
-            "llmb_trend stands in [tool:pytest], which pytest",
+            "llmb_trend is in [tool:pytest], which pytest",
         ),
         (
             "pytest.ini",
             "[llmbench]\nllmb_trend = fail\n[pytest]\n",
-            "stands in [llmbench], which pytest does not read",
+            "is in [llmbench], which pytest does not read",
         ),
         (
             "pyproject.toml",
             '[pytest]\nllmb_trend = "fail"\n',
-            "llmb_trend stands in [pytest], which pytest",
+            "llmb_trend is in [pytest], which pytest",
         ),
     ],
 )

@@ -135,7 +135,7 @@ def test_failed_trend_of_a_selected_configuration_is_kept(
     code, names, told = red(fortnight, pytester, *options)
     assert (code, sorted(names)) == (1, sorted(f"trend {name}" for name in GROK))
     text = caution(told, "left-out-by-selection")
-    assert text.endswith(f"items, 2 red: trend {LLAMA[0]}, trend {LLAMA[1]}")
+    assert text.endswith(f"items, 2 would fail: trend {LLAMA[0]}, trend {LLAMA[1]}")
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_selected_configuration_keeps_only_its_own_trend(
     )
     assert (code, names) == (1, [f"trend {LLAMA[1]}"])
     assert caution(told, "left-out-by-selection").startswith("left out by -m: ")
-    assert ", 5 red: " in caution(told, "left-out-by-selection")
+    assert ", 5 would fail: " in caution(told, "left-out-by-selection")
 
 
 @pytest.mark.slow
@@ -213,7 +213,7 @@ def test_last_failed_trend_fails_and_counts_other_failures(
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     assert failed(pytester) == [f"trend {LLAMA[0]}"]
     told = json.loads((pytester.path / "llmb.json").read_bytes())
-    assert ", 5 red: " in caution(told, "left-out-by-selection")
+    assert ", 5 would fail: " in caution(told, "left-out-by-selection")
     assert caution(told, "left-out-by-selection").startswith("left out by --lf: ")
 
 
@@ -263,7 +263,7 @@ def test_deselected_trend_is_left_out_with_a_caution(
     assert f"trend {LLAMA[0]}" not in names
     assert (
         caution(told, "deselected")
-        == f"deselected by --deselect, a conftest or a plugin: 1 item, 1 red: trend {LLAMA[0]}"
+        == f"deselected by --deselect, a conftest or a plugin: 1 item, 1 would fail: trend {LLAMA[0]}"
     )
 
 
@@ -295,7 +295,7 @@ def test_trends_deselected_by_a_conftest_are_a_caution(
     pytester.makeconftest(CONFTESTS[conftest])
     code, names, told = red(fortnight, pytester, *selection)
     assert (code, names) == (0, [])
-    assert "6 items, 6 red: trend " in caution(told, "deselected")
+    assert "6 items, 6 would fail: trend " in caution(told, "deselected")
     assert (
         "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 red"
         in make_message(convert(told, SessionDocument))
@@ -406,7 +406,7 @@ def test_unmatched_run_outside_the_selection_is_a_caution(
 ) -> None:
     code, names, told = red(other_gpu, pytester, "-k", "llama3.1_8b")
     assert (code, names) == (0, [])
-    assert "1 red: UNMATCHED pretrain_grok1_314b_fp8_256" in caution(
+    assert "1 would fail: UNMATCHED pretrain_grok1_314b_fp8_256" in caution(
         told, "left-out-by-selection"
     )
 
@@ -517,7 +517,7 @@ def test_node_ids_of_own_tests_name_other_failures(
     told = json.loads((pytester.path / "llmb.json").read_bytes())
     assert (
         caution(told, "left-out-by-selection")
-        == f"left out by node ids: 1 item, 1 red: REGRESSION {GROK[3]}"
+        == f"left out by node ids: 1 item, 1 would fail: REGRESSION {GROK[3]}"
     )
 
 

@@ -334,7 +334,7 @@ USAGE = [
     ),
     (
         ["--llmb-logs=.", "--llmb-json=x", "--junitxml=./x"],
-        "--junitxml is the same file, one would replace the other",
+        "--junitxml is the same file, and one would overwrite the other",
     ),
 ]
 

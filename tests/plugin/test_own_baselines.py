@@ -40,7 +40,7 @@ def test_record_then_judge_gates_a_folder(
         "gpus 8 (line 2)",
         "global batch size 32 (line 4)",
         "model oak_14B (line 1)",
-        "nothing says dtype: a run with another one there is not told apart",
+        "unknown: dtype; runs with other values cannot be distinguished",
     ):
         assert said in shown
     for night, slower, expected in (

@@ -38,7 +38,7 @@ def test_log_is_never_overwritten(
         assert ended.ret == pytest.ExitCode.USAGE_ERROR
         ended.stderr.fnmatch_lines(
             [
-                f"*{flag}={place}: below --llmb-logs a file of this name is read as a log*"
+                f"*{flag}={place}: in --llmb-logs, a file with this name is read as a log*"
             ]
         )
     ended = pytester.runpytest(f"--llmb-logs={log}", "-k", GROK, f"{flag}={log}")

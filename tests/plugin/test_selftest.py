@@ -63,4 +63,4 @@ def test_workers_report_the_same(pytester: pytest.Pytester, generated: Write) ->
         NAME,
     )
     result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines([f"  {NAME}: caught 9 of 9; shows +*"])
+    result.stdout.fnmatch_lines([f"  {NAME}: caught 9 of 9; detects +*"])

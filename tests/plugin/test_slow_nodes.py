@@ -93,7 +93,7 @@ def test_workers_report_the_same(
         ),
         (
             {"slow": {}, "nights": 0},
-            ("NOTHING_TO_TELL", "no run of the history says its nodes"),
+            ("NOTHING_TO_TELL", "no run in the history has known nodes"),
         ),
     ],
 )

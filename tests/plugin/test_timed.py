@@ -187,9 +187,9 @@ def test_every_report_labels_the_last_step(
 
 REFUSED = {
     "--llmb-record=own": "a baseline is a mean of many steps",
-    "--llmb-certify": "a certificate does not rest on one step",
-    "--llmb-history=h.db": "one step is no night of a history",
-    "--llmb-acknowledged=a.yaml": "the tables know of no",
+    "--llmb-certify": "a certificate cannot be based on a single step",
+    "--llmb-history=h.db": "a history does not store times of single steps",
+    "--llmb-acknowledged=a.yaml": "published tables contain no",
     "--llmb-against=both": "only published baselines",
 }
 

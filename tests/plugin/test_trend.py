@@ -160,7 +160,7 @@ def test_unused_acknowledgement_is_a_remark(
     capsys.readouterr()
     judged(*options(months, f"--llmb-acknowledged={file}"))
     told = " ".join(capsys.readouterr().out.split())
-    assert "acknowledged.yaml:3: no run needs it (grok1*)" in told
+    assert "acknowledged.yaml:3: not needed by any run (grok1*)" in told
     assert "by A. \\x1b[31mPerson" in told
 
 
@@ -205,6 +205,6 @@ def test_configuration_at_its_limit_is_reported(
         [],
     )
     assert re.fullmatch(
-        r"sits on its bound \(\S+ s\): 5 of the last 10 nights passed", told["text"]
+        r"is on its bound \(\S+ s\): 5 of the last 10 days passed", told["text"]
     )
-    assert "sits on its bound" in " ".join(capsys.readouterr().out.split())
+    assert "is on its bound" in " ".join(capsys.readouterr().out.split())

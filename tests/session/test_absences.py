@@ -1,5 +1,4 @@
-"""Cautions about runs that are missing or that nobody looked at: each names them, and
-honest nights have none."""
+"""Cautions about missing or ignored runs."""
 
 from __future__ import annotations
 
@@ -28,11 +27,13 @@ from pytest_llmbench.session.settings import Settings
 
 CASE = Case(KEY.id, KEY)
 HOUR = timedelta(hours=1)
-CUT = Problem(Reason.INCOMPLETE, "stopped after step 27 of 50")
-MARK = Problem(Reason.VARIANT, "logs/.llmbench-ab has a run of an A/B without its job")
+TRUNCATED = Problem(Reason.INCOMPLETE, "stopped after step 27 of 50")
+PENDING_TRIAL = Problem(
+    Reason.VARIANT, "logs/.llmbench-ab has a run of an A/B without its job"
+)
 
 
-def at(hours_ago: float, seconds: float = 7.325, **fields: Any) -> Measurement:
+def make_run(hours_ago: float, seconds: float = 7.325, **fields: Any) -> Measurement:
     return measurement(
         seconds,
         run=run(id=f"job_{hours_ago:g}", started=NOW - hours_ago * HOUR),
@@ -40,11 +41,11 @@ def at(hours_ago: float, seconds: float = 7.325, **fields: Any) -> Measurement:
     )
 
 
-def pending(hours_ago: float) -> Measurement:
-    """Return a run that may be the unknown job of an A/B."""
-    kept_out = at(hours_ago, excluded=MARK)
-    found = replace(kept_out.run.found, trial_pending_since=NOW)
-    return replace(kept_out, run=replace(kept_out.run, found=found))
+def make_pending_run(hours_ago: float) -> Measurement:
+    """Return a run that may be the A/B job with an unknown id."""
+    excluded_run = make_run(hours_ago, excluded=PENDING_TRIAL)
+    found = replace(excluded_run.run.found, trial_pending_since=NOW)
+    return replace(excluded_run, run=replace(excluded_run.run, found=found))
 
 
 def list_texts(*measurements: Measurement, **fields: Any) -> list[str]:
@@ -65,63 +66,69 @@ def list_texts(*measurements: Measurement, **fields: Any) -> list[str]:
     "measurements",
     [
         (),
-        (at(1),),
-        (at(1), at(2)),
-        (at(1), at(2, problems=(CUT,))),
-        (at(1), at(2, 9.0)),
-        (at(1), *(at(24 * night, 9.0) for night in range(1, 6))),
-        (at(1), at(2), at(3, problems=(CUT,))),
-        (at(1, 9.0), at(2, 9.0), at(3, 9.0)),
-        (at(1), pending(2)),
-        (at(1), at(2, excluded=Problem(Reason.VARIANT, "names its job"))),
-        (at(1, excluded=Problem(Reason.PROFILED, "profiled")), at(2)),
+        (make_run(1),),
+        (make_run(1), make_run(2)),
+        (make_run(1), make_run(2, problems=(TRUNCATED,))),
+        (make_run(1), make_run(2, 9.0)),
+        (make_run(1), *(make_run(24 * days, 9.0) for days in range(1, 6))),
+        (make_run(1), make_run(2), make_run(3, problems=(TRUNCATED,))),
+        (make_run(1, 9.0), make_run(2, 9.0), make_run(3, 9.0)),
+        (make_run(1), make_pending_run(2)),
+        (make_run(1), make_run(2, excluded=Problem(Reason.VARIANT, "names its job"))),
+        (make_run(1, excluded=Problem(Reason.PROFILED, "profiled")), make_run(2)),
     ],
 )
-def test_honest_night_names_no_run(measurements: tuple[Measurement, ...]) -> None:
+def test_complete_day_has_no_cautions(measurements: tuple[Measurement, ...]) -> None:
     assert list_texts(*measurements) == []
 
 
-@pytest.mark.parametrize("bad", [{"problems": (CUT,)}, {"seconds": 9.0}])
-def test_night_with_a_good_last_run_names_the_bad_ones(bad: dict[str, Any]) -> None:
-    night = [at(1), *(at(hours, **bad) for hours in (2, 3, 4, 5)), at(25)]
-    assert list_texts(*night) == [
-        f"{KEY.id}: 4 of 5 runs of a night are not good, and the last is: job_2, job_3, job_4 and 1 more"
+@pytest.mark.parametrize("bad", [{"problems": (TRUNCATED,)}, {"seconds": 9.0}])
+def test_retried_runs_are_named(bad: dict[str, Any]) -> None:
+    same_day = [
+        make_run(1),
+        *(make_run(hours, **bad) for hours in (2, 3, 4, 5)),
+        make_run(25),
+    ]
+    assert list_texts(*same_day) == [
+        f"{KEY.id}: 4 of 5 runs of a day are bad, but the last one is good: job_2, job_3, job_4 and 1 more"
     ]
 
 
-def test_pending_mark_names_the_newer_runs() -> None:
-    assert list_texts(pending(1), pending(2), at(30)) == [
-        f"not judged, and newer: job_1, job_2: {MARK.text}"
+def test_marker_of_unknown_job_names_newer_runs() -> None:
+    assert list_texts(make_pending_run(1), make_pending_run(2), make_run(30)) == [
+        f"newer, but not judged: job_1, job_2: {PENDING_TRIAL.text}"
     ]
-    assert list_texts(pending(1)) == [f"not judged, and newer: job_1: {MARK.text}"]
+    assert list_texts(make_pending_run(1)) == [
+        f"newer, but not judged: job_1: {PENDING_TRIAL.text}"
+    ]
 
 
-def test_mark_that_names_a_newer_run_is_named() -> None:
-    """A mark of any job may name the run of a night."""
-    named = at(
+def test_newer_run_excluded_by_a_marker_is_named() -> None:
+    """Any job may write a marker that names a regular run."""
+    named = make_run(
         1,
         excluded=Problem(
             Reason.VARIANT, "logs/.llmbench-ab lists its job: a run of an A/B"
         ),
     )
-    text = f"not judged, and newer: job_1: {named.excluded.text}"  # type: ignore[union-attr]
-    assert list_texts(named, at(30)) == [text]
+    text = f"newer, but not judged: job_1: {named.excluded.text}"  # type: ignore[union-attr]
+    assert list_texts(named, make_run(30)) == [text]
     launched = replace(
         named, run=replace(named.run, found=replace(named.run.found, launch="abc"))
     )
-    assert list_texts(launched, at(30)) == []
+    assert list_texts(launched, make_run(30)) == []
 
 
 def test_unread_file_is_named() -> None:
     hidden = (
         IgnoredFile(".slurm-7.out.X1y2Z3", "a log by its name, except for its suffix"),
     )
-    assert list_texts(at(1), hidden=hidden) == [
-        "unread, perhaps newer: .slurm-7.out.X1y2Z3 (a log by its name, except for its suffix)"
+    assert list_texts(make_run(1), hidden=hidden) == [
+        "not read, possibly newer: .slurm-7.out.X1y2Z3 (a log by its name, except for its suffix)"
     ]
 
 
-def stored(hours_ago: float, job_id: str = "7", **fields: Any) -> StoredRun:
+def make_stored_run(hours_ago: float, job_id: str = "7", **fields: Any) -> StoredRun:
     made = {"verdict": "REGRESSION", "valid": True, "status": "failed", **fields}
     return StoredRun(
         NOW - hours_ago * HOUR,
@@ -134,9 +141,9 @@ def stored(hours_ago: float, job_id: str = "7", **fields: Any) -> StoredRun:
 
 
 def find_newer(*past: StoredRun, copies: Any = (), **judged: Any) -> StoredRun | None:
-    """Return the newer run of a history beside a run that began 30 hours ago."""
-    found = run(**{"started": NOW - 30 * HOUR, **judged})
-    ingested = IngestedRuns((found,), (), (), copies=copies)
+    """Return the newer stored run next to a judged run that started 30 hours ago."""
+    judged_run = run(**{"started": NOW - 30 * HOUR, **judged})
+    ingested = IngestedRuns((judged_run,), (), (), copies=copies)
     catalog = Catalog(baselines={KEY: (BASELINE,)}, recipes=())
     results = evaluate_runs(ingested, Settings(), catalog, NOW, {KEY: past})
     return results.newer_stored.get(KEY)
@@ -152,29 +159,35 @@ def find_newer(*past: StoredRun, copies: Any = (), **judged: Any) -> StoredRun |
     ],
 )
 def test_newest_stored_run_after_the_judged_is_found(fields: dict[str, Any]) -> None:
-    newest = stored(2, **fields)
-    assert find_newer(stored(40, "5"), stored(6, "6"), newest) == newest
+    newest = make_stored_run(2, **fields)
+    assert (
+        find_newer(make_stored_run(40, "5"), make_stored_run(6, "6"), newest) == newest
+    )
 
 
 @pytest.mark.parametrize(
     "past",
     [
-        stored(31),
-        stored(30),
-        stored(2, job_id="1"),  # another log of the judged job
-        stored(2, reason=Reason.VARIANT),
-        stored(2, reason=Reason.PURPOSE_MISSED, valid=False, verdict="INVALID"),
+        make_stored_run(31),
+        make_stored_run(30),
+        make_stored_run(2, job_id="1"),  # another log of the judged job
+        make_stored_run(2, reason=Reason.VARIANT),
+        make_stored_run(
+            2, reason=Reason.PURPOSE_MISSED, valid=False, verdict="INVALID"
+        ),
     ],
 )
-def test_stored_run_that_is_no_newer_one_is_passed_over(past: StoredRun) -> None:
+def test_older_and_trial_stored_runs_are_ignored(past: StoredRun) -> None:
     assert find_newer(past) is None
 
 
-def test_stored_run_among_the_logs_is_not_newer() -> None:
-    """As itself, or as a copy that was left out; a run without a start is the
-    newest."""
+def test_stored_run_with_a_known_log_is_ignored() -> None:
+    """The log is that of the judged run or of a dropped copy.
+
+    An undated judged run counts as the newest.
+    """
     nameless = run(replace(log(), fingerprint="2-ff"), job_id="", started=NOW)
-    past = stored(2, job_id="")
+    past = make_stored_run(2, job_id="")
     assert find_newer(past, copies=((nameless, run()),)) is None
     other = replace(nameless, identity=replace(nameless.identity, key=None))
     assert find_newer(past, copies=((other, run()),)) == past
@@ -184,12 +197,12 @@ def test_stored_run_among_the_logs_is_not_newer() -> None:
 
 def test_newer_stored_runs_are_named_failed_ones_first() -> None:
     other = replace(KEY, recipe="other")
-    good = stored(2, "", verdict="PASS", status="passed")
+    good = make_stored_run(2, "", verdict="PASS", status="passed")
     named = f"{KEY.id} (run of {good.started:%Y-%m-%d %H:%M}, PASS)"
-    text = "not judged, and newer in the history"
-    newer = {KEY: good, other: stored(3)}
-    assert list_texts(at(30), newer_stored=newer) == [f"{text}: {named}"]
-    results = [judge_case(Case(key.id, key), [evidence(at(30))]) for key in newer]
+    text = "newer in the history, but not judged"
+    newer = {KEY: good, other: make_stored_run(3)}
+    assert list_texts(make_run(30), newer_stored=newer) == [f"{text}: {named}"]
+    results = [judge_case(Case(key.id, key), [evidence(make_run(30))]) for key in newer]
     both = SessionResults({}, (), 2, 0, (), {}, newer_stored=newer)
     (caution,) = list_absence_cautions(both, results)
     red = f"{other.id} (job 7 of {NOW - 3 * HOUR:%Y-%m-%d %H:%M}, REGRESSION)"
@@ -199,12 +212,12 @@ def test_newer_stored_runs_are_named_failed_ones_first() -> None:
 
 def test_silent_configuration_is_named_if_it_is_judged() -> None:
     silences = (Silence(KEY, NOW - 48 * HOUR, NOW),)
-    assert list_texts(at(48), silences=silences) == [
-        f"no run of {KEY.id} (last {NOW - 48 * HOUR:%Y-%m-%d}), though others ran on {NOW:%Y-%m-%d}"
+    assert list_texts(make_run(48), silences=silences) == [
+        f"no run of {KEY.id} (last {NOW - 48 * HOUR:%Y-%m-%d}), although others ran on {NOW:%Y-%m-%d}"
     ]
     assert list_texts(silences=silences) == []  # it is MISSING, and named as such
     other = replace(KEY, recipe="other")
-    assert list_texts(at(48), silences=(replace(silences[0], key=other),)) == []
+    assert list_texts(make_run(48), silences=(replace(silences[0], key=other),)) == []
 
 
 def test_own_configurations_without_a_verdict_are_named() -> None:

@@ -1,5 +1,4 @@
-"""The file of acknowledged changes: what is read, and that everything else is an error
-that says where and what."""
+"""Parsing of the file of acknowledged changes, and errors with their line."""
 
 from __future__ import annotations
 
@@ -36,15 +35,15 @@ def read(tmp_path: Path, text: str) -> tuple[Acknowledgement, ...]:
     return read_acknowledged(path, [KEY.id], TODAY).changes
 
 
-def refused(tmp_path: Path, text: str) -> str:
+def get_error(tmp_path: Path, text: str) -> str:
     with pytest.raises(SettingsError) as error:
         read(tmp_path, text)
     return str(error.value).replace(f"{tmp_path}/", "")
 
 
-def test_an_entry_says_what_was_accepted_by_whom_and_until_when(tmp_path: Path) -> None:
-    (one,) = read(tmp_path, HEAD + ENTRY)
-    assert one == Acknowledgement(
+def test_entry_is_read_with_all_fields(tmp_path: Path) -> None:
+    (entry,) = read(tmp_path, HEAD + ENTRY)
+    assert entry == Acknowledgement(
         configuration="grok1_314b-25.05-gb200-bf16-*",
         fraction=0.06,
         since=date(2025, 11, 3),
@@ -55,12 +54,12 @@ def test_an_entry_says_what_was_accepted_by_whom_and_until_when(tmp_path: Path) 
     )
 
 
-def test_faster_is_less_time(tmp_path: Path) -> None:
-    (one,) = read(tmp_path, HEAD + ENTRY.replace("slower: 6%", "faster: 2.5%"))
-    assert one.fraction == -0.025
+def test_faster_is_a_negative_fraction(tmp_path: Path) -> None:
+    (entry,) = read(tmp_path, HEAD + ENTRY.replace("slower: 6%", "faster: 2.5%"))
+    assert entry.fraction == -0.025
 
 
-def test_reason_to_fail_is_accepted_beside_a_change(tmp_path: Path) -> None:
+def test_file_may_accept_changes_and_reasons(tmp_path: Path) -> None:
     (_, accepted) = read(
         tmp_path, HEAD + ENTRY + ENTRY.replace("slower: 6%", "accept: wall-clock")
     )
@@ -68,10 +67,8 @@ def test_reason_to_fail_is_accepted_beside_a_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["slower: 10%", "faster: 40%"])
-def test_ten_percent_are_the_most_that_is_accepted_to_slower(
-    tmp_path: Path, text: str
-) -> None:
-    """An accepted improvement makes the gate stricter: it may be as large as it is."""
+def test_slowdown_is_limited_to_ten_percent(tmp_path: Path, text: str) -> None:
+    """An accepted improvement makes the gate stricter and may be larger."""
     assert len(read(tmp_path, HEAD + ENTRY.replace("slower: 6%", text))) == 1
 
 
@@ -81,7 +78,7 @@ def test_ten_percent_are_the_most_that_is_accepted_to_slower(
         (
             "slower: 6%",
             "slower: 60%",
-            "4: found '60%', that is 60 %, expected above 0 and at most 10 %; record what is slower than that, "
+            "4: found '60%', that is 60 %, expected above 0 and at most 10 %; record a new baseline for a larger change, "
             "with `accept: drift` in the file of --llmb-acknowledged",
         ),
         (
@@ -93,7 +90,7 @@ def test_ten_percent_are_the_most_that_is_accepted_to_slower(
         (
             "slower: 6%",
             "slower: 6%\n    faster: 6%",
-            "3: found no change or two, expected one of slower, faster and accept",
+            "3: found no change or several, expected exactly one of slower, faster and accept",
         ),
         (
             "slower: 6%",
@@ -134,27 +131,27 @@ def test_ten_percent_are_the_most_that_is_accepted_to_slower(
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(
+def test_invalid_entry_is_refused_with_its_line(
     tmp_path: Path, written: str, instead: str, message: str
 ) -> None:
     assert written in ENTRY
-    assert f"acknowledged.yaml:{message}" in refused(
+    assert f"acknowledged.yaml:{message}" in get_error(
         tmp_path, HEAD + ENTRY.replace(written, instead)
     )
 
 
-def test_one_change_is_accepted_once(tmp_path: Path) -> None:
+def test_repeated_acknowledgement_is_refused(tmp_path: Path) -> None:
     again = ENTRY.replace("gb200-bf16-*", "gb200-*").replace("2025-11-03", "2025-11-06")
     assert (
         f"10: found {KEY.id} again (first in line 3), expected each change once"
-        in refused(tmp_path, HEAD + ENTRY + again)
+        in get_error(tmp_path, HEAD + ENTRY + again)
     )
     later = ENTRY.replace("2025-11-03", "2025-11-18")
     assert len(read(tmp_path, HEAD + ENTRY + later)) == 2
 
 
-def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path) -> None:
-    assert "acknowledged.yaml:1: found an empty file" in refused(tmp_path, "")
+def test_empty_or_missing_file_is_refused(tmp_path: Path) -> None:
+    assert "acknowledged.yaml:1: found an empty file" in get_error(tmp_path, "")
     with pytest.raises(
         SettingsError, match="expected a readable file of acknowledged changes"
     ):
@@ -173,8 +170,8 @@ RECORDING = """
 """
 
 
-def test_recording_is_accepted_without_a_known_configuration(tmp_path: Path) -> None:
-    """A configuration that is recorded for the first time is known to no baseline."""
+def test_recording_entry_allows_unknown_configurations(tmp_path: Path) -> None:
+    """A configuration that is recorded for the first time has no baseline yet."""
     path = tmp_path / "acknowledged.yaml"
     path.write_text(
         f"{HEAD} []\nrecordings:{RECORDING.replace('grok1*', 'elm_7b-*')}",
@@ -193,7 +190,7 @@ def test_recording_is_accepted_without_a_known_configuration(tmp_path: Path) -> 
     )
 
 
-def test_recording_without_first_day_is_read(tmp_path: Path) -> None:
+def test_recording_entry_without_since_is_read(tmp_path: Path) -> None:
     path = tmp_path / "acknowledged.yaml"
     entry = RECORDING.replace("    since: 2025-11-18\n", "")
     path.write_text(f"{HEAD} []\nrecordings:{entry}", encoding="utf-8")
@@ -223,7 +220,7 @@ def test_recording_without_first_day_is_read(tmp_path: Path) -> None:
         ("    expires: 2025-12-01\n", "", "4: found no 'expires', expected that key"),
     ],
 )
-def test_recording_refuses_an_invalid_entry(
+def test_invalid_recording_entry_is_refused(
     tmp_path: Path, written: str, instead: str, message: str
 ) -> None:
     path = tmp_path / "acknowledged.yaml"
@@ -251,7 +248,7 @@ def read_repair(tmp_path: Path, text: str) -> date | None:
     return read_acknowledged(path, [KEY.id], TODAY).last_repair
 
 
-def test_the_last_repair_counts(tmp_path: Path) -> None:
+def test_last_repair_is_the_latest(tmp_path: Path) -> None:
     later = REPAIR.replace("11-03", "11-20")
     assert read_repair(tmp_path, f"{HEAD} []\nrepaired:{REPAIR}{later[1:]}") == date(
         2025, 11, 20
@@ -269,13 +266,13 @@ def test_the_last_repair_counts(tmp_path: Path) -> None:
         (
             "since: 2025-11-03",
             "since: 2025-11-21",
-            ":5: found 2025-11-21, expected a day until today, 2025-11-20",
+            ":5: found 2025-11-21, expected a day not after today, 2025-11-20",
         ),
         ("nodes: n7,n[12-13]", "nodes: n7 && reboot", ":4: "),
         ("    by: A. Person\n", "", ":4: "),
     ],
 )
-def test_a_repair_that_says_something_else_is_refused(
+def test_invalid_repair_is_refused(
     tmp_path: Path, written: str, instead: str, message: str
 ) -> None:
     with pytest.raises(SettingsError) as error:

@@ -1,5 +1,4 @@
-"""The work of finding and reading runs grows with their number, not with its square,
-whatever the files are called."""
+"""The time to find and read runs grows linearly with their number, for any file names."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ from pytest_llmbench.session.settings import Settings
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SMALL = 60
 
-LINKED = "a hard link"
+HARD_LINK = "a hard link"
 TABLE = "step,loss,step_time\n1,2.0,7.3\n"
 
 
 def step(number: int, seconds: float = 7.3) -> str:
-    """Return a line of NeMo 2."""
+    """Return a step line of NeMo 2."""
     return f"Training epoch 0, iteration {number}/9 | global_step: {number} | train_step_timing in s: {seconds:.4f}\n"
 
 
-def own(number: int) -> str:
-    """Return a log with steps that no other number has."""
+def make_log(number: int) -> str:
+    """Return a log whose steps are unique to its number."""
     return step(0, 7.3 + number / 1000) + step(1, 7.2)
 
 
@@ -37,12 +36,12 @@ Tree = Callable[[int], dict[str, str]]
 
 TREES: dict[str, Tree] = {
     "empty logs": lambda n: {f"log-train_{n}_0.out": ""},
-    "logs": lambda n: {f"log-train_{n}_0.out": own(n)},
-    "logs in folders": lambda n: {f"job{n}/log-train_{n}_0.out": own(n)},
-    "output of Slurm": lambda n: {f"slurm-{n}.out": own(n)},
+    "logs": lambda n: {f"log-train_{n}_0.out": make_log(n)},
+    "logs in folders": lambda n: {f"job{n}/log-train_{n}_0.out": make_log(n)},
+    "output of Slurm": lambda n: {f"slurm-{n}.out": make_log(n)},
     "two logs of a job": lambda n: {
-        f"slurm-{n}.out": own(n),
-        f"train_{n}.log": own(n + 5000),
+        f"slurm-{n}.out": make_log(n),
+        f"train_{n}.log": make_log(n + 5000),
     },
     "standard errors": lambda n: {
         f"log-train_{n}_0.err": "srun: error: n1: task 0: Killed\n"
@@ -50,32 +49,32 @@ TREES: dict[str, Tree] = {
     "metadata": lambda n: {f"llmb-config_{n}.yaml": f"job_info: {{job_id: {n}}}\n"},
     "logs without a job beside metadata": lambda n: {
         f"llmb-config_{n}.yaml": f"job_info: {{job_id: {n}}}\n",
-        f"train{chr(97 + n % 26)}x{n}.log": own(n),
+        f"train{chr(97 + n % 26)}x{n}.log": make_log(n),
     },
     "unknown names": lambda n: {
         f"console{n}": "".join(step(k, 7.3 + n) for k in range(10))
     },
     "tables": lambda n: {f"run{n}/metrics.csv": TABLE},
     "tables below logs": lambda n: {
-        f"log-train_{n}_0.out": own(n),
+        f"log-train_{n}_0.out": make_log(n),
         f"run{n}/metrics.csv": TABLE,
     },
     "tables beside the folders of logs": lambda n: {
-        f"job{n}/log-train_{n}_0.out": own(n),
+        f"job{n}/log-train_{n}_0.out": make_log(n),
         f"run{n}/metrics.csv": TABLE,
     },
-    "hard links": lambda n: {f"log-train_{n}_0.out": LINKED},
+    "hard links": lambda n: {f"log-train_{n}_0.out": HARD_LINK},
 }
 
 
-def write(root: Path, tree: Tree, number: int) -> None:
-    """Write the files of a number; LINKED is another name of one file."""
+def write_files(root: Path, tree: Tree, number: int) -> None:
+    """Write the files for one number; HARD_LINK stands for a link to a common file."""
     for name, text in tree(number).items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if text is LINKED:
+        if text is HARD_LINK:
             first = root / "log-first_1_0.out"
-            first.write_text(own(0))
+            first.write_text(make_log(0))
             os.link(first, path)
         else:
             path.write_text(text)
@@ -83,14 +82,14 @@ def write(root: Path, tree: Tree, number: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tree", TREES)
-def test_ingesting_files_grows_with_their_number(tmp_path: Path, tree: str) -> None:
+def test_ingestion_time_grows_linearly_with_files(tmp_path: Path, tree: str) -> None:
     numbers = count()
 
     def make(size: int) -> Callable[[], object]:
         root = tmp_path / str(next(numbers))
         root.mkdir()
         for number in range(size):
-            write(root, TREES[tree], 100_000 + number)
+            write_files(root, TREES[tree], 100_000 + number)
         return lambda: ingest(Settings(logs=(root,)), Catalog((), {}), NOW)
 
     assert measure_growth(make, SMALL) < LINEAR

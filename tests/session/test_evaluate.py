@@ -1,4 +1,4 @@
-"""Which of the runs that were found are measured in full: those that may be judged."""
+"""Full measurements of the runs that may be judged."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.session.evaluate import measure_runs
 
 
-def measured(*excluded: bool, judged: str = "newest") -> tuple[Measurement, ...]:
-    """Return the measurements of runs, newest first, some of them profiled."""
+def measure_profiled(
+    *excluded: bool, judged: str = "newest"
+) -> tuple[Measurement, ...]:
+    """Return the measurements of runs, newest first, of which some are profiled."""
     catalog: Any = SimpleNamespace(baselines={KEY: (BASELINE,)}, configurations=())
     runs = [
         run(
@@ -36,9 +38,9 @@ def measured(*excluded: bool, judged: str = "newest") -> tuple[Measurement, ...]
         ((False, True, False), "each", [True, True, True]),
     ],
 )
-def test_a_run_that_may_be_judged_has_its_metrics(
+def test_metrics_are_measured_only_for_judgeable_runs(
     excluded: tuple[bool, ...], judged: str, whole: list[bool]
 ) -> None:
-    runs = measured(*excluded, judged=judged)
-    assert [not one.step_time_only for one in runs] == whole
-    assert [bool(one.metrics) for one in runs] == whole
+    runs = measure_profiled(*excluded, judged=judged)
+    assert [not measurement.step_time_only for measurement in runs] == whole
+    assert [bool(measurement.metrics) for measurement in runs] == whole

@@ -1,5 +1,4 @@
-"""Which earlier run a session calls the last good one, and what its history adds to
-it."""
+"""Selection of the last good run, and its details from the history."""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ from pytest_llmbench.session.settings import Settings
 OTHER = replace(KEY, dtype="fp8")
 
 
-def read(seconds: float, ago: int, **fields: Any) -> Measurement:
-    """Return a run in the folder, so many days before NOW."""
+def make_folder_run(seconds: float, ago: int, **fields: Any) -> Measurement:
+    """Return a run in the folder, `ago` days before NOW."""
     job = replace(log(segment()), fingerprint=f"{ago:x}-ff")
     return noisy(
         seconds,
@@ -48,7 +47,7 @@ def read(seconds: float, ago: int, **fields: Any) -> Measurement:
     )
 
 
-def stored(
+def make_stored_run(
     seconds: float, ago: int, verdict: str = "PASS", status: str = "passed"
 ) -> StoredRun:
     started = NOW - timedelta(days=ago)
@@ -58,7 +57,7 @@ def stored(
     )
 
 
-def judge_red(
+def judge_failed(
     known: Evidence, settings: Settings | None = None, past: tuple[StoredRun, ...] = ()
 ) -> ConfigurationResult:
     settings = settings or Settings()
@@ -68,13 +67,13 @@ def judge_red(
     return with_last_good(judged, settings, {KEY: past}).results[KEY.id]
 
 
-def find(
+def find_last_good_run(
     known: Evidence, settings: Settings | None = None, past: tuple[StoredRun, ...] = ()
 ) -> LastGoodRun | None:
-    return judge_red(known, settings, past).judgement.last_good
+    return judge_failed(known, settings, past).judgement.last_good
 
 
-RED = read(8.2, 0)
+FAILED_RUN = make_folder_run(8.2, 0)
 
 
 @pytest.mark.parametrize(
@@ -87,37 +86,41 @@ RED = read(8.2, 0)
         ("TEST_FAILED", "failed", False),
     ],
 )
-def test_a_stored_run_is_good_if_it_was_green(
+def test_stored_run_is_good_if_its_item_passed(
     verdict: str, status: str, named: bool
 ) -> None:
-    """However fast it was: it may have been judged by a narrower bound."""
-    last = find(evidence(RED, stored_runs=(stored(7.3, 1, verdict, status),)))
+    """The speed is ignored, since the bound may have been narrower."""
+    last = find_last_good_run(
+        evidence(FAILED_RUN, stored_runs=(make_stored_run(7.3, 1, verdict, status),))
+    )
     assert (last is not None and last.verdict == verdict) == named
 
 
-def test_a_run_in_the_folder_is_judged_as_if_it_were_the_newest() -> None:
-    """Within the bound and yet not green: its checkpoint, or what else the session asks
-    for."""
-    known = evidence(RED, read(7.3, 1))
-    last = find(known)
+def test_folder_run_is_good_if_it_would_pass() -> None:
+    """A run within the bound may still fail, for example with --llmb-inconclusive=fail."""
+    known = evidence(FAILED_RUN, make_folder_run(7.3, 1))
+    last = find_last_good_run(known)
     assert last is not None
     assert (last.verdict, last.source) == ("PASS", RunSource.FOLDER)
-    near = evidence(RED, read(7.68, 1))
-    told = find(near)
+    near = evidence(FAILED_RUN, make_folder_run(7.68, 1))
+    told = find_last_good_run(near)
     assert told is not None
     assert told.verdict == "INCONCLUSIVE"
-    assert find(near, Settings(inconclusive="fail")) is None
+    assert find_last_good_run(near, Settings(inconclusive="fail")) is None
 
 
-def test_a_run_in_the_folder_that_a_session_called_red_is_no_good_one() -> None:
-    """Its log may have been cut since, or the baseline moved."""
-    known = evidence(RED, read(7.3, 1), read(7.3, 2))
-    red = (stored(7.3, 1, "INVALID", "failed"),)
-    last = find(known, past=red)
+def test_folder_run_that_failed_before_is_not_good() -> None:
+    """Its log may have been truncated later, or the baseline may have moved."""
+    known = evidence(FAILED_RUN, make_folder_run(7.3, 1), make_folder_run(7.3, 2))
+    red = (make_stored_run(7.3, 1, "INVALID", "failed"),)
+    last = find_last_good_run(known, past=red)
     assert last is not None
     assert last.job_id == "2"
-    assert find(evidence(RED, read(7.3, 1)), past=red) is None
-    green = find(known, past=(stored(7.3, 1),))
+    assert (
+        find_last_good_run(evidence(FAILED_RUN, make_folder_run(7.3, 1)), past=red)
+        is None
+    )
+    green = find_last_good_run(known, past=(make_stored_run(7.3, 1),))
     assert green is not None
     assert green.job_id == "1"
 
@@ -125,74 +128,74 @@ def test_a_run_in_the_folder_that_a_session_called_red_is_no_good_one() -> None:
 @pytest.mark.parametrize(
     "red",
     [
-        pytest.param(RED, id="REGRESSION"),
-        pytest.param(read(7.70, 0), id="by the rule as written"),
-        pytest.param(read(7.3, 0), id="PASS"),
+        pytest.param(FAILED_RUN, id="REGRESSION"),
+        pytest.param(make_folder_run(7.70, 0), id="by the rule as written"),
+        pytest.param(make_folder_run(7.3, 0), id="PASS"),
     ],
 )
-def test_what_is_red_names_it(red: Measurement) -> None:
-    result = judge_red(evidence(red, read(7.3, 1), plausible=0.15))
+def test_only_failed_result_has_a_last_good_run(red: Measurement) -> None:
+    result = judge_failed(evidence(red, make_folder_run(7.3, 1), plausible=0.15))
     is_red = result.judgement.verdict is not Verdict.PASS
     assert (result.judgement.last_good is not None) == is_red
 
 
-def test_what_has_no_run_names_none() -> None:
-    """Its message says when the last valid one was."""
-    result = judge_red(evidence(stored_runs=(stored(7.3, 1),)))
+def test_missing_run_has_no_last_good_run() -> None:
+    """Its message already names the last valid run."""
+    result = judge_failed(evidence(stored_runs=(make_stored_run(7.3, 1),)))
     assert result.judgement.verdict is Verdict.MISSING
     assert result.judgement.last_good is None
 
 
-# --- what the history adds ------------------------------------------------------------
+# --- details from the history ---------------------------------------------------------
 
 
-def remember(folder: Path, *outcomes: dict[str, Any]) -> SessionHistory:
+def store_outcomes(folder: Path, *outcomes: dict[str, Any]) -> SessionHistory:
     place = StoreLocation("history.db", folder / "history.db")
     write(place, document(*outcomes))
     return SessionHistory(place, [KEY, OTHER])
 
 
-def ran_on(told: dict[str, Any], *nodes: str) -> dict[str, Any]:
+def with_nodes(told: dict[str, Any], *nodes: str) -> dict[str, Any]:
     job = {"job_id": told["run"]["job_id"], "nodes": list(nodes)}
     return {**told, "jobs": [{"job_id": "0", "nodes": ["n9"]}, job]}
 
 
-def add(
+def add_history_details(
     history: SessionHistory, red: Measurement, *nodes: str, key: Key = KEY
 ) -> LastGoodRun | None:
     known = evidence(red, stored_runs=tuple(history.past.get(key, ())))
-    result = judge_red(known, past=tuple(history.past.get(key, ())))
+    result = judge_failed(known, past=tuple(history.past.get(key, ())))
     job = LaunchedJob(red.run.found.job_id, Purpose.MEASURE, 1, 1, "COMPLETED", nodes)
     results = SessionResults({KEY.id: replace(result, jobs=(job,))}, (), 1, 0, (), {})
     return history.with_details(results).configurations[KEY.id].judgement.last_good
 
 
-def test_the_nodes_are_those_of_the_job_of_the_run(tmp_path: Path) -> None:
-    history = remember(
+def test_last_good_run_has_the_nodes_of_its_job(tmp_path: Path) -> None:
+    history = store_outcomes(
         tmp_path,
-        ran_on(outcome(7.3, 3), "n1", "n2"),
-        ran_on(outcome(7.3, 2), "n7", "n8"),
+        with_nodes(outcome(7.3, 3), "n1", "n2"),
+        with_nodes(outcome(7.3, 2), "n7", "n8"),
     )
-    last = add(history, RED, "n2", "n3")
+    last = add_history_details(history, FAILED_RUN, "n2", "n3")
     assert last is not None
     assert (last.source, last.started) == (RunSource.HISTORY, START + timedelta(days=3))
     assert last.nodes == ComparedNodes(("n1", "n2"), ("n2", "n3"))
     assert last.settings.same == ("launcher",)
     assert last.steps is not None
-    unknown = add(history, RED)
+    unknown = add_history_details(history, FAILED_RUN)
     assert unknown is not None
     assert unknown.nodes is None
 
 
-def test_a_run_of_another_precision_in_the_store_is_none(tmp_path: Path) -> None:
-    history = remember(tmp_path, ran_on(outcome(7.3, 3, key=OTHER), "n1"))
+def test_stored_run_of_another_precision_is_ignored(tmp_path: Path) -> None:
+    history = store_outcomes(tmp_path, with_nodes(outcome(7.3, 3, key=OTHER), "n1"))
     assert history.past[OTHER]
-    assert add(history, RED, "n1") is None
+    assert add_history_details(history, FAILED_RUN, "n1") is None
 
 
-def test_a_store_that_cannot_be_read_any_more_loses_no_verdict(tmp_path: Path) -> None:
-    history = remember(tmp_path, ran_on(outcome(7.3, 3), "n1", "n2"))
+def test_unreadable_history_keeps_the_verdict(tmp_path: Path) -> None:
+    history = store_outcomes(tmp_path, with_nodes(outcome(7.3, 3), "n1", "n2"))
     (tmp_path / "history.db").write_bytes(b"no database any more" * 100)
-    last = add(history, RED, "n2", "n3")
+    last = add_history_details(history, FAILED_RUN, "n2", "n3")
     assert last is not None
     assert last.nodes is None

@@ -1,5 +1,4 @@
-"""Outcomes of items: requirements, numbers of runs that a suite asks for, and sessions
-without verdicts."""
+"""Outcomes of items: requirements, required numbers of runs, sessions without verdicts."""
 
 from __future__ import annotations
 
@@ -30,21 +29,23 @@ CASE = Case(KEY.id, KEY)
 DAY = timedelta(days=1)
 
 
-def measured(*days_ago: float | None) -> list[Measurement]:
-    """Return runs at the published step time that started so many days ago, None at an
-    unknown time."""
+def make_measurements(*days_ago: float | None) -> list[Measurement]:
+    """Return runs at the published step time that started this many days ago (None:
+    undated)."""
     starts = [None if days is None else NOW - days * DAY for days in days_ago]
     return [measurement(7.325, run=run(started=started)) for started in starts]
 
 
 def judge_required(
-    measurements: list[Measurement], asked: int, **fields: Any
+    measurements: list[Measurement], required: int, **fields: Any
 ) -> Judgement:
-    """Judge runs of a configuration of which a suite asks for `asked` runs."""
-    seen = evidence(*measurements, **fields)
-    judged = JudgedConfigurations({KEY.id: (judge_case(CASE, [seen]), (seen,))})
+    """Judge runs of a configuration with a required number of runs."""
+    collected = evidence(*measurements, **fields)
+    judged = JudgedConfigurations(
+        {KEY.id: (judge_case(CASE, [collected]), (collected,))}
+    )
     return (
-        apply_requirements(judged, {KEY: RequiredRuns(asked, "suite.yaml:2")})
+        apply_requirements(judged, {KEY: RequiredRuns(required, "suite.yaml:2")})
         .results[KEY.id]
         .judgement
     )
@@ -59,25 +60,27 @@ def judge_required(
         ((0.1, 0.5, None), Verdict.MISSING),
     ],
 )
-def test_runs_older_than_the_limit_do_not_count(
+def test_runs_beyond_max_age_do_not_count(
     days_ago: tuple[float | None, ...], verdict: Verdict
 ) -> None:
-    judgement = judge_required(measured(*days_ago), asked=3, max_age=DAY)
+    judgement = judge_required(make_measurements(*days_ago), required=3, max_age=DAY)
     assert judgement.verdict is verdict
-    assert judge_required(measured(*days_ago), asked=3).verdict is Verdict.PASS
+    assert (
+        judge_required(make_measurements(*days_ago), required=3).verdict is Verdict.PASS
+    )
 
 
 def make_results(*measurements: Measurement, **fields: Any) -> SessionResults:
-    """Return the results of a session of one configuration."""
+    """Return the results of a session with one configuration."""
     result = judge_case(CASE, [evidence(*measurements)])
-    made = {
+    defaults = {
         "unmatched": (),
         "runs_found": len(measurements),
         "runs_before_since": 0,
         "ignored": (),
     }
     return SessionResults(
-        {KEY.id: result}, measurements={KEY: measurements}, **{**made, **fields}
+        {KEY.id: result}, measurements={KEY: measurements}, **{**defaults, **fields}
     )
 
 
@@ -90,10 +93,10 @@ def make_results(*measurements: Measurement, **fields: Any) -> SessionResults:
         ((KEY.id,), True, Status.FAILED),
     ],
 )
-def test_require_all_skips_on_demand_configurations(
+def test_require_all_ignores_on_demand_configurations(
     require: tuple[str, ...], on_demand: bool, status: Status
 ) -> None:
-    """Naming one requires it."""
+    """An id requires the configuration."""
     results = make_results(on_demand=frozenset({KEY} if on_demand else ()))
     (outcome,) = decide_outcomes(
         results, [KEY.id], Settings(require=require), guarded=True
@@ -125,8 +128,8 @@ def test_session_without_verdicts_reports_the_reason(
     assert outcome.context[1].startswith(words)
 
 
-def test_session_without_verdicts_lists_why_runs_do_not_count() -> None:
-    strays = [
+def test_session_without_verdicts_lists_unjudged_runs() -> None:
+    unmatched = [
         UnmatchedRun(
             name,
             Reason.UNMATCHED,
@@ -139,15 +142,15 @@ def test_session_without_verdicts_lists_why_runs_do_not_count() -> None:
         for name in ("a", "b")
     ]
     diverged = measurement(
-        problems=(Problem(Reason.DIVERGED, "the loss is no number"),)
+        problems=(Problem(Reason.DIVERGED, "the loss is not a number"),)
     )
-    results = make_results(diverged, unmatched=tuple(strays), runs_found=3)
+    results = make_results(diverged, unmatched=tuple(unmatched), runs_found=3)
     (outcome,) = decide_outcomes(results, [KEY.id], Settings())
-    kept = f"3 runs found: a, b (gpus are 64; nearest {KEY.id}; --x), x_1 ({KEY.id}: INVALID)."
-    assert outcome.context[1] == kept
+    expected = f"3 runs found: a, b (gpus are 64; nearest {KEY.id}; --x), x_1 ({KEY.id}: INVALID)."
+    assert outcome.context[1] == expected
 
 
-def test_repeats_that_disagree_certify_nothing() -> None:
+def test_disagreeing_repeats_are_not_certified() -> None:
     newest, slower = (
         measurement(
             seconds, run=run(started=NOW - timedelta(hours=hours), build=("image=a",))

@@ -1,5 +1,4 @@
-"""What --llmb-record makes of runs: the trimmed mean decides, and the mean stands
-beside it."""
+"""Recording of baselines (--llmb-record): values, refusals and accepted reasons."""
 
 from __future__ import annotations
 
@@ -37,10 +36,10 @@ from pytest_llmbench.session.recordings import make_recording
 from pytest_llmbench.session.settings import Settings
 
 STALLED = tuple(14.6 if step % 6 == 0 else 7.3 for step in range(50))
-"""A sixth of the steps takes twice as long."""
+"""Every sixth step takes twice as long."""
 
 
-def test_a_recording_of_means_over_several_steps_weighs_them_by_their_steps() -> None:
+def test_recording_weighs_means_by_their_steps() -> None:
     weighted = measurement(1.0, window_seconds=(8.0, 6.0, 7.0), mean_of=(10, 30, 20))
     single = measurement(1.0, window_seconds=(5.0, 5.0, 5.0, 5.0, 9.0))
     recording = make_recording([weighted, single], NOW)
@@ -51,8 +50,8 @@ def test_a_recording_of_means_over_several_steps_weighs_them_by_their_steps() ->
     assert (recording.date, recording.runs) == (NOW.date().isoformat(), 2)
 
 
-def recorded(folder: Path, start: datetime, *runs: tuple[float, ...]) -> Session:
-    """Return a session that recorded one stalling run, or these."""
+def record_runs(folder: Path, start: datetime, *runs: tuple[float, ...]) -> Session:
+    """Return a session that recorded one stalling run, or these runs."""
     for number, seconds in enumerate(runs or (STALLED,)):
         began = start + timedelta(hours=number)
         write_run(
@@ -69,17 +68,17 @@ def recorded(folder: Path, start: datetime, *runs: tuple[float, ...]) -> Session
     return session
 
 
-def read_own(folder: Path) -> Baseline:
+def read_recorded_baseline(folder: Path) -> Baseline:
     """Return the only baseline that a session recorded."""
     (baseline,) = read_recipe(folder / "own" / "grok1" / "25.05.yaml").baselines
     return baseline
 
 
 @pytest.mark.slow
-def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
-    session = recorded(tmp_path, NOW - timedelta(hours=5))
+def test_recorded_value_is_the_trimmed_mean(tmp_path: Path) -> None:
+    session = record_runs(tmp_path, NOW - timedelta(hours=5))
     outcome, _ = session.get_outcome(session.results.configurations[KEY.id].case)
-    baseline = read_own(tmp_path)
+    baseline = read_recorded_baseline(tmp_path)
     assert baseline.recording is not None
     assert (
         outcome.recorded_seconds
@@ -93,12 +92,11 @@ def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(
+def test_concurrent_recordings_keep_each_others_values(
     tmp_path: Path,
 ) -> None:
-    """While another session holds the folder, this one waits, and then adds to what
-    that one wrote."""
-    other = recorded(tmp_path / "other", NOW - timedelta(hours=5))
+    """The session waits while another one locks the folder, then adds to its file."""
+    other = record_runs(tmp_path / "other", NOW - timedelta(hours=5))
     written = tmp_path / "other" / "own" / "grok1" / "25.05.yaml"
     text = (
         written.read_text(encoding="utf-8")
@@ -108,8 +106,10 @@ def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(
     place = tmp_path / "own" / "grok1" / "25.05.yaml"
     with ThreadPoolExecutor() as threads:
         with lock_folder(tmp_path / "own"):
-            session = threads.submit(recorded, tmp_path, NOW - timedelta(hours=5))
-            wait([session], timeout=0.5)  # it would be done by then
+            session = threads.submit(record_runs, tmp_path, NOW - timedelta(hours=5))
+            wait(
+                [session], timeout=0.5
+            )  # it would finish in this time without the lock
             place.parent.mkdir(exist_ok=True)
             place.write_text(text, encoding="utf-8")
         assert (
@@ -120,7 +120,7 @@ def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(
     assert [one.key.gpus for one in read_recipe(place).baselines] == [128, 256]
 
 
-def test_a_session_that_never_ends_is_not_waited_for(
+def test_recording_fails_if_the_folder_stays_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -128,35 +128,35 @@ def test_a_session_that_never_ends_is_not_waited_for(
         "PATIENCE_SECONDS",
         0.1,
     )
-    told = r"another session has been recording here for 0\.1 s"
+    outcome_document = r"another session has been recording here for 0\.1 s"
     with (
         lock_folder(tmp_path),
-        pytest.raises(RecordError, match=told),
+        pytest.raises(RecordError, match=outcome_document),
         lock_folder(tmp_path),
     ):
-        pytest.fail("both hold the folder")
+        pytest.fail("both locked the folder")
     with lock_folder(tmp_path):
-        pass  # it is free again
+        pass  # it is unlocked again
 
 
-def test_the_environment_is_what_all_runs_agree_on() -> None:
-    one, two = (
+def test_recorded_environment_contains_common_values() -> None:
+    first, second = (
         measurement(
             7.3, run=run(environment=(("container", "nemo:25.04\x07"), ("nccl", nccl)))
         )
         for nccl in ("2.25.1", "2.26.2")
     )
     container = ("container", "nemo:25.04\\x07")
-    assert make_recording([one, one], NOW, "alice").environment == (
+    assert make_recording([first, first], NOW, "alice").environment == (
         container,
         ("nccl", "2.25.1"),
     )
-    assert make_recording([one, two], NOW, "alice").environment == (container,)
-    assert make_recording([one, measurement(7.3)], NOW, "alice").environment == ()
-    assert make_recording([one], NOW, "alice").by == "alice"
+    assert make_recording([first, second], NOW, "alice").environment == (container,)
+    assert make_recording([first, measurement(7.3)], NOW, "alice").environment == ()
+    assert make_recording([first], NOW, "alice").by == "alice"
 
 
-def test_the_newest_run_is_known_where_all_say_when_they_started() -> None:
+def test_newest_run_is_recorded_if_all_are_dated() -> None:
     runs = [
         measurement(7.3, run=run(started=NOW - timedelta(days=days)))
         for days in (3, 2, 9)
@@ -171,8 +171,8 @@ def test_the_newest_run_is_known_where_all_say_when_they_started() -> None:
     )
 
 
-def test_groups_are_nights_or_sets_of_nodes() -> None:
-    """Five runs of one night say no more of the next night than one does."""
+def test_groups_count_days_or_node_sets() -> None:
+    """Five runs of one day contain no more information on other days than one run."""
     one_night = [measurement(7.3, run=run(job_id=str(job))) for job in range(5)]
     racks = {str(job): frozenset({f"n{job}", f"m{job}"}) for job in range(5)}
     nights = [
@@ -185,10 +185,10 @@ def test_groups_are_nights_or_sets_of_nodes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tolerance", "recorded_files"), [("perf:30%", 1), ("20%", 0)])
-def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
+def test_recorded_runs_may_differ_by_the_file_tolerance(
     tmp_path: Path, tolerance: str, recorded_files: int
 ) -> None:
-    session = recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
+    session = record_runs(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
     tolerant = parse_tolerances(tolerance, "baseline file")
     runs = tuple(
         replace(run, baseline=replace(run.baseline, tolerances=tolerant))
@@ -212,46 +212,48 @@ def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
 
 
 @pytest.mark.slow
-def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(
+def test_runs_on_two_levels_are_refused(
     tmp_path: Path,
 ) -> None:
-    """Their mean would hide a regression of as much as lies between it and the better
+    """Their mean would hide a regression as large as its distance from the better
     level."""
     write_levels(tmp_path, (1.0,) * 14 + (1.05,) * 10, 0.003)
     since = NOW - timedelta(days=10)
-    refused, told = recording_outcome(tmp_path)
-    assert (refused.failed, told.reason) == (True, "repeats-disagree")
+    refused, outcome_document = recording_outcome(tmp_path)
+    assert (refused.failed, outcome_document.reason) == (True, "repeats-disagree")
     assert (
-        f"since {since:%Y-%m-%d}; --llmb-since={since:%Y-%m-%d} takes the last one"
-        in told.text
+        f"since {since:%Y-%m-%d}; use --llmb-since={since:%Y-%m-%d} to record the last level"
+        in outcome_document.text
     )
     assert not (tmp_path / "own").exists()
     recording_outcome(tmp_path, since=since)
-    baseline = read_own(tmp_path)
+    baseline = read_recorded_baseline(tmp_path)
     assert baseline.step_seconds == pytest.approx(7.3 * 1.05, rel=0.003)
 
 
 @pytest.mark.slow
-def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_runs_count(
+def test_first_recording_reports_document_difference_and_groups(
     tmp_path: Path,
 ) -> None:
-    """A value 30 % beyond its document is recorded, and nobody overlooks it: in the
-    line, the text and the JSON."""
-    session = recorded(
+    """A value 30 % above its document is recorded with notes in the text, summary and
+    JSON."""
+    session = record_runs(
         tmp_path, NOW - timedelta(hours=5), (7.325 * 1.3,) * 50, (7.325 * 1.302,) * 50
     )
-    _, told = session.get_outcome(session.results.configurations[KEY.id].case)
-    notes = {note.code: note.text for note in told.notes}
+    _, outcome_document = session.get_outcome(
+        session.results.configurations[KEY.id].case
+    )
+    notes = {note.code: note.text for note in outcome_document.notes}
     assert (
         notes["recorded-against-published"] == "+30.1 % against the published 7.325 s"
     )
     assert notes["recorded-few-groups"].startswith(
-        "k0 = 1: one night on one set of nodes; record 5 runs on 5 nights"
+        "k0 = 1: one day on one set of nodes; record 5 runs on 5 days"
     )
-    assert told.text.endswith(
+    assert outcome_document.text.endswith(
         f"; {notes['recorded-against-published']}; {notes['recorded-few-groups']}"
     )
-    session.described.append(told)
+    session.described.append(outcome_document)
     summary = " ".join(" ".join(render_terminal(session, 0)).split())
     assert notes["recorded-against-published"] in summary
     assert notes["recorded-few-groups"] in summary
@@ -264,24 +266,26 @@ LEVELS = {
 
 
 def write_levels(folder: Path, levels: Sequence[float], cv: float = 0.002) -> None:
-    """Write runs of these levels with some noise, one a night."""
+    """Write one run per day on these levels, with some noise."""
     noise = np.random.default_rng(7).standard_normal(len(levels))
-    for night, (level, wobble) in enumerate(zip(levels, noise.tolist(), strict=True)):
-        began = NOW - timedelta(days=len(levels) - night)
-        seconds = (7.3 * level * (1 + cv * wobble),) * 50
+    for day, (level, noise_value) in enumerate(
+        zip(levels, noise.tolist(), strict=True)
+    ):
+        began = NOW - timedelta(days=len(levels) - day)
+        seconds = (7.3 * level * (1 + cv * noise_value),) * 50
         write_run(
             folder / "runs",
             shipped()[KEY.id],
             seconds=seconds,
             started=began,
-            job_id=str(500 + night),
+            job_id=str(500 + day),
         )
 
 
 def recording_outcome(
     folder: Path, **options: Any
 ) -> tuple[Outcome, ConfigurationOutcome]:
-    """Return what a session that records says of the runs in a folder."""
+    """Return the outcome of recording the runs in a folder."""
     session = Session(
         Settings(logs=(folder / "runs",), record=folder / "own", **options),
         lambda: NOW,
@@ -300,75 +304,81 @@ def test_levels_are_refused_unless_an_entry_is_in_force(
     tmp_path: Path, other: dict[str, Any]
 ) -> None:
     write_levels(tmp_path, LEVELS["three and three"])
-    outcome, told = recording_outcome(
+    outcome, outcome_document = recording_outcome(
         tmp_path,
         acknowledged=accept_recordings(
             tmp_path, "levels", "two pools", **{"expires": NOW.date(), **other}
         ),
     )
-    assert (outcome.failed, told.reason) == (True, "repeats-disagree")
+    assert (outcome.failed, outcome_document.reason) == (True, "repeats-disagree")
     assert not (tmp_path / "own").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)
-def test_two_levels_are_recorded_only_if_somebody_says_why(
+def test_two_levels_are_recorded_with_an_accepted_reason(
     tmp_path: Path, levels: tuple[float, ...]
 ) -> None:
     write_levels(tmp_path, levels)
-    outcome, told = recording_outcome(tmp_path)
-    assert (outcome.failed, told.verdict, told.reason) == (
+    outcome, outcome_document = recording_outcome(tmp_path)
+    assert (outcome.failed, outcome_document.verdict, outcome_document.reason) == (
         True,
         "INVALID",
         "repeats-disagree",
     )
     count = len(levels) // 2
-    told_levels = rf"not recorded: its runs are of two levels, {count} at 7\.\d+ s and {count} at 7\.\d+ s "
-    match = re.match(rf"{told_levels}\(\+(\d\.\d) %; 7\.\d+ s to 7\.\d+ s\)", told.text)
+    expected = rf"not recorded: its runs are on two levels, {count} at 7\.\d+ s and {count} at 7\.\d+ s "
+    match = re.match(
+        rf"{expected}\(\+(\d\.\d) %; 7\.\d+ s to 7\.\d+ s\)", outcome_document.text
+    )
     assert match
     assert float(match[1]) == pytest.approx((max(levels) - 1) * 100, abs=0.4)
-    assert "`accept: levels` in the file of --llmb-acknowledged" in told.text
-    assert "`accept: levels` in the file of --llmb-acknowledged" in advise(told)
+    assert (
+        "`accept: levels` in the file of --llmb-acknowledged" in outcome_document.text
+    )
+    assert "`accept: levels` in the file of --llmb-acknowledged" in advise(
+        outcome_document
+    )
     assert not (tmp_path / "own").exists()
-    outcome, told = recording_outcome(
+    outcome, outcome_document = recording_outcome(
         tmp_path,
         acknowledged=accept_recordings(
             tmp_path, "levels", "two pools of nodes", expires=NOW.date()
         ),
     )
-    assert (outcome.skipped, told.verdict) == (True, "RECORDED")
-    assert "of several levels" in told.text
-    assert "two pools of nodes" in told.text
-    baseline = read_own(tmp_path)
+    assert (outcome.skipped, outcome_document.verdict) == (True, "RECORDED")
+    assert "on several levels" in outcome_document.text
+    assert "two pools of nodes" in outcome_document.text
+    baseline = read_recorded_baseline(tmp_path)
     assert baseline.recording
     assert baseline.recording.levels == "two pools of nodes"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("runs", "cv"), [(3, 0.02), (5, 0.002)])
-def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
+def test_consistent_runs_are_recorded_without_a_reason(
     tmp_path: Path, runs: int, cv: float
 ) -> None:
     write_levels(tmp_path, (1.0,) * runs, cv)
-    _, told = recording_outcome(
+    _, outcome_document = recording_outcome(
         tmp_path,
         acknowledged=accept_recordings(
             tmp_path, "levels", "not needed", expires=NOW.date()
         ),
     )
-    assert told.verdict == "RECORDED"
-    assert f"k0 = {runs}: {runs} nights or sets of nodes" in told.text
-    assert "recorded-few-groups" not in {note.code for note in told.notes}, (
-        "three are enough"
-    )
-    baseline = read_own(tmp_path)
+    assert outcome_document.verdict == "RECORDED"
+    assert f"k0 = {runs}: {runs} days or sets of nodes" in outcome_document.text
+    assert "recorded-few-groups" not in {
+        note.code for note in outcome_document.notes
+    }, "three are enough"
+    baseline = read_recorded_baseline(tmp_path)
     assert baseline.recording
     assert baseline.recording.levels == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("runs", "reason", "why"),
+    ("runs", "reason", "message"),
     [
         (
             [(7.3,) * 50, (9.0,) * 50],
@@ -383,36 +393,40 @@ def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
         (
             [tuple(7.3 * (1 + 0.005 * step) for step in range(50))],
             "cannot-tell",
-            "the steps of",
+            "the step time of",
         ),
         (
             [tuple(7.3 * (1.3 - 0.005 * step) for step in range(50))],
             "warming-up",
-            "the steps of",
+            "the step time of",
         ),
         (
             [tuple(7.3 * (1.2 if step < 25 else 1) for step in range(50))],
             "warming-up",
-            "the steps of",
+            "the step time of",
         ),
     ],
 )
-def test_runs_that_are_the_baseline_of_nothing_are_refused(
-    tmp_path: Path, runs: list[tuple[float, ...]], reason: str, why: str
+def test_unsuitable_runs_are_refused_with_a_reason(
+    tmp_path: Path, runs: list[tuple[float, ...]], reason: str, message: str
 ) -> None:
-    """Each says so in its own line, red, and not that it would pass."""
-    session = recorded(tmp_path, NOW - timedelta(hours=5), *runs)
-    outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
+    """The item fails with the reason, and does not state that the runs would pass."""
+    session = record_runs(tmp_path, NOW - timedelta(hours=5), *runs)
+    outcome, outcome_document = session.get_outcome(
+        session.results.configurations[KEY.id].case
+    )
     assert outcome.failed
-    assert (told.verdict, told.reason, told.context) == ("INVALID", reason, "")
-    assert told.text.startswith(f"not recorded: {why}")
-    session.described.append(told)
-    summary = " ".join(" ".join(render_terminal(session, 0)).split())
-    assert f"not recorded: {why}" in summary
-    assert "1 red: 1 INVALID" in summary
     assert (
-        "Next: " not in summary
-    )  # nothing keeps it from being judged: it was not to be
+        outcome_document.verdict,
+        outcome_document.reason,
+        outcome_document.context,
+    ) == ("INVALID", reason, "")
+    assert outcome_document.text.startswith(f"not recorded: {message}")
+    session.described.append(outcome_document)
+    summary = " ".join(" ".join(render_terminal(session, 0)).split())
+    assert f"not recorded: {message}" in summary
+    assert "1 red: 1 INVALID" in summary
+    assert "Next: " not in summary  # a recording session has no advice on judging
     assert not (tmp_path / "own").exists()
 
 
@@ -424,25 +438,29 @@ def test_runs_that_are_the_baseline_of_nothing_are_refused(
         (tuple(7.3 * (1 + 0.001 * step) for step in range(50)), "drift"),
     ],
 )
-def test_unusual_steps_are_recorded_with_a_word(
+def test_unusual_steps_are_recorded_with_a_note(
     tmp_path: Path, seconds: tuple[float, ...], code: str
 ) -> None:
-    session = recorded(tmp_path, NOW - timedelta(hours=5), seconds)
-    outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
+    session = record_runs(tmp_path, NOW - timedelta(hours=5), seconds)
+    outcome, outcome_document = session.get_outcome(
+        session.results.configurations[KEY.id].case
+    )
     assert outcome.skipped
-    assert code in {note.code for note in told.notes}
-    assert read_own(tmp_path).recording
+    assert code in {note.code for note in outcome_document.notes}
+    assert read_recorded_baseline(tmp_path).recording
 
 
 @pytest.mark.slow
-def test_minority_that_drifts_is_recorded_with_a_word(tmp_path: Path) -> None:
+def test_drifting_minority_is_recorded_with_a_note(tmp_path: Path) -> None:
     drifting = tuple(7.3 * (0.96 + 0.0025 * step) for step in range(50))
-    session = recorded(
+    session = record_runs(
         tmp_path, NOW - timedelta(hours=5), (7.4,) * 50, (7.5,) * 50, drifting
     )
-    outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
+    outcome, outcome_document = session.get_outcome(
+        session.results.configurations[KEY.id].case
+    )
     assert outcome.skipped
-    assert "drift" in {note.code for note in told.notes}
+    assert "drift" in {note.code for note in outcome_document.notes}
 
 
 # --- accepted drift -------------------------------------------------------------------
@@ -451,7 +469,7 @@ def test_minority_that_drifts_is_recorded_with_a_word(tmp_path: Path) -> None:
 def record_run(
     folder: Path, day: int, factor: float, acknowledged: Path
 ) -> tuple[Session, ConfigurationOutcome]:
-    """Record one run of a day in a session of that day."""
+    """Record one run on a day, in a session of that day."""
     now = NOW + timedelta(days=day)
     runs = folder / f"runs{day}"
     write_run(
@@ -472,7 +490,7 @@ def record_run(
 @pytest.mark.slow
 @pytest.mark.parametrize("since", [NOW.date() + timedelta(days=1), None])
 def test_accepted_drift_is_recorded_once(tmp_path: Path, since: date | None) -> None:
-    """Each recording by 8 % more, within the days of one entry."""
+    """Two moves by 8 % within the validity of one entry."""
     file = accept_recordings(
         tmp_path,
         "drift",
@@ -496,7 +514,7 @@ def test_accepted_drift_is_recorded_once(tmp_path: Path, since: date | None) -> 
         "drifted",
     )
     assert "the entry 'driver 570' accepted an earlier value" in refused.text
-    baseline = read_own(tmp_path)
+    baseline = read_recorded_baseline(tmp_path)
     assert baseline.recording
     assert baseline.recording.reason == "driver 570"
     assert baseline.step_seconds == pytest.approx(7.3 * 1.08, rel=1e-3)
@@ -543,6 +561,6 @@ def make_recorded(*accepted: tuple[date, str]) -> Recording:
 def test_entry_is_used_up_by_one_move(
     since: date | None, accepted: list[tuple[date, str]], *, used: bool
 ) -> None:
-    """Days before `since` do not count, and a value within the budget uses nothing."""
+    """Values before `since`, and values within the budget, do not use the entry."""
     entry = AcceptedRecording("*", RecordingRule.DRIFT, since, DAY_6, "driver 570")
     assert is_used(entry, make_recorded(*accepted)) is used

@@ -1,5 +1,4 @@
-"""Who recorded a baseline is what git says, else what the environment says; never
-nothing, and never an error."""
+"""The author of a recorded baseline, from git or the environment."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from pytest_llmbench.session.acknowledgements import read_acknowledged
 from pytest_llmbench.session.record_baselines import find_author
 
 
-def git(out: str, code: int = 0) -> object:
+def make_git(out: str, code: int = 0) -> object:
     def answer(
         arguments: Sequence[str],
         *,
@@ -32,31 +31,31 @@ def git(out: str, code: int = 0) -> object:
     ("answer", "environment", "host", "expected"),
     [
         (
-            git("alice@example.com\n"),
+            make_git("alice@example.com\n"),
             {"USER": "root"},
             "login1",
             "alice@example.com on login1",
         ),
-        (git("", 1), {"USER": "alice"}, "login1", "alice on login1"),
-        (git("", 127), {"USER": " ", "LOGNAME": "bob"}, "login1", "bob on login1"),
-        (git("nonsense", 124), {}, "login1", "somebody on login1"),
-        (git("a\x1b[31m@b"), {}, "", "a\\x1b[31m@b"),
+        (make_git("", 1), {"USER": "alice"}, "login1", "alice on login1"),
+        (make_git("", 127), {"USER": " ", "LOGNAME": "bob"}, "login1", "bob on login1"),
+        (make_git("nonsense", 124), {}, "login1", "somebody on login1"),
+        (make_git("a\x1b[31m@b"), {}, "", "a\\x1b[31m@b"),
     ],
 )
-def test_who_records(
+def test_author_is_from_git_or_the_environment(
     answer: object, environment: dict[str, str], host: str, expected: str
 ) -> None:
     assert find_author(Path("/project"), environment, host, answer) == expected  # type: ignore[arg-type]
 
 
-def test_a_folder_without_git_is_no_error(tmp_path: Path) -> None:
+def test_author_is_known_without_git(tmp_path: Path) -> None:
     assert (
         find_author(tmp_path / "nowhere", {"USER": "alice"}, "login1", run)
         == "alice on login1"
     )
 
 
-def test_an_author_and_a_reason_are_kept_without_secrets(
+def test_author_and_reason_are_redacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_53cr3t-of-m1ne")

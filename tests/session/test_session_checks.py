@@ -1,5 +1,4 @@
-"""Each check over several configurations has a row, and a file of the built-in suite
-that users copy."""
+"""Every check on several configurations has a row in CHECKS and a file in the suite."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ from pytest_llmbench.report.explain import explain
 from pytest_llmbench.session.session_checks import CHECKS
 
 OTHERS = {"test_performance", "test_unmatched_run"}
-"""The files of the suite that are about one run each."""
+"""The suite files whose tests are about single runs."""
 
 
-def test_each_row_has_a_file_of_the_suite_and_each_file_a_row() -> None:
+def test_every_check_has_a_suite_file() -> None:
     files = {
         path.stem
         for path in Path(pytest_llmbench.suite.__file__).parent.glob("test_*.py")
@@ -29,7 +28,7 @@ def test_each_row_has_a_file_of_the_suite_and_each_file_a_row() -> None:
 
 
 @pytest.mark.parametrize("kind", CheckKind)
-def test_the_file_holds_a_test_of_its_name_that_takes_the_fixture_of_its_kind(
+def test_suite_file_tests_the_fixture_of_its_kind(
     kind: CheckKind,
 ) -> None:
     name = kind.test_name
@@ -38,14 +37,14 @@ def test_the_file_holds_a_test_of_its_name_that_takes_the_fixture_of_its_kind(
 
 
 @pytest.mark.parametrize("kind", CheckKind)
-def test_each_fixture_says_what_it_is(kind: CheckKind) -> None:
+def test_every_fixture_has_a_description(kind: CheckKind) -> None:
     _, meaning = CHECKS[kind]
     assert meaning[0].isupper()
     assert meaning.endswith(".")
 
 
-def test_a_kind_that_no_report_knows_is_reported() -> None:
-    """A kind, a row and a file of the suite are enough."""
+def test_unknown_check_kind_is_reported() -> None:
+    """A new check needs only a kind, a row and a suite file."""
     described = describe_check(
         Check(CheckKind.TREND, "all", Status.FAILED, Finding.SLOWER, "3 of them")
     )

@@ -1,5 +1,4 @@
-"""What one session makes of its history: the nights of an outcome, and the evidence of
-a verdict."""
+"""The history in a session: daily runs of an outcome, and stored runs in the evidence."""
 
 from __future__ import annotations
 
@@ -32,40 +31,40 @@ from pytest_llmbench.session.settings import Settings
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> StoreLocation:
+def store(tmp_path: Path) -> StoreLocation:
     """An empty store."""
     return StoreLocation("history.db", tmp_path / "history.db")
 
 
-def shown(place: StoreLocation, told: dict[str, Any]) -> list[dict[str, Any]]:
-    remembered = SessionHistory(place, [builders.KEY])
+def list_days(store: StoreLocation, told: dict[str, Any]) -> list[dict[str, Any]]:
+    remembered = SessionHistory(store, [builders.KEY])
     found: list[dict[str, Any]] = json.loads(
         json.dumps(to_builtins(remembered.add_daily_runs(restore(told)).history))
     )
     return found
 
 
-def past(seconds: float, night: int, **fields: Any) -> StoredRun:
-    """Return a run of the history, `night` days before NOW."""
-    made: dict[str, Any] = {
-        "started": builders.NOW - timedelta(days=night),
-        "job_id": str(night),
-        "logs": f"{night:x}-ff",
+def make_stored_run(seconds: float, days_ago: int, **fields: Any) -> StoredRun:
+    """Return a stored run that started `days_ago` days before NOW."""
+    fields_: dict[str, Any] = {
+        "started": builders.NOW - timedelta(days=days_ago),
+        "job_id": str(days_ago),
+        "logs": f"{days_ago:x}-ff",
         "window": builders.BASELINE.window,
         "valid": True,
         "statistic_seconds": seconds,
         "environment": {},
     }
-    return StoredRun(**{**made, **fields})
+    return StoredRun(**{**fields_, **fields})
 
 
-# --- the nights of an outcome ---------------------------------------------------------
+# --- daily runs of an outcome ---------------------------------------------------------
 
 
-def test_an_outcome_gets_the_nights_before_its_run(place: StoreLocation) -> None:
-    """Oldest first, without its own run and what came later, as plain values."""
-    write(place, document(*reversed(nights([7.4, 7.5, 7.6, 7.7]))))
-    told = shown(place, outcome(7.6, 2))
+def test_outcome_gets_earlier_daily_runs(store: StoreLocation) -> None:
+    """Oldest first, without its own run and later runs."""
+    write(store, document(*reversed(nights([7.4, 7.5, 7.6, 7.7]))))
+    told = list_days(store, outcome(7.6, 2))
     assert told == [
         {
             "started": (START + timedelta(days=night)).isoformat(),
@@ -81,32 +80,32 @@ def test_an_outcome_gets_the_nights_before_its_run(place: StoreLocation) -> None
     ]
 
 
-def test_a_night_is_the_newest_valid_run_of_its_day(place: StoreLocation) -> None:
+def test_daily_run_is_the_newest_valid_run(store: StoreLocation) -> None:
     early, late = START + timedelta(hours=1), START + timedelta(hours=2)
     invalid = {**outcome(9.0, job="3", started=late, logs="3-3"), "verdict": "INVALID"}
     runs = (outcome(7.4), outcome(7.5, job="2", started=early, logs="2-2"), invalid)
-    write(place, document(*runs))
-    assert [one["job_id"] for one in shown(place, outcome(7.4, 5))] == ["2"]
+    write(store, document(*runs))
+    assert [entry["job_id"] for entry in list_days(store, outcome(7.4, 5))] == ["2"]
     alone = {**outcome(9.0, 1), "verdict": "INVALID"}
-    write(place, document(alone))
-    assert [one["verdict"] for one in shown(place, outcome(7.4, 5))] == [
+    write(store, document(alone))
+    assert [entry["verdict"] for entry in list_days(store, outcome(7.4, 5))] == [
         "PASS",
         "INVALID",
     ]
 
 
-def test_what_has_no_run_gets_all_nights(place: StoreLocation) -> None:
-    write(place, document(*nights([7.4, 7.5])))
-    assert len(shown(place, outcome(None))) == 2
+def test_missing_outcome_gets_all_daily_runs(store: StoreLocation) -> None:
+    write(store, document(*nights([7.4, 7.5])))
+    assert len(list_days(store, outcome(None))) == 2
 
 
-def test_nights_of_another_window_are_no_nights_of_this_baseline(
-    place: StoreLocation,
+def test_daily_runs_of_another_window_are_ignored(
+    store: StoreLocation,
 ) -> None:
-    write(place, document(outcome(7.4)))
+    write(store, document(outcome(7.4)))
     told = outcome(7.4, 5)
-    assert len(shown(place, told)) == 1
-    assert shown(place, {**told, "window": {**told["window"], "first": 12}}) == []
+    assert len(list_days(store, told)) == 1
+    assert list_days(store, {**told, "window": {**told["window"], "first": 12}}) == []
 
 
 # --- the evidence ---------------------------------------------------------------------
@@ -122,35 +121,35 @@ def evidence(past_runs: tuple[StoredRun, ...], *found: Measurement) -> Any:
     return made
 
 
-def test_only_valid_nights_of_the_window_that_were_not_found_are_recalled() -> None:
+def test_evidence_contains_only_valid_unread_stored_runs() -> None:
     log = replace(builders.log(builders.segment()), fingerprint="2-ff")
     found = builders.measurement(
         run=builders.run(log, job_id="2", started=builders.NOW)
     )
-    kept = past(7.4, 1)
+    kept = make_stored_run(7.4, 1)
     runs = (
-        past(7.4, 2),  # with the logs of the one that was found
-        past(7.4, 5, job_id="2", started=builders.NOW),  # with its start
-        past(7.4, 3, valid=False),
-        past(7.4, 4, window=Window(12, 44)),
+        make_stored_run(7.4, 2),  # has the logs of the read run
+        make_stored_run(7.4, 5, job_id="2", started=builders.NOW),  # has its start
+        make_stored_run(7.4, 3, valid=False),
+        make_stored_run(7.4, 4, window=Window(12, 44)),
         kept,
     )
     assert evidence(runs, found).stored_runs == (kept,)
 
 
-def test_a_run_that_lies_in_the_folder_has_the_commit_of_the_session_that_judged_it_first() -> (
-    None
-):
-    """So what differs between two nights is known wherever their runs are, and whoever
-    judges them again."""
+def test_folder_run_gets_the_stored_commit() -> None:
+    """The commit is that of the first session that judged the run.
+
+    Thus changes of the commit are known even if the run is judged again.
+    """
     runs = [
-        builders.run(job_id=str(night), started=past(7.4, night).started)
+        builders.run(job_id=str(night), started=make_stored_run(7.4, night).started)
         for night in (1, 2)
     ]
-    known = past(
+    known = make_stored_run(
         7.4,
         2,
-        environment={"commit": "0a1b", "nccl": "of the log, which says it itself"},
+        environment={"commit": "0a1b", "nccl": "stated in the log itself"},
     )
     newer, older = evidence(
         (known,), *(builders.measurement(run=one) for one in runs)
@@ -158,51 +157,54 @@ def test_a_run_that_lies_in_the_folder_has_the_commit_of_the_session_that_judged
     assert (newer.environment, older.environment) == ({}, {"commit": "0a1b"})
 
 
-def test_another_job_with_an_equal_log_or_start_is_another_run() -> None:
-    """Deterministic short runs, or the members of an array that begin together."""
+def test_equal_log_of_another_job_is_another_run() -> None:
+    """Deterministic short runs and members of a job array may be equal."""
     log = replace(builders.log(builders.segment()), fingerprint="2-ff")
     found = builders.measurement(
-        run=builders.run(log, job_id="9", started=past(7.4, 2).started)
+        run=builders.run(log, job_id="9", started=make_stored_run(7.4, 2).started)
     )
-    assert len(evidence((past(7.4, 2),), found).stored_runs) == 1
+    assert len(evidence((make_stored_run(7.4, 2),), found).stored_runs) == 1
 
 
-def test_nights_of_both_kinds_are_one_series() -> None:
-    recalled = tuple(past(7.3 + 0.01 * number, number) for number in range(9, 5, -1))
-    found = builders.nights(*(7.3 + 0.01 * number for number in range(1, 6)))
-    tonight = builders.measurement(7.4, run=builders.run(started=builders.NOW))
-    known = builders.evidence(tonight, *found, stored_runs=recalled)
-    older = list_previous_daily_runs([tonight], known)
-    assert [one.statistic_seconds for one in older] == [
+def test_stored_and_read_daily_runs_form_one_series() -> None:
+    stored_runs = tuple(
+        make_stored_run(7.3 + 0.01 * number, number) for number in range(9, 5, -1)
+    )
+    read_runs = builders.nights(*(7.3 + 0.01 * number for number in range(1, 6)))
+    current = builders.measurement(7.4, run=builders.run(started=builders.NOW))
+    collected = builders.evidence(current, *read_runs, stored_runs=stored_runs)
+    previous = list_previous_daily_runs([current], collected)
+    assert [one.statistic_seconds for one in previous] == [
         7.3 + 0.01 * number for number in range(9, 0, -1)
     ]
-    (noise, _) = estimate.list_noise_sources(known.baseline, older)
+    (noise, _) = estimate.list_noise_sources(collected.baseline, previous)
     assert noise is not None
     assert noise.source == "9 nights, 4 of them from the history"
-    alone = builders.evidence(
-        tonight, *builders.nights(*(7.3 + 0.01 * number for number in range(1, 10)))
+    read_only = builders.evidence(
+        current, *builders.nights(*(7.3 + 0.01 * number for number in range(1, 10)))
     )
     (same, _) = estimate.list_noise_sources(
-        alone.baseline, list_previous_daily_runs([tonight], alone)
+        read_only.baseline, list_previous_daily_runs([current], read_only)
     )
     assert same == replace(noise, source="9 nights")
 
 
-def test_one_day_is_one_night_wherever_it_is_known_from() -> None:
-    tonight = builders.measurement(7.4, run=builders.run(started=builders.NOW))
-    (found,) = builders.nights(7.4)
-    later = past(7.5, 1, started=found.run.started + timedelta(hours=1))  # type: ignore[operator]
-    known = builders.evidence(tonight, found, stored_runs=(later,))
+def test_each_day_has_one_daily_run() -> None:
+    current = builders.measurement(7.4, run=builders.run(started=builders.NOW))
+    (read_run,) = builders.nights(7.4)
+    later = make_stored_run(7.5, 1, started=read_run.run.started + timedelta(hours=1))  # type: ignore[operator]
+    collected = builders.evidence(current, read_run, stored_runs=(later,))
     assert [
-        one.statistic_seconds for one in list_previous_daily_runs([tonight], known)
+        daily_run.statistic_seconds
+        for daily_run in list_previous_daily_runs([current], collected)
     ] == [7.5]
 
 
-def test_launched_runs_are_judged_with_the_noise_of_the_history() -> None:
-    """Without a folder of older runs."""
-    known = {
+def test_launched_runs_use_the_noise_of_the_history() -> None:
+    """There is no folder of older runs."""
+    stored_runs = {
         builders.KEY: tuple(
-            past(7.3 + 0.01 * number, number) for number in range(9, 0, -1)
+            make_stored_run(7.3 + 0.01 * number, number) for number in range(9, 0, -1)
         )
     }
     settings = Settings()
@@ -212,15 +214,15 @@ def test_launched_runs_are_judged_with_the_noise_of_the_history() -> None:
         "session",
         lambda _key: DecisionRule(0.025, 0.025),
         lambda: builders.NOW,
-        past=known,
+        past=stored_runs,
     )
-    one = builders.run(
+    launched = builders.run(
         builders.log(builders.segment()),
         job_id="99",
         launch="session",
         started=builders.NOW,
     )
-    judgement = runs.judge(builders.KEY, [one]).judgement
+    judgement = runs.judge(builders.KEY, [launched]).judgement
     assert judgement.estimate is not None
     assert (judgement.estimate.noise.source, judgement.estimate.runs) == (
         "9 nights of history",
@@ -231,8 +233,8 @@ def test_launched_runs_are_judged_with_the_noise_of_the_history() -> None:
 # --- the session ----------------------------------------------------------------------
 
 
-def test_workers_get_no_url(tmp_path: Path) -> None:
-    """It may hold a password."""
+def test_workers_do_not_get_the_history_url(tmp_path: Path) -> None:
+    """The URL may contain a password."""
     given = StoreLocation("shown", url="postgresql://u:secret@h/d")
     session = Session(
         Settings(history=given),
@@ -247,8 +249,10 @@ def test_workers_get_no_url(tmp_path: Path) -> None:
     )
 
 
-def test_an_unreadable_part_of_the_past_is_not_needed(place: StoreLocation) -> None:
-    """Configurations that no baseline knows any more are left alone."""
-    write(place, document(outcome(7.4)))
-    assert read_stored_runs(place, ["another"]) == {}
-    assert set(read_stored_runs(place, ["another", ID])) == {ID}
+def test_stored_runs_are_read_for_requested_configurations(
+    store: StoreLocation,
+) -> None:
+    """Configurations without a baseline are not read."""
+    write(store, document(outcome(7.4)))
+    assert read_stored_runs(store, ["another"]) == {}
+    assert set(read_stored_runs(store, ["another", ID])) == {ID}

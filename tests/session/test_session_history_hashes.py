@@ -1,4 +1,4 @@
-"""The hashes of logs: of the bytes that were judged, or none."""
+"""SHA-256 hashes of the judged logs."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from pytest_llmbench.session.session_history import with_hashes
 TEXT = b"Epoch 0: 1/50, train_step_timing in s: 7.4\n" * 9
 
 
-def mark(text: bytes) -> str:
-    """Return the fingerprint of a text, as a session knows it when it judges."""
+def fingerprint_of(text: bytes) -> str:
+    """Return the fingerprint that judging computes for a text."""
     return read_log(Stream([text], Path("log"))).fingerprint
 
 
-def outcome(*logs: tuple[str, str]) -> ConfigurationOutcome:
-    """Make the outcome of a run with these logs: path and fingerprint."""
+def make_outcome(*logs: tuple[str, str]) -> ConfigurationOutcome:
+    """Return the outcome of a run with these logs: path and fingerprint."""
     one = told()
     assert one.run is not None
     run = replace(
         one.run, log_fingerprint=tuple(fingerprint for _, fingerprint in logs)
     )
-    return replace(one, run=run, tries=tuple(attempt(path) for path, _ in logs))
+    return replace(one, run=run, tries=tuple(make_attempt(path) for path, _ in logs))
 
 
-def attempt(log: str) -> LogAttempt:
+def make_attempt(log: str) -> LogAttempt:
     return LogAttempt(
         number=1,
         log=log,
@@ -59,9 +59,9 @@ def attempt(log: str) -> LogAttempt:
     )
 
 
-def hashes(folder: Path, *logs: tuple[str, str]) -> Any:
-    """Return the hashes that an outcome with these logs gets."""
-    (with_them,) = with_hashes([outcome(*logs)], folder)
+def compute_hashes(folder: Path, *logs: tuple[str, str]) -> Any:
+    """Return the hashes of an outcome with these logs."""
+    (with_them,) = with_hashes([make_outcome(*logs)], folder)
     assert isinstance(with_them, ConfigurationOutcome)
     found = get_set(with_them.log_sha256)
     return None if found is None else list(found)
@@ -77,35 +77,41 @@ def noise(size: int) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [0, LARGE + 5])
-def test_the_hash_is_that_of_the_file(tmp_path: Path, size: int) -> None:
-    """Also where several threads read it, and its fingerprint came from them."""
+def test_hash_is_that_of_the_file(tmp_path: Path, size: int) -> None:
+    """Also if several threads read the file to compute its fingerprint."""
     path = tmp_path / "log.out"
     path.write_bytes(noise(size))
-    assert hashes(tmp_path, ("log.out", read_log(path).fingerprint)) == [
+    assert compute_hashes(tmp_path, ("log.out", read_log(path).fingerprint)) == [
         sha256(noise(size))
     ]
 
 
-def test_each_log_of_a_run_has_its_own_in_their_order(tmp_path: Path) -> None:
-    """However many attempts one of them tells of, and with what else the session has to
-    tell."""
+def test_hashes_are_in_the_order_of_logs(tmp_path: Path) -> None:
+    """Also if a log has several attempts, and next to other outcomes."""
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() + TEXT)
-    one = outcome(("b", mark(b"b" + TEXT)), ("a", mark(b"a" + TEXT)))
-    one = replace(one, tries=tuple(map(attempt, "bba")))
+    one = make_outcome(
+        ("b", fingerprint_of(b"b" + TEXT)), ("a", fingerprint_of(b"a" + TEXT))
+    )
+    one = replace(one, tries=tuple(map(make_attempt, "bba")))
     others: list[OutcomeDocument] = [stray(), check(), missing()]
     with_them = with_hashes([one, *others], tmp_path)
     expected = (sha256(b"b" + TEXT), sha256(b"a" + TEXT))
     assert with_them == [replace(one, log_sha256=expected), *others]
 
 
-def test_logs_that_cannot_be_told_apart_have_none(tmp_path: Path) -> None:
-    """Two fingerprints and one place: which of them it is nobody knows."""
+def test_indistinguishable_logs_have_no_hash(tmp_path: Path) -> None:
+    """Two fingerprints for one path are ambiguous."""
     (tmp_path / "a").write_bytes(TEXT)
-    assert hashes(tmp_path, ("a", mark(TEXT)), ("a", mark(TEXT))) is None
+    assert (
+        compute_hashes(
+            tmp_path, ("a", fingerprint_of(TEXT)), ("a", fingerprint_of(TEXT))
+        )
+        is None
+    )
 
 
-# --- what changed, and what is not there ----------------------------------------------
+# --- changed and missing logs ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -119,28 +125,28 @@ def test_logs_that_cannot_be_told_apart_have_none(tmp_path: Path) -> None:
     ],
     ids=["longer", "shorter", "edited", "empty", "damaged"],
 )
-def test_a_log_that_changed_since_it_was_read_has_none(
-    tmp_path: Path, now: bytes
-) -> None:
-    """Its hash would be that of other bytes; the other logs have theirs."""
+def test_changed_log_has_no_hash(tmp_path: Path, now: bytes) -> None:
+    """The other logs have their hashes."""
     (tmp_path / "log.out").write_bytes(now)
     (tmp_path / "other.out").write_bytes(b"other" + TEXT)
-    found = hashes(
-        tmp_path, ("log.out", mark(TEXT)), ("other.out", mark(b"other" + TEXT))
+    found = compute_hashes(
+        tmp_path,
+        ("log.out", fingerprint_of(TEXT)),
+        ("other.out", fingerprint_of(b"other" + TEXT)),
     )
     assert found == [None, sha256(b"other" + TEXT)]
 
 
-def test_an_edit_in_the_middle_changes_the_hash_and_not_the_fingerprint(
+def test_edit_in_the_middle_changes_only_the_hash(
     tmp_path: Path,
 ) -> None:
-    """Which is what the hash is for: of a long log the fingerprint sees samples."""
+    """The fingerprint of a long log contains only samples of it."""
     path = tmp_path / "log.out"
     found = []
     for middle in (b"7.4", b"7.3"):
         path.write_bytes(bytes(WHOLE + 10_000) + middle + bytes(WHOLE))
         fingerprint = read_log(path).fingerprint
-        found.append((fingerprint, hashes(tmp_path, ("log.out", fingerprint))))
+        found.append((fingerprint, compute_hashes(tmp_path, ("log.out", fingerprint))))
     (first, (one,)), (second, (other,)) = found
     assert first == second
     assert one != other
@@ -160,24 +166,21 @@ def test_an_edit_in_the_middle_changes_the_hash_and_not_the_fingerprint(
     ],
     ids=["absent", "folder", "pipe", "under-a-file", "remote", "stdin", "long", "nul"],
 )
-def test_what_cannot_be_read_has_none_and_is_no_error(
-    tmp_path: Path, place: str
-) -> None:
+def test_unreadable_log_has_no_hash(tmp_path: Path, place: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(TEXT)
     os.mkfifo(tmp_path / "pipe")
-    assert hashes(tmp_path, (place, mark(TEXT))) == [None]
+    assert compute_hashes(tmp_path, (place, fingerprint_of(TEXT))) == [None]
 
 
 # --- archives -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["tar", "tar.gz"])
-def test_a_log_in_an_archive_has_the_hash_of_its_member(
+def test_archived_log_has_the_hash_of_its_member(
     tmp_path: Path, compress: Callable[[bytes], bytes]
 ) -> None:
-    """As its bytes are when it is unpacked; of several of one name the last one counts,
-    as when it is judged."""
+    """The last of several members with one name counts, as when judging."""
     packed = gzip.compress(TEXT)
     members = [
         ("./runs/a.out", b"old"),
@@ -187,11 +190,11 @@ def test_a_log_in_an_archive_has_the_hash_of_its_member(
     ]
     (tmp_path / "x.tar").write_bytes(compress(archive(members)))
     logs = [
-        ("x.tar/runs/a.out", mark(TEXT)),
-        ("x.tar/runs/b.out.gz", mark(TEXT)),
-        ("x.tar/c.out", mark(TEXT)),
+        ("x.tar/runs/a.out", fingerprint_of(TEXT)),
+        ("x.tar/runs/b.out.gz", fingerprint_of(TEXT)),
+        ("x.tar/c.out", fingerprint_of(TEXT)),
     ]
-    assert hashes(tmp_path, *logs, ("x.tar/d.out", mark(TEXT))) == [
+    assert compute_hashes(tmp_path, *logs, ("x.tar/d.out", fingerprint_of(TEXT))) == [
         sha256(TEXT),
         sha256(packed),
         None,
@@ -199,23 +202,25 @@ def test_a_log_in_an_archive_has_the_hash_of_its_member(
     ]
 
 
-def test_what_was_whole_before_an_archive_was_cut_has_a_hash(tmp_path: Path) -> None:
+def test_complete_member_of_truncated_archive_has_a_hash(tmp_path: Path) -> None:
     whole = archive([("a.out", TEXT), ("b.out", TEXT)])
     (tmp_path / "x.tar").write_bytes(
         whole[: whole.index(TEXT, whole.index(TEXT) + 1) + 20]
     )
-    assert hashes(
-        tmp_path, ("x.tar/a.out", mark(TEXT)), ("x.tar/b.out", mark(TEXT))
+    assert compute_hashes(
+        tmp_path,
+        ("x.tar/a.out", fingerprint_of(TEXT)),
+        ("x.tar/b.out", fingerprint_of(TEXT)),
     ) == [sha256(TEXT), None]
 
 
-# --- what it costs --------------------------------------------------------------------
+# --- interrupts -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt, RuntimeError]
-)  # StopSignals.keep_raised says when it is which
-def test_an_interrupt_ends_the_hashing_of_endless_logs(
+)  # see StopSignals.keep_raised
+def test_interrupt_stops_hashing_of_endless_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     hashed = Barrier(2)
@@ -237,4 +242,4 @@ def test_an_interrupt_ends_the_hashing_of_endless_logs(
     monkeypatch.setattr(files, "read_blocks", endless)
     monkeypatch.setattr(ThreadPoolExecutor, "map", interrupted)
     with pytest.raises(error):
-        hashes(tmp_path, ("a.out", mark(TEXT)))
+        compute_hashes(tmp_path, ("a.out", fingerprint_of(TEXT)))

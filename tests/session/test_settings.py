@@ -1,4 +1,4 @@
-"""What option values mean, and what a wrong one is told."""
+"""Resolution of option values, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_nothing_given_is_the_default(folder: Path) -> None:
+def test_resolve_returns_defaults_without_options(folder: Path) -> None:
     default = Settings(cache=cache_folder(os.environ))
     assert resolve({}, folder) == default
     assert (
@@ -79,7 +79,7 @@ def test_nothing_given_is_the_default(folder: Path) -> None:
         ),
     ],
 )
-def test_a_value_means_what_it_says(
+def test_resolve_converts_values(
     folder: Path, name: str, value: Any, expected: Any
 ) -> None:
     assert getattr(resolve({f"llmb_{name}": value}, folder), name) == expected
@@ -95,7 +95,7 @@ def test_a_value_means_what_it_says(
         ({"GITHUB_SHA": "abc"}, ""),
     ],
 )
-def test_the_commit_that_a_ci_names(
+def test_commit_is_read_from_ci_variables(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],
@@ -106,8 +106,8 @@ def test_the_commit_that_a_ci_names(
     assert resolve({}, folder).commit == expected
 
 
-def both(typed: dict[str, Any], ini: dict[str, Any]) -> OptionValues:
-    """Return options as the plugin hands them over."""
+def make_values(typed: dict[str, Any], ini: dict[str, Any]) -> OptionValues:
+    """Return option values as the plugin passes them."""
     return OptionValues(
         {f"llmb_{name}": value for name, value in typed.items()},
         {f"llmb_{name}": value for name, value in ini.items()},
@@ -115,8 +115,7 @@ def both(typed: dict[str, Any], ini: dict[str, Any]) -> OptionValues:
 
 
 def test_lenient_option_over_strict_ini_key_is_overridden(folder: Path) -> None:
-    """Each option with the mode `fail`, but for those whose caution has its own text
-    anyway."""
+    """All options with the mode `fail`, except those with their own caution."""
     modes = {
         row.dest.removeprefix("llmb_"): row.choices
         for row in list_rows(Settings).values()
@@ -126,7 +125,7 @@ def test_lenient_option_over_strict_ini_key_is_overridden(folder: Path) -> None:
         name: next(choice for choice in choices if choice != "fail")
         for name, choices in modes.items()
     }
-    resolved = resolve(both(lenient, dict.fromkeys(modes, "fail")), folder)
+    resolved = resolve(make_values(lenient, dict.fromkeys(modes, "fail")), folder)
     assert modes.keys() >= {"improvement", "unmatched"}
     assert set(resolved.overridden) == {
         f"--llmb-{name}" for name in modes.keys() - {"improvement", "unmatched"}
@@ -150,20 +149,22 @@ def test_lenient_option_over_strict_ini_key_is_overridden(folder: Path) -> None:
         ),
     ],
 )
-def test_a_typed_tolerance_replaces_that_of_the_ini_file_metric_by_metric(
+def test_typed_tolerance_overrides_ini_tolerance_by_metric(
     folder: Path, typed: str, ini: str, expected: list[tuple[str, str]]
 ) -> None:
     settings = resolve(
-        both({"tolerance": typed} if typed else {}, {"tolerance": ini}), folder
+        make_values({"tolerance": typed} if typed else {}, {"tolerance": ini}), folder
     )
-    assert [(str(one), one.source) for one in settings.tolerances] == expected
+    assert [
+        (str(tolerance), tolerance.source) for tolerance in settings.tolerances
+    ] == expected
 
 
-def test_a_wrong_tolerance_in_the_ini_file_is_told_even_where_another_is_typed(
+def test_invalid_ini_tolerance_is_refused_despite_typed_one(
     folder: Path,
 ) -> None:
     with pytest.raises(SettingsError, match="fiv%"):
-        resolve(both({"tolerance": "5%"}, {"tolerance": "fiv%"}), folder)
+        resolve(make_values({"tolerance": "5%"}, {"tolerance": "fiv%"}), folder)
 
 
 # --- certify --------------------------------------------------------------------------
@@ -192,35 +193,31 @@ def test_a_wrong_tolerance_in_the_ini_file_is_told_even_where_another_is_typed(
         ({}, {"inconclusive": "skip"}, "inconclusive", "fail"),
     ],
 )
-def test_what_a_certificate_rests_on(
+def test_certify_restricts_settings(
     folder: Path, typed: dict[str, Any], ini: dict[str, Any], name: str, expected: Any
 ) -> None:
-    settings = resolve(both({"certify": True, **typed}, ini), folder)
+    settings = resolve(make_values({"certify": True, **typed}, ini), folder)
     assert settings.certify
     assert getattr(settings, name) == expected
 
 
 @pytest.mark.parametrize("mode", ["literal", "skip"])
-def test_a_certificate_does_not_rest_on_a_run_that_cannot_tell(
-    folder: Path, mode: str
-) -> None:
-    told = (
-        f"--llmb-inconclusive={mode} with --llmb-certify: .* cannot tell; leave it out"
-    )
-    with pytest.raises(SettingsError, match=told):
+def test_certify_refuses_lenient_inconclusive_modes(folder: Path, mode: str) -> None:
+    message = f"--llmb-inconclusive={mode} with --llmb-certify: .* inconclusive runs; leave the option out"
+    with pytest.raises(SettingsError, match=message):
         resolve({"llmb_certify": True, "llmb_inconclusive": mode}, folder)
 
 
 @pytest.mark.parametrize("flag", ["certify", "selftest"])
-def test_a_session_that_records_judges_nothing(folder: Path, flag: str) -> None:
+def test_recording_refuses_options_that_judge(folder: Path, flag: str) -> None:
     with pytest.raises(
-        SettingsError, match=f"--llmb-{flag} with --llmb-record: .* judges nothing"
+        SettingsError, match=f"--llmb-{flag} with --llmb-record: .* does not judge"
     ):
         resolve({f"llmb_{flag}": True, "llmb_record": "new"}, folder)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         ("logs", ["broken"], "a broken link to nowhere"),
         ("logs", ["experiment"], "has no 'experiment' (did you mean 'experiments'?)"),
@@ -241,16 +238,16 @@ def test_a_session_that_records_judges_nothing(folder: Path, flag: str) -> None:
         ("junit", "experiments", "is a folder"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_was_expected(
-    folder: Path, name: str, value: Any, told: str
+def test_invalid_value_is_refused_with_the_expected_one(
+    folder: Path, name: str, value: Any, message: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:
         resolve({f"llmb_{name}": value}, folder)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("json", "html"),
         ("junit", "json"),
@@ -259,18 +256,21 @@ def test_a_wrong_value_is_refused_with_what_was_expected(
         ("logs", "junit"),
     ],
 )
-def test_a_file_that_would_replace_another_is_refused(
-    folder: Path, one: str, other: str
+def test_one_file_for_two_options_is_refused(
+    folder: Path, first: str, second: str
 ) -> None:
-    """A report in the place of the history would end it; a link is the same file."""
+    """A report would overwrite the history; a link counts as the same file."""
     (folder / "x").touch()
     (folder / "link").symlink_to("x")
-    values = {f"llmb_{one}": ["x"] if one == "logs" else "x", f"llmb_{other}": "link"}
+    values = {
+        f"llmb_{first}": ["x"] if first == "logs" else "x",
+        f"llmb_{second}": "link",
+    }
     with pytest.raises(
-        SettingsError, match=rf"--llmb-\w+=.*: --llmb-{one}.* is the same file"
+        SettingsError, match=rf"--llmb-\w+=.*: --llmb-{first}.* is the same file"
     ):
         resolve(values, folder)
-    assert resolve({**values, f"llmb_{other}": "y"}, folder)
+    assert resolve({**values, f"llmb_{second}": "y"}, folder)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_file_that_would_replace_another_is_refused(
         ("baselines", "own/mine.yaml"),
     ],
 )
-def test_a_report_does_not_replace_what_the_next_session_reads(
+def test_report_does_not_overwrite_input_files(
     folder: Path, flag: str, name: str
 ) -> None:
     (folder / "own").mkdir()
@@ -297,7 +297,7 @@ def test_a_report_does_not_replace_what_the_next_session_reads(
     assert resolve({**values, "llmb_json": "own/night.json"}, folder)
 
 
-def test_a_report_does_not_replace_the_cluster_file(folder: Path) -> None:
+def test_report_does_not_overwrite_the_cluster_file(folder: Path) -> None:
     (folder / "cluster.yaml").touch()
     with pytest.raises(
         SettingsError, match=r"--llmb-html=.*: --llmb-cluster is the same file"
@@ -310,7 +310,7 @@ def test_a_report_does_not_replace_the_cluster_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("name", "message"),
     [
         (
             "notes.md",
@@ -319,32 +319,32 @@ def test_a_report_does_not_replace_the_cluster_file(folder: Path) -> None:
         ("link", "link: a link to the file .*/empty: use the path of the file itself"),
         (
             "experiments/log-x_1_0.out",
-            "below --llmb-logs a file of this name is read as a log: give it another name, s",
+            "in --llmb-logs, a file with this name is read as a log: give it another name, s",
         ),
         ("experiments/a/run.LOG.gz", "read as a log"),
         ("experiments/night.tar.gz", "read as a log"),
         ("also/x_stdout.txt", "read as a log"),
         (
             "given.txt",
-            "--llmb-logs=.*given.txt is the same file, one would replace the other",
+            "--llmb-logs=.*given.txt is the same file, and one would overwrite the other",
         ),
     ],
 )
-def test_a_report_replaces_nothing_of_the_user(
-    folder: Path, place: str, told: str
+def test_report_does_not_overwrite_user_files_or_logs(
+    folder: Path, name: str, message: str
 ) -> None:
-    """Neither what is there, nor what the next session would read."""
+    """Neither existing files, nor files that the next session would read."""
     (folder / "notes.md").write_text("mine")
     (folder / "empty").touch()
     (folder / "link").symlink_to("empty")
     (folder / "also").symlink_to("experiments")
     (folder / "given.txt").write_text("step 1")
-    with pytest.raises(SettingsError, match=f"^--llmb-json=.*{told}"):
-        resolve({"llmb_logs": ["experiments", "given.txt"], "llmb_json": place}, folder)
+    with pytest.raises(SettingsError, match=f"^--llmb-json=.*{message}"):
+        resolve({"llmb_logs": ["experiments", "given.txt"], "llmb_json": name}, folder)
 
 
 @pytest.mark.parametrize(
-    "place",
+    "name",
     [
         "experiments/report.html",
         "experiments/new/report.xml",
@@ -357,19 +357,19 @@ def test_a_report_replaces_nothing_of_the_user(
         "pipe",
     ],
 )
-def test_a_report_may_be_new_empty_or_no_file_at_all(folder: Path, place: str) -> None:
+def test_report_may_be_new_empty_or_a_stream(folder: Path, name: str) -> None:
     (folder / "also").symlink_to("experiments")
     (folder / "mktemp").touch()
     (folder / "nowhere").symlink_to("gone")
     os.mkfifo(folder / "pipe")
-    settings = resolve({"llmb_logs": ["experiments"], "llmb_json": place}, folder)
-    assert settings.json == folder / place
+    settings = resolve({"llmb_logs": ["experiments"], "llmb_json": name}, folder)
+    assert settings.json == folder / name
 
 
-def test_a_store_that_would_be_read_as_a_log_is_refused(folder: Path) -> None:
+def test_history_file_named_like_a_log_is_refused(folder: Path) -> None:
     with pytest.raises(
         SettingsError,
-        match=r"--llmb-history=.*history.log: below --llmb-logs .*, such as history.db, or",
+        match=r"--llmb-history=.*history.log: in --llmb-logs, .*, such as history.db, or",
     ):
         resolve(
             {"llmb_logs": ["experiments"], "llmb_history": "experiments/history.log"},
@@ -386,7 +386,7 @@ def test_devices_may_be_shared(folder: Path) -> None:
     ).json == Path("/dev/null")
 
 
-def test_a_loop_of_links_is_no_crash(folder: Path) -> None:
+def test_loop_of_links_is_accepted(folder: Path) -> None:
     (folder / "loop").symlink_to("loop")
     assert (
         resolve({"llmb_json": "loop", "llmb_html": "x.html"}, folder).json
@@ -395,33 +395,37 @@ def test_a_loop_of_links_is_no_crash(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "launch", "told"),
+    ("other", "launch", "message"),
     [
         ({"record": "new"}, None, "with --llmb-record: a session"),
-        ({}, LaunchRequest(), "with a launch that knows of no earlier"),
+        ({}, LaunchRequest(), "with a launch needs earlier"),
     ],
 )
-def test_a_trend_that_nothing_searches_for_is_refused_where_it_was_typed(
-    folder: Path, other: dict[str, Any], launch: LaunchRequest | None, told: str
+def test_typed_trend_is_refused_without_earlier_runs(
+    folder: Path, other: dict[str, Any], launch: LaunchRequest | None, message: str
 ) -> None:
-    with pytest.raises(SettingsError, match=f"--llmb-trend=fail {told}"):
-        resolve(both({"trend": "fail", **other}, {}), folder, launch)
-    assert resolve(both(other, {"trend": "fail"}), folder, launch).trend == "fail"
+    with pytest.raises(SettingsError, match=f"--llmb-trend=fail {message}"):
+        resolve(make_values({"trend": "fail", **other}, {}), folder, launch)
+    assert (
+        resolve(make_values(other, {"trend": "fail"}), folder, launch).trend == "fail"
+    )
 
 
-@pytest.mark.parametrize("nights", [{"logs": ["."]}, {"history": "history.db"}])
-def test_a_launch_that_knows_of_earlier_nights_may_fail_for_their_trend(
-    folder: Path, nights: dict[str, Any]
+@pytest.mark.parametrize("source", [{"logs": ["."]}, {"history": "history.db"}])
+def test_launch_with_earlier_runs_accepts_trend(
+    folder: Path, source: dict[str, Any]
 ) -> None:
-    settings = resolve(both({"trend": "fail", **nights}, {}), folder, LaunchRequest())
+    settings = resolve(
+        make_values({"trend": "fail", **source}, {}), folder, LaunchRequest()
+    )
     assert settings.trend == "fail"
 
 
-def test_a_pattern_may_be_longer_than_the_name_of_a_file(folder: Path) -> None:
+def test_pattern_may_exceed_the_length_of_file_names(folder: Path) -> None:
     assert resolve({"llmb_require": ["x" * 300]}, folder).require == ("x" * 300,)
 
 
-def test_a_file_of_patterns_that_is_no_text_is_refused(folder: Path) -> None:
+def test_binary_pattern_file_is_refused(folder: Path) -> None:
     (folder / "wanted").write_bytes(b"grok1\xff")
     with pytest.raises(
         SettingsError,
@@ -431,8 +435,8 @@ def test_a_file_of_patterns_that_is_no_text_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_has_no_end_is_no_file_of_patterns(folder: Path) -> None:
-    """A device never ends, and a FIFO waits for somebody who writes it."""
+def test_endless_pattern_file_is_refused(folder: Path) -> None:
+    """A device is endless, and reading a FIFO waits for a writer."""
     os.mkfifo(folder / "pipe")
     (folder / "device").symlink_to("/dev/zero")
     for name in ("pipe", "device"):
@@ -448,7 +452,7 @@ def test_what_has_no_end_is_no_file_of_patterns(folder: Path) -> None:
         resolve({"llmb_require": ["large"]}, folder)
 
 
-def test_suite_files_are_told_from_patterns(folder: Path) -> None:
+def test_suite_files_are_separated_from_patterns(folder: Path) -> None:
     (folder / "exemplar.yaml").write_text("config: {}\n")
     settings = resolve({"llmb_require": ["grok1*", "exemplar.yaml"]}, folder)
     assert (settings.require, settings.suites) == (
@@ -461,48 +465,48 @@ def test_suite_files_are_told_from_patterns(folder: Path) -> None:
         resolve({"llmb_require": ["exemplary.yaml"]}, folder)
 
 
-def test_an_ini_file_names_one_file_of_acknowledged_changes(folder: Path) -> None:
+def test_ini_file_allows_one_acknowledged_file(folder: Path) -> None:
     (folder / "known.yaml").write_text("schema: 1\nacknowledged: []\n")
     assert (
         resolve(
-            both({}, {"acknowledged": [folder / "known.yaml"]}), folder
+            make_values({}, {"acknowledged": [folder / "known.yaml"]}), folder
         ).acknowledged
         == folder / "known.yaml"
     )
     with pytest.raises(SettingsError, match="found 2 paths, expected one"):
-        resolve(both({}, {"acknowledged": ["known.yaml", "known.yaml"]}), folder)
+        resolve(make_values({}, {"acknowledged": ["known.yaml", "known.yaml"]}), folder)
 
 
-def test_a_file_of_requirements_that_names_nothing_is_refused(folder: Path) -> None:
+def test_empty_pattern_file_is_refused(folder: Path) -> None:
     (folder / "empty.txt").write_text("# nothing\n")
     with pytest.raises(SettingsError, match="contains no configuration"):
         resolve({"llmb_require": ["empty.txt"]}, folder)
 
 
-def test_a_moment_without_a_zone_is_local_time() -> None:
+def test_timestamp_without_zone_is_local_time() -> None:
     assert parse_timestamp("2025-11-20") == datetime(2025, 11, 20).astimezone()
 
 
-def test_every_help_text_begins_with_a_capital_and_shows_the_default() -> None:
+def test_every_help_text_shows_the_default() -> None:
     for option in OPTIONS:
         assert option.help[0].isupper(), option.flag
         assert "(default: " in option.help, option.flag
 
 
-def test_every_row_is_a_field_of_its_own_name() -> None:
-    """A field that is called otherwise is listed here: its option is harder to find."""
+def test_every_field_is_named_like_its_option() -> None:
+    """Exceptions are listed here, because their options are harder to find."""
     names = {
         row.flag: name
         for kind in (Settings, LaunchSettings)
         for name, row in list_rows(kind).items()
     }
     assert names.keys() == {option.flag for option in OPTIONS}
-    others = {
+    exceptions = {
         flag: name
         for flag, name in names.items()
         if flag not in (f"--llmb-{name.replace('_', '-')}", f"llmb_{name}")
     }
-    assert others == {
+    assert exceptions == {
         "--llmb-logs": "log_paths",
         "--llmb-tolerance": "tolerances",
         "--llmb-history": "history_url",
@@ -511,10 +515,10 @@ def test_every_row_is_a_field_of_its_own_name() -> None:
     }
 
 
-def test_settings_are_frozen_and_know_their_fields() -> None:
+def test_settings_are_frozen_and_reject_unknown_fields() -> None:
     settings = Settings(gpu="h100")
     assert settings.replace(gpu="").gpu == ""
-    assert settings == pickle.loads(pickle.dumps(settings)) != Settings()  # noqa: S301 (our own)
+    assert settings == pickle.loads(pickle.dumps(settings)) != Settings()  # noqa: S301 (made here)
     assert repr(settings) == "Settings(gpu='h100')"
     with pytest.raises(AttributeError, match="Settings is frozen"):
         settings.gpu = "a100"  # type: ignore[misc]
@@ -522,7 +526,7 @@ def test_settings_are_frozen_and_know_their_fields() -> None:
         settings.replace(gpuu="a100")
 
 
-def test_every_file_that_a_session_writes_is_compared_with_the_others() -> None:
+def test_every_output_option_is_checked_for_conflicts() -> None:
     written = {
         option.flag for option in OPTIONS if option.find in (find_output, find_page)
     }

@@ -150,7 +150,7 @@ class Reference:
                 " ".join(ended.output.split()),
             )
             unsaved += [Path(name) for name in named if Path(name).is_file()]
-            lost = "are lost to it" in ended.output or "before any log" in ended.output
+            lost = "and are lost" in ended.output or "before any log" in ended.output
             if not unsaved and not lost and ended.code in (0, 1):
                 yield "history: not stored, not kept, and not said"
             for file in unsaved:

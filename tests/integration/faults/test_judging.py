@@ -111,7 +111,7 @@ def test_forbidden_effect_is_named(judged: tuple[Reference, Path], name: str) ->
         change(good=("INVALID", "failed", "1")),
         change(slow=("PASS", "passed", "1"), unreadable=("UNREADABLE", "failed", "")),
         lambda folder, ended: replace(
-            forget(folder, ended), output="the verdicts of this session are lost to it"
+            forget(folder, ended), output="the verdicts could not be saved and are lost"
         ),
     ],
     ids=["undisturbed", "redder item", "unreadable input is red", "loss is reported"],

@@ -404,7 +404,7 @@ DEEP = "maximum recursion depth" if sys.version_info < (3, 14) else "Stack overf
         ('{"schema": 2, "session": {}, "verdicts": []}', "schema 2, expected 1"),
         (
             '{"schema": 1, "session": {}, "verdicts": [{}]}',
-            "missing required field `id` - at `$.session`: nothing of it was stored",
+            "missing required field `id` - at `$.session`: nothing was stored",
         ),
         pytest.param(
             f'{{"schema": {"9" * 5000}}}',
