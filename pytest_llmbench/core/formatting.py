@@ -215,7 +215,7 @@ def fold_nodes(nodes: Iterable[str]) -> str:
     For example `n[1-4,7]` for n1 n2 n3 n4 n7, or `a1,rack2-n[08-10]`.
     """
     numbers: dict[tuple[str, str], set[str]] = {}
-    whole = set()
+    unnumbered = set()
     for name in nodes:
         match = re.match(
             r"([^.\[]*?)([0-9]+)([^.0-9]*(?:\..*)?)$", name
@@ -223,9 +223,9 @@ def fold_nodes(nodes: Iterable[str]) -> str:
         if match:
             numbers.setdefault((match[1], match[3]), set()).add(match[2])
         else:
-            whole.add(name)
+            unnumbered.add(name)
     return ",".join(
-        sorted(whole)
+        sorted(unnumbered)
         + [_group(head, numbers[head, tail], tail) for head, tail in sorted(numbers)]
     )
 

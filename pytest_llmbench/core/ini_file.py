@@ -183,9 +183,9 @@ def find_shadowed_keys(path: Path) -> dict[str, list[str]]:
             keys = read_file_keys(other)
         except (SettingsError, OSError, ValueError):  # pytest does not read it either
             continue
-        ours = [key for key in keys if key in INI_KEYS]
-        if ours:
-            shadowed[name] = ours
+        plugin_keys = [key for key in keys if key in INI_KEYS]
+        if plugin_keys:
+            shadowed[name] = plugin_keys
     return shadowed
 
 

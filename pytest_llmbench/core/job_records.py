@@ -27,8 +27,10 @@ SCHEDULERS = {
 """Scheduler class of a job, by the method of submission (`via`)."""
 
 JOB_VARIABLES = ("SLURM_JOB_ID",)
-"""Environment variables set by schedulers; this program did not start processes with
-them."""
+"""Environment variables that schedulers set in jobs.
+
+A process with one of them was started by a scheduler, not by this program.
+"""
 
 LAUNCHERS = tuple(via for via in SCHEDULERS if via != "allocation")
 """The methods that a launch command in a baseline file may use.

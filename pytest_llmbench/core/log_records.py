@@ -29,7 +29,7 @@ pattern extracted from a line.
 NO_QUOTE = Quote("")
 
 HOUR = 3600.0
-"""Seconds by which a clock is typically changed."""
+"""The usual size of a clock change, in seconds."""
 
 SLACK = 2.0
 """Seconds by which a jump of the clock may differ from an hour, plus a step's time."""

@@ -211,7 +211,7 @@ def compute_tokens_per_second(
 ) -> float:
     """Return tokens per second of the whole run, or 0 if a factor is unknown.
 
-    sequence length x global batch size / step time in seconds
+    The formula is sequence length x global batch size / step time in seconds.
     """
     return (
         configuration.architecture.sequence_length
@@ -223,9 +223,9 @@ def compute_tokens_per_second(
 def compute_tflops_per_gpu(configuration: Configuration, step_seconds: float) -> float:
     """Return model TFLOP/s per GPU.
 
-    global batch size x model FLOPs / step time in seconds / GPUs / 1e12. Without a
-    FLOPs formula, the TFLOP per step that the framework logs are used; NaN if they are
-    unknown.
+    The formula is global batch size x model FLOPs / step time in seconds / GPUs / 1e12.
+    Without a FLOPs formula, the TFLOP per step that the framework logs are used; NaN if
+    they are unknown.
     """
     if is_logged(configuration):
         return (configuration.logged_tflop or math.nan) / step_seconds

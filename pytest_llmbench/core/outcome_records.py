@@ -71,7 +71,7 @@ class CheckKind(StrEnum):
     SLOW_NODE = "slow-node"
     SELFTEST = "selftest"
     SOMETHING_JUDGED = "something-was-judged"
-    """True if at least one selected configuration was judged."""
+    """That at least one of the selected configurations was judged."""
 
     @property
     def test_name(self) -> str:

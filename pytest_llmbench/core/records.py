@@ -13,26 +13,26 @@ from typing import Any, dataclass_transform
 class Record:
     """A frozen record; its fields are the annotations of its class, as in a dataclass."""
 
-    def __init__(self, *values: Any, **named: Any) -> None:
+    def __init__(self, *values: Any, **keywords: Any) -> None:
         names = type(self).__annotations__
-        self.__dict__.update(zip(names, values, strict=False), **named)
-        given = len(values) + len(named)
-        if given != len(names) or named:
-            self._check_fields(tuple(names), len(values), named)
+        self.__dict__.update(zip(names, values, strict=False), **keywords)
+        count = len(values) + len(keywords)
+        if count != len(names) or keywords:
+            self._check_fields(tuple(names), len(values), keywords)
 
     def _check_fields(
-        self, names: tuple[str, ...], positional: int, named: dict[str, Any]
+        self, names: tuple[str, ...], positional: int, keywords: dict[str, Any]
     ) -> None:
         """Raise TypeError for a missing, unknown or repeated field.
 
         A field with a default may be omitted.
         """
         missing = [name for name in names if not hasattr(self, name)]
-        wrong = [name for name in named if name not in names[positional:]]
+        wrong = [name for name in keywords if name not in names[positional:]]
         if missing or wrong or positional > len(names):
             lacks = f", without {', '.join(missing)}" if missing else ""
             wrongly = f", wrongly {', '.join(wrong)}" if wrong else ""
-            found = f"found {positional + len(named)} values{lacks}{wrongly}"
+            found = f"found {positional + len(keywords)} values{lacks}{wrongly}"
             raise TypeError(f"{type(self).__name__}: {found}, expected {len(names)}")
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -60,8 +60,8 @@ def _weigh(values: Floats, weights: Floats) -> float:
     order = np.argsort(values, kind="stable")
     ends = np.cumsum(weights[order])
     cut = int(TRIMMED * ends[-1])
-    kept = np.clip(ends, cut, ends[-1] - cut)
-    counts = np.diff(kept, prepend=cut)
+    bounds = np.clip(ends, cut, ends[-1] - cut)
+    counts = np.diff(bounds, prepend=cut)
     return float(values[order] @ counts / counts.sum())
 
 

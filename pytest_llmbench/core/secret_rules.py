@@ -342,7 +342,7 @@ def _match(pattern: str, text: str, start: int = 0) -> re.Match[str]:
 def _is_code(value: str, telling: str) -> bool:
     """True for a call or subscript such as `os.environ[...`.
 
-    A password may contain a bracket, so only a complete call counts there.
+    A password may contain a bracket, so its whole value must match.
     """
     call = re.compile(_CALL)
     return bool(
@@ -462,7 +462,7 @@ def _is_sent(value: str) -> bool:
 
 
 def _is_typed(value: str) -> bool:
-    """True for a password in a command or a file, where a word may follow instead."""
+    """True unless the value is a placeholder, a number, a plain word or an option."""
     return _is_sent(value) and not value.isalpha() and not value.startswith("-")
 
 
@@ -724,7 +724,7 @@ def list_token_rules() -> Rules:
     """Return the rules for token formats: TOKENS, then the gitleaks collection."""
     from pytest_llmbench.core.token_rules import TOKEN_RULES
 
-    ours = [
+    own_rules = [
         (keywords, partial(_find_token, f"{pattern}{_MORE}"))
         for keywords, pattern in TOKENS
     ]
@@ -732,7 +732,7 @@ def list_token_rules() -> Rules:
         (keywords, find_pattern(f"{pattern}{_MORE}"))
         for keywords, pattern in TOKEN_RULES
     ]
-    return *ours, *collected
+    return *own_rules, *collected
 
 
 def _find_token(pattern: str, text: str) -> Iterator[tuple[int, int]]:

@@ -103,23 +103,21 @@ def _find_extra(event: Any, name: str, depth: int, documents: int) -> str:
 
 
 def _format_syntax_error(path: Path, error: Any, text: str) -> str:
-    mark = error.problem_mark or error.context_mark
-    if mark is None:
+    position = error.problem_mark or error.context_mark
+    if position is None:
         return f"{path}: found {error.problem}, expected YAML"
     lines = text.splitlines()
-    line = lines[mark.line] if mark.line < len(lines) else ""
+    line = lines[position.line] if position.line < len(lines) else ""
     if (
         "\t" in line[: len(line) - len(line.lstrip())]
-        or line[mark.column : mark.column + 1] == "\t"
+        or line[position.column : position.column + 1] == "\t"
     ):
-        return f"{path}:{mark.line + 1}: found a tab, expected spaces"
+        return f"{path}:{position.line + 1}: found a tab, expected spaces"
     problem = " ".join(filter(None, (error.context, error.problem)))
     hint = (
         "; write a backslash in single quotes" if "escape character" in problem else ""
     )
-    return (
-        f"{path}:{mark.line + 1}: found a syntax error ({problem}), expected YAML{hint}"
-    )
+    return f"{path}:{position.line + 1}: found a syntax error ({problem}), expected YAML{hint}"
 
 
 # --- specs of nodes -------------------------------------------------------------------

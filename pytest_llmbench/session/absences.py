@@ -47,13 +47,13 @@ def name_without_verdict(
 
     `absences` maps ids of configurations to the reason.
     """
-    own = [outcome.id for outcome in outcomes if outcome.own]
-    named = [f"{name} ({absences[name]})" for name in own if name in absences]
-    if named:
-        text = f"no verdict on {formatting.join_first(named, NAMED)}"
+    user_ids = [outcome.id for outcome in outcomes if outcome.own]
+    labels = [f"{name} ({absences[name]})" for name in user_ids if name in absences]
+    if labels:
+        text = f"no verdict on {formatting.join_first(labels, NAMED)}"
         yield Caution(
             CautionCode.WITHOUT_VERDICT,
-            f"{text}, {len(named)} of your {len(own)} configurations",
+            f"{text}, {len(labels)} of your {len(user_ids)} configurations",
         )
 
 
@@ -67,11 +67,11 @@ def _list_silences(
     }
     silent = [silence for silence in results.silences if silence.key in judged]
     if silent:
-        named = [
+        labels = [
             f"{silence.key.id} (last {silence.last:%Y-%m-%d})" for silence in silent
         ]
-        others = max(silence.others for silence in silent)
-        text = f"no run of {formatting.join_first(named, NAMED)}, although others ran on {others:%Y-%m-%d}"
+        newest_start = max(silence.others for silence in silent)
+        text = f"no run of {formatting.join_first(labels, NAMED)}, although others ran on {newest_start:%Y-%m-%d}"
         yield Caution(CautionCode.SILENT, text)
 
 
@@ -89,18 +89,18 @@ def _list_hidden(
             ):
                 by_reason.setdefault(run.excluded.text, []).append(run.run.id)
     for text, names in by_reason.items():
-        named = formatting.join_first(names, NAMED)
+        names_text = formatting.join_first(names, NAMED)
         yield Caution(
             CautionCode.NEWER_RUN,
-            formatting.escape(f"newer, but not judged: {named}: {text}"),
+            formatting.escape(f"newer, but not judged: {names_text}: {text}"),
         )
     if results.hidden:
-        named = formatting.join_first(
+        names_text = formatting.join_first(
             [f"{file.name} ({file.reason})" for file in results.hidden], NAMED
         )
         yield Caution(
             CautionCode.NEWER_RUN,
-            formatting.escape(f"not read, possibly newer: {named}"),
+            formatting.escape(f"not read, possibly newer: {names_text}"),
         )
 
 
@@ -126,12 +126,12 @@ def _list_newer_stored(
     ]
     newer.sort(key=lambda pair: pair[1].status == Status.PASSED)
     if newer:
-        named = formatting.join_first(
+        runs = formatting.join_first(
             [f"{key.id} ({_describe_stored(stored)})" for key, stored in newer], NAMED
         )
         yield Caution(
             CautionCode.NEWER_RUN,
-            formatting.escape(f"newer in the history, but not judged: {named}"),
+            formatting.escape(f"newer in the history, but not judged: {runs}"),
         )
 
 
@@ -204,7 +204,7 @@ def advise_no_judged_run(
         make_record_command,
     )
 
-    logs, own = (
+    logs, baselines = (
         [formatting.format_path(path, directory) for path in paths]
         for paths in (settings.logs, settings.baselines)
     )
@@ -214,4 +214,6 @@ def advise_no_judged_run(
         run.reason is Reason.UNMATCHED for run in results.unmatched
     ):
         return RECORD_OWN.format(command=make_record_command(logs))
-    return FOUND.format(baselines="".join(f" --baselines {place}" for place in own))
+    return FOUND.format(
+        baselines="".join(f" --baselines {folder}" for folder in baselines)
+    )

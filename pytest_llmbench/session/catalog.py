@@ -84,8 +84,10 @@ class Catalog:
     @property
     def on_demand(self) -> frozenset[Key]:
         """Configurations that are only in tables, not in another baseline file."""
-        others = (recipe for recipe in self.recipes if recipe not in self.tables)
-        always = {baseline.key for recipe in others for baseline in recipe.baselines}
+        other_recipes = (recipe for recipe in self.recipes if recipe not in self.tables)
+        always = {
+            baseline.key for recipe in other_recipes for baseline in recipe.baselines
+        }
         return (
             frozenset(
                 baseline.key for table in self.tables for baseline in table.baselines
@@ -217,8 +219,10 @@ def _needs_tables(settings: Settings, catalog: Catalog) -> bool:
     unknown = {settings.release, settings.baseline_release} - {"", *releases} or {
         settings.gpu
     } - {"", *gpus}
-    asked = _list_asked(settings, keys) or settings.suites or settings.acknowledged
-    return bool(asked or unknown or any(key.recipe == MEGATRON_BRIDGE for key in keys))
+    is_named = _list_asked(settings, keys) or settings.suites or settings.acknowledged
+    return bool(
+        is_named or unknown or any(key.recipe == MEGATRON_BRIDGE for key in keys)
+    )
 
 
 def _choose(
@@ -324,14 +328,14 @@ def find_contradiction(baseline: Baseline, catalog: Catalog) -> Contradiction | 
 
 def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
     """Return ids and step times of all other configurations of the same recipe."""
-    others = (
+    relatives = (
         of_key[0]
         for other, of_key in catalog.baselines.items()
         if other.recipe == key.recipe and other != key
     )
     return tuple(
         (baseline.key.id, baseline.step_seconds)
-        for baseline in others
+        for baseline in relatives
         if baseline.step_seconds > 0
     )
 
@@ -570,13 +574,13 @@ def _find_keys(
         if name.casefold() in names
     ]
     if not of_workload:
-        known = sorted(
+        known_names = sorted(
             {
                 f"pretrain_{key.recipe}_{key.size}"
                 for key, _ in _find_known(recipes, settings.release)
             }
         )
-        hint = did_you_mean(name, known)
+        hint = did_you_mean(name, known_names)
         report_line(
             f"found {name}, which has no baseline, expected a workload with a baseline{hint}"
         )

@@ -100,7 +100,7 @@ class Selection:
 
     def list_without(self, nodes: Collection[str]) -> tuple[Subject, ...]:
         """Return the selected subjects that none of these items (node ids) covers."""
-        done = set(
+        covered = set(
             chain.from_iterable(
                 subjects for node, subjects in self.kept.items() if node in nodes
             )
@@ -108,7 +108,7 @@ class Selection:
         return tuple(
             subject
             for subject in dict.fromkeys(chain.from_iterable(self.kept.values()))
-            if subject not in done
+            if subject not in covered
         )
 
 
@@ -489,16 +489,18 @@ def _list_without_verdict(
     documented = list_documented_absent(configurations)
     if documented:
         yield Caution(CautionCode.WITHOUT_VERDICT, count_documented(documented))
-    named = {
+    reported = {
         outcome.id
         for outcome in (*documented, *filter(attrgetter("own"), configurations))
     }
-    others = Counter(absence for name, absence in absences.items() if name not in named)
-    if others:
+    counts_by_absence = Counter(
+        absence for name, absence in absences.items() if name not in reported
+    )
+    if counts_by_absence:
         counts = ", ".join(
-            f"{number} {name}" for name, number in sorted(others.items())
+            f"{number} {name}" for name, number in sorted(counts_by_absence.items())
         )
-        text = f"{others.total()} of {len(configurations)} selected have no verdict: {counts}"
+        text = f"{counts_by_absence.total()} of {len(configurations)} selected have no verdict: {counts}"
         yield Caution(CautionCode.WITHOUT_VERDICT, text)
 
 
@@ -592,7 +594,7 @@ def caution_skipped(
         labels = [seen[subject] for subject in sorted(subjects) if subject in seen]
         red = list(filter(None, labels))
         if red or (labels and not only_red):
-            named = (
+            summary = (
                 f"{len(red)} would fail: {formatting.join_first(red, NAMED)}"
                 if red
                 else "none would fail"
@@ -600,7 +602,7 @@ def caution_skipped(
             yield Caution(
                 code,
                 formatting.escape(
-                    f"{description}: {formatting.count_noun(len(labels), 'item')}, {named}"
+                    f"{description}: {formatting.count_noun(len(labels), 'item')}, {summary}"
                 ),
             )
 

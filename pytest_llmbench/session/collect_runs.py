@@ -199,14 +199,14 @@ class _RunReader:
 
     def read(
         self,
-        found: Sequence[RunFiles],
+        runs: Sequence[RunFiles],
         tell: Callable[[ReadCounts], None] | None = None,
     ) -> list[ReadRun]:
         """Read the logs of runs."""
         from pytest_llmbench.logs.reading.run_reader import Reading
 
         reading = Reading(
-            self.stores, found, self.catalog.definitions, cache=self._cache, report=tell
+            self.stores, runs, self.catalog.definitions, cache=self._cache, report=tell
         )
         return [
             ReadRun(
@@ -216,22 +216,24 @@ class _RunReader:
                     for attempt in files.attempts
                 ),
             )
-            for files in found
+            for files in runs
         ]
 
     def read_streams(
         self,
-        found: Sequence[RunFiles],
+        run_files: Sequence[RunFiles],
         tell: Callable[[ReadCounts], None] | None = None,
     ) -> list[ReadRun]:
         """Read the logs of runs, from standard error if only that contains steps."""
-        runs = self.read(found, tell)
+        runs = self.read(run_files, tell)
         swapped = [files for run in runs if (files := swap_silent_streams(run))]
         if not swapped:
             return runs
-        others = {run.files.id: run for run in self.read(swapped)}
+        swapped_runs = {run.files.id: run for run in self.read(swapped)}
         return [
-            choose_streams(run, others[run.files.id]) if run.files.id in others else run
+            choose_streams(run, swapped_runs[run.files.id])
+            if run.files.id in swapped_runs
+            else run
             for run in runs
         ]
 
@@ -342,8 +344,8 @@ class _Collection:
         # files that are not read, but may belong to a newer run than the logs next to them
         self._hidden: list[HiddenFile] = list(self._found.hidden)
         self._ignored = [
-            IgnoredFile(path.name, why)
-            for path, why in self._found.ignored
+            IgnoredFile(path.name, reason)
+            for path, reason in self._found.ignored
             if path.name != "nsys_profile"
         ]
 
@@ -526,7 +528,7 @@ class _Collection:
                 has_log_near=logged.is_near(folder, files.given_path),
             )
             accepted += [folder / name for name in choice.accepted]
-            ignored += [IgnoredFile(name, why) for name, why in choice.ignored]
+            ignored += [IgnoredFile(name, reason) for name, reason in choice.ignored]
         names = {path.name for path in accepted}
         self._ignored = [file for file in self._ignored if file.name not in names]
         self._ignored += ignored
@@ -602,14 +604,16 @@ def _find_hidden(
         else set()
     )
     by_path = {
-        path: (modified, what) for path, modified, what in hidden if path not in logs
+        path: (modified, description)
+        for path, modified, description in hidden
+        if path not in logs
     }
-    for path, (modified, what) in by_path.items():
+    for path, (modified, description) in by_path.items():
         newest_near = next(
             (newest[folder] for folder in path.parents if folder in newest), None
         )
         if newest_near is not None and modified > newest_near:
-            yield IgnoredFile(path.name, what)
+            yield IgnoredFile(path.name, description)
 
 
 def _make_ids_unique(entries: Iterable[UnmatchedRun]) -> Iterator[UnmatchedRun]:

@@ -150,7 +150,7 @@ def draft_baselines(
 def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
     """Add the baselines that were drafted and recorded in a folder earlier.
 
-    Their runs keep their names, and no name is used twice.
+    Further runs of these configurations are then recorded under the same names.
     """
     try:
         recipes = read_recipes([directory]) if directory.is_dir() else ()
@@ -179,7 +179,7 @@ def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
 def _list_alike(drafts: Sequence[Draft]) -> Iterator[str]:
     """Yield a message for drafts whose paths differ only in numbers.
 
-    Such a number may be part of the run's name, not of the configuration's.
+    Such a number may identify a run, like a job id, or a configuration.
     """
     alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for draft in drafts:
@@ -197,8 +197,10 @@ def _explain_refusal(run: Run) -> str:
     """Return the reason to draft no baseline from a run, or ""."""
     # A run that may belong to several rows of a table still gets a draft, so that the
     # user need not decide on the row first.
-    others = [key for key in run.identity.candidates if key.recipe != MEGATRON_BRIDGE]
-    if others and not run.identity.fits_none:
+    other_keys = [
+        key for key in run.identity.candidates if key.recipe != MEGATRON_BRIDGE
+    ]
+    if other_keys and not run.identity.fits_none:
         return run.identity.because
     if run.found.excluded is not None:
         return run.found.excluded_because
@@ -218,18 +220,18 @@ def _find_dialect(logs: Sequence[ParsedLog]) -> str:
 
 def _make_match(run: Run, logs: Sequence[ParsedLog], settings: Settings) -> RunMatch:
     """Return the path pattern of a run, relative to the given paths, and its facts."""
-    parts = list_parts(run.found)
+    components = list_parts(run.found)
     folder = run.found.attempts[0].log.parent
     depth = max(
         (
-            len(given.parts)
-            for given in settings.logs
-            if given == folder or given in folder.parents
+            len(given_path.parts)
+            for given_path in settings.logs
+            if given_path == folder or given_path in folder.parents
         ),
         default=0,
     )
     # A file name such as train.log is ambiguous, so the pattern includes its folder.
-    relative = parts[depth:] if len(parts) - depth > 1 else parts[-2:]
+    relative = components[depth:] if len(components) - depth > 1 else components[-2:]
     facts = collect_facts(run.found, logs)
     path = make_pattern(relative, run.found.job_id)
     return RunMatch(path, tuple((fact.name, fact.text) for fact in facts))
@@ -304,7 +306,10 @@ def _choose_segment(runs: Sequence[Run]) -> Choice:
 def _name_apart(
     baseline: Baseline, described: StatedRun, taken: Mapping[Key, Baseline]
 ) -> Baseline:
-    """Give a baseline a unique name, and a file whose baselines are measured alike."""
+    """Give a drafted baseline a unique variant, and a release whose file it fits.
+
+    All baselines of one file have the same window, number of steps and dialect.
+    """
     key, measurement = baseline.key, _get_head(baseline)
     releases = (OWN, *(f"{OWN}-{number}" for number in range(2, len(taken) + 3)))
     of_recipe = [other for other in taken.values() if other.key.recipe == key.recipe]
@@ -325,9 +330,9 @@ def _name_apart(
         *(f"v{number}" for number in range(2, len(taken) + 3)),
     )
     key = next(
-        named
+        candidate
         for variant in variants
-        if (named := replace(key, variant=variant)) not in taken
+        if (candidate := replace(key, variant=variant)) not in taken
     )
     return replace(baseline, configuration=replace(baseline.configuration, key=key))
 

@@ -89,7 +89,8 @@ def gather(
     """Discover, read and judge all runs under the given paths.
 
     `tell` is called with the progress of reading. The history is used only to estimate
-    noise. If runs match shipped tables, it is read again for their configurations.
+    noise. If runs match shipped tables, the history is read again for their
+    configurations.
     """
     # Thousands of runs make many long-lived objects without cycles, which the collector
     # would traverse in vain.
@@ -121,8 +122,8 @@ def _evaluate_recorded(
     catalog = add_recorded(catalog, directory)
     ingested = ingest(settings, catalog, now, tell)
     drafts = draft_baselines(ingested.runs, settings, catalog)
-    known = dataclasses.replace(ingested, runs=drafts.identify(ingested.runs))
-    results = evaluate_runs(known, settings, drafts.add_to(catalog), now)
+    identified = dataclasses.replace(ingested, runs=drafts.identify(ingested.runs))
+    results = evaluate_runs(identified, settings, drafts.add_to(catalog), now)
     return dataclasses.replace(results, remarks=drafts.lines, drafted=drafts.recipes)
 
 

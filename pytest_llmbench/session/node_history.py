@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def search_history(
-    place: StoreLocation, since: date | None, current: Iterable[MeasuredRun] = ()
+    location: StoreLocation, since: date | None, current: Iterable[MeasuredRun] = ()
 ) -> NodeSearch:
     """Search a history for slow nodes, using runs since `since` and the `current` ones.
 
@@ -29,10 +29,10 @@ def search_history(
     """
     from pytest_llmbench.history.details import list_measured_runs
 
-    stored = list_measured_runs(place)
-    known = {run.key for run in stored}
-    new = (run for run in current if run.key not in known)
-    return search_runs((*stored, *new), place.shown, since)
+    stored = list_measured_runs(location)
+    stored_keys = {run.key for run in stored}
+    new = (run for run in current if run.key not in stored_keys)
+    return search_runs((*stored, *new), location.shown, since)
 
 
 def list_current_runs(results: Iterable[ConfigurationResult]) -> Iterator[MeasuredRun]:
@@ -56,7 +56,10 @@ def list_current_runs(results: Iterable[ConfigurationResult]) -> Iterator[Measur
 
 
 def compare_with_history(
-    place: StoreLocation, since: date | None, run: MeasuredRun, nodes: Collection[str]
+    location: StoreLocation,
+    since: date | None,
+    run: MeasuredRun,
+    nodes: Collection[str],
 ) -> tuple[float, bool] | None:
     """Compare a run on suspect `nodes` with the usual level of its configuration.
 
@@ -64,19 +67,19 @@ def compare_with_history(
     this run included and this run was slow. None if there are no comparable days.
     Raises HistoryError if the history cannot be read.
     """
-    search = search_history(place, since, [run])
+    search = search_history(location, since, [run])
     # if the session was judged before, the history contains the run under another id
     same = (name for name, other in search.runs.items() if other.key == run.key)
     run_id = next(same, run.id)
     difference = (search.evidence.differences or {}).get(run_id)
     if difference is None:
         return None
-    named = [
+    named_suspects = [
         suspect
         for suspect in search.evidence.named
         if not set(nodes).isdisjoint(suspect.nodes)
     ]
-    return difference, any(run_id in suspect.slow_runs for suspect in named)
+    return difference, any(run_id in suspect.slow_runs for suspect in named_suspects)
 
 
 def search_runs(

@@ -258,14 +258,14 @@ def _explain_no_judged_run(
             f"All of the {formatting.count_noun(results.runs_found, 'run')} started before --llmb-since.",
         )
     if not results.runs_found:
-        others = (
+        other_files = (
             f", only {formatting.count_noun(len(results.ignored), 'other file')}"
             if results.ignored
             else ""
         )
         return (
             beginning,
-            f"There is no log (.out or .log) with a training step under the given paths{others}.",
+            f"There is no log (.out or .log) with a training step under the given paths{other_files}.",
         )
     return (
         beginning,

@@ -304,15 +304,15 @@ def _accept(
         last = before.get(key)
         previous = last.recording if last else None
         budget = select_drift_budget(settings, last or baseline)
-        why = tolerance.explain_refusal(recording, previous, budget)
+        refusal_text = tolerance.explain_refusal(recording, previous, budget)
         waiver = None
-        if why and previous:
+        if refusal_text and previous:
             unused = [entry for entry in waived if not is_used(entry, previous)]
             waiver = _find_waiver(key, RecordingRule.DRIFT, unused)
             if waiver is None:
                 used = _find_waiver(key, RecordingRule.DRIFT, waived)
                 more = USED.format(used.reason) if used else ""
-                text = f"not recorded: {why}{more}"
+                text = f"not recorded: {refusal_text}{more}"
                 refused[key] = Verdict.REGRESSION, Reason.DRIFTED, text
                 continue
             text = f"drift of {key.id} is accepted: {waiver.reason}"

@@ -96,7 +96,7 @@ def _find_newest_day(runs: Sequence[Measurement]) -> str:
 def _list_environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...]:
     """Return the environment values that all runs have in common."""
     redactor = make_redactor()
-    first, *others = (
+    first, *other_environments = (
         {
             name: redactor.redact_variable(name, formatting.escape(text))
             for name, text in run.environment.items()
@@ -106,7 +106,7 @@ def _list_environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...
     return tuple(
         (name, value)
         for name, value in first.items()
-        if all(environment.get(name) == value for environment in others)
+        if all(environment.get(name) == value for environment in other_environments)
     )
 
 

@@ -156,7 +156,9 @@ def _make_comparison_checks(
 def _format_row(row: ComparisonRow) -> str:
 
     name = f"{row.key.dtype} on {row.key.gpus} GPUs"
-    low, high = (formatting.format_difference(1 + part) for part in (row.low, row.high))
+    low, high = (
+        formatting.format_difference(1 + bound) for bound in (row.low, row.high)
+    )
     interval = f"{formatting.format_difference(1 + row.difference)} ({low} to {high})"
     return f"  {name:<18} {row.measured:6.3f}, {row.baseline} {row.documented:6.3f}: {interval:<27} {row.verdict}"
 

@@ -165,14 +165,12 @@ class SessionHistory:
             list_last_good_keys,
         )
 
-        places = list_last_good_keys(results)
+        keys = list_last_good_keys(results)
         try:
-            details = read_details(self.place, set(places.values())) if places else {}
+            details = read_details(self.place, set(keys.values())) if keys else {}
         except HistoryError:  # the runs are judged already; the details are optional
             return results
-        by_id = {
-            name: details[place] for name, place in places.items() if place in details
-        }
+        by_id = {name: details[key] for name, key in keys.items() if key in details}
         return add_details(results, by_id)
 
     def store(
@@ -293,13 +291,11 @@ def _list_logs(outcome: OutcomeDocument, directory: Path) -> list[JudgedLog]:
     if outcome.kind != "configuration" or outcome.run is None:
         return []
     fingerprints = outcome.run.log_fingerprint
-    places = dict.fromkeys(attempt.log for attempt in outcome.tries or ())
+    paths = dict.fromkeys(attempt.log for attempt in outcome.tries or ())
     pairs = (
-        zip(places, fingerprints, strict=True)
-        if len(places) == len(fingerprints)
-        else ()
+        zip(paths, fingerprints, strict=True) if len(paths) == len(fingerprints) else ()
     )
-    return [(directory / place, fingerprint) for place, fingerprint in pairs]
+    return [(directory / path, fingerprint) for path, fingerprint in pairs]
 
 
 def _hash_logs(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
@@ -313,8 +309,8 @@ def _hash_logs(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
         if archive := find_archive(log[0]):
             of_archive[archive].add(log)
     hashes = _hash_files(here)
-    for archive, wanted in of_archive.items():
-        hashes |= _hash_members(archive, wanted)
+    for archive, members in of_archive.items():
+        hashes |= _hash_members(archive, members)
     return {log: digest for log, digest in hashes.items() if digest}
 
 
@@ -339,12 +335,12 @@ def _hash_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
             pool.shutdown(cancel_futures=True)
 
 
-def _hash_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLog, str]:
+def _hash_members(archive: Path, logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
     """Return the hashes of archive members.
 
     The last of several members with one name counts. Members before a truncation count.
     """
-    fingerprints = dict(wanted)
+    fingerprints = dict(logs)
     hashes: dict[JudgedLog, str] = {}
     try:
         for path, data in read_unlisted(
@@ -360,7 +356,7 @@ def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
     """Return the hash of a file, or "" if it is unreadable or its text has changed."""
     from pytest_llmbench.logs.log_reader import Fingerprint, hash_sample
 
-    digest, found, size = hashlib.sha256(), Fingerprint(), 0
+    digest, sample, size = hashlib.sha256(), Fingerprint(), 0
 
     def update_hash() -> Iterator[bytes]:
         for block in blocks:
@@ -369,8 +365,8 @@ def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
 
     try:
         for text in Stream(update_hash(), path):
-            found.update(hash_sample(size, text))
+            sample.update(hash_sample(size, text))
             size += len(text)
     except LogError:
         return ""
-    return digest.hexdigest() if found.digest(size) == fingerprint else ""
+    return digest.hexdigest() if sample.digest(size) == fingerprint else ""

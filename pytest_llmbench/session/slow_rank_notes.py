@@ -107,7 +107,7 @@ def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
     from pytest_llmbench.logs.sources.compressed import Stream
 
     archive = find_archive(log)
-    found: tuple[SlowRankLine, ...] = ()
+    reports: tuple[SlowRankLine, ...] = ()
     try:
         if archive is None:
             return find_slow_ranks(
@@ -115,11 +115,11 @@ def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
             )
         blocks = _read_within(Stream(files.read_blocks(archive), archive))
         for _, data in read_unlisted(archive, blocks, [log]):
-            found = find_slow_ranks(_read_within(Stream(data, log)), *bounds)
+            reports = find_slow_ranks(_read_within(Stream(data, log)), *bounds)
     except LogError:
         # The log was deleted after it was judged, or its archive is longer than MOST.
-        return found
-    return found
+        return reports
+    return reports
 
 
 def _find_bounds(measurement: Measurement) -> Bounds:
