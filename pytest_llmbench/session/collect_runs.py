@@ -706,7 +706,7 @@ def _identify_as(run: Run, key: Key) -> Run:
     fits = key in identity.candidates or not (identity.candidates or is_other)
     return (
         dataclasses.replace(
-            run, identity=Identity(key, "it was launched as such a run")
+            run, identity=Identity(key, "it was launched as this configuration")
         )
         if unidentified and fits
         else run

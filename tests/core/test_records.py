@@ -70,14 +70,14 @@ def test_record_refuses_a_missing_named_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "message"),
+    ("keywords", "message"),
     [
         ({"more": 0, "cuont": 3}, "without count, wrongly cuont"),
         ({"more": 0, "count": 3, "spans": ()}, "found 4 values, wrongly spans"),
     ],
 )
 def test_record_refuses_unknown_or_repeated_fields(
-    named: dict[str, Any], message: str
+    keywords: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TypeError, match=message):
-        StepList((), **named)
+        StepList((), **keywords)

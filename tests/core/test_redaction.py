@@ -115,7 +115,7 @@ def test_harmless_text_is_not_changed(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "redacted"),
     [
         ("postgresql://u:p@ssX@h/d", "postgresql://u:***@h/d"),
         ("postgresql://u:p@/ssX@h/d", "postgresql://u:***@h/d"),
@@ -137,9 +137,9 @@ def test_harmless_text_is_not_changed(text: str) -> None:
         ("Authorization: Bearer abcdefgh12345678xyz", "Authorization: Bearer ***"),
     ],
 )
-def test_password_is_hidden_in_every_notation(text: str, shown: str) -> None:
-    assert hide_tokens(f"see {text} now") == f"see {shown} now"
-    assert hide_tokens(shown) == shown, "hiding twice changes nothing"
+def test_password_is_hidden_in_every_notation(text: str, redacted: str) -> None:
+    assert hide_tokens(f"see {text} now") == f"see {redacted} now"
+    assert hide_tokens(redacted) == redacted, "hiding twice changes nothing"
 
 
 def test_url_password_with_spaces_is_hidden() -> None:
@@ -166,17 +166,17 @@ def test_truncated_secret_is_hidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "redacted"),
     [
         ("see k9Xq7Lm2Zr4Tb8Wd!", "see ***!"),  # the end of one begins the other
         ("k9Xq7Lm2Zr4T, Zr4Tb8Wd", "***, ***"),
         ("k9Xq7Lm2Zr4TZr4Tb8Wd", "******"),
     ],
 )
-def test_overlapping_secrets_are_hidden_completely(text: str, shown: str) -> None:
+def test_overlapping_secrets_are_hidden_completely(text: str, redacted: str) -> None:
     values = ("k9Xq7Lm2Zr4T", "Zr4Tb8Wd")
-    assert Redactor(values).redact(text) == shown
-    assert hide_values(text, values) == shown
+    assert Redactor(values).redact(text) == redacted
+    assert hide_values(text, values) == redacted
 
 
 def test_keys_numbers_and_kept_values_are_not_redacted() -> None:
@@ -198,5 +198,7 @@ def test_keys_numbers_and_kept_values_are_not_redacted() -> None:
     around=st.text(max_size=20),
 )
 def test_secret_is_hidden_in_any_text(value: str, around: str) -> None:
-    shown = Redactor([value]).redact_values({"a": [f"{around}{value}{around}"]})["a"][0]
-    assert value not in shown.replace("***", "\0") or value in around
+    redacted = Redactor([value]).redact_values({"a": [f"{around}{value}{around}"]})[
+        "a"
+    ][0]
+    assert value not in redacted.replace("***", "\0") or value in around

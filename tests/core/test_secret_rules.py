@@ -151,10 +151,10 @@ def test_names_in_key_variables_are_not_secrets() -> None:
 def test_component_of_a_known_id_is_not_hidden() -> None:
     values = ["grok1_314b-25.05-h100", "admin-h100-2024", "314b-25.05-h100x"]
     redactor = Redactor(values).without(["grok1_314b-25.05-h100-fp8-512"])
-    shown = redactor.redact(
+    redacted = redactor.redact(
         "on grok1_314b-25.05-h100-fp8-512 by admin-h100-2024, 314b-25.05-h100x"
     )
-    assert shown == "on grok1_314b-25.05-h100-fp8-512 by ***, ***"
+    assert redacted == "on grok1_314b-25.05-h100-fp8-512 by ***, ***"
 
 
 def test_value_of_a_secret_key_is_hidden() -> None:
@@ -175,16 +175,16 @@ def test_lines_of_one_text_are_redacted_together() -> None:
         "-----END PRIVATE KEY-----",
         "after",
     ]
-    shown = Redactor().redact_lines(lines)
-    assert len(shown) == len(lines)
-    assert shown[0] == "before"
-    assert shown[-1] == "after"
-    assert not any(line in "\n".join(shown) for line in body)
+    redacted = Redactor().redact_lines(lines)
+    assert len(redacted) == len(lines)
+    assert redacted[0] == "before"
+    assert redacted[-1] == "after"
+    assert not any(line in "\n".join(redacted) for line in body)
     assert Redactor().redact_lines(["before", *body]) == ["before", "***", "***", "***"]
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "redacted"),
     [
         (
             "{'PATH': '/bin', 'WANDB_API_KEY': 'KEY'}",
@@ -211,7 +211,7 @@ def test_lines_of_one_text_are_redacted_together() -> None:
         ),
     ],
 )
-def test_only_the_value_is_hidden(text: str, shown: str) -> None:
+def test_only_the_value_is_hidden(text: str, redacted: str) -> None:
     key = draw_key(32).replace("/", "x").replace("+", "y")
     assert (
         hide_tokens(
@@ -219,7 +219,7 @@ def test_only_the_value_is_hidden(text: str, shown: str) -> None:
             .replace(f"API_{key}", "API_KEY")
             .replace(f"Account{key}", "AccountKey")
         )
-        == shown
+        == redacted
     )
 
 

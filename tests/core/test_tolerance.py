@@ -50,8 +50,8 @@ def test_valid_tolerance_is_parsed(text: str, expected: Tolerance) -> None:
 
 
 def test_several_tolerances_are_parsed_with_their_source() -> None:
-    found = parse_tolerances("mfu:3%, 5%,days_to_1t_tokens : 0.1", "ini")
-    assert found == (
+    tolerances = parse_tolerances("mfu:3%, 5%,days_to_1t_tokens : 0.1", "ini")
+    assert tolerances == (
         Tolerance(0.05, source="ini"),
         Tolerance(0.1, "days_to_1t_tokens", source="ini"),
         Tolerance(0.03, "mfu", larger_is_better=True, source="ini"),

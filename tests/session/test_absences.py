@@ -44,8 +44,8 @@ def make_run(hours_ago: float, seconds: float = 7.325, **fields: Any) -> Measure
 def make_pending_run(hours_ago: float) -> Measurement:
     """Return a run that may be the A/B job with an unknown id."""
     excluded_run = make_run(hours_ago, excluded=PENDING_TRIAL)
-    found = replace(excluded_run.run.found, trial_pending_since=NOW)
-    return replace(excluded_run, run=replace(excluded_run.run, found=found))
+    files = replace(excluded_run.run.found, trial_pending_since=NOW)
+    return replace(excluded_run, run=replace(excluded_run.run, found=files))
 
 
 def list_texts(*measurements: Measurement, **fields: Any) -> list[str]:
@@ -105,16 +105,16 @@ def test_marker_of_unknown_job_names_newer_runs() -> None:
 
 def test_newer_run_excluded_by_a_marker_is_named() -> None:
     """Any job may write a marker that names a regular run."""
-    named = make_run(
+    newer = make_run(
         1,
         excluded=Problem(
             Reason.VARIANT, "logs/.llmbench-ab lists its job: a run of an A/B"
         ),
     )
-    text = f"newer, but not judged: job_1: {named.excluded.text}"  # type: ignore[union-attr]
-    assert list_texts(named, make_run(30)) == [text]
+    text = f"newer, but not judged: job_1: {newer.excluded.text}"  # type: ignore[union-attr]
+    assert list_texts(newer, make_run(30)) == [text]
     launched = replace(
-        named, run=replace(named.run, found=replace(named.run.found, launch="abc"))
+        newer, run=replace(newer.run, found=replace(newer.run.found, launch="abc"))
     )
     assert list_texts(launched, make_run(30)) == []
 
@@ -189,25 +189,27 @@ def test_stored_run_with_a_known_log_is_ignored() -> None:
     nameless = run(replace(log(), fingerprint="2-ff"), job_id="", started=NOW)
     past = make_stored_run(2, job_id="")
     assert find_newer(past, copies=((nameless, run()),)) is None
-    other = replace(nameless, identity=replace(nameless.identity, key=None))
-    assert find_newer(past, copies=((other, run()),)) == past
+    unidentified = replace(nameless, identity=replace(nameless.identity, key=None))
+    assert find_newer(past, copies=((unidentified, run()),)) == past
     assert find_newer(past, started=None) is None
     assert find_newer() is None
 
 
 def test_newer_stored_runs_are_named_failed_ones_first() -> None:
-    other = replace(KEY, recipe="other")
-    good = make_stored_run(2, "", verdict="PASS", status="passed")
-    named = f"{KEY.id} (run of {good.started:%Y-%m-%d %H:%M}, PASS)"
+    other_key = replace(KEY, recipe="other")
+    passed = make_stored_run(2, "", verdict="PASS", status="passed")
+    passed_text = f"{KEY.id} (run of {passed.started:%Y-%m-%d %H:%M}, PASS)"
     text = "newer in the history, but not judged"
-    newer = {KEY: good, other: make_stored_run(3)}
-    assert list_texts(make_run(30), newer_stored=newer) == [f"{text}: {named}"]
+    newer = {KEY: passed, other_key: make_stored_run(3)}
+    assert list_texts(make_run(30), newer_stored=newer) == [f"{text}: {passed_text}"]
     results = [judge_case(Case(key.id, key), [evidence(make_run(30))]) for key in newer]
-    both = SessionResults({}, (), 2, 0, (), {}, newer_stored=newer)
-    (caution,) = list_absence_cautions(both, results)
-    red = f"{other.id} (job 7 of {NOW - 3 * HOUR:%Y-%m-%d %H:%M}, REGRESSION)"
+    results_of_both = SessionResults({}, (), 2, 0, (), {}, newer_stored=newer)
+    (caution,) = list_absence_cautions(results_of_both, results)
+    failed_text = (
+        f"{other_key.id} (job 7 of {NOW - 3 * HOUR:%Y-%m-%d %H:%M}, REGRESSION)"
+    )
     assert caution.code is CautionCode.NEWER_RUN
-    assert caution.text == f"{text}: {red}, {named}"
+    assert caution.text == f"{text}: {failed_text}, {passed_text}"
 
 
 def test_silent_configuration_is_named_if_it_is_judged() -> None:
@@ -216,8 +218,10 @@ def test_silent_configuration_is_named_if_it_is_judged() -> None:
         f"no run of {KEY.id} (last {NOW - 48 * HOUR:%Y-%m-%d}), although others ran on {NOW:%Y-%m-%d}"
     ]
     assert list_texts(silences=silences) == []  # it is MISSING, and named as such
-    other = replace(KEY, recipe="other")
-    assert list_texts(make_run(48), silences=(replace(silences[0], key=other),)) == []
+    other_key = replace(KEY, recipe="other")
+    assert (
+        list_texts(make_run(48), silences=(replace(silences[0], key=other_key),)) == []
+    )
 
 
 def test_own_configurations_without_a_verdict_are_named() -> None:

@@ -47,7 +47,7 @@ TREES: dict[str, Tree] = {
         f"log-train_{n}_0.err": "srun: error: n1: task 0: Killed\n"
     },
     "metadata": lambda n: {f"llmb-config_{n}.yaml": f"job_info: {{job_id: {n}}}\n"},
-    "logs without a job beside metadata": lambda n: {
+    "logs without a job next to metadata": lambda n: {
         f"llmb-config_{n}.yaml": f"job_info: {{job_id: {n}}}\n",
         f"train{chr(97 + n % 26)}x{n}.log": make_log(n),
     },
@@ -59,7 +59,7 @@ TREES: dict[str, Tree] = {
         f"log-train_{n}_0.out": make_log(n),
         f"run{n}/metrics.csv": TABLE,
     },
-    "tables beside the folders of logs": lambda n: {
+    "tables next to the folders of logs": lambda n: {
         f"job{n}/log-train_{n}_0.out": make_log(n),
         f"run{n}/metrics.csv": TABLE,
     },
@@ -68,7 +68,7 @@ TREES: dict[str, Tree] = {
 
 
 def write_files(root: Path, tree: Tree, number: int) -> None:
-    """Write the files for one number; HARD_LINK stands for a link to a common file."""
+    """Write the files for one number; HARD_LINK makes a link to a common file."""
     for name, text in tree(number).items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -58,26 +58,32 @@ def make_stored_run(
 
 
 def judge_failed(
-    known: Evidence, settings: Settings | None = None, past: tuple[StoredRun, ...] = ()
+    collected: Evidence,
+    settings: Settings | None = None,
+    past: tuple[StoredRun, ...] = (),
 ) -> ConfigurationResult:
     settings = settings or Settings()
     case = Case(KEY.id, KEY)
-    known = replace(known, rules=settings.rules)
-    judged = JudgedConfigurations({KEY.id: (judge_case(case, [known]), (known,))})
+    collected = replace(collected, rules=settings.rules)
+    judged = JudgedConfigurations(
+        {KEY.id: (judge_case(case, [collected]), (collected,))}
+    )
     return with_last_good(judged, settings, {KEY: past}).results[KEY.id]
 
 
 def find_last_good_run(
-    known: Evidence, settings: Settings | None = None, past: tuple[StoredRun, ...] = ()
+    collected: Evidence,
+    settings: Settings | None = None,
+    past: tuple[StoredRun, ...] = (),
 ) -> LastGoodRun | None:
-    return judge_failed(known, settings, past).judgement.last_good
+    return judge_failed(collected, settings, past).judgement.last_good
 
 
 FAILED_RUN = make_folder_run(8.2, 0)
 
 
 @pytest.mark.parametrize(
-    ("verdict", "status", "named"),
+    ("verdict", "status", "is_good"),
     [
         ("PASS", "passed", True),
         ("INCONCLUSIVE", "passed", True),
@@ -87,54 +93,54 @@ FAILED_RUN = make_folder_run(8.2, 0)
     ],
 )
 def test_stored_run_is_good_if_its_item_passed(
-    verdict: str, status: str, named: bool
+    verdict: str, status: str, is_good: bool
 ) -> None:
     """The speed is ignored, since the bound may have been narrower."""
     last = find_last_good_run(
         evidence(FAILED_RUN, stored_runs=(make_stored_run(7.3, 1, verdict, status),))
     )
-    assert (last is not None and last.verdict == verdict) == named
+    assert (last is not None and last.verdict == verdict) == is_good
 
 
 def test_folder_run_is_good_if_it_would_pass() -> None:
     """A run within the bound may still fail, for example with --llmb-inconclusive=fail."""
-    known = evidence(FAILED_RUN, make_folder_run(7.3, 1))
-    last = find_last_good_run(known)
+    collected = evidence(FAILED_RUN, make_folder_run(7.3, 1))
+    last = find_last_good_run(collected)
     assert last is not None
     assert (last.verdict, last.source) == ("PASS", RunSource.FOLDER)
     near = evidence(FAILED_RUN, make_folder_run(7.68, 1))
-    told = find_last_good_run(near)
-    assert told is not None
-    assert told.verdict == "INCONCLUSIVE"
+    near_bound = find_last_good_run(near)
+    assert near_bound is not None
+    assert near_bound.verdict == "INCONCLUSIVE"
     assert find_last_good_run(near, Settings(inconclusive="fail")) is None
 
 
 def test_folder_run_that_failed_before_is_not_good() -> None:
     """Its log may have been truncated later, or the baseline may have moved."""
-    known = evidence(FAILED_RUN, make_folder_run(7.3, 1), make_folder_run(7.3, 2))
-    red = (make_stored_run(7.3, 1, "INVALID", "failed"),)
-    last = find_last_good_run(known, past=red)
+    collected = evidence(FAILED_RUN, make_folder_run(7.3, 1), make_folder_run(7.3, 2))
+    failed = (make_stored_run(7.3, 1, "INVALID", "failed"),)
+    last = find_last_good_run(collected, past=failed)
     assert last is not None
     assert last.job_id == "2"
     assert (
-        find_last_good_run(evidence(FAILED_RUN, make_folder_run(7.3, 1)), past=red)
+        find_last_good_run(evidence(FAILED_RUN, make_folder_run(7.3, 1)), past=failed)
         is None
     )
-    green = find_last_good_run(known, past=(make_stored_run(7.3, 1),))
-    assert green is not None
-    assert green.job_id == "1"
+    passed = find_last_good_run(collected, past=(make_stored_run(7.3, 1),))
+    assert passed is not None
+    assert passed.job_id == "1"
 
 
 @pytest.mark.parametrize(
-    "red",
+    "current",
     [
         pytest.param(FAILED_RUN, id="REGRESSION"),
         pytest.param(make_folder_run(7.70, 0), id="by the rule as written"),
         pytest.param(make_folder_run(7.3, 0), id="PASS"),
     ],
 )
-def test_only_failed_result_has_a_last_good_run(red: Measurement) -> None:
-    result = judge_failed(evidence(red, make_folder_run(7.3, 1), plausible=0.15))
+def test_only_failed_result_has_a_last_good_run(current: Measurement) -> None:
+    result = judge_failed(evidence(current, make_folder_run(7.3, 1), plausible=0.15))
     is_red = result.judgement.verdict is not Verdict.PASS
     assert (result.judgement.last_good is not None) == is_red
 
@@ -150,22 +156,24 @@ def test_missing_run_has_no_last_good_run() -> None:
 
 
 def store_outcomes(folder: Path, *outcomes: dict[str, Any]) -> SessionHistory:
-    place = StoreLocation("history.db", folder / "history.db")
-    write(place, document(*outcomes))
-    return SessionHistory(place, [KEY, OTHER])
+    location = StoreLocation("history.db", folder / "history.db")
+    write(location, document(*outcomes))
+    return SessionHistory(location, [KEY, OTHER])
 
 
-def with_nodes(told: dict[str, Any], *nodes: str) -> dict[str, Any]:
-    job = {"job_id": told["run"]["job_id"], "nodes": list(nodes)}
-    return {**told, "jobs": [{"job_id": "0", "nodes": ["n9"]}, job]}
+def with_nodes(outcome_fields: dict[str, Any], *nodes: str) -> dict[str, Any]:
+    job = {"job_id": outcome_fields["run"]["job_id"], "nodes": list(nodes)}
+    return {**outcome_fields, "jobs": [{"job_id": "0", "nodes": ["n9"]}, job]}
 
 
 def add_history_details(
-    history: SessionHistory, red: Measurement, *nodes: str, key: Key = KEY
+    history: SessionHistory, failed: Measurement, *nodes: str, key: Key = KEY
 ) -> LastGoodRun | None:
-    known = evidence(red, stored_runs=tuple(history.past.get(key, ())))
-    result = judge_failed(known, past=tuple(history.past.get(key, ())))
-    job = LaunchedJob(red.run.found.job_id, Purpose.MEASURE, 1, 1, "COMPLETED", nodes)
+    collected = evidence(failed, stored_runs=tuple(history.past.get(key, ())))
+    result = judge_failed(collected, past=tuple(history.past.get(key, ())))
+    job = LaunchedJob(
+        failed.run.found.job_id, Purpose.MEASURE, 1, 1, "COMPLETED", nodes
+    )
     results = SessionResults({KEY.id: replace(result, jobs=(job,))}, (), 1, 0, (), {})
     return history.with_details(results).configurations[KEY.id].judgement.last_good
 

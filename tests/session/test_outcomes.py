@@ -105,7 +105,7 @@ def test_require_all_ignores_on_demand_configurations(
 
 
 @pytest.mark.parametrize(
-    ("found", "before", "words"),
+    ("runs_found", "runs_before", "words"),
     [
         (
             0,
@@ -117,9 +117,9 @@ def test_require_all_ignores_on_demand_configurations(
     ],
 )
 def test_session_without_verdicts_reports_the_reason(
-    found: int, before: int, words: str
+    runs_found: int, runs_before: int, words: str
 ) -> None:
-    results = make_results(runs_found=found, runs_before_since=before)
+    results = make_results(runs_found=runs_found, runs_before_since=runs_before)
     (outcome,) = decide_outcomes(results, [KEY.id], Settings())
     assert outcome.status is Status.FAILED
     assert outcome.context[0].startswith(

@@ -96,28 +96,28 @@ def test_concurrent_recordings_keep_each_others_values(
     tmp_path: Path,
 ) -> None:
     """The session waits while another one locks the folder, then adds to its file."""
-    other = record_runs(tmp_path / "other", NOW - timedelta(hours=5))
+    other_session = record_runs(tmp_path / "other", NOW - timedelta(hours=5))
     written = tmp_path / "other" / "own" / "grok1" / "25.05.yaml"
     text = (
         written.read_text(encoding="utf-8")
         .replace("gpus: 128", "gpus: 256")
         .replace("dp: 32", "dp: 64")
     )
-    place = tmp_path / "own" / "grok1" / "25.05.yaml"
+    file = tmp_path / "own" / "grok1" / "25.05.yaml"
     with ThreadPoolExecutor() as threads:
         with lock_folder(tmp_path / "own"):
             session = threads.submit(record_runs, tmp_path, NOW - timedelta(hours=5))
             wait(
                 [session], timeout=0.5
             )  # it would finish in this time without the lock
-            place.parent.mkdir(exist_ok=True)
-            place.write_text(text, encoding="utf-8")
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, encoding="utf-8")
         assert (
             session.result()
-            .get_outcome(other.results.configurations[KEY.id].case)[0]
+            .get_outcome(other_session.results.configurations[KEY.id].case)[0]
             .skipped
         )
-    assert [one.key.gpus for one in read_recipe(place).baselines] == [128, 256]
+    assert [baseline.key.gpus for baseline in read_recipe(file).baselines] == [128, 256]
 
 
 def test_recording_fails_if_the_folder_stays_locked(
@@ -173,14 +173,14 @@ def test_newest_run_is_recorded_if_all_are_dated() -> None:
 
 def test_groups_count_days_or_node_sets() -> None:
     """Five runs of one day contain no more information on other days than one run."""
-    one_night = [measurement(7.3, run=run(job_id=str(job))) for job in range(5)]
+    same_day = [measurement(7.3, run=run(job_id=str(job))) for job in range(5)]
     racks = {str(job): frozenset({f"n{job}", f"m{job}"}) for job in range(5)}
-    nights = [
+    daily_runs = [
         measurement(7.3, run=run(started=NOW - timedelta(days=day))) for day in range(5)
     ]
-    assert make_recording(one_night, NOW).groups == 1
-    assert make_recording(one_night, NOW, "alice", racks).groups == 5
-    assert make_recording(nights, NOW).groups == 5
+    assert make_recording(same_day, NOW).groups == 1
+    assert make_recording(same_day, NOW, "alice", racks).groups == 5
+    assert make_recording(daily_runs, NOW).groups == 5
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_recorded_runs_may_differ_by_the_file_tolerance(
         for run in session.results.measurements[KEY]
     )
     results = replace(session.results, measurements={KEY: runs})
-    found = record(
+    result = record(
         results,
         [KEY.id],
         session.settings,
@@ -204,8 +204,8 @@ def test_recorded_runs_may_differ_by_the_file_tolerance(
         author="",
         guarded=False,
     )
-    (outcome,) = found.outcomes
-    assert len(found.files) == recorded_files
+    (outcome,) = result.outcomes
+    assert len(result.files) == recorded_files
     assert ("differ by more than 20 %" in phrase(outcome.judgement)) == (
         not recorded_files
     )

@@ -106,13 +106,13 @@ def judge_levels(
     judged_evidence = apply_acknowledgements(
         evidence(current, *runs[1:], prior=NOISE), entries
     )
-    found = find_changes(series, NOISE, select_covering(KEY.id, entries), TODAY)
+    changes = find_changes(series, NOISE, select_covering(KEY.id, entries), TODAY)
     judgement = judge(judged_evidence)
     judged = JudgedConfigurations(
         {
             KEY.id: (
                 ConfigurationResult(
-                    Case(KEY.id, KEY), with_level_changes(judgement, found)
+                    Case(KEY.id, KEY), with_level_changes(judgement, changes)
                 ),
                 (judged_evidence,),
             )
@@ -123,7 +123,7 @@ def judge_levels(
     )
     level = judged_evidence.baseline.step_seconds / 7.325
     return SessionFindings(
-        found, checks, level, judgement.verdict, tuple(find_unneeded(judged, entries))
+        changes, checks, level, judgement.verdict, tuple(find_unneeded(judged, entries))
     )
 
 
@@ -195,7 +195,7 @@ def test_entry_of_reverted_change_does_not_cover_the_next(
     after = apply_printed_entry(check, entries, tmp_path)
     assert after is not None
     findings = judge_levels(REVERTED_AND_REPEATED, after)
-    assert [one.verdict for one in findings.checks] == ["ACKNOWLEDGED"]
+    assert [result.verdict for result in findings.checks] == ["ACKNOWLEDGED"]
     assert findings.level == pytest.approx(1.05, abs=0.005)
     assert findings.verdict is Verdict.PASS
     assert (

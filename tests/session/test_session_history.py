@@ -36,17 +36,17 @@ def store(tmp_path: Path) -> StoreLocation:
     return StoreLocation("history.db", tmp_path / "history.db")
 
 
-def list_days(store: StoreLocation, told: dict[str, Any]) -> list[dict[str, Any]]:
-    remembered = SessionHistory(store, [builders.KEY])
-    found: list[dict[str, Any]] = json.loads(
-        json.dumps(to_builtins(remembered.add_daily_runs(restore(told)).history))
+def list_days(store: StoreLocation, fields: dict[str, Any]) -> list[dict[str, Any]]:
+    history = SessionHistory(store, [builders.KEY])
+    days: list[dict[str, Any]] = json.loads(
+        json.dumps(to_builtins(history.add_daily_runs(restore(fields)).history))
     )
-    return found
+    return days
 
 
 def make_stored_run(seconds: float, days_ago: int, **fields: Any) -> StoredRun:
     """Return a stored run that started `days_ago` days before NOW."""
-    fields_: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "started": builders.NOW - timedelta(days=days_ago),
         "job_id": str(days_ago),
         "logs": f"{days_ago:x}-ff",
@@ -55,7 +55,7 @@ def make_stored_run(seconds: float, days_ago: int, **fields: Any) -> StoredRun:
         "statistic_seconds": seconds,
         "environment": {},
     }
-    return StoredRun(**{**fields_, **fields})
+    return StoredRun(**{**defaults, **fields})
 
 
 # --- daily runs of an outcome ---------------------------------------------------------
@@ -64,19 +64,19 @@ def make_stored_run(seconds: float, days_ago: int, **fields: Any) -> StoredRun:
 def test_outcome_gets_earlier_daily_runs(store: StoreLocation) -> None:
     """Oldest first, without its own run and later runs."""
     write(store, document(*reversed(nights([7.4, 7.5, 7.6, 7.7]))))
-    told = list_days(store, outcome(7.6, 2))
-    assert told == [
+    days = list_days(store, outcome(7.6, 2))
+    assert days == [
         {
-            "started": (START + timedelta(days=night)).isoformat(),
+            "started": (START + timedelta(days=index)).isoformat(),
             "verdict": "PASS",
             "reason": "within-tolerance",
             "step_time_seconds": seconds,
             "expected_seconds": 7.325,
-            "log_difference": outcome(seconds, night)["log_difference"],
-            "job_id": f"{1000 + night}",
+            "log_difference": outcome(seconds, index)["log_difference"],
+            "job_id": f"{1000 + index}",
             "environment": {},
         }
-        for night, seconds in ((0, 7.4), (1, 7.5))
+        for index, seconds in ((0, 7.4), (1, 7.5))
     ]
 
 
@@ -103,27 +103,29 @@ def test_daily_runs_of_another_window_are_ignored(
     store: StoreLocation,
 ) -> None:
     write(store, document(outcome(7.4)))
-    told = outcome(7.4, 5)
-    assert len(list_days(store, told)) == 1
-    assert list_days(store, {**told, "window": {**told["window"], "first": 12}}) == []
+    fields = outcome(7.4, 5)
+    assert len(list_days(store, fields)) == 1
+    assert (
+        list_days(store, {**fields, "window": {**fields["window"], "first": 12}}) == []
+    )
 
 
 # --- the evidence ---------------------------------------------------------------------
 
 
-def evidence(past_runs: tuple[StoredRun, ...], *found: Measurement) -> Any:
+def evidence(past_runs: tuple[StoredRun, ...], *measurements: Measurement) -> Any:
     baseline = builders.BASELINE
     catalog = Catalog(baselines={builders.KEY: (baseline,)}, recipes=())
-    measured = {builders.KEY: (found,)}
-    (made,) = collect_evidence(
+    measured = {builders.KEY: (measurements,)}
+    (collected,) = collect_evidence(
         measured, Settings(), catalog, builders.NOW, {builders.KEY: past_runs}
     )[builders.KEY]
-    return made
+    return collected
 
 
 def test_evidence_contains_only_valid_unread_stored_runs() -> None:
     log = replace(builders.log(builders.segment()), fingerprint="2-ff")
-    found = builders.measurement(
+    read_run = builders.measurement(
         run=builders.run(log, job_id="2", started=builders.NOW)
     )
     kept = make_stored_run(7.4, 1)
@@ -134,7 +136,7 @@ def test_evidence_contains_only_valid_unread_stored_runs() -> None:
         make_stored_run(7.4, 4, window=Window(12, 44)),
         kept,
     )
-    assert evidence(runs, found).stored_runs == (kept,)
+    assert evidence(runs, read_run).stored_runs == (kept,)
 
 
 def test_folder_run_gets_the_stored_commit() -> None:
@@ -143,16 +145,18 @@ def test_folder_run_gets_the_stored_commit() -> None:
     Thus changes of the commit are known even if the run is judged again.
     """
     runs = [
-        builders.run(job_id=str(night), started=make_stored_run(7.4, night).started)
-        for night in (1, 2)
+        builders.run(
+            job_id=str(days_ago), started=make_stored_run(7.4, days_ago).started
+        )
+        for days_ago in (1, 2)
     ]
-    known = make_stored_run(
+    stored = make_stored_run(
         7.4,
         2,
         environment={"commit": "0a1b", "nccl": "stated in the log itself"},
     )
     newer, older = evidence(
-        (known,), *(builders.measurement(run=one) for one in runs)
+        (stored,), *(builders.measurement(run=run) for run in runs)
     ).measurements
     assert (newer.environment, older.environment) == ({}, {"commit": "0a1b"})
 
@@ -160,10 +164,10 @@ def test_folder_run_gets_the_stored_commit() -> None:
 def test_equal_log_of_another_job_is_another_run() -> None:
     """Deterministic short runs and members of a job array may be equal."""
     log = replace(builders.log(builders.segment()), fingerprint="2-ff")
-    found = builders.measurement(
+    read_run = builders.measurement(
         run=builders.run(log, job_id="9", started=make_stored_run(7.4, 2).started)
     )
-    assert len(evidence((make_stored_run(7.4, 2),), found).stored_runs) == 1
+    assert len(evidence((make_stored_run(7.4, 2),), read_run).stored_runs) == 1
 
 
 def test_stored_and_read_daily_runs_form_one_series() -> None:
@@ -174,7 +178,7 @@ def test_stored_and_read_daily_runs_form_one_series() -> None:
     current = builders.measurement(7.4, run=builders.run(started=builders.NOW))
     collected = builders.evidence(current, *read_runs, stored_runs=stored_runs)
     previous = list_previous_daily_runs([current], collected)
-    assert [one.statistic_seconds for one in previous] == [
+    assert [daily_run.statistic_seconds for daily_run in previous] == [
         7.3 + 0.01 * number for number in range(9, 0, -1)
     ]
     (noise, _) = estimate.list_noise_sources(collected.baseline, previous)
@@ -235,9 +239,9 @@ def test_launched_runs_use_the_noise_of_the_history() -> None:
 
 def test_workers_do_not_get_the_history_url(tmp_path: Path) -> None:
     """The URL may contain a password."""
-    given = StoreLocation("shown", url="postgresql://u:secret@h/d")
+    location = StoreLocation("shown", url="postgresql://u:secret@h/d")
     session = Session(
-        Settings(history=given),
+        Settings(history=location),
         lambda: builders.NOW,
         tmp_path,
         results=SessionResults({}, (), 0, 0, (), {}),

@@ -37,12 +37,14 @@ def fingerprint_of(text: bytes) -> str:
 
 def make_outcome(*logs: tuple[str, str]) -> ConfigurationOutcome:
     """Return the outcome of a run with these logs: path and fingerprint."""
-    one = told()
-    assert one.run is not None
+    template = told()
+    assert template.run is not None
     run = replace(
-        one.run, log_fingerprint=tuple(fingerprint for _, fingerprint in logs)
+        template.run, log_fingerprint=tuple(fingerprint for _, fingerprint in logs)
     )
-    return replace(one, run=run, tries=tuple(make_attempt(path) for path, _ in logs))
+    return replace(
+        template, run=run, tries=tuple(make_attempt(path) for path, _ in logs)
+    )
 
 
 def make_attempt(log: str) -> LogAttempt:
@@ -63,8 +65,8 @@ def compute_hashes(folder: Path, *logs: tuple[str, str]) -> Any:
     """Return the hashes of an outcome with these logs."""
     (with_them,) = with_hashes([make_outcome(*logs)], folder)
     assert isinstance(with_them, ConfigurationOutcome)
-    found = get_set(with_them.log_sha256)
-    return None if found is None else list(found)
+    digests = get_set(with_them.log_sha256)
+    return None if digests is None else list(digests)
 
 
 def sha256(data: bytes) -> str:
@@ -90,14 +92,14 @@ def test_hashes_are_in_the_order_of_logs(tmp_path: Path) -> None:
     """Also if a log has several attempts, and next to other outcomes."""
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() + TEXT)
-    one = make_outcome(
+    original = make_outcome(
         ("b", fingerprint_of(b"b" + TEXT)), ("a", fingerprint_of(b"a" + TEXT))
     )
-    one = replace(one, tries=tuple(map(make_attempt, "bba")))
+    original = replace(original, tries=tuple(map(make_attempt, "bba")))
     others: list[OutcomeDocument] = [stray(), check(), missing()]
-    with_them = with_hashes([one, *others], tmp_path)
+    with_them = with_hashes([original, *others], tmp_path)
     expected = (sha256(b"b" + TEXT), sha256(b"a" + TEXT))
-    assert with_them == [replace(one, log_sha256=expected), *others]
+    assert with_them == [replace(original, log_sha256=expected), *others]
 
 
 def test_indistinguishable_logs_have_no_hash(tmp_path: Path) -> None:
@@ -129,12 +131,12 @@ def test_changed_log_has_no_hash(tmp_path: Path, now: bytes) -> None:
     """The other logs have their hashes."""
     (tmp_path / "log.out").write_bytes(now)
     (tmp_path / "other.out").write_bytes(b"other" + TEXT)
-    found = compute_hashes(
+    digests = compute_hashes(
         tmp_path,
         ("log.out", fingerprint_of(TEXT)),
         ("other.out", fingerprint_of(b"other" + TEXT)),
     )
-    assert found == [None, sha256(b"other" + TEXT)]
+    assert digests == [None, sha256(b"other" + TEXT)]
 
 
 def test_edit_in_the_middle_changes_only_the_hash(
@@ -142,18 +144,20 @@ def test_edit_in_the_middle_changes_only_the_hash(
 ) -> None:
     """The fingerprint of a long log contains only samples of it."""
     path = tmp_path / "log.out"
-    found = []
+    results = []
     for middle in (b"7.4", b"7.3"):
         path.write_bytes(bytes(WHOLE + 10_000) + middle + bytes(WHOLE))
         fingerprint = read_log(path).fingerprint
-        found.append((fingerprint, compute_hashes(tmp_path, ("log.out", fingerprint))))
-    (first, (one,)), (second, (other,)) = found
+        results.append(
+            (fingerprint, compute_hashes(tmp_path, ("log.out", fingerprint)))
+        )
+    (first, (first_hash,)), (second, (second_hash,)) = results
     assert first == second
-    assert one != other
+    assert first_hash != second_hash
 
 
 @pytest.mark.parametrize(
-    "place",
+    "path",
     [
         "gone.out",
         "folder",
@@ -166,11 +170,11 @@ def test_edit_in_the_middle_changes_only_the_hash(
     ],
     ids=["absent", "folder", "pipe", "under-a-file", "remote", "stdin", "long", "nul"],
 )
-def test_unreadable_log_has_no_hash(tmp_path: Path, place: str) -> None:
+def test_unreadable_log_has_no_hash(tmp_path: Path, path: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(TEXT)
     os.mkfifo(tmp_path / "pipe")
-    assert compute_hashes(tmp_path, (place, fingerprint_of(TEXT))) == [None]
+    assert compute_hashes(tmp_path, (path, fingerprint_of(TEXT))) == [None]
 
 
 # --- archives -------------------------------------------------------------------------
