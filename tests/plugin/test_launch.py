@@ -332,7 +332,7 @@ def test_last_failed_launches_only_failed_configurations(
         (["--llmb-launch", "--llmb-ignore=slurm"], "a job could start twice"),
         (
             ["--llmb-launch", "--llmb-ignore=forbidden-variables"],
-            "which could pass for it",
+            "which could be taken for this one",
         ),
         (
             ["--llmb-resume", "--llmb-ignore=image"],
