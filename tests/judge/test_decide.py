@@ -290,9 +290,7 @@ def test_implausibly_fast_run_names_similar_configurations() -> None:
         )
     )
     assert judgement.verdict is Verdict.IMPROVEMENT
-    assert "more than 15 % faster: probably another configuration" in phrase(
-        judgement
-    )
+    assert "more than 15 % faster: probably another configuration" in phrase(judgement)
     assert "as fast as grok1_314b-25.05-gb200-fp8-128" in phrase(judgement)
     assert "gb200-bf16-256" not in phrase(judgement)
     assert "no batch size" in phrase(judgement)

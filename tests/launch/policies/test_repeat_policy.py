@@ -145,9 +145,7 @@ def test_one_run_beyond_the_bound_is_unconfirmed() -> None:
     )
     assert (
         "1 run above the limit may be a slow node or slow software: not confirmed"
-        in phrase(
-        judgement
-    )
+        in phrase(judgement)
     )
     for inconclusive, required in product(("literal", "fail", "skip"), (True, False)):
         assert (
