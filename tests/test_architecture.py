@@ -28,7 +28,7 @@ LAYERS = (
     ("tools",),
     ("plugin", "suite", "cli"),
 )
-"""From the bottom up, as docs/architecture.md lists them: an import goes down or stays
+"""From the bottom up, as docs/explanation/architecture.md lists them: an import goes down or stays
 in its package."""
 
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -483,9 +483,9 @@ def test_no_group_is_possessive() -> None:
 
 
 def test_page_of_architecture_names_existing_files() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(
-        encoding="utf-8"
-    )
+    page = (
+        Path(__file__).parents[1] / "docs" / "explanation" / "architecture.md"
+    ).read_text(encoding="utf-8")
     rows = re.findall(r"^\| [^|]+ \| `([a-z_/.]+)` \|$", page, re.MULTILINE)
     assert len(rows) > 30
     assert [path for path in rows if not (PACKAGE / path).exists()] == []

@@ -3,7 +3,7 @@ at twice that size.
 
 python -m benchmarks.speed.odd_trees [CASE ...] [--scale 1.0] [--folder DIR]
 
-Prints a row of docs/performance.md for each case. Exit code 1 if a case of twice the
+Prints a row of docs/explanation/performance.md for each case. Exit code 1 if a case of twice the
 size takes more than RATIO times as long, or a session needs more than MEMORY.
 """
 

@@ -4,7 +4,7 @@
 #   LLMB_HOME=/lustre/llmb
 #   15 22 * * * /lustre/llmb/cron.sh --llmb-launch -k "grok1 and fp8"
 #
-# $LLMB_HOME holds cluster.yaml, the folder `baselines` with those of this cluster (docs/ci.md says how they are recorded),
+# $LLMB_HOME holds cluster.yaml, the folder `baselines` with those of this cluster (docs/how-to/run-every-night.md says how they are recorded),
 # and the virtual environment .venv. The package is on no index; a wheel, a checkout or a git URL installs it:
 #
 #   python3 -m venv .venv

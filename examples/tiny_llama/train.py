@@ -63,7 +63,7 @@ class Size(NamedTuple):
     @property
     def flops(self) -> int:
         """FLOPs of one sequence, forward and backward, by the formula `llama` of
-        docs/flops.md.
+        docs/explanation/flops.md.
 
         By hand for 1b (16 layers, hidden 2048, 32 heads, 8 groups, FFN 8192, vocabulary
         32768, 4096 tokens), a token: attention 12 x 16 x 2048^2 x (1 + 8/32) =
@@ -411,7 +411,7 @@ def join_processes(device: torch.device, gpus: int) -> tuple[int, int]:
 
 
 def environment(device: torch.device) -> dict[str, object]:
-    """Return what this process runs on, by the names of docs/inputs.md, and as far as
+    """Return what this process runs on, by the names of docs/reference/inputs.md, and as far as
     anything tells it."""
     if device.type == "cpu":
         threads = torch.get_num_threads()

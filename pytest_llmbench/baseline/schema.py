@@ -1,6 +1,6 @@
 """Define the keys of a baseline file and their values.
 
-docs/baselines.md explains them. The module first defines what a key is, then the keys
+docs/reference/baseline-files.md explains them. The module first defines what a key is, then the keys
 of `launch` (how a recipe is started), then all others.
 """
 
@@ -58,7 +58,7 @@ class KeyDefinition:
     name: str
     spec: Spec
     meaning: str
-    """As stated in docs/baselines.md."""
+    """As stated in docs/reference/baseline-files.md."""
 
     field: str = ""
     """Dotted attribute of `Baseline` that stores the value; empty if there is none or
@@ -615,7 +615,7 @@ MODEL = (
     require(
         "formula",
         _FORMULA,
-        "a [FLOPs formula](flops.md) with the digits it is rounded to, or `none`",
+        "a [FLOPs formula](../explanation/flops.md) with the digits it is rounded to, or `none`",
     ),
     allow(
         "hidden_size",

@@ -417,7 +417,7 @@ def render_file(
     rows = _render_document(
         path, baselines, shared, lambda baseline: _render_row(baseline, shared), {}
     )
-    return f"# Recorded by pytest --llmb-record; docs/baselines.md explains the keys.\n{rows}{shared.owner_text}"
+    return f"# Recorded by pytest --llmb-record; docs/reference/baseline-files.md explains the keys.\n{rows}{shared.owner_text}"
 
 
 def render_draft(path: Path, recipes: Sequence[Recipe], remarks: Sequence[str]) -> str:
@@ -444,7 +444,8 @@ def render_draft(path: Path, recipes: Sequence[Recipe], remarks: Sequence[str]) 
         lambda baseline: _render_keys(CONFIGURATION, baseline),
         head,
     )
-    return f"# Drafted from runs; docs/own-runs.md explains it, docs/baselines.md the keys.\n{comments}{rows}"
+    title = "# Drafted from runs: see docs/how-to/record-your-own-runs.md"
+    return f"{title}\n{comments}{rows}"
 
 
 def _render_document(

@@ -71,7 +71,7 @@ def _flush() -> None:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    parser = _make_parser()
+    parser = make_parser()
     if "_ARGCOMPLETE" in os.environ:  # called by a shell for completions only
         _complete(parser)
         return 0
@@ -112,7 +112,7 @@ def _complete(parser: argparse.ArgumentParser) -> None:
         argcomplete.autocomplete(parser)
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     from pytest_llmbench.tools.baselines import baselines_command as baselines
     from pytest_llmbench.tools.chat import chat_command as chat
     from pytest_llmbench.tools.compare import compare_command as compare

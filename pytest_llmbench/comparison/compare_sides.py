@@ -256,7 +256,7 @@ def _estimate_days(
             and stored.started.date() not in days
         ):
             daily_runs[stored.started.date()] = math.log(seconds)
-    return estimate_from_daily_runs(list(daily_runs.values()), "nights of history")
+    return estimate_from_daily_runs(list(daily_runs.values()), "days of history")
 
 
 Pairs = Mapping[str, tuple[tuple[SideRun, ...], tuple[SideRun, ...]]]

@@ -1,6 +1,6 @@
 """Model FLOPs of one training sequence, forward and backward.
 
-Each formula counts as its source does; docs/flops.md compares them and has worked
+Each formula counts as its source does; docs/explanation/flops.md compares them and has worked
 examples.
 """
 

@@ -11,7 +11,7 @@ PEAK_TFLOPS = {
     "h200": {"bf16": 989, "fp8": 1979},
     "h200nvl": {"bf16": 835, "fp8": 1671},
 }
-"""Dense TFLOP/s of one GPU by precision; docs/flops.md lists the sources.
+"""Dense TFLOP/s of one GPU by precision; docs/explanation/flops.md lists the sources.
 
 `h100` and `h200` are the SXM variants.
 """

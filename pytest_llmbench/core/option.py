@@ -28,7 +28,7 @@ MINUTES = {"m": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}
 LARGEST_SEQUENCE = 3
 """The largest supported number of repeats.
 
-The interim analyses are calibrated for one run and for three: see docs/statistics.md.
+The interim analyses are calibrated for one run and for three: see docs/explanation/statistics.md.
 """
 
 NODES = r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*"

@@ -1,7 +1,7 @@
 """Declare the command line options and ini keys.
 
 Each row gives an option's flag, metavar, help, ini key, default, converter and
-documentation page. Pytest's options, `llmbench replay`, docs/options.md and the
+documentation page. Pytest's options, `llmbench replay`, docs/reference/options.md and the
 settings are made from these rows. `session.settings.Settings` and
 `launch.launch_settings.LaunchSettings` inherit the fields and add derived ones.
 
@@ -64,7 +64,7 @@ class SessionOptions(OptionRecord):
         repeats=True,
         ini="paths",
         find=list_folders,
-        more="baselines.md",
+        more="baseline-files.md",
     )
     tolerances: tuple[Tolerance, ...] = declare(
         "--llmb-tolerance=TOL",
@@ -73,7 +73,7 @@ class SessionOptions(OptionRecord):
         ini="string",
         find=list_tolerances,
         unset=(),
-        more="baselines.md#tolerances",
+        more="baseline-files.md#tolerances",
     )
     inconclusive: str = declare(
         "--llmb-inconclusive=MODE",
@@ -90,7 +90,7 @@ class SessionOptions(OptionRecord):
         default="pass",
         shown="pass, up to 15%%",
         ini="string",
-        more="statistics.md#implausibly-fast",
+        more="../explanation/verdict.md#implausibly-fast",
     )
     scaling: str = declare(
         "--llmb-scaling=MODE",
@@ -98,7 +98,7 @@ class SessionOptions(OptionRecord):
         choices=("report", "fail"),
         default="report",
         ini="string",
-        more="statistics.md#several-configurations",
+        more="../explanation/verdict.md#several-configurations",
     )
     trend: str = declare(
         "--llmb-trend=MODE",
@@ -106,14 +106,14 @@ class SessionOptions(OptionRecord):
         choices=("report", "fail"),
         default="report",
         ini="string",
-        more="statistics.md#changes-over-the-nights",
+        more="../explanation/verdict.md#changes-over-the-days",
     )
     acknowledged: Path | None = declare(
         "--llmb-acknowledged=FILE",
         "Read the accepted changes of step time from this file; each entry has a reason, a name and an expiry date",
         ini="paths",
         find=find_file,
-        more="acknowledged.md",
+        more="../how-to/accept-a-change.md",
     )
     repeat_window: timedelta | None = declare(
         "llmb_repeat_window=AGE",
@@ -121,7 +121,7 @@ class SessionOptions(OptionRecord):
         shown="0, none",
         ini="string",
         parse=parse_window,
-        more="statistics.md#more-than-one-run",
+        more="../explanation/verdict.md#more-than-one-run",
     )
     assumed_cv: float = declare(
         "llmb_assumed_cv=PERCENT",
@@ -129,18 +129,18 @@ class SessionOptions(OptionRecord):
         default="1%",
         ini="string",
         parse=parse_percentage,
-        more="statistics.md#what-is-assumed-and-how-to-measure-your-own-noise",
+        more="../explanation/verdict.md#what-is-assumed",
     )
     certify: bool = declare(
         "--llmb-certify",
         "Certify: fail inconclusive and missing configurations, and require at "
         "least 95%% of the published performance",
-        more="baselines.md#tolerances",
+        more="baseline-files.md#tolerances",
     )
     selftest: bool = declare(
         "--llmb-selftest",
         "Test the gate: damage copies of the passed runs and fail if a damaged copy still passes",
-        more="verdicts.md#does-the-gate-work",
+        more="../how-to/judge-a-folder.md#check-that-the-gate-works",
     )
     require: tuple[str, ...] = declare(
         "--llmb-require=WHAT",
@@ -163,7 +163,7 @@ class SessionOptions(OptionRecord):
         "Assume this release, such as 25.05, for runs that do not state their own",
         ini="string",
         unset="",
-        more="layouts.md#which-configuration-a-run-is",
+        more="layouts.md#how-a-run-gets-its-configuration",
     )
     gpu: str = declare(
         "--llmb-gpu=TYPE",
@@ -171,7 +171,7 @@ class SessionOptions(OptionRecord):
         ini="string",
         parse=str.lower,
         unset="",
-        more="layouts.md#which-configuration-a-run-is",
+        more="layouts.md#how-a-run-gets-its-configuration",
     )
     runs: str = declare(
         "--llmb-runs=WHICH",
@@ -190,7 +190,7 @@ class SessionOptions(OptionRecord):
         "Count a configuration as missing if its newest run is older than this: 90m, 20h, 7d",
         ini="string",
         parse=parse_age,
-        more="history.md#what-it-is-for",
+        more="history.md",
     )
     against: str = declare(
         "--llmb-against=KIND",
@@ -208,20 +208,20 @@ class SessionOptions(OptionRecord):
         choices=("window", "document"),
         default="window",
         ini="string",
-        more="statistics.md#by-the-documents-own-rule",
+        more="../explanation/verdict.md#the-documents-own-rule",
     )
     baseline_release: str = declare(
         "--llmb-baseline-release=RELEASE",
         "Judge all runs against the baselines of this release, whatever their own release is",
         ini="string",
         unset="",
-        more="layouts.md#which-configuration-a-run-is",
+        more="layouts.md#how-a-run-gets-its-configuration",
     )
     record: Path | None = declare(
         "--llmb-record=DIR",
         "Write recorded baselines from the valid runs to this folder instead of judging them",
         find=find_output,
-        more="baselines.md#how-many-runs",
+        more="../how-to/record-your-own-runs.md#record-on-several-days",
     )
     drift_budget: float | None = declare(
         "--llmb-drift-budget=PERCENT",
@@ -229,7 +229,7 @@ class SessionOptions(OptionRecord):
         shown="the baseline file's, else 5%%",
         ini="string",
         parse=parse_percentage,
-        more="baselines.md#drift",
+        more="baseline-files.md#drift",
     )
     no_cache: bool = declare(
         "--llmb-no-cache",
@@ -249,7 +249,7 @@ class SessionOptions(OptionRecord):
         choices=("auto", "off"),
         default="auto",
         ini="string",
-        more="ci.md",
+        more="../how-to/run-every-night.md",
     )
     history_url: str = declare(
         "--llmb-history=URL",
@@ -280,7 +280,7 @@ class LaunchOptions(OptionRecord):
     launch: bool = declare(
         "--llmb-launch",
         "Launch the selected configurations, wait for their jobs and judge the runs",
-        more="launching.md",
+        more="../how-to/launch.md",
     )
     dry_run: bool = declare(
         "--llmb-dry-run",
@@ -355,7 +355,7 @@ class LaunchOptions(OptionRecord):
         "python-version,image (each problem is printed with its check's name)",
         parse=parse_checks,
         unset=(),
-        more="launching.md#4-what-is-checked-first",
+        more="../how-to/launch.md#check-before-you-submit",
     )
     max_jobs: int = declare(
         "--llmb-max-jobs=N",
@@ -372,7 +372,7 @@ class LaunchOptions(OptionRecord):
         default="3",
         ini="string",
         parse=parse_repeats,
-        more="launching.md",
+        more="../how-to/launch.md",
     )
     repeats_at_once: bool = declare(
         "--llmb-repeats-at-once",
@@ -384,7 +384,7 @@ class LaunchOptions(OptionRecord):
         "Run this command (nccl-tests, dcgmi) in a job on nodes that a launch names as slow, and quote its output",
         ini="string",
         unset="",
-        more="launching.md#when-a-launch-stops",
+        more="../how-to/launch.md#what-is-repeated",
     )
     retries: int = declare(
         "--llmb-retries=N",
@@ -407,7 +407,7 @@ class LaunchOptions(OptionRecord):
         default="auto",
         ini="string",
         parse=parse_stall_limit,
-        more="launching.md",
+        more="../how-to/launch.md",
     )
     keep_jobs: bool = declare(
         "--llmb-keep-jobs",
@@ -420,7 +420,7 @@ class LaunchOptions(OptionRecord):
         shown="no",
         alone="default",
         unset="",
-        more="launching.md",
+        more="../how-to/launch.md",
     )
     nccl_trace: bool = declare(
         "--llmb-nccl-trace",
@@ -439,13 +439,13 @@ class LaunchOptions(OptionRecord):
         "--llmb-ab=FILE",
         "Compare the variants in this file (images, commits, variables, arguments) on the same nodes instead of judging runs",
         unset="",
-        more="ab.md",
+        more="../how-to/run-two-builds-side-by-side.md",
     )
     bisect: str = declare(
         "--llmb-bisect=BUILDS",
         "Find the build that became slower in an ordered list: a file as for --llmb-ab, or git:GOOD..BAD",
         unset="",
-        more="bisect.md",
+        more="../how-to/find-the-build.md",
     )
     profile_on_regression: bool = declare(
         "--llmb-profile-on-regression",
@@ -476,12 +476,10 @@ def get_option(flag: str) -> Option:
 
 # --- removed options -------------------------------------------------------------------
 
-_DRAFT = "in the file that `llmbench baselines draft` writes (docs/own-runs.md)"
-_RECORDINGS = (
-    "under `recordings` in the file of --llmb-acknowledged (docs/acknowledged.md)"
-)
+_DRAFT = "in the file that `llmbench baselines draft` writes (docs/how-to/record-your-own-runs.md)"
+_RECORDINGS = "under `recordings` in the file of --llmb-acknowledged (docs/how-to/accept-a-change.md)"
 _SESSION = "or for one session give"
-_CLUSTER = "in the cluster file (docs/cluster.md)"
+_CLUSTER = "in the cluster file (docs/reference/cluster.md)"
 
 REPLACEMENTS = {
     "--llmb-assumed-cv": f"set `llmb_assumed_cv` in pytest's configuration, {_SESSION} -o llmb_assumed_cv=2%",

@@ -226,48 +226,65 @@ class Outcome:
 class CautionCode(StrEnum):
     """The subject of a caution: stable codes for programs that read the JSON document."""
 
-    # a check found a slowdown, but is only asked to report it
     REPORTED_ONLY = "reported-only"
-    # a user's test passed or was skipped, although its verdict failed
+    """A check found a slowdown that fails nothing: `trend: 6 SLOWER`."""
     NOT_ASSERTED = "not-asserted"
-    # a selection left out items on several configurations
+    """A test passed or was skipped although the verdict fails."""
     LEFT_OUT = "left-out-by-selection"
-    DESELECTED = "deselected"  # items that were deselected by id or by a conftest
-    NOT_RUN = "not-run"  # selected items that did not run
-    # items that a mark or a conftest skipped before they had a verdict
+    """The selection left out failing tests of several configurations."""
+    DESELECTED = "deselected"
+    """Tests were deselected by id, a conftest or a plugin."""
+    NOT_RUN = "not-run"
+    """Selected tests did not run."""
     SKIPPED_ITEMS = "skipped-items"
-    # possibly newer runs of judged configurations that were not judged: unidentified
-    # runs, files that are not read, or runs that are only in the history
+    """A mark or a conftest skipped tests before their verdict."""
     NEWER_RUN = "newer-run-not-judged"
-    # configurations that run regularly, but not this time, although others did
+    """Runs that may be newer than the judged ones have no test."""
     SILENT = "silent"
-    RETRIED = "retried"  # most runs of a day are bad, but the last one is good
-    WITHOUT_VERDICT = "without-verdict"  # selected configurations with no verdict
+    """Configurations that run regularly missed their turn."""
+    RETRIED = "retried"
+    """Most runs within 12 hours failed or were slow, and the last one is good."""
+    WITHOUT_VERDICT = "without-verdict"
+    """Selected configurations have no verdict."""
     TOLERANCE = "tolerance"
+    """Another tolerance than 5 % decided."""
     RECORDED_SLOWER = "recorded-slower-than-published"
-    # the accepted moves of a recorded baseline exceed the drift budget in total
+    """A recorded baseline is more than 5 % slower than the published value."""
     RECORDED_MOVED = "recorded-moved"
-    # a value beyond the drift budget was recorded, because an entry accepts it
+    """Accepted moves of recorded values add up to more than the drift budget."""
     DRIFT_ACCEPTED = "drift-accepted"
+    """A value beyond the drift budget was recorded, because an entry accepts it."""
     ACKNOWLEDGED = "acknowledged"
+    """Accepted changes are in force."""
     UNMATCHED = "unmatched"
+    """`--llmb-unmatched=list`: unmatched runs fail nothing."""
     INCONCLUSIVE = "inconclusive"
+    """`--llmb-inconclusive=skip`."""
     IMPROVEMENT = "improvement"
+    """`--llmb-improvement=pass` was written."""
     BASELINE_RELEASE = "baseline-release"
+    """`--llmb-baseline-release`: runs are judged against another release."""
     AGAINST = "against"
+    """`published` decides although recorded baselines exist."""
     ASSUMED_CV = "assumed-cv"
+    """Another assumed noise than 1 %."""
     SINCE = "since"
+    """Runs before a day are left out, by a file."""
     MAX_AGE = "max-age"
+    """Configurations are stale, by a file."""
     REPEAT_WINDOW = "repeat-window"
+    """Repeats are averaged."""
     DRIFT_BUDGET = "drift-budget"
-    # a run has a changed setting that does not make it another configuration
+    """A larger drift budget than 5 %."""
     SETTING_CHANGED = "setting-changed"
-    # a run lost time outside its steps, and no recording shows the usual loss
+    """A run states another setting than the recorded runs."""
     TIME_LOST = "time-lost"
-    # a launch continued despite a problem found by a preflight check
+    """A run lost time outside its step times, and no recording shows whether that is
+    usual."""
     PREFLIGHT = "preflight-overruled"
-    # a stricter value of the ini file is overridden by another source
+    """`--llmb-ignore` overruled a failed preflight check."""
     OVERRIDDEN = "overridden"
+    """A stricter ini value is overridden or ineffective."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
     """
     # faster than a generator expression
     stored = list(map(type, previous)).count(StoredRun)
-    source = "nights" if not stored else "nights of history"
+    source = "days" if not stored else "days of history"
     if 0 < stored < len(previous):
         source = f"nights, {stored} of them from the history"
     return noise.estimate_from_daily_runs(_list_logarithms(previous), source)

@@ -48,7 +48,7 @@ def assume_noise(cv: float) -> Noise:
 
 
 def estimate_from_daily_runs(
-    logarithms: Sequence[float] | Floats, unit: str = "nights"
+    logarithms: Sequence[float] | Floats, unit: str = "days"
 ) -> Noise | None:
     """Estimate the noise of daily runs, given as log seconds in order.
 

@@ -762,7 +762,7 @@ class ReportedCaution(Document, frozen=True, kw_only=True):
     """A caution: a reason to distrust the result of a session."""
 
     code: str
-    """Stable; docs/ci.md lists all codes."""
+    """Stable; docs/how-to/run-every-night.md lists all codes."""
     text: str
 
 

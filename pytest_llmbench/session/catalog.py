@@ -140,7 +140,7 @@ class Catalog:
             else ""
         )
         return (
-            f"no run of {subject} of Megatron-Bridge's tables (docs/megatron-bridge.md)"
+            f"no run of {subject} of Megatron-Bridge's tables (docs/reference/megatron-bridge.md)"
             if subject
             else ""
         )

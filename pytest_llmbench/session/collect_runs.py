@@ -74,7 +74,7 @@ from pytest_llmbench.runs.unnamed_logs import FEWEST_STEPS, LogDetector
 from pytest_llmbench.session.catalog import Catalog, read_tables
 from pytest_llmbench.session.settings import Settings
 
-NO_STEP = "no training step in a supported format (docs/parsing.md), and not named like a job log"
+NO_STEP = "no training step in a supported format (docs/reference/dialects.md), and not named like a job log"
 
 if TYPE_CHECKING:
     from pytest_llmbench.logs.reading.run_reader import ReadCounts, Reading

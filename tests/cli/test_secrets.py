@@ -14,7 +14,7 @@ from support.nccl_traces import record, run
 from support.outcomes import make_session
 from support.remembered import ID, document, outcome, session
 
-from pytest_llmbench.cli.main import _make_parser, main
+from pytest_llmbench.cli.main import main, make_parser
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.report.document import render_session
@@ -202,7 +202,7 @@ def list_commands(
     return below or [words]
 
 
-@pytest.mark.parametrize("words", list_commands(_make_parser()), ids=" ".join)
+@pytest.mark.parametrize("words", list_commands(make_parser()), ids=" ".join)
 def test_usage_errors_quote_no_secret(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:

@@ -123,7 +123,7 @@ def test_folder_is_compared_with_stored_days(
     assert comparison.estimate.answer == "slower"
     assert (
         comparison.estimate.noise.source
-        == "6 groups of both sides and 16 nights of history"
+        == "6 groups of both sides and 16 days of history"
     )
     assert {run.nodes for run in comparison.a} == {frozenset({"n1", "n2"})}
     assert {run.nodes for run in comparison.b} == {frozenset()}
@@ -158,7 +158,7 @@ def test_days_of_the_sides_add_no_further_noise(
     tmp_path: Path, history_location: StoreLocation
 ) -> None:
     (comparison,) = compare("2025-11-01", "2025-11-02", history_location).comparisons
-    assert comparison.estimate.noise.source == "18 nights of history"
+    assert comparison.estimate.noise.source == "18 days of history"
     (longer,) = compare(
         "2025-11-01..2025-11-07", "2025-11-08..2025-11-14", history_location
     ).comparisons

@@ -39,7 +39,7 @@ RECORDED = "grok1_314b-25.05-gb200-bf16-128"
 
 @pytest.fixture(scope="module")
 def baselines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Baselines that were recorded as docs/ci.md says."""
+    """Baselines that were recorded as docs/how-to/run-every-night.md says."""
     folder = tmp_path_factory.mktemp("cluster")
     command = [
         sys.executable,

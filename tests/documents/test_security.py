@@ -1,4 +1,4 @@
-"""Every promise of SECURITY.md is held by tests that are there."""
+"""Every promise of docs/explanation/security.md is held by tests that are there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-PAGE = (CHECKOUT / "SECURITY.md").read_text(encoding="utf-8")
+PAGE = (CHECKOUT / "docs" / "explanation" / "security.md").read_text(encoding="utf-8")
 PROMISES = re.findall(
     r"(?m)^\| (?!promise|---)(.*) \| (.*) \|$",
     PAGE.partition("## What is promised")[2].partition("\n## ")[0],

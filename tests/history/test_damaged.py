@@ -309,6 +309,6 @@ def test_locked_store_is_waited_for_as_documented(place: StoreLocation) -> None:
                 connection.exec_driver_sql("SHOW lock_timeout").scalar_one()
                 == f"{PATIENCE_SECONDS}s"
             )
-    page = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "history.md").read_text()
     assert f"wait, for up to {PATIENCE_SECONDS} s" in page
     assert f"holds for {PATIENCE_SECONDS} s" in page

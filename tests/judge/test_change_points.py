@@ -140,7 +140,7 @@ def test_few_days_assumed_noise_or_nan_have_no_change() -> None:
 def test_uncertain_noise_shows_less() -> None:
     values = make_series((0.0, 60), (0.03, 8))
     assert find_level_shifts(values, KNOWN)
-    assert find_level_shifts(values, Noise(0.01, 3.0, "8 nights", measured=True)) == ()
+    assert find_level_shifts(values, Noise(0.01, 3.0, "8 days", measured=True)) == ()
 
 
 def test_change_below_the_smallest_is_not_reported() -> None:

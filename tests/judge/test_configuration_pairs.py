@@ -35,7 +35,7 @@ from pytest_llmbench.report.wording import phrase_scaling
 from pytest_llmbench.runs.measure.run_metrics import find_pairs, group_families
 
 MARGIN = math.log(1.05)
-KNOWN = Noise(0.002, 30.0, "20 nights", measured=True)
+KNOWN = Noise(0.002, 30.0, "20 days", measured=True)
 OTHER = Noise(0.003, 12.0, "repeats", measured=True)
 
 

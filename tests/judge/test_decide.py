@@ -68,7 +68,7 @@ def test_history_decides_small_differences(factor: float, verdict: Verdict) -> N
     judgement = judge(evidence(measurement(7.325 * factor), *HISTORY))
     assert judgement.verdict is verdict
     assert judgement.estimate is not None
-    assert "12 nights" in judgement.estimate.noise.source
+    assert "12 days" in judgement.estimate.noise.source
 
 
 def test_tolerance_on_performance_allows_more_than_on_time() -> None:

@@ -19,7 +19,7 @@ from pytest_llmbench.judge.estimate import (
 )
 from pytest_llmbench.judge.noise import WithinRun
 
-HISTORY = Noise(0.01, 7.6, "20 nights", measured=True)
+HISTORY = Noise(0.01, 7.6, "20 days", measured=True)
 ASSUMED = Noise(0.01, 4.0, "assumed", measured=False)
 QUIET = WithinRun(0.001, 30.0)
 

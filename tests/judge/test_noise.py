@@ -93,7 +93,7 @@ def test_other_configurations_estimate_the_noise(freedom: float, sigma: float) -
 
 
 def test_few_or_equal_configurations_add_no_knowledge() -> None:
-    estimate = Noise(0.01, 7.6, "20 nights", measured=True)
+    estimate = Noise(0.01, 7.6, "20 days", measured=True)
     assert noise.estimate_from_fleet([estimate] * 4) is None
     prior = noise.estimate_from_fleet([estimate] * 5)
     assert prior is not None
@@ -107,7 +107,7 @@ def test_noisier_configuration_keeps_its_noise() -> None:
         noise.assume_noise(0.01),
     )
     alike, loud = (
-        Noise(sigma, 7.6, "20 nights", measured=True) for sigma in (0.006, 0.03)
+        Noise(sigma, 7.6, "20 days", measured=True) for sigma in (0.006, 0.03)
     )
     assert noise.with_prior(loud, others, 0.01) == loud
     assert noise.with_prior(loud, assumed, 0.01) == loud
@@ -133,7 +133,7 @@ def test_configuration_keeps_its_noise_next_to_noiseless_ones(
     """Coarsely printed step times may all be equal."""
     quiet = Noise(0.0, 100.0, "10 configurations", measured=True)
     assert (
-        noise.with_prior(Noise(own, 4.0, "5 nights", measured=True), quiet, 0.01).sigma
+        noise.with_prior(Noise(own, 4.0, "5 days", measured=True), quiet, 0.01).sigma
         == expected
     )
 

@@ -325,7 +325,7 @@ def is_forgiven(judgement: Judgement) -> bool:
     """True if a transient stall was forgiven.
 
     A mean that contains a stall too leaves room for an equal slowdown, and whether a
-    document's mean contains stalls is unknown (docs/statistics.md).
+    document's mean contains stalls is unknown (docs/explanation/statistics.md).
     """
     return any(note.code == "hiccup" for note in judgement.notes)
 

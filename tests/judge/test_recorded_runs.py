@@ -398,7 +398,7 @@ def make_recordings(levels: Sequence[float], cv: float, seed: int) -> list[list[
 @pytest.mark.parametrize("runs", [2, 6, 14])
 @pytest.mark.parametrize("cv", [0.002, 0.02])
 def test_runs_of_one_level_are_rarely_split(runs: int, cv: float) -> None:
-    """Fewer than 1 % are split, up to twice the expected noise. docs/baselines.md lists
+    """Fewer than 1 % are split, up to twice the expected noise. docs/reference/baseline-files.md lists
     the numbers for 200,000 recordings each."""
     refused = sum(
         find_run_levels(recording, 0.01, ordered=True) is not None

@@ -133,7 +133,7 @@ def test_runs_of_one_day_measure_no_noise() -> None:
     assert few is not None
     assert excluded is not None
     assert not few.noise.measured
-    assert excluded.noise.source == "12 nights"
+    assert excluded.noise.source == "12 days"
 
 
 @pytest.mark.parametrize(

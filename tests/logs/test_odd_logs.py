@@ -1,7 +1,7 @@
 """Damaged logs: the mean is correct, or the reader reports dropped records.
 
 Not covered: digits missing in the middle of a number, which cannot be detected
-(docs/parsing.md).
+(docs/reference/dialects.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The exit codes of docs/ci.md: only a judged, green session exits with 0."""
+"""The exit codes of docs/how-to/run-every-night.md: only a judged, green session exits with 0."""
 
 from __future__ import annotations
 

@@ -110,11 +110,11 @@ def test_stored_runs_give_the_noise_of_deleted_folders(
     assert noise(night(-1))["measured"] is False
     before(range(9))
     tonight = night(9)
-    assert noise(tonight)["source"] == "10 nights of history"
+    assert noise(tonight)["source"] == "10 days of history"
     for number in range(-1, 10):
         folder = written(number, "together")
     together = judged(f"--llmb-logs={folder}", "-k", GROK)
-    assert noise(together) == {**noise(tonight), "source": "10 nights"}
+    assert noise(together) == {**noise(tonight), "source": "10 days"}
     estimates = [
         one.described[GROK]["estimate"] | {"run_to_run": None}
         for one in (tonight, together)
@@ -175,7 +175,7 @@ def test_undated_run_counts_as_the_newest(
     before(range(10))
     told = night(2000, "--llmb-trend=fail").described[GROK]
     assert told["run"]["started"] is None
-    assert told["estimate"]["run_to_run"]["source"] == "10 nights of history"
+    assert told["estimate"]["run_to_run"]["source"] == "10 days of history"
 
 
 @pytest.mark.slow

@@ -136,9 +136,9 @@ def without_parts(outcome: OutcomeDocument) -> dict[str, Any]:
 
 
 def test_documentation_lists_the_fields_in_order() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(
-        encoding="utf-8"
-    )
+    page = (
+        Path(__file__).resolve().parents[2] / "docs" / "reference" / "json.md"
+    ).read_text(encoding="utf-8")
     (shown,) = re.findall("```json\n(.*?)```", page, re.DOTALL)
     assert list(json.loads(shown)) == list(made(told()))
     optional = {"session"}  # only in the document of a session that was not stored

@@ -249,14 +249,6 @@ def test_github_lists_reported_findings_as_warnings() -> None:
     )
 
 
-def test_each_caution_code_is_documented() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "ci.md").read_text(
-        encoding="utf-8"
-    )
-    documented = page.partition("## Cautions")[2].partition("\n## ")[0]
-    assert [code for code in CautionCode if f"`{code}`" not in documented] == []
-
-
 def test_verdict_ignored_by_a_users_test_is_a_finding() -> None:
     """An inconclusive run fails under the literal rule as well."""
     assert in_chat([told(verdict="NOT_ASSERTED", overruled="INCONCLUSIVE")]).startswith(

@@ -183,14 +183,14 @@ def test_stored_and_read_daily_runs_form_one_series() -> None:
     ]
     (noise, _) = estimate.list_noise_sources(collected.baseline, previous)
     assert noise is not None
-    assert noise.source == "9 nights, 4 of them from the history"
+    assert noise.source == "9 days, 4 of them from the history"
     read_only = builders.evidence(
         current, *builders.nights(*(7.3 + 0.01 * number for number in range(1, 10)))
     )
     (same, _) = estimate.list_noise_sources(
         read_only.baseline, list_previous_daily_runs([current], read_only)
     )
-    assert same == replace(noise, source="9 nights")
+    assert same == replace(noise, source="9 days")
 
 
 def test_each_day_has_one_daily_run() -> None:
@@ -229,7 +229,7 @@ def test_launched_runs_use_the_noise_of_the_history() -> None:
     judgement = runs.judge(builders.KEY, [launched]).judgement
     assert judgement.estimate is not None
     assert (judgement.estimate.noise.source, judgement.estimate.runs) == (
-        "9 nights of history",
+        "9 days of history",
         1,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_llmbench.core.judgement_records import Estimate, Noise
 from pytest_llmbench.judge.distributions import compute_probability
 
-KNOWN = Noise(0.002, 30.0, "20 nights", measured=True)
+KNOWN = Noise(0.002, 30.0, "20 days", measured=True)
 
 
 def make_estimate(difference: float, **fields: Any) -> Estimate:

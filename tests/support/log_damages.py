@@ -2,7 +2,7 @@
 strategy for the bytes of a log.
 
 Left out is what nobody can tell from a log that is whole: a number that lost digits in
-its middle, and two records that were cut and glued at one column (see docs/parsing.md,
+its middle, and two records that were cut and glued at one column (see docs/reference/dialects.md,
 "What cannot be told").
 """
 

@@ -118,7 +118,7 @@ CLUSTER = Fields(
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Read a cluster.yaml (docs/cluster.md explains its keys), or llmb-run's file.
+    """Read a cluster.yaml (docs/reference/cluster.md explains its keys), or llmb-run's file.
 
     The key `llmb_run` names llmb-run's file; the other keys override its values.
     Relative folders are resolved against the folder of the file. `${NAME}` in folders
@@ -382,7 +382,7 @@ class LearnedCluster:
 
 
 UNKNOWN = """\
-# Unknown to {scheduler}; docs/cluster.md explains all keys.
+# Unknown to {scheduler}; docs/reference/cluster.md explains all keys.
 # gpu_hours: 50              # the limit of one session
 # environment:
 #   HF_TOKEN: ${{HF_TOKEN}}    # taken from the shell in which pytest starts

@@ -545,7 +545,7 @@ def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
         for reason, ids in by_reason.items()
     ]
     hint = (
-        "describe the cluster in cluster.yaml (docs/cluster.md), or give llmb-run's folder with --llmb-cluster=DIR"
+        "describe the cluster in cluster.yaml (docs/reference/cluster.md), or give llmb-run's folder with --llmb-cluster=DIR"
         if cluster.source is None
         else f"see {cluster.source}"
     )

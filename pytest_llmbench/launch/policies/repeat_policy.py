@@ -46,7 +46,7 @@ ONE_ANALYSIS_OF_SEVERAL = DecisionRule(fewest=2)
 
 # Interim analyses after one, two and three runs. Each may PASS; the second and third
 # may find a REGRESSION. Together they are wrong at the bound in 4 % of cases
-# (docs/statistics.md). A single run never proves a REGRESSION: its nodes may be slow.
+# (docs/explanation/statistics.md). A single run never proves a REGRESSION: its nodes may be slow.
 SEQUENTIAL = DecisionRule(0.0222, 0.03, fewest=2)
 
 # Analyses after one and three runs; only the last may find a REGRESSION.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 # One-sided levels after 2, 3 and 4 pairs: together they are wrong in 5 % of cases
-# (docs/statistics.md).
+# (docs/explanation/statistics.md).
 LEVELS = (0.012, 0.024, 0.036)
 # The levels if earlier A/Bs provide the noise, which then varies less between analyses.
 LEVELS_WITH_NOISE = (0.010, 0.020, 0.030)

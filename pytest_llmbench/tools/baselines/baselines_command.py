@@ -202,7 +202,7 @@ def _list(arguments: argparse.Namespace) -> Output:
     aside = (
         ""
         if wanted
-        else f"besides, with --recipe: {', '.join(sorted(left))} (docs/megatron-bridge.md)"
+        else f"besides, with --recipe: {', '.join(sorted(left))} (docs/reference/megatron-bridge.md)"
     )
     return Output(
         format_table([baseline for recipe in chosen for baseline in recipe.baselines]),

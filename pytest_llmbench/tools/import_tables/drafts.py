@@ -107,7 +107,7 @@ def _render_head(
     timed: bool,
 ) -> Iterator[str]:
     about = prose.select("about")
-    yield f"# Drafted from {escape(document)} by llmbench baselines import; docs/baselines.md explains the keys."
+    yield f"# Drafted from {escape(document)} by llmbench baselines import; docs/reference/baseline-files.md explains the keys."
     yield "schema: 1"
     yield f"kind: {'published' if timed else 'recipe'}"
     yield f"recipe: {_quote(recipe)}"
@@ -186,7 +186,7 @@ def _render_model(size: str, model: ProseValues) -> Iterator[str]:
     formula, constant = model.get("formula"), model.get("printed_flops")
     yield f"  {_quote(size)}:"
     if formula is None:
-        yield f"    formula: none   {NOT_STATED}: docs/flops.md has those for MFU"
+        yield f"    formula: none   {NOT_STATED}: docs/explanation/flops.md has those for MFU"
         for name in (name for name in SIZES if name in model):
             text = model[name].value
             yield _render_value(

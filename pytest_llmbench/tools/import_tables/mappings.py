@@ -162,7 +162,7 @@ def load_mapping(path: Path | None = None) -> DocumentMapping:
         ) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BaselineError(
-            f"{path}: {error}; docs/baselines.md describes mapping files"
+            f"{path}: {error}; docs/reference/baseline-files.md describes mapping files"
         ) from error
 
 

@@ -275,7 +275,7 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
             else "no GPUs in a partition that takes jobs"
         )
         raise LaunchError(
-            f"{names} knows {which} ({looks}): write cluster.yaml by hand, docs/cluster.md"
+            f"{names} knows {which} ({looks}): write cluster.yaml by hand, docs/reference/cluster.md"
         )
     text, path = format_cluster_file(learned), arguments.output
     if path is None:

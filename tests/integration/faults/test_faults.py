@@ -1,7 +1,7 @@
 """Sessions with failing calls give no wrong verdict, lose no data, and end with a
 message.
 
-See docs/fuzzing.md.
+See docs/explanation/fuzzing.md.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ def test_references_are_taken_from_the_caller() -> None:
 
 
 def test_cluster_page_examples_are_read(file: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "cluster.md").read_text()
     example = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
     assert example
     file.write_text(example[1])

@@ -54,7 +54,10 @@ def test_list_has_a_line_for_every_configuration(
     code, out, err = run(capsys, "list")
     lines = out.splitlines()
     assert (code, len(lines)) == (0, 84)
-    assert err == "besides, with --recipe: megatron_bridge (docs/megatron-bridge.md)\n"
+    assert (
+        err
+        == "besides, with --recipe: megatron_bridge (docs/reference/megatron-bridge.md)\n"
+    )
     assert lines[0].split() == ["configuration", "step", "time", "MFU", "kind"]
     assert (
         "grok1_314b-25.05-gb200-bf16-128             7.325 s   47.59%  published"

@@ -236,7 +236,7 @@ def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(
         ),
         (
             "notes.log",
-            "no training step in a supported format (docs/parsing.md), and not named like a job log",
+            "no training step in a supported format (docs/reference/dialects.md), and not named like a job log",
         ),
     ):
         assert why in " ".join(told(capsys, side, "b", code=3).split())

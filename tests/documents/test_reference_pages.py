@@ -1,0 +1,19 @@
+"""The generated pages of docs/reference are up to date."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SCRIPT = runpy.run_path(str(CHECKOUT / "scripts" / "reference_pages"))
+
+
+@pytest.mark.parametrize("name", SCRIPT["PAGES"])
+def test_page_is_up_to_date(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python scripts/reference_pages` writes the pages again."""
+    monkeypatch.setenv("COLUMNS", "100")
+    page = (SCRIPT["FOLDER"] / name).read_text(encoding="utf-8")
+    assert page == SCRIPT["make_page"](name)
