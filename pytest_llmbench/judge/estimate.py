@@ -166,7 +166,7 @@ def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
     stored = list(map(type, previous)).count(StoredRun)
     source = "days" if not stored else "days of history"
     if 0 < stored < len(previous):
-        source = f"nights, {stored} of them from the history"
+        source = f"days, {stored} of them from the history"
     return noise.estimate_from_daily_runs(_list_logarithms(previous), source)
 
 

@@ -28,7 +28,7 @@ def test_budgets_example_is_read(tmp_path: Path) -> None:
     path = tmp_path / "example.yaml"
     path.write_text(read_examples()["schema"] + read_examples()["budgets"])
     budgets = read_file(path).budgets
-    assert [budget.seconds for budget in budgets] == [120, 5, 60]
+    assert [budget.largest for budget in budgets] == [120, 5, 60]
 
 
 def read_examples() -> dict[str, str]:
