@@ -1,18 +1,22 @@
 """Compare what two versions of the package print and write for recorded sessions.
 
     python -m benchmarks.equivalence.sessions --against COMMIT [--only NAME] [--show 40]
+    python -m benchmarks.equivalence.sessions --against COMMIT --codes
 
 Each session and command runs once with the checkout and once with the package of
 COMMIT, in an empty folder of the same path, on the runs of examples/ and
 ../shared/logs. Compared are the exit code, both streams and every file that was written
 (JSON, JUnit, HTML, baselines, CSV), without durations, times of writing and identifiers
-of sessions. Exit code 1 if anything differs.
+of sessions. Exit code 1 if anything differs. With `--codes` sentences may differ: of
+streams only exit codes, counts and node ids are compared, of documents all values
+without a space.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import re
 import shutil
@@ -22,6 +26,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -179,7 +184,9 @@ def run_command(command: str, folder: Path, tree: Path) -> list[str]:
     return [*lines, "--- standard error", *normalise(done.stderr, tree)]
 
 
-def read_files(folder: Path, tree: Path) -> Iterator[tuple[str, list[str]]]:
+def read_files(
+    folder: Path, tree: Path, codes: bool
+) -> Iterator[tuple[str, list[str]]]:
     """Yield the name and normalised lines of each text file that a session wrote."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
@@ -194,12 +201,53 @@ def read_files(folder: Path, tree: Path) -> Iterator[tuple[str, list[str]]]:
         if (folder / parts[0]).is_symlink():
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
-        if path.suffix in {".json", ".html", ".xml"}:
+        if codes and path.suffix == ".json":
+            text = "\n".join(list_values("", json.loads(text)))
+        elif path.suffix in {".json", ".html", ".xml"}:
             text = re.sub(r"(?<=[,>])(?=\S)", "\n", text)
         yield "/".join(parts), normalise(text, tree)
 
 
-def record(name: str, folder: Path, tree: Path) -> dict[str, list[str]]:
+SHOWN_IN_CODES = re.compile(
+    r"\$ |exit \d|FAILED |\d+ (green|red|failed|passed|skipped)"
+)
+"""Lines of a stream that contain no sentence."""
+
+
+def keep_codes(name: str, lines: list[str]) -> list[str]:
+    """Reduce a text to exit codes, counts, ids and values, without its sentences."""
+    if name == "streams":
+        return [line for line in lines if SHOWN_IN_CODES.match(line)]
+    match name.rpartition(".")[2]:
+        case "xml":
+            tags = re.findall(
+                r"<(?:testcase|failure|skipped|error)\b[^>]*", "\n".join(lines)
+            )
+            return [re.sub(r' message="[^"]*"', "", tag) for tag in tags]
+        case "html":
+            return []
+        case "csv":
+            cells = (cell for line in lines for cell in line.split(","))
+            return [cell for cell in cells if " " not in cell]
+        case "json":
+            return lines
+        case _:
+            return [line.partition("#")[0] for line in lines]
+
+
+def list_values(path: str, value: Any) -> Iterator[str]:
+    """Yield the values of a document with their paths; sentences are left out."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from list_values(f"{path}.{key}", inner)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from list_values(f"{path}[{index}]", inner)
+    elif not (isinstance(value, str) and " " in value):
+        yield f"{path}: {value}"
+
+
+def record(name: str, folder: Path, tree: Path, codes: bool) -> dict[str, list[str]]:
     """Run the commands of one session; return streams and files by name."""
     prepare(folder)
     streams = [
@@ -207,7 +255,7 @@ def record(name: str, folder: Path, tree: Path) -> dict[str, list[str]]:
         for command in SESSIONS[name]
         for line in run_command(command, folder, tree)
     ]
-    return {"streams": streams} | dict(read_files(folder, tree))
+    return {"streams": streams} | dict(read_files(folder, tree, codes))
 
 
 def drop_order(lines: list[str]) -> dict[str, list[str]]:
@@ -218,13 +266,18 @@ def drop_order(lines: list[str]) -> dict[str, list[str]]:
 
 
 def compare(
-    name: str, folder: Path, trees: tuple[Path, Path], show: int
+    name: str, folder: Path, trees: tuple[Path, Path], show: int, codes: bool
 ) -> tuple[str, bool]:
     """Record a session with both trees; return a report and True if nothing differs."""
     place = folder / name
-    before, after = (record(name, place, tree) for tree in trees)
+    before, after = (record(name, place, tree, codes) for tree in trees)
     if name == "workers":  # workers finish in any order
         before, after = (drop_order(texts["streams"]) for texts in (before, after))
+    if codes:
+        before, after = (
+            {file: keep_codes(file, lines) for file, lines in texts.items()}
+            for texts in (before, after)
+        )
     report = []
     for file in sorted(before.keys() | after.keys()):
         old, new = before.get(file, []), after.get(file, [])
@@ -251,6 +304,7 @@ def main() -> int:
         metavar="LINES",
         help="Lines of each difference.",
     )
+    parser.add_argument("--codes", action="store_true", help="Sentences may differ.")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -260,7 +314,9 @@ def main() -> int:
         )
         with ThreadPoolExecutor(2) as pool:
             reports = pool.map(
-                lambda session: compare(session, folder, trees, arguments.show),
+                lambda session: compare(
+                    session, folder, trees, arguments.show, arguments.codes
+                ),
                 arguments.only or SESSIONS,
             )
             equal = []
