@@ -32,7 +32,7 @@ ROUNDED = 5e-4
 FURTHEST = 3.0
 """Largest distance of trimmed mean and mean, in standard deviations.
 
-It holds however the steps were averaged.
+The limit also holds for records that are means of several steps.
 """
 
 CLOCKS = timedelta(days=1)
@@ -199,7 +199,10 @@ def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -
 
 
 def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) -> None:
-    """Report missing keys for counting FLOPs, and logged work next to a formula."""
+    """Report missing keys for counting FLOPs, and logged work next to a formula.
+
+    Also reports 0 GPUs, which only drafted rows without a formula may state.
+    """
     counted = model is not None and model["formula"] != NO_FORMULA
     missing = [repr(name) for name in SHAPE if counted and name not in row.values]
     if missing:

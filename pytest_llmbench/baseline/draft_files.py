@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pytest_llmbench.baseline.read import contains_recorded
-from pytest_llmbench.baseline.write import write_beside
+from pytest_llmbench.baseline.write import write_atomically
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.userfile import is_there
 
@@ -60,7 +60,7 @@ def write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
             )
         if before is not None and not force:
             return WrittenDraft(path, DraftFate.KEPT, _diff(path, before, text))
-        write_beside(path, text)
+        write_atomically(path, text)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise BaselineError(

@@ -95,9 +95,9 @@ def _check_dialects(recipes: Sequence[Recipe]) -> None:
 
 
 def find_baseline_files(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """List the files under the given paths, each once.
+    """List the baseline files at or under the given paths, each once.
 
-    A file is listed itself. Raises BaselineError for a folder without baseline files.
+    Raises BaselineError for a folder without baseline files.
     """
     files: dict[Path, Path] = {}
     for path in paths:

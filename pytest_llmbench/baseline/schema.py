@@ -44,8 +44,8 @@ from pytest_llmbench.logs.definitions import load_definitions
 from pytest_llmbench.logs.dialect_table import DIALECTS, RATE, REGEX, UNITS
 
 KINDS = tuple(kind.value for kind in BaselineKind)
-"""Values from a document, values recorded on this cluster, or a recipe without any
-time."""
+"""Kinds of files: values from a document, values recorded on this cluster, or a recipe
+without any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,7 @@ class KeyDefinition:
     defined once for each."""
 
     is_owned: bool = False
-    """True if only the owner of a recorded file writes the key, so that recording never
-    changes it."""
+    """True if recording never changes the key, which only the file's owner writes."""
 
     write: Callable[[Any], Any] | None = None
     """Converts the attribute to the value in a recorded file, if `spec` does not
@@ -324,7 +323,7 @@ _DIGITS = r"\d{1,15}(\.\d{1,12})?"
 def _is_positive(text: str) -> bool:
     """True if a printed number is positive or not given.
 
-    `0.00` is a typing error, or a run that did not happen.
+    `0.00` is a typing error, or represents a run that was not made.
     """
     return text in NOT_GIVEN or float(text) > 0
 

@@ -67,14 +67,14 @@ _OWN = re.compile(
 _KEY = re.compile(r"^(\w+):", re.MULTILINE | re.ASCII)
 
 STATISTIC = "trimmed_mean"
-"""Recorded statistic: no single slow step moves it. The file also states the mean,
+"""Recorded statistic, which no single slow step moves. The file also states the mean,
 which shows regular stalls."""
 
 
 class SharedKeys(NamedTuple):
-    """Values that apply to a whole file.
+    """Limits and other keys of a whole file.
 
-    Its limits, and `owner_text`, the text of the keys that its owner writes (names, launch).
+    `owner_text` contains the keys that the file's owner writes (names, launch).
     """
 
     tolerances: tuple[Tolerance, ...] = ()
@@ -136,9 +136,9 @@ def find_recorded(
 ) -> dict[Key, Baseline]:
     """Find the recorded baselines of the configurations `keys`.
 
-    Searches the files that `write_recorded` would write, then the `baselines` of the
-    session, whichever of them it judges against. Raises RecordError for a file that
-    cannot be extended.
+    Searches the files that `write_recorded` would write, then all `baselines` of the
+    session, also those that it does not judge against. Raises RecordError for a file
+    that cannot be extended.
     """
     # Recording into another folder must not restart the drift budget.
     recorded = {
@@ -201,10 +201,10 @@ def _add_drift_budget(shared: SharedKeys, baselines: Iterable[Baseline]) -> Shar
 
 
 def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> SharedKeys:
-    """Add the names of a recipe that its file does not state.
+    """Add the names, title, framework and meaning of DP that a recipe's file lacks.
 
-    Without names, the runs of a recipe that only its owner's file describes would be
-    unmatched.
+    The values come from `recipes`. Without the names, the runs of a recipe would be
+    unmatched if only a user's file defines it.
     """
     import yaml
 
@@ -349,10 +349,10 @@ def _acquire_lock(handle: int, directory: Path) -> None:
             return None
 
 
-def write_beside(
+def write_atomically(
     path: Path, text: str, verify: Callable[[Path], None] = lambda path: None
 ) -> None:
-    """Write a temporary file, verify it, then replace `path` atomically."""
+    """Write a temporary file in the same folder, verify it, then replace `path`."""
     # In the same folder, because a file cannot be replaced atomically across file
     # systems.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -383,7 +383,7 @@ def _write_checked(path: Path, text: str, baselines: dict[Key, Baseline]) -> Non
                 )
 
     try:
-        write_beside(path, text, verify)
+        write_atomically(path, text, verify)
     except OSError as error:
         raise RecordError(
             f"{path}: {error.strerror or error}, expected a writable path"
@@ -536,7 +536,7 @@ def _render_models(
 def _agree(
     path: Path, quantity: str, pairs: Iterable[tuple[Any, Any]]
 ) -> dict[Any, Any]:
-    """Return the values by name. Raises RecordError if a name has several values."""
+    """Map each name to its value. Raises RecordError if a name has several values."""
     agreed: dict[Any, Any] = {}
     for name, value in pairs:
         if agreed.setdefault(name, value) != value:

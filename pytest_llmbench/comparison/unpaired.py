@@ -42,12 +42,12 @@ MARGIN = 0.01
 class Sides:
     """Runs of one configuration on both sides, at least one each.
 
-    `nights` is the noise of its stored daily runs.
+    `daily_noise` is the noise of its stored daily runs.
     """
 
     a: tuple[SideRun, ...]
     b: tuple[SideRun, ...]
-    nights: Noise | None = None
+    daily_noise: Noise | None = None
 
 
 def compare_all(
@@ -62,7 +62,7 @@ def compare_all(
         for name, sides in configurations.items()
     }
     estimates = {
-        name: estimate_pair_noise(*grouped[name], sides.nights)
+        name: estimate_pair_noise(*grouped[name], sides.daily_noise)
         for name, sides in configurations.items()
     }
     prior = noise.estimate_from_fleet(
@@ -106,7 +106,7 @@ def estimate_pair_noise(
 def estimate_sides(
     a: Groups, b: Groups, run_noise: Noise, margin: float
 ) -> SideEstimate:
-    """Estimate the difference of B from A: of the means of their groups.
+    """Estimate the difference of B from A, by the means of their groups.
 
     - SLOWER, FASTER: the 95 % interval excludes 0.
     - ALIKE: the 90 % interval is within the margin (two one-sided tests: Schuirmann,
@@ -195,9 +195,9 @@ def _count_needed(
 ) -> tuple[int, int]:
     """Count the further runs per side that would show a difference of the margin.
 
-    The runs must be independent: on other nodes or days. At least one if the present
-    runs should suffice, because the noise is then hardly known. 0 if no number of runs
-    suffices, because rounding may hide the difference.
+    The runs must be independent: on other nodes or days. (1, 1) if the noise is
+    unknown, or if the present runs would suffice by this formula. (0, 0) if no number
+    of runs suffices, because rounding may hide the difference.
     """
     if limit <= 0:
         return 0, 0

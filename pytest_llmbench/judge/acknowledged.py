@@ -154,12 +154,12 @@ def apply_acknowledgements(
     apply to a certificate, nor to a baseline recorded after the change, which already
     contains it.
 
-    The accepted level is the level before the change times the change. The level before
-    is that of the last runs, but at most the level accepted so far, which begins at the
-    baseline: a configuration that was faster before gets no more room than it needs. An
-    accepted slowdown never moves the level below the baseline. A run that is faster
-    than the accepted level by more than the tolerance, and meets the baseline's own
-    bound, is compared with the baseline itself.
+    The accepted level is the previous level times the accepted change. The previous
+    level is the level of the last runs, but at most the level accepted so far (at first
+    the baseline): a configuration that was faster before gets no more room than it
+    needs. An accepted slowdown never moves the level below the baseline. A run that is
+    faster than the accepted level by more than the tolerance, and meets the baseline's
+    own bound, is compared with the baseline itself.
     """
     covering = select_covering(evidence.baseline.key.id, entries)
     newest = next((run for run in evidence.measurements if run.excluded is None), None)
@@ -190,10 +190,10 @@ def apply_acknowledgements(
 
 
 def rejects_improvement(evidence: Evidence) -> bool:
-    """True if the baseline was moved to an accepted level.
+    """True if an acknowledged change is in effect.
 
-    A run that is faster than such a level is then a PASS, not an IMPROVEMENT: there is
-    no baseline to refresh.
+    A run that is faster than the accepted level is then a PASS, not an IMPROVEMENT:
+    there is no baseline to refresh.
     """
     return any(note.code is NoteCode.ACKNOWLEDGED for note in evidence.remarks)
 

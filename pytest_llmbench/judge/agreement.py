@@ -134,7 +134,8 @@ def _find_wide_interval(
 ) -> CodedStatement | None:
     """Return the within-run interval if it is too wide.
 
-    None if the steps determine their statistic, or are too few to show the opposite.
+    None if the steps determine their statistic, vary as usual (`_varies_as_usual`), or
+    are too few to estimate an error.
     """
     # The interval of the verdict is at least as wide as the within-run interval.
     if (
@@ -166,8 +167,8 @@ def find_quantised_time(
 ) -> CodedStatement | None:
     """Report a run whose true time may exceed the bound despite its printed time.
 
-    This happens if a rate is printed with one or two digits. None if no run is
-    affected.
+    Only rates that are printed with one or two digits allow this. None if there is no
+    such run.
     """
     for run in current:
         slowest = _find_slowest(run, evidence)
@@ -181,10 +182,10 @@ def find_quantised_time(
 
 
 def _find_slowest(run: Measurement, evidence: Evidence) -> float:
-    """Return the slowest statistic with the same printed value.
+    """Return the slowest true statistic that would be printed as the same value.
 
-    NaN unless one printed unit exceeds the margin. Steps that differ by a unit are
-    rounded up as often as down.
+    NaN if one printed unit is within the margin, or if the steps differ by a unit,
+    because they are then rounded up as often as down.
     """
     seconds = run.statistic_seconds or math.nan
     rounding = bound_run_rounding(run)
@@ -196,10 +197,10 @@ def _find_slowest(run: Measurement, evidence: Evidence) -> float:
 
 
 def _varies_as_usual(run: Measurement) -> bool:
-    """True if the steps vary hardly more than those of the recorded runs.
+    """True if the steps vary hardly more than the steps of the recorded runs.
 
-    The variation in a document's runs is unknown; any variation is accepted from ten
-    records on.
+    The variation in a document's runs is unknown. There, any variation of ten or more
+    records is accepted.
     """
     recording, window = run.baseline.recording, np.array(run.window_seconds)
     if recording is None:

@@ -59,13 +59,14 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
 
     The run is compared with the accepted reference value (`find_reference`). The limit
     is the budget, or the tolerance if larger. The result is a REGRESSION (drifted) if
-    the run is shown to exceed the limit, however close it is to later recorded values,
-    or if the recorded value itself exceeds the budget and the run is not shown to be
-    within it. The latter happens if the file was edited or the budget reduced.
+    the run is shown to exceed the limit, however close it is to later recorded values.
+    It is also a REGRESSION if the recorded value itself exceeds the budget (the file
+    was edited or the budget reduced) and the run is not shown to be within the limit.
 
-    If nothing is shown, the measured value must be within the limit by the literal
-    rule, so that repeated recording cannot move the level further than the reference
-    allows. Other verdicts are kept, with a note on the distance.
+    If nothing is shown but the measured value exceeds the limit, the verdict becomes
+    INCONCLUSIVE and does not meet the literal rule, so that repeated recording cannot
+    move the level further than the reference allows. Other verdicts are kept, with a
+    note on the distance.
     """
     recording, estimate = judgement.baseline.recording, judgement.estimate
     if recording is None or not recording.earlier or estimate is None:
@@ -123,7 +124,7 @@ def _measure_drift(
 def _find_furthest(judgement: Judgement, drift: _Drift) -> float:
     """Return the log difference of the measured time to the reference value.
 
-    Launched runs that differ too much count individually: the slowest is used.
+    If launched runs differ too much to be averaged, the slowest run is used.
     """
     if judgement.reason is not Reason.REPEATS_DISAGREE:
         return drift.difference
@@ -315,9 +316,9 @@ def _find_log_line(run: Measurement, line: int, newest: bool) -> LogLine:
 
 
 def _note_unstated(run: Measurement, action: CheckpointAction, budget: Budget) -> Note:
-    """Note that the log reports no such checkpoint.
+    """Note that the log reports no save or no load (`action`).
 
-    The budget is unknown if the run was meant to save or load, otherwise unused.
+    The note is BUDGET_UNKNOWN if the run was meant to save or load, else BUDGET_UNUSED.
     """
     meant = run.run.found.saves if action == CheckpointAction.SAVE else ""
     load = _find_load(run) if action == CheckpointAction.LOAD else None
@@ -336,9 +337,9 @@ def _find_doubt(
     budget: Budget,
     unread: int,
 ) -> tuple[CodedStatement, int] | None:
-    """Return the reason, with its line, that the times do not prove a budget met.
+    """Return a reason to doubt that a budget is met, with its line.
 
-    None if they do.
+    None if the times prove that the budget is met.
     """
     truncated = next((record for record in records if record.torn), None)
     if truncated is not None:

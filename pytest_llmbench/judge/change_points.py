@@ -341,9 +341,10 @@ def find_drift(
 
     `values` has shape (n,), oldest first; positive is slower.
 
-    Two cumulative sums against the first 20 days (Page, Biometrika 41, 1954), of days
-    in units of sigma, winsorised as in `find_level_shifts`. The position is the day
-    from which on the sum grew; the difference is that of the last seven days.
+    A cumulative sum of the differences from the mean of the first 20 days detects the
+    drift (Page, Biometrika 41, 1954). Days are in units of sigma and winsorised as in
+    `find_level_shifts`. The position is the day from which on the sum grew. The
+    difference is the median of the last seven days minus the mean of the first 20.
     `correlation` is the lag-1 correlation of days.
 
     None if no drift can be shown, also for assumed noise or too few days.
@@ -396,6 +397,6 @@ def _find_drift_start(units: Floats) -> int | None:
 def _compute_drift_error() -> float:
     """Return the standard error of a drift, in sigma.
 
-    That is of the median of seven days minus the mean of twenty.
+    A drift is the median of seven days minus the mean of twenty.
     """
     return math.sqrt(math.pi / 2 / MEDIAN_DAYS + 1 / ANCHOR)

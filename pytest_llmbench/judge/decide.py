@@ -131,9 +131,9 @@ def _certify(judgement: Judgement, rules: SessionRules) -> Judgement:
 
 
 def _find_uncertainty(judgement: Judgement, against: str) -> VerdictStatement | None:
-    """Return the reason a passing verdict certifies nothing.
+    """Return the reason a passing verdict certifies nothing, or None.
 
-    None if it does certify, or if the verdict does not pass.
+    None for a verdict that does not pass.
     """
     if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
         return None
@@ -398,9 +398,10 @@ def _decide(
 def _find_undecided(
     estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape
 ) -> _Decision | None:
-    """Decide runs that are inconclusive by their interval or their few values.
+    """Decide runs with an inconclusive interval or too few values for an error.
 
-    INCONCLUSIVE, or an implausible IMPROVEMENT. None if the few values suffice.
+    Returns INCONCLUSIVE, or an implausible IMPROVEMENT. None if the runs are within the
+    bound by few values that are neither quantised nor means of several steps.
     """
     because = agreement.find_quantised_time(current, evidence)
     within = _compare_interval(estimate) is Answer.WITHIN

@@ -276,7 +276,7 @@ def bound_run_rounding(run: Measurement) -> float:
 def split_within_error(run: Measurement) -> tuple[float, float]:
     """Split the within-run error into (standard error, rounding bound).
 
-    More runs reduce only the first.
+    Averaging more runs reduces only the standard error.
     """
     rounding = bound_run_rounding(run)
     return estimate_window_error(

@@ -88,7 +88,8 @@ def state_slowdown(shape: Shape, newest: Measurement) -> tuple[VerdictStatement,
 def advise_refresh(baseline: Baseline) -> CodedStatement:
     """Advise refreshing the baseline after an improvement.
 
-    Not if the baseline is timed as in its document, by single steps.
+    A baseline that is timed as in its document, by single steps, gets another
+    statement without this advice.
     """
     if baseline.timed_by is TimedBy.DOCUMENT:
         return CodedStatement(StatementCode.FASTER_AS_TIMED)

@@ -133,7 +133,7 @@ def _restore_evidence(evidence: Evidence, run: Measurement) -> Evidence:
 
 
 def _find_start(judgement: Judgement, evidence: Evidence) -> datetime | None:
-    """Return the start of the failed run; now if a job left no run."""
+    """Return the start of the failed run, or the present time if there is no run."""
     return (
         evidence.now if judgement.measurement is None else judgement.measurement.started
     )

@@ -261,9 +261,9 @@ def _is_near(
 def _is_enough(entry: Acknowledgement, changes: Sequence[LevelShift]) -> bool:
     """True if an acknowledgement covers the sum of changes.
 
-    The last change must have its direction. The sum must not be shown to exceed the
-    accepted size and, however uncertain it is, not exceed it by more than the fraction
-    UNCERTAIN.
+    The last change must have the direction of the acknowledgement. The interval of the
+    sum must reach down to the accepted size, and the sum itself may exceed that size by
+    the fraction UNCERTAIN at most.
     """
     sign = math.copysign(1.0, entry.fraction)
     accepted, total = (
@@ -287,8 +287,8 @@ def find_flips(
 
     Uses the literal rule on the last ten days of the present level, which begins with
     the index `since`. None unless there are at least eight days, three flips and three
-    days on each side: a configuration within its bound has an occasional bad day, and
-    one that became slower is beyond its bound for good.
+    days on each side. Fewer flips mean an occasional bad day, or a configuration that
+    became slower and stays beyond its bound.
     """
     passed = [
         run.statistic_seconds <= bound_seconds * (1 + EPSILON)

@@ -63,9 +63,10 @@ def find_slow_nodes(
     on other nodes by more than 3 sigma sqrt(2). Nodes of fast runs are never reported.
     Nodes of two slow runs are to be excluded, nodes of one slow run are suspects.
 
-    A slow run with `known_slow` nodes is attributed to them and counts as their second.
-    If all runs are slow and share no node, nodes are not the cause. Empty if a run has
-    unknown nodes or no step time.
+    A slow run with `known_slow` nodes is attributed to these nodes alone, and the
+    earlier finding counts as a second slow run. If all runs are slow and share no node,
+    nodes are not the cause. Empty if a run has unknown nodes or no step time, or if
+    there is no clear gap between slow and fast runs.
     """
     is_known = all(
         nodes and math.isfinite(seconds) and seconds > 0 for _, seconds, nodes in runs
@@ -84,7 +85,10 @@ def find_slow_nodes(
 
 
 def _explain_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
-    """Explain runs that do not differ, if all of them are slow."""
+    """Explain runs of similar speed.
+
+    Empty unless all runs exceed the bound.
+    """
     if not all(seconds > bound_seconds for _, seconds, _ in runs):
         return NodeFinding()
     in_all = set.intersection(*(set(nodes) for _, _, nodes in runs))

@@ -145,8 +145,8 @@ def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
 
     `own` is the configuration's estimate, None if it has too few runs. A configuration
     that is significantly noisier than the fleet (F test, 1 %) keeps its own estimate,
-    so that the prior cannot make it look quieter. A quieter one is pooled with the
-    prior. Without `own`, the prior is used, but never with less noise than
+    so that the prior cannot make it look quieter. Other estimates are pooled with the
+    prior. If `own` is None, the prior is used, but never with less noise than
     `assumed_cv`. An assumed prior is pooled in only if `own` has too few degrees of
     freedom.
     """
@@ -254,8 +254,8 @@ def estimate_within_run(
     in a moving mean. The error is a floor: it does not contain the differences between
     runs.
 
-    `mean_of` is the number of steps that each time averages. Such a mean counts as one
-    sample, because its variation within is unknown. Unequal weights reduce the
+    `mean_of` contains the number of steps that each time averages. A mean counts as one
+    sample, because the variation of its steps is unknown. Unequal weights reduce the
     effective sample size.
     """
     count = len(seconds)

@@ -76,8 +76,8 @@ class OrderDoubt:
 def with_order_doubt(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Overrule a verdict with INVALID if another run may be the newest and fails.
 
-    A verdict that fails itself is kept, and so is one whose rival has the same result.
-    Both get a note.
+    The verdict is kept and gets a note if it fails already, if both runs have the same
+    result, or if the ambiguity is accepted.
     """
     newest = judgement.measurement
     if (
@@ -138,9 +138,9 @@ def find_order_doubts(
 ) -> Iterator[OrderDoubt]:
     """Yield the runs that job ids, file times or launches date after the newest.
 
-    Runs that started together with the newest are skipped. Job ids are compared within
-    one path pattern and one numbering. File times are compared if both were written at
-    about the end of their logs, and not by one copy operation.
+    Runs that started together with the newest are skipped. Job ids are compared only
+    within one path pattern and one numbering. File times are compared only if each file
+    was last written at about the end of its run, and not by one copy operation.
     """
     others = [
         run
@@ -181,11 +181,11 @@ def _find_by_job(
         or newest.run.attempts[-1].files.number > 0
     ):
         return None  # a requeued job ran later than its id suggests
-    same = _select_same_count(newest, others)
-    confirmed = [
+    same = _select_same_numbering(newest, others)
+    unconfirmed = [
         run for run in higher if run in same and not _is_confirmed(newest.run, run.run)
     ]
-    rival = max(confirmed, key=lambda run: _read_job_number(run.run), default=None)
+    rival = max(unconfirmed, key=lambda run: _read_job_number(run.run), default=None)
     if rival is None:
         return None
     by_job = CodedStatement(
@@ -194,7 +194,7 @@ def _find_by_job(
     return OrderDoubt(rival, by_job)
 
 
-def _select_same_count(
+def _select_same_numbering(
     newest: Measurement, others: Sequence[Measurement]
 ) -> list[Measurement]:
     """Return the runs whose job ids share a numbering with the newest run's.
@@ -229,7 +229,8 @@ def _select_same_count(
 def _read_job_number(run: Run) -> int:
     """Return the job id of a run as a number, or 0 if it is not a number.
 
-    Falls back to a job number in the path, then to the number of the run.
+    A run without a job id falls back to a job number in its path, then to the number in
+    its names that may be a job id (`found.number`).
     """
     job = run.found.job_id
     if not job:
@@ -288,9 +289,11 @@ def _mask_job(name: str, job: str) -> str:
 def _find_by_file(
     newest: Measurement, others: Sequence[Measurement]
 ) -> OrderDoubt | None:
-    """Return the run that started last by file time.
+    """Return the latest of the runs that started after the newest run by file time.
 
-    None if the file times of it or of the newest run are not believable.
+    Runs are skipped if their file times are not believable, or if one copy operation
+    may have set them. None if no run is left, or if the file time of the newest run is
+    not believable.
     """
     newest_started, lag = _date_by_file(newest.run), _measure_lag(newest.run)
     if newest_started is None or lag is None:
@@ -301,7 +304,7 @@ def _find_by_file(
         if (
             started is None
             or started <= newest_started
-            or _are_duplicates(newest.run, other.run)
+            or _may_be_copied_together(newest.run, other.run)
         ):
             continue
         other_lag = _measure_lag(other.run)
@@ -345,11 +348,11 @@ def _is_confirmed(newest: Run, rival: Run) -> bool:
     return (
         None not in lags
         and _is_same_clock(newest, rival)
-        and not _are_duplicates(newest, rival)
+        and not _may_be_copied_together(newest, rival)
     )
 
 
-def _are_duplicates(newest: Run, rival: Run) -> bool:
+def _may_be_copied_together(newest: Run, rival: Run) -> bool:
     """True if one copy operation may have set both file times.
 
     The file times are then much closer together than the runs. Also true if a time is
@@ -370,9 +373,9 @@ def _are_duplicates(newest: Run, rival: Run) -> bool:
 def _measure_lag(run: Run) -> timedelta | None:
     """Return the time between the last step of a run and its last write.
 
-    None if it is not believable. For a stamped log the time must be short, or hours if
-    its clock is in another zone. For an unstamped log it may include the time in the
-    queue, because its steps are counted from its submission.
+    None if the time is not believable. For a stamped log it must be short, and may be
+    negative by hours if the stamps have no zone. For an unstamped log it may include
+    the time in the queue, because the start is then that of the submission.
     """
     start = (
         _find_start_candidate(run, Clock.LOG)
@@ -424,8 +427,8 @@ def _find_by_launch(
 ) -> OrderDoubt | None:
     """Return a run that was launched after the newest run had begun, or None.
 
-    Its own log must be stamped before its launch, so that the clock of the log is wrong
-    or in another zone.
+    The log of the returned run must be stamped before its launch, which shows that the
+    log's clock is wrong or in another zone.
     """
     logged, launched = (
         _find_start_candidate(newest.run, Clock.LOG),

@@ -83,7 +83,8 @@ def _is_same_day(occasion: Occasion, other: Occasion) -> bool:
 def _share_nodes(occasion: Occasion, other: Occasion) -> bool:
     """True if two node sets count as the same.
 
-    That is if more than half of the smaller set is in the other, or if one is unknown.
+    More than half of the smaller set must be in the other set. An unknown set matches
+    any set.
     """
     smaller = min(len(occasion.nodes), len(other.nodes))
     return 2 * len(occasion.nodes & other.nodes) > smaller or not smaller
@@ -124,9 +125,9 @@ def find_run_levels(
     """Split runs into two levels, or return None if they may have one.
 
     `seconds` are the statistics of the runs, in time order if `ordered`.
-    `expected_noise` is the run-to-run standard deviation of log(seconds). Of runs with
-    one level and up to twice that noise, fewer than 1 % are split. Runs of one day that
-    share a daily effect may be split.
+    `expected_noise` is the run-to-run standard deviation of log(seconds). Fewer than
+    1 % of recordings with one level and up to twice that noise are split. Runs of
+    several days may be split if the runs of each day share an effect.
     """
     logarithms = np.log(np.array(seconds, dtype=float))
     if len(logarithms) < 2:

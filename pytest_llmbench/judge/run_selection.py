@@ -297,8 +297,8 @@ def _count_recent(
 def _had_stall(run: PreviousRun, evidence: Evidence) -> bool:
     """True if a daily run had a transient stall.
 
-    A stored run had one if its step time exceeds the compared one, or if a few steps
-    decided its verdict.
+    A stored run had a stall if its step time exceeds the time that was judged, from
+    which stalls are removed, or if its verdict is FEW_STEPS_DECIDE.
     """
     if not isinstance(run, StoredRun):
         return bool(_find_stall(run, evidence))
@@ -319,7 +319,7 @@ def _had_stall(run: PreviousRun, evidence: Evidence) -> bool:
 def _make_stall_note(run: Measurement, rows: Sequence[int], often: int = 0) -> Note:
     """Note the slow steps of a run, at the log line of the slowest.
 
-    `often` is the number of runs with a stall in the last week if they are too many.
+    `often` is the number of runs with a stall in the last week, 0 if it is tolerable.
     """
     median = compute_median(np.array(run.window_seconds))
     first = run.baseline.window.first
@@ -365,7 +365,7 @@ _GET_START: Callable[[PreviousRun], datetime] = attrgetter("started")
 def list_before_newest(evidence: Evidence) -> PreviousRuns:
     """List the daily runs before the newest valid run.
 
-    If no run is valid, lists all daily runs, provided that the history has some.
+    If no run is valid, lists all daily runs, or none if the history is empty.
     """
     newest = next((run for run in evidence.measurements if run.valid), None)
     if newest is None and not evidence.stored_runs:

@@ -80,8 +80,9 @@ def find_shared_shift(
 ) -> SharedShift | None:
     """Find a shift that more than half of the configurations share.
 
-    Configurations are compared with their last runs if at least half of them have some,
-    and the others are ignored. Otherwise all are compared with their baselines. A
+    If at least half of the configurations have last runs, these are compared with their
+    last runs, and other configurations are ignored. Otherwise all configurations are
+    compared with their baselines. A
     configuration has moved if its shift is significant. With few configurations the
     level is stricter, so that chance moves most of them on fewer than one in 10,000
     days.

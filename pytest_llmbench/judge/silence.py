@@ -50,7 +50,7 @@ def find_silences(
 ) -> tuple[Silence, ...]:
     """Find configurations that did not run although others of similar rhythm did.
 
-    Empty if no configuration has run since, as on a weekend.
+    A configuration is not reported while all others pause as well, as on a weekend.
     """
     rhythm_by_key = {key: find_rhythm(key_starts) for key, key_starts in starts.items()}
     rhythms = {

@@ -614,9 +614,9 @@ def compare_with_levels(
     days.
 
     The level is the median of the days between two changes, found as in the nightly
-    verdict. The noise of a run is that of the days before it (for the first 8 days, of
-    these 8). Runs before `since` contribute to level and noise only. Runs of one
-    configuration, day and node set are averaged.
+    verdict. The noise of a run is estimated from the days before it, but at least from
+    the first 8 days. Runs before `since` contribute to level and noise only. Runs of
+    one configuration, day and node set are averaged.
     """
     series = {
         name: days

@@ -30,7 +30,10 @@ ACKNOWLEDGED = "--llmb-acknowledged"
 WIDTH = 79  # columns of the terminal
 
 LOCAL_METAVARS = ("PATH", "DIR", "FILE", "URL", "REASON")
-"""Metavars of options whose values another folder may lack, or that only record."""
+"""Metavars of options that are left out of the command to collect a session.
+
+Their values are paths that may not exist elsewhere, or reasons to be recorded.
+"""
 
 
 def format_collect_command(

@@ -28,11 +28,11 @@ ROUNDING = 1e-9  # sums of GPU-hours that differ by less are equal
 
 
 def measure_cost(job: Job) -> JobCost:
-    """Compute the GPU-hours that an ended job used, without deciding what was lost.
+    """Compute the GPU-hours that an ended job used.
 
-    Nothing is estimated: a start of unknown length counts as 0 hours, and the cost is
-    marked as not exact. A run inside an allocation costs nothing, since the allocation
-    is counted.
+    The result states no `loss`. Nothing is estimated: a start of unknown length counts
+    as 0 hours, and the cost is marked as not exact. A run inside an allocation costs
+    nothing, since the allocation is counted.
     """
     spec, status = job.spec, job.status
     if spec.allocation:
@@ -127,7 +127,7 @@ class HoursBudget:
                 self.add_ended(job)
 
     def reserve_first(self, specs: Iterable[JobSpec]) -> None:
-        """Reserve the estimates of first runs, whose sum was checked before."""
+        """Reserve the estimates of first runs, without checking the limit again."""
         for spec in specs:
             identity = (spec.case_id, spec.purpose.value, 1, 1)
             if identity not in self._used:

@@ -142,8 +142,8 @@ class LaunchedRuns:
     ) -> EndedJob:
         """Read the run of an ended job.
 
-        `before` are the earlier ended jobs of its configuration. `named` are the nodes
-        whose slowness the job was to confirm.
+        `before` are the earlier ended jobs of its configuration. `named` are the
+        suspect nodes that the job was to confirm as slow, if any.
         """
         has_run = job.job_id and job.spec.purpose not in STEPLESS
         run = self.find_run(job) if has_run else None
@@ -151,7 +151,7 @@ class LaunchedRuns:
         ended = EndedJob(job, end, run, files=self.list_files(job))
         ended = dataclasses.replace(ended, problem=_find_problem([*before, ended]))
         if run and end.blame is Blame.INFRASTRUCTURE:
-            failed = self.name_failed_nodes(job, run)
+            failed = self.list_failed_nodes(job, run)
             ended = dataclasses.replace(ended, failed_nodes=failed)
         if run is None or ended.problem:
             return ended
@@ -453,7 +453,7 @@ class LaunchedRuns:
         blame = Blame.RUN if ending.went_on else find_blame(ending.code)
         return blame, formatting.describe_ending(ending, log.name)
 
-    def name_failed_nodes(self, job: Job, run: Run) -> tuple[str, ...]:
+    def list_failed_nodes(self, job: Job, run: Run) -> tuple[str, ...]:
         """List the job's nodes that its log reports as failed."""
         ending = run.attempts[-1].log.ending if run.attempts else None
         nodes_of_job, expand = (
@@ -552,7 +552,10 @@ def list_log_paths(job: Job) -> list[Path]:
 
 
 def _is_known_end(job: Job, blame: Blame) -> bool:
-    """True if the log of a hung job ends with our cancelling, or its last step."""
+    """True if the log of a hung job explains nothing beyond its stall.
+
+    The log ends with our cancelling, or without an error after some progress.
+    """
     stall = job.status.stall if job.status else None
     has_stepped = stall is not None and stall.place is not StallPosition.START
     return blame is Blame.CANCELLED or (blame is Blame.NONE and has_stepped)

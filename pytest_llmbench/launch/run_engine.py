@@ -129,7 +129,7 @@ class RunEngine:
         return awaited or self._begin_configurations()
 
     def _begin_configurations(self) -> list[NextJob]:
-        """Return the first run of each configuration, without confirmed slow nodes.
+        """Return the first run of each configuration, excluding confirmed slow nodes.
 
         Returns nothing from the second call on.
         """
@@ -489,9 +489,10 @@ def _find_step_seconds(ended: EndedJob, result: ConfigurationResult) -> float | 
 def _find_loss(
     history: RunHistory, ended: EndedJob, conclusion: Conclusion
 ) -> Loss | None:
-    """Return why the GPU-hours of a job were lost, or None if they were used.
+    """Return the reason the GPU-hours of a job were lost, or None.
 
-    They are lost if a later attempt replaced the job, or its run was not judged.
+    They are lost if a later attempt replaced the job, or if its run was not judged. The
+    hours of a follow-up job are lost if the job failed.
     """
     job, is_policy_job = ended.job, history.is_policy_job(ended.job.spec)
     failed = (

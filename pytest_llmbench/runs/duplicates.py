@@ -1,9 +1,10 @@
 """Find duplicate runs: copied logs, and logs that a launcher wrote additionally.
 
 Two logs record the same run if no shared step differs in time or loss, and the shared
-steps have at least `DIFFERENT_TIMES` different times (or `MANY_STEPS` steps have few
-different times, in turn). Constant times, few steps and logs without times prove
-nothing. Losses prove nothing either: runs with the same seed print the same losses.
+steps have at least `DIFFERENT_TIMES` different times. With `MANY_STEPS` shared steps,
+it is enough that no time occurs in more than a third of them. Constant times, few steps
+and logs without times prove nothing. Losses prove nothing either: runs with the same
+seed print the same losses.
 """
 
 from __future__ import annotations
@@ -83,10 +84,10 @@ def _drop(runs: Sequence[Run], dropped: Mapping[str, tuple[Run, Run]]) -> Kept:
 
 
 def drop_attached(runs: Sequence[Run]) -> Kept:
-    """Drop logs that a launcher wrote in addition to its own.
+    """Drop further logs of a launched run in the folder of its log.
 
-    Such a log is in the same folder under any other name, and has the same steps and
-    times from the first on. If its name contains a job id, it is the same job.
+    Such a log has any other name, and the same steps and times from the first step on.
+    If its name contains a job id, it must be the id of the launched run.
     """
     launched: dict[Path, list[Run]] = defaultdict(list)
     others: list[Run] = []
@@ -118,11 +119,12 @@ def _is_launched(run: Run) -> bool:
 def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> Kept:
     """Drop logs in which a tool recorded another run's console.
 
-    W&B and torchrun store process output in separate folders: the log outside of them
-    counts. Rank 0's file of torchrun may lack the console's standard error, such as the
-    number of steps, and therefore show other times. `unnamed` contains the ids of runs
-    whose logs are not named like logs: another log takes precedence. A log in a parent
-    folder also takes precedence over a run without a known configuration and job.
+    W&B and torchrun store process output in separate folders: the log outside these
+    folders is kept. Rank 0's file of torchrun may lack the console's standard error,
+    such as the number of steps, and therefore show other times. `unnamed` contains the
+    ids of runs whose logs are not named like logs: another log takes precedence. A log
+    in a parent folder also takes precedence over a run without a known configuration
+    and job.
     """
     secondary = {run.id for run in runs if _is_tracked(run) or run.id in unnamed}
     unidentified = {
@@ -172,10 +174,10 @@ def _is_tracked(run: Run) -> bool:
 
 
 def _list_console_keys(run: Run, around: int = 0) -> Iterator[object]:
-    """Yield keys that a console and a tool's log of it share.
+    """Yield keys that a console log and a tool's recording of it have in common.
 
-    A key is the first times of a segment, or its last loss and duration, which may
-    differ by `around` units.
+    A key contains the first times of a segment, or its last loss and duration. Yields
+    the keys of all durations that differ by at most `around` units.
     """
     for steps in list_steps(run):
         yield tuple(_list_segment_timings(steps)[:BEGUN_ALIKE])
@@ -347,8 +349,11 @@ def _make_duplicate_key(run: Run) -> object:
 
 
 def _merge_dates(duplicates: Sequence[Run]) -> Run:
-    """Return the last of several duplicates, with the earliest start of the best
-    source."""
+    """Return the last of several duplicates, dated by the earliest start.
+
+    Reliable clocks take precedence. Otherwise the earliest file time is used, or the
+    start is unknown if file times and folder dates contradict each other.
+    """
     last = duplicates[-1]
     if len(duplicates) == 1:
         return last
@@ -409,7 +414,10 @@ def _is_partial_duplicate(run: Run, other: Run) -> bool:
 
 
 def _started_close(run: Run, other: Run) -> bool:
-    """True if two runs may be one job by their submission times, else by their starts."""
+    """True if two runs may be the same job, by their times.
+
+    Compares the submission times if both runs have them, else the starts.
+    """
     submitted = (Clock.METADATA, Clock.FOLDER_NAME)
     differences = [
         abs(mine.moment - theirs.moment)
@@ -427,7 +435,11 @@ def _started_close(run: Run, other: Run) -> bool:
 
 
 def _share_start(run: Run, other: Run) -> bool:
-    """True if two runs share a start; a copy may lack the attempt that dated the other."""
+    """True if two runs have a start in common.
+
+    All starts are compared, because a duplicate may lack the attempt whose start dates
+    the original.
+    """
     return run.started == other.started or not _list_starts(run).isdisjoint(
         _list_starts(other)
     )
@@ -481,10 +493,11 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
     """Mark runs whose steps duplicate another job's.
 
     Returns the runs to judge, newest first, and the dropped duplicates. If both runs
-    have the same configuration, the newer is the duplicate. Otherwise it is the one
-    written later, or both if that is unknown. Two kinds of duplicates are dropped: a
-    second log of the same job and configuration elsewhere, and a log without a job id
-    and without a start of its own.
+    have the same configuration, the newer run is the duplicate. Otherwise it is the run
+    that started later or, if a start is unknown, was written later. If the order is
+    unknown, both are marked. Two kinds of duplicates are dropped: a second log of the
+    same job and configuration elsewhere, and a log without a job id whose start is
+    unknown or equal to the other start.
     """
     earlier = _EarlierRuns()
     runs_by_key: dict[Key | None, list[Run]] = defaultdict(list)
@@ -604,10 +617,10 @@ def _classify_pair(
     duplicates: dict[str, DuplicateOf],
     dropped_pairs: dict[str, tuple[Run, Run]],
 ) -> None:
-    """Record a run as a duplicate of an older one, or as dropped, if their steps are
-    equal.
+    """Record a run as a duplicate of an older run, or as dropped.
 
-    `of_key` contains all runs of its configuration.
+    Records nothing unless their steps are equal. `same_key_runs` contains all runs of
+    the run's configuration.
     """
     equal = find_equal_steps(run, other)
     if not equal:
@@ -644,7 +657,10 @@ def _classify_pair(
 
 
 def _is_unidentified(run: Run, *pair: Run) -> bool:
-    """True if a run has neither a job id nor a start that differs from the other's."""
+    """True if a run cannot be distinguished from the other run of `pair`.
+
+    It has no job id, and its start is unknown or equal to the other start.
+    """
     starts = {side.found.started for side in pair}
     return not run.found.job_id and (run.found.started is None or len(starts) == 1)
 
@@ -719,7 +735,7 @@ def list_steps(run: Run) -> list[Steps]:
 
 
 def list_all_steps(run: Run) -> list[EqualSteps]:
-    """Return all steps of a run as EqualSteps, as a complete duplicate shares them."""
+    """Return all steps of a run in the form of `find_equal_steps`."""
     return [
         EqualSteps(steps.index, read_times(steps), averaged)
         for steps, averaged in _list_segments(run)
@@ -787,7 +803,7 @@ def _find_equal_rows(steps: Steps, counterparts: Sequence[Steps]) -> Integers:
 def count_times(equal: Sequence[EqualSteps]) -> Counter[float]:
     """Count the equal steps for each printed time, without the warm-up.
 
-    Of overlapping means only every n-th counts.
+    Of moving means over n steps, only every n-th value counts.
     """
     times: Counter[float] = Counter()
     for segment in equal:
@@ -802,7 +818,7 @@ def count_times(equal: Sequence[EqualSteps]) -> Counter[float]:
 def is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
     """True if two different runs would not print so many equal times.
 
-    They could only if the times follow from the step numbers.
+    Runs whose times follow from the step numbers are an exception.
     """
     times = count_times(equal)
     if len(times) >= DIFFERENT_TIMES:
@@ -840,10 +856,10 @@ def _count_agreeing(equal: Sequence[EqualSteps], witness: Run) -> int:
 
 
 def hash_steps(steps: Steps) -> tuple[int, list[int]]:
-    """Return a hash of all steps of a segment, and a sample of hashes of short
-    sequences.
+    """Return a hash of all steps of a segment, and sampled hashes of short sequences.
 
-    A duplicate has the same first hash, and some of the sample even if lines differ.
+    A complete duplicate has the same first hash. A duplicate with lost or added lines
+    still has some of the sampled hashes.
     """
     import numpy as np
 

@@ -1,8 +1,8 @@
 """Choose the log of a job if several files contain its steps.
 
 Candidates are standard output, standard error, and metrics files. A file without step
-times never replaces one with step times. Of a log and metrics the one with more step
-times is chosen.
+times never replaces a file with step times. Metrics replace a log if they contain many
+more step times.
 """
 
 from __future__ import annotations
@@ -120,7 +120,10 @@ def choose_streams(run: ReadRun, swapped: ReadRun) -> ReadRun:
 
 
 class Neighbours:
-    """Runs by folder: those in, above or below a folder, under the same given path."""
+    """Runs indexed by folder and given path.
+
+    Finds the runs in, above or below a folder, among those under the same given path.
+    """
 
     def __init__(self, runs: Iterable[RunFiles]) -> None:
         self._at: dict[Path, dict[Path | None, list[RunFiles]]] = defaultdict(
@@ -214,18 +217,18 @@ class Surroundings:
     outdone: frozenset[str] = field(default_factory=frozenset)
 
     def classify(
-        self, metrics: RunFiles, *, is_policy_job: bool, is_recorded: bool = False
+        self, metrics: RunFiles, *, is_at_baseline_path: bool, is_recorded: bool = False
     ) -> Claim:
-        """Classify metrics.
+        """Classify metrics by their relation to the runs and logs near them.
 
-        `is_policy_job` is true if they match a baseline's path, `is_recorded` if no
-        baseline exists yet.
+        `is_at_baseline_path` is true if the metrics match a baseline's path,
+        `is_recorded` if the session records baselines.
         """
         near = self.runs.find(metrics)
         if near:
             contested = len(near) == 1 and near[0].id in self.outdone
             return Claim.CONTESTED if contested else Claim.HIDDEN
-        if is_policy_job or not self.runs.find_newest_searched(metrics):
+        if is_at_baseline_path or not self.runs.find_newest_searched(metrics):
             return Claim.RUN
         if is_recorded:
             return Claim.DOUBTFUL
@@ -234,8 +237,10 @@ class Surroundings:
         return Claim.DOUBTFUL if has_console else Claim.HIDDEN
 
     def is_later(self, metrics: RunFiles) -> bool:
-        """True if metrics were modified so long after all logs that they may be a later
-        run's."""
+        """True if metrics may belong to a later run than the newest log.
+
+        They must be modified long after that log.
+        """
         newest = self.runs.find_newest(metrics) or self.runs.find_newest_searched(
             metrics
         )
@@ -260,11 +265,11 @@ def has_many_more_times(metrics: ReadRun, run: ReadRun) -> bool:
 def find_failed_launches(
     metrics: Sequence[ReadRun], silent: Iterable[ReadRun]
 ) -> Iterator[tuple[ReadRun, str]]:
-    """Yield failed launches without steps, each with the id of the previous launch's
-    metrics.
+    """Yield failed launches without steps, each with the id of older metrics.
 
-    Such a launch's log contains a failure and was modified much later than the newest
-    metrics next to it or below. The older metrics must not be judged in its place.
+    The log of such a launch reports a failure and was modified much later than the
+    newest metrics in, above or below its folder. These metrics must not be judged in
+    its place.
     """
     neighbours = Neighbours(run.files for run in metrics)
     for console in silent:

@@ -133,8 +133,8 @@ def _date_group(runs: Sequence[Run], now: datetime) -> list[Run]:
     """Date the runs of one configuration by the first clock that all runs with steps
     have.
 
-    Runs without steps may lack that clock. They are dated after the last run that they
-    follow by another shared clock.
+    Runs without steps may lack that clock. They are then placed relative to the other
+    runs (`_place_stepless_run`).
     """
     candidates = {
         run.id: {
@@ -170,8 +170,10 @@ def _move_latest_last(
     candidates: Mapping[str, Mapping[Clock, StartCandidate]],
     clock: Clock,
 ) -> list[Run]:
-    """Move a run after the others if a better clock, which not all have, shows it is
-    later."""
+    """Move a run after the others if a better clock shows that it is the latest.
+
+    Only some of the runs have the better clock.
+    """
     # Otherwise a single old log without a timestamp would make file times decide, which
     # copying changes.
     newest = max(dated, key=lambda run: run.started or datetime.min.replace(tzinfo=UTC))
@@ -266,7 +268,11 @@ def _place_stepless_run(
     candidates: Mapping[str, Mapping[Clock, StartCandidate]],
     clock: Clock,
 ) -> Run:
-    """Date a run without steps: by the clock, else after the last run that it follows."""
+    """Date a run without steps, by `clock` if possible.
+
+    Otherwise the run is placed after the last run that is earlier by `_is_later`, or
+    before all runs.
+    """
     own_candidate = candidates[run.id].get(clock)
     if (
         own_candidate is not None
@@ -297,8 +303,11 @@ def _place_stepless_run(
 def _is_later(
     run: Run, other: Run, candidates: Mapping[str, Mapping[Clock, StartCandidate]]
 ) -> bool:
-    """True if a run is later than another, by the first clock both have, file time or
-    job id."""
+    """True if a run is later than another run.
+
+    Compares the times by the first clock that both have, else the file times, else the
+    job ids.
+    """
     # In doubt, later: a failed run must not be ordered before its time.
     own_times, other_times = candidates[run.id], candidates[other.id]
     for clock in CLOCKS[:-1]:

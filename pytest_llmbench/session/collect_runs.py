@@ -415,7 +415,7 @@ class _Collection:
         claims = {
             files.id: surroundings.classify(
                 files,
-                is_policy_job=is_at_baseline_path(files, self._recipes),
+                is_at_baseline_path=is_at_baseline_path(files, self._recipes),
                 is_recorded=self._reader.settings.record is not None,
             )
             for files in self._found.metrics

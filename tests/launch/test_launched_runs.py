@@ -70,11 +70,11 @@ def test_node_evidence_is_quoted_without_secrets(tmp_path: Path) -> None:
             for attempt in quoted_run.attempts
         ),
     )
-    assert runs.name_failed_nodes(ended, quoted_run) == ("n7",)
+    assert runs.list_failed_nodes(ended, quoted_run) == ("n7",)
     assert (
-        runs.name_failed_nodes(replace(ended, status=running("n1")), quoted_run) == ()
+        runs.list_failed_nodes(replace(ended, status=running("n1")), quoted_run) == ()
     )
-    assert runs.name_failed_nodes(ended, run()) == ()
+    assert runs.list_failed_nodes(ended, run()) == ()
     assert (
         runs.find_driver_errors(ended, quoted_run)
         == f"log-x_1_0.out:2: {XID.replace('hf_secretvalue', '***')}"

@@ -211,7 +211,7 @@ class Course(LaunchedRuns):
     def list_files(self, _job: Job) -> tuple[Path, ...]:
         return ()
 
-    def name_failed_nodes(self, _job: Job, _run: Run) -> tuple[str, ...]:
+    def list_failed_nodes(self, _job: Job, _run: Run) -> tuple[str, ...]:
         return self.failed_nodes
 
     def find_driver_errors(self, job: Job, _run: Run) -> str:

@@ -56,8 +56,9 @@ class Builder:
     def build(self, job: Job) -> None:
         """Build the checkout of a job, if it has one that was not built before.
 
-        Raises SubmitError if the build failed, which is not retried in this session, or
-        if it was killed (state `STOPPED`), which is no failure of the commit.
+        Raises SubmitError if the build failed, which is not retried in this session.
+        Also raises SubmitError if the build was killed, with the state `STOPPED`,
+        because the commit is not at fault.
         """
         if job.spec.build and job.spec.checkout:
             with self._lock_checkout(job.spec.checkout):

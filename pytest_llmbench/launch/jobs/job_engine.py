@@ -149,7 +149,7 @@ class Engine:
     def resume(
         self, specs: Sequence[JobSpec], finished: Finished, begin: Begin | None = None
     ) -> None:
-        """Continue the session that the journal resumed, as `run` would have.
+        """Continue the session that the journal resumed, until all jobs have ended.
 
         Jobs that ended are passed to `finished` again, running jobs are followed, and
         only jobs that were certainly not submitted are submitted. `specs` contain the
@@ -352,7 +352,7 @@ class Engine:
             self._record_refusal(job, error)
 
     def _recover(self, job: Job) -> None:
-        """Find the submission of a job that an earlier session had planned.
+        """Find the submission of a planned job without a recorded job id.
 
         The job is submitted again only if it certainly was not submitted.
         """
@@ -374,7 +374,7 @@ class Engine:
                 self._submit_again(job)
 
     def _submit_again(self, job: Job) -> None:
-        """Replace a job whose submission failed by a new job in a new folder.
+        """Replace a job that was not submitted by a new job in a new folder.
 
         The journal keeps both jobs.
         """

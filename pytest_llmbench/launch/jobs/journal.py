@@ -489,7 +489,7 @@ def _list_elsewhere(
 ) -> Iterator[tuple[str, Path]]:
     """Yield sessions in other folders, newest first, with their folders.
 
-    Yields the requested session, or without a request the unfinished sessions.
+    Yields only the requested `session`, or if it is "", the unfinished sessions.
     """
     shown_before = {folder.absolute(), folder.absolute() / FOLDER}
     entries = [entry for entry in _read_index(index) if entry[1] not in shown_before]
@@ -551,8 +551,8 @@ class Journal:
     raise LaunchError if the file or the disk fails, or if a change contradicts the
     journal.
 
-    A change that cannot be written is still kept in memory: a submitted job must be
-    found for cancelling, even if its number did not reach the disk.
+    A change that cannot be written is still kept in memory, so that a submitted job can
+    be cancelled even if its id did not reach the disk.
     """
 
     def __init__(self, folder: Path, index: Path | None = None) -> None:
@@ -739,9 +739,10 @@ class Journal:
         now: datetime,
         state: SubmissionState = SubmissionState.NOT_SUBMITTED,
     ) -> Job:
-        """Record why a job has no id, and whether it may still run.
+        """Record the reason a job has no id.
 
-        Raises LaunchError if the job has an id.
+        `state` states whether the job may still run. Raises LaunchError if the job has
+        an id.
         """
         entry = self._find_open_entry(number)
         if entry.job.job_id:
@@ -773,7 +774,10 @@ class Journal:
     def record_end(
         self, number: int, status: JobStatus, text: str, now: datetime
     ) -> Job:
-        """Record how a job ended. Later calls for the job are ignored."""
+        """Record the last status of a job. Later calls for the job are ignored.
+
+        `text` can be read with `read_end`.
+        """
         entry = self._find_entry(number)
         if entry.text is not None:
             return entry.job
@@ -813,7 +817,7 @@ class Journal:
     # --- notes ------------------------------------------------------------------------
 
     def read_journal_value(self, name: str) -> str:
-        """Return the value of a note, or ""."""
+        """Return the note `name` that the session began with, or ""."""
         with explain_errors(self.folder / NAME):
             query = "SELECT value FROM note WHERE session = ? AND name = ?"
             row = self._database.execute(query, (self.session, name)).fetchone()

@@ -94,7 +94,7 @@ class Progress:
         )
 
     def report_ended(self, job: Job, end: JobEnd, now: datetime) -> None:
-        """Print how a job ended, or that it was not submitted."""
+        """Print the end of a job, or that it was not submitted."""
         if not job.status:
             self.report(end.text or f"{_name_job(job)} was not submitted", now)
             return

@@ -176,7 +176,8 @@ class StallWatch:
     ) -> Stall | None:
         """Return the stall of a job that no session observed, or None.
 
-        Such a job stalled if it spent most of its time outside of steps.
+        Such a job stalled if it spent much more time outside of steps than a start and
+        the longest allowed gap between steps would take.
         """
         if progress.problem or progress.prints_late or status.elapsed_seconds is None:
             return None
@@ -298,7 +299,8 @@ def describe_stall(stall: Stall) -> str:
 def limit_running(spec: JobSpec, status: JobStatus) -> float:
     """Return the seconds that a job may run.
 
-    A multiple of its own estimate, but at least its time limit.
+    This is the largest of LONGEST_RUN, its time limit, and a multiple of its estimate
+    plus LONGEST_START.
     """
     estimate = 3600.0 * spec.gpu_hours / max(spec.occupied_gpus, 1)
     return max(
@@ -427,7 +429,7 @@ class Watch:
         memory: _JobMemory,
         progress: LogProgress | None,
     ) -> JobStatus:
-        """Add to the status of an ended job why we cancelled it, or its stall."""
+        """Add our reason for cancelling an ended job, or its stall, to its status."""
         if status.state == "TIMEOUT":
             return replace(
                 status, stall=self._stalls.find_final_stall(job, status, progress)
@@ -446,8 +448,7 @@ class Watch:
         return replace(_mark_ended_by_us(status, reason), stall=memory.stall or stall)
 
     def exclude_pause(self, seconds: float, jobs: Iterable[Job]) -> None:
-        """Exclude a pause, in which no scheduler answered, from the times of these
-        jobs."""
+        """Exclude a pause, in which the scheduler did not answer, from times of jobs."""
         shift = timedelta(seconds=seconds)
         for job in jobs:
             if memory := self._memories.get(job.number):
@@ -632,13 +633,13 @@ def differs(old: JobStatus | None, new: JobStatus | None) -> bool:
 def has_moved_on(old: JobStatus | None, new: JobStatus | None) -> bool:
     """True if a job changed its state, so that it may soon change again.
 
-    Another reason for waiting does not count.
+    A new reason for waiting is not a change of state.
     """
     return (old and (old.phase, old.state)) != (new and (new.phase, new.state))
 
 
 def _mark_ended_by_us(status: JobStatus, text: str) -> JobStatus:
-    """Record in the status that we ended the job, and why."""
+    """Record in the status that we ended the job, with the reason `text`."""
     return replace(status, reason=OWN + text, ended_by=EndedBy.PYTEST)
 
 

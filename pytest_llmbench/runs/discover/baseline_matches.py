@@ -84,10 +84,10 @@ def collect_claims(hints: Iterable[Hint], recipes: Sequence[Recipe]) -> Claims:
 
 
 def find_recipes(text: str, recipes: Sequence[Recipe]) -> frozenset[str]:
-    """Return the names of the recipes that `text` means.
+    """Return the names of the recipes whose name or alias is `text`.
 
-    A leading framework (`nemo_`) is ignored if nothing matches with it. Names must
-    match completely: `mini_grok1` is not `grok1`, `llama3` is not `llama3.1`.
+    If there are none, a leading framework (`nemo_`) is ignored. Names must match
+    completely: `mini_grok1` is not `grok1`, `llama3` is not `llama3.1`.
     """
     for name in (text, _FRAMEWORK.sub("", text, count=1)):
         matching = frozenset(
@@ -220,10 +220,10 @@ def match_baselines(subject: Subject) -> tuple[Match, ...]:
 def _prefer_stated_release(
     matches: tuple[Match, ...], claims: Claims
 ) -> tuple[Match, ...]:
-    """Prefer the exact release over a release of which it is a patch.
+    """Reject matches of the main release if the exact patch release matches.
 
-    Both match if a user imported the document of `24.11.1` in addition to that of
-    `24.11`.
+    A run of `24.11.1` matches both if a user imported the documents of `24.11` and
+    `24.11.1`.
     """
     claim = claims.by_field.get("release")
     stated = claim.value.removeprefix("v") if claim else ""
@@ -274,9 +274,8 @@ def find_nearest(
 ) -> tuple[Match, ...]:
     """Return up to three baselines that differ least, nearest first.
 
-    A difference in size weighs most, then the number of fields, then the number of
-    GPUs. An FP8 run is nearer to another FP8 recipe, or to an unnamed one, than to
-    BF16. Newer releases come first among equally near ones.
+    Ordered by equal size, number of differing fields (a differing layout counts half),
+    ratio of the GPU counts, equal use of FP8, and newest release.
     """
 
     def rate_distance(
@@ -294,8 +293,8 @@ def find_nearest(
 def is_near(match: Match, claims: Claims) -> bool:
     """True if a baseline that does not fit is worth mentioning.
 
-    It has the run's recipe or one with a similar name; if the run names no recipe, its
-    size.
+    The baseline must have the run's recipe, or a recipe with a similar name. If the run
+    names no recipe, the baseline must have the run's size.
     """
     if "recipe" in claims.by_field:
         recipe = claims.by_field["recipe"].value

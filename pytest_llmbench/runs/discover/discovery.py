@@ -85,8 +85,11 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
 
 
 class RunSearch:
-    """A search for runs, to which files can be added whose content identifies them as
-    logs."""
+    """A search for runs under the given paths.
+
+    `discovery` contains the runs whose logs are named like logs. `find_unnamed_runs`
+    returns runs with other logs, which the caller identified by their content.
+    """
 
     def __init__(self, paths: Sequence[Path], stores: Stores | None = None) -> None:
         self._walk = Walk(stores or Stores(), opens_archives=stores is not None).run(
@@ -164,10 +167,9 @@ def _list_unnamed_files(walk: Walk) -> Iterator[UnnamedFiles]:
 
 
 def _list_lone_errors(walk: Walk) -> Iterator[tuple[Path, float, str]]:
-    """Yield standard error files without a log whose names match the logs in their
-    folder.
+    """Yield standard error files without a log if their folder has similar logs.
 
-    The names may differ in their numbers.
+    Names are similar if they differ only in numbers and in the suffix.
     """
     lone_errors = {path for path, reason in walk.ignored if reason == LONE_ERROR}
     parents = {path.parent for path in lone_errors}
@@ -326,7 +328,10 @@ def _make_logless_job(
     logged: Mapping[str, Sequence[Path]],
     walk: Walk,
 ) -> Iterator[RunFiles]:
-    """Yield the run of a job that left only standard error or a launch folder."""
+    """Yield the run of a job that left only standard error or a launch folder.
+
+    Yields nothing if its recipe or size is unknown, or if its log is elsewhere.
+    """
     log_folder = next(iter(logged.get(draft.job, ())), None) if draft.job else None
     if log_folder:
         walk.ignored.append(
@@ -353,7 +358,7 @@ def _make_metadata_run(
 ) -> Iterator[RunFiles]:
     """Yield the run of a job that left only metadata.
 
-    It must be a run: if the newest job died, an older one must not be judged instead.
+    Without this run, an older run would be judged in place of a newest job that died.
     """
     log_folder = next(
         (
@@ -420,7 +425,10 @@ def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
 def _list_log_locations(
     attempts: Sequence[AttemptFiles], folder: Folder, walk: Walk
 ) -> list[Path]:
-    """Return the paths of logs, and their targets if they are links or behind one."""
+    """Return the paths of logs, then the real paths of linked logs.
+
+    A log is linked if it is a link, or if its given path leads through a link.
+    """
     logs = [files.log for files in attempts]
     behind_link = folder.given_path in walk.linked
     linked = (log for log in logs if behind_link or folder.get_file(log.name).link)
@@ -531,8 +539,10 @@ def _describe_build(record: Metadata | None, hints: Sequence[Hint]) -> tuple[str
 
 
 def _is_run_folder(name: str, layout: Layout) -> bool:
-    """True if the folder's name marks it as one run's, so that any log in it is that
-    run's."""
+    """True if the folder belongs to a single run, by its name.
+
+    Every log in such a folder is a log of that run.
+    """
     is_results_folder = (
         layout.name == "results"
         and layout.inside[-1].isdecimal()
@@ -550,7 +560,8 @@ def _collect_hints(
 ) -> tuple[Hint, ...]:
     """Return the distinct hints from folders, file name and metadata.
 
-    The surroundings (folders above the run) add only fields that are missing otherwise.
+    The surroundings (folders above the run) add only fields that no other source
+    states.
     """
     source = (
         f"file {draft.attempts[min(draft.attempts)].log.name}" if draft.attempts else ""

@@ -84,8 +84,9 @@ def add_reports(
     `reports` maps paths to modification times (epoch seconds). A report whose name
     contains a job id excludes that job's runs in the nearest folder above the report
     that contains runs of the job. A report without an id (`profile_<process>`) excludes
-    the only run of its folder. If the folder has several runs, the report is recorded
-    as a possible report of each run, unless a run is already known to be profiled.
+    the only run of its folder if the report may come from the run's launch. Otherwise
+    the report is recorded as a possible report of each run in the folder, unless a run
+    in it is already known to be profiled.
     `crowded` are folders that contain further logs outside the search.
     """
     results = [run for run, _ in runs]
@@ -148,7 +149,8 @@ def _attach_reports(
 ) -> RunFiles:
     """Attach profiler reports whose names carry no known job id.
 
-    Excludes the run if a report is certainly its own, else records possible reports.
+    Excludes the run if it is the only run and a report may come from its launch, by the
+    modification times. Otherwise, records the reports as possible reports of the run.
     """
     # reports with a job id belong to another job
     candidates = [

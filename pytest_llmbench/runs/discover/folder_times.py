@@ -70,8 +70,11 @@ def _is_zoned(name: str) -> bool:
 
 @lru_cache(1024)
 def _read_text(name: str) -> datetime | str | None:
-    """Return the time in a name, as text if it is local time: the local zone may
-    change."""
+    """Return the time in a name, or None.
+
+    Dates are returned as text, because the result is cached and the local zone may
+    change.
+    """
     if match := _EPOCH.search(name):
         return datetime.fromtimestamp(int(match[1]), UTC) + timedelta(
             microseconds=int((match[2] or "").ljust(9, "0")) // 1000

@@ -70,8 +70,11 @@ FileId = tuple[int, int]
 
 
 class WalkedFile(NamedTuple):
-    """One file: its modification time (epoch seconds), its device and inode, and if
-    linked."""
+    """One file in a folder.
+
+    `modified` is in epoch seconds, `identity` contains device and inode, and `link` is
+    true for a link.
+    """
 
     name: str
     modified: float
@@ -314,7 +317,7 @@ class Walk:
         return subfolders, links
 
     def _hide_path(self, path: str, reason: str) -> None:
-        """Record a path that is not a file: a newer run's log may have been meant."""
+        """Record a path that is not a file but may replace a newer run's log."""
         self.ignored.append((Path(path), reason))
         self.hidden.append((Path(path), _read_link_time(path), reason))
 

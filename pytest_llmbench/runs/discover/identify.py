@@ -252,7 +252,10 @@ def _choose_key(
     logs: Sequence[ParsedLog],
     needed: Sequence[str],
 ) -> Identity:
-    """Return the only key that fits, or that the logs leave; else list the candidates."""
+    """Identify a run if its claims, with the facts in its logs, leave a single key.
+
+    Otherwise the identity has no key and lists the candidates.
+    """
     missing = [field for field in needed if not _is_stated(field, claims)]
     keys = _list_keys(fitting)
     if len(keys) == 1 and not missing:
@@ -510,7 +513,7 @@ def _find_nearness(claims: Claims) -> tuple[str, str]:
 def _describe_missing_baseline(
     claims: Claims, differing: Collection[str], recipes: Sequence[Recipe]
 ) -> str:
-    """Return a message if only the recipe or the release has no baseline, else ""."""
+    """Return a message if the recipe, or only the release, has no baseline, else ""."""
     if "recipe" in differing:
         value = claims.by_field["recipe"].value
         return f"recipe {value} has no baseline{did_you_mean(value, {recipe.name for recipe in recipes})}"

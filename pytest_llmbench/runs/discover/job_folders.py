@@ -214,7 +214,10 @@ def _is_compressed(file: WalkedFile) -> bool:
 
 
 def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
-    """Return the reason a file is not a log; "" if it is, or if nobody would expect it."""
+    """Return the reason a file is not a log, or "".
+
+    No reason is given for logs, standard error, metadata, markers and metrics.
+    """
     if name.endswith((".yaml", ".yml", ".err", VARIANT_MARK)) or is_metrics(name):
         return ""
     if not names.is_log_name(name):
@@ -338,10 +341,12 @@ def _add_slurm_outputs(
     path_by_name: Mapping[str, str],
     reasons: dict[str, str],
 ) -> None:
-    """Assign Slurm's output file to its job: as the log, else as the standard error.
+    """Assign Slurm's output files to their jobs, as log or as standard error.
 
-    It is the log if the job has no other log. A requeued job has one such file for all
-    attempts, so the file is left out.
+    The file is the log if the job has no other log. It is the standard error if the job
+    has a single attempt without standard error and the file is not compressed.
+    Otherwise it is skipped with a reason: a requeued job has one such file for all
+    attempts.
     """
     drafts_by_job: dict[str, list[JobDraft]] = defaultdict(list)
     for draft in drafts:
@@ -404,8 +409,8 @@ class Assignment:
 def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
     """Group the files of all folders into jobs.
 
-    A file without a job id in or above the folder of an experiment's launched logs is
-    not described by the folders' names: the names describe those logs.
+    If an experiment has launched logs, its folders' names describe only these logs, and
+    not files without a job id in the same folder or its parents.
     """
     all_folders = [
         JobFolder(folder, group_files(folder), find_layout(folder.parts))
@@ -514,7 +519,7 @@ def _is_launched(job_folder: JobFolder) -> bool:
 
 
 def _list_experiment_folders(job_folder: JobFolder) -> list[tuple[str, ...]]:
-    """Return the parts of a folder and its parents, up to its experiment's folder."""
+    """Return a folder and its parents up to the experiment's folder, as components."""
     parts = job_folder.folder.parts
     return [
         parts[: len(parts) - level]
@@ -533,8 +538,9 @@ def find_empty_launches(
 ) -> Iterator[JobFolder]:
     """Yield launch folders (`E/E_<time>`, `E/<epoch seconds>`) that contain no log.
 
-    Each has one job without attempts. `emptied` are folders whose files are other names
-    of files elsewhere. Renamed, packed and unreadable logs count as logs.
+    Each folder has one job without attempts. `emptied` are folders that lost files,
+    because these are links to files elsewhere. Renamed, packed and unreadable logs
+    count as logs.
     """
     filled: set[Parts] = set()
     for job_folder in job_folders:

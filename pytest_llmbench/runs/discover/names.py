@@ -345,8 +345,7 @@ def strip_suffix(file: str) -> str:
 
 
 def is_launched(file: str) -> bool:
-    """True if a file is named like a job's log by launchers or Slurm, or is a
-    compressed one."""
+    """True if a file is named like a launcher's or Slurm's log, compressed or not."""
     return _LAUNCHED.fullmatch(strip_compression(file)) is not None
 
 

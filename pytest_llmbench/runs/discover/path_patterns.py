@@ -193,8 +193,8 @@ def _replace_numbers(match: re.Match[str]) -> str:
 def find_job_number(parts: Sequence[str]) -> str:
     """Return the number in a run's path that may be its job id, or "".
 
-    It is the only candidate in the name of the log, else of the nearest folder with
-    one.
+    Searches the log's name, then its folders from the nearest on. The first name with
+    candidates decides: "" if it contains several.
     """
     for name in reversed(parts[-NEAREST:]):
         undated = _MONTH.sub(

@@ -165,7 +165,11 @@ class Comparison:
         )
 
     def is_closer_than(self, other: Comparison) -> bool:
-        """True if the run agrees with more facts, or with the same and lacks none."""
+        """True if this baseline is closer to the run than that of `other`.
+
+        The run must agree with all facts that it agrees with in `other`, and with
+        further facts. If the facts are the same, only `other` must have missing facts.
+        """
         if self.agreed == other.agreed:
             return bool(other.missing) and not self.missing
         return self.agreed > other.agreed
@@ -207,8 +211,7 @@ def compare_baselines_at_path(
 
 
 def select_closest(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons without differences that no other comparison is closer
-    than."""
+    """Return the comparisons without differences, except if another is closer."""
     fitting = [comparison for comparison in comparisons if not comparison.differences]
     return [
         comparison
@@ -349,7 +352,8 @@ def _compare(
 def _do_values_agree(key: FactKey, recorded: Set[str], stated: Set[str]) -> bool:
     """True if both sides state the same values.
 
-    Names may be a subset: names of optimizers and schedules are printed, too.
+    Of names, one side may state more: logs also print names of optimizers and
+    schedules.
     """
     return recorded == stated or (
         key.name in _NAMES and (recorded <= stated or stated <= recorded)
@@ -362,11 +366,13 @@ def _select_significant_one_sided(
     *,
     has_same_defaults: bool,
 ) -> Iterator[FactKey]:
-    """Yield the facts stated by one side only that are a difference nevertheless.
+    """Yield the facts stated by one side only that count as differences.
 
-    A fact that is not printed is not used, or has its default if the log lists only
-    other values. If the run lacks most of the baseline's facts, it probably has another
-    log level, and absence is no difference.
+    A fact that shows the use of a feature counts: the other side did not use the
+    feature. If both logs list only values that differ from the defaults, and the
+    defaults are the same, each setting counts. A used fact that the run lacks does not
+    count if the run lacks most of the baseline's facts, because its log level is
+    probably another.
     """
     listing = FactKey(StatedField.LISTING, "")
     shared = recorded.keys() & stated.keys()
@@ -409,7 +415,10 @@ def _could_be_recorded(key: FactKey, recorded: Iterable[FactKey]) -> bool:
 def _describe(
     key: FactKey, recorded: Mapping[FactKey, Collection[str]], stated: Values
 ) -> str:
-    """Describe a difference: `router top-k 4 (line 12), not 8`, or the silent side."""
+    """Describe a difference, such as `router top-k 4 (line 12), not 8`.
+
+    If one side does not state the fact, describes this instead.
+    """
     before = LISTED.join(sorted(recorded.get(key, ())))
     if key not in stated:
         return f"{key} is not stated ({before} in the baseline)"

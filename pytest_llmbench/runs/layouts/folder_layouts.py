@@ -49,8 +49,8 @@ class Layout:
 def read_path_hints(parts: Sequence[str]) -> tuple[Hint, ...]:
     """Return the hints in an absolute path: layout, file name and surroundings.
 
-    Used for runs of which only the path is known. The surroundings add only fields that
-    are missing otherwise.
+    Used if only the path of a run is known. The surroundings add only fields that
+    layout and file name lack.
     """
     name = parts[-1]
     file_pairs = names.read_log_name(

@@ -232,9 +232,9 @@ def _reconcile(hints: Sequence[Hint]) -> Iterator[Hint]:
 def name_release(tag: str, releases: Collection[str]) -> str:
     """Return the table's release for a container tag.
 
-    `26.04.00` is 26.04. A patch release is its release if the tables contain no patches
-    of that release. Other tags, such as `26.04.rc3`, are returned unchanged and match
-    nothing.
+    `26.04.00` becomes `26.04`. Another patch release becomes its main release if the
+    tables contain that release without patches. Other tags, such as `26.04.rc3`, are
+    returned unchanged and match nothing.
     """
     text = tag.removesuffix(".00")
     major = ".".join(text.split(".")[:2])

@@ -22,7 +22,9 @@ from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs.discover.names import strip_compression
 
 LEVELS = 6
-"""Folder levels that only the launcher knows, below the last folder known in advance.
+"""Largest number of folder levels from a trials file down to the log.
+
+The trials file is in the last folder that is known before the launch.
 """
 
 LARGEST_BYTES = 1 << 24

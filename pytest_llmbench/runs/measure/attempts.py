@@ -59,9 +59,10 @@ def choose_segment(
 ) -> Choice | None:
     """Choose the last finished segment that covers the window, with its rivals.
 
-    If no segment qualifies, or a later segment started over, the last segment is
-    chosen. Resumed segments that cover the window only together are joined. None if no
-    segment has steps, or if the finished run has a newer metrics file without steps.
+    Profiled and traced segments do not qualify. If no segment qualifies, or a later
+    segment started over, the last segment is chosen. Resumed segments that cover the
+    window only together are joined. None if no segment has steps, or if the finished
+    run has a newer metrics file without steps.
     """
     choices = [
         SegmentChoice(attempt, number, segment)
@@ -125,12 +126,12 @@ def _covers_window(segment: Segment, window: Window) -> bool:
 def join_resumed(
     segment_choices: Sequence[SegmentChoice], window: Window, steps: int
 ) -> SegmentChoice | None:
-    """Join the last segment with those it resumed, if only together they cover the
-    window.
+    """Join the last segment with the segments that it resumed.
 
-    The result has the number of the segment that covers most of the window. A step that
-    was made twice counts the first time. The first steps after a resume count only
-    inside the window.
+    None if it resumed no segment, or if the joined steps do not cover the window. The
+    result has the number of the segment that covers most of the window. If a step was
+    made twice, the first time counts. The first steps after a resume count only inside
+    the window.
     """
     chain = [segment_choices[-1]]
     for candidate in reversed(segment_choices[:-1]):
@@ -333,8 +334,11 @@ def make_attempt_notes(attempts: Sequence[AttemptSummary]) -> Iterator[Note]:
 def make_slowest_attempt_note(
     seconds: Sequence[float], statistic: str
 ) -> Iterator[Note]:
-    """Yield a note if an attempt slower than the last decides (`seconds` of all
-    rivals)."""
+    """Yield a note if a slower attempt is judged in place of the last.
+
+    `seconds` contains the statistics of all candidates, or is empty if the last attempt
+    is judged.
+    """
     if seconds:
         listed = formatting.join_first(
             [formatting.format_seconds(value) for value in seconds]

@@ -254,7 +254,10 @@ def _check_gpu_memory(
 
 
 def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield model and batch sizes that the log states, if no statement matches."""
+    """Yield a problem for each model or batch size that differs from the baseline's.
+
+    If the log states a size several times, one match is enough.
+    """
     configuration = baseline.configuration
     model = configuration.architecture
     sizes = (
@@ -279,8 +282,8 @@ def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
 def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield a problem if the log's precision differs from the baseline's.
 
-    The number formats and the experiment names in the log are checked separately; one
-    match among each is enough.
+    The number formats and the experiment names in the log are checked separately. In
+    each of these groups, one match is enough.
     """
     expected = _get_precision_family(baseline.key.dtype)
     stated = [
@@ -326,7 +329,7 @@ def _name_precision(value: str) -> str:
 
 
 def _get_precision_family(dtype: str) -> str:
-    """Return the family of a dtype: fp8, fp4, int8, int4, or none for 16 and 32 bits."""
+    """Return the family of a dtype: fp8, fp4, int8, int4, or "none" for others."""
     return next(
         (
             family
@@ -340,7 +343,8 @@ def _get_precision_family(dtype: str) -> str:
 def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield a problem if the log names another model, or another size of it.
 
-    Of model paths the last one decides; of experiment names one match is enough.
+    If the log contains several model paths, the last decides. If it contains several
+    experiment names, one match is enough.
     """
     expected = _parse_name(f"{baseline.key.recipe}_{baseline.key.size}")
     # names without a well-known family and a size are not compared
@@ -545,7 +549,11 @@ def _check_rates(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
 def _find_less_work(
     timing: Timing, baseline: Baseline, rewarded: bool
 ) -> Iterator[Problem]:
-    """Yield a problem if steps contain less work than recorded, or less than at first."""
+    """Yield a problem if steps contain less work than recorded.
+
+    Also yields a drop of the work within the window. Training on rewards (`rewarded`)
+    may do less of the recorded work, and its work may drop.
+    """
     recorded = baseline.observed
     allowed = LESS_ANSWERED if rewarded else LESS_THAN_RECORDED
     for name, work in _list_work(timing).items():

@@ -109,7 +109,10 @@ def _compute_window_timing(
     now: datetime,
     excluded: Problem | None,
 ) -> tuple[Timing, tuple[Problem, ...]]:
-    """Return the step timing, and the problems of a run that is not excluded."""
+    """Return the step timing of the window, and the problems of the run.
+
+    No problems are returned for an `excluded` run.
+    """
     required = baseline.required
     timing = compute_timing(choice.segment.steps, required)
     problems: tuple[Problem, ...] = ()
@@ -191,8 +194,7 @@ def choose_judged(
 ) -> tuple[Choice | None, tuple[float, ...]]:
     """Choose the segment of a run to judge, None if it has no steps.
 
-    Also returns the statistics of all candidates if a slower one than the last decides,
-    else ().
+    Also returns the statistics of all candidates, or () if the last segment is judged.
 
     A candidate has finished, covers the window and has no problems. The slowest
     candidate is chosen, and the last if several are equally slow. `ranked` is the
@@ -234,7 +236,8 @@ def _compute_statistic(
 ) -> tuple[float | None, tuple[int, ...]]:
     """Return the window's statistic and the number of steps in each time.
 
-    The statistic is None without times. The numbers are () if each time is of one step.
+    The statistic is None without times. The numbers are () if no time is a mean of
+    several steps.
     """
     seconds, step_counts = (
         timing.steps.seconds[timing.counted],
@@ -321,8 +324,11 @@ def _find_duplicate(run: Run) -> Iterator[Problem]:
 def _find_short_twin(
     run: Run, choice: Choice | None, baseline: Baseline
 ) -> Problem | None:
-    """Return the exclusion of a short run launched with a profiled or traced one, or
-    None."""
+    """Return the exclusion of the short twin of an excluded run, or None.
+
+    A twin was launched together with a profiled or traced run. It is not short if it
+    was to make all steps of the recipe.
+    """
     reason = run.found.twin_of
     if reason is None:
         return None

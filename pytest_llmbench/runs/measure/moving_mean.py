@@ -40,9 +40,10 @@ def detect_moving_mean(steps: Steps) -> int:
     from the values before it, and the better prediction wins. The tested widths are 5,
     and the width (2 to 20) that the largest drop suggests.
 
-    1 also means unknown: without the first steps of the attempt (lost lines; a resumed
-    attempt starts anew), without a slow step among them in values rounded to three
-    digits, or with fewer than 2 w steps.
+    Returns 1 as well if the log states the width of its means, or if the width is
+    unknown. The width is unknown if the first steps of the attempt are missing (a
+    resumed attempt starts a new mean), if no first step is slow and values are rounded
+    to three digits, or if there are fewer than 2 w steps.
     """
     # In those cases only the correlation of neighbours is left. In a few dozen steps
     # the correlation of a mean of 5 (0.8, 0.6, 0.4, 0.2, 0) looks like noise, and a

@@ -172,10 +172,9 @@ def _list_assumption_notes(run: Run, baseline: Baseline) -> Iterator[Note]:
 def _list_step_notes(
     steps: Steps, mask: Flags, code: NoteCode, text: str
 ) -> Iterator[Note]:
-    """Yield a note that counts the steps of a mask and names the first, if there are
-    any.
+    """Yield a note with the number of masked steps and the first of these steps.
 
-    `mask` has shape (n,).
+    Yields nothing for an empty mask. `mask` has shape (n,).
     """
     if mask.any():
         yield _make_first_step_note(

@@ -176,12 +176,12 @@ def check_outside(
         share,
         level=compute_median(steps.seconds[outside]) / share.step_seconds - 1,
         warm_up_seconds=float(np.maximum(warm_up_loss, 0.0).sum()),
-        slow_range=_find_slow_part(select_rows(steps, outside), share.step_seconds),
+        slow_range=_find_slow_range(select_rows(steps, outside), share.step_seconds),
     )
 
 
-def _find_slow_part(steps: Steps, usual_seconds: float) -> SlowRange | None:
-    """Return the costliest consecutive steps; None if no step is slower than usual."""
+def _find_slow_range(steps: Steps, usual_seconds: float) -> SlowRange | None:
+    """Return the costliest range of steps, None if no step is slower than usual."""
     lost = (steps.seconds - usual_seconds) * steps.mean_of
     begin, end = find_largest_sum(lost)
     longest = int(np.argmax(lost))
@@ -233,9 +233,9 @@ def find_problems(
     recorded: Mapping[str, float],
     tolerance: float,
 ) -> Iterator[Problem]:
-    """Yield slow steps outside the window that exceed the recorded runs'.
+    """Yield a problem if steps outside the window are slower than in recorded runs.
 
-    Yields nothing if no such cost was recorded.
+    Yields nothing if the recorded runs state no cost of such steps.
     """
     recorded_loss = recorded.get(Observed.OUTSIDE_LOSS)
     if recorded_loss is None or check is None or check.slow_range is None:

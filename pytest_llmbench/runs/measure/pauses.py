@@ -1,5 +1,7 @@
-"""Evaluations and saves between steps: which gaps they are, and whether they are too
-long."""
+"""Find the pauses of a run, and measure their excess.
+
+A pause is a gap between steps that contains an evaluation or a save.
+"""
 
 from __future__ import annotations
 
@@ -86,10 +88,10 @@ def observe(pauses: Pauses) -> Iterator[tuple[Observed, float]]:
 
 
 def compute_excess(pauses: Pauses, recorded: Mapping[str, float]) -> Floats:
-    """Return the seconds by which each pause exceeds others of its kind and recorded
-    ones.
+    """Return the seconds by which each pause exceeds its limit.
 
-    Shape (n,); NaN for a pause that cannot be compared.
+    The limit follows from the other pauses of the same kind and from the recorded
+    pauses. Shape (n,); NaN for a pause that cannot be compared.
     """
     allowed = [
         _compute_limit(pauses, index, recorded) for index in range(len(pauses.row))
@@ -135,7 +137,7 @@ def _sum_recorded(kind: int, recorded: Mapping[str, float]) -> float:
 def find_new(pauses: Pauses, recorded: Mapping[str, float]) -> Flags:
     """Return a mask of the pauses of kinds that recorded runs did not have.
 
-    Without a recording: of kinds that are rare or not announced.
+    If nothing was recorded, only rare kinds and unannounced regular gaps are new.
     """
     is_recorded = Observed.LONGEST_SAVE in recorded
     kinds: list[int] = pauses.kind.tolist()
@@ -151,8 +153,8 @@ def find_new(pauses: Pauses, recorded: Mapping[str, float]) -> Flags:
 def find_regular(first: Integers, last: Integers, gaps: Flags, likely: Flags) -> Flags:
     """Return a mask of the gaps that recur at regular intervals throughout a run.
 
-    `first` and `last` are the steps of each interval, in order. `likely` is a mask of
-    the intervals that count as a gap if one is due.
+    `first` and `last` are the first and the last step of each interval, in order.
+    `likely` is a mask of the intervals that may be a gap if a gap is due there.
     """
     regular = np.zeros(len(gaps), dtype=np.bool_)
     if 2 * np.count_nonzero(gaps) > len(gaps) or _are_dense(

@@ -376,8 +376,10 @@ def _find_collapse(
 
 
 def _find_lost_loss(choice: Choice, steps: Steps) -> Iterator[str]:
-    """Yield a loss that is no longer printed, in a log that need not print it in each
-    step."""
+    """Yield a message if a log stops printing losses.
+
+    Applies to dialects that do not print the loss of each step.
+    """
     # `validity._find_missing_losses` checks logs that print the loss in each step
     if choice.attempt.log.prints_loss or steps.has_loss[-1]:
         return
@@ -479,7 +481,7 @@ def _count_ends(losses: int) -> int:
 def _has_moving_loss(curve: Curve) -> bool:
     """True if the losses change from beginning to end by more than noise.
 
-    If there are too few losses to compare the ends, each has to fall.
+    If there are too few losses for this, each loss must be below the previous loss.
     """
     ends = _compare_ends(curve.loss, curve.line)
     if ends is None:
@@ -510,8 +512,8 @@ def _make_curve(choice: Choice, steps: Steps) -> Curve:
 def _select_losses(choice: Choice, window: Steps) -> WindowValues:
     """Return the losses of the window.
 
-    Logs that need not print each loss give only those printed; ranks of another
-    pipeline stage give none.
+    If the dialect does not print the loss of each step, only the printed losses are
+    returned. A rank of another pipeline stage has no losses.
     """
     if _is_of_another_stage(choice, window):
         return WindowValues(window.loss[:0], complete=False)

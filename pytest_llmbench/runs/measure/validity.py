@@ -278,7 +278,7 @@ def _choose_reason(ending: Ending, default: Reason) -> Reason:
 
 
 def _find_missing_losses(steps: Steps, window: Window) -> Iterator[Problem]:
-    """Yield a problem if steps from the window's first on print no loss."""
+    """Yield a problem if a step in or after the window prints no loss."""
     # Some programs omit the loss once it is not finite. Before the window it may be
     # missing: in half precision the first steps overflow, and are skipped, until the
     # loss scale fits. A gradient norm that is not finite there is a divergence

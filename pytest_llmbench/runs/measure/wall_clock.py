@@ -226,9 +226,10 @@ def find_intervals(timing: Timing) -> Intervals | None:
 def _measure_intervals(
     steps: Steps, stamped: Integers, seconds: Floats
 ) -> tuple[Intervals, Flags]:
-    """Return the intervals, and a mask of those whose start the line itself states.
+    """Return the intervals, and a mask of those whose start the log states.
 
-    `took` is NaN if a step of the interval is untimed.
+    A log states the start if the line at the end of the interval also prints the start
+    of its steps. `took` is NaN if a step of the interval is untimed.
     """
     took = np.append(0.0, np.diff(steps.index) * seconds[1:])
     known = np.cumsum(np.nan_to_num(took))
@@ -377,7 +378,7 @@ def find_problems(
     recorded: Mapping[str, float],
     tolerance: float,
 ) -> Iterator[Problem]:
-    """Yield contradictions of clock and step times that exceed the recorded runs'.
+    """Yield contradictions of clock and step times beyond those of recorded runs.
 
     `recorded` contains recorded values by `Observed` name; missing values are not
     compared.
@@ -459,8 +460,8 @@ def _find_outside_gaps(
 ) -> Iterator[Problem]:
     """Yield a problem if gaps take more than the tolerance, beyond the recorded ones.
 
-    Outside the window unexplained gaps count; everywhere, pauses that are longer than
-    others.
+    Counts the unexplained gaps outside the window, and the excess of all pauses over
+    other pauses of their kind.
     """
     recorded_fraction = recorded.get(Observed.OUTSIDE_GAPS)
     if recorded_fraction is None:
@@ -537,10 +538,11 @@ def _find_hidden_time(
     recorded: Mapping[str, float],
     tolerance: float,
 ) -> Iterator[Problem]:
-    """Yield step times that contradict the printed rate, and rates of 0.
+    """Yield a problem if timestamps and the printed rate contradict each other.
 
-    A step time by timestamps that is shorter than the rate allows means that the clock
-    was set back. Rates of 0 fit any step time.
+    Applies to step times that are computed from timestamps. If they are shorter than
+    the rate allows, the clock was set back or a step does less work. Rates of 0 are a
+    problem, too, because they fit any step time.
     """
     work = recorded.get(Observed.WORK_PER_STEP)
     if work is None or not check.from_stamps or not len(timing.window):
@@ -610,8 +612,10 @@ def is_notable(ratio: ClockRatio, usual: float | None) -> bool:
 
 
 def has_spread(ratio: ClockRatio, usual: float, seconds: float) -> bool:
-    """True if the clock advances more than usual, by `seconds`, without the longest
-    gaps."""
+    """True if the clock advances more than usual even without the longest gaps.
+
+    The excess must be at least `seconds`.
+    """
     return _exceeds_expected(ratio.spread_passed, usual * ratio.spread_took, seconds)
 
 

@@ -49,7 +49,7 @@ ROUNDED_SHARE = 1e-3
 def get_first_steps(steps: Steps) -> Integers:
     """Return the first step that each printed time covers.
 
-    It is the step itself, or the first of those that the time is the mean of.
+    If the time is a mean of several steps, this is the first of these steps.
     """
     first: Integers = steps.index - steps.mean_of + 1
     return first
@@ -216,7 +216,7 @@ class Timing:
     """The steps of a segment, with masks of shape (n,).
 
     `filled`: times that are not printed but computed from tokens/s. `usable`: possible
-    times that include more than the dispatch. `counted`: usable times in the window.
+    times, except times of the dispatch alone. `counted`: usable times in the window.
     """
 
     steps: Steps
@@ -278,9 +278,10 @@ def compute_possible_seconds(baseline: Baseline) -> float:
 
 
 def _apply_planned_steps(steps: Steps, baseline: Baseline) -> Steps:
-    """Interpret the mean of a whole run as that of the recipe's number of steps.
+    """Correct the number of steps of a log that prints one mean over the whole run.
 
-    Only if the log's digits leave the number of steps open.
+    The recipe's number of steps is used if it is compatible with the digits of the log.
+    Otherwise the steps are returned unchanged.
     """
     # If a log prints the time of all steps and a rate with few digits, the number of
     # steps is uncertain, and so is the step time. With the recipe's number of steps,
@@ -304,9 +305,10 @@ def _apply_planned_steps(steps: Steps, baseline: Baseline) -> Steps:
 
 
 def _count_recorded_candidates(baseline: Baseline, candidates: float) -> float:
-    """Return how many step counts the runs behind a baseline left open.
+    """Return the number of step counts that are compatible with a baseline's runs.
 
-    A recorded baseline has as many as this run, a recipe's number is certain (0).
+    It is assumed to be that of the judged run (`candidates`) for a baseline made from
+    runs. The number of steps in a recipe is certain: 0.
     """
     return (
         candidates
