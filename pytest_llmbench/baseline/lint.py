@@ -45,7 +45,7 @@ class LintReport:
     cells: int
     numbers: int
     derived: int
-    """Printed numbers except step times."""
+    """Printed numbers that can be computed again (`_is_derived`)."""
 
     reproduced: int
     """Derived numbers that follow from the step time and the stated constants."""
@@ -321,7 +321,7 @@ def _find_wrong_sums(
 
 
 def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
-    """Yield recorded values beyond the drift budget."""
+    """Yield recorded values beyond the drift budget, and removed earlier values."""
     # Recording refuses such a value, so the file was edited.
     budget = file.drift_budget or DRIFT_BUDGET
     for baseline in file.recipe.baselines:

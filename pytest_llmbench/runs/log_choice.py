@@ -172,7 +172,7 @@ class Neighbours:
         return list(chain.from_iterable(self._at.get(folder, {}).values()))
 
     def is_near(self, folder: Path, given_path: Path) -> bool:
-        """True if a run under the same given path is in, above or below the folder."""
+        """True if a run is below the folder, or in or above it under `given_path`."""
         above = (self._at.get(candidate, {}) for candidate in (folder, *folder.parents))
         return folder in self._under or any(given_path in runs for runs in above)
 

@@ -340,8 +340,9 @@ def _read_submission(state: str | None, problem: str, job_id: str) -> Submission
 def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
     """Encode a spec as JSON, with MASK in place of secrets.
 
-    The secret `values` are masked in the command and the variables. All other fields
-    are unchanged: with another case id or folder the job would not be found again.
+    The secret `values` are masked in the variables, the command and the build command,
+    and their digests are added. All other fields are unchanged: with another case id or
+    folder the job would not be found again.
     """
     masked_values = {
         value

@@ -417,7 +417,7 @@ def _explain_end(job: Job, status: JobStatus | None) -> str:
 
 
 def _print_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Print whether pip's conflicts are known to be harmless.
+    """Print pip's unknown conflicts, or that its conflicts are known and harmless.
 
     Exit code 0 counts as success even with conflicts.
     """

@@ -163,7 +163,7 @@ def observe(timing: Timing) -> Iterator[tuple[Observed, float]]:
 
 
 def compare_power(run: Run, choice: Choice, baseline: Baseline) -> Iterator[Note]:
-    """Yield a note if the GPUs' power limit differs from the recorded runs'."""
+    """Yield a note if the GPUs' power limit differs from that of the recorded runs."""
     recorded = dict(baseline.recording.environment) if baseline.recording else {}
     environment = {
         **dict(choice.attempt.log.environment),
@@ -552,7 +552,7 @@ def _find_less_work(
     """Yield a problem if steps contain less work than recorded.
 
     Also yields a drop of the work within the window. Training on rewards (`rewarded`)
-    may do less of the recorded work, and its work may drop.
+    may do LESS_ANSWERED less work than recorded, and its work may drop.
     """
     recorded = baseline.observed
     allowed = LESS_ANSWERED if rewarded else LESS_THAN_RECORDED

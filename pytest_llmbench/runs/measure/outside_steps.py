@@ -266,7 +266,7 @@ def is_too_slow(
     """True if a range is too slow for too long, or costs more than the tolerance.
 
     A range of a third of the run is too slow if its level exceeds the tolerance.
-    `beyond` is its cost in seconds beyond the recorded runs'.
+    `beyond` is the part of its cost, in seconds, that exceeds the recorded cost.
     """
     allowed = check.share.to_seconds(tolerance)
     all_steps = check.share.steps

@@ -322,7 +322,7 @@ def _find_bad_loss(
 
 
 def _describe_stuck_loss(loss: WindowValues, recorded: Mapping[str, float]) -> str:
-    """Describe how a constant loss differs from the recorded runs', or ""."""
+    """Describe the difference of a constant loss from the recorded losses, or ""."""
     first, last = recorded.get(Observed.FIRST_LOSS), recorded.get(Observed.LAST_LOSS)
     if first is None or last is None or not loss.is_constant:
         return ""
@@ -436,7 +436,7 @@ def _find_divergence(
 
 
 def _describe_divergence(ends: Ends, recorded: Mapping[str, float]) -> str:
-    """Describe how the last losses exceed the first or the recorded ones, or ""."""
+    """Describe last losses that exceed the first or the recorded losses, or ""."""
     if ends.exceeds(ends.first):
         return f"the loss grows from {ends.first:.4g} at the beginning of the run to {ends.last:.4g} at its end"
     first, last = recorded.get(Observed.FIRST_LOSS), recorded.get(Observed.LAST_LOSS)
