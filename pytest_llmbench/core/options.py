@@ -208,7 +208,7 @@ class SessionOptions(OptionRecord):
         choices=("window", "document"),
         default="window",
         ini="string",
-        more="../explanation/verdict.md#the-documents-own-rule",
+        more="../explanation/verdict.md#what-the-documents-timed",
     )
     baseline_release: str = declare(
         "--llmb-baseline-release=RELEASE",

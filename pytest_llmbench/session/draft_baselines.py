@@ -219,16 +219,17 @@ def _find_dialect(logs: Sequence[ParsedLog]) -> str:
 
 
 def _make_match(run: Run, logs: Sequence[ParsedLog], settings: Settings) -> RunMatch:
-    """Return the path pattern of a run, relative to the given paths, and its facts."""
+    """Return the path pattern of a run, relative to the given paths, and its facts.
+
+    For a log that was given itself, the pattern is its folder and its name.
+    """
     components = list_parts(run.found)
     folder = run.found.attempts[0].log.parent
+    # A given path may contain `..` or links; folders are walked under their real path.
+    roots = {*settings.logs, *(path.resolve() for path in settings.logs)}
     depth = max(
-        (
-            len(given_path.parts)
-            for given_path in settings.logs
-            if given_path == folder or given_path in folder.parents
-        ),
-        default=0,
+        (len(root.parts) for root in roots if root in (folder, *folder.parents)),
+        default=len(components),
     )
     # A file name such as train.log is ambiguous, so the pattern includes its folder.
     relative = components[depth:] if len(components) - depth > 1 else components[-2:]

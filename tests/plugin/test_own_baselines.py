@@ -58,6 +58,24 @@ def test_record_then_judge_gates_a_folder(
         assert set(session.statuses.values()) == {"passed" if night == 2 else "failed"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "given", ["link/../runs", "link", "runs/oak/run_1/train.log"], ids=str
+)
+def test_recorded_path_is_relative_to_any_form_of_given_path(
+    judged: Judge, tmp_path: Path, given: str
+) -> None:
+    write_run(tmp_path / "runs", 1)
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    logs = f"--llmb-logs={tmp_path / given}"
+    judged(logs, f"--llmb-record={tmp_path / 'own'}")
+    (file,) = (tmp_path / "own").rglob("*.yaml")
+    (path,) = re.findall(r"^ +path: (.*)$", file.read_text(), re.MULTILINE)
+    assert path in ("oak/run_#/train.log", "run_#/train.log")
+    session = judged(logs, f"--llmb-baselines={tmp_path / 'own'}", "-k", "oak")
+    assert set(session.verdicts.values()) == {"PASS"}
+
+
 OTHERS: dict[str, tuple[dict[str, object], str]] = {
     "GPUs": (
         {"mesh": MESH.replace("dp_shard=8", "dp_shard=16"), "gbs": 64},
