@@ -243,13 +243,15 @@ def double_batch(segment: Segment, _: Measurement) -> Segment | None:
 def freeze_weights(segment: Segment, _: Measurement) -> Segment | None:
     """Make the log show that no step changed the weights.
 
-    Sets the learning rate or the gradient norm to 0, or else negates the loss.
+    Sets the learning rate to 0; or the gradient norm, with a loss that stays at its
+    first value; or else negates the loss.
     """
     steps, fields = segment.steps, {claim.field for claim in segment.stated}
     if np.isfinite(steps.learning_rate).any():
         return _with(segment, learning_rate=steps.learning_rate * 0)
     if steps.has_grad_norm.any() and StatedField.ENGINE not in fields:
-        return _with(segment, grad_norm=steps.grad_norm * 0)
+        first = np.full_like(steps.loss, steps.loss[0])
+        return _with(segment, grad_norm=steps.grad_norm * 0, loss=first)
     if (
         segment.rewards
         or StatedField.OBJECTIVE in fields

@@ -76,6 +76,20 @@ def test_recorded_path_is_relative_to_any_form_of_given_path(
     assert set(session.verdicts.values()) == {"PASS"}
 
 
+@pytest.mark.slow
+def test_selftest_catches_all_damage_of_recorded_runs(
+    judged: Judge, tmp_path: Path
+) -> None:
+    for day in (1, 2, 3):
+        write_run(tmp_path / "runs", day)
+    logs = f"--llmb-logs={tmp_path / 'runs'}"
+    judged(logs, f"--llmb-record={tmp_path / 'own'}")
+    session = judged(
+        logs, f"--llmb-baselines={tmp_path / 'own'}", "--llmb-selftest", "-k", "oak"
+    )
+    assert set(session.statuses.values()) == {"passed"}
+
+
 OTHERS: dict[str, tuple[dict[str, object], str]] = {
     "GPUs": (
         {"mesh": MESH.replace("dp_shard=8", "dp_shard=16"), "gbs": 64},
