@@ -81,7 +81,7 @@ def test_selftest_catches_all_damage_of_recorded_runs(
     judged: Judge, tmp_path: Path
 ) -> None:
     for day in (1, 2, 3):
-        write_run(tmp_path / "runs", day)
+        write_run(tmp_path / "runs", day, learning=0.12)
     logs = f"--llmb-logs={tmp_path / 'runs'}"
     judged(logs, f"--llmb-record={tmp_path / 'own'}")
     session = judged(

@@ -24,8 +24,9 @@ def write_run(
     mbs: int = 4,
     gbs: int = 32,
     more: str = "",
+    learning: float = 0.02,
 ) -> Path:
-    """Write a log of torchtitan: steps of about so many seconds."""
+    """Write a log of torchtitan. The loss falls by `learning` in each step."""
     path = folder / name.format(night=night)
     path.parent.mkdir(parents=True, exist_ok=True)
     clock, lines = 4.0, [START.format(night=night, mesh=mesh, mbs=mbs, gbs=gbs), more]
@@ -34,7 +35,7 @@ def write_run(
         clock += time
         stamp = f"10:{int(clock // 60):02}:{clock % 60:06.3f}".replace(".", ",")
         lines.append(
-            f"[titan] 2026-05-0{night} {stamp} - root - INFO - step: {step:2}  loss: {9 - step / 50:8.5f}  "
+            f"[titan] 2026-05-0{night} {stamp} - root - INFO - step: {step:2}  loss: {9 - step * learning:8.5f}  "
             f"grad_norm:  2.2500  memory: 28.18GiB(35.62%)  tps: {round(mbs * 2048 / time):,}  "
             f"tflops: {800 / time:.2f}  mfu: {800 / time / 9.89:.2f}%\n"
         )
