@@ -87,7 +87,7 @@ def test_selftest_catches_all_damage_of_recorded_runs(
     session = judged(
         logs, f"--llmb-baselines={tmp_path / 'own'}", "--llmb-selftest", "-k", "oak"
     )
-    assert set(session.statuses.values()) == {"passed"}
+    assert session.ret == 0
 
 
 OTHERS: dict[str, tuple[dict[str, object], str]] = {
