@@ -52,7 +52,7 @@ class Result(NamedTuple):
 
 
 def judged(
-    case: Case, attempts: int = 1, look: DecisionRule = ONE_ANALYSIS
+    case: Case, attempts: int = 1, decision_rule: DecisionRule = ONE_ANALYSIS
 ) -> Judgement:
     """Return the engine's verdict on the first attempts of the current session, found
     on disk."""
@@ -63,7 +63,7 @@ def judged(
             case.evidence,
             measurements=(*tonight, *case.evidence.measurements),
             repeat_window=window,
-            look=look,
+            decision_rule=decision_rule,
         )
     )
 
@@ -100,7 +100,7 @@ def launched(case: Case, plan: RepeatPolicy) -> Result:
             replace(
                 case.evidence,
                 measurements=measurements,
-                look=choose_decision_rule(plan),
+                decision_rule=choose_decision_rule(plan),
             )
         )
         more = count_next_runs(plan, judgement, done)

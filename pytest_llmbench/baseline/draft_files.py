@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_llmbench.baseline.read import contains_recorded
 from pytest_llmbench.baseline.write import write_atomically
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 
 
 class DraftFate(StrEnum):
@@ -49,7 +49,7 @@ def write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
     try:
         before = (
             (path.read_text(encoding="utf-8") or None)
-            if is_there(path, follow_links=False)
+            if path_exists(path, follow_links=False)
             else None
         )
         if before == text:

@@ -48,7 +48,7 @@ from pytest_llmbench.core.baseline_records import (
 )
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.core.userfile import is_there, links_to_ancestor, walk_folders
+from pytest_llmbench.core.userfile import links_to_ancestor, path_exists, walk_folders
 from pytest_llmbench.core.yamlfile import Report, YamlMapping, read_document, read_entry
 from pytest_llmbench.logs.dialect_table import REGEX, name_regex_dialect
 
@@ -173,7 +173,7 @@ def _find_links(
         try:
             if (
                 S_ISLNK(os.lstat(path).st_mode)
-                and is_there(Path(path))
+                and path_exists(Path(path))
                 and S_ISDIR(os.stat(path).st_mode)
             ):
                 yield path

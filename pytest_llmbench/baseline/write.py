@@ -49,7 +49,7 @@ from pytest_llmbench.core.baseline_records import (
 )
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.tolerance import merge_tolerances
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Spec, Text
 
 PATIENCE_SECONDS = 60.0
@@ -256,7 +256,7 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
     """Read the configurations of a recorded file, and its shared values."""
     # A dangling symlink counts as existing: refuse it instead of replacing it.
     try:
-        if not is_there(path, follow_links=False):
+        if not path_exists(path, follow_links=False):
             return {}, SharedKeys()
     except OSError as error:
         raise RecordError(

@@ -92,11 +92,11 @@ def parse_side(
     With a history, text that looks like days or a session id refers to the history; use
     `./NAME` for a folder with such a name. Raises SettingsError for invalid input.
     """
-    from pytest_llmbench.core.userfile import is_there
+    from pytest_llmbench.core.userfile import path_exists
     from pytest_llmbench.session.settings import find_readable
 
     days, is_session = _DAYS.fullmatch(text), _SESSION.fullmatch(text) is not None
-    if (days or is_session) and history is None and not is_there(directory / text):
+    if (days or is_session) and history is None and not path_exists(directory / text):
         raise SettingsError(
             f"{label} {text}: needs a history: give --history=URL, or set LLMB_HISTORY"
         )
@@ -242,16 +242,16 @@ def _mark_duplicates(
     marked, left_out = mark_duplicates(
         order_runs([run for side in located for run in side.runs], now)
     )
-    # Take only `copy_of` from the common order, whose clock may be less accurate than
-    # that of a single side.
-    copy_of = {run.id: run.copy_of for run in marked}
+    # Take only `duplicate_of` from the common order, whose clock may be less accurate
+    # than that of a single side.
+    duplicates = {run.id: run.duplicate_of for run in marked}
     sides = []
     for side in located:
         label = side.request.label
         marked_runs = tuple(
-            dataclasses.replace(run, copy_of=copy_of[run.id])
+            dataclasses.replace(run, duplicate_of=duplicates[run.id])
             for run in side.runs
-            if run.id in copy_of
+            if run.id in duplicates
         )
         copies = (
             _make_no_data(label, duplicate, Reason.COPIED, f"a copy of {original.id}")

@@ -213,7 +213,7 @@ class Evidence:
         Measurement, ...
     ] = ()  # older runs, used only for the noise
     repeat_window: timedelta | None = None
-    look: DecisionRule = DecisionRule()
+    decision_rule: DecisionRule = DecisionRule()
     # the minimum run-to-run variation of a configuration without a history
     assumed_cv: float = 0.01
     drift_budget: float = 0.05  # the largest move of recorded values, a fraction

@@ -70,7 +70,7 @@ class StartCandidate:
     """A possible start time of a run, in UTC, with its source."""
 
     clock: Clock
-    moment: datetime
+    timestamp: datetime
     source: str  # in words
     # True for a time with a zone or in seconds since the epoch. Other times are
     # interpreted as local time of this machine, which may be wrong for another cluster.
@@ -106,9 +106,9 @@ class RunFiles:
     started_from: str = ""
     dated: datetime | None = None  # according to a parent folder or a date only
     dated_from: str = ""
-    datings: tuple[StartCandidate, ...] = ()  # all possible start times
-    remains: LoglessJob | None = None  # the files left by a job without a log
-    remains_at: Path | None = None  # the path of those files
+    start_candidates: tuple[StartCandidate, ...] = ()  # all possible start times
+    logless_job: LoglessJob | None = None  # the files left by a job without a log
+    logless_path: Path | None = None  # the path of those files
     modified: datetime | None = None
     excluded: Reason | None = None  # positive evidence that the run is not comparable
     excluded_because: str = ""
@@ -246,9 +246,9 @@ class Run:
     identity: Identity
     started: datetime | None = None
     started_from: str = ""
-    copy_of: DuplicateOf | None = None  # the run with the same steps
+    duplicate_of: DuplicateOf | None = None  # the run with the same steps
     # all possible start times, the most certain first
-    datings: tuple[StartCandidate, ...] = ()
+    start_candidates: tuple[StartCandidate, ...] = ()
     # the clock by which the runs of the configuration are ordered
     order_source: Clock = Clock.UNKNOWN
     # newer jobs of the configuration, which have not written a log yet

@@ -134,7 +134,7 @@ def read_text_if_file(path: Path, what: str, raises: type[LlmbenchError]) -> str
     raise raises(f"{what}: {reason}, {expected}")
 
 
-def is_there(path: Path, *, follow_links: bool = True) -> bool:
+def path_exists(path: Path, *, follow_links: bool = True) -> bool:
     """True if a path exists; raises OSError if this cannot be determined.
 
     `os.path.exists` (and `Path.exists` from Python 3.14) would return False in that

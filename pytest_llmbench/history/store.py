@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core.errors import HistoryError, did_you_mean
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.redaction import hide_password_of
-from pytest_llmbench.core.userfile import expand_home, is_there
+from pytest_llmbench.core.userfile import expand_home, path_exists
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -169,7 +169,7 @@ def _check_file(path: Path, text: str, writes: bool) -> None:
         raise HistoryError(
             f"{text}: the folder {path.parent} does not exist: make it, or give another one"
         )
-    if not is_there(path):
+    if not path_exists(path):
         if not writes:
             raise HistoryError(
                 f"{text}: no such file; create it with `pytest --llmb-history=...`"
@@ -184,7 +184,7 @@ def _check_file(path: Path, text: str, writes: bool) -> None:
                 )
     needed = [
         path.parent,
-        *([path] if is_there(path) else []),
+        *([path] if path_exists(path) else []),
     ]  # SQLite creates its journal next to the file
     for path_needed in needed if writes else ():
         if not os.access(path_needed, os.W_OK):
@@ -259,7 +259,7 @@ def refuse_damaged(location: StoreLocation) -> None:
 
     A server checks its own files.
     """
-    if location.file is None or not is_there(location.file):
+    if location.file is None or not path_exists(location.file):
         return
     with connect(location, writes=False) as connection:
         damage = str(connection.exec_driver_sql(CHECK).scalar_one())
@@ -281,7 +281,7 @@ def check_meanwhile(location: StoreLocation) -> Iterator[Callable[[], bool]]:
 
 
 def _is_sound(file: Path | None) -> bool:
-    if file is None or not is_there(file):
+    if file is None or not path_exists(file):
         return False
     uri = f"{file.absolute().as_uri()}?mode=ro"
     try:

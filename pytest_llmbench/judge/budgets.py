@@ -85,7 +85,7 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
         return noted
     if judgement.reason in UNDECIDED:
         return replace(noted, meets_point=False)
-    unconfirmed = len(judgement.runs) < evidence.look.fewest
+    unconfirmed = len(judgement.runs) < evidence.decision_rule.fewest
     verdict, reason = _decide_drifted(drift, unconfirmed=unconfirmed)
     drifted = _state_drift(recording, drift, evidence)
     against = CodedStatement(

@@ -344,7 +344,7 @@ def _confirm(
     Otherwise the finding becomes INCONCLUSIVE. A slow node makes one run slow, but not
     a second run on other nodes.
     """
-    fewest = evidence.look.fewest
+    fewest = evidence.decision_rule.fewest
     if finding.verdict is not Verdict.REGRESSION or fewest == 1:
         return finding
     limit = math.log(evidence.tolerance.factor)

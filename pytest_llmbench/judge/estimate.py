@@ -65,7 +65,9 @@ def estimate_difference(
     error = DifferenceError(0.0, 0.0, 0.0, 0.0)
     if not threshold_only:
         baseline_variance = rounding**2 + per_run**2 / count_recorded_groups(baseline)
-        error = compute_error(run_noise, within_runs, baseline_variance, evidence.look)
+        error = compute_error(
+            run_noise, within_runs, baseline_variance, evidence.decision_rule
+        )
     estimate = Estimate(
         difference=difference,
         standard_error=error.standard_error,
@@ -73,8 +75,8 @@ def estimate_difference(
         low=difference - error.low_width,
         high=difference + error.half_width,
         margin=margin,
-        level=evidence.look.passing,
-        regression_level=evidence.look.regression,
+        level=evidence.decision_rule.passing,
+        regression_level=evidence.decision_rule.regression,
         runs=len(runs),
         noise=run_noise,
         within_run_error=_compute_root_mean_square(

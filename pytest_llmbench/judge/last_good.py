@@ -128,7 +128,7 @@ def _restore_evidence(evidence: Evidence, run: Measurement) -> Evidence:
         stored_runs=tuple(other for other in earlier if isinstance(other, StoredRun)),
         excluded_by_since=(),
         max_age=None,
-        look=DecisionRule(),
+        decision_rule=DecisionRule(),
     )
 
 

@@ -384,7 +384,7 @@ def _measure_lag(run: Run) -> timedelta | None:
     )
     if start is None or run.found.modified is None:
         return None
-    lag = run.found.modified - start.moment - _sum_steps(run)
+    lag = run.found.modified - start.timestamp - _sum_steps(run)
     if start.clock is not Clock.LOG:
         is_believable = -CLOCK_ERROR <= lag <= LONGEST_QUEUE
     else:
@@ -400,7 +400,8 @@ def _is_same_clock(newest: Run, rival: Run) -> bool:
 
 def _find_start_candidate(run: Run, clock: Clock) -> StartCandidate | None:
     return next(
-        (candidate for candidate in run.datings if candidate.clock is clock), None
+        (candidate for candidate in run.start_candidates if candidate.clock is clock),
+        None,
     )
 
 
@@ -434,7 +435,11 @@ def _find_by_launch(
         _find_start_candidate(newest.run, Clock.LOG),
         _find_launch(newest.run),
     )
-    if logged is None or launched is None or launched.moment - logged.moment > TOGETHER:
+    if (
+        logged is None
+        or launched is None
+        or launched.timestamp - logged.timestamp > TOGETHER
+    ):
         return None
     for other in others:
         other_logged, other_launched = (
@@ -448,14 +453,14 @@ def _find_by_launch(
         ):
             continue
         if (
-            other_launched.moment - logged.moment
+            other_launched.timestamp - logged.timestamp
             > TOGETHER
-            < other_launched.moment - other_logged.moment
+            < other_launched.timestamp - other_logged.timestamp
         ):
             by_launch = CodedStatement(
                 StatementCode.ORDER_BY_LAUNCH,
                 rival=other.run.id,
-                launched=other_launched.moment,
+                launched=other_launched.timestamp,
             )
             return OrderDoubt(other, by_launch)
     return None

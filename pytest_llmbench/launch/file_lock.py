@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 
 
 def acquire_lock(path: Path) -> int | None:
@@ -43,7 +43,7 @@ def is_locked(path: Path) -> bool:
     Takes the lock for a moment, so a process that acquires it just then is refused:
     call this only if no process can.
     """
-    handle = os.open(path, os.O_RDONLY) if is_there(path) else None
+    handle = os.open(path, os.O_RDONLY) if path_exists(path) else None
     if handle is None:
         return False
     try:

@@ -32,7 +32,7 @@ from pytest_llmbench.core.run_records import Measurement, Run, RunKeys, StoredRu
 from pytest_llmbench.core.stall_limits import StallPosition
 from pytest_llmbench.core.statements import NodeFinding
 from pytest_llmbench.core.trial_records import TrialTime
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.judge.budgets import with_budget_verdict
 from pytest_llmbench.judge.estimate import bound_run_rounding
 from pytest_llmbench.judge.node_findings import judge_nodes
@@ -219,7 +219,7 @@ class LaunchedRuns:
             self._gather_evidence({key: runs})[key], self.settings, self.catalog
         )
         self._evidence[key] = tuple(
-            dataclasses.replace(item, look=self.choose_decision_rule(key))
+            dataclasses.replace(item, decision_rule=self.choose_decision_rule(key))
             for item in evidence
         )
         return judge_case(Case(key.id, key), self._evidence[key])
@@ -495,7 +495,7 @@ def _keep_logs(job: Job, template: str, since: datetime) -> None:
     """
     if has_logs_in_folder(job):
         return
-    runs = find_runs([path for path in job.spec.log_folders if is_there(path)]).runs
+    runs = find_runs([path for path in job.spec.log_folders if path_exists(path)]).runs
     runs_of_job = [
         run
         for run in runs

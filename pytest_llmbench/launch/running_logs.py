@@ -11,7 +11,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.job_records import Job
 from pytest_llmbench.core.stall_limits import LogProgress
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.launch.launched_runs import list_log_paths
 from pytest_llmbench.launch.schedulers.submission import estimate_submission
 from pytest_llmbench.logs.definitions import load_definitions
@@ -123,7 +123,7 @@ class RunningLogs:
 def _search_log(job: Job) -> Path | None:
     """Return the log of a job's latest attempt, or None."""
     since = estimate_submission(job)
-    runs = find_runs([path for path in list_log_paths(job) if is_there(path)]).runs
+    runs = find_runs([path for path in list_log_paths(job) if path_exists(path)]).runs
     logs = [
         run.attempts[-1].log
         for run in runs

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from pytest_llmbench.core.userfile import find_descriptor, is_stream, is_there
+from pytest_llmbench.core.userfile import find_descriptor, is_stream, path_exists
 
 LOOKED_AT = 1 << 18
 """Bytes at each end of a file that identify its kind: Parquet has its columns at the
@@ -64,7 +64,7 @@ def find_obstacle(path: Path, kind: FileKind) -> str:
     creates one); a device or pipe is written to. Raises OSError if the existing file
     cannot be read.
     """
-    if not is_there(path) or is_stream(path) or not path.is_file():
+    if not path_exists(path) or is_stream(path) or not path.is_file():
         return ""
     if path.is_symlink():
         return f"a link to the file {os.path.realpath(path)}: use the path of the file itself"

@@ -367,7 +367,7 @@ def _merge_dates(duplicates: Sequence[Run]) -> Run:
             last,
             started=earliest.started,
             started_from=earliest.started_from,
-            datings=earliest.datings,
+            start_candidates=earliest.start_candidates,
             order_source=earliest.order_source,
         )
     # A duplicate is never written before its original, so the earliest file time is
@@ -386,11 +386,14 @@ def _merge_dates(duplicates: Sequence[Run]) -> Run:
             last,
             started=None,
             started_from="its copies contradict each other",
-            datings=(),
+            start_candidates=(),
         )
     first_written = StartCandidate(Clock.FILE_TIME, min(written), FILE_TIME, zoned=True)
     return dataclasses.replace(
-        last, started=min(written), started_from=FILE_TIME, datings=(first_written,)
+        last,
+        started=min(written),
+        started_from=FILE_TIME,
+        start_candidates=(first_written,),
     )
 
 
@@ -420,9 +423,9 @@ def _started_close(run: Run, other: Run) -> bool:
     """
     submitted = (Clock.METADATA, Clock.FOLDER_NAME)
     differences = [
-        abs(mine.moment - theirs.moment)
-        for mine in run.datings
-        for theirs in other.datings
+        abs(mine.timestamp - theirs.timestamp)
+        for mine in run.start_candidates
+        for theirs in other.start_candidates
         if mine.clock is theirs.clock in submitted
     ]
     if differences:
@@ -447,8 +450,8 @@ def _share_start(run: Run, other: Run) -> bool:
 
 def _list_starts(run: Run) -> set[datetime]:
     stated = {
-        candidate.moment
-        for candidate in run.datings
+        candidate.timestamp
+        for candidate in run.start_candidates
         if candidate.clock in (Clock.METADATA, Clock.FOLDER_NAME)
     }
     return stated | {
@@ -520,8 +523,8 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
     kept, dropped = _drop(runs, dropped_pairs)
     marked = [
         run
-        if run.copy_of == duplicates.get(run.id)
-        else dataclasses.replace(run, copy_of=duplicates.get(run.id))
+        if run.duplicate_of == duplicates.get(run.id)
+        else dataclasses.replace(run, duplicate_of=duplicates.get(run.id))
         for run in kept
     ]
     return marked, dropped
@@ -585,7 +588,7 @@ def mark_past_duplicates(
 def _mark_past_duplicate(run: Run, original: StoredRun, key: Key | None) -> Run:
     job = run.found.job_id
     same_job = not job or original.job_id in ("", job)
-    if run.copy_of or run.identity.key is None or same_job:
+    if run.duplicate_of or run.identity.key is None or same_job:
         return run
     if run.started is not None and original.started > run.started:
         # the run in the history is the duplicate, judged before the original appeared
@@ -599,7 +602,7 @@ def _mark_past_duplicate(run: Run, original: StoredRun, key: Key | None) -> Run:
     duplicate_of = DuplicateOf(
         original.job_id, name, count_steps(run), len(count_times(equal)), certain
     )
-    return dataclasses.replace(run, copy_of=duplicate_of)
+    return dataclasses.replace(run, duplicate_of=duplicate_of)
 
 
 def _hash_logs(run: Run) -> str:

@@ -35,7 +35,7 @@ FRESH = timedelta(minutes=10)
 # In digits. Slurm's largest job id is 67 million.
 LONGEST_JOB_NUMBER = 18
 
-REMAINS_TEXTS = {
+LOGLESS_JOB_TEXTS = {
     None: "this job left no log",
     LoglessJob.METADATA: "this job left only its metadata",
     LoglessJob.STANDARD_ERROR: "this job left only standard error",
@@ -63,7 +63,7 @@ def drop_future_starts(
     return [
         candidate
         for candidate in candidates
-        if candidate.moment - now <= (EXACT_SKEW if candidate.zoned else CLOCK_SKEW)
+        if candidate.timestamp - now <= (EXACT_SKEW if candidate.zoned else CLOCK_SKEW)
     ]
 
 
@@ -139,7 +139,7 @@ def _date_group(runs: Sequence[Run], now: datetime) -> list[Run]:
     candidates = {
         run.id: {
             candidate.clock: candidate
-            for candidate in reversed(drop_future_starts(run.datings, now))
+            for candidate in reversed(drop_future_starts(run.start_candidates, now))
         }
         for run in runs
     }
@@ -187,7 +187,7 @@ def _move_latest_last(
             if better in candidates[run.id]
             and candidates[run.id][better].zoned == newest_candidate.zoned
         ]
-        latest = max(comparable, key=lambda run: candidates[run.id][better].moment)
+        latest = max(comparable, key=lambda run: candidates[run.id][better].timestamp)
         if latest is newest or newest.started is None:
             return list(dated)
         reason = f"later than {newest.id}, by the times of both"
@@ -216,12 +216,12 @@ def _order_started_together(
         )
         if len(group) == 1 or started is None or finer is None:
             continue
-        moments = sorted({candidates[run.id][finer].moment for run in group})
+        moments = sorted({candidates[run.id][finer].timestamp for run in group})
         ranks = {
             moment: timedelta(microseconds=rank) for rank, moment in enumerate(moments)
         }
         for run in group:
-            rank = ranks[candidates[run.id][finer].moment]
+            rank = ranks[candidates[run.id][finer].timestamp]
             ordered[run.id] = dataclasses.replace(run, started=started + rank)
     return [ordered.get(run.id, run) for run in dated]
 
@@ -249,14 +249,14 @@ def find_common_clock(
 
 def _date_run(run: Run, candidate: StartCandidate) -> Run:
     if (run.started, run.started_from, run.order_source) == (
-        candidate.moment,
+        candidate.timestamp,
         candidate.source,
         candidate.clock,
     ):
         return run
     return dataclasses.replace(
         run,
-        started=candidate.moment,
+        started=candidate.timestamp,
         started_from=candidate.source,
         order_source=candidate.clock,
     )
@@ -316,7 +316,7 @@ def _is_later(
             and clock in other_times
             and own_times[clock].zoned == other_times[clock].zoned
         ):
-            return own_times[clock].moment >= other_times[clock].moment
+            return own_times[clock].timestamp >= other_times[clock].timestamp
     written, other_written = (
         own_times.get(Clock.FILE_TIME),
         other_times.get(Clock.FILE_TIME),
@@ -324,10 +324,10 @@ def _is_later(
     if (
         written is not None
         and other_written is not None
-        and written.moment >= other_written.moment
+        and written.timestamp >= other_written.timestamp
     ):
         # equal times, as after copying the folder, show no order
-        together = written.moment - other_written.moment <= WRITTEN_TOGETHER
+        together = written.timestamp - other_written.timestamp <= WRITTEN_TOGETHER
         return not (
             together and 0 < _read_job_number(run)[0] < _read_job_number(other)[0]
         )
@@ -363,11 +363,11 @@ def drop_superseded(
             for key in keys
             if key in newest and indices[newest[key].id] > index
         ]
-        is_unidentified = run.found.remains is LoglessJob.FOLDER and not keys
+        is_unidentified = run.found.logless_job is LoglessJob.FOLDER and not keys
         if (
             started is not None
             and now - started < FRESH
-            and run.found.remains is not LoglessJob.METADATA
+            and run.found.logless_job is not LoglessJob.METADATA
         ):
             starting |= {
                 rival.id: (*starting.get(rival.id, ()), run.id) for rival in replaced
@@ -378,7 +378,7 @@ def drop_superseded(
         ):
             remaining.append(run)
         else:
-            notes.append(IgnoredFile(run.id, REMAINS_TEXTS[run.found.remains]))
+            notes.append(IgnoredFile(run.id, LOGLESS_JOB_TEXTS[run.found.logless_job]))
     return [
         dataclasses.replace(run, starting=starting[run.id])
         if run.id in starting

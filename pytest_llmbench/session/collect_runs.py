@@ -36,7 +36,7 @@ from pytest_llmbench.core.run_records import (
     StartCandidate,
     UnnamedFiles,
 )
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.runs.discover.names import has_log_word
 from pytest_llmbench.runs.duplicates import (
     CLOCK_SKEW,
@@ -152,7 +152,7 @@ def ingest_job(
 
     reader = _RunReader(Settings(release=key.release, gpu=key.gpu), catalog, now)
     best: Run | None = None
-    for path in filter(is_there, paths):
+    for path in filter(path_exists, paths):
         for files in find_runs([path]).runs:
             if files.job_id != job_id or not files.attempts:
                 continue
@@ -260,14 +260,21 @@ class _RunReader:
         start = next(iter(drop_future_starts(candidates, self.now)), None)
         if start is None:
             reason = "all its start times are in the future"
-            return Run(files, read.attempts, identity, None, reason, datings=candidates)
+            return Run(
+                files,
+                read.attempts,
+                identity,
+                None,
+                reason,
+                start_candidates=candidates,
+            )
         return Run(
             files,
             read.attempts,
             identity,
-            start.moment,
+            start.timestamp,
             start.source,
-            datings=candidates,
+            start_candidates=candidates,
             order_source=start.clock,
         )
 
@@ -742,7 +749,7 @@ def _is_run(run: ReadRun) -> bool:
     launched = (
         files.job_id
         or files.metadata
-        or files.remains
+        or files.logless_job
         or any(LAUNCHED.match(attempt.log.name) for attempt in files.attempts)
     )
     return bool(launched) and _names_workload(files)
@@ -799,18 +806,21 @@ def _list_start_candidates(
     folder, file."""
     own_candidates = [
         candidate
-        for candidate in files.datings
+        for candidate in files.start_candidates
         if candidate.clock in (Clock.METADATA, Clock.FOLDER_NAME)
     ]
     yield from own_candidates
     from_log = _date_by_log(logs)
     # The timestamps are wrong if they are before the launch: the clock was never set.
     if from_log is not None and all(
-        candidate.moment - from_log.moment <= CLOCK_SKEW for candidate in own_candidates
+        candidate.timestamp - from_log.timestamp <= CLOCK_SKEW
+        for candidate in own_candidates
     ):
         yield from_log
     yield from (
-        candidate for candidate in files.datings if candidate not in own_candidates
+        candidate
+        for candidate in files.start_candidates
+        if candidate not in own_candidates
     )
     if files.modified is not None:
         yield StartCandidate(Clock.FILE_TIME, files.modified, FILE_TIME, zoned=True)

@@ -88,7 +88,9 @@ def test_one_launched_run_never_proves_drift() -> None:
     """A single run may have used slow nodes."""
     crept = recorded(7.325 * 1.03, FIRST)
     for fewest, verdict in ((1, Verdict.REGRESSION), (2, Verdict.INCONCLUSIVE)):
-        judgement = judge_run(7.325 * 1.075, crept, look=DecisionRule(fewest=fewest))
+        judgement = judge_run(
+            7.325 * 1.075, crept, decision_rule=DecisionRule(fewest=fewest)
+        )
         assert judgement.verdict is verdict
         assert judgement.meets_point is False
         assert judgement.reason is (

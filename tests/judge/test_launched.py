@@ -146,7 +146,9 @@ def test_launched_runs_that_disagree_do_not_pass(
     """The mean of all is compared; by the literal rule each of them must meet the
     bound."""
     judgement = judge(
-        evidence(*make_launch(*factors), *HISTORY, look=DecisionRule(0.025, 0.025))
+        evidence(
+            *make_launch(*factors), *HISTORY, decision_rule=DecisionRule(0.025, 0.025)
+        )
     )
     assert (judgement.verdict, judgement.meets_point) == (verdict, meets)
     assert judgement.log_difference == pytest.approx(

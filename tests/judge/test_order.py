@@ -45,12 +45,12 @@ def make_run(
 
     `written` and `launched` are the ages of its file and of its launch.
     """
-    datings = (
+    start_candidates = (
         [StartCandidate(Clock.METADATA, NOW - launched, "", zoned=True)]
         if launched is not None
         else []
     )
-    datings += (
+    start_candidates += (
         [StartCandidate(Clock.LOG, NOW - ago, "", zoned=False)] if stamped else []
     )
     fields: dict[str, Any] = {"id": f"run-{job}", "job_id": str(job)}
@@ -60,7 +60,12 @@ def make_run(
     files = AttemptFiles(attempt, path)
     found = replace(made_run.found, attempts=(files,), folder=path.parent)
     clock = Clock.LOG if stamped else Clock.METADATA
-    made = replace(made_run, found=found, datings=tuple(datings), order_source=clock)
+    made = replace(
+        made_run,
+        found=found,
+        start_candidates=tuple(start_candidates),
+        order_source=clock,
+    )
     return measurement(
         seconds,
         run=replace(made, attempts=(replace(made_run.attempts[0], files=files),)),

@@ -56,8 +56,8 @@ def classify_duplicate(old: Run, new: Run, *others: Run) -> bool | None:
     run."""
     marked, left_out = mark_duplicates([new, old, *others])
     assert not left_out
-    copy_of = marked[0].copy_of
-    return copy_of.certain if copy_of else None
+    duplicate_of = marked[0].duplicate_of
+    return duplicate_of.certain if duplicate_of else None
 
 
 CHANGED = [*FINE[:30], FINE[30] + 0.001, *FINE[31:]]

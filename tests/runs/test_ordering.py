@@ -24,18 +24,18 @@ WHOLE, DEAD = log(segment()), log()
 
 def make_run(job: str, content: ParsedLog = WHOLE, /, **clocks: timedelta) -> Run:
     """Return a run with start times by these clocks, as durations before NOW."""
-    datings = tuple(
+    start_candidates = tuple(
         StartCandidate(clock, NOW - ago, clock, zoned=clock in ZONED)
         for clock, ago in (
             (Clock(name.replace("_", "-")), ago) for name, ago in clocks.items()
         )
     )
-    first = next(iter(drop_future_starts(datings, NOW)), None)
+    first = next(iter(drop_future_starts(start_candidates, NOW)), None)
     clock = first.clock if first else Clock.UNKNOWN
     ordered = run(
-        content, key=KEY, id=job, job_id=job, started=first.moment if first else None
+        content, key=KEY, id=job, job_id=job, started=first.timestamp if first else None
     )
-    return replace(ordered, datings=datings, order_source=clock)
+    return replace(ordered, start_candidates=start_candidates, order_source=clock)
 
 
 def order_jobs(*runs: Run) -> list[str]:
@@ -124,7 +124,7 @@ def test_zoned_and_local_times_are_two_clocks() -> None:
     naive = make_run("1", metadata=2 * HOUR, log=3 * DAY)
     zoned = make_run("2", log=DAY)
     aware = StartCandidate(Clock.METADATA, NOW - 3 * HOUR, "metadata", zoned=True)
-    zoned = replace(zoned, datings=(aware, *zoned.datings))
+    zoned = replace(zoned, start_candidates=(aware, *zoned.start_candidates))
     assert (order_jobs(naive, zoned), find_order_source(naive, zoned)) == (
         ["2", "1"],
         Clock.LOG,
@@ -144,9 +144,9 @@ def test_future_time_is_limited_by_zone() -> None:
     soon = StartCandidate(
         Clock.FOLDER_NAME, NOW + timedelta(minutes=5), "x", zoned=True
     )
-    later = replace(soon, moment=NOW + HOUR)
+    later = replace(soon, timestamp=NOW + HOUR)
     elsewhere = replace(later, zoned=False)
-    wrong = replace(elsewhere, moment=NOW + 2 * DAY)
+    wrong = replace(elsewhere, timestamp=NOW + 2 * DAY)
     assert drop_future_starts((wrong, later, elsewhere, soon), NOW) == [
         elsewhere,
         soon,
@@ -194,13 +194,15 @@ def test_failed_job_with_lower_id_is_older() -> None:
     ]
 
 
-def make_logless_run(job: str, remains: LoglessJob, ago: timedelta) -> Run:
+def make_logless_run(job: str, logless_job: LoglessJob, ago: timedelta) -> Run:
     run = make_run(job, DEAD, folder_name=ago)
-    files = replace(run.found, attempts=(), remains=remains, remains_at=Path("/runs/x"))
+    files = replace(
+        run.found, attempts=(), logless_job=logless_job, logless_path=Path("/runs/x")
+    )
     return replace(run, found=files, attempts=())
 
 
-@pytest.mark.parametrize("remains", list(LoglessJob))
+@pytest.mark.parametrize("logless_job", list(LoglessJob))
 @pytest.mark.parametrize(
     ("ago", "logged", "kept"),
     [
@@ -213,9 +215,9 @@ def make_logless_run(job: str, remains: LoglessJob, ago: timedelta) -> Run:
     ],
 )
 def test_logless_job_counts_while_queued_or_replaced(
-    remains: LoglessJob, ago: timedelta, logged: timedelta | None, kept: list[str]
+    logless_job: LoglessJob, ago: timedelta, logged: timedelta | None, kept: list[str]
 ) -> None:
-    runs = [make_logless_run("9", remains, ago)]
+    runs = [make_logless_run("9", logless_job, ago)]
     if logged is not None:
         runs.append(make_run("1", folder_name=logged))
     ordered, notes = drop_superseded(order_runs(runs, NOW), NOW)

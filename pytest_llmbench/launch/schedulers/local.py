@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, Job, JobStatus, Phase, Purpose
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.launch.schedulers import process
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.launch.schedulers.submission import (
@@ -91,7 +91,7 @@ class LocalScheduler(Scheduler):
     def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
         """Find a job that was started just before pytest was killed, or return None."""
         begun = self._tools.records.find_process(job.number)
-        if begun is None or not is_there(self.find_log(job)):
+        if begun is None or not path_exists(self.find_log(job)):
             return None
         code = process.wait(
             begun, job.folder / JOB_EXIT, JUST_KILLED_SECONDS, self._tools.sleep
@@ -100,7 +100,7 @@ class LocalScheduler(Scheduler):
             return None
         if (
             code is None
-            and not is_there(job.folder / JOB_CANCELLED)
+            and not path_exists(job.folder / JOB_CANCELLED)
             and not process.is_alive(begun)
         ):
             raise SubmitError(
@@ -135,7 +135,7 @@ class LocalScheduler(Scheduler):
         # exit code means that it was killed
         code = process.read_exit_code(job.folder / JOB_EXIT)
         phase, state, exit_code = _find_state(
-            running, code, cancelled=is_there(job.folder / JOB_CANCELLED)
+            running, code, cancelled=path_exists(job.folder / JOB_CANCELLED)
         )
         started = _read_modified(_find_record(job))
         ended = _read_modified(job.folder / JOB_EXIT) if phase is Phase.ENDED else None

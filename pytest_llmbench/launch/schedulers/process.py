@@ -15,7 +15,7 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import JOB_VARIABLES
 from pytest_llmbench.core.redaction import MASK
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 
 # the environment variable that identifies all descendants of a command, even those that
 # left its session
@@ -83,7 +83,7 @@ def start(
     exit_file, directory = exit_file.absolute(), directory.absolute()
     program = _find_program(command, directory, environment)
     _check_environment(environment)
-    if is_there(exit_file):
+    if path_exists(exit_file):
         raise LaunchError(
             f"{exit_file} exists: a command was already started here, and is not started again"
         )

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.job_records import Job, JobIdentity, JobSpec, Purpose
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 
 MINUTE = 60.0
 
@@ -139,7 +139,7 @@ def release(journal: LiveJobs, case_id: str) -> None:
 
 def has_logs_in_folder(job: Job) -> bool:
     """True if the logs of a run were moved to its folder."""
-    return is_there(job.folder / KEPT)
+    return path_exists(job.folder / KEPT)
 
 
 def keep_logs(job: Job, logs: Iterable[Path], depth: int) -> None:

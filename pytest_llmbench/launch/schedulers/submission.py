@@ -15,7 +15,7 @@ from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.job_records import Job, SubmissionState
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.launch.job_secrets import WITHHELD, has_unknown_secrets, redact
 from pytest_llmbench.launch.schedulers import process
 
@@ -282,7 +282,7 @@ def resume_command(job: Job, tools: Tools, seconds: float) -> int | None:
     run.
     """
     begun = tools.records.find_process(job.number)
-    if begun is None or not is_there(job.folder / OUTPUT):
+    if begun is None or not path_exists(job.folder / OUTPUT):
         return process.NEVER_RAN
     code = process.read_exit_code(job.folder / EXIT)
     return _wait_for_end(job, begun, tools, seconds) if code is None else code

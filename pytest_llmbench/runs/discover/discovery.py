@@ -312,7 +312,7 @@ def _make_runs(
             path = assigned.of_draft.get(position)
             record = _read_record(path, walk)
             yield _make_run(draft, job_folder, record, path if record else None, walk)
-        elif draft.remains and not folder.only_chosen:
+        elif draft.logless_job and not folder.only_chosen:
             yield from _make_logless_job(
                 draft, job_folder, assigned.of_draft.get(position), logged, walk
             )
@@ -336,7 +336,7 @@ def _make_logless_job(
     if log_folder:
         walk.ignored.append(
             (
-                draft.remains_at or job_folder.folder.path,
+                draft.logless_path or job_folder.folder.path,
                 f"the log of job {draft.job} is in {log_folder}",
             )
         )
@@ -345,8 +345,8 @@ def _make_logless_job(
     run = _make_run(draft, job_folder, record, metadata if record else None, walk)
     if {"recipe", "size"} <= {hint.field for hint in run.hints}:
         yield run
-    elif draft.remains is LoglessJob.STANDARD_ERROR:
-        walk.ignored.append((draft.remains_at or job_folder.folder.path, LONE_ERROR))
+    elif draft.logless_job is LoglessJob.STANDARD_ERROR:
+        walk.ignored.append((draft.logless_path or job_folder.folder.path, LONE_ERROR))
 
 
 def _make_metadata_run(
@@ -378,8 +378,8 @@ def _make_metadata_run(
         job,
         "llmb-config",
         modified=modified,
-        remains=LoglessJob.METADATA,
-        remains_at=path,
+        logless_job=LoglessJob.METADATA,
+        logless_path=path,
     )
     yield _make_run(draft, job_folder, _read_record(path, walk), path, walk)
 
@@ -479,13 +479,13 @@ def _make_run(
         number="" if job or not attempts else find_job_number(attempts[-1].log.parts),
         layout=layout.name if described_by_folders else "",
         metadata=metadata,
-        started=start.moment if start else None,
+        started=start.timestamp if start else None,
         started_from=start.source if start else "",
-        dated=filing_date.moment if filing_date else None,
+        dated=filing_date.timestamp if filing_date else None,
         dated_from=filing_date.source if filing_date else "",
-        datings=start_candidates,
-        remains=draft.remains,
-        remains_at=draft.remains_at,
+        start_candidates=start_candidates,
+        logless_job=draft.logless_job,
+        logless_path=draft.logless_path,
         modified=_convert_time(draft.modified),
         excluded=excluded,
         excluded_because=explanation,

@@ -60,8 +60,8 @@ class JobDraft:
     attempts: dict[int, AttemptFiles] = field(default_factory=dict)
     modified: float = 0.0
     metrics: bool = False  # True if its files are metrics, used if no log has the steps
-    remains: LoglessJob | None = None  # the kind of a job without attempts
-    remains_at: Path | None = None
+    logless_job: LoglessJob | None = None  # the kind of a job without attempts
+    logless_path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,8 @@ def _draft_error_jobs(
                 job,
                 log_name.base,
                 log_name.pairs,
-                remains=LoglessJob.STANDARD_ERROR,
-                remains_at=path,
+                logless_job=LoglessJob.STANDARD_ERROR,
+                logless_path=path,
             )
             by_name[name] = by_job.setdefault(job, draft)
             by_name[name].modified = max(by_name[name].modified, files[name].modified)
@@ -560,8 +560,8 @@ def find_empty_launches(
             draft = JobDraft(
                 "",
                 f"{folder.name}.out",
-                remains=LoglessJob.FOLDER,
-                remains_at=folder.path,
+                logless_job=LoglessJob.FOLDER,
+                logless_path=folder.path,
             )
             if layout.experiment and folder.name in layout.experiment[:2]:
                 yield JobFolder(folder, FolderJobs((draft,), {}, []), layout)

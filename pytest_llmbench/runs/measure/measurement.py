@@ -314,10 +314,10 @@ def _select_segment_checkpoints(checkpoints: Checkpoints, number: int) -> Checkp
 def _find_duplicate(run: Run) -> Iterator[Problem]:
     """Yield a problem if a run is certainly a duplicate of another."""
     # The measurements of the run's own job are unknown.
-    if run.copy_of is not None and run.copy_of.certain:
+    if run.duplicate_of is not None and run.duplicate_of.certain:
         yield Problem(
             Reason.COPIED,
-            f"{notes.name_job(run.found.job_id, run.id)} is a duplicate of {notes.describe_duplicate(run.copy_of)}",
+            f"{notes.name_job(run.found.job_id, run.id)} is a duplicate of {notes.describe_duplicate(run.duplicate_of)}",
         )
 
 

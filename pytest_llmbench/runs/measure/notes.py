@@ -200,7 +200,7 @@ def list_run_notes(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
 
 def _list_duplicate_notes(run: Run) -> Iterator[Note]:
     """Yield a note if the steps match another run's, which may be a coincidence."""
-    duplicate = run.copy_of
+    duplicate = run.duplicate_of
     if duplicate is not None and not duplicate.certain:
         times = formatting.count_noun(duplicate.different_times, "different time")
         yield Note(

@@ -134,14 +134,12 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
 
 def _describe_missing_log(run: Run) -> str:
     """Describe a job without a log, and the file or folder it left."""
-    remains = run.found.remains_at
+    path = run.found.logless_path
     remedy = ""
-    if remains is not None and run.found.remains is LoglessJob.FOLDER:
-        remedy = (
-            f" in {remains.name}; remove that folder if no job was ever started there"
-        )
-    elif remains is not None:
-        remedy = f", only {remains.name}"
+    if path is not None and run.found.logless_job is LoglessJob.FOLDER:
+        remedy = f" in {path.name}; remove that folder if no job was ever started there"
+    elif path is not None:
+        remedy = f", only {path.name}"
     return (
         f"the job left no log: it is still queued, or died before it wrote one{remedy}"
     )

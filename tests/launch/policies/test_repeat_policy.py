@@ -73,7 +73,7 @@ def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL) -> Judgemen
     return Judgement(verdict, reason, ("as told",), BASELINE, 7.7, Tolerance(0.05))
 
 
-def look_at(*factors: float, look: DecisionRule = SEQUENTIAL) -> Judgement:
+def look_at(*factors: float, decision_rule: DecisionRule = SEQUENTIAL) -> Judgement:
     """Judge runs at these multiples of the baseline, newest first."""
     runs = [
         measurement(
@@ -84,11 +84,11 @@ def look_at(*factors: float, look: DecisionRule = SEQUENTIAL) -> Judgement:
         )
         for hour, factor in enumerate(factors)
     ]
-    return judge(evidence(*runs, *HISTORY, look=look))
+    return judge(evidence(*runs, *HISTORY, decision_rule=decision_rule))
 
 
 @pytest.mark.parametrize(
-    ("plan", "look"),
+    ("plan", "decision_rule"),
     [
         (RepeatPolicy(), DecisionRule(0.0222, 0.03, 2)),
         (RepeatPolicy(at_once=True), DecisionRule(0.0295, 0.05, 2)),
@@ -97,8 +97,10 @@ def look_at(*factors: float, look: DecisionRule = SEQUENTIAL) -> Judgement:
     ],
     ids=["in turn", "at once", "two requested", "one run"],
 )
-def test_launch_plan_decides_the_levels(plan: RepeatPolicy, look: DecisionRule) -> None:
-    assert choose_decision_rule(plan) == look
+def test_launch_plan_decides_the_levels(
+    plan: RepeatPolicy, decision_rule: DecisionRule
+) -> None:
+    assert choose_decision_rule(plan) == decision_rule
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_one_run_beyond_the_bound_is_unconfirmed() -> None:
             )
             is Status.FAILED
         )
-    assert look_at(1.3, look=ONE_ANALYSIS).verdict is Verdict.REGRESSION
+    assert look_at(1.3, decision_rule=ONE_ANALYSIS).verdict is Verdict.REGRESSION
 
 
 def test_two_slow_runs_that_agree_are_a_regression() -> None:
@@ -172,7 +174,7 @@ def test_two_slow_runs_that_agree_are_a_regression() -> None:
 def test_two_of_three_slow_runs_are_a_regression() -> None:
     assert look_at(1.2, 1.25, 1.3).verdict is Verdict.REGRESSION
     one_slow = look_at(
-        3.0, 1.0, 1.0, look=DecisionRule(0.05, 0.4, fewest=2)
+        3.0, 1.0, 1.0, decision_rule=DecisionRule(0.05, 0.4, fewest=2)
     )  # at any level
     assert (one_slow.verdict, one_slow.reason) == (
         Verdict.INCONCLUSIVE,
@@ -187,7 +189,7 @@ def test_pass_is_possible_at_every_analysis() -> None:
 
 
 def test_each_end_of_the_interval_has_its_level() -> None:
-    looser = look_at(1.06, 1.07, look=replace(SEQUENTIAL, regression=0.3))
+    looser = look_at(1.06, 1.07, decision_rule=replace(SEQUENTIAL, regression=0.3))
     strict = look_at(1.06, 1.07)
     assert strict.estimate is not None
     assert looser.estimate is not None

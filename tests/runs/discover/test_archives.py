@@ -82,15 +82,15 @@ def test_logless_launch_is_found_in_archive(tree: Tree, tmp_path: Path) -> None:
     (discovery,) = [
         run
         for run in find_runs([pack(folder, tmp_path / "x.tar.gz")], Stores()).runs
-        if run.remains
+        if run.logless_job
     ]
-    assert (discovery.remains, discovery.folder.name, discovery.attempts) == (
+    assert (discovery.logless_job, discovery.folder.name, discovery.attempts) == (
         LoglessJob.FOLDER,
         name,
         (),
     )
     assert discovery.id == next(
-        run.id for run in find_runs([folder]).runs if run.remains
+        run.id for run in find_runs([folder]).runs if run.logless_job
     )
 
 

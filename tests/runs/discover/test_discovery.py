@@ -839,7 +839,7 @@ def test_job_with_only_stderr_is_run_without_attempts(
 ) -> None:
     runs = [run for run in find_runs([tree(files)]).runs if not run.attempts]
     assert [run.job_id for run in runs] == jobs
-    assert {run.remains for run in runs} <= {LoglessJob.STANDARD_ERROR}
+    assert {run.logless_job for run in runs} <= {LoglessJob.STANDARD_ERROR}
 
 
 @pytest.mark.parametrize(
@@ -862,7 +862,7 @@ def test_empty_launch_folder_is_run_without_attempts(
 ) -> None:
     root = tree([f"experiments/{file}" for file in files])
     logless = [
-        run for run in find_runs([root]).runs if run.remains is LoglessJob.FOLDER
+        run for run in find_runs([root]).runs if run.logless_job is LoglessJob.FOLDER
     ]
     assert len(logless) == left
     assert all(

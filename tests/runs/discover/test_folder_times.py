@@ -80,7 +80,7 @@ def test_innermost_folder_counts_and_day_is_weak(
         (dated, read_filing_date(folders)),
     ):
         assert (dating is None) is (name == "")
-        assert dating is None or (dating.source, dating.moment.tzinfo) == (
+        assert dating is None or (dating.source, dating.timestamp.tzinfo) == (
             f"the name of folder {name}",
             UTC,
         )
@@ -93,4 +93,4 @@ def test_innermost_folder_counts_and_day_is_weak(
 def test_day_begins_at_local_midnight(name: str) -> None:
     dating = read_filing_date([name])
     assert dating is not None
-    assert dating.moment == datetime(2025, 1, 2, 22, tzinfo=UTC)
+    assert dating.timestamp == datetime(2025, 1, 2, 22, tzinfo=UTC)

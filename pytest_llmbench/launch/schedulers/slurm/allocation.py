@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Phase, Purpose
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.launch.job_secrets import redact
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.schedulers.job_states import SUCCESS
@@ -282,7 +282,9 @@ def recover_run(job: Job, journal: LiveJobs) -> Submission | None:
     if allocation is None:
         return None
     files = (allocation.folder / f"{job.number}.{end}" for end in ("order", "run"))
-    return _describe_submission(job, allocation) if any(map(is_there, files)) else None
+    return (
+        _describe_submission(job, allocation) if any(map(path_exists, files)) else None
+    )
 
 
 def _describe_submission(job: Job, allocation: Job) -> Submission:

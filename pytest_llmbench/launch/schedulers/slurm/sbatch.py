@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.job_records import Cluster, Job, JobSpec, Purpose
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.launch.schedulers.slurm.client import COMMENT
 from pytest_llmbench.launch.schedulers.submission import (
     Reader,
@@ -303,7 +303,7 @@ def read_answers(job: Job) -> list[Submission]:
 
 def is_wrapped(job: Job) -> bool:
     """True if a job is submitted through the wrapper."""
-    return is_there(job.folder / FOLDER / "sbatch")
+    return path_exists(job.folder / FOLDER / "sbatch")
 
 
 # --- output of submissions ------------------------------------------------------------
