@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MEGATRON_BRIDGE = "megatron_bridge"
-"""The recipe of the shipped tables whose runs are matched by more than their names."""
+"""The recipe of the shipped tables.
+
+Its runs are identified by their names, their logs and the files next to them.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -360,7 +360,7 @@ class NoteCode(StrEnum):
     """The runs, or the steps of a run, vary more than assumed, so the interval is
     wider."""
     NORM_UNKNOWN = "norm-unknown"
-    """The gradient norm is printed as 0 in every step, so it is not reported, or
+    """The gradient norm is printed as 0 in every step: it is not reported, or
     rounded to 0."""
     NOT_COMPARABLE = "not-comparable"
     """Newer runs cannot be compared."""

@@ -75,7 +75,7 @@ def count_llama_flops(architecture: Architecture) -> Terms:
 
 
 def count_nemotron_flops(architecture: Architecture) -> Terms:
-    """Count a dense model with full attention heads and an MLP of two matrices and 4 h.
+    """Count a dense model with full attention heads and an MLP of two matrices, FFN size 4 h.
 
     Per token: 24 L h^2 + 12 L h s; 48 L h^2; 6 V h. Source: the notes of the Nemotron 4
     document (340B, release 25.01).
@@ -154,10 +154,10 @@ def count_hybrid_flops(architecture: Architecture) -> Terms:
     """Count a hybrid of Mamba, attention, MLP and expert layers (Nemotron-H, Nemotron
     3).
 
-    Layers of no other kind are Mamba layers. Per token and Mamba layer, with S state
+    Layers that are neither attention, MLP nor expert layers are Mamba layers. Per token and Mamba layer, with S state
     size, G groups, H heads and a width of 2 h: 6 h (4 h + 2 G S + H) + 42 h S + 12 h^2,
-    added to the attention term. Experts that work on l instead of h add 12 h l. The
-    other terms are as in `dense` and `moe`. Source: as for `dense`. Raises
+    added to the attention term. Experts
+    with a latent size l use l instead of h, and add 12 h l. The other terms are as in `dense` and `moe`. Source: as for `dense`. Raises
     BaselineError for too many layers.
     """
     hidden, matrices = architecture.hidden_size, architecture.mlp_matrices or GATED

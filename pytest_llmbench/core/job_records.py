@@ -99,7 +99,7 @@ TRIALS = (Purpose.COMPARE_VARIANTS, Purpose.BISECT)
 """Purposes of jobs whose result decides which run follows."""
 
 BESIDE = (Purpose.CONFIRM_NODES, Purpose.CHECK_NODES)
-"""Purposes of jobs that no verdict waits for."""
+"""Purposes of jobs that run alongside the others: no verdict waits for them."""
 
 STEPLESS = (Purpose.CHECK_NODES, Purpose.ALLOCATION)
 """Purposes of jobs that have a time limit but no training steps."""
@@ -148,11 +148,11 @@ NEVER_MADE = (
 
 
 class Loss(StrEnum):
-    """The reason for which GPU-hours of a job were wasted."""
+    """The reason GPU-hours of a job were wasted."""
 
-    FAILED = "failed"  # it was restarted, or its run could not be judged
-    HUNG = "hung"  # likewise, because it hung
-    REQUEUED = "requeued"  # the scheduler requeued it, and it started again
+    FAILED = "failed"  # the job was restarted, or its run could not be judged
+    HUNG = "hung"  # as FAILED, because the job hung
+    REQUEUED = "requeued"  # the scheduler requeued the job, and it started again
 
 
 class EndedBy(StrEnum):
@@ -387,9 +387,9 @@ class Job:
 
     @property
     def refused(self) -> bool:
-        """True if the job has no id and gets none.
+        """True if the job was not submitted, or if its submission is uncertain.
 
-        It was not submitted, or its submission is uncertain.
+        Such a job has no id and will not get one.
         """
         return self.submission not in (
             SubmissionState.INTENDED,
@@ -399,7 +399,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """The end of a job, in words."""
+    """The end of a job: its cause, and a text for messages."""
 
     blame: Blame
     text: str = ""  # "" for a job that succeeded

@@ -158,7 +158,7 @@ class LevelChange:
 class OnBound(NamedTuple):
     """The recent results of a configuration that flips around its bound.
 
-    `passed` of its last `runs` passed.
+    Of the last `runs` daily runs, `passed` passed.
     """
 
     passed: int

@@ -118,7 +118,7 @@ class LazySteps(Steps):
 
 
 class DropReason(StrEnum):
-    """The reason for which records are dropped, or kept with a doubt."""
+    """The reason records are dropped, or are kept although they are doubtful."""
 
     TORN = "torn"  # the line is truncated or mixed with other text
     REPEATED = "repeated"  # the step was printed before with the same time

@@ -23,7 +23,7 @@ STEP_TIME = "step_time_seconds"
 
 
 class Statistic(Enum):
-    """How the printed values of single steps are combined to one value."""
+    """The method that combines the printed values of single steps to one value."""
 
     MEAN_OF_WINDOW = "mean of the window"
     LARGEST_OF_RUN = "largest of the run"
@@ -75,8 +75,8 @@ def _compute_utilization(
 ) -> float | None:
     """Return MFU as a fraction.
 
-    Returns None if a peak or the work is unknown, or unless the FLOPs are counted as
-    `logged` requires: by the framework if True, by a formula if False.
+    Returns None if the peak or the work is unknown. With `logged`, also None if a
+    formula counts the FLOPs, and without it, if only the framework counts them.
     """
     configuration = baseline.configuration
     if is_logged(configuration) is not logged:

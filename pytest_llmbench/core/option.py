@@ -185,7 +185,7 @@ def list_rows(kind: type[OptionRecord]) -> dict[str, Option]:
 
 
 class Written:
-    """Where a value was written.
+    """The sources of option values.
 
     These are plain constants because an enum would slow down every idle session.
     """
@@ -198,9 +198,9 @@ class Written:
 
 
 class Origin:
-    """Where a value was written.
+    """The source of an option value.
 
-    `name` is the option or ini key, `file` the configuration file.
+    `written` is a constant of `Written`, `name` is the option or ini key, `file` the configuration file.
     """
 
     def __init__(self, written: str, name: str, file: str = "") -> None:

@@ -46,7 +46,7 @@ class ComparedConfiguration:
 
 
 class Finding(StrEnum):
-    """The result of an item that is not a configuration, if it is not a verdict."""
+    """The result of a check, if the result is not a verdict."""
 
     SLOWER = "SLOWER"
     FASTER = "FASTER"
@@ -71,7 +71,7 @@ class CheckKind(StrEnum):
     SLOW_NODE = "slow-node"
     SELFTEST = "selftest"
     SOMETHING_JUDGED = "something-was-judged"
-    """That at least one of the selected configurations was judged."""
+    """Checks that at least one of the selected configurations was judged."""
 
     @property
     def test_name(self) -> str:
@@ -169,8 +169,10 @@ class ConfigurationResult:
     """The command to resume the session, if it only collected."""
 
     def pick_deciding(self, evidence: Sequence[Evidence]) -> Evidence:
-        """Return the evidence of the deciding verdict from the evidence for each
-        baseline."""
+        """Return the evidence of the deciding verdict.
+
+        `evidence` contains the evidence for each baseline.
+        """
         return next(
             of_baseline
             for of_baseline in evidence

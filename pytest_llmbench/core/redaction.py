@@ -69,11 +69,14 @@ def find_secret_names(
     These are names for tokens, secrets, passwords or keys, and all `extra` names, even
     if they are not in `environment`.
     """
-    secrets = {name for name, value in dict(environment).items() if _tells(name, value)}
+    secrets = {
+        name for name, value in dict(environment).items() if _names_secret(name, value)
+    }
     return tuple(sorted(secrets | set(extra)))
 
 
-def _tells(name: str, value: str) -> bool:
+def _names_secret(name: str, value: str) -> bool:
+    """True if the name of a variable shows that its value is a secret."""
     kind = find_kind(name)
     # In a job matrix, MODEL_KEY and SORT_KEY contain the id of a configuration.
     return kind is not None and not (kind is Kind.KEY and is_identifier(value))
@@ -180,8 +183,10 @@ class Redactor:
         return Redactor(self._values.union(values))
 
     def without(self, names: Iterable[str]) -> Redactor:
-        """Return a redactor that shows values that are components of these public
-        names."""
+        """Return a redactor that does not hide values contained in these public names.
+
+        A value is contained if it is an identifier and a whole word of a name.
+        """
         identifiers = [value for value in self._values if is_identifier(value)]
         if not identifiers:
             return self
@@ -194,8 +199,10 @@ class Redactor:
         return Redactor(self._values - public) if public else self
 
     def redact(self, text: str) -> str:
-        """Return a text without secrets, including the beginning of a secret before an
-        ellipsis."""
+        """Return a text with its secrets hidden.
+
+        Also hides the beginning of a secret that an ellipsis truncates.
+        """
         if self._forms:
             if self._pattern.search(text):
                 text = _mask_all(text, self._forms)
@@ -271,7 +278,10 @@ def _make_redactor(environment: tuple[tuple[str, str], ...]) -> Redactor:
 
 
 def redact_text(text: str) -> str:
-    """Redact the secrets in this process's environment, outside of a session."""
+    """Redact the secrets of this process's environment in a text.
+
+    For code without the redactor of a session.
+    """
     return make_redactor().redact(text)
 
 

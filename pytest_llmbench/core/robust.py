@@ -39,8 +39,8 @@ def compute_mean(values: Floats, weights: Sequence[int] = ()) -> float:
 def compute_trimmed_mean(values: Floats, weights: Sequence[int] = ()) -> float:
     """Return the 20 % trimmed mean of values of shape (n,), n > 0.
 
-    Equals scipy.stats.trim_mean(values, 0.2). Weights that differ repeat the values;
-    equal weights have no effect.
+    Equals scipy.stats.trim_mean(values, 0.2). A weight is the number of
+    times that its value counts; equal weights have no effect.
     """
     if _differ(weights):
         return _weigh(values, np.array(weights, dtype=float))

@@ -95,9 +95,10 @@ def discard_output(number: int = STANDARD_OUTPUT) -> None:
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory instead of returning it to Linux.
 
-    Otherwise memory for each block of a log is requested anew. glibc returns blocks
-    that are larger than the largest separately mapped block freed so far, of at most 32
-    MiB (mallopt(3), M_MMAP_THRESHOLD). Other C libraries ignore this.
+    Otherwise each block of a log needs new memory from Linux. glibc only returns blocks
+    above a threshold, which rises to the size of the largest mapped block that was
+    freed, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD). Allocating and freeing such a
+    block therefore raises the threshold. Other C libraries ignore this.
     """
     bytes(31 << 20)  # never written, so that it takes no memory
 

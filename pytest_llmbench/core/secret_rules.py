@@ -274,7 +274,7 @@ _TELLING = (
 _COLOUR = r"(?:\x1b\[[\d;]{0,20}m)?"
 _OPENED = r"(?:[urbURB]{1,2}(?=[\"']))?(?P<quote>\\{0,6}(?:\"|'|&quot;|`))?"
 _ASSIGNED = (
-    rf"(?P<telling>{_TELLING})(?P<rest>[\w.-]{{0,40}}?)"
+    rf"(?P<keyword>{_TELLING})(?P<rest>[\w.-]{{0,40}}?)"
     rf"{_COLOUR}(?:(?P<closed>\\{{0,6}}(?:[\"'`]|&quot;))?[\])]?{_COLOUR}"
     r"(?:\s{0,16}(?P<sign>=>|->|[:?+]?={1,3}|:{1,2}|%3[Dd])\s{0,8}(?:[|>][+-]?\s{1,8})?(?:!!str\s)?"
     r"|[\\\"',;\s}>]{1,40}[\"']?(?i:value)\\{0,6}[\"']?\s{0,4}[=:]\s{0,4}|\s{0,40}[|│┃]\s{0,4}"
@@ -299,7 +299,7 @@ def find_assigned(text: str) -> Iterator[tuple[int, int]]:
         return
     pattern, index = re.compile(_ASSIGNED), 0
     while match := pattern.search(text, index):
-        index = match.end("telling")
+        index = match.end("keyword")
         span = _find_value(text, match)
         if span:
             yield span
@@ -316,7 +316,7 @@ def _find_value(text: str, match: re.Match[str]) -> tuple[int, int] | None:
     value = _match(
         _QUOTED.replace("QUOTE", re.escape(quote)) if quote else _BARE, text, first
     )[0]
-    if not quote and _is_code(value, match["telling"]):
+    if not quote and _is_code(value, match["keyword"]):
         return None
     value = value if quote else _strip(value)
     loose = not quote and (
@@ -339,22 +339,26 @@ def _match(pattern: str, text: str, start: int = 0) -> re.Match[str]:
     return match
 
 
-def _is_code(value: str, telling: str) -> bool:
+def _is_code(value: str, keyword: str) -> bool:
     """True for a call or subscript such as `os.environ[...`.
 
-    A password may contain a bracket, so its whole value must match.
+    `keyword` is the part of the name that marks the value as a secret. For a password
+    the whole value must be a call, because a password may contain a bracket.
     """
     call = re.compile(_CALL)
     return bool(
         call.fullmatch(value)
-        if telling.lower().startswith("pass")
+        if keyword.lower().startswith("pass")
         else call.match(value)
     )
 
 
 def _fits(text: str, match: re.Match[str], before: str) -> bool:
-    """True if the value belongs to the name; False in
-    `arn:aws:secretsmanager:1:secret:name`."""
+    """True if the matched value is assigned to the matched name.
+
+    For example False for `arn:aws:secretsmanager:1:secret:name`. `before` is the
+    part of the name before the match.
+    """
     if (
         match["sign"] == ":"
         and text[match.end() - 1] == ":"

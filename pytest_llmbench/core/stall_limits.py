@@ -21,7 +21,7 @@ class StallPosition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogProgress:
-    """The contents of a running job's log, as of one check."""
+    """The progress that the log of a running job showed when it was last read."""
 
     path: Path | None = None  # None: no log was found
     place: str = ""  # the path that was searched
@@ -53,7 +53,7 @@ class Stall:
 class StallLimits:
     """The limits for warning about a hanging job and for cancelling it.
 
-    A job is cancelled after twice the time.
+    A job is cancelled after twice the time of the warning.
     """
 
     tell_seconds: float | None = None  # None: based on the job's step times

@@ -226,7 +226,7 @@ RunOnNodes: TypeAlias = "tuple[str, float, tuple[str, ...]]"
 
 
 class NodeCause(StrEnum):
-    """The pattern in the times of runs on different nodes."""
+    """The pattern in the step times of runs on different nodes."""
 
     ALWAYS_SLOW = "always-slow"  # all runs are slow, but share no node
     SHARED_NODES = "shared-nodes"  # all runs are slow and share some nodes

@@ -172,7 +172,10 @@ def find_reference(recording: Recording) -> AcceptedValue:
 
 
 def find_starting_value(recording: Recording) -> AcceptedValue:
-    """Return the first value, or the newest faster value that replaced it."""
+    """Return the value that accepted moves add up from.
+
+    This is the newest value that replaced a slower one, else the first value.
+    """
     accepted = list_accepted(recording)
     return next(
         (value for value in reversed(accepted) if value.reason == FASTER), accepted[0]

@@ -170,7 +170,7 @@ class BisectOutcome(StrEnum):
 class LocatedChange:
     """A located change: the first slow build is one of `first` to `last`.
 
-    All of these builds except `last` do not run. `size`, its 95 % interval `low` to
+    If these are several builds, all of them except `last` do not run. `size`, its 95 % interval `low` to
     `high`, and `rest_before` and `rest_after` are logarithms.
     """
 
@@ -188,7 +188,7 @@ class LocatedChange:
 
 @dataclass(frozen=True, slots=True)
 class BuildRange:
-    """The first slow build is one of `first` to `last`, with this probability."""
+    """A range of builds that contains the first slow build with a given probability."""
 
     first: int
     last: int

@@ -154,7 +154,10 @@ def path_exists(path: Path, *, follow_links: bool = True) -> bool:
 def walk_folders(
     top: str | Path, on_error: Callable[[OSError], None] | None = None
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a folder like `os.walk`, which recurses for each level before Python 3.12."""
+    """Walk a folder like `os.walk`, without recursion.
+
+    `os.walk` recurses for each level before Python 3.12, and fails in deep folders.
+    """
     pending = [os.fspath(top)]
     while pending:
         for folder, folders, names in os.walk(pending.pop(), onerror=on_error):

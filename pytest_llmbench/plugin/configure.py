@@ -193,7 +193,7 @@ def _make_session(config: pytest.Config) -> Session:
     )
     settings = session.settings
     history = settings.history and settings.history.until(session.now)
-    settings = settings.replace(asked=list_requested(config), history=history)
+    settings = settings.replace(requested=list_requested(config), history=history)
     written = _find_written(config)
     refuse_shared(written, list_outputs(settings))
     refuse_logs(settings.logs, written)

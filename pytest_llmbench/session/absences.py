@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NAMED = 3
 """Maximum number of names in a line."""
 
-NIGHT = timedelta(hours=12)
+SAME_DAY = timedelta(hours=12)
 """Runs within this time before the judged run count as runs of the same day."""
 
 
@@ -181,7 +181,7 @@ def _list_day(
         if (
             comparable
             and run.started is not None
-            and timedelta(0) <= started - run.started < NIGHT
+            and timedelta(0) <= started - run.started < SAME_DAY
         ):
             yield run
 

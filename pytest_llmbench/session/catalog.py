@@ -114,22 +114,22 @@ class Catalog:
         `keys` and the configurations that `settings` names are kept.
         """
         on_demand, required = self.on_demand, {*keys, *self.required_runs}
-        patterns = _list_asked(settings, self.baselines.keys() - on_demand)
-        unasked = {
+        patterns = _list_requested(settings, self.baselines.keys() - on_demand)
+        unrequested = {
             key
             for key in on_demand
-            if key not in required and not _is_asked(key, patterns)
+            if key not in required and not _is_requested(key, patterns)
         }
         return replace(
             self,
             baselines={
                 key: of_key
                 for key, of_key in self.baselines.items()
-                if key not in unasked
+                if key not in unrequested
             },
         )
 
-    def describe_unasked(self) -> str:
+    def describe_unrequested(self) -> str:
         """Return a line about the configurations of tables without a run, or ""."""
         count = len(self.on_demand - self.baselines.keys())
         subject = (
@@ -219,7 +219,9 @@ def _needs_tables(settings: Settings, catalog: Catalog) -> bool:
     unknown = {settings.release, settings.baseline_release} - {"", *releases} or {
         settings.gpu
     } - {"", *gpus}
-    is_named = _list_asked(settings, keys) or settings.suites or settings.acknowledged
+    is_named = (
+        _list_requested(settings, keys) or settings.suites or settings.acknowledged
+    )
     return bool(
         is_named or unknown or any(key.recipe == MEGATRON_BRIDGE for key in keys)
     )
@@ -254,19 +256,22 @@ def is_required(key: Key, patterns: Iterable[str]) -> bool:
     )
 
 
-def _list_asked(settings: Settings, others: Iterable[Key]) -> list[str]:
+def _list_requested(settings: Settings, others: Iterable[Key]) -> list[str]:
     """Return the ids and patterns that may select configurations of tables.
 
-    A selection that matches `others` does not refer to tables, and `all` never does.
+    An id or pattern of `settings.requested` that matches `others` does not refer to
+    tables. `all` never refers to tables.
     """
     ids = [key.id for key in others]
     selected = [
-        text for text in settings.asked if text == "*" or not fnmatch.filter(ids, text)
+        text
+        for text in settings.requested
+        if text == "*" or not fnmatch.filter(ids, text)
     ]
     return [*selected, *(pattern for pattern in settings.require if pattern != "all")]
 
 
-def _is_asked(key: Key, patterns: Iterable[str]) -> bool:
+def _is_requested(key: Key, patterns: Iterable[str]) -> bool:
     """True if an item id contains the configuration's id or a pattern matches it."""
     return any(key.id in text or fnmatch.fnmatchcase(key.id, text) for text in patterns)
 

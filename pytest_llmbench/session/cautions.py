@@ -90,8 +90,9 @@ NAMED = 3
 class Selection:
     """The selected and deselected items.
 
-    `kept` maps node ids to the subjects of each selected item. `left_out` was dropped
-    by pytest's selection (-k, -m), `deselected` was removed on purpose.
+    `kept` maps the node id of each selected item to its subjects. `left_out` contains
+    the subjects that pytest's selection (-k, -m) dropped, `deselected` those that
+    --deselect, a conftest or a plugin removed.
     """
 
     kept: Mapping[str, tuple[Subject, ...]]
@@ -567,8 +568,9 @@ def caution_skipped(
     """Yield cautions about the items that were not selected or did not run.
 
     `ran` and `skipped` are node ids; `skipped` items ended before they had a verdict.
-    `seen` is the result of `list_subjects`. `by` names the selecting options. If it is
-    "", they selected what to launch or record, and only failed subjects are reported.
+    `seen` is the result of `list_subjects`. `by` names the options of the selection. It is
+    "" if the selection determined what to launch or record; then only failed subjects
+    are reported as left out.
     """
     not_run = selection.list_without(ran)
     unjudged = set(

@@ -458,9 +458,10 @@ class _Collection:
                 self._hidden.append((run.files.attempts[-1].log, modified, description))
 
     def _add_died(self, metrics: Sequence[ReadRun]) -> None:
-        """Add launches that died, as runs of the configuration of the preceding launch.
+        """Add launches that died before their first step.
 
-        The configuration is known from the metrics of the preceding launch.
+        Each is a run of the configuration of the preceding launch in its folder, which
+        is known from the metrics of that launch.
         """
         by_id = {run.id: run for run in self._runs}
         for console, name in find_failed_launches(metrics, self._silent):
@@ -476,7 +477,7 @@ class _Collection:
 
         if not self._found.unnamed:
             return
-        accepted = self._look_into_unnamed()
+        accepted = self._search_unnamed()
         if not accepted:
             return
         jobs = {
@@ -498,7 +499,7 @@ class _Collection:
                 self._unnamed.add(run.files.id)
                 self._runs.append(self._identify(run))
 
-    def _look_into_unnamed(self) -> list[Path]:
+    def _search_unnamed(self) -> list[Path]:
         """Return the files with steps among those not named like logs.
 
         The other files are added to the ignored or hidden files.
@@ -508,7 +509,7 @@ class _Collection:
 
         baseline_paths = list_baseline_paths(self._recipes)
         stores = self._reader.stores
-        looker = LogDetector(self._reader.catalog.definitions, stores)
+        detector = LogDetector(self._reader.catalog.definitions, stores)
         logged = Neighbours(
             run.found
             for run in self._runs
@@ -519,9 +520,9 @@ class _Collection:
         for files in self._found.unnamed:
             folder = files.folder
             self._hidden += _list_later_outputs(
-                files, logged.list_in(folder), looker, stores
+                files, logged.list_in(folder), detector, stores
             )
-            choice = looker.choose(
+            choice = detector.choose(
                 files,
                 at_baseline_path=[
                     name
@@ -660,7 +661,7 @@ def _drop_pending_mark(run: Run) -> Run:
 
 
 def _list_later_outputs(
-    files: UnnamedFiles, logs: Sequence[RunFiles], looker: LogDetector, stores: Stores
+    files: UnnamedFiles, logs: Sequence[RunFiles], detector: LogDetector, stores: Stores
 ) -> Iterator[HiddenFile]:
     """Yield files with steps that were written long after all logs next to them.
 
@@ -678,7 +679,7 @@ def _list_later_outputs(
             newest
             and modified - newest > WRITTEN_ALONG
             and has_log_word(name)
-            and looker.contains_steps(files, name)
+            and detector.contains_steps(files, name)
         ):
             yield (
                 files.folder / name,

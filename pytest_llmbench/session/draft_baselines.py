@@ -307,9 +307,10 @@ def _choose_segment(runs: Sequence[Run]) -> Choice:
 def _name_apart(
     baseline: Baseline, described: StatedRun, taken: Mapping[Key, Baseline]
 ) -> Baseline:
-    """Give a drafted baseline a unique variant, and a release whose file it fits.
+    """Give a drafted baseline a unique variant, and a release with a suitable file.
 
-    All baselines of one file have the same window, number of steps and dialect.
+    All baselines of one file have the same window, number of steps and dialect, so
+    a baseline that differs from the others gets another release.
     """
     key, measurement = baseline.key, _get_head(baseline)
     releases = (OWN, *(f"{OWN}-{number}" for number in range(2, len(taken) + 3)))

@@ -227,8 +227,8 @@ def _list_remarks(
     judged: JudgedConfigurations, settings: Settings, catalog: Catalog
 ) -> Iterator[str]:
     yield from find_unneeded(judged, catalog.acknowledged)
-    if not settings.asked:  # a selection by name needs no remark on other tables
-        yield from filter(None, [catalog.describe_unasked()])
+    if not settings.requested:  # a selection by name needs no remark on other tables
+        yield from filter(None, [catalog.describe_unrequested()])
 
 
 def add_fleet_findings(

@@ -145,7 +145,7 @@ def with_changes(
     acknowledged: Sequence[Acknowledgement],
     now: datetime,
 ) -> JudgedConfigurations:
-    """Add the changes in its daily runs to the newest result of each configuration.
+    """Add the changes in the daily runs of each configuration to its newest result.
 
     Also detects flips around the bound since the last change.
     """

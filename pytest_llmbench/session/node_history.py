@@ -63,9 +63,9 @@ def compare_with_history(
 ) -> tuple[float, bool] | None:
     """Compare a run on suspect `nodes` with the usual level of its configuration.
 
-    Returns its slowdown, a fraction, and True if the nodes are still named as slow with
-    this run included and this run was slow. None if there are no comparable days.
-    Raises HistoryError if the history cannot be read.
+    Returns the slowdown of the run as a fraction, and a flag. The flag is True if a
+    search that includes the run names one of the nodes as slow and counts the run as
+    slow. Returns None if there are no comparable days. Raises HistoryError if the history cannot be read.
     """
     search = search_history(location, since, [run])
     # if the session was judged before, the history contains the run under another id

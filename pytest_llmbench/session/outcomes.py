@@ -41,7 +41,10 @@ class JudgedConfigurations:
     """
 
     by_id: Mapping[str, tuple[ConfigurationResult, tuple[Evidence, ...]]]
-    """By item id; the newest run of a configuration comes first."""
+    """The result and the evidence by item id.
+
+    The newest run of a configuration comes first.
+    """
     shift: SharedShift | None = None
     """The shift shared by most configurations, once it has been searched for."""
 
@@ -125,11 +128,11 @@ class SessionResults:
     tables: tuple[Recipe, ...] = ()
     """The shipped tables that were read because a run may belong to them."""
     on_demand: frozenset[Key] = frozenset()
-    """Configurations of tables, which `all` does not require if they have no run."""
+    """Configurations of tables; `--llmb-require=all` does not require runs of them."""
     required: frozenset[Key] = frozenset()
     """Configurations required by a suite file."""
     own: frozenset[Key] = frozenset()
-    """Configurations in the user's files, in addition to any shipped file."""
+    """Configurations in the user's files, even if a shipped file contains them, too."""
     silences: tuple[Silence, ...] = ()
     """Configurations that did not run when they were due."""
     newer_stored: Mapping[Key, StoredRun] = field(default_factory=dict)

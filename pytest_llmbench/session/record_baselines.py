@@ -82,9 +82,9 @@ STALLED = "not recorded: a few slow steps take more than a fifth of a run's time
 UNSETTLED = "not recorded: the step time of {} is not stable: {}; record runs with a stable window"
 
 OF_SHAPES = (NoteCode.WARM_UP, NoteCode.DRIFT, NoteCode.TWO_LEVELS)
-"""Notes on the shape of the steps that recording adds as well."""
+"""Notes on unusual steps in the window, added to recorded values."""
 
-BESIDE = (
+LOST_TIME = (
     NoteCode.WALL_CLOCK,
     NoteCode.SLOW_OUTSIDE_WINDOW,
     NoteCode.SLOW_OUTSIDE_UNCOMPARED,
@@ -444,9 +444,9 @@ def _note_shapes(runs: Sequence[Measurement]) -> tuple[Note, ...]:
     notes: dict[NoteCode, Note] = {}
     for run in runs:
         shape = find_shape(run)
-        lost_time = (note for note in run.notes if note.code in BESIDE)
+        lost_time = (note for note in run.notes if note.code in LOST_TIME)
         for note in (*filter(None, [shape.warming_up]), *shape.notes, *lost_time):
-            if note.code in (*OF_SHAPES, *BESIDE) and note.code not in notes:
+            if note.code in (*OF_SHAPES, *LOST_TIME) and note.code not in notes:
                 prefix = f"{run.run.id}: " if len(runs) > 1 else ""
                 notes[note.code] = replace(note, statement=f"{prefix}{phrase(note)}")
     return tuple(notes.values())

@@ -246,9 +246,9 @@ def _list_entry(
 ) -> tuple[str, ...]:
     """Return the lines of an acknowledgement for the last persisting change.
 
-    Returns advice on another entry instead if that one has expired, is too close in
-    time for a second entry, or is for a change that was reverted. Returns nothing for
-    several changes, which one entry cannot accept.
+    Returns advice instead if an existing entry has expired, starts within a week of the
+    change, or accepts a later change that was reverted, and if the change is too large
+    for an entry. Returns nothing for several changes, which one entry cannot accept.
     """
     from pytest_llmbench.judge.acknowledged import LARGEST, select_covering
     from pytest_llmbench.session.acknowledgements import INSTEAD, SAME

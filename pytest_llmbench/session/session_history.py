@@ -97,7 +97,7 @@ class SessionHistory:
         )
 
     def add_daily_runs(self, outcome: ConfigurationOutcome) -> ConfigurationOutcome:
-        """Add the daily runs before its run to an outcome, oldest first.
+        """Add the earlier daily runs of the configuration to an outcome, oldest first.
 
         A stored run replaces a run of the same day in the folder, because it has a
         verdict.
@@ -119,8 +119,10 @@ class SessionHistory:
         return replace(outcome, history=daily.history, changes=daily.changes)
 
     def _list_days(self, outcome: ConfigurationOutcome) -> dict[str, StoredRun]:
-        """Return the stored runs before the run of an outcome by day, preferring valid
-        runs."""
+        """Return one stored run for each day up to the run of an outcome, by day.
+
+        A valid run is preferred.
+        """
         past = self._by_id.get(outcome.configuration.id, ())
         window, run = outcome.window, outcome.run
         expected_window = Window(window.first, window.last, window.statistic)
@@ -286,8 +288,10 @@ def with_hashes(
 
 
 def _list_logs(outcome: OutcomeDocument, directory: Path) -> list[JudgedLog]:
-    """Return the logs of the judged run; empty if the outcome does not distinguish
-    them."""
+    """Return the logs of the judged run with their fingerprints.
+
+    Empty if the outcome has another number of logs than of fingerprints.
+    """
     if outcome.kind != "configuration" or outcome.run is None:
         return []
     fingerprints = outcome.run.log_fingerprint

@@ -84,16 +84,16 @@ class Settings(SessionOptions):
     """The paths of `log_paths`; a URL is converted by `formatting.to_path`."""
     suites: tuple[Path, ...] = ()
     """The suite files in `require`."""
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     """Item ids and shell patterns of ids that select configurations of tables."""
     in_github_job: bool = False
     """True in a GitHub Actions job that gets annotations."""
     step_summary: Path | None = None
     """The file for the job summary of GitHub Actions."""
     any_improvement: bool = False
-    """True if the user allowed a run to be faster by any amount.
+    """True if --llmb-improvement=pass was given: a run may be faster by any amount.
 
-    The default of `improvement` has a limit.
+    By default an implausibly fast run fails.
     """
     launch: LaunchRequest | None = None
     cache: Path | None = None
@@ -220,8 +220,8 @@ def _list_inputs(
 ) -> dict[str, Path | None]:
     """Return the user's files that the session reads, by flag.
 
-    For a folder of baselines these are the files that the session would overwrite
-    there.
+    For a folder of baselines, contains an output file with a YAML suffix in that folder:
+    a later session would read it as a baseline.
     """
     written = [
         output
@@ -246,8 +246,8 @@ def _list_inputs(
 
 
 def _choose_github(mode: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings for GitHub Actions, if this is such a job and `mode` allows
-    it."""
+    """Return the settings for GitHub Actions, if this is such a job and `mode` is
+    "auto"."""
     in_job = mode == "auto" and environment.get("GITHUB_ACTIONS") == "true"
     summary = environment.get("GITHUB_STEP_SUMMARY", "") if in_job else ""
     return {"in_github_job": in_job, "step_summary": Path(summary) if summary else None}

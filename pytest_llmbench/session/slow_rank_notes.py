@@ -82,7 +82,7 @@ def find_slow_rank(measurement: Measurement) -> Note | None:
 
 
 def _list_places(measurement: Measurement, log: Path) -> Iterator[tuple[Path, Bounds]]:
-    """Yield the log and its standard error, each with the bounds of the relevant part."""
+    """Yield the log and its standard error, each with the bounds of the judged lines."""
     attempt = next(
         (attempt for attempt in measurement.run.attempts if attempt.files.log == log),
         None,

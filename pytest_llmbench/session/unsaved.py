@@ -138,8 +138,8 @@ def _is_counted(outcome: ConfigurationOutcome) -> bool:
 def _make_noise(trials: ReportedTrials | None) -> NoiseRecord | None:
     """Return the record of the noise measured by an A/B, or None.
 
-    None if the cluster is unknown, there are too few runs, or the step times are
-    quantised so that they do not differ.
+    None if the cluster is unknown, there are too few runs, or the step times do not
+    differ because the log prints too few digits.
     """
     noise = trials and trials.noise
     if not (trials and noise and trials.cluster and noise.run_to_run):
