@@ -121,7 +121,10 @@ def format_hours(hours: float) -> str:
 
 
 def format_seconds(value: float | None) -> str:
-    """Format a step time with four significant digits: `10.00 s`, `7.325 s`."""
+    """Format a step time with four significant digits: `10.00 s`, `7.325 s`.
+
+    From 1000 s on with one decimal place. None is `-`.
+    """
     if value is None or not math.isfinite(value):
         return "-" if value is None else str(value)
     return f"{value:#.4g} s" if abs(value) < 1000 else f"{value:.1f} s"

@@ -174,7 +174,8 @@ def find_reference(recording: Recording) -> AcceptedValue:
 def find_starting_value(recording: Recording) -> AcceptedValue:
     """Return the value that accepted moves add up from.
 
-    This is the newest value that replaced a slower one, else the first value.
+    This is the newest value that was faster than its reference by more than the budget
+    (FASTER), else the first value.
     """
     accepted = list_accepted(recording)
     return next(
@@ -207,9 +208,11 @@ def explain_refusal(
 def follow_recording(
     recording: Recording, previous: Recording | None, budget: float, reason: str
 ) -> Recording:
-    """Return a recording with the values it replaces.
+    """Return a recording with the values it replaces and the reason of its value.
 
-    Its reason is kept only if the value moves beyond the budget.
+    That is `reason` if the value is slower than the drift reference by more than the
+    budget, FASTER if it is faster by more than the budget, otherwise "". A recording
+    of the same runs keeps reason and values of `previous`.
     """
     if previous is None:
         return recording

@@ -281,7 +281,8 @@ def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
 
     For each metric the command line takes precedence over the ini file, then the
     baseline file. By default the step time itself is limited to +5 %. A tolerance on
-    another metric can only narrow the bound.
+    another metric can only narrow the bound. A certificate applies the baseline file's
+    tolerances as well, unless a tolerance was given on the command line.
     """
     tolerances = merge_tolerances(
         [DEFAULT_TOLERANCE], baseline.tolerances, settings.tolerances
@@ -332,7 +333,9 @@ def find_contradiction(baseline: Baseline, catalog: Catalog) -> Contradiction | 
 
 
 def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
-    """Return ids and step times of all other configurations of the same recipe."""
+    """Return ids and step times of the other configurations of the same recipe.
+
+    Configurations without a step time are left out."""
     relatives = (
         of_key[0]
         for other, of_key in catalog.baselines.items()

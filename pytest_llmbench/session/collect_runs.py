@@ -638,7 +638,10 @@ def _make_ids_unique(entries: Iterable[UnmatchedRun]) -> Iterator[UnmatchedRun]:
 
 
 def _may_be_trial(run: Run) -> bool:
-    """True if a run started around the submission of an A/B job with an unknown id."""
+    """True if a run may be an A/B job with an unknown id.
+
+    Such a run is undated, or started around the submission of the job.
+    """
     since = run.found.trial_pending_since
     return (
         run.started is None

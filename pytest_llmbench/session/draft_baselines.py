@@ -123,7 +123,8 @@ def draft_baselines(
 ) -> Drafts:
     """Draft baselines for the unmatched runs.
 
-    A run that may belong to an existing baseline gets no draft.
+    A run that may belong to an existing baseline gets no draft, unless the baseline is
+    a row of a shipped table.
     """
     groups: dict[tuple[str, RunMatch], list[Run]] = defaultdict(list)
     refused = []

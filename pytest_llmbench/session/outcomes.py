@@ -156,8 +156,9 @@ def decide_outcomes(
 ) -> tuple[Outcome, ...]:
     """Return the outcome of each selected item.
 
-    If no selected item has a valid run, all items fail. With `guarded`, a check reports
-    this instead (see `decide_guard`), so that skipped items remain skipped.
+    If no selected item was judged, and no job served another purpose, all items fail.
+    With `guarded`, a check reports this instead (see `decide_guard`), so that skipped
+    items remain skipped.
     """
     chosen_results = [results.configurations[identifier] for identifier in selected]
     judged = _list_judged_keys(chosen_results)
@@ -183,8 +184,8 @@ def decide_guard(
 ) -> tuple[Check, ...]:
     """Set the SOMETHING_JUDGED check.
 
-    It fails if nothing was judged, and is skipped if invalid runs already fail the
-    session.
+    It fails if nothing was judged or selected, and is skipped if invalid runs already
+    fail the session.
     """
     context = next((outcome.context for outcome in outcomes if outcome.context), ())
     if not context and outcomes:
@@ -337,7 +338,7 @@ def apply_requirements(
 ) -> JudgedConfigurations:
     """Apply the number of runs that suite files require.
 
-    A passing result with fewer valid runs becomes MISSING. Only runs within `max_age`
+    A verdict that may pass becomes MISSING if there are fewer valid runs. Only runs within `max_age`
     count. If a launch was told to make `fewer` runs and there are that many, the
     verdict is kept with a note.
     """
