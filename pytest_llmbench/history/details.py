@@ -114,7 +114,10 @@ def _list_nodes(row: Row) -> tuple[str, ...]:
 def map_nodes(
     location: StoreLocation, configurations: Collection[str]
 ) -> dict[object, frozenset[str]]:
-    """Map all keys of each run of these configurations (ids) to the run's nodes."""
+    """Map the keys of each run of these configurations (ids) to the run's nodes.
+
+    A run has several keys: `make_run_keys` derives them from job, log and start.
+    """
     columns = (RUN.c.job_id, RUN.c.fingerprint, RUN.c.started, RUN.c.nodes, RUN.c.jobs)
     query = select(*columns).where(
         RUN.c.configuration.in_(configurations), RUN.c.nodes != "[]"
@@ -144,8 +147,9 @@ def list_measured_runs(location: StoreLocation) -> list[MeasuredRun]:
     """Return the valid runs of the last year, oldest first, with their nodes.
 
     The year ends with the newest run. Each run occurs once, with the window of its
-    latest verdict. The repeats of a launch count as runs too, although the store keeps
-    only the newest as a run. Raises HistoryError if the store cannot be read.
+    latest verdict. The repeats of a launch are returned as runs, too, although the
+    store contains only the newest repeat as a run, the others as its jobs. Raises
+    HistoryError if the store cannot be read.
     """
     columns = (
         RUN.c.id.label("number"),

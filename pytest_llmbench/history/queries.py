@@ -174,9 +174,9 @@ def list_days(
 
 
 def list_session(location: StoreLocation, identifier: str) -> list[StoredEntry]:
-    """Return every verdict of a session that has a run.
+    """Return every verdict of a session, except verdicts without a run.
 
-    Raises HistoryError if the session does not exist or has no such verdict.
+    Raises HistoryError if the session does not exist or has no verdict with a run.
     """
     query = _join_tables(location).where(
         SESSION.c.id == identifier, VERDICT.c.run.is_not(None)
@@ -333,7 +333,7 @@ def unpack_steps(packed: bytes) -> tuple[float, ...]:
 
 def _list_steps(steps: tuple[float, ...]) -> list[float | None]:
     if math.inf in steps or -math.inf in steps:
-        raise ValueError("a step took no finite time")
+        raise ValueError("a step time is not finite")
     return [None if math.isnan(value) else value for value in steps]
 
 
@@ -365,7 +365,7 @@ def parse_metrics(text: str) -> dict[str, list[Any]]:
 def _refuse_infinite(value: str | float) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{value} is no finite number")
+        raise ValueError(f"{value} is not a finite number")
     return number
 
 
@@ -495,8 +495,8 @@ def _read_runs(
 def _select_shown() -> Select[Any]:
     """Build the query for the verdicts in SHOWN.
 
-    Columns are the key of a verdict, and from the second `started` on the fields of
-    StoredRun.
+    The first columns are the key of a verdict. The columns from the second `started` on
+    are the fields of StoredRun.
     """
     columns = (
         *(SESSION.c.started, RUN.c.configuration, VERDICT.c.run),
@@ -553,7 +553,10 @@ def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, Stor
 
 
 def parse_environment(text: str) -> dict[str, str]:
-    """Parse the stored environment. Raises TypeError if it is not an object of strings."""
+    """Parse the stored environment.
+
+    Raises TypeError if it is not an object of strings and nulls.
+    """
     environment = json.loads(text)
     if not isinstance(environment, dict) or not set(
         map(type, environment.values())

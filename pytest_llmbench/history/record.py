@@ -145,8 +145,8 @@ def _store_runs(
     """Store the runs of verdicts. Returns each run's number, None without a run.
 
     Runs that are not stored yet are added. Stored runs are updated, unless a later
-    session has already judged them. Nodes and jobs are stored whenever the launching
-    session is added, and kept.
+    session has already judged them. The nodes and jobs of the launching session are
+    stored even then, and sessions without jobs do not replace them.
     """
     rows = [
         _make_run_row(verdict.configuration, verdict.run) if verdict.run else None
@@ -190,7 +190,11 @@ def _store_runs(
 
 
 def _join_with_stored(row: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
-    """Merge a run's row with its stored row, which the log may have outgrown."""
+    """Merge a run's new row with its stored row.
+
+    Keeps the stored nodes and jobs if the new row has no jobs, and the stored start if
+    the log is unchanged.
+    """
     launch = stored if row["jobs"] == _NONE else row
     # A log without a time zone keeps its first start time, even if it is read in
     # another zone.
@@ -209,8 +213,8 @@ def _match_runs(
 ) -> list[int | None]:
     """Return the number of the stored run for each row, or None.
 
-    Equal logs are matched first: of several runs of a job that began together, a run
-    whose log has grown must not match another one.
+    Rows with equal logs are matched first. Otherwise a run whose log has grown could
+    match another run of its job that began at the same time.
     """
     logs = {
         (

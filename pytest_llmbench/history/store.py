@@ -384,7 +384,10 @@ def _find_remedy(error: DBAPIError, location: StoreLocation) -> str:
 
 
 def _advise_saving(location: StoreLocation) -> str:
-    """Return the command that saves the readable rows of a damaged file."""
+    """Return the remedy for damage: save the readable rows of a file.
+
+    For a server the remedy is to restore a backup.
+    """
     if location.file is None:
         return "restore a backup of the database"
     saved = location.file.with_name(f"{location.file.stem}-saved{location.file.suffix}")

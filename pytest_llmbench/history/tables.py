@@ -120,7 +120,8 @@ VERDICT = Table(
 def has_tables(connection: Connection, label: str) -> bool:
     """True if the store has the tables that this program reads and writes.
 
-    Raises HistoryError for a store of another version and for another program's file.
+    Raises HistoryError for a store of another version or with missing tables, and for
+    another program's file.
     """
     names = inspect(connection).get_table_names()
     if VERSION.name not in names:
@@ -158,10 +159,11 @@ def ensure_tables(connection: Connection, label: str) -> None:
 
 
 def drop_digests(connection: Connection) -> None:
-    """Empty the additional table of a file of version 3, before verdicts change.
+    """Empty the table `llmb_digest` of a file of version 3, before verdicts change.
 
-    SQLite reuses the numbers of removed verdicts, and the older program would use the
-    digests of removed verdicts for new ones. A server never reuses numbers.
+    The table contains digests by the number of their verdict. SQLite reuses the numbers
+    of removed verdicts, so an older program would read the digest of a removed verdict
+    for a new verdict. A server never reuses numbers.
     """
     if (
         connection.dialect.name == "sqlite"

@@ -127,7 +127,7 @@ def _unwrap(stamps: Sequence[float], period: float) -> list[float]:
 
 
 def _count_seconds(match: re.Match[bytes]) -> float:
-    """Return a matched stamp in seconds since a fixed moment.
+    """Return a matched stamp in seconds since a fixed epoch of its format.
 
     NaN if the digits are not a date or time.
     """

@@ -79,7 +79,7 @@ NEMO_ENDS = (
 )
 
 SEPARATORS = (b"train_samples_per_second",)
-"""Start texts inside a record: the next record belongs to another run."""
+"""Start texts that are part of a record: the next record belongs to another run."""
 
 DIALECTS = {
     "nemo1": Dialect(

@@ -348,8 +348,8 @@ def choose_cause(findings: Sequence[EndingLine]) -> Ending | None:
 def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
     """Combine the endings of a log and its standard error.
 
-    The order of lines in different files is unknown, so the failure of a process in one
-    file counts before a time-out of NCCL in the other.
+    The order of lines in different files is unknown. The failure of a process in one
+    file therefore takes precedence over a time-out of NCCL in the other.
     """
     if (
         log is None or error is None or log.code not in PRIORITY
@@ -453,9 +453,10 @@ def _find_last_raised(main: Ending, findings: Sequence[EndingLine]) -> Ending | 
 
 
 def _find_related(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | None:
-    """Return the finding worth reporting with a cause.
+    """Return the finding to report in addition to the cause `main`, or None.
 
-    This is the failure before a decision, or the consequence of a failure.
+    With a cause in DECISIONS this is an earlier failure, with a time-out of NCCL a
+    failure, and with most other causes a consequence.
     """
     if main.code in DECISIONS:
         failure = _find_earliest(first, (*FAILURES, EndingCode.NCCL_TIMEOUT))
@@ -507,7 +508,7 @@ LATE_STEPS = 2
 
 
 class Decisive(NamedTuple):
-    """The lines from which an ending counts."""
+    """Line numbers that decide if an ending concerns the last attempt."""
 
     first: int = 0
     near: int = 0  # at most LATE_STEPS steps follow an ending from this line on
@@ -546,7 +547,7 @@ class Endings:
         return self._tracebacks.has_open_traceback
 
     def result(self, decisive: Decisive = _EVERY_LINE) -> Ending | None:
-        """Return the cause of the ending, with the second finding as `beside`, or None.
+        """Return the cause of the ending, with another finding as `beside`, or None.
 
         An ending that more than LATE_STEPS steps follow is used only as a fallback and
         flagged `went_on`. Tracebacks below a warning are ignored in that case.
@@ -624,10 +625,10 @@ def set_file_name(ending: Ending, name: str) -> Ending:
 def find_decisive_lines(
     segments: Sequence[Segment], end_lines: Iterable[int]
 ) -> Decisive:
-    """Return the lines from which an ending counts for the last attempt.
+    """Return the lines from which on an ending concerns the last attempt.
 
-    This is the end marker or last step of a finished attempt, and the first step of an
-    unfinished attempt.
+    Endings are considered from the end marker or last step of a finished attempt on, or
+    from the first step of an unfinished attempt on.
     """
     if not segments:
         return Decisive()

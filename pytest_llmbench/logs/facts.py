@@ -82,8 +82,8 @@ STALE = timedelta(days=30)
 class StartTime:
     """Finder of a log's start time.
 
-    This is the first time of a log record that is not STALE. `time` is None without
-    one.
+    The start is the first time of a log record, unless the next time is more than STALE
+    later: then the next time is examined. `time` is None if the log has no time.
     """
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class Preamble:
         self._locked = False
 
     def begin(self, chunk: ByteChunk) -> None:
-        """Start the new part of a chunk. Settings far into a log are ignored."""
+        """Prepare for the new part of a chunk. Ignores settings far into a log."""
         self._spans, self._begin, self._locked = [], chunk.start, False
         self.is_open = self.is_open and chunk.offset < EARLY.farthest
 
@@ -605,8 +605,10 @@ class TrainingLines:
     ) -> tuple[Segment, ...]:
         """Add to each segment the skipped updates and failed validations on its lines.
 
-        The lines of a segment begin after the previous segment and end before the next.
-        `bad_validations` are the lines of records with a non-finite validation loss.
+        Skipped updates belong to a segment from the end of the previous segment on,
+        failed validations from the first line of the segment on, both up to the next
+        segment. `bad_validations` are the lines of records with a non-finite validation
+        loss.
         """
         self._skips.sort()
         self._counts.sort(key=_GET_LINE)

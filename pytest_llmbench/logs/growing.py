@@ -85,9 +85,9 @@ class Growing:
         return collector.result()
 
     def find_last_step(self) -> ReachedStep | None:
-        """Return the last step, or None if there is no step.
+        """Return the progress of the run, or None without a possible step time.
 
-        The count starts with the first step of the run: NeMo's `global_step: 22` is
+        Steps are counted from the first step of the run: `global_step: 22` of NeMo is
         step 23. The step time is the median of the last RECENT steps, without
         impossible times. Raises LogError if the log cannot be read.
         """

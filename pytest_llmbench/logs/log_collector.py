@@ -113,7 +113,10 @@ class DialectRecords:
             self._clocked = len(self.records)
 
     def add(self, hit: Hit, rank: str) -> bool:
-        """Read the record at a marker. Returns True even for a truncated record."""
+        """Read the records at a marker.
+
+        Returns True if there is a record, even a truncated one.
+        """
         records = self.reader.read_records(hit, rank)
         self.lines += bool(records)
         for record in records:
@@ -186,8 +189,7 @@ class LogCollector:
     def __init__(self, definitions: Iterable[RegexDialect] = ()) -> None:
         """`definitions` are the dialects that baseline files define.
 
-        Of definitions that differ only in their names, the first is read and represents
-        all.
+        Definitions that differ only in their names are read once, under the first name.
         """
         self._by_dialect: dict[str, DialectRecords] = {}
         self._duplicates: dict[RegexDialect, list[RegexDialect]] = defaultdict(list)
@@ -258,10 +260,10 @@ class LogCollector:
 
     @property
     def needs_all_lines(self) -> bool:
-        """True if every line matters.
+        """True if every line matters, not only lines with markers.
 
-        This is so until the start time is known and the first step is printed, and
-        while a traceback is incomplete.
+        Every line matters until the start time is known and the first step is printed,
+        and while a traceback is incomplete.
         """
         return (
             self._start.is_open
@@ -529,7 +531,7 @@ class LogCollector:
             self._facts.add(hit)
 
     def _add_trace_line(self, hit: Hit) -> None:
-        """Record the first line of a trace, or the first after a step."""
+        """Record the first trace line of the log, and the first since the last step."""
         if not self._trace_begin or self._steps_since_trace:
             self._trace_line, self._steps_since_trace = hit.line, False
         self._trace_begin = self._trace_begin or hit.line

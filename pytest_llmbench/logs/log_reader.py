@@ -232,7 +232,7 @@ class Training:
                 self._last.append(hit.line)
 
     def find_decisive(self) -> Decisive:
-        """Return the lines from which an ending counts.
+        """Return the lines from which on an ending concerns the last attempt.
 
         Like `endings.find_decisive_lines`, for a file without steps.
         """

@@ -219,8 +219,9 @@ class TimeNotation:
         """True if a time at the end of its line may be truncated.
 
         If most lines continue after the time, it is truncated if it has fewer decimals
-        than usual, or if all times are whole numbers. If no line continues, it is
-        truncated if all other times have the same decimals, including trailing zeros.
+        than usual, or if most times are whole numbers. Otherwise it is truncated if it
+        has fewer decimals than usual although the log prints a fixed number of
+        decimals: most times have the same number, and trailing zeros are printed.
         """
         usual = max(
             self._shapes, key=lambda candidate: (self._shapes[candidate], candidate)
@@ -314,7 +315,7 @@ def read_line_time(
 
 
 def read_stamp(text: bytes) -> LineTime | None:
-    """Read a date and time in seconds since a fixed moment.
+    """Read a date and time in seconds since a fixed epoch.
 
     Returns None if the text is not a stamp or names a time zone other than UTC.
     """

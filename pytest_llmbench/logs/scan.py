@@ -351,7 +351,7 @@ class ChunkCutter:
         self._line = 1
 
     def push(self, piece: bytes) -> ByteChunk:
-        """Return the next chunk. All but the last REACH bytes are new in it."""
+        """Return the next chunk, whose new part ends REACH bytes before its end."""
         text = self.text + piece
         chunk = self._cut_chunk(text, max(self._start, len(text) - REACH))
         kept = max(0, chunk.stop - REACH_BACK)
@@ -428,7 +428,8 @@ def _find_overlapping(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, marker) of the markers that can begin within the text `outer`.
 
-    `by_beginning` maps the first 1 to `size` bytes of a marker to markers.
+    `by_beginning` maps each prefix of at most `size` bytes to the markers that begin
+    with this prefix.
     """
     for offset in range(len(outer)):
         for marker in by_beginning.get(outer[offset : offset + size], ()):

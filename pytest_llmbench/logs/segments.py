@@ -102,9 +102,10 @@ def divide_segments(
 ) -> tuple[Segment, ...]:
     """Divide the records of a log into attempts. `tally` counts dropped records.
 
-    Ranks are separated first, so that their interleaved lines are no restarts. If
-    several ranks printed an attempt, the rank with most possible steps is kept, then
-    the lowest. Raises LogError for more than MOST_ATTEMPTS attempts.
+    Ranks are separated first, so that their interleaved lines are not restarts. If
+    several ranks printed an attempt, one rank is kept: the one with the most possible
+    steps, then the lowest. A rank with as many possible steps and slower times replaces
+    it. Raises LogError for more than MOST_ATTEMPTS attempts.
     """
     ranks = [
         reader.resolve_steps(rank, tally)
@@ -198,7 +199,8 @@ def split_attempts(
 def select_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentDraft]:
     """Keep one rank of overlapping attempts, in log order.
 
-    A divergence of a dropped rank is copied to the kept rank.
+    This is the rank with the most possible steps, or a rank with as many and slower
+    times. A divergence of a dropped rank is copied to the kept rank.
     """
     kept: list[SegmentDraft] = []
     others: list[SegmentDraft] = []
@@ -320,9 +322,9 @@ def _starts_attempt(
 ) -> bool:
     """True if a record starts another attempt.
 
-    It does after a start marker, with another total, if it is a new step after an end
-    marker, or if the step number falls. A late record does not: it lies at most
-    LATE_STEPS back and either repeats a step other than the first, or is new and
+    Signs of another attempt are a start marker, another total, a new step after an end
+    marker, and a falling step number. A late record is no such sign: its step is at
+    most LATE_STEPS back and either repeats a step other than the first, or is new and
     followed by later steps (two lines were exchanged).
     """
     if _has_between(boundaries.starts, attempt.end, record.origin.offset):
@@ -371,8 +373,8 @@ def _add_record(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None
     """Add a record to an attempt.
 
     If the step was printed before, one record is kept and the other tallied. A record
-    with fewer fields than the record before is truncated, and its last number may be,
-    too: it is dropped.
+    that lacks the last fields of the record before is truncated and dropped, because
+    its last number may be truncated, too.
     """
     attempt.last = record
     attempt.total = attempt.total or record.total
@@ -385,7 +387,7 @@ def _add_record(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None
         tally.add(
             DropReason.TORN,
             record.origin.line,
-            quote=Quote(f"step {record.step} ends where others go on with {missing}"),
+            quote=Quote(f"step {record.step} lacks {missing}, unlike the step before"),
         )
         return
     attempt.layout = (
@@ -442,7 +444,7 @@ def _has_end(
 ) -> bool:
     """True if an end marker belongs to this attempt.
 
-    It must precede the next attempt and the next start of a process.
+    The end marker must precede the next attempt and the next start of a process.
     """
     first = bisect_right(boundaries.ends, attempt.begin)
     if first == len(boundaries.ends):

@@ -246,7 +246,10 @@ def _get_power_of_ten(exponent: int) -> float:
 
 
 def find_median(values: Iterable[float], default: float = NAN) -> float:
-    """Return the median; the upper one if the number of values is even."""
+    """Return the median, or the upper median of an even number of values.
+
+    Returns `default` if there are no values.
+    """
     ordered = sorted(values)
     return ordered[len(ordered) // 2] if ordered else default
 

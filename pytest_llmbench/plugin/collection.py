@@ -133,9 +133,9 @@ def pytest_collection(session: pytest.Session) -> None:
 def add_checks(session: pytest.Session) -> None:
     """Add the items of checks after a launch, whose results were unknown at collection.
 
-    Only --deselect with their node id removes them: they are about launched
-    configurations, which were selected. In a session with the user's own tests they
-    are added only if a check failed, so that the session does not pass.
+    Only --deselect with the node id of an item removes the item, because it is about
+    launched configurations, which were selected. In a session with the user's own tests
+    the items are added only if a check failed, so that the session does not pass.
     """
     config, state = session.config, get_session(session.config)
     if not is_suite_requested(config) and not any(
@@ -347,10 +347,10 @@ def _select_guarded(
 ) -> list[pytest.Item]:
     """Return the guard item or the configurations, so that both are selected together.
 
-    The guard checks that something was judged. If a configuration is selected, the
-    deselected guard is returned; without it, each configuration without a run would
-    fail. If only the guard is selected, for example by --lf, the configurations are
-    returned.
+    The guard item checks that something was judged. If a configuration is selected, the
+    deselected guard is returned, because without a guard each configuration without a
+    run would fail. If only the guard is selected, for example by --lf, the
+    configurations are returned.
     """
     judged = {
         item: any(isinstance(case, Case) for _, case in _list_cases(item))

@@ -71,8 +71,8 @@ archive, and pytest's capture."""
 def start(config: pytest.Config, stop: StopSignals) -> None:
     """Check the options; in a session that judges runs, register hooks and read baselines.
 
-    Raises UsageError, after writing it into reports of an earlier session. `stop` is
-    restored in a session that judges no runs.
+    Writes a UsageError into the reports of an earlier session before it is raised. In a
+    session that judges no runs, signals regain their previous handlers.
     """
     try:
         raise_usage_errors(lambda: _start(config, stop))
@@ -117,7 +117,7 @@ def announce(config: pytest.Config) -> None:
 
 
 def _void_old_reports(config: pytest.Config, problem: str) -> None:
-    """Replace reports of an earlier session by the reason why this one did not start."""
+    """Replace existing reports by the reason why this session could not start."""
     old = {
         flag: path
         for flag, path in _find_reports(config).items()
@@ -221,7 +221,7 @@ def _make_progress(config: pytest.Config) -> ReadingProgress:
 
 
 def _refuse_misuse(config: pytest.Config) -> None:
-    """Raise UsageError for command line options that would have no or another effect."""
+    """Raise UsageError for options that have no effect or exclude each other."""
     typed = [str(argument) for argument in config.invocation_params.args]
     for flag, value in pairwise(
         [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), "", *typed]
@@ -282,7 +282,7 @@ def _is_distributed(config: pytest.Config) -> bool:
 def _read_values(config: pytest.Config) -> OptionValues:
     """Read the values of the command line and of the ini file.
 
-    Raises an error for an empty value on the command line.
+    Raises SettingsError for a blank value on the command line.
     """
     options = [
         option for option in TYPED_OPTIONS if config.getoption(option.dest) is not None

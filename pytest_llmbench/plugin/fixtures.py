@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def llmb_case(request: pytest.FixtureRequest) -> Case:
     """The configuration of the item.
 
-    A test that uses this fixture, or one that depends on it, is run once for each
-    configuration.
+    A test runs once for each configuration if it uses this fixture, or a fixture that
+    depends on this fixture.
     """
     case: Case = get_case(request)
     return case

@@ -198,7 +198,7 @@ def _refuse_last_failed(session: pytest.Session) -> None:
 
 
 def _advise_failed_checks(failed: Collection[str]) -> str:
-    """Advise how to rerun failed checks that exist only after a launch; "" without."""
+    """Return advice to rerun failed checks that exist only after a launch, or ""."""
     checks = (
         node
         for node in failed

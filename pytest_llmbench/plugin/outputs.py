@@ -266,9 +266,9 @@ def announce_reports(
 ) -> None:
     """Replace the report files (by flag) with reports of a `problem`.
 
-    If the session is killed later, nobody can mistake a report of an earlier session
-    for its own. Without disk space the old report is emptied. Raises ReportError if it
-    can be neither emptied nor removed.
+    A report of an earlier session can then not be mistaken for a report of this
+    session, even if this session is killed. Without disk space an old report is emptied
+    or removed. Raises ReportError if both fail.
     """
     if not paths:
         return

@@ -452,9 +452,9 @@ class Session:
     def failing_unmatched(self) -> tuple[UnmatchedRun, ...]:
         """The unmatched runs with an item, at most MOST_UNMATCHED.
 
-        If there are more, the last item stands for all others. Empty under
-        --llmb-unmatched=list. When baselines are recorded, only runs with unreadable
-        mark files have items: they may be runs of an A/B.
+        If there are more, the last item represents all others. Empty under
+        --llmb-unmatched=list. When baselines are recorded, only unreadable files that
+        should name the runs of an A/B have items.
         """
         if self.settings.unmatched != "fail":
             return ()

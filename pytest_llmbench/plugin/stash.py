@@ -76,7 +76,8 @@ def is_judging(config: pytest.Config) -> bool:
 def is_suite_requested(config: pytest.Config) -> bool:
     """True if the built-in tests run.
 
-    They run if no path is given, or if all given paths are node ids of built-in tests.
+    They run in a session that judges runs, if no path is given or if all given paths
+    are node ids of built-in tests.
     """
     return is_judging(config) and len(list_requested_ids(config)) == len(
         _list_paths(config)

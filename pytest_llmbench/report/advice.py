@@ -50,7 +50,7 @@ FOUND = (
     "fix what keeps these runs from being judged, or select their configurations with -k; to list the runs: "
     "llmbench summary PATH{baselines}"
 )
-"""Advice for a session that judged nothing: LOST without any run, FOUND with runs."""
+"""Advice for a session that judged nothing: FOUND if it found runs, else LOST."""
 
 SLOW_HERE = frozenset(("slower-than-bound", "cannot-tell", "repeats-disagree"))
 """Reasons that other work on the machine of a local launch may explain."""

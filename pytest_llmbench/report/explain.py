@@ -1,4 +1,4 @@
-"""The message of one item: verdict, place, remedy and evidence, 80 columns wide."""
+"""The message of one item: verdict, location, remedy and evidence, 80 columns wide."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ COMMAND = re.compile(r"^ ?(?= *::)|(?<=#)(?=#\[)", re.MULTILINE)
 def explain(outcome: OutcomeDocument, *, short: bool) -> str:
     """Write the message of an item.
 
-    The message contains the verdict, what is wrong, the log with its line, the next
-    step, and the evidence. With `short` it contains the first three only.
+    The message contains the verdict, the problem, the log with its line, the next step,
+    and the evidence. With `short` it contains only the first three.
     """
     title = make_headline(outcome)
     head = [title] if count_columns(title) <= WIDTH else wrap(title, " " * 12)
@@ -134,7 +134,8 @@ def compare_metrics(outcome: ConfigurationOutcome) -> list[tuple[str, str, str, 
 def list_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
     """Yield the evidence for a verdict as labels and texts.
 
-    The labels are limit, statistics, baseline, window, run, jobs and attempts.
+    The facts are limit, statistics, baseline, window, run, software, last good run,
+    level changes, jobs, attempts, further problems and other baselines.
     """
     if outcome.bound_seconds is not None and outcome.expected_seconds is not None:
         yield (
@@ -411,10 +412,11 @@ def name_label(name: str) -> str:
 
 
 def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
-    """Wrap a text to `WIDTH` columns, with `first` before and `indent` after line one.
+    """Wrap a text to `WIDTH` columns.
 
-    Long words are broken if necessary. A pytest command in backticks gets its own
-    unbroken line, so that it can be copied.
+    `first` precedes the first line, `indent` all other lines. Long words are broken if
+    necessary. A pytest command in backticks gets a separate unbroken line, so that it
+    can be copied.
     """
     before, *segments = COPIED.split(text)
     if not segments:

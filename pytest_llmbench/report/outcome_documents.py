@@ -169,7 +169,7 @@ class ComparedFactsOfRuns(Document, frozen=True, kw_only=True):
 
 
 class ComparedNodes(Document, frozen=True, kw_only=True):
-    """The nodes of the last good run, and those of the judged run."""
+    """The nodes of the last good run and of the judged run."""
 
     before: tuple[str, ...]
     now: tuple[str, ...]
@@ -184,7 +184,7 @@ class ReportedLastGood(Document, frozen=True, kw_only=True):
     days: int
     """Number of days with a run since then, including the judged run."""
     source: Annotated[str, Meta(extra_json_schema={"enum": ["folder", "history"]})]
-    """Where the run was found."""
+    """The source of the run."""
     step_time_seconds: Number
     difference: Number | None
     """Difference of the judged run from this run, a fraction; slower is positive. Null
@@ -442,8 +442,8 @@ class BuildChange(Document, frozen=True, kw_only=True):
     """A change of the step time between two builds."""
 
     first: str
-    """The first slow build is between this and `last`; builds before `last` do not
-    run."""
+    """The first slow build is one of the builds `first` to `last`; all but `last` do
+    not run."""
     last: str
     probability: Number
     difference: Number | None
@@ -452,9 +452,9 @@ class BuildChange(Document, frozen=True, kw_only=True):
     share: Number | None
     """Fraction of the difference between the ends."""
     before: Number | None
-    """Another change before this one, a fraction; 0 without one."""
+    """Difference by another change before this change, a fraction; 0 without one."""
     after: Number | None
-    """Another change after this one, a fraction; 0 without one."""
+    """Difference by another change after this change, a fraction; 0 without one."""
 
 
 class BuildRange(Document, frozen=True, kw_only=True):
@@ -487,7 +487,7 @@ class ReportedTrials(Document, frozen=True, kw_only=True):
     """Number of successive allocations for all runs; 0 if each run was a separate
     job."""
     separate_because: str | None
-    """Reason for separate jobs, from the start or later."""
+    """Reason for separate jobs, even if only the later runs were separate jobs."""
     cluster: str
     """Name of the cluster in Slurm, or host name for local runs; empty if unknown."""
     noise: TrialNoise | None

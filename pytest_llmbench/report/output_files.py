@@ -60,9 +60,9 @@ REPORTS = {"--llmb-junit": JUNIT, "--llmb-json": JSON, "--llmb-html": HTML}
 def find_obstacle(path: Path, kind: FileKind) -> str:
     """Return the reason not to write to `path`, or "" if it is allowed.
 
-    Other files of the user must not be replaced. An empty file may be replaced (`mktemp`
-    creates one); a device or pipe is written to. Raises OSError if the existing file
-    cannot be read.
+    Links and other files of the user must not be replaced. An empty file may be
+    replaced (`mktemp` creates an empty file); a device or pipe is written to. Raises
+    OSError if the existing file cannot be read.
     """
     if not path_exists(path) or is_stream(path) or not path.is_file():
         return ""

@@ -130,8 +130,8 @@ def render_summary(
 
     The order is: verdicts, remarks, next steps, cautions, counts. Lines are at most 80
     columns wide, except for file names, which are not wrapped so that they can be
-    copied. With a `verbosity` below 0 only failures and remarks are shown; above 0
-    every configuration without a run is listed.
+    copied. A `verbosity` below 0 omits items that did not fail, and the next steps; a
+    `verbosity` above 0 lists every configuration without a run.
     """
     outcomes = sort_outcomes(select_worst(outcomes))
     shown = (
@@ -309,7 +309,7 @@ def _mark(lines: Sequence[str], verdict: str, colour: str) -> Iterator[TerminalL
 
 
 def list_next_steps(outcomes: Sequence[OutcomeDocument]) -> Iterator[TerminalLine]:
-    """Yield the next steps for outcomes, which are sorted by importance.
+    """Yield the next steps for outcomes, which must be sorted as by `sort_outcomes`.
 
     Yields nothing for a session that judged nothing: its context contains the advice.
     """

@@ -7,7 +7,7 @@ one of these, which take an argument:
     {runs:count valid run}      2 valid runs
     {beyond:if beyond|within}   the first text if the value is true, else the second
     {line:optional  (line *)}   the text, with the value for *; empty without a value
-    {log:or the log}            the value as a sentence; this text if it is empty
+    {log:or the log}            the sentence of the value; this text without a value
 """
 
 from __future__ import annotations

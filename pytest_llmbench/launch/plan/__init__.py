@@ -1,1 +1,1 @@
-"""Plan the jobs of a launch: what each recipe runs on this cluster, and what it costs."""
+"""Plan the jobs of a launch on this cluster, and estimate their GPU-hours."""

@@ -122,8 +122,9 @@ def read_cluster(path: Path) -> Cluster:
 
     The key `llmb_run` names llmb-run's file; the other keys override its values.
     Relative folders are resolved against the folder of the file. `${NAME}` in folders
-    and variables is kept; `fill_references` replaces it. Recipes with a release precede
-    those without. Raises LaunchError with file, line, found and expected value.
+    and variables is kept; `fill_references` replaces it. Installed recipes with a
+    release precede recipes without a release. Raises LaunchError with file, line, found
+    and expected value.
     """
     if path.is_dir() or path.name == LLMB_RUN_FILE:
         return read_llmb_run(path)
@@ -263,11 +264,12 @@ _LLMB_RUN = Fields(
 
 
 def read_llmb_run(path: Path) -> Cluster:
-    """Read llmb-run's cluster_config.yaml, of any of its versions, or from its folder.
+    """Read llmb-run's cluster_config.yaml in any of its versions.
 
-    Its recipes are launched by llmb-run. They match every release, because the file
-    does not contain the installed one. Keys that launching does not need are ignored.
-    Raises LaunchError with file and line.
+    `path` is the file or its folder. The installed recipes are launched by llmb-run.
+    They match every release, because the file does not contain the installed release.
+    Keys that launching does not need are ignored. Raises LaunchError with file and
+    line.
     """
     path = path / LLMB_RUN_FILE if path.is_dir() else path
     root = read_document(path, what=f"{LLMB_RUN_FILE} of llmb-run", raises=LaunchError)
@@ -346,8 +348,8 @@ def _read_workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
 def describe_machine(run: Runner) -> Cluster:
     """Describe this machine as a cluster of one node, using nvidia-smi.
 
-    Without GPUs the type is `cpu`, with a count of 1. With several types the most
-    frequent one counts.
+    Without GPUs the GPU type is `cpu` and the number of GPUs is 1. If the GPUs differ,
+    only the most frequent type is used.
     """
     done = run(
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout=30.0

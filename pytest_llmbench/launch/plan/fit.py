@@ -197,14 +197,17 @@ def _explain_not_installed(key: Key, cluster: Cluster) -> str:
 
 
 def _is_alike(installed: InstalledRecipe, key: Key) -> bool:
-    """True if the names of both recipes are similar; a shared release does not count."""
+    """True if the installed recipe's name is similar to the configuration's recipe.
+
+    The releases are not compared.
+    """
     return bool(did_you_mean(key.recipe, [installed.recipe]))
 
 
 def find_installed(key: Key, cluster: Cluster) -> InstalledRecipe | None:
     """Find the installed recipe of a configuration, or return None.
 
-    Uses the first entry for its release, or for all releases of its recipe.
+    Uses the first entry of its recipe with the same release or without a release.
     """
     names = (f"{key.recipe}-{key.release}", key.recipe)
     return next(
@@ -293,7 +296,8 @@ def find_images(
 ) -> list[Path]:
     """List the paths at which a recipe's container image may be.
 
-    Empty if the recipe has no image, or no stage folder exists.
+    Returns only `override` if it is given. Otherwise empty if the recipe has no image,
+    or no stage folder exists.
     """
     if override:
         return [Path(override)]
@@ -356,9 +360,11 @@ def count_steps(
     purpose: Purpose,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Count the steps of a job: those of the run, unless its purpose ends it earlier.
+    """Count the steps of a job.
 
-    A profiled run ends at the stop step that the job's variables set, if they set it.
+    Returns the steps of the baseline, or fewer if the recipe ends jobs with this
+    purpose earlier. A profiled run ends at the stop step in `environment`, if it is
+    set.
     """
     short = dict(facts.short_runs).get(purpose)
     if short is None:

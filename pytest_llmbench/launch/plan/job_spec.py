@@ -205,8 +205,8 @@ def _build_environment(job: JobInputs, nodes: int, variables: Pairs) -> dict[str
     environment = {
         **_take_from_caller(job),
         **_take_from_cluster(job),
-        **_fill_own(job.cluster.environment, job, "environment"),
-        **_fill_own(
+        **_fill_variables(job.cluster.environment, job, "environment"),
+        **_fill_variables(
             job.installed.environment,
             job,
             f"installed: {job.installed.recipe}: environment",
@@ -280,7 +280,7 @@ def name_settings(cluster: Cluster) -> dict[str, str]:
     }
 
 
-def _fill_own(pairs: Pairs, job: JobInputs, source: str) -> dict[str, str]:
+def _fill_variables(pairs: Pairs, job: JobInputs, source: str) -> dict[str, str]:
     """Return variables of the cluster file with each `${NAME}` filled from the caller."""
     return {
         name: fill_references(
@@ -541,10 +541,11 @@ def find_log_folders(
     environment: Mapping[str, str],
     directory: Path,
 ) -> tuple[Path, ...]:
-    """List the folders that may contain the log, as deep as known before submission.
+    """List the folders that may contain the log of a job.
 
-    Empty for a local job: its output is in its job folder, and the log of an earlier
-    cluster job with the same number must not be mistaken for its log.
+    Their paths end before the first component that is unknown before submission. Empty
+    for a local job: its log is in its job folder, and the log of an earlier cluster job
+    with the same number must not be mistaken for it.
     """
     if job.scheduler.here or not job.facts.log:
         return ()

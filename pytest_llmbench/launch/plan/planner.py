@@ -221,9 +221,10 @@ class Planner:
     def _describe_cluster(self, machine: Cluster) -> Cluster:
         """Describe the cluster if there is no cluster file.
 
-        Returns the cluster of the local scheduler if GPUs are needed and this machine
-        has none. Returns a cluster with only a GPU type if options give another type or
-        more GPUs than this machine has; the options supply the other values.
+        If GPUs are needed and this machine has none, returns the cluster that a
+        scheduler describes, unless the launcher is `local` or no scheduler has GPUs.
+        Otherwise returns this machine, or only its GPU type if options give another
+        type or more GPUs than this machine has: the options supply the other values.
         """
         launch = self.launch
         if machine.gpu == "cpu" and self._needs_gpus and launch.launcher != "local":

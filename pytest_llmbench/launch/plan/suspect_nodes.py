@@ -19,9 +19,10 @@ from pytest_llmbench.session.node_history import search_history
 from pytest_llmbench.session.settings import Settings
 
 RECENT = timedelta(days=7)
-"""How long before the newest run a fast run still shows that its nodes are sound.
+"""Maximum age of a fast run whose nodes count as sound.
 
-Sound nodes fill up the job that runs on a suspect.
+The age is counted back from the newest run. Sound nodes complete the nodes of a job
+that confirms a suspect.
 """
 
 

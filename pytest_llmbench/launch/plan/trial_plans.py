@@ -27,9 +27,9 @@ Variants = Mapping[str, "Sequence[PlannedJob]"]
 """The jobs of the variants of each configuration, by id, in the variants' order."""
 
 WARMED = {Purpose.COMPARE_VARIANTS: 8, Purpose.BISECT: 2}
-"""How many variants run a discarded warm-up in an allocation.
+"""Maximum number of variants that run a discarded warm-up in an allocation.
 
-In an A/B each arm does, in a search both end builds.
+Each arm of an A/B runs a warm-up; in a search only the two end builds do.
 """
 
 BUILT_BETWEEN = "each commit is built before its run, and the nodes would idle"
@@ -42,10 +42,10 @@ def plan_allocations(
     schedulers: Schedulers,
     before: Collection[JobSpec] = (),
 ) -> dict[str, AllocationPlan]:
-    """Plan how the runs of each configuration's variants get their nodes, by id.
+    """Plan the allocation of each configuration's runs, by configuration id.
 
-    `before` are the jobs made before the session was resumed. A configuration whose
-    runs among them were separate jobs keeps separate jobs.
+    `before` are the jobs made before the session was resumed. A configuration keeps
+    separate jobs, and gets no plan, if one of its runs in `before` was a separate job.
     """
     reason = "the file requires it" if builds.separate else ""
     if builds.build:
@@ -176,8 +176,8 @@ def refuse_changed(
 def record_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
     """Convert the noise that a session uses to a JSON record.
 
-    A resumed session must use the same noise: an A/B that ended in between would change
-    its next step.
+    A resumed session must use the recorded noise. The history may contain further A/Bs
+    by then, whose noise would change the session's next step.
     """
     return {
         case: [value.sigma, value.degrees_of_freedom, value.source]

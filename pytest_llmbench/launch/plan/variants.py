@@ -73,7 +73,7 @@ _VARIANT = Fields(
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """The content of a variants file: what to compare or search, and how to run it."""
+    """The content of a variants file: its variants, and the settings of their runs."""
 
     variants: tuple[Variant, ...] = ()  # in the order of the file
     # a range GOOD..BAD of commits of the recipe's folder, instead of `variants`

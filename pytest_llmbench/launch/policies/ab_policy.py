@@ -95,8 +95,9 @@ def next_step(
 
     An interim analysis follows 2, 3 and 4 pairs. An arm is SLOWER or FASTER if its
     interval excludes 0. After the last analysis it is ALIKE if the interval lies within
-    the margin, else CANNOT_TELL. An arm that fails twice by itself, or is lost twice in
-    a row, is answered at once. If that happens to the reference, all arms are answered.
+    the margin, else CANNOT_TELL. An arm is answered at once if it fails twice for a
+    cause of its own, or is lost twice in a row. If the reference fails or is lost like
+    this, all arms are answered at once.
     """
     answers: dict[int, PairedAnswer] = {}
     estimates: dict[int, PairedEstimate] = {}

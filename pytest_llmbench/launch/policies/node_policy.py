@@ -30,7 +30,11 @@ class NodePolicy:
 
 
 def next_runs(history: RunHistory, policy: NodePolicy) -> NextRuns | Conclusion:
-    """Choose one more run on nodes that were slow once, and the check of all suspects."""
+    """Choose the confirmation run and the site's node check.
+
+    The confirmation run uses the nodes of the slowest run with suspects. No runs are
+    chosen if the history shows no slow or suspect nodes.
+    """
     if history.finding is None or not list_suspects(history):
         return Conclusion()
     again = history.finding.again
@@ -74,7 +78,7 @@ def build_confirmation(spec: JobSpec, nodes: Iterable[str]) -> JobSpec:
 def describe_confirmation(ended: EndedJob, evidence: str) -> tuple[str, ...]:
     """Describe the end of a run on suspect nodes.
 
-    `evidence` is the text of the history.
+    `evidence` is the text about these nodes from the stored history, or "".
     """
     if ended.problem:
         return (evidence, f"not confirmed: {ended.problem.text}")

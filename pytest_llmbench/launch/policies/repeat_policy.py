@@ -55,7 +55,7 @@ CONCURRENT = DecisionRule(0.0295, 0.05, fewest=2)
 
 @dataclass(frozen=True, slots=True)
 class RepeatPolicy:
-    """How many runs a configuration may have, and how often a broken run is restarted."""
+    """Limits of a configuration: number of runs, and restarts of a broken run."""
 
     most: int = 3  # runs
     required: int = 1  # runs that are made in any case, and then judged once
@@ -129,9 +129,11 @@ def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
 
 
 def _may_retry(ended: Sequence[EndedJob], last: EndedJob, retries: int) -> bool:
-    """True for the first hung job, and for broken jobs of a run while retries remain.
+    """True if the `last` ended job may be started again.
 
-    A second hung job counts as a real failure: new software may deadlock.
+    This is the first hung job of the configuration, or a job that the infrastructure
+    ended while retries of its run remain. A second hung job counts as a real failure:
+    new software may deadlock.
     """
     same_blame = [earlier for earlier in ended if earlier.end.blame is last.end.blame]
     if last.end.blame is Blame.HUNG:
@@ -162,7 +164,10 @@ def _is_given_up(status: JobStatus) -> bool:
 def _choose_repeats(
     history: RunHistory, judgement: Judgement, policy: RepeatPolicy
 ) -> tuple[NextJob, ...]:
-    """Choose the repeats that a verdict needs, on nodes not used so far."""
+    """Choose the repeats that a verdict needs.
+
+    After a failed verdict they avoid the nodes used so far, if the cluster has others.
+    """
     counted = history.counted
     if history.failures or not history.may_start:
         return ()
@@ -213,9 +218,10 @@ def _conclude(
 def add_failures(
     result: ConfigurationResult, failures: Mapping[int, RunProblem]
 ) -> ConfigurationResult:
-    """Make a result INVALID if a repeat failed: an INCONCLUSIVE result could pass.
+    """Make a result INVALID if a repeat failed.
 
-    A REGRESSION stays, unless a repeat hung.
+    An INCONCLUSIVE result could otherwise pass without the failed repeat. A REGRESSION
+    stays, unless a repeat hung.
     """
     judgement = result.judgement
     hung = [problem for problem in failures.values() if problem.reason is Reason.HUNG]
@@ -237,7 +243,11 @@ def add_failures(
 
 
 def _conclude_unjudged(history: RunHistory) -> Conclusion:
-    """Conclude from the first failed run, else from the files of an unjudged purpose."""
+    """Conclude a configuration that is not judged.
+
+    The conclusion states the problem of the first failed run. Without a failed run the
+    purpose of the jobs is not to measure, and the conclusion states if it was served.
+    """
     for failed in history.counted.values():
         if failed.problem:
             return Conclusion(

@@ -89,7 +89,7 @@ class RunHistory:
 
     @property
     def run_spec(self) -> JobSpec:
-        """The specification of its runs, with slow nodes excluded."""
+        """The specification of the configuration's runs, with slow nodes excluded."""
         return avoid_nodes(self.spec, self.excluded)
 
     @property
@@ -120,9 +120,9 @@ class RunHistory:
 
     @property
     def due(self) -> frozenset[tuple[int, int]]:
-        """The held back runs (repeat, attempt) that have not ended.
+        """The runs (repeat, attempt) in `held_back` that have not ended.
 
-        A resumed session starts them.
+        A resumed session starts these runs.
         """
         return self.held_back - self._ended_runs
 
@@ -130,8 +130,8 @@ class RunHistory:
     def _effective_runs(self) -> tuple[EndedJob, ...]:
         """The ended runs that no later attempt replaces.
 
-        An attempt that was never planned replaces nothing: the failure before it still
-        counts. A resumed session may find such an attempt.
+        An attempt that was never planned replaces no run: the failure before it still
+        counts. A resumed session may find an unplanned attempt.
         """
         held_back = self.held_back & self._ended_runs
         replacements = self._planned_runs | held_back
@@ -178,7 +178,7 @@ class RunHistory:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The output files of its jobs, in addition to their logs."""
+        """The output files of the ended jobs, in addition to their logs."""
         return tuple(path for ended_job in self.ended for path in ended_job.files)
 
     def is_made_again(self, job: Job) -> bool:
@@ -193,7 +193,8 @@ class RunHistory:
     def with_ended(self, ended: EndedJob) -> RunHistory:
         """Add a job that ended.
 
-        A new run invalidates the verdict. The policy may start and retry runs again.
+        A new run of the policy invalidates the verdict. Every ended job allows the
+        policy again to start and retry runs.
         """
         return dataclasses.replace(
             self,

@@ -99,9 +99,10 @@ def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
 
 
 def count_most_runs(builds: int, cap: int | None = None) -> int:
-    """Count the maximum number of measured runs of a search.
+    """Return the maximum number of measured runs of a search.
 
-    A file may state it as `cap`. Failed and lost runs are not counted.
+    `cap` is the number in the variants file, if the file sets it. Failed and lost runs
+    are not counted.
     """
     return 16 + 4 * math.ceil(math.log2(builds)) if cap is None else cap
 
@@ -167,9 +168,10 @@ def _end(
 def _compare_ends(
     trials: Sequence[Trial], builds: int, noise: Noise | None
 ) -> NextTrial | BisectAnswer | PairedEstimate:
-    """Return the difference of the end builds once the last is significantly slower.
+    """Return the difference of the end builds if the bad end is significantly slower.
 
-    Until then, returns the next run; returns the answer if there is no such difference.
+    Returns the next run if more pairs are needed, or the answer if the search ends
+    here: the bad end is not shown to be slower, or an end build gets no further run.
     """
     ends = (0, builds - 1)
     estimate = None
@@ -330,8 +332,8 @@ def _search_both(
 def compute_posterior(table: RunTable, first: int, stop: int) -> Floats:
     """Return the posterior probability of each build to be the first slow one.
 
-    Shape (builds - 1,), without the first build. Priors: flat on both levels; scaled
-    inverse chi-square with PRIOR_FREEDOM degrees of freedom on the variance.
+    Shape (stop - first - 1,), without the build `first`. Priors: flat on both levels;
+    scaled inverse chi-square with PRIOR_FREEDOM degrees of freedom on the variance.
     """
     counts, sums = table.counts[first:stop], table.sums[first:stop]
     before, after = np.cumsum(counts)[:-1], np.cumsum(counts[::-1])[::-1][1:]
@@ -348,8 +350,8 @@ def compute_posterior(table: RunTable, first: int, stop: int) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def _list_running(table: RunTable, first: int, stop: int) -> Integers:
-    """List the builds that have a run or have not failed."""
+def _list_runnable(table: RunTable, first: int, stop: int) -> Integers:
+    """List the builds of `first:stop` that have a measured run or have not failed."""
     runs_or_may = ~table.failed[first:stop] | (table.counts[first:stop] > 0)
     return np.flatnonzero(runs_or_may) + first
 
@@ -359,9 +361,9 @@ def _find_likeliest(
 ) -> tuple[int, int, float]:
     """Return the most probable neighbours of the change, with the probability.
 
-    No build between the two neighbours runs.
+    All builds between the two neighbours failed.
     """
-    running = _list_running(table, first, stop)
+    running = _list_runnable(table, first, stop)
     cumulative = np.concatenate([[0.0], np.cumsum(posterior)])
     groups = np.diff(cumulative[running - first])
     best = int(np.argmax(groups))
@@ -405,9 +407,9 @@ def _find_range(posterior: Floats, first: int) -> BuildRange:
 
 
 def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
-    """Return the most-run build of a middle level, or None.
+    """Return the build with the most runs of a middle level, or None.
 
-    A middle level exists if two rising steps fit much better than one step.
+    A middle level exists if two rising steps fit the runs much better than one step.
     """
     builds = np.flatnonzero(table.counts[first:stop]) + first
     if len(builds) < 3:
@@ -490,7 +492,7 @@ def _is_between(table: RunTable, builds: tuple[int, int, int], level: float) -> 
 def _show_rise(table: RunTable, before: Flags, after: Flags, level: float) -> float:
     """Return the rise from the builds `before` to the builds `after`, or 0.
 
-    0 if the rise is not significant at a one-sided level.
+    0 if the rise is not significant at the one-sided `level`.
     """
     counts = [float(table.counts[side].sum()) for side in (before, after)]
     if not all(counts):

@@ -95,8 +95,8 @@ def count_measured(trials: Sequence[Trial], variant: int) -> int:
 def find_failure(trials: Sequence[Trial], variant: int) -> TrialOutcome | None:
     """Return the reason a variant gets no further run (DOES_NOT_RUN or LOST), or None.
 
-    DOES_NOT_RUN: it failed twice by itself, warm-ups included. LOST: the infrastructure
-    failed twice in a row.
+    DOES_NOT_RUN: the variant itself caused two failures, warm-ups included. LOST: the
+    infrastructure failed twice in a row.
     """
     outcomes = [trial.outcome for trial in trials if trial.variant == variant]
     if outcomes.count(TrialOutcome.DOES_NOT_RUN) >= MOST_FAILURES:
@@ -160,9 +160,9 @@ def choose_warm_up(
 
 
 def get_level(pairs: int, earlier: Noise | None, arms: int = 1) -> float:
-    """Return the one-sided level of the analysis after `pairs` pairs.
+    """Return the one-sided significance level of the analysis after `pairs` pairs.
 
-    Several arms share the level (Bonferroni).
+    `arms` arms share the significance level (Bonferroni).
     """
     return (LEVELS_WITH_NOISE if earlier else LEVELS)[pairs - FIRST_ANALYSIS] / arms
 
@@ -171,7 +171,7 @@ def get_level(pairs: int, earlier: Noise | None, arms: int = 1) -> float:
 
 
 MOST_ALLOCATIONS = 3
-"""Allocations that may end too early before each further run is a separate job."""
+"""Number of allocations that ended too early before further runs are separate jobs."""
 
 VARIANT_FAILURES = (Blame.RUN, Blame.HUNG)
 """Failures caused by the variant; a run with any other failure is repeated."""

@@ -161,7 +161,10 @@ class LocalScheduler(Scheduler):
 def _find_state(
     running: bool, code: int | None, *, cancelled: bool
 ) -> tuple[Phase, str, str]:
-    """Return phase, state and exit code; a job without an exit code has FAILED."""
+    """Return phase, state and exit code of a job.
+
+    The state of an ended job without an exit code is FAILED, or CANCELLED.
+    """
     if running and code is None:
         return Phase.RUNNING, "RUNNING", ""
     exit_code = "" if code is None else f"0:{code - 128}" if code > 128 else f"{code}:0"

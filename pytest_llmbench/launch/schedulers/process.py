@@ -122,7 +122,10 @@ def start(
 def _start_held(
     arguments: list[str], environment: Mapping[str, str], out: int, mark: str
 ) -> tuple[Process, int]:
-    """Start the wrapper, which waits; return it with the pipe that releases it."""
+    """Start the wrapper, which waits before it runs the command.
+
+    Returns the process, and the write end of the pipe that releases it.
+    """
     read_end, gate = os.pipe()
     try:
         pid = _spawn(arguments, environment, read_end, out)
@@ -140,7 +143,10 @@ def _start_held(
 
 
 def describe(pid: int, mark: str) -> Process:
-    """Build the record of a child that was just started with MARK in its environment."""
+    """Build the record of a child that was just started.
+
+    `mark` is the value of the variable MARK in its environment.
+    """
     stat = read_stat(pid)
     return Process(pid, identify(stat.ticks if stat else "-"), mark)
 
@@ -218,7 +224,10 @@ def _check_executable(program: str, directory: Path) -> str:
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
-    """Refuse variables that a shell would drop or change. Messages omit the values."""
+    """Refuse variables that a shell would drop or change, and redacted values.
+
+    Messages omit the values. Raises LaunchError.
+    """
     for name, value in environment.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise LaunchError(
@@ -348,10 +357,11 @@ def _send_signal(
 def _find_family(
     process: Process, before: Mapping[int, ProcessStat] | None = None
 ) -> dict[int, ProcessStat]:
-    """Find the living processes of a command: those with its mark, or in its session.
+    """Find the living processes of a command, by its mark and its session.
 
-    The session belongs to the command if its leader, a marked process or a process of
-    `before` is in it: the kernel does not reuse a session id while a member lives.
+    Another command may have reused the session id. The session is that of the command
+    if it contains the leader, a marked process or a process of `before`: the kernel
+    does not reuse a session id while a member lives.
     """
     stats = dict(read_stats())
     leader = stats.get(process.pid)

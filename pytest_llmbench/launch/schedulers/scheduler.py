@@ -174,7 +174,7 @@ class Scheduler(ABC):
     def explain_unavailable(cls, status: JobStatus, *, reserved: bool = True) -> str:
         """Return a message if a waiting job's nodes are out of service, or "".
 
-        If `reserved`, also if the nodes are reserved.
+        With `reserved`, nodes that are only reserved count as out of service.
         """
         return ""
 
@@ -241,8 +241,8 @@ class Scheduler(ABC):
         """Submit a job and wait until its submission ends.
 
         Raises SubmitError if the job was refused, or if that is unknown (`uncertain`).
-        Raises SchedulerAway if the job was not submitted, or if `recover` must check
-        that once the scheduler answers again.
+        Raises SchedulerAway if the scheduler does not answer: the job was not
+        submitted, or `recover` must check its submission later.
         """
 
     @abstractmethod

@@ -37,7 +37,7 @@ class LiveJobs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AllocationPlan:
-    """How the runs of a configuration's variants get their nodes."""
+    """A configuration's shared allocation, or the reason for separate jobs."""
 
     spec: JobSpec | None = None  # of the allocation; None: each run is a separate job
     reason: str = ""  # why runs are separate jobs
@@ -45,7 +45,7 @@ class AllocationPlan:
     limit_option: str = ""  # the time limit option of the command, up to its value
 
     def describe(self, runs: int, warm_ups: int) -> str:
-        """Describe how `runs` runs get their nodes; the first `warm_ups` are discarded."""
+        """Describe the allocation of `runs` runs, which include `warm_ups` warm-ups."""
         if self.spec is None:
             return (
                 f"each run is a separate job, on the nodes of the first: {self.reason}"
@@ -130,7 +130,7 @@ def find_allocation(journal: LiveJobs, spec: JobSpec) -> Job | None:
 
 
 def release(journal: LiveJobs, case_id: str) -> None:
-    """End the idle allocations of a configuration."""
+    """End the allocations of a configuration as soon as they are idle."""
     for allocation in list_allocations(journal):
         if allocation.spec.case_id == case_id:
             with suppress(OSError):  # an idle allocation ends by itself

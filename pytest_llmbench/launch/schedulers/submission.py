@@ -184,8 +184,8 @@ def describe_doubt(
 ) -> str:
     """Describe a job whose submission is uncertain.
 
-    `look` is the command that shows the job, `mark` a hint how to recognise it there,
-    and `text` the output of the submission.
+    `look` is the command that shows the job, `mark` a hint to recognise the job in the
+    command's output, and `text` the output of the submission.
     """
     answer = ""
     if text.strip():
@@ -219,7 +219,7 @@ class JobRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The tools of a scheduler."""
+    """The facilities of a scheduler: commands, environment, journal and waiting."""
 
     run: Runner  # runs short commands
     environment: Mapping[str, str]  # of these commands: the caller's

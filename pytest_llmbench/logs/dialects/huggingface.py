@@ -333,9 +333,9 @@ def _compute_least_mean(
     """Return the lowest mean loss that the printed losses allow.
 
     `printed` contains epoch, loss and unit of the epoch. Each loss is the mean of the
-    steps since the previous loss. The first may be that of a single step, or of the
-    usual number in a resumed run. The steps after the last printed loss may have had no
-    loss.
+    steps since the previous loss. The first loss may be that of a single step or, in a
+    resumed run, the mean of the usual number of steps. The steps after the last printed
+    loss may have had no loss.
     """
     losses = [loss for _, loss, _ in printed]
     if min(losses) <= 0:
@@ -375,9 +375,9 @@ def _count_all_steps(run: StepRecord) -> int:
 
 
 def _get_width(run: StepRecord) -> float:
-    """Count the step numbers that the printed digits allow.
+    """Return the width of the range of step counts that the printed digits allow.
 
-    Returns 0 if there is only one.
+    Returns 0 if the width is at most one step.
     """
     width = run.resolution / run.seconds * run.step if run.possible else 0.0
     return width if width > 1 else 0.0
@@ -615,7 +615,7 @@ def _find_end_before(old: StepRecord | None, new: StepRecord) -> int:
 def _count_steps(
     before: bytes, runtime: float, planned: Span, step: int
 ) -> tuple[int, int, bool]:
-    """Return the finished steps, the planned steps, and whether they are certain.
+    """Return the finished steps, the planned steps, and True if both are certain.
 
     `step` is the step that the record prints, 0 if none.
     """
@@ -638,9 +638,10 @@ def _count_steps(
 def _divide_resumed(record: StepRecord, resumed: StepRecord | None) -> StepRecord:
     """Correct the mean of a resumed run to its remaining steps.
 
-    The rate counts all steps, or from Trainer 5.19 on the remaining steps: the planned
-    number decides. If it is unknown, the rate after a `Continuing ...` line counts all
-    steps. After the newer line both are possible, and the record gets a doubt.
+    The rate of Trainer up to 5.18 counts all steps, the rate of later versions only the
+    remaining steps. The planned number of steps decides between the two. If it is
+    unknown, the rate after a `Continuing ...` line counts all steps. After the line of
+    newer versions both are possible, and the record gets a doubt.
     """
     if resumed is None:
         return record

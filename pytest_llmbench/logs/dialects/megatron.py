@@ -358,8 +358,9 @@ def _pair_lines(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]
     Both print the same number, rounded differently. Lines in the same order, or near
     each other, belong to one step if their times agree (or to two steps with the same
     time, which makes no difference). Two adjacent unpaired lines with contradicting
-    times are one step, too: the slower time is kept. All other step times are dropped,
-    because their step is unknown.
+    times are one step, too: the slower time is kept. More than MAX_UNPAIRED step times
+    after the last iteration record belong to another run and are numbered. All other
+    step times are dropped, because their step is unknown.
     """
     steps = list(records)
     partners = _find_partners(records)
@@ -402,7 +403,7 @@ def _number_step_times(records: Sequence[StepRecord], tally: Tally) -> list[Step
 
 
 def _find_partners(records: Sequence[StepRecord]) -> dict[int, int]:
-    """Map the indices of step times to those of their iteration records.
+    """Map the index of each step time to the index of its iteration record.
 
     First tries to pair all lines of the log in order, because the lines of a rank may
     come in a block. Otherwise pairs the nearest record with the same time, then any

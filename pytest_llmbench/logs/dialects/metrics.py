@@ -143,7 +143,7 @@ def _get_name(record: StepRecord) -> str:
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Set how many steps of one attempt each time is the mean of.
+    """Set `mean_of`, the number of steps that each time covers, in one attempt.
 
     The first time is dropped if it covers fewer steps than others, because torchtitan
     still divides it by the full interval.

@@ -210,7 +210,8 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 
     A rounded step follows from the count of its bar. If bars are printed twice, the
     first bar of a step shows the values of the step before. Exact step numbers reveal
-    such bars. Among rounded ones, the first bar of each count is dropped.
+    such stale bars. If step numbers are rounded, the first bar of each count is dropped
+    as stale.
     """
     records = [record for record in records if record.mean_of]
     if not any(record.rounded for record in records):
@@ -242,9 +243,10 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 
 
 def _learn_offset(offsets: dict[int, int], record: StepRecord) -> None:
-    """Remember how far the steps of an epoch are ahead of its bar.
+    """Store the offset between the step numbers and the bar counts of an epoch.
 
-    A stale bar is ahead by one less and ignored.
+    A stale bar is ignored: its step is that of the bar before, so its offset is smaller
+    by one.
     """
     if record.bar:
         epoch, count = record.bar

@@ -215,8 +215,8 @@ class RegexReader(DialectReader):
     ) -> list[StepRecord]:
         """Subtract evaluation and checkpoint time from the step times.
 
-        Unchanged if the step times exclude them: then steps with an evaluation take as
-        long as other steps.
+        The step times stay unchanged if they already exclude this time. Steps with an
+        evaluation then take as long as other steps.
         """
         rows = [
             row
@@ -278,11 +278,11 @@ class RegexReader(DialectReader):
         )
 
     def time_steps(self, records: Sequence[StepRecord]) -> list[StepRecord]:
-        """Set the number of steps of one attempt that each time covers.
+        """Compute times from clocks, and set the number of steps that a time covers.
 
-        This is the number of steps since the line before. A gap larger than usual is a
-        lost line: its time is the mean of the usual number of steps. A single line
-        covers one step.
+        A time per interval covers the steps since the line before. A gap larger than
+        usual is a lost line: its time is the mean of the usual number of steps. Other
+        printed times, and the time of a single line, cover one step.
         """
         if CONSUMED in self._groups:
             records = count_step_tokens(records)
@@ -472,9 +472,9 @@ class RegexReader(DialectReader):
 def _contains(
     records: Sequence[StepRecord], rows: Sequence[int], non_training: Sequence[float]
 ) -> bool:
-    """True if the step times of `rows` include the separate times.
+    """True if the step times of `rows` include the `non_training` times.
 
-    Without them, the step times are closer to those of other steps.
+    After subtraction, such step times are closer to the times of other steps.
     """
     containing = set(rows)
     others = [

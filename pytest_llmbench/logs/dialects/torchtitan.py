@@ -125,10 +125,10 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Compute the times of one attempt's steps from their time stamps.
 
-    The rates of the first line cover as many steps as there are between the other
-    lines, or all steps from 1 on. If a validation is inside a log interval, the time
-    since its end represents the whole interval, because the time of the steps before it
-    is unknown.
+    The first line has no time. Its rates cover the usual number of steps between two
+    lines, or all steps from 1 on if there are fewer. If a validation is inside a log
+    interval, the time since its end represents the whole interval, because the time of
+    the steps before the validation is unknown.
     """
     timed = clock.time_steps(records)
     for index in _find_partly_timed(records):

@@ -32,7 +32,7 @@ def is_consistent(reading: FileReading) -> bool:
 
 
 def _fits_text(log: ParsedLog, size: int) -> bool:
-    """True if a log of `size` bytes can contain this result and its other readings."""
+    """True if a log of `size` bytes can contain this result and its `readings`."""
     return (
         0 <= log.lines <= size + 1
         and log.fingerprint.partition("-")[0] in ("", f"{log.size_bytes:x}")

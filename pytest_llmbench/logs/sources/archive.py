@@ -191,7 +191,7 @@ class Archive:
         return self._samples[path]
 
     def read(self, requested: Collection[Path]) -> Iterator[tuple[Path, Stream]]:
-        """Yield the texts of the wanted files in archive order.
+        """Yield the texts of the requested files in archive order.
 
         Read each text before requesting the next. Raises LogError if the archive is
         truncated or changed since it was listed.
@@ -248,7 +248,7 @@ class Archive:
         self._samples[path] = tuple(samples.values())
 
     def _list_unnamed(self) -> None:
-        """List the files that may be logs with another name."""
+        """Add to the listing the files that may be logs with an unusual name."""
         for path, member in self._unnamed.items():
             if len(self.listing) > FOLDERS:
                 self.unreadable.append((self.path, _describe_folders()))

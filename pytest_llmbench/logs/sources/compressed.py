@@ -129,9 +129,9 @@ class Stream:
     def _iterate_parts(
         self, decoder: Decoder, data: bytes, offset: int
     ) -> Iterator[bytes]:
-        """Yield the text of more data.
+        """Yield the text of `data`, the next compressed bytes.
 
-        `offset` is the length of the text before it.
+        `offset` is the length of the text so far.
         """
         text = self._decompress_part(decoder, data, offset)
         while text and self.method != "gzip" and not decoder.eof:

@@ -56,8 +56,8 @@ def check_input(flag: str, source: object) -> Path:
 def read_input(source: BinaryIO | None = None) -> Iterator[bytes]:
     """Yield all bytes of a stream, by default standard input. May be called repeatedly.
 
-    Raises LogError if the stream cannot be read or stored, also in all later calls: its
-    remaining bytes are no log.
+    Raises LogError if the stream cannot be read or stored, also in all later calls: the
+    remaining bytes are not a complete log.
     """
     stream = source or getattr(sys.stdin, "buffer", None)
     if stream is None:

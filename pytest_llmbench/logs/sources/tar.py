@@ -307,7 +307,7 @@ class TarReader:
         return b"".join(pieces)
 
     def _read_some(self, limit: int) -> bytes:
-        """Return between 1 and `most` bytes."""
+        """Return between 1 and `limit` bytes. Raises LogError if there are no more."""
         while not self._buffer:
             block = next(self._blocks, None)
             if block is None:

@@ -55,7 +55,7 @@ def _list_lines(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str, float
 
 
 def _clip(values: Sequence[float], lines: Sequence[float]) -> list[float]:
-    """Clip values far above `lines` and the median; the scale is made for the result.
+    """Clip values far above `lines` and the median, before the scale is chosen.
 
     A single outlier would otherwise compress all other values into one line.
     """
@@ -216,7 +216,7 @@ def _draw_series(
 def _list_corners(
     values: Sequence[float | None],
 ) -> Iterator[tuple[float, float | None]]:
-    """Yield (index, value) points, without those inside a run of equal values."""
+    """Yield (index, value) points without the inner ones of equal successive values."""
     last = len(values) - 1
     for index, value in enumerate(values):
         if index in (0, last) or not values[index - 1] == value == values[index + 1]:
@@ -314,7 +314,7 @@ Points = list[tuple[int, float]]
 
 SLOW = "\N{BLACK UP-POINTING TRIANGLE} slow"
 ABOVE = "\N{WHITE UP-POINTING TRIANGLE} above the scale"
-NON_FINITE = "\N{MULTIPLICATION X} no finite number"
+NON_FINITE = "\N{MULTIPLICATION X} not finite"
 """Key entries for the symbols of steps."""
 
 
@@ -515,7 +515,7 @@ def _describe_loss(
             f"loss {losses[0]:.4g} at step {points[0][0]}, {losses[-1]:.4g} at step {points[-1][0]}"
             if losses
             else "",
-            f"no finite number at {formatting.count_noun(len(non_finite), 'step')}{first}"
+            f"not finite at {formatting.count_noun(len(non_finite), 'step')}{first}"
             if non_finite
             else "",
         ]

@@ -269,9 +269,9 @@ def test_loss_chart_describes_the_first_non_finite_step() -> None:
     chart = draw_loss(lost([9.5, 7.0, 5.0, None, None, 4.0], [3, 4]), "loss")
     assert chart is not None
     assert chart.sentence == (
-        "6 steps; loss 9.5 at step 0, 4 at step 5; no finite number at 2 steps, first at step 3."
+        "6 steps; loss 9.5 at step 0, 4 at step 5; not finite at 2 steps, first at step 3."
     )
-    assert chart.key == "\N{MULTIPLICATION X} no finite number"
+    assert chart.key == "\N{MULTIPLICATION X} not finite"
 
 
 def test_trained_run_has_no_loss_chart() -> None:

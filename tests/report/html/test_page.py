@@ -161,7 +161,7 @@ def test_page_head_shows_counts_and_next_steps(page: str) -> None:
         in text
     )
     assert (
-        "slower-than-bound : grok1_314b-24.11-h100-bf16-8 judge older runs of it, too"
+        "slower-than-bound : grok1_314b-24.11-h100-bf16-8 judge older runs of it as well"
         in text
     )
 
@@ -336,7 +336,7 @@ def test_page_shows_sum_of_changes_and_newest_changes() -> None:
 
 def test_page_shows_the_loss_of_a_diverged_run(page: str) -> None:
     assert page.count("<strong>Loss</strong>") == 1
-    assert re.search(r"no finite number at \d+ steps?, first at step \d+", page)
+    assert re.search(r"not finite at \d+ steps?, first at step \d+", page)
 
 
 # --- text is text ---------------------------------------------------------------------

@@ -163,7 +163,8 @@ def _explain_unshared(job: PlannedJob) -> str:
 def _estimate_run(job: PlannedJob) -> float:
     """Estimate the time limit of a run in seconds, or 0 if unknown.
 
-    Sums start-up and generous step time; capped at the job's time limit.
+    Sums the start-up and SLOWER times the expected time of all steps; capped at the
+    job's time limit.
     """
     limit = read_time_limit(find_requested_time(job))
     steps = 3600 * job.spec.gpu_hours / job.spec.occupied_gpus
@@ -325,10 +326,10 @@ def list_directives(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _write_run(job: Job, allocation: Job) -> None:
-    """Write a copy of the run's script, then the order for the allocation.
+    """Write a copy of the run's script, then the order: a script for the allocation.
 
-    The order changes the allocation's environment only where the run's differs. Secrets
-    never differ, so none is written.
+    The order sets only variables that differ from the allocation's environment. Secrets
+    never differ, so the order contains no secret.
     """
     folder, spec = job.folder.absolute(), job.spec
     script, *arguments = spec.command
@@ -402,8 +403,9 @@ def describe_run(
     """Return the status of a run in an allocation, in Slurm's terms.
 
     `settled` is True if the run ended so long ago that accounting has all its steps. A
-    run without an exit code ended with its allocation. So did a run that failed while
-    the allocation was ending, since that may be the cause.
+    run without an exit code ended with its allocation. A run that failed while the
+    allocation was ending is treated like this, too: the allocation's end may be the
+    cause.
     """
     begun = marks.begun
     run_status = replace(
@@ -479,11 +481,12 @@ def _find_failed_step(
 ) -> str | None:
     """Return the exit code of a run's failed step.
 
-    Returns "" if no step failed, and None if that is unknown. The allocation's derived
-    exit code is the worst of all its steps so far, including those of earlier runs. If
-    no step in accounting has that code, it belongs to a step of this run that
-    accounting does not have yet. A step of an earlier run with the same code hides such
-    a step until accounting is `settled`.
+    Returns "" if no step failed, and None if the answer is still unknown, because
+    accounting may not contain all steps yet. The allocation's derived exit code is the
+    worst exit code of all its steps so far, including the steps of earlier runs. If no
+    step in accounting has this exit code, it is that of a missing step of this run. If
+    a step of an earlier run has it, the answer is unknown until accounting is
+    `settled`.
     """
     worst = allocation.derived_exit_code
     if worst in ("", SUCCESS):
@@ -507,8 +510,8 @@ def _find_failed_step(
 
 
 def _was_left_behind(step: StepStatus) -> bool:
-    """True if a step was ended with its run, by SIGTERM.
+    """True if a step outlived its run and was ended by SIGTERM.
 
-    Slurm also reports a killed step as CANCELLED, with exit code 0:9.
+    A step that was killed is CANCELLED, too, but has the exit code 0:9.
     """
     return step.state == "CANCELLED" and step.exit_code in (SUCCESS, "0:15")

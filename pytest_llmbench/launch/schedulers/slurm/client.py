@@ -122,7 +122,7 @@ def read_sacct(output: str, submitted: Mapping[str, datetime]) -> Statuses:
 
     Expects SACCT_FIELDS with duplicates, and times in UTC. A requeued job has a row per
     start: the latest row counts, the others become restarts. Rows submitted before
-    `submitted` belong to another job: Slurm reuses job ids after the largest one.
+    `submitted` belong to another job: Slurm reuses job ids after the largest job id.
     """
     rows: dict[str, list[JobStatus]] = {}
     for job_id, status in _read_rows(output, _read_sacct_status, submitted):
@@ -152,8 +152,8 @@ def merge_statuses(accounting: JobStatus | None, queue: JobStatus | None) -> Job
     """Merge the statuses of a job from sacct and squeue; squeue must be queried later.
 
     slurmctld (squeue) decides, because accounting lags: it may show the failed start of
-    a job that is queued again. A job that slurmctld has forgotten is over; if
-    accounting has no end of it, it is UNKNOWN.
+    a job that is queued again. A job that slurmctld has forgotten has ended; its phase
+    is UNKNOWN if accounting does not contain its end.
     """
     if queue is None:
         if accounting is None:
@@ -188,7 +188,8 @@ def merge_statuses(accounting: JobStatus | None, queue: JobStatus | None) -> Job
 def expand_hosts(expression: str) -> tuple[str, ...]:
     """Expand a node list: `n[1-2,04]` becomes n1, n2, n04.
 
-    An expression that cannot be expanded is returned unchanged.
+    Empty if Slurm prints that a job has no nodes. An expression that cannot be expanded
+    is returned unchanged.
     """
     if not expression or expression in ("None assigned", "(null)", "None"):
         return ()
@@ -358,9 +359,10 @@ def parse_time(text: str) -> datetime | None:
 
 
 def _expand_piece(piece: str) -> list[str]:
-    """Expand a piece of a node list to the numbers in its brackets, or to itself.
+    """Expand a piece of a node list: `[1-2,04]` becomes 1, 2, 04.
 
-    Empty if the brackets cannot be parsed.
+    A piece without brackets is returned unchanged. Empty if the brackets cannot be
+    parsed.
     """
     if not piece.startswith("["):
         return [piece]
@@ -378,8 +380,8 @@ def _expand_piece(piece: str) -> list[str]:
 def find_phase(state: str) -> Phase:
     """Return the phase of a Slurm state; UNKNOWN for an unknown state.
 
-    PREEMPTED and REQUEUED jobs are waiting: they come back unless slurmctld reports
-    that they ended.
+    PREEMPTED and REQUEUED jobs are waiting: Slurm starts them again, unless slurmctld
+    reports their end.
     """
     return _PHASES.get(state, Phase.UNKNOWN)
 
@@ -404,8 +406,8 @@ def explain_stuck(status: JobStatus) -> str:
 def explain_unavailable(status: JobStatus, *, reserved: bool = True) -> str:
     """Return a message if a waiting job's nodes are out of service, or "".
 
-    If `reserved`, also if the nodes are reserved. Others may make the nodes available
-    again.
+    With `reserved`, nodes that are only reserved count as out of service. The nodes may
+    become available again.
     """
     word = "ReqNodeNotAvail" if reserved else "UnavailableNodes"
     out = status.phase is Phase.WAITING and word in status.reason
@@ -545,10 +547,10 @@ class Slurm:
     def find(self, tokens: Collection[str], since: datetime) -> dict[str, str]:
         """Return token and job id of the caller's jobs with the comment `llmb:<token>`.
 
-        Only finds jobs submitted after `since`. Without accounting, or if it stores no
-        comments (AccountingStoreFlags=job_comment), only recent jobs are found. Raises
-        LaunchError if two jobs have the same token, and SchedulerAway if Slurm does not
-        answer: the job may exist.
+        Searches the queue, then accounting from `since` on. Without accounting, or if
+        accounting stores no comments (AccountingStoreFlags=job_comment), only recent
+        jobs are found. Raises LaunchError if two jobs have the same token, and
+        SchedulerAway if Slurm does not answer: the job may exist.
         """
         queue = self._answer(
             "squeue",
@@ -666,7 +668,8 @@ class Slurm:
     def list_accounts(self) -> tuple[str, ...] | None:
         """List the accounts that the caller may use.
 
-        None if Slurm does not require an account, or the accounts are unknown.
+        None if Slurm does not require an account, or the accounts are unknown. Raises
+        SchedulerAway if Slurm does not answer.
         """
         config = self._answer("scontrol", "show", "config")
         enforced = re.search(

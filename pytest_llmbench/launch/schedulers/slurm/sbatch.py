@@ -382,7 +382,7 @@ DOUBTFUL = re.compile(
 
 
 def read_sbatch(text: str) -> list[Submission]:
-    """Find `Submitted batch job 4711`."""
+    """Find the jobs in lines such as `Submitted batch job 4711`."""
     return merge_submissions(
         Submission(match[1]) for match in _SBATCH.finditer(remove_colours(text))
     )

@@ -123,8 +123,9 @@ def check_partition(
 ) -> Iterator[JobProblem]:
     """Yield the problems of a job's partition.
 
-    Yields unknown partitions, and the problems of the best known partition; without a
-    named partition, of the best of all partitions.
+    Yields the named partitions that Slurm does not have. Of the other named partitions,
+    or of all partitions if the job names none, yields only the problems of the
+    partition with the fewest problems.
     """
     setting = find_setting(
         planned, ("-p", "--partition"), ("SBATCH_PARTITION", "SLURM_PARTITION")
@@ -154,7 +155,7 @@ def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem
     # sbatch would accept the job, which then pends as PartitionNodeLimit
     if spec.nodes > partition.nodes:
         problem = f"{name} has {partition.nodes} nodes: a larger job never starts"
-        remedy = "select smaller ones with -k, or set `largest` in the cluster file"
+        remedy = "select smaller jobs with -k, or set `largest` in the cluster file"
         yield JobProblem(problem, remedy, f"{spec.nodes} nodes", PreflightCheck.NODES)
     if not partition.up:
         problem, remedy = (

@@ -150,7 +150,7 @@ class SlurmScheduler(Scheduler):
     # --- job states -------------------------------------------------------------------
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
-        """Query Slurm for all jobs at once; jobs that it does not list are missing."""
+        """Return the status of each job, by number, with one query for all jobs."""
         # read the markers before Slurm is queried: the state of an allocation is then
         # not older than the end of a run in it
         markers = {
@@ -278,7 +278,7 @@ class SlurmScheduler(Scheduler):
 
 
 def _calls_sbatch(job: Job) -> bool:
-    """True if the command of a job is sbatch itself, with a recipe's launch.sh."""
+    """True if a job's command is sbatch, not a script that calls sbatch."""
     return job.spec.via == SBATCH
 
 
