@@ -350,7 +350,7 @@ def test_locked_store_is_reported(
     monkeypatch.setattr(store, "PATIENCE_SECONDS", 1)
     write(place, document(outcome(7.4)))
     with connect(place, writes=True):
-        with pytest.raises(HistoryError, match="another process held it") as error:
+        with pytest.raises(HistoryError, match="another process locked it") as error:
             write(place, document(outcome(7.4, 1)))
         assert str(error.value).startswith(place.shown)
         assert len(past(place)) == 1  # reading still works
