@@ -205,13 +205,13 @@ def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "the one above": {"option": f"--llmb-load-checkpoint={WEIGHTS}"},
+    "pass its parent": {"option": f"--llmb-load-checkpoint={WEIGHTS}"},
     "documented for 8b on 8 to 16 GPUs, not on 32": {
         "option": "--llmb-save-checkpoint",
         "gpus": 32,
     },
     "did you mean 'start'?": {"option": "--llmb-profile=strat:30"},
-    "leave --llmb-nccl-trace out": {"option": "--llmb-nccl-trace", "purposes": ""},
+    "omit --llmb-nccl-trace": {"option": "--llmb-nccl-trace", "purposes": ""},
 }
 
 
