@@ -152,13 +152,15 @@ def test_no_import_is_relative(modules: list[Module]) -> None:
     assert [module.path for module in modules if module.relative_imports] == []
 
 
-def test_root_contains_only_an_init_without_imports(modules: list[Module]) -> None:
+def test_package_root_contains_only_an_init_without_imports(
+    modules: list[Module],
+) -> None:
     (root,) = (module for module in modules if "/" not in module.path)
     assert root.path == "__init__.py"
     assert [name for name in root.imports if name.startswith("pytest_llmbench.")] == []
 
 
-def test_imports_go_down_or_stay(modules: list[Module]) -> None:
+def test_imports_go_down_or_stay_in_their_package(modules: list[Module]) -> None:
     upward = [
         (module.path, other)
         for module in modules
@@ -189,7 +191,7 @@ def test_tools_do_not_import_each_other(modules: list[Module]) -> None:
     assert wrong == []
 
 
-def test_cache_version_covers_all_that_parsing_imports(modules: list[Module]) -> None:
+def test_cache_version_covers_all_imports_of_the_parser(modules: list[Module]) -> None:
     """A change in any of these packages may change what a log contains."""
     imported = {
         name
@@ -207,7 +209,7 @@ def test_module_names_are_unique(modules: list[Module]) -> None:
     ] == []
 
 
-def test_imports_form_no_circle(modules: list[Module]) -> None:
+def test_imports_form_no_cycle(modules: list[Module]) -> None:
     """Imports within functions and under TYPE_CHECKING count."""
     graph: dict[str, set[str]] = {module.name: set() for module in modules}
     for module in modules:
@@ -255,7 +257,7 @@ METHODS = {"re.compile", "re2.compile", "database.compile", "platform.system"}
 
 
 @pytest.mark.slow
-def test_what_is_read_is_never_run(modules: list[Module]) -> None:
+def test_input_is_never_executed(modules: list[Module]) -> None:
     wrong = []
     for module in modules:
         used = {part for name in module.imports for part in name.split(".")}
@@ -274,7 +276,7 @@ def test_what_is_read_is_never_run(modules: list[Module]) -> None:
     assert wrong == []
 
 
-def test_a_program_that_people_start_is_known_to_its_face_alone(
+def test_only_entry_packages_import_pytest_or_argparse(
     modules: list[Module],
 ) -> None:
     wrong = []
@@ -289,7 +291,7 @@ def test_a_program_that_people_start_is_known_to_its_face_alone(
 
 
 @pytest.mark.slow
-def test_files_are_opened_in_few_places(modules: list[Module]) -> None:
+def test_only_listed_modules_open_files(modules: list[Module]) -> None:
     others = (module for module in modules if not module.path.startswith(OPENS + KEEPS))
     texts = [
         (module.path, ast.unparse(call))
@@ -322,7 +324,7 @@ def test_every_package_has_a_layer(modules: list[Module]) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_that_judges_loads_no_library_that_it_does_not_use() -> None:
+def test_judging_session_loads_no_unused_library() -> None:
     """What a command line or a report needs is loaded where it is used."""
     entries = (
         "plugin.configure",
@@ -340,7 +342,7 @@ def test_a_session_that_judges_loads_no_library_that_it_does_not_use() -> None:
 
 
 @pytest.mark.slow
-def test_a_constant_is_assigned_once(modules: list[Module]) -> None:
+def test_constants_are_assigned_once(modules: list[Module]) -> None:
     """The second one would take the place of the first without a word, as it once
     did."""
     wrong = []
@@ -368,7 +370,7 @@ def pytest_unconfigure(config):
 
 
 @pytest.mark.slow
-def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(
+def test_idle_session_loads_no_stage_and_leaves_no_trace(
     tmp_path: Path,
 ) -> None:
     """Looked at from the very end of the session: whatever was loaded by then
@@ -431,7 +433,7 @@ print(json.dumps(facts))
 
 
 @pytest.mark.slow
-def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_they_were(
+def test_judging_session_loads_little_and_restores_imports_and_collector(
     tmp_path: Path,
 ) -> None:
     """Whoever calls pytest within a program goes on with it; and no library is loaded
@@ -465,7 +467,7 @@ def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_
 
 
 @pytest.mark.wheel
-def test_the_tests_run_against_what_they_claim() -> None:
+def test_tests_import_the_wheel_or_the_checkout_as_requested() -> None:
     """With LLMB_INSTALLED the package comes from its wheel, not from the checkout."""
     checkout = Path(__file__).resolve().parents[1]
     assert PACKAGE.is_relative_to(checkout) is not bool(
@@ -474,7 +476,7 @@ def test_the_tests_run_against_what_they_claim() -> None:
 
 
 @pytest.mark.slow
-def test_no_group_is_possessive() -> None:
+def test_no_regular_expression_group_is_possessive() -> None:
     """Before Python 3.11.5 one keeps what its failed try took (python/cpython#106052):
     `12.` was read as a number."""
     possessive = re.compile(r"\)(?:[?*+]|\{[\d,]+\})\+")
@@ -482,7 +484,7 @@ def test_no_group_is_possessive() -> None:
     assert [str(path) for path, text in texts.items() if possessive.search(text)] == []
 
 
-def test_page_of_architecture_names_existing_files() -> None:
+def test_architecture_page_names_existing_files() -> None:
     page = (
         Path(__file__).parents[1] / "docs" / "explanation" / "architecture.md"
     ).read_text(encoding="utf-8")

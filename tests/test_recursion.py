@@ -119,7 +119,7 @@ def find_recursive(text: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_every_function_that_calls_itself_is_bounded() -> None:
+def test_recursive_functions_are_bounded() -> None:
     found = {
         f"{'.'.join(path.relative_to(PACKAGE).with_suffix('').parts)}.{name}".replace(
             ".__init__.", "."
@@ -146,7 +146,5 @@ def test_every_function_that_calls_itself_is_bounded() -> None:
         ("def f(x): return x\nclass A:\n def f(self): return 1", set()),
     ],
 )
-def test_functions_that_call_themselves_are_found(
-    text: str, expected: set[str]
-) -> None:
+def test_recursive_functions_are_found(text: str, expected: set[str]) -> None:
     assert find_recursive(text) == expected

@@ -124,5 +124,5 @@ def test_inserted_bytes_are_read_or_refused(
 
 
 @pytest.mark.parametrize("text", NO_BASELINES, ids=range(len(NO_BASELINES)))
-def test_other_content_is_refused(tmp_path: Path, text: str) -> None:
+def test_non_baseline_content_is_refused(tmp_path: Path, text: str) -> None:
     assert read(tmp_path / "any.yaml", text.encode()) is None

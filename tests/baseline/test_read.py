@@ -836,7 +836,7 @@ def test_more_than_ten_problems_are_counted(valid_file: Path, valid: str) -> Non
         "huge",
     ],
 )
-def test_other_content_is_refused(
+def test_non_baseline_content_is_refused(
     valid_file: Path, content: bytes, message: str
 ) -> None:
     assert message in read_error(valid_file, content)

@@ -329,7 +329,7 @@ def check_printed(
 @pytest.mark.parametrize(
     "example", TOKENS, ids=lambda one: f"{one.document}:{one.line}"
 )
-def test_tokens_per_second(example: Example) -> None:
+def test_tokens_per_second_match_the_documents(example: Example) -> None:
     configuration = set_batch(
         find_baseline(example.document, example.configuration).configuration,
         example.batch,
@@ -339,7 +339,7 @@ def test_tokens_per_second(example: Example) -> None:
 
 
 @pytest.mark.parametrize("example", DAYS, ids=lambda one: f"{one.document}:{one.line}")
-def test_days_to_1t_tokens(example: Example) -> None:
+def test_days_to_1t_tokens_match_the_documents(example: Example) -> None:
     configuration = set_batch(
         find_baseline(example.document, example.configuration).configuration,
         example.batch,
@@ -350,7 +350,7 @@ def test_days_to_1t_tokens(example: Example) -> None:
 
 
 @pytest.mark.parametrize("example", MFU, ids=lambda one: f"{one.document}:{one.line}")
-def test_mfu(example: Example) -> None:
+def test_mfu_matches_the_documents(example: Example) -> None:
     baseline = find_baseline(example.document, example.configuration)
     configuration = set_batch(baseline.configuration, example.batch)
     value = metric_definitions.compute_model_flops_utilization(
@@ -362,7 +362,9 @@ def test_mfu(example: Example) -> None:
 @pytest.mark.parametrize(
     ("document", "line", "text", "size"), CONSTANTS, ids=lambda value: str(value)[:30]
 )
-def test_model_flops(document: str, line: int, text: str, size: str) -> None:
+def test_model_flops_match_the_documents(
+    document: str, line: int, text: str, size: str
+) -> None:
     assert read_line(document, line).endswith(text)
     baseline = next(
         baseline for baseline in recipe(document).baselines if baseline.key.size == size
@@ -382,7 +384,9 @@ def test_model_flops(document: str, line: int, text: str, size: str) -> None:
     SUMS,
     ids=lambda value: str(value)[:20],
 )
-def test_flops_terms(document: str, line: int, text: str, size: str, term: int) -> None:
+def test_flops_terms_match_the_documents(
+    document: str, line: int, text: str, size: str, term: int
+) -> None:
     assert read_line(document, line).endswith(text)
     baseline = next(
         baseline for baseline in recipe(document).baselines if baseline.key.size == size
@@ -396,7 +400,7 @@ def test_flops_terms(document: str, line: int, text: str, size: str, term: int) 
 @pytest.mark.parametrize(
     "example", COUNTS, ids=lambda baseline: f"{baseline.document}:{baseline.line}"
 )
-def test_node_and_batch_counts(example: Count) -> None:
+def test_node_and_batch_counts_match_the_documents(example: Count) -> None:
     assert example.text in read_line(example.document, example.line)
     example_recipe = recipe(example.document)
     configuration = next(

@@ -205,7 +205,7 @@ def test_other_configurations_are_kept_and_replaced_ones_reported(
     assert step_seconds == pytest.approx({128: 7.402, 256: 7.5, 512: 8.0})
 
 
-def test_keys_of_the_owner_are_kept_verbatim(tmp_path: Path) -> None:
+def test_user_written_keys_are_kept_verbatim(tmp_path: Path) -> None:
     """Without its names, runs with these names would no longer match a baseline."""
     owned = """names: [grok1, "0815"]   # what we call it
 title: Grok on our cluster

@@ -58,7 +58,7 @@ def test_job_fails_beyond_its_accepted_slowdown() -> None:
     assert "and 2 % are accepted" in fault
 
 
-def test_accepted_slowdowns_fail_above_their_limit_in_all() -> None:
+def test_sum_of_accepted_slowdowns_fails_above_its_limit() -> None:
     unchanged = {"read": Count(1_000_000, DONE)}
     assert compare(values(accept(30), accept(15)), unchanged).faults == []
     report = compare(values(accept(30), accept(15.1)), unchanged)
@@ -131,5 +131,5 @@ def test_unusable_accepted_slowdown_is_refused(
         read_values(path)
 
 
-def test_exactly_the_jobs_have_recorded_values() -> None:
+def test_recorded_values_cover_exactly_the_jobs() -> None:
     assert set(read_values(VALUES).jobs) == set(JOBS)

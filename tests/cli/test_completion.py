@@ -58,7 +58,7 @@ def test_commands_options_and_formats_are_completed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_completion_without_the_extra_does_nothing(
+def test_completion_without_the_extra_has_no_effect(
     tmp_path: Path,
 ) -> None:
     """The shell must see neither a traceback nor the output of a command."""

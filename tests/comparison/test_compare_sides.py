@@ -227,7 +227,7 @@ def test_unused_run_is_listed_with_its_configuration(
 
 
 @pytest.mark.parametrize("text", ["2025-11-01", "20251101-0300-0123456789ab"])
-def test_day_names_a_folder_without_history_or_with_path(
+def test_day_is_a_folder_without_history_or_with_path(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     history_location: StoreLocation,

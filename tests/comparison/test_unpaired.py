@@ -135,7 +135,7 @@ def test_unknown_nodes_and_starts_do_not_differ() -> None:
     ).groups == (1, 4)
 
 
-def test_error_within_runs_is_a_floor() -> None:
+def test_error_within_runs_is_the_smallest_error() -> None:
     a, b = (
         make_side(QUIET, within_error=0.02),
         make_side([1.03 * value for value in QUIET], 10, within_error=0.02),
@@ -358,7 +358,7 @@ def test_missing_fact_of_one_run_is_unknown() -> None:
     )
 
 
-def test_other_day_is_listed_but_no_candidate() -> None:
+def test_differing_day_is_listed_but_no_candidate() -> None:
     a, b = (
         make_side([1.0], facts=KNOWN),
         make_side([1.0], 1, facts={**KNOWN, "commit": "def"}, nodes=frozenset({"n0"})),

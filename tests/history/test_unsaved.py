@@ -275,7 +275,7 @@ def test_earlier_document_of_json_option_is_read() -> None:
     ]
 
 
-def test_lost_disk_does_not_prevent_the_next_folder(
+def test_failing_disk_does_not_prevent_the_next_folder(
     tmp_path: Path, kept: SessionDocument, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, here = tmp_path / "gone", tmp_path / "here"

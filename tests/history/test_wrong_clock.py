@@ -135,7 +135,7 @@ def test_future_runs_alone_are_not_a_history(store: StoreLocation) -> None:
     assert queries.read_stored_runs(store, [ID]) == {}
 
 
-def test_future_run_does_not_move_the_year_of_nodes(store: StoreLocation) -> None:
+def test_future_run_does_not_move_the_searched_year(store: StoreLocation) -> None:
     """The search covers the year before the newest run."""
     judge(
         store,

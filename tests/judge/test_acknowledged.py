@@ -88,7 +88,9 @@ def test_further_change_of_the_same_size_fails() -> None:
 
 
 @pytest.mark.parametrize(("accepted", "first"), [(0.06, 13), (0.2, 17)])
-def test_more_slowdown_never_passes_a_failure(accepted: float, first: int) -> None:
+def test_larger_slowdown_never_turns_a_failure_into_a_pass(
+    accepted: float, first: int
+) -> None:
     """The first percentage that is a REGRESSION: 1.06 x 1.05 is 1.113, plus the
     uncertainty of one run. At most 10 % can be accepted."""
     entry = acknowledge(fraction=accepted)
@@ -213,7 +215,7 @@ def test_accepted_improvement_makes_the_level_stricter() -> None:
     assert judge_run(1.0, faster).verdict is Verdict.REGRESSION
 
 
-def test_several_changes_are_capped_as_one() -> None:
+def test_several_changes_share_one_cap() -> None:
     """Ten entries of 6 % would otherwise allow a slowdown of 79 %."""
     days = (60, 50, 40, 30, 20, 1)
     entries = [acknowledge(since=TODAY - timedelta(days=ago)) for ago in days]

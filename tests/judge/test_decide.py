@@ -118,7 +118,7 @@ def test_profiled_run_is_not_judged() -> None:
     assert judge_alone(evidence(profiled)).verdict is Verdict.NOT_COMPARABLE
 
 
-def test_no_run_is_missing() -> None:
+def test_configuration_without_runs_is_missing() -> None:
     judgement = judge(evidence())
     assert (judgement.verdict, judgement.reason) == (Verdict.MISSING, Reason.NO_RUN)
 
@@ -167,7 +167,7 @@ def make_evidence(window: list[float], scale: float = 7.325, **fields: Any) -> E
 
 @pytest.mark.slow
 @given(windows, st.floats(0.01, 0.4), st.floats(1.0, 3.0))
-def test_more_slowdown_never_passes_a_regression(
+def test_larger_slowdown_never_turns_a_regression_into_a_pass(
     window: list[float], tolerance: float, factor: float
 ) -> None:
     before = judge(make_evidence(window, tolerance=tolerance))
@@ -181,7 +181,7 @@ def test_more_slowdown_never_passes_a_regression(
 
 @pytest.mark.slow
 @given(windows, st.floats(0.01, 0.4), st.floats(0.0, 0.09))
-def test_wider_tolerance_never_fails_a_pass(
+def test_wider_tolerance_never_turns_a_pass_into_a_failure(
     window: list[float], tolerance: float, more: float
 ) -> None:
     before, after = (

@@ -221,7 +221,7 @@ def test_improvement_hides_no_later_drift(seed: int, count: int) -> None:
     assert slower.difference > 0.01
 
 
-def test_change_within_a_printed_unit_is_none() -> None:
+def test_change_within_a_printed_unit_is_not_reported() -> None:
     assert (
         find_known_changes(make_days((1.0, 40), (1.06, 20)), quantisation_unit=0.08)
         == ()

@@ -147,7 +147,7 @@ def test_few_days_show_noise_beyond_the_assumed(sigma: float, noisy: bool) -> No
     assert noise.is_noisier(few, noise.assume_noise(0.01)) is noisy
 
 
-def test_few_days_are_two_to_seven() -> None:
+def test_two_to_seven_days_count_as_few() -> None:
     assert [
         noise.estimate_from_few_days(make_series(0.02, days)) is None
         for days in (0, 1, 2, 7, 8)

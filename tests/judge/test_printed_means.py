@@ -188,7 +188,7 @@ values = st.lists(
 
 @pytest.mark.slow
 @given(values, st.floats(1.0, 2.0), st.sampled_from(["literal", "fail"]), st.booleans())
-def test_slower_means_never_pass_a_failure(
+def test_slower_means_never_turn_a_failure_into_a_pass(
     means: list[tuple[float, int]], factor: float, policy: str, trimmed: bool
 ) -> None:
     seconds, widths = [run for run, _ in means], [width for _, width in means]

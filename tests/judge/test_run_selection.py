@@ -111,7 +111,7 @@ def test_slower_run_with_stalls_is_a_regression() -> None:
     st.integers(11, 44),
     st.floats(1.0, 3.0),
 )
-def test_longer_stall_never_passes_a_failure(
+def test_longer_stall_never_turns_a_failure_into_a_pass(
     slow: dict[int, float], level: float, step: int, more: float
 ) -> None:
     """A step that exceeds 1.5 medians is forgiven, but then the run passes without that

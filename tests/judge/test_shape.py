@@ -281,7 +281,7 @@ def test_unnumbered_steps_are_counted_from_the_window_start() -> None:
 
 
 @pytest.mark.parametrize("digits", [1, 3, 6])
-def test_exact_line_is_a_drift(digits: int) -> None:
+def test_exactly_linear_step_times_are_a_drift(digits: int) -> None:
     """Its residuals are floating-point errors, which are correlated."""
     printed = [
         round(1000 * (1 + 0.005 * step), digits) / 1000 for step in range(11, 45)

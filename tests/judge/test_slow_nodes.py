@@ -92,7 +92,7 @@ def test_slow_node_is_named(slowness: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_equal_nodes_name_none(seed: int) -> None:
+def test_equally_fast_nodes_are_not_named(seed: int) -> None:
     evidence = find_slow_node(make_runs({}, seed=seed))
     assert not evidence.evident
     assert (evidence.suspects, evidence.named, evidence.cleared) == ((), (), 0)

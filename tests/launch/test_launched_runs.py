@@ -148,7 +148,7 @@ def test_timeout_followed_by_steps_blames_the_run(tmp_path: Path) -> None:
     assert read_ending(tmp_path, warned)[0] is Blame.RUN
 
 
-def test_log_without_an_ending_blames_nothing(tmp_path: Path) -> None:
+def test_log_without_an_ending_names_no_cause(tmp_path: Path) -> None:
     assert read_ending(tmp_path, None) == (Blame.NONE, "log-x_1_0.out is empty")
 
 

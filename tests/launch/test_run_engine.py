@@ -560,7 +560,7 @@ def test_without_other_nodes_repeats_run_anywhere() -> None:
         (Verdict.REGRESSION, WELL, {"repeats": 1}, False),
     ],
 )
-def test_collecting_starts_nothing_and_records_due_runs(
+def test_collecting_starts_no_job_and_records_due_runs(
     verdict: Verdict, end: JobEnd, settings: dict[str, Any], held_back: bool
 ) -> None:
     course = Course(verdict, collect=True, **settings)
@@ -663,7 +663,7 @@ def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
 
 
 @pytest.mark.parametrize("end", [CRASHED, BROKEN])
-def test_failed_confirmation_is_not_retried_and_confirms_nothing(end: JobEnd) -> None:
+def test_failed_confirmation_is_not_retried_and_confirms_no_node(end: JobEnd) -> None:
     course = suspect_nodes()
     assert course.end(end) == []
     assert course.result.nodes == f"{MAY_BE_SLOW}; not confirmed: {end.text}"

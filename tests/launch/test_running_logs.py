@@ -178,7 +178,7 @@ def test_log_of_an_earlier_job_is_ignored(watched: Watched) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dialect", "late"), [("huggingface", True), ("nemo2", False)])
-def test_dialect_prints_its_steps_late(
+def test_dialect_with_late_step_records_is_recognised(
     watched: Watched, dialect: str, late: bool
 ) -> None:
     catalog, key = load(Settings()), watched.job.spec.key

@@ -302,7 +302,7 @@ def test_first_run_of_each_variant_warms_up(shared: Course) -> None:
     ) == (1, "")
 
 
-def test_run_in_an_allocation_costs_nothing(shared: Course) -> None:
+def test_run_in_an_allocation_adds_no_gpu_hours(shared: Course) -> None:
     end_well(shared, 1.0, 1.05, 1.0, 1.05, 1.05, 1.0)
     assert shared.budget.used == 0.0
     shared.end_allocation(

@@ -237,7 +237,7 @@ recvBytes` is a warning at the exit."""
 
 
 @pytest.mark.slow
-def test_real_endings() -> None:
+def test_real_log_endings_are_recognised() -> None:
     root = shared("logs")
     logs = sorted(path for kind in ("*.out", "*.err") for path in root.rglob(kind))
     endings = {

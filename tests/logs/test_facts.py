@@ -205,5 +205,5 @@ REAL = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "expected"), REAL, ids=[name for name, _ in REAL])
-def test_real_logs(name: str, expected: dict[str, str]) -> None:
+def test_real_logs_state_their_facts(name: str, expected: dict[str, str]) -> None:
     assert dict(read_log(shared(f"logs/{name}")).environment) == expected

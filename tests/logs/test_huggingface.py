@@ -416,7 +416,7 @@ def test_resumed_run_divides_time_by_remaining_steps(
     assert (segment.steps.seconds.tolist(), segment.doubt) == ([30.0], "")
 
 
-def test_resumed_run_without_total_has_doubt_if_ambiguous() -> None:
+def test_ambiguous_resumed_run_without_total_is_doubtful() -> None:
     resuming = resume_lines(15).splitlines(keepends=True)[1]
     assert (
         "rate may count all steps"
@@ -611,7 +611,7 @@ ALL, LAST = sum(loss for _, loss in EVERY) / 20, sum(loss for _, loss in EVERY[1
         pytest.param([], 2.46, 1200.5, 0.083, True, id="no losses"),
     ],
 )
-def test_state_file_of_resumed_run_has_doubt(
+def test_state_file_of_resumed_run_is_doubtful(
     losses: list[tuple[int, float]],
     mean_loss: float,
     runtime: float,

@@ -169,7 +169,7 @@ def test_long_line_takes_no_more_memory(name: str, filling: bytes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_gap_across_two_records_joins_no_halves(name: str) -> None:
+def test_zeroed_gap_merges_no_two_records(name: str) -> None:
     """Remove a piece as long as a line, at each offset: its two sides belong to
     different records."""
     log = write_run(name, first=min(FRAMEWORKS[name].first))

@@ -49,7 +49,7 @@ def list_seconds(log: ParsedLog) -> list[float]:
         ("2.50s/it", "1/s", None),
     ],
 )
-def test_letters_after_time_are_read_or_rejected(
+def test_characters_after_time_are_read_or_rejected(
     pattern: str, printed: str, unit: str, expected: float | None
 ) -> None:
     log = parse(f"step 1 took {printed} and more\n", pattern, unit=unit)
@@ -76,7 +76,7 @@ def test_letters_after_time_are_read_or_rejected(
         (r"of (?P<total>\d+)", "of 10K", "index", None),
     ],
 )
-def test_letters_after_other_numbers_are_read_or_rejected(
+def test_characters_after_other_numbers_are_read_or_rejected(
     pattern: str, text: str, column: str, expected: float | None
 ) -> None:
     log = parse(

@@ -65,7 +65,9 @@ def test_slow_fp8_run_reports_a_smaller_speed_up(
 
 
 @pytest.mark.slow
-def test_reported_checks_alone_are_not_green(judged: Judge, generated: Write) -> None:
+def test_session_with_only_reported_checks_fails(
+    judged: Judge, generated: Write
+) -> None:
     folder = family(generated, 1.0, 1.0, 1.0, 1.0)
     assert (
         judged(logs(folder), "-k", "weak_scaling").ret == pytest.ExitCode.TESTS_FAILED
@@ -105,7 +107,7 @@ def test_shared_shift_is_one_item_named_in_each_regression(
 
 
 @pytest.mark.slow
-def test_the_selection_changes_no_verdict_and_no_noise(
+def test_selection_changes_neither_verdict_nor_noise(
     judged: Judge, shifted: Path
 ) -> None:
     everything, one = judged(logs(shifted)), judged(logs(shifted), "-k", FAMILY[2])
@@ -117,7 +119,7 @@ def test_the_selection_changes_no_verdict_and_no_noise(
 
 
 @pytest.mark.slow
-def test_users_tests_can_ask_for_checks(
+def test_custom_tests_can_request_checks(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(
@@ -132,6 +134,6 @@ def test_users_tests_can_ask_for_checks(
     session = judged(
         logs(family(generated, 1.0, 1.0, 1.0, 1.0)),
         "--llmb-scaling=fail",
-        "test_users_tests_can_ask_for_checks.py",
+        "test_custom_tests_can_request_checks.py",
     )
     assert [one["check"] for one in session.reports] == ["weak-scaling"]

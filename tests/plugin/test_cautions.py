@@ -472,7 +472,7 @@ def test_green_session_names_its_slower_trend_first(
 
 
 @pytest.mark.slow
-def test_own_tests_get_the_caution_without_a_trend_item(
+def test_custom_tests_show_the_caution_without_a_trend_item(
     cautions: Cautions, months: Path, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(
@@ -503,7 +503,7 @@ def test_change_too_large_to_accept_asks_for_recording(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [["-k", GROK], ["--llmb-record=own"]])
-def test_unreadable_mark_is_red(
+def test_unreadable_marker_fails(
     judged: Judge, generated: Write, more: list[str]
 ) -> None:
     """This includes recordings, whose run may belong to an A/B."""

@@ -93,7 +93,7 @@ def test_skipped_inconclusive_runs_alone_are_not_green(
 
 
 @pytest.mark.slow
-def test_against_both_the_failed_verdict_decides(
+def test_failed_verdict_decides_when_judged_against_both(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
     own = tmp_path / "own"

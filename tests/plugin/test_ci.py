@@ -335,7 +335,7 @@ def test_junitxml_keeps_the_complete_message(
 
 
 @pytest.mark.slow
-def test_own_test_shortens_our_message_and_no_other(
+def test_custom_test_shortens_only_the_message_of_llmbench(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")

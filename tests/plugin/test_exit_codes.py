@@ -40,7 +40,7 @@ def ended(pytester: pytest.Pytester, *arguments: object) -> int:
         (["-k", "nothing_has_this_name"], 5),
     ],
 )
-def test_exit_code_of_a_session_over_logs(
+def test_session_over_logs_has_the_documented_exit_code(
     pytester: pytest.Pytester, generated: Write, arguments: list[str], code: int
 ) -> None:
     generated(BF16, factor=1.3)
@@ -88,7 +88,7 @@ def test_exit_code_of_an_internal_error_is_three(
         (["--llmb-launch", "-k", "nothing_has_this_name"], WELL, 5),
     ],
 )
-def test_exit_code_of_a_launch(
+def test_launch_has_the_documented_exit_code(
     pytester: pytest.Pytester, arguments: list[str], behaviour: str, code: int
 ) -> None:
     write_recipe(pytester.path, {"one": behaviour}, kind="local")

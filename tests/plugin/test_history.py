@@ -141,7 +141,7 @@ def test_stored_runs_are_never_judged(
 
 
 @pytest.mark.slow
-def test_older_run_passes_with_a_caution_that_names_the_stored_one(
+def test_older_run_passes_with_caution_naming_the_stored_run(
     night: Night, judged: Judge, tmp_path: Path, pytester: pytest.Pytester
 ) -> None:
     """The transfer of the newest run failed: only an older folder was judged."""
@@ -313,7 +313,7 @@ def test_several_tests_of_one_configuration_are_one_verdict(
 
 
 @pytest.mark.slow
-def test_informative_session_creates_no_history(
+def test_informational_session_creates_no_history(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
     judged(f"--llmb-logs={generated(GROK)}", HISTORY, "--collect-only")

@@ -217,7 +217,7 @@ def test_custom_test_launches_its_configuration(
         ("xfail(run=False)", 0),
     ],
 )
-def test_skipped_test_launches_nothing(
+def test_skipped_test_launches_no_job(
     launch: Launch,
     ran: Callable[[], int],
     pytester: pytest.Pytester,
@@ -232,7 +232,7 @@ def test_skipped_test_launches_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--llmb-dry-run"])
-def test_informational_option_launches_nothing(
+def test_informational_option_launches_no_job(
     launch: Launch, ran: Callable[[], int], option: str
 ) -> None:
     launch("--llmb-launch", "-k", "fake", option, ok=COUNTED)
@@ -348,7 +348,7 @@ def test_last_failed_launches_only_failed_configurations(
         (["--llmb-launch", "--llmb-journal=cluster.yaml"], "cluster.yaml is a file"),
     ],
 )
-def test_wrong_launch_options_start_nothing(
+def test_wrong_launch_options_start_no_job(
     pytester: pytest.Pytester,
     ran: Callable[[], int],
     arguments: list[str],
@@ -443,7 +443,7 @@ def test_configurations_of_another_cluster_are_skipped(launch: Launch) -> None:
 
 
 @pytest.mark.slow
-def test_launch_is_refused_if_nothing_fits(pytester: pytest.Pytester) -> None:
+def test_launch_is_refused_if_no_configuration_fits(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("-k", "grok1", "--llmb-launch")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert (

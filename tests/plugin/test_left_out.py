@@ -480,7 +480,7 @@ def test_run_of_an_unknown_recipe_fails_only_without_selection(
 
 
 @pytest.mark.slow
-def test_own_tests_do_not_hide_a_failing_trend(
+def test_custom_tests_do_not_hide_a_failing_trend(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(
@@ -497,7 +497,7 @@ def test_own_tests_do_not_hide_a_failing_trend(
 
 
 @pytest.mark.slow
-def test_node_ids_of_own_tests_name_other_failures(
+def test_node_ids_of_custom_tests_name_other_failures(
     tmp_path: Path, baselines: dict[str, Baseline], pytester: pytest.Pytester
 ) -> None:
     """They leave items out before there are any."""
@@ -522,7 +522,7 @@ def test_node_ids_of_own_tests_name_other_failures(
 
 
 @pytest.mark.slow
-def test_own_tests_run_without_added_items_by_default(
+def test_custom_tests_run_without_added_items_by_default(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(
@@ -540,7 +540,7 @@ def test_own_tests_run_without_added_items_by_default(
 
 
 @pytest.mark.slow
-def test_own_trend_test_replaces_the_built_in_one(
+def test_custom_trend_test_replaces_the_built_in_test(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(

@@ -54,7 +54,7 @@ WHAT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
 @pytest.mark.parametrize("what", WHAT)
-def test_what_is_not_written_is_reported(
+def test_unwritten_output_is_reported(
     pytester: pytest.Pytester,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,
@@ -90,7 +90,7 @@ def test_what_is_not_written_is_reported(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", FLAGS[:8], ids=" ".join)
-def test_recording_that_is_not_written_is_a_usage_error(
+def test_unwritten_recording_is_a_usage_error(
     pytester: pytest.Pytester,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,
@@ -113,7 +113,7 @@ def test_recording_that_is_not_written_is_a_usage_error(
 
 
 @pytest.mark.slow
-def test_written_reports_print_nothing_without_a_terminal(
+def test_written_reports_print_no_line_without_a_terminal(
     pytester: pytest.Pytester, generated: Write
 ) -> None:
     logs = f"--llmb-logs={generated(BF16)}"

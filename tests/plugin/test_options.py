@@ -25,7 +25,7 @@ def logs(path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_tolerance_beats_ini_beats_default(
+def test_tolerance_option_overrides_ini_key_and_default(
     pytester: pytest.Pytester, judged: Judge, generated: Write
 ) -> None:
     folder = generated(GROK, factor=1.09, noise=0.0)
@@ -122,7 +122,7 @@ def test_stale_configuration_names_its_last_run(
 
 
 @pytest.mark.slow
-def test_reason_nothing_was_judged_is_printed_once(
+def test_reason_for_missing_verdicts_is_printed_once(
     judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By its item, and in the summary with runs of one reason together."""

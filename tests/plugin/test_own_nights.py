@@ -389,7 +389,7 @@ PLANNED = "Time limit reached. Elapsed time is 0:30:02. Signaling Trainer to sto
 @pytest.mark.parametrize(
     "tail", ["", PLANNED, *DIED], ids=["end", "planned end", "memory", "time limit"]
 )
-def test_dead_run_without_total_is_not_recorded(
+def test_incomplete_run_without_total_is_not_recorded(
     judged: Judge, tmp_path: Path, tail: str
 ) -> None:
     """A log of MaxText prints no number of steps, and nothing at its end."""

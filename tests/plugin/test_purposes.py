@@ -48,7 +48,7 @@ def checkpoint(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_setting_that_was_made_by_hand_and_has_no_effect_is_told(
+def test_ineffective_manual_setting_is_reported(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RUN_CONF_PROFILE_RANKS", "0")
@@ -90,7 +90,7 @@ def test_a_setting_that_was_made_by_hand_and_has_no_effect_is_told(
         ("--llmb-save-checkpoint", {"ENABLE_CHECKPOINT=true"}),
     ],
 )
-def test_a_job_that_did_what_it_was_for_is_skipped(
+def test_job_that_fulfilled_its_purpose_is_skipped(
     launch: Launch, pytester: pytest.Pytester, option: str, told: set[str]
 ) -> None:
     found = launch(option)
@@ -110,7 +110,7 @@ def test_a_job_that_did_what_it_was_for_is_skipped(
     ("option", "file"),
     [("--llmb-profile", REPORT), ("--llmb-save-checkpoint", WEIGHTS)],
 )
-def test_its_files_are_named_everywhere(
+def test_files_of_a_purpose_job_are_in_all_reports(
     pytester: pytest.Pytester, option: str, file: str
 ) -> None:
     write_recipe(
@@ -144,7 +144,7 @@ def test_its_files_are_named_everywhere(
         f"--llmb-load-checkpoint={HERE}/checkpoints/x",
     ],
 )
-def test_job_that_left_nothing_fails_however_fast_it_was(
+def test_job_without_result_files_fails_at_any_speed(
     launch: Launch, pytester: pytest.Pytester, option: str
 ) -> None:
     checkpoint(pytester.path)
@@ -162,16 +162,14 @@ def test_job_that_left_nothing_fails_however_fast_it_was(
 @pytest.mark.parametrize(
     "steps", ["0.5", "3.0", "1.0 0 25"], ids=["fast", "slow", "25 steps"]
 )
-def test_speed_and_end_of_a_profiled_run_do_not_matter(
-    launch: Launch, steps: str
-) -> None:
+def test_profiled_run_may_be_slow_or_incomplete(launch: Launch, steps: str) -> None:
     told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps {steps}")
     assert told.verdicts == {CONFIGURATION: "NOT_COMPARABLE"}
     assert len(told.described[CONFIGURATION]["jobs"]) == 1  # nor is it repeated
 
 
 @pytest.mark.slow
-def test_a_profiled_job_that_failed_is_a_failure(launch: Launch) -> None:
+def test_failed_profiled_job_is_invalid(launch: Launch) -> None:
     told = launch(
         "--llmb-profile",
         behaviour=f"{PURPOSED}steps 1.0 0 20; echo 'no such image' >&2; exit 3",
@@ -182,7 +180,7 @@ def test_a_profiled_job_that_failed_is_a_failure(launch: Launch) -> None:
 
 
 @pytest.mark.slow
-def test_a_profile_of_an_earlier_job_is_none_of_this_one(
+def test_profile_of_an_earlier_job_does_not_count(
     launch: Launch, pytester: pytest.Pytester
 ) -> None:
     assert launch("--llmb-profile").statuses == {CONFIGURATION: "skipped"}
@@ -193,7 +191,7 @@ def test_a_profile_of_an_earlier_job_is_none_of_this_one(
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(
+def test_checkpoint_is_loaded_from_the_parent_of_its_weights(
     launch: Launch, pytester: pytest.Pytester
 ) -> None:
     folder = checkpoint(pytester.path)
@@ -234,7 +232,7 @@ def test_impossible_request_is_refused_before_the_launch(
 
 
 @pytest.mark.slow
-def test_a_configuration_that_regressed_is_profiled_once(
+def test_regressed_configuration_is_profiled_once(
     launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = launch("--llmb-profile-on-regression", behaviour=f"{PURPOSED}steps 1.2")
@@ -251,7 +249,7 @@ def test_a_configuration_that_regressed_is_profiled_once(
 
 
 @pytest.mark.slow
-def test_a_regression_stands_where_no_profile_can_be_made(
+def test_regression_without_a_possible_profile_still_fails(
     launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = launch("--llmb-profile-on-regression", behaviour="steps 1.2", purposes="")
@@ -269,7 +267,7 @@ def test_a_regression_stands_where_no_profile_can_be_made(
 @pytest.mark.parametrize(
     "option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-load-checkpoint"]
 )
-def test_later_such_a_run_is_not_judged_for_its_speed(
+def test_purpose_run_on_disk_is_not_judged_for_speed(
     launch: Launch, pytester: pytest.Pytester, judged: Judge, option: str
 ) -> None:
     value = (

@@ -120,7 +120,7 @@ def test_no_file_of_a_launch_shows_a_token(
 
 
 @pytest.mark.slow
-def test_recorded_baseline_and_own_test_show_no_token(
+def test_recorded_baseline_and_custom_test_show_no_token(
     pytester: pytest.Pytester,
     judged: Judge,
     baselines: dict[str, Baseline],

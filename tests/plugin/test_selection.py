@@ -172,7 +172,7 @@ def test_last_failed_runs_failed_items(
 
 
 @pytest.mark.slow
-def test_collect_only_lists_and_judges_nothing(run: Run) -> None:
+def test_collect_only_lists_items_without_judging(run: Run) -> None:
     result = run("--collect-only", "-q")
     result.stdout.fnmatch_lines(
         [f"{SUITE}?llama3.1_405b-25.04-h100-bf16-1024?", "355 tests collected*"]
@@ -185,7 +185,7 @@ def test_collect_only_lists_and_judges_nothing(run: Run) -> None:
 @pytest.mark.parametrize(
     "option", ["--help", "--setup-plan", "--fixtures", "--markers", "--cache-show"]
 )
-def test_informative_session_is_not_red(run: Run, option: str) -> None:
+def test_informational_session_does_not_fail(run: Run, option: str) -> None:
     assert run("-p", "cacheprovider", option).ret == pytest.ExitCode.OK
 
 
@@ -256,7 +256,7 @@ def test_node_ids_and_paths_cannot_be_mixed(
 
 
 @pytest.mark.slow
-def test_users_tests_run_alone_with_the_fixtures(
+def test_custom_tests_can_use_the_fixtures_alone(
     pytester: pytest.Pytester, run: Run
 ) -> None:
     pytester.makepyfile(
@@ -303,7 +303,7 @@ def test_logs_in_addopts_do_not_hinder_other_tests(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n1",)])
-def test_addopts_logs_with_only_skipped_tests_are_red(
+def test_addopts_logs_with_only_skipped_tests_fail(
     pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
 ) -> None:
     pytester.makeini(f"[pytest]\naddopts = {logs(examples)}\n")
@@ -317,7 +317,7 @@ def test_addopts_logs_with_only_skipped_tests_are_red(
 
 
 @pytest.mark.slow
-def test_users_test_fails_without_logs(pytester: pytest.Pytester) -> None:
+def test_custom_test_fails_without_logs(pytester: pytest.Pytester) -> None:
     uses = ("llmb_trend", "llmb_verdict", "llmb_baseline", "llmb_weak_scaling")
     pytester.makepyfile(
         test_mine="\n".join(f"def test_{name}({name}): pass" for name in uses)
@@ -329,7 +329,7 @@ def test_users_test_fails_without_logs(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
-def test_users_failing_test_is_red_although_the_verdict_passes(
+def test_failing_custom_test_fails_although_the_verdict_passes(
     pytester: pytest.Pytester, run: Run
 ) -> None:
     pytester.makepyfile(
@@ -353,7 +353,7 @@ def test_users_failing_test_is_red_although_the_verdict_passes(
 
 
 @pytest.mark.slow
-def test_users_test_that_ignores_a_failed_verdict_is_named(
+def test_custom_test_ignoring_a_failed_verdict_is_named(
     pytester: pytest.Pytester, run: Run
 ) -> None:
     pytester.makepyfile(test_mine="def test_mfu(llmb_verdict): pass")
@@ -373,7 +373,7 @@ def test_users_test_that_ignores_a_failed_verdict_is_named(
 
 
 @pytest.mark.slow
-def test_users_test_of_an_unmatched_run_is_reported(
+def test_custom_test_of_an_unmatched_run_is_reported(
     pytester: pytest.Pytester, run: Run
 ) -> None:
     pytester.makepyfile(
@@ -394,7 +394,7 @@ def test_users_test_of_an_unmatched_run_is_reported(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n1",)])
-def test_session_is_red_if_every_item_is_skipped(
+def test_session_fails_if_every_item_is_skipped(
     pytester: pytest.Pytester, run: Run, workers: tuple[str, ...]
 ) -> None:
     pytester.makeconftest(
@@ -408,7 +408,7 @@ def test_session_is_red_if_every_item_is_skipped(
 
 
 @pytest.mark.slow
-def test_session_without_runs_is_red_although_users_tests_pass(
+def test_session_without_runs_fails_although_custom_tests_pass(
     pytester: pytest.Pytester, tmp_path: Path
 ) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): pass")

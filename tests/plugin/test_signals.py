@@ -95,7 +95,7 @@ def assert_interrupted(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", BEFORE_VERDICTS)
-def test_signal_before_the_verdicts(
+def test_signal_before_the_verdicts_leaves_no_outcomes(
     pytester: pytest.Pytester,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,
@@ -163,7 +163,7 @@ def test_session_without_a_signal_is_green(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [["--collect-only"], ["--help"]])
-def test_informative_session_keeps_older_reports(
+def test_informational_session_keeps_older_reports(
     pytester: pytest.Pytester, generated: Write, more: list[str]
 ) -> None:
     pytester.runpytest_inprocess(*arguments(pytester.path, generated(FP8)), *more)
@@ -305,7 +305,7 @@ def test_interrupted_recording_lists_its_complete_files(
 
 
 @pytest.mark.slow
-def test_signal_to_a_session_that_ends_with_the_first_failure(
+def test_signal_during_exitfirst_stop_keeps_the_failed_outcome(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = arguments(pytester.path, generated(FP8, factor=1.3))

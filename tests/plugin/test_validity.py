@@ -435,7 +435,7 @@ def test_step_records_show_if_the_trainer_trained(
 @pytest.mark.parametrize(
     ("kind", "status"), [("local", "passed"), ("sbatch", "failed")]
 )
-def test_any_speed_is_plausible_on_this_machine(
+def test_any_speed_of_a_local_recipe_is_plausible(
     judged: Judge, tmp_path: Path, kind: str, status: str
 ) -> None:
     """A CPU that others use is twice as fast once they have gone."""

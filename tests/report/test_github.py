@@ -81,7 +81,7 @@ def test_job_summary_lists_failures_then_inconclusive_then_passed() -> None:
     assert "2 green: 1 INCONCLUSIVE, 1 PASS; 2 red" in html.unescape(rendered(markdown))
 
 
-def test_job_summary_begins_with_the_reason_nothing_was_judged() -> None:
+def test_job_summary_begins_with_reason_for_missing_verdicts() -> None:
     absent = [
         missing(f"absent-{number}", "failed", ("nothing was judged: no log",))
         for number in range(12)

@@ -272,7 +272,7 @@ def test_next_step_of_an_improvement_is_recording() -> None:
     ]
 
 
-def test_next_step_launches_missing_runs_if_nothing_else_remains() -> None:
+def test_launching_missing_runs_is_the_last_next_step() -> None:
     assert steps(told(), missing("a"), missing("b")) == [
         "a and 1 more without a run: launch it with pytest -k a --llmb-launch; --llmb-dry-run shows what that takes"
     ]
@@ -283,7 +283,7 @@ def test_next_step_launches_missing_runs_if_nothing_else_remains() -> None:
     )
 
 
-def test_no_next_steps_if_nothing_was_judged() -> None:
+def test_next_steps_need_a_judged_run() -> None:
     assert (
         steps(
             missing(

@@ -133,7 +133,7 @@ def test_message_of_invalid_run_shows_no_metrics() -> None:
     assert "tokens/s" not in text
 
 
-def test_message_contains_the_reason_nothing_was_judged() -> None:
+def test_message_contains_the_reason_for_missing_verdicts() -> None:
     text = explain(
         outcome(None, context=("nothing was judged: no run was found",)), short=False
     )

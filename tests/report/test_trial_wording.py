@@ -67,6 +67,6 @@ CHANGE = LocatedChange(5, 5, 0.9987, 0.0208, 0.016, 0.0257, 0.98)
         ),
     ],
 )
-def test_answer_is_described(answer: BisectAnswer, text: str) -> None:
+def test_trial_answer_is_described(answer: BisectAnswer, text: str) -> None:
     """A probability is never rounded to certainty."""
     assert describe_search(answer, NAMES, None) == text

@@ -249,7 +249,7 @@ def test_github_lists_reported_findings_as_warnings() -> None:
     )
 
 
-def test_verdict_ignored_by_a_users_test_is_a_finding() -> None:
+def test_verdict_ignored_by_a_custom_test_is_a_finding() -> None:
     """An inconclusive run fails under the literal rule as well."""
     assert in_chat([told(verdict="NOT_ASSERTED", overruled="INCONCLUSIVE")]).startswith(
         "llmbench GREEN, but not asserted: 1 INCONCLUSIVE, "

@@ -109,7 +109,7 @@ def test_keyboard_reaches_every_control(opened: Open) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["few", "sides"])
-def test_axe_finds_nothing(
+def test_axe_finds_no_accessibility_violation(
     opened: Open, find_violations: FindViolations, few: Path, sides: Path, name: str
 ) -> None:
     """All details of one configuration of each verdict are open. The dark theme only

@@ -37,7 +37,7 @@ def locate(site: Path, name: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_axe_finds_nothing(
+def test_axe_finds_no_accessibility_violation(
     opened: Open, find_violations: FindViolations, name: str
 ) -> None:
     """The dark theme only changes colours."""

@@ -308,7 +308,7 @@ def test_cancelling_ends_exactly_our_jobs(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_killed_session_resumes_and_submits_nothing_twice(
+def test_killed_session_resumes_and_submits_jobs_once(
     session: Session,
 ) -> None:
     specs = [
@@ -389,7 +389,7 @@ def ten_minutes(session: Session, number: int) -> Counter[str]:
 
 
 @pytest.mark.slow
-def test_200_jobs_need_the_commands_of_4(session: Session) -> None:
+def test_200_jobs_need_as_few_commands_as_4(session: Session) -> None:
     of_few = ten_minutes(session, 4)
     of_many = ten_minutes(session, 200)
     assert of_many == of_few

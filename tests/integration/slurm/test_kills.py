@@ -212,7 +212,7 @@ POLICIES: dict[str, tuple[Prepare, Check]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_killed_session_submits_and_counts_nothing_twice(
+def test_killed_session_submits_and_counts_jobs_once(
     gate: Gate,
     cluster: Cluster,
     policy: str,

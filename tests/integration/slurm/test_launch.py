@@ -38,7 +38,7 @@ LAUNCH = ("--llmb-launch", "--junitxml=junit.xml", "--llmb-json=session.json")
 
 
 @pytest.mark.slow
-def test_every_way_to_end_has_its_verdict(gate: Gate) -> None:
+def test_each_job_end_has_its_verdict(gate: Gate) -> None:
     behaviours = {
         "ok": WELL,
         "exit1": "steps 1.0 0 20; echo 'RuntimeError: no such layer'; exit 1",
@@ -127,7 +127,7 @@ def test_repeat_reuses_nodes_without_alternatives(
 
 
 @pytest.mark.slow
-def test_script_recipes_submit_by_themselves(gate: Gate) -> None:
+def test_script_recipes_submit_their_own_jobs(gate: Gate) -> None:
     write_recipe(gate.folder, {"ok": f"{COUNTED}; {WELL}"}, kind="script")
     assert gate.run(*LAUNCH) == 0, gate.output
     assert gate.outcomes == {"ok": "PASS within-tolerance"}
@@ -401,7 +401,7 @@ def test_resumed_session_counts_earlier_gpu_hours(gate: Gate) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.2, 0.4])
-def test_session_killed_anytime_submits_nothing_twice(gate: Gate, delay: float) -> None:
+def test_session_killed_anytime_submits_jobs_once(gate: Gate, delay: float) -> None:
     sizes = [f"s{number}" for number in range(6)]
     write_recipe(gate.folder, dict.fromkeys(sizes, f"{COUNTED}; {WELL}"))
     process = gate.start(*LAUNCH)
@@ -599,7 +599,7 @@ def test_two_sessions_in_one_folder_do_not_mix(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_hostile_value_is_data(gate: Gate) -> None:
+def test_hostile_value_is_treated_as_data(gate: Gate) -> None:
     hostile = """a b"c'd; touch $STAGE_PATH/hurt $(touch $STAGE_PATH/hurt) `touch $STAGE_PATH/hurt`\\nnext"""
     write_recipe(gate.folder, {"ok": f'printf %s "$MINE" > $STAGE_PATH/value; {WELL}'})
     cluster = gate.folder / "cluster.yaml"

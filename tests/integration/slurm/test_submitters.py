@@ -269,7 +269,7 @@ def test_job_of_a_killed_script_is_tracked(tmp_path: Path, cluster: Cluster) -> 
 
 
 @pytest.mark.slow
-def test_llmb_run_dry_run_submits_and_reveals_nothing(
+def test_dry_run_submits_no_job_and_shows_no_secret(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     write_llmb_run(tmp_path, "single", OLD, {"8b": WELL})

@@ -262,7 +262,7 @@ def test_polls_slow_down_until_a_job_changes(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_number_of_polls_does_not_depend_on_jobs(tmp_path: Path) -> None:
+def test_number_of_polls_is_independent_of_job_count(tmp_path: Path) -> None:
     polls = []
     for number in (1, 50):
         (tmp_path / str(number)).mkdir()
@@ -309,7 +309,7 @@ def test_same_job_is_refused_the_second_time(session: Session) -> None:
         session.run("a")
 
 
-def test_unknown_launcher_submits_nothing(session: Session) -> None:
+def test_unknown_launcher_submits_no_job(session: Session) -> None:
     with pytest.raises(LaunchError, match="did you mean 'local'"):
         session.engine.run(
             [session.spec("a"), session.spec("b", via="locl")], session.finished
@@ -446,7 +446,7 @@ def test_job_that_can_never_start_is_cancelled(session: Session) -> None:
     assert session.world.cancels == [("1001",)]
 
 
-def test_pending_reason_that_clears_cancels_nothing(session: Session) -> None:
+def test_temporary_pending_reason_cancels_no_job(session: Session) -> None:
     stuck = waiting("DependencyNeverSatisfied")
     session.world.lives["a"] = lives(
         (8, stuck), (12, waiting()), (20, stuck), (40, running()), (1e9, ended())
@@ -536,7 +536,7 @@ def test_lost_job_ends_as_unknown(session: Session, life: Life, words: str) -> N
     assert 600 <= session.world.age < 800
 
 
-def test_slurm_may_not_answer_for_minutes(session: Session) -> None:
+def test_slurm_outage_of_minutes_is_tolerated(session: Session) -> None:
     session.world.away = ((30.0, 1500.0),)
     [(_, end)] = session.run()
     assert end.blame is Blame.NONE
@@ -546,7 +546,7 @@ def test_slurm_may_not_answer_for_minutes(session: Session) -> None:
     assert session.text.count("does not answer") <= 6
 
 
-def test_time_without_an_answer_counts_against_no_job(session: Session) -> None:
+def test_slurm_outage_counts_against_no_job(session: Session) -> None:
     session.make(replace(LIMITS, pending_seconds=600.0, lost_seconds=100.0))
     session.world.lives |= {
         "a": lives((1200, waiting()), (1300, running()), (1e9, ended())),
@@ -557,7 +557,7 @@ def test_time_without_an_answer_counts_against_no_job(session: Session) -> None:
     assert states(session) == {"a": "COMPLETED", "b": "COMPLETED"}
 
 
-def test_long_silence_keeps_jobs_and_explains_resuming(session: Session) -> None:
+def test_long_slurm_outage_keeps_jobs_and_explains_resuming(session: Session) -> None:
     session.world.away = ((30.0, 1e9),)
     with pytest.raises(
         LaunchError, match=r"has not answered for 3. min(.|\n)*--llmb-resume"
@@ -567,7 +567,7 @@ def test_long_silence_keeps_jobs_and_explains_resuming(session: Session) -> None
     assert len(session.journal.list_live()) == 1
 
 
-def test_submission_is_repeated_once_slurm_answers(session: Session) -> None:
+def test_submission_is_repeated_after_a_slurm_outage(session: Session) -> None:
     session.world.away = ((0.0, 300.0),)
     session.run("a", "b")
     assert states(session) == {"a": "COMPLETED", "b": "COMPLETED"}
@@ -593,7 +593,7 @@ def killed_at(session: Session, age: float, *cases: str) -> None:
         session.run(*cases)
 
 
-def test_resumed_session_submits_nothing_twice(session: Session) -> None:
+def test_resumed_session_submits_jobs_only_once(session: Session) -> None:
     session.world.lives["a"] = lives((5, running()), (1e9, ended()))
     session.following["a"] = [NextJob(session.spec("a"), repeat=2)]
     killed_at(session, 30.0, "a", "b")

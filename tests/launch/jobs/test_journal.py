@@ -207,7 +207,7 @@ def test_secrets_never_reach_the_disk(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("value", ["1", "128", "grok1"])
-def test_short_secret_changes_nothing_else_of_a_job(
+def test_short_secret_changes_no_other_field_of_a_job(
     journal: Journal, value: str
 ) -> None:
     spec = replace(

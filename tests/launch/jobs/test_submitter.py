@@ -137,7 +137,7 @@ def test_measured_job_has_no_marker(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.ab")) + list(tmp_path.rglob(".llmbench-ab"))
 
 
-def test_unwritable_marker_submits_nothing(tmp_path: Path) -> None:
+def test_unwritable_marker_prevents_submission(tmp_path: Path) -> None:
     (tmp_path / "stage").touch()
     inner = Inner(lambda: None, Submission("4711"))
     with pytest.raises(SubmitError, match="which marks the logs of variants"):

@@ -50,7 +50,7 @@ def test_job_on_fixed_nodes_is_soon_given_up(
 GONE = "ReqNodeNotAvail, UnavailableNodes:n1"
 
 
-def test_silence_does_not_count_as_unavailable_nodes(tmp_path: Path) -> None:
+def test_slurm_outage_does_not_count_as_unavailable_nodes(tmp_path: Path) -> None:
     watch = Watch(Limits())
     held = job(
         tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=Purpose.ALLOCATION)

@@ -89,7 +89,7 @@ def test_login_node_plans_for_the_slurm_cluster() -> None:
         "no Slurm",
     ],
 )
-def test_this_machine_is_the_cluster(
+def test_local_machine_is_the_cluster_without_slurm_gpus(
     selected: list[Key],
     answers: dict[str, str],
     settings: dict[str, Any],

@@ -93,7 +93,7 @@ def test_clear_difference_ends_the_comparison_early(difference: float) -> None:
     assert not answer.estimate.noise.measured  # too few pairs
 
 
-def test_alike_is_answered_at_the_last_analysis() -> None:
+def test_equality_is_concluded_at_the_last_analysis() -> None:
     trials, (answer,) = complete(SEPARATE, steady(cv=0.001, seed=2))
     assert (answer.outcome, answer.pairs, len(trials)) == (PairedOutcome.ALIKE, 4, 8)
     assert answer.estimate is not None

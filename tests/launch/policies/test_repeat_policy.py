@@ -436,7 +436,7 @@ def test_job_that_may_have_run_is_never_submitted_again(fields: dict[str, Any]) 
     [((), ["job-failed", "no nodes"]), (("n7",), ["run 1, attempt 2, without n9"])],
     ids=["excluded by the site", "confirmed as slow"],
 )
-def test_refused_first_run_gets_slow_nodes_alone(
+def test_refused_first_run_is_retried_without_confirmed_exclusions(
     excluded: tuple[str, ...], expected: list[str]
 ) -> None:
     """Nodes that the site excludes stay excluded."""
@@ -484,7 +484,7 @@ DONE, MISSED = Reason.PURPOSE_DONE.value, Reason.PURPOSE_MISSED.value
         ),
     ],
 )
-def test_job_with_another_purpose_shows_that_it_is_done(
+def test_purpose_job_is_skipped_with_files_else_invalid(
     purpose: Purpose, files: tuple[str, ...], expected: list[str]
 ) -> None:
     spec = replace(SPEC, purpose=purpose)

@@ -202,7 +202,7 @@ def test_resumed_trials_give_the_same_step() -> None:
     assert next_step(trials, 32) == answer
 
 
-def test_equal_times_divide_by_no_zero() -> None:
+def test_equal_times_cause_no_division_by_zero() -> None:
     _, answer = complete(Builds({5: 0.02}, cv=0))
     assert [(change.first, change.last) for change in answer.changes] == [(5, 5)]
 

@@ -349,7 +349,9 @@ def test_only_the_workload_of_an_installation_is_written(tmp_path: Path) -> None
         ("new", "3.12.1", False),
     ],
 )
-def test_python_version_suits(required: str, version: str, is_suitable: bool) -> None:
+def test_suitable_python_version_is_accepted(
+    required: str, version: str, is_suitable: bool
+) -> None:
     assert is_required_version(version, required) is is_suitable
 
 

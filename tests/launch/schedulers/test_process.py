@@ -227,7 +227,7 @@ def test_path_may_be_relative_to_the_job_folder(folder: Folder) -> None:
         (["echo"], PATH | {"A=B": "1"}, "letters, digits"),
     ],
 )
-def test_impossible_command_is_refused_and_leaves_nothing(
+def test_impossible_command_is_refused_and_leaves_no_file(
     folder: Folder, command: list[str], environment: dict[str, str], message: str
 ) -> None:
     (folder.path / "plain").write_text("echo\n")
@@ -466,6 +466,6 @@ def test_process_that_does_not_end_is_named(
 
 
 @pytest.mark.parametrize("text", ["", "x\n", "99999\n"])
-def test_unreadable_exit_code_is_none(folder: Folder, text: str) -> None:
+def test_unreadable_exit_code_is_unknown(folder: Folder, text: str) -> None:
     folder.exit_file.write_text(text)
     assert read_exit_code(folder.exit_file) is None

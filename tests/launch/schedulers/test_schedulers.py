@@ -69,5 +69,5 @@ def test_remarks_and_inquiries_name_their_source() -> None:
     assert (name_clusters(), name_jobs_inquiries()) == ("Slurm", "squeue --me")
 
 
-def test_only_local_jobs_are_here() -> None:
+def test_only_the_local_scheduler_runs_here() -> None:
     assert [scheduler.here for scheduler in list_schedulers()] == [False, True]

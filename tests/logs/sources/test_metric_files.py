@@ -292,7 +292,7 @@ def test_invalid_number_gives_no_time() -> None:
     assert math.isnan(columns.loss[1])
 
 
-def test_metric_file_has_made_text(tmp_path: Path) -> None:
+def test_metric_file_counts_as_converted_text(tmp_path: Path) -> None:
     for name, data in ((EVENTS, run([0.5])), ("metrics.csv", TABLE)):
         path = tmp_path / name
         path.write_bytes(data)
@@ -316,7 +316,9 @@ def test_metric_file_has_made_text(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_real_event_files(name: str, tag: bytes, count: int, first: int) -> None:
+def test_real_event_files_are_read(
+    name: str, tag: bytes, count: int, first: int
+) -> None:
     """The value (0x15), a float of four bytes, follows the step (0x10) and the tag."""
     path = shared(f"logs/today/{name}")
     pattern = (

@@ -689,7 +689,7 @@ def test_report_without_job_id_excludes_no_shared_run(
     }
 
 
-def test_report_without_job_id_is_loose_near_other_logs(
+def test_report_without_job_id_is_unattributed_near_other_logs(
     tree: Tree,
 ) -> None:
     root = tree(["log-x_8_0.out", "log-x_9_0.out", "profile_0.nsys-rep"])

@@ -461,7 +461,7 @@ def test_claims_have_to_match_baseline(hint: Hint, valid: bool) -> None:
         (0.5, None, False),
     ],
 )
-def test_unfitting_tflops_show_wrong_configuration(
+def test_mismatching_tflops_reveal_another_configuration(
     ratio: float, known: float | None, valid: bool
 ) -> None:
     at_baseline = 256 * 4.27e15 / 7.325 / 128 / 1e12
@@ -471,7 +471,9 @@ def test_unfitting_tflops_show_wrong_configuration(
 
 
 @pytest.mark.parametrize(("ratio", "valid"), [(1.01, True), (0.5, False), (2.0, False)])
-def test_unfitting_tokens_show_wrong_configuration(ratio: float, valid: bool) -> None:
+def test_mismatching_tokens_reveal_another_configuration(
+    ratio: float, valid: bool
+) -> None:
     tokens = 8192 * 256 / 7.325 / 128 * ratio
     measurement = measure_run(
         run(log(segment(steps(tokens_per_second_per_gpu=np.full(50, tokens)))))

@@ -266,7 +266,7 @@ def test_times_inside_window_cover_their_steps(
         (steps([7.0] * 50, first=12510), False),
     ],
 )
-def test_window_is_covered_or_not(columns: Steps, fit: bool) -> None:
+def test_window_coverage_is_detected(columns: Steps, fit: bool) -> None:
     assert covers_window(columns, Window(11, 44)) is fit
 
 

@@ -196,7 +196,7 @@ def test_other_directives_in_the_script_prevent_sharing(
         (FakeSlurm(limit=7 * 3600.0), ""),
     ],
 )
-def test_allocation_beyond_slurm_is_not_planned(
+def test_allocation_beyond_slurm_limits_is_not_planned(
     job: PlannedJob, slurm: FakeSlurm, reason: str
 ) -> None:
     assert plan(job, slurm=slurm).reason == reason

@@ -262,7 +262,7 @@ def test_known_error_is_a_refusal(text: str, expected: bool) -> None:
     assert is_refused(text) is expected
 
 
-def test_doubt_contains_the_inquiry_command() -> None:
+def test_uncertain_submission_shows_the_inquiry_command() -> None:
     doubtful = job(Path("/scratch"))
     assert "It said" not in describe_doubt(doubtful, OUTPUT, "squeue --me")
     assert "printed: line 1 | line 2. See" in describe_doubt(

@@ -193,13 +193,13 @@ def test_unconstrained_job_past_the_wrapper_is_followed(
     assert site.queue.cancelled == []
 
 
-def test_marked_job_was_placed(site: Site) -> None:
+def test_marked_job_counts_as_placed(site: Site) -> None:
     job = site.intend("echo Submitted batch job 44", exclude=("n7",))
     site.queue.tokens[job.token] = "44"
     assert site.scheduler.submit(job) == Submission("44")
 
 
-def test_missing_sbatch_starts_nothing(site: Site) -> None:
+def test_missing_sbatch_prevents_the_launch(site: Site) -> None:
     site.path = str(site.folder / "nothing")
     with pytest.raises(
         SubmitError,

@@ -67,7 +67,7 @@ def ended(
         ),
     ],
 )
-def test_phase_of_each_state(state: str, phase: Phase) -> None:
+def test_each_state_has_its_phase(state: str, phase: Phase) -> None:
     assert find_phase(state) is phase
 
 
@@ -107,7 +107,7 @@ def test_phase_of_each_state(state: str, phase: Phase) -> None:
         else ""
     ),
 )
-def test_end_of_each_state_is_blamed(
+def test_each_final_state_has_its_blame(
     status: JobStatus, blame: Blame, words: str
 ) -> None:
     end = explain_end(status)
