@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from generator.__main__ import shipped
 from speed.environment import ENVIRONMENT
-from support.updated_container import AFTER, BEFORE, date, plan_nights, write_night
+from support.updated_container import AFTER, BEFORE, date, plan_days, write_runs
 
 RECORDED = 5
 """Nights that the baselines are recorded from."""
@@ -43,8 +43,8 @@ def run(folder: Path, command: str) -> None:
 def main(folder: Path) -> None:
     """Create `folder`, then write and judge runs day after day in it."""
     folder.mkdir(parents=True)
-    for day, runs in enumerate(plan_nights(shipped())):
-        write_night(folder / "runs" / date(day), runs)
+    for day, runs in enumerate(plan_days(shipped())):
+        write_runs(folder / "runs" / date(day), runs)
         if day == RECORDED - 1:
             run(folder, "pytest -q --llmb-logs=runs --llmb-record=own")
         elif day >= RECORDED:

@@ -5,7 +5,7 @@ slower.
 
 Prints a table of verdicts, wall times and the output of the two commands, in the order
 of `LOGS`. Needs the logs in ../shared/logs, from which the days are made
-(tests/support/next_night.py).
+(tests/support/next_day.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from speed.environment import ENVIRONMENT
-from support.next_night import make_next_night, rename
+from support.next_day import make_next_day, rename
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "logs"
 LOGS = {
@@ -90,7 +90,7 @@ def judge_nights(project: Path, log: str, name: str) -> list[tuple[str, str, flo
             "experiments", *(rename(part, days) for part in name.split("/"))
         )
         place.parent.mkdir(parents=True, exist_ok=True)
-        changed = make_next_night(text, slower, days) if days else text
+        changed = make_next_day(text, slower, days) if days else text
         place.write_text(changed, encoding="utf-8", errors="surrogateescape")
         found.append(judge(project, COMMANDS[min(days, 1)]))
         place.unlink()

@@ -10,7 +10,7 @@ import pytest
 from support.forked_processes import UNREAD, Programs
 from support.nccl_traces import run as trace
 from support.remembered import document, nights, outcome, session
-from support.sessions import Moment, signal_at
+from support.sessions import Function, signal_at
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.history import queries, record
@@ -108,7 +108,7 @@ def folder(
     return tmp_path
 
 
-def interrupt(moment: Moment, number: int, words: str, calls: int = 1) -> int:
+def interrupt(moment: Function, number: int, words: str, calls: int = 1) -> int:
     with pytest.MonkeyPatch.context() as patch:
         signal_at(patch, moment, number, calls)
         return main(words.split())
@@ -128,7 +128,7 @@ def test_interrupted_command_prints_one_line(
     folder: Path,
     capsys: pytest.CaptureFixture[str],
     words: str,
-    moment: Moment,
+    moment: Function,
     number: signal.Signals,
 ) -> None:
     assert interrupt(moment, number, words) == 128 + number

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from msgspec.structs import replace
-from support.two_sides import NOW, result
+from support.compared_sides import NOW, make_result
 
 from pytest_llmbench.comparison.comparison_document import describe
 from pytest_llmbench.comparison.comparison_page import render_sides
@@ -14,14 +14,18 @@ from pytest_llmbench.comparison.comparison_text import format_text
 
 
 def render_page(*factors: float, **fields: str) -> str:
-    return render_sides(describe(result(*factors, **fields), NOW, strict=False), NOW)
+    return render_sides(
+        describe(make_result(*factors, **fields), NOW, strict=False), NOW
+    )
 
 
 def test_urgent_answers_are_listed_first() -> None:
     text = render_page(0.9, 1.0, 1.1)
     words = re.findall(r"</span> ([\w %]+)</span></td>", text)
     assert words == ["B is slower", "alike within 1 %", "B is faster"]
-    lines = format_text(describe(result(0.9, 1.0, 1.1), NOW, strict=False)).splitlines()
+    lines = format_text(
+        describe(make_result(0.9, 1.0, 1.1), NOW, strict=False)
+    ).splitlines()
     assert [
         line.split()[0] for line in lines if re.match(r"(slower|alike|faster) ", line)
     ] == [
@@ -57,12 +61,12 @@ def test_page_lists_unused_runs_and_uncompared_configurations() -> None:
 def test_worst_answer_sets_the_exit_code(
     factors: tuple[float, ...], strict: bool, code: int
 ) -> None:
-    assert describe(result(*factors), NOW, strict=strict).exit_code == code
+    assert describe(make_result(*factors), NOW, strict=strict).exit_code == code
 
 
 def test_long_names_and_values_fit_a_terminal() -> None:
     described = describe(
-        result(1.1, container="registry.example.com/" + "very-long/" * 20),
+        make_result(1.1, container="registry.example.com/" + "very-long/" * 20),
         NOW,
         strict=False,
     )

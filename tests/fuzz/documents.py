@@ -20,7 +20,7 @@ from fuzz.laws import (
 )
 from support import builders, nccl_traces
 from support.imported_tables import draft
-from support.outcomes import killed, make_session, missing, slow, stray, told
+from support.outcomes import incomplete, make_session, missing, slow, stray, told
 
 from pytest_llmbench.baseline.lint import format_lint_page, lint_file
 from pytest_llmbench.baseline.read import (
@@ -77,7 +77,7 @@ TODAY = date(2025, 11, 20)
 def session_seeds() -> list[bytes]:
     """Return the `--llmb-json` documents of a passed and of a failed session."""
     red = make_session(
-        told(), stray(), killed(), slow(), missing(), failures=("history: no",)
+        told(), stray(), incomplete(), slow(), missing(), failures=("history: no",)
     )
     return [
         render_session(session) for session in (red, make_session(told(), exit_code=0))

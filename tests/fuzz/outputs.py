@@ -16,7 +16,7 @@ from fuzz.laws import (
     written,
 )
 from support import job_specs
-from support.planned import planned
+from support.planned_jobs import plan_job
 
 from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
@@ -202,7 +202,7 @@ srun --nodes=2 python train.py
 def check_script(data: bytes) -> None:
     """Any script is checked for problems of its job without an exception."""
     with empty_folder() as folder:
-        job = planned(folder, via="sbatch", command=("sbatch", "./launch.sh"))
+        job = plan_job(folder, via="sbatch", command=("sbatch", "./launch.sh"))
         (folder / "recipe" / "launch.sh").write_bytes(data)
         require_types(slurm_checks.read_directives(job), list[str])
         partitions = (Partition("batch", 32, 8, 86400.0, up=True, is_default=True),)

@@ -26,7 +26,7 @@ from fuzz.laws import (
 from fuzz.log_seeds import logs, records
 from generator.bridge import COMMAND_TEXT, SCRIPT_TEXT, BridgeRun, make_configuration
 from support import event_files
-from support.compared import bits
+from support.exact_comparison import to_bits
 from support.log_laws import find_problems
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
@@ -54,7 +54,7 @@ def check_log(data: bytes, definitions: tuple[RegexDialect, ...] = ()) -> None:
     """Parsing raises no error, does not depend on blocks, and gives consistent results."""
     whole = parse_blocks([data], definitions)
     require(
-        bits(parse_blocks(cut_blocks(data), definitions)) == bits(whole),
+        to_bits(parse_blocks(cut_blocks(data), definitions)) == to_bits(whole),
         "the blocks of the log change what is read",
     )
     require_types(whole, ParsedLog)
@@ -96,7 +96,7 @@ def check_metrics(data: bytes) -> None:
 
 def read_metrics(name: str, blocks: list[bytes]) -> object:
     try:
-        return bits(read_log(Stream(blocks, Path(name))))
+        return to_bits(read_log(Stream(blocks, Path(name))))
     except LogError:
         return "damaged"
 
@@ -131,7 +131,7 @@ def check_growing(data: bytes) -> None:
                 "a step that is none",
             )
         require(
-            bits(growing.read()) == bits(parse_blocks([data])),
+            to_bits(growing.read()) == to_bits(parse_blocks([data])),
             "a growing log that says something else",
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support import builders
-from support.node_nights import launch
+from support.node_histories import add_job
 from support.remembered import ID, document, outcome, restore, session, trials
 
 from pytest_llmbench.cli import main as cli
@@ -110,7 +110,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     }
     for day in range(10):
         began = NOW - timedelta(days=10 - day)
-        run = launch(
+        run = add_job(
             _date(outcome(7.4 + day / 1000 + (day == 9), day), began),
             {f"n{day % 3}"},
             7.4,

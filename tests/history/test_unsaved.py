@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.node_nights import launch
-from support.outcomes import faults
+from support.node_histories import add_job
+from support.outcomes import list_schema_errors
 from support.remembered import outcome, session
 
 from pytest_llmbench.cli import main as cli
@@ -123,7 +123,7 @@ def change(kept: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
 def kept() -> SessionDocument:
     """An unsaved session: two verdicts, one with a job and a log."""
     launched = {
-        **launch(outcome(7.5, 1), {"n1"}, 7.4),
+        **add_job(outcome(7.5, 1), {"n1"}, 7.4),
         "log_sha256": ["ab" * 32, None],
         "environment": {"driver": None},
     }
@@ -242,7 +242,7 @@ def test_unsaved_session_is_a_document_of_the_schema(
 ) -> None:
     """`llmbench chat` reads it like any other document."""
     path = write_unsaved(kept, [tmp_path])
-    assert faults(json.loads(path.read_text())) == []
+    assert list_schema_errors(json.loads(path.read_text())) == []
     assert read(path).session == kept.session
     assert read_unsaved(path) == make_record(kept)
 

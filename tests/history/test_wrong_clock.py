@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support import builders
-from support.node_nights import launch
+from support.node_histories import add_job
 from support.remembered import ID, START, document, outcome, session, trials
 
 from pytest_llmbench.cli import main as cli
@@ -140,11 +140,11 @@ def test_future_run_does_not_move_the_searched_year(store: StoreLocation) -> Non
     judge(
         store,
         NOW,
-        launch(outcome(7.4, 3), {"n1"}, 7.4),
-        launch(dated(outcome(7.4, 4), LATER), {"n2"}, 7.4),
+        add_job(outcome(7.4, 3), {"n1"}, 7.4),
+        add_job(dated(outcome(7.4, 4), LATER), {"n2"}, 7.4),
     )
     assert [run.job_id for run in details.list_measured_runs(store)] == ["1003"]
-    judge(store, LATER, launch(outcome(7.4, 2), {"n3"}, 7.4))
+    judge(store, LATER, add_job(outcome(7.4, 2), {"n3"}, 7.4))
     assert [run.job_id for run in details.list_measured_runs(store)] == ["1003"]
 
 

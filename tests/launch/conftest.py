@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.node_nights import make_nights, store
+from support.node_histories import make_sessions, write_sessions
 
 from pytest_llmbench.history.store import StoreLocation
 
@@ -12,5 +12,8 @@ from pytest_llmbench.history.store import StoreLocation
 def history(tmp_path_factory: pytest.TempPathFactory) -> StoreLocation:
     """A history of thirty daily runs of two configurations, in which n07 is 10 % slow."""
     return StoreLocation(
-        "h.db", store(tmp_path_factory.mktemp("nights") / "h.db", make_nights({7: 0.1}))
+        "h.db",
+        write_sessions(
+            tmp_path_factory.mktemp("nights") / "h.db", make_sessions({7: 0.1})
+        ),
     )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.builders import log, run, segment, steps
 from support.job_specs import KEY, START, job, job_spec, running
-from support.node_nights import KEYS, launch, make_nights, store
-from support.planned import FACTS
+from support.node_histories import KEYS, add_job, make_sessions, write_sessions
+from support.planned_jobs import FACTS
 from support.remembered import START as NIGHTS_START
 from support.remembered import outcome
 from support.written_logs import parse
@@ -347,11 +347,11 @@ def test_stored_run_on_suspect_node_is_judged_alike(tmp_path: Path) -> None:
     document = outcome(
         seconds, 30, key=key, job=node_job.job_id, logs="30-0aff", started=started
     )
-    nights = list(make_nights({7: 0.1}))
-    stored = (started + timedelta(minutes=5), [launch(document, set(nodes), seconds)])
+    nights = list(make_sessions({7: 0.1}))
+    stored = (started + timedelta(minutes=5), [add_job(document, set(nodes), seconds)])
     texts = []
     for name, sessions in (("before.db", nights), ("after.db", [*nights, stored])):
-        location = StoreLocation(name, store(tmp_path / name, iter(sessions)))
+        location = StoreLocation(name, write_sessions(tmp_path / name, iter(sessions)))
         confirmation = make_runs(Settings(history=location)).judge_suspect(
             node_job, node_run, ["n07"]
         )

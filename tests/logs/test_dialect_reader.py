@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.compared import described
+from support.exact_comparison import to_comparable
 from support.written_logs import bar, maxtext_run, nemo2, nemo2_run
 
 from pytest_llmbench.logs import dialect_reader
@@ -74,7 +74,7 @@ MIXED = {
 def read_by_records(data: bytes) -> object:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(dialect_reader, "read_segments", lambda *_: None)
-        return described(parse_blocks([data]))
+        return to_comparable(parse_blocks([data]))
 
 
 def read_by_columns(data: bytes) -> tuple[object, bool]:
@@ -89,7 +89,7 @@ def read_by_columns(data: bytes) -> tuple[object, bool]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(dialect_reader, "read_segments", spy)
-        return described(parse_blocks([data])), calls == [True]
+        return to_comparable(parse_blocks([data])), calls == [True]
 
 
 @pytest.mark.parametrize("name", [*UNIFORM, *MIXED])

@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.compared import described
+from support.exact_comparison import to_comparable
 from support.written_logs import LOGS, LONG, nemo2_run
 
 from pytest_llmbench.core.errors import LogError
@@ -71,9 +71,9 @@ def cut(data: bytes, *places: int) -> list[bytes]:
 @pytest.mark.parametrize("name", LOGS)
 def test_result_is_equal_for_blocks_split_anywhere(name: str) -> None:
     data = LOGS[name].encode()
-    whole = described(parse_blocks([data]))
+    whole = to_comparable(parse_blocks([data]))
     for place in range(0, len(data) + 1, 3):
-        assert described(parse_blocks(cut(data, place))) == whole
+        assert to_comparable(parse_blocks(cut(data, place))) == whole
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_result_is_equal_for_blocks_split_anywhere(name: str) -> None:
 def test_result_is_equal_for_blocks_of_any_size(size: int) -> None:
     data = LONG if size > 50 else LONG[: REACH + 6000]
     blocks = [data[begin : begin + size] for begin in range(0, len(data), size)]
-    assert described(parse_blocks(blocks)) == described(parse_blocks([data]))
+    assert to_comparable(parse_blocks(blocks)) == to_comparable(parse_blocks([data]))
 
 
 def test_every_byte_is_new_once_with_its_context() -> None:
@@ -300,7 +300,9 @@ def test_large_file_gives_the_same_as_its_blocks(
     path.write_bytes(data)
     monkeypatch.setattr(read, "SURELY_LARGE", len(data) + (not surely))
     log = read_log(path, threads=threads)
-    assert described(dataclasses.replace(log, fingerprint="")) == described(expected)
+    assert to_comparable(dataclasses.replace(log, fingerprint="")) == to_comparable(
+        expected
+    )
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import junit_xml  # noqa: F401
 import pytest
 from generator import write_run
 from generator.__main__ import shipped
-from support.sessions import Judge, Judged, Write
+from support.sessions import Judge, JudgedSession, Write
 
 import pytest_llmbench
 from pytest_llmbench.baseline import read
@@ -106,7 +106,7 @@ def judged(pytester: pytest.Pytester) -> Judge:
 
     without = [f"-pno:{name}" for name in ("cacheprovider", *UNUSED)]
 
-    def run(*arguments: str, plugins: Sequence[object] = ()) -> Judged:
-        return Judged(pytester.inline_run(*without, *arguments, plugins=plugins))
+    def run(*arguments: str, plugins: Sequence[object] = ()) -> JudgedSession:
+        return JudgedSession(pytester.inline_run(*without, *arguments, plugins=plugins))
 
     return run

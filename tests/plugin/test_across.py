@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sessions import Judge, Judged, Write
+from support.sessions import Judge, JudgedSession, Write
 
 FAMILY = [f"llama3.1_8b-25.04-h100-bf16-{gpus}" for gpus in (8, 16, 32, 64)]
 BF16, FP8 = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-fp8-128"
 START = datetime(2025, 6, 2, 3, tzinfo=UTC)
 
 
-def checks(session: Judged, kind: str) -> dict[str, dict[str, Any]]:
+def checks(session: JudgedSession, kind: str) -> dict[str, dict[str, Any]]:
     return {one["id"]: one for one in session.reports if one.get("check") == kind}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
-from support.sessions import Judge, Judged, Write
+from support.sessions import Judge, JudgedSession, Write
 
 from pytest_llmbench.baseline import write
 from pytest_llmbench.core.baseline_records import Baseline, Budget, Recording
@@ -18,14 +18,14 @@ LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
 SAVE, LOAD = "checkpoint_save_seconds", "checkpoint_load_seconds"
 START = datetime(2025, 7, 1, tzinfo=UTC)
 
-Hold = Callable[..., Judged]
+Hold = Callable[..., JudgedSession]
 
 
 @pytest.fixture
 def hold(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> Hold:
     """Return a function that judges generated runs against these budgets."""
 
-    def judge(*arguments: str, **budgets: float) -> Judged:
+    def judge(*arguments: str, **budgets: float) -> JudgedSession:
         published = baselines[LLAMA]
         seconds = published.step_seconds
         limits = tuple(Budget(name, largest) for name, largest in budgets.items())

@@ -8,8 +8,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from support.outcomes import faults
-from support.sessions import Judge, Judged, Write
+from support.outcomes import list_schema_errors
+from support.sessions import Judge, JudgedSession, Write
 
 from pytest_llmbench.cli.main import main
 
@@ -20,7 +20,7 @@ LOGS = "--llmb-logs={}".format
 def written(path: Path) -> dict[str, Any]:
     """Return a document that its schema describes, without a number that is none."""
     found: dict[str, Any] = json.loads(path.read_bytes(), parse_constant=pytest.fail)
-    assert faults(found) == []
+    assert list_schema_errors(found) == []
     return found
 
 
@@ -32,7 +32,7 @@ def name_of(one: dict[str, Any]) -> tuple[str, str]:
 def documented(judged: Judge, tmp_path: Path) -> Any:
     """Run pytest with `--llmb-json`; return its output and the document."""
 
-    def run(*arguments: object) -> tuple[Judged, dict[str, Any]]:
+    def run(*arguments: object) -> tuple[JudgedSession, dict[str, Any]]:
         path = tmp_path / "reports" / "llmb.json"
         session = judged(*map(str, arguments), f"--llmb-json={path}")
         return session, written(path)

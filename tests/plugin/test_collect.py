@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_recipe import WELL, write_recipe
-from support.sessions import Judge, Judged
+from support.sessions import Judge, JudgedSession
 
 TOKEN, NEXT = "hf_53cr3t-of-m1ne", "hf_n3w-0f-t0day"
 
@@ -59,7 +59,7 @@ class TwoFolders:
             printed[begin : printed.index("\n\n", begin)].replace("\\\n", "")
         )[1:]
 
-    def run(self, *arguments: str, token: str = "") -> Judged:
+    def run(self, *arguments: str, token: str = "") -> JudgedSession:
         """Run pytest in the folder that collects."""
         with self._monkeypatch.context() as patch:
             patch.chdir(self.collecting)

@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 
 import pytest
 from generator.lines import megatron_line
-from support.constructed import (
+from support.constructed_runs import (
     BF16,
     GROK,
     MAXTEXT,
     NEMO1,
     NEMO2,
     NEMO2_LAUNCHER,
-    Site,
-    of_steps,
+    RunFolder,
+    change_steps,
+    change_times,
     replace,
     rewrite,
-    timed,
 )
-from support.own_baseline import LLAMA_8B, own_baseline
-from support.sessions import Judge, Judged
+from support.custom_baseline import LLAMA_8B, custom_baseline
+from support.sessions import Judge, JudgedSession
 
 from pytest_llmbench.core.baseline_records import Baseline
 
@@ -43,22 +43,22 @@ SITE_KEY = "runs"
 class Night(NamedTuple):
     """A constructed day: its runs, options and allowed verdicts."""
 
-    build: Callable[[Site], object]
+    build: Callable[[RunFolder], object]
     verdicts: tuple[str, ...] = ("INVALID",)
     identifier: str = NEMO2
     options: tuple[str, ...] = ()
 
 
 @pytest.fixture
-def site(tmp_path: Path, baselines: dict[str, Baseline]) -> Site:
+def site(tmp_path: Path, baselines: dict[str, Baseline]) -> RunFolder:
     folder = tmp_path / SITE_KEY
     folder.mkdir()
-    return Site(folder, baselines)
+    return RunFolder(folder, baselines)
 
 
 def bad(
     edit: Callable[[str], str], identifier: str = NEMO2, **options: Any
-) -> Callable[[Site], object]:
+) -> Callable[[RunFolder], object]:
     """Return a day with an edited run, one day after a good run."""
 
     def changed(text: str) -> str:
@@ -66,14 +66,14 @@ def bad(
         assert edited != text or options, "the edit changes nothing"
         return edited
 
-    def build(site: Site) -> None:
+    def build(site: RunFolder) -> None:
         site.good(identifier)
         site.write(identifier, edit=changed, **options)
 
     return build
 
 
-def slow(identifier: str = NEMO2, **options: Any) -> Callable[[Site], object]:
+def slow(identifier: str = NEMO2, **options: Any) -> Callable[[RunFolder], object]:
     """Return a day with other generator options, one day after a good run."""
     return bad(lambda text: text, identifier, **options)
 
@@ -94,13 +94,15 @@ END = "`Trainer.fit` stopped"
 def between(
     first: int, last: int, change: Callable[[str], str | None]
 ) -> Callable[[str], str]:
-    return of_steps(lambda step, line: change(line) if first <= step <= last else line)
+    return change_steps(
+        lambda step, line: change(line) if first <= step <= last else line
+    )
 
 
-def two_processes(site: Site) -> None:
+def two_processes(site: RunFolder) -> None:
     """A slow and a fast process print into one file: each step appears twice."""
     site.good()
-    slowed = timed(lambda _, seconds: f"{seconds * 1.3:.3f}")
+    slowed = change_times(lambda _, seconds: f"{seconds * 1.3:.3f}")
 
     def both(text: str) -> str:
         other = [
@@ -121,13 +123,13 @@ def two_processes(site: Site) -> None:
     site.write(edit=both)
 
 
-def another_run_behind(site: Site) -> None:
+def another_run_behind(site: RunFolder) -> None:
     """A slow finished run is followed by a fast run that was killed in the window."""
     site.good()
     path = site.write(factor=1.2)
     tail = site.folder / "tail"
     tail.mkdir()
-    other = Site(tail, site.baselines).write(ending="killed", cut=40).read_text()
+    other = RunFolder(tail, site.baselines).write(ending="killed", cut=40).read_text()
     shutil.rmtree(tail)
     rewrite(path, lambda text: text + other)
 
@@ -137,7 +139,7 @@ def renumbered(found: re.Match[str]) -> str:
     return f"{found[1]}{int(found[2]) + 1000}{'/1049' if found[3] else ''}"
 
 
-def resumed_in_the_window(site: Site) -> None:
+def resumed_in_the_window(site: RunFolder) -> None:
     """Steps 0 to 29 are in one attempt, 30 to 49 in the next: both windows are incomplete."""
     site.good()
     path = site.write(restarts=1, cut=30)
@@ -146,13 +148,13 @@ def resumed_in_the_window(site: Site) -> None:
 
 STEPS = {
     "milliseconds-for-seconds": Night(
-        bad(timed(lambda _, s: f"{s * 1000:.1f}")), ("INVALID", "REGRESSION")
+        bad(change_times(lambda _, s: f"{s * 1000:.1f}")), ("INVALID", "REGRESSION")
     ),
     "minutes-for-seconds": Night(
-        bad(timed(lambda _, s: f"{s / 60:.5f}")), ("INVALID", "IMPROVEMENT")
+        bad(change_times(lambda _, s: f"{s / 60:.5f}")), ("INVALID", "IMPROVEMENT")
     ),
     "half-of-the-window-is-not-printed": Night(
-        bad(of_steps(lambda n, line: None if 10 < n < 45 and n % 2 else line))
+        bad(change_steps(lambda n, line: None if 10 < n < 45 and n % 2 else line))
     ),
     "the-last-step-of-the-window-is-not-printed": Night(
         bad(between(44, 44, lambda _: None))
@@ -166,15 +168,19 @@ STEPS = {
     "steps-numbered-from-a-checkpoint": Night(
         bad(replace(r"(iteration |global_step: )(\d+)(/49)?", renumbered))
     ),
-    "negative-times": Night(bad(timed(lambda _, s: f"-{s:.3f}"))),
-    "negative-time-of-one-step": Night(bad(timed(lambda _, s: f"-{s:.3f}", 20, 20))),
-    "three-zero-times": Night(bad(timed(lambda _, s: "0.0", 20, 22))),
-    "an-infinite-time": Night(bad(timed(lambda _, s: "inf", 20, 20))),
-    "a-time-that-is-no-number": Night(bad(timed(lambda _, s: "nan", 20, 20))),
-    "decimal-commas": Night(bad(timed(lambda _, s: f"{s:.3f}".replace(".", ",")))),
-    "times-as-masked": Night(bad(timed(lambda _, s: "***", 15, 40))),
+    "negative-times": Night(bad(change_times(lambda _, s: f"-{s:.3f}"))),
+    "negative-time-of-one-step": Night(
+        bad(change_times(lambda _, s: f"-{s:.3f}", 20, 20))
+    ),
+    "three-zero-times": Night(bad(change_times(lambda _, s: "0.0", 20, 22))),
+    "an-infinite-time": Night(bad(change_times(lambda _, s: "inf", 20, 20))),
+    "a-time-that-is-no-number": Night(bad(change_times(lambda _, s: "nan", 20, 20))),
+    "decimal-commas": Night(
+        bad(change_times(lambda _, s: f"{s:.3f}".replace(".", ",")))
+    ),
+    "times-as-masked": Night(bad(change_times(lambda _, s: "***", 15, 40))),
     "exponents": Night(
-        bad(timed(lambda _, s: f"{s * 10:.3e}")), ("REGRESSION", "INVALID")
+        bad(change_times(lambda _, s: f"{s * 10:.3e}")), ("REGRESSION", "INVALID")
     ),
     "no-end-although-the-window-is-whole": Night(
         bad(lambda text: between(46, 49, lambda _: None)(without(END)(text)))
@@ -251,19 +257,19 @@ SLOW = {
     "ten-percent": Night(slow(factor=1.10), ("REGRESSION", "INCONCLUSIVE")),
     "twice-as-long": Night(slow(factor=2.0), ("REGRESSION",)),
     "the-last-third": Night(
-        bad(timed(lambda _, s: f"{s * 1.25:.3f}", 33, 49)),
+        bad(change_times(lambda _, s: f"{s * 1.25:.3f}", 33, 49)),
         ("REGRESSION", "INCONCLUSIVE"),
     ),
     "every-second-step": Night(
-        bad(timed(lambda n, s: f"{s * (1.2 if n % 2 else 1):.3f}")),
+        bad(change_times(lambda n, s: f"{s * (1.2 if n % 2 else 1):.3f}")),
         ("REGRESSION", "INCONCLUSIVE"),
     ),
     "a-third-of-the-steps-thrice": Night(
-        bad(timed(lambda n, s: f"{s * (3 if n % 3 == 0 else 1):.3f}")),
+        bad(change_times(lambda n, s: f"{s * (3 if n % 3 == 0 else 1):.3f}")),
         ("REGRESSION", "INCONCLUSIVE", "INVALID"),
     ),
     "slower-with-each-step": Night(
-        bad(timed(lambda n, s: f"{s * (1 + n / 200):.3f}")),
+        bad(change_times(lambda n, s: f"{s * (1 + n / 200):.3f}")),
         ("REGRESSION", "INCONCLUSIVE"),
     ),
     "windows-line-ends": Night(
@@ -292,10 +298,10 @@ SLOW = {
 
 def metadata_say(
     old: str, new: str, *, alone: bool = False
-) -> Callable[[Site], object]:
+) -> Callable[[RunFolder], object]:
     """Return a day whose metadata contradict its folder, with or without a good run before."""
 
-    def build(site: Site) -> None:
+    def build(site: RunFolder) -> None:
         if not alone:
             site.good(NEMO2_LAUNCHER)
         (file,) = site.write(NEMO2_LAUNCHER).parent.glob("llmb-config_*.yaml")
@@ -386,11 +392,11 @@ FRAMEWORKS = {
 
 def file_is(
     change: Callable[[Path], object], *, only: bool = False
-) -> Callable[[Site], object]:
+) -> Callable[[RunFolder], object]:
     """Return how a night is made whose log is changed as a file, one day after a good
     one unless it is the only one."""
 
-    def build(site: Site) -> None:
+    def build(site: RunFolder) -> None:
         if not only:
             site.good()
         change(site.write())
@@ -476,14 +482,14 @@ FILES = {
 
 def in_place_of(
     other: str, identifier: str = NEMO2, **options: Any
-) -> Callable[[Site], object]:
+) -> Callable[[RunFolder], object]:
     """Return how a night is made in which the log of another configuration stands in
     the folder of `identifier`."""
 
-    def build(site: Site) -> None:
+    def build(site: RunFolder) -> None:
         site.good(identifier)
         path = site.write(identifier)
-        aside = Site(site.folder / "aside", site.baselines, site.newest)
+        aside = RunFolder(site.folder / "aside", site.baselines, site.newest)
         aside.folder.mkdir()
         text = aside.write(other, **options).read_text(encoding="utf-8")
         shutil.rmtree(aside.folder)
@@ -492,22 +498,22 @@ def in_place_of(
     return build
 
 
-def two_jobs_of_one_id(site: Site) -> None:
+def two_jobs_of_one_id(site: RunFolder) -> None:
     """Two jobs share an id, as after a reset of the scheduler; the newer one is slow."""
     site.write(days=40, job_id="77")
     site.write(job_id="77", factor=1.2)
 
 
-def slow_in_one_copy(site: Site) -> None:
+def slow_in_one_copy(site: RunFolder) -> None:
     """The log of a job exists twice; one of them is slow."""
     path = site.write(job_id="78", factor=1.25)
     other = site.folder / "copy" / path.relative_to(site.folder)
     other.parent.mkdir(parents=True)
-    faster = timed(lambda _, seconds: f"{seconds / 1.25:.3f}")
+    faster = change_times(lambda _, seconds: f"{seconds / 1.25:.3f}")
     other.write_text(faster(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def slow_beside_metadata_of_a_good_one(site: Site) -> None:
+def slow_beside_metadata_of_a_good_one(site: RunFolder) -> None:
     """Metadata of a good job are next to the log of a slow job without metadata."""
     good = site.write(NEMO2_LAUNCHER, days=1)
     slow = site.write(NEMO2_LAUNCHER, factor=1.2)
@@ -517,7 +523,7 @@ def slow_beside_metadata_of_a_good_one(site: Site) -> None:
     shutil.copy(file, slow.parent)
 
 
-def killed_after_a_good_one_of_one_job(site: Site) -> None:
+def killed_after_a_good_one_of_one_job(site: RunFolder) -> None:
     """A job was requeued after it had ended, and its second attempt was killed in the
     window."""
     path = site.write(restarts=0, job_id="79")
@@ -526,7 +532,7 @@ def killed_after_a_good_one_of_one_job(site: Site) -> None:
     second.write_text(text[: text.index("iteration 20/")], encoding="utf-8")
 
 
-def slow_behind_a_profiled_part(site: Site) -> None:
+def slow_behind_a_profiled_part(site: RunFolder) -> None:
     """A profiled run precedes a slow run in the same log."""
     site.good(MAXTEXT)
     profiled = with_a_profiler(text_of(site, MAXTEXT, factor=1.3))
@@ -540,14 +546,14 @@ def with_a_profiler(text: str) -> str:
     )
 
 
-def text_of(site: Site, identifier: str = NEMO2, **options: Any) -> str:
+def text_of(site: RunFolder, identifier: str = NEMO2, **options: Any) -> str:
     """Return the text of a log that is not a run of the day."""
-    aside = Site(site.folder.parent / "aside", site.baselines, site.newest)
+    aside = RunFolder(site.folder.parent / "aside", site.baselines, site.newest)
     aside.folder.mkdir()
     return aside.write(identifier, **options).read_text(encoding="utf-8")
 
 
-def resumed_behind_the_window(site: Site) -> None:
+def resumed_behind_the_window(site: RunFolder) -> None:
     """A slow job was requeued near its end, loaded its checkpoint and made the last two
     steps."""
     site.good()
@@ -555,7 +561,7 @@ def resumed_behind_the_window(site: Site) -> None:
     loaded = "Successfully loaded checkpoint from /ckpt/last\n"
     rewrite(
         slow,
-        of_steps(
+        change_steps(
             lambda step, line: (
                 None if step < 48 else f"{loaded}{line}" if step == 48 else line
             )
@@ -563,21 +569,23 @@ def resumed_behind_the_window(site: Site) -> None:
     )
 
 
-def a_hiccup_behind_a_slow_part(site: Site) -> None:
+def a_hiccup_behind_a_slow_part(site: RunFolder) -> None:
     """The part that decides, as the slowest, is slow by one step alone; the one before
     it was slow throughout."""
     site.good()
-    odd = text_of(site, edit=timed(lambda _, seconds: f"{seconds * 6:.3f}", 20, 20))
+    odd = text_of(
+        site, edit=change_times(lambda _, seconds: f"{seconds * 6:.3f}", 20, 20)
+    )
     site.write(factor=1.09, edit=lambda text: text + odd)
 
 
-def a_profiled_part_behind_a_slow_one(site: Site) -> None:
+def a_profiled_part_behind_a_slow_one(site: RunFolder) -> None:
     site.good(MAXTEXT)
     profiled = with_a_profiler(text_of(site, MAXTEXT, factor=1.2))
     site.write(MAXTEXT, factor=1.15, edit=lambda text: text + profiled)
 
 
-def died_under_a_name_of_its_own(site: Site) -> None:
+def died_under_a_name_of_its_own(site: RunFolder) -> None:
     """A user's script calls its log train_N.log; that of the night ends before the
     first step."""
     good = site.good()
@@ -586,7 +594,7 @@ def died_under_a_name_of_its_own(site: Site) -> None:
     dead.rename(dead.with_name("train_1.log"))
 
 
-def a_copy_that_knows_less(site: Site) -> None:
+def a_copy_that_knows_less(site: RunFolder) -> None:
     """A log was copied after its last step; then its job began again, and died."""
     site.good(days=2)
     path = site.write(job_id="79")
@@ -596,9 +604,11 @@ def a_copy_that_knows_less(site: Site) -> None:
     rewrite(path, lambda text: f"{text}{before_the_steps(text)}{OUT_OF_MEMORY}")
 
 
-def a_hiccup_in_each_repeat(site: Site) -> None:
+def a_hiccup_in_each_repeat(site: RunFolder) -> None:
     for hours in (0, 3, 6):
-        odd = timed(lambda _, seconds: f"{seconds * 15:.3f}", 20 + hours, 20 + hours)
+        odd = change_times(
+            lambda _, seconds: f"{seconds * 15:.3f}", 20 + hours, 20 + hours
+        )
         site.write(NEMO2_LAUNCHER, days=hours / 24, edit=odd)
 
 
@@ -779,18 +789,18 @@ NAMES = {
 """Experiments that are of no documented configuration, whatever they resemble."""
 
 
-def renamed(name: str) -> Callable[[Site], object]:
+def renamed(name: str) -> Callable[[RunFolder], object]:
     return lambda site: (site.good(), site.write(experiment=name))
 
 
 # --- sessions -------------------------------------------------------------------------
 
 
-def nothing(site: Site) -> None:
+def nothing(site: RunFolder) -> None:
     """The folder is empty."""
 
 
-SESSIONS: dict[str, tuple[Callable[[Site], object], tuple[str, ...], int]] = {
+SESSIONS: dict[str, tuple[Callable[[RunFolder], object], tuple[str, ...], int]] = {
     "an-empty-folder": (nothing, (), FAILED),
     "files-that-are-no-logs": (
         lambda site: (site.folder / "notes.txt").write_text("step 1: 3 s"),
@@ -805,15 +815,15 @@ SESSIONS: dict[str, tuple[Callable[[Site], object], tuple[str, ...], int]] = {
         FAILED,
     ),
     "too-old": (lambda site: site.write(days=3), ("--llmb-max-age=1d",), FAILED),
-    "since-tomorrow": (Site.write, ("--llmb-since=2999-01-01",), FAILED),
+    "since-tomorrow": (RunFolder.write, ("--llmb-since=2999-01-01",), FAILED),
     "a-required-one-is-missing": (
-        Site.write,
+        RunFolder.write,
         ("--llmb-require=grok1_314b-24.11-h100-bf16-8",),
         FAILED,
     ),
-    "a-tolerance-of-nan": (Site.write, ("--llmb-tolerance=nan",), USAGE),
-    "a-tolerance-without-end": (Site.write, ("--llmb-tolerance=inf%",), USAGE),
-    "a-negative-tolerance": (Site.write, ("--llmb-tolerance=-5%",), USAGE),
+    "a-tolerance-of-nan": (RunFolder.write, ("--llmb-tolerance=nan",), USAGE),
+    "a-tolerance-without-end": (RunFolder.write, ("--llmb-tolerance=inf%",), USAGE),
+    "a-negative-tolerance": (RunFolder.write, ("--llmb-tolerance=-5%",), USAGE),
     "a-tolerance-of-everything": (
         lambda site: site.write(factor=3),
         ("--llmb-tolerance=1000%",),
@@ -825,19 +835,27 @@ SESSIONS: dict[str, tuple[Callable[[Site], object], tuple[str, ...], int]] = {
         USAGE,
     ),
     "a-selection-of-nothing": (
-        Site.write,
+        RunFolder.write,
         ("-k", "no-such-thing"),
         pytest.ExitCode.NO_TESTS_COLLECTED,
     ),
-    "an-empty-path": (Site.write, ("--llmb-logs=",), USAGE),
-    "a-path-that-is-not-there": (Site.write, ("--llmb-logs=/no/such/folder",), USAGE),
-    "a-release-that-is-none": (Site.write, ("--llmb-baseline-release=99.99",), USAGE),
-    "a-gpu-that-is-none": (Site.write, ("--llmb-gpu=h1000",), USAGE),
+    "an-empty-path": (RunFolder.write, ("--llmb-logs=",), USAGE),
+    "a-path-that-is-not-there": (
+        RunFolder.write,
+        ("--llmb-logs=/no/such/folder",),
+        USAGE,
+    ),
+    "a-release-that-is-none": (
+        RunFolder.write,
+        ("--llmb-baseline-release=99.99",),
+        USAGE,
+    ),
+    "a-gpu-that-is-none": (RunFolder.write, ("--llmb-gpu=h1000",), USAGE),
     "a-trace-alone": (lambda site: site.write(traced=True), (), FAILED),
     "a-profile-alone": (lambda site: site.write(profiled=True), (), FAILED),
     "a-checkpoint-load-alone": (lambda site: site.write(checkpoint="load"), (), FAILED),
     "baselines-that-are-not-there": (
-        Site.write,
+        RunFolder.write,
         ("--llmb-baselines=/no/such/folder",),
         USAGE,
     ),
@@ -847,25 +865,25 @@ SESSIONS: dict[str, tuple[Callable[[Site], object], tuple[str, ...], int]] = {
 # --- ordinary nights ------------------------------------------------------------------
 
 
-def nights_with_noise(site: Site) -> None:
+def nights_with_noise(site: RunFolder) -> None:
     for day in range(12):
         site.write(days=day, factor=1 + 0.004 * (-1) ** day)
 
 
-def packed(site: Site) -> None:
+def packed(site: RunFolder) -> None:
     path = site.write()
     path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
 
 
-def in_a_tar(site: Site) -> None:
+def in_a_tar(site: RunFolder) -> None:
     site.write()
     with tarfile.open(site.folder / "night.tar.gz", "w:gz") as archive:
         archive.add(site.folder / "experiments", "experiments")
     shutil.rmtree(site.folder / "experiments")
 
 
-def a_dead_job_in_a_copied_tree(site: Site) -> None:
+def a_dead_job_in_a_copied_tree(site: RunFolder) -> None:
     """A job died days ago, and a copy gave all files one time."""
     dead = site.write(
         GROK, days=3, job_id="1001", edit=lambda text: text[: text.index("[NeMo I")]
@@ -905,7 +923,7 @@ ORDINARY = {
         lambda site: site.write(experiment="pretrain_llama3.1_8b_fp8_16_seq2")
     ),
     "a-dead-job-in-a-copied-tree": Night(a_dead_job_in_a_copied_tree, identifier=GROK),
-    "clean": Night(Site.write),
+    "clean": Night(RunFolder.write),
     "nemo1": Night(lambda site: site.write(NEMO1), identifier=NEMO1),
     "grok": Night(lambda site: site.write(GROK), identifier=GROK),
     "maxtext": Night(lambda site: site.write(MAXTEXT), identifier=MAXTEXT),
@@ -954,7 +972,7 @@ ORDINARY = {
 }
 
 
-def judge_night(judged: Judge, site: Site, night: Night) -> Judged:
+def judge_night(judged: Judge, site: RunFolder, night: Night) -> JudgedSession:
     night.build(site)
     return judged(f"--llmb-logs={site.folder}", "-k", night.identifier, *night.options)
 
@@ -970,7 +988,7 @@ RED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RED)
-def test_bad_day_fails(judged: Judge, site: Site, name: str) -> None:
+def test_bad_day_fails(judged: Judge, site: RunFolder, name: str) -> None:
     """The verdict does not depend on the older run."""
     night = RED[name]
     session = judge_night(judged, site, night)
@@ -987,16 +1005,16 @@ def test_bad_day_fails(judged: Judge, site: Site, name: str) -> None:
 
 
 @pytest.fixture
-def judge_elm(judged: Judge, tmp_path: Path) -> Callable[[str], Judged]:
+def judge_elm(judged: Judge, tmp_path: Path) -> Callable[[str], JudgedSession]:
     """Judge a log of Megatron-LM against a baseline that a user wrote."""
 
-    def judge(text: str) -> Judged:
+    def judge(text: str) -> JudgedSession:
         runs, own = tmp_path / "results/own/bf16/8b/8", tmp_path / "own"
         runs.mkdir(parents=True)
         own.mkdir()
         (runs / "log-elm_8b_8_7.out").write_text(text, encoding="utf-8")
         (own / "own.yaml").write_text(
-            own_baseline(**MEGATRON, seconds=f"{ELM_SECONDS * 1.0013:.3f}"),
+            custom_baseline(**MEGATRON, seconds=f"{ELM_SECONDS * 1.0013:.3f}"),
             encoding="utf-8",
         )
         return judged(
@@ -1012,7 +1030,7 @@ def judge_elm(judged: Judge, tmp_path: Path) -> Callable[[str], Judged]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ELMS)
 def test_bad_run_of_a_custom_framework_fails(
-    judge_elm: Callable[[str], Judged], name: str
+    judge_elm: Callable[[str], JudgedSession], name: str
 ) -> None:
     session = judge_elm(ELMS[name])
     assert session.ret == FAILED
@@ -1021,7 +1039,7 @@ def test_bad_run_of_a_custom_framework_fails(
 
 @pytest.mark.slow
 def test_ordinary_run_of_a_custom_framework_passes(
-    judge_elm: Callable[[str], Judged],
+    judge_elm: Callable[[str], JudgedSession],
 ) -> None:
     session = judge_elm(megatron())
     assert (session.ret, [*session.verdicts.values()]) == (pytest.ExitCode.OK, ["PASS"])
@@ -1051,7 +1069,7 @@ def test_runs_with_times_derived_from_tokens_are_not_copies(
     own, runs = tmp_path / "own", tmp_path / "results/own/bf16/8b/8"
     own.mkdir()
     runs.mkdir(parents=True)
-    baseline = own_baseline(
+    baseline = custom_baseline(
         **MEGATRON | {"framework": "torchtitan", "dialect": "torchtitan"},
         seconds="12.000",
     )
@@ -1072,7 +1090,7 @@ def test_runs_with_times_derived_from_tokens_are_not_copies(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_run_with_another_name_fails(judged: Judge, site: Site, name: str) -> None:
+def test_run_with_another_name_fails(judged: Judge, site: RunFolder, name: str) -> None:
     """An item of its own, or in the place of the older run; it never passes as the
     configuration that it resembles."""
     renamed(NAMES[name])(site)
@@ -1095,7 +1113,7 @@ def test_run_with_another_name_fails(judged: Judge, site: Site, name: str) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SESSIONS)
 def test_session_without_judged_runs_fails(
-    pytester: pytest.Pytester, site: Site, name: str
+    pytester: pytest.Pytester, site: RunFolder, name: str
 ) -> None:
     """Or a usage error."""
     build, options, code = SESSIONS[name]
@@ -1113,7 +1131,7 @@ def test_session_without_judged_runs_fails(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ORDINARY)
-def test_ordinary_day_passes(judged: Judge, site: Site, name: str) -> None:
+def test_ordinary_day_passes(judged: Judge, site: RunFolder, name: str) -> None:
     night = ORDINARY[name]
     session = judge_night(judged, site, night)
     assert session.verdicts[night.identifier] in ("PASS", "INCONCLUSIVE")

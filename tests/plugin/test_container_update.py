@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
-from support.sessions import Judge, Judged
+from support.sessions import Judge, JudgedSession
 from support.updated_container import (
     AFTER,
     BEFORE,
     CONTAINERS,
     date,
-    plan_nights,
-    write_night,
+    plan_days,
+    write_runs,
 )
 
 from pytest_llmbench.cli import main as cli
@@ -33,12 +33,12 @@ def nights(
     baselines: dict[str, Baseline],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> list[Judged]:
+) -> list[JudgedSession]:
     """Judge day after day against the first five; return the outputs."""
     monkeypatch.chdir(tmp_path)
     sessions = []
-    for night, runs in enumerate(plan_nights(baselines)):
-        write_night(Path("runs") / date(night), runs)
+    for night, runs in enumerate(plan_days(baselines)):
+        write_runs(Path("runs") / date(night), runs)
         if night == RECORDED - 1:
             judged("--llmb-logs=runs", "--llmb-record=own")
         if night >= RECORDED:
@@ -57,7 +57,7 @@ def nights(
 
 @pytest.mark.slow
 def test_container_update_is_named_and_its_cost_compared(
-    nights: list[Judged], capsys: pytest.CaptureFixture[str]
+    nights: list[JudgedSession], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, after = nights[: BEFORE - RECORDED], nights[BEFORE - RECORDED :]
     assert all(set(session.verdicts.values()) == {"PASS"} for session in before)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_recipe import WELL, write_recipe
-from support.sessions import Write, until
+from support.sessions import Write, wait_until
 
 pytestmark = pytest.mark.wheel
 
@@ -145,7 +145,7 @@ def stop(pytester: pytest.Pytester, number: int, started: Path, *arguments: str)
             command, cwd=pytester.path, env=environment, stdout=printed, stderr=printed
         )
         try:
-            until(started.exists, seconds=60)
+            wait_until(started.exists, seconds=60)
             process.send_signal(number)
             assert process.wait(timeout=60) == 2
         finally:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
 from generator import write_run
-from support.sessions import Judge, Judged, Write
+from support.sessions import Judge, JudgedSession, Write
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.baseline_records import Baseline
@@ -41,7 +41,7 @@ WOBBLE = (0, 1, -1, 2, 0, -2, 1, 0, -1, 1)
 
 HISTORY = "--llmb-history=h.db"
 
-Night = Callable[..., Judged]
+Night = Callable[..., JudgedSession]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def written(baselines: dict[str, Baseline], tmp_path: Path) -> Callable[..., Pat
 def night(judged: Judge, written: Callable[..., Path]) -> Night:
     """Judge the run of one day alone in its folder."""
 
-    def run(number: int, *arguments: str, **options: Any) -> Judged:
+    def run(number: int, *arguments: str, **options: Any) -> JudgedSession:
         return judged(
             f"--llmb-logs={written(number, **options)}", "-k", GROK, HISTORY, *arguments
         )
@@ -93,7 +93,7 @@ def place(pytester: pytest.Pytester) -> StoreLocation:
     return StoreLocation("h.db", pytester.path / "h.db")
 
 
-def noise(judged: Judged) -> dict[str, Any]:
+def noise(judged: JudgedSession) -> dict[str, Any]:
     found: dict[str, Any] = judged.described[GROK]["estimate"]["run_to_run"]
     return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sessions import Judge, Judged, Write
+from support.sessions import Judge, JudgedSession, Write
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 
@@ -30,7 +30,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
-def told(session: Judged) -> object:
+def told(session: JudgedSession) -> object:
     """Return the outcomes of a session without paths."""
     kept = ("verdict", "reason", "text", "metrics", "status", "job_id")
     return session.ret, {

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from support.fake_recipe import WELL, write_recipe
 from support.forked_processes import Programs
-from support.outcomes import faults
-from support.sessions import Judge, Judged, until
+from support.outcomes import list_schema_errors
+from support.sessions import Judge, JudgedSession, wait_until
 
 COUNTED = f"echo ran >> $STAGE_PATH/ran; {WELL}"
 """A job that leaves a line for each time that it ran."""
@@ -18,7 +18,7 @@ COUNTED = f"echo ran >> $STAGE_PATH/ran; {WELL}"
 BEGAN = "touch -d '61 seconds ago' $STAGE_PATH/../.llmbench/jobs/*/*/llmb-config_*.yaml"
 """A job that began over a minute ago: a local one began when its record was written."""
 
-Launch = Callable[..., Judged]
+Launch = Callable[..., JudgedSession]
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
     """Write a recipe with these behaviours by size, and run pytest with these
     arguments."""
 
-    def run(*arguments: str, **behaviours: str) -> Judged:
+    def run(*arguments: str, **behaviours: str) -> JudgedSession:
         if behaviours:
             write_recipe(pytester.path, behaviours, kind="local")
         return judged(*arguments)
@@ -57,7 +57,7 @@ def test_every_report_states_estimated_and_used_gpu_hours(
         in text
     )
     document = json.loads((pytester.path / "s.json").read_text())
-    assert faults(document) == []
+    assert list_schema_errors(document) == []
     used, lost = document["gpu_hours"]["used"], document["gpu_hours"]["lost"]["failed"]
     assert 2 * 8 * 60 / 3600 <= used < 1
     assert 8 * 60 / 3600 <= lost < used
@@ -146,7 +146,7 @@ def test_session_killed_before_a_start_is_resumed(
         == -signal.SIGKILL
     )
     jobs_folder = pytester.path / ".llmbench" / "jobs"
-    until(lambda: list(jobs_folder.rglob("job.exit")))
+    wait_until(lambda: list(jobs_folder.rglob("job.exit")))
     session = launch("--llmb-resume", "-k", "fake")
     assert session.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
     assert ran() == 1

@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 import pytest
 from support.fake_recipe import WELL, write_recipe
-from support.sessions import Judge, Judged
+from support.sessions import Judge, JudgedSession
 
 NAME = "fake_8b-24.11-h100-bf16-8"
 SUITE = "config: {scale: 8, repeats: %d}\nworkloads: {h100: [{pretrain_fake_8b: {dtypes: [bf16]}}]}\n"
 
-Launch = Callable[..., Judged]
+Launch = Callable[..., JudgedSession]
 
 
 @pytest.fixture
 def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
     """Launch a configuration whose suite file requires `asked` runs."""
 
-    def run(*arguments: str, required: int = 3, resume: bool = False) -> Judged:
+    def run(*arguments: str, required: int = 3, resume: bool = False) -> JudgedSession:
         if not resume:  # a job may be just about to run the script
             write_recipe(
                 pytester.path,

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from generator import write_run
 from support.fake_recipe import write_recipe
-from support.sessions import Judge, Judged
+from support.sessions import Judge, JudgedSession
 
 from pytest_llmbench.session.catalog import load
 from pytest_llmbench.session.settings import Settings
@@ -48,7 +48,7 @@ def test_scaling(llmb_weak_scaling):
 
 LAUNCH = ("--llmb-launch", "--llmb-logs=old", "--llmb-repeats=1")
 
-Launch = Callable[..., Judged]
+Launch = Callable[..., JudgedSession]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def jobs(pytester: pytest.Pytester) -> Callable[..., None]:
 def launch(jobs: Callable[..., None], judged: Judge) -> Launch:
     """Launch the three configurations with the old runs and these arguments."""
 
-    def run(*arguments: str, **seconds: float) -> Judged:
+    def run(*arguments: str, **seconds: float) -> JudgedSession:
         jobs(**seconds)
         return judged(*LAUNCH, *(arguments or ("-k", "fake")))
 
@@ -93,7 +93,7 @@ def quiet_nights(pytester: pytest.Pytester) -> None:
             )
 
 
-def checks(session: Judged, kind: str) -> Mapping[str, dict[str, Any]]:
+def checks(session: JudgedSession, kind: str) -> Mapping[str, dict[str, Any]]:
     return {
         report["id"]: report
         for report in session.reports

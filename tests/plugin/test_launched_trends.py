@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
 from generator import write_run
 from support.fake_recipe import write_recipe
-from support.sessions import Judge, Judged
+from support.sessions import Judge, JudgedSession
 
 from pytest_llmbench.session.catalog import load
 from pytest_llmbench.session.settings import Settings
@@ -31,7 +31,7 @@ WOBBLE = (0, 1, -1, 2, 0, -2, 1, 0, -1, 1)
 OWN_TEST = "def test_mine(llmb_verdict):\n    assert not llmb_verdict.failed\n"
 
 Nights = Callable[..., None]
-Launch = Callable[..., Judged]
+Launch = Callable[..., JudgedSession]
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def acknowledge(folder: Path, slower: str, *, days: int = 30) -> str:
     return "--llmb-acknowledged=acknowledged.yaml"
 
 
-def trends(session: Judged) -> list[dict[str, Any]]:
+def trends(session: JudgedSession) -> list[dict[str, Any]]:
     return [check for check in session.reports if check.get("check") == "trend"]
 
 

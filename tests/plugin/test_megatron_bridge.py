@@ -18,7 +18,7 @@ from generator.bridge import (
     BridgeRun,
     write_bridge_run,
 )
-from support.sessions import Judge, Judged
+from support.sessions import Judge, JudgedSession
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 from pytest_llmbench.core.baseline_records import Baseline
@@ -47,13 +47,13 @@ def write_all(folder: Path, runs: Iterator[BridgeRun]) -> Path:
     return folder
 
 
-def find_strays(session: Judged) -> dict[str, str]:
+def find_strays(session: JudgedSession) -> dict[str, str]:
     """The text of each unmatched run, by the first folder of its id."""
     strays = (one for one in session.described.values() if one["kind"] == "stray")
     return {one["id"].partition("/")[0]: one["text"] for one in strays}
 
 
-def of_tables(session: Judged) -> dict[str, str]:
+def of_tables(session: JudgedSession) -> dict[str, str]:
     return {
         name: verdict
         for name, verdict in session.verdicts.items()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.next_night import make_next_night, rename
+from support.next_day import make_next_day, rename
 from support.sessions import Judge
 from support.shared_data import shared
 from support.titan_runs import MESH, START, write_run
@@ -353,7 +353,7 @@ def test_real_logs_of_many_frameworks(judged: Judge, tmp_path: Path) -> None:
     for days, (slower, expected) in enumerate(NIGHTS.items(), start=1):
         logs = write(
             f"night{days}",
-            lambda text, slower=slower, days=days: make_next_night(text, slower, days),  # type: ignore[misc]
+            lambda text, slower=slower, days=days: make_next_day(text, slower, days),  # type: ignore[misc]
             days,
         )
         session = judged(

@@ -25,7 +25,7 @@ from support.own_runs import (
     trainer,
 )
 from support.own_runs import write as write_run
-from support.sessions import Judge, Judged
+from support.sessions import Judge, JudgedSession
 
 Change = Callable[[OwnRun], OwnRun]
 
@@ -334,7 +334,9 @@ BAD: Mapping[str, Night] = {
 """Nights that nobody would sign, although most print the recorded step time."""
 
 
-def judge_nights(judged: Judge, folder: Path, nights: Mapping[str, Night]) -> Judged:
+def judge_nights(
+    judged: Judge, folder: Path, nights: Mapping[str, Night]
+) -> JudgedSession:
     """Record an earlier day of each configuration, then judge the later runs."""
     for number, (name, night) in enumerate(nights.items()):
         earlier = at(night.recorded, seed=number)
@@ -361,7 +363,7 @@ def judge_nights(judged: Judge, folder: Path, nights: Mapping[str, Night]) -> Ju
 
 
 def find_wrong(
-    session: Judged, nights: Mapping[str, Night], status: str
+    session: JudgedSession, nights: Mapping[str, Night], status: str
 ) -> dict[str, str]:
     """Return the configurations whose items have an unexpected status."""
     found = {}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from generator import write_run
 from generator.plan import STARTED
-from support.sessions import Judge, Judged
+from support.sessions import Judge, JudgedSession
 
 from pytest_llmbench.core.baseline_records import Baseline
 
@@ -48,7 +48,7 @@ def told(
     )
 
 
-def verdicts(session: Judged) -> dict[str, str]:
+def verdicts(session: JudgedSession) -> dict[str, str]:
     return {
         one["run"]["job_id"]: one["verdict"]
         for one in session.described.values()

@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 
 import pytest
 from support.fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
-from support.sessions import Judge, Judged
+from support.sessions import Judge, JudgedSession
 
 CONFIGURATION = "fake_8b-24.11-h100-bf16-8"
 HERE = "stage/results/24.11/bf16/8b/8"
 REPORT = f"{HERE}/nemo-8b-bf16_8g__0_0.nsys-rep"
 WEIGHTS = f"{HERE}/checkpoints/x/weights"
 
-Launch = Callable[..., Judged]
+Launch = Callable[..., JudgedSession]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
 
     def run(
         *arguments: str, behaviour: str = PURPOSED + WELL, purposes: str = PURPOSES
-    ) -> Judged:
+    ) -> JudgedSession:
         write_recipe(pytester.path, {"8b": behaviour}, kind="local", purposes=purposes)
         return judged("-k", "fake", "--llmb-launch", *arguments)
 

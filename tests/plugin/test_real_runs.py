@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.own_baseline import LLAMA_8B, own_baseline
+from support.custom_baseline import LLAMA_8B, custom_baseline
 from support.sessions import Judge
 from support.shared_data import shared
 
@@ -15,7 +15,7 @@ BRAHMAI_4B = "hidden_size: 2560, attention_heads: 8, query_groups: 4, ffn_size: 
 
 def written(folder: Path, **values: object) -> str:
     """Write a baseline file and return the option that reads it."""
-    folder.joinpath("own.yaml").write_text(own_baseline(**values))
+    folder.joinpath("own.yaml").write_text(custom_baseline(**values))
     return f"--llmb-baselines={folder}"
 
 

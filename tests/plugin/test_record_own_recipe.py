@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.own_baseline import LLAMA_8B, own_baseline
+from support.custom_baseline import LLAMA_8B, custom_baseline
 from support.sessions import Judge
 
 STEPS = "".join(
@@ -21,7 +21,7 @@ log: {find: " ms/step", unit: ms, first_step: 1,
 def write_recipe(folder: Path, *, kind: str = "recipe") -> None:
     """Write a file whose runs are called by a name that is not the recipe's own."""
     shape = "sequence_length: 8192, layers: 32, gbs: 128, tp: 1, dp: 2, ep: 4"
-    text = own_baseline(
+    text = custom_baseline(
         recipe="oak",
         framework='"Acorn: 0.3"',
         dialect=LOG,

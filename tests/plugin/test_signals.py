@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.fake_recipe import WELL, write_recipe
 from support.forked_processes import CLOSED_TERMINAL, UNREAD, Programs
-from support.sessions import Moment, Write, signal_at
+from support.sessions import Function, Write, signal_at
 
 from pytest_llmbench.baseline import write as baseline_write
 from pytest_llmbench.history import queries, record
@@ -40,7 +40,7 @@ OLD = {
 }
 """Reports of the night before, which was green."""
 
-BEFORE_VERDICTS: dict[str, Moment] = {
+BEFORE_VERDICTS: dict[str, Function] = {
     "the options are read": (settings, "refuse_logs"),
     "the baselines are read": (catalog, "load"),
     "the history is opened": (session_history, "SessionHistory"),
@@ -49,7 +49,7 @@ BEFORE_VERDICTS: dict[str, Moment] = {
     "the outcomes are decided": (outcomes, "decide_outcomes"),
     "an item runs": (Session, "get_outcome"),
 }
-AFTER_VERDICTS: dict[str, Moment] = {
+AFTER_VERDICTS: dict[str, Function] = {
     "the reports begin": (outputs, "_complete_outcomes"),
     "the JUnit report is made": (junit, "render"),
     "the page is made": (html, "render"),
@@ -282,7 +282,7 @@ def test_interrupted_recording_lists_its_complete_files(
     pytester: pytest.Pytester,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,
-    moment: Moment,
+    moment: Function,
     said: str,
 ) -> None:
     runs = generated(FP8)

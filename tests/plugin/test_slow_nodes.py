@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
-from support.node_nights import store_nights
-from support.sessions import Judge, Judged, Write
+from support.node_histories import store_sessions
+from support.sessions import Judge, JudgedSession, Write
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 HISTORY = "--llmb-history=h.db"
 NODES = "test_slow_node[nodes]"
 
 
-def find_check(session: Judged) -> dict[str, Any]:
+def find_check(session: JudgedSession) -> dict[str, Any]:
     (check,) = [
         report for report in session.reports if report.get("check") == "slow-node"
     ]
@@ -41,7 +41,7 @@ def test_identified_slow_node_has_its_own_failed_item(
 ) -> None:
     """With the runs that show it and what leaves it out; it follows a selection of a
     configuration that it is about."""
-    store_nights(pytester.path / "h.db", {7: 0.1})
+    store_sessions(pytester.path / "h.db", {7: 0.1})
     capsys.readouterr()
     session = judged(
         logs, HISTORY, "-k", GROK, "--llmb-json=all.json", "--junitxml=junit.xml"
@@ -74,7 +74,7 @@ def test_identified_slow_node_has_its_own_failed_item(
 def test_workers_report_the_same(
     judged: Judge, logs: str, pytester: pytest.Pytester
 ) -> None:
-    store_nights(pytester.path / "h.db", {7: 0.1})
+    store_sessions(pytester.path / "h.db", {7: 0.1})
     assert find_check(judged(logs, HISTORY, "-n1"))["verdict"] == "SLOW_NODE"
 
 
@@ -107,7 +107,7 @@ def test_slow_node_fails_no_other_item(
     """Without evidence the item is skipped, with the reason."""
     verdict, text = answer
     if options.get("nights", 30):
-        store_nights(pytester.path / "h.db", **options)
+        store_sessions(pytester.path / "h.db", **options)
     session = judged(logs, HISTORY)
     check = find_check(session)
     assert (check["verdict"], check["status"]) == (
@@ -128,7 +128,7 @@ def test_repaired_node_passes(
     judged: Judge, logs: str, pytester: pytest.Pytester
 ) -> None:
     """Evidence about a node begins with its last repair."""
-    store_nights(pytester.path / "h.db", {7: 0.1})
+    store_sessions(pytester.path / "h.db", {7: 0.1})
     Path(pytester.path / "done.yaml").write_text(
         "schema: 1\nacknowledged: []\nrepaired:\n  - nodes: n07\n    since: 2025-12-01\n    reason: a new HCA\n"
         "    by: A. Person\n"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.fake_recipe import WELL, write_recipe
-from support.sessions import Moment, signal_at
+from support.sessions import Function, signal_at
 
 from pytest_llmbench.core import stop_signals
 from pytest_llmbench.launch.jobs.job_engine import Engine
@@ -24,12 +24,12 @@ WAIT = f"while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done; {WELL}"
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
-BEFORE_RESUMING: dict[str, Moment] = {
+BEFORE_RESUMING: dict[str, Function] = {
     "the baselines are read": (catalog, "load"),
     "items are selected": (hooks, "select_by_id"),
     "the journal is opened": (Journal, "resume"),
 }
-BEFORE_FOLLOWING: dict[str, Moment] = {
+BEFORE_FOLLOWING: dict[str, Function] = {
     "its plan is restored": (Journal, "read_journal_value"),
     "a job is planned": (Planner, "plan_job"),
     "following begins": (Engine, "resume"),

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.outcomes import faults
-from support.own_baseline import LLAMA_8B, own_baseline
+from support.custom_baseline import LLAMA_8B, custom_baseline
+from support.outcomes import list_schema_errors
 from support.sessions import Judge, Write
 
 from pytest_llmbench.cli.main import main
@@ -167,7 +167,7 @@ def test_every_report_labels_the_last_step(
     assert label in written["summary.md"]
     assert label in written["s.html"]
     document = json.loads(written["s.json"])
-    assert faults(document) == []
+    assert list_schema_errors(document) == []
     timed = {
         outcome["timed"]
         for outcome in document["outcomes"]
@@ -269,7 +269,7 @@ def test_last_step_depends_on_the_first_step_number(
 ) -> None:
     log = "log: {find: 'took', pattern: 'step (?P<step>[0-9]+) took (?P<seconds>[0-9.]+)', first_step: 1}"
     pytester.mkdir("mine").joinpath("mine.yaml").write_text(
-        own_baseline(**MINE, more=log).replace("timed: mean", "timed: last_step")
+        custom_baseline(**MINE, more=log).replace("timed: mean", "timed: last_step")
     )
     lines = [
         f"step {number} took {15.0 if number < 50 else 19.5} loss: 2.5\n"

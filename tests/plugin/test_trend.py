@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from generator import write_run
-from support.sessions import Judge, Judged, Write
+from support.sessions import Judge, JudgedSession, Write
 
 from pytest_llmbench.core.baseline_records import Baseline
 
@@ -22,7 +22,7 @@ START = datetime.now(UTC).replace(
 DAY = (START + timedelta(days=CHANGED)).date()
 
 
-def trend(session: Judged) -> dict[str, dict[str, Any]]:
+def trend(session: JudgedSession) -> dict[str, dict[str, Any]]:
     return {one["id"]: one for one in session.reports if one.get("check") == "trend"}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.own_baseline import LLAMA_8B, own_baseline
+from support.custom_baseline import LLAMA_8B, custom_baseline
 from support.sessions import Judge
 
 Told = Mapping[str, Any]
@@ -30,7 +30,7 @@ def judged_at(judged: Judge, tmp_path: Path) -> JudgedAt:
             folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(log, runs / f"log-{baseline['recipe']}_{size}_{gpus}_7.out")
         (own / "own.yaml").write_text(
-            own_baseline(**baseline, seconds=f"{seconds:.5g}")
+            custom_baseline(**baseline, seconds=f"{seconds:.5g}")
         )
         chosen = (
             f"--llmb-logs={tmp_path / 'results'}",
@@ -158,7 +158,7 @@ def test_unreadable_log_is_a_run_if_its_name_matches(
     runs, own = tmp_path / "runs", tmp_path / "baselines"
     runs.mkdir()
     own.mkdir()
-    (own / "own.yaml").write_text(own_baseline(**OAK, seconds="12.27"))
+    (own / "own.yaml").write_text(custom_baseline(**OAK, seconds="12.27"))
     acorn_log(tmp_path, lines).rename(runs / name)
     session = judged(f"--llmb-logs={runs}", f"--llmb-baselines={own}", "-k", "oak")
     assert list(session.verdicts.values()) == [verdict]
@@ -177,7 +177,7 @@ def test_broad_definition_takes_no_runs_of_other_recipes(
         "dialect": str(OAK["dialect"]).replace("unit: ms", "unit: us"),
     }
     (tmp_path / "baselines").mkdir()
-    text = own_baseline(**other, seconds="1")
+    text = custom_baseline(**other, seconds="1")
     (tmp_path / "baselines/first.yaml").write_text(text)
     told = judged_at(acorn_log(tmp_path, STEPS), OAK, MEAN)
     assert told["verdict"] == "PASS", told["text"]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.own_baseline import LLAMA_8B, own_baseline
-from support.sessions import Judge, Judged, Write
+from support.custom_baseline import LLAMA_8B, custom_baseline
+from support.sessions import Judge, JudgedSession, Write
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 GROK_FP8 = "grok1_314b-25.05-gb200-fp8-128"
@@ -45,12 +45,12 @@ def judge_edited(
     edit: Edit,
     *arguments: str,
     **options: object,
-) -> Judged:
+) -> JudgedSession:
     folder = edited(generated(name, **options), edit)
     return judged(f"--llmb-logs={folder}", "-k", name, "--llmb-no-cache", *arguments)
 
 
-def found(session: Judged, name: str) -> tuple[str, str, str]:
+def found(session: JudgedSession, name: str) -> tuple[str, str, str]:
     """Return verdict, reason and status of an item."""
     told = session.described[name]
     return told["verdict"], told["reason"], told["status"]
@@ -366,7 +366,7 @@ def judge_trainer(
         "gpus": 1,
     }
     shape = "sequence_length: 1024, layers: 32, gbs: 8, mbs: 8"
-    text = own_baseline(
+    text = custom_baseline(
         **values | {"first": 1, "last": 100, "steps": 100},
         model=LLAMA_8B,
         shape=shape,

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from support.outcomes import (
-    doubtful,
-    killed,
+    incomplete,
+    inconclusive,
     make_session,
     missing,
     slow,
@@ -32,7 +32,7 @@ def test_message_of_a_green_session_is_one_line_and_link() -> None:
 
 def test_message_names_failures_with_their_difference() -> None:
     lines = make_message(
-        make_session(told(), stray(), killed(), slow(), doubtful("failed"))
+        make_session(told(), stray(), incomplete(), slow(), inconclusive("failed"))
     ).splitlines()
     assert lines[1:] == [
         "REGRESSION slow: +20.0 % (8.790 s, expected 7.325 s, MFU 39.7 %)",

@@ -14,9 +14,9 @@ from support.builders import KEY
 from support.outcomes import (
     SCHEMA,
     check,
-    doubtful,
-    faults,
-    killed,
+    incomplete,
+    inconclusive,
+    list_schema_errors,
     make_session,
     missing,
     slow,
@@ -32,8 +32,8 @@ from pytest_llmbench.report.outcome_documents import OutcomeDocument, make_plain
 MIXED: list[OutcomeDocument] = [
     told(),
     slow(),
-    doubtful(),
-    killed(),
+    inconclusive(),
+    incomplete(),
     missing(),
     stray(),
     check(),
@@ -193,7 +193,7 @@ def test_schema_number_is_one() -> None:
 def test_document_validates_against_its_schema(
     described: list[OutcomeDocument],
 ) -> None:
-    assert faults(made(*described)) == []
+    assert list_schema_errors(made(*described)) == []
 
 
 def test_daily_runs_state_their_environment_when_it_changes() -> None:
@@ -219,7 +219,7 @@ def test_daily_runs_state_their_environment_when_it_changes() -> None:
         {"nccl": "2.27"},
         None,
     ]
-    assert faults(told_of) == []
+    assert list_schema_errors(told_of) == []
 
 
 # --- strict JSON ----------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_values_that_json_cannot_express_are_replaced() -> None:
         found["log_difference"],
         found["steps"]["seconds"],
     ) == ([7.3, None], None, [None])
-    assert faults(made(one)) == []
+    assert list_schema_errors(made(one)) == []
 
 
 # --- reading it again -----------------------------------------------------------------

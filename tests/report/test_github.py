@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.outcomes import (
     check,
-    doubtful,
-    killed,
+    incomplete,
+    inconclusive,
     missing,
     slow,
     stray,
@@ -57,7 +57,7 @@ def rows(markdown: str) -> list[list[str]]:
 
 def test_job_summary_lists_failures_then_inconclusive_then_passed() -> None:
     markdown = render_job_summary(
-        [told(), missing(), doubtful(), stray(), slow(), check()], RED
+        [told(), missing(), inconclusive(), stray(), slow(), check()], RED
     )
     assert [row[:2] for row in rows(markdown)] == [
         ["REGRESSION", "slow"],
@@ -152,7 +152,7 @@ def test_failures_are_errors_and_inconclusive_items_warnings() -> None:
     found = [
         decoded(one)
         for one in list_workflow_commands(
-            [told(), doubtful(), stray(), killed(), missing(), check()], []
+            [told(), inconclusive(), stray(), incomplete(), missing(), check()], []
         )
     ]
     assert [(level, title) for level, title, _ in found] == [
@@ -208,7 +208,7 @@ def test_annotations_beyond_ten_are_counted(number: int, shown: int, rest: str) 
 def test_log_text_is_never_a_workflow_command(command: str) -> None:
     """The runner executes lines that begin with `::`, also after spaces."""
     text = f"its log ends with {'x' * 56} {command} and {command}"
-    one = with_fields(killed(), text=text, log=f"runs {command}/log.out")
+    one = with_fields(incomplete(), text=text, log=f"runs {command}/log.out")
     lines = [*explain(one, short=False).splitlines(), *render_summary([one], [text])]
     assert sum("owned" in line or "stop-commands" in line for line in lines) > 4
     assert not [

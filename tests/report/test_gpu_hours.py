@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import asdict
 from support.builders import KEY, NOW, evidence, log, run, segment, steps
-from support.outcomes import faults, make_session, told
+from support.outcomes import list_schema_errors, make_session, told
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import (
@@ -168,7 +168,7 @@ def test_document_with_costs_validates_against_the_schema() -> None:
     with_plan = document(
         launched(FAILED, REQUEUED), told(identifier="other"), planned=PLANNED
     )
-    assert faults(with_plan) == []
+    assert list_schema_errors(with_plan) == []
     assert with_plan["gpu_hours"] == {
         "estimated": 10.0,
         "most": 60.0,
@@ -178,7 +178,7 @@ def test_document_with_costs_validates_against_the_schema() -> None:
         "unknown_jobs": [],
     }
     without = document(told())
-    assert faults(without) == []
+    assert list_schema_errors(without) == []
     assert without["gpu_hours"] is None
 
 

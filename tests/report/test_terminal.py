@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 from support.outcomes import (
     check,
-    doubtful,
-    killed,
+    incomplete,
+    inconclusive,
     missing,
     slow,
     stray,
@@ -40,11 +40,11 @@ from pytest_llmbench.report.verdicts import (
 MIXED: list[OutcomeDocument] = [
     told(),
     slow(),
-    doubtful(),
+    inconclusive(),
     missing(),
     stray(),
     check(),
-    killed(),
+    incomplete(),
 ]
 
 
@@ -175,7 +175,7 @@ def test_broken_run_shows_no_step_time(verdict: str) -> None:
 
 
 def test_verdict_has_the_colour_of_its_status() -> None:
-    found = coloured(told(), slow(), doubtful(), missing(), stray())
+    found = coloured(told(), slow(), inconclusive(), missing(), stray())
     assert {
         word: found[word]
         for word in ("PASS", "REGRESSION", "INCONCLUSIVE", "MISSING", "UNMATCHED")
@@ -197,8 +197,8 @@ def test_pass_overruled_by_a_test_is_not_green() -> None:
     [
         ([told()], "green"),
         ([told(), missing()], "green"),
-        ([told(), doubtful()], "yellow"),
-        ([told(), doubtful("failed")], "red"),
+        ([told(), inconclusive()], "yellow"),
+        ([told(), inconclusive("failed")], "red"),
         ([missing()], "yellow"),
         ([], "yellow"),
         ([told(), stray()], "red"),
@@ -248,7 +248,7 @@ def test_count_uses_the_worst_outcome_of_each_id() -> None:
 
 
 def test_next_steps_list_failures_first_with_logs() -> None:
-    found = steps(doubtful(), told(), slow("b"), slow("a"), killed(), missing())
+    found = steps(inconclusive(), told(), slow("b"), slow("a"), incomplete(), missing())
     assert found[0].startswith("a and 1 more: judge older runs of it as well")
     assert found[0].endswith("log: log-x_1_0.out")
     assert found[1].startswith("killed: run it again")
@@ -258,7 +258,7 @@ def test_next_steps_list_failures_first_with_logs() -> None:
 
 
 def test_next_step_states_runs_needed_to_decide() -> None:
-    (found,) = steps(told(), doubtful())
+    (found,) = steps(told(), inconclusive())
     assert found.startswith(
         "doubtful: run it again, and set `llmb_repeat_window` to judge the runs together"
     )
@@ -276,7 +276,7 @@ def test_launching_missing_runs_is_the_last_next_step() -> None:
     assert steps(told(), missing("a"), missing("b")) == [
         "a and 1 more without a run: launch it with pytest -k a --llmb-launch; --llmb-dry-run shows what that takes"
     ]
-    assert "launch it with" not in " ".join(steps(doubtful(), missing("a")))
+    assert "launch it with" not in " ".join(steps(inconclusive(), missing("a")))
     assert (
         "launch it (pytest -k a --llmb-launch) if its baseline file describes how"
         in steps(told(), missing("a", "failed"))[0]

@@ -12,8 +12,8 @@ import pytest
 from support.builders import NOW
 from support.outcomes import (
     check,
-    faults,
     level_change,
+    list_schema_errors,
     make_session,
     missing,
     slow,
@@ -223,7 +223,7 @@ def test_document_contains_caution_codes_and_may_omit_them(
         {"code": "reported-only", "text": "trend: 6 SLOWER"},
         {"code": "tolerance", "text": WIDE.text},
     ]
-    assert faults(found) == []
+    assert list_schema_errors(found) == []
     old = tmp_path / "old.json"
     old.write_text(
         json.dumps({name: value for name, value in found.items() if name != "cautions"})

@@ -25,15 +25,15 @@ from support.bad_files import (
     patch,
     sparse,
 )
-from support.written_archives import END, archive, special
+from support.written_archives import END, archive, make_member
 
 NEST = f"run_3/{LOG}"
 
 
 def seal(data: bytes) -> bytes:
     """Return an archive with the checksum of its first header put right."""
-    rest = data[:148] + b" " * 8 + data[156:512]
-    return patch(data, 148, b"%06o\0 " % sum(rest))
+    header = data[:148] + b" " * 8 + data[156:512]
+    return patch(data, 148, b"%06o\0 " % sum(header))
 
 
 def change(**values: object) -> Callable[[tarfile.TarInfo], None]:
@@ -46,7 +46,7 @@ def change(**values: object) -> Callable[[tarfile.TarInfo], None]:
 
 def pax(records: bytes, size: int | None = None) -> bytes:
     """Return a pax header with these records before a log."""
-    head = special(
+    head = make_member(
         "pax",
         change(type=b"x", size=len(records) if size is None else size),
         tarfile.USTAR_FORMAT,
@@ -102,20 +102,20 @@ ARCHIVES: dict[str, Write] = {
         "e.tar", archive([(f"{NEST}/{LOG}", STEPS), (NEST, STEPS)])
     ),
     "tar-log-is-folder": file(
-        "e.tar", special(f"{NEST}/", change(type=tarfile.DIRTYPE)) + END
+        "e.tar", make_member(f"{NEST}/", change(type=tarfile.DIRTYPE)) + END
     ),
     "tar-hard-links": file(
         "e.tar",
-        special(NEST, change(type=tarfile.LNKTYPE, linkname="b.out"))
-        + special("b.out", change(type=tarfile.LNKTYPE, linkname=NEST))
+        make_member(NEST, change(type=tarfile.LNKTYPE, linkname="b.out"))
+        + make_member("b.out", change(type=tarfile.LNKTYPE, linkname=NEST))
         + END,
     ),
     "tar-link": file(
         "e.tar",
-        special(NEST, change(type=tarfile.SYMTYPE, linkname="/etc/passwd")) + END,
+        make_member(NEST, change(type=tarfile.SYMTYPE, linkname="/etc/passwd")) + END,
     ),
-    "tar-device": file("e.tar", special(NEST, change(type=tarfile.CHRTYPE)) + END),
-    "tar-unknown-type": file("e.tar", special(NEST, change(type=b"Z")) + END),
+    "tar-device": file("e.tar", make_member(NEST, change(type=tarfile.CHRTYPE)) + END),
+    "tar-unknown-type": file("e.tar", make_member(NEST, change(type=b"Z")) + END),
     "tar-gnu-holes": file("e.tar", seal(patch(TAR, 156, b"S"))),
     "tar-pax-holes": file("e.tar", pax(record(b"GNU.sparse.major", b"1")) + TAR),
     "tar-pax-nul-name": file("e.tar", pax(record(b"path", b"run_3/a\0b.out")) + TAR),

@@ -32,7 +32,7 @@ def file(name: str, data: bytes | str) -> Write:
     return lambda folder: (folder / name).write_bytes(content)
 
 
-def raw(name: bytes, data: bytes = STEPS) -> Write:
+def raw_name(name: bytes, data: bytes = STEPS) -> Write:
     """Write a file whose name is these bytes."""
 
     def write(folder: Path) -> None:
@@ -46,7 +46,7 @@ def link(name: str, target: str) -> Write:
     return lambda folder: (folder / name).symlink_to(target)
 
 
-def both(*writes: Write) -> Write:
+def combine(*writes: Write) -> Write:
     return lambda folder: [write(folder) for write in writes]
 
 
@@ -68,10 +68,10 @@ def within(name: str, write: Write) -> Write:
     return write_within
 
 
-def sparse(name: str, size: int, begin: bytes = b"") -> Write:
+def sparse(name: str, size: int, start: bytes = b"") -> Write:
     def write(folder: Path) -> None:
         with (folder / name).open("wb") as handle:
-            handle.write(begin)
+            handle.write(start)
             handle.truncate(size)
 
     return write
@@ -85,17 +85,17 @@ def dated(nanoseconds: int) -> Write:
     return write
 
 
-def listen(folder: Path) -> None:
+def leave_socket(folder: Path) -> None:
     """Leave a socket in the place of a log."""
     with socket.socket(socket.AF_UNIX) as server:
-        here = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            server.bind(f"/proc/self/fd/{here}/{LOG}")
+            server.bind(f"/proc/self/fd/{descriptor}/{LOG}")
         finally:
-            os.close(here)
+            os.close(descriptor)
 
 
-def chain(folder: Path, links: int = 60) -> None:
+def link_chain(folder: Path, links: int = 60) -> None:
     """Make links that lead to each other, more than the system follows."""
     (folder / "0.out").write_bytes(STEPS)
     for number in range(1, links):
@@ -105,28 +105,28 @@ def chain(folder: Path, links: int = 60) -> None:
     (folder / LOG).symlink_to(f"{links - 1}.link")
 
 
-def nest(folder: Path, depth: int, name: str) -> None:
+def nest_folders(folder: Path, depth: int, name: str) -> None:
     """Make folders in each other, with a small file in the last."""
     folder.mkdir(parents=True)
-    here = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     for _ in range(depth):
-        os.mkdir("d", dir_fd=here)
-        below = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    handle = os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=here)
+        os.mkdir("d", dir_fd=descriptor)
+        inner = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=descriptor)
     os.write(handle, b"hello\n")
     os.close(handle)
-    os.close(here)
+    os.close(descriptor)
 
 
-def remove(folder: Path) -> None:
+def remove_nested_folders(folder: Path) -> None:
     """Remove folders that `nest` made: `shutil.rmtree` calls itself for each."""
     subprocess.run(["rm", "-rf", folder], check=True)
 
 
-def patch(data: bytes, place: int, new: bytes) -> bytes:
-    return data[:place] + new + data[place + len(new) :]
+def patch(data: bytes, offset: int, new: bytes) -> bytes:
+    return data[:offset] + new + data[offset + len(new) :]
 
 
 GZ = gzip.compress(STEPS)
@@ -304,9 +304,9 @@ LOGS: dict[str, Write] = {
     "log-at-0": dated(0),
     "log-folder": empty_folder(LOG),
     "log-folder-with-log": within(LOG, file(LOG, STEPS)),
-    "log-socket": listen,
+    "log-socket": leave_socket,
     "log-link-to-itself": link(LOG, LOG),
-    "log-link-chain": chain,
+    "log-link-chain": link_chain,
     "log-link-to-memory": link(LOG, "/proc/self/mem"),
     "log-link-to-full": link(LOG, "/dev/full"),
     "log-link-to-pagemap": link(LOG, "/proc/self/pagemap"),
@@ -315,23 +315,23 @@ LOGS: dict[str, Write] = {
     "log-link-to-terminal": link(LOG, "/dev/tty"),
     "log-link-to-folder": link(LOG, "."),
     "log-link-beyond-names": link(LOG, "x" * 300),
-    "log-hard-link": both(
+    "log-hard-link": combine(
         file(LOG, STEPS), lambda folder: os.link(folder / LOG, folder / NAME.format(8))
     ),
     "err-alone": file(LOG.replace(".out", ".err"), b"\xff" * 99),
-    "err-folder": both(
+    "err-folder": combine(
         file(LOG, STEPS), lambda folder: (folder / LOG.replace(".out", ".err")).mkdir()
     ),
-    "err-broken": both(
+    "err-broken": combine(
         file(LOG, STEPS), file(LOG.replace(".out", ".err") + ".gz", GZ[:40])
     ),
 }
 
 NAMES: dict[str, Write] = {
-    "name-newline": raw(b"log-grok1\n314b_3_7_0.out"),
-    "name-bytes": raw(b"log-grok1_\xff\xfe314b_3_7_0.out"),
+    "name-newline": raw_name(b"log-grok1\n314b_3_7_0.out"),
+    "name-bytes": raw_name(b"log-grok1_\xff\xfe314b_3_7_0.out"),
     "name-folder-bytes": within(os.fsdecode(b"\xff\xfe"), file(LOG, STEPS)),
-    "name-255": raw(b"log-" + b"x" * 240 + b"_3_7_0.out"),
+    "name-255": raw_name(b"log-" + b"x" * 240 + b"_3_7_0.out"),
     "name-right-to-left": file("log-grok1_\u202e314b_3_7_0.out", STEPS),
     "name-wide": file("log-訓練\u200b\U0001f9a3_3_7_0.out", STEPS),
     "name-digits": file(f"log-grok1_314b_{'9' * 100}_{'9' * 100}_0.out", STEPS),
@@ -341,10 +341,10 @@ NAMES: dict[str, Write] = {
     "name-dots": file("...out", STEPS),
     "name-dash": file("-rf.out", STEPS),
     "name-percent": file("%s%n{0}{x!r}$(id)`id`.out", STEPS),
-    "name-case": both(
+    "name-case": combine(
         file(LOG, STEPS), file(LOG.upper(), STEPS.replace(b"7.5", b"8.5"))
     ),
-    "name-two-forms": both(
+    "name-two-forms": combine(
         file("log-a\u0308_3_7_0.out", STEPS), file("log-\xe4_3_7_0.out", STEPS)
     ),
     "name-put-away": file(LOG + ".1", STEPS),
@@ -353,28 +353,28 @@ NAMES: dict[str, Write] = {
     "name-date-of-year-0": within("0000-00-00_00-00-00", file(LOG, STEPS)),
     "name-endless-time": within("1999999999999999999", file(LOG, STEPS)),
     "folder-git": within(".git", file(LOG, STEPS)),
-    "folder-chain-of-links": both(
+    "folder-chain-of-links": combine(
         *(link(f"l{n}", f"l{n - 1}" if n else ".") for n in range(60))
     ),
-    "folder-links-each-other": both(
+    "folder-links-each-other": combine(
         within("a", link("x", "../b")), within("b", link("x", "../a"))
     ),
 }
 
-MARKS: dict[str, Write] = {
-    "mark-cut": both(file(LOG, STEPS), file(".llmbench-ab", "tok")),
-    "mark-binary": both(file(LOG, STEPS), file(".llmbench-ab", bytes(range(256)))),
-    "mark-deep": both(file(LOG, STEPS), file(".llmbench-ab", "[" * DEEP)),
-    "mark-folder": both(file(LOG, STEPS), empty_folder(".llmbench-ab")),
-    "mark-fifo": both(file(LOG, STEPS), fifo(".llmbench-ab")),
-    "mark-zero": both(file(LOG, STEPS), link(".llmbench-ab", "/dev/zero")),
-    "mark-nowhere": both(file(LOG, STEPS), link(".llmbench-ab", "nowhere")),
-    "mark-holes": both(file(LOG, STEPS), sparse(".llmbench-ab", 2 << 30)),
-    "mark-endless-time": both(
+MARKERS: dict[str, Write] = {
+    "mark-cut": combine(file(LOG, STEPS), file(".llmbench-ab", "tok")),
+    "mark-binary": combine(file(LOG, STEPS), file(".llmbench-ab", bytes(range(256)))),
+    "mark-deep": combine(file(LOG, STEPS), file(".llmbench-ab", "[" * DEEP)),
+    "mark-folder": combine(file(LOG, STEPS), empty_folder(".llmbench-ab")),
+    "mark-fifo": combine(file(LOG, STEPS), fifo(".llmbench-ab")),
+    "mark-zero": combine(file(LOG, STEPS), link(".llmbench-ab", "/dev/zero")),
+    "mark-nowhere": combine(file(LOG, STEPS), link(".llmbench-ab", "nowhere")),
+    "mark-holes": combine(file(LOG, STEPS), sparse(".llmbench-ab", 2 << 30)),
+    "mark-endless-time": combine(
         file(LOG, STEPS), file(".llmbench-ab", f"t1 {'9' * 400}\nt2 {'9' * 5000} 7\n")
     ),
-    "mark-of-log-folder": both(file(LOG, STEPS), empty_folder(f"{LOG}.ab")),
-    "mark-of-log-nowhere": both(file(LOG, STEPS), link(f"{LOG}.ab", "nowhere")),
+    "mark-of-log-folder": combine(file(LOG, STEPS), empty_folder(f"{LOG}.ab")),
+    "mark-of-log-nowhere": combine(file(LOG, STEPS), link(f"{LOG}.ab", "nowhere")),
 }
 
-KINDS = {**METRICS, **METADATA_FILES, **LOGS, **NAMES, **MARKS}
+KINDS = {**METRICS, **METADATA_FILES, **LOGS, **NAMES, **MARKERS}

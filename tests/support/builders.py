@@ -83,7 +83,7 @@ def steps(
     count = len(values)
     index = np.arange(first, first + count)
     absent = np.full(count, np.nan)
-    made: dict[str, Any] = {
+    values_by_column: dict[str, Any] = {
         "index": index,
         "seconds": values,
         "resolution_seconds": np.full(count, 0.001),
@@ -109,7 +109,7 @@ def steps(
         "paused": np.zeros(count, dtype=np.int64),
         "throughput": absent,
     }
-    return Steps(**{**made, **columns})
+    return Steps(**{**values_by_column, **columns})
 
 
 def without(columns: Steps, *numbers: int) -> Steps:
@@ -144,7 +144,7 @@ def run(
     *logs: ParsedLog,
     started: datetime | None = NOW - timedelta(hours=3),
     key: Key | None = KEY,
-    **found: Any,
+    **run_facts: Any,
 ) -> Run:
     """Return a run with an attempt for each log, or one complete attempt."""
     logs = logs or (_make_whole_log(),)
@@ -159,9 +159,10 @@ def run(
         "hints": (),
         "job_id": "1",
     }
-    fields |= {"launcher": "sbatch", **found}
+    fields |= {"launcher": "sbatch", **run_facts}
     attempts = tuple(
-        Attempt(one, content) for one, content in zip(files, logs, strict=True)
+        Attempt(files_of_attempt, content)
+        for files_of_attempt, content in zip(files, logs, strict=True)
     )
     return Run(
         RunFiles(**fields), attempts, Identity(key, "by name"), started, "folder name"
@@ -174,7 +175,7 @@ ASSUMED = Noise(0.01, 4.0, "assumed, nothing was measured", measured=False)
 def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
     """Return a valid measurement of one run: 34 equal steps, numbered from 11; step k
     stands on line 100 + k."""
-    made: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "run": fields.get("run") or run(),
         "baseline": BASELINE,
         "log": Path("/runs/log-x_1_0.out"),
@@ -187,7 +188,7 @@ def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
         "window_lines": tuple(range(111, 145)),
         "metrics": (),
     }
-    return Measurement(**{**made, **fields})
+    return Measurement(**{**defaults, **fields})
 
 
 def noisy(

@@ -49,18 +49,18 @@ class Cluster:
     def run(self, *arguments: str) -> str:
         """Return what a command of Slurm prints; the test fails where the command
         fails."""
-        done = self.ask(*arguments)
-        assert done.returncode == 0, (
-            f"{arguments}: {done.returncode} {done.stdout}{done.stderr}"
+        result = self.ask(*arguments)
+        assert result.returncode == 0, (
+            f"{arguments}: {result.returncode} {result.stdout}{result.stderr}"
         )
-        return done.stdout.strip()
+        return result.stdout.strip()
 
     def run_python(
         self, folder: Path, *arguments: str, **variables: str
     ) -> tuple[int, str]:
         """Run Python with these arguments in a folder; return its exit code and what it
         printed, in 80 columns."""
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, *arguments],
             cwd=folder,
             env={**os.environ, **self.environment, "COLUMNS": "80", **variables},
@@ -69,7 +69,7 @@ class Cluster:
             timeout=180,
             check=False,
         )
-        return done.returncode, done.stdout + done.stderr
+        return result.returncode, result.stdout + result.stderr
 
     def submit(self, script: str, *options: str) -> str:
         """Submit a job of one shell line and return its id."""
@@ -81,10 +81,10 @@ class Cluster:
     def state(self, job_id: str) -> str:
         """Return the state that slurmctld gives a job: PENDING, RUNNING, COMPLETED,
         ..."""
-        shown = re.search(
+        match = re.search(
             r"JobState=(\w+)", self.ask("scontrol", "show", "job", job_id).stdout
         )
-        return shown[1] if shown else ""
+        return match[1] if match else ""
 
     def wait(self, job_id: str, *states: str, seconds: float = 180.0) -> str:
         """Wait until a job is in one of the states, and return it."""
@@ -104,14 +104,14 @@ class Cluster:
             4,
             16,
         ):  # on a busy machine a second is over before slurmctld reads of it
-            done = self.ask(
+            result = self.ask(
                 "scontrol", "update", f"JobId={job_id}", f"EndTime=now+{later}seconds"
             )
-            if done.returncode == 0:
+            if result.returncode == 0:
                 break
         else:
             raise AssertionError(
-                f"the end of job {job_id} cannot be set: {done.stdout}{done.stderr}"
+                f"the end of job {job_id} cannot be set: {result.stdout}{result.stderr}"
             )
         end = time.monotonic() + 180
         while self.state(job_id) != "TIMEOUT":
@@ -164,7 +164,7 @@ def running(
             "GPU_TYPE": gpu_type,
             "DATABASE": str(int(database)),
         }
-        served = subprocess.Popen(
+        server = subprocess.Popen(
             [SCRIPT, "serve", str(folder), str(port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -173,9 +173,9 @@ def running(
             text=True,
             start_new_session=True,
         )
-        stack.callback(_end, served)
-        assert served.stdout is not None
-        if served.stdout.readline() != "up\n":
+        stack.callback(_end, server)
+        assert server.stdout is not None
+        if server.stdout.readline() != "up\n":
             errors.seek(0)
             pytest.fail(f"the cluster does not start: {errors.read()}")
         names = tuple(f"n{number}" for number in range(1, nodes + 1))
@@ -214,9 +214,9 @@ def _taken(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _end(served: subprocess.Popen[str]) -> None:
-    assert served.stdin is not None
-    assert served.stdout is not None
-    served.stdin.close()
-    served.stdout.close()
-    served.wait(timeout=180)
+def _end(server: subprocess.Popen[str]) -> None:
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.close()
+    server.stdout.close()
+    server.wait(timeout=180)

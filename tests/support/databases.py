@@ -50,7 +50,7 @@ def running() -> Iterator[Path]:
     )  # sockets need a short path
     folder.chmod(0o755)
     command = [str(SCRIPT), "serve", str(folder)]
-    served = subprocess.Popen(
+    server_process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -59,13 +59,13 @@ def running() -> Iterator[Path]:
         start_new_session=True,
     )
     try:
-        assert served.stdout is not None
-        assert served.stderr is not None
-        if served.stdout.readline() != "up\n":
-            pytest.fail(f"the server does not start: {served.stderr.read()}")
+        assert server_process.stdout is not None
+        assert server_process.stderr is not None
+        if server_process.stdout.readline() != "up\n":
+            pytest.fail(f"the server does not start: {server_process.stderr.read()}")
         yield folder
     finally:
-        served.communicate(timeout=60)
+        server_process.communicate(timeout=60)
         shutil.rmtree(folder, ignore_errors=True)
 
 

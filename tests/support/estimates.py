@@ -14,7 +14,7 @@ KNOWN = Noise(0.002, 30.0, "20 days", measured=True)
 
 def make_estimate(difference: float, **fields: Any) -> Estimate:
     """Make the estimate of one run; by default with a small, well-known error."""
-    made: dict[str, Any] = {
+    values: dict[str, Any] = {
         "difference": difference,
         "standard_error": 0.002,
         "degrees_of_freedom": 30.0,
@@ -31,11 +31,11 @@ def make_estimate(difference: float, **fields: Any) -> Estimate:
         "repeats_needed": None,
         **fields,
     }
-    error, freedom = made["standard_error"], made["degrees_of_freedom"]
+    error, freedom = values["standard_error"], values["degrees_of_freedom"]
     has_error = math.isfinite(error) and error > 0
     return Estimate(
         p_slower=compute_probability(difference / error, freedom)
         if has_error
         else None,
-        **made,
+        **values,
     )

@@ -152,8 +152,8 @@ def write_recipe(
     of 128; `further` are more of them, by what differs: size, gpus, dtype, gbs.
     """
     recipe, stage = folder / "recipe", folder / "stage"
-    for one in (recipe, stage, folder / "baselines"):
-        one.mkdir(parents=True, exist_ok=True)
+    for path in (recipe, stage, folder / "baselines"):
+        path.mkdir(parents=True, exist_ok=True)
     cases = "".join(
         f"    {size})\n{commands}\n    ;;\n" for size, commands in behaviours.items()
     )
@@ -161,10 +161,10 @@ def write_recipe(
         recipe / "launch.sh", f"{HEAD}{cases}esac\n".replace("{directives}", directives)
     )
     program(recipe / "submit.sh", SUBMIT)
-    of_sizes = [{"size": size, "gpus": gpus} for size in behaviours]
+    cases_of_sizes = [{"size": size, "gpus": gpus} for size in behaviours]
     rows = "".join(
-        ROW.format(**{"dtype": "bf16", "gbs": 128, **one})
-        for one in (*of_sizes, *further)
+        ROW.format(**{"dtype": "bf16", "gbs": 128, **path})
+        for path in (*cases_of_sizes, *further)
     )
     models = "\n".join(MODEL.format(size=size) for size in behaviours)
     text = BASELINES.format(

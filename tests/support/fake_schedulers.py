@@ -33,8 +33,8 @@ def make_slurm(
     client: object, journal: JobRecords | None = None, **tools: Any
 ) -> SlurmScheduler:
     """Return Slurm with a client that is stood in for."""
-    made = Tools(run, {}, journal, **tools)
-    return SlurmScheduler(made, cast("Slurm", client))
+    scheduler_tools = Tools(run, {}, journal, **tools)
+    return SlurmScheduler(scheduler_tools, cast("Slurm", client))
 
 
 def make_slurm_schedulers(client: object) -> Schedulers:

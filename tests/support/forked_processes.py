@@ -82,14 +82,14 @@ class Programs:
             for name, value in os.environ.items()
             if name != "PYTHONUNBUFFERED"
         }
-        asked = (
+        request = (
             program,
             list(words),
             str(folder),
             environment,
             [str(output), str(errors)],
         )
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        print(json.dumps(request), file=self._process.stdin, flush=True)
         return int(self._process.stdout.readline())
 
 

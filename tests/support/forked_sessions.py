@@ -121,14 +121,14 @@ def _run_session(
     os.environ.update(environment)
     time.tzset()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
-        os.dup2(written, stream)
-    os.close(written)
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
     sys.path[:] = [
-        each
-        for each in sys.path
-        if each and SUPPORT not in (Path(each), *Path(each).parents)
+        entry
+        for entry in sys.path
+        if entry and SUPPORT not in (Path(entry), *Path(entry).parents)
     ]
     for name in PLUGINS:
         if module := sys.modules.get(name):

@@ -55,13 +55,16 @@ class Gate:
     def outcomes(self) -> dict[str, str]:
         """Return verdict and reason by size, from the JUnit report."""
         cases = ElementTree.parse(self.folder / "junit.xml").iter("testcase")  # noqa: S314 (our own file)
-        found = {}
+        outcomes = {}
         for case in (case for case in cases if "fake_" in str(case.get("name"))):
-            told = {one.get("name"): one.get("value") for one in case.iter("property")}
-            found[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = (
-                f"{told['verdict']} {told['reason']}"
+            properties = {
+                property_.get("name"): property_.get("value")
+                for property_ in case.iter("property")
+            }
+            outcomes[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = (
+                f"{properties['verdict']} {properties['reason']}"
             )
-        return found
+        return outcomes
 
     @property
     def gpu_hours(self) -> dict[str, Any]:

@@ -60,5 +60,7 @@ def measure_growth(make: Callable[[int], Callable[[], object]], small: int) -> f
     scan.build_search.cache_clear()
     with patch.object(scan, "WORTH", sys.maxsize):
         make(2)()
-        few, many = (count_lines(make(size)) for size in (small, FACTOR * small))
-    return many / few
+        small_count, large_count = (
+            count_lines(make(size)) for size in (small, FACTOR * small)
+        )
+    return large_count / small_count

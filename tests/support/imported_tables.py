@@ -28,6 +28,6 @@ def draft(
     return import_document(read_markdown(text, mapping), name, release, mapping)
 
 
-def list_unread(found: DocumentConfigurations | ImportedDocument) -> list[str]:
+def list_unread(document: DocumentConfigurations | ImportedDocument) -> list[str]:
     """Return the unread cells, each as `LINE TEXT: REASON`."""
-    return [f"{cell.line} {cell.text}: {cell.reason}" for cell in found.unread]
+    return [f"{cell.line} {cell.text}: {cell.reason}" for cell in document.unread]

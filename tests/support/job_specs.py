@@ -34,14 +34,14 @@ def job_spec(folder: Path, **changes: Any) -> JobSpec:
 
 def job(folder: Path, number: int = 1, **changes: Any) -> Job:
     """A job of the journal."""
-    made = Job(
+    template = Job(
         number=number,
         token=f"token{number}",
         spec=job_spec(folder),
         folder=folder,
         job_id=str(4710 + number),
     )
-    return replace(made, **changes)
+    return replace(template, **changes)
 
 
 def waiting(reason: str = "Resources", **more: Any) -> JobStatus:

@@ -44,18 +44,18 @@ FOREIGN = st.sampled_from(
 )
 
 
-def _places(log: Written) -> st.SearchStrategy[int]:
+def _offsets(log: Written) -> st.SearchStrategy[int]:
     return st.integers(0, len(log.data))
 
 
 def cut_off(log: Written) -> st.SearchStrategy[bytes]:
     """The job was killed, or the log is still being written."""
-    return _places(log).map(lambda place: log.data[:place])
+    return _offsets(log).map(lambda offset: log.data[:offset])
 
 
 def begun_late(log: Written) -> st.SearchStrategy[bytes]:
     """The beginning was rotated away."""
-    return _places(log).map(lambda place: log.data[place:])
+    return _offsets(log).map(lambda offset: log.data[offset:])
 
 
 @st.composite
@@ -63,29 +63,29 @@ def lost_lines(draw: st.DrawFn, log: Written) -> bytes:
     """Up to three blocks of whole lines are gone."""
     kept = list(log.lines)
     for _ in range(draw(st.integers(1, 3))):
-        begin = draw(st.integers(0, len(kept)))
-        del kept[begin : begin + draw(st.integers(1, 12))]
+        start = draw(st.integers(0, len(kept)))
+        del kept[start : start + draw(st.integers(1, 12))]
     return b"".join(kept)
 
 
 @st.composite
 def repeated_lines(draw: st.DrawFn, log: Written) -> bytes:
     """A block of whole lines stands there again, at once or further down."""
-    begin = draw(st.integers(0, len(log.lines) - 1))
-    end = draw(st.integers(begin + 1, len(log.lines)))
-    place = draw(st.integers(end, len(log.lines)))
-    return b"".join((*log.lines[:place], *log.lines[begin:end], *log.lines[place:]))
+    start = draw(st.integers(0, len(log.lines) - 1))
+    end = draw(st.integers(start + 1, len(log.lines)))
+    offset = draw(st.integers(end, len(log.lines)))
+    return b"".join((*log.lines[:offset], *log.lines[start:end], *log.lines[offset:]))
 
 
 @st.composite
-def inserted(draw: st.DrawFn, log: Written, what: st.SearchStrategy[bytes]) -> bytes:
+def inserted(draw: st.DrawFn, log: Written, pieces: st.SearchStrategy[bytes]) -> bytes:
     """Up to two pieces stand somewhere inside the log, on lines that do not follow each
     other."""
     data = log.data
-    for place in sorted(
-        {draw(_places(log)) for _ in range(draw(st.integers(1, 2)))}, reverse=True
+    for offset in sorted(
+        {draw(_offsets(log)) for _ in range(draw(st.integers(1, 2)))}, reverse=True
     ):
-        data = data[:place] + draw(what) + data[place:]
+        data = data[:offset] + draw(pieces) + data[offset:]
     return data
 
 
@@ -103,16 +103,16 @@ def foreign(log: Written) -> st.SearchStrategy[bytes]:
 def two_writers(draw: st.DrawFn, log: Written) -> bytes:
     """A line of the log stands inside another one: two processes wrote at once."""
     line = draw(st.sampled_from(log.lines))
-    place = draw(_places(log))
-    return log.data[:place] + line + log.data[place:]
+    offset = draw(_offsets(log))
+    return log.data[:offset] + line + log.data[offset:]
 
 
 @st.composite
 def zeroed(draw: st.DrawFn, log: Written) -> bytes:
     """A page of the file holds zeros, as after a crash of a file server."""
-    place = draw(_places(log))
-    length = min(draw(st.sampled_from([1, 16, 512, 4096])), len(log.data) - place)
-    return log.data[:place] + bytes(length) + log.data[place + length :]
+    offset = draw(_offsets(log))
+    length = min(draw(st.sampled_from([1, 16, 512, 4096])), len(log.data) - offset)
+    return log.data[:offset] + bytes(length) + log.data[offset + length :]
 
 
 @st.composite
@@ -125,13 +125,13 @@ def glued(draw: st.DrawFn, log: Written) -> bytes:
 
 
 @st.composite
-def torn(draw: st.DrawFn, log: Written) -> bytes:
+def split_lines(draw: st.DrawFn, log: Written) -> bytes:
     """A line feed stands inside a line."""
-    place = draw(_places(log))
+    offset = draw(_offsets(log))
     return (
-        log.data[:place]
+        log.data[:offset]
         + draw(st.sampled_from([b"\n", b"\r\n", b"\n\n"]))
-        + log.data[place:]
+        + log.data[offset:]
     )
 
 
@@ -145,7 +145,7 @@ DAMAGES: dict[str, Damage] = {
     "two writers": two_writers,
     "zeroed": zeroed,
     "glued": glued,
-    "torn": torn,
+    "torn": split_lines,
 }
 
 ENCODINGS: dict[str, Callable[[bytes], bytes]] = {

@@ -18,11 +18,12 @@ in another."""
 def list_steps(log: ParsedLog) -> list[list[STEP]]:
     """List the steps of each segment: number, seconds, loss (NaN if absent)."""
     columns = [
-        (one.steps.index, one.steps.seconds, one.steps.loss) for one in log.segments
+        (segment.steps.index, segment.steps.seconds, segment.steps.loss)
+        for segment in log.segments
     ]
     return [
-        list(zip(*(column.tolist() for column in each), strict=True))
-        for each in columns
+        list(zip(*(column.tolist() for column in segment_columns), strict=True))
+        for segment_columns in columns
     ]
 
 
@@ -31,7 +32,7 @@ def require_printed(log: ParsedLog, written: Written) -> None:
     is no harm."""
     times = {(step, round(value, PLACES)) for step, value in written.times}
     losses = {(step, round(value, PLACES)) for step, value in written.losses}
-    for step, seconds, loss in (each for run in list_steps(log) for each in run):
+    for step, seconds, loss in (step for run in list_steps(log) for step in run):
         for value, known in (
             (round(seconds, PLACES), times),
             (round(loss, PLACES), losses),

@@ -87,7 +87,7 @@ class Framework:
 
     dialect: str
     text: Callable[[Value, Value | None], str]
-    said: Callable[[Value, Value | None], Step]
+    printed_step: Callable[[Value, Value | None], Step]
     numbered: bool = True
     start: str = ""
     prefixes: tuple[tuple[str, ...], ...] = (
@@ -98,8 +98,8 @@ class Framework:
         ("[rank0]:", "[rank4]:"),
     )
     first: tuple[int, ...] = (0, 1, 12)
-    less: Callable[[Value, Value | None], Step] | None = None
-    between: Callable[[Sequence[Value]], Iterator[tuple[int, float]]] = field(
+    fallback: Callable[[Value, Value | None], Step] | None = None
+    gaps: Callable[[Sequence[Value]], Iterator[tuple[int, float]]] = field(
         default=lambda run: iter(())
     )
 
@@ -122,7 +122,7 @@ def _nemo1(now: Value, before: Value | None) -> str:
     return f"{_bar(now, before)}\n{_bar(now, now)}\n"
 
 
-def _nemo1_said(now: Value, _before: Value | None) -> Step:
+def _nemo1_step(now: Value, _before: Value | None) -> Step:
     time = lines.bar_number(now.seconds)
     return Step(
         now.step,
@@ -145,7 +145,7 @@ def _dll(now: Value, before: Value | None) -> str:
     return f"{_bar(now, before)}\r{_bar(now, now)}{record}\n"
 
 
-def _dll_said(now: Value, _before: Value | None) -> Step:
+def _dll_step(now: Value, _before: Value | None) -> Step:
     return Step(
         now.step, now.seconds, now.loss, f" train_step_timing in s : {now.seconds} "
     )
@@ -169,7 +169,7 @@ def _nemo2(now: Value, _before: Value | None) -> str:
     )
 
 
-def _nemo2_said(now: Value, _before: Value | None) -> Step:
+def _nemo2_step(now: Value, _before: Value | None) -> Step:
     time = lines.nemo2_number(now.seconds)
     return Step(
         now.step,
@@ -191,7 +191,7 @@ def _maxtext(now: Value, _before: Value | None) -> str:
     return line + "\n"
 
 
-def _maxtext_said(now: Value, _before: Value | None) -> Step:
+def _maxtext_step(now: Value, _before: Value | None) -> Step:
     return Step(now.step, now.seconds, now.loss, f"seconds: {now.seconds:.3f},")
 
 
@@ -202,7 +202,7 @@ def _megatron(now: Value, _before: Value | None) -> str:
     return line + "\n"
 
 
-def _megatron_said(now: Value, _before: Value | None) -> Step:
+def _megatron_step(now: Value, _before: Value | None) -> Step:
     return Step(now.step, now.seconds, now.loss, f"(ms): {now.seconds * 1000:.1f} |")
 
 
@@ -210,7 +210,7 @@ def _step_time(now: Value, _before: Value | None) -> str:
     return lines.step_time_line(now.seconds, 528.1) + "\n"
 
 
-def _step_time_said(now: Value, _before: Value | None) -> Step:
+def _step_time_step(now: Value, _before: Value | None) -> Step:
     return Step(
         now.step, round(now.seconds, 2), None, f"Step Time : {now.seconds:.2f}s"
     )
@@ -227,16 +227,16 @@ def _titan(now: Value, _before: Value | None) -> str:
     return line + "\n"
 
 
-def _titan_said(now: Value, before: Value | None) -> Step:
+def _titan_step(now: Value, before: Value | None) -> Step:
     seconds = math.nan if before is None else now.seconds
     return Step(now.step, seconds, now.loss, f"step: {now.step:2}  ")
 
 
-def _titan_between(run: Sequence[Value]) -> Iterator[tuple[int, float]]:
+def _titan_gaps(run: Sequence[Value]) -> Iterator[tuple[int, float]]:
     """A step's time is the gap to the line before it, whichever that is, over the steps
     between them."""
-    for place, late in enumerate(run):
-        for early in run[:place]:
+    for index, late in enumerate(run):
+        for early in run[:index]:
             yield (
                 late.step,
                 (late.ended - early.ended).total_seconds() / (late.step - early.step),
@@ -247,7 +247,7 @@ def _paxml(now: Value, _before: Value | None) -> str:
     return lines.paxml_line(now.seconds) + "\n"
 
 
-def _paxml_said(now: Value, _before: Value | None) -> Step:
+def _paxml_step(now: Value, _before: Value | None) -> Step:
     return Step(
         now.step, round(now.seconds, 2), None, f"took {now.seconds:.2f} seconds."
     )
@@ -261,7 +261,7 @@ def _metrics(now: Value, _before: Value | None) -> str:
     )
 
 
-def _metrics_said(now: Value, _before: Value | None) -> Step:
+def _metrics_step(now: Value, _before: Value | None) -> Step:
     return Step(now.step, now.seconds, now.loss, f" {now.seconds!r} iteration-time")
 
 
@@ -274,21 +274,27 @@ def _trainer(now: Value, _before: Value | None) -> str:
     )
 
 
-def _trainer_said(now: Value, before: Value | None) -> Step:
+def _trainer_step(now: Value, before: Value | None) -> Step:
     seconds = (
-        math.nan if before is None else float(_whole(now) - _whole(before)) or math.nan
+        math.nan
+        if before is None
+        else float(_elapsed_seconds(now) - _elapsed_seconds(before)) or math.nan
     )
     return Step(now.step, seconds, now.loss, f'"current_steps": {now.step}, ')
 
 
-def _trainer_between(run: Sequence[Value]) -> Iterator[tuple[int, float]]:
-    for place, late in enumerate(run):
-        for early in run[:place]:
-            yield late.step, (_whole(late) - _whole(early)) / (late.step - early.step)
-        yield late.step, _whole(late) / late.step
+def _trainer_gaps(run: Sequence[Value]) -> Iterator[tuple[int, float]]:
+    for index, late in enumerate(run):
+        for early in run[:index]:
+            yield (
+                late.step,
+                (_elapsed_seconds(late) - _elapsed_seconds(early))
+                / (late.step - early.step),
+            )
+        yield late.step, _elapsed_seconds(late) / late.step
 
 
-def _whole(value: Value) -> int:
+def _elapsed_seconds(value: Value) -> int:
     return int((value.ended - STARTED).total_seconds())
 
 
@@ -296,37 +302,37 @@ def _mlperf(now: Value, _before: Value | None) -> str:
     return lines.mlperf_step(now.step, now.seconds, now.loss, 768) + "\n"
 
 
-def _mlperf_said(now: Value, _before: Value | None) -> Step:
+def _mlperf_step(now: Value, _before: Value | None) -> Step:
     return Step(now.step, now.seconds, now.loss, f'"train_step_time": {now.seconds}, ')
 
 
 NEMO_START = "restart_count=1"
 
 FRAMEWORKS = {
-    "nemo1": Framework("nemo1", _nemo1, _nemo1_said, start=NEMO_START, first=(0, 1, 12, 985, 1990)),
-    "nemo1-dllogger": Framework("nemo1", _dll, _dll_said, start=NEMO_START, less=_nemo1_said),
-    "nemo2": Framework("nemo2", _nemo2, _nemo2_said, start=NEMO_START, first=(0, 1, 12, 1990)),
-    "maxtext": Framework("maxtext", _maxtext, _maxtext_said, start="Config param steps: 4000"),
-    "megatron": Framework("megatron", _megatron, _megatron_said, first=(1, 12, 1990)),
+    "nemo1": Framework("nemo1", _nemo1, _nemo1_step, start=NEMO_START, first=(0, 1, 12, 985, 1990)),
+    "nemo1-dllogger": Framework("nemo1", _dll, _dll_step, start=NEMO_START, fallback=_nemo1_step),
+    "nemo2": Framework("nemo2", _nemo2, _nemo2_step, start=NEMO_START, first=(0, 1, 12, 1990)),
+    "maxtext": Framework("maxtext", _maxtext, _maxtext_step, start="Config param steps: 4000"),
+    "megatron": Framework("megatron", _megatron, _megatron_step, first=(1, 12, 1990)),
     "megatron-step-time": Framework(
-        "megatron", _step_time, _step_time_said, numbered=False, prefixes=(("",), ("0: ",)), first=(1,)
+        "megatron", _step_time, _step_time_step, numbered=False, prefixes=(("",), ("0: ",)), first=(1,)
     ),
     "torchtitan": Framework(
-        "torchtitan", _titan, _titan_said, prefixes=(("",), ("[rank0]:", "[rank4]:")), first=(1, 12, 1990),
-        between=_titan_between,
+        "torchtitan", _titan, _titan_step, prefixes=(("",), ("[rank0]:", "[rank4]:")), first=(1, 12, 1990),
+        gaps=_titan_gaps,
     ),
-    "paxml": Framework("paxml", _paxml, _paxml_said, numbered=False, prefixes=(("",), ("0: ",)), first=(0,)),
+    "paxml": Framework("paxml", _paxml, _paxml_step, numbered=False, prefixes=(("",), ("0: ",)), first=(0,)),
     "trainer": Framework(
         "trainer",
         _trainer,
-        _trainer_said,
+        _trainer_step,
         start="***** Running training *****",
         prefixes=(("",), ("0: ",)),  # the first process alone writes them
         first=(3, 12),
-        between=_trainer_between,
+        gaps=_trainer_gaps,
     ),
-    "metrics": Framework("metrics", _metrics, _metrics_said, prefixes=(("",),), first=(1, 12, 1990)),
-    "mlperf": Framework("mlperf", _mlperf, _mlperf_said, start=lines.mlperf_record("run_start", None)),
+    "metrics": Framework("metrics", _metrics, _metrics_step, prefixes=(("",),), first=(1, 12, 1990)),
+    "mlperf": Framework("mlperf", _mlperf, _mlperf_step, start=lines.mlperf_record("run_start", None)),
 }  # fmt: skip
 
 
@@ -354,28 +360,28 @@ def written(draw: st.DrawFn, name: str, *, lines_get_lost: bool = False) -> Writ
         return summaries(
             draw(st.integers(1, 1 if one_run else 3)), draw(st.integers(0, 2**16))
         )
-    how = FRAMEWORKS[name]
-    runs = 1 if one_run or not how.numbered else draw(st.integers(1, 3))
+    framework = FRAMEWORKS[name]
+    runs = 1 if one_run or not framework.numbered else draw(st.integers(1, 3))
     return write(
-        how,
+        framework,
         first=draw(
             st.sampled_from(
                 [
-                    one
-                    for one in how.first
-                    if not (lines_get_lost and name in ROUNDED and one > 990)
+                    number
+                    for number in framework.first
+                    if not (lines_get_lost and name in ROUNDED and number > 990)
                 ]
             )
         ),
         lengths=draw(st.lists(st.integers(4, 9), min_size=runs, max_size=runs)),
-        prefixes=draw(st.sampled_from(how.prefixes)),
+        prefixes=draw(st.sampled_from(framework.prefixes)),
         starts=draw(st.booleans()),
         seed=draw(st.integers(0, 2**16)),
     )
 
 
 def write(
-    how: Framework,
+    framework: Framework,
     *,
     first: int,
     lengths: Sequence[int],
@@ -386,41 +392,46 @@ def write(
     """Return the log of runs that all begin with step `first`, their numbers and other
     lines made from `seed`."""
     random = Random(seed)
-    moment = STARTED
+    clock = STARTED
     text: list[str] = []
     truth = []
     times: set[tuple[int | None, float]] = set()
     losses: set[tuple[int | None, float]] = set()
     for length in lengths:
-        if starts and how.start:
-            text.append(how.start)
-        run = _run(first, length, moment, random)
-        moment = run[-1].ended + timedelta(minutes=3)
-        others = [_run(first, length, run[0].ended, random) for _ in prefixes[1:]]
-        every = [run, *others]
-        truth.append(tuple(how.said(*pair) for pair in _pairs(run)))
-        for values in every:
-            said = [
-                say(*pair)
-                for say in (how.said, how.less)
-                if say
+        if starts and framework.start:
+            text.append(framework.start)
+        run = _run(first, length, clock, random)
+        clock = run[-1].ended + timedelta(minutes=3)
+        other_ranks = [_run(first, length, run[0].ended, random) for _ in prefixes[1:]]
+        values_of_ranks = [run, *other_ranks]
+        truth.append(tuple(framework.printed_step(*pair) for pair in _pairs(run)))
+        for values in values_of_ranks:
+            printed_steps = [
+                get_step(*pair)
+                for get_step in (framework.printed_step, framework.fallback)
+                if get_step
                 for pair in _pairs(values)
             ]
             times |= {
-                (one.step if how.numbered else None, one.seconds) for one in said
-            }.union(how.between(values))
-            losses |= {(one.step, one.loss) for one in said if one.loss is not None}
-        for pairs in zip(*(_pairs(values) for values in every), strict=True):
+                (step.step if framework.numbered else None, step.seconds)
+                for step in printed_steps
+            }.union(framework.gaps(values))
+            losses |= {
+                (step.step, step.loss)
+                for step in printed_steps
+                if step.loss is not None
+            }
+        for pairs in zip(*(_pairs(values) for values in values_of_ranks), strict=True):
             text += [
-                _with_prefix(prefix, how.text(*pair))
+                _with_prefix(prefix, framework.text(*pair))
                 for prefix, pair in zip(prefixes, pairs, strict=True)
             ]
             text += random.choices(NOISE, k=random.randrange(3))
     data = "".join(
-        each if each.endswith("\n") else f"{each}\n" for each in text
+        line if line.endswith("\n") else f"{line}\n" for line in text
     ).encode()
     return Written(
-        how.dialect,
+        framework.dialect,
         tuple(data.splitlines(keepends=True)),
         tuple(truth),
         frozenset(times),
@@ -447,13 +458,15 @@ def summaries(runs: int, seed: int) -> Written:
         ]
         seconds = float(f"{runtime:.4f}") / steps
         truth.append((Step(steps, seconds, loss, printed),))
-    every = [step for run in truth for step in run]
+    all_steps = [step for run in truth for step in run]
     return Written(
         SUMMARIES,
         tuple(f"{line}\n".encode() for line in text),
         tuple(truth),
-        frozenset((one.step, one.seconds) for one in every),
-        frozenset((one.step, one.loss) for one in every if one.loss is not None),
+        frozenset((step.step, step.seconds) for step in all_steps),
+        frozenset(
+            (step.step, step.loss) for step in all_steps if step.loss is not None
+        ),
     )
 
 
@@ -461,7 +474,7 @@ def _with_prefix(prefix: str, text: str) -> str:
     return "".join(prefix + part for part in text.splitlines(keepends=True))
 
 
-def _run(first: int, length: int, moment: datetime, random: Random) -> list[Value]:
+def _run(first: int, length: int, clock: datetime, random: Random) -> list[Value]:
     """Return a run's values, none twice: thousandths of a second, hundredths of a
     loss."""
     values = []
@@ -470,8 +483,8 @@ def _run(first: int, length: int, moment: datetime, random: Random) -> list[Valu
     for step, time, loss in zip(
         range(first, first + length), milliseconds, losses, strict=True
     ):
-        moment += timedelta(milliseconds=time)
-        values.append(Value(step, time / 1000, loss / 100, moment))
+        clock += timedelta(milliseconds=time)
+        values.append(Value(step, time / 1000, loss / 100, clock))
     return values
 
 

@@ -32,7 +32,12 @@ def run(steps: int = 10, ranks: int = 2, **changed: object) -> Iterator[str]:
     every rank."""
     for number in range(steps):
         for rank in range(ranks):
-            own = {"gpu": rank, "comm": f"0x{rank + 1:x}", "nranks": ranks, **changed}
-            yield record("AllReduce", 3 * number, **own)
-            yield record("AllReduce", 3 * number + 1, **own)
-            yield record("AllGather", 3 * number + 2, **{**own, "count": 4096})
+            fields = {
+                "gpu": rank,
+                "comm": f"0x{rank + 1:x}",
+                "nranks": ranks,
+                **changed,
+            }
+            yield record("AllReduce", 3 * number, **fields)
+            yield record("AllReduce", 3 * number + 1, **fields)
+            yield record("AllGather", 3 * number + 2, **{**fields, "count": 4096})

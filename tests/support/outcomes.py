@@ -56,7 +56,7 @@ VALIDATOR = Draft202012Validator(SCHEMA)
 Changed = TypeVar("Changed", ConfigurationOutcome, UnmatchedOutcome, CheckOutcome)
 
 
-def faults(value: Any) -> list[str]:
+def list_schema_errors(value: Any) -> list[str]:
     """Return what the schema finds wrong with a document."""
     return [error.message for error in VALIDATOR.iter_errors(value)]
 
@@ -91,7 +91,7 @@ def slow(identifier: str = "slow", **fields: Any) -> ConfigurationOutcome:
 def make_job(**fields: Any) -> ReportedJob:
     """Make the record of a job that ran."""
     hours = JobHours(estimated=0.0, used=0.0, requeued=0.0, exact=True, lost="")
-    usual = {
+    defaults = {
         "job_id": "1",
         "purpose": "measure",
         "attempt": 1,
@@ -100,7 +100,7 @@ def make_job(**fields: Any) -> ReportedJob:
         "nodes": (),
         "text": "",
     }
-    more = {
+    other_defaults = {
         "files": (),
         "submission": "submitted",
         "ended_by": "others",
@@ -108,13 +108,19 @@ def make_job(**fields: Any) -> ReportedJob:
         "age": "-",
     }
     return ReportedJob(
-        **{**usual, **more, "step_seconds": None, "gpu_hours": hours, **fields}
+        **{
+            **defaults,
+            **other_defaults,
+            "step_seconds": None,
+            "gpu_hours": hours,
+            **fields,
+        }
     )
 
 
 def level_change(difference: float, **fields: Any) -> dict[str, Any]:
     """Make a change of level that persists, as plain values."""
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "kind": "step",
         "started": "2025-11-20T03:00:00+00:00",
         "low": None,
@@ -122,7 +128,7 @@ def level_change(difference: float, **fields: Any) -> dict[str, Any]:
         "environment": {},
     }
     return {
-        **usual,
+        **defaults,
         "difference": difference,
         "stands": True,
         "acknowledged": None,
@@ -149,14 +155,14 @@ def make_session(
     )
 
 
-def doubtful(
+def inconclusive(
     status: str = "passed", identifier: str = "doubtful"
 ) -> ConfigurationOutcome:
     """Make the outcome of a run that cannot tell."""
     return told(status, identifier, 7.6)
 
 
-def killed(identifier: str = "killed") -> ConfigurationOutcome:
+def incomplete(identifier: str = "killed") -> ConfigurationOutcome:
     """Make the outcome of a run that did not finish."""
     measured = measure(
         run(log(segment(steps([7.3] * 28), finished=False))), BASELINE, NOW

@@ -57,7 +57,7 @@ def outcome(
     no run."""
     configuration = replace(builders.BASELINE.configuration, key=key)
     baseline = replace(builders.BASELINE, configuration=configuration)
-    found = {
+    run_facts = {
         "started": START + timedelta(days=night),
         "key": key,
         "job_id": job or f"{1000 + night}",
@@ -76,7 +76,7 @@ def outcome(
         runs = [
             builders.noisy(
                 seconds,
-                run=builders.run(log, **found),
+                run=builders.run(log, **run_facts),
                 baseline=baseline,
                 metrics=metrics,
             )
@@ -84,17 +84,17 @@ def outcome(
     evidence = builders.evidence(*runs, baseline=baseline)
     judgement = judge(evidence)
     status = Status.SKIPPED if judgement.verdict is Verdict.MISSING else Status.PASSED
-    told = Outcome(ConfigurationResult(Case(key.id, key), judgement), status)
+    outcome_record = Outcome(ConfigurationResult(Case(key.id, key), judgement), status)
     plain: dict[str, Any] = json.loads(
-        json.dumps(make_plain(describe(told, builders.NOW, Path("/runs"))))
+        json.dumps(make_plain(describe(outcome_record, builders.NOW, Path("/runs"))))
     )
     return plain
 
 
 def restore(plain: dict[str, Any]) -> ConfigurationOutcome:
     """Restore the outcome of a configuration; its jobs may have a few fields only."""
-    usual = msgspec.to_builtins(make_job())
-    jobs = [{**usual, **job} for job in plain["jobs"]]
+    defaults = msgspec.to_builtins(make_job())
+    jobs = [{**defaults, **job} for job in plain["jobs"]]
     return msgspec.convert({**plain, "jobs": jobs}, ConfigurationOutcome)
 
 
@@ -112,9 +112,9 @@ def session(
     origin = msgspec.structs.replace(
         origin, id=identifier or uuid.uuid4().hex, host=host
     )
-    made = make_document([], program, SessionEnding(0), began)
+    document = make_document([], program, SessionEnding(0), began)
     return msgspec.structs.replace(
-        made,
+        document,
         outcomes=tuple(shorten(restore(outcome)) for outcome in outcomes),
         session=origin,
     )

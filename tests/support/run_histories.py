@@ -73,11 +73,13 @@ def ended(
     **fields: Any,
 ) -> EndedJob:
     """A job on node nREPEAT that left a run, or a problem unless it ended well."""
-    where = (f"n{repeat}",) if nodes is None else tuple(nodes)
-    status = JobStatus(Phase.ENDED, "COMPLETED", nodes=where, started=NOW)
+    node_names = (f"n{repeat}",) if nodes is None else tuple(nodes)
+    status = JobStatus(Phase.ENDED, "COMPLETED", nodes=node_names, started=NOW)
     job_id = f"{repeat}.{attempt}"
-    made = Job(repeat, "t", spec, Path("/jobs"), attempt, repeat, job_id, status=status)
-    job = replace(made, **fields)
+    template = Job(
+        repeat, "t", spec, Path("/jobs"), attempt, repeat, job_id, status=status
+    )
+    job = replace(template, **fields)
     if end.blame is Blame.NONE and not job.refused:
         return EndedJob(job, end, run(id=f"run-{job_id}", job_id=job_id))
     reason = REASONS.get(end.blame, Reason.JOB_FAILED)
@@ -92,8 +94,8 @@ def make_history(
     **fields: Any,
 ) -> RunHistory:
     """A history of ended jobs, all of which were asked for, and of `waiting` ones."""
-    asked = [NextJob(each.job.spec, each.job.attempt, each.job.repeat) for each in jobs]
-    return RunHistory(spec, (*asked, *waiting), jobs, **fields)
+    requested = [NextJob(job.job.spec, job.job.attempt, job.job.repeat) for job in jobs]
+    return RunHistory(spec, (*requested, *waiting), jobs, **fields)
 
 
 def judged(
@@ -118,7 +120,7 @@ def describe_step(step: NextRuns | NeedsVerdict | Conclusion) -> list[str]:
     if isinstance(step, NeedsVerdict):
         return ["judge"]
     if isinstance(step, NextRuns):
-        return [describe_run(each) for each in step.runs] or ["wait"]
+        return [describe_run(job) for job in step.runs] or ["wait"]
     if step.verdict:
         judgement = step.verdict.judgement
         return [judgement.verdict.value, phrase(judgement)]

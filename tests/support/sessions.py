@@ -13,18 +13,20 @@ from typing import Any
 import pytest
 
 
-class Judged:
+class JudgedSession:
     """What a session said: by test id its outcome and its dictionary, and the whole
     result."""
 
     def __init__(self, record: pytest.HookRecorder) -> None:
         self.ret = record.ret
         reports: list[Any] = record.getreports("pytest_runtest_logreport")  # type: ignore[assignment]
-        every = [report for report in reports if hasattr(report, "llmb")]
+        item_reports = [report for report in reports if hasattr(report, "llmb")]
         self.reports: list[dict[str, Any]] = json.loads(
-            json.dumps([report.llmb for report in every])
+            json.dumps([report.llmb for report in item_reports])
         )
-        told = [report for report in every if report.llmb["kind"] != "check"]
+        configuration_reports = [
+            report for report in item_reports if report.llmb["kind"] != "check"
+        ]
         self.described = {
             plain["id"]: plain for plain in self.reports if plain["kind"] != "check"
         }
@@ -32,16 +34,23 @@ class Judged:
             identifier: plain.get("verdict") or plain["reason"]
             for identifier, plain in self.described.items()
         }
-        self.statuses = {one.llmb["id"]: one.outcome for one in told}
+        self.statuses = {
+            report.llmb["id"]: report.outcome for report in configuration_reports
+        }
         self.findings = [
             report["verdict"] for report in self.reports if report["kind"] == "check"
         ]
-        self.nodeids = [one.nodeid for one in told]
-        self.properties = {one.llmb["id"]: dict(one.user_properties) for one in told}
-        self.messages = {one.llmb["id"]: str(one.longrepr) for one in told}
+        self.nodeids = [report.nodeid for report in configuration_reports]
+        self.properties = {
+            report.llmb["id"]: dict(report.user_properties)
+            for report in configuration_reports
+        }
+        self.messages = {
+            report.llmb["id"]: str(report.longrepr) for report in configuration_reports
+        }
 
 
-Judge = Callable[..., Judged]
+Judge = Callable[..., JudgedSession]
 """Run pytest with these arguments in this process."""
 
 Write = Callable[..., Path]
@@ -49,7 +58,7 @@ Write = Callable[..., Path]
 of all of them."""
 
 
-def until(condition: Callable[[], object], seconds: float = 180) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 180) -> None:
     """Wait until something is true."""
     end = time.monotonic() + seconds
     while not condition():
@@ -57,25 +66,25 @@ def until(condition: Callable[[], object], seconds: float = 180) -> None:
         time.sleep(0.01)
 
 
-Moment = tuple[ModuleType | type, str]
+Function = tuple[ModuleType | type, str]
 """A function, by what it stands in and its name."""
 
 
 def signal_at(
-    patch: pytest.MonkeyPatch, moment: Moment, number: int, calls: int = 1
+    patch: pytest.MonkeyPatch, function: Function, number: int, calls: int = 1
 ) -> None:
     """Send this process a signal when a function is called for the `calls`-th time, as
     timeout(1) does: twice."""
-    owner, name = moment
+    owner, name = function
     original: Callable[..., Any] = getattr(owner, name)
-    left = calls
+    remaining = calls
 
-    def interrupted(*given: Any, **named: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left == 0:
+    def interrupted(*positional: Any, **keywords: Any) -> Any:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
             signal.raise_signal(number)
             signal.raise_signal(number)
-        return original(*given, **named)
+        return original(*positional, **keywords)
 
     patch.setattr(owner, name, interrupted)

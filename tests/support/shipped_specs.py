@@ -36,14 +36,18 @@ def recipe(name: str) -> Recipe:
 
 def facts(name: str) -> LaunchFacts:
     """How it is launched."""
-    found = read_facts(recipe(name))
-    assert found is not None
-    return found
+    launch_facts = read_facts(recipe(name))
+    assert launch_facts is not None
+    return launch_facts
 
 
 def baseline(name: str, ending: str) -> Baseline:
     """The baseline whose id ends so."""
-    return next(one for one in recipe(name).baselines if one.key.id.endswith(ending))
+    return next(
+        candidate
+        for candidate in recipe(name).baselines
+        if candidate.key.id.endswith(ending)
+    )
 
 
 def spec(name: str, ending: str, cluster: Cluster = CLUSTER, **changes: Any) -> JobSpec:

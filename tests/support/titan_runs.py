@@ -16,7 +16,7 @@ MESH = "pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1"
 
 def write_run(
     folder: Path,
-    night: int,
+    day: int,
     *,
     name: str = "oak/run_{night}/train.log",
     seconds: float = 2.0,
@@ -27,15 +27,15 @@ def write_run(
     learning: float = 0.02,
 ) -> Path:
     """Write a log of torchtitan. The loss falls by `learning` in each step."""
-    path = folder / name.format(night=night)
+    path = folder / name.format(night=day)
     path.parent.mkdir(parents=True, exist_ok=True)
-    clock, lines = 4.0, [START.format(night=night, mesh=mesh, mbs=mbs, gbs=gbs), more]
+    clock, lines = 4.0, [START.format(night=day, mesh=mesh, mbs=mbs, gbs=gbs), more]
     for step in range(1, 51):
-        time = seconds * (1 + (step * 7 + night) % 5 / 1000)
+        time = seconds * (1 + (step * 7 + day) % 5 / 1000)
         clock += time
         stamp = f"10:{int(clock // 60):02}:{clock % 60:06.3f}".replace(".", ",")
         lines.append(
-            f"[titan] 2026-05-0{night} {stamp} - root - INFO - step: {step:2}  loss: {9 - step * learning:8.5f}  "
+            f"[titan] 2026-05-0{day} {stamp} - root - INFO - step: {step:2}  loss: {9 - step * learning:8.5f}  "
             f"grad_norm:  2.2500  memory: 28.18GiB(35.62%)  tps: {round(mbs * 2048 / time):,}  "
             f"tflops: {800 / time:.2f}  mfu: {800 / time / 9.89:.2f}%\n"
         )
@@ -43,7 +43,7 @@ def write_run(
         "".join(
             (
                 *lines,
-                f"[titan] 2026-05-0{night} 10:59:00,000 - root - INFO - Training completed\n",
+                f"[titan] 2026-05-0{day} 10:59:00,000 - root - INFO - Training completed\n",
             )
         )
     )

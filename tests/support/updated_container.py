@@ -30,7 +30,7 @@ STEP_SECONDS = {
 second."""
 
 CONTAINERS = ("nemo:25.07.01", "nemo:25.09")
-FIRST_NIGHT = datetime(2025, 9, 20, 2, tzinfo=UTC)
+FIRST_DAY = datetime(2025, 9, 20, 2, tzinfo=UTC)
 BEFORE, AFTER = 10, 5
 """Nights under each container."""
 
@@ -47,26 +47,26 @@ class Run(NamedTuple):
     container: str
 
 
-def plan_nights(baselines: Mapping[str, Baseline]) -> Iterator[list[Run]]:
+def plan_days(baselines: Mapping[str, Baseline]) -> Iterator[list[Run]]:
     """Yield the runs of each night."""
-    for night in range(BEFORE + AFTER):
-        updated = night >= BEFORE
+    for day in range(BEFORE + AFTER):
+        updated = day >= BEFORE
         runs = []
-        for at, ((gpu, dtype), seconds) in enumerate(STEP_SECONDS.items()):
-            like = baselines[LIKE.format(dtype=dtype)]
-            key = replace(like.key, release="25.08", gpu=gpu)
-            job = str(910000 + 10 * night + at)
+        for index, ((gpu, dtype), seconds) in enumerate(STEP_SECONDS.items()):
+            template = baselines[LIKE.format(dtype=dtype)]
+            key = replace(template.key, release="25.08", gpu=gpu)
+            job = str(910000 + 10 * day + index)
             factor = Random(job).gauss(1.0, SPREAD)  # noqa: S311 (a simulation)
-            started = FIRST_NIGHT + timedelta(days=night, minutes=20 * at)
+            started = FIRST_DAY + timedelta(days=day, minutes=20 * index)
             options = {
                 "job_id": job,
                 "started": started,
                 "factor": factor,
                 "noise": 0.002,
             }
-            configuration = replace(like.configuration, key=key)
+            configuration = replace(template.configuration, key=key)
             planned = replace(
-                like,
+                template,
                 configuration=configuration,
                 step_seconds=seconds[updated],
                 dialect="nemo2",
@@ -75,7 +75,7 @@ def plan_nights(baselines: Mapping[str, Baseline]) -> Iterator[list[Run]]:
         yield runs
 
 
-def write_night(folder: Path, runs: list[Run]) -> None:
+def write_runs(folder: Path, runs: list[Run]) -> None:
     """Write the runs of a night, each with the container that its launcher's metadata
     names."""
     for baseline, options, container in runs:
@@ -85,6 +85,6 @@ def write_night(folder: Path, runs: list[Run]) -> None:
         metadata.write_text(text.replace("nemo:25.04.00", container), encoding="utf-8")
 
 
-def date(night: int) -> str:
+def date(day: int) -> str:
     """Return the day of a night, as folders and `llmbench compare` name it."""
-    return f"{FIRST_NIGHT + timedelta(days=night):%Y-%m-%d}"
+    return f"{FIRST_DAY + timedelta(days=day):%Y-%m-%d}"

@@ -6,13 +6,13 @@ import io
 import tarfile
 from collections.abc import Callable, Iterable
 
-MEMBER = 1_750_000_000
+MODIFIED = 1_750_000_000
 
 
 def archive(
     files: Iterable[tuple[str, bytes]],
     kind: int = tarfile.PAX_FORMAT,
-    modified: float = MEMBER,
+    modified: float = MODIFIED,
 ) -> bytes:
     """Return an archive of files, with their names and texts in this order."""
     buffer = io.BytesIO()
@@ -24,7 +24,7 @@ def archive(
     return buffer.getvalue()
 
 
-def special(
+def make_member(
     name: str, change: Callable[[tarfile.TarInfo], None], kind: int = tarfile.PAX_FORMAT
 ) -> bytes:
     """Return one member without data, changed as wanted, without the end of an

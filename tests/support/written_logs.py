@@ -88,7 +88,7 @@ def steps(log: ParsedLog) -> list[list[int]]:
 
 def dropped(log: ParsedLog) -> dict[str, int]:
     """How many records were dropped, by reason."""
-    return {each.reason: each.count for each in log.dropped}
+    return {record.reason: record.count for record in log.dropped}
 
 
 FILLER = b"text without any meaning that stands between the steps\n" * 60

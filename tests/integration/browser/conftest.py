@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.night import HOSTILE, NOW
-from support.night import night as make_outcomes
-from support.nightly import FP8, fill, night, store
-from support.two_sides import result
+from support.compared_sides import make_result
+from support.full_session import HOSTILE, NOW
+from support.full_session import make_session_outcomes as make_outcomes
+from support.monthly_history import FP8, fill_history, make_outcome, store_session
 
 from pytest_llmbench.history.store import StoreLocation
 
@@ -43,7 +43,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
         render([*outcomes[:9], outcomes[81], *checks[:3], *checks[-3:]], NOW)
     )
     (folder / "sides.html").write_text(
-        render_sides(describe(result(0.9, 1.0, 1.1), NOW, strict=False), NOW)
+        render_sides(describe(make_result(0.9, 1.0, 1.1), NOW, strict=False), NOW)
     )
     return folder
 
@@ -56,9 +56,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("site")
     place = StoreLocation("history.db", folder / "history.db")
-    fill(place)
+    fill_history(place)
     unclear = replace(FP8, gpus=256)
-    other = night(
+    other = make_outcome(
         0,
         6.0,
         unclear,
@@ -67,7 +67,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         reason="cannot-tell",
         text=HOSTILE,
     )
-    store(place, 0, other, night(0, None, replace(FP8, gpus=512)))
+    store_session(place, 0, other, make_outcome(0, None, replace(FP8, gpus=512)))
     assert (
         cli.main(["site", "--history", f"{place.file}", "-o", f"{folder}/pages"]) == 0
     )

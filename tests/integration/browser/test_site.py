@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.nightly import FP8, LAST
+from support.monthly_history import FP8, LAST
 from support.remembered import ID
 
 PAGES = (

@@ -27,8 +27,8 @@ import pytest
 from support.clusters import Cluster
 from support.fake_recipe import write_recipe
 from support.gates import Gate
-from support.node_nights import launch, store
-from support.outcomes import faults
+from support.node_histories import add_job, write_sessions
+from support.outcomes import list_schema_errors
 from support.remembered import outcome
 
 from pytest_llmbench.core.baseline_records import Key
@@ -116,7 +116,7 @@ def prepare_nodes(folder: Path) -> list[str]:
     """Write a recipe, and a history with a suspect node that is slow again."""
     slow = f"case ,$(scontrol show hostnames | tr '\\n' ,) in *,{SLOW},*) steps 1.1 ;; *) steps 1.0 ;; esac"
     write_recipe(folder, {"8b": f"{STARTED}; sleep 1; {slow}"}, gpus=16)
-    store(folder / "h.db", make_nights())
+    write_sessions(folder / "h.db", make_nights())
     return ["--llmb-history=h.db"]
 
 
@@ -140,7 +140,7 @@ def make_nights() -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
             logs=f"{night:x}-0aff",
             started=began,
         )
-        yield began + timedelta(minutes=5), [launch(described, nodes, seconds)]
+        yield began + timedelta(minutes=5), [add_job(described, nodes, seconds)]
 
 
 # --- checks ---------------------------------------------------------------------------
@@ -323,5 +323,5 @@ def list_accounted(cluster: Cluster, after: int) -> list[str]:
 def read_outcomes(folder: Path) -> list[dict[str, Any]]:
     """Return the outcomes that have jobs."""
     document = json.loads((folder / "session.json").read_text())
-    assert faults(document) == []
+    assert list_schema_errors(document) == []
     return [each for each in document["outcomes"] if each.get("jobs")]

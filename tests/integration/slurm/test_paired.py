@@ -14,7 +14,7 @@ import pytest
 from support.clusters import Cluster
 from support.fake_recipe import write_recipe
 from support.gates import Gate
-from support.outcomes import faults
+from support.outcomes import list_schema_errors
 
 CASE = "fake_8b-24.11-h100-bf16-16"
 
@@ -74,7 +74,7 @@ def read_started(gate: Gate) -> list[list[str]]:
 
 def read_outcome(gate: Gate) -> dict[str, Any]:
     document = json.loads((gate.folder / "session.json").read_text())
-    assert faults(document) == []
+    assert list_schema_errors(document) == []
     (outcome,) = (each for each in document["outcomes"] if each["id"] == CASE)
     return dict(outcome)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.clusters import Cluster as RealCluster
 from support.fake_schedulers import make_slurm, make_slurm_schedulers
-from support.planned import machine, planned, program
+from support.planned_jobs import machine, plan_job, program
 
 from pytest_llmbench.core.commands import run
 from pytest_llmbench.core.job_records import Cluster
@@ -38,7 +38,7 @@ def job(
     partition: str = "batch",
 ) -> PlannedJob:
     """Return an sbatch job with `options` that prints the GPUs of a step."""
-    made = planned(folder, gpus, via="sbatch")
+    made = plan_job(folder, gpus, via="sbatch")
     script = "#!/bin/bash\nsrun --ntasks=1 --nodes=1 bash -c 'echo GPUs:$CUDA_VISIBLE_DEVICES'\n"
     program(folder / "recipe/launch.sh", script)
     words = (
@@ -167,7 +167,7 @@ def set_up(
     """Run a setup step until it prints `stop`; return its problem and its printed
     lines."""
     facts = replace(
-        planned(folder).facts,
+        plan_job(folder).facts,
         setup="sbatch -A {account} -p {partition} -N 1 ./setup.sh",
     )
     (folder / "stage/nemo.sqsh").unlink()

@@ -18,8 +18,8 @@ import pytest
 from support.clusters import Cluster
 from support.fake_recipe import write_recipe
 from support.gates import Gate
-from support.node_nights import launch, store
-from support.outcomes import faults
+from support.node_histories import add_job, write_sessions
+from support.outcomes import list_schema_errors
 from support.remembered import outcome
 
 from pytest_llmbench.core.baseline_records import Key
@@ -48,7 +48,7 @@ LAUNCH = (
 @pytest.fixture
 def gate(tmp_path: Path, cluster: Cluster) -> Iterator[Gate]:
     gate = Gate(tmp_path, cluster)
-    store(tmp_path / "h.db", make_nights())
+    write_sessions(tmp_path / "h.db", make_nights())
     yield gate
     gate.end()
 
@@ -73,14 +73,14 @@ def make_nights() -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
             logs=f"{night:x}-0aff",
             started=began,
         )
-        yield began + timedelta(minutes=5), [launch(described, nodes, seconds)]
+        yield began + timedelta(minutes=5), [add_job(described, nodes, seconds)]
 
 
 def read_outcome(gate: Gate) -> dict[str, Any]:
     """Return the outcome in the JSON document; JUnit and the terminal contain its node
     texts."""
     document = json.loads((gate.folder / "session.json").read_text())
-    assert faults(document) == []
+    assert list_schema_errors(document) == []
     (described,) = (each for each in document["outcomes"] if each["id"] == KEY.id)
     root = ElementTree.parse(gate.folder / "junit.xml")  # noqa: S314 (our own file)
     case = next(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.fake_schedulers import make_slurm
 from support.job_specs import Clock
-from support.planned import FACTS, machine, program
+from support.planned_jobs import FACTS, machine, program
 
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.cli.main import main

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from support.job_specs import job_spec
-from support.planned import FACTS
+from support.planned_jobs import FACTS
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.commands import CommandOutput

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.builders import BASELINE
-from support.planned import FACTS
+from support.planned_jobs import FACTS
 
 from pytest_llmbench.core.baseline_records import Configuration, Key
 from pytest_llmbench.core.errors import LaunchError

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from support.job_specs import job_spec
-from support.node_nights import KEYS, make_nights, store
-from support.planned import FACTS
+from support.node_histories import KEYS, make_sessions, write_sessions
+from support.planned_jobs import FACTS
 
 from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.history.store import StoreLocation
@@ -123,7 +123,9 @@ def test_missing_history_suspects_no_node(
 ) -> None:
     assert find(None) == ((), "")
     assert find(history, purpose=Purpose.PROFILE) == ((), "")
-    sound = StoreLocation("s.db", store(tmp_path / "s.db", make_nights({}, nights=10)))
+    sound = StoreLocation(
+        "s.db", write_sessions(tmp_path / "s.db", make_sessions({}, days=10))
+    )
     assert find(sound) == ((), "")
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from support.job_specs import KEY, job_spec
-from support.planned import FACTS
+from support.planned_jobs import FACTS
 
 from pytest_llmbench.core.commands import run
 from pytest_llmbench.core.errors import LaunchError

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from support.planned import planned
+from support.planned_jobs import plan_job
 
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
@@ -31,11 +31,11 @@ def test_plan_shows_every_job(tmp_path: Path) -> None:
     command = ("sbatch", "-A", "my account", "-N", "1", "./launch.sh")
     shared = {"DTYPE": "bf16", "HF_TOKEN": "hf_1234"}
     first = at(
-        planned(tmp_path, 8, via="sbatch", command=command),
+        plan_job(tmp_path, 8, via="sbatch", command=command),
         {**shared, "A": "x", "B": "y"},
     )
     second = at(
-        planned(tmp_path, 16, via="sbatch", command=command), {**shared, "A": "z"}
+        plan_job(tmp_path, 16, via="sbatch", command=command), {**shared, "A": "z"}
     )
     problem = LaunchProblem("no container image", "run setup", ("a", "b"))
     assert format_plan([first, second], [problem], limit=50, reruns=Reruns(3)) == (
@@ -71,7 +71,7 @@ def test_plan_shows_no_secret(tmp_path: Path) -> None:
     """Neither in its variable, another variable, a quoted argument, nor a folder."""
     secret = "s3cret value"
     spec = replace(
-        planned(tmp_path).spec,
+        plan_job(tmp_path).spec,
         command=("./launch.sh", f"--token={secret}", secret),
         directory=Path(f"/home/{secret}"),
         environment=(
@@ -80,7 +80,7 @@ def test_plan_shows_no_secret(tmp_path: Path) -> None:
             ("PATH", "/bin"),
         ),
     )
-    text = format_plan([replace(planned(tmp_path), spec=spec)], [])
+    text = format_plan([replace(plan_job(tmp_path), spec=spec)], [])
     assert "s3cret" not in text
     assert "HF_TOKEN=***" in text
     assert "'--token=***' ***" in text
@@ -100,7 +100,7 @@ def test_shown_command_can_be_pasted(tmp_path: Path) -> None:
         "",
     )
     spec = replace(
-        planned(tmp_path).spec, command=("printf", "%s|", *words), secrets=()
+        plan_job(tmp_path).spec, command=("printf", "%s|", *words), secrets=()
     )
     line = format_command(spec)
     assert "\n" not in line
@@ -117,7 +117,7 @@ def test_shown_command_can_be_pasted(tmp_path: Path) -> None:
 
 
 def test_budget_is_counted_by_recipe(tmp_path: Path) -> None:
-    first = planned(tmp_path, 8)
+    first = plan_job(tmp_path, 8)
     other = replace(
         first,
         facts=replace(first.facts, release="25.05"),
@@ -132,16 +132,16 @@ def test_budget_is_counted_by_recipe(tmp_path: Path) -> None:
 
 
 def test_exceeded_budget_shows_the_remedy(tmp_path: Path) -> None:
-    words = " ".join(format_budget([planned(tmp_path, 8)], limit=1)).split()
+    words = " ".join(format_budget([plan_job(tmp_path, 8)], limit=1)).split()
     expected = "over the limit: select fewer with -k or -m, or allow them: --llmb-gpu-hours=2, or `gpu_hours: 2`"
     assert expected in " ".join(words)
     assert "more than allowed" not in " ".join(
-        format_budget([planned(tmp_path, 8)], limit=2)
+        format_budget([plan_job(tmp_path, 8)], limit=2)
     )
 
 
 def test_repeats_are_counted_for_measured_jobs_only(tmp_path: Path) -> None:
-    profile = planned(tmp_path, 8, purpose=Purpose.PROFILE)
+    profile = plan_job(tmp_path, 8, purpose=Purpose.PROFILE)
     assert format_budget([profile], reruns=Reruns(3)) == [
         "1 job, 1.6 GPU-hours of steps"
     ]
@@ -149,7 +149,7 @@ def test_repeats_are_counted_for_measured_jobs_only(tmp_path: Path) -> None:
 
 
 def test_requested_runs_are_counted_once(tmp_path: Path) -> None:
-    measured = planned(tmp_path, 8)
+    measured = plan_job(tmp_path, 8)
     hours = measured.spec.gpu_hours
     expected = [
         f"2 jobs, {2 * hours:.1f} GPU-hours of steps; limit 3",
@@ -169,8 +169,8 @@ def test_requested_runs_are_counted_once(tmp_path: Path) -> None:
 
 def test_most_hours_include_repeats_and_retries(tmp_path: Path) -> None:
     measured, profile = (
-        planned(tmp_path, 8),
-        planned(tmp_path, 8, purpose=Purpose.PROFILE),
+        plan_job(tmp_path, 8),
+        plan_job(tmp_path, 8, purpose=Purpose.PROFILE),
     )
     hours = measured.spec.gpu_hours
     assert format_budget([measured, profile], 10, Reruns(3, 1))[1:] == [
@@ -185,7 +185,7 @@ def test_most_hours_include_repeats_and_retries(tmp_path: Path) -> None:
 
 
 def test_most_hours_include_profiles_and_node_checks(tmp_path: Path) -> None:
-    measured = planned(tmp_path, 4, nodes=1, gpus_per_node=8)
+    measured = plan_job(tmp_path, 4, nodes=1, gpus_per_node=8)
     hours = measured.spec.gpu_hours
     once = format_budget([measured], None, Reruns(profiles=0.5, node_checks=True))
     assert once[1:] == [

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_schedulers import make_slurm_schedulers
-from support.planned import FACTS, Python, machine, planned, program
+from support.planned_jobs import FACTS, FakePython, machine, plan_job, program
 
 from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
@@ -81,7 +81,7 @@ def found(
 
 
 def test_complete_job_has_no_problem(tmp_path: Path) -> None:
-    assert found(planned(tmp_path)) == []
+    assert found(plan_job(tmp_path)) == []
     facts = replace(
         FACTS,
         required=(),
@@ -91,7 +91,7 @@ def test_complete_job_has_no_problem(tmp_path: Path) -> None:
         python="",
         virtual_environment=False,
     )
-    undemanding = planned(
+    undemanding = plan_job(
         tmp_path,
         facts=facts,
         via="local",
@@ -284,7 +284,7 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
 def test_damage_is_one_problem_with_its_remedy(name: str, tmp_path: Path) -> None:
     change, check, text, remedy = DAMAGE[name]
     (problem,) = check_launch(
-        [change(tmp_path, planned(tmp_path))],
+        [change(tmp_path, plan_job(tmp_path))],
         CLUSTER,
         make_slurm_schedulers(FakeSlurm()),
         machine(),
@@ -295,13 +295,13 @@ def test_damage_is_one_problem_with_its_remedy(name: str, tmp_path: Path) -> Non
 
 
 def test_unset_required_variable_is_reported_once(tmp_path: Path) -> None:
-    job = without(planned(tmp_path, directory=Path("$STAGE_PATH")), "STAGE_PATH")
+    job = without(plan_job(tmp_path, directory=Path("$STAGE_PATH")), "STAGE_PATH")
     (line,) = found(job)
     assert line.startswith("STAGE_PATH is not set")
 
 
 def test_image_may_be_in_the_images_folder(tmp_path: Path) -> None:
-    job = planned(tmp_path)
+    job = plan_job(tmp_path)
     (tmp_path / "stage/images").mkdir()
     (tmp_path / "stage/nemo.sqsh").rename(tmp_path / "stage/images/nemo.sqsh")
     assert found(job) == []
@@ -309,7 +309,7 @@ def test_image_may_be_in_the_images_folder(tmp_path: Path) -> None:
 
 def test_unwritable_folders_are_problems(tmp_path: Path) -> None:
     """Uses `may`, because root may write everywhere."""
-    job = planned(
+    job = plan_job(
         tmp_path,
         via="sbatch",
         command=("sbatch", "--gres=gpu:8", "-N", "2", "./launch.sh"),
@@ -332,7 +332,7 @@ def test_only_the_workload_of_an_installation_is_written(tmp_path: Path) -> None
     def may(path: Path, requested: int) -> bool:
         return path == workload or not requested & os.W_OK
 
-    job = planned(tmp_path, environment={"LLMB_WORKLOAD": str(workload)})
+    job = plan_job(tmp_path, environment={"LLMB_WORKLOAD": str(workload)})
     assert found(job, on=replace(machine(), may=may)) == []
 
 
@@ -356,17 +356,17 @@ def test_suitable_python_version_is_accepted(
 
 
 def test_wrong_python_is_named_with_its_path(tmp_path: Path) -> None:
-    (line,) = found(planned(tmp_path), on=machine("Python 3.9.2\n"))
+    (line,) = found(plan_job(tmp_path), on=machine("Python 3.9.2\n"))
     assert (
         f"needs Python 3.10.12 or newer; {tmp_path}/venv/bin/python is Python 3.9.2"
         in line
     )
-    (line,) = found(planned(tmp_path), on=machine("Segmentation fault"))
+    (line,) = found(plan_job(tmp_path), on=machine("Segmentation fault"))
     assert "a program that prints no version" in line
 
 
 def test_old_python_is_reported_without_virtual_environment(tmp_path: Path) -> None:
-    job = without(planned(tmp_path), "VIRTUAL_ENV")
+    job = without(plan_job(tmp_path), "VIRTUAL_ENV")
     problems = check_launch(
         [job], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine("Python 3.9.2\n")
     )
@@ -420,7 +420,7 @@ def test_remedy_for_an_old_python_is_available(
     for name in versions:
         program(tmp_path / "bin" / name.replace("_", "."))
     (problem,) = check_launch(
-        [planned(tmp_path)],
+        [plan_job(tmp_path)],
         CLUSTER,
         make_slurm_schedulers(FakeSlurm()),
         answer(python="Python 3.9.2", **versions),
@@ -434,7 +434,7 @@ TORCH = replace(FACTS, python="", virtual_environment=False, modules=("torch",))
 
 
 def test_missing_module_is_a_problem_of_local_jobs(tmp_path: Path) -> None:
-    job = planned(tmp_path, facts=TORCH, via="local")
+    job = plan_job(tmp_path, facts=TORCH, via="local")
     (problem,) = check_launch(
         [job], CLUSTER, make_slurm_schedulers(FakeSlurm()), answer(python="torch\n")
     )
@@ -452,7 +452,7 @@ def test_missing_module_is_a_problem_of_local_jobs(tmp_path: Path) -> None:
         )
         == ()
     )
-    on_nodes = planned(tmp_path, facts=TORCH)
+    on_nodes = plan_job(tmp_path, facts=TORCH)
     assert (
         check_launch(
             [on_nodes],
@@ -466,7 +466,7 @@ def test_missing_module_is_a_problem_of_local_jobs(tmp_path: Path) -> None:
 
 def test_modules_are_checked_with_the_python_of_the_job(tmp_path: Path) -> None:
     facts = replace(TORCH, modules=("json", "no_such_module"))
-    job = planned(
+    job = plan_job(
         tmp_path, facts=facts, via="local", environment={"PYTHON": sys.executable}
     )
     (problem,) = check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()))
@@ -478,7 +478,8 @@ def test_modules_are_checked_with_the_python_of_the_job(tmp_path: Path) -> None:
 
 def test_llmb_run_needs_its_configuration_only(tmp_path: Path) -> None:
     job = without(
-        planned(tmp_path, via="llmb-run", command=("llmb-run", "single")), "VIRTUAL_ENV"
+        plan_job(tmp_path, via="llmb-run", command=("llmb-run", "single")),
+        "VIRTUAL_ENV",
     )
     (line,) = found(job)
     assert "llmb-run needs its cluster_config.yaml" in line
@@ -490,7 +491,7 @@ def test_llmb_run_needs_its_configuration_only(tmp_path: Path) -> None:
 
 
 def test_recipe_in_the_stage_folder_is_one_problem(tmp_path: Path) -> None:
-    job = planned(tmp_path, directory=tmp_path / "stage")
+    job = plan_job(tmp_path, directory=tmp_path / "stage")
     (line,) = found(job)
     assert (
         "| run `llmbench setup llama3.1 --release 25.04`, or set `folder` of llama3.1-25.04"
@@ -507,7 +508,7 @@ def test_forbidden_folder_is_a_problem(
     def refused(path: Path) -> bool:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    job = planned(tmp_path)
+    job = plan_job(tmp_path)
     monkeypatch.setattr(Path, "is_file", refused)
     lines = found(job)
     assert (
@@ -517,7 +518,7 @@ def test_forbidden_folder_is_a_problem(
 
 
 def test_recipe_without_a_folder_is_a_problem(tmp_path: Path) -> None:
-    job = planned(
+    job = plan_job(
         tmp_path, facts=replace(FACTS, file=tmp_path / "recipe" / "25.04.yaml")
     )
     (tmp_path / "recipe" / "launch.sh").unlink()
@@ -532,7 +533,7 @@ def test_recipe_without_a_folder_is_a_problem(tmp_path: Path) -> None:
 
 
 def sbatch(folder: Path, *options: str, script: str = "#!/bin/bash\n") -> PlannedJob:
-    job = planned(
+    job = plan_job(
         folder, via="sbatch", command=("sbatch", "-p", "batch", *options, "./launch.sh")
     )
     program(folder / "recipe/launch.sh", script)
@@ -585,7 +586,7 @@ def test_only_options_of_sbatch_are_checked(tmp_path: Path) -> None:
     (tmp_path / "recipe/cluster_config.yaml").write_text("")
     assert (
         found(
-            planned(
+            plan_job(
                 tmp_path,
                 via="llmb-run",
                 command=("llmb-run", "single", "-p", "--gres=gpu:99"),
@@ -608,7 +609,7 @@ def test_only_options_of_sbatch_are_checked(tmp_path: Path) -> None:
 
 
 def test_script_that_requests_its_gpus_is_accepted(tmp_path: Path) -> None:
-    job = without(planned(tmp_path), "SBATCH_GPUS_PER_NODE")
+    job = without(plan_job(tmp_path), "SBATCH_GPUS_PER_NODE")
     assert len(found(job)) == 1
     assert found(replace(job, facts=replace(FACTS, optional=()))) == []
 
@@ -645,7 +646,7 @@ def test_time_limit_above_the_partitions_is_a_problem(
 
 
 def test_partition_that_is_down_is_a_problem(tmp_path: Path) -> None:
-    (line,) = found(planned(tmp_path), FakeSlurm(part(up=False)))
+    (line,) = found(plan_job(tmp_path), FakeSlurm(part(up=False)))
     assert "partition 'batch' accepts no jobs: it is down" in line
 
 
@@ -660,12 +661,12 @@ def test_best_partition_is_assumed_by_default(tmp_path: Path) -> None:
 
 
 def test_account_is_accepted_without_accounting(tmp_path: Path) -> None:
-    job = with_(planned(tmp_path), SBATCH_ACCOUNT="anything")
+    job = with_(plan_job(tmp_path), SBATCH_ACCOUNT="anything")
     assert found(job, FakeSlurm(accounts=None)) == []
 
 
 def test_unreachable_slurm_is_one_problem(tmp_path: Path) -> None:
-    (line,) = found(planned(tmp_path), FakeSlurm(away=True))
+    (line,) = found(plan_job(tmp_path), FakeSlurm(away=True))
     assert (
         "Slurm does not answer: sinfo: error: no host; sinfo: fatal: no configuration | check `sinfo`"
         in line
@@ -673,7 +674,7 @@ def test_unreachable_slurm_is_one_problem(tmp_path: Path) -> None:
 
 
 def test_missing_slurm_is_one_problem_of_slurm_jobs(tmp_path: Path) -> None:
-    jobs = [planned(tmp_path, gpus) for gpus in (8, 16)]
+    jobs = [plan_job(tmp_path, gpus) for gpus in (8, 16)]
     (tmp_path / "bin/sbatch").unlink()
     (problem,) = check_launch(
         jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine()
@@ -682,7 +683,7 @@ def test_missing_slurm_is_one_problem_of_slurm_jobs(tmp_path: Path) -> None:
     assert len(problem.cases) == 2
     assert (
         check_launch(
-            [planned(tmp_path, via="local")],
+            [plan_job(tmp_path, via="local")],
             CLUSTER,
             make_slurm_schedulers(FakeSlurm()),
             machine(),
@@ -696,7 +697,7 @@ def test_missing_slurm_is_one_problem_of_slurm_jobs(tmp_path: Path) -> None:
 
 def test_checkpoints_must_fit_on_the_disk_together(tmp_path: Path) -> None:
     jobs = [
-        planned(tmp_path, gpus, purpose=Purpose.SAVE_CHECKPOINT) for gpus in (16, 32)
+        plan_job(tmp_path, gpus, purpose=Purpose.SAVE_CHECKPOINT) for gpus in (16, 32)
     ]
     assert (
         check_launch(
@@ -712,7 +713,7 @@ def test_checkpoints_must_fit_on_the_disk_together(tmp_path: Path) -> None:
         == f"the checkpoints need 210 GB, but {tmp_path}/stage has 209 GB free"
     )
     assert problem.cases[0] == "llama3.1_8b-25.04-h100-bf16-16 (105 GB)"
-    measured = [planned(tmp_path)]
+    measured = [plan_job(tmp_path)]
     assert (
         check_launch(
             measured, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine(free=0)
@@ -726,7 +727,7 @@ def test_checkpoint_must_be_in_the_stage_folder(tmp_path: Path) -> None:
     for folder in (inside, outside):
         (folder / "weights").mkdir(parents=True, exist_ok=True)
         (folder / "weights/__0_0.distcp").write_text("")
-    job = planned(tmp_path, purpose=Purpose.LOAD_CHECKPOINT)
+    job = plan_job(tmp_path, purpose=Purpose.LOAD_CHECKPOINT)
     assert found(with_(job, LOAD_CHECKPOINT_PATH=str(inside))) == []
     (line,) = found(with_(job, LOAD_CHECKPOINT_PATH=str(outside)))
     assert f"it must be in {tmp_path}/stage" in line
@@ -736,23 +737,23 @@ def test_checkpoint_must_be_in_the_stage_folder(tmp_path: Path) -> None:
 
 
 def test_shared_problem_is_one_entry(tmp_path: Path) -> None:
-    jobs = [planned(tmp_path, 8 * count) for count in range(1, 27)]
+    jobs = [plan_job(tmp_path, 8 * count) for count in range(1, 27)]
     (tmp_path / "stage/nemo.sqsh").unlink()
-    slurm, python = FakeSlurm(part(nodes=20)), Python()
+    slurm, python = FakeSlurm(part(nodes=20)), FakePython()
     problems = check_launch(
         jobs, CLUSTER, make_slurm_schedulers(slurm), replace(machine(), run=python)
     )
     assert [len(problem.cases) for problem in problems] == [26, 6]
     assert problems[1].cases[0] == "llama3.1_8b-25.04-h100-bf16-168 (21 nodes)"
     assert slurm.asked == 1
-    assert len(python.asked) == 1
+    assert len(python.calls) == 1
     text = " ".join(describe_problems(problems).split())
     assert "26 configurations: llama3.1_8b-25.04-h100-bf16-8," in text
     assert "and 21 more" in text
 
 
 def test_problem_text_fits_a_terminal_without_secrets(tmp_path: Path) -> None:
-    job = planned(
+    job = plan_job(
         tmp_path, environment={"SBATCH_PARTITION": "nowhere", "LLMB_INSTALL": "x"}
     )
     shutil.rmtree(tmp_path / "stage")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.sessions import until
+from support.sessions import wait_until
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.launch.schedulers.process import (
@@ -70,7 +70,7 @@ class Folder:
 
     def says(self, *words: str) -> list[str]:
         """Wait until the output contains all words; return its words."""
-        until(
+        wait_until(
             lambda: (
                 set(words)
                 <= {
@@ -316,7 +316,7 @@ def test_killed_caller_leaves_its_command_running_or_unstarted(
     pid, started, mark = done.stdout.strip().split("|")
     process = Process(int(pid), started, mark)
     assert wait(process, folder.exit_file, 180, time.sleep) == code
-    until(lambda: not is_alive(process))
+    wait_until(lambda: not is_alive(process))
     assert folder.said() == said
 
 
@@ -331,7 +331,7 @@ def test_wait_times_out_and_leaves_the_command_alone(folder: Folder) -> None:
 
 def test_ended_command_leaves_no_zombie(folder: Folder) -> None:
     process = folder.start("true")
-    until(lambda: gone(process.pid))
+    wait_until(lambda: gone(process.pid))
     assert not is_alive(process)
     assert read_stat(process.pid) is None
 
@@ -413,7 +413,7 @@ def test_stop_ends_stubborn_children_of_a_dead_wrapper(folder: Folder) -> None:
     process = folder.start("sh", "-c", STUBBORN)
     pid = int(folder.says("pid")[1])
     os.kill(process.pid, signal.SIGKILL)
-    until(lambda: not is_alive(process))
+    wait_until(lambda: not is_alive(process))
     assert read_exit_code(folder.exit_file) is None  # how it ends is unknown
     assert not gone(pid)
     stop(process, 0.5, time.sleep)
@@ -445,7 +445,7 @@ def test_stop_spares_a_slurm_job_it_submitted(folder: Folder) -> None:
         "sh", "-c", "SLURM_JOB_ID=7 setsid sleep 600 & sleep 0.1; echo pid $!"
     )
     pid = int(folder.says("pid")[1])
-    until(lambda: not is_alive(process))
+    wait_until(lambda: not is_alive(process))
     stop(process, 0, time.sleep)
     assert not gone(pid)
     os.kill(pid, signal.SIGKILL)

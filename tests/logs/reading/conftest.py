@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cached_places import Places
+from support.cached_folders import CachedFolder
 
 from pytest_llmbench.logs.reading import cache as log_cache
 from pytest_llmbench.logs.reading import file_reader
@@ -16,10 +16,10 @@ from pytest_llmbench.logs.sources.compressed import Stream
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CachedFolder:
     """Runs, and a cache that is written even for one log."""
     monkeypatch.setattr(log_cache, "WORTH_FILES", 1)
-    made = Places(tmp_path)
+    made = CachedFolder(tmp_path)
     parse = file_reader.parse
 
     def counted(source: Any, definitions: Any, **options: Any) -> ReadResult:

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.cached_places import Places
-from support.reading_places import reading_of
+from support.cached_folders import CachedFolder
+from support.log_folders import read_runs
 
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.errors import LogError
@@ -26,7 +26,7 @@ DEFINITION = RegexDialect(
 
 
 @pytest.mark.slow
-def test_unchanged_folder_is_read_once(places: Places) -> None:
+def test_unchanged_folder_is_read_once(places: CachedFolder) -> None:
     assert places.again() == sorted(places.logs)
     assert places.again() == []
     assert (
@@ -36,7 +36,7 @@ def test_unchanged_folder_is_read_once(places: Places) -> None:
 
 
 def test_cache_contains_no_secret(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_53cr3t-of-m1ne")
     log, error = places.logs[0], places.logs[0].with_suffix(".err")
@@ -49,7 +49,7 @@ def test_cache_contains_no_secret(
         False,
         True,
     ):  # the first time they are read, then the cache has them
-        reading = reading_of(places.runs, cache=places.cache())
+        reading = read_runs(places.runs, cache=places.cache())
         for ending in (reading.get_log(log).ending, reading.get_ending(error)):
             assert ending is not None
             assert ("***" in ending.quote, "53cr3t" in ending.quote) == (
@@ -58,12 +58,12 @@ def test_cache_contains_no_secret(
             )
 
 
-def test_unreadable_log_is_read_again(places: Places) -> None:
+def test_unreadable_log_is_read_again(places: CachedFolder) -> None:
     places.logs[0].write_bytes(
         b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99
     )
     for _ in range(2):
-        result = reading_of(places.runs, cache=places.cache())
+        result = read_runs(places.runs, cache=places.cache())
         with pytest.raises(LogError, match="damaged"):
             result.get_log(places.logs[0])
     assert places.read.count(places.logs[0]) == 2
@@ -72,7 +72,7 @@ def test_unreadable_log_is_read_again(places: Places) -> None:
 
 @pytest.mark.slow
 def test_cache_is_ignored_for_another_parser_or_definition(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("re2")
     places.again()
@@ -117,7 +117,7 @@ def test_parser_version_covers_every_source_file(
     )  # versions without source cannot be distinguished
 
 
-Tampering = Callable[[Places], object]
+Tampering = Callable[[CachedFolder], object]
 
 
 def rewrite_file(change: Callable[[bytes], bytes]) -> Tampering:
@@ -141,17 +141,17 @@ def rewrite_key(key: bytes) -> Tampering:
     return lambda places: (places.folder / log_cache.KEY).write_bytes(key)
 
 
-def copy_from_elsewhere(places: Places) -> None:
+def copy_from_elsewhere(places: CachedFolder) -> None:
     """Replace the cache file by that of another user or machine, with another key."""
     elsewhere = places.folder.with_name("elsewhere")
-    reading_of(places.runs, cache=LogCache(elsewhere, [places.runs], ()))
+    read_runs(places.runs, cache=LogCache(elsewhere, [places.runs], ()))
     shutil.copy2(elsewhere / places.file.name, places.file)
 
 
-def exchange_places(places: Places) -> None:
+def exchange_places(places: CachedFolder) -> None:
     """Replace the cache file by that of other paths."""
     own = places.file
-    reading_of(places.runs, cache=LogCache(places.folder, [places.folder], ()))
+    read_runs(places.runs, cache=LogCache(places.folder, [places.folder], ()))
     (other,) = set(places.folder.glob("*.logs")) - {own}
     other.replace(own)
 
@@ -175,7 +175,7 @@ TAMPERINGS: dict[str, Tampering] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS)
 def test_tampered_cache_is_ignored_and_rewritten(
-    places: Places, tamper: Tampering
+    places: CachedFolder, tamper: Tampering
 ) -> None:
     places.again()
     tamper(places)
@@ -190,7 +190,7 @@ def test_tampered_cache_is_ignored_and_rewritten(
     "content", [b"no readings", bytes(1 << 20)], ids=["text", "zeros"]
 )
 def test_signed_cache_with_invalid_content_is_ignored(
-    places: Places, monkeypatch: pytest.MonkeyPatch, content: bytes
+    places: CachedFolder, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     """The files are signed, so only their contents are wrong. The last one would need
     too much memory."""
@@ -204,7 +204,7 @@ def test_signed_cache_with_invalid_content_is_ignored(
 
 @pytest.mark.slow
 def test_cache_is_ignored_if_memory_is_exhausted(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_data: object) -> None:
         raise MemoryError
@@ -219,7 +219,7 @@ def test_cache_is_ignored_if_memory_is_exhausted(
 
 
 @pytest.mark.slow
-def test_cache_writable_by_others_is_not_trusted(places: Places) -> None:
+def test_cache_writable_by_others_is_not_trusted(places: CachedFolder) -> None:
     places.again()
     for path in (places.file, places.folder):
         path.chmod(path.stat().st_mode | 0o020)
@@ -235,7 +235,7 @@ def test_cache_writable_by_others_is_not_trusted(places: Places) -> None:
 
 @pytest.mark.slow
 def test_cache_of_another_user_is_not_trusted(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places.again()
     stranger = os.geteuid() + 1
@@ -252,7 +252,7 @@ def test_cache_of_another_user_is_not_trusted(
     "problem", ["a file in its place", "no room", "cannot be renamed"]
 )
 def test_unwritable_cache_raises_no_error(
-    places: Places, monkeypatch: pytest.MonkeyPatch, problem: str
+    places: CachedFolder, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
     def fails(*_arguments: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
@@ -270,7 +270,7 @@ def test_unwritable_cache_raises_no_error(
 
 @pytest.mark.slow
 def test_cache_is_not_written_for_few_logs(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_cache, "WORTH_FILES", 4)
     assert places.again() == sorted(places.logs)
@@ -281,7 +281,7 @@ def test_cache_is_not_written_for_few_logs(
 
 
 @pytest.mark.slow
-def test_deleted_logs_are_dropped_from_the_cache(places: Places) -> None:
+def test_deleted_logs_are_dropped_from_the_cache(places: CachedFolder) -> None:
     places.again()
     size = places.file.stat().st_size
     places.logs[0].unlink()
@@ -293,7 +293,7 @@ def test_deleted_logs_are_dropped_from_the_cache(places: Places) -> None:
 
 @pytest.mark.slow
 def test_least_recently_used_cache_files_are_removed(
-    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    places: CachedFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places.again()
     size = places.file.stat().st_size
@@ -307,7 +307,7 @@ def test_least_recently_used_cache_files_are_removed(
         path.write_bytes(bytes(size))
         os.utime(path, (path.stat().st_mtime - days * 86400,) * 2)
     monkeypatch.setattr(log_cache, "LARGEST", size * 2 + size // 2)
-    reading_of(places.runs, cache=LogCache(places.folder, [tmp_path], ())).get_log(
+    read_runs(places.runs, cache=LogCache(places.folder, [tmp_path], ())).get_log(
         places.logs[0]
     )
     assert {path.name for path in places.folder.iterdir()} >= {"foreign.txt"}

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from support.compared import bits
+from support.exact_comparison import to_bits
 from support.shared_data import shared
 
 from pytest_llmbench.core.errors import LogError
@@ -73,7 +73,7 @@ def test_real_logs_round_trip() -> None:
     files = sorted(Path(shared("logs")).rglob("*.out"))
     output = tuple(read(path) for path in files for read in (read_log, read_ending))
     assert sum(len(one.segments) for one in output if isinstance(one, ParsedLog)) > 5
-    assert bits(again(output)) == bits(output)
+    assert to_bits(again(output)) == to_bits(output)
 
 
 def test_every_field_of_a_log_round_trips() -> None:
@@ -106,7 +106,7 @@ def test_every_field_of_a_log_round_trips() -> None:
     )
     output = (log, ending, None, LogError("no"), log)
     for state in (STATE, FileState(2**62, "", (2**64, 0, -1)), None):
-        assert bits(again(output, state)) == bits(output)
+        assert to_bits(again(output, state)) == to_bits(output)
     assert unpack(pack(())) == []
 
 
@@ -216,7 +216,7 @@ def test_texts_equal_to_type_names_stay_texts() -> None:
         for name in ("same", "Ending", "NaN", "null", "same")
     )
     output = (ParsedLog(None, (), checkpoints=Checkpoints(records)),)
-    assert bits(again(output)) == bits(output)
+    assert to_bits(again(output)) == to_bits(output)
 
 
 def test_values_shared_by_logs_are_stored_once() -> None:
@@ -272,8 +272,8 @@ def test_all_columns_round_trip_bit_for_bit(steps: list[Steps]) -> None:
     """Covers signed zeros, every NaN, integers whose differences exceed 64 bits, and
     unpacked steps."""
     first = steps_again(steps)
-    assert bits(tuple(first)) == bits(tuple(steps))
-    assert bits(tuple(steps_again(steps_again(steps)))) == bits(tuple(steps))
+    assert to_bits(tuple(first)) == to_bits(tuple(steps))
+    assert to_bits(tuple(steps_again(steps_again(steps)))) == to_bits(tuple(steps))
 
 
 def test_column_is_decoded_once_on_first_use() -> None:
@@ -303,5 +303,5 @@ def test_steps_are_packed_in_any_order() -> None:
         [two, other, three],
         [one, evenly(2), two],
     ):
-        assert bits(tuple(steps_again(order))) == bits(tuple(order))
+        assert to_bits(tuple(steps_again(order))) == to_bits(tuple(order))
     assert isinstance(one, LazySteps)

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from support.cached_places import Places
-from support.reading_places import write_runs
+from support.cached_folders import CachedFolder
+from support.log_folders import write_runs
 
 from pytest_llmbench.core.log_records import (
     NO_QUOTE,
@@ -102,7 +102,7 @@ def cut_steps(log: ParsedLog, count: int) -> Any:
     )
 
 
-def read(places: Places) -> FileReading:
+def read(places: CachedFolder) -> FileReading:
     return read_file(FileToRead(str(places.logs[1]), is_log=True), (), keep=True)
 
 
@@ -136,7 +136,7 @@ def test_reading_that_contradicts_itself_is_inconsistent(
 
 
 @pytest.mark.slow
-def test_inconsistent_entry_is_read_again(places: Places) -> None:
+def test_inconsistent_entry_is_read_again(places: CachedFolder) -> None:
     """The entry is signed with the key."""
     reading = read(places)
     places.again()
@@ -146,7 +146,7 @@ def test_inconsistent_entry_is_read_again(places: Places) -> None:
 
 
 @pytest.mark.slow
-def test_entry_of_another_log_is_ignored(places: Places) -> None:
+def test_entry_of_another_log_is_ignored(places: CachedFolder) -> None:
     """The entry is copied to this log's name, without and with this log's digest. In
     the latter case the sizes differ."""
     other, own = read(places), FileToRead(str(places.logs[0]), is_log=True)

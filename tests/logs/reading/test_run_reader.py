@@ -14,9 +14,9 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from support.compared import bits
-from support.reading_places import reading_of, write_runs
-from support.sessions import until
+from support.exact_comparison import to_bits
+from support.log_folders import read_runs, write_runs
+from support.sessions import wait_until
 
 from pytest_llmbench.logs import log_reader as read
 from pytest_llmbench.logs.reading import file_reader
@@ -56,7 +56,7 @@ def by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(logs: list[Path], found: reading.Reading) -> list[object]:
-    return [bits(found.get_log(path)) for path in logs]
+    return [to_bits(found.get_log(path)) for path in logs]
 
 
 @pytest.mark.slow
@@ -70,11 +70,11 @@ def test_workers_give_the_same_results(
         "slurmstepd: error: CANCELLED DUE TO TIME LIMIT\n"
     )
     expected = [
-        bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        to_bits(read_file(FileToRead(str(path), True), (), keep=False).result)
         for path in logs
     ]
     by_workers(monkeypatch)
-    assert said(logs, reading_of(tmp_path)) == expected
+    assert said(logs, read_runs(tmp_path)) == expected
     assert len(two_workers) == 2
 
 
@@ -103,7 +103,7 @@ def test_batch_of_a_dead_worker_is_read_again(
     """Each worker sends its first reply, then dies."""
     logs = write_runs(tmp_path, 6)
     expected = [
-        bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        to_bits(read_file(FileToRead(str(path), True), (), keep=False).result)
         for path in logs
     ]
     greeting = f"head -c 1 >/dev/null; printf '{file_reader.READY.decode()}'"
@@ -119,7 +119,7 @@ def test_batch_of_a_dead_worker_is_read_again(
         return answer
 
     monkeypatch.setattr(file_reader, "next_batch", wait_for_one)
-    assert said(logs, reading_of(tmp_path)) == expected
+    assert said(logs, read_runs(tmp_path)) == expected
     assert answers == [b""] * 6
 
 
@@ -133,11 +133,11 @@ def test_logs_are_read_without_workers_that_cannot_start(
 ) -> None:
     logs = write_runs(tmp_path, 4)
     expected = [
-        bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        to_bits(read_file(FileToRead(str(path), True), (), keep=False).result)
         for path in logs
     ]
     replace_workers(monkeypatch, two_workers, command)
-    assert said(logs, reading_of(tmp_path)) == expected
+    assert said(logs, read_runs(tmp_path)) == expected
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_large_files_are_read_by_the_main_process(
     """Large files use several processors, compressed ones only one."""
     logs = write_runs(tmp_path, 3)
     expected = [
-        bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        to_bits(read_file(FileToRead(str(path), True), (), keep=False).result)
         for path in logs
     ]
     batches: list[Batch] = []
@@ -179,7 +179,7 @@ def test_large_files_are_read_by_the_main_process(
 
     monkeypatch.setattr(reading, "read_batches", shared)
     monkeypatch.setattr(read, "LARGE", logs[0].stat().st_size)
-    assert said(logs, reading_of(tmp_path)) == expected
+    assert said(logs, read_runs(tmp_path)) == expected
     assert batches == []
 
 
@@ -251,7 +251,7 @@ def test_no_worker_outlives_its_session(tmp_path: Path, ending: signal.Signals) 
         session.send_signal(ending)
         session.wait(30)
     assert len(children) == 2
-    until(
+    wait_until(
         lambda: (
             not any(
                 Path(f"/proc/{child}/cmdline").exists() and _runs(child)
@@ -275,7 +275,7 @@ def test_progress_counts_all_files_and_bytes(
     size = sum(path.stat().st_size for path in logs)
     monkeypatch.setattr(reading, "BATCH_FILES", 2)
     reported: list[ReadCounts] = []
-    reading_of(tmp_path, report=reported.append)
+    read_runs(tmp_path, report=reported.append)
     assert reported[0] == ReadCounts(0, 5, 0, size)
     assert reported[-1] == ReadCounts(5, 5, size, size)
     assert [one.files for one in reported] == [0, 2, 4, 5]

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.cached_places import Places
-from support.reading_places import reading_of, write_runs
+from support.cached_folders import CachedFolder
+from support.log_folders import read_runs, write_runs
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.logs.reading import cache as log_cache
@@ -78,7 +78,7 @@ def shortened(path: Path) -> None:
 
 
 @pytest.fixture(params=["small", "large"])
-def sized(request: pytest.FixtureRequest, places: Places) -> Places:
+def sized(request: pytest.FixtureRequest, places: CachedFolder) -> CachedFolder:
     """The runs, with logs treated as small and as large."""
     if request.param == "large":
         request.getfixturevalue("large")
@@ -88,7 +88,7 @@ def sized(request: pytest.FixtureRequest, places: Places) -> Places:
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [in_place, replaced, shortened])
 def test_changed_log_with_old_timestamps_is_read_again(
-    sized: Places, change: Callable[[Path], object]
+    sized: CachedFolder, change: Callable[[Path], object]
 ) -> None:
     sized.again()
     preserved(sized.logs[1], change)
@@ -118,7 +118,9 @@ def write_late(memory: mmap.mmap, path: Path) -> bool:
 
 
 @pytest.fixture(params=["disk", "memory"])
-def anywhere(request: pytest.FixtureRequest, places: Places) -> Iterator[Places]:
+def anywhere(
+    request: pytest.FixtureRequest, places: CachedFolder
+) -> Iterator[CachedFolder]:
     """The runs on a disk, and on an in-memory file system if available."""
     if request.param == "memory":
         if not os.access(MEMORY, os.W_OK) or not files.is_in_memory(MEMORY.stat()):
@@ -131,7 +133,7 @@ def anywhere(request: pytest.FixtureRequest, places: Places) -> Iterator[Places]
 
 
 @pytest.mark.slow
-def test_late_write_through_a_mapping_is_detected(anywhere: Places) -> None:
+def test_late_write_through_a_mapping_is_detected(anywhere: CachedFolder) -> None:
     """It changes no timestamp: on a disk while the page waits for write-back, in memory
     never."""
     for _ in range(5):  # once in a while the page was just written back
@@ -147,7 +149,7 @@ def test_late_write_through_a_mapping_is_detected(anywhere: Places) -> None:
 
 @pytest.mark.slow
 def test_large_log_is_not_cached_while_pages_may_change(
-    anywhere: Places, monkeypatch: pytest.MonkeyPatch
+    anywhere: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For as long as a page may wait for write-back; later only on a disk."""
     monkeypatch.setattr(files, "COMPARED_WHOLE", 999)
@@ -170,7 +172,7 @@ def test_large_log_is_not_cached_while_pages_may_change(
 @pytest.mark.slow
 @pytest.mark.parametrize("old_seconds", [-3600, 3000])
 def test_large_log_with_recent_time_is_read_again(
-    places: Places, monkeypatch: pytest.MonkeyPatch, old_seconds: int
+    places: CachedFolder, monkeypatch: pytest.MonkeyPatch, old_seconds: int
 ) -> None:
     """Also if a session with a fast clock cached it: the timestamp is checked on use,
     too."""
@@ -191,7 +193,7 @@ def test_large_log_with_recent_time_is_read_again(
 
 @pytest.mark.slow
 def test_large_log_on_unknown_file_system_is_read_again(
-    places: Places, large: None, monkeypatch: pytest.MonkeyPatch
+    places: CachedFolder, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MOUNTS", str(places.runs / "absent"))
     places.again()
@@ -199,7 +201,7 @@ def test_large_log_on_unknown_file_system_is_read_again(
 
 
 def test_samples_detect_changes_of_large_logs_with_equal_times(
-    places: Places, large: None, monkeypatch: pytest.MonkeyPatch
+    places: CachedFolder, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a user-space file system, after a clock was set back, or with timestamps of
     two seconds."""
@@ -222,7 +224,7 @@ def test_samples_detect_changes_of_large_logs_with_equal_times(
 
 @pytest.mark.slow
 def test_log_that_changes_during_reading_is_read_again(
-    sized: Places, monkeypatch: pytest.MonkeyPatch
+    sized: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parse = file_reader.parse
 
@@ -234,14 +236,14 @@ def test_log_that_changes_during_reading_is_read_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(file_reader, "parse", growing)
-        reading_of(sized.runs, cache=sized.cache())
+        read_runs(sized.runs, cache=sized.cache())
     sized.read.clear()
     assert sized.again() == sorted(sized.logs)
 
 
 @pytest.mark.slow
 def test_cached_state_belongs_to_the_parsed_bytes(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another log is at the path before and after the read, as a writer with a mapping
     may cause."""
@@ -257,17 +259,17 @@ def test_cached_state_belongs_to_the_parsed_bytes(
 
     with monkeypatch.context() as patch:
         patch.setattr(file_reader, "parse", swapped)
-        reading_of(places.runs, cache=places.cache())
+        read_runs(places.runs, cache=places.cache())
     places.read.clear()
     assert log in places.again()
 
 
 @pytest.mark.slow
-def test_removed_file_is_not_unchanged(places: Places) -> None:
+def test_removed_file_is_not_unchanged(places: CachedFolder) -> None:
     log = places.logs[1]
     log.write_bytes(b"")
     places.again()
     log.unlink()
     os.mkfifo(log)
     with pytest.raises(LogError, match="not a regular file"):
-        reading_of(places.runs, cache=places.cache()).get_log(log)
+        read_runs(places.runs, cache=places.cache()).get_log(log)

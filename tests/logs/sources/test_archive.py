@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.bad_archives import pax, record
-from support.written_archives import END, archive, special
+from support.written_archives import END, archive, make_member
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.logs.sources import archive as packed
@@ -142,7 +142,7 @@ def of_type(flag: bytes, target: str = "") -> Callable[[tarfile.TarInfo], None]:
     ],
 )
 def test_member_that_is_not_a_file_is_reported(flag: bytes, why: str) -> None:
-    result = opened(special("x.out", of_type(flag, "../etc/passwd")) + END)
+    result = opened(make_member("x.out", of_type(flag, "../etc/passwd")) + END)
     assert files(result) == []
     link = flag in (tarfile.SYMTYPE, tarfile.LNKTYPE)
     assert notes(result.ignored if link else result.unreadable) == {"x.tar/x.out": why}
@@ -154,7 +154,7 @@ def test_link_that_replaces_a_log_is_unreadable() -> None:
     result = opened(
         data
         + bytes(-len(data) % 512)
-        + special("x.out", of_type(tarfile.SYMTYPE, "y"))
+        + make_member("x.out", of_type(tarfile.SYMTYPE, "y"))
         + END
     )
     assert list(notes(result.unreadable)) == ["x.tar/x.out"]
@@ -319,7 +319,7 @@ def test_launches_beyond_the_limit_of_folders_are_reported(
         info.type = tarfile.DIRTYPE
 
     launches = [f"job_{1_750_000_000 + number}" for number in range(4)]
-    data = b"".join(special(name, make_folder) for name in launches) + bytes(1024)
+    data = b"".join(make_member(name, make_folder) for name in launches) + bytes(1024)
     assert opened(data).unreadable == []
     monkeypatch.setattr(packed, "FOLDERS", 3)
     assert (
@@ -369,9 +369,9 @@ def test_archive_of_zeros_is_unreadable(data: bytes) -> None:
     ("data", "ignored"),
     [
         (archive([("notes.md", b"1")]), 1),
-        (special("x.out/", of_type(tarfile.DIRTYPE)) + END, 1),
+        (make_member("x.out/", of_type(tarfile.DIRTYPE)) + END, 1),
         (archive([("notes.md", b"1"), ("x.out", b"1")]), 0),
-        (special("exp_1764000000/", of_type(tarfile.DIRTYPE)) + END, 0),
+        (make_member("exp_1764000000/", of_type(tarfile.DIRTYPE)) + END, 0),
     ],
     ids=["other files", "a folder in the place of a log", "a log", "an empty launch"],
 )

@@ -10,7 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from support.written_archives import END, archive, special
+from support.written_archives import END, archive, make_member
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.logs.sources import tar as module
@@ -154,7 +154,9 @@ def test_giant_header_is_not_read_into_memory(flag: bytes) -> None:
 
 def with_pax(values: bytes) -> bytes:
     data = values + bytes(-len(values) % BLOCK)
-    return sized(b"x", len(values)) + data + special("x.out", lambda info: None) + END
+    return (
+        sized(b"x", len(values)) + data + make_member("x.out", lambda info: None) + END
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ def test_invalid_pax_header_raises_an_error(values: bytes) -> None:
 
 
 def test_invalid_header_numbers_raise_errors() -> None:
-    header = bytearray(special("x.out", lambda info: None))
+    header = bytearray(make_member("x.out", lambda info: None))
     header[124:136] = b"99999999999\0"
     header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:]))
     with pytest.raises(LogError, match="instead of a number"):
@@ -204,7 +206,7 @@ def test_dataless_members_ignore_their_stated_size(flag: bytes, kind: str) -> No
     def change(info: tarfile.TarInfo) -> None:
         info.type, info.size, info.linkname = flag, 4096, "to"
 
-    (first, text), (second, _) = read(special("x", change) + archive([("y", b"1")]))
+    (first, text), (second, _) = read(make_member("x", change) + archive([("y", b"1")]))
     assert (first.kind, first.is_file, text, second.name) == (kind, False, b"", "y")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.bad_files import nest, remove
+from support.bad_files import nest_folders, remove_nested_folders
 from support.written_trees import Tree
 
 from pytest_llmbench.core.run_records import Shards
@@ -57,8 +57,8 @@ def test_search_is_limited(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_shards_under_deep_folders_are_counted(tmp_path: Path) -> None:
-    nest(tmp_path / "checkpoints", 1000, "x.distcp")
+    nest_folders(tmp_path / "checkpoints", 1000, "x.distcp")
     try:
         assert count_shards(tmp_path) == Shards("checkpoints", 1)
     finally:
-        remove(tmp_path / "checkpoints")
+        remove_nested_folders(tmp_path / "checkpoints")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bad_files import chain, nest, remove
+from support.bad_files import link_chain, nest_folders, remove_nested_folders
 from support.written_trees import Tree
 
 from pytest_llmbench.core.codes import Reason
@@ -976,11 +976,11 @@ def test_build_contains_all_contradicting_releases(tree: Tree) -> None:
 @pytest.mark.slow
 def test_folders_of_any_depth_are_read(tree: Tree) -> None:
     root = tree(["log-grok1_314b_128_1_0.out"])
-    nest(root / "a", 700, "train.out")
+    nest_folders(root / "a", 700, "train.out")
     try:
         discovery = find_runs([root])
     finally:
-        remove(root / "a")
+        remove_nested_folders(root / "a")
     assert [run.folder for run in discovery.runs] == [
         root,
         root.joinpath("a", *["d"] * 700),
@@ -1024,7 +1024,7 @@ def test_sparse_archive_is_unreadable(tree: Tree) -> None:
 
 
 def test_given_chain_of_links_is_unreadable(tmp_path: Path) -> None:
-    chain(tmp_path, 1200)
+    link_chain(tmp_path, 1200)
     discovery = find_runs([tmp_path / "1100.link"])
     assert [reason for _, reason in discovery.unreadable] == [
         "cannot be read: Too many levels of symbolic links"

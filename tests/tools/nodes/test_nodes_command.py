@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node_nights import KEYS, launch, make_nights, store, store_nights
+from support.node_histories import (
+    KEYS,
+    add_job,
+    make_sessions,
+    store_sessions,
+    write_sessions,
+)
 from support.remembered import START, outcome
 
 from pytest_llmbench.cli.main import main
@@ -56,7 +62,7 @@ def test_a_slow_node_is_named_from_30_nights(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """With its slowness, the runs that show it, and what leaves it out."""
-    store_nights(Path("h.db"), {7: 0.1})
+    store_sessions(Path("h.db"), {7: 0.1})
     out, described = search(capsys, code=1)
     lines = out.splitlines()
     assert (
@@ -90,7 +96,7 @@ def test_a_slow_node_is_named_from_30_nights(
 def test_a_run_of_the_answer_is_one_that_history_show_knows(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    store_nights(Path("h.db"), {7: 0.1})
+    store_sessions(Path("h.db"), {7: 0.1})
     _, described = search(capsys, code=1)
     run = described["named"][0]["slow_runs"][0]
     assert main(["history", "show", str(run["number"]), "--history=h.db"]) == 0
@@ -101,7 +107,7 @@ def test_a_run_of_the_answer_is_one_that_history_show_knows(
 def test_nodes_that_are_always_together_are_named_as_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    store_nights(Path("h.db"), {5: 0.05}, together=(5, 6, 7))
+    store_sessions(Path("h.db"), {5: 0.05}, together=(5, 6, 7))
     out, described = search(capsys, code=1)
     assert "one of n[05-07], always in the same runs, is slow: +" in out
     assert described["named"][0]["low"] < 0.05 < described["named"][0]["high"]
@@ -113,7 +119,7 @@ def test_what_is_evident_and_cannot_be_named_lists_suspects(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Evident is a note: nobody is told to leave a node out."""
-    store_nights(Path("h.db"), {7: 0.1}, nights=10)
+    store_sessions(Path("h.db"), {7: 0.1}, days=10)
     out, described = search(capsys)
     assert described["answer"] == "evident"
     assert re.search(
@@ -136,12 +142,12 @@ def test_node_is_not_named_if_only_its_runs_had_a_container(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The container may be slow, and not the node."""
-    sessions = list(make_nights({7: 0.1}))
+    sessions = list(make_sessions({7: 0.1}))
     for _, outcomes in sessions:
         for described in outcomes:
             slow = "n07" in described["jobs"][0]["nodes"]
             described["environment"] = {"container": "new" if slow else "old"}
-    store(Path("h.db"), iter(sessions))
+    write_sessions(Path("h.db"), iter(sessions))
     out, answer = search(capsys)
     assert answer["named"] == []
     assert ("one-software", ["n07"]) in [
@@ -152,7 +158,7 @@ def test_node_is_not_named_if_only_its_runs_had_a_container(
 
 @pytest.mark.slow
 def test_sound_nodes_are_not_named(capsys: pytest.CaptureFixture[str]) -> None:
-    store_nights(Path("h.db"), {})
+    store_sessions(Path("h.db"), {})
     out, described = search(capsys)
     assert described["named"] == []
     assert "no node is evident; that does not mean that all are sound" in out
@@ -172,7 +178,7 @@ def test_without_nodes_or_nights_there_is_nothing_to_tell(
     """Without any node no other run is read."""
     if nights == 30:
         monkeypatch.delattr("pytest_llmbench.history.details.list_measured_runs")
-    store_nights(Path("h.db"), {7: 0.1}, nights=nights, unknown=nights == 30)
+    store_sessions(Path("h.db"), {7: 0.1}, days=nights, unknown=nights == 30)
     out, described = search(capsys, code=3)
     flat = " ".join(out.split())
     assert looked in flat
@@ -188,9 +194,9 @@ def test_a_repair_that_was_acknowledged_begins_the_search_anew(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In the file that was typed, or that pytest's configuration names."""
-    store(
+    write_sessions(
         Path("h.db"),
-        chain(islice(make_nights({7: 0.1}), 24), islice(make_nights({}), 24, None)),
+        chain(islice(make_sessions({7: 0.1}), 24), islice(make_sessions({}), 24, None)),
     )
     repair = "{nodes: n07, since: 2025-11-25, reason: a new HCA, by: A. Person}"
     Path("done.yaml").write_text(f"schema: 1\nacknowledged: []\nrepaired: [{repair}]\n")
@@ -216,7 +222,7 @@ def test_repeats_of_a_launch_are_runs_on_their_own_nodes(
 
     def with_repeats() -> Any:
         for (began, fast), (_, slow) in zip(
-            make_nights({}), make_nights({7: 0.1}), strict=True
+            make_sessions({}), make_sessions({7: 0.1}), strict=True
         ):
             outcomes = []
             for newest, first in zip(fast, slow, strict=True):
@@ -229,7 +235,7 @@ def test_repeats_of_a_launch_are_runs_on_their_own_nodes(
                 outcomes.append({**newest, "jobs": [job, again]})
             yield began, outcomes
 
-    store(Path("h.db"), with_repeats())
+    write_sessions(Path("h.db"), with_repeats())
     out, described = search(capsys, code=1)
     assert "nodes known for 120 of 120 runs" in " ".join(out.split())
     assert [suspect["nodes"] for suspect in described["named"]] == [["n07"]]
@@ -244,7 +250,7 @@ def test_nodes_that_may_be_those_of_another_attempt_are_not_known(
     capsys: pytest.CaptureFixture[str], change: dict[str, Any]
 ) -> None:
     def changed() -> Any:
-        for began, outcomes in make_nights({7: 0.1}, nights=10):
+        for began, outcomes in make_sessions({7: 0.1}, days=10):
             for described in outcomes:
                 job = described["jobs"][0]
                 job["gpu_hours"] = {
@@ -262,7 +268,7 @@ def test_nodes_that_may_be_those_of_another_attempt_are_not_known(
                 }
             yield began, outcomes
 
-    store(Path("h.db"), changed())
+    write_sessions(Path("h.db"), changed())
     assert search(capsys, code=3)[1]["runs_with_nodes"] == 0
 
 
@@ -272,12 +278,14 @@ def test_nodes_stay_known_where_others_judge_the_same_runs(
     capsys: pytest.CaptureFixture[str], later: bool
 ) -> None:
     """Sessions that launched nothing, stored before or after the one that did."""
-    launched = list(make_nights({7: 0.1}))
+    launched = list(make_sessions({7: 0.1}))
     others = [
         (began + timedelta(hours=5), [{**each, "jobs": []} for each in told])
         for began, told in launched
     ]
-    store(Path("h.db"), chain(launched, others) if later else chain(others, launched))
+    write_sessions(
+        Path("h.db"), chain(launched, others) if later else chain(others, launched)
+    )
     out, described = search(capsys, code=1)
     assert "nodes known for 60 of" in out
     assert described["runs"] == 60  # each counts once
@@ -295,9 +303,9 @@ def test_job_ids_may_begin_anew_each_night(capsys: pytest.CaptureFixture[str]) -
                 "jobs": [{**job, "job_id": str(number)}],
             }
 
-    store(
+    write_sessions(
         Path("h.db"),
-        ((began, list(renumber(night))) for began, night in make_nights({7: 0.1})),
+        ((began, list(renumber(night))) for began, night in make_sessions({7: 0.1})),
     )
     out, _ = search(capsys, code=1)
     assert "nodes known for 60 of" in out
@@ -306,7 +314,7 @@ def test_job_ids_may_begin_anew_each_night(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.slow
 def test_a_store_of_version_3_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    store_nights(Path("h.db"), {7: 0.1})
+    store_sessions(Path("h.db"), {7: 0.1})
     with closing(sqlite3.connect("h.db")) as connection:
         connection.execute("UPDATE llmb_version SET version = 3")
         connection.execute("CREATE TABLE llmb_digest (id INTEGER)")
@@ -316,7 +324,7 @@ def test_a_store_of_version_3_is_read(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.slow
 def test_what_no_session_stored_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    store_nights(Path("h.db"), {}, nights=9)
+    store_sessions(Path("h.db"), {}, days=9)
     for jobs in (
         '[{"job_id": "1000", "purpose": "measure", "nodes": "n1"}]',
         "{}",
@@ -332,12 +340,12 @@ def test_what_no_session_stored_is_refused(capsys: pytest.CaptureFixture[str]) -
 def test_control_characters_in_node_names_are_escaped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    sessions = list(make_nights({7: 0.1}))
+    sessions = list(make_sessions({7: 0.1}))
     for _, outcomes in sessions:
         for described in outcomes:
             (job,) = described["jobs"]
             job["nodes"] = [node.replace("n07", "\x1b[31m") for node in job["nodes"]]
-    store(Path("h.db"), iter(sessions))
+    write_sessions(Path("h.db"), iter(sessions))
     assert "\\x1b[31m is slow" in search(capsys, code=1)[0]
 
 
@@ -360,21 +368,21 @@ def test_control_characters_in_node_names_are_escaped(
 def test_bad_input_is_a_usage_error(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], error: str
 ) -> None:
-    store_nights(Path("h.db"), {}, nights=9)
+    store_sessions(Path("h.db"), {}, days=9)
     Path("folder").mkdir()
     assert error in " ".join(refuse(capsys, *words).split())
 
 
 @pytest.mark.slow
 def test_invalid_run_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    store_nights(Path("h.db"), {}, nights=20)
+    store_sessions(Path("h.db"), {}, days=20)
     invalid = {
         **outcome(9.9, 20, key=KEYS[0]),
         "verdict": "INVALID",
         "reason": "diverged",
     }
-    store(
+    write_sessions(
         Path("h.db"),
-        iter([(START + timedelta(days=20), [launch(invalid, {"n07"}, 9.9)])]),
+        iter([(START + timedelta(days=20), [add_job(invalid, {"n07"}, 9.9)])]),
     )
     assert search(capsys)[1]["runs"] == 40

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import builders
-from support.nightly import FP8, LAST, fill, night, store
+from support.monthly_history import FP8, LAST, fill_history, make_outcome, store_session
 from support.remembered import ID, document
 
 from pytest_llmbench.cli import main as cli
@@ -53,7 +53,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
     other one stays."""
     monkeypatch.chdir(tmp_path)
     place = StoreLocation("history.db", tmp_path / "history.db")
-    fill(place)
+    fill_history(place)
     return place
 
 
@@ -152,7 +152,7 @@ def test_a_night_without_a_run_is_missing_and_an_old_verdict_is_none_of_tonight(
 ) -> None:
     """The folder keeps the old run, which the last session judges again: it passes, and
     nothing ran."""
-    store(history, -1, night(0, 5.0, FP8), night(-1, None))
+    store_session(history, -1, make_outcome(0, 5.0, FP8), make_outcome(-1, None))
     site()
     assert rows()[ID].startswith("○ MISSING")
     assert rows()[FP8.id].startswith("○ NO RUN")
@@ -167,8 +167,8 @@ def test_of_several_tests_of_one_run_the_worst_is_shown(
     """Whichever of them was stored first."""
     for order in (1, -1):
         told = [
-            night(-1, 5.0, FP8),
-            night(
+            make_outcome(-1, 5.0, FP8),
+            make_outcome(
                 -1,
                 5.0,
                 FP8,
@@ -189,7 +189,7 @@ def test_of_several_tests_of_one_run_the_worst_is_shown(
 def test_of_two_runs_of_a_day_the_newer_one_is_shown_and_the_valid_one_is_drawn(
     site: Site, history: StoreLocation
 ) -> None:
-    bad = night(
+    bad = make_outcome(
         0,
         5.0,
         FP8,
@@ -203,7 +203,7 @@ def test_of_two_runs_of_a_day_the_newer_one_is_shown_and_the_valid_one_is_drawn(
         "job_id": "77",
         "started": (LAST + timedelta(hours=1)).isoformat(),
     }
-    store(history, 0, {**bad, "run": {**run, "log_fingerprint": ["77-77"]}})
+    store_session(history, 0, {**bad, "run": {**run, "log_fingerprint": ["77-77"]}})
     site()
     assert rows()[FP8.id].startswith("! INVALID")
     assert "30, 30 with a step time that counts" in page(FP8)
@@ -217,7 +217,7 @@ def test_a_history_that_went_quiet_says_so(
     site()
     assert "ago: nothing here is of tonight" not in read()
     Path("history.db").unlink()
-    store(history, 7, night(7, 7.4))
+    store_session(history, 7, make_outcome(7, 7.4))
     site()
     assert "the newest session of this history began" in read()
 
@@ -240,7 +240,7 @@ def test_names_of_logs_are_text_and_not_markup(
 ) -> None:
     """Ids, jobs, nodes, environment, messages; and the page of a hostile id has a
     harmless name."""
-    hostile = night(
+    hostile = make_outcome(
         0, 6.0, reason=HOSTILE, text=HOSTILE, environment={HOSTILE: HOSTILE}
     )
     hostile["configuration"] = {**hostile["configuration"], "id": f"../../{HOSTILE}"}
@@ -268,7 +268,9 @@ def test_a_secret_of_the_environment_is_on_no_page(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_correcthorsebatterystaple")
     text = "--token hf_correcthorsebatterystaple"
-    store(history, -1, night(-1, 7.4, text=text, environment={"argument": text}))
+    store_session(
+        history, -1, make_outcome(-1, 7.4, text=text, environment={"argument": text})
+    )
     site()
     assert all(
         "correcthorse" not in path.read_text() for path in Path("site").rglob("*.html")
@@ -386,7 +388,7 @@ def test_a_history_without_a_verdict_is_told(
     site: Site, history: StoreLocation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("history.db").unlink()
-    store(history, 90, night(90, 7.4))
+    store_session(history, 90, make_outcome(90, 7.4))
     assert "--days takes more" in site("--days", "30", code=2)
     assert not Path("site").exists()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from support.fake_schedulers import TOOLS
 from support.job_specs import job_spec
-from support.planned import FACTS
+from support.planned_jobs import FACTS
 
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.plan.planned_job import PlannedJob

@@ -23,52 +23,54 @@ LAST = (datetime.now(UTC) - timedelta(hours=5)).replace(
 )
 
 
-def night(
-    ago: int, seconds: float | None, key: Key = builders.KEY, **fields: Any
+def make_outcome(
+    days_ago: int, seconds: float | None, key: Key = builders.KEY, **fields: Any
 ) -> dict[str, Any]:
     """Return the outcome of a run so many nights before the last one."""
-    told = outcome(seconds, 1000 - ago, key=key, job=f"{1000 - ago}")
-    run = told["run"] and {
-        **told["run"],
-        "started": (LAST - timedelta(days=ago)).isoformat(),
+    document = outcome(seconds, 1000 - days_ago, key=key, job=f"{1000 - days_ago}")
+    run = document["run"] and {
+        **document["run"],
+        "started": (LAST - timedelta(days=days_ago)).isoformat(),
     }
-    return {**told, "run": run, **fields}
+    return {**document, "run": run, **fields}
 
 
-def began(ago: int) -> datetime:
+def session_start(days_ago: int) -> datetime:
     """Return when the session of so many nights before the last one began."""
-    return LAST - timedelta(days=ago) + timedelta(hours=3)
+    return LAST - timedelta(days=days_ago) + timedelta(hours=3)
 
 
-def store(place: StoreLocation, ago: int, *outcomes: dict[str, Any]) -> None:
-    write(place, document(*outcomes, began=began(ago)))
+def store_session(
+    location: StoreLocation, days_ago: int, *outcomes: dict[str, Any]
+) -> None:
+    write(location, document(*outcomes, began=session_start(days_ago)))
 
 
-def fill(place: StoreLocation) -> None:
+def fill_history(location: StoreLocation) -> None:
     """Store thirty nights: one configuration becomes 8 % slower and red on the last
     ten, the other one stays."""
-    assert place.file is not None
-    place.file.write_bytes(_make_store())
+    assert location.file is not None
+    location.file.write_bytes(_make_store())
 
 
 @cache
 def _make_store() -> bytes:
     with TemporaryDirectory() as folder:
         file = Path(folder, "history.db")
-        place = StoreLocation(file.name, file)
-        for ago in reversed(range(30)):
-            noise = 1 + 0.002 * (-1) ** (ago * ago // 3)
+        location = StoreLocation(file.name, file)
+        for days_ago in reversed(range(30)):
+            noise = 1 + 0.002 * (-1) ** (days_ago * days_ago // 3)
             slow: dict[str, Any] = {
                 "verdict": "REGRESSION",
                 "status": "failed",
                 "reason": "slower-than-bound",
             }
-            store(
-                place,
-                ago,
-                night(ago, 7.4 * noise * 1.08, **slow)
-                if ago < 10
-                else night(ago, 7.4 * noise),
-                night(ago, 5.0 * noise, FP8),
+            store_session(
+                location,
+                days_ago,
+                make_outcome(days_ago, 7.4 * noise * 1.08, **slow)
+                if days_ago < 10
+                else make_outcome(days_ago, 7.4 * noise),
+                make_outcome(days_ago, 5.0 * noise, FP8),
             )
         return file.read_bytes()

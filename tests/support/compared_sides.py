@@ -21,47 +21,47 @@ WINDOW = Window(11, 44)
 WOBBLE = (1.0, 1.001, 0.999)
 
 
-def side(seconds: float, first: int, container: str) -> tuple[SideRun, ...]:
+def make_side(seconds: float, first: int, container: str) -> tuple[SideRun, ...]:
     """Return three runs on nights and nodes of their own."""
     return tuple(
         SideRun(
-            f"r{first + night}",
+            f"r{first + day}",
             seconds * wobble,
-            started=NOW - timedelta(days=30 - first - night),
-            nodes=frozenset({f"n{first + night}"}),
+            started=NOW - timedelta(days=30 - first - day),
+            nodes=frozenset({f"n{first + day}"}),
             facts={"container": container},
         )
-        for night, wobble in enumerate(WOBBLE)
+        for day, wobble in enumerate(WOBBLE)
     )
 
 
-def result(*factors: float, container: str = "nemo:2") -> SidesCompared:
+def make_result(*factors: float, container: str = "nemo:2") -> SidesCompared:
     """Return a configuration for each factor by which B takes longer, with a run and a
     name that markup is in."""
     sides = {
-        f"model_{at}-25.05-h100-bf16-8": (
-            side(7, 0, "nemo:1"),
-            side(7 * factor, 10, container),
+        f"model_{index}-25.05-h100-bf16-8": (
+            make_side(7, 0, "nemo:1"),
+            make_side(7 * factor, 10, container),
         )
-        for at, factor in enumerate(factors)
+        for index, factor in enumerate(factors)
     }
     answers = compare_all(
         {name: Sides(*runs) for name, runs in sides.items()}, 0.01, 0.01
     )
-    places = [
+    compared_sides = [
         ComparedSide(
             label,
             label.lower(),
-            {(name, WINDOW): runs[at] for name, runs in sides.items()},
+            {(name, WINDOW): runs[index] for name, runs in sides.items()},
         )
-        for at, label in enumerate("AB")
+        for index, label in enumerate("AB")
     ]
     no_data = (
         NoData("B", "B/r99", "x", Reason.DIVERGED, "the loss is <b>no number</b>"),
     )
     return SidesCompared(
-        places[0],
-        ComparedSide("B", "<script>alert(1)</script>", places[1].runs, no_data),
+        compared_sides[0],
+        ComparedSide("B", "<script>alert(1)</script>", compared_sides[1].runs, no_data),
         0.01,
         tuple(
             SideComparison(name, WINDOW, *sides[name], *answers[name]) for name in sides

@@ -61,7 +61,7 @@ HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)> \
 ) = range(9)
 """The planted configurations, by their place."""
 
-NIGHTS = 90
+DAYS = 90
 
 ENVIRONMENT = {
     "container": "nvcr.io/nvidia/nemo:25.04",
@@ -71,17 +71,17 @@ ENVIRONMENT = {
 }
 
 
-def night(folder: Path, nights: int = NIGHTS) -> list[OutcomeDocument]:
+def make_session_outcomes(folder: Path, days: int = DAYS) -> list[OutcomeDocument]:
     """Return the outcomes; the log of the planted failures is written below the
     folder."""
     settings = Settings(unmatched="fail")
     catalog = load(settings)
-    baselines = [of_key[0] for of_key in catalog.baselines.values()]
+    baselines = [candidates[0] for candidates in catalog.baselines.values()]
     runs = [
-        _run(place, baseline, folder) for place, baseline in enumerate(baselines[:-3])
+        _run(index, baseline, folder) for index, baseline in enumerate(baselines[:-3])
     ]
-    found = IngestedRuns(tuple(runs), (), ())
-    results = evaluate_runs(found, settings, catalog, NOW)
+    ingested = IngestedRuns(tuple(runs), (), ())
+    results = evaluate_runs(ingested, settings, catalog, NOW)
     results = replace(
         results,
         configurations={
@@ -90,30 +90,33 @@ def night(folder: Path, nights: int = NIGHTS) -> list[OutcomeDocument]:
         },
     )
     outcomes = decide_outcomes(results, list(results.configurations), settings)
-    told = [
-        _with_history(describe(one, NOW, folder), place, nights)
-        for place, one in enumerate(outcomes)
+    documents = [
+        _with_history(describe(document, NOW, folder), index, days)
+        for index, document in enumerate(outcomes)
     ]
-    told = [_with_lines(one, folder) for one in told]
-    stray = UnmatchedRun(
+    documents = [_with_lines(document, folder) for document in documents]
+    unmatched = UnmatchedRun(
         f"pretrain_unknown_7b_{HOSTILE}",
         Reason.UNMATCHED,
         f"no recipe of this name; {HOSTILE}",
         folder / "x.out",
     )
-    everything: list[OutcomeDocument] = [
-        *told,
-        describe_unmatched_run(stray, folder),
+    all_documents: list[OutcomeDocument] = [
+        *documents,
+        describe_unmatched_run(unmatched, folder),
         *map(describe_check, results.checks),
     ]
-    return [restore_outcome(escape_values(make_plain(one))) for one in everything]
+    return [
+        restore_outcome(escape_values(make_plain(document)))
+        for document in all_documents
+    ]
 
 
-def _run(place: int, baseline: Baseline, folder: Path) -> Run:
+def _run(index: int, baseline: Baseline, folder: Path) -> Run:
     key = baseline.key
-    random = np.random.default_rng(place)
+    random = np.random.default_rng(index)
     factor = {SLOWER: 1.082, UNCLEAR: 1.042, FASTER: 0.91}.get(
-        place, 1 + 0.004 * random.standard_normal()
+        index, 1 + 0.004 * random.standard_normal()
     )
     seconds = baseline.step_seconds * factor * (1 + 0.003 * random.standard_normal(50))
     seconds[0] *= 3.1
@@ -122,12 +125,12 @@ def _run(place: int, baseline: Baseline, folder: Path) -> Run:
             50, float(baseline.configuration.global_batch_size)
         )
     }
-    if place == STALLED:
+    if index == STALLED:
         seconds[[22, 23, 38]] *= (1.6, 1.6, 4.0)  # three are no hiccup
-    if place == DIVERGED:
+    if index == DIVERGED:
         columns["loss"] = np.array([12.0] * 30 + [float("nan")] * 20)
     whole = log(segment(steps(seconds.tolist(), **columns)))
-    torn = log(
+    truncated = log(
         segment(
             steps(
                 seconds[:21].tolist(),
@@ -136,43 +139,50 @@ def _run(place: int, baseline: Baseline, folder: Path) -> Run:
             finished=False,
         )
     )
-    torn = replace(
-        torn,
+    truncated = replace(
+        truncated,
         ending=Ending(
             EndingCode.TIME_LIMIT,
             Quote(f"error: *** STEP CANCELLED DUE TO TIME LIMIT {HOSTILE}"),
             121,
         ),
     )
-    logs = {INCOMPLETE: (torn,), RESTARTED: (torn, whole)}.get(place, (whole,))
-    found = (
+    logs = {INCOMPLETE: (truncated,), RESTARTED: (truncated, whole)}.get(
+        index, (whole,)
+    )
+    excluded = (
         {"excluded": Reason.PROFILED, "excluded_because": "its folder is called nsys"}
-        if place == PROFILED
+        if index == PROFILED
         else {}
     )
-    started = NOW - timedelta(hours=2 + place % 7)
-    made = run(
+    started = NOW - timedelta(hours=2 + index % 7)
+    synthetic = run(
         *logs,
         key=key,
         started=started,
-        id=f"run_{place}",
-        job_id=str(156000 + place),
+        id=f"run_{index}",
+        job_id=str(156000 + index),
         build=("b",),
-        **found,
+        **excluded,
     )
-    path = folder / f"log-{key.recipe}_{key.size}_{place}.out"
-    if place in (SLOWER, DIVERGED, INCOMPLETE, STALLED):
+    path = folder / f"log-{key.recipe}_{key.size}_{index}.out"
+    if index in (SLOWER, DIVERGED, INCOMPLETE, STALLED):
         path.write_text(
             "".join(
                 f"step {number}: {HOSTILE if number % 40 == 1 else 'loss 12.1'}\n"
                 for number in range(200)
             )
         )
-    files = tuple(AttemptFiles(one.files.number, path) for one in made.attempts)
-    attempts = tuple(
-        Attempt(file, one.log) for file, one in zip(files, made.attempts, strict=True)
+    files = tuple(
+        AttemptFiles(attempt.files.number, path) for attempt in synthetic.attempts
     )
-    return replace(made, attempts=attempts, found=replace(made.found, attempts=files))
+    attempts = tuple(
+        Attempt(file, attempt.log)
+        for file, attempt in zip(files, synthetic.attempts, strict=True)
+    )
+    return replace(
+        synthetic, attempts=attempts, found=replace(synthetic.found, attempts=files)
+    )
 
 
 def _launched(results: Any, name: str) -> dict[str, Any]:
@@ -189,32 +199,34 @@ def _launched(results: Any, name: str) -> dict[str, Any]:
     }
 
 
-def _with_lines(told: ConfigurationOutcome, folder: Path) -> ConfigurationOutcome:
+def _with_lines(document: ConfigurationOutcome, folder: Path) -> ConfigurationOutcome:
     """Add the lines of the log around a failure to an outcome, as a session reads them
     for its reports."""
-    place = told.excerpt
-    found = (
-        [*read_excerpts([(folder / place.log, place.line)]).values()] if place else []
+    excerpt = document.excerpt
+    quoted_lines = (
+        [*read_excerpts([(folder / excerpt.log, excerpt.line)]).values()]
+        if excerpt
+        else []
     )
     return (
-        with_fields(told, excerpt={**to_builtins(place), **found[0]._asdict()})
-        if found
-        else told
+        with_fields(
+            document, excerpt={**to_builtins(excerpt), **quoted_lines[0]._asdict()}
+        )
+        if quoted_lines
+        else document
     )
 
 
 def _with_history(
-    told: ConfigurationOutcome, place: int, nights: int
+    document: ConfigurationOutcome, index: int, days: int
 ) -> ConfigurationOutcome:
     """Return an outcome with nights before it; every ninth one has a change of
     level."""
-    random = np.random.default_rng(1000 + place)
-    expected = told.expected_seconds or math.nan
-    changed = nights * 2 // 3 if place % 9 == 0 else nights
+    random = np.random.default_rng(1000 + index)
+    expected = document.expected_seconds or math.nan
+    changed = days * 2 // 3 if index % 9 == 0 else days
     times = expected * (
-        1
-        + 0.004 * random.standard_normal(nights)
-        + 0.03 * (np.arange(nights) >= changed)
+        1 + 0.004 * random.standard_normal(days) + 0.03 * (np.arange(days) >= changed)
     )
     history = []
     for number, value in enumerate(times.tolist()):
@@ -223,21 +235,23 @@ def _with_history(
             if number % 31 == 30
             else ("PASS", "within-tolerance")
         )
-        started = (NOW - timedelta(days=nights - number)).isoformat()
+        started = (NOW - timedelta(days=days - number)).isoformat()
         history.append({
             "started": started, "verdict": verdict, "reason": reason, "expected_seconds": expected,
             "step_time_seconds": value if verdict == "PASS" else None, "log_difference": None, "job_id": str(number),
             "environment": ENVIRONMENT,
         })  # fmt: skip
     change = {
-        "kind": "step", "stands": True, "started": (NOW - timedelta(days=nights - changed)).isoformat(),
+        "kind": "step", "stands": True, "started": (NOW - timedelta(days=days - changed)).isoformat(),
         "night": changed, "difference": 0.031,
         "low": 0.026, "high": 0.036, "environment": {"driver": ["560.35.03", f"570 {HOSTILE}"]},
         "text": "3.1 % slower since then; what differs: driver",
-        "acknowledged": {"reason": "new driver", "by": "ops", "expires": "2026-06-01"} if place % 2 else None,
+        "acknowledged": {"reason": "new driver", "by": "ops", "expires": "2026-06-01"} if index % 2 else None,
     }  # fmt: skip
-    changes = [change] if changed < nights else []
-    return with_fields(told, history=history, changes=changes, environment=ENVIRONMENT)
+    changes = [change] if changed < days else []
+    return with_fields(
+        document, history=history, changes=changes, environment=ENVIRONMENT
+    )
 
 
 if __name__ == "__main__":
@@ -245,4 +259,4 @@ if __name__ == "__main__":
 
     target = Path(sys.argv[1]).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(render(night(target.parent), NOW))
+    target.write_text(render(make_session_outcomes(target.parent), NOW))

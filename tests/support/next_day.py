@@ -33,7 +33,7 @@ STAMP = re.compile(r"(?<!\d)(20\d\d-\d\d-\d\d)([ T])(\d\d:\d\d:\d\d)([.,]\d{3})(
 DAY = re.compile(r"(?<!\d)20\d\d(-?)[01]\d\1[0-3]\d(?!\d)")
 
 
-def make_next_night(text: str, slower: float = 1.0, days: int = 1) -> str:
+def make_next_day(text: str, slower: float = 1.0, days: int = 1) -> str:
     """Return a log whose steps take `slower` times as long, with a jitter of 0.2 %, and
     that is `days` younger."""
     return "".join(_change_lines(text, slower, days))
@@ -48,9 +48,11 @@ def rename(name: str, days: int = 1) -> str:
 
 def _change_lines(text: str, slower: float, days: int) -> Iterator[str]:
     first = next((_read(match) for match in STAMP.finditer(text)), None)
-    began = next((int(match[2]) for match in MILLISECONDS.finditer(text)), 0)
-    for place, line in enumerate(text.splitlines(keepends=True)):
-        factor = slower * (1 + JITTER[place % len(JITTER)])
+    first_milliseconds = next(
+        (int(match[2]) for match in MILLISECONDS.finditer(text)), 0
+    )
+    for index, line in enumerate(text.splitlines(keepends=True)):
+        factor = slower * (1 + JITTER[index % len(JITTER)])
         changed = TIMES.sub(partial(_scale, factor=factor), line)
         changed = RATES.sub(partial(_scale, factor=1 / factor), changed)
         if any(name in line for name in CLOCKS):
@@ -60,7 +62,12 @@ def _change_lines(text: str, slower: float, days: int) -> Iterator[str]:
         if first is not None and any(name in line for name in STAMPED):
             changed = STAMP.sub(partial(_stretch, first=first, slower=slower), changed)
         changed = MILLISECONDS.sub(
-            partial(_stretch_milliseconds, began=began, slower=slower), changed
+            partial(
+                _stretch_milliseconds,
+                first_milliseconds=first_milliseconds,
+                slower=slower,
+            ),
+            changed,
         )
         yield DAY.sub(partial(_shift_day, days=days), changed)
 
@@ -89,8 +96,10 @@ def _scale_seconds(match: re.Match[str], slower: float) -> int:
     return int((3600 * hours + 60 * minutes + seconds + 0.5) * slower)
 
 
-def _stretch_milliseconds(match: re.Match[str], began: int, slower: float) -> str:
-    return f"{match[1]}{round(began + (int(match[2]) - began) * slower)}"
+def _stretch_milliseconds(
+    match: re.Match[str], first_milliseconds: int, slower: float
+) -> str:
+    return f"{match[1]}{round(first_milliseconds + (int(match[2]) - first_milliseconds) * slower)}"
 
 
 def _read(match: re.Match[str]) -> datetime:

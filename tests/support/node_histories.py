@@ -19,18 +19,18 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from support.remembered import START, document, outcome
 
-NODES, OF_A_JOB = 32, 8
+NODES, NODES_PER_JOB = 32, 8
 CV = 0.004
 KEYS = tuple(
     Key("grok1", "314b", "25.05", "gb200", dtype, 128) for dtype in ("bf16", "fp8")
 )
 
 
-def launch(
-    described: dict[str, Any], nodes: frozenset[str] | set[str], seconds: float
+def add_job(
+    document: dict[str, Any], nodes: frozenset[str] | set[str], seconds: float
 ) -> dict[str, Any]:
     """Return an outcome as a session that launched its run says it."""
-    run = described["run"]
+    run = document["run"]
     job = {
         "job_id": run["job_id"],
         "purpose": "measure",
@@ -53,10 +53,10 @@ def launch(
             "lost": "",
         },
     }
-    return {**described, "jobs": [job] if nodes else []}
+    return {**document, "jobs": [job] if nodes else []}
 
 
-def make_nights(
+def make_sessions(
     slow: Mapping[int, float], **options: Any
 ) -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
     """Yield sessions, a night each: when, and the outcome of each of two configurations
@@ -65,17 +65,17 @@ def make_nights(
     `slow` are nodes by how much slower they are. Options are those of `_judge_nights`.
     Equal nights are judged once in a process: the outcomes are copies.
     """
-    for began, outcomes in _judge_nights(tuple(slow.items()), **options):
+    for began, outcomes in _judge_sessions(tuple(slow.items()), **options):
         yield began, deepcopy(outcomes)
 
 
 @cache
-def _judge_nights(
+def _judge_sessions(
     slow_nodes: tuple[tuple[int, float], ...],
     *,
-    nights: int = 30,
+    days: int = 30,
     together: tuple[int, ...] = (),
-    shared: float = 0.0,
+    shared_slowdown: float = 0.0,
     since: int = 20,
     unknown: bool = False,
     seed: int = 1,
@@ -83,47 +83,47 @@ def _judge_nights(
     """Judge the runs of these nights. `together` are nodes that one job has on two of
     five nights, and all jobs are slower by `shared` from the night `since` on."""
     random, slow, sessions = np.random.default_rng(seed), dict(slow_nodes), []
-    for night in range(nights):
+    for day in range(days):
         order = random.permutation(NODES).tolist()
         outcomes = []
-        for place, key in enumerate(KEYS):
-            nodes = set(order[OF_A_JOB * place : OF_A_JOB * (place + 1)]) - set(
-                together
-            )
-            nodes |= set(together) if place == night % 5 else set()
+        for index, key in enumerate(KEYS):
+            nodes = set(
+                order[NODES_PER_JOB * index : NODES_PER_JOB * (index + 1)]
+            ) - set(together)
+            nodes |= set(together) if index == day % 5 else set()
             slowest = max(math.log1p(slow.get(node, 0.0)) for node in nodes)
             level = (
                 slowest
-                + (math.log1p(shared) if night >= since else 0.0)
+                + (math.log1p(shared_slowdown) if day >= since else 0.0)
                 + CV * random.standard_normal()
             )
             seconds = 7.4 * math.exp(level)
-            job = f"{1000 + 10 * night + place}"
-            described = outcome(
-                seconds, night, key=key, job=job, logs=f"{night:x}{place}-00ff"
+            job = f"{1000 + 10 * day + index}"
+            document = outcome(
+                seconds, day, key=key, job=job, logs=f"{day:x}{index}-00ff"
             )
             outcomes.append(
-                launch(
-                    described,
+                add_job(
+                    document,
                     set() if unknown else {f"n{node:02}" for node in nodes},
                     seconds,
                 )
             )
-        sessions.append((START + timedelta(days=night, hours=2), outcomes))
+        sessions.append((START + timedelta(days=day, hours=2), outcomes))
     return tuple(sessions)
 
 
-def store(
+def write_sessions(
     path: Path, sessions: Iterator[tuple[datetime, list[dict[str, Any]]]]
 ) -> Path:
     """Write sessions into a history."""
-    place = StoreLocation(path.name, path.absolute())
+    location = StoreLocation(path.name, path.absolute())
     for began, outcomes in sessions:
-        write(place, document(*outcomes, began=began))
+        write(location, document(*outcomes, began=began))
     return path
 
 
-def store_nights(path: Path, slow: Mapping[int, float], **options: Any) -> Path:
+def store_sessions(path: Path, slow: Mapping[int, float], **options: Any) -> Path:
     """Write the nights of `make_nights` into a new history. Equal nights are judged and
     stored once in a process."""
     path.write_bytes(_make_store(tuple(slow.items()), tuple(options.items())))
@@ -135,6 +135,6 @@ def _make_store(
     slow: tuple[tuple[int, float], ...], options: tuple[tuple[str, Any], ...]
 ) -> bytes:
     with TemporaryDirectory() as folder:
-        return store(
-            Path(folder, "h.db"), make_nights(dict(slow), **dict(options))
+        return write_sessions(
+            Path(folder, "h.db"), make_sessions(dict(slow), **dict(options))
         ).read_bytes()

@@ -25,9 +25,9 @@ configurations:
 LLAMA_8B = "hidden_size: 4096, attention_heads: 32, query_groups: 8, ffn_size: 14336, vocabulary_size: 128256"
 
 
-def own_baseline(**values: object) -> str:
+def custom_baseline(**values: object) -> str:
     """Return the text of a baseline file; `more` are further keys of it."""
-    usual = {
+    defaults = {
         "release": "own",
         "framework": "its framework",
         "first": 11,
@@ -35,4 +35,4 @@ def own_baseline(**values: object) -> str:
         "steps": 50,
         "more": "",
     }
-    return TEMPLATE.format(**usual | values)
+    return TEMPLATE.format(**defaults | values)

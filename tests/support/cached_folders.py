@@ -8,11 +8,11 @@ from pathlib import Path
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.logs.reading.cache import LogCache
 from pytest_llmbench.logs.reading.codec import FileReading
-from support.compared import bits
-from support.reading_places import reading_of, write_runs
+from support.exact_comparison import to_bits
+from support.log_folders import read_runs, write_runs
 
 
-class Places:
+class CachedFolder:
     """A folder of runs and a folder for the cache."""
 
     def __init__(self, root: Path) -> None:
@@ -28,12 +28,12 @@ class Places:
         """Read all runs with the cache, compare that with reading them without, and
         return what was read."""
         self.read.clear()
-        found = reading_of(self.runs, definitions, cache=self.cache(definitions))
+        readings = read_runs(self.runs, definitions, cache=self.cache(definitions))
         read = sorted(self.read)
-        fresh = reading_of(self.runs, definitions)
+        fresh = read_runs(self.runs, definitions)
         for path in self.logs:
             if path.exists():
-                assert bits(found.get_log(path)) == bits(fresh.get_log(path))
+                assert to_bits(readings.get_log(path)) == to_bits(fresh.get_log(path))
         return read
 
     @property

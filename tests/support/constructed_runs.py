@@ -26,7 +26,7 @@ Edit = Callable[[str], str]
 
 
 @dataclass
-class Site:
+class RunFolder:
     """A folder of runs in the making. The last night began three hours ago, those
     before it a day earlier each."""
 
@@ -50,11 +50,11 @@ class Site:
         """Write a run that began so many days before the last night, and return its
         log."""
         self.number += 1
-        usual = {
+        defaults = {
             "started": self.newest - timedelta(days=days),
             "job_id": str(self.number + 1000 * (9 - int(days))),
         }
-        path = write_run(self.folder, self.baselines[identifier], **usual | options)
+        path = write_run(self.folder, self.baselines[identifier], **defaults | options)
         if edit is not None:
             rewrite(path, edit)
         return path
@@ -80,22 +80,24 @@ def replace(
     return lambda text: re.sub(pattern, by, text, count=count)
 
 
-def of_steps(change: Callable[[int, str], str | None], name: str = "iteration") -> Edit:
+def change_steps(
+    change: Callable[[int, str], str | None], name: str = "iteration"
+) -> Edit:
     """Return the edit that changes each line of a NeMo 2 step by its number; None takes
     the line out."""
 
     def edit(text: str) -> str:
         lines = []
         for line in text.splitlines(keepends=True):
-            found = re.search(rf"{name} (\d+)/", line)
-            changed = change(int(found.group(1)), line) if found else line
+            match = re.search(rf"{name} (\d+)/", line)
+            changed = change(int(match.group(1)), line) if match else line
             lines.append(changed or "")
         return "".join(lines)
 
     return edit
 
 
-def timed(
+def change_times(
     scale: Callable[[int, float], str], first: int = 0, last: int = 10**9
 ) -> Edit:
     """Return the edit that prints other step times in the lines of NeMo 2 from step
@@ -106,8 +108,8 @@ def timed(
             return line
         return re.sub(
             r"(?<=timing in s: )[\d.]+",
-            lambda found: scale(step, float(found.group())),
+            lambda match: scale(step, float(match.group())),
             line,
         )
 
-    return of_steps(change)
+    return change_steps(change)

@@ -25,7 +25,7 @@ def write_runs(root: Path, count: int, **options: Any) -> list[Path]:
     ]
 
 
-def reading_of(root: Path, definitions: Sequence[Any] = (), **options: Any) -> Reading:
+def read_runs(root: Path, definitions: Sequence[Any] = (), **options: Any) -> Reading:
     """Read everything below a folder."""
     stores = Stores()
     return Reading(stores, find_runs([root], stores).runs, definitions, **options)

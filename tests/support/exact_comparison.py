@@ -10,27 +10,27 @@ import numpy as np
 from pytest_llmbench.core.log_records import ParsedLog, Steps
 
 
-def bits(value: Any) -> Any:
+def to_bits(value: Any) -> Any:
     """Return all types, texts, numbers and columns of nested records, so that only
     equal ones are equal."""
     if dataclasses.is_dataclass(value):
-        told = [
-            (one.name, bits(getattr(value, one.name)))
-            for one in dataclasses.fields(value)
+        fields = [
+            (field.name, to_bits(getattr(value, field.name)))
+            for field in dataclasses.fields(value)
         ]
         return Steps.__name__ if isinstance(value, Steps) else type(
             value
-        ).__name__, told
+        ).__name__, fields
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.tobytes()
     if isinstance(value, tuple):
-        return tuple(map(bits, value))
+        return tuple(map(to_bits, value))
     return type(value).__name__, value.hex() if isinstance(value, float) else repr(
         value
     )
 
 
-def described(log: ParsedLog) -> object:
+def to_comparable(log: ParsedLog) -> object:
     """A log as something that compares: columns as lists."""
     segments = [
         (

@@ -64,7 +64,7 @@ def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-def planned(
+def plan_job(
     folder: Path, gpus: int = 16, facts: LaunchFacts = FACTS, **fields: Any
 ) -> PlannedJob:
     """Return a job for which everything is there; `environment` is added to its own."""
@@ -103,12 +103,12 @@ def planned(
     return PlannedJob(replace(spec, **fields), facts)
 
 
-class Python:
+class FakePython:
     """A runner that says a version of Python, and counts how often it was asked."""
 
     def __init__(self, version: str = "Python 3.12.3\n") -> None:
         self.version = version
-        self.asked: list[tuple[str, ...]] = []
+        self.calls: list[tuple[str, ...]] = []
 
     def __call__(
         self,
@@ -118,10 +118,10 @@ class Python:
         environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
         """Return the version, whatever is asked."""
-        self.asked.append(tuple(arguments))
+        self.calls.append(tuple(arguments))
         return CommandOutput(0, self.version, "")
 
 
 def machine(version: str = "Python 3.12.3\n", free: int = 10**15) -> LocalMachine:
     """Return a machine with this Python and this many free bytes."""
-    return LocalMachine(run=Python(version), free_bytes=lambda folder: free)
+    return LocalMachine(run=FakePython(version), free_bytes=lambda folder: free)
