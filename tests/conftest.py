@@ -1,7 +1,8 @@
-"""For all tests."""
+"""Set up every test session: test order, environment, signals and garbage
+collection."""
 
-# pytester forgets what an in-process session imported, and extension modules cannot be
-# loaded twice
+# pytester drops the imports of an in-process session, but extension modules cannot be
+# loaded twice: import them first.
 import gc
 import os
 import signal
@@ -22,31 +23,30 @@ if TYPE_CHECKING:
 
 with suppress(
     ModuleNotFoundError
-):  # judging the examples in a checkout loads this file, too, and needs no test package
+):  # judging the examples in a checkout loads this file without test packages
     from hypothesis import settings
 
     settings.register_profile(
         "untimed", deadline=None
-    )  # no test fails because a machine is busy
+    )  # a busy machine must not fail tests
     settings.load_profile("untimed")
 
 
-gc.set_threshold(
-    50_000, 20, 100
-)  # garbage collection took a seventh of the time of thousands of tests
+gc.set_threshold(50_000, 20, 100)  # garbage collection took a seventh of the test time
 
 WAITING = Path(__file__).parent / "integration" / "slurm"
-"""These tests wait for Slurm most of the time."""
+"""Tests in this folder spend most of their time waiting for Slurm."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the tests that wait in two processes, half in each, while others keep the
-    processors busy.
+    """Start the slow Slurm tests early in two workers, or shuffle all tests.
 
-    pytest-xdist gives each process an equal part of the items, in their order, before
-    it moves tests between them. If LLMB_TEST_ORDER holds a seed, shuffle the test
-    files, and the tests within each, instead. Files stay together, so that their
-    fixtures are set up once.
+    pytest-xdist gives each worker an equal share of the items, in their order, before
+    it moves items between workers. The first two workers get half of the waiting tests
+    each, so that the other workers keep the processors busy.
+
+    If LLMB_TEST_ORDER holds a seed, shuffle the test files, and the tests in each file,
+    instead. Files stay together, so that their fixtures are set up once.
     """
     if seed := os.environ.get("LLMB_TEST_ORDER"):
         random = Random(seed)  # noqa: S311 (an order, not a secret)
@@ -76,7 +76,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_commit() -> Iterator[None]:
-    """Keep the commit that a CI names out of reports."""
+    """Unset the variables in which a CI passes the commit."""
     from pytest_llmbench.core.runtime import COMMITS
 
     with pytest.MonkeyPatch.context() as patch:
@@ -87,8 +87,7 @@ def _no_commit() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what tests read out of the cache of the user who runs them, and what they
-    judge out of the CI's own page."""
+    """Redirect the cache to a temporary folder, and disable the GitHub job summary."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GITHUB_ACTIONS", raising=False)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -97,8 +96,7 @@ def _no_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _utc() -> Iterator[None]:
-    """Read the times of generated logs, which name no zone, as they were meant,
-    wherever the tests run."""
+    """Interpret times without a zone as UTC, as the log generator writes them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC")
         time.tzset()
@@ -108,8 +106,11 @@ def _utc() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _interrupts() -> Iterator[None]:
-    """Let tests interrupt themselves and their processes where the tests run in the
-    background of a shell, too, which has them ignore SIGINT."""
+    """Restore the default SIGINT handler.
+
+    A shell starts background processes with SIGINT ignored, and tests interrupt
+    themselves.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -117,7 +118,7 @@ def _interrupts() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def programs() -> "Iterator[Programs]":
-    """Runs `llmbench` and pytest in processes of their own."""
+    """Run `llmbench` and pytest in separate processes."""
     from support.forked_processes import forking
 
     with forking() as programs:

@@ -1,4 +1,4 @@
-"""Who may import whom, and what an idle session costs."""
+"""Import rules of the package, and the cost of an idle session."""
 
 from __future__ import annotations
 
@@ -28,20 +28,24 @@ LAYERS = (
     ("tools",),
     ("plugin", "suite", "cli"),
 )
-"""From the bottom up, as docs/explanation/architecture.md lists them: an import goes down or stays
-in its package."""
+"""From bottom to top, as in docs/explanation/architecture.md. A module imports from lower layers
+and from its own package only."""
 
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "experiments"
 
-FACES = {"pytest": ("plugin", "suite"), "_pytest": (), "argparse": ("cli", "tools")}
-"""The packages that may import what a user starts."""
+ENTRY_PACKAGES = {
+    "pytest": ("plugin", "suite"),
+    "_pytest": (),
+    "argparse": ("cli", "tools"),
+}
+"""The packages that may import each command-line library."""
 
-OPENS = ("logs/sources/", "logs/reading/cache.py", "core/userfile.py")
-"""What reads files of users, and the cache of what was read."""
-KEEPS = ("report/", "baseline/", "history/", "launch/", "tools/probe/")
-"""What keeps files of its own, and reads them back."""
+FILE_READERS = ("logs/sources/", "logs/reading/cache.py", "core/userfile.py")
+"""Modules that read users' files, and the cache of parsed logs."""
+FILE_OWNERS = ("report/", "baseline/", "history/", "launch/", "tools/probe/")
+"""Packages that write files and read them back."""
 FILE_CALLS = {
     "open",
     "read_text",
@@ -82,7 +86,7 @@ class Module(NamedTuple):
     path: str
     """Relative to the package, with slashes."""
     assignments: tuple[ast.Assign, ...]
-    """At the top level."""
+    """Top-level assignments."""
     calls: tuple[ast.Call, ...]
     imports: tuple[str, ...]
     """`a.b` for `import a.b`, `a.b.c` for `from a.b import c`."""
@@ -90,13 +94,12 @@ class Module(NamedTuple):
 
     @property
     def package(self) -> str:
-        """The folder under the package, or the file name of a module at the package's
-        root."""
+        """The folder under the package, or the file name for a module at the root."""
         return self.path.partition("/")[0]
 
     @property
     def name(self) -> str:
-        """The dotted name, of a package without `__init__`."""
+        """The dotted module name, without a trailing `__init__`."""
         return (
             f"pytest_llmbench/{self.path}".removesuffix(".py")
             .replace("/", ".")
@@ -105,8 +108,7 @@ class Module(NamedTuple):
 
     @property
     def packages(self) -> set[str]:
-        """The packages directly under `pytest_llmbench` that the module imports
-        from."""
+        """The subpackages of `pytest_llmbench` that the module imports from."""
         names = (
             name.split(".")
             for name in self.imports
@@ -139,12 +141,12 @@ def parse_module(path: Path) -> Module:
 
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
-    """Return every module of the package, the root's `__init__` included."""
-    found = [parse_module(path) for path in sorted(PACKAGE.rglob("*.py"))]
+    """Parse every module of the package, including the root's `__init__`."""
+    parsed = [parse_module(path) for path in sorted(PACKAGE.rglob("*.py"))]
     assert {"__init__.py", "core/errors.py", "plugin/hooks.py"} <= {
-        module.path for module in found
+        module.path for module in parsed
     }
-    return found
+    return parsed
 
 
 @pytest.mark.slow
@@ -192,7 +194,7 @@ def test_tools_do_not_import_each_other(modules: list[Module]) -> None:
 
 
 def test_cache_version_covers_all_imports_of_the_parser(modules: list[Module]) -> None:
-    """A change in any of these packages may change what a log contains."""
+    """A change in any of these packages may change the result of parsing a log."""
     imported = {
         name
         for module in modules
@@ -218,10 +220,10 @@ def test_imports_form_no_cycle(modules: list[Module]) -> None:
             if target in graph and target != module.name:
                 graph[module.name].add(target)
     order = TopologicalSorter(graph)
-    order.prepare()  # raises CycleError with the modules of a circle
+    order.prepare()  # raises CycleError with the modules of a cycle
 
 
-RUNS = {
+ALLOWED_USERS = {
     "subprocess": (
         "core/commands.py",
         "launch/jobs/setup_step.py",
@@ -238,10 +240,10 @@ RUNS = {
         "launch/schedulers/registry.py",
     ),
 }
-"""What starts programs, or makes code of bytes or names, and the modules that use it:
-on no file of a user."""
+"""Modules that may start programs, or turn bytes or names into code. None of them does
+so with a user's file."""
 
-NEVER = {
+FORBIDDEN = {
     "eval",
     "exec",
     "compile",
@@ -253,7 +255,7 @@ NEVER = {
     "shelve",
     "runpy",
 }
-METHODS = {"re.compile", "re2.compile", "database.compile", "platform.system"}
+HARMLESS_CALLS = {"re.compile", "re2.compile", "database.compile", "platform.system"}
 
 
 @pytest.mark.slow
@@ -264,14 +266,14 @@ def test_input_is_never_executed(modules: list[Module]) -> None:
         called = {
             ast.unparse(call.func)
             for call in module.calls
-            if _name(call) in NEVER | RUNS.keys()
+            if _name(call) in FORBIDDEN | ALLOWED_USERS.keys()
         }
-        used |= {name.rpartition(".")[2] for name in called - METHODS}
-        wrong += [(module.path, name) for name in used & NEVER]
+        used |= {name.rpartition(".")[2] for name in called - HARMLESS_CALLS}
+        wrong += [(module.path, name) for name in used & FORBIDDEN]
         wrong += [
             (module.path, name)
-            for name in used & RUNS.keys()
-            if module.path not in RUNS[name]
+            for name in used & ALLOWED_USERS.keys()
+            if module.path not in ALLOWED_USERS[name]
         ]
     assert wrong == []
 
@@ -284,7 +286,7 @@ def test_only_entry_packages_import_pytest_or_argparse(
         known = {name.split(".")[0] for name in module.imports}
         wrong += [
             (module.path, name)
-            for name, packages in FACES.items()
+            for name, packages in ENTRY_PACKAGES.items()
             if name in known and module.package not in packages
         ]
     assert wrong == []
@@ -292,7 +294,11 @@ def test_only_entry_packages_import_pytest_or_argparse(
 
 @pytest.mark.slow
 def test_only_listed_modules_open_files(modules: list[Module]) -> None:
-    others = (module for module in modules if not module.path.startswith(OPENS + KEEPS))
+    others = (
+        module
+        for module in modules
+        if not module.path.startswith(FILE_READERS + FILE_OWNERS)
+    )
     texts = [
         (module.path, ast.unparse(call))
         for module in others
@@ -303,15 +309,15 @@ def test_only_listed_modules_open_files(modules: list[Module]) -> None:
 
 
 def _name(call: ast.Call) -> str:
-    """Return the name of the called function or method, or "" if an expression is
-    called."""
+    """Return the name of the called function or method, or "" for a called
+    expression."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 def _opens_file(call: ast.Call) -> bool:
-    """Return True if a method of FILE_CALLS is called, or `open` as a function."""
+    """Return True for a call of a method in FILE_CALLS or of the function `open`."""
     return (
         _name(call) in FILE_CALLS
         if isinstance(call.func, ast.Attribute)
@@ -325,7 +331,7 @@ def test_every_package_has_a_layer(modules: list[Module]) -> None:
 
 @pytest.mark.slow
 def test_judging_session_loads_no_unused_library() -> None:
-    """What a command line or a report needs is loaded where it is used."""
+    """Libraries of command lines and reports are imported where they are used."""
     entries = (
         "plugin.configure",
         "plugin.hooks",
@@ -343,8 +349,7 @@ def test_judging_session_loads_no_unused_library() -> None:
 
 @pytest.mark.slow
 def test_constants_are_assigned_once(modules: list[Module]) -> None:
-    """The second one would take the place of the first without a word, as it once
-    did."""
+    """A second assignment would silently replace the first."""
     wrong = []
     for module in modules:
         counts = Counter(
@@ -373,9 +378,8 @@ def pytest_unconfigure(config):
 def test_idle_session_loads_no_stage_and_leaves_no_trace(
     tmp_path: Path,
 ) -> None:
-    """Looked at from the very end of the session: whatever was loaded by then
-    counts."""
-    project, facts = tmp_path / "project", tmp_path / "facts.json"
+    """The probe runs at the very end of the session, so all earlier imports count."""
+    project, facts_file = tmp_path / "project", tmp_path / "facts.json"
     project.mkdir()
     (project / "conftest.py").write_text(PROBE.format(heavy=HEAVY))
     (project / "test_one.py").write_text("def test_one():\n    pass\n")
@@ -391,8 +395,8 @@ def test_idle_session_loads_no_stage_and_leaves_no_trace(
         "-p",
         "no:hypothesispytest",
     ]
-    environment = {**os.environ, "PROBE": str(facts)}
-    done = subprocess.run(
+    environment = {**os.environ, "PROBE": str(facts_file)}
+    result = subprocess.run(
         command,
         cwd=project,
         env=environment,
@@ -401,9 +405,9 @@ def test_idle_session_loads_no_stage_and_leaves_no_trace(
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    seen = json.loads(facts.read_text())
-    assert seen["modules"] == [
+    assert result.returncode == 0, result.stdout + result.stderr
+    facts = json.loads(facts_file.read_text())
+    assert facts["modules"] == [
         "pytest_llmbench",
         "pytest_llmbench.core",
         "pytest_llmbench.core.option",
@@ -411,8 +415,8 @@ def test_idle_session_loads_no_stage_and_leaves_no_trace(
         "pytest_llmbench.plugin",
         "pytest_llmbench.plugin.fixtures",
     ]
-    assert seen["threads"] == 1
-    assert seen["files"] == ["conftest.py", "test_one.py"]
+    assert facts["threads"] == 1
+    assert facts["files"] == ["conftest.py", "test_one.py"]
 
 
 JUDGE = """
@@ -436,18 +440,18 @@ print(json.dumps(facts))
 def test_judging_session_loads_little_and_restores_imports_and_collector(
     tmp_path: Path,
 ) -> None:
-    """Whoever calls pytest within a program goes on with it; and no library is loaded
-    for what another night needs."""
+    """A program that calls `pytest.main` keeps running afterwards. Libraries that the
+    session does not need are not loaded."""
     code = JUDGE.format(heavy=HEAVY | {"pytest_llmbench.core.trial_records"})
     command = [sys.executable, "-c", code, f"--llmb-logs={EXAMPLES}", "--llmb-no-cache"]
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
-    seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["code"] == 1, done.stdout + done.stderr
-    assert seen["heavy"] == ["ahocorasick_rs", "msgspec", "numpy", "yaml"]
-    # What an idle session loads comes before any option is known, and the tests of the
-    # suite are pytest's.
+    facts = json.loads(result.stdout.splitlines()[-1])
+    assert facts["code"] == 1, result.stdout + result.stderr
+    assert facts["heavy"] == ["ahocorasick_rs", "msgspec", "numpy", "yaml"]
+    # pytest rewrites the modules that are loaded before options are known, and the tests
+    # of the suite.
     idle = (
         "plugin",
         "plugin.fixtures",
@@ -459,16 +463,16 @@ def test_judging_session_loads_little_and_restores_imports_and_collector(
     expected = {f"pytest_llmbench.{name}" for name in idle}
     assert {
         name
-        for name in seen["rewritten"]
+        for name in facts["rewritten"]
         if not name.startswith("pytest_llmbench.suite")
     } == expected
-    assert "PlainImports" not in seen["finders"]
-    assert seen["frozen"] == 0
+    assert "PlainImports" not in facts["finders"]
+    assert facts["frozen"] == 0
 
 
 @pytest.mark.wheel
 def test_tests_import_the_wheel_or_the_checkout_as_requested() -> None:
-    """With LLMB_INSTALLED the package comes from its wheel, not from the checkout."""
+    """LLMB_INSTALLED requires the installed wheel instead of the checkout."""
     checkout = Path(__file__).resolve().parents[1]
     assert PACKAGE.is_relative_to(checkout) is not bool(
         os.environ.get("LLMB_INSTALLED")
@@ -477,8 +481,8 @@ def test_tests_import_the_wheel_or_the_checkout_as_requested() -> None:
 
 @pytest.mark.slow
 def test_no_regular_expression_group_is_possessive() -> None:
-    """Before Python 3.11.5 one keeps what its failed try took (python/cpython#106052):
-    `12.` was read as a number."""
+    """Before Python 3.11.5 a possessive group keeps the match of a failed attempt
+    (python/cpython#106052): `12.` was read as a number."""
     possessive = re.compile(r"\)(?:[?*+]|\{[\d,]+\})\+")
     texts = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     assert [str(path) for path, text in texts.items() if possessive.search(text)] == []

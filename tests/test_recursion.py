@@ -1,5 +1,8 @@
-"""No function calls itself once for each level of what users and jobs nest: Python's
-stack ends at 1,000 calls."""
+"""Recursive functions have a bounded depth.
+
+Python's stack ends at 1,000 calls. Data of users and jobs may be nested deeper, so no
+function recurses once per level of it.
+"""
 
 from __future__ import annotations
 
@@ -50,30 +53,32 @@ BOUNDED = {
     "tools.import_tables.mappings._check": "one call, for the shipped mappings",
     "tools.import_tables.mappings.load_mapping": "one call, for the shipped mappings",
 }
-"""Functions that may call themselves, and what bounds the number of calls."""
+"""The allowed recursive functions, and the limit of each recursion depth."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _list_functions(tree: ast.AST, name: str = "") -> Iterator[tuple[str, Function]]:
-    """Yield all functions of a module with their dotted names."""
-    waiting = [(tree, name)]
-    while waiting:
-        node, scope = waiting.pop()
+    """Yield (dotted name, node) for every function of a module."""
+    pending = [(tree, name)]
+    while pending:
+        node, scope = pending.pop()
         for child in ast.iter_child_nodes(node):
             inner = scope
             if isinstance(child, Function | ast.ClassDef):
                 inner = f"{scope}.{child.name}".lstrip(".")
             if isinstance(child, Function):
                 yield inner, child
-            waiting.append((child, inner))
+            pending.append((child, inner))
 
 
 def _find_called(
     name: str, function: Function, functions: Collection[str]
 ) -> Iterator[str]:
-    """Yield the functions of the module that a function calls or passes on, as names or
-    as methods of `self`."""
+    """Yield the module's functions that `function` calls or passes as arguments.
+
+    Resolves plain names and methods of `self` or `cls`.
+    """
     scopes = name.split(".")
     for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
         for node in (
@@ -89,20 +94,24 @@ def _find_called(
                     *(f"{scope}.{node.id}" for scope in outer if scope in functions),
                     node.id,
                 )
-                yield from [place for place in visible if place in functions][:1]
+                yield from [
+                    candidate for candidate in visible if candidate in functions
+                ][:1]
             elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in (
                 "self",
                 "cls",
             ):
-                around = [".".join(scopes[:depth]) for depth in range(1, len(scopes))]
+                classes = [".".join(scopes[:depth]) for depth in range(1, len(scopes))]
                 yield from {
-                    f"{scope}.{node.attr}" for scope in around if scope not in functions
+                    f"{scope}.{node.attr}"
+                    for scope in classes
+                    if scope not in functions
                 } & {*functions}
 
 
 def find_recursive(text: str) -> set[str]:
-    """Return the functions of a module that call themselves, directly or through others
-    of the module."""
+    """Return the names of all directly or indirectly recursive functions of a
+    module."""
     functions = dict(_list_functions(ast.parse(text)))
     calls = {
         name: set(_find_called(name, function, functions))
@@ -120,14 +129,14 @@ def find_recursive(text: str) -> set[str]:
 
 @pytest.mark.slow
 def test_recursive_functions_are_bounded() -> None:
-    found = {
+    recursive = {
         f"{'.'.join(path.relative_to(PACKAGE).with_suffix('').parts)}.{name}".replace(
             ".__init__.", "."
         )
         for path in PACKAGE.rglob("*.py")
         for name in find_recursive(path.read_text(encoding="utf-8"))
     }
-    assert found == set(BOUNDED)
+    assert recursive == set(BOUNDED)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from support.ending_lines import (
     LINES,
     QUEUE_SIGTERM,
     RAISED,
-    SAID,
+    STREAM_PAIRS,
     TIME_LIMIT,
     TRACE,
     TRACEBACK,
@@ -138,7 +138,7 @@ def test_exception_is_quoted(text: str, quote: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "err", "expected"), [(*case[:2], case[2:]) for case in SAID]
+    ("out", "err", "expected"), [(*case[:2], case[2:]) for case in STREAM_PAIRS]
 )
 def test_endings_of_log_and_standard_error_are_combined(
     tmp_path: Path, out: str, err: str, expected: tuple[str, str, str | None]

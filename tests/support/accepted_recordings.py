@@ -1,4 +1,4 @@
-"""Files that accept what a recording refuses."""
+"""Acknowledgement files that allow an otherwise refused recording."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ def accept_recordings(
     since: date | None = None,
     expires: date | None = None,
 ) -> Path:
-    """Write a file with one entry under `recordings`; it expires today."""
+    """Write an acknowledgement file with one entry under `recordings`.
+
+    The entry expires today by default.
+    """
     last = expires or datetime.now(UTC).date()
     first = f"since: {since}, " if since else ""
     entry = f"{{configuration: '{configuration}', accept: {accept}, {first}expires: {last}, reason: '{reason}', by: A. Person}}"

@@ -1,5 +1,4 @@
-"""Archives and compressed files that are truncated, damaged or none at all, each kind
-in a folder of its own."""
+"""Truncated, damaged and fake archives and compressed files."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ NEST = f"run_3/{LOG}"
 
 
 def seal(data: bytes) -> bytes:
-    """Return an archive with the checksum of its first header put right."""
+    """Correct the checksum of an archive's first header."""
     header = data[:148] + b" " * 8 + data[156:512]
     return patch(data, 148, b"%06o\0 " % sum(header))
 
@@ -45,7 +44,7 @@ def change(**values: object) -> Callable[[tarfile.TarInfo], None]:
 
 
 def pax(records: bytes, size: int | None = None) -> bytes:
-    """Return a pax header with these records before a log."""
+    """Build a pax header with `records`, to be placed before a log."""
     head = make_member(
         "pax",
         change(type=b"x", size=len(records) if size is None else size),
@@ -55,7 +54,7 @@ def pax(records: bytes, size: int | None = None) -> bytes:
 
 
 def record(key: bytes, value: bytes) -> bytes:
-    """Return a record of a pax header with its own length."""
+    """Build one pax record, including its length prefix."""
     size = len(key) + len(value) + 3
     while len(b"%d %s=%s\n" % (size, key, value)) != size:
         size += 1
@@ -77,7 +76,7 @@ DICTIONARY = zstd.ZstdDict(STEPS[:1000], is_raw=True)
 ARCHIVES: dict[str, Write] = {
     "tar-sparse": sparse("e.tar", 2 << 30),
     "tgz-sparse": sparse("e.tar.gz", 2 << 30),
-    "tar-sparse-behind": sparse("e.tar", 2 << 30, TAR),
+    "tar-sparse-tail": sparse("e.tar", 2 << 30, TAR),
     "tar-empty": file("e.tar", b""),
     "tgz-empty": file("e.tgz", b""),
     "tar-zeros": file("e.tar", bytes(10240)),
@@ -89,7 +88,7 @@ ARCHIVES: dict[str, Write] = {
     "tar-second-bad": file("e.tar", patch(TWO, TWO.rindex(b"run_3"), b"xyz")),
     "tar-negative-size": file("e.tar", seal(patch(TAR, 124, b"\xff" * 12))),
     "tar-endless-size": file("e.tar", seal(patch(TAR, 124, b"\x80" + b"\x7f" * 11))),
-    "tar-words-for-size": file("e.tar", seal(patch(TAR, 124, b"hello world "))),
+    "tar-text-for-size": file("e.tar", seal(patch(TAR, 124, b"hello world "))),
     "tar-negative-time": file("e.tar", seal(patch(TAR, 136, b"\xff" * 12))),
     "tar-endless-time": file("e.tar", seal(patch(TAR, 136, b"\x80" + b"\x7f" * 11))),
     "tar-absolute-name": file("e.tar", archive([(f"/{NEST}", STEPS)])),
@@ -129,11 +128,11 @@ ARCHIVES: dict[str, Write] = {
         "e.tar", pax(record(b"path", b"a/" * 3000 + LOG.encode())) + TAR
     ),
     "tar-pax-giant": file("e.tar", pax(b"", 1 << 32)),
-    "tar-pax-lying-length": file("e.tar", pax(b"999 path=x\n") + TAR),
+    "tar-pax-wrong-length": file("e.tar", pax(b"999 path=x\n") + TAR),
     "tar-pax-endless-size": file("e.tar", pax(record(b"size", b"9" * 18)) + TAR),
-    "tar-pax-words-for-size": file("e.tar", pax(record(b"size", b"many")) + TAR),
+    "tar-pax-text-for-size": file("e.tar", pax(record(b"size", b"many")) + TAR),
     "tar-pax-size-nan": file("e.tar", pax(record(b"size", b"nan")) + TAR),
-    "tar-pax-alone": file("e.tar", pax(record(b"path", NEST.encode())) + END),
+    "tar-pax-only": file("e.tar", pax(record(b"path", NEST.encode())) + END),
     "tar-deep": file("e.tar", archive([("d/" * 90 + LOG, STEPS)])),
     "tar-in-tar": file("e.tar", archive([("inner.tar", TAR)])),
     "tar-cpio": file("e.tar", b"070701" + b"0" * 104 + STEPS),
@@ -141,9 +140,9 @@ ARCHIVES: dict[str, Write] = {
     "tgz-crc": file(
         "e.tgz", patch(gzip.compress(TAR), len(gzip.compress(TAR)) - 8, b"\0\0\0\0")
     ),
-    "tgz-garbage-behind": file("e.tgz", gzip.compress(TAR) + b"garbage" * 9),
-    "tgz-of-nothing": file("e.tgz", gzip.compress(b"")),
-    "tgz-header-alone": file("e.tgz", GZ[:10]),
+    "tgz-trailing-garbage": file("e.tgz", gzip.compress(TAR) + b"garbage" * 9),
+    "tgz-empty-contents": file("e.tgz", gzip.compress(b"")),
+    "tgz-header-only": file("e.tgz", GZ[:10]),
     "tgz-is-zip": file("e.tgz", pack_zip()),
     "tzst-dictionary": file("e.tar.zst", zstd.compress(TAR, zstd_dict=DICTIONARY)),
     "tzst-skippable": file("e.tar.zst", b"\x50\x2a\x4d\x18\x04\0\0\0abcd"),
@@ -169,13 +168,13 @@ ARCHIVES: dict[str, Write] = {
 
 COMPRESSED: dict[str, Write] = {
     "gz-empty-file": file(LOG + ".gz", b""),
-    "gz-of-nothing": file(LOG + ".gz", gzip.compress(b"")),
-    "gz-header-alone": file(LOG + ".gz", GZ[:10]),
+    "gz-empty-contents": file(LOG + ".gz", gzip.compress(b"")),
+    "gz-header-only": file(LOG + ".gz", GZ[:10]),
     "gz-second-cut": file(LOG + ".gz", GZ + GZ[:50]),
     "gz-crc": file(LOG + ".gz", patch(GZ, len(GZ) - 8, b"\0\0\0\0")),
     "gz-length": file(LOG + ".gz", patch(GZ, len(GZ) - 4, b"\0\0\0\0")),
-    "gz-garbage-behind": file(LOG + ".gz", GZ + b"garbage" * 9),
-    "gz-zeros-behind": file(LOG + ".gz", GZ + bytes(5000)),
+    "gz-trailing-garbage": file(LOG + ".gz", GZ + b"garbage" * 9),
+    "gz-trailing-zeros": file(LOG + ".gz", GZ + bytes(5000)),
     "gz-is-text": file(LOG + ".gz", STEPS),
     "gz-of-gz": file(LOG + ".gz", gzip.compress(GZ)),
     "gz-reserved-flags": file(LOG + ".gz", patch(GZ, 3, b"\xe0")),
@@ -186,10 +185,10 @@ COMPRESSED: dict[str, Write] = {
     "zst-checksum": file(LOG + ".zst", ZST[:-4] + b"abcd"),
     "xz-cut": file(LOG + ".xz", lzma.compress(STEPS)[:-9]),
     "xz-check": file(LOG + ".xz", patch(lzma.compress(STEPS), 60, b"\0\0\0\0")),
-    "lzma-alone": file(LOG + ".lzma", lzma.compress(STEPS, lzma.FORMAT_ALONE)),
+    "lzma-format": file(LOG + ".lzma", lzma.compress(STEPS, lzma.FORMAT_ALONE)),
     "bz2-cut": file(LOG + ".bz2", bz2.compress(STEPS)[:-9]),
     "lz4": file(LOG + ".lz4", b"\x04\x22\x4d\x18" + STEPS),
-    "text-behind-magic": file(LOG, b"\x1f\x8b" + STEPS),
+    "text-after-magic": file(LOG, b"\x1f\x8b" + STEPS),
 }
 
 PACKED = {**ARCHIVES, **COMPRESSED}

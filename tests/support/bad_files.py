@@ -1,5 +1,4 @@
-"""Files that disks, jobs, copies and compressors leave, each kind in a folder of its
-own."""
+"""Broken files as disks, jobs, copy programs and compressors leave them."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from pathlib import Path
 from support.event_files import event, frame, scalar
 
 Write = Callable[[Path], object]
-"""Write something into a folder of its own."""
+"""Write files into an empty folder."""
 
 LINES = "".join(
     f"Training epoch 0, iteration {step}/99 | lr: 1e-4 | global_batch_size: 128 | global_step: {step} | "
@@ -22,7 +21,7 @@ LINES = "".join(
 )
 DEEP = 100_000
 STEPS = LINES.encode()
-# no baseline has 3 GPUs, so none of them is the newest run of a configuration
+# No baseline has 3 GPUs, so these runs never become the newest of a configuration.
 NAME = "log-grok1_314b_3_{}_0.out"
 LOG = NAME.format(7)
 
@@ -33,7 +32,7 @@ def file(name: str, data: bytes | str) -> Write:
 
 
 def raw_name(name: bytes, data: bytes = STEPS) -> Write:
-    """Write a file whose name is these bytes."""
+    """Write a file whose name consists of arbitrary bytes."""
 
     def write(folder: Path) -> None:
         with open(os.path.join(os.fsencode(folder), name), "wb") as handle:
@@ -59,7 +58,7 @@ def fifo(name: str) -> Write:
 
 
 def within(name: str, write: Write) -> Write:
-    """Write into a folder in the folder."""
+    """Apply `write` to a new subfolder."""
 
     def write_within(folder: Path) -> None:
         (folder / name).mkdir()
@@ -86,7 +85,7 @@ def dated(nanoseconds: int) -> Write:
 
 
 def leave_socket(folder: Path) -> None:
-    """Leave a socket in the place of a log."""
+    """Create a socket with the name of a log."""
     with socket.socket(socket.AF_UNIX) as server:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -96,7 +95,7 @@ def leave_socket(folder: Path) -> None:
 
 
 def link_chain(folder: Path, links: int = 60) -> None:
-    """Make links that lead to each other, more than the system follows."""
+    """Create a chain of links that is longer than the system follows."""
     (folder / "0.out").write_bytes(STEPS)
     for number in range(1, links):
         (folder / f"{number}.link").symlink_to(
@@ -106,7 +105,7 @@ def link_chain(folder: Path, links: int = 60) -> None:
 
 
 def nest_folders(folder: Path, depth: int, name: str) -> None:
-    """Make folders in each other, with a small file in the last."""
+    """Create `depth` nested folders, with a small file in the innermost."""
     folder.mkdir(parents=True)
     descriptor = os.open(folder, os.O_RDONLY)
     for _ in range(depth):
@@ -121,7 +120,8 @@ def nest_folders(folder: Path, depth: int, name: str) -> None:
 
 
 def remove_nested_folders(folder: Path) -> None:
-    """Remove folders that `nest` made: `shutil.rmtree` calls itself for each."""
+    """Remove the folders of `nest_folders`, for which `shutil.rmtree` recurses too
+    deep."""
     subprocess.run(["rm", "-rf", folder], check=True)
 
 
@@ -145,7 +145,7 @@ METRICS: dict[str, Write] = {
     "events-crc": file(EVENT_NAME, patch(EVENTS, 200, b"\0\0\0\0")),
     "events-endless": file(EVENT_NAME, EVENTS + b"\xff" * 7 + b"\x7f" + bytes(20)),
     "events-cut": file(EVENT_NAME, EVENTS[:-10]),
-    "events-head-alone": file(EVENT_NAME, EVENTS[:40]),
+    "events-header-only": file(EVENT_NAME, EVENTS[:40]),
     "events-holes": sparse(EVENT_NAME, 2 << 30, EVENTS),
     "events-folder": empty_folder(EVENT_NAME),
     "csv-nul": file("metrics.csv", CSV.replace("7.5", "7\0.5")),
@@ -155,7 +155,7 @@ METRICS: dict[str, Write] = {
     ),
     "csv-quotes": file("metrics.csv", CSV + '"' + CSV),
     "csv-utf-16": file("metrics.csv", CSV.encode("utf-16")),
-    "csv-names-alone": file("metrics.csv", CSV.partition("\n")[0]),
+    "csv-header-only": file("metrics.csv", CSV.partition("\n")[0]),
     "csv-carriage-returns": file("metrics.csv", CSV.replace("\n", "\r")),
     "csv-huge": file("metrics.csv", CSV.replace("7.5", "9" * 5000)),
     "jsonl-deep": file(
@@ -260,7 +260,7 @@ LOGS: dict[str, Write] = {
     "log-surrogates": file(
         LOG, STEPS + b"\xed\xa0\x80\xed\xb0\x80 RuntimeError: \xed\xa0\x80\n"
     ),
-    "log-half-a-letter": file(LOG, STEPS + "ä".encode()[:1]),
+    "log-half-a-character": file(LOG, STEPS + "ä".encode()[:1]),
     "log-long-line": file(LOG, STEPS + b"x" * (2 << 20) + b"\n" + STEPS),
     "log-of-one-line": file(LOG, STEPS.replace(b"\n", b" ") * 20),
     "log-escapes": file(LOG, STEPS + b"\x1b[2J\x1b]0;x\x07\x1b[31m" * 50_000),
@@ -298,7 +298,7 @@ LOGS: dict[str, Write] = {
     "log-lfs-pointer": file(
         LOG, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
     ),
-    "log-holes-behind": sparse(LOG, 2 << 30, STEPS),
+    "log-sparse-tail": sparse(LOG, 2 << 30, STEPS),
     "log-before-1970": dated(-(10**18)),
     "log-year-2262": dated((1 << 63) - 1),
     "log-at-0": dated(0),
@@ -318,7 +318,7 @@ LOGS: dict[str, Write] = {
     "log-hard-link": combine(
         file(LOG, STEPS), lambda folder: os.link(folder / LOG, folder / NAME.format(8))
     ),
-    "err-alone": file(LOG.replace(".out", ".err"), b"\xff" * 99),
+    "err-only": file(LOG.replace(".out", ".err"), b"\xff" * 99),
     "err-folder": combine(
         file(LOG, STEPS), lambda folder: (folder / LOG.replace(".out", ".err")).mkdir()
     ),
@@ -362,19 +362,21 @@ NAMES: dict[str, Write] = {
 }
 
 MARKERS: dict[str, Write] = {
-    "mark-cut": combine(file(LOG, STEPS), file(".llmbench-ab", "tok")),
-    "mark-binary": combine(file(LOG, STEPS), file(".llmbench-ab", bytes(range(256)))),
-    "mark-deep": combine(file(LOG, STEPS), file(".llmbench-ab", "[" * DEEP)),
-    "mark-folder": combine(file(LOG, STEPS), empty_folder(".llmbench-ab")),
-    "mark-fifo": combine(file(LOG, STEPS), fifo(".llmbench-ab")),
-    "mark-zero": combine(file(LOG, STEPS), link(".llmbench-ab", "/dev/zero")),
-    "mark-nowhere": combine(file(LOG, STEPS), link(".llmbench-ab", "nowhere")),
-    "mark-holes": combine(file(LOG, STEPS), sparse(".llmbench-ab", 2 << 30)),
-    "mark-endless-time": combine(
+    "marker-cut": combine(file(LOG, STEPS), file(".llmbench-ab", "tok")),
+    "marker-binary": combine(file(LOG, STEPS), file(".llmbench-ab", bytes(range(256)))),
+    "marker-deep": combine(file(LOG, STEPS), file(".llmbench-ab", "[" * DEEP)),
+    "marker-folder": combine(file(LOG, STEPS), empty_folder(".llmbench-ab")),
+    "marker-fifo": combine(file(LOG, STEPS), fifo(".llmbench-ab")),
+    "marker-zero": combine(file(LOG, STEPS), link(".llmbench-ab", "/dev/zero")),
+    "marker-dangling-link": combine(file(LOG, STEPS), link(".llmbench-ab", "nowhere")),
+    "marker-holes": combine(file(LOG, STEPS), sparse(".llmbench-ab", 2 << 30)),
+    "marker-endless-time": combine(
         file(LOG, STEPS), file(".llmbench-ab", f"t1 {'9' * 400}\nt2 {'9' * 5000} 7\n")
     ),
-    "mark-of-log-folder": combine(file(LOG, STEPS), empty_folder(f"{LOG}.ab")),
-    "mark-of-log-nowhere": combine(file(LOG, STEPS), link(f"{LOG}.ab", "nowhere")),
+    "marker-of-log-folder": combine(file(LOG, STEPS), empty_folder(f"{LOG}.ab")),
+    "marker-of-log-dangling-link": combine(
+        file(LOG, STEPS), link(f"{LOG}.ab", "nowhere")
+    ),
 }
 
 KINDS = {**METRICS, **METADATA_FILES, **LOGS, **NAMES, **MARKERS}

@@ -1,5 +1,4 @@
-"""Small, complete objects for tests: a configuration, a baseline, a run that fits
-it."""
+"""Small complete baselines, logs, runs and measurements."""
 
 from __future__ import annotations
 
@@ -73,8 +72,10 @@ BASELINE = Baseline(
 def steps(
     seconds: Sequence[float] | float = 7.325, first: int = 0, **columns: Any
 ) -> Steps:
-    """Return columns for consecutive steps (50 equal ones by default); step k stands on
-    line 100 + k."""
+    """Build columns of consecutive steps (by default 50 equal steps).
+
+    Step k is on line 100 + k of the log.
+    """
     values = (
         np.full(50, seconds, dtype=float)
         if isinstance(seconds, float | int)
@@ -113,7 +114,7 @@ def steps(
 
 
 def without(columns: Steps, *numbers: int) -> Steps:
-    """Return the columns without the steps of these numbers."""
+    """Drop the steps with these numbers from the columns."""
     keep = ~np.isin(columns.index, numbers)
     return Steps(
         **{name: getattr(columns, name)[keep] for name in Steps.__dataclass_fields__}
@@ -123,7 +124,7 @@ def without(columns: Steps, *numbers: int) -> Steps:
 def segment(
     columns: Steps | None = None, *, finished: bool = True, total: int | None = 50
 ) -> Segment:
-    """Return a segment that ends as its steps do."""
+    """Build a log segment (by default complete, with 50 steps)."""
     columns = steps() if columns is None else columns
     return Segment(
         columns, first_line=1, last_line=200, total_steps=total, finished=finished
@@ -131,7 +132,7 @@ def segment(
 
 
 def log(*segments: Segment, **fields: Any) -> ParsedLog:
-    """Return what a log with these segments says."""
+    """Build a NeMo 2 log with these segments."""
     return ParsedLog(dialect="nemo2", segments=segments, fingerprint="00ff", **fields)
 
 
@@ -146,7 +147,7 @@ def run(
     key: Key | None = KEY,
     **run_facts: Any,
 ) -> Run:
-    """Return a run with an attempt for each log, or one complete attempt."""
+    """Build a run with one attempt per log, or with one complete attempt."""
     logs = logs or (_make_whole_log(),)
     files = tuple(
         AttemptFiles(number, Path(f"/runs/log-x_1_{number}.out"))
@@ -173,8 +174,10 @@ ASSUMED = Noise(0.01, 4.0, "assumed, nothing was measured", measured=False)
 
 
 def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
-    """Return a valid measurement of one run: 34 equal steps, numbered from 11; step k
-    stands on line 100 + k."""
+    """Build a valid measurement of one run.
+
+    Its window has 34 equal steps, numbered from 11; step k is on line 100 + k.
+    """
     defaults: dict[str, Any] = {
         "run": fields.get("run") or run(),
         "baseline": BASELINE,
@@ -199,8 +202,10 @@ def noisy(
     statistic: str = "mean",
     **fields: Any,
 ) -> Measurement:
-    """Return a valid measurement whose statistic is `seconds`, with independent noise
-    on its steps."""
+    """Build a valid measurement whose window statistic is exactly `seconds`.
+
+    The steps have independent noise with the coefficient of variation `cv`.
+    """
     values = 1 + cv * np.random.default_rng(seed).standard_normal(34)
     middle = (
         compute_trimmed_mean(values)
@@ -213,8 +218,10 @@ def noisy(
 
 
 def nights(*seconds: float, first: int = 1, **fields: Any) -> tuple[Measurement, ...]:
-    """Return measurements of one run a night, newest first: the first one `first` days
-    before NOW."""
+    """Build measurements of one run per day, newest first.
+
+    The newest run started `first` days before NOW.
+    """
     return tuple(
         measurement(value, run=run(started=NOW - timedelta(days=first + day)), **fields)
         for day, value in enumerate(seconds)
@@ -227,13 +234,13 @@ HISTORY = nights(
         for wobble in (0, 1, -1, 2, 0, -2, 1, 0, -1, 1, 0, 2)
     )
 )
-"""Twelve nights around the baseline: sigma 0.3 to 0.4 %."""
+"""Twelve daily runs around the baseline, with a standard deviation of 0.3 to 0.4 %."""
 
 
 def evidence(
     *measurements: Measurement, tolerance: float = 0.05, **fields: Any
 ) -> Evidence:
-    """Return evidence on the baseline, newest measurement first."""
+    """Build the evidence for one baseline from measurements, newest first."""
     baseline = fields.pop("baseline", BASELINE)
     return Evidence(
         baseline,
@@ -245,15 +252,17 @@ def evidence(
 
 
 def at(baseline: Baseline, **changes: Any) -> Baseline:
-    """Return a changed copy of a baseline."""
+    """Replace fields of a baseline."""
     return replace(baseline, **changes)
 
 
 def means_of(
     count: int, seconds: Sequence[float], first: int = 1, **columns: Any
 ) -> Steps:
-    """Return columns of a log that prints every `count`-th step: each time is the mean
-    of so many, up to its step."""
+    """Build columns of a log that prints every `count`-th step.
+
+    Each printed time is the mean over the `count` steps up to its step.
+    """
     index = first - 1 + count * np.arange(1, len(seconds) + 1)
     return steps(
         seconds,

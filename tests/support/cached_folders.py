@@ -1,4 +1,4 @@
-"""A folder of runs that is read with a cache."""
+"""A folder of runs that is read through a cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.log_folders import read_runs, write_runs
 
 
 class CachedFolder:
-    """A folder of runs and a folder for the cache."""
+    """A folder of runs and its cache folder."""
 
     def __init__(self, root: Path) -> None:
         self.runs = root / "runs"
@@ -25,8 +25,10 @@ class CachedFolder:
         return LogCache(self.folder, [self.runs], definitions)
 
     def again(self, definitions: tuple[RegexDialect, ...] = ()) -> list[Path]:
-        """Read all runs with the cache, compare that with reading them without, and
-        return what was read."""
+        """Read all runs through the cache and return the files that were actually read.
+
+        Fails if the cached results differ from an uncached reading.
+        """
         self.read.clear()
         readings = read_runs(self.runs, definitions, cache=self.cache(definitions))
         read = sorted(self.read)
@@ -42,5 +44,5 @@ class CachedFolder:
         return path
 
     def forge(self, readings: Sequence[FileReading]) -> None:
-        """Write a cache file that says so, signed as every other."""
+        """Write a correctly signed cache file with invented readings."""
         self.cache().keep(readings)

@@ -1,4 +1,4 @@
-"""A real Slurm for the tests, started by tests/integration/slurm/cluster."""
+"""A real Slurm cluster, started by tests/integration/slurm/cluster."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "integration" / "slurm" / "cluster"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "sbatch", "sacct")
 PORTS = range(10_000, 20_000, 100)
-"""Below the ports that Linux hands out by itself. A cluster uses a hundred of them; the
-first is the claim on them."""
+"""Below Linux's ephemeral ports. Each cluster uses a hundred ports and claims them by
+binding the first."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster: partitions `batch` (all nodes, 8 GPUs each), `short` (n1, 10
-    minutes); account `research`."""
+    """A running cluster with the account `research`.
+
+    The partition `batch` has all nodes with 8 GPUs each, `short` has n1 and a limit of
+    10 minutes.
+    """
 
     folder: Path
     nodes: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
-    """What a command needs to reach it, beside the caller's own variables."""
+    """Additional variables that a command needs to reach the cluster."""
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of Slurm, whatever it returns."""
+        """Run a Slurm command without checking its exit code."""
         environment = {**os.environ, **self.environment}
         return subprocess.run(
             arguments,
@@ -47,8 +50,7 @@ class Cluster:
         )
 
     def run(self, *arguments: str) -> str:
-        """Return what a command of Slurm prints; the test fails where the command
-        fails."""
+        """Run a Slurm command, require success, and return its output."""
         result = self.ask(*arguments)
         assert result.returncode == 0, (
             f"{arguments}: {result.returncode} {result.stdout}{result.stderr}"
@@ -58,8 +60,7 @@ class Cluster:
     def run_python(
         self, folder: Path, *arguments: str, **variables: str
     ) -> tuple[int, str]:
-        """Run Python with these arguments in a folder; return its exit code and what it
-        printed, in 80 columns."""
+        """Run Python in a folder, 80 columns wide. Returns (exit code, output)."""
         result = subprocess.run(
             [sys.executable, *arguments],
             cwd=folder,
@@ -72,22 +73,21 @@ class Cluster:
         return result.returncode, result.stdout + result.stderr
 
     def submit(self, script: str, *options: str) -> str:
-        """Submit a job of one shell line and return its id."""
+        """Submit a one-line shell job and return its id."""
         output = str(self.folder / "log" / "job-%j")
         return self.run(
             "sbatch", "--parsable", f"--output={output}", *options, f"--wrap={script}"
         )
 
     def state(self, job_id: str) -> str:
-        """Return the state that slurmctld gives a job: PENDING, RUNNING, COMPLETED,
-        ..."""
+        """Return a job's state according to slurmctld (PENDING, RUNNING, ...)."""
         match = re.search(
             r"JobState=(\w+)", self.ask("scontrol", "show", "job", job_id).stdout
         )
         return match[1] if match else ""
 
     def wait(self, job_id: str, *states: str, seconds: float = 180.0) -> str:
-        """Wait until a job is in one of the states, and return it."""
+        """Wait until a job is in one of the states, and return that state."""
         end = time.monotonic() + seconds
         while (state := self.state(job_id)) not in states:
             assert time.monotonic() < end, (
@@ -97,13 +97,13 @@ class Cluster:
         return state
 
     def end_in_time(self, job_id: str) -> None:
-        """Let the time of a running job be over, and wait until Slurm has ended it for
-        that: some 2 s."""
+        """Let a running job hit its time limit and wait until Slurm ended it (about 2
+        s)."""
         for later in (
             1,
             4,
             16,
-        ):  # on a busy machine a second is over before slurmctld reads of it
+        ):  # on a busy machine slurmctld may read the request only after a second
             result = self.ask(
                 "scontrol", "update", f"JobId={job_id}", f"EndTime=now+{later}seconds"
             )
@@ -116,15 +116,17 @@ class Cluster:
         end = time.monotonic() + 180
         while self.state(job_id) != "TIMEOUT":
             assert time.monotonic() < end, f"job {job_id} does not end"
-            (self.folder / "due").touch()  # without quick.c Slurm looks every 30 s
+            (
+                self.folder / "due"
+            ).touch()  # without quick.c Slurm checks only every 30 s
             time.sleep(0.3)
 
     def jobs(self) -> list[str]:
-        """Return the ids of the jobs that have not ended."""
+        """Return the ids of all jobs that have not ended."""
         return self.run("squeue", "--noheader", "--format=%A").split()
 
     def cancel_all(self) -> None:
-        """Cancel every job and wait until none is left."""
+        """Cancel every job and wait until all jobs have ended."""
         end = time.monotonic() + 180
         while jobs := self.jobs():
             assert time.monotonic() < end, f"jobs {jobs} cannot be cancelled"
@@ -132,11 +134,11 @@ class Cluster:
             time.sleep(0.05)
 
     def stop_controller(self) -> None:
-        """Stop slurmctld: from now on nothing answers, and running jobs go on."""
+        """Stop slurmctld: Slurm no longer answers, but running jobs continue."""
         self._script("stop-controller")
 
     def start_controller(self) -> None:
-        """Start slurmctld again, and wait until it answers."""
+        """Restart slurmctld and wait until it answers."""
         self._script("start-controller")
 
     def _script(self, command: str) -> None:
@@ -147,8 +149,11 @@ class Cluster:
 def running(
     database: bool = True, nodes: int = 4, gpu_type: str = ""
 ) -> Iterator[Cluster]:
-    """Start a cluster of its own and stop it, even if this process is killed: the
-    script waits for the end of stdin."""
+    """Start a separate cluster and stop it at the end.
+
+    The cluster also stops if this process is killed, because its script waits for the
+    end of stdin.
+    """
     with ExitStack() as stack:
         port, claim = _claimed_ports()
         stack.enter_context(claim)
@@ -183,8 +188,7 @@ def running(
 
 
 def missing() -> str:
-    """Return which programs of a cluster are not installed here, empty where it can be
-    started."""
+    """Return a message with the missing Slurm programs, or ""."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
     absent = [name for name in PROGRAMS if not shutil.which(name, path=path)]
     return (
@@ -194,8 +198,10 @@ def missing() -> str:
 
 
 def _claimed_ports() -> tuple[int, socket.socket]:
-    """Return the first port of a free hundred, with the socket that keeps other test
-    runs away while it is open."""
+    """Return the first port of a free hundred and the socket that reserves it.
+
+    The ports stay reserved for this test run while the socket is open.
+    """
     for port in PORTS:
         claim = socket.socket()
         try:

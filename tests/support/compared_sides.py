@@ -1,4 +1,4 @@
-"""Two sides of runs compared, for tests of what is made of it."""
+"""The result of comparing two sides of runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WOBBLE = (1.0, 1.001, 0.999)
 
 
 def make_side(seconds: float, first: int, container: str) -> tuple[SideRun, ...]:
-    """Return three runs on nights and nodes of their own."""
+    """Build three runs on separate days and nodes."""
     return tuple(
         SideRun(
             f"r{first + day}",
@@ -36,8 +36,10 @@ def make_side(seconds: float, first: int, container: str) -> tuple[SideRun, ...]
 
 
 def make_result(*factors: float, container: str = "nemo:2") -> SidesCompared:
-    """Return a configuration for each factor by which B takes longer, with a run and a
-    name that markup is in."""
+    """Compare one configuration per factor, by which side B is slower.
+
+    The result also contains an unusable run, and a side name with markup.
+    """
     sides = {
         f"model_{index}-25.05-h100-bf16-8": (
             make_side(7, 0, "nemo:1"),

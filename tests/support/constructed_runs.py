@@ -1,5 +1,4 @@
-"""Nights that are constructed to look green, or to look odd and be well: what tests of
-the gate are fed with."""
+"""Synthetic days for tests of the gate: hidden slowdowns, and odd but healthy runs."""
 
 from __future__ import annotations
 
@@ -22,13 +21,15 @@ GROK = "grok1_314b-24.11-h100-bf16-64"
 MAXTEXT = "maxtext_llama2_70b-24.11-h100-bf16-128"
 
 Edit = Callable[[str], str]
-"""From the text of a log to another."""
+"""Return an edited copy of a log text."""
 
 
 @dataclass
 class RunFolder:
-    """A folder of runs in the making. The last night began three hours ago, those
-    before it a day earlier each."""
+    """A folder to which tests add runs.
+
+    The newest run began three hours ago, and earlier runs whole days before.
+    """
 
     folder: Path
     baselines: Mapping[str, Baseline]
@@ -47,8 +48,7 @@ class RunFolder:
         edit: Edit | None = None,
         **options: Any,
     ) -> Path:
-        """Write a run that began so many days before the last night, and return its
-        log."""
+        """Write a run that began `days` before the newest run, and return its log."""
         self.number += 1
         defaults = {
             "started": self.newest - timedelta(days=days),
@@ -60,12 +60,12 @@ class RunFolder:
         return path
 
     def good(self, identifier: str = NEMO2, *, days: float = 1, **options: Any) -> Path:
-        """Write a clean run of a night before the last."""
+        """Write a healthy run of an earlier day."""
         return self.write(identifier, days=days, **options)
 
 
 def rewrite(path: Path, edit: Edit) -> None:
-    """Change the text of a file, and keep its time."""
+    """Edit a file's text and keep its modification time."""
     import os
 
     stamp = path.stat().st_mtime
@@ -76,15 +76,18 @@ def rewrite(path: Path, edit: Edit) -> None:
 def replace(
     pattern: str, by: str | Callable[[re.Match[str]], str], count: int = 0
 ) -> Edit:
-    """Return the edit that replaces what a regular expression finds."""
+    """Build the edit that replaces the matches of a regular expression."""
     return lambda text: re.sub(pattern, by, text, count=count)
 
 
 def change_steps(
     change: Callable[[int, str], str | None], name: str = "iteration"
 ) -> Edit:
-    """Return the edit that changes each line of a NeMo 2 step by its number; None takes
-    the line out."""
+    """Build the edit that applies `change` to each NeMo 2 step line.
+
+    `change` gets the step number and the line, and returns the new line or None to drop
+    it.
+    """
 
     def edit(text: str) -> str:
         lines = []
@@ -100,8 +103,7 @@ def change_steps(
 def change_times(
     scale: Callable[[int, float], str], first: int = 0, last: int = 10**9
 ) -> Edit:
-    """Return the edit that prints other step times in the lines of NeMo 2 from step
-    `first` to `last`."""
+    """Build the edit that rewrites the step times from step `first` to `last`."""
 
     def change(step: int, line: str) -> str:
         if not first <= step <= last:

@@ -1,4 +1,4 @@
-"""A baseline file as a user writes it for a log of their own."""
+"""A baseline file as users write it for custom log formats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LLAMA_8B = "hidden_size: 4096, attention_heads: 32, query_groups: 8, ffn_size: 1
 
 
 def custom_baseline(**values: object) -> str:
-    """Return the text of a baseline file; `more` are further keys of it."""
+    """Return the text of a baseline file. `more` contains additional keys."""
     defaults = {
         "release": "own",
         "framework": "its framework",

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for the tests, started by tests/integration/postgresql/server."""
+"""A real PostgreSQL server, started by tests/integration/postgresql/server."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "integration" / "postgresql" / "server"
 MEMORY = Path("/dev/shm")  # noqa: S108 (the folder in it has a random name)
 FREE_BYTES = 2**30
-"""For four servers: 60 MB each, and 12 MB for each database in use."""
+"""Enough for four servers: 60 MB per server and 12 MB per database in use."""
 
 
 def missing() -> str:
-    """Return what is not installed here, empty where a server can be started."""
+    """Return a message with the missing PostgreSQL programs, or ""."""
     path = os.pathsep.join(
         (
             os.environ.get("PATH", ""),
@@ -39,11 +39,14 @@ def missing() -> str:
 
 @contextmanager
 def running() -> Iterator[Path]:
-    """Start a server and give the folder of its socket. It stops at the end of stdin:
-    this process may be killed."""
+    """Start a server and yield the folder of its socket.
+
+    The server also stops if this process is killed, because its script waits for the
+    end of stdin.
+    """
     in_memory = (
         MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > FREE_BYTES
-    )  # databases are written faster there
+    )  # databases are faster in memory
     parent = MEMORY if in_memory else "/tmp"  # noqa: S108
     folder = Path(
         tempfile.mkdtemp(prefix="llmb-pg-", dir=parent)
@@ -70,8 +73,10 @@ def running() -> Iterator[Path]:
 
 
 def server() -> Iterator[Path]:
-    """Start a server; without PostgreSQL skip the test, or fail it under
-    LLMB_REQUIRE_POSTGRESQL."""
+    """Start a server, or skip the test if PostgreSQL is not installed.
+
+    Under LLMB_REQUIRE_POSTGRESQL the test fails instead.
+    """
     if absent := missing():
         if os.environ.get("LLMB_REQUIRE_POSTGRESQL"):
             pytest.fail(absent)
@@ -82,8 +87,11 @@ def server() -> Iterator[Path]:
 
 @contextmanager
 def new_database(folder: Path) -> Iterator[str]:
-    """Make an empty database, give its URL, and drop it: all of a session take a GB,
-    and 20 s to delete from a disk."""
+    """Create an empty database, yield its URL, and drop it afterwards.
+
+    All databases of a test session together would take 1 GB, and 20 s to delete from a
+    disk.
+    """
     name = f"h{uuid.uuid4().hex}"
     _execute(folder, f"CREATE DATABASE {name}")
     try:

@@ -1,4 +1,4 @@
-"""How logs say that they ended: lines, and texts in which several of them stand."""
+"""Log lines that end a run, and texts that combine several of them."""
 
 from __future__ import annotations
 
@@ -95,20 +95,20 @@ QUEUE_SIGTERM = (
 SEGFAULT = LINES[7][0] + "\n"
 
 CAUSES = [
-    ("slurm's cause beats what follows from it", TIME_LIMIT + RAISED, "time-limit", 1, None),
-    ("and tells what stood before", RAISED + TIME_LIMIT, "time-limit", 4, ("traceback", 3)),
-    ("not what a signal did before", SIGTERM + TIME_LIMIT, "time-limit", 4, None),
-    ("a hand that cancelled a job", JOB_CANCELLED + SIGTERM, "cancelled", 1, None),
-    ("a job that hung and was cancelled", WATCHDOG + JOB_CANCELLED, "cancelled", 2, ("nccl-timeout", 1)),
-    ("a step that is cancelled after a crash", RAISED + STEP_CANCELLED, "traceback", 3, None),
-    ("a step that is cancelled, said first", STEP_CANCELLED + RAISED, "traceback", 4, None),
-    ("a step that is cancelled without a crash", STEP_CANCELLED + SIGTERM, "step-cancelled", 1, None),
-    ("a step that is cancelled, and a task that exits for it", STEP_CANCELLED + SIGTERM + TASK, "step-cancelled", 1,
+    ("Slurm's cause wins over its consequences", TIME_LIMIT + RAISED, "time-limit", 1, None),
+    ("an earlier exception is reported with Slurm's cause", RAISED + TIME_LIMIT, "time-limit", 4, ("traceback", 3)),
+    ("an earlier signal is not reported", SIGTERM + TIME_LIMIT, "time-limit", 4, None),
+    ("a cancelled job", JOB_CANCELLED + SIGTERM, "cancelled", 1, None),
+    ("a hanging job that was cancelled", WATCHDOG + JOB_CANCELLED, "cancelled", 2, ("nccl-timeout", 1)),
+    ("a step cancelled after a crash", RAISED + STEP_CANCELLED, "traceback", 3, None),
+    ("a step cancelled after a crash, reported first", STEP_CANCELLED + RAISED, "traceback", 4, None),
+    ("a step cancelled without a crash", STEP_CANCELLED + SIGTERM, "step-cancelled", 1, None),
+    ("a cancelled step and the exit of its task", STEP_CANCELLED + SIGTERM + TASK, "step-cancelled", 1,
      None),
-    ("a step that is cancelled, as a task had failed", TASK + STEP_CANCELLED + SIGTERM, "aftermath", 5, None),
-    ("a framework that is told to end by hand", PREEMPTION + JOB_CANCELLED, "cancelled", 2, None),
-    ("and of which only the step says so", PREEMPTION + STEP_CANCELLED, "step-cancelled", 2, None),
-    ("a framework that is told to end for another job", PREEMPTION + LINES[9][0] + "\n", "preempted", 1, None),
+    ("a step cancelled because a task failed", TASK + STEP_CANCELLED + SIGTERM, "aftermath", 5, None),
+    ("a preemption by cancelling the job", PREEMPTION + JOB_CANCELLED, "cancelled", 2, None),
+    ("a preemption reported by the cancelled step only", PREEMPTION + STEP_CANCELLED, "step-cancelled", 2, None),
+    ("a preemption for another job", PREEMPTION + LINES[9][0] + "\n", "preempted", 1, None),
     ("a failed task after its exception", RAISED + TASK, "traceback", 3, None),
     ("a failed task before its exception", TASK + RAISED, "traceback", 4, None),
     ("an exception, then NCCL", RAISED + WATCHDOG, "traceback", 3, ("nccl-timeout", 4)),
@@ -119,27 +119,27 @@ CAUSES = [
      "traceback", 3, ("traceback", 6)),
     ("NCCL, then an exception", WATCHDOG + RAISED, "nccl-timeout", 1, ("traceback", 4)),
     ("an exception before NCCL and one after", RAISED + WATCHDOG + RAISED, "traceback", 3, ("nccl-timeout", 4)),
-    ("a peer that is gone, then NCCL", PEER + WATCHDOG, "nccl-timeout", 4, None),
+    ("a lost peer, then NCCL", PEER + WATCHDOG, "nccl-timeout", 4, None),
     ("NCCL, then a failed task", WATCHDOG + TASK, "nccl-timeout", 1, None),
     ("a failed task, then NCCL", TASK + WATCHDOG, "task-failure", 1, ("nccl-timeout", 2)),
     ("a crash, then NCCL", SEGFAULT + WATCHDOG, "segfault", 1, ("nccl-timeout", 2)),
     ("an exception, then a crash", RAISED + SEGFAULT, "traceback", 3, None),
-    ("a launcher that tells of its child", CHILD + RAISED, "traceback", 6, None),
-    ("only a launcher", CHILD + TASK, "aftermath", 3, None),
+    ("a launcher that reports its child, then the exception", CHILD + RAISED, "traceback", 6, None),
+    ("only a launcher that reports its child", CHILD + TASK, "aftermath", 3, None),
     ("a broken pipe before the cause", PIPE + RAISED, "traceback", 6, None),
-    ("a signal through a chain", QUEUE_SIGTERM + TASK, "aftermath", 3, None),
-    ("an exception that is cut before one that is not", TRACE + "[rank1]: " + RAISED.replace("\n", "\n[rank1]: "),
+    ("a signal within chained exceptions", QUEUE_SIGTERM + TASK, "aftermath", 3, None),
+    ("a truncated exception, then a complete one", TRACE + "[rank1]: " + RAISED.replace("\n", "\n[rank1]: "),
      "traceback", 5, None),
     ("a full GPU, then NCCL", OOM + WATCHDOG, "gpu-out-of-memory", 3, ("nccl-timeout", 4)),
-    ("a broken GPU, said after NCCL", WATCHDOG + ECC, "gpu-failure", 4, ("nccl-timeout", 1)),
-    ("a loss that is no number", NAN + WATCHDOG, "diverged", 3, ("nccl-timeout", 4)),
-    ("by hand at a terminal", f"{TRACE}KeyboardInterrupt\n", "step-cancelled", 3, None),
-    ("by hand after a crash", RAISED + f"{TRACE}KeyboardInterrupt\n", "traceback", 3, None),
+    ("a broken GPU reported after NCCL", WATCHDOG + ECC, "gpu-failure", 4, ("nccl-timeout", 1)),
+    ("a loss that is not finite", NAN + WATCHDOG, "diverged", 3, ("nccl-timeout", 4)),
+    ("an interrupt at a terminal", f"{TRACE}KeyboardInterrupt\n", "step-cancelled", 3, None),
+    ("an interrupt after a crash", RAISED + f"{TRACE}KeyboardInterrupt\n", "traceback", 3, None),
     ("a full node, then a requeue", LINES[14][0] + "\n" + LINES[8][0], "out-of-memory", 1, ("requeued", 2)),
 ]  # fmt: skip
 
 
-SAID = [
+STREAM_PAIRS = [
     (RAISED, TIME_LIMIT, "time-limit", "x.err", "traceback"),
     (TIME_LIMIT, RAISED, "time-limit", "", "traceback"),
     (RAISED, STEP_CANCELLED, "traceback", "", None),

@@ -1,5 +1,4 @@
-"""Estimates of a difference to a baseline, for tests of what is computed from several
-of them."""
+"""Estimates of a difference from a baseline."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ KNOWN = Noise(0.002, 30.0, "20 days", measured=True)
 
 
 def make_estimate(difference: float, **fields: Any) -> Estimate:
-    """Make the estimate of one run; by default with a small, well-known error."""
+    """Build the estimate of one run, by default with a small, well-known error."""
     values: dict[str, Any] = {
         "difference": difference,
         "standard_error": 0.002,

@@ -1,5 +1,4 @@
-"""Event files of TensorBoard as frameworks write them: frames of protocol buffers with
-their checksums."""
+"""TensorBoard event files: protocol buffers in frames with checksums."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from collections.abc import Sequence
 
 
 def checksum(data: bytes) -> int:
-    """The masked CRC-32C of data, bit by bit."""
+    """Compute the masked CRC-32C of data bit by bit."""
     value = 0xFFFFFFFF
     for byte in data:
         value ^= byte
@@ -19,7 +18,7 @@ def checksum(data: bytes) -> int:
 
 
 def frame(data: bytes) -> bytes:
-    """One record with its length and both checksums."""
+    """Frame one record with its length and both checksums."""
     length = struct.pack("<Q", len(data))
     return (
         length
@@ -38,7 +37,7 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, value: int | float | bytes) -> bytes:
-    """A varint, a double, or bytes with their length."""
+    """Encode a varint, a double, or length-delimited bytes."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     if isinstance(value, float):
@@ -58,13 +57,13 @@ def scalar(tag: str, value: float) -> bytes:
 
 
 def tensor_scalar(tag: str, value: float) -> bytes:
-    """As TensorFlow 2 writes a scalar."""
+    """Encode a scalar as TensorFlow 2 does."""
     tensor = field(1, 1) + field(4, struct.pack("<f", value))
     return field(1, tag.encode()) + field(8, tensor)
 
 
 def argument(name: str, value: str) -> bytes:
-    """As Megatron keeps an argument."""
+    """Encode an argument as Megatron does."""
     return field(1, f"{name}/text_summary".encode()) + field(
         8, field(1, 7) + field(8, value.encode())
     )
@@ -78,7 +77,7 @@ def event_file(*events: bytes) -> bytes:
 
 
 def run(seconds: Sequence[float], total: int = 0, first: int = 1) -> bytes:
-    """The event file of a Megatron run."""
+    """Build the event file of a Megatron run."""
     arguments = (
         [event(0, argument("train_iters", str(total)), argument("seq_length", "8192"))]
         if total

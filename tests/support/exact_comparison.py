@@ -1,4 +1,4 @@
-"""Records as something that compares, to the last bit."""
+"""Comparable forms of records, exact to the last bit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pytest_llmbench.core.log_records import ParsedLog, Steps
 
 
 def to_bits(value: Any) -> Any:
-    """Return all types, texts, numbers and columns of nested records, so that only
-    equal ones are equal."""
+    """Convert nested records to values that are equal only bit for bit.
+
+    The values contain all types, texts, numbers and columns.
+    """
     if dataclasses.is_dataclass(value):
         fields = [
             (field.name, to_bits(getattr(value, field.name)))
@@ -31,7 +33,7 @@ def to_bits(value: Any) -> Any:
 
 
 def to_comparable(log: ParsedLog) -> object:
-    """A log as something that compares: columns as lists."""
+    """Convert a log to plain values, with its columns as lists of strings."""
     segments = [
         (
             [

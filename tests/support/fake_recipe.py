@@ -1,5 +1,7 @@
-"""A small recipe whose jobs do what their size says: real jobs of a real launcher,
-without any training."""
+"""A small recipe whose jobs run shell commands chosen by their model size.
+
+Real launchers start the jobs, but no model is trained.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ STEP = 1.0
 """The published step time of every configuration, in seconds."""
 
 WELL = "steps 1.0"
-"""The shell function that prints a complete run with steps of this many seconds."""
+"""The shell command that prints a complete run with this step time in seconds."""
 
 HEAD = """#!/bin/bash
 {directives}# launch.sh of a recipe that trains nothing
@@ -18,7 +20,7 @@ set -eu
 if [ -n "${SLURM_JOB_ID:-}" ]; then
     folder="$STAGE_PATH/results/24.11/$DTYPE/$MODEL_SIZE/$JOB_TOTAL_GPUS"
     mkdir -p "$folder"
-    # like the recipes' own, the log of a requeued job goes on in the same file
+    # as in real recipes, a requeued job appends to the same log
     exec >>"$folder/log-nemo_fake_${MODEL_SIZE}_${JOB_TOTAL_GPUS}_${SLURM_JOB_ID}.out" 2>&1
 fi
 batch=128
@@ -85,8 +87,8 @@ PURPOSES = """\
     save_gpus: {8b: [8, 16]}
     load_gpus: {8b: [8]}
 """
-"""What the document of this recipe says of profiles, traces and checkpoints, for a
-model of size 8b."""
+"""The recipe's settings for profiles, traces and checkpoints, for a model of size
+8b."""
 
 PURPOSED = r"""
 env | grep -E '^(ENABLE|PROFILE|LOAD)_' >$STAGE_PATH/variables || true
@@ -105,7 +107,8 @@ if [ -n "${LOAD_CHECKPOINT_PATH:-}" ]; then
     exit
 fi
 """
-"""A job that does what the variables of its purpose say, and then what follows."""
+"""Shell commands that create the files requested by the job's variables. Append the
+commands of the run."""
 
 MODEL = (
     "  {size}: {{formula: llama, hidden_size: 64, attention_heads: 4, query_groups: 4, ffn_size: 128,"
@@ -113,7 +116,7 @@ MODEL = (
 )
 FIXED = '{DTYPE: "{dtype}", MODEL_SIZE: "{size}", JOB_TOTAL_GPUS: "{gpus}"}'
 SUBMIT = """#!/bin/bash
-# submits by itself, as NeMo-Run's recipes do
+# submits its job itself, as NeMo-Run recipes do
 set -eu
 job=$(sbatch --parsable --gres=gpu:8 -N $((JOB_TOTAL_GPUS / 8)) ./launch.sh)
 printf 'Task 0: train\\n- Status: SUBMITTED\\n- Executor: SlurmExecutor on @localhost\\n- Job id: %s\\n' "$job"
@@ -143,13 +146,13 @@ def write_recipe(
     purposes: str = "",
     further: Sequence[Mapping[str, object]] = (),
 ) -> None:
-    """Write baselines/fake.yaml, recipe/launch.sh, cluster.yaml and an ini file below a
-    folder.
+    """Write baselines/fake.yaml, recipe/launch.sh, cluster.yaml and pytest.ini.
 
-    `behaviours` are shell commands by model size: what a job of that size does.
-    `directives` are lines of #SBATCH, `purposes` what the document says of profiles,
-    traces and checkpoints. Of each size there is one configuration, in bf16 at a batch
-    of 128; `further` are more of them, by what differs: size, gpus, dtype, gbs.
+    `behaviours` maps each model size to the shell commands of its jobs. `directives`
+    are #SBATCH lines, and `purposes` are the recipe's settings for profiles, traces and
+    checkpoints. Each size has one configuration, in bf16 with a batch size of 128.
+    `further` lists more configurations by the fields that differ: size, gpus, dtype,
+    gbs.
     """
     recipe, stage = folder / "recipe", folder / "stage"
     for path in (recipe, stage, folder / "baselines"):
@@ -178,6 +181,6 @@ def write_recipe(
 
 
 def program(path: Path, text: str) -> None:
-    """Write a file that can be executed."""
+    """Write an executable file."""
     path.write_text(text)
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Schedulers that are stood in for."""
+"""Fake schedulers."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ TOOLS = Tools(run, {})
 
 
 class FakeSchedulers(Schedulers):
-    """Schedulers of which some are stood in for, by the way in which a job is
-    submitted."""
+    """Schedulers, some of which are replaced by fakes.
+
+    `stand_ins` maps a submission method (`JobSpec.via`) to its fake scheduler.
+    """
 
     def __init__(self, stand_ins: Mapping[str, Scheduler]) -> None:
         super().__init__(TOOLS)
         self.stand_ins = dict(stand_ins)
 
     def find(self, spec: JobSpec) -> Scheduler:
-        """Return the stand-in of a job; LaunchError as from the real ones."""
+        """Return the fake scheduler of a job, or else the real one. Raises LaunchError
+        if there is no such scheduler."""
         return self.stand_ins.get(spec.via) or super().find(spec)
 
 
 def make_slurm(
     client: object, journal: JobRecords | None = None, **tools: Any
 ) -> SlurmScheduler:
-    """Return Slurm with a client that is stood in for."""
+    """Build a Slurm scheduler with a fake client."""
     scheduler_tools = Tools(run, {}, journal, **tools)
     return SlurmScheduler(scheduler_tools, cast("Slurm", client))
 
 
 def make_slurm_schedulers(client: object) -> Schedulers:
-    """Return schedulers whose Slurm has a client that is stood in for."""
+    """Build schedulers whose Slurm scheduler has a fake client."""
     slurm = make_slurm(client)
     return FakeSchedulers(
         {via: slurm for via in SCHEDULERS if not load_scheduler(via).here}

@@ -1,5 +1,8 @@
-"""Processes of `llmbench` and of pytest that end as Python ends, each forked from one
-that has imported the package."""
+"""Runs `llmbench` and pytest in forked processes.
+
+They are forked from a process that has imported the package, and end as a Python
+program ends.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ for module in pkgutil.walk_packages(pytest_llmbench.__path__, "pytest_llmbench."
     if not module.name.startswith("pytest_llmbench.suite."):
         importlib.import_module(module.name)
 gc.collect()
-gc.freeze()  # the end of a program would otherwise visit, and copy, all that was imported
+gc.freeze()  # otherwise the final collection would visit, and copy, all imported modules
 for line in sys.stdin:
     program, words, folder, environment, outputs = json.loads(line)
     if child := os.fork():
@@ -46,18 +49,18 @@ if program == "llmbench":
     sys.exit(main(words))
 runpy.run_module(program, run_name="__main__")
 """
-"""Runs the programs that lines of its input describe, one after the other, and prints
-their exit codes."""
+"""Runs the programs described by its input lines one by one, and prints their exit
+codes."""
 
 UNREAD = "pipe"
-"""The output of a program that nobody reads: a pipe whose other end is closed."""
+"""Output to a pipe whose reading end is closed."""
 
 CLOSED_TERMINAL = "terminal"
-"""The output of a program whose terminal was closed."""
+"""Output to a closed terminal."""
 
 
 class Programs:
-    """Starts programs, one at a time."""
+    """Starts programs one at a time."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -70,10 +73,10 @@ class Programs:
         output: str | Path,
         errors: str | Path,
     ) -> int:
-        """Run "llmbench" or "pytest" in a folder and return its exit code, negative
-        after a signal.
+        """Run "llmbench" or "pytest" in a folder and return its exit code.
 
-        `output` and `errors` are files, to which is added, UNREAD or CLOSED_TERMINAL.
+        The exit code is negative after a signal. `output` and `errors` are UNREAD,
+        CLOSED_TERMINAL, or files to append to.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -95,7 +98,7 @@ class Programs:
 
 @contextmanager
 def forking() -> Iterator[Programs]:
-    """Start the process that programs are forked from; its output is buffered, as in a
+    """Start the process that programs are forked from. Its output is buffered as in a
     shell."""
     environment = {
         name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"

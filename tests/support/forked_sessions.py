@@ -1,5 +1,4 @@
-"""Sessions of pytest in processes of their own, forked from a process that has imported
-all modules already."""
+"""pytest sessions, forked from a process that has already imported all modules."""
 
 from __future__ import annotations
 
@@ -48,7 +47,8 @@ _FORKING.set_forkserver_preload(list(PRELOADED))
 
 
 class ForkedSession:
-    """A session of pytest, with what the tests use of `subprocess.Popen`."""
+    """A pytest session in a separate process, with a `subprocess.Popen`-like
+    interface."""
 
     def __init__(
         self,
@@ -58,8 +58,10 @@ class ForkedSession:
         output: Path,
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """Start pytest with these arguments in a folder; what it prints is added to
-        `output`. `prepare` runs before."""
+        """Start pytest in a folder and append its output to `output`.
+
+        `prepare` runs in the new process before pytest.
+        """
         target = (tuple(arguments), folder, dict(environment), output, prepare)
         self._process = _FORKING.Process(target=_run_session, args=target)
         self._process.start()
@@ -71,30 +73,29 @@ class ForkedSession:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while the session runs."""
+        """Return the exit code, or None while the session is running."""
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end and return the exit code, negative after a signal."""
+        """Wait for the end and return the exit code (negative after a signal)."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             raise TimeoutExpired(self.arguments, timeout or 0.0)
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the session alone."""
+        """Send a signal to the session only, not to its children."""
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill the session alone."""
+        """Kill the session only, not its children."""
         self._process.kill()
 
 
 def run_session(
     folder: Path, environment: Mapping[str, str], *arguments: str
 ) -> tuple[int, str]:
-    """Run a session that polls Slurm quickly; return its exit code and what it
-    printed."""
+    """Run a session that polls Slurm quickly. Returns (exit code, output)."""
     output = folder / "out.txt"
     output.unlink(missing_ok=True)
     session = ForkedSession(arguments, folder, environment, output, poll_quickly)
@@ -113,8 +114,10 @@ def _run_session(
     output: Path,
     prepare: Callable[[], None] | None,
 ) -> None:
-    """Be the session: what it inherits is what `python -Im pytest` has in this
-    folder."""
+    """Run pytest in the forked process.
+
+    The process gets the same environment as `python -Im pytest` in this folder.
+    """
     os.setsid()
     os.chdir(folder)
     os.environ.clear()
@@ -132,7 +135,7 @@ def _run_session(
     ]
     for name in PLUGINS:
         if module := sys.modules.get(name):
-            # no warning that they are imported before pytest can rewrite them
+            # avoids the warning that they were imported before pytest could rewrite them
             module.__doc__ = "PYTEST_DONT_REWRITE"
     if prepare:
         prepare()
@@ -143,8 +146,10 @@ def _run_session(
 
 
 def poll_quickly(gone_seconds: float = 600.0) -> None:
-    """Let a session poll Slurm ten times as often, and wait a second instead of ten;
-    `gone_seconds` for lost nodes."""
+    """Shorten all Slurm polling intervals of a session.
+
+    `gone_seconds` is how long the session waits for lost nodes.
+    """
     from pytest_llmbench.launch.jobs import job_engine as follow
     from pytest_llmbench.launch.jobs import progress, watch
 

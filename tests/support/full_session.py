@@ -1,7 +1,7 @@
-"""A night of all 82 documented configurations as outcome dictionaries: most pass, one
-of each other kind is planted.
+"""A session of all 82 documented configurations, as outcome documents.
 
-`python tests/night.py FILE` writes its page, to be looked at.
+Most configurations pass. One configuration of each other kind is planted. `python
+tests/support/full_session.py FILE` writes the report page for inspection.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from support.outcomes import with_fields
 NOW = datetime(2026, 3, 2, 6, 0, tzinfo=UTC)
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)> \"'&amp;{{7*7}}</pre></style>"
-"""Text of a log that would be more than text on a page that does not escape it."""
+"""Log text that would run as HTML if a page did not escape it."""
 
 (
     SLOWER,
@@ -59,7 +59,7 @@ HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)> \
     PROFILED,
     LAUNCHED,
 ) = range(9)
-"""The planted configurations, by their place."""
+"""Indices of the planted configurations."""
 
 DAYS = 90
 
@@ -72,8 +72,7 @@ ENVIRONMENT = {
 
 
 def make_session_outcomes(folder: Path, days: int = DAYS) -> list[OutcomeDocument]:
-    """Return the outcomes; the log of the planted failures is written below the
-    folder."""
+    """Build the outcomes and write the logs of the planted failures to `folder`."""
     settings = Settings(unmatched="fail")
     catalog = load(settings)
     baselines = [candidates[0] for candidates in catalog.baselines.values()]
@@ -126,7 +125,11 @@ def _run(index: int, baseline: Baseline, folder: Path) -> Run:
         )
     }
     if index == STALLED:
-        seconds[[22, 23, 38]] *= (1.6, 1.6, 4.0)  # three are no hiccup
+        seconds[[22, 23, 38]] *= (
+            1.6,
+            1.6,
+            4.0,
+        )  # three slow steps are not a transient stall
     if index == DIVERGED:
         columns["loss"] = np.array([12.0] * 30 + [float("nan")] * 20)
     whole = log(segment(steps(seconds.tolist(), **columns)))
@@ -186,7 +189,8 @@ def _run(index: int, baseline: Baseline, folder: Path) -> Run:
 
 
 def _launched(results: Any, name: str) -> dict[str, Any]:
-    """Return a result that was launched three times, once on a node that failed."""
+    """Make the result of a configuration a launched one, with a failed and a complete
+    job."""
     measure = Purpose.MEASURE
     jobs = [
         LaunchedJob("101", measure, 1, 1, "NODE_FAIL", ("n7",)),
@@ -200,8 +204,7 @@ def _launched(results: Any, name: str) -> dict[str, Any]:
 
 
 def _with_lines(document: ConfigurationOutcome, folder: Path) -> ConfigurationOutcome:
-    """Add the lines of the log around a failure to an outcome, as a session reads them
-    for its reports."""
+    """Add the log lines around a failure, as a session reads them for its reports."""
     excerpt = document.excerpt
     quoted_lines = (
         [*read_excerpts([(folder / excerpt.log, excerpt.line)]).values()]
@@ -220,8 +223,7 @@ def _with_lines(document: ConfigurationOutcome, folder: Path) -> ConfigurationOu
 def _with_history(
     document: ConfigurationOutcome, index: int, days: int
 ) -> ConfigurationOutcome:
-    """Return an outcome with nights before it; every ninth one has a change of
-    level."""
+    """Add a history of daily runs. Every ninth configuration has a level change."""
     random = np.random.default_rng(1000 + index)
     expected = document.expected_seconds or math.nan
     changed = days * 2 // 3 if index % 9 == 0 else days

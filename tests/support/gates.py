@@ -1,4 +1,4 @@
-"""Sessions of pytest against a real Slurm: processes of their own, in one folder."""
+"""pytest sessions in one folder that use a real Slurm cluster."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from support.forked_sessions import ForkedSession, poll_quickly
 
 
 class Gate:
-    """Sessions of pytest in one folder, each a process of its own."""
+    """Runs pytest sessions in one folder, each in a separate process."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder = folder
         self.cluster = cluster
         self.started: list[ForkedSession] = []
         self.gone_seconds = 600.0
-        """For how long a session waits for nodes that are gone."""
+        """How long a session waits for lost nodes, in seconds."""
 
     def start(self, *arguments: str) -> ForkedSession:
-        """Start pytest; what it prints goes to out.txt."""
+        """Start pytest. Its output is appended to out.txt."""
         (self.folder / "out.txt").touch()
         process = ForkedSession(
             ("-p", "no:cacheprovider", "-k", "fake", *arguments),
@@ -48,12 +48,12 @@ class Gate:
 
     @property
     def plain(self) -> str:
-        """What was printed, as one line."""
+        """The output as one line."""
         return " ".join(self.output.split())
 
     @property
     def outcomes(self) -> dict[str, str]:
-        """Return verdict and reason by size, from the JUnit report."""
+        """The verdict and reason of each model size, from the JUnit report."""
         cases = ElementTree.parse(self.folder / "junit.xml").iter("testcase")  # noqa: S314 (our own file)
         outcomes = {}
         for case in (case for case in cases if "fake_" in str(case.get("name"))):
@@ -68,30 +68,30 @@ class Gate:
 
     @property
     def gpu_hours(self) -> dict[str, Any]:
-        """Return what the last session used, from its document."""
+        """The GPU-hours of the last session, from its JSON document."""
         hours: dict[str, Any] = json.loads((self.folder / "session.json").read_text())[
             "gpu_hours"
         ]
         return hours
 
     def go(self) -> None:
-        """Let waiting jobs go on."""
+        """Let waiting jobs continue."""
         (self.folder / "stage" / "go").touch()
 
     def submitted(self) -> list[str]:
-        """Return the ids of all jobs that were ever started, lowest first."""
+        """Return the ids of all jobs that ever started, in ascending order."""
         file = self.folder / "stage" / "started"
         return sorted(file.read_text().split(), key=int) if file.exists() else []
 
     def wait_for(self, true: Callable[[], object], seconds: float = 180.0) -> None:
-        """Wait until something is true."""
+        """Wait until `true` returns a true value."""
         end = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end, self.output
             time.sleep(0.03)
 
     def end(self) -> None:
-        """Leave no process behind."""
+        """Kill all sessions that are still running."""
         for process in self.started:
             if process.poll() is None:
                 process.kill()

@@ -1,5 +1,7 @@
-"""How the work of a function grows with its input, without a clock: the lines of the
-package that it executes."""
+"""Measures how a function's work grows with its input, without a clock.
+
+The measure is the number of executed lines of the package.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,18 @@ from pytest_llmbench.logs import scan
 PACKAGE = str(Path(pytest_llmbench.__file__).parent)
 
 FACTOR = 4
-"""How many times as large the large input is."""
+"""Size of the large input relative to the small input."""
 
 LINEAR = 1.05 * FACTOR
-"""Lines that are executed for the large input, over those for the small one, at most. A
-loop of every item over all others would execute far more."""
+"""The largest allowed ratio of executed lines between the large and the small input. A
+quadratic loop would exceed it by far."""
 
 
 def count_lines(function: Callable[[], object]) -> int:
-    """Return how many lines of the package a function executes; each pass of a
-    comprehension counts as one."""
+    """Count the lines of the package that a function executes.
+
+    Each iteration of a comprehension counts as one line.
+    """
     count = 0
 
     def follow(_frame: Any, event: str, _argument: object) -> Any:
@@ -49,14 +53,14 @@ def count_lines(function: Callable[[], object]) -> int:
 
 
 def measure_growth(make: Callable[[int], Callable[[], object]], small: int) -> float:
-    """Return how much more is executed for an input that is FACTOR times as large as a
-    small one.
+    """Return the ratio of executed lines between a large and a small input.
 
-    `make` prepares the input of a size and returns what works on it; what loads once is
-    not counted.
+    The large input has FACTOR times the size. `make` prepares the input of a size and
+    returns the function to measure. Code that runs only once per process does not
+    count.
     """
-    # Hyperscan, which is loaded after some hundreds of logs, calls the package for each
-    # match, up to a number of them.
+    # Hyperscan is loaded after some hundreds of logs and then calls the package for every
+    # match: keep it unloaded.
     scan.build_search.cache_clear()
     with patch.object(scan, "WORTH", sys.maxsize):
         make(2)()

@@ -1,5 +1,4 @@
-"""Texts without a secret that look as if they had one: names, hashes, settings and
-lines as logs have them."""
+"""Names, hashes, settings and log lines that look like secrets but are not."""
 
 from __future__ import annotations
 
@@ -476,4 +475,4 @@ ssh -p 2222 node0001
 scp -P 2222 a node0001:/tmp
 psql -h db -p 5432 -U llm
 """.strip().splitlines()
-"""What was written after the rules were."""
+"""Texts that were collected after the redaction rules were written."""

@@ -15,7 +15,7 @@ from pytest_llmbench.tools.import_tables.markdown_tables import read_markdown
 
 
 def read(text: str, **stated: str) -> DocumentConfigurations:
-    """Return the configurations of a Markdown document."""
+    """Parse the configurations of a Markdown document."""
     mapping = load_mapping().add_stated(stated)
     return collect_configurations(read_markdown(text, mapping), mapping)
 
@@ -23,11 +23,11 @@ def read(text: str, **stated: str) -> DocumentConfigurations:
 def draft(
     text: str, release: str = "25.05", name: str = "README.md", **stated: str
 ) -> ImportedDocument:
-    """Return the drafts of a Markdown document."""
+    """Draft baselines from a Markdown document."""
     mapping = load_mapping().add_stated(stated)
     return import_document(read_markdown(text, mapping), name, release, mapping)
 
 
 def list_unread(document: DocumentConfigurations | ImportedDocument) -> list[str]:
-    """Return the unread cells, each as `LINE TEXT: REASON`."""
+    """List the unread cells as `LINE TEXT: REASON`."""
     return [f"{cell.line} {cell.text}: {cell.reason}" for cell in document.unread]

@@ -1,4 +1,4 @@
-"""Jobs for tests of launching."""
+"""Jobs and job states for launch tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 
 
 def job_spec(folder: Path, **changes: Any) -> JobSpec:
-    """A job that does nothing, on this machine, in `folder`."""
+    """Build a local job that does nothing in `folder`."""
     spec = JobSpec(
         case_id=KEY.id,
         key=KEY,
@@ -33,7 +33,7 @@ def job_spec(folder: Path, **changes: Any) -> JobSpec:
 
 
 def job(folder: Path, number: int = 1, **changes: Any) -> Job:
-    """A job of the journal."""
+    """Build a job as the journal stores it."""
     template = Job(
         number=number,
         token=f"token{number}",
@@ -45,33 +45,33 @@ def job(folder: Path, number: int = 1, **changes: Any) -> Job:
 
 
 def waiting(reason: str = "Resources", **more: Any) -> JobStatus:
-    """What is known of a pending job."""
+    """Build the status of a pending job."""
     return JobStatus(Phase.WAITING, "PENDING", reason=reason, **more)
 
 
 def running(*nodes: str, **more: Any) -> JobStatus:
-    """What is known of a running job."""
+    """Build the status of a running job."""
     return JobStatus(Phase.RUNNING, "RUNNING", nodes=nodes or ("n1",), **more)
 
 
 def ended(state: str = "COMPLETED", exit_code: str = "0:0", **more: Any) -> JobStatus:
-    """What is known of a job that ended."""
+    """Build the status of an ended job."""
     return JobStatus(Phase.ENDED, state, nodes=("n1",), exit_code=exit_code, **more)
 
 
 class Clock:
-    """A clock that only sleeping moves."""
+    """A clock that advances only by sleeping."""
 
     def __init__(self, start: datetime = START) -> None:
         self.time = start
         self.slept: list[float] = []
 
     def now(self) -> datetime:
-        """The time."""
+        """Return the current time."""
         return self.time
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         assert seconds >= 0
         self.slept.append(seconds)
         self.time += timedelta(seconds=seconds)

@@ -1,9 +1,9 @@
-"""What happens to logs: cut off, torn, lost, repeated, mixed with other text; each a
-strategy for the bytes of a log.
+"""Strategies that damage the bytes of a log: truncation, losses, repetitions, foreign
+text.
 
-Left out is what nobody can tell from a log that is whole: a number that lost digits in
-its middle, and two records that were cut and glued at one column (see docs/reference/dialects.md,
-"What cannot be told").
+Two kinds of damage are missing because they cannot be distinguished from a valid log: a
+number that lost digits in its middle, and two records that were cut and joined at the
+same column (see docs/reference/dialects.md, "What cannot be told").
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ JUNK = st.one_of(
     st.lists(st.integers(128, 255), min_size=1, max_size=20).map(bytes),
     st.lists(st.sampled_from([*range(9), *range(14, 32), 127]), min_size=1, max_size=20).map(bytes),
 )  # fmt: skip
-"""Bytes that are no text of a number."""
+"""Bytes that cannot be part of a number."""
 
 FOREIGN = st.sampled_from(
     [
@@ -48,19 +48,19 @@ def _offsets(log: Written) -> st.SearchStrategy[int]:
     return st.integers(0, len(log.data))
 
 
-def cut_off(log: Written) -> st.SearchStrategy[bytes]:
-    """The job was killed, or the log is still being written."""
+def truncate(log: Written) -> st.SearchStrategy[bytes]:
+    """Truncate the log: the job was killed, or the log is still growing."""
     return _offsets(log).map(lambda offset: log.data[:offset])
 
 
-def begun_late(log: Written) -> st.SearchStrategy[bytes]:
-    """The beginning was rotated away."""
+def drop_beginning(log: Written) -> st.SearchStrategy[bytes]:
+    """Drop the beginning of the log, as log rotation does."""
     return _offsets(log).map(lambda offset: log.data[offset:])
 
 
 @st.composite
-def lost_lines(draw: st.DrawFn, log: Written) -> bytes:
-    """Up to three blocks of whole lines are gone."""
+def drop_lines(draw: st.DrawFn, log: Written) -> bytes:
+    """Delete up to three blocks of whole lines."""
     kept = list(log.lines)
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(kept)))
@@ -69,8 +69,8 @@ def lost_lines(draw: st.DrawFn, log: Written) -> bytes:
 
 
 @st.composite
-def repeated_lines(draw: st.DrawFn, log: Written) -> bytes:
-    """A block of whole lines stands there again, at once or further down."""
+def repeat_lines(draw: st.DrawFn, log: Written) -> bytes:
+    """Repeat a block of whole lines, directly after itself or further down."""
     start = draw(st.integers(0, len(log.lines) - 1))
     end = draw(st.integers(start + 1, len(log.lines)))
     offset = draw(st.integers(end, len(log.lines)))
@@ -78,9 +78,10 @@ def repeated_lines(draw: st.DrawFn, log: Written) -> bytes:
 
 
 @st.composite
-def inserted(draw: st.DrawFn, log: Written, pieces: st.SearchStrategy[bytes]) -> bytes:
-    """Up to two pieces stand somewhere inside the log, on lines that do not follow each
-    other."""
+def insert_pieces(
+    draw: st.DrawFn, log: Written, pieces: st.SearchStrategy[bytes]
+) -> bytes:
+    """Insert up to two pieces at arbitrary offsets."""
     data = log.data
     for offset in sorted(
         {draw(_offsets(log)) for _ in range(draw(st.integers(1, 2)))}, reverse=True
@@ -89,35 +90,35 @@ def inserted(draw: st.DrawFn, log: Written, pieces: st.SearchStrategy[bytes]) ->
     return data
 
 
-def junk(log: Written) -> st.SearchStrategy[bytes]:
-    """Bytes that are no text, anywhere."""
-    return inserted(log, JUNK)
+def insert_junk(log: Written) -> st.SearchStrategy[bytes]:
+    """Insert non-text bytes at arbitrary offsets."""
+    return insert_pieces(log, JUNK)
 
 
-def foreign(log: Written) -> st.SearchStrategy[bytes]:
-    """Lines of another program, anywhere."""
-    return inserted(log, FOREIGN)
+def insert_foreign_lines(log: Written) -> st.SearchStrategy[bytes]:
+    """Insert lines of another program at arbitrary offsets."""
+    return insert_pieces(log, FOREIGN)
 
 
 @st.composite
-def two_writers(draw: st.DrawFn, log: Written) -> bytes:
-    """A line of the log stands inside another one: two processes wrote at once."""
+def insert_line(draw: st.DrawFn, log: Written) -> bytes:
+    """Insert a line of the log into another line, as two concurrent processes would."""
     line = draw(st.sampled_from(log.lines))
     offset = draw(_offsets(log))
     return log.data[:offset] + line + log.data[offset:]
 
 
 @st.composite
-def zeroed(draw: st.DrawFn, log: Written) -> bytes:
-    """A page of the file holds zeros, as after a crash of a file server."""
+def overwrite_with_zeros(draw: st.DrawFn, log: Written) -> bytes:
+    """Overwrite part of the log with zeros, as after a file server crash."""
     offset = draw(_offsets(log))
     length = min(draw(st.sampled_from([1, 16, 512, 4096])), len(log.data) - offset)
     return log.data[:offset] + bytes(length) + log.data[offset + length :]
 
 
 @st.composite
-def glued(draw: st.DrawFn, log: Written) -> bytes:
-    """The end of a line is gone, its line feed too: the next line goes on in it."""
+def join_lines(draw: st.DrawFn, log: Written) -> bytes:
+    """Drop the end of a line with its line feed, so that the next line is appended."""
     number = draw(st.integers(0, len(log.lines) - 1))
     line = log.lines[number]
     kept = line[: draw(st.integers(0, len(line) - 1))]
@@ -126,7 +127,7 @@ def glued(draw: st.DrawFn, log: Written) -> bytes:
 
 @st.composite
 def split_lines(draw: st.DrawFn, log: Written) -> bytes:
-    """A line feed stands inside a line."""
+    """Insert a line break within a line."""
     offset = draw(_offsets(log))
     return (
         log.data[:offset]
@@ -136,16 +137,16 @@ def split_lines(draw: st.DrawFn, log: Written) -> bytes:
 
 
 DAMAGES: dict[str, Damage] = {
-    "cut off": cut_off,
-    "begun late": begun_late,
-    "lost lines": lost_lines,
-    "repeated lines": repeated_lines,
-    "junk": junk,
-    "foreign": foreign,
-    "two writers": two_writers,
-    "zeroed": zeroed,
-    "glued": glued,
-    "torn": split_lines,
+    "truncated": truncate,
+    "missing beginning": drop_beginning,
+    "lost lines": drop_lines,
+    "repeated lines": repeat_lines,
+    "junk": insert_junk,
+    "foreign": insert_foreign_lines,
+    "two writers": insert_line,
+    "zeroed": overwrite_with_zeros,
+    "joined lines": join_lines,
+    "split lines": split_lines,
 }
 
 ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
@@ -153,13 +154,13 @@ ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "UTF-16, big end first": lambda data: data.decode().encode("utf-16-be"),
     "UTF-32": lambda data: data.decode().encode("utf-32"),
 }
-"""In these a log cannot be read as it is."""
+"""Encodings in which a log cannot be read directly."""
 
 HARMLESS: dict[str, Callable[[bytes], bytes]] = {
     "CRLF": lambda data: data.replace(b"\n", b"\r\n"),
     "BOM": lambda data: b"\xef\xbb\xbfstart\n" + data,
     "Latin-1": lambda data: data.decode().encode("latin-1", "replace"),
-    "more after it": lambda data: data + b"x" * 20_000,
+    "text after it": lambda data: data + b"x" * 20_000,
     "NULs before it": lambda data: b"\x00" * 20_000 + b"\n" + data,
 }
-"""What changes nothing that a log says."""
+"""Changes that do not affect the contents of a log."""

@@ -1,4 +1,4 @@
-"""Folders of small logs for tests of reading, and what was read of them."""
+"""Folders of small logs, and their readings."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def write_runs(root: Path, count: int, **options: Any) -> list[Path]:
 
 
 def read_runs(root: Path, definitions: Sequence[Any] = (), **options: Any) -> Reading:
-    """Read everything below a folder."""
+    """Read all runs in a folder."""
     stores = Stores()
     return Reading(stores, find_runs([root], stores).runs, definitions, **options)

@@ -1,4 +1,4 @@
-"""Laws that hold for what a reader gives of any log."""
+"""Properties that hold for the parsing result of any log."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from support.log_strategies import Written
 
 STEP = tuple[int, float, float]
 PLACES = 9
-"""Decimals to which times are compared: milliseconds are divided in one reader and not
-in another."""
+"""Decimal places to which times are compared. Only some readers divide milliseconds."""
 
 
 def list_steps(log: ParsedLog) -> list[list[STEP]]:
-    """List the steps of each segment: number, seconds, loss (NaN if absent)."""
+    """List (number, seconds, loss) for each step of each segment. A missing loss is
+    NaN."""
     columns = [
         (segment.steps.index, segment.steps.seconds, segment.steps.loss)
         for segment in log.segments
@@ -28,8 +28,10 @@ def list_steps(log: ParsedLog) -> list[list[STEP]]:
 
 
 def require_printed(log: ParsedLog, written: Written) -> None:
-    """Fail if a step has a time or loss that was not printed for it; a missing number
-    is no harm."""
+    """Fail if a parsed step has a time or loss that was not printed for it.
+
+    Missing numbers are accepted.
+    """
     times = {(step, round(value, PLACES)) for step, value in written.times}
     losses = {(step, round(value, PLACES)) for step, value in written.losses}
     for step, seconds, loss in (step for run in list_steps(log) for step in run):
@@ -43,7 +45,7 @@ def require_printed(log: ParsedLog, written: Written) -> None:
 
 
 def find_problems(log: ParsedLog) -> list[str]:
-    """List what contradicts itself in a parsed log."""
+    """List the inconsistencies of a parsed log."""
     laws = {
         "more lines than the log has": any(
             segment.last_line > log.lines for segment in log.segments

@@ -1,5 +1,4 @@
-"""Logs of every dialect with what they say known beforehand: what the laws of parsing
-are held against."""
+"""Generated logs of every dialect, together with the expected parsing result."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ NOISE = (
 
 
 class Step(NamedTuple):
-    """What a log says of one step. `printed` is text that stands on the line of its
-    record and nowhere else."""
+    """The expected values of one step. `printed` is a text that occurs only on the line
+    of its record."""
 
     step: int
     seconds: float
@@ -41,8 +40,8 @@ class Step(NamedTuple):
 
 
 class Value(NamedTuple):
-    """What a run measured in one step, before it is printed: `ended` is the time of day
-    after it."""
+    """The measured values of one step, before printing. `ended` is the time at which
+    the step ended."""
 
     step: int
     seconds: float
@@ -55,11 +54,11 @@ Pairs = frozenset[tuple[int | None, float]]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A log and what it says.
+    """A log and its expected contents.
 
-    lines: with their ends. truth: the steps of each run, of the rank that counts.
-    times, losses: every (step, value) that a reader may give when lines are lost; step
-    is None where lines do not say of which step they are.
+    `lines` include their line ends. `truth` has the steps of each run, for the rank
+    that counts. `times` and `losses` are all (step, value) pairs that a reader may
+    return if lines are lost; the step is None if the lines do not print step numbers.
     """
 
     dialect: str
@@ -76,13 +75,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """How one framework writes: the text of a step after the one before it, and what
-    that text says.
+    """The log format of one framework.
 
-    numbered: whether a line says its step. start: a line that a process begins with,
-    empty where the reader knows none. prefixes: what the lines of one and of several
-    ranks begin with. first: numbers that a run can begin with. less, between: what else
-    a run's lines may be read as where others are lost, as steps and as times.
+    `text` formats a step (given the previous step), and `printed_step` returns the
+    values that this text contains. `numbered` is True if lines contain the step number.
+    `start` is the first line that a process prints, "" if readers know none. `prefixes`
+    are alternative line prefixes of one or several ranks. `first` are possible first
+    step numbers. If lines are lost, `fallback` returns the values that may be read
+    instead, and `gaps` the (step, seconds) pairs that may result.
     """
 
     dialect: str
@@ -105,8 +105,10 @@ class Framework:
 
 
 def _bar(now: Value, shown: Value | None) -> str:
-    """A progress bar after `now`, with the values of the step that it shows; the first
-    stale one shows none."""
+    """Format a progress bar after step `now` that shows the values of step `shown`.
+
+    The first stale bar shows no values.
+    """
     values = {}
     if shown is not None:
         values = {
@@ -233,8 +235,10 @@ def _titan_step(now: Value, before: Value | None) -> Step:
 
 
 def _titan_gaps(run: Sequence[Value]) -> Iterator[tuple[int, float]]:
-    """A step's time is the gap to the line before it, whichever that is, over the steps
-    between them."""
+    """Yield the time per step between every pair of lines.
+
+    The reader divides the time since the previous line by the number of steps.
+    """
     for index, late in enumerate(run):
         for early in run[:index]:
             yield (
@@ -327,7 +331,7 @@ FRAMEWORKS = {
         _trainer,
         _trainer_step,
         start="***** Running training *****",
-        prefixes=(("",), ("0: ",)),  # the first process alone writes them
+        prefixes=(("",), ("0: ",)),  # only the first process writes records
         first=(3, 12),
         gaps=_trainer_gaps,
     ),
@@ -340,20 +344,20 @@ SUMMARIES = "huggingface"
 NAMES = (*FRAMEWORKS, SUMMARIES)
 
 GAPS = ("torchtitan", "trainer")
-"""Times are gaps between lines: that a restart was lost with the lines around it nobody
-can tell."""
+"""Dialects whose times are gaps between lines. A restart cannot be detected if the
+lines around it are lost."""
 ROUNDED = ("nemo1", "nemo1-dllogger")
-"""Bars round steps from 995 on: where most second prints are lost, nobody can tell
-which of the others are stale."""
+"""Dialects whose bars round step numbers from 995 on. If most of the second prints are
+lost, stale bars cannot be recognised."""
 
 
 @st.composite
 def written(draw: st.DrawFn, name: str, *, lines_get_lost: bool = False) -> Written:
-    """A log of a framework: one to three runs of four to nine steps, of one or two
-    ranks, between other lines.
+    """Draw a log of one to three runs with four to nine steps each.
 
-    One from which lines get lost has no more runs, and no more rounded steps, than its
-    reader can tell then.
+    The runs have one or two ranks and are surrounded by other lines. With
+    `lines_get_lost`, the log has only as many runs and rounded steps as its reader can
+    still distinguish after losing lines.
     """
     one_run = lines_get_lost and name in GAPS
     if name == SUMMARIES:
@@ -389,8 +393,10 @@ def write(
     starts: bool,
     seed: int,
 ) -> Written:
-    """Return the log of runs that all begin with step `first`, their numbers and other
-    lines made from `seed`."""
+    """Write a log of runs that all begin with step `first`.
+
+    The values and the lines between records are drawn from `seed`.
+    """
     random = Random(seed)
     clock = STARTED
     text: list[str] = []
@@ -440,8 +446,10 @@ def write(
 
 
 def summaries(runs: int, seed: int) -> Written:
-    """Return a log of trainers that say nothing until their end: one line for each run,
-    and it holds the only step."""
+    """Write a log of Hugging Face trainers that print only a summary.
+
+    Each run has a single line with a single step record.
+    """
     random = Random(seed)
     text: list[str] = []
     truth = []
@@ -475,8 +483,8 @@ def _with_prefix(prefix: str, text: str) -> str:
 
 
 def _run(first: int, length: int, clock: datetime, random: Random) -> list[Value]:
-    """Return a run's values, none twice: thousandths of a second, hundredths of a
-    loss."""
+    """Draw the values of a run. No time (in ms) and no loss (in hundredths) occurs
+    twice."""
     values = []
     milliseconds = random.sample(range(150, 99_999), length)
     losses = random.sample(range(100, 1300), length)

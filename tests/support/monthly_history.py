@@ -1,4 +1,4 @@
-"""A history of a month of nights of two configurations, for tests of its pages."""
+"""A history of thirty days with two configurations, for tests of its pages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from support import builders
 from support.remembered import document, outcome
 
 FP8 = replace(builders.KEY, dtype="fp8")
-# The newest night's run is of 2 o'clock, its session of 5, which was less than a day
-# ago when this module was imported.
+# The newest run starts at 2 o'clock and its session at 5. Both are less than a day before
+# the import of this module.
 LAST = (datetime.now(UTC) - timedelta(hours=5)).replace(
     hour=2, minute=0, second=0, microsecond=0
 )
@@ -26,7 +26,7 @@ LAST = (datetime.now(UTC) - timedelta(hours=5)).replace(
 def make_outcome(
     days_ago: int, seconds: float | None, key: Key = builders.KEY, **fields: Any
 ) -> dict[str, Any]:
-    """Return the outcome of a run so many nights before the last one."""
+    """Build the outcome of a run `days_ago` days before the last run."""
     document = outcome(seconds, 1000 - days_ago, key=key, job=f"{1000 - days_ago}")
     run = document["run"] and {
         **document["run"],
@@ -36,7 +36,7 @@ def make_outcome(
 
 
 def session_start(days_ago: int) -> datetime:
-    """Return when the session of so many nights before the last one began."""
+    """Return the start of the session `days_ago` days before the last session."""
     return LAST - timedelta(days=days_ago) + timedelta(hours=3)
 
 
@@ -47,8 +47,11 @@ def store_session(
 
 
 def fill_history(location: StoreLocation) -> None:
-    """Store thirty nights: one configuration becomes 8 % slower and red on the last
-    ten, the other one stays."""
+    """Store thirty days of two configurations.
+
+    One configuration becomes 8 % slower and fails on the last ten days. The other is
+    unchanged.
+    """
     assert location.file is not None
     location.file.write_bytes(_make_store())
 

@@ -1,4 +1,4 @@
-"""Lines of NCCL traces, as NCCL prints them."""
+"""Lines of NCCL traces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 def record(operation: str = "AllReduce", number: int = 0, **changed: object) -> str:
-    """Return the line of one record."""
+    """Format the line of one record."""
     values = {
         "before": "",
         "host": "n1",
@@ -28,8 +28,10 @@ def record(operation: str = "AllReduce", number: int = 0, **changed: object) -> 
 
 
 def run(steps: int = 10, ranks: int = 2, **changed: object) -> Iterator[str]:
-    """Yield the lines of a small run: in each step two reductions and one gathering of
-    every rank."""
+    """Yield the lines of a small run.
+
+    Every rank does two reductions and one gathering per step.
+    """
     for number in range(steps):
         for rank in range(ranks):
             fields = {

@@ -1,5 +1,5 @@
-"""The log of the next night, made from a real one: other times of steps, later dates,
-another job."""
+"""Derives the log of a later day from a real log: other step times, dates and job
+ids."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
 
-# What is a time of a step, and what is a rate that falls as much as the time grows. The
-# groups: before, number.
+# Step times, and rates, which are inversely proportional to them. The groups are the text
+# before the number and the number.
 TIMES = re.compile(
     r"(elapsed time per iteration \(ms\): |\| iteration_time: |Step Time : |completed step: \d+, seconds: "
     r"|train_step_timing in s ?[=:] ?|['\"]train_runtime['\"]: '?|\"train_step_time\": )([\d.]+)"
@@ -21,8 +21,8 @@ RATES = re.compile(
     r"|['\"]train_(?:samples|steps)_per_second['\"]: '?|\"throughput\": |\"tps\": )([\d.,]*\d)"
 )
 JITTER = (0.001, -0.002, 0.002, -0.001, 0.0)
-# Lines whose steps have no time but that of their stamps, and those that say the time
-# so far.
+# STAMPED: lines whose step times follow from their time stamps. CLOCKS: lines that print
+# the elapsed time.
 STAMPED = ("[titan]", "CurrSamplesPerSec")
 CLOCKS = ("global_step/max_steps", "current_steps")
 MILLISECONDS = re.compile(r"(\"time_ms\": )(\d+)")
@@ -34,14 +34,15 @@ DAY = re.compile(r"(?<!\d)20\d\d(-?)[01]\d\1[0-3]\d(?!\d)")
 
 
 def make_next_day(text: str, slower: float = 1.0, days: int = 1) -> str:
-    """Return a log whose steps take `slower` times as long, with a jitter of 0.2 %, and
-    that is `days` younger."""
+    """Return a log that is `days` later and whose steps take `slower` times as long.
+
+    The step times get a jitter of 0.2 %.
+    """
     return "".join(_change_lines(text, slower, days))
 
 
 def rename(name: str, days: int = 1) -> str:
-    """Return the name of a folder or log on a later night: other dates, and another
-    job."""
+    """Change the dates and the job id in the name of a folder or log to a later day."""
     moved = DAY.sub(partial(_shift_day, days=days), name)
     return re.sub(r"(?<=slurm-)\d+", lambda match: str(int(match[0]) + days), moved)
 
@@ -117,5 +118,5 @@ def _shift_day(match: re.Match[str], days: int) -> str:
         return (
             datetime.strptime(match[0], form).astimezone() + timedelta(days)
         ).strftime(form)
-    except ValueError:  # digits that are no day
+    except ValueError:  # the digits are not a date
         return match[0]

@@ -1,5 +1,4 @@
-"""Histories of launched nights on nodes that are known, for tests of the search for
-slow nodes."""
+"""Histories of launched runs on known nodes, for tests of the slow-node search."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ KEYS = tuple(
 def add_job(
     document: dict[str, Any], nodes: frozenset[str] | set[str], seconds: float
 ) -> dict[str, Any]:
-    """Return an outcome as a session that launched its run says it."""
+    """Add a launched job to an outcome."""
     run = document["run"]
     job = {
         "job_id": run["job_id"],
@@ -59,11 +58,11 @@ def add_job(
 def make_sessions(
     slow: Mapping[int, float], **options: Any
 ) -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
-    """Yield sessions, a night each: when, and the outcome of each of two configurations
-    on nodes of its own.
+    """Yield (start, outcomes) of daily sessions with two configurations.
 
-    `slow` are nodes by how much slower they are. Options are those of `_judge_nights`.
-    Equal nights are judged once in a process: the outcomes are copies.
+    `slow` maps a node number to its relative slowdown. `options` are those of
+    `_judge_sessions`. Equal arguments are judged once per process; the outcomes are
+    copies.
     """
     for began, outcomes in _judge_sessions(tuple(slow.items()), **options):
         yield began, deepcopy(outcomes)
@@ -80,8 +79,11 @@ def _judge_sessions(
     unknown: bool = False,
     seed: int = 1,
 ) -> tuple[tuple[datetime, list[dict[str, Any]]], ...]:
-    """Judge the runs of these nights. `together` are nodes that one job has on two of
-    five nights, and all jobs are slower by `shared` from the night `since` on."""
+    """Judge the runs of daily sessions.
+
+    One job uses all nodes of `together` on two of five days. All jobs are slower by
+    `shared` from day `since` on.
+    """
     random, slow, sessions = np.random.default_rng(seed), dict(slow_nodes), []
     for day in range(days):
         order = random.permutation(NODES).tolist()
@@ -116,7 +118,7 @@ def _judge_sessions(
 def write_sessions(
     path: Path, sessions: Iterator[tuple[datetime, list[dict[str, Any]]]]
 ) -> Path:
-    """Write sessions into a history."""
+    """Write sessions to a history file."""
     location = StoreLocation(path.name, path.absolute())
     for began, outcomes in sessions:
         write(location, document(*outcomes, began=began))
@@ -124,8 +126,10 @@ def write_sessions(
 
 
 def store_sessions(path: Path, slow: Mapping[int, float], **options: Any) -> Path:
-    """Write the nights of `make_nights` into a new history. Equal nights are judged and
-    stored once in a process."""
+    """Write the sessions of `make_sessions` to a new history file.
+
+    Equal arguments are judged and stored once per process.
+    """
     path.write_bytes(_make_store(tuple(slow.items()), tuple(options.items())))
     return path
 

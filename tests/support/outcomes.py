@@ -1,5 +1,4 @@
-"""Outcomes of every kind, and the schema of their document, for the tests of
-reports."""
+"""Outcomes of every kind, and the schema of session documents, for report tests."""
 
 from __future__ import annotations
 
@@ -57,12 +56,12 @@ Changed = TypeVar("Changed", ConfigurationOutcome, UnmatchedOutcome, CheckOutcom
 
 
 def list_schema_errors(value: Any) -> list[str]:
-    """Return what the schema finds wrong with a document."""
+    """Validate a document and return the schema errors."""
     return [error.message for error in VALIDATOR.iter_errors(value)]
 
 
 def with_fields(outcome: Changed, **fields: Any) -> Changed:
-    """Replace fields of an outcome; they may be plain values, as in JSON."""
+    """Replace fields of an outcome. Values may be plain, as in JSON."""
     return msgspec.convert(
         {**make_plain(outcome), **msgspec.to_builtins(fields)}, type(outcome)
     )
@@ -74,7 +73,7 @@ def told(
     seconds: float = 7.33,
     **fields: Any,
 ) -> ConfigurationOutcome:
-    """Make the outcome of a complete run at this step time."""
+    """Build the outcome of a complete run with this step time."""
     measured = measure(run(log(segment(steps(seconds)))), BASELINE, NOW)
     outcome = Outcome(
         ConfigurationResult(Case(identifier, KEY), judge(evidence(measured))),
@@ -84,12 +83,12 @@ def told(
 
 
 def slow(identifier: str = "slow", **fields: Any) -> ConfigurationOutcome:
-    """Make the outcome of a regression by 20 %."""
+    """Build the outcome of a 20 % regression."""
     return told("failed", identifier, 8.79, **fields)
 
 
 def make_job(**fields: Any) -> ReportedJob:
-    """Make the record of a job that ran."""
+    """Build the record of a completed job."""
     hours = JobHours(estimated=0.0, used=0.0, requeued=0.0, exact=True, lost="")
     defaults = {
         "job_id": "1",
@@ -119,7 +118,7 @@ def make_job(**fields: Any) -> ReportedJob:
 
 
 def level_change(difference: float, **fields: Any) -> dict[str, Any]:
-    """Make a change of level that persists, as plain values."""
+    """Build a persisting level change, as plain values."""
     defaults: dict[str, Any] = {
         "kind": "step",
         "started": "2025-11-20T03:00:00+00:00",
@@ -145,7 +144,7 @@ def make_session(
     cautions: tuple[Caution, ...] = (),
     planned: PlannedHours | None = None,
 ) -> SessionDocument:
-    """Make the document of a session with these outcomes."""
+    """Build the document of a session with these outcomes."""
     ending = SessionEnding(exit_code, failures, cautions)
     return structs.replace(
         make_document(outcomes, "0.1.0", ending, NOW, planned),
@@ -158,12 +157,12 @@ def make_session(
 def inconclusive(
     status: str = "passed", identifier: str = "doubtful"
 ) -> ConfigurationOutcome:
-    """Make the outcome of a run that cannot tell."""
+    """Build the outcome of an inconclusive run."""
     return told(status, identifier, 7.6)
 
 
 def incomplete(identifier: str = "killed") -> ConfigurationOutcome:
-    """Make the outcome of a run that did not finish."""
+    """Build the outcome of an incomplete run."""
     measured = measure(
         run(log(segment(steps([7.3] * 28), finished=False))), BASELINE, NOW
     )
@@ -180,7 +179,7 @@ def incomplete(identifier: str = "killed") -> ConfigurationOutcome:
 def missing(
     identifier: str = "missing", status: str = "skipped", context: tuple[str, ...] = ()
 ) -> ConfigurationOutcome:
-    """Make the outcome of a configuration without a run."""
+    """Build the outcome of a configuration without a run."""
     outcome = Outcome(
         ConfigurationResult(Case(identifier, KEY), judge(evidence())),
         Status(status),
@@ -192,7 +191,7 @@ def missing(
 def stray(
     identifier: str = "run_7", text: str = "no baseline of release 26.01"
 ) -> UnmatchedOutcome:
-    """Make the outcome of a run that matches nothing."""
+    """Build the outcome of an unmatched run."""
     return describe_unmatched_run(
         UnmatchedRun(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")),
         FOLDER,
@@ -202,7 +201,7 @@ def stray(
 def check(
     status: str = "passed", verdict: Verdict = Verdict.PASS, identifier: str = "family"
 ) -> CheckOutcome:
-    """Make the outcome of a look at a family."""
+    """Build the outcome of a weak-scaling check."""
     return describe_check(
         Check(
             CheckKind.WEAK_SCALING,

@@ -1,5 +1,7 @@
-"""Logs of runs that no document knows, as frameworks print them: with stamps,
-evaluations, saves and restarts."""
+"""Logs of undocumented runs in the formats of six frameworks.
+
+The runs have time stamps, evaluations, checkpoint saves and restarts.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,11 @@ ARGUMENTS: Mapping[str, object] = {
 
 @dataclass(frozen=True)
 class OwnRun:
-    """A run: how long each step takes, what happens between steps, and what its log
-    prints besides.
+    """A training run: its step times, the pauses between steps, and additional log
+    lines.
 
-    `slower(step)` multiplies the time of a step; `gaps` are seconds that pass before a
-    step and belong to none, `lines` what is printed there; `loss`, `norm`, `rate` and
+    `slower(step)` multiplies the time of a step. `gaps` maps a step to the seconds of
+    pause before it, and `lines` to the text printed there. `loss`, `norm`, `rate` and
     `skipped` are functions of the step.
     """
 
@@ -69,7 +71,7 @@ class OwnRun:
     tail: str = ""
 
     def times(self) -> list[tuple[int, float, datetime]]:
-        """Return each step with its seconds and the wall-clock time at its end."""
+        """Return (step, seconds, wall-clock time at the end) for each step."""
         random, now, steps = Random(self.seed), self.start, []  # noqa: S311
         for step in range(self.first, self.steps + 1):
             warm_up = 1 + 2 * math.exp(-(step - self.first) / 1.2)
@@ -84,8 +86,8 @@ class OwnRun:
         return steps
 
     def printed(self) -> list[tuple[int, float, datetime]]:
-        """Return the steps that are printed, each with the mean of the seconds since
-        the one before."""
+        """Return the printed steps, with the mean time since the previous printed
+        step."""
         shown, since = [], []
         for step, seconds, now in self.times():
             since.append(seconds)
@@ -96,12 +98,12 @@ class OwnRun:
 
 
 def changed(run: OwnRun, **arguments: object) -> OwnRun:
-    """Return a run with other arguments."""
+    """Replace arguments of a run."""
     return replace(run, arguments={**run.arguments, **arguments})
 
 
 def megatron(run: OwnRun) -> str:
-    """Return a log of Megatron-LM."""
+    """Format a Megatron-LM log."""
     text = [
         run.head,
         f"using world size: {run.arguments['world_size']}, data-parallel size: 16\n",
@@ -141,8 +143,8 @@ def megatron(run: OwnRun) -> str:
 
 
 def titan(run: OwnRun) -> str:
-    """Return a log of torchtitan, which prints no step times but tokens/s, and a stamp
-    on each line."""
+    """Format a torchtitan log, which prints tokens/s and line stamps but no step
+    times."""
 
     def line(now: datetime, text: str) -> str:
         stamp = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d}"
@@ -176,7 +178,7 @@ def titan(run: OwnRun) -> str:
 
 
 def maxtext(run: OwnRun) -> str:
-    """Return a log of MaxText."""
+    """Format a MaxText log."""
     text = [run.head]
     for step, seconds, _ in run.times():
         text.append(run.lines.get(step, ""))
@@ -188,7 +190,7 @@ def maxtext(run: OwnRun) -> str:
 
 
 def trainer(run: OwnRun) -> str:
-    """Return the console of Hugging Face's Trainer."""
+    """Format the console output of Hugging Face's Trainer."""
     text, losses, times = [run.head], [], run.times()
     runtime = (times[-1][2] - run.start).total_seconds()
     for step, _, _ in times:
@@ -218,8 +220,7 @@ def trainer(run: OwnRun) -> str:
 
 
 def nanotron(run: OwnRun) -> str:
-    """Return a log of nanotron, whose numbers have three digits and no zeros at their
-    end."""
+    """Format a nanotron log, whose numbers have three digits without trailing zeros."""
 
     def shorten(value: float) -> str:
         for unit, size in (("M", 1e6), ("K", 1e3)):
@@ -242,7 +243,7 @@ def nanotron(run: OwnRun) -> str:
 
 
 def deepspeed(run: OwnRun) -> str:
-    """Return a log of DeepSpeed that prints every tenth step."""
+    """Format a DeepSpeed log that prints every tenth step."""
     text, total = [run.head], 0.0
     skipped = 0
     for step, seconds, now in run.times():
@@ -268,11 +269,12 @@ FILES: Mapping[Text, str] = {
     nanotron: "slurm-{job}.out",
     deepspeed: "slurm-{job}.out",
 }
-"""The name of the log that each framework's launcher writes."""
+"""The log file name of each framework's launcher."""
 
 
 def write(folder: Path, name: str, framework: Text, run: OwnRun, job: int) -> Path:
-    """Write a run of a configuration of its own below `folder`, and return its log."""
+    """Write the log of a run to a configuration's folder in `folder`, and return the
+    log."""
     path = folder / f"{name}_8b_64gpu" / FILES[framework].format(job=job)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(framework(run), encoding="utf-8")

@@ -1,5 +1,4 @@
-"""A job that is to be submitted, with everything that it needs on disk: each test takes
-one thing away."""
+"""A complete job before its submission. Each test removes one requirement."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ FACTS = LaunchFacts(
 
 
 def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
-    """Write a file that can be executed."""
+    """Write an executable file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
@@ -67,7 +66,10 @@ def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
 def plan_job(
     folder: Path, gpus: int = 16, facts: LaunchFacts = FACTS, **fields: Any
 ) -> PlannedJob:
-    """Return a job for which everything is there; `environment` is added to its own."""
+    """Plan a job whose requirements are all met.
+
+    `environment` is added to the job's default environment.
+    """
     recipe, stage, virtual = folder / "recipe", folder / "stage", folder / "venv"
     for path in (recipe, stage):
         path.mkdir(exist_ok=True)
@@ -104,7 +106,7 @@ def plan_job(
 
 
 class FakePython:
-    """A runner that says a version of Python, and counts how often it was asked."""
+    """A runner that reports a Python version and records its calls."""
 
     def __init__(self, version: str = "Python 3.12.3\n") -> None:
         self.version = version
@@ -117,11 +119,11 @@ class FakePython:
         timeout: float,
         environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
-        """Return the version, whatever is asked."""
+        """Return the version, whatever the arguments are."""
         self.calls.append(tuple(arguments))
         return CommandOutput(0, self.version, "")
 
 
 def machine(version: str = "Python 3.12.3\n", free: int = 10**15) -> LocalMachine:
-    """Return a machine with this Python and this many free bytes."""
+    """Build a machine with this Python version and this number of free bytes."""
     return LocalMachine(run=FakePython(version), free_bytes=lambda folder: free)

@@ -1,5 +1,4 @@
-"""Outcomes of configurations as sessions have them, and documents of them, for tests of
-the history."""
+"""Outcomes and documents as sessions store them in the history."""
 
 from __future__ import annotations
 
@@ -53,8 +52,10 @@ def outcome(
     logs: str = "00ff",
     **run: Any,
 ) -> dict[str, Any]:
-    """Return what a session says of a run: of `night` days after START; None seconds is
-    no run."""
+    """Build the outcome of a run that started `night` days after START.
+
+    Without `seconds` the configuration has no run.
+    """
     configuration = replace(builders.BASELINE.configuration, key=key)
     baseline = replace(builders.BASELINE, configuration=configuration)
     run_facts = {
@@ -92,7 +93,8 @@ def outcome(
 
 
 def restore(plain: dict[str, Any]) -> ConfigurationOutcome:
-    """Restore the outcome of a configuration; its jobs may have a few fields only."""
+    """Restore the outcome of a configuration. Missing fields of its jobs get default
+    values."""
     defaults = msgspec.to_builtins(make_job())
     jobs = [{**defaults, **job} for job in plain["jobs"]]
     return msgspec.convert({**plain, "jobs": jobs}, ConfigurationOutcome)
@@ -107,7 +109,8 @@ def session(
     options: Sequence[str] = ("-q",),
     environment: Mapping[str, str] | None = None,
 ) -> SessionDocument:
-    """Return a session with these outcomes, as its history gets it."""
+    """Build the document of a session with these outcomes, as the history receives
+    it."""
     origin = describe_origin(began, options, environment or {})
     origin = msgspec.structs.replace(
         origin, id=identifier or uuid.uuid4().hex, host=host
@@ -121,12 +124,12 @@ def session(
 
 
 def document(*outcomes: dict[str, Any], **about: Any) -> SessionRecord:
-    """Return what the history stores of a session with these outcomes."""
+    """Build the record that the history stores for a session with these outcomes."""
     return make_record(session(*outcomes, **about))
 
 
 def trials(noise: Mapping[str, float] | None, cluster: str = "eos") -> dict[str, Any]:
-    """Return an A/B that measured this noise on a cluster."""
+    """Build the result of an A/B comparison that measured this noise on a cluster."""
     return {
         "variants": ["a", "b"],
         "nodes": ["n1"],
@@ -140,5 +143,5 @@ def trials(noise: Mapping[str, float] | None, cluster: str = "eos") -> dict[str,
 
 
 def nights(seconds: Sequence[float], **run: Any) -> list[dict[str, Any]]:
-    """Return the outcomes of a run a night, oldest first."""
+    """Build the outcomes of one run per day, oldest first."""
     return [outcome(value, night, **run) for night, value in enumerate(seconds)]

@@ -1,4 +1,5 @@
-"""Histories of runs for the tables of policies: no job, no journal, no clock."""
+"""Histories of runs for tests of the launch policies, without jobs, journal or
+clock."""
 
 from __future__ import annotations
 
@@ -72,7 +73,10 @@ def ended(
     failed_nodes: tuple[str, ...] = (),
     **fields: Any,
 ) -> EndedJob:
-    """A job on node nREPEAT that left a run, or a problem unless it ended well."""
+    """Build an ended job on node nREPEAT.
+
+    The job has a run if it ended well, and otherwise a problem.
+    """
     node_names = (f"n{repeat}",) if nodes is None else tuple(nodes)
     status = JobStatus(Phase.ENDED, "COMPLETED", nodes=node_names, started=NOW)
     job_id = f"{repeat}.{attempt}"
@@ -93,7 +97,8 @@ def make_history(
     waiting: Iterable[NextJob] = (),
     **fields: Any,
 ) -> RunHistory:
-    """A history of ended jobs, all of which were asked for, and of `waiting` ones."""
+    """Build a history from ended jobs and `waiting` jobs. All of them were
+    requested."""
     requested = [NextJob(job.job.spec, job.job.attempt, job.job.repeat) for job in jobs]
     return RunHistory(spec, (*requested, *waiting), jobs, **fields)
 
@@ -101,14 +106,14 @@ def make_history(
 def judged(
     verdict: Verdict, reason: Reason = Reason.CANNOT_TELL
 ) -> ConfigurationResult:
-    """A verdict on the runs of a history."""
+    """Build a verdict on the runs of a history."""
     tolerance = Tolerance(0.05)
     judgement = Judgement(verdict, reason, ("as told",), BASELINE, 7.7, tolerance)
     return ConfigurationResult(Case(KEY.id, KEY), judgement)
 
 
 def describe_run(job: NextJob) -> str:
-    """A job as "run 2, attempt 1, without n1"."""
+    """Describe a job as "run 2, attempt 1, without n1"."""
     purpose = job.spec.purpose
     name = "run" if purpose is Purpose.MEASURE else str(purpose)
     without = f", without {' '.join(job.spec.exclude)}" if job.spec.exclude else ""
@@ -116,7 +121,7 @@ def describe_run(job: NextJob) -> str:
 
 
 def describe_step(step: NextRuns | NeedsVerdict | Conclusion) -> list[str]:
-    """The runs of a step; a verdict, or a reason and text, at the end."""
+    """Describe a policy step: its runs, or its verdict, or its reason and text."""
     if isinstance(step, NeedsVerdict):
         return ["judge"]
     if isinstance(step, NextRuns):
@@ -133,12 +138,12 @@ TRIAL = replace(SPEC, purpose=Purpose.COMPARE_VARIANTS, exclude=("n9",))
 
 
 def list_variants(names: Iterable[str], spec: JobSpec = TRIAL) -> tuple[JobSpec, ...]:
-    """A job for each variant."""
+    """Build a job for each variant."""
     return tuple(replace(spec, variant=name) for name in names)
 
 
 def ended_trial(number: int, spec: JobSpec, trial: Trial, **fields: Any) -> EndedJob:
-    """The run of a variant that became this trial."""
+    """Build the ended job of a trial."""
     placed = replace(spec, allocation=trial.allocation, warm_up=trial.discarded)
     nodes = {"nodes": ("n1", "n2"), **fields}
     if trial.outcome is TrialOutcome.LOST:
@@ -153,7 +158,7 @@ def ended_trial(number: int, spec: JobSpec, trial: Trial, **fields: Any) -> Ende
 def trial_history(
     variants: Sequence[JobSpec], trials: Sequence[Trial], **fields: Any
 ) -> RunHistory:
-    """A history of trials, in the order in which they were made."""
+    """Build a history of trials in the order of their runs."""
     jobs = [
         ended_trial(number, variants[trial.variant], trial)
         for number, trial in enumerate(trials, 1)

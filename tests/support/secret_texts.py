@@ -1,6 +1,8 @@
-"""Texts of logs with a secret in them, and texts without any that look as if. All
-secrets are drawn here, at run time: no file of this repository contains a text in the
-form of a token."""
+"""Log texts that contain a secret.
+
+All secrets are drawn at run time: no file of this repository contains a text in the
+form of a token.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ UPPER = string.ascii_uppercase + "234567"
 
 
 def draw(random: Random, alphabet: str, size: int) -> str:
-    """Draw a text with at least one digit."""
+    """Draw a random text that contains a digit."""
     text = "".join(random.choices(alphabet, k=size - 1))
     return text + random.choice("234567")
 
@@ -201,12 +203,11 @@ ssh node1 "HF_TOKEN={v} ./run.sh"
 &quot;api_key&quot;: &quot;{v}&quot;
 name: token value: {v}
 """.splitlines()
-"""How a log shows a name with its value; {v} is the value."""
+"""Notations of a name with its value in logs. {v} is the value."""
 
 
 def list_values(random: Random) -> Iterator[str]:
-    """Yield values of the forms that generators of secrets draw, one after the
-    other."""
+    """Yield values in the forms of common secret generators."""
     while True:
         yield draw(random, HEX, 40)
         yield draw(random, LETTERS, 32)
@@ -217,7 +218,7 @@ def list_values(random: Random) -> Iterator[str]:
 
 
 def list_assigned(seed: int = 7) -> list[tuple[str, str]]:
-    """Return (text, secret) of each notation with two values."""
+    """Return (text, secret) for each notation, with two values each."""
     random = Random(seed)
     values = list_values(random)
     texts = []
@@ -226,7 +227,7 @@ def list_assigned(seed: int = 7) -> list[tuple[str, str]]:
             value = next(values)
             while "{v}@" in notation and not set("/+").isdisjoint(
                 value
-            ):  # a URL quotes them
+            ):  # a URL would quote these characters
                 value = next(values)
             texts.append(
                 (
@@ -238,8 +239,8 @@ def list_assigned(seed: int = 7) -> list[tuple[str, str]]:
 
 
 def list_tokens(seed: int = 8) -> list[tuple[str, str]]:
-    """Return (text, secret) of each form of a token, in changing contexts without a
-    name that tells."""
+    """Return (text, secret) for each token form, in varying contexts without a
+    revealing name."""
     random = Random(seed)
 
     def letters(size: int) -> str:
@@ -296,8 +297,7 @@ def list_tokens(seed: int = 8) -> list[tuple[str, str]]:
 
 
 def list_blocks(seed: int = 9) -> list[tuple[str, str]]:
-    """Return (text, a line of the key) of private keys as files, JSON and logs show
-    them."""
+    """Return (text, one line of the key) for private keys in files, JSON and logs."""
     random = Random(seed)
     texts = []
     for kind in (
@@ -317,7 +317,7 @@ def list_blocks(seed: int = 9) -> list[tuple[str, str]]:
 
 
 def list_basic(seed: int = 10) -> list[tuple[str, str]]:
-    """Return (text, secret) where a name and a password are encoded."""
+    """Return (text, secret) with Base64-encoded user names and passwords."""
     random = Random(seed)
     texts = []
     for context in ("Authorization: Basic {v}", "{{'Authorization': 'Basic {v}'}}", "Proxy-Authorization: Basic {v}", "git -c http.extraheader='AUTHORIZATION: basic {v}' fetch", '{{"auths": {{"nvcr.io": {{"auth": "{v}"}}}}}}'):  # fmt: skip
@@ -327,8 +327,10 @@ def list_basic(seed: int = 10) -> list[tuple[str, str]]:
 
 
 def list_second(seed: int = 99) -> list[tuple[str, str]]:
-    """Return (text, secret) of what was written after the rules were: three of these
-    secrets are shown."""
+    """Return (text, secret) for texts collected after the redaction rules were written.
+
+    Three of these secrets are not redacted.
+    """
     random = Random(seed)
 
     def hex40() -> str:
@@ -466,5 +468,5 @@ def list_second(seed: int = 99) -> list[tuple[str, str]]:
 
 
 def draw_key(size: int, seed: int = 5) -> str:
-    """Draw base64 of this size, always the same."""
+    """Draw a base64 text of this size, the same in every call."""
     return draw(Random(seed), BASE64, size)

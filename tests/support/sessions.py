@@ -1,4 +1,4 @@
-"""What a session of the plugin said, for tests to look at."""
+"""Results of plugin sessions, for tests to inspect."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 
 
 class JudgedSession:
-    """What a session said: by test id its outcome and its dictionary, and the whole
-    result."""
+    """The result of a session: its exit code, and outcomes by configuration id."""
 
     def __init__(self, record: pytest.HookRecorder) -> None:
         self.ret = record.ret
@@ -54,12 +53,12 @@ Judge = Callable[..., JudgedSession]
 """Run pytest with these arguments in this process."""
 
 Write = Callable[..., Path]
-"""Write a run of a configuration (id, options of the generator) and return the folder
-of all of them."""
+"""Write a run of a configuration and return the folder of all runs. The arguments are
+an id and options of the generator."""
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 180) -> None:
-    """Wait until something is true."""
+    """Wait until `condition` returns a true value."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -67,14 +66,13 @@ def wait_until(condition: Callable[[], object], seconds: float = 180) -> None:
 
 
 Function = tuple[ModuleType | type, str]
-"""A function, by what it stands in and its name."""
+"""A function: the module or class that contains it, and its name."""
 
 
 def signal_at(
     patch: pytest.MonkeyPatch, function: Function, number: int, calls: int = 1
 ) -> None:
-    """Send this process a signal when a function is called for the `calls`-th time, as
-    timeout(1) does: twice."""
+    """Raise a signal twice in the `calls`-th call of a function, as timeout(1) does."""
     owner, name = function
     original: Callable[..., Any] = getattr(owner, name)
     remaining = calls

@@ -1,4 +1,4 @@
-"""Real logs and documents that stand beside the checkout and never inside it."""
+"""Real logs and documents in the folder next to the checkout."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ SHARED = Path(
 
 
 def shared(name: str) -> Path:
-    """Return a shared file or folder; where it is absent skip the test, or fail it
-    under LLMB_REQUIRE_SHARED."""
+    """Return the path of a shared file or folder, or skip the test if it is missing.
+
+    Under LLMB_REQUIRE_SHARED the test fails instead.
+    """
     path = SHARED / name
     if path.exists():
         return path

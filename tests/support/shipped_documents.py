@@ -1,4 +1,4 @@
-"""The shipped baseline files, and the documents that they were taken from."""
+"""The shipped baseline files and their source documents."""
 
 from __future__ import annotations
 

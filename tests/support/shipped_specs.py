@@ -1,4 +1,4 @@
-"""The shipped recipes with their launch facts, for tests of launching."""
+"""Shipped recipes with their launch facts."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ CALLER = {
     "LD_PRELOAD": "/home/user/mine.so",
     "SLURM_JOB_ID": "99",
 }
-"""A shell in which somebody worked before: some of it is meant for the jobs, most of it
-is not."""
+"""Environment of a shell with leftovers of earlier work. Only a part of it is meant for
+jobs."""
 
 CLUSTER = Cluster(gpu="h100", account="acct", partition="batch", gres="gpu:8")
 
 
 @cache
 def recipe(name: str) -> Recipe:
-    """The recipe of `grok1/25.05`."""
+    """Read a shipped recipe by name, such as `grok1/25.05`."""
     return read_recipe(find_shipped_baselines() / f"{name}.yaml")
 
 
 def facts(name: str) -> LaunchFacts:
-    """How it is launched."""
+    """Read the launch facts of a recipe."""
     launch_facts = read_facts(recipe(name))
     assert launch_facts is not None
     return launch_facts
 
 
 def baseline(name: str, ending: str) -> Baseline:
-    """The baseline whose id ends so."""
+    """Return the recipe's baseline whose id ends with `ending`."""
     return next(
         candidate
         for candidate in recipe(name).baselines
@@ -51,7 +51,7 @@ def baseline(name: str, ending: str) -> Baseline:
 
 
 def spec(name: str, ending: str, cluster: Cluster = CLUSTER, **changes: Any) -> JobSpec:
-    """The job of a shipped configuration."""
+    """Build the job of a shipped configuration."""
     return build_job(
         baseline(name, ending), facts(name), cluster, **{"caller": CALLER, **changes}
     )

@@ -1,4 +1,4 @@
-"""Logs of torchtitan that say all of their configuration."""
+"""torchtitan logs that print their full configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_run(
     more: str = "",
     learning: float = 0.02,
 ) -> Path:
-    """Write a log of torchtitan. The loss falls by `learning` in each step."""
+    """Write a torchtitan log whose steps take about `seconds`."""
     path = folder / name.format(night=day)
     path.parent.mkdir(parents=True, exist_ok=True)
     clock, lines = 4.0, [START.format(night=day, mesh=mesh, mbs=mbs, gbs=gbs), more]

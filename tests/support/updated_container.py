@@ -1,10 +1,9 @@
-"""Nights before and after an update of the container that made some configurations
-slower.
+"""Daily runs before and after a container update that slowed down some configurations.
 
-The step times are those that github.com/NVIDIA-NeMo/NeMo/issues/14911 gives for
-Nemotron4 340B under nemo:25.07.01 and nemo:25.09. It tells neither the number of GPUs
-nor a spread: 128 GPUs, 0.2 % from night to night and 0.2 % from step to step are
-assumptions of this file.
+The step times are those of github.com/NVIDIA-NeMo/NeMo/issues/14911 for Nemotron4 340B
+under nemo:25.07.01 and nemo:25.09. The issue states neither the number of GPUs nor a
+spread: 128 GPUs, 0.2 % from day to day and 0.2 % from step to step are assumptions of
+this file.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ STEP_SECONDS = {
     ("b200", "fp8"): (1.47, 1.52),
     ("b200", "bf16"): (2.24, 2.24),
 }
-"""By GPU type and precision the seconds a step under the first container and under the
-second."""
+"""Seconds per step under the first and the second container, by GPU type and
+precision."""
 
 CONTAINERS = ("nemo:25.07.01", "nemo:25.09")
 FIRST_DAY = datetime(2025, 9, 20, 2, tzinfo=UTC)
 BEFORE, AFTER = 10, 5
-"""Nights under each container."""
+"""Days under each container."""
 
 SPREAD = 0.002
 LIKE = "nemotron4_340b-25.01-h100-{dtype}-128"
 
 
 class Run(NamedTuple):
-    """A baseline that a run is generated from, options of the generator, and the
-    container it names."""
+    """A baseline to generate a run from, generator options, and the name of the
+    container."""
 
     baseline: Baseline
     options: dict[str, Any]
@@ -48,7 +47,7 @@ class Run(NamedTuple):
 
 
 def plan_days(baselines: Mapping[str, Baseline]) -> Iterator[list[Run]]:
-    """Yield the runs of each night."""
+    """Yield the runs of each day."""
     for day in range(BEFORE + AFTER):
         updated = day >= BEFORE
         runs = []
@@ -76,8 +75,7 @@ def plan_days(baselines: Mapping[str, Baseline]) -> Iterator[list[Run]]:
 
 
 def write_runs(folder: Path, runs: list[Run]) -> None:
-    """Write the runs of a night, each with the container that its launcher's metadata
-    names."""
+    """Write the runs of a day, with the container named in the launcher's metadata."""
     for baseline, options, container in runs:
         log = write_run(folder / baseline.key.gpu, baseline, **options)
         (metadata,) = log.parent.glob("llmb-config_*.yaml")
@@ -86,5 +84,5 @@ def write_runs(folder: Path, runs: list[Run]) -> None:
 
 
 def date(day: int) -> str:
-    """Return the day of a night, as folders and `llmbench compare` name it."""
+    """Return the date of a day, as in folder names and `llmbench compare`."""
     return f"{FIRST_DAY + timedelta(days=day):%Y-%m-%d}"

@@ -1,4 +1,4 @@
-"""Archives as bytes, by Python's own tarfile and by hand."""
+"""Archives as bytes, built with tarfile or manually."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def archive(
     kind: int = tarfile.PAX_FORMAT,
     modified: float = MODIFIED,
 ) -> bytes:
-    """Return an archive of files, with their names and texts in this order."""
+    """Build an archive of (name, contents) pairs in this order."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=kind) as tar:
         for name, text in files:
@@ -27,12 +27,12 @@ def archive(
 def make_member(
     name: str, change: Callable[[tarfile.TarInfo], None], kind: int = tarfile.PAX_FORMAT
 ) -> bytes:
-    """Return one member without data, changed as wanted, without the end of an
-    archive."""
+    """Build one member without data, modified by `change`, and without the archive's
+    end."""
     info = tarfile.TarInfo(name)
     change(info)
     return info.tobuf(kind)  # type: ignore[arg-type]
 
 
 END = bytes(1024)
-"""What an archive ends with."""
+"""The end of an archive."""

@@ -1,4 +1,4 @@
-"""Lines as the frameworks write them, for logs of a few lines."""
+"""Log lines of the frameworks, for logs of a few lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pytest_llmbench.logs.log_reader import parse_blocks
 
 
 def parse(text: str | bytes) -> ParsedLog:
-    """Parse a log in one block."""
+    """Parse a log as a single block."""
     return parse_blocks([text.encode() if isinstance(text, str) else text])
 
 
@@ -18,7 +18,7 @@ def nemo2(
     total: int = 50,
     more: str = " | consumed_samples: 640",
 ) -> str:
-    """A NeMo 2 line of epoch 0."""
+    """Format a NeMo 2 line of epoch 0."""
     return (
         f"Training epoch 0, iteration {step}/{total - 1} | lr: 1.5e-07 | global_batch_size: 128 | "
         f"global_step: {step} | reduced_train_loss: 11.96 | train_step_timing in s: {seconds}{more}\n"
@@ -26,13 +26,15 @@ def nemo2(
 
 
 def nemo2_run(first: int, last: int, prefix: str = "", *, total: int = 50) -> str:
-    """NeMo 2 lines of the steps from `first` to `last`."""
+    """Format the NeMo 2 lines from step `first` to step `last`."""
     return "".join(prefix + nemo2(step, total=total) for step in range(first, last + 1))
 
 
 def nemo2_log(order: str, **lines: str) -> str:
-    """Write NeMo 2 lines of steps in an order such as "0-9 8 START 10-12"; words are
-    names of other `lines`."""
+    """Format NeMo 2 lines in an order such as "0-9 8 START 10-12".
+
+    Words are names of additional `lines`.
+    """
     text = ""
     for word in order.split():
         first, _, last = word.partition("-")
@@ -51,7 +53,7 @@ def bar(
     samples: str = "512.0",
     loss: str = "12.90",
 ) -> str:
-    """A NeMo 1 progress bar with its logged values."""
+    """Format a NeMo 1 progress bar with its logged values."""
     return (
         f"Epoch 0: :  10%|█         | {count}/{total} [01:19<11:58, v_num=None, reduced_train_loss={loss}, "
         f"global_step={step}, consumed_samples={samples}, train_step_timing in s={seconds}]"
@@ -61,7 +63,7 @@ def bar(
 def dll(
     step: int, seconds: str, *, samples: str = "512.0", loss: str = "12.94773006439209"
 ) -> str:
-    """A DLLogger record."""
+    """Format a DLLogger record."""
     return (
         f"DLL 2025-06-11 05:14:49.562847 - {step} reduced_train_loss : {loss}  lr : 0.0  global_step : {step}.0  "
         f"consumed_samples : {samples}  grad_norm : 14.857102394104004  train_step_timing in s : {seconds}  epoch : 0 "
@@ -69,7 +71,7 @@ def dll(
 
 
 def maxtext(step: int, seconds: str = "7.908", *, loss: str = ", loss: 0.000") -> str:
-    """A MaxText line."""
+    """Format a MaxText line."""
     return (
         f"completed step: {step}, seconds: {seconds}, TFLOP/s/device: 460.480, Tokens/s/device: 1035.970, "
         f"total_weights: 524288{loss}\n"
@@ -77,17 +79,17 @@ def maxtext(step: int, seconds: str = "7.908", *, loss: str = ", loss: 0.000") -
 
 
 def maxtext_run(first: int, last: int, prefix: str = "") -> str:
-    """MaxText lines of the steps from `first` to `last`."""
+    """Format the MaxText lines from step `first` to step `last`."""
     return "".join(prefix + maxtext(step) for step in range(first, last + 1))
 
 
 def steps(log: ParsedLog) -> list[list[int]]:
-    """The step numbers of each segment."""
+    """Return the step numbers of each segment."""
     return [segment.steps.index.tolist() for segment in log.segments]
 
 
 def dropped(log: ParsedLog) -> dict[str, int]:
-    """How many records were dropped, by reason."""
+    """Return the number of dropped records by reason."""
     return {record.reason: record.count for record in log.dropped}
 
 
@@ -107,5 +109,5 @@ LOGS = {
     + maxtext_run(0, 3),
     "endings": "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***\n",
 }
-"""Small logs, and below all of them in one text with something between them."""
+"""Small logs. LONG contains all of them, separated by filler text."""
 LONG = b"".join(text.encode() + FILLER for text in LOGS.values()) * 2

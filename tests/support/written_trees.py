@@ -1,4 +1,4 @@
-"""Trees of tiny files, as tests write them."""
+"""Trees of tiny files."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 Tree = Callable[[Mapping[str, str] | Iterable[str]], Path]
-"""Write files by relative path, with their texts, and return the folder."""
+"""Write files given as {relative path: text} and return the folder."""
