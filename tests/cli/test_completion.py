@@ -25,7 +25,7 @@ def complete(folder: Path, line: str, program: str = PROGRAM) -> list[str]:
         "COMP_LINE": line,
         "COMP_POINT": str(len(line)),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env=environment,
         cwd=folder,
@@ -33,9 +33,9 @@ def complete(folder: Path, line: str, program: str = PROGRAM) -> list[str]:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
     return (
-        [each.split("\t")[0].strip() for each in answer.read_text().splitlines()]
+        [line.split("\t")[0].strip() for line in answer.read_text().splitlines()]
         if answer.exists()
         else []
     )
@@ -115,7 +115,7 @@ def type_into(shell: str, folder: Path, script: str) -> str:
         "HOME": str(folder),
     }
     plain = {"zsh": ["-f"], "bash": ["--norc"], "fish": ["--no-config"]}[shell]
-    done = subprocess.run(
+    process = subprocess.run(
         [program, *plain, "script"],
         cwd=folder,
         env=environment,
@@ -124,8 +124,8 @@ def type_into(shell: str, folder: Path, script: str) -> str:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @pytest.mark.slow

@@ -78,9 +78,9 @@ def test_internal_error_exits_with_two(
     monkeypatch.setattr("pytest_llmbench.comparison.sides.parse_side", fail)
     monkeypatch.chdir(tmp_path)
     assert main(["compare", "a", "b"]) == 2
-    told = capsys.readouterr().err
-    assert "RuntimeError: a fault" in told
-    assert "internal error; this is a bug of llmbench" in told
+    output = capsys.readouterr().err
+    assert "RuntimeError: a fault" in output
+    assert "internal error; this is a bug of llmbench" in output
 
 
 def test_closed_standard_output_changes_no_exit_code(

@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def history(folder: Path) -> StoreLocation:
     """A history written by an older version, with unredacted secrets."""
-    place = StoreLocation("history.db", folder / "history.db")
+    location = StoreLocation("history.db", folder / "history.db")
     told = {
         **outcome(8.0),
         "text": TEXT,
@@ -58,14 +58,14 @@ def history(folder: Path) -> StoreLocation:
         "environment": {"driver": TEXT},
     }
     write(
-        place,
+        location,
         document(
             told,
             options=[f"--llmb-html={TOKEN}"],
             environment={"CI_JOB_URL": f"https://ci/{TOKEN}"},
         ),
     )
-    return place
+    return location
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
@@ -83,19 +83,23 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) 
 def test_history_is_shown_without_secrets(
     capsys: pytest.CaptureFixture[str], history: StoreLocation
 ) -> None:
-    where = ("--history", history.shown)
-    assert "***" in call(capsys, "history", "show", "1", *where)
-    call(capsys, "history", "list", *where)
-    call(capsys, "history", "prune", "--keep=1d", "--dry-run", *where)
-    assert "no run ***" in call(capsys, "history", "show", TOKEN, *where, code=2)
+    history_option = ("--history", history.shown)
+    assert "***" in call(capsys, "history", "show", "1", *history_option)
+    call(capsys, "history", "list", *history_option)
+    call(capsys, "history", "prune", "--keep=1d", "--dry-run", *history_option)
+    assert "no run ***" in call(
+        capsys, "history", "show", TOKEN, *history_option, code=2
+    )
 
 
 @pytest.mark.slow
 def test_history_is_exported_without_secrets(
     capsys: pytest.CaptureFixture[str], history: StoreLocation
 ) -> None:
-    where = ("--history", history.shown)
-    (row,) = json.loads(call(capsys, "history", "export", "--format=json", *where))
+    history_option = ("--history", history.shown)
+    (row,) = json.loads(
+        call(capsys, "history", "export", "--format=json", *history_option)
+    )
     assert (row["text"], row["environment"], row["tolerance"]) == (
         HIDDEN,
         {"driver": HIDDEN},
@@ -103,9 +107,9 @@ def test_history_is_exported_without_secrets(
     )
     assert row["configuration"] == ID
     assert (row["step_time_seconds"], row["number"]) == (8.0, 1)
-    call(capsys, "history", "export", *where)
+    call(capsys, "history", "export", *history_option)
     for name in ("a.csv", "a.parquet", "a.json"):
-        call(capsys, "history", "export", "-o", name, *where)
+        call(capsys, "history", "export", "-o", name, *history_option)
         assert not [
             secret for secret in SECRETS if secret.encode() in Path(name).read_bytes()
         ]

@@ -34,6 +34,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def place(url: str, tmp_path: Path) -> StoreLocation:
+def location(url: str, tmp_path: Path) -> StoreLocation:
     """A new store."""
     return locate_store(url, tmp_path)

@@ -102,16 +102,16 @@ COMMANDS = (
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A store of launched days, the last of which failed, a configuration without a
     run, and an A/B."""
-    place = StoreLocation("h.db", tmp_path_factory.mktemp("sound") / "h.db")
+    location = StoreLocation("h.db", tmp_path_factory.mktemp("sound") / "h.db")
     noise = {"run_to_run": 0.01, "degrees_of_freedom": 3.0}
     other = {
         **outcome(None, key=Key("grok1", "314b", "25.05", "gb200", "fp8", 128)),
         "trials": trials(noise),
     }
     for day in range(10):
-        began = NOW - timedelta(days=10 - day)
+        start = NOW - timedelta(days=10 - day)
         run = add_job(
-            _date(outcome(7.4 + day / 1000 + (day == 9), day), began),
+            _date(outcome(7.4 + day / 1000 + (day == 9), day), start),
             {f"n{day % 3}"},
             7.4,
         )
@@ -121,10 +121,10 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             else {}
         )
         record.write(
-            place, document({**run, **red}, other, began=began + timedelta(hours=2))
+            location, document({**run, **red}, other, began=start + timedelta(hours=2))
         )
-    assert place.file is not None
-    return place.file.read_bytes()
+    assert location.file is not None
+    return location.file.read_bytes()
 
 
 def _date(described: dict[str, Any], started: datetime) -> dict[str, Any]:
@@ -133,13 +133,13 @@ def _date(described: dict[str, Any], started: datetime) -> dict[str, Any]:
 
 def open_as_session(folder: Path) -> None:
     """Open a store as a session does, and store a session as it does at its end."""
-    place = locate_store("h.db", folder).until(NOW)
+    location = locate_store("h.db", folder).until(NOW)
     tonight = _date(outcome(7.4, 12), NOW)
     with suppress(HistoryError):
-        history = SessionHistory(place, [builders.KEY])
+        history = SessionHistory(location, [builders.KEY])
         history.add_daily_runs(restore(tonight))
         history.read_noise("eos", [ID])
-        search_history(place, None)
+        search_history(location, None)
         history.store(session(tonight, began=NOW), [folder])
 
 

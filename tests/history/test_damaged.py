@@ -33,18 +33,18 @@ PLACES = 12
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A store of several days."""
-    place = StoreLocation("h.db", tmp_path_factory.mktemp("sound") / "h.db")
+    location = StoreLocation("h.db", tmp_path_factory.mktemp("sound") / "h.db")
     for day in range(NIGHTS):
-        record.write(place, document(outcome(7.4 + day / 1000, day)))
-    assert place.file is not None
-    return place.file.read_bytes()
+        record.write(location, document(outcome(7.4 + day / 1000, day)))
+    assert location.file is not None
+    return location.file.read_bytes()
 
 
 def open_as_session(folder: Path) -> None:
     """Open a store as pytest does before collection, and store a session as it does at
     its end."""
-    place = locate_store("h.db", folder)
-    history = SessionHistory(place, [builders.KEY])
+    location = locate_store("h.db", folder)
+    history = SessionHistory(location, [builders.KEY])
     history.add_daily_runs(restore(outcome(7.4, NIGHTS)))
 
 
@@ -148,7 +148,7 @@ def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("DELETE FROM llmb_version", "NoResultFound"),
         ("INSERT INTO llmb_version VALUES (4)", "MultipleResultsFound"),
@@ -173,15 +173,15 @@ def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None
     ],
 )
 def test_impossible_value_in_the_store_is_reported(
-    sound: bytes, tmp_path: Path, change: str, told: str
+    sound: bytes, tmp_path: Path, change: str, message: str
 ) -> None:
     """SQLite stores a text in a numeric column, and any program may write any value."""
     (tmp_path / "h.db").write_bytes(sound)
     with sqlite3.connect(tmp_path / "h.db") as database:
         database.execute(change)
     database.close()
-    if told:
-        with pytest.raises(HistoryError, match=rf"^h\.db: .*{re.escape(told)}"):
+    if message:
+        with pytest.raises(HistoryError, match=rf"^h\.db: .*{re.escape(message)}"):
             open_as_session(tmp_path)
     else:
         open_as_session(tmp_path)
@@ -213,11 +213,15 @@ step."""
 
 
 @pytest.mark.parametrize(
-    ("command", "change", "told"),
+    ("command", "change", "message"),
     [(command, *case) for commands, *case in UNKNOWN for command in commands],
 )
 def test_command_names_the_session_of_an_impossible_value(
-    request: pytest.FixtureRequest, tmp_path: Path, command: str, change: str, told: str
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    command: str,
+    change: str,
+    message: str,
 ) -> None:
     """One invalid entry must not break every export."""
     sound, capsys = request.getfixturevalue("sound"), request.getfixturevalue("capsys")
@@ -239,8 +243,8 @@ def test_command_names_the_session_of_an_impossible_value(
     left_out = command.startswith("site")  # a page has the other nights, and a caution
     assert cli.main(arguments) == (0 if left_out else 2)
     error = capsys.readouterr().err
-    assert told in error
-    assert left_out == (told in read_page(tmp_path / "out"))
+    assert message in error
+    assert left_out == (message in read_page(tmp_path / "out"))
     statement = error.partition("remove the verdicts of that session: ")[2]
     assert statement == f"DELETE FROM llmb_verdict WHERE session = '{session}'\n"  # noqa: S608 (what is told)
     with sqlite3.connect(path) as database:
@@ -248,7 +252,7 @@ def test_command_names_the_session_of_an_impossible_value(
     database.close()
     assert cli.main(arguments) == 0
     assert not capsys.readouterr().err
-    assert told not in read_page(tmp_path / "out")
+    assert message not in read_page(tmp_path / "out")
 
 
 def read_page(folder: Path) -> str:
@@ -296,10 +300,10 @@ def test_journal_of_another_file_is_ignored(sound: bytes, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_locked_store_is_waited_for_as_documented(place: StoreLocation) -> None:
-    record.prepare(place)
-    with connect(place, writes=True) as connection:
-        if place.file:
+def test_locked_store_is_waited_for_as_documented(location: StoreLocation) -> None:
+    record.prepare(location)
+    with connect(location, writes=True) as connection:
+        if location.file:
             assert (
                 connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
                 == PATIENCE_SECONDS * 1000

@@ -29,74 +29,76 @@ OTHER = replace(builders.KEY, dtype="fp8")
 Past = dict[str, tuple[StoredRun, ...]]
 
 
-def past(place: StoreLocation) -> Past:
-    return read_stored_runs(place, (ID, OTHER.id))
+def past(location: StoreLocation) -> Past:
+    return read_stored_runs(location, (ID, OTHER.id))
 
 
-def from_all_verdicts(place: StoreLocation) -> Past:
+def from_all_verdicts(location: StoreLocation) -> Past:
     """Return the same runs, reading also verdicts that are too old."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             queries, "_find_first_days", lambda _connection, _configurations: {}
         )
-        return past(place)
+        return past(location)
 
 
-def change(place: StoreLocation, statement: Any) -> None:
-    with connect(place, writes=True) as connection:
+def change(location: StoreLocation, statement: Any) -> None:
+    with connect(location, writes=True) as connection:
         connection.execute(statement)
 
 
-def test_manually_removed_verdict_is_not_read(place: StoreLocation) -> None:
-    write(place, document(*nights([7.4, 7.5, 7.6, 7.7])))
-    change(place, delete(VERDICT).where(VERDICT.c.run == 2))
-    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7]
-    write(place, document(outcome(7.8, 4)))
-    assert [one.statistic_seconds for one in past(place)[ID]] == [7.4, 7.6, 7.7, 7.8]
+def test_manually_removed_verdict_is_not_read(location: StoreLocation) -> None:
+    write(location, document(*nights([7.4, 7.5, 7.6, 7.7])))
+    change(location, delete(VERDICT).where(VERDICT.c.run == 2))
+    assert [run.statistic_seconds for run in past(location)[ID]] == [7.4, 7.6, 7.7]
+    write(location, document(outcome(7.8, 4)))
+    assert [run.statistic_seconds for run in past(location)[ID]] == [7.4, 7.6, 7.7, 7.8]
 
 
 @pytest.mark.slow
 def test_run_counts_once_although_its_start_moves(
-    place: StoreLocation, monkeypatch: pytest.MonkeyPatch
+    location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log without a timestamp is dated by its file, which may be copied again."""
     monkeypatch.setattr(queries, "LAST", 2)
-    write(place, document(*nights([7.4] * 4)))
+    write(location, document(*nights([7.4] * 4)))
     for day in range(5, 13):
-        write(place, document(outcome(7.5, day, job="7", logs="1-aa")))
-    assert [one.job_id for one in past(place)[ID]] == ["1003", "7"]
-    assert past(place) == from_all_verdicts(place)
+        write(location, document(outcome(7.5, day, job="7", logs="1-aa")))
+    assert [run.job_id for run in past(location)[ID]] == ["1003", "7"]
+    assert past(location) == from_all_verdicts(location)
 
 
-def test_reused_row_numbers_are_read_correctly(place: StoreLocation) -> None:
-    write(place, document(*nights([7.4] * 4), began=builders.NOW - timedelta(days=400)))
-    prune.prune(place, builders.NOW, dry_run=False)
-    write(place, document(*nights([7.9] * 3)))
-    write(place, document(outcome(7.9, 3)))
-    assert [one.statistic_seconds for one in past(place)[ID]] == [7.9] * 4
+def test_reused_row_numbers_are_read_correctly(location: StoreLocation) -> None:
+    write(
+        location, document(*nights([7.4] * 4), began=builders.NOW - timedelta(days=400))
+    )
+    prune.prune(location, builders.NOW, dry_run=False)
+    write(location, document(*nights([7.9] * 3)))
+    write(location, document(outcome(7.9, 3)))
+    assert [run.statistic_seconds for run in past(location)[ID]] == [7.9] * 4
 
 
 def test_unreadable_run_is_reported_and_later_sessions_are_stored(
-    place: StoreLocation,
+    location: StoreLocation,
 ) -> None:
-    write(place, document(outcome(7.4)))
-    change(place, update(RUN).values(environment="[" * 100_000))
+    write(location, document(outcome(7.4)))
+    change(location, update(RUN).values(environment="[" * 100_000))
     with pytest.raises(HistoryError, match="contains an invalid value"):
-        past(place)
-    assert write(place, document(*nights([7.4] * 4, key=OTHER))) == 4
+        past(location)
+    assert write(location, document(*nights([7.4] * 4, key=OTHER))) == 4
 
 
 @pytest.mark.slow
 def test_runs_of_older_days_are_not_read(
-    place: StoreLocation, monkeypatch: pytest.MonkeyPatch
+    location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store of many years takes no longer to read than one of a year. A configuration
     with few runs keeps all of them."""
     monkeypatch.setattr(queries, "LAST", 6)
-    write(place, document(*nights([7.4] * 3, key=OTHER)))
+    write(location, document(*nights([7.4] * 3, key=OTHER)))
     for day in range(20):
         write(
-            place,
+            location,
             document(
                 outcome(7.4, day),
                 {**outcome(7.5, day, logs="2-bb"), "verdict": "REGRESSION"},
@@ -109,22 +111,22 @@ def test_runs_of_older_days_are_not_read(
         .limit(1)
         .scalar_subquery()
     )
-    change(place, update(RUN).where(RUN.c.id == oldest).values(environment="{"))
-    result = past(place)
-    assert [one.job_id for one in result[ID]] == [
+    change(location, update(RUN).where(RUN.c.id == oldest).values(environment="{"))
+    result = past(location)
+    assert [run.job_id for run in result[ID]] == [
         f"{1000 + day}" for day in range(14, 20) for _ in range(2)
     ]
     assert len(result[OTHER.id]) == 3
     monkeypatch.setattr(queries, "LAST", 17)
-    assert len(past(place)[ID]) == 34
+    assert len(past(location)[ID]) == 34
     monkeypatch.setattr(queries, "LAST", 20)
     with pytest.raises(HistoryError, match="contains an invalid value"):
-        past(place)
+        past(location)
 
 
 VERDICTS = st.fixed_dictionaries(
     {
-        "night": st.integers(0, 7),
+        "day": st.integers(0, 7),
         "key": st.sampled_from([builders.KEY, OTHER]),
         "verdict": st.sampled_from(["PASS", "REGRESSION", "NOT_COMPARABLE"]),
         "statistic": st.sampled_from(["mean", "trimmed_mean"]),
@@ -162,19 +164,20 @@ def test_last_days_are_read_as_from_all_verdicts(
     """Covers sessions added late, grown logs, and runs without a start."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(queries, "LAST", last)
-        place = StoreLocation("history.db", Path(folder) / "history.db")
+        location = StoreLocation("history.db", Path(folder) / "history.db")
         for number, (hour, verdicts) in enumerate(sessions):
             outcomes = [
                 make_outcome(7.4 + number / 100 + item / 1000, **one)
                 for item, one in enumerate(verdicts)
             ]
             write(
-                place, document(*outcomes, began=START + timedelta(days=20, hours=hour))
+                location,
+                document(*outcomes, began=START + timedelta(days=20, hours=hour)),
             )
-        assert past(place) == from_all_verdicts(place)
+        assert past(location) == from_all_verdicts(location)
 
 
-def test_empty_store_has_no_runs(place: StoreLocation) -> None:
-    prepare(place)
-    assert list_measured_runs(place) == []
-    assert queries.read_stored_runs(place, [ID]) == {}
+def test_empty_store_has_no_runs(location: StoreLocation) -> None:
+    prepare(location)
+    assert list_measured_runs(location) == []
+    assert queries.read_stored_runs(location, [ID]) == {}

@@ -57,19 +57,19 @@ def test_user_without_delete_permission_stores_sessions(
         connection.exec_driver_sql(
             f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {name}"
         )
-    place = locate_store(database.replace("llmb@", f"{name}@"), tmp_path)
+    location = locate_store(database.replace("llmb@", f"{name}@"), tmp_path)
     for day in range(4):
-        assert write(place, document(outcome(7.4, day))) == 1
-    assert len(SessionHistory(place, [builders.KEY]).past[builders.KEY]) == 4
+        assert write(location, document(outcome(7.4, day))) == 1
+    assert len(SessionHistory(location, [builders.KEY]).past[builders.KEY]) == 4
 
 
 def test_other_tables_of_the_database_are_kept(database: str, tmp_path: Path) -> None:
-    place = locate_store(database, tmp_path)
-    with connect(place, writes=True) as connection:
+    location = locate_store(database, tmp_path)
+    with connect(location, writes=True) as connection:
         connection.exec_driver_sql("CREATE TABLE session (id TEXT)")
         connection.exec_driver_sql("INSERT INTO session VALUES ('mine')")
-    write(place, document(outcome(7.4)))
-    with connect(place, writes=False) as connection:
+    write(location, document(outcome(7.4)))
+    with connect(location, writes=False) as connection:
         assert connection.exec_driver_sql("SELECT id FROM session").all() == [("mine",)]
 
 
@@ -81,8 +81,8 @@ def test_recovered_server_gets_the_session_once(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the server had stored the session, but its reply was lost."""
-    place = locate_store(database, tmp_path)
-    remembered = SessionHistory(place, [builders.KEY])
+    location = locate_store(database, tmp_path)
+    remembered = SessionHistory(location, [builders.KEY])
     tries = []
 
     def interrupted(*arguments: object) -> int:
@@ -95,11 +95,11 @@ def test_recovered_server_gets_the_session_once(
     monkeypatch.setattr("pytest_llmbench.history.record.write", interrupted)
     output, problem = stored(remembered, tmp_path)
     assert (output, problem, tries) == (
-        f"history: 1 verdict stored in {place.shown}",
+        f"history: 1 verdict stored in {location.shown}",
         "",
         [1, 0],
     )
-    assert len(queries.list_everything(place)) == 1
+    assert len(queries.list_everything(location)) == 1
 
 
 @pytest.mark.slow
@@ -110,8 +110,8 @@ def test_lost_server_is_reported_and_verdicts_are_kept(
         pytest.skip(absent)
     monkeypatch.setattr(remembering, "PAUSES", (0.0, 0.0))
     with running() as folder, new_database(folder) as url:
-        place = locate_store(url, tmp_path)
-        remembered = SessionHistory(place, [builders.KEY])
+        location = locate_store(url, tmp_path)
+        remembered = SessionHistory(location, [builders.KEY])
     error, problem = stored(remembered, tmp_path)
     assert error == ""
     assert (
@@ -124,4 +124,4 @@ def test_lost_server_is_reported_and_verdicts_are_kept(
     )
     assert len(list(tmp_path.glob("llmb-history-unsaved-*.json"))) == 1
     with pytest.raises(HistoryError, match="check that the server runs"):
-        SessionHistory(place, [builders.KEY])
+        SessionHistory(location, [builders.KEY])

@@ -41,7 +41,7 @@ def test_absolute_path_has_four_slashes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (
             "sqlit:///h.db",
@@ -63,27 +63,27 @@ def test_absolute_path_has_four_slashes(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_store_name_is_reported_with_a_remedy(
-    tmp_path: Path, given: str, told: str
+    tmp_path: Path, given: str, message: str
 ) -> None:
     with pytest.raises(HistoryError) as error:
         locate_store(given, tmp_path)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "secret" not in str(error.value)
 
 
 def test_server_location_hides_the_password(tmp_path: Path) -> None:
-    place = locate_store(
+    location = locate_store(
         "postgresql://u:secret@h:5432/d?sslmode=require&sslpassword=secret", tmp_path
     )
-    assert place.shown == "postgresql://u@h:5432/d?sslmode=require"
-    assert "secret" not in repr(place)
-    assert "secret" in place.url
+    assert location.shown == "postgresql://u@h:5432/d?sslmode=require"
+    assert "secret" not in repr(location)
+    assert "secret" in location.url
 
 
 def test_unreachable_server_is_reported_without_the_password(tmp_path: Path) -> None:
-    place = locate_store(f"postgresql://u:secret@/d?host={tmp_path}", tmp_path)
+    location = locate_store(f"postgresql://u:secret@/d?host={tmp_path}", tmp_path)
     with pytest.raises(HistoryError) as error:
-        prepare(place)
+        prepare(location)
     assert str(error.value).startswith("postgresql://u@/d?host=")
     assert "check that the server runs and accepts this user" in str(error.value)
     assert "secret" not in str(error.value)

@@ -104,10 +104,10 @@ EARLIER_WRONG: list[tuple[str, Any, str]] = [
 ]
 
 
-def change(kept: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+def change(kept: dict[str, Any], key_path: str, value: Any) -> dict[str, Any]:
     """Return a document with another value at a path."""
     changed = copy.deepcopy(kept)
-    *above, last = place.split(".")
+    *above, last = key_path.split(".")
     piece: Any = changed
     for name in above:
         piece = piece[int(name) if isinstance(piece, list) else name]
@@ -140,13 +140,13 @@ def refuse_file(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> 
     error = capsys.readouterr().err
     assert error.startswith(f"llmbench: {bad}: ")
     assert error.count("\n") == 1
-    place = StoreLocation("h.db", store)
-    assert not store.exists() or not queries.list_everything(place)
+    location = StoreLocation("h.db", store)
+    assert not store.exists() or not queries.list_everything(location)
     return error
 
 
 def name_cases(cases: list[tuple[str, Any, str]]) -> list[str]:
-    return [f"{place}-{number}" for number, (place, _, _) in enumerate(cases)]
+    return [f"{key_path}-{number}" for number, (key_path, _, _) in enumerate(cases)]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=name_cases(WRONG))
@@ -156,12 +156,12 @@ def test_file_with_wrong_value_is_refused_completely(
     wrong: tuple[str, Any, str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    place, value, error = wrong
+    key_path, value, error = wrong
     plain = json.loads(write_unsaved(kept, [tmp_path]).read_text())
     if value == float("inf"):  # as JSON can write it
-        text = json.dumps(change(plain, place, 4711)).replace("4711", "1e999")
+        text = json.dumps(change(plain, key_path, 4711)).replace("4711", "1e999")
     else:
-        text = json.dumps(change(plain, place, value))
+        text = json.dumps(change(plain, key_path, value))
     assert error in refuse_file(tmp_path, text, capsys)
 
 
@@ -169,9 +169,9 @@ def test_file_with_wrong_value_is_refused_completely(
 def test_wrong_value_of_an_earlier_file_is_named(
     tmp_path: Path, wrong: tuple[str, Any, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place, value, error = wrong
+    key_path, value, error = wrong
     plain = json.loads((EARLIER / "unsaved_20261128.json").read_text())
-    text = json.dumps(change(plain, place, value))
+    text = json.dumps(change(plain, key_path, value))
     assert error in refuse_file(tmp_path, text, capsys)
 
 
@@ -200,7 +200,7 @@ def test_file_of_json_option_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_unsaved_session_is_stored_and_exported(
-    place: StoreLocation,
+    location: StoreLocation,
     tmp_path: Path,
     kept: SessionDocument,
     capsys: pytest.CaptureFixture[str],
@@ -214,9 +214,9 @@ def test_unsaved_session_is_stored_and_exported(
     plain["outcomes"][0] |= {"run": None, "verdict": "MISSING", "new": [1]}
     plain["session"]["new"] = plain["outcomes"][1]["window"]["new"] = "later"
     path.write_text(json.dumps(plain))
-    prepare(place)
-    assert write(place, read_unsaved(path)) == 2
-    rows = queries.list_everything(place)
+    prepare(location)
+    assert write(location, read_unsaved(path)) == 2
+    rows = queries.list_everything(location)
     assert [row["verdict"] for row in rows] == ["MISSING", "PASS"]
     (job,) = rows[1]["jobs"]
     assert (job["nodes"], rows[1]["log_sha256"], rows[1]["log_difference"]) == (
@@ -232,7 +232,7 @@ def test_unsaved_session_is_stored_and_exported(
             "-o",
             output,
             "--history",
-            place.url or str(place.file),
+            location.url or str(location.file),
         ]
         assert cli.main(arguments) == 0, capsys.readouterr().err
 
@@ -248,15 +248,15 @@ def test_unsaved_session_is_a_document_of_the_schema(
 
 
 @pytest.mark.parametrize("day", ["20261122", "20261127", "20261128"])
-def test_earlier_unsaved_session_is_stored(place: StoreLocation, day: str) -> None:
+def test_earlier_unsaved_session_is_stored(location: StoreLocation, day: str) -> None:
     path = EARLIER / f"unsaved_{day}.json"
     verdicts = json.loads(path.read_text())["verdicts"]
-    assert write(place, read_unsaved(path)) == len(verdicts)
-    rows = queries.list_everything(place)
+    assert write(location, read_unsaved(path)) == len(verdicts)
+    rows = queries.list_everything(location)
     fields = ("verdict", "reason", "status", "text", "counts", "run_seconds")
     numbers = ("expected_seconds", "log_difference", "metrics", "step_seconds")
     for name in (*fields, *numbers, "baseline", "tolerance", "item"):
-        assert [row[name] for row in rows] == [one[name] for one in verdicts]
+        assert [row[name] for row in rows] == [verdict[name] for verdict in verdicts]
     for row, verdict in zip(rows, verdicts, strict=True):
         assert row["log_sha256"] == verdict.get("log_sha256", [])
         run = verdict["run"] or dict.fromkeys(("log", "environment", "job_id"))

@@ -26,17 +26,17 @@ LATER = datetime(2099, 12, 31, 23, tzinfo=UTC)
 
 
 @pytest.fixture
-def store(place: StoreLocation) -> StoreLocation:
-    return place.until(NOW)
+def store(location: StoreLocation) -> StoreLocation:
+    return location.until(NOW)
 
 
-def judge(place: StoreLocation, began: datetime, *outcomes: dict[str, Any]) -> None:
-    write(place, document(*outcomes, began=began))
+def judge(location: StoreLocation, start: datetime, *outcomes: dict[str, Any]) -> None:
+    write(location, document(*outcomes, began=start))
 
 
-def red(night: int, **fields: Any) -> dict[str, Any]:
+def red(day: int, **fields: Any) -> dict[str, Any]:
     return {
-        **outcome(8.0, night, **fields),
+        **outcome(8.0, day, **fields),
         "status": "failed",
         "verdict": "REGRESSION",
     }
@@ -164,9 +164,9 @@ def test_noise_of_a_future_comparison_is_not_read(store: StoreLocation) -> None:
 
 
 def store_as_session(
-    place: StoreLocation, now: datetime, folder: Path
+    location: StoreLocation, now: datetime, folder: Path
 ) -> tuple[str, str]:
-    history = SessionHistory(place.until(now), [builders.KEY])
+    history = SessionHistory(location.until(now), [builders.KEY])
     return history.store(session(outcome(7.4, 4), began=now), [folder])
 
 
@@ -226,8 +226,8 @@ def test_commands_report_and_remove_a_future_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    place = StoreLocation("h.db", tmp_path / "h.db")
-    judge(place, NOW, outcome(7.4, 3))
+    location = StoreLocation("h.db", tmp_path / "h.db")
+    judge(location, NOW, outcome(7.4, 3))
 
     def call(*words: str, code: int = 0) -> tuple[str, str]:
         assert cli.main([*words, "--history", "h.db"]) == code

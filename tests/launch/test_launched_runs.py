@@ -186,11 +186,11 @@ def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (OUTPUT, "slurm-4711.out"):
             (folder / name).touch()
-        made = job(
+        created = job(
             folder, number, job_id=f"4711-{number}", log_folder=folder, status=running()
         )
         return replace(
-            made, spec=replace(made.spec, allocation=1, log_folders=(shared,))
+            created, spec=replace(created.spec, allocation=1, log_folders=(shared,))
         )
 
     for number in (1, 2):
@@ -204,8 +204,8 @@ def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
         )
         assert not log.exists()
     log.write_text(LINE.format(0))  # the run continues while the session is resumed
-    again = runs.find_run(run_in_allocation(1))
-    assert again is not None
+    second_run = runs.find_run(run_in_allocation(1))
+    assert second_run is not None
     assert log.exists()
 
 
@@ -347,10 +347,13 @@ def test_stored_run_on_suspect_node_is_judged_alike(tmp_path: Path) -> None:
     document = outcome(
         seconds, 30, key=key, job=node_job.job_id, logs="30-0aff", started=started
     )
-    nights = list(make_sessions({7: 0.1}))
+    past_sessions = list(make_sessions({7: 0.1}))
     stored = (started + timedelta(minutes=5), [add_job(document, set(nodes), seconds)])
     texts = []
-    for name, sessions in (("before.db", nights), ("after.db", [*nights, stored])):
+    for name, sessions in (
+        ("before.db", past_sessions),
+        ("after.db", [*past_sessions, stored]),
+    ):
         location = StoreLocation(name, write_sessions(tmp_path / name, iter(sessions)))
         confirmation = make_runs(Settings(history=location)).judge_suspect(
             node_job, node_run, ["n07"]

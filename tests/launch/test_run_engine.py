@@ -144,7 +144,7 @@ class Course(LaunchedRuns):
     def end_job(self, job: NextJob, end: JobEnd = WELL, **fields: Any) -> list[str]:
         self.ended += 1
         status = ended(nodes=(f"n{self.ended}",), started=NOW)
-        made = Job(
+        created = Job(
             self.ended,
             "token",
             job.spec,
@@ -154,7 +154,7 @@ class Course(LaunchedRuns):
             str(self.ended),
             status=status,
         )
-        following = self.engine.add_ended(replace(made, **fields), end)
+        following = self.engine.add_ended(replace(created, **fields), end)
         self.due += following
         return [describe(job) for job in following]
 

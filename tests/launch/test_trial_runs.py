@@ -180,13 +180,13 @@ class Course(LaunchedRuns):
     def find_run(self, job: Job) -> Run | None:
         log = self.folder / f"log-{job.job_id}.out"
         log.touch()
-        made = run(id=f"run-{job.job_id}", job_id=job.job_id)
-        attempt = made.attempts[0]
+        created = run(id=f"run-{job.job_id}", job_id=job.job_id)
+        attempt = created.attempts[0]
         files = replace(attempt.files, log=log)
         return (
             None
             if self.seconds is None
-            else replace(made, attempts=(replace(attempt, files=files),))
+            else replace(created, attempts=(replace(attempt, files=files),))
         )
 
     def measure_trial(self, _key: Key, _run: Run) -> TrialTime:

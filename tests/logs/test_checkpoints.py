@@ -170,7 +170,9 @@ def test_save_that_may_be_staging_is_a_dispatch(
 def test_load_timer_is_read_only_after_a_load() -> None:
     timer = f"55:     load-checkpoint {DOTS}: (0.82, 0.92)"
     assert records(timer) == ()
-    assert [(one.action, one.seconds) for one in records(LOADED_MEGATRON, timer)] == [
+    assert [
+        (record.action, record.seconds) for record in records(LOADED_MEGATRON, timer)
+    ] == [
         (LOAD, None),
         (LOAD, 0.00092),
     ]
@@ -180,7 +182,7 @@ def test_checkpoint_belongs_to_its_attempt() -> None:
     first, second = nemo2(0).rstrip("\n"), nemo2(1).rstrip("\n")
     attempt = [LOADED, first, SAVED, second, SAVED]
     result = records(SAVED, *attempt, *attempt, LOADED)
-    assert [one.part for one in result] == [0, 1, 1, 1, 2, 2, 2, 0]
+    assert [checkpoint.part for checkpoint in result] == [0, 1, 1, 1, 2, 2, 2, 0]
 
 
 @pytest.mark.slow
@@ -218,9 +220,15 @@ def test_real_log_gives_its_checkpoints(
     name: str, saves: list[float], loads: list[float], dispatched: bool
 ) -> None:
     result = read_log(shared(f"logs/{name}")).checkpoints.records
-    saved = [one for one in result if one.seconds is not None and one.action == SAVE]
-    assert [one.seconds for one in saved] == saves
+    saved = [
+        checkpoint
+        for checkpoint in result
+        if checkpoint.seconds is not None and checkpoint.action == SAVE
+    ]
+    assert [checkpoint.seconds for checkpoint in saved] == saves
     assert [
-        one.seconds for one in result if one.seconds is not None and one.action == LOAD
+        checkpoint.seconds
+        for checkpoint in result
+        if checkpoint.seconds is not None and checkpoint.action == LOAD
     ] == loads
-    assert {one.dispatched for one in saved} == {dispatched}
+    assert {checkpoint.dispatched for checkpoint in saved} == {dispatched}

@@ -18,7 +18,7 @@ START = datetime(2026, 11, 2, 23, 59, 30, tzinfo=UTC)
 
 def read(text: str, block: int = 1 << 20) -> Steps:
     data = text.encode()
-    blocks = [data[begin : begin + block] for begin in range(0, len(data), block)]
+    blocks = [data[start : start + block] for start in range(0, len(data), block)]
     return parse_blocks(blocks, load_definitions().values()).segments[0].steps
 
 

@@ -114,19 +114,21 @@ PRINTED = {name: list_printed(text) for name, text in LOGS.items()}
 
 
 def insert(text: bytes) -> Callable[[bytes, int], bytes]:
-    return lambda data, place: data[:place] + text + data[place:]
+    return lambda data, offset: data[:offset] + text + data[offset:]
 
 
-def write_twice(data: bytes, place: int) -> bytes:
+def write_twice(data: bytes, offset: int) -> bytes:
     """Insert a line of the log into another line, as two ranks do that write at once."""
     lines = data.splitlines(keepends=True)
-    return data[:place] + lines[place % len(lines)] + data[place:]
+    return data[:offset] + lines[offset % len(lines)] + data[offset:]
 
 
 DAMAGES: dict[str, Callable[[bytes, int], bytes]] = {
-    "cut off": lambda data, place: data[:place],
-    "begun late": lambda data, place: data[place:],
-    "a line lost": lambda data, place: data[:place] + data[place:].partition(b"\n")[2],
+    "cut off": lambda data, offset: data[:offset],
+    "begun late": lambda data, offset: data[offset:],
+    "a line lost": lambda data, offset: (
+        data[:offset] + data[offset:].partition(b"\n")[2]
+    ),
     "a foreign line": insert(b"\nforeign\n"),
     "foreign text": insert(b"foreign\n"),
     "a letter": insert(b"e"),
@@ -152,11 +154,11 @@ def test_whole_log_gives_all_its_steps(name: str, steps: int) -> None:
 def test_damaged_log_gives_no_number_of_another_step(name: str, damage: str) -> None:
     """Missing numbers are allowed."""
     data, printed = LOGS[name].encode(), PRINTED[name]
-    for place in range(0, len(data), STRIDE.get(damage, 3)):
+    for index in range(0, len(data), STRIDE.get(damage, 3)):
         for (step, column), values in list_values(
-            parse(DAMAGES[damage](data, place))
+            parse(DAMAGES[damage](data, index))
         ).items():
-            assert values <= printed[step, column], (step, column, values, place)
+            assert values <= printed[step, column], (step, column, values, index)
 
 
 SCRAPS = [

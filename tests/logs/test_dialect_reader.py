@@ -133,6 +133,6 @@ def test_columns_of_damaged_log_match_its_records(
     text: str, edits: list[tuple[int, int, str]]
 ) -> None:
     for offset, length, piece in edits:
-        begin = offset % len(text)
-        text = text[:begin] + piece + text[begin + length :] or "\n"
+        start = offset % len(text)
+        text = text[:start] + piece + text[start + length :] or "\n"
     assert read_by_columns(text.encode())[0] == read_by_records(text.encode())

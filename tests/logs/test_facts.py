@@ -126,8 +126,8 @@ def test_statements_across_blocks_are_read_in_large_files(tmp_path: Path) -> Non
     """A statement across the blocks of two threads, and one after the part that is
     searched."""
     path = tmp_path / "log.out"
-    for begin in range(BLOCK - len(SMI), BLOCK, 17):
-        path.write_bytes(b"\n" * begin + SMI.encode() + b"." * LARGE)
+    for start in range(BLOCK - len(SMI), BLOCK, 17):
+        path.write_bytes(b"\n" * start + SMI.encode() + b"." * LARGE)
         assert dict(read_log(path).environment) == {
             "driver": "570.133.20",
             "cuda_driver": "12.8",
@@ -136,12 +136,12 @@ def test_statements_across_blocks_are_read_in_large_files(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "expected"), [(99, ("nccl",)), (100, ()), (LARGE, ())]
+    ("offset", "expected"), [(99, ("nccl",)), (100, ()), (LARGE, ())]
 )
 def test_statements_count_only_near_the_beginning(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    place: int,
+    offset: int,
     expected: tuple[str, ...],
 ) -> None:
     """The same in a file, in blocks and in a growing log. Records before and after keep
@@ -151,11 +151,11 @@ def test_statements_count_only_near_the_beginning(
     text = (
         steps
         + "." * (LARGE - len(steps))
-        + "\n" * (place - 3)
+        + "\n" * (offset - 3)
         + NCCL
         + nemo2_run(10, 12)
     ).encode()
-    assert text.index(b"L version ") == LARGE + place
+    assert text.index(b"L version ") == LARGE + offset
     path = tmp_path / "log.out"
     path.write_bytes(text)
     for log in (read_log(path), parse_blocks([text]), Growing(path).read()):
@@ -167,7 +167,7 @@ def test_every_reading_of_a_log_has_the_facts() -> None:
     own = RegexDialect("regex:own-1", "it ", r"it (?P<step>\d+) (?P<seconds>[\d.]+)")
     log = parse_blocks([(NCCL + nemo2_run(0, 9) + "it 1 2.0\n").encode()], [own])
     assert (
-        [one.environment for one in log.readings]
+        [reading.environment for reading in log.readings]
         == [log.environment]
         == [(("nccl", "2.26.6+cuda12.8"),)]
     )

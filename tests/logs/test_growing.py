@@ -72,12 +72,12 @@ def test_last_step_is_found(
 
 @pytest.mark.slow
 def test_incomplete_last_line_gives_no_partial_number(tmp_path: Path) -> None:
-    whole = nemo2_run(0, 9)
-    for cut in range(len(whole) - len(nemo2(9)), len(whole), 2):
-        result = last_step(written(tmp_path, whole[:cut]))
-        assert result in (ReachedStep(9, 50, 6.061), ReachedStep(10, 50, 6.061)), whole[
-            cut - 20 : cut
-        ]
+    complete = nemo2_run(0, 9)
+    for cut in range(len(complete) - len(nemo2(9)), len(complete), 2):
+        result = last_step(written(tmp_path, complete[:cut]))
+        assert result in (ReachedStep(9, 50, 6.061), ReachedStep(10, 50, 6.061)), (
+            complete[cut - 20 : cut]
+        )
 
 
 OWN = RegexDialect(
@@ -93,9 +93,9 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     reads: list[int] = []
     original = File.read
 
-    def counted(file: File, begin: int, end: int) -> bytes:
-        reads.append(end - begin)
-        return original(file, begin, end)
+    def counted(file: File, start: int, end: int) -> bytes:
+        reads.append(end - start)
+        return original(file, start, end)
 
     monkeypatch.setattr(File, "read", counted)
     return reads
@@ -121,8 +121,8 @@ def test_growing_log_equals_whole_log_without_rereading(
 
 def everything(log: ParsedLog) -> list[object]:
     return [
-        to_comparable(dataclasses.replace(one, readings=()))
-        for one in (log, *log.readings)
+        to_comparable(dataclasses.replace(reading, readings=()))
+        for reading in (log, *log.readings)
     ]
 
 
@@ -166,9 +166,9 @@ def signs(path: Path) -> LogProgress:
 
 
 def megatron(minute: int, step: int) -> str:
-    moment = datetime(2026, 5, 4, 6, minute)  # noqa: DTZ001 (logs name no zone)
+    time = datetime(2026, 5, 4, 6, minute)  # noqa: DTZ001 (logs name no zone)
     return (
-        lines.megatron_line(moment, step, 50, 6.0, batch=128, tflops=400.0, loss=11.0)
+        lines.megatron_line(time, step, 50, 6.0, batch=128, tflops=400.0, loss=11.0)
         + "\n"
     )
 

@@ -82,8 +82,8 @@ def parse(text: str) -> ParsedLog:
     data = text.encode()
     return parse_blocks(
         [
-            data[begin:end]
-            for begin, end in pairwise([*range(0, len(data), 1 << 16), len(data)])
+            data[start:end]
+            for start, end in pairwise([*range(0, len(data), 1 << 16), len(data)])
         ]
     )
 

@@ -30,10 +30,10 @@ def list_doubts(log: ParsedLog) -> list[str]:
     return [segment.doubt for segment in log.segments]
 
 
-def record(norm: str, rate: str = "1e-05", loss: str = "1.5", more: str = "") -> str:
+def record(norm: str, rate: str = "1e-05", loss: str = "1.5", extra: str = "") -> str:
     """Return a progress record; older versions print no gradient norm."""
     norm = f"'grad_norm': {norm}, " if norm else ""
-    return f"{{'loss': {loss}, {norm}'learning_rate': {rate}{more}, 'epoch': 0.5}}\n"
+    return f"{{'loss': {loss}, {norm}'learning_rate': {rate}{extra}, 'epoch': 0.5}}\n"
 
 
 TEXTS = (
@@ -349,7 +349,7 @@ def test_progress_records_belong_to_next_summary() -> None:
 )
 def test_reward_field_marks_run(field: str, rewards: bool) -> None:
     assert (
-        parse(record("0.5", more=f", {field}") + summary()).segments[0].rewards
+        parse(record("0.5", extra=f", {field}") + summary()).segments[0].rewards
         is rewards
     )
 

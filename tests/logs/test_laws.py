@@ -49,8 +49,8 @@ def format_truth(log: Written) -> str:
     """Format the steps of the whole log."""
     runs = [
         [
-            (one.step, one.seconds, math.nan if one.loss is None else one.loss)
-            for one in run
+            (step.step, step.seconds, math.nan if step.loss is None else step.loss)
+            for step in run
         ]
         for run in log.truth
     ]
@@ -105,7 +105,7 @@ def test_damaged_log_gives_no_number_of_another_step(
     require_printed(result, log)
     assert find_problems(result) == []
     cuts = sorted(data.draw(st.lists(st.integers(0, len(damaged)), max_size=30)))
-    blocks = [damaged[begin:end] for begin, end in pairwise([0, *cuts, len(damaged)])]
+    blocks = [damaged[start:end] for start, end in pairwise([0, *cuts, len(damaged)])]
     assert repr(parse_blocks(blocks)) == repr(result)
 
 
@@ -115,8 +115,8 @@ def test_damaged_log_gives_no_number_of_another_step(
 @given(data=st.data())
 def test_truncated_log_gives_no_additional_step(name: str, data: st.DataObject) -> None:
     log = data.draw(written(name))
-    place = data.draw(st.integers(0, len(log.data)))
-    less, more = parse_blocks([log.data[:place]]), parse_blocks([log.data])
+    offset = data.draw(st.integers(0, len(log.data)))
+    less, more = parse_blocks([log.data[:offset]]), parse_blocks([log.data])
     assert collect_numbers(less) <= collect_numbers(more)
     assert sum(map(len, list_steps(less))) <= sum(map(len, list_steps(more)))
 
@@ -174,6 +174,6 @@ def test_zeroed_gap_merges_no_two_records(name: str) -> None:
     different records."""
     log = write_run(name, first=min(FRAMEWORKS[name].first))
     length = max(map(len, log.lines))
-    for place in range(0, len(log.data) - length, 7):
-        data = log.data[:place] + bytes(length) + log.data[place + length :]
+    for index in range(0, len(log.data) - length, 7):
+        data = log.data[:index] + bytes(length) + log.data[index + length :]
         require_printed(parse_blocks([data]), log)

@@ -52,14 +52,14 @@ def line(
     *,
     total: int = 50,
     stamp: str = "",
-    more: str = "lm loss: 1.1E+01 | loss scale: 1.0 | grad norm: 10.275",
+    extra: str = "lm loss: 1.1E+01 | loss scale: 1.0 | grad norm: 10.275",
     skipped: int = 0,
     nan: int = 0,
 ) -> str:
     """Return an iteration line of Megatron."""
     return (
         f"{stamp} iteration {step:8d}/{total:8d} | consumed samples: {128 * step:12d} | elapsed time per iteration "
-        f"(ms): {milliseconds:.1f} | learning rate: 3.0E-05 | global batch size:   128 | {more} | number of skipped "
+        f"(ms): {milliseconds:.1f} | learning rate: 3.0E-05 | global batch size:   128 | {extra} | number of skipped "
         f"iterations: {skipped:3d} | number of nan iterations: {nan:3d} |\n"
     )
 
@@ -258,7 +258,7 @@ def test_run_of_step_times_follows_another_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "skipped", "nan", "loss", "norm"),  # None: missing
+    ("extra", "skipped", "nan", "loss", "norm"),  # None: missing
     [
         ("loss scale: 1.0 | grad norm: nan", 0, 0, math.nan, math.nan),
         ("lm loss: NAN | loss scale: 1.0 | grad norm: nan", 0, 0, math.nan, math.nan),
@@ -279,9 +279,9 @@ def test_run_of_step_times_follows_another_run() -> None:
     ],
 )
 def test_omitted_loss_is_nan_unless_step_was_skipped(
-    more: str, skipped: int, nan: int, loss: float | None, norm: float | None
+    extra: str, skipped: int, nan: int, loss: float | None, norm: float | None
 ) -> None:
-    row = get_columns(parse(line(1, more=more, skipped=skipped, nan=nan)))
+    row = get_columns(parse(line(1, extra=extra, skipped=skipped, nan=nan)))
     assert (row.has_loss[0], row.has_grad_norm[0]) == (
         loss is not None,
         norm is not None,
@@ -590,13 +590,13 @@ def test_skipped_steps_before_the_window_are_harmless(
     skipped: tuple[int, ...], diverged: tuple[int, ...], expected: list[Reason]
 ) -> None:
     lines = [
-        line(step, 7325.0, more=f"lm loss: {11 - step / 50:.6E} | grad norm: 10.275")
+        line(step, 7325.0, extra=f"lm loss: {11 - step / 50:.6E} | grad norm: 10.275")
         for step in range(1, 51)
     ]
     for step in skipped:
-        lines[step - 1] = line(step, 7325.0, more=OVERFLOWED, skipped=1)
+        lines[step - 1] = line(step, 7325.0, extra=OVERFLOWED, skipped=1)
     for step in diverged:
-        lines[step - 1] = line(step, 7325.0, more=DIVERGED)
+        lines[step - 1] = line(step, 7325.0, extra=DIVERGED)
     text = re.sub(
         r"samples: +(\d+)",
         lambda match: f"samples: {2 * int(match[1]):12d}",

@@ -223,8 +223,8 @@ def test_other_statistics_are_not_steps(value: object, step: int) -> None:
 def test_time_with_rate_begins_its_block() -> None:
     """NVIDIA's code of 5.0 prints it so."""
     records = [
-        statistics_record({"throughput": 32.0, "train_step_time": 0.25}, step=begin)
-        for begin in (0, 48)
+        statistics_record({"throughput": 32.0, "train_step_time": 0.25}, step=start)
+        for start in (0, 48)
     ]
     columns = parse(build_log(*records, STOP)).segments[0].steps
     assert (columns.index.tolist(), columns.mean_of.tolist()) == ([5, 7], [6, 2])

@@ -74,22 +74,22 @@ def at_offsets(change: Callable[[bytes, int], bytes], *, last: bool = False) -> 
             b"".join(log.lines[:number]),
             b"" if last else b"".join(log.lines[number + 1 :]),
         )
-        for place in list_offsets(line):
-            yield before + change(line, place) + after
+        for offset in list_offsets(line):
+            yield before + change(line, offset) + after
 
     return damage
 
 
 def cut(end: bytes, *, last: bool = False) -> Damage:
-    return at_offsets(lambda line, place: line[:place] + end, last=last)
+    return at_offsets(lambda line, offset: line[:offset] + end, last=last)
 
 
 def split(piece: bytes) -> Damage:
-    return at_offsets(lambda line, place: line[:place] + piece + line[place:])
+    return at_offsets(lambda line, offset: line[:offset] + piece + line[offset:])
 
 
 def replace_byte(sign: bytes) -> Damage:
-    return at_offsets(lambda line, place: line[:place] + sign + line[place + 1 :])
+    return at_offsets(lambda line, offset: line[:offset] + sign + line[offset + 1 :])
 
 
 def split_by_neighbour(log: Written) -> Iterator[bytes]:
@@ -187,11 +187,11 @@ def compute_mean(times: dict[int, float]) -> float:
 
 def test_dllogger_record_without_last_field_is_truncated() -> None:
     record = "DLL 2026-05-04 06:31:2{0}.621000 - {0} global_step : {0}.0  train_step_timing in s : 41.891  epoch : 0 \n"
-    whole = "".join(record.format(step) for step in range(5))
-    lines = whole.splitlines(keepends=True)
+    complete = "".join(record.format(step) for step in range(5))
+    lines = complete.splitlines(keepends=True)
     lines[3] = lines[3].partition(".891")[0] + " Epoch 0: a bar\n"
     cut = "".join(lines)
-    assert dropped(parse_blocks([whole.encode()])) == {}
+    assert dropped(parse_blocks([complete.encode()])) == {}
     result = parse_blocks([cut.encode()])
     assert (list(list_times(result)), dropped(result)) == ([0, 1, 2, 4], {"torn": 1})
 
@@ -214,7 +214,7 @@ def test_nemo2_record_with_delayed_fields_is_truncated() -> None:
 def test_damaged_log_keeps_its_mean_or_reports(damage: str) -> None:
     wrong = []
     for name, log in LOGS.items():
-        truth = compute_mean({one.step: one.seconds for one in log.truth[0]})
+        truth = compute_mean({step.step: step.seconds for step in log.truth[0]})
         sound = dropped(parse_blocks([log.data]))
         for data in DAMAGES[damage](log):
             result = parse_blocks([data])
@@ -237,7 +237,7 @@ def test_harmless_change_keeps_every_step_time(change: str, name: str) -> None:
     result = parse_blocks([data])
     assert len(result.segments) == 1
     truth = {
-        one.step: one.seconds for one in log.truth[0] if not math.isnan(one.seconds)
+        step.step: step.seconds for step in log.truth[0] if not math.isnan(step.seconds)
     }
     assert {
         step: value for step, value in list_times(result).items() if step in truth

@@ -62,9 +62,9 @@ def engine(
     build_search.cache_clear()
 
 
-def cut(data: bytes, *places: int) -> list[bytes]:
-    bounds = [0, *sorted(places), len(data)]
-    return [data[begin:end] for begin, end in itertools.pairwise(bounds)]
+def cut(data: bytes, *offsets: int) -> list[bytes]:
+    bounds = [0, *sorted(offsets), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(bounds)]
 
 
 @pytest.mark.slow
@@ -72,15 +72,15 @@ def cut(data: bytes, *places: int) -> list[bytes]:
 def test_result_is_equal_for_blocks_split_anywhere(name: str) -> None:
     data = LOGS[name].encode()
     whole = to_comparable(parse_blocks([data]))
-    for place in range(0, len(data) + 1, 3):
-        assert to_comparable(parse_blocks(cut(data, place))) == whole
+    for index in range(0, len(data) + 1, 3):
+        assert to_comparable(parse_blocks(cut(data, index))) == whole
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 1000, REACH - 1, REACH, REACH + 1, 3 * REACH])
 def test_result_is_equal_for_blocks_of_any_size(size: int) -> None:
     data = LONG if size > 50 else LONG[: REACH + 6000]
-    blocks = [data[begin : begin + size] for begin in range(0, len(data), size)]
+    blocks = [data[start : start + size] for start in range(0, len(data), size)]
     assert to_comparable(parse_blocks(blocks)) == to_comparable(parse_blocks([data]))
 
 
@@ -88,7 +88,7 @@ def test_every_byte_is_new_once_with_its_context() -> None:
     data = bytes(range(256)) * 200
     offset = 0
     for chunk in iterate_chunks(
-        data[begin : begin + 5000] for begin in range(0, len(data), 5000)
+        data[start : start + 5000] for start in range(0, len(data), 5000)
     ):
         assert chunk.offset + chunk.start == offset
         assert chunk.text == data[chunk.offset : chunk.offset + len(chunk.text)]
@@ -145,12 +145,12 @@ def test_search_finds_every_overlapping_marker(
 ) -> None:
     sought, data = search
     stop = min(start + length, len(data))
-    places = range(start, stop)
+    offsets = range(start, stop)
     expected = sorted(
-        (place, text)
+        (offset, text)
         for text in sought
-        for place in places
-        if data.startswith(text, place)
+        for offset in offsets
+        if data.startswith(text, offset)
     )
     for worth in ENGINES.values():
         with patch.object(scan, "WORTH", worth):
@@ -235,8 +235,8 @@ def test_threads_search_with_hyperscan_concurrently(
     text = (b"." * 1000 + b"a marker") * 100
     expected = [
         place
-        for begin in range(1000, len(text), 1008)
-        for place in ((begin, b"a mark"), (begin + 2, b"marker"))
+        for start in range(1000, len(text), 1008)
+        for place in ((start, b"a mark"), (start + 2, b"marker"))
     ]
     with ThreadPoolExecutor(4) as pool:
         for result in pool.map(
@@ -336,8 +336,8 @@ def test_fingerprint_does_not_depend_on_how_text_is_read(
     fingerprint = read_log(path).fingerprint
     assert fingerprint == read_log(packed).fingerprint
     pieces = Fingerprint()
-    for begin in range(0, len(data), 70_001):
-        pieces.update(hash_sample(begin, data[begin : begin + 70_001]))
+    for start in range(0, len(data), 70_001):
+        pieces.update(hash_sample(start, data[start : start + 70_001]))
     assert pieces.digest(len(data)) == fingerprint
 
 

@@ -127,8 +127,8 @@ def test_only_reached_lightning_end_finishes_an_attempt() -> None:
 def interleaved(*prefixes: str, last: int = 9, first: int = 0) -> str:
     """Write the same steps as several ranks that are not synchronised."""
     lines = [
-        (step + place * 0.7, prefix + nemo2(step))
-        for place, prefix in enumerate(prefixes)
+        (step + index * 0.7, prefix + nemo2(step))
+        for index, prefix in enumerate(prefixes)
         for step in range(first, last + 1)
     ]
     return "".join(line for _, line in sorted(lines))
@@ -281,10 +281,10 @@ def test_disagreement_is_shown_with_both_lines() -> None:
     )
 
 
-@pytest.mark.parametrize(("place", "value"), [(0, "nan"), (1, "inf"), (2, "nan")])
-def test_diverged_record_of_a_step_is_kept(place: int, value: str) -> None:
+@pytest.mark.parametrize(("offset", "value"), [(0, "nan"), (1, "inf"), (2, "nan")])
+def test_diverged_record_of_a_step_is_kept(offset: int, value: str) -> None:
     prints = [nemo2(3, "6.000", more=" | grad_norm: 1.5 | x: 1")] * 3
-    prints[place] = nemo2(3, "5.000", more=f" | grad_norm: {value} | x: 1").replace(
+    prints[offset] = nemo2(3, "5.000", more=f" | grad_norm: {value} | x: 1").replace(
         "11.96", value
     )
     columns = parse("".join(prints)).segments[0].steps

@@ -19,11 +19,11 @@ MEGATRON = (
 
 
 def list_reports(
-    text: str, begin: int = 0, end: float = math.inf
+    text: str, start: int = 0, end: float = math.inf
 ) -> list[tuple[int, str]]:
     return [
         (report.line, report.text)
-        for report in find_slow_ranks([text.encode()], begin, end)
+        for report in find_slow_ranks([text.encode()], start, end)
     ]
 
 

@@ -40,14 +40,14 @@ def step_lines(
     first: int,
     last: int,
     *,
-    begin: float = 0.0,
+    start: float = 0.0,
     prefix: str = "[rank0]:[titan] ",
     every: int = 1,
 ) -> str:
     """Return the lines of steps that take two seconds each."""
     numbers = range(first, last + 1, every)
     return "".join(
-        step_line(number, begin + 2.0 * (number - first), prefix=prefix)
+        step_line(number, start + 2.0 * (number - first), prefix=prefix)
         for number in numbers
     )
 
@@ -281,7 +281,7 @@ def test_run_is_finished_by_last_step_or_end(
 def test_restart_does_not_make_a_slow_step() -> None:
     """The resumed run continues at the next step, an hour later."""
     restarted = STARTED.replace("step 1\n", "step 21\n")
-    log = parse(step_lines(1, 20) + restarted + step_lines(21, 30, begin=3600.0))
+    log = parse(step_lines(1, 20) + restarted + step_lines(21, 30, start=3600.0))
     assert steps(log) == [list(range(1, 21)), list(range(21, 31))]
     assert log.segments[1].steps.seconds.tolist() == pytest.approx(
         [math.nan] + [2.0] * 9, nan_ok=True

@@ -78,7 +78,7 @@ def read(text: str, block: int = 1 << 20) -> Tracebacks:
     tracebacks = Tracebacks()
     data = text.encode()
     for chunk in iterate_chunks(
-        data[place : place + block] for place in range(0, len(data), block)
+        data[index : index + block] for index in range(0, len(data), block)
     ):
         tracebacks.feed(chunk, find_markers(chunk, (HEAD,)))
     return tracebacks
@@ -87,19 +87,19 @@ def read(text: str, block: int = 1 << 20) -> Tracebacks:
 def describe(text: str, block: int = 1 << 20, before: int = 0) -> list[str]:
     """Describe tracebacks: line (relative), rank, first and last exception."""
     described = []
-    for each in read(text, block).latest:
+    for traceback in read(text, block).latest:
         raised = [
-            each.first.decode(),
-            *([each.last.decode()] if each.last != each.first else []),
+            traceback.first.decode(),
+            *([traceback.last.decode()] if traceback.last != traceback.first else []),
         ]
         described.append(
-            f"{each.head - before}-{each.line - before} {each.rank}: {', '.join(raised)}"
+            f"{traceback.head - before}-{traceback.line - before} {traceback.rank}: {', '.join(raised)}"
         )
     return described
 
 
 def test_line_that_raised_is_kept() -> None:
-    assert [each.code for each in read(TORN).latest] == [
+    assert [traceback.code for traceback in read(TORN).latest] == [
         b"assert self.warmup < self.decay"
     ] * 2
 

@@ -46,10 +46,10 @@ def maxtext_line(step: int) -> str:
     return f"completed step: {step}, seconds: 2.001, TFLOP/s/device: 99.123, Tokens/s/device: 512.123, loss: 9.{step}23"
 
 
-def dllogger_record(step: int, more: str = "") -> str:
+def dllogger_record(step: int, extra: str = "") -> str:
     return (
         f"DLL 2026-04-30 02:27:0{step}.267331 - {step} reduced_train_loss : 11.{step}  lr : 1e-05  "
-        f"global_step : {step}.0  consumed_samples : {8 * step + 8}.0  train_step_timing in s : 2.00{step} {more}"
+        f"global_step : {step}.0  consumed_samples : {8 * step + 8}.0  train_step_timing in s : 2.00{step} {extra}"
     )
 
 

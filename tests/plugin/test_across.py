@@ -15,19 +15,23 @@ START = datetime(2025, 6, 2, 3, tzinfo=UTC)
 
 
 def checks(session: JudgedSession, kind: str) -> dict[str, dict[str, Any]]:
-    return {one["id"]: one for one in session.reports if one.get("check") == kind}
+    return {
+        report["id"]: report
+        for report in session.reports
+        if report.get("check") == kind
+    }
 
 
 def logs(path: Path) -> str:
     return f"--llmb-logs={path}"
 
 
-def family(generated: Write, *factors: float, night: int = 0) -> Path:
+def family(generated: Write, *factors: float, day: int = 0) -> Path:
     """Write a run of each size at these multiples of the documented time."""
     for number, (name, factor) in enumerate(zip(FAMILY, factors, strict=True)):
-        job = str(1000 * night + number)
+        job = str(1000 * day + number)
         folder = generated(
-            name, factor=factor, started=START + timedelta(days=night), job_id=job
+            name, factor=factor, started=START + timedelta(days=day), job_id=job
         )
     return folder
 
@@ -36,18 +40,18 @@ def family(generated: Write, *factors: float, night: int = 0) -> Path:
 def test_weak_scaling_fails_only_if_asked(judged: Judge, generated: Write) -> None:
     folder = family(generated, 1.0, 1.0, 1.0, 1.15)
     session = judged(logs(folder))
-    (told,) = checks(session, "weak-scaling").values()
-    assert (told["id"], told["verdict"], told["status"]) == (
+    (check,) = checks(session, "weak-scaling").values()
+    assert (check["id"], check["verdict"], check["status"]) == (
         "llama3.1_8b-25.04-h100-bf16",
         "REGRESSION",
         "passed",
     )
-    assert told["text"].startswith("64 GPUs have 86.")
-    assert len(told["lines"]) == 3
-    asked = judged(logs(folder), "--llmb-scaling=fail", "-k", "weak_scaling")
-    (told,) = checks(asked, "weak-scaling").values()
-    assert told["status"] == "failed"
-    assert asked.ret == pytest.ExitCode.TESTS_FAILED
+    assert check["text"].startswith("64 GPUs have 86.")
+    assert len(check["lines"]) == 3
+    second_session = judged(logs(folder), "--llmb-scaling=fail", "-k", "weak_scaling")
+    (check,) = checks(second_session, "weak-scaling").values()
+    assert check["status"] == "failed"
+    assert second_session.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
@@ -56,8 +60,8 @@ def test_slow_fp8_run_reports_a_smaller_speed_up(
 ) -> None:
     generated(BF16)
     session = judged(logs(generated(FP8, factor=1.15)))
-    (told,) = checks(session, "fp8-speedup").values()
-    assert (told["id"], told["verdict"], told["status"]) == (
+    (check,) = checks(session, "fp8-speedup").values()
+    assert (check["id"], check["verdict"], check["status"]) == (
         "grok1_314b-25.05-gb200-128",
         "REGRESSION",
         "passed",
@@ -81,13 +85,13 @@ def test_session_with_only_reported_checks_fails(
 @pytest.fixture
 def shifted(generated: Write) -> Path:
     """Nine ordinary days of four configurations, and a day on which all are 8 % slower."""
-    for night in range(9):
+    for day in range(9):
         family(
             generated,
-            *(1 + 0.002 * ((night * 5 + size * 3) % 7 - 3) / 3 for size in range(4)),
-            night=night,
+            *(1 + 0.002 * ((day * 5 + size * 3) % 7 - 3) / 3 for size in range(4)),
+            day=day,
         )
-    return family(generated, 1.08, 1.085, 1.08, 1.075, night=9)
+    return family(generated, 1.08, 1.085, 1.08, 1.075, day=9)
 
 
 @pytest.mark.slow
@@ -95,9 +99,9 @@ def test_shared_shift_is_one_item_named_in_each_regression(
     judged: Judge, shifted: Path
 ) -> None:
     session = judged(logs(shifted))
-    (told,) = checks(session, "cluster-change").values()
-    assert (told["verdict"], told["status"]) == ("SLOWER", "passed")
-    assert told["text"].startswith(
+    (check,) = checks(session, "cluster-change").values()
+    assert (check["verdict"], check["status"]) == ("SLOWER", "passed")
+    assert check["text"].startswith(
         "4 of 4 configurations are slower than their last runs by "
     )
     for name in FAMILY:
@@ -136,4 +140,4 @@ def test_custom_tests_can_request_checks(
         "--llmb-scaling=fail",
         "test_custom_tests_can_request_checks.py",
     )
-    assert [one["check"] for one in session.reports] == ["weak-scaling"]
+    assert [report["check"] for report in session.reports] == ["weak-scaling"]

@@ -178,7 +178,7 @@ def test_bad_files_hide_no_verdict_of_good_runs(
         if line.lstrip().startswith("::") or "##[" in line or not line.isprintable()
     ]
     for name, (_, expected) in RED.items():
-        (message,) = (each for each in new if f"/bad/{name}/" in each)
+        (message,) = (message for message in new if f"/bad/{name}/" in message)
         assert expected in message, name
     for key in METADATA:
         assert any(f"/bad/{key}/" in message for message in new), key
@@ -255,7 +255,7 @@ def test_session_with_few_file_handles_works_or_is_refused(
     ]
     limited = ["sh", "-c", f'ulimit -n {most} && exec "$@"', "sh", *command]
     with (pytester.path / "said").open("w") as said:
-        done = subprocess.run(
+        process = subprocess.run(
             limited,
             cwd=pytester.path,
             stdout=said,
@@ -264,7 +264,7 @@ def test_session_with_few_file_handles_works_or_is_refused(
             timeout=120,
         )
     text = (pytester.path / "said").read_text()
-    assert done.returncode == code, text
+    assert process.returncode == code, text
     assert ("Too many open files: raise the limit of open files" in text) is (
         most == 12
     )
@@ -304,9 +304,9 @@ def test_unwritable_junitxml_is_reported_after_the_verdicts(
         "-p",
         "no:cacheprovider",
     ]
-    done = pytester.runpytest_inprocess(*arguments, "--junitxml=/dev/full")
-    assert done.ret == pytest.ExitCode.TESTS_FAILED
-    text = " ".join(done.stdout.str().split())
+    result = pytester.runpytest_inprocess(*arguments, "--junitxml=/dev/full")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    text = " ".join(result.stdout.str().split())
     assert "INTERNALERROR" not in text
     assert "1 green: 1 PASS" in text
     assert "--junitxml=/dev/full: not written: No space left on device" in text

@@ -38,10 +38,12 @@ def run_without_extras(folder: Path, *options: str) -> subprocess.CompletedProce
 
 
 def test_plain_install_judges_the_examples(tmp_path: Path, examples: Path) -> None:
-    done = run_without_extras(
+    result = run_without_extras(
         tmp_path, f"--llmb-logs={examples}", "--llmb-json=o.json", "--llmb-junit=o.xml"
     )
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    assert result.returncode == pytest.ExitCode.TESTS_FAILED, (
+        result.stdout + result.stderr
+    )
     outcomes = json.loads((tmp_path / "o.json").read_text())["outcomes"]
     judged = {outcome["id"]: outcome.get("verdict") for outcome in outcomes}
     assert {name: judged[name] for name in verdicts()} == {
@@ -63,7 +65,9 @@ def test_missing_extra_is_reported(
     tmp_path: Path, examples: Path, option: str, extra: str
 ) -> None:
     logs = () if option.startswith("--llmb-logs") else (f"--llmb-logs={examples}",)
-    done = run_without_extras(tmp_path, *logs, option)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
-    assert f"pip install 'pytest-llmbench[{extra}]'" in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+    result = run_without_extras(tmp_path, *logs, option)
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR, (
+        result.stdout + result.stderr
+    )
+    assert f"pip install 'pytest-llmbench[{extra}]'" in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr

@@ -80,10 +80,10 @@ def test_workers_open_no_log_twice(
     monkeypatch.setenv("OPENED", str(pytester.path / "opened"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
     pytester.makeconftest(OPENED)
-    given = [f"--llmb-logs={examples}", "-n2", "--llmb-no-cache"]
+    options = [f"--llmb-logs={examples}", "-n2", "--llmb-no-cache"]
     output = pytester.path / "output"
     assert (
-        programs.run("pytest", given, pytester.path, output, output)
+        programs.run("pytest", options, pytester.path, output, output)
         == pytest.ExitCode.TESTS_FAILED
     )
     opened = [

@@ -34,7 +34,7 @@ def cautions(judged: Judge, pytester: pytest.Pytester) -> Cautions:
         document = json.loads(
             pytester.path.joinpath("night.json").read_text(encoding="utf-8")
         )
-        return {one["code"]: one["text"] for one in document["cautions"]}
+        return {caution["code"]: caution["text"] for caution in document["cautions"]}
 
     return run
 
@@ -250,13 +250,13 @@ def test_recorded_baseline_far_above_published_is_a_caution(
         factor=factor * 1.01,
         started=datetime(2025, 7, 9, tzinfo=UTC),
     )
-    found = cautions(
+    texts = cautions(
         tmp_path / "new", "-k", GROK, f"--llmb-baselines={tmp_path / 'own'}"
     )
     expected = {
         "recorded-slower-than-published": f"recorded 30 % slower than published: {GROK}"
     }
-    assert found == (expected if far else {})
+    assert texts == (expected if far else {})
 
 
 @pytest.mark.slow
@@ -264,25 +264,25 @@ def test_accepted_moves_that_add_up_are_a_caution(
     cautions: Cautions, judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:
     """A script accepts each move: 1.00, 1.06, 1.12 and 1.13."""
-    own = tmp_path / "own"
-    found = []
+    recorded = tmp_path / "own"
+    results = []
     for month, factor in enumerate((1.0, 1.06, 1.12, 1.13), start=1):
         folder, started = tmp_path / str(month), datetime(2025, month, 1, tzinfo=UTC)
         write_run(
             folder, baselines[GROK], factor=factor, started=started, job_id=str(month)
         )
         arguments = (
-            ("-k", GROK, f"--llmb-baselines={own}") if month > 1 else ("-k", GROK)
+            ("-k", GROK, f"--llmb-baselines={recorded}") if month > 1 else ("-k", GROK)
         )
         recording = (
             f"--llmb-logs={folder}",
-            f"--llmb-record={own}",
+            f"--llmb-record={recorded}",
             f"--llmb-acknowledged={accept_recordings(tmp_path, 'drift', f'month {month}')}",
             *arguments,
         )
         assert judged(*recording).ret == pytest.ExitCode.OK
-        found.append(
-            cautions(folder, "-k", GROK, f"--llmb-baselines={own}").get(
+        results.append(
+            cautions(folder, "-k", GROK, f"--llmb-baselines={recorded}").get(
                 "recorded-moved"
             )
         )
@@ -290,24 +290,24 @@ def test_accepted_moves_that_add_up_are_a_caution(
         f"recorded values moved {change} since the first: {GROK}"
         for change in ("+6.0 %", "+12.1 %", "+13.0 %")
     ]
-    assert found == [None, *sums]
+    assert results == [None, *sums]
 
 
 @pytest.mark.slow
 def test_tolerance_of_a_baseline_file_is_a_caution(
     cautions: Cautions, judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
-    own = tmp_path / "own"
+    recorded = tmp_path / "own"
     folder = generated(GROK)
     assert (
-        judged(f"--llmb-logs={folder}", "-k", GROK, f"--llmb-record={own}").ret
+        judged(f"--llmb-logs={folder}", "-k", GROK, f"--llmb-record={recorded}").ret
         == pytest.ExitCode.OK
     )
-    (file,) = own.rglob("*.yaml")
+    (file,) = recorded.rglob("*.yaml")
     file.write_text(
         f"{file.read_text()}tolerance: 8%\ndrift_budget: 9%\n", encoding="utf-8"
     )
-    assert cautions(folder, "-k", GROK, f"--llmb-baselines={own}") == {
+    assert cautions(folder, "-k", GROK, f"--llmb-baselines={recorded}") == {
         "tolerance": f"tolerance 8 %, not 5 % ({file.name})",
         "drift-budget": "drift budget 9 %, not 5 % (baseline file)",
     }
@@ -343,8 +343,8 @@ def test_acknowledged_changes_in_force_are_a_caution(
 def test_selected_configurations_without_a_verdict_are_counted(
     cautions: Cautions, generated: Write
 ) -> None:
-    found = cautions(generated(GROK), "-k", "grok1_314b-25.05-gb200-bf16")
-    assert found == {"without-verdict": "2 of 3 selected have no verdict: 2 MISSING"}
+    texts = cautions(generated(GROK), "-k", "grok1_314b-25.05-gb200-bf16")
+    assert texts == {"without-verdict": "2 of 3 selected have no verdict: 2 MISSING"}
 
 
 @pytest.mark.slow
@@ -356,8 +356,8 @@ def test_stale_configuration_is_a_caution_unless_age_was_typed(
         GROK.replace("bf16", "fp8"), started=datetime.now(UTC) - timedelta(hours=1)
     )
     folder = generated(GROK, factor=1.3, started=datetime.now(UTC) - timedelta(days=2))
-    found = cautions(folder, "-k", "grok1_314b-25.05-gb200 and 128")
-    assert found == {
+    texts = cautions(folder, "-k", "grok1_314b-25.05-gb200 and 128")
+    assert texts == {
         "max-age": "1 stale, older than 20h (llmb_max_age in tox.ini)",
         "without-verdict": "1 of 2 selected have no verdict: 1 MISSING",
     }
@@ -380,14 +380,14 @@ def test_items_skipped_by_a_conftest_are_a_caution(
     fp8 = GROK.replace("bf16", "fp8")
     generated(fp8, factor=1.3)
     pytester.makeconftest(CONFTEST.format(mark='skip(reason="flaky")'))
-    found = cautions(
+    texts = cautions(
         generated(GROK),
         "-k",
         "test_performance and grok1_314b-25.05-gb200 and 128",
         "-n1",
     )
     assert (
-        found["skipped-items"]
+        texts["skipped-items"]
         == f"skipped before a verdict: 1 item, 1 would fail: REGRESSION {fp8}"
     )
 
@@ -401,13 +401,13 @@ def test_regression_expected_by_a_conftest_is_named_first(
 ) -> None:
     generated(GROK.replace("bf16", "fp8"), factor=1.3)
     pytester.makeconftest(CONFTEST.format(mark="xfail(strict=False)"))
-    found = cautions(
+    texts = cautions(
         generated(GROK),
         "-k",
         "test_performance and grok1_314b-25.05-gb200 and 128",
         "-q",
     )
-    assert found["not-asserted"] == "not asserted: 1 REGRESSION"
+    assert texts["not-asserted"] == "not asserted: 1 REGRESSION"
     assert "not asserted: 1 REGRESSION" in told_in(capsys.readouterr().out)[:2]
 
 
@@ -464,10 +464,10 @@ def test_green_session_names_its_slower_trend_first(
     )
     assert main(["chat", "night.json"]) == 0
     assert capsys.readouterr().out.startswith("llmbench GREEN, but trend: 1 SLOWER, ")
-    asked = judged(
+    second_session = judged(
         f"--llmb-logs={months}", "-k", GROK, "-q", "--llmb-trend=fail", "-n1"
     )
-    assert asked.ret == pytest.ExitCode.TESTS_FAILED
+    assert second_session.ret == pytest.ExitCode.TESTS_FAILED
     assert "caution" not in capsys.readouterr().out
 
 
@@ -491,8 +491,8 @@ def test_change_too_large_to_accept_asks_for_recording(
     session = judged(
         f"--llmb-logs={tmp_path}", "-k", f"test_trend and {GROK}", "--llmb-trend=fail"
     )
-    (told,) = [one for one in session.reports if one.get("check") == "trend"]
-    assert told["lines"] == [
+    (check,) = [report for report in session.reports if report.get("check") == "trend"]
+    assert check["lines"] == [
         "it is more than the 10 % that an entry may accept; record a new baseline for a larger change, with `accept: drift` "
         "in the file of --llmb-acknowledged"
     ]
@@ -502,15 +502,15 @@ def test_change_too_large_to_accept_asks_for_recording(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [["-k", GROK], ["--llmb-record=own"]])
+@pytest.mark.parametrize("options", [["-k", GROK], ["--llmb-record=own"]])
 def test_unreadable_marker_fails(
-    judged: Judge, generated: Write, more: list[str]
+    judged: Judge, generated: Write, options: list[str]
 ) -> None:
     """This includes recordings, whose run may belong to an A/B."""
     folder = generated(GROK)
-    place = next(folder.rglob("log-*.out")).parent.parent
-    (place / ".llmbench-ab").write_text("abc")
-    ended = judged(f"--llmb-logs={folder}", *more)
-    assert ended.ret == pytest.ExitCode.TESTS_FAILED
-    assert ended.verdicts[f"unreadable-{place.name}/.llmbench-ab"] == "mark-unreadable"
-    assert ended.verdicts[GROK] in ("PASS", "RECORDED")
+    path = next(folder.rglob("log-*.out")).parent.parent
+    (path / ".llmbench-ab").write_text("abc")
+    session = judged(f"--llmb-logs={folder}", *options)
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    assert session.verdicts[f"unreadable-{path.name}/.llmbench-ab"] == "mark-unreadable"
+    assert session.verdicts[GROK] in ("PASS", "RECORDED")

@@ -59,24 +59,24 @@ def test_recorded_baseline_does_not_certify_a_published_value(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
     folder = generated(GROK)
-    own = tmp_path / "own"
+    recorded = tmp_path / "own"
     assert (
-        judged(logs(folder), "-k", GROK, f"--llmb-record={own}").ret
+        judged(logs(folder), "-k", GROK, f"--llmb-record={recorded}").ret
         == pytest.ExitCode.OK
     )
-    path = own / "grok1" / "25.05.yaml"
+    path = recorded / "grok1" / "25.05.yaml"
     path.write_text(path.read_text().replace("25.05", "25.99"))
-    path.rename(own / "grok1" / "25.99.yaml")
+    path.rename(recorded / "grok1" / "25.99.yaml")
     name = GROK.replace("25.05", "25.99")
-    given = (
+    options = (
         logs(folder),
         "-k",
         name,
-        f"--llmb-baselines={own}",
+        f"--llmb-baselines={recorded}",
         "--llmb-baseline-release=25.99",
     )
-    assert judged(*given).verdicts == {name: "PASS"}
-    session = judged(*given, "--llmb-certify")
+    assert judged(*options).verdicts == {name: "PASS"}
+    session = judged(*options, "--llmb-certify")
     assert session.statuses == {name: "failed"}
     assert "there is no published baseline" in session.described[name]["text"]
 
@@ -96,18 +96,18 @@ def test_skipped_inconclusive_runs_alone_are_not_green(
 def test_failed_verdict_decides_when_judged_against_both(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
-    own = tmp_path / "own"
+    recorded = tmp_path / "own"
     assert (
         judged(
-            logs(generated(GROK, factor=0.985)), "-k", GROK, f"--llmb-record={own}"
+            logs(generated(GROK, factor=0.985)), "-k", GROK, f"--llmb-record={recorded}"
         ).ret
         == pytest.ExitCode.OK
     )
     later = datetime(2026, 7, 1, tzinfo=UTC)
     folder = generated(GROK, factor=1.045, job_id="77", started=later)
-    given = (logs(folder), "-k", GROK, f"--llmb-baselines={own}")
+    options = (logs(folder), "-k", GROK, f"--llmb-baselines={recorded}")
     one = {
-        kind: judged(*given, f"--llmb-against={kind}")
+        kind: judged(*options, f"--llmb-against={kind}")
         for kind in ("published", "recorded", "both")
     }
     assert {
@@ -134,14 +134,14 @@ def test_repeats_are_averaged_only_with_a_known_build(
                 started=STARTED + timedelta(hours=hour),
             )
         session = judged(logs(folder), "-k", name, "-ollmb_repeat_window=3h")
-        told = session.described[name]
-        assert bool(told["repeats"]) is known
+        outcome = session.described[name]
+        assert bool(outcome["repeats"]) is known
         assert any(
             note["code"] == ("repeats" if known else "build-unknown")
-            for note in told["notes"]
+            for note in outcome["notes"]
         )
         if known:
-            assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(
+            assert outcome["metrics"]["step_time_seconds"]["value"] == pytest.approx(
                 7.325 * 1.025, rel=1e-3
             )
 

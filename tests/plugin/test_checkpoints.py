@@ -33,11 +33,11 @@ def hold(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> Hold:
         write.write_recorded(
             tmp_path / "own", [(replace(published, budgets=limits), measured)]
         )
-        own, runs = (
+        baselines_folder, runs = (
             f"--llmb-baselines={tmp_path / 'own'}",
             f"--llmb-logs={tmp_path / 'runs'}",
         )
-        return judged(own, runs, "-k", LLAMA, *arguments)
+        return judged(baselines_folder, runs, "-k", LLAMA, *arguments)
 
     return judge
 
@@ -53,18 +53,18 @@ def test_save_over_budget_names_line_and_file(
         for n, text in enumerate(log.read_text().splitlines(), 1)
         if "Save duration: 4.389s" in text
     )
-    told = hold(**{SAVE: 4.0})
-    assert told.verdicts == {LLAMA: "REGRESSION"}
-    found = told.described[LLAMA]
-    assert found["reason"] == "over-budget"
-    assert found["metrics"][SAVE]["value"] == 4.389
+    session = hold(**{SAVE: 4.0})
+    assert session.verdicts == {LLAMA: "REGRESSION"}
+    outcome = session.described[LLAMA]
+    assert outcome["reason"] == "over-budget"
+    assert outcome["metrics"][SAVE]["value"] == 4.389
     own = (tmp_path / "own/llama3.1/25.04.yaml").read_text().splitlines()
-    place = next(n for n, text in enumerate(own, 1) if SAVE in text)
-    expected = f"checkpoint save took 4.389 s (line {line}), the budget is 4 s (25.04.yaml:{place})"
-    assert found["text"].startswith(expected)
+    line_number = next(n for n, text in enumerate(own, 1) if SAVE in text)
+    expected = f"checkpoint save took 4.389 s (line {line}), the budget is 4 s (25.04.yaml:{line_number})"
+    assert outcome["text"].startswith(expected)
     under_its_line = capsys.readouterr().out.partition(" llmbench ==")[2]
     assert "checkpoint save took 4.389 s" in " ".join(under_its_line.split())
-    assert told.ret == pytest.ExitCode.TESTS_FAILED
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
@@ -80,16 +80,16 @@ def test_newer_load_only_run_must_meet_its_budget(
     generated(
         LLAMA, job_id="2", started=START + timedelta(days=1), checkpoint="load"
     )  # in 9.712 s
-    told = hold(*arguments, **{LOAD: 9.0})
-    assert (told.verdicts[item], told.statuses[item]) == ("REGRESSION", "failed")
+    session = hold(*arguments, **{LOAD: 9.0})
+    assert (session.verdicts[item], session.statuses[item]) == ("REGRESSION", "failed")
 
 
 @pytest.mark.slow
 def test_launcher_of_a_run_is_in_every_report(hold: Hold, generated: Write) -> None:
     generated(LLAMA)
-    told = hold()
-    assert told.described[LLAMA]["run"]["launcher"] == "nemo-run"
-    assert told.properties[LLAMA]["launcher"] == "nemo-run"
+    session = hold()
+    assert session.described[LLAMA]["run"]["launcher"] == "nemo-run"
+    assert session.properties[LLAMA]["launcher"] == "nemo-run"
 
 
 # --- what was launched ----------------------------------------------------------------
@@ -149,14 +149,14 @@ def test_launched_checkpoint_run_must_meet_its_budget(
     if "load" in option:
         weights.mkdir(parents=True)
         (weights / "__0_0.distcp").touch()
-    told = judged(
+    session = judged(
         "-k",
         "fake",
         "--llmb-launch",
         option.format(weights.parent.relative_to(pytester.path)),
     )
     assert (
-        told.verdicts[FAKE],
-        told.described[FAKE]["reason"],
-        told.statuses[FAKE],
+        session.verdicts[FAKE],
+        session.described[FAKE]["reason"],
+        session.statuses[FAKE],
     ) == expected

@@ -19,13 +19,13 @@ LOGS = "--llmb-logs={}".format
 
 def written(path: Path) -> dict[str, Any]:
     """Return a document that its schema describes, without a number that is none."""
-    found: dict[str, Any] = json.loads(path.read_bytes(), parse_constant=pytest.fail)
-    assert list_schema_errors(found) == []
-    return found
+    document: dict[str, Any] = json.loads(path.read_bytes(), parse_constant=pytest.fail)
+    assert list_schema_errors(document) == []
+    return document
 
 
-def name_of(one: dict[str, Any]) -> tuple[str, str]:
-    return one["suite"], one["id"]
+def name_of(outcome: dict[str, Any]) -> tuple[str, str]:
+    return outcome["suite"], outcome["id"]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def github(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_document_contains_all_verdicts_of_the_examples(
     documented: Any, examples: Path
 ) -> None:
-    session, found = documented(LOGS(examples))
+    session, document = documented(LOGS(examples))
     left = {
         "excerpt": None,
         "history": None,
@@ -63,28 +63,32 @@ def test_document_contains_all_verdicts_of_the_examples(
     told = [
         {
             name: value
-            for name, value in {**one, **left}.items()
+            for name, value in {**report, **left}.items()
             if name not in ("context_begin", "remainder")
         }
-        for one in sorted(session.reports, key=name_of)
+        for report in sorted(session.reports, key=name_of)
     ]
-    assert [{**one, **left} for one in sorted(found["outcomes"], key=name_of)] == told
-    assert any("lines" in one.get("excerpt", {}) for one in found["outcomes"])
-    assert {one["kind"] for one in found["outcomes"]} == {
+    assert [
+        {**outcome, **left} for outcome in sorted(document["outcomes"], key=name_of)
+    ] == told
+    assert any(
+        "lines" in outcome.get("excerpt", {}) for outcome in document["outcomes"]
+    )
+    assert {outcome["kind"] for outcome in document["outcomes"]} == {
         "configuration",
         "stray",
         "check",
     }
-    assert found["counts"]["green"] == {"IMPROVEMENT": 1, "PASS": 17}
-    assert found["counts"]["red"] == {
+    assert document["counts"]["green"] == {"IMPROVEMENT": 1, "PASS": 17}
+    assert document["counts"]["red"] == {
         "REGRESSION": 1,
         "INVALID": 2,
         "INCONCLUSIVE": 1,
         "UNMATCHED": 1,
     }
-    assert (found["exit_code"], found["green"]) == (1, False)
-    assert found["baselines"] == "82 configurations in 5 files"
-    assert found["tolerances"] == ["5 % unless a baseline file sets another"]
+    assert (document["exit_code"], document["green"]) == (1, False)
+    assert document["baselines"] == "82 configurations in 5 files"
+    assert document["tolerances"] == ["5 % unless a baseline file sets another"]
 
 
 @pytest.mark.slow
@@ -100,18 +104,24 @@ def test_document_contains_all_verdicts_of_the_examples(
 def test_other_kinds_of_sessions_are_described_too(
     documented: Any, examples: Path, arguments: list[str], what: str
 ) -> None:
-    _, found = documented(LOGS(examples), *arguments)
+    _, document = documented(LOGS(examples), *arguments)
     assert what in {
-        one.get(key) for one in found["outcomes"] for key in ("verdict", "check")
+        outcome.get(key)
+        for outcome in document["outcomes"]
+        for key in ("verdict", "check")
     }
 
 
 @pytest.mark.slow
 def test_empty_selection_is_not_green(documented: Any, generated: Write) -> None:
-    session, found = documented(LOGS(generated(BF16)), "-k", "nothing_has_this_name")
+    session, document = documented(LOGS(generated(BF16)), "-k", "nothing_has_this_name")
     assert session.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    assert (found["exit_code"], found["green"], found["outcomes"]) == (5, False, [])
-    assert found["failures"][0].startswith(
+    assert (document["exit_code"], document["green"], document["outcomes"]) == (
+        5,
+        False,
+        [],
+    )
+    assert document["failures"][0].startswith(
         "nothing was judged: no item was selected. Next: "
     )
 
@@ -120,9 +130,11 @@ def test_empty_selection_is_not_green(documented: Any, generated: Write) -> None
 def test_document_names_a_junit_report_not_written(
     documented: Any, generated: Write, tmp_path: Path
 ) -> None:
-    _, found = documented(LOGS(generated(BF16)), "-k", BF16, "--llmb-junit=/dev/full")
-    assert (found["exit_code"], found["green"]) == (1, False)
-    assert found["failures"] == [
+    _, document = documented(
+        LOGS(generated(BF16)), "-k", BF16, "--llmb-junit=/dev/full"
+    )
+    assert (document["exit_code"], document["green"]) == (1, False)
+    assert document["failures"] == [
         "--llmb-junit=/dev/full: the report was not written: No space left on device"
     ]
 
@@ -178,9 +190,10 @@ def test_unwritable_job_summary_changes_no_verdict(
         "-p", "no:cacheprovider", LOGS(folder), "-k", BF16
     )
     assert result.ret == pytest.ExitCode.OK
-    told = "".join(result.stdout.str().split())
+    output = "".join(result.stdout.str().split())
     assert (
-        f"GITHUB_STEP_SUMMARY={github}:thejobsummarywasnotwritten:Isadirectory" in told
+        f"GITHUB_STEP_SUMMARY={github}:thejobsummarywasnotwritten:Isadirectory"
+        in output
     )
 
 
@@ -290,8 +303,8 @@ def short_summary(result: pytest.RunResult) -> list[str]:
 def test_short_summary_has_one_line_for_each_failure(
     pytester: pytest.Pytester, generated: Write, in_ci: bool, arguments: tuple[str, ...]
 ) -> None:
-    given = ["-p", "no:cacheprovider", LOGS(generated(BF16, factor=1.3)), "-k", BF16]
-    result = pytester.runpytest_inprocess(*given, *arguments, "--junitxml=junit.xml")
+    options = ["-p", "no:cacheprovider", LOGS(generated(BF16, factor=1.3)), "-k", BF16]
+    result = pytester.runpytest_inprocess(*options, *arguments, "--junitxml=junit.xml")
     whole = in_ci or arguments == ("-vv",)
     assert short_summary(result) == [f"{OURS} - Failed: {HEAD}" if whole else OURS]
     sections = "--tb=no" not in arguments

@@ -54,9 +54,9 @@ class TwoFolders:
         assert result.ret == pytest.ExitCode.OK
         printed = result.stdout.str()
         assert TOKEN not in printed
-        begin = printed.index("  pytest -k fake --llmb-collect")
+        start = printed.index("  pytest -k fake --llmb-collect")
         return shlex.split(
-            printed[begin : printed.index("\n\n", begin)].replace("\\\n", "")
+            printed[start : printed.index("\n\n", start)].replace("\\\n", "")
         )[1:]
 
     def run(self, *arguments: str, token: str = "") -> JudgedSession:
@@ -127,15 +127,15 @@ def test_inconclusive_run_is_repeated_by_the_printed_command(
     resume = session.described[CASE]["resume"]
     assert (resume["due"], resume["secrets"]) == (True, ["HF_TOKEN"])
     assert folders.count_runs() == 1
-    again = shlex.split(resume["command"])[1:]
-    session = folders.run(*again, token=TOKEN)
+    repeated_command = shlex.split(resume["command"])[1:]
+    session = folders.run(*repeated_command, token=TOKEN)
     jobs = [(job["repeat"], job["attempt"]) for job in session.described[CASE]["jobs"]]
     assert len(jobs) == folders.count_runs() > 1
     assert jobs == [(repeat, 1) for repeat in range(1, len(jobs) + 1)]
     assert session.described[CASE]["estimate"]["runs"] == len(jobs)
     assert session.described[CASE]["resume"] is None
     made = folders.count_runs()
-    assert folders.run(*again, token=TOKEN).verdicts == session.verdicts
+    assert folders.run(*repeated_command, token=TOKEN).verdicts == session.verdicts
     assert folders.run(*collect).described[CASE]["resume"]["due"] is False
     assert folders.count_runs() == made, (
         "a sequence has its number of looks, however often it is gone on with"
@@ -145,9 +145,11 @@ def test_inconclusive_run_is_repeated_by_the_printed_command(
 @pytest.mark.slow
 def test_expired_token_stays_hidden_in_the_next_session(folders: TwoFolders) -> None:
     collect = folders.submit(WAITED)
-    again = [word for word in collect if not word.startswith("--llmb-collect")]
+    repeated_command = [
+        word for word in collect if not word.startswith("--llmb-collect")
+    ]
     reports = ("--llmb-json=a.json", "--llmb-html=a.html", "--llmb-junit=a.xml")
-    session = folders.run(*again, "--llmb-resume", *reports, token=NEXT)
+    session = folders.run(*repeated_command, "--llmb-resume", *reports, token=NEXT)
     first, second = session.described[CASE]["jobs"]
     assert (first["attempt"], second["attempt"]) == (1, 2)
     assert "(not shown: may contain a secret)" in first["text"]
@@ -169,8 +171,10 @@ def test_repeat_needs_the_token_unlike_collecting(
     folders: TwoFolders, capfd: pytest.CaptureFixture[str]
 ) -> None:
     collect = folders.submit("echo ran >> $STAGE_PATH/ran; steps 1.045")
-    again = shlex.split(folders.run(*collect).described[CASE]["resume"]["command"])[1:]
-    assert folders.run(*again).ret == pytest.ExitCode.USAGE_ERROR
+    repeated_command = shlex.split(
+        folders.run(*collect).described[CASE]["resume"]["command"]
+    )[1:]
+    assert folders.run(*repeated_command).ret == pytest.ExitCode.USAGE_ERROR
     assert "HF_TOKEN" in capfd.readouterr().err
     assert folders.count_runs() == 1
 

@@ -104,7 +104,7 @@ def two_processes(site: RunFolder) -> None:
     site.good()
     slowed = change_times(lambda _, seconds: f"{seconds * 1.3:.3f}")
 
-    def both(text: str) -> str:
+    def combine(text: str) -> str:
         other = [
             line
             for line in slowed(text).splitlines(keepends=True)
@@ -116,11 +116,11 @@ def two_processes(site: RunFolder) -> None:
         }
         lines = []
         for line in text.splitlines(keepends=True):
-            found = re.search(r"iteration (\d+)/", line)
-            lines += [line, by_step[found.group(1)]] if found else [line]
+            match = re.search(r"iteration (\d+)/", line)
+            lines += [line, by_step[match.group(1)]] if match else [line]
         return "".join(lines)
 
-    site.write(edit=both)
+    site.write(edit=combine)
 
 
 def another_run_behind(site: RunFolder) -> None:
@@ -134,9 +134,9 @@ def another_run_behind(site: RunFolder) -> None:
     rewrite(path, lambda text: text + other)
 
 
-def renumbered(found: re.Match[str]) -> str:
+def renumbered(match: re.Match[str]) -> str:
     """Number a step as one of a run that went on from step 1000."""
-    return f"{found[1]}{int(found[2]) + 1000}{'/1049' if found[3] else ''}"
+    return f"{match[1]}{int(match[2]) + 1000}{'/1049' if match[3] else ''}"
 
 
 def resumed_in_the_window(site: RunFolder) -> None:
@@ -727,12 +727,12 @@ def megatron(
     seconds: float = ELM_SECONDS,
 ) -> str:
     """Return a log of Megatron-LM, each line of a step edited."""
-    began = datetime(2026, 5, 4, 6, tzinfo=UTC)
+    start = datetime(2026, 5, 4, 6, tzinfo=UTC)
     lines = ["using world size: 8, data-parallel size: 8\n"]
     for step in range(1, 51):
         wobble = seconds * (1.004 if step % 3 else 0.996)
         line = megatron_line(
-            began + timedelta(seconds=seconds * step),
+            start + timedelta(seconds=seconds * step),
             step,
             50,
             wobble,
@@ -894,9 +894,9 @@ def a_dead_job_in_a_copied_tree(site: RunFolder) -> None:
         site.write(GROK, job_id="1003"),
     ]
     stamp = site.newest.timestamp() + 7200
-    for place, path in enumerate(reversed(logs)):
+    for index, path in enumerate(reversed(logs)):
         for file in (path, path.with_suffix(".err")):
-            os.utime(file, (stamp + place / 2, stamp + place / 2))
+            os.utime(file, (stamp + index / 2, stamp + index / 2))
 
 
 ORDINARY = {
@@ -972,17 +972,17 @@ ORDINARY = {
 }
 
 
-def judge_night(judged: Judge, site: RunFolder, night: Night) -> JudgedSession:
-    night.build(site)
-    return judged(f"--llmb-logs={site.folder}", "-k", night.identifier, *night.options)
+def judge_night(judged: Judge, site: RunFolder, case: Night) -> JudgedSession:
+    case.build(site)
+    return judged(f"--llmb-logs={site.folder}", "-k", case.identifier, *case.options)
 
 
 RED = {
-    **{f"steps-{name}": night for name, night in STEPS.items()},
-    **{f"slow-{name}": night for name, night in SLOW.items()},
-    **{f"frameworks-{name}": night for name, night in FRAMEWORKS.items()},
-    **{f"files-{name}": night for name, night in FILES.items()},
-    **{f"places-{name}": night for name, night in PLACES.items()},
+    **{f"steps-{name}": case for name, case in STEPS.items()},
+    **{f"slow-{name}": case for name, case in SLOW.items()},
+    **{f"frameworks-{name}": case for name, case in FRAMEWORKS.items()},
+    **{f"files-{name}": case for name, case in FILES.items()},
+    **{f"places-{name}": case for name, case in PLACES.items()},
 }
 
 
@@ -990,18 +990,18 @@ RED = {
 @pytest.mark.parametrize("name", RED)
 def test_bad_day_fails(judged: Judge, site: RunFolder, name: str) -> None:
     """The verdict does not depend on the older run."""
-    night = RED[name]
-    session = judge_night(judged, site, night)
+    case = RED[name]
+    session = judge_night(judged, site, case)
     assert session.ret == FAILED
-    if session.statuses[night.identifier] == "failed":
-        assert session.verdicts[night.identifier] in night.verdicts
+    if session.statuses[case.identifier] == "failed":
+        assert session.verdicts[case.identifier] in case.verdicts
     else:  # the run of the night is one of no configuration, and says that it may be of this one; or none was judged
-        others = [
+        other_items = [
             status
             for name, status in session.statuses.items()
-            if name != night.identifier
+            if name != case.identifier
         ]
-        assert others == ["failed"] or session.findings == ["NOTHING_JUDGED"]
+        assert other_items == ["failed"] or session.findings == ["NOTHING_JUDGED"]
 
 
 @pytest.fixture
@@ -1009,17 +1009,17 @@ def judge_elm(judged: Judge, tmp_path: Path) -> Callable[[str], JudgedSession]:
     """Judge a log of Megatron-LM against a baseline that a user wrote."""
 
     def judge(text: str) -> JudgedSession:
-        runs, own = tmp_path / "results/own/bf16/8b/8", tmp_path / "own"
+        runs, baselines_folder = tmp_path / "results/own/bf16/8b/8", tmp_path / "own"
         runs.mkdir(parents=True)
-        own.mkdir()
+        baselines_folder.mkdir()
         (runs / "log-elm_8b_8_7.out").write_text(text, encoding="utf-8")
-        (own / "own.yaml").write_text(
+        (baselines_folder / "own.yaml").write_text(
             custom_baseline(**MEGATRON, seconds=f"{ELM_SECONDS * 1.0013:.3f}"),
             encoding="utf-8",
         )
         return judged(
             f"--llmb-logs={tmp_path / 'results'}",
-            f"--llmb-baselines={own}",
+            f"--llmb-baselines={baselines_folder}",
             "-k",
             "elm",
         )
@@ -1066,14 +1066,14 @@ def test_runs_with_times_derived_from_tokens_are_not_copies(
 ) -> None:
     """Both have as many steps, and neither prints a time: the newer, slow one is
     judged."""
-    own, runs = tmp_path / "own", tmp_path / "results/own/bf16/8b/8"
-    own.mkdir()
+    baselines_folder, runs = tmp_path / "own", tmp_path / "results/own/bf16/8b/8"
+    baselines_folder.mkdir()
     runs.mkdir(parents=True)
     baseline = custom_baseline(
         **MEGATRON | {"framework": "torchtitan", "dialect": "torchtitan"},
         seconds="12.000",
     )
-    (own / "own.yaml").write_text(baseline, encoding="utf-8")
+    (baselines_folder / "own.yaml").write_text(baseline, encoding="utf-8")
     now = datetime.now(UTC).timestamp()
     for name, factor, ago in (
         ("log-elm_8b_8_7.out", 1.0, 90_000),
@@ -1082,7 +1082,10 @@ def test_runs_with_times_derived_from_tokens_are_not_copies(
         (runs / name).write_text(titan(factor), encoding="utf-8")
         os.utime(runs / name, (now - ago, now - ago))
     session = judged(
-        f"--llmb-logs={tmp_path / 'results'}", f"--llmb-baselines={own}", "-k", "elm"
+        f"--llmb-logs={tmp_path / 'results'}",
+        f"--llmb-baselines={baselines_folder}",
+        "-k",
+        "elm",
     )
     assert session.ret == FAILED
     assert "PASS" not in session.verdicts.values()
@@ -1132,8 +1135,8 @@ def test_session_without_judged_runs_fails(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_day_passes(judged: Judge, site: RunFolder, name: str) -> None:
-    night = ORDINARY[name]
-    session = judge_night(judged, site, night)
-    assert session.verdicts[night.identifier] in ("PASS", "INCONCLUSIVE")
-    assert session.statuses[night.identifier] == "passed"
+    case = ORDINARY[name]
+    session = judge_night(judged, site, case)
+    assert session.verdicts[case.identifier] in ("PASS", "INCONCLUSIVE")
+    assert session.statuses[case.identifier] == "passed"
     assert session.ret == pytest.ExitCode.OK

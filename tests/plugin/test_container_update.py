@@ -28,7 +28,7 @@ SLOWER, SLIGHTLY, LITTLE, UNCHANGED = (
 
 
 @pytest.fixture
-def nights(
+def sessions(
     judged: Judge,
     baselines: dict[str, Baseline],
     tmp_path: Path,
@@ -37,12 +37,12 @@ def nights(
     """Judge day after day against the first five; return the outputs."""
     monkeypatch.chdir(tmp_path)
     sessions = []
-    for night, runs in enumerate(plan_days(baselines)):
-        write_runs(Path("runs") / date(night), runs)
-        if night == RECORDED - 1:
+    for day, runs in enumerate(plan_days(baselines)):
+        write_runs(Path("runs") / date(day), runs)
+        if day == RECORDED - 1:
             judged("--llmb-logs=runs", "--llmb-record=own")
-        if night >= RECORDED:
-            logs = f"--llmb-logs=runs/{date(night)}"
+        if day >= RECORDED:
+            logs = f"--llmb-logs=runs/{date(day)}"
             sessions.append(
                 judged(
                     logs,
@@ -57,9 +57,9 @@ def nights(
 
 @pytest.mark.slow
 def test_container_update_is_named_and_its_cost_compared(
-    nights: list[JudgedSession], capsys: pytest.CaptureFixture[str]
+    sessions: list[JudgedSession], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, after = nights[: BEFORE - RECORDED], nights[BEFORE - RECORDED :]
+    before, after = sessions[: BEFORE - RECORDED], sessions[BEFORE - RECORDED :]
     assert all(set(session.verdicts.values()) == {"PASS"} for session in before)
     for session in after:
         assert session.verdicts == {
@@ -91,14 +91,14 @@ def test_container_update_is_named_and_its_cost_compared(
     )
     assert code == 1
     told = {
-        each["configuration"]: each
-        for each in json.loads(Path("sides.json").read_text())["comparisons"]
+        comparison["configuration"]: comparison
+        for comparison in json.loads(Path("sides.json").read_text())["comparisons"]
     }
-    assert {name: each["answer"] for name, each in told.items()} == {
+    assert {name: comparison["answer"] for name, comparison in told.items()} == {
         SLOWER: "slower",
         SLIGHTLY: "slower",
         LITTLE: "slower",
         UNCHANGED: "alike",
     }
     assert told[SLOWER]["difference"] == pytest.approx(1.68 / 1.28 - 1, abs=0.01)
-    assert {each["candidate"] for each in told.values()} == {"container"}
+    assert {comparison["candidate"] for comparison in told.values()} == {"container"}

@@ -28,7 +28,7 @@ OLD, NEW = "1530101", "1530222"
 
 
 @pytest.fixture
-def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
+def write_day(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
     """Write a run some days after the first one; return its log."""
 
     def write(name: str, day: int, job: str, **options: Any) -> Path:
@@ -47,8 +47,12 @@ def verdict(
     judged: Judge, folder: Path, name: str, *options: str
 ) -> tuple[str, str, str]:
     """Return verdict, reason and judged job of a configuration."""
-    one = judged(f"--llmb-logs={folder}", *options).described[name]
-    return one["verdict"], one["reason"], (one["run"] or {}).get("job_id", "")
+    outcome = judged(f"--llmb-logs={folder}", *options).described[name]
+    return (
+        outcome["verdict"],
+        outcome["reason"],
+        (outcome["run"] or {}).get("job_id", ""),
+    )
 
 
 def copied(log: Path, onto: Path, change: Callable[[str], str] = str) -> Path:
@@ -63,8 +67,8 @@ def redated(text: str) -> str:
 
 def with_lines_added(text: str) -> str:
     return "".join(
-        f"{line}\nstep done\n" if place % 9 == 3 else f"{line}\n"
-        for place, line in enumerate(text.split("\n"))
+        f"{line}\nstep done\n" if index % 9 == 3 else f"{line}\n"
+        for index, line in enumerate(text.split("\n"))
     )
 
 
@@ -89,24 +93,28 @@ def without_its_end(text: str) -> str:
     ids=["as-it-is", "redated", "with-lines-added", "without-its-end"],
 )
 def test_copied_log_of_another_job_is_invalid(
-    judged: Judge, tmp_path: Path, night: Any, name: str, change: Callable[[str], str]
+    judged: Judge,
+    tmp_path: Path,
+    write_day: Any,
+    name: str,
+    change: Callable[[str], str],
 ) -> None:
-    copied(night(name, 0, OLD), night(name, 1, NEW), change)
-    one = judged(f"--llmb-logs={tmp_path}").described[name]
-    assert (one["verdict"], one["reason"], one["run"]["job_id"]) == (
+    copied(write_day(name, 0, OLD), write_day(name, 1, NEW), change)
+    outcome = judged(f"--llmb-logs={tmp_path}").described[name]
+    assert (outcome["verdict"], outcome["reason"], outcome["run"]["job_id"]) == (
         "INVALID",
         "copied",
         NEW,
     )
-    assert OLD in one["text"]
-    assert NEW in one["text"]
+    assert OLD in outcome["text"]
+    assert NEW in outcome["text"]
 
 
 @pytest.mark.slow
 def test_worker_finds_a_copy_if_each_run_is_judged(
-    pytester: pytest.Pytester, tmp_path: Path, night: Any
+    pytester: pytest.Pytester, tmp_path: Path, write_day: Any
 ) -> None:
-    copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
+    copied(write_day(LLAMA, 0, OLD), write_day(LLAMA, 1, NEW))
     result = pytester.runpytest_inprocess(
         "-p",
         "no:cacheprovider",
@@ -122,14 +130,14 @@ def test_worker_finds_a_copy_if_each_run_is_judged(
 
 @pytest.mark.slow
 def test_copied_log_of_another_configuration_is_invalid(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """One log cannot be of 8 and of 16 GPUs: here nothing in the text contradicts
     either but the batch size."""
-    old = night(OTHER, 0, OLD)
+    old = write_day(OTHER, 0, OLD)
     copy = copied(
         old,
-        night(LLAMA, 1, NEW),
+        write_day(LLAMA, 1, NEW),
         lambda text: text.replace("global_batch_size: 128", "global_batch_size: 256"),
     )
     os.utime(copy, (STARTED.timestamp() + 200_000, STARTED.timestamp() + 200_000))
@@ -143,30 +151,34 @@ def test_copied_log_of_another_configuration_is_invalid(
 
 @pytest.mark.slow
 def test_copy_among_earlier_runs_is_left_out(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """A copied earlier run is ignored, and the newest run is judged."""
-    copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
-    night(LLAMA, 2, "1530333")
+    copied(write_day(LLAMA, 0, OLD), write_day(LLAMA, 1, NEW))
+    write_day(LLAMA, 2, "1530333")
     assert verdict(judged, tmp_path, LLAMA) == ("PASS", "within-tolerance", "1530333")
 
 
 @pytest.mark.slow
 def test_second_log_of_a_job_is_not_a_copy(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """The same job, with edited dates and in another folder: one run, as old as it
     was."""
-    old = night(LLAMA, 0, OLD)
-    new = night(LLAMA, 5, OLD + "9")
+    old = write_day(LLAMA, 0, OLD)
+    new = write_day(LLAMA, 5, OLD + "9")
     copied(
         old,
         new.with_name(new.name.replace(OLD + "9", OLD)),
         lambda text: text.replace("2025-06-02", "2025-06-07"),
     )
     new.unlink()
-    one = judged(f"--llmb-logs={tmp_path}", "-v").described[LLAMA]
-    assert (one["verdict"], one["run"]["job_id"], one["run"]["started"][:10]) == (
+    outcome = judged(f"--llmb-logs={tmp_path}", "-v").described[LLAMA]
+    assert (
+        outcome["verdict"],
+        outcome["run"]["job_id"],
+        outcome["run"]["started"][:10],
+    ) == (
         "PASS",
         OLD,
         str(STARTED.date()),
@@ -175,24 +187,24 @@ def test_second_log_of_a_job_is_not_a_copy(
 
 @pytest.mark.slow
 def test_copy_of_a_stored_run_is_invalid(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
-    old = night(LLAMA, 0, OLD)
+    old = write_day(LLAMA, 0, OLD)
     options = (f"--llmb-history={tmp_path / 'history.db'}", "-k", LLAMA)
     assert verdict(judged, tmp_path, LLAMA, *options)[0] == "PASS"
-    copied(old, night(LLAMA, 1, NEW))
+    copied(old, write_day(LLAMA, 1, NEW))
     shutil.rmtree(old.parents[1])
     assert verdict(judged, tmp_path, LLAMA, *options) == ("INVALID", "copied", NEW)
 
 
 @pytest.mark.slow
 def test_original_passes_after_its_stored_copy_was_removed(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """The history knows the copy, too: it was INVALID, and says nothing against the
     original."""
     options = (f"--llmb-history={tmp_path / 'history.db'}", "-k", LLAMA)
-    new = copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
+    new = copied(write_day(LLAMA, 0, OLD), write_day(LLAMA, 1, NEW))
     assert verdict(judged, tmp_path, LLAMA, *options)[0] == "INVALID"
     shutil.rmtree(new.parents[1])
     assert verdict(judged, tmp_path, LLAMA, *options) == (
@@ -211,34 +223,36 @@ def five_step_means(job: int, seconds: float) -> tuple[float, ...]:
 
 @pytest.mark.slow
 def test_days_with_equal_rounded_means_are_not_copies(
-    judged: Judge, tmp_path: Path, night: Any, baselines: dict[str, Baseline]
+    judged: Judge, tmp_path: Path, write_day: Any, baselines: dict[str, Baseline]
 ) -> None:
     """Two days that print equal values are noted and pass."""
     expected = baselines[NEMO1].step_seconds
     printed = five_step_means(1, expected)
-    night(NEMO1, 0, OLD, seconds=printed)
-    night(NEMO1, 1, NEW, seconds=printed)
-    one = judged(f"--llmb-logs={tmp_path}").described[NEMO1]
-    assert (one["verdict"], one["run"]["job_id"]) == ("PASS", NEW)
-    (note,) = [note["text"] for note in one["notes"] if note["code"] == "same-steps"]
+    write_day(NEMO1, 0, OLD, seconds=printed)
+    write_day(NEMO1, 1, NEW, seconds=printed)
+    outcome = judged(f"--llmb-logs={tmp_path}").described[NEMO1]
+    assert (outcome["verdict"], outcome["run"]["job_id"]) == ("PASS", NEW)
+    (note,) = [
+        note["text"] for note in outcome["notes"] if note["code"] == "same-steps"
+    ]
     assert OLD in note
 
 
 @pytest.mark.slow
 def test_identical_text_with_dates_is_a_copy(
-    judged: Judge, tmp_path: Path, night: Any, baselines: dict[str, Baseline]
+    judged: Judge, tmp_path: Path, write_day: Any, baselines: dict[str, Baseline]
 ) -> None:
     printed = five_step_means(1, baselines[NEMO1].step_seconds)
-    copied(night(NEMO1, 0, OLD, seconds=printed), night(NEMO1, 1, NEW))
+    copied(write_day(NEMO1, 0, OLD, seconds=printed), write_day(NEMO1, 1, NEW))
     assert verdict(judged, tmp_path, NEMO1) == ("INVALID", "copied", NEW)
 
 
 @pytest.mark.slow
 def test_month_of_ordinary_runs_contains_no_copy(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """NeMo 1 prints few digits."""
     for day in range(30):
-        night(NEMO1, day, str(1530000 + day))
+        write_day(NEMO1, day, str(1530000 + day))
     session = judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each", "-k", NEMO1)
-    assert {one["verdict"] for one in session.described.values()} == {"PASS"}
+    assert {outcome["verdict"] for outcome in session.described.values()} == {"PASS"}

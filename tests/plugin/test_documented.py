@@ -46,7 +46,8 @@ def written(report: Path) -> dict[str, dict[str, str]]:
     cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 (our own file)
     return {
         case.attrib["name"].partition("[")[2].rstrip("]"): {
-            one.attrib["name"]: one.attrib["value"] for one in case.iter("property")
+            entry.attrib["name"]: entry.attrib["value"]
+            for entry in case.iter("property")
         }
         for case in cases
     }

@@ -23,13 +23,13 @@ def test_edited_draft_matches_its_runs(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "runs", 1)
-    code, told = draft(
+    code, output = draft(
         capsys, tmp_path / "runs", "-o", tmp_path / "drafts", "--dtype", "bf16"
     )
     assert code == 0
-    assert "oak_14b-own-h100-bf16-8: 1 run at oak/run_#/train.log" in told
+    assert "oak_14b-own-h100-bf16-8: 1 run at oak/run_#/train.log" in output
     file = tmp_path / "drafts" / "oak" / "own.yaml"
-    assert f"{file}: created" in told
+    assert f"{file}: created" in output
     text = file.read_text()
     assert "# oak_14b-own-h100-bf16-8: 1 run at" in text
     assert lint_file(read_file(file)).findings == ()
@@ -55,21 +55,21 @@ def test_existing_file_is_kept(
     file = tmp_path / "drafts" / "oak" / "own.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("# mine\n")
-    code, told = draft(capsys, tmp_path / "runs", "-o", tmp_path / "drafts")
+    code, output = draft(capsys, tmp_path / "runs", "-o", tmp_path / "drafts")
     assert code == 1
-    assert "another file is there, and was kept; give another folder" in told
+    assert "another file is there, and was kept; give another folder" in output
     assert file.read_text() == "# mine\n"
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "message"),
     [
         ("--gpus=many", "--gpus=many: expected a whole number from 1"),
         ("--size= ", "--size= is empty: give a value"),
     ],
 )
 def test_draft_refuses_an_invalid_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, message: str
 ) -> None:
     assert (
         main(
@@ -84,4 +84,4 @@ def test_draft_refuses_an_invalid_name(
         )
         == 2
     )
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

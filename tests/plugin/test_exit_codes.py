@@ -17,7 +17,7 @@ pytestmark = pytest.mark.wheel
 BF16, FP8 = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-fp8-128"
 
 
-def ended(pytester: pytest.Pytester, *arguments: object) -> int:
+def get_exit_code(pytester: pytest.Pytester, *arguments: object) -> int:
     return int(
         pytester.runpytest_inprocess("-p", "no:cacheprovider", *map(str, arguments)).ret
     )
@@ -44,7 +44,7 @@ def test_session_over_logs_has_the_documented_exit_code(
     pytester: pytest.Pytester, generated: Write, arguments: list[str], code: int
 ) -> None:
     generated(BF16, factor=1.3)
-    assert ended(pytester, f"--llmb-logs={generated(FP8)}", *arguments) == code
+    assert get_exit_code(pytester, f"--llmb-logs={generated(FP8)}", *arguments) == code
 
 
 @pytest.mark.slow
@@ -60,9 +60,12 @@ def test_exit_code_is_one_if_a_conftest_hides_failure(
             report.outcome, report.longrepr = "passed", None
             return report
     """)
-    assert ended(pytester, f"--llmb-logs={generated(FP8)}", "-k", FP8) == 0
+    assert get_exit_code(pytester, f"--llmb-logs={generated(FP8)}", "-k", FP8) == 0
     assert (
-        ended(pytester, f"--llmb-logs={generated(BF16, factor=1.3)}", "-k", BF16) == 1
+        get_exit_code(
+            pytester, f"--llmb-logs={generated(BF16, factor=1.3)}", "-k", BF16
+        )
+        == 1
     )
 
 
@@ -73,7 +76,7 @@ def test_exit_code_of_an_internal_error_is_three(
     pytester.makeconftest(
         "def pytest_collection_finish(session): raise RuntimeError('broken plugin')"
     )
-    assert ended(pytester, f"--llmb-logs={generated(FP8)}") == 3
+    assert get_exit_code(pytester, f"--llmb-logs={generated(FP8)}") == 3
 
 
 @pytest.mark.slow
@@ -92,8 +95,8 @@ def test_launch_has_the_documented_exit_code(
     pytester: pytest.Pytester, arguments: list[str], behaviour: str, code: int
 ) -> None:
     write_recipe(pytester.path, {"one": behaviour}, kind="local")
-    given = ["-k", "fake", *arguments]
-    assert int(pytester.runpytest_inprocess(*given).ret) == code
+    options = ["-k", "fake", *arguments]
+    assert int(pytester.runpytest_inprocess(*options).ret) == code
 
 
 @pytest.mark.slow
@@ -122,15 +125,15 @@ def test_stopped_session_exits_with_two_and_reports_it(
             pathlib.Path("started").touch()
             time.sleep(600)
     """)
-    given = [
+    options = [
         f"--llmb-logs={generated(FP8)}",
         "-k",
         FP8,
         "--llmb-json=o.json",
         "--junitxml=j.xml",
     ]
-    told = stop(pytester, number, pytester.path / "started", *given)
-    assert "Traceback" not in told
+    document = stop(pytester, number, pytester.path / "started", *options)
+    assert "Traceback" not in document
     assert '"exit_code": 2,\n "green": false' in (pytester.path / "o.json").read_text()
     assert (pytester.path / "j.xml").exists()
 

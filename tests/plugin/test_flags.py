@@ -19,7 +19,7 @@ def test_path_after_a_flag_is_a_test_path(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ["--llmb-certify"],
@@ -34,11 +34,11 @@ def test_path_after_a_flag_is_a_test_path(pytester: pytest.Pytester) -> None:
     ],
 )
 def test_misused_option_is_reported_in_one_line(
-    pytester: pytest.Pytester, arguments: list[str], told: str
+    pytester: pytest.Pytester, arguments: list[str], message: str
 ) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert told in result.stderr.str()
+    assert message in result.stderr.str()
     assert "Traceback" not in result.stderr.str()
 
 

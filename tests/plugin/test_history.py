@@ -66,7 +66,7 @@ def written(baselines: dict[str, Baseline], tmp_path: Path) -> Callable[..., Pat
 
 
 @pytest.fixture
-def night(judged: Judge, written: Callable[..., Path]) -> Night:
+def judge_day(judged: Judge, written: Callable[..., Path]) -> Night:
     """Judge the run of one day alone in its folder."""
 
     def run(number: int, *arguments: str, **options: Any) -> JudgedSession:
@@ -89,7 +89,7 @@ def before(judged: Judge, written: Callable[..., Path]) -> Callable[[range], Non
     return run
 
 
-def place(pytester: pytest.Pytester) -> StoreLocation:
+def locate_history(pytester: pytest.Pytester) -> StoreLocation:
     return StoreLocation("h.db", pytester.path / "h.db")
 
 
@@ -100,41 +100,41 @@ def noise(judged: JudgedSession) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_stored_runs_give_the_noise_of_deleted_folders(
-    night: Night,
+    judge_day: Night,
     before: Callable[[range], None],
     judged: Judge,
     written: Callable[..., Path],
     pytester: pytest.Pytester,
 ) -> None:
     """A run alone in its folder is judged with the noise of nine stored days."""
-    assert noise(night(-1))["measured"] is False
+    assert noise(judge_day(-1))["measured"] is False
     before(range(9))
-    tonight = night(9)
+    tonight = judge_day(9)
     assert noise(tonight)["source"] == "10 days of history"
     for number in range(-1, 10):
         folder = written(number, "together")
     together = judged(f"--llmb-logs={folder}", "-k", GROK)
     assert noise(together) == {**noise(tonight), "source": "10 days"}
     estimates = [
-        one.described[GROK]["estimate"] | {"run_to_run": None}
-        for one in (tonight, together)
+        session.described[GROK]["estimate"] | {"run_to_run": None}
+        for session in (tonight, together)
     ]
     assert estimates[0] == estimates[1]
-    both = judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY)
-    assert noise(both) == noise(together)  # no run counts twice
-    assert len(queries.list_runs(place(pytester), "", None, 100)) == 11
+    session = judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY)
+    assert noise(session) == noise(together)  # no run counts twice
+    assert len(queries.list_runs(locate_history(pytester), "", None, 100)) == 11
 
 
 @pytest.mark.slow
 def test_stored_runs_are_never_judged(
-    night: Night, judged: Judge, tmp_path: Path
+    judge_day: Night, judged: Judge, tmp_path: Path
 ) -> None:
     """A good stored run does not replace the bad or missing run of the session."""
-    assert night(0).verdicts == {GROK: "PASS"}
-    assert night(3, factor=1.2).verdicts == {GROK: "REGRESSION"}
+    assert judge_day(0).verdicts == {GROK: "PASS"}
+    assert judge_day(3, factor=1.2).verdicts == {GROK: "REGRESSION"}
     (tmp_path / "empty").mkdir()
-    nothing = judged(f"--llmb-logs={tmp_path / 'empty'}", "-k", GROK, HISTORY)
-    assert (nothing.verdicts, nothing.ret) == (
+    session = judged(f"--llmb-logs={tmp_path / 'empty'}", "-k", GROK, HISTORY)
+    assert (session.verdicts, session.ret) == (
         {GROK: "MISSING"},
         pytest.ExitCode.TESTS_FAILED,
     )
@@ -142,7 +142,7 @@ def test_stored_runs_are_never_judged(
 
 @pytest.mark.slow
 def test_older_run_passes_with_caution_naming_the_stored_run(
-    night: Night, judged: Judge, tmp_path: Path, pytester: pytest.Pytester
+    judge_day: Night, judged: Judge, tmp_path: Path, pytester: pytest.Pytester
 ) -> None:
     """The transfer of the newest run failed: only an older folder was judged."""
 
@@ -155,8 +155,8 @@ def test_older_run_passes_with_caution_naming_the_stored_run(
             if caution.code == "newer-run-not-judged"
         ]
 
-    night(0)
-    assert night(3, factor=1.2).verdicts == {GROK: "REGRESSION"}
+    judge_day(0)
+    assert judge_day(3, factor=1.2).verdicts == {GROK: "REGRESSION"}
     named = (
         f"{GROK} (job 5003 of {FIRST + timedelta(days=3):%Y-%m-%d %H:%M}, REGRESSION)"
     )
@@ -168,25 +168,25 @@ def test_older_run_passes_with_caution_naming_the_stored_run(
 
 @pytest.mark.slow
 def test_undated_run_counts_as_the_newest(
-    night: Night, before: Callable[[range], None]
+    judge_day: Night, before: Callable[[range], None]
 ) -> None:
     """The clock of the node was ahead: without the nights a change to slower in them
     would not fail any more."""
     before(range(10))
-    told = night(2000, "--llmb-trend=fail").described[GROK]
-    assert told["run"]["started"] is None
-    assert told["estimate"]["run_to_run"]["source"] == "10 days of history"
+    outcome = judge_day(2000, "--llmb-trend=fail").described[GROK]
+    assert outcome["run"]["started"] is None
+    assert outcome["estimate"]["run_to_run"]["source"] == "10 days of history"
 
 
 @pytest.mark.slow
 def test_terminal_reports_the_history(
-    night: Night, capsys: pytest.CaptureFixture[str]
+    judge_day: Night, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    night(0)
+    judge_day(0)
     first = capsys.readouterr().out
     assert "llmbench: history in h.db: nothing yet" in first
     assert "history: 1 verdict stored in h.db" in first
-    night(1)
+    judge_day(1)
     assert (
         "llmbench: history in h.db: 1 run of 1 configuration" in capsys.readouterr().out
     )
@@ -209,7 +209,7 @@ def test_history_can_be_set_in_the_ini_file(
     ):
         monkeypatch.setenv(f"GITHUB_{name}", value)
     judged(f"--llmb-logs={generated(GROK)}", "-k", GROK)
-    (row,) = queries.list_everything(place(pytester))
+    (row,) = queries.list_everything(locate_history(pytester))
     assert (row["git_commit"], row["ci_url"]) == (
         "abc1234",
         "https://git.example/a/b/actions/runs/7",
@@ -223,9 +223,9 @@ def test_only_the_xdist_controller_stores_runs(
 ) -> None:
     generated(LLAMA)
     folder = generated(GROK, restarts=1, cut=22)
-    ended = judged(f"--llmb-logs={folder}", "-n1", HISTORY, "--llmb-json=out.json")
-    rows = queries.list_everything(place(pytester))
-    assert ended.ret == pytest.ExitCode.OK
+    session = judged(f"--llmb-logs={folder}", "-n1", HISTORY, "--llmb-json=out.json")
+    rows = queries.list_everything(locate_history(pytester))
+    assert session.ret == pytest.ExitCode.OK
     assert len({row["session"] for row in rows}) == 1
     assert sorted(row["verdict"] for row in rows) == ["MISSING"] * 80 + ["PASS"] * 2
     (row,) = (row for row in rows if row["configuration"] == GROK)
@@ -233,7 +233,7 @@ def test_only_the_xdist_controller_stores_runs(
     assert len(set(row["log_sha256"])) == len(row["log_fingerprints"]) == 2
     assert (
         "sha256"
-        not in repr(ended.described[GROK]) + (pytester.path / "out.json").read_text()
+        not in repr(session.described[GROK]) + (pytester.path / "out.json").read_text()
     )
 
 
@@ -261,16 +261,16 @@ def test_session_that_could_not_judge_reads_runs_once(
         raise HistoryError("h.db: locked")
 
     monkeypatch.setattr(evaluate, "gather", fail)
-    ended = pytester.runpytest_inprocess(f"--llmb-logs={written(0)}", HISTORY)
-    assert ended.ret == pytest.ExitCode.USAGE_ERROR
+    result = pytester.runpytest_inprocess(f"--llmb-logs={written(0)}", HISTORY)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert len(calls) == 1
-    ended.stderr.fnmatch_lines(["*h.db: locked*"])
+    result.stderr.fnmatch_lines(["*h.db: locked*"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_interrupted_hashing_loses_no_verdict(
-    night: Night,
+    judge_day: Night,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -285,9 +285,9 @@ def test_interrupted_hashing_loses_no_verdict(
         raise error
 
     monkeypatch.setattr(remembering, "with_hashes", interrupted)
-    ended = night(0)
-    (row,) = queries.list_verdicts(place(pytester), GROK)
-    assert (ended.ret, row.verdict, row.log_sha256) == (
+    session = judge_day(0)
+    (row,) = queries.list_verdicts(locate_history(pytester), GROK)
+    assert (session.ret, row.verdict, row.log_sha256) == (
         pytest.ExitCode.INTERRUPTED,
         "PASS",
         [],
@@ -308,7 +308,7 @@ def test_several_tests_of_one_configuration_are_one_verdict(
         def test_two(llmb_measurement): assert llmb_measurement is None
     """)
     judged(f"--llmb-logs={generated(GROK)}", HISTORY, "-k", GROK, str(pytester.path))
-    (row,) = queries.list_everything(place(pytester))
+    (row,) = queries.list_everything(locate_history(pytester))
     assert (row["verdict"], row["counts"]) == ("TEST_FAILED", True)
 
 
@@ -322,7 +322,7 @@ def test_informational_session_creates_no_history(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ["--llmb-history=sqlit:///h.db"],
@@ -336,16 +336,16 @@ def test_informational_session_creates_no_history(
     ],
 )
 def test_wrong_history_option_is_refused_before_reading(
-    pytester: pytest.Pytester, tmp_path: Path, arguments: list[str], told: str
+    pytester: pytest.Pytester, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     pytester.path.joinpath("h.txt").write_text("no database at all")
     (tmp_path / "broken.out").write_bytes(
         b"\x1f\x8b broken"
     )  # reading it would be told
-    ended = pytester.runpytest(f"--llmb-logs={tmp_path}", *arguments)
-    assert ended.ret == pytest.ExitCode.USAGE_ERROR
-    ended.stderr.fnmatch_lines([f"*{re.escape(told).replace(chr(92), '')}*"])
-    assert "broken" not in ended.stdout.str()
+    result = pytester.runpytest(f"--llmb-logs={tmp_path}", *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*{re.escape(message).replace(chr(92), '')}*"])
+    assert "broken" not in result.stdout.str()
 
 
 # --- what cannot be stored ------------------------------------------------------------
@@ -368,7 +368,7 @@ def held_while_it_stores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_locked_store_changes_no_verdict(
-    night: Night,
+    judge_day: Night,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -377,29 +377,31 @@ def test_locked_store_changes_no_verdict(
     monkeypatch.setattr(
         store, "PATIENCE_SECONDS", 0.1
     )  # before the first connection, whose engine is kept
-    night(0)
+    judge_day(0)
     held_while_it_stores(monkeypatch)
     capsys.readouterr()
-    ended = night(1, "--llmb-junit=junit.xml", factor=1.2)
-    told = " ".join(capsys.readouterr().out.split())
+    ended = judge_day(1, "--llmb-junit=junit.xml", factor=1.2)
+    output = " ".join(capsys.readouterr().out.split())
     (file,) = unsaved(pytester)
     assert ended.ret == pytest.ExitCode.TESTS_FAILED
     assert (
         "history: 1 verdict not stored (no verdict depends on it): h.db: database is locked (SQLITE_BUSY)"
-        in told
+        in output
     )
     assert (
         f"they were saved to a file, add it with: llmbench history add {file.name} --history h.db"
-        in told
+        in output
     )
     assert (pytester.path / "junit.xml").exists()
-    assert [row.job_id for row in queries.list_runs(place(pytester), "", None, 9)] == [
-        "5000"
-    ]
+    assert [
+        row.job_id for row in queries.list_runs(locate_history(pytester), "", None, 9)
+    ] == ["5000"]
     for expected in ("1 verdict added to h.db", "0 verdicts added to h.db"):
         assert cli.main(["history", "add", str(file), "--history", "h.db"]) == 0
         assert expected in capsys.readouterr().out
-    assert [row.job_id for row in queries.list_runs(place(pytester), "", None, 9)] == [
+    assert [
+        row.job_id for row in queries.list_runs(locate_history(pytester), "", None, 9)
+    ] == [
         "5000",
         "5001",
     ]
@@ -412,7 +414,7 @@ def test_locked_store_changes_no_verdict(
     ids=["fault", "interrupt"],
 )
 def test_any_storing_error_keeps_the_unsaved_file(
-    night: Night,
+    judge_day: Night,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -424,20 +426,20 @@ def test_any_storing_error_keeps_the_unsaved_file(
         raise error
 
     monkeypatch.setattr(remembering.SessionHistory, "_write", fail)
-    assert night(0).ret == pytest.ExitCode.OK
+    assert judge_day(0).ret == pytest.ExitCode.OK
     (file,) = unsaved(pytester)
-    told = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     assert (
         f"history: 1 verdict not stored (no verdict depends on it): {type(error).__name__}("
-        in told
+        in output
     )
     assert cli.main(["history", "add", str(file), "--history", "h.db"]) == 0
-    assert len(queries.list_everything(place(pytester))) == 1
+    assert len(queries.list_everything(locate_history(pytester))) == 1
 
 
 @pytest.mark.slow
 def test_crashing_report_leaves_the_verdict_stored(
-    night: Night, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    judge_day: Night, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     render, written = junit.render, []
 
@@ -449,10 +451,10 @@ def test_crashing_report_leaves_the_verdict_stored(
 
     monkeypatch.setattr(junit, "render", fail)
     with pytest.raises(LookupError):
-        night(0, "--llmb-junit=junit.xml")
-    assert [row["verdict"] for row in queries.list_everything(place(pytester))] == [
-        "PASS"
-    ]
+        judge_day(0, "--llmb-junit=junit.xml")
+    assert [
+        row["verdict"] for row in queries.list_everything(locate_history(pytester))
+    ] == ["PASS"]
 
 
 @pytest.fixture
@@ -492,11 +494,11 @@ def test_full_disk_changes_no_verdict_and_keeps_the_store(
         while True:
             filler.write(bytes(4096))
     capsys.readouterr()
-    ended = judged(f"--llmb-logs={folder}", f"--llmb-history={small / 'h.db'}")
-    told = " ".join(capsys.readouterr().out.split())
-    assert (ended.verdicts[GROK], ended.ret) == ("PASS", pytest.ExitCode.OK)
-    assert "history: 82 verdicts not stored" in told
-    assert "make room" in told
+    session = judged(f"--llmb-logs={folder}", f"--llmb-history={small / 'h.db'}")
+    output = " ".join(capsys.readouterr().out.split())
+    assert (session.verdicts[GROK], session.ret) == ("PASS", pytest.ExitCode.OK)
+    assert "history: 82 verdicts not stored" in output
+    assert "make room" in output
     (file,) = unsaved(pytester)
     assert len(select_configurations(read(file).outcomes)) == 82
     (small / "filler").unlink()
@@ -509,7 +511,7 @@ def test_full_disk_changes_no_verdict_and_keeps_the_store(
 
 @pytest.mark.slow
 def test_unsaved_session_without_a_folder_is_reported(
-    night: Night,
+    judge_day: Night,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -522,19 +524,19 @@ def test_unsaved_session_without_a_folder_is_reported(
     monkeypatch.setattr(remembering.SessionHistory, "_write", refused)
     storing = remembering.SessionHistory.store
 
-    def limited(self: Any, *given: Any) -> Any:
+    def limited(self: Any, *arguments: Any) -> Any:
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
         try:
-            return storing(self, *given)
+            return storing(self, *arguments)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     monkeypatch.setattr(remembering.SessionHistory, "store", limited)
-    assert night(0).ret == pytest.ExitCode.OK
-    told = " ".join(capsys.readouterr().out.split())
+    assert judge_day(0).ret == pytest.ExitCode.OK
+    output = " ".join(capsys.readouterr().out.split())
     assert (
         "h.db: gone; they could not be saved to a file either (File too large) and are lost"
-        in told
+        in output
     )
     assert unsaved(pytester) == []

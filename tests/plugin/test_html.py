@@ -108,8 +108,8 @@ def test_page_quotes_logs_from_an_archive(
     shown = re.findall('<pre class="excerpt".*?</pre>', page(pytester), re.DOTALL)
     marked = [
         words(mark)
-        for one in shown
-        for mark in re.findall("<mark>.*?</mark>", one, re.DOTALL)
+        for excerpt in shown
+        for mark in re.findall("<mark>.*?</mark>", excerpt, re.DOTALL)
     ]
     assert len(marked) == 2
     assert any("reduced_train_loss: nan" in line for line in marked)

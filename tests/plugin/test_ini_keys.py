@@ -113,7 +113,7 @@ def test_ineffective_key_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         (
             "pytest.ini",
@@ -133,14 +133,14 @@ def test_ineffective_key_is_refused(
     ],
 )
 def test_key_in_an_ignored_table_is_refused(
-    refused: Refused, pytester: pytest.Pytester, name: str, text: str, told: str
+    refused: Refused, pytester: pytest.Pytester, name: str, text: str, message: str
 ) -> None:
     pytester.path.joinpath(name).write_text(text, encoding="utf-8")
-    assert told in refused()
+    assert message in refused()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ["-o", "llmb_trned=fail"],
@@ -150,9 +150,9 @@ def test_key_in_an_ignored_table_is_refused(
     ],
 )
 def test_error_names_the_override_as_source(
-    refused: Refused, arguments: list[str], told: str
+    refused: Refused, arguments: list[str], message: str
 ) -> None:
-    assert told in refused(*arguments)
+    assert message in refused(*arguments)
 
 
 @pytest.mark.parametrize("flag", REPLACEMENTS)

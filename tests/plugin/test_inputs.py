@@ -30,12 +30,12 @@ def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
-def told(session: JudgedSession) -> object:
+def summarise(session: JudgedSession) -> object:
     """Return the outcomes of a session without paths."""
     kept = ("verdict", "reason", "text", "metrics", "status", "job_id")
     return session.ret, {
-        name: {key: one.get(key) for key in kept}
-        for name, one in session.described.items()
+        name: {key: outcome.get(key) for key in kept}
+        for name, outcome in session.described.items()
     }
 
 
@@ -50,7 +50,7 @@ def test_archive_is_judged_like_its_folder(
     archive.write_bytes(zstd.compress(data))
     expected = judged(logs(examples))
     assert len(expected.verdicts) == 83
-    assert told(judged(logs(archive))) == told(expected)
+    assert summarise(judged(logs(archive))) == summarise(expected)
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_standard_input_may_be_an_archive(
         "-n1",
     ]
     with path.open("rb") as file:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=file,
             capture_output=True,
@@ -94,9 +94,11 @@ def test_standard_input_may_be_an_archive(
             check=False,
             cwd=pytester.path,
         )
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
-    assert "REGRESSION" in done.stdout
-    assert "<stdin>/runs/" in "".join(done.stdout.split())
+    assert process.returncode == pytest.ExitCode.TESTS_FAILED, (
+        process.stdout + process.stderr
+    )
+    assert "REGRESSION" in process.stdout
+    assert "<stdin>/runs/" in "".join(process.stdout.split())
 
 
 @pytest.mark.slow
@@ -117,8 +119,8 @@ def test_standard_input_can_be_combined_with_paths(
         set(from_file.verdicts.values())
     )
     pipe(monkeypatch, gzip.compress(log.read_bytes()))
-    both = judged(logs("-"), logs(folder), "-s")
-    assert both.verdicts[GROK] == "PASS"
+    second_session = judged(logs("-"), logs(folder), "-s")
+    assert second_session.verdicts[GROK] == "PASS"
 
 
 @pytest.mark.slow
@@ -192,11 +194,11 @@ def test_missing_remote_folder_is_never_green(judged: Judge) -> None:
 def test_verbose_session_lists_all_skipped_files(pytester: pytest.Pytester) -> None:
     for name in ("a.txt", "b.txt"):
         pytester.path.joinpath(name).touch()
-    for arguments, told in (
+    for arguments, summarise in (
         ([], "2 files skipped (-v lists all), first a.txt: *"),
         (["-v"], "skipped b.txt: *"),
     ):
         result = pytester.runpytest_inprocess(
             "-p", "no:cacheprovider", "--llmb-logs=.", *arguments
         )
-        result.stdout.fnmatch_lines([told])
+        result.stdout.fnmatch_lines([summarise])

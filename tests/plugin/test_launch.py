@@ -275,8 +275,10 @@ def test_last_failed_launches_only_failed_configurations(
         passed=2, failed=1
     )
     assert ran() == 1
-    again = pytester.runpytest("--llmb-launch", "-k", "fake", "--lf")
-    again.assert_outcomes(failed=1, skipped=1, deselected=83)  # nothing else was judged
+    result = pytester.runpytest("--llmb-launch", "-k", "fake", "--lf")
+    result.assert_outcomes(
+        failed=1, skipped=1, deselected=83
+    )  # nothing else was judged
     assert ran() == 1
 
 

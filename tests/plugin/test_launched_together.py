@@ -79,7 +79,7 @@ def launch(jobs: Callable[..., None], judged: Judge) -> Launch:
 def quiet_nights(pytester: pytest.Pytester) -> None:
     baselines = load(Settings(baselines=(pytester.path / "baselines",))).baselines
     fake_baselines = [
-        of_key[0] for key, of_key in baselines.items() if key.recipe == "fake"
+        candidates[0] for key, candidates in baselines.items() if key.recipe == "fake"
     ]
     for day in range(NIGHTS):
         for number, baseline in enumerate(fake_baselines):

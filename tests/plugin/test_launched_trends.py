@@ -30,12 +30,12 @@ WOBBLE = (0, 1, -1, 2, 0, -2, 1, 0, -1, 1)
 
 OWN_TEST = "def test_mine(llmb_verdict):\n    assert not llmb_verdict.failed\n"
 
-Nights = Callable[..., None]
+WritePastDays = Callable[..., None]
 Launch = Callable[..., JudgedSession]
 
 
 @pytest.fixture
-def nights(pytester: pytest.Pytester) -> Nights:
+def write_past_days(pytester: pytest.Pytester) -> WritePastDays:
     """Write 33 daily runs to `old`, and a recipe.
 
     The last 7 runs take `level` times the published step time, as do the recipe's jobs
@@ -48,7 +48,7 @@ def nights(pytester: pytest.Pytester) -> Nights:
         )
         baselines = load(Settings(baselines=(pytester.path / "baselines",))).baselines
         ((baseline, *_),) = [
-            of_key for key, of_key in baselines.items() if key.id == NAME
+            candidates for key, candidates in baselines.items() if key.id == NAME
         ]
         for day in range(NIGHTS):
             factor = (level if day >= CHANGED else 1.0) * (1 + 0.001 * WOBBLE[day % 10])
@@ -87,13 +87,13 @@ def trends(session: JudgedSession) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_slower_trend_fails_and_is_in_every_report(
-    nights: Nights,
+    write_past_days: WritePastDays,
     launch: Launch,
     pytester: pytest.Pytester,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The verdict alone would pass: the level is within the tolerance."""
-    nights(1.04)
+    write_past_days(1.04)
     capsys.readouterr()
     session = launch(
         "--llmb-trend=fail",
@@ -131,8 +131,10 @@ def test_slower_trend_fails_and_is_in_every_report(
 
 
 @pytest.mark.slow
-def test_slower_trend_passes_by_default(nights: Nights, launch: Launch) -> None:
-    nights(1.04)
+def test_slower_trend_passes_by_default(
+    write_past_days: WritePastDays, launch: Launch
+) -> None:
+    write_past_days(1.04)
     session = launch()
     assert [
         (check["verdict"], check["status"], check["decides"])
@@ -151,9 +153,12 @@ def test_slower_trend_passes_by_default(nights: Nights, launch: Launch) -> None:
     ids=["deselected", "own-test"],
 )
 def test_selection_does_not_hide_a_slower_trend(
-    nights: Nights, launch: Launch, pytester: pytest.Pytester, selection: list[str]
+    write_past_days: WritePastDays,
+    launch: Launch,
+    pytester: pytest.Pytester,
+    selection: list[str],
 ) -> None:
-    nights(1.04)
+    write_past_days(1.04)
     pytester.makepyfile(test_mine=OWN_TEST)
     session = launch("--llmb-trend=fail", *selection)
     assert [check["status"] for check in trends(session)] == ["failed"]
@@ -165,9 +170,9 @@ def test_selection_does_not_hide_a_slower_trend(
 
 @pytest.mark.slow
 def test_custom_tests_get_no_report_only_item(
-    nights: Nights, launch: Launch, pytester: pytest.Pytester
+    write_past_days: WritePastDays, launch: Launch, pytester: pytest.Pytester
 ) -> None:
-    nights(1.04)
+    write_past_days(1.04)
     pytester.makepyfile(test_mine=OWN_TEST)
     session = launch("test_mine.py")
     assert (trends(session), session.ret) == ([], pytest.ExitCode.OK)
@@ -176,9 +181,9 @@ def test_custom_tests_get_no_report_only_item(
 
 @pytest.mark.slow
 def test_acknowledged_change_passes(
-    nights: Nights, launch: Launch, pytester: pytest.Pytester
+    write_past_days: WritePastDays, launch: Launch, pytester: pytest.Pytester
 ) -> None:
-    nights(1.06)
+    write_past_days(1.06)
     session = launch("--llmb-trend=fail", acknowledge(pytester.path, "6%"))
     assert session.verdicts == {NAME: "PASS"}
     assert [(check["verdict"], check["status"]) for check in trends(session)] == [
@@ -190,9 +195,9 @@ def test_acknowledged_change_passes(
 
 @pytest.mark.slow
 def test_expired_acknowledgement_covers_no_change(
-    nights: Nights, launch: Launch, pytester: pytest.Pytester
+    write_past_days: WritePastDays, launch: Launch, pytester: pytest.Pytester
 ) -> None:
-    nights(1.04)
+    write_past_days(1.04)
     session = launch("--llmb-trend=fail", acknowledge(pytester.path, "6%", days=-1))
     assert [(check["verdict"], check["status"]) for check in trends(session)] == [
         ("SLOWER", "failed")
@@ -202,9 +207,9 @@ def test_expired_acknowledgement_covers_no_change(
 
 @pytest.mark.slow
 def test_stored_runs_are_searched_for_changes(
-    nights: Nights, judged: Judge, pytester: pytest.Pytester
+    write_past_days: WritePastDays, judged: Judge, pytester: pytest.Pytester
 ) -> None:
-    nights(1.04)
+    write_past_days(1.04)
     stored = judged(
         "--llmb-logs=old", "-k", "fake", "--llmb-history=h.db", "--llmb-runs=each"
     )
@@ -231,9 +236,9 @@ def test_stored_runs_are_searched_for_changes(
 
 @pytest.mark.slow
 def test_failed_launch_reports_the_older_trend_only(
-    nights: Nights, launch: Launch
+    write_past_days: WritePastDays, launch: Launch
 ) -> None:
-    nights(1.04, "steps 1.0400 0 20; exit 3")
+    write_past_days(1.04, "steps 1.0400 0 20; exit 3")
     session = launch("--llmb-trend=fail")
     assert session.verdicts == {NAME: "INVALID"}
     assert [(check["status"], check["decides"]) for check in trends(session)] == [
@@ -243,8 +248,10 @@ def test_failed_launch_reports_the_older_trend_only(
 
 
 @pytest.mark.slow
-def test_recording_launch_uses_only_its_runs(nights: Nights, launch: Launch) -> None:
-    nights(1.04)
+def test_recording_launch_uses_only_its_runs(
+    write_past_days: WritePastDays, launch: Launch
+) -> None:
+    write_past_days(1.04)
     session = launch("--llmb-record=mine")
     report = session.described[NAME]
     assert (trends(session), report["verdict"]) == ([], "RECORDED")
@@ -256,10 +263,10 @@ def test_recording_launch_uses_only_its_runs(nights: Nights, launch: Launch) -> 
 
 @pytest.mark.slow
 def test_slow_launch_names_the_last_good_run(
-    nights: Nights, launch: Launch, pytester: pytest.Pytester
+    write_past_days: WritePastDays, launch: Launch, pytester: pytest.Pytester
 ) -> None:
     """The last good log is gone, but the history contains the run and its nodes."""
-    nights(1.0)
+    write_past_days(1.0)
     shutil.rmtree(pytester.path / "old")
     (pytester.path / "old").mkdir()
     good = launch("--llmb-history=h.db").described[NAME]

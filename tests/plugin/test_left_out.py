@@ -35,24 +35,24 @@ FAIL = ("--llmb-trend=fail", "--llmb-scaling=fail")
 def write_nights(
     folder: Path,
     baselines: dict[str, Baseline],
-    nights: int,
+    days: int,
     factor: Callable[[str, int], float],
 ) -> Path:
     """Six configurations with one run each day and a spread of 0.2 %."""
     start = datetime.now(UTC).replace(
         hour=3, minute=0, second=0, microsecond=0
-    ) - timedelta(days=nights)
+    ) - timedelta(days=days)
     random = np.random.default_rng(7)
-    for place, name in enumerate((*GROK, *LLAMA)):
-        for night in range(nights):
-            slower = factor(name, night) * (1 + 0.002 * float(random.standard_normal()))
-            started = start + timedelta(days=night, minutes=place)
+    for index, name in enumerate((*GROK, *LLAMA)):
+        for day in range(days):
+            slower = factor(name, day) * (1 + 0.002 * float(random.standard_normal()))
+            started = start + timedelta(days=day, minutes=index)
             write_run(
                 folder,
                 baselines[name],
                 factor=slower,
                 started=started,
-                job_id=str(10_000 + 1000 * place + night),
+                job_id=str(10_000 + 1000 * index + day),
             )
     return folder
 
@@ -63,9 +63,7 @@ def fortnight(
 ) -> Path:
     """14 days, 3 % slower from day 8 on: all PASS, with six trends."""
     folder = tmp_path_factory.mktemp("fortnight")
-    return write_nights(
-        folder, baselines, 14, lambda _, night: 1.03 if night >= 8 else 1.0
-    )
+    return write_nights(folder, baselines, 14, lambda _, day: 1.03 if day >= 8 else 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +72,14 @@ def week(
 ) -> Path:
     """Seven days, and a day on which everything is 4 % slower."""
     folder = tmp_path_factory.mktemp("week")
-    return write_nights(
-        folder, baselines, 8, lambda _, night: 1.04 if night == 7 else 1.0
-    )
+    return write_nights(folder, baselines, 8, lambda _, day: 1.04 if day == 7 else 1.0)
 
 
 def red(
     folder: Path, pytester: pytest.Pytester, *options: str
 ) -> tuple[int, list[str], dict[str, Any]]:
     """Return the exit code, the red outcomes as `test[id]` and the JSON document."""
-    done = pytester.runpytest_inprocess(
+    result = pytester.runpytest_inprocess(
         "-p",
         "no:cacheprovider",
         f"--llmb-logs={folder}",
@@ -91,17 +87,24 @@ def red(
         *FAIL,
         *options,
     )
-    told = json.loads((pytester.path / "llmb.json").read_bytes())
+    document = json.loads((pytester.path / "llmb.json").read_bytes())
     names = [
-        f"{one.get('check', one['kind'])} {one['id']}"
-        for one in told["outcomes"]
-        if one["status"] == "failed"
+        f"{outcome.get('check', outcome['kind'])} {outcome['id']}"
+        for outcome in document["outcomes"]
+        if outcome["status"] == "failed"
     ]
-    return int(done.ret), names, told
+    return int(result.ret), names, document
 
 
-def caution(told: dict[str, Any], code: str) -> str:
-    return next((one["text"] for one in told["cautions"] if one["code"] == code), "")
+def caution(document: dict[str, Any], code: str) -> str:
+    return next(
+        (
+            outcome["text"]
+            for outcome in document["cautions"]
+            if outcome["code"] == code
+        ),
+        "",
+    )
 
 
 # --- what is about a selected configuration stays -------------------------------------
@@ -111,12 +114,12 @@ def caution(told: dict[str, Any], code: str) -> str:
 def test_two_weeks_fail_without_a_selection(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
-    code, names, told = red(fortnight, pytester)
+    code, names, document = red(fortnight, pytester)
     assert (code, sorted(names)) == (
         1,
         sorted(f"trend {name}" for name in (*GROK, *LLAMA)),
     )
-    assert [one["code"] for one in told["cautions"]] == ["without-verdict"]
+    assert [outcome["code"] for outcome in document["cautions"]] == ["without-verdict"]
 
 
 @pytest.mark.slow
@@ -132,9 +135,9 @@ def test_two_weeks_fail_without_a_selection(
 def test_failed_trend_of_a_selected_configuration_is_kept(
     fortnight: Path, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
-    code, names, told = red(fortnight, pytester, *options)
+    code, names, document = red(fortnight, pytester, *options)
     assert (code, sorted(names)) == (1, sorted(f"trend {name}" for name in GROK))
-    text = caution(told, "left-out-by-selection")
+    text = caution(document, "left-out-by-selection")
     assert text.endswith(f"items, 2 would fail: trend {LLAMA[0]}, trend {LLAMA[1]}")
 
 
@@ -142,15 +145,15 @@ def test_failed_trend_of_a_selected_configuration_is_kept(
 def test_selected_configuration_keeps_only_its_own_trend(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
-    code, names, told = red(
+    code, names, document = red(
         fortnight,
         pytester,
         "-m",
         "llmb(gpu='h100', dtype='fp8', gpus=16, model='llama3.1')",
     )
     assert (code, names) == (1, [f"trend {LLAMA[1]}"])
-    assert caution(told, "left-out-by-selection").startswith("left out by -m: ")
-    assert ", 5 would fail: " in caution(told, "left-out-by-selection")
+    assert caution(document, "left-out-by-selection").startswith("left out by -m: ")
+    assert ", 5 would fail: " in caution(document, "left-out-by-selection")
 
 
 @pytest.mark.slow
@@ -161,8 +164,8 @@ def test_marks_of_a_check_name_its_configurations(
     session = judged(
         f"--llmb-logs={fortnight}", "-m", "llmb(check='trend') and llmb(gpu='gb200')"
     )
-    assert {one["id"] for one in session.reports} == set(GROK)
-    assert {one["kind"] for one in session.reports} == {"check"}
+    assert {report["id"] for report in session.reports} == set(GROK)
+    assert {report["kind"] for report in session.reports} == {"check"}
 
 
 @pytest.mark.slow
@@ -179,27 +182,27 @@ def test_marks_of_a_check_name_its_configurations(
 def test_cluster_change_stays_with_each_of_its_configurations(
     week: Path, pytester: pytest.Pytester, options: tuple[str, ...], stays: bool
 ) -> None:
-    code, names, told = red(week, pytester, *options)
+    code, names, document = red(week, pytester, *options)
     assert ("cluster-change slower" in names) is stays
     assert code == 1  # also where nothing was judged
     assert (
-        "cluster-change slower" in caution(told, "left-out-by-selection")
+        "cluster-change slower" in caution(document, "left-out-by-selection")
     ) is not stays
 
 
 # --- --lf, --ff, --nf, --sw -----------------------------------------------------------
 
 
-def arguments(folder: Path, *more: str) -> tuple[str, ...]:
-    return (f"--llmb-logs={folder}", "--llmb-json=llmb.json", *FAIL, *more)
+def arguments(folder: Path, *extra_options: str) -> tuple[str, ...]:
+    return (f"--llmb-logs={folder}", "--llmb-json=llmb.json", *FAIL, *extra_options)
 
 
 def failed(pytester: pytest.Pytester) -> list[str]:
-    told = json.loads((pytester.path / "llmb.json").read_bytes())
+    document = json.loads((pytester.path / "llmb.json").read_bytes())
     return [
-        f"{one.get('check', one['kind'])} {one['id']}"
-        for one in told["outcomes"]
-        if one["status"] == "failed"
+        f"{outcome.get('check', outcome['kind'])} {outcome['id']}"
+        for outcome in document["outcomes"]
+        if outcome["status"] == "failed"
     ]
 
 
@@ -209,12 +212,12 @@ def test_last_failed_trend_fails_and_counts_other_failures(
 ) -> None:
     pytester.runpytest_inprocess(*arguments(fortnight, "-k", LLAMA[0]))
     assert failed(pytester) == [f"trend {LLAMA[0]}"]
-    done = pytester.runpytest_inprocess(*arguments(fortnight, "--lf"))
-    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    result = pytester.runpytest_inprocess(*arguments(fortnight, "--lf"))
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert failed(pytester) == [f"trend {LLAMA[0]}"]
-    told = json.loads((pytester.path / "llmb.json").read_bytes())
-    assert ", 5 would fail: " in caution(told, "left-out-by-selection")
-    assert caution(told, "left-out-by-selection").startswith("left out by --lf: ")
+    document = json.loads((pytester.path / "llmb.json").read_bytes())
+    assert ", 5 would fail: " in caution(document, "left-out-by-selection")
+    assert caution(document, "left-out-by-selection").startswith("left out by --lf: ")
 
 
 @pytest.mark.slow
@@ -227,19 +230,19 @@ def test_last_failed_keeps_a_trend_that_failed_since(
     pytester.runpytest_inprocess(
         f"--llmb-logs={fortnight}", "-k", name, "--llmb-tolerance=1%"
     )
-    done = pytester.runpytest_inprocess(*arguments(fortnight, "--lf"))
+    result = pytester.runpytest_inprocess(*arguments(fortnight, "--lf"))
     assert failed(pytester) == [f"trend {name}"]
-    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
 def test_stepwise_counts_failures_not_reached_yet(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
-    done = pytester.runpytest_inprocess(*arguments(fortnight, "--sw"))
-    told = json.loads((pytester.path / "llmb.json").read_bytes())
-    assert "5 red" in caution(told, "not-run")
-    assert done.ret != pytest.ExitCode.OK
+    result = pytester.runpytest_inprocess(*arguments(fortnight, "--sw"))
+    document = json.loads((pytester.path / "llmb.json").read_bytes())
+    assert "5 red" in caution(document, "not-run")
+    assert result.ret != pytest.ExitCode.OK
     pytester.runpytest_inprocess(
         *arguments(fortnight, "--sw", f"{PERFORMANCE}[{LLAMA[0]}]")
     )
@@ -259,10 +262,10 @@ def test_deselected_trend_is_left_out_with_a_caution(
     fortnight: Path, pytester: pytest.Pytester, selection: tuple[str, ...]
 ) -> None:
     node = f"{SUITE}/test_trend.py::test_trend[{LLAMA[0]}]"
-    _, names, told = red(fortnight, pytester, *selection, "--deselect", node)
+    _, names, document = red(fortnight, pytester, *selection, "--deselect", node)
     assert f"trend {LLAMA[0]}" not in names
     assert (
-        caution(told, "deselected")
+        caution(document, "deselected")
         == f"deselected by --deselect, a conftest or a plugin: 1 item, 1 would fail: trend {LLAMA[0]}"
     )
 
@@ -293,12 +296,12 @@ def test_trends_deselected_by_a_conftest_are_a_caution(
     selection: tuple[str, ...],
 ) -> None:
     pytester.makeconftest(CONFTESTS[conftest])
-    code, names, told = red(fortnight, pytester, *selection)
+    code, names, document = red(fortnight, pytester, *selection)
     assert (code, names) == (0, [])
-    assert "6 items, 6 would fail: trend " in caution(told, "deselected")
+    assert "6 items, 6 would fail: trend " in caution(document, "deselected")
     assert (
         "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 red"
-        in make_message(convert(told, SessionDocument))
+        in make_message(convert(document, SessionDocument))
     )
 
 
@@ -310,8 +313,8 @@ def test_trends_deselected_by_a_conftest_are_a_caution(
 def test_stopped_session_counts_failures_that_did_not_run(
     fortnight: Path, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
-    _, names, told = red(fortnight, pytester, *options)
-    text = caution(told, "not-run")
+    _, names, document = red(fortnight, pytester, *options)
+    text = caution(document, "not-run")
     assert text.startswith("did not run: ")
     assert f", {6 - len(names)} red: trend " in text
 
@@ -370,12 +373,12 @@ def test_newer_run_of_another_gpu_type_is_unmatched(
     selection: tuple[str, ...],
 ) -> None:
     capsys.readouterr()
-    code, names, told = red(other_gpu, pytester, *selection)
+    code, names, document = red(other_gpu, pytester, *selection)
     assert code == 1
     (name,) = names
     assert name.startswith("stray pretrain_grok1_314b_fp8_256")
     assert "UNMATCHED pretrain_grok1_314b_fp8_256" in make_message(
-        convert(told, SessionDocument)
+        convert(document, SessionDocument)
     )
     assert "UNMATCHED" in capsys.readouterr().out
 
@@ -393,10 +396,12 @@ def test_selection_fails_on_an_unmatched_run_without_item(
             f"{line}{number}\n"
         )
     monkeypatch.setattr(session, "MOST_UNMATCHED", 2)
-    code, names, told = red(other_gpu, pytester, "-k", GROK[2])
+    code, names, document = red(other_gpu, pytester, "-k", GROK[2])
     assert code == 1
     assert names == ["stray other-unmatched-runs"]
-    (outcome,) = [outcome for outcome in told["outcomes"] if outcome["kind"] == "stray"]
+    (outcome,) = [
+        outcome for outcome in document["outcomes"] if outcome["kind"] == "stray"
+    ]
     assert outcome["text"].startswith("4 more unmatched runs")
 
 
@@ -404,10 +409,10 @@ def test_selection_fails_on_an_unmatched_run_without_item(
 def test_unmatched_run_outside_the_selection_is_a_caution(
     other_gpu: Path, pytester: pytest.Pytester
 ) -> None:
-    code, names, told = red(other_gpu, pytester, "-k", "llama3.1_8b")
+    code, names, document = red(other_gpu, pytester, "-k", "llama3.1_8b")
     assert (code, names) == (0, [])
     assert "1 would fail: UNMATCHED pretrain_grok1_314b_fp8_256" in caution(
-        told, "left-out-by-selection"
+        document, "left-out-by-selection"
     )
 
 
@@ -415,10 +420,10 @@ def test_unmatched_run_outside_the_selection_is_a_caution(
 def test_listed_unmatched_run_is_a_caution(
     other_gpu: Path, pytester: pytest.Pytester
 ) -> None:
-    code, _, told = red(other_gpu, pytester, "-k", "grok1", "--llmb-unmatched=list")
+    code, _, document = red(other_gpu, pytester, "-k", "grok1", "--llmb-unmatched=list")
     assert code == 0
     assert "UNMATCHED pretrain_grok1_314b_fp8_256" in caution(
-        told, "newer-run-not-judged"
+        document, "newer-run-not-judged"
     )
     assert not caution(
         red(other_gpu, pytester, "-k", "llama3.1_8b", "--llmb-unmatched=list")[2],
@@ -455,10 +460,10 @@ def test_unreadable_folder_fails_configurations_it_may_contain(
     selection: tuple[str, ...],
 ) -> None:
     lock(good / folder)
-    code, names, told = red(good, pytester, *selection)
+    code, names, document = red(good, pytester, *selection)
     assert (code, names) == (1, [f"stray unreadable-{Path(folder).name}"])
     assert f"UNREADABLE unreadable-{Path(folder).name}" in make_message(
-        convert(told, SessionDocument)
+        convert(document, SessionDocument)
     )
 
 
@@ -489,11 +494,11 @@ def test_custom_tests_do_not_hide_a_failing_trend(
     code, names, _ = red(fortnight, pytester, "test_mine.py", "-k", LLAMA[0])
     assert (code, names) == (1, [f"trend {LLAMA[0]}"])
     node = f"{SUITE}/test_trend.py::test_trend[{LLAMA[0]}]"
-    code, names, told = red(
+    code, names, document = red(
         fortnight, pytester, "test_mine.py", "-k", LLAMA[0], "--deselect", node
     )
     assert (code, names) == (0, [])
-    assert f"trend {LLAMA[0]}" in caution(told, "deselected")
+    assert f"trend {LLAMA[0]}" in caution(document, "deselected")
 
 
 @pytest.mark.slow
@@ -512,11 +517,13 @@ def test_node_ids_of_custom_tests_name_other_failures(
         f"--llmb-logs={tmp_path / 'runs'}",
         "--llmb-json=llmb.json",
     )
-    done = pytester.runpytest_inprocess(*options, f"test_mine.py::test_it[{LLAMA[0]}]")
-    assert done.ret == pytest.ExitCode.OK
-    told = json.loads((pytester.path / "llmb.json").read_bytes())
+    result = pytester.runpytest_inprocess(
+        *options, f"test_mine.py::test_it[{LLAMA[0]}]"
+    )
+    assert result.ret == pytest.ExitCode.OK
+    document = json.loads((pytester.path / "llmb.json").read_bytes())
     assert (
-        caution(told, "left-out-by-selection")
+        caution(document, "left-out-by-selection")
         == f"left out by node ids: 1 item, 1 would fail: REGRESSION {GROK[3]}"
     )
 
@@ -528,7 +535,7 @@ def test_custom_tests_run_without_added_items_by_default(
     pytester.makepyfile(
         test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed"
     )
-    done = pytester.runpytest_inprocess(
+    result = pytester.runpytest_inprocess(
         "-p",
         "no:cacheprovider",
         "test_mine.py",
@@ -536,7 +543,7 @@ def test_custom_tests_run_without_added_items_by_default(
         "-k",
         LLAMA[0],
     )
-    done.assert_outcomes(passed=1, deselected=81)
+    result.assert_outcomes(passed=1, deselected=81)
 
 
 @pytest.mark.slow
@@ -578,14 +585,14 @@ def test_unmatched_runs_without_an_item_are_counted(
             f"{line}{number}\n"
         )
     (runs / "old" / "cut.tar").write_bytes(bytes(20480))
-    done = pytester.runpytest_inprocess(
+    result = pytester.runpytest_inprocess(
         workers, f"--llmb-logs={runs}", "--llmb-json=o.json", "-p", "no:cacheprovider"
     )
     outcomes = json.loads(Path("o.json").read_text())["outcomes"]
     reasons = [outcome["reason"] for outcome in outcomes if outcome["kind"] == "stray"]
-    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert reasons.count("unreadable") == 1
-    text = " ".join(done.stdout.str().split())
+    text = " ".join(result.stdout.str().split())
     if workers == "-n0":
         assert len(reasons) == 3
         assert (

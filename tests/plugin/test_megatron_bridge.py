@@ -49,8 +49,10 @@ def write_all(folder: Path, runs: Iterator[BridgeRun]) -> Path:
 
 def find_strays(session: JudgedSession) -> dict[str, str]:
     """The text of each unmatched run, by the first folder of its id."""
-    strays = (one for one in session.described.values() if one["kind"] == "stray")
-    return {one["id"].partition("/")[0]: one["text"] for one in strays}
+    strays = (
+        outcome for outcome in session.described.values() if outcome["kind"] == "stray"
+    )
+    return {outcome["id"].partition("/")[0]: outcome["text"] for outcome in strays}
 
 
 def of_tables(session: JudgedSession) -> dict[str, str]:
@@ -122,9 +124,9 @@ def test_run_of_the_other_precision_matches_no_row(
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', iter(runs))}")
     strays = find_strays(session)
     rows_of = {
-        one["run"]["id"].partition("/")[0]: one["configuration"]
-        for one in session.described.values()
-        if one.get("run")
+        outcome["run"]["id"].partition("/")[0]: outcome["configuration"]
+        for outcome in session.described.values()
+        if outcome.get("run")
     }
     for number, run in enumerate(runs):
         row = rows_of.get(f"n{number}")
@@ -358,7 +360,7 @@ def test_last_failed_row_is_selected_again(
     )
     (pytester.path / "runs").rename(pytester.path / "away")
     (pytester.path / "runs").mkdir()
-    again = pytester.runpytest_inprocess("--llmb-logs=runs", "--lf")
-    again.assert_outcomes(
+    result = pytester.runpytest_inprocess("--llmb-logs=runs", "--lf")
+    result.assert_outcomes(
         failed=1, skipped=1, deselected=82
     )  # it is there, and nothing was judged

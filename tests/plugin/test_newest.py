@@ -29,7 +29,7 @@ def now() -> datetime:
 
 
 @pytest.fixture
-def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
+def write_day(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
     """Write a run some days after the first one, or at `moment`; return its log."""
 
     def write(
@@ -46,16 +46,22 @@ def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
     return write
 
 
-def told(judged: Judge, folder: Path, name: str, *options: str) -> tuple[str, str, str]:
+def judge_outline(
+    judged: Judge, folder: Path, name: str, *options: str
+) -> tuple[str, str, str]:
     """Return verdict, reason and judged job of a configuration."""
     return outline(
         judged(f"--llmb-logs={folder}", "-k", name, *options).described[name]
     )
 
 
-def outline(one: dict[str, Any]) -> tuple[str, str, str]:
+def outline(outcome: dict[str, Any]) -> tuple[str, str, str]:
     """Return verdict, reason and judged job of an outcome."""
-    return one["verdict"], one["reason"], (one["run"] or {}).get("job_id", "")
+    return (
+        outcome["verdict"],
+        outcome["reason"],
+        (outcome["run"] or {}).get("job_id", ""),
+    )
 
 
 # --- jobs without a log ---------------------------------------------------------------
@@ -67,23 +73,23 @@ def outline(one: dict[str, Any]) -> tuple[str, str, str]:
     [(NEMOTRON, f"log-nemo_nemotron4_340b_128_{NEW}.err"), (GROK, "")],
 )
 def test_newest_job_without_a_log_is_invalid(
-    judged: Judge, tmp_path: Path, night: Any, name: str, evidence: str
+    judged: Judge, tmp_path: Path, write_day: Any, name: str, evidence: str
 ) -> None:
     """It left its standard error, or only metadata; a later job takes its place,
     however long ago it was."""
-    night(name, 0, OLD)
-    night(name, 20, NEW).unlink()
-    one = judged(f"--llmb-logs={tmp_path}", "-k", name).described[name]
-    assert outline(one) == ("INVALID", "no-steps", NEW)
-    assert evidence in one["text"]
-    night(name, 21, LATER)
-    assert told(judged, tmp_path, name) == ("PASS", "within-tolerance", LATER)
+    write_day(name, 0, OLD)
+    write_day(name, 20, NEW).unlink()
+    outcome = judged(f"--llmb-logs={tmp_path}", "-k", name).described[name]
+    assert outline(outcome) == ("INVALID", "no-steps", NEW)
+    assert evidence in outcome["text"]
+    write_day(name, 21, LATER)
+    assert judge_outline(judged, tmp_path, name) == ("PASS", "within-tolerance", LATER)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", ["", "sbatch_a-b.x_9.out", "config.yaml"])
 def test_newest_launch_without_a_log_is_invalid(
-    judged: Judge, tmp_path: Path, night: Any, beside: str
+    judged: Judge, tmp_path: Path, write_day: Any, beside: str
 ) -> None:
     names, arguments = (
         (LLAMA, GROK),
@@ -91,8 +97,8 @@ def test_newest_launch_without_a_log_is_invalid(
     )
     launches = {}
     for name in names:
-        night(name, 0, OLD)
-        folder = night(name, 9, NEW).parent
+        write_day(name, 0, OLD)
+        folder = write_day(name, 9, NEW).parent
         shutil.rmtree(folder)
         folder.mkdir()
         if beside:
@@ -104,7 +110,7 @@ def test_newest_launch_without_a_log_is_invalid(
     )
     for name in names:
         assert launches[name] in described[name]["text"]
-        night(name, 10, LATER)
+        write_day(name, 10, LATER)
     described = judged(*arguments).described
     expected = ("PASS", "within-tolerance", LATER)
     assert {name: outline(described[name]) for name in names} == dict.fromkeys(
@@ -113,13 +119,15 @@ def test_newest_launch_without_a_log_is_invalid(
 
 
 @pytest.mark.slow
-def test_old_logless_job_is_ignored(judged: Judge, tmp_path: Path, night: Any) -> None:
+def test_old_logless_job_is_ignored(
+    judged: Judge, tmp_path: Path, write_day: Any
+) -> None:
     """Logs were pruned, and there is none that could be judged in the place of one of
     these jobs."""
-    night(GROK, 0, OLD).unlink()
-    shutil.rmtree(night(LLAMA, 0, OLD).parent)
-    night(NEMOTRON, 0, OLD).unlink()
-    night(MAXTEXT, 0, OLD)
+    write_day(GROK, 0, OLD).unlink()
+    shutil.rmtree(write_day(LLAMA, 0, OLD).parent)
+    write_day(NEMOTRON, 0, OLD).unlink()
+    write_day(MAXTEXT, 0, OLD)
     session = judged(f"--llmb-logs={tmp_path}")
     assert {session.verdicts[name] for name in (GROK, LLAMA, NEMOTRON)} == {"MISSING"}
     assert session.ret == pytest.ExitCode.OK
@@ -141,15 +149,19 @@ def restamped(log: Path, moved: timedelta) -> None:
 
 @pytest.mark.slow
 def test_time_stamp_hours_in_the_future_is_ignored(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """An older good run whose launch bears tomorrow's time does not stand for the slow
     one of an hour ago."""
     restamped(
-        night(LLAMA, 0, OLD, now() - timedelta(days=2)), timedelta(days=2, hours=20)
+        write_day(LLAMA, 0, OLD, now() - timedelta(days=2)), timedelta(days=2, hours=20)
     )
-    night(LLAMA, 0, NEW, now() - timedelta(hours=1), factor=1.3)
-    assert told(judged, tmp_path, LLAMA) == ("REGRESSION", "slower-than-bound", NEW)
+    write_day(LLAMA, 0, NEW, now() - timedelta(hours=1), factor=1.3)
+    assert judge_outline(judged, tmp_path, LLAMA) == (
+        "REGRESSION",
+        "slower-than-bound",
+        NEW,
+    )
 
 
 def stampless(log: Path, written: datetime) -> None:
@@ -162,22 +174,26 @@ def stampless(log: Path, written: datetime) -> None:
 
 @pytest.mark.slow
 def test_order_by_file_times_is_noted(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """Logs without a time stamp: copying them makes any of them the newest, and the
     line of the verdict says so."""
-    stampless(night(MAXTEXT, 0, OLD), now() - timedelta(hours=1))
+    stampless(write_day(MAXTEXT, 0, OLD), now() - timedelta(hours=1))
     alone = judged(f"--llmb-logs={tmp_path}", "-k", MAXTEXT).described[MAXTEXT]
     assert "order-file-time" not in [note["code"] for note in alone["notes"]]
-    stampless(night(MAXTEXT, 1, NEW, factor=1.02), now() - timedelta(hours=2))
-    one = judged(f"--llmb-logs={tmp_path}", "-k", MAXTEXT).described[MAXTEXT]
-    assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == (
+    stampless(write_day(MAXTEXT, 1, NEW, factor=1.02), now() - timedelta(hours=2))
+    outcome = judged(f"--llmb-logs={tmp_path}", "-k", MAXTEXT).described[MAXTEXT]
+    assert (
+        outcome["verdict"],
+        outcome["run"]["job_id"],
+        outcome["run"]["order_source"],
+    ) == (
         "PASS",
         OLD,
         "file-time",
     )
-    assert "only file times show" in one["text"]
-    assert "order-file-time" in [note["code"] for note in one["notes"]]
+    assert "only file times show" in outcome["text"]
+    assert "order-file-time" in [note["code"] for note in outcome["notes"]]
 
 
 # --- another run that may be newer ----------------------------------------------------
@@ -185,32 +201,44 @@ def test_order_by_file_times_is_noted(
 
 @pytest.mark.slow
 def test_slow_run_with_a_late_clock_fails(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """Its job id is higher, and its log is stamped a day before the other: which is
     newer decides, and is unknown."""
-    logs = night(MAXTEXT, 1, OLD), night(MAXTEXT, 0, NEW, factor=1.3)
-    assert told(judged, tmp_path, MAXTEXT) == (
+    logs = write_day(MAXTEXT, 1, OLD), write_day(MAXTEXT, 0, NEW, factor=1.3)
+    assert judge_outline(judged, tmp_path, MAXTEXT) == (
         "PASS",
         "within-tolerance",
         OLD,
     )  # as the files confirm
     for log in logs:
         os.utime(log, (1.77e9, 1.77e9))
-    assert told(judged, tmp_path, MAXTEXT) == ("INVALID", "order-ambiguous", OLD)
-    night(MAXTEXT, 2, LATER)
+    assert judge_outline(judged, tmp_path, MAXTEXT) == (
+        "INVALID",
+        "order-ambiguous",
+        OLD,
+    )
+    write_day(MAXTEXT, 2, LATER)
     # Two nights that differ by 30 % are noisier than is assumed.
-    assert told(judged, tmp_path, MAXTEXT) == ("INCONCLUSIVE", "cannot-tell", LATER)
+    assert judge_outline(judged, tmp_path, MAXTEXT) == (
+        "INCONCLUSIVE",
+        "cannot-tell",
+        LATER,
+    )
 
 
 @pytest.mark.slow
 def test_job_that_waited_longest_is_the_newest(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """Two jobs were submitted one after the other, and the first one ran last, by the
     stamps of the logs."""
     for job, submitted, ran, factor in ((OLD, 0, 3, 1.3), (NEW, 1, 2, 1.0)):
         restamped(
-            night(LLAMA, ran, job, factor=factor), timedelta(days=submitted - ran)
+            write_day(LLAMA, ran, job, factor=factor), timedelta(days=submitted - ran)
         )
-    assert told(judged, tmp_path, LLAMA) == ("REGRESSION", "slower-than-bound", OLD)
+    assert judge_outline(judged, tmp_path, LLAMA) == (
+        "REGRESSION",
+        "slower-than-bound",
+        OLD,
+    )

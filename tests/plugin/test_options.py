@@ -105,17 +105,17 @@ def test_stale_configuration_names_its_last_run(
     stale = judged(
         logs(folder), "-k", GROK, f"--llmb-require={GROK}", "--llmb-max-age=2d"
     )
-    told = stale.described[GROK]
-    assert (told["verdict"], told["reason"], told["status"]) == (
+    outcome = stale.described[GROK]
+    assert (outcome["verdict"], outcome["reason"], outcome["status"]) == (
         "MISSING",
         "too-old",
         "failed",
     )
     assert (
         "stale: the newest run is 3d old, at most 2d is allowed; last valid run 12 days ago ("
-        in told["text"]
+        in outcome["text"]
     )
-    assert "job 41)" in told["text"]
+    assert "job 41)" in outcome["text"]
     diverged = judged(logs(folder), "-k", GROK).described[GROK]
     assert diverged["verdict"] == "INVALID"
     assert "last valid run 12 days ago (" in diverged["text"]
@@ -130,17 +130,19 @@ def test_reason_for_missing_verdicts_is_printed_once(
         folder = generated(GROK, release="26.06.00", job_id=str(number))
     session = judged(logs(folder))
     assert session.statuses[LLAMA] == "skipped"
-    told = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     assert (
-        told.count("nothing was judged: no valid run of the 82 selected configurations")
+        output.count(
+            "nothing was judged: no valid run of the 82 selected configurations"
+        )
         == 2
     )
     both = "pretrain_grok1_314b_bf16_128/78, pretrain_grok1_314b_bf16_128/77"
     assert (
         f"2 runs found: {both} (release 26.06.00 has no baseline; nearest {GROK}; "
-        in told
+        in output
     )
-    assert told.count("release 26.06.00 has no baseline; nearest ") == 2
+    assert output.count("release 26.06.00 has no baseline; nearest ") == 2
 
 
 @pytest.mark.slow
@@ -176,8 +178,8 @@ def test_newest_run_decides_and_since_excludes_older_runs(
     generated(GROK, factor=1.2, job_id="1", started=old)
     folder = generated(GROK, job_id="2", started=new)
     assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "PASS"}
-    each = judged(logs(folder), "-k", GROK, "--llmb-runs=each")
-    assert each.verdicts == {f"{GROK}-1": "REGRESSION", f"{GROK}-2": "PASS"}
+    session = judged(logs(folder), "-k", GROK, "--llmb-runs=each")
+    assert session.verdicts == {f"{GROK}-1": "REGRESSION", f"{GROK}-2": "PASS"}
     late = judged(logs(folder), "-k", GROK, "--llmb-since=2025-07-03T00:00+00:00")
     assert (late.verdicts, late.ret) == (
         {GROK: "MISSING"},
@@ -189,7 +191,7 @@ def test_newest_run_decides_and_since_excludes_older_runs(
 def test_recorded_baseline_decides_later_sessions(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
-    own = tmp_path / "own"
+    baselines_folder = tmp_path / "own"
     for number in (1, 2):
         folder = generated(
             GROK,
@@ -197,7 +199,7 @@ def test_recorded_baseline_decides_later_sessions(
             job_id=str(number),
             started=datetime(2025, 7, number, tzinfo=UTC),
         )
-    recorded = judged(logs(folder), "-k", GROK, f"--llmb-record={own}")
+    recorded = judged(logs(folder), "-k", GROK, f"--llmb-record={baselines_folder}")
     assert (recorded.verdicts, recorded.statuses) == (
         {GROK: "RECORDED"},
         {GROK: "skipped"},
@@ -207,14 +209,14 @@ def test_recorded_baseline_decides_later_sessions(
         7.325 * 1.08, rel=5e-3
     )
     assert "bound_seconds" not in recorded.properties[GROK]
-    baselines = f"--llmb-baselines={own}"
+    baselines = f"--llmb-baselines={baselines_folder}"
     assert judged(logs(folder), "-k", GROK, baselines).verdicts == {GROK: "PASS"}
     assert judged(
         logs(folder), "-k", GROK, baselines, "--llmb-against=published"
     ).verdicts == {GROK: "REGRESSION"}
-    both = judged(logs(folder), "-k", GROK, baselines, "--llmb-against=both")
-    assert both.verdicts == {GROK: "REGRESSION"}
-    assert [other["verdict"] for other in both.described[GROK]["others"]] == ["PASS"]
+    session = judged(logs(folder), "-k", GROK, baselines, "--llmb-against=both")
+    assert session.verdicts == {GROK: "REGRESSION"}
+    assert [other["verdict"] for other in session.described[GROK]["others"]] == ["PASS"]
 
 
 @pytest.mark.slow
@@ -237,10 +239,10 @@ def test_second_recording_shows_change_and_respects_drift_budget(
         return [logs(folder), "-k", GROK, "--llmb-max-age=30d", f"--llmb-since={since}"]
 
     for number, factor in ((1, 1.0), (2, 1.02), (3, 1.02**2)):
-        told = judged(*night(number, factor), record)
-        assert told.verdicts == {GROK: "RECORDED"}
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "7.472 s -> 7.621 s (+2.0 %); +4.0 % since 7.325 s of 20" in shown
+        session = judged(*night(number, factor), record)
+        assert session.verdicts == {GROK: "RECORDED"}
+    output = " ".join(capsys.readouterr().out.split())
+    assert "7.472 s -> 7.621 s (+2.0 %); +4.0 % since 7.325 s of 20" in output
     before = file.read_bytes()
     chosen = night(4, 1.02**3)
     refused = judged(*chosen, record)
@@ -284,9 +286,9 @@ def test_recording_is_limited_to_the_selection(
     for number, extra in enumerate(
         (["--llmb-max-age=36h"], ["--llmb-runs=each", "-k", f"{GROK}-2"])
     ):
-        own = tmp_path / f"own{number}"
-        judged(logs(folder), "-k", GROK, f"--llmb-record={own}", *extra)
-        text = (own / "grok1" / "25.05.yaml").read_text()
+        recorded = tmp_path / f"own{number}"
+        judged(logs(folder), "-k", GROK, f"--llmb-record={recorded}", *extra)
+        text = (recorded / "grok1" / "25.05.yaml").read_text()
         assert "runs: 1" in text
         assert "mean_seconds: 7.32" in text
 
@@ -341,14 +343,14 @@ USAGE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "told"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE]
+    ("arguments", "message"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE]
 )
 def test_wrong_option_is_reported_before_reading_logs(
-    pytester: pytest.Pytester, arguments: list[str], told: str
+    pytester: pytest.Pytester, arguments: list[str], message: str
 ) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert told in result.stderr.str()
+    assert message in result.stderr.str()
     assert "Traceback" not in result.stderr.str()
 
 
@@ -525,7 +527,7 @@ def test_recording_skips_configurations_with_invalid_newest_run(
     folder = generated(
         GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), ending="diverged"
     )
-    own = tmp_path / "own"
-    session = judged(logs(folder), f"--llmb-record={own}")
+    recorded = tmp_path / "own"
+    session = judged(logs(folder), f"--llmb-record={recorded}")
     assert session.statuses[GROK] == "failed"
-    assert [path.parent.name for path in own.rglob("*.yaml")] == ["llama3.1"]
+    assert [path.parent.name for path in recorded.rglob("*.yaml")] == ["llama3.1"]

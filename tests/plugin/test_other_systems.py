@@ -147,7 +147,7 @@ def test_windows_is_refused_in_one_line(
         if not name.startswith("PYTEST")
     }
     command = [sys.executable, "-c", ON_WINDOWS + program]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=tmp_path,
         env=environment,
@@ -155,6 +155,6 @@ def test_windows_is_refused_in_one_line(
         text=True,
         check=False,
     )
-    assert done.returncode == code, done.stderr
-    assert "but not Windows: use it in WSL" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert process.returncode == code, process.stderr
+    assert "but not Windows: use it in WSL" in process.stderr
+    assert "Traceback" not in process.stderr

@@ -34,7 +34,7 @@ def test_record_then_judge_gates_a_folder(
         "\n="
     )[0]
     assert max(map(len, recording.splitlines())) <= 80
-    shown = " ".join(recording.split())
+    text = " ".join(recording.split())
     for said in (
         "oak_14b-own-h100-unknown-8: 1 run at oak/run_#/train.log",
         "gpus 8 (line 2)",
@@ -42,20 +42,20 @@ def test_record_then_judge_gates_a_folder(
         "model oak_14B (line 1)",
         "unknown: dtype; runs with other values cannot be distinguished",
     ):
-        assert said in shown
-    for night, slower, expected in (
+        assert said in text
+    for day, slower, expected in (
         (2, 1.0, {"PASS", "INCONCLUSIVE"}),
         (3, 1.12, {"REGRESSION"}),
     ):
-        write_run(tmp_path / f"night{night}", night, seconds=2 * slower)
+        write_run(tmp_path / f"night{day}", day, seconds=2 * slower)
         session = judged(
-            f"--llmb-logs={tmp_path / f'night{night}'}",
+            f"--llmb-logs={tmp_path / f'night{day}'}",
             f"--llmb-baselines={tmp_path / 'own'}",
             "-k",
             "oak",
         )
         assert set(session.verdicts.values()) <= expected
-        assert set(session.statuses.values()) == {"passed" if night == 2 else "failed"}
+        assert set(session.statuses.values()) == {"passed" if day == 2 else "failed"}
 
 
 @pytest.mark.slow
@@ -126,7 +126,9 @@ def test_other_configuration_in_the_same_folder_is_unmatched(
         session.verdicts.values()
     )
     (text,) = [
-        one["text"] for one in session.described.values() if one["kind"] == "stray"
+        outcome["text"]
+        for outcome in session.described.values()
+        if outcome["kind"] == "stray"
     ]
     assert "another configuration than oak_14b-own-h100-unknown-8: " in text
     assert said in text
@@ -185,10 +187,12 @@ def test_metadata_free_steps_match_unless_size_differs(
     judged(write(1), f"--llmb-record={tmp_path / 'own'}")
     session = judged(write(2), f"--llmb-baselines={tmp_path / 'own'}")
     texts = [
-        each["text"] for each in session.described.values() if each["kind"] == "stray"
+        outcome["text"]
+        for outcome in session.described.values()
+        if outcome["kind"] == "stray"
     ]
-    places = [folder.format(night=night) for night in (2, 1)]
-    expected = "its path oak/{}/train.log, not oak/{}/train.log".format(*places)
+    offsets = [folder.format(night=day) for day in (2, 1)]
+    expected = "its path oak/{}/train.log, not oak/{}/train.log".format(*offsets)
     assert [expected in text for text in texts] == ([] if counts else [True])
 
 
@@ -196,11 +200,11 @@ def test_metadata_free_steps_match_unless_size_differs(
 def test_configurations_of_one_folder_get_distinct_names(
     judged: Judge, tmp_path: Path
 ) -> None:
-    for night in (1, 2, 3):
-        write_run(tmp_path / "runs", night)
+    for day in (1, 2, 3):
+        write_run(tmp_path / "runs", day)
         write_run(
             tmp_path / "runs",
-            night,
+            day,
             name="big/run_{night}/train.log",
             seconds=4.0,
             mbs=8,
@@ -210,7 +214,7 @@ def test_configurations_of_one_folder_get_distinct_names(
             "oak_fp8/night_{night}.log",
             "Float8 training active with recipe rowwise\n",
         )
-        write_run(tmp_path / "runs", night, name=name, seconds=1.5, more=more)
+        write_run(tmp_path / "runs", day, name=name, seconds=1.5, more=more)
     recorded = judged(
         f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-record={tmp_path / 'own'}"
     )
@@ -237,17 +241,17 @@ def test_second_recording_keeps_existing_baselines(
     judged: Judge, tmp_path: Path, named: bool
 ) -> None:
     write_run(tmp_path / "runs", 1)
-    own = tmp_path / "own"
-    judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-record={own}")
-    (file,) = own.rglob("*.yaml")
+    recorded = tmp_path / "own"
+    judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-record={recorded}")
+    (file,) = recorded.rglob("*.yaml")
     before = read_recipe(file).baselines
     write_run(tmp_path / "others", 2, name="other/run_{night}/train.log", seconds=3.0)
-    told = (f"--llmb-baselines={own}",) if named else ()
-    judged(f"--llmb-logs={tmp_path / 'others'}", f"--llmb-record={own}", *told)
+    told = (f"--llmb-baselines={recorded}",) if named else ()
+    judged(f"--llmb-logs={tmp_path / 'others'}", f"--llmb-record={recorded}", *told)
     after = read_recipe(file).baselines
     assert len(after) == 2
-    assert [one.recording for one in before] == [
-        one.recording for one in after if one.key == before[0].key
+    assert [baseline.recording for baseline in before] == [
+        baseline.recording for baseline in after if baseline.key == before[0].key
     ]
 
 
@@ -333,11 +337,11 @@ def test_real_logs_of_many_frameworks(judged: Judge, tmp_path: Path) -> None:
 
     def write(folder: str, change: Callable[[str], str], days: int) -> str:
         for log, name in REAL.items():
-            place = tmp_path.joinpath(
+            path = tmp_path.joinpath(
                 folder, *(rename(part, days) for part in name.split("/"))
             )
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(
                 change(read(log)),
                 encoding="utf-8",
                 errors="surrogateescape",
@@ -366,5 +370,7 @@ def test_real_logs_of_many_frameworks(judged: Judge, tmp_path: Path) -> None:
             "passed" if slower == 1 else "failed"
         }
         assert not [
-            name for name, one in session.described.items() if one["kind"] == "stray"
+            name
+            for name, outcome in session.described.items()
+            if outcome["kind"] == "stray"
         ]

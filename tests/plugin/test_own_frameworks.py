@@ -65,15 +65,15 @@ NIGHTS = (
 )
 
 
-def write(root: Path, name: str, night: int, slower: float) -> str:
+def write(root: Path, name: str, day: int, slower: float) -> str:
     """Write the run of one day; its steps vary by 0.3 %."""
-    random = Random(night)  # noqa: S311 (a test)
+    random = Random(day)  # noqa: S311 (a test)
     file, text = WRITERS[name]
     data = text([slower * random.gauss(2.0, 0.006) for _ in range(200)])
-    path = root / f"night{night}" / "elm_7b" / file.format(night=night)
+    path = root / f"night{day}" / "elm_7b" / file.format(night=day)
     path.parent.mkdir(parents=True)
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return f"--llmb-logs={root / f'night{night}'}"
+    return f"--llmb-logs={root / f'night{day}'}"
 
 
 @pytest.mark.slow
@@ -82,14 +82,14 @@ def test_step_count_derived_from_rounded_values_is_ignored(
 ) -> None:
     """60 steps in 1,205 s are 0.05 a second, as no other number is; in 1,189 s they are
     0.05, too, as 59 would be."""
-    for night, (runtime, rate) in enumerate(((1205.0, 0.05), (1189.0, 0.05))):
+    for day, (runtime, rate) in enumerate(((1205.0, 0.05), (1189.0, 0.05))):
         values = {
             "train_runtime": runtime,
             "train_steps_per_second": rate,
             "train_loss": 1.5,
             "epoch": 1.0,
         }
-        path = tmp_path / f"night{night}" / "elm_7b" / "train.log"
+        path = tmp_path / f"night{day}" / "elm_7b" / "train.log"
         path.parent.mkdir(parents=True)
         path.write_text(f"{values}\n")
     judged(f"--llmb-logs={tmp_path / 'night0'}", f"--llmb-record={tmp_path / 'own'}")
@@ -118,9 +118,9 @@ def test_record_then_judge_works_for_each_framework(
         row for row, verdict in recorded.verdicts.items() if verdict == "RECORDED"
     ]
     assert row.startswith("elm_7b-own-")
-    for night, (slower, expected, status) in enumerate(NIGHTS, 11):
+    for day, (slower, expected, status) in enumerate(NIGHTS, 11):
         session = judged(
-            write(tmp_path, name, night, slower),
+            write(tmp_path, name, day, slower),
             f"--llmb-baselines={tmp_path / 'own'}",
             "-k",
             "elm",

@@ -86,8 +86,8 @@ def restart(died: int, checkpoint: int, factor: float = 1.0) -> Text:
     def print_run(run: OwnRun) -> str:
         first = megatron(run).splitlines(keepends=True)
         cut = next(
-            place
-            for place, line in enumerate(first)
+            index
+            for index, line in enumerate(first)
             if f"iteration {died + 1:8d}/" in line
         )
         start = run.start + timedelta(seconds=run.seconds * died, minutes=20)
@@ -335,22 +335,22 @@ BAD: Mapping[str, Night] = {
 
 
 def judge_nights(
-    judged: Judge, folder: Path, nights: Mapping[str, Night]
+    judged: Judge, folder: Path, cases: Mapping[str, Night]
 ) -> JudgedSession:
     """Record an earlier day of each configuration, then judge the later runs."""
-    for number, (name, night) in enumerate(nights.items()):
-        earlier = at(night.recorded, seed=number)
+    for number, (name, day) in enumerate(cases.items()):
+        earlier = at(day.recorded, seed=number)
         write_run(
-            folder / "rec", f"{name}-model", night.framework, earlier, 1000 + number
+            folder / "rec", f"{name}-model", day.framework, earlier, 1000 + number
         )
-        tonight = night.change(
+        tonight = day.change(
             at(earlier, seed=500 + number, start=earlier.start + timedelta(days=1))
         )
         path = write_run(
-            folder / "tonight", f"{name}-model", night.framework, tonight, 2000 + number
+            folder / "tonight", f"{name}-model", day.framework, tonight, 2000 + number
         )
-        if night.tonight is not None:
-            path.write_text(night.tonight(tonight), encoding="utf-8")
+        if day.tonight is not None:
+            path.write_text(day.tonight(tonight), encoding="utf-8")
     assert (
         judged(
             f"--llmb-logs={folder / 'rec'}", f"--llmb-record={folder / 'own'}", "-q"
@@ -363,17 +363,17 @@ def judge_nights(
 
 
 def find_wrong(
-    session: JudgedSession, nights: Mapping[str, Night], status: str
+    session: JudgedSession, cases: Mapping[str, Night], status: str
 ) -> dict[str, str]:
     """Return the configurations whose items have an unexpected status."""
-    found = {}
+    results = {}
     for described in session.reports:
         name = described["id"].replace("_", "-").partition("-model-8b")[0]
-        found[name] = (
+        results[name] = (
             described["status"],
             f"{described.get('verdict')} {described.get('reason')}",
         )
-    statuses = {name: found.get(name, ("no item", "")) for name in nights}
+    statuses = {name: results.get(name, ("no item", "")) for name in cases}
     return {
         name: " ".join(seen) for name, seen in statuses.items() if seen[0] != status
     }
@@ -399,8 +399,10 @@ def test_incomplete_run_without_total_is_not_recorded(
     session = judged(
         f"--llmb-logs={tmp_path}", f"--llmb-record={tmp_path / 'own'}", "-q"
     )
-    (told,) = (one for one in session.reports if one["id"].startswith("died"))
-    assert (told["reason"], session.ret) == (
+    (report,) = (
+        report for report in session.reports if report["id"].startswith("died")
+    )
+    assert (report["reason"], session.ret) == (
         ("incomplete", 1) if tail in DIED else ("recorded", 0)
     )
 
@@ -427,10 +429,10 @@ def test_recording_reports_time_outside_the_window(
     session = judged(
         f"--llmb-logs={tmp_path}", f"--llmb-record={tmp_path / 'own'}", "-q"
     )
-    (told,) = (one for one in session.reports if one["id"].startswith("own"))
-    assert told["reason"] == "recorded"
-    assert word in told["text"]
-    assert len(told["notes"]) == len({str(note) for note in told["notes"]})
+    (report,) = (report for report in session.reports if report["id"].startswith("own"))
+    assert report["reason"] == "recorded"
+    assert word in report["text"]
+    assert len(report["notes"]) == len({str(note) for note in report["notes"]})
 
 
 REPORT = "GPU relative performance:\n Worst performing 2/8 ranks:\n  Rank=5 Node=node07 Score=0.68\n"
@@ -461,10 +463,11 @@ def test_slow_rank_is_quoted_from_each_source(
         f"--llmb-baselines={tmp_path / 'own'}",
         "-q",
     )
-    (told,) = (one for one in session.reports if one["id"].startswith("own"))
+    (report,) = (report for report in session.reports if report["id"].startswith("own"))
     source = f"{log.stem}.err" if place == "stderr" else "the log"
     assert (
-        f'{source} reports a slow rank: "Rank=5 Node=node07 Score=0.68"' in told["text"]
+        f'{source} reports a slow rank: "Rank=5 Node=node07 Score=0.68"'
+        in report["text"]
     )
 
 

@@ -21,7 +21,7 @@ OLD, NEW = "1388101", "1388109"
 
 
 @pytest.fixture
-def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
+def write_day(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
     """Write a run some days after the first one; return its log."""
 
     def write(name: str, day: int, job: str, **options: Any) -> Path:
@@ -36,23 +36,23 @@ def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
     return write
 
 
-def told(
+def judge_notes(
     judged: Judge, folder: Path, name: str, *options: str
 ) -> tuple[str, str, list[str]]:
     """Return verdict, judged job and codes of the notes of a configuration."""
-    one = judged(f"--llmb-logs={folder}", *options).described[name]
+    outcome = judged(f"--llmb-logs={folder}", *options).described[name]
     return (
-        one["verdict"],
-        (one["run"] or {}).get("job_id", ""),
-        [note["code"] for note in one["notes"]],
+        outcome["verdict"],
+        (outcome["run"] or {}).get("job_id", ""),
+        [note["code"] for note in outcome["notes"]],
     )
 
 
 def verdicts(session: JudgedSession) -> dict[str, str]:
     return {
-        one["run"]["job_id"]: one["verdict"]
-        for one in session.described.values()
-        if one.get("run")
+        outcome["run"]["job_id"]: outcome["verdict"]
+        for outcome in session.described.values()
+        if outcome.get("run")
     }
 
 
@@ -60,47 +60,47 @@ def verdicts(session: JudgedSession) -> dict[str, str]:
 @pytest.mark.parametrize("name", [GROK, NEMOTRON])
 @pytest.mark.parametrize("below", ["nsys/run", "."])
 def test_profile_in_results_folder_marks_only_its_job(
-    judged: Judge, tmp_path: Path, night: Any, name: str, below: str
+    judged: Judge, tmp_path: Path, write_day: Any, name: str, below: str
 ) -> None:
     """The newest comparable run is judged, with a note; the folder holds the logs of
     all nights."""
-    night(name, 0, OLD)
-    log = night(name, 1, NEW)
+    write_day(name, 0, OLD)
+    log = write_day(name, 1, NEW)
     folder = log.parent / below
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"model-size-dtype_512g_{NEW}_0_3.nsys-rep").touch()
-    verdict, job, notes = told(judged, tmp_path, name)
+    verdict, job, notes = judge_notes(judged, tmp_path, name)
     assert (verdict, job, "not-comparable" in notes) == ("PASS", OLD, True)
-    night(name, 2, "1388120")
-    verdict, job, notes = told(judged, tmp_path, name)
+    write_day(name, 2, "1388120")
+    verdict, job, notes = judge_notes(judged, tmp_path, name)
     assert (verdict, job, "not-comparable" in notes) == ("PASS", "1388120", False)
 
 
 @pytest.mark.slow
 def test_configuration_with_profiled_runs_alone_is_missing(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     for day, job in ((0, OLD), (1, NEW)):
-        log = night(NEMOTRON, day, job)
+        log = write_day(NEMOTRON, day, job)
         (log.parent / "nsys").mkdir(exist_ok=True)
         (log.parent / "nsys" / f"m-s-d_128g_{job}_0_0.nsys-rep").touch()
     session = judged(f"--llmb-logs={tmp_path}")
     assert session.verdicts[NEMOTRON] == "MISSING"
     assert session.described[NEMOTRON]["reason"] == "only-not-comparable"
     assert session.ret == pytest.ExitCode.TESTS_FAILED
-    each = judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each")
-    assert verdicts(each) == {OLD: "NOT_COMPARABLE", NEW: "NOT_COMPARABLE"}
+    second_session = judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each")
+    assert verdicts(second_session) == {OLD: "NOT_COMPARABLE", NEW: "NOT_COMPARABLE"}
 
 
 @pytest.mark.slow
 def test_process_profile_marks_the_only_run_of_its_experiment(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """`experiments/E/profile_<process>.nsys-rep`, where the document of 25.04 says that
     it is written."""
-    log = night(LLAMA, 0, OLD)
+    log = write_day(LLAMA, 0, OLD)
     (log.parents[2] / "profile_4711.nsys-rep").touch()
-    assert told(judged, tmp_path, LLAMA)[0] == "MISSING"
+    assert judge_notes(judged, tmp_path, LLAMA)[0] == "MISSING"
     assert verdicts(judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each")) == {
         OLD: "NOT_COMPARABLE"
     }
@@ -108,34 +108,34 @@ def test_process_profile_marks_the_only_run_of_its_experiment(
 
 @pytest.mark.slow
 def test_old_profile_does_not_exclude_a_newer_run(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """Older runs were pruned: what they left of a profiler is not of the run that is
     there now."""
-    log = night(LLAMA, 9, NEW)
+    log = write_day(LLAMA, 9, NEW)
     report = log.parents[2] / "profile_4711.nsys-rep"
     report.touch()
     os.utime(report, (STARTED.timestamp(), STARTED.timestamp()))
-    verdict, job, notes = told(judged, tmp_path, LLAMA)
+    verdict, job, notes = judge_notes(judged, tmp_path, LLAMA)
     assert (verdict, job, "profiler-report" in notes) == ("PASS", NEW, True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["_nsys", "_nccltrace"])
 def test_short_copy_of_a_profiled_run_is_not_comparable(
-    judged: Judge, tmp_path: Path, night: Any, ending: str
+    judged: Judge, tmp_path: Path, write_day: Any, ending: str
 ) -> None:
     """NeMo-Run launches `E` and `E_nsys` together, both of 25 steps: neither is a
     measurement."""
-    night(LLAMA, 0, OLD)
-    log = night(LLAMA, 1, NEW, steps=25)
+    write_day(LLAMA, 0, OLD)
+    log = write_day(LLAMA, 1, NEW, steps=25)
     beside = log.parent.with_name(log.parent.name + ending)
     beside.mkdir()
     (beside / log.name.replace(log.parent.name, beside.name)).write_text(
         log.read_text()
     )
     (log.parents[2] / "profile_4711.nsys-rep").touch()
-    verdict, job, notes = told(judged, tmp_path, LLAMA)
+    verdict, job, notes = judge_notes(judged, tmp_path, LLAMA)
     assert (verdict, job, "not-comparable" in notes) == ("PASS", OLD, True)
     assert (
         "profiler-report" not in notes or ending == "_nccltrace"
@@ -144,10 +144,10 @@ def test_short_copy_of_a_profiled_run_is_not_comparable(
 
 @pytest.mark.slow
 def test_complete_run_next_to_a_profiled_run_is_judged(
-    judged: Judge, tmp_path: Path, night: Any
+    judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """It is none that is too short to compare: what it says must not be lost."""
-    night(LLAMA, 0, OLD)
-    log = night(LLAMA, 1, NEW, factor=1.2)
+    write_day(LLAMA, 0, OLD)
+    log = write_day(LLAMA, 1, NEW, factor=1.2)
     log.parent.with_name(f"{log.parent.name}_nsys").mkdir()
-    assert told(judged, tmp_path, LLAMA)[:2] == ("REGRESSION", NEW)
+    assert judge_notes(judged, tmp_path, LLAMA)[:2] == ("REGRESSION", NEW)

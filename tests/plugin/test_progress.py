@@ -25,8 +25,8 @@ def test_reading_progress_is_shown_unless_quiet(
         "--llmb-no-cache",
         f"--llmb-logs={examples}",
     ]
-    told = pytester.runpytest_inprocess(*arguments)
-    told.stdout.re_match_lines(
+    result = pytester.runpytest_inprocess(*arguments)
+    result.stdout.re_match_lines(
         [
             r"llmbench: read \d+ of \d+ logs, .* of .*",
             r"llmbench: read \d+ logs, .*, in \d+ s",

@@ -60,9 +60,9 @@ def test_ineffective_manual_setting_is_reported(
         )
     )
     for options in (["--llmb-dry-run"], ["--llmb-launch"]):
-        told = pytester.runpytest("-k", "fake", *options)
-        assert told.ret == pytest.ExitCode.OK
-        told.stdout.fnmatch_lines_random(
+        result = pytester.runpytest("-k", "fake", *options)
+        assert result.ret == pytest.ExitCode.OK
+        result.stdout.fnmatch_lines_random(
             [
                 "RUN_CONF_PROFILE_RANKS has no effect on fake 24.11: it reads*",
                 "ENABLE_PROFILE has no effect: --llmb-profile sets it",
@@ -72,7 +72,7 @@ def test_ineffective_manual_setting_is_reported(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "expected"),
     [
         ("--llmb-profile", {"ENABLE_PROFILE=true"}),
         (
@@ -91,16 +91,16 @@ def test_ineffective_manual_setting_is_reported(
     ],
 )
 def test_job_that_fulfilled_its_purpose_is_skipped(
-    launch: Launch, pytester: pytest.Pytester, option: str, told: set[str]
+    launch: Launch, pytester: pytest.Pytester, option: str, expected: set[str]
 ) -> None:
-    found = launch(option)
-    assert found.verdicts == {CONFIGURATION: "NOT_COMPARABLE"}
-    assert found.statuses == {CONFIGURATION: "skipped"}
-    assert found.described[CONFIGURATION]["reason"] == "not-judged"
-    assert found.ret == pytest.ExitCode.OK
-    assert variables(pytester.path) == told
+    session = launch(option)
+    assert session.verdicts == {CONFIGURATION: "NOT_COMPARABLE"}
+    assert session.statuses == {CONFIGURATION: "skipped"}
+    assert session.described[CONFIGURATION]["reason"] == "not-judged"
+    assert session.ret == pytest.ExitCode.OK
+    assert variables(pytester.path) == expected
     if option == "--llmb-nccl-trace":
-        described = found.described[CONFIGURATION]
+        described = session.described[CONFIGURATION]
         assert "the trace begins in line 1 of the log" in described["text"]
         assert described["jobs"][0]["files"] == [described["log"]]
 
@@ -148,13 +148,13 @@ def test_job_without_result_files_fails_at_any_speed(
     launch: Launch, pytester: pytest.Pytester, option: str
 ) -> None:
     checkpoint(pytester.path)
-    told = launch(option, behaviour=WELL)
-    assert told.verdicts == {CONFIGURATION: "INVALID"}
-    assert told.described[CONFIGURATION]["reason"] == "nothing-left"
-    assert told.ret == pytest.ExitCode.TESTS_FAILED
-    assert "+0.0 %" not in told.messages[CONFIGURATION]
+    session = launch(option, behaviour=WELL)
+    assert session.verdicts == {CONFIGURATION: "INVALID"}
+    assert session.described[CONFIGURATION]["reason"] == "nothing-left"
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    assert "+0.0 %" not in session.messages[CONFIGURATION]
     assert (
-        "measured" not in told.messages[CONFIGURATION]
+        "measured" not in session.messages[CONFIGURATION]
     )  # no step time beside the documented one
 
 
@@ -163,20 +163,20 @@ def test_job_without_result_files_fails_at_any_speed(
     "steps", ["0.5", "3.0", "1.0 0 25"], ids=["fast", "slow", "25 steps"]
 )
 def test_profiled_run_may_be_slow_or_incomplete(launch: Launch, steps: str) -> None:
-    told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps {steps}")
-    assert told.verdicts == {CONFIGURATION: "NOT_COMPARABLE"}
-    assert len(told.described[CONFIGURATION]["jobs"]) == 1  # nor is it repeated
+    session = launch("--llmb-profile", behaviour=f"{PURPOSED}steps {steps}")
+    assert session.verdicts == {CONFIGURATION: "NOT_COMPARABLE"}
+    assert len(session.described[CONFIGURATION]["jobs"]) == 1  # nor is it repeated
 
 
 @pytest.mark.slow
 def test_failed_profiled_job_is_invalid(launch: Launch) -> None:
-    told = launch(
+    session = launch(
         "--llmb-profile",
         behaviour=f"{PURPOSED}steps 1.0 0 20; echo 'no such image' >&2; exit 3",
     )
-    assert told.verdicts == {CONFIGURATION: "INVALID"}
-    assert told.described[CONFIGURATION]["reason"] == "job-failed"
-    assert "no such image" in told.described[CONFIGURATION]["text"]
+    assert session.verdicts == {CONFIGURATION: "INVALID"}
+    assert session.described[CONFIGURATION]["reason"] == "job-failed"
+    assert "no such image" in session.described[CONFIGURATION]["text"]
 
 
 @pytest.mark.slow
@@ -195,11 +195,11 @@ def test_checkpoint_is_loaded_from_the_parent_of_its_weights(
     launch: Launch, pytester: pytest.Pytester
 ) -> None:
     folder = checkpoint(pytester.path)
-    told = launch(f"--llmb-load-checkpoint={folder.relative_to(pytester.path)}")
-    assert told.statuses == {CONFIGURATION: "skipped"}
-    assert told.ret == pytest.ExitCode.OK
+    session = launch(f"--llmb-load-checkpoint={folder.relative_to(pytester.path)}")
+    assert session.statuses == {CONFIGURATION: "skipped"}
+    assert session.ret == pytest.ExitCode.OK
     assert variables(pytester.path) == {f"LOAD_CHECKPOINT_PATH={folder}"}
-    assert "line 1 of the log reports it" in told.described[CONFIGURATION]["text"]
+    assert "line 1 of the log reports it" in session.described[CONFIGURATION]["text"]
 
 
 REFUSED: dict[str, dict[str, Any]] = {
@@ -235,16 +235,16 @@ def test_impossible_request_is_refused_before_the_launch(
 def test_regressed_configuration_is_profiled_once(
     launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = launch("--llmb-profile-on-regression", behaviour=f"{PURPOSED}steps 1.2")
+    session = launch("--llmb-profile-on-regression", behaviour=f"{PURPOSED}steps 1.2")
     assert "1 profile of each configuration" in " ".join(
         capsys.readouterr().out.split()
     )
-    assert told.verdicts == {CONFIGURATION: "REGRESSION"}
-    jobs = told.described[CONFIGURATION]["jobs"]
+    assert session.verdicts == {CONFIGURATION: "REGRESSION"}
+    jobs = session.described[CONFIGURATION]["jobs"]
     assert [job["purpose"] for job in jobs] == ["measure"] * 2 + ["profile"]
     assert jobs[-1]["files"] == [REPORT]
-    assert REPORT in told.messages[CONFIGURATION]
-    assert told.ret == pytest.ExitCode.TESTS_FAILED
+    assert REPORT in session.messages[CONFIGURATION]
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert variables(pytester.path) == {"ENABLE_PROFILE=true"}
 
 
@@ -252,11 +252,11 @@ def test_regressed_configuration_is_profiled_once(
 def test_regression_without_a_possible_profile_still_fails(
     launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = launch("--llmb-profile-on-regression", behaviour="steps 1.2", purposes="")
+    session = launch("--llmb-profile-on-regression", behaviour="steps 1.2", purposes="")
     assert "profile of each" not in " ".join(capsys.readouterr().out.split())
-    assert told.verdicts == {CONFIGURATION: "REGRESSION"}
+    assert session.verdicts == {CONFIGURATION: "REGRESSION"}
     assert "not profiled: fake 24.11 documents no profiling" in " ".join(
-        told.messages[CONFIGURATION].split()
+        session.messages[CONFIGURATION].split()
     )
 
 
@@ -274,10 +274,10 @@ def test_purpose_run_on_disk_is_not_judged_for_speed(
         f"={checkpoint(pytester.path)}" if option == "--llmb-load-checkpoint" else ""
     )
     launch(f"{option}{value}", behaviour=f"{PURPOSED}steps 1.3")
-    told = judged("-k", "fake", "--llmb-logs=.llmbench/jobs")
+    session = judged("-k", "fake", "--llmb-logs=.llmbench/jobs")
     # nothing was judged
-    assert (told.statuses, told.ret) == (
+    assert (session.statuses, session.ret) == (
         {CONFIGURATION: "skipped"},
         pytest.ExitCode.TESTS_FAILED,
     )
-    assert told.described[CONFIGURATION]["reason"] == "only-not-comparable"
+    assert session.described[CONFIGURATION]["reason"] == "only-not-comparable"

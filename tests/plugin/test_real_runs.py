@@ -40,14 +40,14 @@ def test_run_with_nan_loss_is_invalid_despite_good_time(
         log, tmp_path / "results/own/bf16/4b/8", "log-maxtext_brahmai_4b_8_1.out"
     )
     session = judged(logs, baselines, "-k", "brahmai")
-    (told,) = session.described.values()
-    assert (told["verdict"], told["reason"]) == ("INVALID", "diverged")
+    (outcome,) = session.described.values()
+    assert (outcome["verdict"], outcome["reason"]) == ("INVALID", "diverged")
     # grep -n 'loss: nan' nan_loss.out | head -1 gives step 9, and grep -c 41 steps
-    assert "loss is nan from step 9 on (41 steps)" in told["text"]
-    line = log.read_bytes().split(b"\n")[told["line"] - 1]
+    assert "loss is nan from step 9 on (41 steps)" in outcome["text"]
+    line = log.read_bytes().split(b"\n")[outcome["line"] - 1]
     assert b"completed step: 9," in line
     # steps 1 and 2 were only dispatched: 0.277 s and 0.215 s, before 0.434 s
-    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(
+    assert outcome["metrics"]["step_time_seconds"]["value"] == pytest.approx(
         0.427, abs=0.001
     )
 
@@ -63,7 +63,7 @@ def test_launcher_tree_is_judged_by_its_metadata(judged: Judge, tmp_path: Path) 
     session = judged(
         f"--llmb-logs={tree}", baselines, "--llmb-unmatched=list", "-k", "faketrain"
     )
-    (told,) = session.described.values()
-    assert told["verdict"] == "PASS", told["text"]
-    assert told["run"]["job_id"] == "15"
-    assert told["run"]["started_from"] == "the launch time in the metadata"
+    (outcome,) = session.described.values()
+    assert outcome["verdict"] == "PASS", outcome["text"]
+    assert outcome["run"]["job_id"] == "15"
+    assert outcome["run"]["started_from"] == "the launch time in the metadata"

@@ -46,11 +46,11 @@ def write_recipe(folder: Path, *, kind: str = "recipe") -> None:
 
 
 def write_runs(folder: Path) -> None:
-    for night in (1, 2, 3):
-        run = folder / f"2026-05-0{night}" / "pretrain_quercus_8b_bf16_8"
+    for day in (1, 2, 3):
+        run = folder / f"2026-05-0{day}" / "pretrain_quercus_8b_bf16_8"
         run.mkdir(parents=True)
-        (run / f"log-quercus_8b_bf16_8_{night}.out").write_text(
-            STEPS.replace("2.5", f"2.{night}"), encoding="utf-8"
+        (run / f"log-quercus_8b_bf16_8_{day}.out").write_text(
+            STEPS.replace("2.5", f"2.{day}"), encoding="utf-8"
         )
 
 
@@ -93,8 +93,8 @@ def test_recorded_recipe_judges_the_same_runs(
         "dp_excludes_ep: true",
     ):
         assert line in text
-    again = judged(*logs, "--llmb-baselines=own", "--llmb-record=own")
-    assert list(again.verdicts.values()) == ["RECORDED"]
+    session = judged(*logs, "--llmb-baselines=own", "--llmb-record=own")
+    assert list(session.verdicts.values()) == ["RECORDED"]
     assert (tmp_path / "own" / "oak" / "own.yaml").read_text(encoding="utf-8").count(
         "names:"
     ) == 1

@@ -31,19 +31,17 @@ def test_log_is_never_overwritten(
     folder = generated(GROK)
     log = log_of(folder)
     before = log.read_bytes()
-    for place in (log, log.with_name("log-new_7_0.out")):
-        ended = pytester.runpytest(
-            f"--llmb-logs={folder}", "-k", GROK, f"{flag}={place}"
+    for path in (log, log.with_name("log-new_7_0.out")):
+        result = pytester.runpytest(
+            f"--llmb-logs={folder}", "-k", GROK, f"{flag}={path}"
         )
-        assert ended.ret == pytest.ExitCode.USAGE_ERROR
-        ended.stderr.fnmatch_lines(
-            [
-                f"*{flag}={place}: in --llmb-logs, a file with this name is read as a log*"
-            ]
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(
+            [f"*{flag}={path}: in --llmb-logs, a file with this name is read as a log*"]
         )
-    ended = pytester.runpytest(f"--llmb-logs={log}", "-k", GROK, f"{flag}={log}")
-    assert ended.ret == pytest.ExitCode.USAGE_ERROR
-    ended.stderr.fnmatch_lines([f"*{flag}={log}: --llmb-logs={log} is the same file*"])
+    result = pytester.runpytest(f"--llmb-logs={log}", "-k", GROK, f"{flag}={log}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*{flag}={log}: --llmb-logs={log} is the same file*"])
     assert log.read_bytes() == before
     assert log_of(folder) == log
 
@@ -66,8 +64,8 @@ def test_reports_in_the_log_folder_are_no_runs(
         for flag, name in {**names, "--junitxml": "pytest.xml"}.items()
     ]
     for _ in range(3):
-        ended = judged(f"--llmb-logs={folder}", "-k", GROK, "-v", *written)
-        assert (ended.ret, ended.verdicts) == (pytest.ExitCode.OK, {GROK: "PASS"})
+        session = judged(f"--llmb-logs={folder}", "-k", GROK, "-v", *written)
+        assert (session.ret, session.verdicts) == (pytest.ExitCode.OK, {GROK: "PASS"})
         assert "skipped " not in capsys.readouterr().out
     assert json.loads((folder / "n.json").read_text())["count"] == "1 green: 1 PASS"
 
@@ -81,26 +79,26 @@ def test_file_created_during_the_session_is_kept(
 ) -> None:
     """A launched job may write its log where the report was to be: the session is red,
     and the log is there."""
-    place = pytester.path / "night.json"
+    path = pytester.path / "night.json"
     pytester.makepyfile(f"""
         from pathlib import Path
         def test_one(llmb_measurement):
-            Path({str(place)!r}).write_text("step 1")
+            Path({str(path)!r}).write_text("step 1")
     """)
-    ended = judged(
+    session = judged(
         f"--llmb-logs={generated(GROK)}",
         "-k",
         GROK,
-        f"--llmb-json={place}",
+        f"--llmb-json={path}",
         str(pytester.path),
     )
-    assert ended.ret == pytest.ExitCode.TESTS_FAILED
-    told = " ".join(capsys.readouterr().out.split())
+    assert session.ret == pytest.ExitCode.TESTS_FAILED
+    output = " ".join(capsys.readouterr().out.split())
     assert (
         "the report was not written: an existing file of another kind (expected: JSON document of llmbench) is not replaced"
-        in told
+        in output
     )
-    assert place.read_text() == "step 1"
+    assert path.read_text() == "step 1"
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def find_leaks(folder: Path, *texts: str) -> list[str]:
     }
     shown = {
         **files,
-        **{f"text {place}": text.encode() for place, text in enumerate(texts)},
+        **{f"text {index}": text.encode() for index, text in enumerate(texts)},
     }
     return [
         name
@@ -80,12 +80,12 @@ def test_no_report_of_runs_on_disk_shows_a_token(
     runs.mkdir(parents=True)
     write_failed(runs, baselines[GROK])
     (runs / "log-llama9_3_0_0.out").write_text("no step in it\n" + FAILS)
-    told = judged(f"--llmb-logs={runs}", "--llmb-unmatched=fail", *REPORTS, "-v")
-    assert told.verdicts[GROK] == "INVALID"
+    session = judged(f"--llmb-logs={runs}", "--llmb-unmatched=fail", *REPORTS, "-v")
+    assert session.verdicts[GROK] == "INVALID"
     printed = capfd.readouterr()
-    assert not find_leaks(pytester.path, printed.out, printed.err, str(told.reports))
+    assert not find_leaks(pytester.path, printed.out, printed.err, str(session.reports))
     assert not find_leaks(pytester.path, (tmp_path / "summary.md").read_text())
-    described = told.described[GROK]
+    described = session.described[GROK]
     assert "path-masked" in [note["code"] for note in described["notes"]]
     assert "401 for https://***@hub with ***" in described["problems"][0]["text"]
     assert described["configuration"]["id"] == GROK
@@ -103,9 +103,9 @@ def test_no_file_of_a_launch_shows_a_token(
         {"job": f"steps 1.0 0 20; printf '%s' '{FAILS}'; exit 1"},
         kind="local",
     )
-    told = judged("-k", "fake", "--llmb-launch", "--llmb-retries=0", *REPORTS, "-v")
+    session = judged("-k", "fake", "--llmb-launch", "--llmb-retries=0", *REPORTS, "-v")
     printed = capfd.readouterr()
-    assert set(told.verdicts.values()) == {"INVALID"}
+    assert set(session.verdicts.values()) == {"INVALID"}
     reports = [
         (pytester.path / path.partition("=")[2]).read_bytes().decode("latin-1")
         for path in REPORTS
@@ -114,7 +114,7 @@ def test_no_file_of_a_launch_shows_a_token(
         pytester.path / ".llmbench",
         printed.out,
         printed.err,
-        str(told.reports),
+        str(session.reports),
         *reports,
     )
 
@@ -143,7 +143,7 @@ def test_recorded_baseline_and_custom_test_show_no_token(
             print("on", dict(llmb_run.found.environment))
             assert dict(llmb_run.found.environment) == {}, "quoted: " + str(llmb_run.found.environment)
     """)
-    told = judged(
+    session = judged(
         f"--llmb-logs={runs}",
         "-k",
         GROK,
@@ -151,10 +151,10 @@ def test_recorded_baseline_and_custom_test_show_no_token(
         *map(str, pytester.path.glob("test_*.py")),
     )
     printed = capfd.readouterr()
-    assert set(told.verdicts.values()) == {"TEST_FAILED"}
+    assert set(session.verdicts.values()) == {"TEST_FAILED"}
     (pytester.path / next(pytester.path.glob("test_*.py")).name).unlink()
     assert not find_leaks(
-        pytester.path, printed.out, printed.err, recorded, str(told.reports)
+        pytester.path, printed.out, printed.err, recorded, str(session.reports)
     )
 
 

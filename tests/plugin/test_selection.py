@@ -102,7 +102,7 @@ def test_ids_do_not_depend_on_the_environment_path(
         "-rA",
     ]
     environment = {**os.environ, "PYTHONPATH": str(site)}
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=project,
         env=environment,
@@ -111,7 +111,7 @@ def test_ids_do_not_depend_on_the_environment_path(
         timeout=120,
         check=False,
     )
-    assert f"PASSED {SUITE}[{ID}]" in done.stdout, done.stdout + done.stderr
+    assert f"PASSED {SUITE}[{ID}]" in process.stdout, process.stdout + process.stderr
     report = (project / "junit.xml").read_text()
     assert 'classname="pytest_llmbench.suite.test_performance"' in report
     assert 'name="test_performance[grok1_314b-25.05-gb200-bf16-128]"' in report
@@ -165,8 +165,8 @@ def test_last_failed_runs_failed_items(
     pytester.runpytest_inprocess(logs(examples)).assert_outcomes(
         passed=25, failed=5, skipped=60
     )
-    again = pytester.runpytest_inprocess(logs(examples), "--lf")
-    again.assert_outcomes(
+    result = pytester.runpytest_inprocess(logs(examples), "--lf")
+    result.assert_outcomes(
         failed=5, passed=2, deselected=83
     )  # with the scaling of what failed
 

@@ -21,7 +21,9 @@ def test_selftest_detects_damage_of_each_passed_run(
         f"--llmb-logs={examples}", "--llmb-selftest", "--llmb-unmatched=list"
     )
     tested = {
-        one["id"]: one for one in session.reports if one.get("check") == "selftest"
+        report["id"]: report
+        for report in session.reports
+        if report.get("check") == "selftest"
     }
     passed = {
         name
@@ -30,9 +32,9 @@ def test_selftest_detects_damage_of_each_passed_run(
     }
     assert set(tested) == passed
     assert len(tested) > 10
-    assert {one["verdict"] for one in tested.values()} == {"CAUGHT"}
-    for one in tested.values():
-        lines = " ".join(one["lines"])
+    assert {mutant["verdict"] for mutant in tested.values()} == {"CAUGHT"}
+    for mutant in tested.values():
+        lines = " ".join(mutant["lines"])
         assert "slowed to +" in lines
         assert "REGRESSION" in lines
         assert all(name in lines for name in selftest.CHANGES)
@@ -45,9 +47,11 @@ def test_surviving_mutant_fails(
     """A gate that ignores losses fails the self-test."""
     monkeypatch.setattr(validity, "find_not_finite", lambda steps: iter(()))
     session = judged(f"--llmb-logs={generated(NAME)}", "--llmb-selftest", "-k", NAME)
-    (told,) = [one for one in session.reports if one.get("check") == "selftest"]
-    assert (told["verdict"], told["status"]) == ("SURVIVED", "failed")
-    assert "survived: NaN loss" in told["text"]
+    (check,) = [
+        report for report in session.reports if report.get("check") == "selftest"
+    ]
+    assert (check["verdict"], check["status"]) == ("SURVIVED", "failed")
+    assert "survived: NaN loss" in check["text"]
     assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 

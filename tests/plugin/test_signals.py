@@ -103,9 +103,9 @@ def test_signal_before_the_verdicts_leaves_no_outcomes(
     when: str,
 ) -> None:
     number = signal.SIGINT if len(when) % 2 else signal.SIGTERM
-    given = arguments(pytester.path, generated(FP8))
+    options = arguments(pytester.path, generated(FP8))
     signal_at(monkeypatch, BEFORE_VERDICTS[when], number)
-    assert pytester.runpytest_inprocess(*given, no_reraise_ctrlc=True).ret == 2
+    assert pytester.runpytest_inprocess(*options, no_reraise_ctrlc=True).ret == 2
     assert assert_interrupted(pytester.path)["outcomes"] == []
     assert "Traceback" not in "".join(capfd.readouterr())
 
@@ -119,7 +119,7 @@ def test_signal_after_verdicts_keeps_judged_outcomes(
     capfd: pytest.CaptureFixture[str],
     when: str,
 ) -> None:
-    given = arguments(pytester.path, generated(FP8))
+    options = arguments(pytester.path, generated(FP8))
     announced = {
         "the JUnit report is made": 2,
         "the page is made": 1,
@@ -127,7 +127,7 @@ def test_signal_after_verdicts_keeps_judged_outcomes(
     }
     calls = announced.get(when, 0) + 1
     signal_at(monkeypatch, AFTER_VERDICTS[when], signal.SIGTERM, calls)
-    assert pytester.runpytest_inprocess(*given, no_reraise_ctrlc=True).ret == 2
+    assert pytester.runpytest_inprocess(*options, no_reraise_ctrlc=True).ret == 2
     (outcome,) = assert_interrupted(pytester.path)["outcomes"]
     assert outcome["verdict"] == "PASS"
     (row,) = queries.list_verdicts(locate_store("h.db", pytester.path), FP8)
@@ -141,12 +141,12 @@ def test_signal_after_verdicts_keeps_judged_outcomes(
 def test_session_without_a_signal_is_green(
     pytester: pytest.Pytester, generated: Write
 ) -> None:
-    given = arguments(pytester.path, generated(FP8))
+    options = arguments(pytester.path, generated(FP8))
     handlers = [
         signal.getsignal(number)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     ]
-    assert pytester.runpytest_inprocess(*given).ret == 0
+    assert pytester.runpytest_inprocess(*options).ret == 0
     assert json.loads((pytester.path / "llmb.json").read_text())["green"]
     for name in ("junitxml.xml", "llmb.xml"):
         text = (pytester.path / name).read_text()
@@ -162,11 +162,11 @@ def test_session_without_a_signal_is_green(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [["--collect-only"], ["--help"]])
+@pytest.mark.parametrize("options", [["--collect-only"], ["--help"]])
 def test_informational_session_keeps_older_reports(
-    pytester: pytest.Pytester, generated: Write, more: list[str]
+    pytester: pytest.Pytester, generated: Write, options: list[str]
 ) -> None:
-    pytester.runpytest_inprocess(*arguments(pytester.path, generated(FP8)), *more)
+    pytester.runpytest_inprocess(*arguments(pytester.path, generated(FP8)), *options)
     own = [
         name for name in OLD if name.startswith("llmb")
     ]  # pytest writes its own in any case
@@ -176,19 +176,21 @@ def test_informational_session_keeps_older_reports(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [["--llmb-tolerance=much"], ["--llmb-baselines=none"]])
+@pytest.mark.parametrize(
+    "options", [["--llmb-tolerance=much"], ["--llmb-baselines=none"]]
+)
 def test_usage_error_replaces_older_reports(
-    pytester: pytest.Pytester, generated: Write, more: list[str]
+    pytester: pytest.Pytester, generated: Write, options: list[str]
 ) -> None:
     assert (
         pytester.runpytest_inprocess(
-            *arguments(pytester.path, generated(FP8)), *more
+            *arguments(pytester.path, generated(FP8)), *options
         ).ret
         == 4
     )
     told = json.loads((pytester.path / "llmb.json").read_text())
     assert (told["green"], told["exit_code"]) == (False, 4)
-    assert more[0] in told["failures"][0]
+    assert options[0] in told["failures"][0]
     assert "<error" in (pytester.path / "llmb.xml").read_text()
 
 
@@ -200,10 +202,11 @@ def test_killed_session_leaves_reports_of_its_failure(
         import os, signal
         def pytest_collection_finish(session): os.kill(os.getpid(), signal.SIGKILL)
     """)
-    given = arguments(pytester.path, generated(FP8))
+    options = arguments(pytester.path, generated(FP8))
     output = pytester.path / "output"
     assert (
-        programs.run("pytest", given, pytester.path, output, output) == -signal.SIGKILL
+        programs.run("pytest", options, pytester.path, output, output)
+        == -signal.SIGKILL
     )
     assert "has not ended" in assert_interrupted(pytester.path)["failures"][0]
 
@@ -234,9 +237,9 @@ def test_closed_pipe_changes_no_verdict(
     code: int,
 ) -> None:
     """As `| head -1` does."""
-    given = [*arguments(pytester.path, generated(FP8, factor=factor)), "-v"]
+    options = [*arguments(pytester.path, generated(FP8, factor=factor)), "-v"]
     assert (
-        programs.run("pytest", given, pytester.path, UNREAD, pytester.path / "errors")
+        programs.run("pytest", options, pytester.path, UNREAD, pytester.path / "errors")
         == code
     )
     assert (pytester.path / "errors").read_text() == ""
@@ -252,10 +255,10 @@ def test_sighup_of_a_closed_terminal_ends_with_two(
         import signal
         def pytest_collection_finish(session): signal.raise_signal(signal.SIGHUP)
     """)
-    given = arguments(pytester.path, generated(FP8))
+    options = arguments(pytester.path, generated(FP8))
     assert (
         programs.run(
-            "pytest", given, pytester.path, CLOSED_TERMINAL, pytester.path / "errors"
+            "pytest", options, pytester.path, CLOSED_TERMINAL, pytester.path / "errors"
         )
         == 2
     )
@@ -286,9 +289,9 @@ def test_interrupted_recording_lists_its_complete_files(
     said: str,
 ) -> None:
     runs = generated(FP8)
-    given = arguments(pytester.path, runs)
+    options = arguments(pytester.path, runs)
     recording = [
-        *(word for word in given if "history" not in word),
+        *(word for word in options if "history" not in word),
         "--llmb-record=own",
     ]
     assert pytester.runpytest_inprocess(*recording).ret == 0
@@ -308,8 +311,8 @@ def test_interrupted_recording_lists_its_complete_files(
 def test_signal_during_exitfirst_stop_keeps_the_failed_outcome(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = arguments(pytester.path, generated(FP8, factor=1.3))
+    options = arguments(pytester.path, generated(FP8, factor=1.3))
     signal_at(monkeypatch, (outputs, "_complete_outcomes"), signal.SIGTERM)
-    assert pytester.runpytest_inprocess(*given, "-x", no_reraise_ctrlc=True).ret == 2
+    assert pytester.runpytest_inprocess(*options, "-x", no_reraise_ctrlc=True).ret == 2
     (outcome,) = assert_interrupted(pytester.path)["outcomes"]
     assert outcome["verdict"] == "REGRESSION"

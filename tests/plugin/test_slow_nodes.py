@@ -63,9 +63,9 @@ def test_identified_slow_node_has_its_own_failed_item(
     )
     written = json.loads((pytester.path / "all.json").read_text())
     assert [
-        each["check"]
-        for each in written["outcomes"]
-        if each["kind"] == "check" and each["status"] == "failed"
+        outcome["check"]
+        for outcome in written["outcomes"]
+        if outcome["kind"] == "check" and outcome["status"] == "failed"
     ] == ["slow-node"]
     assert NODES in (pytester.path / "junit.xml").read_text()
 

@@ -66,9 +66,9 @@ def test_last_failed_guard_selects_the_configurations(
 ) -> None:
     pytester.runpytest_inprocess(empty, "-k", ONE, option)
     write_run(pytester.path / "empty", baselines[ONE])
-    again = pytester.runpytest_inprocess(empty, option)
-    again.assert_outcomes(passed=2, skipped=81)
-    again.stdout.fnmatch_lines(["1 green: 1 PASS; 81 skipped: 81 MISSING"])
+    result = pytester.runpytest_inprocess(empty, option)
+    result.assert_outcomes(passed=2, skipped=81)
+    result.stdout.fnmatch_lines(["1 green: 1 PASS; 81 skipped: 81 MISSING"])
 
 
 @pytest.mark.slow
@@ -76,19 +76,19 @@ def test_recording_without_runs_has_one_failed_item(
     pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]
 ) -> None:
     """Somebody who records an own run is not told 82 times that others have none."""
-    nothing = pytester.runpytest_inprocess(empty, "--llmb-record=own")
-    nothing.assert_outcomes(failed=1, skipped=82)
-    nothing.stdout.fnmatch_lines(
+    result = pytester.runpytest_inprocess(empty, "--llmb-record=own")
+    result.assert_outcomes(failed=1, skipped=82)
+    result.stdout.fnmatch_lines(
         ["NOTHING_JUDGED  session", "nothing was recorded: no valid run was found"]
     )
     path = write_run(pytester.path / "empty", baselines[ONE])
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    complete = path.read_bytes()
+    path.write_bytes(complete[: len(complete) // 2])
     invalid = pytester.runpytest_inprocess(empty, "--llmb-record=own")
     invalid.assert_outcomes(failed=1, skipped=82)
     invalid.stdout.fnmatch_lines([f"INVALID  {ONE} *", "1 red: 1 INVALID; *"])
     assert not Path("own").exists()
-    path.write_bytes(whole)
+    path.write_bytes(complete)
     pytester.runpytest_inprocess(empty, "--llmb-record=own").assert_outcomes(
         passed=1, skipped=82
     )
@@ -138,9 +138,9 @@ def test_unmatched_runs_come_first_with_record_command(
     result = pytester.runpytest_inprocess(
         empty, "-k", "gb200 or unmatched", "--llmb-json=out.json"
     )
-    told = result.stdout.str()
-    assert "nearest" not in told
-    assert told.index("UNMATCHED  mine") < told.index("NOTHING_JUDGED  session")
+    output = result.stdout.str()
+    assert "nearest" not in output
+    assert output.index("UNMATCHED  mine") < output.index("NOTHING_JUDGED  session")
     result.stdout.fnmatch_lines(
         [
             "  pytest --llmb-logs=*empty --llmb-record=own",

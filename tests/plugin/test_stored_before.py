@@ -33,8 +33,8 @@ def old(pytester: pytest.Pytester) -> Path:
     """The folder as it was left, with the log of the job that had gone on alone."""
     folder = pytester.path
     write_recipe(folder, dict.fromkeys(("good", "slow", "late"), WELL), kind="local")
-    for name, place in (("history", "history.db"), ("launch", ".llmbench/launch.db")):
-        file = folder / place
+    for name, path in (("history", "history.db"), ("launch", ".llmbench/launch.db")):
+        file = folder / path
         file.parent.mkdir(exist_ok=True)
         with sqlite3.connect(file) as database:
             database.executescript(
@@ -67,15 +67,15 @@ def old(pytester: pytest.Pytester) -> Path:
 def test_launch_of_an_earlier_version_is_resumed(
     judged: Judge,
 ) -> None:
-    told = judged(
+    session = judged(
         "--llmb-collect",
         "-k",
         "fake",
         "--llmb-cluster=cluster.yaml",
         "--llmb-history=history.db",
     )
-    assert told.verdicts[LATE] == "PASS"
-    assert told.described[LATE]["jobs"][0]["job_id"] == "5"
+    assert session.verdicts[LATE] == "PASS"
+    assert session.described[LATE]["jobs"][0]["job_id"] == "5"
 
 
 @pytest.mark.usefixtures("old")
@@ -83,9 +83,9 @@ def test_history_of_an_earlier_version_is_read(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["history", "show", SLOW, "--history", "history.db"]) == 0
-    shown = capsys.readouterr().out
-    assert "REGRESSION" in shown
-    assert "1.200 s" in shown
+    output = capsys.readouterr().out
+    assert "REGRESSION" in output
+    assert "1.200 s" in output
 
 
 @pytest.mark.slow
@@ -100,8 +100,8 @@ def test_baseline_of_an_earlier_version_is_used(old: Path, judged: Judge) -> Non
         for step in range(50)
     )
     log.write_text(f"{steps}\n`Trainer.fit` stopped: `max_steps=50` reached.\n")
-    told = judged(
+    session = judged(
         "--llmb-logs=experiments", f"--llmb-baselines={STORED / 'own'}", "-k", SLOW
     )
-    assert told.verdicts[SLOW] == "PASS"
-    assert told.described[SLOW]["baseline"]["kind"] == "recorded"
+    assert session.verdicts[SLOW] == "PASS"
+    assert session.described[SLOW]["baseline"]["kind"] == "recorded"

@@ -49,17 +49,17 @@ def test_last_step_decides_if_the_document_timed_it(
         {name: "REGRESSION"},
         "document",
     )
-    told = session.described[name]
+    outcome = session.described[name]
     assert (
-        told["window"]["first"],
-        told["window"]["last"],
-        told["window"]["text"],
+        outcome["window"]["first"],
+        outcome["window"]["last"],
+        outcome["window"]["text"],
     ) == (49, 49, "step 49")
-    measured = told["metrics"]["step_time_seconds"]["value"]
-    assert measured == pytest.approx(told["last_step_seconds"])
-    assert measured == pytest.approx(told["expected_seconds"] * 1.3, rel=0.02)
+    measured = outcome["metrics"]["step_time_seconds"]["value"]
+    assert measured == pytest.approx(outcome["last_step_seconds"])
+    assert measured == pytest.approx(outcome["expected_seconds"] * 1.3, rel=0.02)
     for properties in (plain.properties[name], session.properties[name]):
-        assert float(properties["last_step_seconds"]) == told["last_step_seconds"]
+        assert float(properties["last_step_seconds"]) == outcome["last_step_seconds"]
 
 
 @pytest.mark.slow
@@ -120,9 +120,9 @@ def test_invalid_run_is_invalid_by_its_document(
     before, mark, after = log.read_text().partition(f"| global_step: {step} ")
     field = damage.rpartition(" ")[0]
     log.write_text(before + (mark + after).replace(field, f"{damage} | was:", 1))
-    told = judged(logs(folder), "-k", LLAMA, DOCUMENT).described[LLAMA]
-    assert (told["verdict"], told["reason"]) == ("INVALID", reason)
-    assert told["text"].startswith("timed as its document does (step 49): ")
+    outcome = judged(logs(folder), "-k", LLAMA, DOCUMENT).described[LLAMA]
+    assert (outcome["verdict"], outcome["reason"]) == ("INVALID", reason)
+    assert outcome["text"].startswith("timed as its document does (step 49): ")
 
 
 @pytest.mark.slow
@@ -204,11 +204,11 @@ def test_document_timing_is_never_stored(
         f"[pytest]\nllmb_timed = {'document' if place == 'ini' else 'window'}\n"
     )
     timed = [DOCUMENT] if place == "typed" else []
-    done = pytester.runpytest(
+    result = pytester.runpytest(
         "-p", "no:cacheprovider", logs(generated(LLAMA)), *timed, option
     )
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    message = " ".join(done.stderr.str().split())
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    message = " ".join(result.stderr.str().split())
     assert "--llmb-timed=document with --llmb-" in message
     assert REFUSED[option] in message
     assert not pytester.path.joinpath("h.db").exists()
@@ -278,11 +278,11 @@ def test_last_step_depends_on_the_first_step_number(
     pytester.mkdir("runs").joinpath("log-mine_8b_bf16_8_7_0.out").write_text(
         "".join(lines)
     )
-    told = judged(
+    outcome = judged(
         "--llmb-logs=runs", "--llmb-baselines=mine", "-k", "mine", DOCUMENT
     ).described["mine_8b-own-h100-bf16-8"]
-    assert (told["window"]["text"], told["verdict"]) == ("step 50", "REGRESSION")
-    assert told["metrics"]["step_time_seconds"]["value"] == 19.5
+    assert (outcome["window"]["text"], outcome["verdict"]) == ("step 50", "REGRESSION")
+    assert outcome["metrics"]["step_time_seconds"]["value"] == 19.5
 
 
 @pytest.mark.slow
@@ -291,18 +291,18 @@ def test_earlier_runs_estimate_the_noise_of_one_step(
 ) -> None:
     """Not how much a mean over a window does: the interval is as wide as single steps
     are apart."""
-    for night in range(12):
+    for day in range(12):
         options = {
-            "started": datetime(2025, 6, 1 + night, 3, tzinfo=UTC),
-            "job_id": str(1000 + night),
+            "started": datetime(2025, 6, 1 + day, 3, tzinfo=UTC),
+            "job_id": str(1000 + day),
         }
         folder = generated(
-            LLAMA, noise=0.01, last_step_factor=1 + 0.01 * (night % 3 - 1), **options
+            LLAMA, noise=0.01, last_step_factor=1 + 0.01 * (day % 3 - 1), **options
         )
     plain, other = (
         judged(logs(folder), "-k", LLAMA, *options).described[LLAMA]
         for options in ((), (DOCUMENT,))
     )
     assert other["estimate"]["threshold_only"] is False
-    sigmas = [one["estimate"]["run_to_run"]["sigma"] for one in (plain, other)]
+    sigmas = [session["estimate"]["run_to_run"]["sigma"] for session in (plain, other)]
     assert sigmas[1] > 3 * sigmas[0]

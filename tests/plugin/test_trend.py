@@ -23,7 +23,11 @@ DAY = (START + timedelta(days=CHANGED)).date()
 
 
 def trend(session: JudgedSession) -> dict[str, dict[str, Any]]:
-    return {one["id"]: one for one in session.reports if one.get("check") == "trend"}
+    return {
+        report["id"]: report
+        for report in session.reports
+        if report.get("check") == "trend"
+    }
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +37,15 @@ def months(
     """26 days with a spread of 0.3 %, then 8 days that are 6 % slower."""
     folder = tmp_path_factory.mktemp("months")
     noise = 0.003 * np.random.default_rng(5).standard_normal(NIGHTS)
-    for night, wobble in enumerate(noise.tolist()):
-        factor = (1.06 if night >= CHANGED else 1.0) * (1 + wobble)
-        started = START + timedelta(days=night)
+    for day, wobble in enumerate(noise.tolist()):
+        factor = (1.06 if day >= CHANGED else 1.0) * (1 + wobble)
+        started = START + timedelta(days=day)
         write_run(
             folder,
             baselines[NAME],
             factor=factor,
             started=started,
-            job_id=str(1000 + night),
+            job_id=str(1000 + day),
         )
     return folder
 
@@ -62,8 +66,8 @@ def write(
     return path
 
 
-def options(folder: Path, *more: str) -> list[str]:
-    return [f"--llmb-logs={folder}", "-k", NAME, *more]
+def options(folder: Path, *extra_options: str) -> list[str]:
+    return [f"--llmb-logs={folder}", "-k", NAME, *extra_options]
 
 
 @pytest.mark.slow
@@ -71,9 +75,13 @@ def test_change_is_reported_with_its_date_and_fails_if_asked(
     judged: Judge, months: Path
 ) -> None:
     session = judged(*options(months))
-    (told,) = trend(session).values()
-    assert (told["id"], told["verdict"], told["status"]) == (NAME, "SLOWER", "passed")
-    assert f"since {DAY}" in told["text"]
+    (check,) = trend(session).values()
+    assert (check["id"], check["verdict"], check["status"]) == (
+        NAME,
+        "SLOWER",
+        "passed",
+    )
+    assert f"since {DAY}" in check["text"]
     (change,) = session.described[NAME]["changes"]
     assert change["night"] == CHANGED
     assert change["started"].startswith(str(DAY))
@@ -81,9 +89,9 @@ def test_change_is_reported_with_its_date_and_fails_if_asked(
     assert change["acknowledged"] is None
     assert session.verdicts[NAME] == "REGRESSION"
     assert f"  change    {change['text'][:20]}" in session.messages[NAME]
-    asked = judged(*options(months, "--llmb-trend=fail"))
-    assert trend(asked)[NAME]["status"] == "failed"
-    assert asked.ret == pytest.ExitCode.TESTS_FAILED
+    second_session = judged(*options(months, "--llmb-trend=fail"))
+    assert trend(second_session)[NAME]["status"] == "failed"
+    assert second_session.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
@@ -91,8 +99,8 @@ def test_proposed_entry_accepts_a_change(
     judged: Judge, months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As it is printed, once a person has filled in until when, why and who."""
-    (told,) = trend(judged(*options(months, "--llmb-trend=fail"))).values()
-    entry = "\n".join(told["lines"][1:])
+    (check,) = trend(judged(*options(months, "--llmb-trend=fail"))).values()
+    entry = "\n".join(check["lines"][1:])
     day = (datetime.now(UTC) + timedelta(days=30)).date().isoformat()
     for word, said in (("DAY", day), ("WHY", "the security fix"), ("WHO", "A. Person")):
         assert word in entry
@@ -141,10 +149,10 @@ def test_newest_run_counts_as_one_day(judged: Judge, months: Path) -> None:
     """It is no earlier night of itself, which would show a change of last night after
     one night."""
     alone = judged(*options(months)).described[NAME]
-    each = judged(
+    session = judged(
         f"--llmb-logs={months}", "--llmb-runs=each", "-k", f"{NAME}-{1000 + NIGHTS - 1}"
     )
-    (newest,) = each.described.values()
+    (newest,) = session.described.values()
     assert (newest["history"], newest["changes"]) == (
         alone["history"],
         alone["changes"],
@@ -159,27 +167,27 @@ def test_unused_acknowledgement_is_a_remark(
     file.write_text(file.read_text().replace("A. Person", '"A. \\e[31mPerson"'))
     capsys.readouterr()
     judged(*options(months, f"--llmb-acknowledged={file}"))
-    told = " ".join(capsys.readouterr().out.split())
-    assert "acknowledged.yaml:3: not needed by any run (grok1*)" in told
-    assert "by A. \\x1b[31mPerson" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "acknowledged.yaml:3: not needed by any run (grok1*)" in output
+    assert "by A. \\x1b[31mPerson" in output
 
 
 @pytest.mark.slow
 def test_small_changes_fail_together(judged: Judge, generated: Write) -> None:
     """Three changes of 0.9 %, none of which fails alone."""
     noise = 0.0003 * np.random.default_rng(5).standard_normal(48)
-    for night, wobble in enumerate(noise.tolist()):
+    for day, wobble in enumerate(noise.tolist()):
         started, factor = (
-            START + timedelta(days=night - 14),
-            1.009 ** (night // 12) * (1 + wobble),
+            START + timedelta(days=day - 14),
+            1.009 ** (day // 12) * (1 + wobble),
         )
         folder = generated(
-            NAME, factor=factor, noise=0.0003, started=started, job_id=str(night)
+            NAME, factor=factor, noise=0.0003, started=started, job_id=str(day)
         )
     session = judged(*options(folder, "--llmb-trend=fail"))
-    (told,) = trend(session).values()
-    assert (told["status"], told["verdict"]) == ("failed", "SLOWER")
-    assert re.match(r"\+2\.[678] % in 3 changes, the last: \+0\.[89] %", told["text"])
+    (check,) = trend(session).values()
+    assert (check["status"], check["verdict"]) == ("failed", "SLOWER")
+    assert re.match(r"\+2\.[678] % in 3 changes, the last: \+0\.[89] %", check["text"])
     assert session.statuses[NAME] == "passed"
 
 
@@ -189,22 +197,22 @@ def test_configuration_at_its_limit_is_reported(
 ) -> None:
     """It is green on one night and red on the next, with nothing to be found: 5 % and a
     bit, 5 % less a bit."""
-    for night in range(14):
+    for day in range(14):
         started, factor = (
-            START + timedelta(days=night + NIGHTS - 14),
-            1.045 if night % 2 else 1.055,
+            START + timedelta(days=day + NIGHTS - 14),
+            1.045 if day % 2 else 1.055,
         )
         folder = generated(
-            NAME, factor=factor, noise=0.0005, started=started, job_id=str(night)
+            NAME, factor=factor, noise=0.0005, started=started, job_id=str(day)
         )
     session = judged(*options(folder, "--llmb-trend=fail"))
-    (told,) = trend(session).values()
-    assert (told["verdict"], told["status"], told["lines"]) == (
+    (check,) = trend(session).values()
+    assert (check["verdict"], check["status"], check["lines"]) == (
         "ON_BOUND",
         "passed",
         [],
     )
     assert re.fullmatch(
-        r"is on its bound \(\S+ s\): 5 of the last 10 days passed", told["text"]
+        r"is on its bound \(\S+ s\): 5 of the last 10 days passed", check["text"]
     )
     assert "is on its bound" in " ".join(capsys.readouterr().out.split())

@@ -25,16 +25,19 @@ def judged_at(judged: Judge, tmp_path: Path) -> JudgedAt:
         log: Path, baseline: Mapping[str, object], seconds: float, *options: str
     ) -> Told:
         gpus, size = baseline["gpus"], baseline["size"]
-        runs, own = tmp_path / f"results/own/bf16/{size}/{gpus}", tmp_path / "baselines"
-        for folder in (runs, own):
+        runs, baselines_folder = (
+            tmp_path / f"results/own/bf16/{size}/{gpus}",
+            tmp_path / "baselines",
+        )
+        for folder in (runs, baselines_folder):
             folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(log, runs / f"log-{baseline['recipe']}_{size}_{gpus}_7.out")
-        (own / "own.yaml").write_text(
+        (baselines_folder / "own.yaml").write_text(
             custom_baseline(**baseline, seconds=f"{seconds:.5g}")
         )
         chosen = (
             f"--llmb-logs={tmp_path / 'results'}",
-            f"--llmb-baselines={own}",
+            f"--llmb-baselines={baselines_folder}",
             "-k",
             str(baseline["recipe"]),
         )
@@ -99,12 +102,12 @@ STEPS = "".join(map(acorn, range(1, 51)))
 def test_custom_log_definition_judges_its_runs(
     judged_at: JudgedAt, tmp_path: Path, factor: float, verdict: str
 ) -> None:
-    told = judged_at(acorn_log(tmp_path, STEPS), OAK, MEAN * factor)
-    assert told["verdict"] == verdict, told["text"]
-    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(
+    session = judged_at(acorn_log(tmp_path, STEPS), OAK, MEAN * factor)
+    assert session["verdict"] == verdict, session["text"]
+    assert session["metrics"]["step_time_seconds"]["value"] == pytest.approx(
         MEAN, rel=1e-5
     )
-    assert len(told["window_seconds"]) == 34
+    assert len(session["window_seconds"]) == 34
 
 
 @pytest.mark.slow
@@ -123,8 +126,10 @@ def test_custom_log_definition_judges_its_runs(
 def test_custom_log_definition_runs_all_checks(
     judged_at: JudgedAt, tmp_path: Path, lines: str, reason: str
 ) -> None:
-    told = judged_at(acorn_log(tmp_path, lines), OAK, MEAN)
-    assert (told["verdict"], told["reason"]) == ("INVALID", reason), told["text"]
+    session = judged_at(acorn_log(tmp_path, lines), OAK, MEAN)
+    assert (session["verdict"], session["reason"]) == ("INVALID", reason), session[
+        "text"
+    ]
 
 
 UNREAD = {
@@ -155,12 +160,14 @@ def test_unreadable_log_is_a_run_if_its_name_matches(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
     name, lines, verdict, told = UNREAD[case]
-    runs, own = tmp_path / "runs", tmp_path / "baselines"
+    runs, baselines_folder = tmp_path / "runs", tmp_path / "baselines"
     runs.mkdir()
-    own.mkdir()
-    (own / "own.yaml").write_text(custom_baseline(**OAK, seconds="12.27"))
+    baselines_folder.mkdir()
+    (baselines_folder / "own.yaml").write_text(custom_baseline(**OAK, seconds="12.27"))
     acorn_log(tmp_path, lines).rename(runs / name)
-    session = judged(f"--llmb-logs={runs}", f"--llmb-baselines={own}", "-k", "oak")
+    session = judged(
+        f"--llmb-logs={runs}", f"--llmb-baselines={baselines_folder}", "-k", "oak"
+    )
     assert list(session.verdicts.values()) == [verdict]
     assert told in " ".join(capsys.readouterr().out.split())
 
@@ -179,8 +186,8 @@ def test_broad_definition_takes_no_runs_of_other_recipes(
     (tmp_path / "baselines").mkdir()
     text = custom_baseline(**other, seconds="1")
     (tmp_path / "baselines/first.yaml").write_text(text)
-    told = judged_at(acorn_log(tmp_path, STEPS), OAK, MEAN)
-    assert told["verdict"] == "PASS", told["text"]
-    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(
+    session = judged_at(acorn_log(tmp_path, STEPS), OAK, MEAN)
+    assert session["verdict"] == "PASS", session["text"]
+    assert session["metrics"]["step_time_seconds"]["value"] == pytest.approx(
         MEAN, rel=1e-5
     )

@@ -50,10 +50,10 @@ def judge_edited(
     return judged(f"--llmb-logs={folder}", "-k", name, "--llmb-no-cache", *arguments)
 
 
-def found(session: JudgedSession, name: str) -> tuple[str, str, str]:
+def get_verdict(session: JudgedSession, name: str) -> tuple[str, str, str]:
     """Return verdict, reason and status of an item."""
-    told = session.described[name]
-    return told["verdict"], told["reason"], told["status"]
+    outcome = session.described[name]
+    return outcome["verdict"], outcome["reason"], outcome["status"]
 
 
 def first_line(line: str) -> Edit:
@@ -118,7 +118,11 @@ def test_run_of_another_configuration_is_invalid(
     judged: Judge, generated: Write, case: Wrong
 ) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
-    assert found(session, case.name) == ("INVALID", "wrong-configuration", "failed")
+    assert get_verdict(session, case.name) == (
+        "INVALID",
+        "wrong-configuration",
+        "failed",
+    )
     assert re.search(case.told, session.described[case.name]["text"])
 
 
@@ -163,7 +167,7 @@ def test_lookalike_of_another_configuration_is_valid(
     judged: Judge, generated: Write, case: Wrong
 ) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
-    assert found(session, case.name) == ("PASS", "within-tolerance", "passed")
+    assert get_verdict(session, case.name) == ("PASS", "within-tolerance", "passed")
 
 
 @pytest.mark.slow
@@ -175,17 +179,17 @@ def test_judged_attempt_determines_the_configuration(
     first = replaced(r"MEMBER: (\d+)/256", r"MEMBER: \1/128")
 
     def halves(text: str) -> tuple[str, str]:
-        place = text.rindex("GLOBAL_RANK: 0, MEMBER")
-        return text[:place], text[place:]
+        offset = text.rindex("GLOBAL_RANK: 0, MEMBER")
+        return text[:offset], text[offset:]
 
     folder = generated(name, restarts=1)
     (path,) = folder.rglob("log-*.out")
     before, after = halves(path.read_text(encoding="utf-8"))
     path.write_text(first(before) + after, encoding="utf-8")
-    given = (f"--llmb-logs={folder}", "-k", name, "--llmb-no-cache")
-    assert found(judged(*given), name)[0] == "PASS"
+    options = (f"--llmb-logs={folder}", "-k", name, "--llmb-no-cache")
+    assert get_verdict(judged(*options), name)[0] == "PASS"
     path.write_text(before + first(after), encoding="utf-8")
-    assert found(judged(*given), name)[:2] == ("INVALID", "wrong-configuration")
+    assert get_verdict(judged(*options), name)[:2] == ("INVALID", "wrong-configuration")
 
 
 # --- implausibly fast -----------------------------------------------------------------
@@ -200,7 +204,7 @@ def test_implausibly_fast_run_fails(
     judged: Judge, generated: Write, factor: float, reason: str, status: str
 ) -> None:
     session = judged(f"--llmb-logs={generated(GROK, factor=factor)}", "-k", GROK)
-    assert found(session, GROK) == ("IMPROVEMENT", reason, status)
+    assert get_verdict(session, GROK) == ("IMPROVEMENT", reason, status)
     assert ("probably another configuration" in session.described[GROK]["text"]) is (
         status == "failed"
     )
@@ -217,7 +221,7 @@ def test_implausible_speed_passes_if_allowed(
     chosen = (f"--llmb-logs={generated(GROK, factor=0.7)}", "-k", GROK)
     assert judged(*chosen, "--llmb-baseline-release=25.05").statuses == {GROK: "passed"}
     pytester.makeini("[pytest]\nllmb_improvement = pass\n")
-    assert found(judged(*chosen), GROK) == (
+    assert get_verdict(judged(*chosen), GROK) == (
         "IMPROVEMENT",
         "faster-than-baseline",
         "passed",
@@ -264,7 +268,7 @@ def test_run_that_did_not_train_is_invalid(
     judged: Judge, generated: Write, case: Wrong
 ) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
-    assert found(session, case.name) == ("INVALID", "did-not-train", "failed")
+    assert get_verdict(session, case.name) == ("INVALID", "did-not-train", "failed")
     assert re.search(case.told, session.described[case.name]["text"])
     assert "run it again" in session.messages[case.name]
 
@@ -288,7 +292,7 @@ def test_lookalike_of_an_untrained_run_is_only_noted(
     judged: Judge, generated: Write, case: Wrong
 ) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
-    assert found(session, case.name)[2] == "passed"
+    assert get_verdict(session, case.name)[2] == "passed"
     texts = [
         note["text"]
         for note in session.described[case.name]["notes"]
@@ -337,7 +341,7 @@ def test_steps_of_a_growing_batch_do_not_count(
         r"[Rampup Batch Size Phase], completed step: \1, ",
     )
     session = judge_edited(judged, generated, MAXTEXT, edit, profiling_steps=0)
-    assert found(session, MAXTEXT) == expected
+    assert get_verdict(session, MAXTEXT) == expected
     assert expected[0] == "INVALID" or "ramped-up" in [
         note["code"] for note in session.described[MAXTEXT]["notes"]
     ]
@@ -353,7 +357,7 @@ def judge_trainer(
     loss: str,
     *,
     seconds: str = "0.500",
-    more: str = "",
+    extra: str = "",
 ) -> dict[str, Any]:
     """Judge the log of a Trainer's run of 100 steps in 50 s against a baseline of
     `seconds`."""
@@ -371,7 +375,7 @@ def judge_trainer(
         model=LLAMA_8B,
         shape=shape,
         seconds=seconds,
-        more=more,
+        more=extra,
     )
     (folder / "tuned.yaml").write_text(text)
     rates = "'train_samples_per_second': 16.0, 'train_steps_per_second': 2.0"
@@ -388,13 +392,15 @@ def judge_trainer(
     )
     outcomes = session.described.values()
     (outcome,) = [
-        one for one in outcomes if one["kind"] == "configuration" and one.get("run")
+        outcome
+        for outcome in outcomes
+        if outcome["kind"] == "configuration" and outcome.get("run")
     ]
     return dict(outcome)
 
 
-def record(loss: str, norm: str, more: str = "") -> str:
-    return f"{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 1e-05{more}, 'epoch': 0.5}}"
+def record(loss: str, norm: str, extra: str = "") -> str:
+    return f"{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 1e-05{extra}, 'epoch': 0.5}}"
 
 
 SOUND = [record("1.5", "0.4"), record("1.4", "0.3")]
@@ -403,12 +409,12 @@ TRAINER = {
     "nan-in-every-record": ([record("0.0", "nan")] * 4, "0.0", "diverged"),
     "gradient-0": ([record("1.5", "0.0")] * 3, "1.5", "did-not-train"),
     "rewards-0": (
-        [record("0.0", "0.4", more=", 'reward': 0.5, 'reward_std': 0.1")] * 3,
+        [record("0.0", "0.4", extra=", 'reward': 0.5, 'reward_std': 0.1")] * 3,
         "0.0",
         "PASS",
     ),
     "rewards-and-no-gradient": (
-        [record("0.0", "0.0", more=", 'reward': 0.5")] * 3,
+        [record("0.0", "0.0", extra=", 'reward': 0.5")] * 3,
         "0.0",
         "did-not-train",
     ),
@@ -420,11 +426,11 @@ TRAINER = {
 def test_step_records_show_if_the_trainer_trained(
     judged: Judge, tmp_path: Path, records: list[str], loss: str, expected: str
 ) -> None:
-    told = judge_trainer(judged, tmp_path, records, loss)
+    session = judge_trainer(judged, tmp_path, records, loss)
     if expected == "PASS":
-        assert told["status"] == "passed", told["text"]
+        assert session["status"] == "passed", session["text"]
     else:
-        assert (told["verdict"], told["reason"], told["status"]) == (
+        assert (session["verdict"], session["reason"], session["status"]) == (
             "INVALID",
             expected,
             "failed",
@@ -440,6 +446,8 @@ def test_any_speed_of_a_local_recipe_is_plausible(
 ) -> None:
     """A CPU that others use is twice as fast once they have gone."""
     launch = f"launch: {{kind: {kind}, commands: {{{kind}: {{command: ./launch.sh}}}}, gpus_per_node: {{h100: 8}}}}"
-    told = judge_trainer(judged, tmp_path, SOUND, "1.45", seconds="0.700", more=launch)
-    assert told["status"] == status
-    assert (told["reason"] == "implausibly-fast") is (kind == "sbatch")
+    session = judge_trainer(
+        judged, tmp_path, SOUND, "1.45", seconds="0.700", extra=launch
+    )
+    assert session["status"] == status
+    assert (session["reason"] == "implausibly-fast") is (kind == "sbatch")

@@ -117,15 +117,15 @@ def test_usage_error_replaces_each_old_report(
     pytester: pytest.Pytester, arguments: tuple[str, ...]
 ) -> None:
     paths = write_old_reports(pytester.path)
-    other = pytester.path / "notes"
-    other.write_text("my notes")
+    other_path = pytester.path / "notes"
+    other_path.write_text("my notes")
     flags = [f"{flag}={path}" for flag, path in paths.items()]
     assert (
         pytester.runpytest("-q", *arguments, *flags).ret == pytest.ExitCode.USAGE_ERROR
     )
     assert document.read(paths["--llmb-json"]).green is False
     assert all("could not start" in path.read_text() for path in paths.values())
-    assert other.read_text() == "my notes"
+    assert other_path.read_text() == "my notes"
 
 
 def test_usage_error_writes_no_new_report(pytester: pytest.Pytester) -> None:

@@ -33,28 +33,28 @@ def write_file(
     *,
     kind: str = "recipe",
     models: str = "",
-    more: str = "",
+    extra: str = "",
     peak: str = "989",
 ) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "oak.yaml"
-    path.write_text(FILE.format(kind=kind, models=models, more=more, peak=peak))
+    path.write_text(FILE.format(kind=kind, models=models, more=extra, peak=peak))
     return path
 
 
 def write_run(
-    folder: Path, night: int, *, slower: float = 1.0, work: float = 3600.0
+    folder: Path, day: int, *, slower: float = 1.0, work: float = 3600.0
 ) -> None:
     """Write a run of steps of about 8 s and this much TFLOP of a step."""
-    run = folder / f"2026-05-0{night}" / "pretrain_oak_8b_bf16_8"
+    run = folder / f"2026-05-0{day}" / "pretrain_oak_8b_bf16_8"
     run.mkdir(parents=True)
-    seconds = [8 * slower * (1 + (step * 7 + night) % 5 / 1000) for step in range(50)]
+    seconds = [8 * slower * (1 + (step * 7 + day) % 5 / 1000) for step in range(50)]
     lines = [
         f"completed step: {step}, seconds: {time:.3f}, TFLOP/s/device: {work / time:.3f}, "
         f"Tokens/s/device: {8192 / time:.3f}, total_weights: 65536, loss: {9 - step / 50:.3f}\n"
         for step, time in enumerate(seconds)
     ]
-    (run / f"log-oak_8b_bf16_8_{night}.out").write_text("".join(lines))
+    (run / f"log-oak_8b_bf16_8_{day}.out").write_text("".join(lines))
 
 
 @pytest.mark.slow
@@ -62,7 +62,9 @@ def write_run(
 def test_recorded_run_is_judged_by_logged_flops(
     judged: Judge, tmp_path: Path, models: str
 ) -> None:
-    write_file(tmp_path / "mine", models=models, more=", gbs: 8, sequence_length: 8192")
+    write_file(
+        tmp_path / "mine", models=models, extra=", gbs: 8, sequence_length: 8192"
+    )
     write_run(tmp_path / "first", 1)
     options = (f"--llmb-baselines={tmp_path / 'mine'}", "-k", "oak")
     assert list(
@@ -76,10 +78,10 @@ def test_recorded_run_is_judged_by_logged_flops(
     assert "logged_tflop: 3600.0" in file.read_text()
     assert lint_file(read_file(file)).findings == ()
 
-    for night, slower, expected in ((2, 1.0, "PASS"), (3, 1.12, "REGRESSION")):
-        write_run(tmp_path / f"night{night}", night, slower=slower)
+    for day, slower, expected in ((2, 1.0, "PASS"), (3, 1.12, "REGRESSION")):
+        write_run(tmp_path / f"night{day}", day, slower=slower)
         session = judged(
-            f"--llmb-logs={tmp_path / f'night{night}'}",
+            f"--llmb-logs={tmp_path / f'night{day}'}",
             f"--llmb-baselines={tmp_path / 'own'}",
             "-k",
             "oak",
@@ -103,7 +105,7 @@ def test_recorded_run_is_judged_by_logged_flops(
 
 @pytest.mark.slow
 def test_run_with_other_logged_work_is_unmatched(judged: Judge, tmp_path: Path) -> None:
-    write_file(tmp_path / "mine", more=", logged_tflop: 3600")
+    write_file(tmp_path / "mine", extra=", logged_tflop: 3600")
     write_run(tmp_path / "runs", 1, work=3900.0)
     session = judged(
         f"--llmb-logs={tmp_path / 'runs'}",
@@ -116,7 +118,7 @@ def test_run_with_other_logged_work_is_unmatched(judged: Judge, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("models", "more", "problem"),
+    ("models", "extra", "problem"),
     [
         (
             "models: {8b: {formula: llama}}",
@@ -141,8 +143,8 @@ def test_run_with_other_logged_work_is_unmatched(judged: Judge, tmp_path: Path) 
     ],
 )
 def test_formula_needs_its_architecture(
-    tmp_path: Path, models: str, more: str, problem: str
+    tmp_path: Path, models: str, extra: str, problem: str
 ) -> None:
     with pytest.raises(BaselineError) as raised:
-        read_file(write_file(tmp_path, models=models, more=more))
+        read_file(write_file(tmp_path, models=models, extra=extra))
     assert problem in str(raised.value)

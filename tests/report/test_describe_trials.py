@@ -128,14 +128,14 @@ def search(seconds: Sequence[float | None]) -> ReportedTrials:
 def test_search_reports_the_builds_of_its_changes() -> None:
     described = search([1.0, 1.0, 1.0, None, 1.04, 1.04, 1.04])
     assert find_faults(described) == []
-    found = described.search
-    assert found
-    assert (found.answer, found.do_not_run, found.ranges) == (
+    summary = described.search
+    assert summary
+    assert (summary.answer, summary.do_not_run, summary.ranges) == (
         "found",
         ("b3",),
         (),
     )
-    (change,) = found.changes
+    (change,) = summary.changes
     assert (change.first, change.last) == ("b3", "b4")
     assert change.difference == pytest.approx(0.04, abs=1e-3)
     assert change.before == change.after == 0

@@ -81,7 +81,7 @@ TONIGHT: dict[str, Any] = {
 """What other parts may add to the outcome of a configuration."""
 
 
-def made(
+def make_json(
     *described: OutcomeDocument, exit_code: int = 1, failures: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Parse the document as JSON."""
@@ -93,7 +93,7 @@ def made(
 
 
 def test_document_contains_the_ending_and_all_outcomes() -> None:
-    found = made(*MIXED, failures=("a report was not written",))
+    found = make_json(*MIXED, failures=("a report was not written",))
     assert {
         name: found[name]
         for name in ("schema", "started", "exit_code", "green", "failures")
@@ -104,7 +104,7 @@ def test_document_contains_the_ending_and_all_outcomes() -> None:
         "green": False,
         "failures": ["a report was not written"],
     }
-    ids = [one["id"] for one in found["outcomes"]]
+    ids = [outcome["id"] for outcome in found["outcomes"]]
     assert ids == [
         "family",
         "other",
@@ -115,7 +115,7 @@ def test_document_contains_the_ending_and_all_outcomes() -> None:
         "slow",
         "run_7",
     ]
-    assert all(without_parts(one) in found["outcomes"] for one in MIXED)
+    assert all(without_parts(outcome) in found["outcomes"] for outcome in MIXED)
     assert found["counts"]["red"] == {
         "REGRESSION": 1,
         "INVALID": 1,
@@ -140,7 +140,7 @@ def test_documentation_lists_the_fields_in_order() -> None:
         Path(__file__).resolve().parents[2] / "docs" / "reference" / "json.md"
     ).read_text(encoding="utf-8")
     (shown,) = re.findall("```json\n(.*?)```", page, re.DOTALL)
-    assert list(json.loads(shown)) == list(made(told()))
+    assert list(json.loads(shown)) == list(make_json(told()))
     optional = {"session"}  # only in the document of a session that was not stored
     assert sorted(json.loads(shown)) == sorted(SCHEMA["properties"].keys() - optional)
     assert sorted(json.loads(shown)) == sorted(SCHEMA["required"])
@@ -161,16 +161,18 @@ def test_document_is_green_only_without_failures_and_exit_code(
     failures: tuple[str, ...],
     green: bool,
 ) -> None:
-    assert made(*described, exit_code=exit_code, failures=failures)["green"] is green
+    assert (
+        make_json(*described, exit_code=exit_code, failures=failures)["green"] is green
+    )
 
 
 def test_document_does_not_depend_on_report_order() -> None:
-    assert made(*MIXED) == made(*reversed(MIXED))
+    assert make_json(*MIXED) == make_json(*reversed(MIXED))
 
 
 def test_document_has_the_worst_outcome_of_each_id() -> None:
-    found = made(told(), told("failed"), told("skipped"))["outcomes"]
-    assert [one["status"] for one in found] == ["failed"]
+    outcomes = make_json(told(), told("failed"), told("skipped"))["outcomes"]
+    assert [outcome["status"] for outcome in outcomes] == ["failed"]
 
 
 # --- the schema -----------------------------------------------------------------------
@@ -193,7 +195,7 @@ def test_schema_number_is_one() -> None:
 def test_document_validates_against_its_schema(
     described: list[OutcomeDocument],
 ) -> None:
-    assert list_schema_errors(made(*described)) == []
+    assert list_schema_errors(make_json(*described)) == []
 
 
 def test_daily_runs_state_their_environment_when_it_changes() -> None:
@@ -205,13 +207,13 @@ def test_daily_runs_state_their_environment_when_it_changes() -> None:
         {"nccl": "2.27"},
         {"nccl": "2.27"},
     ]
-    nights = [
+    days = [
         {"started": f"2025-10-0{day}", "verdict": "PASS", "environment": ran_with[day]}
         for day in range(6)
     ]
-    told_of = made(told(history=nights))
-    found = [night.get("environment") for night in told_of["outcomes"][0]["history"]]
-    assert found == [
+    told_of = make_json(told(history=days))
+    outcomes = [day.get("environment") for day in told_of["outcomes"][0]["history"]]
+    assert outcomes == [
         {"nccl": "2.26"},
         None,
         {"nccl": "2.27"},
@@ -227,19 +229,19 @@ def test_daily_runs_state_their_environment_when_it_changes() -> None:
 
 def test_values_that_json_cannot_express_are_replaced() -> None:
     number = math.nan
-    one = told(
+    described = told(
         text="\ud800\x00",
         window_seconds=[7.3, number],
         log_difference=number,
         steps={"index": [1], "seconds": [number], "slow": []},
     )
-    (found,) = made(one)["outcomes"]
+    (outcomes,) = make_json(described)["outcomes"]
     assert (
-        found["window_seconds"],
-        found["log_difference"],
-        found["steps"]["seconds"],
+        outcomes["window_seconds"],
+        outcomes["log_difference"],
+        outcomes["steps"]["seconds"],
     ) == ([7.3, None], None, [None])
-    assert list_schema_errors(made(one)) == []
+    assert list_schema_errors(make_json(described)) == []
 
 
 # --- reading it again -----------------------------------------------------------------
@@ -272,13 +274,13 @@ def test_missing_key_is_reported_in_one_line(tmp_path: Path) -> None:
 
 
 def test_window_seconds_follow_the_run_of_a_configuration_without_one() -> None:
-    (outcome,) = made(missing())["outcomes"]
+    (outcome,) = make_json(missing())["outcomes"]
     names = list(outcome)
     assert names[names.index("run") + 1] == "window_seconds"
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "No such file"),
         (b"\xff\xfe\x00", "not JSON"),
@@ -291,7 +293,7 @@ def test_window_seconds_follow_the_run_of_a_configuration_without_one() -> None:
     ],
 )
 def test_other_file_is_reported_in_one_line(
-    tmp_path: Path, content: bytes | None, told: str
+    tmp_path: Path, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / "llmb.json"
     if content is not None:
@@ -299,4 +301,4 @@ def test_other_file_is_reported_in_one_line(
     with pytest.raises(ReportError) as error:
         read(path)
     assert str(error.value).startswith(f"{path}: ")
-    assert told in str(error.value)
+    assert message in str(error.value)

@@ -33,7 +33,7 @@ from pytest_llmbench.report.outcome_documents import (
 from pytest_llmbench.runs.measure.measurement import measure
 
 
-def told(
+def outcome_of(
     content: Run, status: Status = Status.FAILED, folder: Path = Path("/runs")
 ) -> ConfigurationOutcome:
     judgement = judge(evidence(measure(content, BASELINE, NOW)))
@@ -46,7 +46,8 @@ def in_file(path: Path, *logs: ParsedLog) -> Run:
     """Return a run whose attempts all have this log."""
     whole = run(*logs)
     attempts = tuple(
-        Attempt(AttemptFiles(one.files.number, path), one.log) for one in whole.attempts
+        Attempt(AttemptFiles(attempt.files.number, path), attempt.log)
+        for attempt in whole.attempts
     )
     return Run(whole.found, attempts, whole.identity, whole.started, whole.started_from)
 
@@ -59,35 +60,39 @@ def numbered(count: int) -> str:
 
 
 def test_document_contains_all_steps_and_marks_slow_ones() -> None:
-    found = told(run(log(segment(steps([23.4, *[7.4] * 29, 9.0, *[7.4] * 19]))))).steps
-    assert found is not None
-    assert found.index == tuple(range(50))
-    assert found.seconds == (23.4, *[7.4] * 29, 9.0, *[7.4] * 19)
-    assert found.slow == (30,)  # the first step is slow as well, but nothing counts it
+    charted = outcome_of(
+        run(log(segment(steps([23.4, *[7.4] * 29, 9.0, *[7.4] * 19]))))
+    ).steps
+    assert charted is not None
+    assert charted.index == tuple(range(50))
+    assert charted.seconds == (23.4, *[7.4] * 29, 9.0, *[7.4] * 19)
+    assert charted.slow == (
+        30,
+    )  # the first step is slow as well, but nothing counts it
 
 
 def test_document_contains_steps_of_the_judged_attempt() -> None:
-    torn, whole = (
+    truncated, whole = (
         log(segment(steps([9.0] * 20), finished=False)),
         log(segment(steps(7.4))),
     )
-    judged = told(run(torn, whole)).steps
+    judged = outcome_of(run(truncated, whole)).steps
     assert judged is not None
     assert judged.seconds == (7.4,) * 50
     two = log(segment(steps([9.0] * 20), finished=False), segment(steps(7.4)))
-    assert told(run(two)).steps == judged
+    assert outcome_of(run(two)).steps == judged
 
 
 @pytest.mark.parametrize("count", [2000, 9001])
 def test_slow_steps_of_a_long_run_are_kept(count: int) -> None:
     seconds = [7.4] * count
     seconds[33] = 9.5
-    found = told(run(log(segment(steps(seconds), total=count)))).steps
-    assert found is not None
-    assert MOST_STEPS / 3 < len(found.index) <= MOST_STEPS
-    assert [found.index[position] for position in found.slow] == [33]
-    assert found.index[-1] > count - 6
-    assert len(found.seconds) == len(found.index)
+    charted = outcome_of(run(log(segment(steps(seconds), total=count)))).steps
+    assert charted is not None
+    assert MOST_STEPS / 3 < len(charted.index) <= MOST_STEPS
+    assert [charted.index[position] for position in charted.slow] == [33]
+    assert charted.index[-1] > count - 6
+    assert len(charted.seconds) == len(charted.index)
 
 
 def excerpt(path: Path, line: int) -> Excerpt | None:
@@ -104,8 +109,8 @@ def test_excerpt_contains_surrounding_lines(
     tmp_path: Path, line: int, first: int, last: int
 ) -> None:
     (path := tmp_path / "a.out").write_text(numbered(100))
-    found = excerpt(path, line)
-    assert found == Excerpt(
+    excerpts = excerpt(path, line)
+    assert excerpts == Excerpt(
         first, [f"line {number}" for number in range(first, last + 1)]
     )
 
@@ -113,9 +118,9 @@ def test_excerpt_contains_surrounding_lines(
 def test_excerpt_is_made_printable(tmp_path: Path) -> None:
     path = tmp_path / "a.out"
     path.write_bytes(b"a\tb\x1b[31m\r\n" + b"\xff\n" + b"x" * 1000 + b"\nlast")
-    found = excerpt(path, 2)
-    assert found is not None
-    assert found.lines == [
+    excerpts = excerpt(path, 2)
+    assert excerpts is not None
+    assert excerpts.lines == [
         "a       b\\x1b[31m",
         "\N{REPLACEMENT CHARACTER}",
         "x" * (MAX_CHARACTERS - 3) + "...",
@@ -150,14 +155,14 @@ def test_excerpts_of_an_archive_are_read_in_one_pass(
         yield path.read_bytes()
 
     monkeypatch.setattr(files, "read_blocks", blocks)
-    places = [(path / names[1], 29_000), (path / names[2], 400), (path / names[0], 3)]
-    found = read_excerpts(
-        [*places, (path / "runs" / "gone.out", 3), (path / "runs" / "d.out", 3)]
+    offsets = [(path / names[1], 29_000), (path / names[2], 400), (path / names[0], 3)]
+    excerpts = read_excerpts(
+        [*offsets, (path / "runs" / "gone.out", 3), (path / "runs" / "d.out", 3)]
     )
     assert opened == [path]
-    assert set(found) == set(places)
-    for place, one in found.items():
-        assert one.lines[place[1] - one.first_line] == f"line {place[1]}"
+    assert set(excerpts) == set(offsets)
+    for location, one in excerpts.items():
+        assert one.lines[location[1] - one.first_line] == f"line {location[1]}"
 
 
 def test_excerpt_is_read_from_a_truncated_archive(tmp_path: Path) -> None:
@@ -186,7 +191,7 @@ def test_excerpt_is_skipped_for_large_archives(
 def test_excerpt_of_a_failure_shows_its_problem(tmp_path: Path) -> None:
     (path := tmp_path / "a.out").write_text(numbered(300))
     diverged = steps(loss=np.array([12.0] * 20 + [float("nan")] * 30))
-    described = told(in_file(path, log(segment(diverged))), folder=tmp_path)
+    described = outcome_of(in_file(path, log(segment(diverged))), folder=tmp_path)
     assert described.reason == "diverged"
     assert described.excerpt == ReportedExcerpt(log="a.out", line=120, what="")
 
@@ -207,7 +212,7 @@ def test_excerpt_of_a_slow_run_shows_its_slowest_step(
 ) -> None:
     (path := tmp_path / "a.out").write_text(numbered(300))
     content = segment(steps([slow.get(number, 9.9) for number in range(50)]))
-    described = told(in_file(path, log(content)), folder=tmp_path)
+    described = outcome_of(in_file(path, log(content)), folder=tmp_path)
     number = int(what.split()[1].removesuffix(","))
     assert described.verdict in ("REGRESSION", "INCONCLUSIVE")
     assert described.excerpt == ReportedExcerpt(
@@ -217,8 +222,14 @@ def test_excerpt_of_a_slow_run_shows_its_slowest_step(
 
 def test_passed_run_has_no_excerpt(tmp_path: Path) -> None:
     (path := tmp_path / "a.out").write_text(numbered(300))
-    assert told(in_file(path, log(segment(steps(7.3)))), Status.PASSED).excerpt is None
-    assert told(in_file(path, log(segment(steps(9.9)))), Status.PASSED).excerpt is None
     assert (
-        told(in_file(path, log(segment(steps(5.0))))).excerpt is None
+        outcome_of(in_file(path, log(segment(steps(7.3)))), Status.PASSED).excerpt
+        is None
+    )
+    assert (
+        outcome_of(in_file(path, log(segment(steps(9.9)))), Status.PASSED).excerpt
+        is None
+    )
+    assert (
+        outcome_of(in_file(path, log(segment(steps(5.0))))).excerpt is None
     )  # an IMPROVEMENT that fails: nothing is slow

@@ -47,8 +47,8 @@ def rendered(markdown: str) -> str:
 
 def rows(markdown: str) -> list[list[str]]:
     """Return the cell texts of all tables."""
-    found = re.findall(r"<tr>(.*?)</tr>", rendered(markdown), re.DOTALL)
-    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in found]
+    match = re.findall(r"<tr>(.*?)</tr>", rendered(markdown), re.DOTALL)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in match]
     return [[html.unescape(cell) for cell in row] for row in cells if row]
 
 
@@ -97,8 +97,8 @@ def test_job_summary_begins_with_reason_for_missing_verdicts() -> None:
 
 
 def test_job_summary_escapes_markup() -> None:
-    one = slow(HOSTILE, text=HOSTILE, log=HOSTILE)
-    markdown = render_job_summary([one], SessionEnding(1, [HOSTILE]))
+    described = slow(HOSTILE, text=HOSTILE, log=HOSTILE)
+    markdown = render_job_summary([described], SessionEnding(1, [HOSTILE]))
     ((verdict, identifier, _, _, _, why, _),) = rows(markdown)
     seen = " ".join(HOSTILE.split())
     assert (verdict, identifier) == ("REGRESSION", seen)
@@ -138,20 +138,20 @@ def test_job_summary_is_appended_to_the_file(tmp_path: Path) -> None:
 
 def decoded(command: str) -> tuple[str, str, str]:
     """Decode a workflow command into level, title and message."""
-    found = re.fullmatch(r"::(error|warning) title=([^,:\n]*)::([^\r\n]*)", command)
-    assert found, command
-    texts = [found[2].replace("%3A", ":").replace("%2C", ","), found[3]]
+    match = re.fullmatch(r"::(error|warning) title=([^,:\n]*)::([^\r\n]*)", command)
+    assert match, command
+    texts = [match[2].replace("%3A", ":").replace("%2C", ","), match[3]]
     title, message = (
         text.replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%")
         for text in texts
     )
-    return found[1], title, message
+    return match[1], title, message
 
 
 def test_failures_are_errors_and_inconclusive_items_warnings() -> None:
     found = [
-        decoded(one)
-        for one in list_workflow_commands(
+        decoded(command)
+        for command in list_workflow_commands(
             [told(), inconclusive(), stray(), incomplete(), missing(), check()], []
         )
     ]
@@ -192,8 +192,10 @@ def test_annotation_is_one_command_for_any_log_text(text: str) -> None:
 )
 def test_annotations_beyond_ten_are_counted(number: int, shown: int, rest: str) -> None:
     found = [
-        decoded(one)
-        for one in list_workflow_commands([slow(f"{n:02d}") for n in range(number)], [])
+        decoded(command)
+        for command in list_workflow_commands(
+            [slow(f"{n:02d}") for n in range(number)], []
+        )
     ]
     assert (
         len([title for _, title, _ in found if title.startswith("REGRESSION")]) == shown
@@ -208,8 +210,11 @@ def test_annotations_beyond_ten_are_counted(number: int, shown: int, rest: str) 
 def test_log_text_is_never_a_workflow_command(command: str) -> None:
     """The runner executes lines that begin with `::`, also after spaces."""
     text = f"its log ends with {'x' * 56} {command} and {command}"
-    one = with_fields(incomplete(), text=text, log=f"runs {command}/log.out")
-    lines = [*explain(one, short=False).splitlines(), *render_summary([one], [text])]
+    described = with_fields(incomplete(), text=text, log=f"runs {command}/log.out")
+    lines = [
+        *explain(described, short=False).splitlines(),
+        *render_summary([described], [text]),
+    ]
     assert sum("owned" in line or "stop-commands" in line for line in lines) > 4
     assert not [
         line for line in lines if line.lstrip().startswith("::") or "##[" in line

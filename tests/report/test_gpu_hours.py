@@ -148,10 +148,10 @@ def test_junit_cost_properties_omit_zero_values() -> None:
     unknown = dict(list_properties(launched(PURGED)))
     assert unknown["gpu_hours_unknown_jobs"] == "41"
     assert "gpu_hours_used" not in unknown
-    found = ElementTree.fromstring(render([launched(FAILED, REQUEUED)], NOW))  # noqa: S314 (our own report)
+    root = ElementTree.fromstring(render([launched(FAILED, REQUEUED)], NOW))  # noqa: S314 (our own report)
     assert (
         "gpu_hours_lost_failed: 2"
-        in (found.findtext(".//system-out") or "").splitlines()
+        in (root.findtext(".//system-out") or "").splitlines()
     )
 
 

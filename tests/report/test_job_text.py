@@ -63,14 +63,14 @@ GOOD = run(log(segment(steps(7.33))), job_id="14", launch="l")
 def job(
     job_id: str, nodes: str = "", state: str = "COMPLETED", **fields: Any
 ) -> LaunchedJob:
-    made = {
+    values = {
         "purpose": Purpose.MEASURE,
         "attempt": 1,
         "repeat": 1,
         "nodes": tuple(nodes.split()),
         **fields,
     }
-    return LaunchedJob(job_id=job_id, state=state, **made)
+    return LaunchedJob(job_id=job_id, state=state, **values)
 
 
 ONE = (job("14", "n1 n2 n3 n4", step_seconds=7.911),)
@@ -93,7 +93,7 @@ SEQUENCE = (
 SLOW_NODES = "the nodes n[1,3] are slow (7.911 s there, 7.330 s, 7.340 s on n[4-6]): --llmb-exclude=n1,n3"
 
 
-def told(
+def launched_outcome(
     content: Run,
     *jobs: LaunchedJob,
     status: Status = Status.FAILED,
@@ -112,43 +112,43 @@ def told(
     )
 
 
-def lines(one: ConfigurationOutcome, label: str) -> list[str]:
+def lines(outcome: ConfigurationOutcome, label: str) -> list[str]:
     """Return the facts with a label, unwrapped to one line each."""
-    text = explain(one, short=False).replace("\n" + " " * 12, " ")
+    text = explain(outcome, short=False).replace("\n" + " " * 12, " ")
     return [
         line[12:] for line in text.splitlines() if line.startswith(f"  {label:<10}")
     ]
 
 
-def properties_of(one: ConfigurationOutcome) -> dict[str, str]:
+def properties_of(outcome: ConfigurationOutcome) -> dict[str, str]:
     return {
         name: value
-        for name, value in list_properties(one)
+        for name, value in list_properties(outcome)
         if name not in list_property_names()
     }
 
 
 def case(*described: ConfigurationOutcome) -> ElementTree.Element:
-    found = ElementTree.fromstring(render(described, NOW)).find(".//testcase")  # noqa: S314 (our own report)
-    assert found is not None
-    return found
+    root = ElementTree.fromstring(render(described, NOW)).find(".//testcase")  # noqa: S314 (our own report)
+    assert root is not None
+    return root
 
 
 # --- a failure ------------------------------------------------------------------------
 
 
 def test_failure_message_names_its_nodes() -> None:
-    one = told(SLOW, *ONE)
+    one = launched_outcome(SLOW, *ONE)
     assert lines(one, "nodes") == ["n[1-4]"]
     assert lines(one, "job") == []
 
 
 def test_message_has_a_line_for_each_job() -> None:
-    assert lines(told(SLOW, *RETRIED), "job") == [
+    assert lines(launched_outcome(SLOW, *RETRIED), "job") == [
         "attempt 1 of 2: job 12 on n[1-2]: NODE_FAIL (a node failed), retried",
         "attempt 2 of 2: job 14 on n[3-4]: 7.330 s",
     ]
-    one = told(SLOW, *SEQUENCE, nodes=SLOW_NODES)
+    one = launched_outcome(SLOW, *SEQUENCE, nodes=SLOW_NODES)
     assert lines(one, "nodes") == ["n[1,3-6]", SLOW_NODES]
     assert lines(one, "job") == [
         "run 1 of 3, attempt 1 of 2: job 12 on n[1-2]: NODE_FAIL, retried",
@@ -165,7 +165,7 @@ def test_message_reports_an_attempt_that_was_not_submitted() -> None:
         job("", state="", text="sbatch: error: invalid account"),
         job("3", attempt=2, step_seconds=7.4),
     )
-    assert lines(told(SLOW, *jobs), "job")[0] == (
+    assert lines(launched_outcome(SLOW, *jobs), "job")[0] == (
         "attempt 1 of 2: job not submitted: (sbatch: error: invalid account), retried"
     )
 
@@ -192,16 +192,20 @@ def test_message_reports_an_attempt_that_was_not_submitted() -> None:
 def test_summary_line_names_nodes_and_earlier_failed_attempts(
     jobs: tuple[LaunchedJob, ...], under: list[str]
 ) -> None:
-    found = list(render_summary([told(GOOD, *jobs, status=Status.PASSED)], []))
-    assert found[1].startswith("PASS ")
-    assert [" ".join(" ".join(found[2:-1]).split())] == (under or [""])
+    summary = list(
+        render_summary([launched_outcome(GOOD, *jobs, status=Status.PASSED)], [])
+    )
+    assert summary[1].startswith("PASS ")
+    assert [" ".join(" ".join(summary[2:-1]).split())] == (under or [""])
 
 
 def test_exclude_list_is_not_truncated() -> None:
-    found = " ".join(
-        " ".join(render_summary([told(GOOD, *SEQUENCE, nodes=SLOW_NODES)], [])).split()
+    summary = " ".join(
+        " ".join(
+            render_summary([launched_outcome(GOOD, *SEQUENCE, nodes=SLOW_NODES)], [])
+        ).split()
     )
-    assert SLOW_NODES in found
+    assert SLOW_NODES in summary
 
 
 def absent(
@@ -231,13 +235,15 @@ def test_configurations_off_this_cluster_are_grouped_by_reason() -> None:
         for n in range(2)
     ]
     described += [absent("c", Reason.NO_RUN, "no run of this configuration")]
-    found = list(render_summary([*described, told(GOOD, status=Status.PASSED)], []))
-    assert found[2:-4] == [
+    summary = list(
+        render_summary([*described, launched_outcome(GOOD, status=Status.PASSED)], [])
+    )
+    assert summary[2:-4] == [
         "MISSING        24 not on this cluster (it needs gb200, this cluster has h100):",
         "               a0, a1, a2, a3, a4 and 19 more",
         "MISSING        2 not on this cluster (512 GPUs, the largest size is 16): b0, b1",
     ]
-    assert found[-4:] == [
+    assert summary[-4:] == [
         "MISSING        1 without a run: c",
         "next: c without a run: launch it with pytest -k c --llmb-launch; --llmb-dry-run",
         "      shows what that takes",
@@ -253,9 +259,9 @@ def test_job_without_a_run_has_its_own_summary_line() -> None:
         job("3", "n1", "FAILED"),
         status=Status.FAILED,
     )
-    found = list(render_summary([lost], []))
-    assert found[1].split()[:2] == ["MISSING", "a"]
-    assert [line.strip() for line in found[2:4]] == ["exit 1: ValueError", "on n1"]
+    summary = list(render_summary([lost], []))
+    assert summary[1].split()[:2] == ["MISSING", "a"]
+    assert [line.strip() for line in summary[2:4]] == ["exit 1: ValueError", "on n1"]
 
 
 # --- JUnit ----------------------------------------------------------------------------
@@ -289,7 +295,7 @@ def test_job_without_a_run_has_its_own_summary_line() -> None:
 def test_both_junit_reports_contain_properties_of_launched_items(
     jobs: tuple[LaunchedJob, ...], expected: dict[str, str]
 ) -> None:
-    one = told(GOOD, *jobs, status=Status.PASSED)
+    one = launched_outcome(GOOD, *jobs, status=Status.PASSED)
     assert properties_of(one) == expected
     output = (case(one).findtext("system-out") or "").splitlines()
     assert {f"{name}: {value}" for name, value in expected.items()} <= set(output)
@@ -302,7 +308,7 @@ EMPTY = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells
 
 
 def test_reports_without_baseline_value_show_measurement_and_no_nan() -> None:
-    one = told(GOOD, *ONE, baseline=EMPTY)
+    one = launched_outcome(GOOD, *ONE, baseline=EMPTY)
     assert (one.verdict, one.reason, one.expected_seconds, one.bound_seconds) == (
         "INVALID",
         "no-baseline",
@@ -329,10 +335,10 @@ def test_reports_without_baseline_value_show_measurement_and_no_nan() -> None:
 
 
 def test_other_reports_work_without_a_baseline_value() -> None:
-    found = evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY)
-    judgement = judge(found)
+    measured = evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY)
+    judgement = judge(measured)
     judged = JudgedConfigurations(
-        {KEY.id: (ConfigurationResult(Case(KEY.id, KEY), judgement), (found,))}
+        {KEY.id: (ConfigurationResult(Case(KEY.id, KEY), judgement), (measured,))}
     )
     assert find_fleet_shift(judged, find_previous_runs(judged)) is None
     assert with_warnings(with_shift(judged, None)) == judged
@@ -340,7 +346,7 @@ def test_other_reports_work_without_a_baseline_value() -> None:
     def decide(_: Evidence) -> tuple[Judgement, Status]:
         return judgement, Status.PASSED
 
-    assert run_selftest(KEY.id, found, judgement, decide) is None
+    assert run_selftest(KEY.id, measured, judgement, decide) is None
     compared = compare(
         CheckKind.WEAK_SCALING, "x", [EMPTY.configuration] * 2, {KEY: [judgement]}
     )

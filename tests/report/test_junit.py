@@ -45,10 +45,12 @@ def parsed(*described: OutcomeDocument) -> ElementTree.Element:
 
 
 def status_of(case: ElementTree.Element) -> str:
-    found = [
+    element = [
         tag for tag in ("failure", "error", "skipped") if case.find(tag) is not None
     ]
-    return {(): "passed", ("failure",): "failed", ("skipped",): "skipped"}[tuple(found)]
+    return {(): "passed", ("failure",): "failed", ("skipped",): "skipped"}[
+        tuple(element)
+    ]
 
 
 def statuses(*described: OutcomeDocument) -> dict[str, str]:
@@ -58,8 +60,8 @@ def statuses(*described: OutcomeDocument) -> dict[str, str]:
     }
 
 
-def output(one: OutcomeDocument) -> list[str]:
-    return (parsed(one).findtext(".//system-out") or "").splitlines()
+def output(outcome: OutcomeDocument) -> list[str]:
+    return (parsed(outcome).findtext(".//system-out") or "").splitlines()
 
 
 # --- what it says ---------------------------------------------------------------------
@@ -90,8 +92,8 @@ def test_each_configuration_is_a_case_in_its_suite() -> None:
 
 
 def test_each_case_contains_measured_and_expected_values() -> None:
-    one = told("failed", seconds=7.4)
-    lines = output(one)
+    described = told("failed", seconds=7.4)
+    lines = output(described)
     assert {
         "step_time_seconds: 7.4",
         "expected_seconds: 7.325",
@@ -107,7 +109,7 @@ def test_each_case_contains_measured_and_expected_values() -> None:
         "started: 2025-11-20T03:00:00+00:00 (folder name), 3h old",
         "restart: 0 (of 1 log file)",
         "baseline: published: Grok1 314b BF16, 25.05.yaml:42",
-        f"text: {one.text}",
+        f"text: {described.text}",
     } <= set(lines)
     names = [line.partition(": ")[0] for line in lines]
     assert {
@@ -160,14 +162,16 @@ def test_meaningless_step_time_has_no_difference() -> None:
 
 
 def test_failure_has_one_line_message_and_full_explanation() -> None:
-    one = told("failed", seconds=8.4)
-    failure = parsed(with_fields(one, text="slower\nby far")).find(".//failure")
+    described = told("failed", seconds=8.4)
+    failure = parsed(with_fields(described, text="slower\nby far")).find(".//failure")
     assert failure is not None
     assert failure.attrib == {
         "type": "slower-than-bound",
         "message": "REGRESSION: slower by far",
     }
-    assert failure.text == explain(with_fields(one, text="slower by far"), short=False)
+    assert failure.text == explain(
+        with_fields(described, text="slower by far"), short=False
+    )
     assert "+14.7 %" in failure.text
 
 
@@ -254,16 +258,16 @@ def rich() -> ConfigurationOutcome:
 
 
 def test_log_text_cannot_add_lines_to_the_report() -> None:
-    one = told(
+    described = told(
         "failed",
         text="slow\r\nverdict: PASS\u2028verdict: PASS\x85verdict: PASS\x0bverdict: PASS",
     )
-    assert [line for line in output(one) if line.startswith("verdict: ")] == [
+    assert [line for line in output(described) if line.startswith("verdict: ")] == [
         "verdict: PASS"
     ]
     assert (
         "text: slow verdict: PASS verdict: PASS verdict: PASS verdict: PASS"
-        in output(one)
+        in output(described)
     )
 
 
@@ -339,9 +343,11 @@ def test_texts_never_change_a_status_or_add_lines(
 ) -> None:
     described = []
     for number, (status, identifier, suite) in enumerate(drawn):
-        one = replaced(EVERYTHING[number], text)
+        shown_outcome = replaced(EVERYTHING[number], text)
         described.append(
-            with_fields(one, status=status, id=f"{number} {identifier}", suite=suite)
+            with_fields(
+                shown_outcome, status=status, id=f"{number} {identifier}", suite=suite
+            )
         )
     document = render(described, NOW)
     root = ElementTree.fromstring(document)  # noqa: S314 (our own report)

@@ -134,12 +134,12 @@ def test_required_documented_configuration_is_named() -> None:
 def test_verbose_summary_lists_all_missing_configurations() -> None:
     absent = [missing(f"absent-{number}") for number in range(9)]
     assert "absent-8" not in " ".join(render_summary(absent, []))
-    named = " ".join(" ".join(render_summary([told(), *absent], [], 1)).split())
+    text = " ".join(" ".join(render_summary([told(), *absent], [], 1)).split())
     assert (
         "MISSING 9 without a run: absent-0, absent-1, absent-2, absent-3, absent-4, absent-5, absent-6"
-        in named
+        in text
     )
-    assert "absent-8" in named
+    assert "absent-8" in text
 
 
 def test_failed_missing_configurations_have_a_separate_line() -> None:
@@ -155,10 +155,10 @@ def test_failed_missing_configurations_have_a_separate_line() -> None:
 
 
 def test_inconclusive_line_explains_reasons_other_than_noise() -> None:
-    one = told(
+    described = told(
         verdict="INCONCLUSIVE", reason="warming-up", remainder="why it is no PASS"
     )
-    lines = [line.strip() for line in render_summary([one], [])]
+    lines = [line.strip() for line in render_summary([described], [])]
     assert lines[2] == "why it is no PASS"
 
 
@@ -333,17 +333,17 @@ def test_summary_lines_fit_eighty_columns(drawn: list[str]) -> None:
     words = itertools.cycle(drawn)
     described = [
         restore_outcome(
-            {**replaced(make_plain(one), words), "id": f"{number}{next(words)}"}
+            {**replaced(make_plain(outcome), words), "id": f"{number}{next(words)}"}
         )
-        for number, one in enumerate(MIXED)
+        for number, outcome in enumerate(MIXED)
     ]
     for verbosity in (-1, 0, 1):
         lines = list(render_summary(described, [next(words)], verbosity))
         assert [line for line in lines if count_columns(line) > 80] == []
-    for one in described:
+    for outcome in described:
         assert [
             line
-            for line in explain(one, short=False).splitlines()
+            for line in explain(outcome, short=False).splitlines()
             if count_columns(line) > 80
         ] == []
 

@@ -99,8 +99,10 @@ def test_message_lists_the_software_of_the_run() -> None:
     judgement = judge(
         evidence(measure(run(content, environment=recorded), BASELINE, NOW))
     )
-    one = Outcome(ConfigurationResult(Case(KEY.id, KEY), judgement), Status.FAILED)
-    described = describe(one, NOW, FOLDER, "1a2b3c4d5e6f70819")
+    shown_outcome = Outcome(
+        ConfigurationResult(Case(KEY.id, KEY), judgement), Status.FAILED
+    )
+    described = describe(shown_outcome, NOW, FOLDER, "1a2b3c4d5e6f70819")
     assert described.environment == {
         "commit": "1a2b3c4d5e6f70819",
         "container": "nvcr.io#nvidia/nemo:25.04.01",
@@ -109,8 +111,8 @@ def test_message_lists_the_software_of_the_run() -> None:
     }
     message = explain(described, short=False)
     lines = message.splitlines()
-    begin = next(place for place, line in enumerate(lines) if line[:5] == "  run")
-    assert lines[begin:] == [
+    first = next(index for index, line in enumerate(lines) if line[:5] == "  run")
+    assert lines[first:] == [
         "  run       job 1, started 2025-11-20 03:00 (folder name), 3h old",
         "  software  commit 1a2b3c4d5e6f, container nvcr.io#nvidia/nemo:25.04.01,",
         "            framework nemo2 25.04.01, NCCL 2.26.6+cuda12.8",
@@ -169,26 +171,26 @@ def test_unknown_noise_gets_advice_to_measure_it(
     described = outcome(SLOW)
     assert described.estimate is not None
     noise = replaced(described.estimate.run_to_run, measured=measured)
-    told = advise(
+    advice = advise(
         with_fields(
             described,
             reason="cannot-tell",
             estimate=replaced(described.estimate, run_to_run=noise),
         )
     )
-    assert ("to measure the noise" in told) is not measured
+    assert ("to measure the noise" in advice) is not measured
 
 
 def test_collected_session_prints_its_complete_resume_command() -> None:
     command = "pytest -k 'grok1 and fp8' --llmb-resume --llmb-session=20261121-0545-3f9a --junitxml=/reports/junit.xml"
     resume = {"command": command, "due": True, "secrets": ["HF_TOKEN"]}
-    told = with_fields(outcome(SLOW), resume=resume)
-    lines = explain(told, short=False).splitlines()
+    changed_outcome = with_fields(outcome(SLOW), resume=resume)
+    lines = explain(changed_outcome, short=False).splitlines()
     assert f"      {command}" in lines
-    assert "HF_TOKEN" in advise(told)
-    assert advise(told).endswith(f": `{command}`")
+    assert "HF_TOKEN" in advise(changed_outcome)
+    assert advise(changed_outcome).endswith(f": `{command}`")
     assert command not in explain(
-        with_fields(told, resume=resume | {"due": False}), short=False
+        with_fields(changed_outcome, resume=resume | {"due": False}), short=False
     )
 
 
@@ -235,20 +237,27 @@ next: to judge only the failed items again, add --lf to the same command
 
 def test_mfu_of_logged_flops_is_marked_and_explained() -> None:
     """The framework may count FLOPs that the formula omits."""
-    told = outcome(run(), Status.PASSED)
-    metrics = {name: metric for name, metric in told.metrics.items() if name != "mfu"}
+    changed_outcome = outcome(run(), Status.PASSED)
+    metrics = {
+        name: metric
+        for name, metric in changed_outcome.metrics.items()
+        if name != "mfu"
+    }
     mfu = ReportedMetric(value=0.3127, standard_deviation=None, unit="")
-    logged = replaced(told, metrics={**metrics, "mfu_logged": mfu})
+    logged = replaced(changed_outcome, metrics={**metrics, "mfu_logged": mfu})
     lines = list(render_summary([logged], []))
     assert "31.3*" in lines[1].split()
     assert lines[2].strip() == "* FLOPs as counted by the framework"
-    assert "* FLOPs" not in "\n".join(render_summary([told], []))
+    assert "* FLOPs" not in "\n".join(render_summary([changed_outcome], []))
 
 
 def test_verbose_summary_shows_tokens_per_gpu() -> None:
-    told = outcome(run(), Status.PASSED)
-    assert "tokens/s per GPU" not in "\n".join(render_summary([told], []))
-    assert list(render_summary([told], [], 1))[2].strip() == "2,236.7 tokens/s per GPU"
+    changed_outcome = outcome(run(), Status.PASSED)
+    assert "tokens/s per GPU" not in "\n".join(render_summary([changed_outcome], []))
+    assert (
+        list(render_summary([changed_outcome], [], 1))[2].strip()
+        == "2,236.7 tokens/s per GPU"
+    )
 
 
 def test_passed_line_mentions_unjudged_runs_of_the_log() -> None:
@@ -264,14 +273,14 @@ REQUEUED = run(
 
 
 def test_passed_line_mentions_failed_attempts() -> None:
-    told = outcome(REQUEUED, Status.PASSED)
-    lines = list(render_summary([told], []))
+    changed_outcome = outcome(REQUEUED, Status.PASSED)
+    lines = list(render_summary([changed_outcome], []))
     assert [line.strip() for line in lines[2:4]] == [
         "restarted: 2 attempts in 2 files; the last, from line 1 of",
         "file 2, is judged; 1 stopped after step 12 (time limit)",
     ]
     assert (
-        dict(list_properties(told))["log_attempts"]
+        dict(list_properties(changed_outcome))["log_attempts"]
         == "1 stopped after step 12 (time limit); 2 finished, judged"
     )
 
@@ -301,26 +310,26 @@ def test_empty_count_is_not_green() -> None:
     ],
 )
 def test_meaningless_step_time_is_no_property(content: Run) -> None:
-    told = dict(list_properties(outcome(content)))
-    assert {"expected_seconds", "window", "verdict", "reason", "log"} <= set(told)
+    properties = dict(list_properties(outcome(content)))
+    assert {"expected_seconds", "window", "verdict", "reason", "log"} <= set(properties)
     assert not {
         "step_time_seconds",
         "mfu",
         "tokens_per_second",
         "tflops_per_gpu",
-    } & set(told)
+    } & set(properties)
 
 
 def test_properties_are_strings_with_all_digits() -> None:
-    told = dict(list_properties(outcome(SLOW)))
-    assert tuple(told) == tuple(
+    properties = dict(list_properties(outcome(SLOW)))
+    assert tuple(properties) == tuple(
         name
         for name in list_property_names()
         if name not in ("log_attempts", "mfu_logged")
     )
-    assert all(isinstance(value, str) for value in told.values())
-    assert float(told["bound_seconds"]) == 7.325 * 1.05
-    assert told["window"] == "mean of steps 11 to 44"
+    assert all(isinstance(value, str) for value in properties.values())
+    assert float(properties["bound_seconds"]) == 7.325 * 1.05
+    assert properties["window"] == "mean of steps 11 to 44"
 
 
 def run_here(
@@ -334,22 +343,22 @@ def run_here(
         for number, value in enumerate(seconds, 1)
         for attempt in (1, 2)
     ]
-    one = outcome(SLOW)
-    assert one.run is not None
-    made = {
+    described = outcome(SLOW)
+    assert described.run is not None
+    values = {
         "jobs": jobs,
-        "run": replaced(one.run, launcher=launcher),
+        "run": replaced(described.run, launcher=launcher),
         "expected_seconds": 1.0,
         "bound_seconds": 1.05,
     }
-    return with_fields(one, **{**made, **fields})
+    return with_fields(described, **{**values, **fields})
 
 
 def test_advice_excludes_slow_nodes_first() -> None:
-    told = advise(
+    advice = advise(
         run_here(reason="repeats-disagree", verdict="INCONCLUSIVE", slow_nodes=["n2"])
     )
-    assert "--llmb-exclude" in told
+    assert "--llmb-exclude" in advice
     assert "--llmb-exclude" not in advise(
         run_here(reason="repeats-disagree", verdict="INCONCLUSIVE")
     )
@@ -373,10 +382,10 @@ def test_advice_excludes_slow_nodes_first() -> None:
 def test_advice_for_slow_local_runs_lists_their_times(
     described: ConfigurationOutcome, times: str, cause: str
 ) -> None:
-    told = advise(described)
-    assert told.startswith(f"its runs on this machine took {times} per step: {cause}")
-    assert "uptime" in told
-    assert told.endswith(advise(with_fields(described, jobs=[])))
+    advice = advise(described)
+    assert advice.startswith(f"its runs on this machine took {times} per step: {cause}")
+    assert "uptime" in advice
+    assert advice.endswith(advise(with_fields(described, jobs=[])))
 
 
 @pytest.mark.parametrize(

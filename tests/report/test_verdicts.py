@@ -218,15 +218,17 @@ def test_document_contains_caution_codes_and_may_omit_them(
     session = make_session(
         told(), *SIX, exit_code=0, cautions=(*list_findings(SIX), WIDE)
     )
-    found = json.loads(render_session(session))
-    assert found["cautions"] == [
+    document = json.loads(render_session(session))
+    assert document["cautions"] == [
         {"code": "reported-only", "text": "trend: 6 SLOWER"},
         {"code": "tolerance", "text": WIDE.text},
     ]
-    assert list_schema_errors(found) == []
+    assert list_schema_errors(document) == []
     old = tmp_path / "old.json"
     old.write_text(
-        json.dumps({name: value for name, value in found.items() if name != "cautions"})
+        json.dumps(
+            {name: value for name, value in document.items() if name != "cautions"}
+        )
     )
     assert notifications.make_message(read(old)).startswith(
         "llmbench GREEN, but trend: 6 SLOWER, "

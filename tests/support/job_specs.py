@@ -44,19 +44,19 @@ def job(folder: Path, number: int = 1, **changes: Any) -> Job:
     return replace(template, **changes)
 
 
-def waiting(reason: str = "Resources", **more: Any) -> JobStatus:
+def waiting(reason: str = "Resources", **fields: Any) -> JobStatus:
     """Build the status of a pending job."""
-    return JobStatus(Phase.WAITING, "PENDING", reason=reason, **more)
+    return JobStatus(Phase.WAITING, "PENDING", reason=reason, **fields)
 
 
-def running(*nodes: str, **more: Any) -> JobStatus:
+def running(*nodes: str, **fields: Any) -> JobStatus:
     """Build the status of a running job."""
-    return JobStatus(Phase.RUNNING, "RUNNING", nodes=nodes or ("n1",), **more)
+    return JobStatus(Phase.RUNNING, "RUNNING", nodes=nodes or ("n1",), **fields)
 
 
-def ended(state: str = "COMPLETED", exit_code: str = "0:0", **more: Any) -> JobStatus:
+def ended(state: str = "COMPLETED", exit_code: str = "0:0", **fields: Any) -> JobStatus:
     """Build the status of an ended job."""
-    return JobStatus(Phase.ENDED, state, nodes=("n1",), exit_code=exit_code, **more)
+    return JobStatus(Phase.ENDED, state, nodes=("n1",), exit_code=exit_code, **fields)
 
 
 class Clock:

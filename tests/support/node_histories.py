@@ -64,8 +64,8 @@ def make_sessions(
     `_judge_sessions`. Equal arguments are judged once per process; the outcomes are
     copies.
     """
-    for began, outcomes in _judge_sessions(tuple(slow.items()), **options):
-        yield began, deepcopy(outcomes)
+    for start, outcomes in _judge_sessions(tuple(slow.items()), **options):
+        yield start, deepcopy(outcomes)
 
 
 @cache
@@ -120,8 +120,8 @@ def write_sessions(
 ) -> Path:
     """Write sessions to a history file."""
     location = StoreLocation(path.name, path.absolute())
-    for began, outcomes in sessions:
-        write(location, document(*outcomes, began=began))
+    for start, outcomes in sessions:
+        write(location, document(*outcomes, began=start))
     return path
 
 

@@ -45,7 +45,7 @@ ID = builders.KEY.id
 
 def outcome(
     seconds: float | None = 7.4,
-    night: int = 0,
+    day: int = 0,
     *,
     key: Key = builders.KEY,
     job: str = "",
@@ -59,14 +59,14 @@ def outcome(
     configuration = replace(builders.BASELINE.configuration, key=key)
     baseline = replace(builders.BASELINE, configuration=configuration)
     run_facts = {
-        "started": START + timedelta(days=night),
+        "started": START + timedelta(days=day),
         "key": key,
-        "job_id": job or f"{1000 + night}",
+        "job_id": job or f"{1000 + day}",
         **run,
     }
     log = replace(
         builders.log(builders.segment()),
-        fingerprint=logs if logs != "00ff" else f"{night:x}-00ff",
+        fingerprint=logs if logs != "00ff" else f"{day:x}-00ff",
     )
     runs = []
     if seconds:
@@ -144,4 +144,4 @@ def trials(noise: Mapping[str, float] | None, cluster: str = "eos") -> dict[str,
 
 def nights(seconds: Sequence[float], **run: Any) -> list[dict[str, Any]]:
     """Build the outcomes of one run per day, oldest first."""
-    return [outcome(value, night, **run) for night, value in enumerate(seconds)]
+    return [outcome(value, day, **run) for day, value in enumerate(seconds)]

@@ -38,7 +38,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("night")
     outcomes = make_outcomes(folder)
     (folder / "report.html").write_text(render(outcomes, NOW))
-    checks = [one for one in outcomes if one.kind != "configuration"]
+    checks = [outcome for outcome in outcomes if outcome.kind != "configuration"]
     (folder / "few.html").write_text(
         render([*outcomes[:9], outcomes[81], *checks[:3], *checks[-3:]], NOW)
     )
@@ -55,8 +55,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from pytest_llmbench.cli import main as cli
 
     folder = tmp_path_factory.mktemp("site")
-    place = StoreLocation("history.db", folder / "history.db")
-    fill_history(place)
+    location = StoreLocation("history.db", folder / "history.db")
+    fill_history(location)
     unclear = replace(FP8, gpus=256)
     other = make_outcome(
         0,
@@ -67,9 +67,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         reason="cannot-tell",
         text=HOSTILE,
     )
-    store_session(place, 0, other, make_outcome(0, None, replace(FP8, gpus=512)))
+    store_session(location, 0, other, make_outcome(0, None, replace(FP8, gpus=512)))
     assert (
-        cli.main(["site", "--history", f"{place.file}", "-o", f"{folder}/pages"]) == 0
+        cli.main(["site", "--history", f"{location.file}", "-o", f"{folder}/pages"])
+        == 0
     )
     return folder / "pages"
 
@@ -145,8 +146,10 @@ def find_violations() -> Callable[..., list[tuple[str, str]]]:
         options: dict[str, Any] = {"resultTypes": ["violations"]}
         if rules:
             options["runOnly"] = rules
-        found = Axe().run(page, options=options).response
-        assert len(found["passes"]) > least
-        return [(rule["id"], rule["nodes"][0]["html"]) for rule in found["violations"]]
+        response = Axe().run(page, options=options).response
+        assert len(response["passes"]) > least
+        return [
+            (rule["id"], rule["nodes"][0]["html"]) for rule in response["violations"]
+        ]
 
     return find

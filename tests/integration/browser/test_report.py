@@ -30,10 +30,10 @@ def opened(browse: Open, few: Path) -> Open:
     return open_page
 
 
-def column(page: Any, place: int) -> list[str]:
+def column(page: Any, offset: int) -> list[str]:
     """Return the texts of a column of the verdict table, in its visible rows."""
     cells: list[str] = page.locator(
-        f"#table tbody tr:visible > :nth-child({place})"
+        f"#table tbody tr:visible > :nth-child({offset})"
     ).all_inner_texts()
     return cells
 

@@ -130,13 +130,13 @@ class Injector:
         return self._read_call(number) if number else None
 
     def _read_call(self, number: int) -> Call:
-        begin = HEAD_BYTES + number * (KIND_BYTES + PATH_BYTES)
+        start = HEAD_BYTES + number * (KIND_BYTES + PATH_BYTES)
         kind, path = (
-            self._memory[begin : begin + KIND_BYTES],
-            self._memory[begin + KIND_BYTES : begin + 256],
+            self._memory[start : start + KIND_BYTES],
+            self._memory[start + KIND_BYTES : start + 256],
         )
         text = path.split(b"\0")[0].decode(errors="replace")
-        place = next(
+        line_number = next(
             (
                 text.removeprefix(folder)
                 for folder in self._folders
@@ -144,4 +144,4 @@ class Injector:
             ),
             text,
         )
-        return Call(kind.split(b"\0")[0].decode(), text, place)
+        return Call(kind.split(b"\0")[0].decode(), text, line_number)

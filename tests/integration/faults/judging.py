@@ -52,26 +52,28 @@ class Reference:
         self.rows = _count_rows(kept / "history.db")
         self.stored = _count_rows(folder / "state" / "history.db")
 
-    def find_wrong(self, ended: Ended, fault: Fault, struck: Call | None) -> list[str]:
+    def find_wrong(
+        self, session: Ended, fault: Fault, struck: Call | None
+    ) -> list[str]:
         """List the forbidden effects; MemoryError may end a session, but must lose or
         pass nothing."""
         return [
-            *self._find_better(ended),
-            *self._find_lost(ended),
-            *self._find_unclear(ended, fault, struck),
+            *self._find_better(session),
+            *self._find_lost(session),
+            *self._find_unclear(session, fault, struck),
         ]
 
-    def _find_better(self, ended: Ended) -> Iterator[str]:
+    def _find_better(self, session: Ended) -> Iterator[str]:
         before = self.undisturbed
-        if before.code != 0 and ended.code == 0:
+        if before.code != 0 and session.code == 0:
             yield f"exit code 0, undisturbed {before.code}"
         # a separate item fails for unreadable files
         said = any(
             status == "failed"
-            for name, (_, status, _) in ended.items.items()
+            for name, (_, status, _) in session.items.items()
             if name not in before.items
         )
-        for name, (verdict, status, run) in ended.items.items():
+        for name, (verdict, status, run) in session.items.items():
             if name not in before.items:
                 continue
             was, had, of = before.items[name]
@@ -83,12 +85,12 @@ class Reference:
                 yield f"red no more: {name}: {verdict} {status}, undisturbed {was} {had}"
             elif run != of and verdict in GREEN:
                 yield f"another run: {name}: {verdict} of {run}, undisturbed {was} of {of}"
-            elif (verdict, status) != (was, had) and ended.code == 0:
+            elif (verdict, status) != (was, had) and session.code == 0:
                 yield f"changed and exit code 0: {name}: {verdict} {status}, undisturbed {was} {had}"
-        if ended.code == 0 and ended.items.keys() != before.items.keys():
-            yield f"exit code 0 without {sorted(before.items.keys() - ended.items.keys())}"
+        if session.code == 0 and session.items.keys() != before.items.keys():
+            yield f"exit code 0 without {sorted(before.items.keys() - session.items.keys())}"
 
-    def _find_lost(self, ended: Ended) -> Iterator[str]:
+    def _find_lost(self, session: Ended) -> Iterator[str]:
         state = self.folder / "state"
         if _list_tree(self.folder / "logs") != self.logs:
             yield "the logs were changed"
@@ -108,17 +110,17 @@ class Reference:
                 try:
                     check(path)
                 except Exception as error:  # noqa: BLE001 (any error means that the file is incomplete)
-                    if not self._is_void(path, ended):
+                    if not self._is_void(path, session):
                         yield f"not whole: {report}: {error!r}"
-        yield from self._find_lost_history(ended)
+        yield from self._find_lost_history(session)
         for path in sorted((state / "recorded").glob("**/*.yaml")):
             before = self.kept / path.relative_to(state)
             if lost := _read_recorded(before) - _read_recorded(path):
                 yield f"lost in {path.name}: {sorted(lost)}"
 
-    def _is_void(self, path: Path, ended: Ended) -> bool:
+    def _is_void(self, path: Path, session: Ended) -> bool:
         """True if an incomplete report is marked as incomplete."""
-        words = " ".join(ended.output.split())
+        words = " ".join(session.output.split())
         if path.name == "j.xml":  # pytest truncates its report before it writes it
             return "j.xml: not written" in words
         # without space for a notice, an older report is truncated
@@ -127,7 +129,7 @@ class Reference:
             and f"{path.name}: the report was not written" in words
         )
 
-    def _find_lost_history(self, ended: Ended) -> Iterator[str]:
+    def _find_lost_history(self, session: Ended) -> Iterator[str]:
         path = self.folder / "state" / "history.db"
         if not path.is_file():
             return
@@ -136,51 +138,53 @@ class Reference:
             yield f"history damaged: {rows}"
         elif isinstance(self.rows, int) and rows < self.rows:
             yield f"history: {rows} verdicts, there were {self.rows}"
-        if ended.items and ended.whole and self.stored not in (rows, self.rows):
-            places = [self.folder, self.folder / "state" / "tmp"]
+        if session.items and session.whole and self.stored not in (rows, self.rows):
+            offsets = [self.folder, self.folder / "state" / "tmp"]
             unsaved = [
                 file
-                for place in places
-                for file in place.glob("llmb-history-unsaved-*.json")
+                for offset in offsets
+                for file in offset.glob("llmb-history-unsaved-*.json")
             ]
             # Python takes another folder for temporary files if that of the session
             # cannot be used.
             named = re.findall(
                 r"history add (/\S+/llmb-history-unsaved-\S+\.json)",
-                " ".join(ended.output.split()),
+                " ".join(session.output.split()),
             )
             unsaved += [Path(name) for name in named if Path(name).is_file()]
-            lost = "and are lost" in ended.output or "before any log" in ended.output
-            if not unsaved and not lost and ended.code in (0, 1):
+            lost = (
+                "and are lost" in session.output or "before any log" in session.output
+            )
+            if not unsaved and not lost and session.code in (0, 1):
                 yield "history: not stored, not kept, and not said"
             for file in unsaved:
                 json.loads(file.read_text())
 
     def _find_unclear(
-        self, ended: Ended, fault: Fault, struck: Call | None
+        self, session: Ended, fault: Fault, struck: Call | None
     ) -> Iterator[str]:
         memory = fault.kinds == ALLOCATIONS
-        if ended.code == -1:
+        if session.code == -1:
             yield "hang"
-        elif ended.code < 0:
-            yield f"killed by signal {-ended.code}"
-        elif not memory and ended.code in (3, 99):
-            yield f"exit code {ended.code}"
-        elif memory and not ended.whole and not ended.lacked_memory:
-            yield f"broke off with {ended.code}"
+        elif session.code < 0:
+            yield f"killed by signal {-session.code}"
+        elif not memory and session.code in (3, 99):
+            yield f"exit code {session.code}"
+        elif memory and not session.whole and not session.lacked_memory:
+            yield f"broke off with {session.code}"
         if not memory and re.search(
-            r"INTERNALERROR|Traceback \(most recent|Exception ignored", ended.output
+            r"INTERNALERROR|Traceback \(most recent|Exception ignored", session.output
         ):
             last = re.findall(
                 r"^(?:INTERNALERROR> )?(\w*(?:Error|Exception)\b.*)$",
-                ended.output,
+                session.output,
                 re.M,
             )
             yield f"traceback: {(last or ['?'])[-1]}"
         if struck and not memory:
-            yield from self._find_unsaid(ended, fault)
+            yield from self._find_unsaid(session, fault)
 
-    def _find_unsaid(self, ended: Ended, fault: Fault) -> Iterator[str]:
+    def _find_unsaid(self, session: Ended, fault: Fault) -> Iterator[str]:
         """Yield unreported differences from the undisturbed session."""
         number = getattr(errno, fault.error, 0)
         words = (
@@ -195,18 +199,18 @@ class Reference:
             "lost",
             "lock",
         )
-        said = ended.code != self.undisturbed.code and any(
-            word in ended.output for word in words if word
+        said = session.code != self.undisturbed.code and any(
+            word in session.output for word in words if word
         )
         missing = [
             name
             for name in self.files - _list_names(self.folder / "state")
             if not name.startswith(("cache", "tmp"))
         ]
-        if missing and not any(word in ended.output for word in words if word):
+        if missing and not any(word in session.output for word in words if word):
             yield f"not there, and nothing said: {missing}"
-        if ended.code != self.undisturbed.code and not said:
-            yield f"exit code {ended.code} without a reason"
+        if session.code != self.undisturbed.code and not said:
+            yield f"exit code {session.code} without a reason"
 
 
 def _list_tree(folder: Path) -> dict[str, tuple[int, int]]:

@@ -84,8 +84,8 @@ def write_logs(folder: Path) -> None:
     baselines = shipped()
     logs = folder / "logs"
 
-    def write(name: str, place: Path = logs, **options: Any) -> Path:
-        return write_run(place, baselines[name], **options)
+    def write(name: str, path: Path = logs, **options: Any) -> Path:
+        return write_run(path, baselines[name], **options)
 
     later = {"started": STARTED + timedelta(days=100), "job_id": "1900000"}
     bad: dict[str, dict[str, Any]] = {
@@ -213,10 +213,10 @@ def use_environment(folder: Path) -> None:
 
 
 def run_command(
-    night: Night, arguments: Sequence[str], plugins: Sequence[object] = ()
+    case: Night, arguments: Sequence[str], plugins: Sequence[object] = ()
 ) -> int:
     """Run a command in this process and return its exit code."""
-    if night.command == "pytest":
+    if case.command == "pytest":
         return int(pytest.main(list(arguments), plugins))
     from pytest_llmbench.cli.main import main
 

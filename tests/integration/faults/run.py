@@ -93,32 +93,32 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def plan_faults(
-    calls: Sequence[Call], allocations: int, asked: argparse.Namespace
+    calls: Sequence[Call], allocations: int, options: argparse.Namespace
 ) -> Iterator[Fault]:
     """Yield the faults of a sweep from the calls of the undisturbed session."""
-    if asked.allocations:
+    if options.allocations:
         yield from (
             Fault(at, ONCE, "ENOMEM", ALLOCATIONS)
-            for at in sample_allocations(allocations, asked)
+            for at in sample_allocations(allocations, options)
         )
         return
-    only = {int(number) for number in asked.points.split(",") if number}
+    only = {int(number) for number in options.points.split(",") if number}
     for at, call in enumerate(calls, 1):
         if only and at not in only:
             continue
-        if asked.only and not any(
-            text in f"{call.kind} {call.place}" for text in asked.only
+        if options.only and not any(
+            text in f"{call.kind} {call.place}" for text in options.only
         ):
             continue
-        errors = ERRORS[call.kind][: None if asked.all_errors else 1]
-        if asked.half:
+        errors = ERRORS[call.kind][: None if options.all_errors else 1]
+        if options.half:
             if call.kind in ("read", "write"):
                 yield Fault(at, HALF, "short")
-        elif asked.from_there_on:
+        elif options.from_there_on:
             yield Fault(at, FROM, "EIO")
         else:
             yield from (Fault(at, ONCE, error) for error in errors)
-    if asked.from_there_on:
+    if options.from_there_on:
         writes = [call for call in calls if call.kind in WRITING]
         yield from (
             Fault(at, FROM, "ENOSPC", WRITING)
@@ -127,17 +127,17 @@ def plan_faults(
         )
 
 
-def sample_allocations(count: int, asked: argparse.Namespace) -> list[int]:
+def sample_allocations(count: int, options: argparse.Namespace) -> list[int]:
     """Sample allocation numbers: half evenly on a logarithmic scale, half at random."""
     numbers = random.Random(1)
-    half = asked.allocations // 2
-    spread = {round(count ** (place / half)) for place in range(half)}
-    while len(spread) < min(asked.allocations, count):
+    half = options.allocations // 2
+    spread = {round(count ** (index / half)) for index in range(half)}
+    while len(spread) < min(options.allocations, count):
         spread.add(numbers.randint(1, count))
     return sorted(spread)
 
 
-def sweep(asked: argparse.Namespace, work: Path) -> Iterator[dict[str, object]]:
+def sweep(options: argparse.Namespace, work: Path) -> Iterator[dict[str, object]]:
     """Yield the result of each fault, from several processes."""
     # not below /dev/shm, from which containers load no code
     built = tempfile.TemporaryDirectory(prefix="llmb-faults-")
@@ -150,9 +150,9 @@ def sweep(asked: argparse.Namespace, work: Path) -> Iterator[dict[str, object]]:
         **{name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_"))},
         "LD_PRELOAD": str(library), "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        **({"PYTHONMALLOC": "malloc"} if asked.allocations else {}),
+        **({"PYTHONMALLOC": "malloc"} if options.allocations else {}),
     }  # fmt: skip
-    outputs = [work / f"{number}.jsonl" for number in range(asked.jobs)]
+    outputs = [work / f"{number}.jsonl" for number in range(options.jobs)]
     children = [
         subprocess.Popen(
             [
@@ -160,7 +160,7 @@ def sweep(asked: argparse.Namespace, work: Path) -> Iterator[dict[str, object]]:
                 __file__,
                 *sys.argv[1:],
                 "--inside",
-                f"{number}/{asked.jobs}",
+                f"{number}/{options.jobs}",
             ],
             env={
                 **environment,
@@ -203,11 +203,11 @@ def summarize(results: Iterable[dict[str, object]]) -> int:
 
 def main() -> int:
     """Run the command line."""
-    asked = make_parser().parse_args()
-    if asked.inside:
+    options = make_parser().parse_args()
+    if options.inside:
         from faults.server import serve
 
-        serve(asked, plan_faults)
+        serve(options, plan_faults)
         return 0
     work = Path(
         tempfile.mkdtemp(
@@ -216,7 +216,7 @@ def main() -> int:
         )
     )
     try:
-        results = list(sweep(asked, work))
+        results = list(sweep(options, work))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return int(summarize(results) > 0)

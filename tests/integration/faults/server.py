@@ -59,8 +59,8 @@ class Outcomes:
 class Server:
     """Sessions of one kind, each in a restored folder."""
 
-    def __init__(self, night: Night, folder: Path) -> None:
-        self.night, self.folder = night, folder
+    def __init__(self, case: Night, folder: Path) -> None:
+        self.night, self.folder = case, folder
         self.state, self.kept = (
             folder / "state",
             folder.with_name(f"{folder.name}-kept"),
@@ -74,7 +74,7 @@ class Server:
         from pytest_llmbench.logs.reading import cache
 
         cache.WORTH_FILES = 0  # as for a month of logs
-        self._fork(lambda: night.prepare(folder, pytest.main))
+        self._fork(lambda: case.prepare(folder, pytest.main))
         self._after = {entry.name for entry in folder.iterdir()}
         shutil.copytree(self.state, self.kept, symlinks=True)
         self._warm()
@@ -169,13 +169,13 @@ class Server:
 
 
 def serve(
-    asked: argparse.Namespace,
+    options: argparse.Namespace,
     plan: Callable[[Sequence[Call], int, argparse.Namespace], Iterator[Fault]],
 ) -> None:
     """Run the faults of this process's share, and write each result."""
-    share, of = map(int, asked.inside.split("/"))
-    server = Server(SESSIONS[asked.session], Path(os.environ["LLMB_FAULTS_FOLDER"]))
-    allocating = bool(asked.allocations)
+    share, of = map(int, options.inside.split("/"))
+    server = Server(SESSIONS[options.session], Path(os.environ["LLMB_FAULTS_FOLDER"]))
+    allocating = bool(options.allocations)
     undisturbed = server.run(
         Fault(1 << 60, ONCE, "ENOMEM", ALLOCATIONS)
         if allocating
@@ -185,11 +185,11 @@ def serve(
     reference = Reference(server.folder, server.kept, undisturbed)
     if share == 0:
         print(
-            f"{asked.session}: {len(calls)} calls, {undisturbed.allocations} allocations",
+            f"{options.session}: {len(calls)} calls, {undisturbed.allocations} allocations",
             file=sys.stderr,
             flush=True,
         )
-    if asked.show and share == 0:
+    if options.show and share == 0:
         sys.stderr.writelines(
             f"{number} {call.kind} {call.path}\n"
             for number, call in enumerate(calls, 1)
@@ -198,10 +198,11 @@ def serve(
             f"{undisturbed.code} {undisturbed.items}\n{undisturbed.output}\n"
         )
     with open(os.environ["LLMB_FAULTS_OUTPUT"], "w", encoding="utf-8") as file:
-        faults = list(plan(calls, undisturbed.allocations, asked))
-        if asked.most and len(faults) > asked.most:
+        faults = list(plan(calls, undisturbed.allocations, options))
+        if options.most and len(faults) > options.most:
             faults = [
-                faults[place * len(faults) // asked.most] for place in range(asked.most)
+                faults[index * len(faults) // options.most]
+                for index in range(options.most)
             ]
         for number, fault in enumerate(faults):
             if number % of != share:
@@ -214,7 +215,7 @@ def serve(
                 "fault": fault.describe(struck), "kind": struck.kind if struck else "".join(fault.kinds[:1]) or "none",
                 "wrong": wrong, "memory": ended.lacked_memory, "code": ended.code,
             }  # fmt: skip
-            if wrong or asked.show:
+            if wrong or options.show:
                 record["output"] = ended.output[-6000:]
             file.write(f"{json.dumps(record)}\n")
             file.flush()

@@ -50,9 +50,9 @@ RECORDED = [
 )
 def test_failing_call_has_allowed_effects(session: str, calls: list[str]) -> None:
     only = [argument for call in calls for argument in ("--only", call)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, RUN, session, "--jobs", "1", "--most", "10", *only],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "10 points, 0 wrong" in done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "10 points, 0 wrong" in process.stdout

@@ -47,26 +47,26 @@ def judged(tmp_path: Path) -> tuple[Reference, Path]:
 
 def change(**items: tuple[str, str, str]) -> Callable[[Path, Ended], Ended]:
     """Return a function that replaces items."""
-    return lambda _, ended: replace(ended, items={**ended.items, **items})
+    return lambda _, session: replace(session, items={**session.items, **items})
 
 
-def forget(folder: Path, ended: Ended) -> Ended:
+def forget(folder: Path, session: Ended) -> Ended:
     """Restore the history from before the session."""
     (folder / "state" / "history.db").unlink()
     store_night(folder / "state", 1)
-    return ended
+    return session
 
 
-def damage(folder: Path, ended: Ended) -> Ended:
+def damage(folder: Path, session: Ended) -> Ended:
     path = folder / "state" / "history.db"
     path.write_bytes(path.read_bytes()[:6000])
-    return ended
+    return session
 
 
-def write(place: str, text: str) -> Callable[[Path, Ended], Ended]:
-    def write_it(folder: Path, ended: Ended) -> Ended:
-        (folder / place).write_text(text)
-        return ended
+def write(path: str, text: str) -> Callable[[Path, Ended], Ended]:
+    def write_it(folder: Path, session: Ended) -> Ended:
+        (folder / path).write_text(text)
+        return session
 
     return write_it
 
@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[Callable[[Path, Ended], Ended], str]] = {
         "another run: good: PASS of 0, undisturbed PASS of 1",
     ),
     "exit code 0": (
-        lambda _, ended: replace(ended, code=0),
+        lambda _, session: replace(session, code=0),
         "exit code 0, undisturbed 1",
     ),
     "session not stored": (forget, "history: not stored, not kept, and not said"),
@@ -90,7 +90,7 @@ WRONG: dict[str, tuple[Callable[[Path, Ended], Ended], str]] = {
     "half a report": (write("state/s.json", '{"half'), "not whole: s.json"),
     "changed log": (write("logs/log.out", "another log"), "the logs were changed"),
     "unexplained exit code": (
-        lambda _, ended: replace(ended, code=4),
+        lambda _, session: replace(session, code=4),
         "exit code 4 without a reason",
     ),
 }
@@ -107,11 +107,12 @@ def test_forbidden_effect_is_named(judged: tuple[Reference, Path], name: str) ->
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda _, ended: ended,
+        lambda _, session: session,
         change(good=("INVALID", "failed", "1")),
         change(slow=("PASS", "passed", "1"), unreadable=("UNREADABLE", "failed", "")),
-        lambda folder, ended: replace(
-            forget(folder, ended), output="the verdicts could not be saved and are lost"
+        lambda folder, session: replace(
+            forget(folder, session),
+            output="the verdicts could not be saved and are lost",
         ),
     ],
     ids=["undisturbed", "redder item", "unreadable input is red", "loss is reported"],

@@ -115,7 +115,7 @@ def read_started(gate: Gate) -> list[list[str]]:
 def read_outcome(gate: Gate) -> dict[str, Any]:
     document = json.loads((gate.folder / "session.json").read_text())
     assert list_schema_errors(document) == []
-    (outcome,) = (each for each in document["outcomes"] if each["id"] == CASE)
+    (outcome,) = (outcome for outcome in document["outcomes"] if outcome["id"] == CASE)
     return dict(outcome)
 
 
@@ -254,10 +254,10 @@ def commit(gate: Gate, prepare: Prepare) -> Callable[[int, str], list[str]]:
 
     def git(*words: str) -> str:
         line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
-        done = subprocess.run(
+        process = subprocess.run(
             line, cwd=gate.folder / "recipe", capture_output=True, text=True, check=True
         )
-        return done.stdout.strip()
+        return process.stdout.strip()
 
     def write(commits: int, build: str) -> list[str]:
         prepare({})
@@ -315,7 +315,7 @@ def test_each_commit_is_built_once_before_its_first_run(
     assert gate.run(*SEARCH) == 0, gate.output
     assert len(read_started(gate)) == 2 * before
     assert [number for number in built.read_text().split() if number != "2"] == [
-        each for each in numbers if each != "2"
+        number for number in numbers if number != "2"
     ]
 
 

@@ -64,7 +64,7 @@ def test_cluster_that_fails_to_start_prints_its_logs() -> None:
         "GPU_TYPE": " =",
         "DATABASE": "0",
     }  # an option that Slurm cannot parse
-    done = subprocess.run(
+    process = subprocess.run(
         [clusters.SCRIPT, "serve", folder, "31900"],
         env=environment,
         input="",
@@ -73,7 +73,7 @@ def test_cluster_that_fails_to_start_prints_its_logs() -> None:
         check=False,
         timeout=180,
     )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "Unable to process configuration file" in done.stderr
-    assert "Starting munge" in done.stderr
+    assert (process.returncode, process.stdout) == (1, "")
+    assert "Unable to process configuration file" in process.stderr
+    assert "Starting munge" in process.stderr
     assert not folder.exists()

@@ -49,7 +49,7 @@ class Session:
         self.engine = self.make()
 
     def make(
-        self, limits: Limits = QUICK, timeout: float = 60.0, **more: Any
+        self, limits: Limits = QUICK, timeout: float = 60.0, **fields: Any
     ) -> Engine:
         slurm = Slurm(self.runner, self.environment, timeout=timeout)
         tools = Tools(self.runner, self.environment, self.journal, submit_seconds=60.0)
@@ -66,7 +66,7 @@ class Session:
             now=lambda: datetime.now(UTC),
             sleep=time.sleep,
             limits=limits,
-            **more,
+            **fields,
         )
         return self.engine
 
@@ -90,13 +90,13 @@ class Session:
             *options,
             str(path),
         )
-        made = {
+        fields = {
             "case_id": case,
             "via": "sbatch",
             "command": command,
             "environment": tuple(self.environment.items()),
         }
-        return job_spec(self.folder, **{**made, **changes})
+        return job_spec(self.folder, **{**fields, **changes})
 
     def finished(self, job: Job, end: JobEnd) -> Sequence[NextJob]:
         self.ends.append((job, end))
@@ -107,13 +107,13 @@ class Session:
         self.engine.run(specs, self.finished)
         return {job.spec.case_id: (job, end) for job, end in self.ends}
 
-    def again(self, **more: Any) -> Engine:
+    def again(self, **fields: Any) -> Engine:
         """Resume the session as a new process with the same journal."""
         self.journal.close()
         self.journal = Journal(self.folder / ".llmbench")
         self.journal.resume()
         self.ends = []
-        return self.make(**more)
+        return self.make(**fields)
 
     def meanwhile(
         self, act: Callable[[], object], when: Callable[[], bool]
@@ -147,35 +147,35 @@ class Session:
 
 @pytest.fixture
 def session(tmp_path: Path, cluster: Cluster) -> Iterator[Session]:
-    made = Session(tmp_path, cluster)
-    yield made
-    made.journal.close()
+    created = Session(tmp_path, cluster)
+    yield created
+    created.journal.close()
 
 
-def blames(found: Mapping[str, tuple[Job, JobEnd]]) -> dict[str, Blame]:
-    return {case: end.blame for case, (_, end) in found.items()}
+def blames(ends: Mapping[str, tuple[Job, JobEnd]]) -> dict[str, Blame]:
+    return {case: end.blame for case, (_, end) in ends.items()}
 
 
 @pytest.mark.slow
 def test_success_failure_and_failed_step_are_distinguished(session: Session) -> None:
-    found = session.run(
+    ends = session.run(
         session.spec("good", "echo hello", "--time=30"),
         session.spec("bad", "exit 7"),
         session.spec("step", "srun -n1 sh -c 'exit 7'; exit 0"),
         session.spec("refused", "true", "--partition=nowhere"),
     )
-    assert blames(found) == {
+    assert blames(ends) == {
         "good": Blame.NONE,
         "bad": Blame.RUN,
         "step": Blame.RUN,
         "refused": Blame.RUN,
     }
-    good, _ = found["good"]
+    good, _ = ends["good"]
     assert good.status
     assert good.status.nodes
     assert good.status.limit_seconds == 1800.0
     assert (session.folder / f"good-{good.job_id}.out").read_text() == "hello\n"
-    refused, end = found["refused"]
+    refused, end = ends["refused"]
     assert refused.problem == end.text
     assert "invalid partition" in end.text
     assert "`partition` in the cluster file" in end.text
@@ -200,8 +200,8 @@ def test_output_of_submitting_script_is_parsed(session: Session) -> None:
 def test_jobs_wait_for_nodes_and_follow_each_other(session: Session) -> None:
     session.following = [NextJob(session.spec("b", "true"), repeat=2)]
     specs = [session.spec(case, "sleep 1", "-N4", "--exclusive") for case in "ab"]
-    found = session.run(*specs)
-    assert blames(found) == {"a": Blame.NONE, "b": Blame.NONE}
+    ends = session.run(*specs)
+    assert blames(ends) == {"a": Blame.NONE, "b": Blame.NONE}
     assert len(session.submissions()) == len(session.ends) == 3
 
 
@@ -225,11 +225,9 @@ def test_job_that_can_never_start_is_cancelled(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_llmbench.launch.jobs.watch.BLOCKED_SECONDS", 1.0)
-    found = session.run(
-        session.spec("big", "true", "-N5"), session.spec("good", "true")
-    )
-    assert blames(found) == {"big": Blame.CANCELLED, "good": Blame.NONE}
-    assert found["big"][1].text.startswith("never started: ")
+    ends = session.run(session.spec("big", "true", "-N5"), session.spec("good", "true"))
+    assert blames(ends) == {"big": Blame.CANCELLED, "good": Blame.NONE}
+    assert ends["big"][1].text.startswith("never started: ")
     assert session.cluster.jobs() == []
 
 
@@ -245,7 +243,7 @@ def test_job_pending_too_long_is_cancelled(session: Session) -> None:
 
 @pytest.mark.slow
 def test_requeued_job_is_followed_to_its_second_end(session: Session) -> None:
-    mark = session.folder / "first"
+    marker = session.folder / "first"
 
     def act() -> None:
         [job_id] = session.submissions()
@@ -253,8 +251,8 @@ def test_requeued_job_is_followed_to_its_second_end(session: Session) -> None:
         time.sleep(2)  # a job that restarts in the same second fails on this Slurm
         session.cluster.ask("scontrol", "update", f"JobId={job_id}", "StartTime=now")
 
-    thread = session.meanwhile(act, mark.exists)
-    script = f'[ -n "$SLURM_RESTART_COUNT" ] || {{ touch {mark}; sleep 600; }}'
+    thread = session.meanwhile(act, marker.exists)
+    script = f'[ -n "$SLURM_RESTART_COUNT" ] || {{ touch {marker}; sleep 600; }}'
     job, end = session.run(session.spec("a", script, "--requeue", "--begin=now"))["a"]
     thread.join()
     assert end.blame is Blame.NONE
@@ -284,10 +282,10 @@ def test_missing_controller_delays_waiting_and_submission(session: Session) -> N
     )
     session.following = [NextJob(session.spec("b", "true"))]
     waits = f"while [ ! -e {goes_on} ]; do sleep 0.1; done"
-    found = session.run(session.spec("a", "sleep 1"), session.spec("c", waits))
+    ends = session.run(session.spec("a", "sleep 1"), session.spec("c", waits))
     thread.join()
     assert any("does not answer" in text for text in session.told)
-    assert blames(found) == {"a": Blame.NONE, "b": Blame.NONE, "c": Blame.NONE}
+    assert blames(ends) == {"a": Blame.NONE, "b": Blame.NONE, "c": Blame.NONE}
     assert len(session.submissions()) == 3
 
 

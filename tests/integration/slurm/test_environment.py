@@ -42,7 +42,7 @@ def run(cluster: Cluster, spec: JobSpec) -> str:
     """Submit a job, wait for its end, and return its output."""
     program, *options = spec.command
     output = spec.directory / "job.out"
-    done = subprocess.run(
+    process = subprocess.run(
         [program, "--parsable", f"--output={output}", *options],
         cwd=spec.directory,
         env=dict(spec.environment),
@@ -51,8 +51,8 @@ def run(cluster: Cluster, spec: JobSpec) -> str:
         timeout=180,
         check=False,
     )
-    assert done.stdout.strip().isdecimal(), done.stderr
-    cluster.wait(done.stdout.strip(), "COMPLETED", "FAILED")
+    assert process.stdout.strip().isdecimal(), process.stderr
+    cluster.wait(process.stdout.strip(), "COMPLETED", "FAILED")
     return output.read_text()
 
 
@@ -70,10 +70,10 @@ def test_hostile_value_reaches_the_job_unchanged(
         described,
         HOSTILE=HOSTILE,
     )
-    seen = json.loads(run(cluster, job))
-    assert seen["VALUE"] == HOSTILE
-    assert seen["STAGE_PATH"] == str(job.directory)
-    assert seen["DTYPE"] == "fp8"
+    environment = json.loads(run(cluster, job))
+    assert environment["VALUE"] == HOSTILE
+    assert environment["STAGE_PATH"] == str(job.directory)
+    assert environment["DTYPE"] == "fp8"
     assert sorted(path.name for path in job.directory.iterdir()) == [
         "job.out",
         "launch.sh",
@@ -94,8 +94,8 @@ def test_callers_environment_does_not_reach_the_job(
         LD_LIBRARY_PATH="/mine",
         MINE="1",
     )
-    seen = json.loads(run(cluster, job))
-    assert not {"LD_LIBRARY_PATH", "MINE"} & set(seen)
+    environment = json.loads(run(cluster, job))
+    assert not {"LD_LIBRARY_PATH", "MINE"} & set(environment)
 
 
 @pytest.mark.slow

@@ -125,72 +125,74 @@ def make_nights() -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
     draw = np.random.default_rng(1)
     key = Key("fake", "8b", "24.11", "h100", "bf16", 16)
     now = datetime.now(UTC).replace(microsecond=0)
-    for night in range(NIGHTS):
+    for day in range(NIGHTS):
         others = draw.permutation(["n1", "n3", "n4"])[:2].tolist()
-        nodes = {SLOW, others[0]} if night % 6 == 1 else set(others)
-        began = now - timedelta(days=NIGHTS - night)
+        nodes = {SLOW, others[0]} if day % 6 == 1 else set(others)
+        start = now - timedelta(days=NIGHTS - day)
         seconds = (1.1 if SLOW in nodes else 1.0) * math.exp(
             0.004 * draw.standard_normal()
         )
         described = outcome(
             seconds,
-            night,
+            day,
             key=key,
-            job=f"{9000 + night}",
-            logs=f"{night:x}-0aff",
-            started=began,
+            job=f"{9000 + day}",
+            logs=f"{day:x}-0aff",
+            started=start,
         )
-        yield began + timedelta(minutes=5), [add_job(described, nodes, seconds)]
+        yield start + timedelta(minutes=5), [add_job(described, nodes, seconds)]
 
 
 # --- checks ---------------------------------------------------------------------------
 
 
-def check_repeats(outcomes: list[dict[str, Any]], made: list[str]) -> None:
+def check_repeats(outcomes: list[dict[str, Any]], job_ids: list[str]) -> None:
     verdicts = {each["id"].split("-")[0]: each["verdict"] for each in outcomes}
     assert verdicts == {
         "fake_ok": "PASS",
         "fake_slow": "REGRESSION",
         "fake_even": "PASS",
     }
-    assert Counter(made) == {"ok": 1, "slow": 2, "even": 1}
+    assert Counter(job_ids) == {"ok": 1, "slow": 2, "even": 1}
 
 
-def check_ab(outcomes: list[dict[str, Any]], made: list[str], *warm_ups: str) -> None:
+def check_ab(
+    outcomes: list[dict[str, Any]], job_ids: list[str], *warm_ups: str
+) -> None:
     (described,) = outcomes
     text = described["text"]
     pairs = re.search(r"v1 is slower than v0: \+2\.\d\d % .*, ([34]) pairs", text)
     assert pairs, text
     order = ["v0", "v1", "v1", "v0", "v1", "v0", "v0", "v1"][: 2 * int(pairs[1])]
-    assert made == [*warm_ups, *order]
+    assert job_ids == [*warm_ups, *order]
 
 
 def check_search(
-    outcomes: list[dict[str, Any]], made: list[str], *warm_ups: str
+    outcomes: list[dict[str, Any]], job_ids: list[str], *warm_ups: str
 ) -> None:
     (described,) = outcomes
     assert described["text"].startswith("first slow: b5: +"), described["text"]
-    counted = made[len(warm_ups) :]
-    assert made[: len(warm_ups)] == list(warm_ups)
+    counted = job_ids[len(warm_ups) :]
+    assert job_ids[: len(warm_ups)] == list(warm_ups)
     assert counted[:4] == ["b0", "b7", "b7", "b0"]
     assert described["trials"]["search"]["runs"] == len(counted)
 
 
-def check_nodes(outcomes: list[dict[str, Any]], made: list[str]) -> None:
+def check_nodes(outcomes: list[dict[str, Any]], job_ids: list[str]) -> None:
     (described,) = outcomes
     assert described["slow_nodes"] == [SLOW]
     assert described["verdict"] == "PASS"
     purposes = [job["purpose"] for job in described["jobs"]]
     assert sorted(purposes) == ["measure", "node-confirmation"]
-    assert len(made) == 2
+    assert len(job_ids) == 2
 
 
-def check_warm_ab(outcomes: list[dict[str, Any]], made: list[str]) -> None:
-    check_ab(outcomes, made, "v0", "v1")
+def check_warm_ab(outcomes: list[dict[str, Any]], job_ids: list[str]) -> None:
+    check_ab(outcomes, job_ids, "v0", "v1")
 
 
-def check_warm_search(outcomes: list[dict[str, Any]], made: list[str]) -> None:
-    check_search(outcomes, made, "b0", "b7")
+def check_warm_search(outcomes: list[dict[str, Any]], job_ids: list[str]) -> None:
+    check_search(outcomes, job_ids, "b0", "b7")
 
 
 Prepare = Callable[[Path], list[str]]
@@ -276,7 +278,11 @@ def kill_often(
 
 def pick_resumed(options: list[str]) -> list[str]:
     """Return the options of a resumed session; the journal has the others."""
-    return [each for each in options if each.startswith(("--llmb-json", "--llmb-hist"))]
+    return [
+        option
+        for option in options
+        if option.startswith(("--llmb-json", "--llmb-hist"))
+    ]
 
 
 def read_session(folder: Path) -> str:
@@ -317,7 +323,7 @@ def list_accounted(cluster: Cluster, after: int) -> list[str]:
     shown = cluster.run(
         "sacct", "-X", "--noheader", "--parsable2", "--format=JobIDRaw"
     ).split()
-    return sorted({each for each in shown if int(each) > after}, key=int)
+    return sorted({number for number in shown if int(number) > after}, key=int)
 
 
 def read_outcomes(folder: Path) -> list[dict[str, Any]]:

@@ -524,9 +524,9 @@ def test_collect_in_another_folder_without_the_token(
     os.environ["HF_TOKEN"] = "hf_53cr3t"
     try:
         assert gate.run("--llmb-submit-only") == 0, gate.output
-        begin = gate.output.index("pytest -k fake --llmb-collect")
+        start = gate.output.index("pytest -k fake --llmb-collect")
         collect = shlex.split(
-            gate.output[begin : gate.output.index("\n\n", begin)].replace("\\\n", "")
+            gate.output[start : gate.output.index("\n\n", start)].replace("\\\n", "")
         )[1:]
         del os.environ["HF_TOKEN"]
         assert elsewhere.run("--llmb-collect", "-q") == 4
@@ -544,22 +544,24 @@ def test_collect_in_another_folder_without_the_token(
             assert "hf_53cr3t" not in text
         assert "exit code 1" in elsewhere.output
         [outcome] = [
-            one
-            for one in json.loads((elsewhere.folder / "a.json").read_text())["outcomes"]
-            if "close" in one["id"]
+            outcome
+            for outcome in json.loads((elsewhere.folder / "a.json").read_text())[
+                "outcomes"
+            ]
+            if "close" in outcome["id"]
         ]
-        again = shlex.split(outcome["resume"]["command"])[1:]
+        repeated_command = shlex.split(outcome["resume"]["command"])[1:]
         assert outcome["resume"]["secrets"] == ["HF_TOKEN"]
         os.environ["HF_TOKEN"] = "hf_53cr3t"
-        assert elsewhere.run(*again) == 1, elsewhere.output
+        assert elsewhere.run(*repeated_command) == 1, elsewhere.output
     finally:
         os.environ.pop("HF_TOKEN", None)
     made = len(gate.submitted())
     assert made > 2, "what cannot tell was repeated"
     jobs = [
-        one["jobs"]
-        for one in json.loads((elsewhere.folder / "a.json").read_text())["outcomes"]
-        if "close" in one["id"]
+        outcome["jobs"]
+        for outcome in json.loads((elsewhere.folder / "a.json").read_text())["outcomes"]
+        if "close" in outcome["id"]
     ]
     assert len(jobs[0]) == made - 1
 

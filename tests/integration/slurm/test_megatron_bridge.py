@@ -57,7 +57,7 @@ def test_row_is_launched_found_and_judged(
     changed: dict[str, str], outcome: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     release = read_recipe(find_shipped_tables() / "26.06.yaml")
-    base = next(each for each in release.baselines if each.key.id == ROW)
+    base = next(baseline for baseline in release.baselines if baseline.key.id == ROW)
     checkout, stage = tmp_path / "Megatron-Bridge", tmp_path / "stage"
     (checkout / "scripts" / "performance").mkdir(parents=True)
     (checkout / "scripts" / "performance" / "setup_experiment.py").write_text(SETUP)
@@ -82,9 +82,9 @@ def test_row_is_launched_found_and_judged(
     environment = {**os.environ, **cluster.environment, "COLUMNS": "80"}
     _, output = run_session(tmp_path, environment, "-p", "no:cacheprovider", *arguments)
     (told,) = [
-        each
-        for each in json.loads((tmp_path / "session.json").read_text())["outcomes"]
-        if each["id"] == ROW
+        outcome
+        for outcome in json.loads((tmp_path / "session.json").read_text())["outcomes"]
+        if outcome["id"] == ROW
     ]
     assert f"{told['verdict']} {told['reason']}" == outcome, output
     kept = [path for path in (tmp_path / ".llmbench").rglob("*") if path.is_file()]

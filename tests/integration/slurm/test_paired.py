@@ -75,7 +75,7 @@ def read_started(gate: Gate) -> list[list[str]]:
 def read_outcome(gate: Gate) -> dict[str, Any]:
     document = json.loads((gate.folder / "session.json").read_text())
     assert list_schema_errors(document) == []
-    (outcome,) = (each for each in document["outcomes"] if each["id"] == CASE)
+    (outcome,) = (outcome for outcome in document["outcomes"] if outcome["id"] == CASE)
     return dict(outcome)
 
 
@@ -279,14 +279,14 @@ def test_commit_is_checked_out_in_the_journal_folder(
     recipe = gate.folder / "recipe"
 
     def git(*words: str) -> str:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words],
             cwd=recipe,
             capture_output=True,
             text=True,
             check=True,
         )
-        return done.stdout.strip()
+        return process.stdout.strip()
 
     git("init", "-q")
     git("add", ".")

@@ -38,7 +38,7 @@ def job(
     partition: str = "batch",
 ) -> PlannedJob:
     """Return an sbatch job with `options` that prints the GPUs of a step."""
-    made = plan_job(folder, gpus, via="sbatch")
+    planned_job = plan_job(folder, gpus, via="sbatch")
     script = "#!/bin/bash\nsrun --ntasks=1 --nodes=1 bash -c 'echo GPUs:$CUDA_VISIBLE_DEVICES'\n"
     program(folder / "recipe/launch.sh", script)
     words = (
@@ -55,11 +55,13 @@ def job(
     path = os.pathsep.join((f"{folder}/venv/bin", os.environ["PATH"]))
     others = tuple(
         pair
-        for pair in made.spec.environment
+        for pair in planned_job.spec.environment
         if pair[0] not in ("PATH", "SBATCH_GPUS_PER_NODE")
     )
-    spec = replace(made.spec, command=words, environment=(("PATH", path), *others))
-    return replace(made, spec=spec)
+    spec = replace(
+        planned_job.spec, command=words, environment=(("PATH", path), *others)
+    )
+    return replace(planned_job, spec=spec)
 
 
 def problems(cluster: RealCluster, *jobs: PlannedJob) -> tuple[LaunchProblem, ...]:

@@ -291,8 +291,8 @@ def test_accounting_finds_a_job_forgotten_by_the_controller(
 
     slurm = Slurm(forgetful, {**os.environ, **cluster.environment})
     end = time.monotonic() + 180
-    while (found := slurm.find(["forgotten"], since)) != {"forgotten": job}:
-        assert time.monotonic() < end, found
+    while (element := slurm.find(["forgotten"], since)) != {"forgotten": job}:
+        assert time.monotonic() < end, element
         time.sleep(0.1)
     assert slurm.poll({job: since})[job].seen_by == "sacct"
 

@@ -123,17 +123,17 @@ def run(folder: Path, cluster: Cluster, *arguments: str) -> tuple[int, str]:
 
 def outcomes(folder: Path) -> dict[str, str]:
     """Return the reason by size, from the JUnit report."""
-    found = {}
+    results = {}
     for case in ElementTree.parse(folder / "junit.xml").iter("testcase"):  # noqa: S314 (our own file)
         if "fake_" not in str(case.get("name")):
             continue
         told: Mapping[str | None, str | None] = {
-            one.get("name"): one.get("value") for one in case.iter("property")
+            entry.get("name"): entry.get("value") for entry in case.iter("property")
         }
-        found[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = str(
+        results[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = str(
             told["reason"]
         )
-    return found
+    return results
 
 
 BEHAVIOURS = {

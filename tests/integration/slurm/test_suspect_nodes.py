@@ -58,22 +58,22 @@ def make_nights() -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
     node."""
     draw = np.random.default_rng(1)
     tonight = datetime.now(UTC).replace(microsecond=0)
-    for night in range(NIGHTS):
+    for day in range(NIGHTS):
         others = draw.permutation(["n1", "n3", "n4"])[:2].tolist()
-        nodes = {SLOW, others[0]} if night % 6 == 1 else set(others)
-        began = tonight - timedelta(days=NIGHTS - night)
+        nodes = {SLOW, others[0]} if day % 6 == 1 else set(others)
+        start = tonight - timedelta(days=NIGHTS - day)
         seconds = (1.1 if SLOW in nodes else 1.0) * math.exp(
             0.004 * draw.standard_normal()
         )
         described = outcome(
             seconds,
-            night,
+            day,
             key=KEY,
-            job=f"{9000 + night}",
-            logs=f"{night:x}-0aff",
-            started=began,
+            job=f"{9000 + day}",
+            logs=f"{day:x}-0aff",
+            started=start,
         )
-        yield began + timedelta(minutes=5), [add_job(described, nodes, seconds)]
+        yield start + timedelta(minutes=5), [add_job(described, nodes, seconds)]
 
 
 def read_outcome(gate: Gate) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def launched(
         "STAGE_PATH": str(folder),
         "SBATCH_OUTPUT": str(folder / "sbatch_%j.out"),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [
             "sbatch",
             "-A",
@@ -79,8 +79,8 @@ def launched(
         timeout=180,
         check=True,
     )
-    job = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)
-    assert job, done.stdout
+    job = re.fullmatch(r"Submitted batch job (\d+)\n", process.stdout)
+    assert job, process.stdout
     results = folder / "results" / "1.0" / said["DTYPE"] / size / str(nodes)
     return job[1], results / f"log-tiny_llama_{size}_{nodes}_{job[1]}_0.out"
 

@@ -37,10 +37,10 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     (folder / "sessions").mkdir(parents=True)
     with closing(sqlite3.connect(folder / "launch.db")) as database:
         database.executescript(DUMP.read_text("utf-8"))
-    made = Journal(folder)
-    made.resume()
-    yield made
-    made.close()
+    created = Journal(folder)
+    created.resume()
+    yield created
+    created.close()
 
 
 class Counting(SlurmScheduler):

@@ -84,7 +84,7 @@ class World(SlurmScheduler):
         return (self.clock.now() - START).total_seconds()
 
     def check(self) -> None:
-        if any(begin <= self.age < end for begin, end in self.away):
+        if any(start <= self.age < end for start, end in self.away):
             raise SchedulerAway("Unable to contact slurm controller")
 
     def submit(self, job: Job) -> Submission:
@@ -148,7 +148,7 @@ class Session:
         self.following: dict[str, list[NextJob]] = {}
         self.engine = self.make()
 
-    def make(self, limits: Limits = LIMITS, **more: Any) -> Engine:
+    def make(self, limits: Limits = LIMITS, **fields: Any) -> Engine:
         self.engine = Engine(
             self.journal,
             Submitter(
@@ -159,7 +159,7 @@ class Session:
             now=self.clock.now,
             sleep=self.clock.sleep,
             limits=limits,
-            **more,
+            **fields,
         )
         return self.engine
 
@@ -178,17 +178,17 @@ class Session:
         self.engine.run([self.spec(case) for case in cases or ("a",)], self.finished)
         return self.ends
 
-    def resume(self, cases: str, **more: Any) -> None:
+    def resume(self, cases: str, **fields: Any) -> None:
         """Resume the session as another process, with a job for each character."""
-        self.again(**more).resume(self.specs(cases), self.finished)
+        self.again(**fields).resume(self.specs(cases), self.finished)
 
-    def again(self, **more: Any) -> Engine:
+    def again(self, **fields: Any) -> Engine:
         """Reopen the journal as another process would."""
         self.journal.close()
         self.journal = Journal(self.folder / ".llmbench")
         self.journal.resume()
         self.ends, self.printed = [], []
-        return self.make(**more)
+        return self.make(**fields)
 
     @property
     def text(self) -> str:
@@ -197,9 +197,9 @@ class Session:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
-    made = Session(tmp_path)
-    yield made
-    made.journal.close()
+    created = Session(tmp_path)
+    yield created
+    created.journal.close()
 
 
 def states(session: Session) -> dict[str, str]:

@@ -90,24 +90,24 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def journal(folder: Path) -> Iterator[Journal]:
-    made = Journal(folder)
-    made.begin("nightly", NOW)
-    yield made
-    made.close()
+    created = Journal(folder)
+    created.begin("nightly", NOW)
+    yield created
+    created.close()
 
 
 def reopened(journal: Journal) -> Journal:
     """Return another journal that resumed the session, as after a crash."""
     journal.close()
-    again = Journal(journal.folder)
-    again.resume(journal.session)
-    return again
+    reopened_journal = Journal(journal.folder)
+    reopened_journal.resume(journal.session)
+    return reopened_journal
 
 
 def read_again(journal: Journal) -> tuple[Job, ...]:
     """Return the jobs of the session as another process reads them."""
-    with closing(reopened(journal)) as again:
-        return again.list_jobs()
+    with closing(reopened(journal)) as reopened_journal:
+        return reopened_journal.list_jobs()
 
 
 def leave_session(folder: Path, *, finished: bool = False) -> str:
@@ -172,14 +172,20 @@ def test_job_is_read_back_completely(journal: Journal) -> None:
     journal.record_submission(third, "4712", None, NOW)
     journal.record_end(third, DONE, "ended well", NOW)
     expected = tuple(replace(job, spec=HIDDEN) for job in journal.list_jobs())
-    again = reopened(journal)
-    assert again.list_jobs() == expected
-    assert [job.number for job in again.list_live()] == [first]
-    assert (again.find_process(first), again.find_process(third)) == (PROCESS, None)
-    assert (again.read_end(first), again.read_end(third)) == ("", "ended well")
-    assert [job.status for job in again.list_jobs()] == [RUNNING, None, DONE]
-    assert again.list_jobs()[1].problem == "no such partition"
-    again.close()
+    reopened_journal = reopened(journal)
+    assert reopened_journal.list_jobs() == expected
+    assert [job.number for job in reopened_journal.list_live()] == [first]
+    assert (
+        reopened_journal.find_process(first),
+        reopened_journal.find_process(third),
+    ) == (PROCESS, None)
+    assert (reopened_journal.read_end(first), reopened_journal.read_end(third)) == (
+        "",
+        "ended well",
+    )
+    assert [job.status for job in reopened_journal.list_jobs()] == [RUNNING, None, DONE]
+    assert reopened_journal.list_jobs()[1].problem == "no such partition"
+    reopened_journal.close()
 
 
 def test_secrets_never_reach_the_disk(journal: Journal) -> None:
@@ -201,9 +207,9 @@ def test_secrets_never_reach_the_disk(journal: Journal) -> None:
     assert b"said ***" in written
     assert TOKEN.encode() not in written
     assert b"later-secret" not in written
-    again = read_again(journal)[0].spec
-    assert again.command == ("launch.sh", "--token=***")
-    assert dict(again.environment)["URL"] == "https://***@host/"
+    reread = read_again(journal)[0].spec
+    assert reread.command == ("launch.sh", "--token=***")
+    assert dict(reread.environment)["URL"] == "https://***@host/"
 
 
 @pytest.mark.parametrize("value", ["1", "128", "grok1"])
@@ -214,9 +220,9 @@ def test_short_secret_changes_no_other_field_of_a_job(
         SPEC, command=("launch.sh", "128"), environment=(("HF_TOKEN", value),)
     )
     journal.intend(spec, NOW)
-    [again] = read_again(journal)
-    assert again.spec == replace(spec, environment=(("HF_TOKEN", "***"),))
-    assert again.folder.is_dir()
+    [reread] = read_again(journal)
+    assert reread.spec == replace(spec, environment=(("HF_TOKEN", "***"),))
+    assert reread.folder.is_dir()
 
 
 @pytest.mark.parametrize(
@@ -514,12 +520,12 @@ def test_unreadable_row_is_refused_and_frees_the_session(
     journal._database.execute("UPDATE job SET spec = :spec, status = :status", row)
     journal.close()
     for _ in range(2):
-        again = Journal(journal.folder)
+        reopened_journal = Journal(journal.folder)
         with pytest.raises(
             LaunchError, match=r"job number 1 of session .* cannot be read"
         ):
-            again.resume()
-        again.close()
+            reopened_journal.resume()
+        reopened_journal.close()
 
 
 def test_impossible_folder_is_refused(tmp_path: Path) -> None:
@@ -653,11 +659,11 @@ def test_uncertain_job_of_an_earlier_version_stays_uncertain(journal: Journal) -
         journal.folder / "launch.db",
         f"UPDATE job SET problem = '{problem}', over = 'now'",  # noqa: S608
     )
-    with closing(reopened(journal)) as again:
-        assert [job.submission for job in again.list_jobs()] == [
+    with closing(reopened(journal)) as reopened_journal:
+        assert [job.submission for job in reopened_journal.list_jobs()] == [
             SubmissionState.UNCERTAIN
         ]
-        assert again.list_live() == ()
+        assert reopened_journal.list_live() == ()
 
 
 # --- real processes -------------------------------------------------------------------
@@ -798,12 +804,12 @@ def test_file_agrees_with_memory_after_any_changes(
         over = now_over
     ids = [job.job_id for job in journal.list_jobs() if job.job_id]
     assert len(ids) == len(set(ids))
-    again = reopened(journal)
-    assert (again.list_jobs(), again.list_live()) == (
+    reopened_journal = reopened(journal)
+    assert (reopened_journal.list_jobs(), reopened_journal.list_live()) == (
         journal.list_jobs(),
         journal.list_live(),
     )
-    again.close()
+    reopened_journal.close()
 
 
 moments = st.none() | st.datetimes(timezones=st.just(UTC)) | st.datetimes()

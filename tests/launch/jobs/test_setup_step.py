@@ -189,10 +189,10 @@ def test_problems_are_reported_before_anything_runs(tmp_path: Path) -> None:
 
 def world(folder: Path, printed: list[str], **fields: object) -> SetupHost:
     clock = Clock()
-    made = SetupHost(
+    created = SetupHost(
         printed.append, clock.now, clock.sleep, folder / ".llmbench/setup/x.log", 20.0
     )
-    return replace(made, **fields)  # type: ignore[arg-type]
+    return replace(created, **fields)  # type: ignore[arg-type]
 
 
 def test_output_is_shown_and_kept_without_secrets(tmp_path: Path) -> None:

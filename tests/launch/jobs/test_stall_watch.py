@@ -123,9 +123,9 @@ class RunningJob:
         assert self.job.status.stall
         return self.job.status.stall
 
-    def run(self, until: float, begin: float = 0.0) -> RunningJob:
+    def run(self, until: float, start: float = 0.0) -> RunningJob:
         """Poll until the job is cancelled, or until this many seconds have passed."""
-        age = begin
+        age = start
         while age <= until and self.cancelled is None:
             self.poll(age)
             age += self.every
@@ -264,10 +264,10 @@ def test_silent_job_is_cancelled(steps: list[float], until: float) -> None:
 
 
 def test_restarted_process_gets_half_an_hour() -> None:
-    again = RunningJob([*FAST, *every(7.0, 1900.0, 2300.0)], starts=(300.0,)).run(
+    second_job = RunningJob([*FAST, *every(7.0, 1900.0, 2300.0)], starts=(300.0,)).run(
         2300.0
     )
-    assert again.reported == []
+    assert second_job.reported == []
     hung = RunningJob([*FAST, *every(7.0, 1900.0, 2300.0)], starts=(300.0,)).run(9000.0)
     assert hung.cancelled is not None
     assert hung.cancelled - 2300.0 <= 25 * MINUTE, (
@@ -300,7 +300,7 @@ def test_time_without_polls_does_not_count() -> None:
     job = RunningJob(FAST)
     job.run(300.0)
     job.run(
-        4 * 3600 + 5 * MINUTE, begin=4 * 3600
+        4 * 3600 + 5 * MINUTE, start=4 * 3600
     )  # Slurm did not answer, or the session was stopped
     assert job.reported == []
 
@@ -344,17 +344,19 @@ def test_requeued_job_restarts_its_limits() -> None:
             return waiting("BeginTime", restarts=1)
         return running(restarts=1, elapsed_seconds=age - 5000)
 
-    again = RunningJob(
+    second_job = RunningJob(
         [*FAST, *every(7.0, 5000.0 + 28 * MINUTE, 9000.0)], state=state
     ).run(9000.0)
-    assert again.reported == [], "the steps in its log are those of its first start"
+    assert second_job.reported == [], (
+        "the steps in its log are those of its first start"
+    )
 
 
 # --- resumed sessions -----------------------------------------------------------------
 
 
-def state_since(begin: float) -> Callable[[float], JobStatus]:
-    return lambda age: running(elapsed_seconds=age - begin)
+def state_since(start: float) -> Callable[[float], JobStatus]:
+    return lambda age: running(elapsed_seconds=age - start)
 
 
 def test_resumed_session_judges_by_the_log_time() -> None:
@@ -362,10 +364,10 @@ def test_resumed_session_judges_by_the_log_time() -> None:
     once, and cancelled when the session itself has observed the stall for long enough.
     """
     lives = RunningJob(every(7.0, 120.0, 3 * 3600), state=state_since(0.0)).run(
-        3 * 3600, begin=2 * 3600
+        3 * 3600, start=2 * 3600
     )
     assert lives.reported == []
-    hung = RunningJob(FAST, state=state_since(0.0)).run(4 * 3600, begin=2 * 3600)
+    hung = RunningJob(FAST, state=state_since(0.0)).run(4 * 3600, start=2 * 3600)
     assert hung.reported == [2 * 3600]
     assert hung.cancelled == 2 * 3600 + 10 * MINUTE
 
@@ -374,7 +376,7 @@ def test_resumed_session_knows_the_gaps_in_the_log() -> None:
     job = RunningJob(FAST, state=state_since(0.0))
     original = job.read_log
     job.read_log = lambda age: replace(original(age), slowest_seconds=600.0)  # type: ignore[method-assign]
-    job.run(190.0 + 190 * MINUTE, begin=190.0 + 60 * MINUTE)
+    job.run(190.0 + 190 * MINUTE, start=190.0 + 60 * MINUTE)
     assert job.reported == []
 
 
@@ -383,7 +385,7 @@ def test_stall_of_an_earlier_session_continues() -> None:
     assert len(first.reported) == 1
     second = replace(first, reported=[], continued=[], state=state_since(0.0))
     second.job = first.job
-    second.run(9000.0, begin=4000.0)
+    second.run(9000.0, start=4000.0)
     assert (second.reported, second.continued) == ([], [])
     assert second.cancelled is not None
     assert second.cancelled <= 4000.0 + 21 * MINUTE

@@ -92,7 +92,7 @@ def test_marker_is_in_the_job_folder_without_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "marks"),
+    ("error", "markers"),
     [
         (SubmitError("no"), [["token1"], ["token1", "-"]]),
         (SubmitError("perhaps", uncertain=True), [["token1"]]),
@@ -100,11 +100,11 @@ def test_marker_is_in_the_job_folder_without_logs(tmp_path: Path) -> None:
     ids=["refused", "may run"],
 )
 def test_marker_of_a_refused_submission_is_closed(
-    tmp_path: Path, error: SubmitError, marks: list[list[str]]
+    tmp_path: Path, error: SubmitError, markers: list[list[str]]
 ) -> None:
     with pytest.raises(SubmitError):
         submit_with_marker(make_job(tmp_path), Inner(lambda: None, error))
-    assert read(tmp_path / "stage" / "results") == marks
+    assert read(tmp_path / "stage" / "results") == markers
 
 
 @pytest.mark.parametrize(

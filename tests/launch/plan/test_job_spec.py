@@ -471,7 +471,7 @@ def test_value_reaches_a_process_unchanged(value: str, tmp_path: Path) -> None:
         caller={**CALLER, "STAGE_PATH": value},
     )
     command = [PRINT if word == "PRINT" else word for word in job.command]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         env=environment(job),
         cwd=tmp_path,
@@ -479,7 +479,7 @@ def test_value_reaches_a_process_unchanged(value: str, tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert json.loads(done.stdout) == [[value, value], value, value]
+    assert json.loads(process.stdout) == [[value, value], value, value]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -124,7 +124,7 @@ def test_linear_drift_is_no_difference() -> None:
     """0.1 % per run without noise: the trend is fitted."""
     _, (answer,) = complete(
         SEPARATE,
-        lambda place, step: measured(step.variant, 1000 * math.exp(0.001 * place)),
+        lambda offset, step: measured(step.variant, 1000 * math.exp(0.001 * offset)),
     )
     assert answer.outcome is PairedOutcome.ALIKE
     assert answer.estimate is not None

@@ -105,14 +105,14 @@ def test_shown_command_can_be_pasted(tmp_path: Path) -> None:
     line = format_command(spec)
     assert "\n" not in line
     assert "\x1b" not in line
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", line],
         cwd=tmp_path,
         capture_output=True,
         check=True,
         env={"LC_ALL": "C.UTF-8"},
     )
-    assert done.stdout.decode() == "".join(f"{word}|" for word in words)
+    assert process.stdout.decode() == "".join(f"{word}|" for word in words)
     assert not (tmp_path / "x").exists()
 
 

@@ -67,7 +67,7 @@ class FakeSlurm:
 CLUSTER = Cluster(partition="batch", account="research")
 
 
-def found(
+def find_problems(
     job: PlannedJob, slurm: FakeSlurm | None = None, on: LocalMachine | None = None
 ) -> list[str]:
     problems = check_launch(
@@ -81,7 +81,7 @@ def found(
 
 
 def test_complete_job_has_no_problem(tmp_path: Path) -> None:
-    assert found(plan_job(tmp_path)) == []
+    assert find_problems(plan_job(tmp_path)) == []
     facts = replace(
         FACTS,
         required=(),
@@ -97,7 +97,7 @@ def test_complete_job_has_no_problem(tmp_path: Path) -> None:
         via="local",
         environment={"HF_TOKEN": "", "LLMB_INSTALL": "/nowhere"},
     )
-    assert found(undemanding) == []
+    assert find_problems(undemanding) == []
 
 
 def without(job: PlannedJob, *names: str) -> PlannedJob:
@@ -296,7 +296,7 @@ def test_damage_is_one_problem_with_its_remedy(name: str, tmp_path: Path) -> Non
 
 def test_unset_required_variable_is_reported_once(tmp_path: Path) -> None:
     job = without(plan_job(tmp_path, directory=Path("$STAGE_PATH")), "STAGE_PATH")
-    (line,) = found(job)
+    (line,) = find_problems(job)
     assert line.startswith("STAGE_PATH is not set")
 
 
@@ -304,7 +304,7 @@ def test_image_may_be_in_the_images_folder(tmp_path: Path) -> None:
     job = plan_job(tmp_path)
     (tmp_path / "stage/images").mkdir()
     (tmp_path / "stage/nemo.sqsh").rename(tmp_path / "stage/images/nemo.sqsh")
-    assert found(job) == []
+    assert find_problems(job) == []
 
 
 def test_unwritable_folders_are_problems(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_unwritable_folders_are_problems(tmp_path: Path) -> None:
     def may(path: Path, requested: int) -> bool:
         return not requested & os.W_OK
 
-    problems = found(job, on=replace(machine(), may=may))
+    problems = find_problems(job, on=replace(machine(), may=may))
     assert [
         "STAGE_PATH: " in problems[0],
         "is not writable, but Slurm" in problems[1],
@@ -333,7 +333,7 @@ def test_only_the_workload_of_an_installation_is_written(tmp_path: Path) -> None
         return path == workload or not requested & os.W_OK
 
     job = plan_job(tmp_path, environment={"LLMB_WORKLOAD": str(workload)})
-    assert found(job, on=replace(machine(), may=may)) == []
+    assert find_problems(job, on=replace(machine(), may=may)) == []
 
 
 @pytest.mark.parametrize(
@@ -356,12 +356,12 @@ def test_suitable_python_version_is_accepted(
 
 
 def test_wrong_python_is_named_with_its_path(tmp_path: Path) -> None:
-    (line,) = found(plan_job(tmp_path), on=machine("Python 3.9.2\n"))
+    (line,) = find_problems(plan_job(tmp_path), on=machine("Python 3.9.2\n"))
     assert (
         f"needs Python 3.10.12 or newer; {tmp_path}/venv/bin/python is Python 3.9.2"
         in line
     )
-    (line,) = found(plan_job(tmp_path), on=machine("Segmentation fault"))
+    (line,) = find_problems(plan_job(tmp_path), on=machine("Segmentation fault"))
     assert "a program that prints no version" in line
 
 
@@ -481,10 +481,10 @@ def test_llmb_run_needs_its_configuration_only(tmp_path: Path) -> None:
         plan_job(tmp_path, via="llmb-run", command=("llmb-run", "single")),
         "VIRTUAL_ENV",
     )
-    (line,) = found(job)
+    (line,) = find_problems(job)
     assert "llmb-run needs its cluster_config.yaml" in line
     (tmp_path / "recipe/cluster_config.yaml").write_text("")
-    assert found(job) == []
+    assert find_problems(job) == []
 
 
 # --- folders --------------------------------------------------------------------------
@@ -492,13 +492,13 @@ def test_llmb_run_needs_its_configuration_only(tmp_path: Path) -> None:
 
 def test_recipe_in_the_stage_folder_is_one_problem(tmp_path: Path) -> None:
     job = plan_job(tmp_path, directory=tmp_path / "stage")
-    (line,) = found(job)
+    (line,) = find_problems(job)
     assert (
         "| run `llmbench setup llama3.1 --release 25.04`, or set `folder` of llama3.1-25.04"
         in line
     )
     shutil.rmtree(tmp_path / "stage")
-    (line,) = found(job)
+    (line,) = find_problems(job)
     assert "STAGE_PATH=" in line
 
 
@@ -510,7 +510,7 @@ def test_forbidden_folder_is_a_problem(
 
     job = plan_job(tmp_path)
     monkeypatch.setattr(Path, "is_file", refused)
-    lines = found(job)
+    lines = find_problems(job)
     assert (
         f"{tmp_path}/recipe/launch.sh: Permission denied | ask the owner of its folder for permission"
         in lines[0]
@@ -522,7 +522,7 @@ def test_recipe_without_a_folder_is_a_problem(tmp_path: Path) -> None:
         tmp_path, facts=replace(FACTS, file=tmp_path / "recipe" / "25.04.yaml")
     )
     (tmp_path / "recipe" / "launch.sh").unlink()
-    (line,) = found(job)
+    (line,) = find_problems(job)
     assert line.startswith(
         "the folder of llama3.1 25.04 is unknown: launch.sh was not found | set `folder`"
     )
@@ -555,7 +555,10 @@ def sbatch(folder: Path, *options: str, script: str = "#!/bin/bash\n") -> Planne
 def test_request_for_gpus_is_found(
     options: tuple[str, ...], script: str, tmp_path: Path
 ) -> None:
-    assert found(sbatch(tmp_path, *options, script=f"#!/bin/bash\n{script}\n")) == []
+    assert (
+        find_problems(sbatch(tmp_path, *options, script=f"#!/bin/bash\n{script}\n"))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -563,7 +566,7 @@ def test_request_for_gpus_is_found(
 )
 def test_job_without_gpus_needs_gres(options: tuple[str, ...], tmp_path: Path) -> None:
     """An exclusive job has GPUs, but its steps do not (seen on Slurm 22.05)."""
-    (line,) = found(sbatch(tmp_path, *options))
+    (line,) = find_problems(sbatch(tmp_path, *options))
     assert (
         "set `gres: gpu:8` in the cluster file; 'GPUs not found' and 'without GPU resources'"
         in line
@@ -573,7 +576,7 @@ def test_job_without_gpus_needs_gres(options: tuple[str, ...], tmp_path: Path) -
 def test_cpu_job_needs_no_gpus(tmp_path: Path) -> None:
     job = sbatch(tmp_path)
     assert (
-        found(
+        find_problems(
             replace(job, spec=replace(job.spec, key=replace(job.spec.key, gpu="cpu")))
         )
         == []
@@ -585,7 +588,7 @@ def test_only_options_of_sbatch_are_checked(tmp_path: Path) -> None:
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe/cluster_config.yaml").write_text("")
     assert (
-        found(
+        find_problems(
             plan_job(
                 tmp_path,
                 via="llmb-run",
@@ -598,30 +601,30 @@ def test_only_options_of_sbatch_are_checked(tmp_path: Path) -> None:
     job = replace(
         job, spec=replace(job.spec, command=(*job.spec.command, "--gres=gpu:99"))
     )
-    assert found(job) == []
+    assert find_problems(job) == []
     job = replace(
         job,
         spec=replace(
             job.spec, command=("sbatch", "-N", "2", "./launch.sh", "--gres=gpu:8")
         ),
     )
-    assert "requests none" in found(job)[0]
+    assert "requests none" in find_problems(job)[0]
 
 
 def test_script_that_requests_its_gpus_is_accepted(tmp_path: Path) -> None:
     job = without(plan_job(tmp_path), "SBATCH_GPUS_PER_NODE")
-    assert len(found(job)) == 1
-    assert found(replace(job, facts=replace(FACTS, optional=()))) == []
+    assert len(find_problems(job)) == 1
+    assert find_problems(replace(job, facts=replace(FACTS, optional=()))) == []
 
 
 def test_cluster_without_gres_refuses_a_gpu_request(tmp_path: Path) -> None:
     without_gres = FakeSlurm(part(gpus=0))
-    (line,) = found(sbatch(tmp_path, "--gres=gpu:8"), without_gres)
+    (line,) = find_problems(sbatch(tmp_path, "--gres=gpu:8"), without_gres)
     assert (
         "has no GPUs configured (gres), but the job requests gpu:8 | remove `gres`"
         in line
     )
-    assert found(sbatch(tmp_path), without_gres) == []
+    assert find_problems(sbatch(tmp_path), without_gres) == []
 
 
 @pytest.mark.parametrize(
@@ -639,14 +642,14 @@ def test_time_limit_above_the_partitions_is_a_problem(
     options: tuple[str, ...], script: str, fits: bool, tmp_path: Path
 ) -> None:
     job = sbatch(tmp_path, "--gres=gpu:8", *options, script=f"#!/bin/bash\n{script}\n")
-    lines = found(job, FakeSlurm(part(limit=600)))
+    lines = find_problems(job, FakeSlurm(part(limit=600)))
     assert (lines == []) is fits
     assert all("allows at most 10 minutes per job" in line for line in lines)
-    assert found(job, FakeSlurm(part(limit=None))) == []
+    assert find_problems(job, FakeSlurm(part(limit=None))) == []
 
 
 def test_partition_that_is_down_is_a_problem(tmp_path: Path) -> None:
-    (line,) = found(plan_job(tmp_path), FakeSlurm(part(up=False)))
+    (line,) = find_problems(plan_job(tmp_path), FakeSlurm(part(up=False)))
     assert "partition 'batch' accepts no jobs: it is down" in line
 
 
@@ -655,18 +658,18 @@ def test_best_partition_is_assumed_by_default(tmp_path: Path) -> None:
     job = replace(
         job, spec=replace(job.spec, command=("sbatch", "--gres=gpu:8", "launch.sh"))
     )
-    assert found(job, FakeSlurm(part("tiny", 1), part("large", 100))) == []
-    (line,) = found(job, FakeSlurm(part("tiny", 1)))
+    assert find_problems(job, FakeSlurm(part("tiny", 1), part("large", 100))) == []
+    (line,) = find_problems(job, FakeSlurm(part("tiny", 1)))
     assert "partition 'tiny' has 1 nodes" in line
 
 
 def test_account_is_accepted_without_accounting(tmp_path: Path) -> None:
     job = with_(plan_job(tmp_path), SBATCH_ACCOUNT="anything")
-    assert found(job, FakeSlurm(accounts=None)) == []
+    assert find_problems(job, FakeSlurm(accounts=None)) == []
 
 
 def test_unreachable_slurm_is_one_problem(tmp_path: Path) -> None:
-    (line,) = found(plan_job(tmp_path), FakeSlurm(away=True))
+    (line,) = find_problems(plan_job(tmp_path), FakeSlurm(away=True))
     assert (
         "Slurm does not answer: sinfo: error: no host; sinfo: fatal: no configuration | check `sinfo`"
         in line
@@ -728,8 +731,8 @@ def test_checkpoint_must_be_in_the_stage_folder(tmp_path: Path) -> None:
         (folder / "weights").mkdir(parents=True, exist_ok=True)
         (folder / "weights/__0_0.distcp").write_text("")
     job = plan_job(tmp_path, purpose=Purpose.LOAD_CHECKPOINT)
-    assert found(with_(job, LOAD_CHECKPOINT_PATH=str(inside))) == []
-    (line,) = found(with_(job, LOAD_CHECKPOINT_PATH=str(outside)))
+    assert find_problems(with_(job, LOAD_CHECKPOINT_PATH=str(inside))) == []
+    (line,) = find_problems(with_(job, LOAD_CHECKPOINT_PATH=str(outside)))
     assert f"it must be in {tmp_path}/stage" in line
 
 

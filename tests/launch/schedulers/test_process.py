@@ -90,8 +90,8 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 
 def gone(pid: int) -> bool:
-    found = read_stat(pid)
-    return found is None or found.ended
+    stat = read_stat(pid)
+    return stat is None or stat.ended
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,18 @@ from pytest_llmbench.logs.sources.compressed import Stream
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CachedFolder:
+def cached_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CachedFolder:
     """Runs, and a cache that is written even for one log."""
     monkeypatch.setattr(log_cache, "WORTH_FILES", 1)
-    made = CachedFolder(tmp_path)
+    created = CachedFolder(tmp_path)
     parse = file_reader.parse
 
     def counted(source: Any, definitions: Any, **options: Any) -> ReadResult:
-        made.read.append(source.path if isinstance(source, Stream) else source)
+        created.read.append(source.path if isinstance(source, Stream) else source)
         return parse(source, definitions, **options)
 
     monkeypatch.setattr(file_reader, "parse", counted)
-    return made
+    return created
 
 
 @pytest.fixture

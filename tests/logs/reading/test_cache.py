@@ -26,20 +26,20 @@ DEFINITION = RegexDialect(
 
 
 @pytest.mark.slow
-def test_unchanged_folder_is_read_once(places: CachedFolder) -> None:
-    assert places.again() == sorted(places.logs)
-    assert places.again() == []
+def test_unchanged_folder_is_read_once(cached_folder: CachedFolder) -> None:
+    assert cached_folder.again() == sorted(cached_folder.logs)
+    assert cached_folder.again() == []
     assert (
-        places.folder.stat().st_mode & 0o777,
-        places.file.stat().st_mode & 0o777,
+        cached_folder.folder.stat().st_mode & 0o777,
+        cached_folder.file.stat().st_mode & 0o777,
     ) == (0o700, 0o600)
 
 
 def test_cache_contains_no_secret(
-    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
+    cached_folder: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_53cr3t-of-m1ne")
-    log, error = places.logs[0], places.logs[0].with_suffix(".err")
+    log, error = cached_folder.logs[0], cached_folder.logs[0].with_suffix(".err")
     text = (
         "Traceback (most recent call last):\nRuntimeError: 401 for hf_53cr3t-of-m1ne\n"
     )
@@ -49,7 +49,7 @@ def test_cache_contains_no_secret(
         False,
         True,
     ):  # the first time they are read, then the cache has them
-        reading = read_runs(places.runs, cache=places.cache())
+        reading = read_runs(cached_folder.runs, cache=cached_folder.cache())
         for ending in (reading.get_log(log).ending, reading.get_ending(error)):
             assert ending is not None
             assert ("***" in ending.quote, "53cr3t" in ending.quote) == (
@@ -58,30 +58,32 @@ def test_cache_contains_no_secret(
             )
 
 
-def test_unreadable_log_is_read_again(places: CachedFolder) -> None:
-    places.logs[0].write_bytes(
+def test_unreadable_log_is_read_again(cached_folder: CachedFolder) -> None:
+    cached_folder.logs[0].write_bytes(
         b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99
     )
     for _ in range(2):
-        result = read_runs(places.runs, cache=places.cache())
+        result = read_runs(cached_folder.runs, cache=cached_folder.cache())
         with pytest.raises(LogError, match="damaged"):
-            result.get_log(places.logs[0])
-    assert places.read.count(places.logs[0]) == 2
-    assert places.read.count(places.logs[1]) == 1
+            result.get_log(cached_folder.logs[0])
+    assert cached_folder.read.count(cached_folder.logs[0]) == 2
+    assert cached_folder.read.count(cached_folder.logs[1]) == 1
 
 
 @pytest.mark.slow
 def test_cache_is_ignored_for_another_parser_or_definition(
-    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
+    cached_folder: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("re2")
-    places.again()
-    assert places.again((DEFINITION,)) == sorted(places.logs)
-    assert places.again((DEFINITION,)) == []
-    assert places.again((replace(DEFINITION, unit="ms"),)) == sorted(places.logs)
-    assert places.again() == []
+    cached_folder.again()
+    assert cached_folder.again((DEFINITION,)) == sorted(cached_folder.logs)
+    assert cached_folder.again((DEFINITION,)) == []
+    assert cached_folder.again((replace(DEFINITION, unit="ms"),)) == sorted(
+        cached_folder.logs
+    )
+    assert cached_folder.again() == []
     monkeypatch.setattr(log_cache, "hash_parser", lambda _definitions: "another")
-    assert places.again() == sorted(places.logs)
+    assert cached_folder.again() == sorted(cached_folder.logs)
 
 
 @pytest.mark.slow
@@ -121,12 +123,14 @@ Tampering = Callable[[CachedFolder], object]
 
 
 def rewrite_file(change: Callable[[bytes], bytes]) -> Tampering:
-    return lambda places: places.file.write_bytes(change(places.file.read_bytes()))
+    return lambda cached_folder: cached_folder.file.write_bytes(
+        change(cached_folder.file.read_bytes())
+    )
 
 
-def flip_bit(place: int) -> Tampering:
+def flip_bit(offset: int) -> Tampering:
     return rewrite_file(
-        lambda data: data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        lambda data: data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
     )
 
 
@@ -138,21 +142,24 @@ def edit_dialect(data: bytes) -> bytes:
 
 
 def rewrite_key(key: bytes) -> Tampering:
-    return lambda places: (places.folder / log_cache.KEY).write_bytes(key)
+    return lambda cached_folder: (cached_folder.folder / log_cache.KEY).write_bytes(key)
 
 
-def copy_from_elsewhere(places: CachedFolder) -> None:
+def copy_from_elsewhere(cached_folder: CachedFolder) -> None:
     """Replace the cache file by that of another user or machine, with another key."""
-    elsewhere = places.folder.with_name("elsewhere")
-    read_runs(places.runs, cache=LogCache(elsewhere, [places.runs], ()))
-    shutil.copy2(elsewhere / places.file.name, places.file)
+    elsewhere = cached_folder.folder.with_name("elsewhere")
+    read_runs(cached_folder.runs, cache=LogCache(elsewhere, [cached_folder.runs], ()))
+    shutil.copy2(elsewhere / cached_folder.file.name, cached_folder.file)
 
 
-def exchange_places(places: CachedFolder) -> None:
+def exchange_places(cached_folder: CachedFolder) -> None:
     """Replace the cache file by that of other paths."""
-    own = places.file
-    read_runs(places.runs, cache=LogCache(places.folder, [places.folder], ()))
-    (other,) = set(places.folder.glob("*.logs")) - {own}
+    own = cached_folder.file
+    read_runs(
+        cached_folder.runs,
+        cache=LogCache(cached_folder.folder, [cached_folder.folder], ()),
+    )
+    (other,) = set(cached_folder.folder.glob("*.logs")) - {own}
     other.replace(own)
 
 
@@ -164,7 +171,7 @@ TAMPERINGS: dict[str, Tampering] = {
     "empty": rewrite_file(lambda _data: b""),
     "longer": rewrite_file(lambda data: data + b"x"),
     "edited": rewrite_file(edit_dialect),
-    "lost key": lambda places: (places.folder / log_cache.KEY).unlink(),
+    "lost key": lambda cached_folder: (cached_folder.folder / log_cache.KEY).unlink(),
     "short key": rewrite_key(b"short"),
     "long key": rewrite_key(bytes(33)),
     "another key": copy_from_elsewhere,
@@ -175,13 +182,13 @@ TAMPERINGS: dict[str, Tampering] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS)
 def test_tampered_cache_is_ignored_and_rewritten(
-    places: CachedFolder, tamper: Tampering
+    cached_folder: CachedFolder, tamper: Tampering
 ) -> None:
-    places.again()
-    tamper(places)
-    assert places.again() == sorted(places.logs)
-    assert places.again() == []
-    key = (places.folder / log_cache.KEY).stat()
+    cached_folder.again()
+    tamper(cached_folder)
+    assert cached_folder.again() == sorted(cached_folder.logs)
+    assert cached_folder.again() == []
+    key = (cached_folder.folder / log_cache.KEY).stat()
     assert (key.st_size, key.st_mode & 0o777) == (log_cache.KEY_BYTES, 0o600)
 
 
@@ -190,61 +197,61 @@ def test_tampered_cache_is_ignored_and_rewritten(
     "content", [b"no readings", bytes(1 << 20)], ids=["text", "zeros"]
 )
 def test_signed_cache_with_invalid_content_is_ignored(
-    places: CachedFolder, monkeypatch: pytest.MonkeyPatch, content: bytes
+    cached_folder: CachedFolder, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     """The files are signed, so only their contents are wrong. The last one would need
     too much memory."""
     with monkeypatch.context() as patch:
         patch.setattr(log_cache, "pack", lambda _readings: content)
-        places.again()
+        cached_folder.again()
     monkeypatch.setattr(log_cache, "UNPACKED", 1 << 19)
-    assert places.again() == sorted(places.logs)
-    assert places.again() == []
+    assert cached_folder.again() == sorted(cached_folder.logs)
+    assert cached_folder.again() == []
 
 
 @pytest.mark.slow
 def test_cache_is_ignored_if_memory_is_exhausted(
-    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
+    cached_folder: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_data: object) -> None:
         raise MemoryError
 
-    places.again()
+    cached_folder.again()
     for name in ("unpack", "pack"):
         with monkeypatch.context() as patch:
             patch.setattr(log_cache, name, fail)
             patch.setattr(log_cache, "unpack", fail)
-            assert places.again() == sorted(places.logs)
-    assert places.again() == []
+            assert cached_folder.again() == sorted(cached_folder.logs)
+    assert cached_folder.again() == []
 
 
 @pytest.mark.slow
-def test_cache_writable_by_others_is_not_trusted(places: CachedFolder) -> None:
-    places.again()
-    for path in (places.file, places.folder):
+def test_cache_writable_by_others_is_not_trusted(cached_folder: CachedFolder) -> None:
+    cached_folder.again()
+    for path in (cached_folder.file, cached_folder.folder):
         path.chmod(path.stat().st_mode | 0o020)
-        assert places.again() == sorted(places.logs)
+        assert cached_folder.again() == sorted(cached_folder.logs)
         path.chmod(path.stat().st_mode & ~0o022)
-        places.again()
-        assert places.again() == []
-    file = places.file
-    file.rename(places.folder / "elsewhere")
-    file.symlink_to(places.folder / "elsewhere")
-    assert places.again() == sorted(places.logs)
+        cached_folder.again()
+        assert cached_folder.again() == []
+    file = cached_folder.file
+    file.rename(cached_folder.folder / "elsewhere")
+    file.symlink_to(cached_folder.folder / "elsewhere")
+    assert cached_folder.again() == sorted(cached_folder.logs)
 
 
 @pytest.mark.slow
 def test_cache_of_another_user_is_not_trusted(
-    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
+    cached_folder: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places.again()
+    cached_folder.again()
     stranger = os.geteuid() + 1
     monkeypatch.setattr(
         log_cache, "os", SimpleNamespace(**{**vars(os), "geteuid": lambda: stranger})
     )
-    before = places.file.read_bytes()
-    assert places.again() == sorted(places.logs)
-    assert places.file.read_bytes() == before
+    before = cached_folder.file.read_bytes()
+    assert cached_folder.again() == sorted(cached_folder.logs)
+    assert cached_folder.file.read_bytes() == before
 
 
 @pytest.mark.slow
@@ -252,69 +259,69 @@ def test_cache_of_another_user_is_not_trusted(
     "problem", ["a file in its place", "no room", "cannot be renamed"]
 )
 def test_unwritable_cache_raises_no_error(
-    places: CachedFolder, monkeypatch: pytest.MonkeyPatch, problem: str
+    cached_folder: CachedFolder, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
     def fails(*_arguments: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
     if problem == "a file in its place":
-        places.folder.parent.write_text("")
+        cached_folder.folder.parent.write_text("")
     elif problem == "no room":
         monkeypatch.setattr(os, "fdopen", fails)
     else:
         monkeypatch.setattr(os, "replace", fails)
-    assert places.again() == sorted(places.logs)
+    assert cached_folder.again() == sorted(cached_folder.logs)
     monkeypatch.undo()
-    assert problem == "a file in its place" or not list(places.folder.iterdir())
+    assert problem == "a file in its place" or not list(cached_folder.folder.iterdir())
 
 
 @pytest.mark.slow
 def test_cache_is_not_written_for_few_logs(
-    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
+    cached_folder: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_cache, "WORTH_FILES", 4)
-    assert places.again() == sorted(places.logs)
-    assert not places.folder.exists()
+    assert cached_folder.again() == sorted(cached_folder.logs)
+    assert not cached_folder.folder.exists()
     monkeypatch.setattr(log_cache, "WORTH_BYTES", 1)
-    places.again()
-    assert places.again() == []
+    cached_folder.again()
+    assert cached_folder.again() == []
 
 
 @pytest.mark.slow
-def test_deleted_logs_are_dropped_from_the_cache(places: CachedFolder) -> None:
-    places.again()
-    size = places.file.stat().st_size
-    places.logs[0].unlink()
-    with places.logs[1].open("ab") as file:
+def test_deleted_logs_are_dropped_from_the_cache(cached_folder: CachedFolder) -> None:
+    cached_folder.again()
+    size = cached_folder.file.stat().st_size
+    cached_folder.logs[0].unlink()
+    with cached_folder.logs[1].open("ab") as file:
         file.write(b"one more line\n")
-    assert places.again() == [places.logs[1]]
-    assert places.file.stat().st_size < size
+    assert cached_folder.again() == [cached_folder.logs[1]]
+    assert cached_folder.file.stat().st_size < size
 
 
 @pytest.mark.slow
 def test_least_recently_used_cache_files_are_removed(
-    places: CachedFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cached_folder: CachedFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places.again()
-    size = places.file.stat().st_size
+    cached_folder.again()
+    size = cached_folder.file.stat().st_size
     for name, days in (
         ("old.logs", 31),
         ("older.logs", 20),
         ("newer.logs", 10),
         ("foreign.txt", 99),
     ):
-        path = places.folder / name
+        path = cached_folder.folder / name
         path.write_bytes(bytes(size))
         os.utime(path, (path.stat().st_mtime - days * 86400,) * 2)
     monkeypatch.setattr(log_cache, "LARGEST", size * 2 + size // 2)
-    read_runs(places.runs, cache=LogCache(places.folder, [tmp_path], ())).get_log(
-        places.logs[0]
-    )
-    assert {path.name for path in places.folder.iterdir()} >= {"foreign.txt"}
+    read_runs(
+        cached_folder.runs, cache=LogCache(cached_folder.folder, [tmp_path], ())
+    ).get_log(cached_folder.logs[0])
+    assert {path.name for path in cached_folder.folder.iterdir()} >= {"foreign.txt"}
     assert (
-        len(list(places.folder.iterdir())) == 4
+        len(list(cached_folder.folder.iterdir())) == 4
     )  # two caches, their key, and another file
-    assert places.again() == []
+    assert cached_folder.again() == []
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "experiments"
 STATE = FileState(1, "ab", (2, 3))
 
 
-def again(
+def round_trip(
     results: Sequence[ReadResult], state: FileState | None = STATE
 ) -> tuple[ReadResult, ...]:
     """Pack and unpack results."""
@@ -73,7 +73,7 @@ def test_real_logs_round_trip() -> None:
     files = sorted(Path(shared("logs")).rglob("*.out"))
     output = tuple(read(path) for path in files for read in (read_log, read_ending))
     assert sum(len(one.segments) for one in output if isinstance(one, ParsedLog)) > 5
-    assert to_bits(again(output)) == to_bits(output)
+    assert to_bits(round_trip(output)) == to_bits(output)
 
 
 def test_every_field_of_a_log_round_trips() -> None:
@@ -106,7 +106,7 @@ def test_every_field_of_a_log_round_trips() -> None:
     )
     output = (log, ending, None, LogError("no"), log)
     for state in (STATE, FileState(2**62, "", (2**64, 0, -1)), None):
-        assert to_bits(again(output, state)) == to_bits(output)
+        assert to_bits(round_trip(output, state)) == to_bits(output)
     assert unpack(pack(())) == []
 
 
@@ -216,13 +216,15 @@ def test_texts_equal_to_type_names_stay_texts() -> None:
         for name in ("same", "Ending", "NaN", "null", "same")
     )
     output = (ParsedLog(None, (), checkpoints=Checkpoints(records)),)
-    assert to_bits(again(output)) == to_bits(output)
+    assert to_bits(round_trip(output)) == to_bits(output)
 
 
 def test_values_shared_by_logs_are_stored_once() -> None:
     log = read_log(next(EXAMPLES.rglob("*.out")))
-    logs = again(tuple(dataclasses.replace(log, lines=number) for number in range(9)))
-    assert len({id(one.segments[0]) for one in logs if isinstance(one, ParsedLog)}) == 1
+    logs = round_trip(
+        tuple(dataclasses.replace(log, lines=number) for number in range(9))
+    )
+    assert len({id(log.segments[0]) for log in logs if isinstance(log, ParsedLog)}) == 1
     reading = FileReading(FileToRead("/log", True), log, None)
     assert len(pack([reading] * 999)) < len(pack([reading])) + 100
 
@@ -239,11 +241,11 @@ def steps_of(rows: list[tuple[float, int, bool]]) -> Steps:
     pieces = {"Floats": 0, "Integers": 1, "Flags": 2}
     types = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
     columns = {}
-    for number, one in enumerate(dataclasses.fields(Steps)):
+    for number, field in enumerate(dataclasses.fields(Steps)):
         values: Any = np.array(
-            [row[pieces[str(one.type)]] for row in rows], types[str(one.type)]
+            [row[pieces[str(field.type)]] for row in rows], types[str(field.type)]
         )
-        columns[one.name] = np.roll(values, number)
+        columns[field.name] = np.roll(values, number)
     return Steps(**columns)
 
 
@@ -253,7 +255,7 @@ def evenly(count: int, first: int = 0) -> Steps:
 
 def steps_again(steps: Sequence[Steps]) -> list[Steps]:
     segments = tuple(Segment(piece, 1, 2) for piece in steps)
-    (log,) = again([ParsedLog(None, segments)])
+    (log,) = round_trip([ParsedLog(None, segments)])
     assert isinstance(log, ParsedLog)
     return [segment.steps for segment in log.segments]
 

@@ -102,8 +102,8 @@ def cut_steps(log: ParsedLog, count: int) -> Any:
     )
 
 
-def read(places: CachedFolder) -> FileReading:
-    return read_file(FileToRead(str(places.logs[1]), is_log=True), (), keep=True)
+def read(cached_folder: CachedFolder) -> FileReading:
+    return read_file(FileToRead(str(cached_folder.logs[1]), is_log=True), (), keep=True)
 
 
 @pytest.fixture(scope="module")
@@ -136,22 +136,27 @@ def test_reading_that_contradicts_itself_is_inconsistent(
 
 
 @pytest.mark.slow
-def test_inconsistent_entry_is_read_again(places: CachedFolder) -> None:
+def test_inconsistent_entry_is_read_again(cached_folder: CachedFolder) -> None:
     """The entry is signed with the key."""
-    reading = read(places)
-    places.again()
-    places.forge([reading._replace(result=end_at(3))])
-    assert places.again() == sorted(places.logs)
-    assert places.again() == []
+    reading = read(cached_folder)
+    cached_folder.again()
+    cached_folder.forge([reading._replace(result=end_at(3))])
+    assert cached_folder.again() == sorted(cached_folder.logs)
+    assert cached_folder.again() == []
 
 
 @pytest.mark.slow
-def test_entry_of_another_log_is_ignored(places: CachedFolder) -> None:
+def test_entry_of_another_log_is_ignored(cached_folder: CachedFolder) -> None:
     """The entry is copied to this log's name, without and with this log's digest. In
     the latter case the sizes differ."""
-    other, own = read(places), FileToRead(str(places.logs[0]), is_log=True)
-    places.logs[1].write_bytes(places.logs[1].read_bytes() + b"a line more\n")
-    longer = read(places)
+    other, own = (
+        read(cached_folder),
+        FileToRead(str(cached_folder.logs[0]), is_log=True),
+    )
+    cached_folder.logs[1].write_bytes(
+        cached_folder.logs[1].read_bytes() + b"a line more\n"
+    )
+    longer = read(cached_folder)
     assert is_consistent(longer)
     state = read_file(own, (), keep=True).state
     for entry in (
@@ -159,6 +164,6 @@ def test_entry_of_another_log_is_ignored(places: CachedFolder) -> None:
         longer._replace(file=own),
         longer._replace(file=own, state=state),
     ):
-        places.again()
-        places.forge([entry])
-        assert places.again() == sorted(places.logs)
+        cached_folder.again()
+        cached_folder.forge([entry])
+        assert cached_folder.again() == sorted(cached_folder.logs)

@@ -55,8 +55,8 @@ def by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_reader, "next_batch", wait)
 
 
-def said(logs: list[Path], found: reading.Reading) -> list[object]:
-    return [to_bits(found.get_log(path)) for path in logs]
+def said(logs: list[Path], reading_result: reading.Reading) -> list[object]:
+    return [to_bits(reading_result.get_log(path)) for path in logs]
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_few_or_small_files_are_read_without_workers(
 
     def count(files: int, size: int) -> int:
         return reading.count_workers(
-            {FileToRead(str(one), True): size for one in range(files)}, files
+            {FileToRead(str(path), True): size for path in range(files)}, files
         )
 
     assert count(1, 10**9) == 0
@@ -211,7 +211,7 @@ def test_main_program_is_not_imported_by_workers(tmp_path: Path) -> None:
     script.write_text(PROGRAM.format(more=""))
     command = [sys.executable, "-W", "error", str(script), str(tmp_path / "runs")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         env=environment,
         capture_output=True,
@@ -219,7 +219,11 @@ def test_main_program_is_not_imported_by_workers(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert (done.stdout, done.stderr, done.returncode) == ("started\n4\n", "", 0)
+    assert (process.stdout, process.stderr, process.returncode) == (
+        "started\n4\n",
+        "",
+        0,
+    )
 
 
 @pytest.mark.slow

@@ -43,8 +43,8 @@ def find_digit(data: bytes | mmap.mmap) -> int:
 
 
 def change_digit(data: bytearray | mmap.mmap) -> None:
-    place = find_digit(bytes(data))
-    data[place] = ord("9") if data[place] != ord("9") else ord("8")
+    offset = find_digit(bytes(data))
+    data[offset] = ord("9") if data[offset] != ord("9") else ord("8")
 
 
 def in_place(path: Path) -> None:
@@ -78,11 +78,11 @@ def shortened(path: Path) -> None:
 
 
 @pytest.fixture(params=["small", "large"])
-def sized(request: pytest.FixtureRequest, places: CachedFolder) -> CachedFolder:
+def sized(request: pytest.FixtureRequest, cached_folder: CachedFolder) -> CachedFolder:
     """The runs, with logs treated as small and as large."""
     if request.param == "large":
         request.getfixturevalue("large")
-    return places
+    return cached_folder
 
 
 @pytest.mark.slow
@@ -100,8 +100,8 @@ def test_changed_log_with_old_timestamps_is_read_again(
 def mapped(path: Path) -> Iterator[mmap.mmap]:
     """Map a log whose pages were all written, as by a process that keeps writing."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-        for place in range(0, len(memory), mmap.PAGESIZE):
-            memory[place] = memory[place]
+        for index in range(0, len(memory), mmap.PAGESIZE):
+            memory[index] = memory[index]
         yield memory
 
 
@@ -119,17 +119,17 @@ def write_late(memory: mmap.mmap, path: Path) -> bool:
 
 @pytest.fixture(params=["disk", "memory"])
 def anywhere(
-    request: pytest.FixtureRequest, places: CachedFolder
+    request: pytest.FixtureRequest, cached_folder: CachedFolder
 ) -> Iterator[CachedFolder]:
     """The runs on a disk, and on an in-memory file system if available."""
     if request.param == "memory":
         if not os.access(MEMORY, os.W_OK) or not files.is_in_memory(MEMORY.stat()):
             pytest.skip(f"no file system in memory at {MEMORY}")
-        places.runs = MEMORY / f"llmbench-test-{os.getpid()}"
-        places.logs = write_runs(places.runs, 3)
-    yield places
+        cached_folder.runs = MEMORY / f"llmbench-test-{os.getpid()}"
+        cached_folder.logs = write_runs(cached_folder.runs, 3)
+    yield cached_folder
     if request.param == "memory":
-        shutil.rmtree(places.runs)
+        shutil.rmtree(cached_folder.runs)
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_large_log_is_not_cached_while_pages_may_change(
 @pytest.mark.slow
 @pytest.mark.parametrize("old_seconds", [-3600, 3000])
 def test_large_log_with_recent_time_is_read_again(
-    places: CachedFolder, monkeypatch: pytest.MonkeyPatch, old_seconds: int
+    cached_folder: CachedFolder, monkeypatch: pytest.MonkeyPatch, old_seconds: int
 ) -> None:
     """Also if a session with a fast clock cached it: the timestamp is checked on use,
     too."""
@@ -185,23 +185,23 @@ def test_large_log_with_recent_time_is_read_again(
             "time",
             SimpleNamespace(time_ns=lambda: times["now"], time=time.time),
         )
-    places.again()
-    assert places.again() == []
+    cached_folder.again()
+    assert cached_folder.again() == []
     times["now"] = time.time_ns() + old_seconds * 10**9
-    assert places.again() == sorted(places.logs)
+    assert cached_folder.again() == sorted(cached_folder.logs)
 
 
 @pytest.mark.slow
 def test_large_log_on_unknown_file_system_is_read_again(
-    places: CachedFolder, large: None, monkeypatch: pytest.MonkeyPatch
+    cached_folder: CachedFolder, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MOUNTS", str(places.runs / "absent"))
-    places.again()
-    assert places.again() == sorted(places.logs)
+    monkeypatch.setattr(files, "MOUNTS", str(cached_folder.runs / "absent"))
+    cached_folder.again()
+    assert cached_folder.again() == sorted(cached_folder.logs)
 
 
 def test_samples_detect_changes_of_large_logs_with_equal_times(
-    places: CachedFolder, large: None, monkeypatch: pytest.MonkeyPatch
+    cached_folder: CachedFolder, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a user-space file system, after a clock was set back, or with timestamps of
     two seconds."""
@@ -214,12 +214,12 @@ def test_samples_detect_changes_of_large_logs_with_equal_times(
             st_mode=status.st_mode, st_size=status.st_size, st_dev=status.st_dev, **same
         )
 
-    places.again()
+    cached_folder.again()
     with monkeypatch.context() as patch:
         patch.setattr(os, "fstat", coarse)
-        first = files.read_state(str(places.logs[1]), time.time_ns())
-        preserved(places.logs[1], overwritten)
-        assert files.read_state(str(places.logs[1]), time.time_ns()) != first
+        first = files.read_state(str(cached_folder.logs[1]), time.time_ns())
+        preserved(cached_folder.logs[1], overwritten)
+        assert files.read_state(str(cached_folder.logs[1]), time.time_ns()) != first
 
 
 @pytest.mark.slow
@@ -243,11 +243,11 @@ def test_log_that_changes_during_reading_is_read_again(
 
 @pytest.mark.slow
 def test_cached_state_belongs_to_the_parsed_bytes(
-    places: CachedFolder, monkeypatch: pytest.MonkeyPatch
+    cached_folder: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another log is at the path before and after the read, as a writer with a mapping
     may cause."""
-    log = places.logs[1]
+    log = cached_folder.logs[1]
     now = log.read_bytes()
     parse = file_reader.parse
 
@@ -259,17 +259,17 @@ def test_cached_state_belongs_to_the_parsed_bytes(
 
     with monkeypatch.context() as patch:
         patch.setattr(file_reader, "parse", swapped)
-        read_runs(places.runs, cache=places.cache())
-    places.read.clear()
-    assert log in places.again()
+        read_runs(cached_folder.runs, cache=cached_folder.cache())
+    cached_folder.read.clear()
+    assert log in cached_folder.again()
 
 
 @pytest.mark.slow
-def test_removed_file_is_not_unchanged(places: CachedFolder) -> None:
-    log = places.logs[1]
+def test_removed_file_is_not_unchanged(cached_folder: CachedFolder) -> None:
+    log = cached_folder.logs[1]
     log.write_bytes(b"")
-    places.again()
+    cached_folder.again()
     log.unlink()
     os.mkfifo(log)
     with pytest.raises(LogError, match="not a regular file"):
-        read_runs(places.runs, cache=places.cache()).get_log(log)
+        read_runs(cached_folder.runs, cache=cached_folder.cache()).get_log(log)

@@ -32,12 +32,16 @@ def opened(data: bytes | Callable[[], Iterable[bytes]]) -> Archive:
     return result
 
 
-def files(found: Archive, folder: Path = ROOT) -> list[str]:
+def files(archive_read: Archive, folder: Path = ROOT) -> list[str]:
     """Return all files under a folder."""
     below = []
-    for item in found.listing.scan(folder):
+    for item in archive_read.listing.scan(folder):
         path = Path(item.path)
-        below += files(found, path) if item.is_dir() else [str(path.relative_to(ROOT))]
+        below += (
+            files(archive_read, path)
+            if item.is_dir()
+            else [str(path.relative_to(ROOT))]
+        )
     return sorted(below)
 
 
@@ -82,16 +86,16 @@ def test_all_texts_are_read_in_one_pass() -> None:
         passes += 1
         yield data
 
-    found = opened(blocks)
+    archive_read = opened(blocks)
     wanted = [ROOT / "d.out", ROOT / "a.out", ROOT / "b.out"]
-    texts = [(path.name, b"".join(text)) for path, text in found.read(wanted)]
+    texts = [(path.name, b"".join(text)) for path, text in archive_read.read(wanted)]
     assert texts == [
         ("a.out", b"a" * 999),
         ("b.out", b"b" * 999),
         ("d.out", b"d" * 999),
     ]
     assert passes == 2
-    assert list(found.read([])) == []
+    assert list(archive_read.read([])) == []
     assert passes == 2
 
 
@@ -170,8 +174,8 @@ def test_member_that_is_file_and_folder_is_reported() -> None:
 
 
 def test_truncated_archive_is_read_to_its_end_and_reported() -> None:
-    whole = archive([(f"{name}.out", name.encode() * 2000) for name in "abc"])
-    result = opened(whole[: 2 * (512 + 2048) + 600])
+    complete = archive([(f"{name}.out", name.encode() * 2000) for name in "abc"])
+    result = opened(complete[: 2 * (512 + 2048) + 600])
     assert files(result) == ["a.out", "b.out"]
     ((path, reason),) = result.unreadable
     assert path == ROOT
@@ -207,11 +211,11 @@ def test_random_archives_raise_only_log_errors(
     changes: list[tuple[int, int]], size: int
 ) -> None:
     data = bytearray(archive(FILES))
-    for place, value in changes:
-        data[place] = value
+    for offset, value in changes:
+        data[offset] = value
     result = opened(
         lambda: (
-            bytes(data[place : place + size]) for place in range(0, len(data), size)
+            bytes(data[index : index + size]) for index in range(0, len(data), size)
         )
     )
     with contextlib.suppress(LogError):

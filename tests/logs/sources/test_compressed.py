@@ -36,7 +36,7 @@ SKIPPED = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
 
 def stream(data: bytes, size: int = 1 << 20) -> Stream:
     return Stream(
-        (data[place : place + size] for place in range(0, len(data), size)),
+        (data[index : index + size] for index in range(0, len(data), size)),
         Path("x.log"),
     )
 

@@ -29,12 +29,12 @@ def test_file_is_read_completely(log: Path) -> None:
 
 
 def test_bytes_appended_during_reading_are_ignored(log: Path) -> None:
-    whole = log.read_bytes()
+    complete = log.read_bytes()
     reading = files.read_blocks(log)
     text = next(reading)
     with log.open("ab") as file:
         file.write(b"more")
-    assert text + b"".join(reading) == whole
+    assert text + b"".join(reading) == complete
 
 
 def shorten(log: Path) -> None:
@@ -99,7 +99,7 @@ def test_read_error_in_the_middle_is_reported(
 def test_error_of_stat_is_reported_but_not_of_close(
     log: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    whole = log.read_bytes()
+    complete = log.read_bytes()
 
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -107,7 +107,7 @@ def test_error_of_stat_is_reported_but_not_of_close(
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
         if call == "close":
-            assert b"".join(files.read_blocks(log)) == whole
+            assert b"".join(files.read_blocks(log)) == complete
         else:
             with pytest.raises(
                 LogError, match=r"cannot read .*x\.log: Input/output error"

@@ -35,7 +35,7 @@ EVENTS = "events.out.tfevents.1.node"
 def read(data: bytes, name: str = EVENTS, size: int = 0) -> ParsedLog:
     """Read a file in blocks of `size` bytes."""
     blocks = (
-        [data[begin : begin + size] for begin in range(0, len(data), size)]
+        [data[start : start + size] for start in range(0, len(data), size)]
         if size
         else [data]
     )
@@ -115,9 +115,9 @@ def test_nan_loss_of_a_repeated_step_is_kept() -> None:
 
 def test_metric_files_do_not_depend_on_block_size() -> None:
     data = run([0.5, 0.25, 0.125], total=3)
-    whole = read(data)
+    complete = read(data)
     for size in (1, 7, 64):
-        assert repr(read(data, size=size)) == repr(whole)
+        assert repr(read(data, size=size)) == repr(complete)
 
 
 @pytest.mark.slow
@@ -139,11 +139,11 @@ def test_truncated_event_file_is_flagged(cut: int) -> None:
 def test_changed_byte_raises_an_error_or_is_harmless() -> None:
     """Checksums protect each frame. The file name does not matter."""
     data = run([0.5, 0.25])
-    whole = repr(read(data).segments)
-    for place in range(len(VERSION), len(data)):
-        changed = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+    complete = repr(read(data).segments)
+    for index in range(len(VERSION), len(data)):
+        changed = data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
         try:
-            same = repr(read(changed).segments) == whole
+            same = repr(read(changed).segments) == complete
         except LogError as error:
             same = "checksum" in str(error) and EVENTS in str(error)
         assert same

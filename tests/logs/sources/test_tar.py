@@ -33,7 +33,7 @@ FILES = [
 
 def read(data: bytes, size: int = 1 << 20) -> list[tuple[ArchiveMember, bytes]]:
     """Return all members with their data."""
-    reel = TarReader(data[place : place + size] for place in range(0, len(data), size))
+    reel = TarReader(data[index : index + size] for index in range(0, len(data), size))
     return [(member, b"".join(reel.read_data())) for member in reel.read_members()]
 
 
@@ -65,8 +65,8 @@ def test_archives_of_system_tar_are_read(kind: str, tmp_path: Path) -> None:
     (folder / "link").symlink_to("x.out")
     (folder / "again.out").hardlink_to(folder / "x.out")
     with (folder / "holes.out").open("wb") as file:
-        for place in range(40):  # more holes than a header describes
-            file.seek(place * 100_000)
+        for index in range(40):  # more holes than a header describes
+            file.seek(index * 100_000)
             file.write(b"x" * 5000)
     command = [
         "tar",

@@ -74,7 +74,7 @@ def shapes(svg: str, kind: str) -> list[str]:
     ]
 
 
-def night(
+def make_day(
     seconds: float | None = 10.0, verdict: str = "PASS", day: int = 1, **changes: Any
 ) -> dict[str, Any]:
     started = f"2025-10-{day:02}T03:00:00+00:00"
@@ -113,17 +113,17 @@ TIMES = st.lists(st.none() | st.floats(1e-6, 1e6), min_size=2, max_size=60)
 def test_history_points_stay_within_the_chart(
     times: list[float | None], expected: float | None, tonight: float | None
 ) -> None:
-    one = ran(
+    described = ran(
         times,
         expected_seconds=expected,
         bound_seconds=expected and expected * 1.05,
         metrics={"step_time_seconds": step_time(tonight)},
-        history=[night(value) for value in times],
+        history=[make_day(value) for value in times],
     )
     for chart in (
-        draw_steps(one, "a"),
-        draw_distribution(one, "a"),
-        draw_history(one, "a"),
+        draw_steps(described, "a"),
+        draw_distribution(described, "a"),
+        draw_history(described, "a"),
     ):
         if chart is not None:
             width, height = (
@@ -165,9 +165,13 @@ def test_invalid_run_has_no_distribution_chart() -> None:
 
 
 def test_history_chart_is_described() -> None:
-    nights = [night(day=1), night(None, "INVALID", 2), night(10.8, "REGRESSION", 3)]
+    days = [
+        make_day(day=1),
+        make_day(None, "INVALID", 2),
+        make_day(10.8, "REGRESSION", 3),
+    ]
     change = level_change(0.08, started="2025-10-03T03:00:00+00:00", night=2)
-    chart = draw_history(ran([], history=nights, changes=[change]), "a")
+    chart = draw_history(ran([], history=days, changes=[change]), "a")
     assert chart is not None
     assert chart.sentence == (
         "3 daily runs from 2025-10-01 to 2025-10-03 and this run, 10.00 s to 10.80 s; 1 without a step time; "
@@ -180,7 +184,7 @@ def test_history_chart_is_described() -> None:
 def test_history_symbols_show_verdicts_and_the_current_run() -> None:
     verdicts = ("PASS", "INCONCLUSIVE", "REGRESSION", "NOT_COMPARABLE", "something new")
     chart = draw_history(
-        ran([], history=[night(verdict=verdict) for verdict in verdicts]), "a"
+        ran([], history=[make_day(verdict=verdict) for verdict in verdicts]), "a"
     )
     assert chart is not None
     counts = {
@@ -208,10 +212,12 @@ ROW = {
 
 def member(gpus: int, seconds: float, published: float | None) -> ConfigurationOutcome:
     """Make an outcome with a recorded baseline of these seconds."""
-    one = told(identifier=f"f-{gpus}", expected_seconds=seconds)
-    baseline = replace(one.baseline, kind="recorded", published_seconds=published)
+    described = told(identifier=f"f-{gpus}", expected_seconds=seconds)
+    baseline = replace(described.baseline, kind="recorded", published_seconds=published)
     return replace(
-        one, configuration=replace(one.configuration, gpus=gpus), baseline=baseline
+        described,
+        configuration=replace(described.configuration, gpus=gpus),
+        baseline=baseline,
     )
 
 
@@ -288,16 +294,16 @@ def test_trained_run_has_no_loss_chart() -> None:
 
 
 def test_site_chart_has_no_current_run() -> None:
-    nights = [
+    days = [
         DrawnDay(f"2026-01-{day:02}", "PASS", value, 10.0)
         for day, value in enumerate((10.0, 10.1, None, 10.8), 1)
     ]
     changes = [DrawnChange(3, "2026-01-04", 0.08, acknowledged=False)]
-    chart = draw_days(nights, changes, "chart")
+    chart = draw_days(days, changes, "chart")
     assert chart is not None
     assert chart.sentence == (
         "4 daily runs from 2026-01-01 to 2026-01-04, 10.00 s to 10.80 s; 1 without a step time; "
         "1 level change: +8.0 % from 2026-01-04 on."
     )
     assert "this run" not in chart.key
-    assert draw_days(nights[2:], [], "chart") is None
+    assert draw_days(days[2:], [], "chart") is None

@@ -121,7 +121,7 @@ def test_documented_configurations_without_a_run_are_one_line() -> None:
 @pytest.mark.slow
 def test_page_policy_allows_only_its_own_style_and_script(page: str) -> None:
     (policy,) = (
-        one["content"] for one in Parsed(page).of("meta") if one.get("http-equiv")
+        meta["content"] for meta in Parsed(page).of("meta") if meta.get("http-equiv")
     )
     allowed = {}
     for tag in ("style", "script"):
@@ -188,9 +188,9 @@ def test_page_advice_equals_terminal_advice(
     said = " ".join(" ".join(list_next_steps(sort_outcomes(outcomes))).split())
     assert all(f": {text}" in said for text in advice[:2])
     unclear = next(
-        one
-        for one in outcomes
-        if one.verdict == "INCONCLUSIVE" and one.status == "failed"
+        outcome
+        for outcome in outcomes
+        if outcome.verdict == "INCONCLUSIVE" and outcome.status == "failed"
     )
     assert isinstance(unclear, ConfigurationOutcome)
     assert (

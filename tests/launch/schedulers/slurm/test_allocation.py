@@ -124,12 +124,12 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
         "HOLDER_SCRIPT",
         allocation.HOLDER_SCRIPT.replace("sleep 1\n", "sleep 0.05\n"),
     )
-    made = Held(tmp_path)
-    yield made
-    for process in made.processes:
+    created = Held(tmp_path)
+    yield created
+    for process in created.processes:
         process.kill()
         process.wait()
-    made.journal.close()
+    created.journal.close()
 
 
 def test_run_has_environment_of_variant_and_allocation(held: Held) -> None:
@@ -266,7 +266,7 @@ NOT_YET, UNDER_WAY = RunMarkers(None, None, None), RunMarkers(BEGUN, None, None)
 
 
 @pytest.mark.parametrize(
-    ("marks", "held_status", "expected"),
+    ("markers", "held_status", "expected"),
     [
         (NOT_YET, waiting(), (Phase.WAITING, "PENDING", "")),
         (UNDER_WAY, running(), (Phase.RUNNING, "RUNNING", "")),
@@ -295,15 +295,15 @@ NOT_YET, UNDER_WAY = RunMarkers(None, None, None), RunMarkers(BEGUN, None, None)
 )
 def test_status_follows_from_run_and_allocation(
     held: Held,
-    marks: RunMarkers,
+    markers: RunMarkers,
     held_status: JobStatus,
     expected: tuple[Phase, str, str],
 ) -> None:
     """A run that failed while its allocation was ending has no exit code: that may be
     the cause."""
-    status = describe_run(held.job, marks, held_status, cast("Slurm", FakeSlurm()))
+    status = describe_run(held.job, markers, held_status, cast("Slurm", FakeSlurm()))
     assert (status.phase, status.state, status.exit_code) == expected
-    assert status.started == marks.begun
+    assert status.started == markers.begun
 
 
 BEFORE = StepStatus("FAILED", "9:0", BEGUN - timedelta(seconds=1))

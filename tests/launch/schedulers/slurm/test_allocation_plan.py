@@ -172,11 +172,11 @@ def test_options_that_runs_cannot_share_are_found(job: PlannedJob, option: str) 
 def test_other_directives_in_the_script_prevent_sharing(
     job: PlannedJob, tmp_path: Path
 ) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "launch.sh").write_text("#!/bin/bash\n#SBATCH --ntasks-per-node=8\n")
+    other_path = tmp_path / "other"
+    other_path.mkdir()
+    (other_path / "launch.sh").write_text("#!/bin/bash\n#SBATCH --ntasks-per-node=8\n")
     assert (
-        plan(job, change(job, directory=other)).reason
+        plan(job, change(job, directory=other_path)).reason
         == "b passes other options to sbatch"
     )
 

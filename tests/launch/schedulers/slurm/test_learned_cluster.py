@@ -37,9 +37,9 @@ class Answers(Slurm):
 
 
 def part(
-    name: str, *gpu_nodes: tuple[str, int, int], up: bool = True, **more: bool
+    name: str, *gpu_nodes: tuple[str, int, int], up: bool = True, **fields: bool
 ) -> Partition:
-    return Partition(name, 99, 8, 3600.0, up, gpu_nodes=gpu_nodes, **more)
+    return Partition(name, 99, 8, 3600.0, up, gpu_nodes=gpu_nodes, **fields)
 
 
 def learn(*partitions: Partition, gpu: str = "") -> Cluster:
