@@ -34,7 +34,10 @@ def sessions(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[JudgedSession]:
-    """Judge day after day against the first five; return the outputs."""
+    """Judge the days after the first five, and return the sessions.
+
+    The first five days are recorded as the baseline.
+    """
     monkeypatch.chdir(tmp_path)
     sessions = []
     for day, runs in enumerate(plan_days(baselines)):

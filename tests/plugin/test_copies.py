@@ -29,7 +29,7 @@ OLD, NEW = "1530101", "1530222"
 
 @pytest.fixture
 def write_day(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
-    """Write a run some days after the first one; return its log."""
+    """Write a run that started `day` days after the first run, and return its log."""
 
     def write(name: str, day: int, job: str, **options: Any) -> Path:
         return write_run(
@@ -56,7 +56,7 @@ def verdict(
 
 
 def copied(log: Path, onto: Path, change: Callable[[str], str] = str) -> Path:
-    """Put the text of a log into the place of a later run's."""
+    """Replace the text of a later run's log with that of an earlier log."""
     onto.write_text(change(log.read_text()))
     return onto
 

@@ -31,7 +31,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 def summarise(session: JudgedSession) -> object:
-    """Return the outcomes of a session without paths."""
+    """Return the exit code and the outcomes of a session, without paths."""
     kept = ("verdict", "reason", "text", "metrics", "status", "job_id")
     return session.ret, {
         name: {key: outcome.get(key) for key in kept}

@@ -30,7 +30,7 @@ def now() -> datetime:
 
 @pytest.fixture
 def write_day(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
-    """Write a run some days after the first one, or at `moment`; return its log."""
+    """Write a run that started `day` days after `started`, and return its log."""
 
     def write(
         name: str, day: float, job: str, started: datetime = STARTED, **options: Any
@@ -49,14 +49,14 @@ def write_day(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
 def judge_outline(
     judged: Judge, folder: Path, name: str, *options: str
 ) -> tuple[str, str, str]:
-    """Return verdict, reason and judged job of a configuration."""
+    """Judge a configuration and return its verdict, reason and judged job."""
     return outline(
         judged(f"--llmb-logs={folder}", "-k", name, *options).described[name]
     )
 
 
 def outline(outcome: dict[str, Any]) -> tuple[str, str, str]:
-    """Return verdict, reason and judged job of an outcome."""
+    """Return the verdict, reason and judged job of an outcome."""
     return (
         outcome["verdict"],
         outcome["reason"],

@@ -22,7 +22,7 @@ OLD, NEW = "1388101", "1388109"
 
 @pytest.fixture
 def write_day(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
-    """Write a run some days after the first one; return its log."""
+    """Write a run that started `day` days after the first run, and return its log."""
 
     def write(name: str, day: int, job: str, **options: Any) -> Path:
         return write_run(
@@ -39,7 +39,7 @@ def write_day(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
 def judge_notes(
     judged: Judge, folder: Path, name: str, *options: str
 ) -> tuple[str, str, list[str]]:
-    """Return verdict, judged job and codes of the notes of a configuration."""
+    """Judge a configuration and return its verdict, judged job and note codes."""
     outcome = judged(f"--llmb-logs={folder}", *options).described[name]
     return (
         outcome["verdict"],

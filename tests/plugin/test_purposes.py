@@ -1,5 +1,7 @@
-"""Profiles, traces and checkpoints from the command line to the reports: what they are
-for is done, or the item fails; nothing of them is ever judged for speed."""
+"""Profiles, traces and checkpoints, from the command line to the reports.
+
+An item fails unless its job fulfilled the requested purpose. Its speed is never judged.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,7 @@ Launch = Callable[..., JudgedSession]
 
 @pytest.fixture
 def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
-    """Write a recipe of this behaviour, and launch it on this machine with these
-    arguments."""
+    """Write a recipe with this behaviour and launch it on this machine."""
 
     def run(
         *arguments: str, behaviour: str = PURPOSED + WELL, purposes: str = PURPOSES
@@ -35,12 +36,12 @@ def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
 
 
 def variables(folder: Path) -> set[str]:
-    """Return what the last job was told to do."""
+    """Return the purpose variables that the last job received."""
     return set((folder / "stage" / "variables").read_text().splitlines())
 
 
 def checkpoint(folder: Path) -> Path:
-    """Write a checkpoint below the stage folder."""
+    """Write a checkpoint under the stage folder."""
     weights = folder / WEIGHTS
     weights.mkdir(parents=True)
     (weights / "__0_0.distcp").touch()
@@ -153,9 +154,7 @@ def test_job_without_result_files_fails_at_any_speed(
     assert session.described[CONFIGURATION]["reason"] == "nothing-left"
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert "+0.0 %" not in session.messages[CONFIGURATION]
-    assert (
-        "measured" not in session.messages[CONFIGURATION]
-    )  # no step time beside the documented one
+    assert "measured" not in session.messages[CONFIGURATION]  # no measured step time
 
 
 @pytest.mark.slow
@@ -228,9 +227,9 @@ def test_impossible_request_is_refused_before_the_launch(
     assert not (pytester.path / "stage" / "ran").exists()
 
 
-# --- profiles of what regressed -------------------------------------------------------
+# --- profiles of regressions -------------------------------------------------------------
 
-
+# --- profiles of regressions -----------------------------------------------------------
 @pytest.mark.slow
 def test_regressed_configuration_is_profiled_once(
     launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
@@ -260,9 +259,9 @@ def test_regression_without_a_possible_profile_still_fails(
     )
 
 
-# --- afterwards -----------------------------------------------------------------------
+# --- later sessions -------------------------------------------------------------------
 
-
+# --- later sessions -------------------------------------------------------------------
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-load-checkpoint"]
