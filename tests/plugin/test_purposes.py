@@ -227,9 +227,9 @@ def test_impossible_request_is_refused_before_the_launch(
     assert not (pytester.path / "stage" / "ran").exists()
 
 
-# --- profiles of regressions -------------------------------------------------------------
+# --- profiles of regressions ----------------------------------------------------------
 
-# --- profiles of regressions -----------------------------------------------------------
+
 @pytest.mark.slow
 def test_regressed_configuration_is_profiled_once(
     launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
@@ -261,7 +261,7 @@ def test_regression_without_a_possible_profile_still_fails(
 
 # --- later sessions -------------------------------------------------------------------
 
-# --- later sessions -------------------------------------------------------------------
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-load-checkpoint"]
