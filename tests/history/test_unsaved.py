@@ -183,7 +183,7 @@ def test_file_without_a_document_is_reported(tmp_path: Path, content: bytes) -> 
     (tmp_path / "any.json").write_bytes(content)
     with pytest.raises(
         ReportError,
-        match=r"any\.json: not? .*file that llmb-history-unsaved-\*\.json names",
+        match=r"any\.json: .*use the file named llmb-history-unsaved-\*\.json",
     ):
         read_unsaved(tmp_path / "any.json")
     with pytest.raises(ReportError, match="not a regular file"):
