@@ -15,7 +15,12 @@ from pytest_llmbench.core.errors import LlmbenchError, describe_os_error
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.runtime import describe_unfit_system, discard_output
 from pytest_llmbench.core.stop_signals import StopSignals
-from pytest_llmbench.tools.command_line import Output, Parser, print_to_stderr, tell
+from pytest_llmbench.tools.command_line import (
+    Output,
+    Parser,
+    print_to_stderr,
+    print_to_stdout,
+)
 
 CommandFunction = Callable[[argparse.Namespace], Output]
 
@@ -80,9 +85,9 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         output = command(arguments)
         if output.text:
-            tell(output.text, redacted=output.redacted)
-        if output.aside:
-            print_to_stderr(redact_text(output.aside))
+            print_to_stdout(output.text, redacted=output.redacted)
+        if output.stderr:
+            print_to_stderr(redact_text(output.stderr))
     except LlmbenchError as error:
         from pytest_llmbench.core.formatting import escape_lines
 

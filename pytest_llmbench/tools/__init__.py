@@ -1,1 +1,2 @@
-"""Questions next to the gate: one folder each, which no other tool imports."""
+"""The commands of `llmbench`, one package each; the packages import nothing from each
+other."""

@@ -1,5 +1,4 @@
-"""What the commands share: printing without secrets, exit codes, and the options of
-those that read runs."""
+"""Code shared by all commands: redacted printing, exit codes and common options."""
 
 from __future__ import annotations
 
@@ -23,46 +22,54 @@ if TYPE_CHECKING:
 WIDTH = 79
 
 ACKNOWLEDGED = name_destination("--llmb-acknowledged")
-"""The ini key."""
+"""The ini key for the file of acknowledged changes."""
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
-"""Where a subcommand adds its own parser."""
+"""The argparse object to which a subcommand adds its parser."""
 
 
 class Output(NamedTuple):
-    """What a subcommand prints, also to standard error (`aside`), and its exit code: 1
-    where something is wrong."""
+    """The printed text and the exit code of a subcommand."""
 
     text: str
+    """Text for standard output."""
+
     code: int = 0
-    aside: str = ""
+    """Exit code: 0 if all is well, 1 if the command found a problem."""
+
+    stderr: str = ""
+    """Text for standard error."""
+
     redacted: bool = False
-    """Whether the text was made of values without secrets (`redact_values`), as JSON
-    and tables are: hidden in the text itself, a password with a quote or a comma would
-    take the next value with it."""
+    """True if the text was made of redacted values (`redact_values`).
+
+    JSON and tables need this. If the finished text were redacted instead, a password
+    that contains a quote or a comma would remove the next value, too.
+    """
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors quote no secret that was typed."""
+    """An argument parser that redacts secrets in its error messages."""
 
     def error(self, message: str) -> NoReturn:
-        """End the process with the usage and the message."""
+        """Print the usage and the redacted message, then exit."""
         super().error(redact_text(message))
 
 
 def redact_values(values: Any, kept: Collection[str] = ()) -> Any:
-    """Return nested dictionaries and lists without secrets, but for what stands under
-    the `kept` keys."""
+    """Redact secrets in nested dictionaries and lists; values of `kept` keys stay."""
     return make_redactor().redact_values(values, kept)
 
 
-def tell(text: str, *, redacted: bool = False) -> None:
-    """Print a text without secrets, and be quiet when the reader (`| head`) has
-    gone."""
-    shown = text if redacted else redact_text(text)
+def print_to_stdout(text: str, *, redacted: bool = False) -> None:
+    """Print a text to standard output, redacted unless it already is.
+
+    A closed pipe (`| head`) is not an error.
+    """
+    printed = text if redacted else redact_text(text)
     try:
         print(
-            shown.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(
+            printed.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(
                 sys.stdout.encoding or "utf-8"
             )
         )
@@ -72,7 +79,7 @@ def tell(text: str, *, redacted: bool = False) -> None:
 
 
 def print_to_stderr(text: str) -> None:
-    """Print a text to standard error, or nothing where nobody reads it."""
+    """Print a text to standard error; ignore a closed stream."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
@@ -82,29 +89,30 @@ def print_to_stderr(text: str) -> None:
 # --- the file of acknowledged changes -------------------------------------------------
 
 
-def add_acknowledged(parser: argparse.ArgumentParser, what: str) -> None:
-    """Declare the file of acknowledged changes; `what` is done with it."""
+def add_acknowledged(parser: argparse.ArgumentParser, effect: str) -> None:
+    """Add the option --acknowledged; `effect` describes its use in the help text."""
     parser.add_argument(
         "--acknowledged",
         metavar="FILE",
         type=Path,
-        help=f"As pytest's --llmb-acknowledged: {what} (default: {ACKNOWLEDGED} in the configuration file that pytest "
-        "reads here).",
+        help=f"File of acknowledged changes, as for pytest's --llmb-acknowledged: {effect} "
+        f"(default: {ACKNOWLEDGED} in pytest's configuration file).",
     )
 
 
 def find_acknowledged(typed: Path | None) -> Path | None:
-    """Return the file that was typed, or that pytest's configuration names; None for
-    none."""
+    """Return the file of acknowledged changes, or None.
+
+    It is the typed file, else the file that pytest's configuration names.
+    """
     from pytest_llmbench.core.ini_file import find_file_value
 
-    written = None if typed else find_file_value(ACKNOWLEDGED, Path.cwd())
-    return written[1].parent / written[0] if written else typed
+    configured = None if typed else find_file_value(ACKNOWLEDGED, Path.cwd())
+    return configured[1].parent / configured[0] if configured else typed
 
 
 def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
-    """Return the shipped recipes, those of the tables too, and those of a user's
-    directories."""
+    """Read the recipes of all shipped baseline files and of the user's directories."""
     from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 
     return read_recipes([find_shipped_baselines(), *directories])
@@ -114,30 +122,35 @@ def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
-    """Declare which runs are read."""
+    """Add the argument LOGS and the options that identify configurations."""
     parser.add_argument(
-        "logs", metavar="LOGS", nargs="+", help="Files or folders with runs."
+        "logs",
+        metavar="LOGS",
+        nargs="+",
+        help="Log files, archives or folders with runs.",
     )
     add_baselines(parser)
 
 
 def add_baselines(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that decide of which configurations runs are."""
-    for flag, metavar in (
-        ("--baselines", "DIR"),
-        ("--release", "RELEASE"),
-        ("--gpu", "TYPE"),
+    """Add the options that identify the configuration of a run."""
+    for flag, metavar, meaning in (
+        ("--baselines", "DIR", "Folder of baseline files, added to the shipped files"),
+        ("--release", "RELEASE", "Release of runs that do not state it"),
+        ("--gpu", "TYPE", "GPU type of runs that do not state it"),
     ):
         parser.add_argument(
             flag,
             metavar=metavar,
-            help=f"As pytest's --llmb-{flag[2:]} (default: none).",
+            help=f"{meaning}, as pytest's --llmb-{flag[2:]} (default: none).",
         )
 
 
 def resolve_settings(arguments: argparse.Namespace, **others: object) -> Settings:
-    """Return the settings that say which runs are read, and others by the name of
-    pytest's option."""
+    """Build the settings from LOGS, --baselines, --release and --gpu.
+
+    `others` are further values by the name of pytest's option. Raises SettingsError.
+    """
     from pytest_llmbench.core.option import refuse_blank
     from pytest_llmbench.session.settings import resolve
 
@@ -156,7 +169,7 @@ def resolve_settings(arguments: argparse.Namespace, **others: object) -> Setting
 
 @contextmanager
 def rename_flags() -> Iterator[None]:
-    """Name options in messages as this command does: --release, not --llmb-release."""
+    """Rewrite option names in error messages: --release, not --llmb-release."""
     try:
         yield
     except SettingsError as error:

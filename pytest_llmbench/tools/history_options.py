@@ -1,4 +1,4 @@
-"""The option of commands that read a history, and the store that it names."""
+"""The option --history, and the history store that it names."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
 
 VARIABLE = "LLMB_HISTORY"
 KEY = name_destination("--llmb-history")
-"""The ini key."""
+"""The ini key for the history store."""
 
-MOST = 100_000
+LARGEST_COUNT = 100_000
 """Largest number of days or runs that an option accepts (273 years of days)."""
 
 
 def add_history(parser: argparse.ArgumentParser) -> None:
-    """Declare which history is read."""
+    """Add the option --history."""
     metavar = get_option("--llmb-history").metavar
-    default = f"default: the variable {VARIABLE}, else {KEY} in the configuration file that pytest reads here"
+    default = f"default: the environment variable {VARIABLE}, else {KEY} in pytest's configuration file"
     parser.add_argument(
-        "--history", metavar=metavar, help=f"As pytest's --llmb-history ({default})."
+        "--history",
+        metavar=metavar,
+        help=f"The history store to use, as pytest's --llmb-history ({default}).",
     )
 
 
@@ -42,58 +44,65 @@ def open_history(
     creates: bool = False,
     reports_future: bool = True,
 ) -> StoreLocation:
-    """Return the history that was typed, or that the environment or pytest's
-    configuration names; HistoryError for none that can be used. Nothing is written to
-    it here; `creates`: it need not be there yet."""
+    """Locate the history store and check that it can be used.
+
+    The store is the typed one, else the one that the environment or pytest's
+    configuration names. Nothing is written here. `writes`: the caller will write to the
+    store. `creates`: the store need not exist yet. `reports_future`: warn of sessions
+    dated in the future. Raises HistoryError if no store is named or if it is unusable.
+    """
     from pytest_llmbench.history.store import locate_store, refuse_damaged
 
     stated = find_stated(typed, Path.cwd())
     if stated is None:
         raise HistoryError(
-            f"no history is known: give --history, set {VARIABLE}, or {KEY} in pytest's configuration"
+            f"no history is named: give --history, set the environment variable {VARIABLE}, or set {KEY} in pytest's "
+            "configuration"
         )
     text, source = stated
-    place = locate_store(text, Path.cwd(), writes=writes)
-    if source:  # nobody typed it: what is read, or removed, is said
-        print_to_stderr(f"history: {formatting.escape(place.shown)} ({source})")
+    store = locate_store(text, Path.cwd(), writes=writes)
+    if source:  # not typed: print which store is read or pruned
+        print_to_stderr(f"history: {formatting.escape(store.shown)} ({source})")
     if writes and not creates:
         locate_store(
             text, Path.cwd(), writes=False
-        )  # a mistyped name is no empty store
-    refuse_damaged(place)
-    place = place.until(datetime.now(UTC))
+        )  # a mistyped name must not pass as an empty store
+    refuse_damaged(store)
+    store = store.until(datetime.now(UTC))
     if reports_future:
-        print_future_sessions(place)
-    return place
+        print_future_sessions(store)
+    return store
 
 
-def print_future_sessions(place: StoreLocation) -> None:
-    """Print the sessions that a wrong clock dates later than now, to standard error."""
+def print_future_sessions(store: StoreLocation) -> None:
+    """Warn on standard error of sessions dated in the future (by a wrong clock)."""
     from pytest_llmbench.history.prune import describe_future
 
-    if future := describe_future(place):
+    if future := describe_future(store):
         print_to_stderr(
-            f"llmbench: {formatting.escape(place.shown)}: {redact_text(future)}"
+            f"llmbench: {formatting.escape(store.shown)}: {redact_text(future)}"
         )
 
 
 def find_stated(typed: str | None, directory: Path) -> tuple[str, str] | None:
-    """Return where the history is, and what says so where it was not typed; None where
-    nothing names one."""
+    """Return the location of the history and its source; None if no history is named.
+
+    The source is "" for a typed location, else the variable or the ini key and file.
+    """
     from pytest_llmbench.core.ini_file import find_file_value
 
     if typed is not None:
         return typed, ""
     if text := os.environ.get(VARIABLE):
         return text, VARIABLE
-    written = find_file_value(KEY, directory)
-    return (written[0], f"{KEY} in {written[1]}") if written else None
+    configured = find_file_value(KEY, directory)
+    return (configured[0], f"{KEY} in {configured[1]}") if configured else None
 
 
 def parse_count(text: str) -> int:
-    """Read a number from 1 on; ArgumentTypeError otherwise."""
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST):
+    """Parse an integer from 1 to LARGEST_COUNT. Raises ArgumentTypeError."""
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= LARGEST_COUNT):
         raise argparse.ArgumentTypeError(
-            f"found {text!r}, expected a number from 1 to {MOST:,}"
+            f"found {text!r}, expected a number from 1 to {LARGEST_COUNT:,}"
         )
     return int(text)

@@ -176,6 +176,6 @@ def test_interrupted_addition_stores_only_complete_sessions(
     assert main(words.split()) == 0
     out = capsys.readouterr().out
     assert (
-        f"{first.name}: stored before\n{second.name}: 1 verdict stored\n1 verdict added"
+        f"{first.name}: already stored\n{second.name}: 1 verdict stored\n1 verdict added"
         in out
     )

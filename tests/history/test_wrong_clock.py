@@ -19,7 +19,7 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import AHEAD, StoreLocation, connect
 from pytest_llmbench.session.session_history import SessionHistory
 from pytest_llmbench.session.unsaved import write_unsaved
-from pytest_llmbench.tools.site.fleet_nights import collect_days
+from pytest_llmbench.tools.site.fleet_days import collect_days
 
 NOW = START + timedelta(days=5)
 LATER = datetime(2099, 12, 31, 23, tzinfo=UTC)
@@ -55,7 +55,7 @@ def test_future_session_is_not_the_newest_of_a_site(
     fleet = collect_days(store, None, NOW)
     assert fleet.session.started == NOW
     (row,) = fleet.rows
-    assert [day.verdict for day in row.nights] == ["REGRESSION"]
+    assert [day.verdict for day in row.verdicts] == ["REGRESSION"]
     assert row.current
     assert fleet.future.startswith("1 session begins later than now (")
     assert f"on ci, {later:%Y-%m-%d %H:%M} UTC" in fleet.future
@@ -71,7 +71,7 @@ def test_session_of_the_next_hours_is_read(store: StoreLocation) -> None:
 def test_site_with_only_future_sessions_names_them(store: StoreLocation) -> None:
     judge(store, LATER, outcome(7.4, 3))
     with pytest.raises(
-        HistoryError, match=r"no verdict in it; 1 session begins later than now"
+        HistoryError, match=r"found no verdict; 1 session begins later than now"
     ):
         collect_days(store, None, NOW)
 
@@ -83,7 +83,7 @@ def test_verdict_on_future_run_has_day_of_its_session(
     judge(store, NOW, dated(red(4), LATER))
     fleet = collect_days(store, None, NOW)
     (row,) = fleet.rows
-    assert [(day.day, day.verdict) for day in row.nights][-1] == (
+    assert [(day.day, day.verdict) for day in row.verdicts][-1] == (
         NOW.date(),
         "REGRESSION",
     )
@@ -250,7 +250,7 @@ def test_commands_report_and_remove_a_future_session(
         out
         == f"nothing to remove: no session from before {datetime.now(UTC) - timedelta(days=90000):%Y-%m-%d}\n"
     )
-    assert "give --keep AGE, or --future" in call("history", "prune", code=2)[1]
+    assert "give --keep AGE or --future" in call("history", "prune", code=2)[1]
     assert (
         "would remove 1 verdict, 1 session, 1 run"
         in call("history", "prune", "--future", "--dry-run")[0]

@@ -1,8 +1,8 @@
-"""Baselines as text for a terminal of 80 columns: a table, all of one, and what changed
-between two sets of them.
+"""Format baselines for a terminal of 80 columns, and compare two sets of baselines.
 
-MFU = GBS x model FLOPs / step time / GPUs / peak, so the logarithm of its change is a
-sum: each part of it is told.
+There is a table of many baselines, a page for one baseline, and a list of changes. A
+change of MFU is split into its causes: MFU = GBS x model FLOPs / step time / GPUs /
+peak, so the logarithm of the change is a sum with one term for each factor.
 """
 
 from __future__ import annotations
@@ -35,28 +35,26 @@ from pytest_llmbench.core.tolerance import describe_move, find_reference
 
 
 def format_table(baselines: Sequence[Baseline]) -> str:
-    """Return one line for each baseline: id, expected step time, printed MFU and
-    kind."""
-    wide = max(
+    """Format a table: id, expected step time, printed MFU and kind of each baseline."""
+    width = max(
         [len("configuration"), *(len(baseline.key.id) for baseline in baselines)]
     )
-    lines = [f"{'configuration':<{wide}}  {'step time':>10}  {'MFU':>7}  kind"]
+    lines = [f"{'configuration':<{width}}  {'step time':>10}  {'MFU':>7}  kind"]
     for baseline in baselines:
         cells = dict(baseline.cells)
-        # As the document prints it: its digits say how exact it is.
+        # Keep the digits that the document prints: they show the precision.
         printed = cells.get("step_time") or _format_number(
             baseline.step_seconds, "#.4g"
         )
         step = printed if printed == "-" else f"{printed} s"
         lines.append(
-            f"{baseline.key.id:<{wide}}  {step:>10}  {cells.get('mfu', '-'):>7}  {baseline.kind}"
+            f"{baseline.key.id:<{width}}  {step:>10}  {cells.get('mfu', '-'):>7}  {baseline.kind}"
         )
     return "\n".join([*lines, formatting.count_noun(len(baselines), "configuration")])
 
 
 def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
-    """Return everything that is known of one baseline: expectation, model, groups,
-    derived metrics, errata, source."""
+    """Format one baseline completely: expected step time, model, metrics, errata."""
     errata = [
         erratum
         for erratum in recipe.errata
@@ -67,7 +65,7 @@ def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
         *_describe_shape(baseline),
         *_describe_origin(recipe, baseline),
     ]
-    # A fact without a text has no line.
+    # Facts with an empty text get no line.
     described = [
         line
         for name, text in facts
@@ -91,23 +89,22 @@ def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
         "expected",
         f"{baseline.step_seconds:.10g} s a step{printed}"
         if timed
-        else "nothing yet: record a baseline",
+        else "no step time yet: record a baseline",
     )
     yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
     of_mean = str(baseline.timed_window or baseline.timed.replace("_", " "))
     yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, of_mean)
-    yield "tolerance", _join_tolerances(baseline) or "that of the session"
+    yield "tolerance", _join_tolerances(baseline) or "the session's"
     yield "budgets", _join_budgets(baseline)
     if baseline.recording:
         yield from _describe_recording(baseline.recording)
 
 
 def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
-    """Yield what was measured, who recorded it, in what environment, what it replaced,
-    and how far it is from what counts."""
+    """Yield the recorded runs, their author and environment, and the earlier values."""
     spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"
     groups = (
-        f" of {formatting.count_noun(recording.groups, 'night')} or sets of nodes"
+        f" from {formatting.count_noun(recording.groups, 'independent group')} (days or node sets)"
         if recording.groups
         else ""
     )
@@ -119,10 +116,10 @@ def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
     yield "by", recording.by
     yield "ran in", _join_stated(dict(recording.environment))
     for value in recording.earlier:
-        why = f": {value.reason}" if value.reason else ""
+        reason = f": {value.reason}" if value.reason else ""
         yield (
             "earlier",
-            f"{value.seconds:.6g} s, {value.date}{f', {value.by}' if value.by else ''}{why}",
+            f"{value.seconds:.6g} s, {value.date}{f', {value.by}' if value.by else ''}{reason}",
         )
     yield "accepted", recording.reason
     yield "levels", recording.levels and f"several, accepted: {recording.levels}"
@@ -170,8 +167,10 @@ def _describe_origin(recipe: Recipe, baseline: Baseline) -> Iterator[tuple[str, 
 
 
 def _format_metrics(baseline: Baseline) -> Iterator[str]:
-    """Yield a table of what is printed and what follows from the step time and the
-    stated constants."""
+    """Yield the lines of a table of metrics, as printed and as recomputed.
+
+    Metrics are recomputed from the step time and the constants of the baseline.
+    """
     printed = dict(baseline.cells)
     yield f"  {'metric':<22} {'printed':>12}  {'computed':>12}"
     for key in CELLS:
@@ -179,7 +178,7 @@ def _format_metrics(baseline: Baseline) -> Iterator[str]:
         if cell == "-" and key.name not in (
             "step_time",
             *DERIVED,
-        ):  # the tables of some documents alone have them
+        ):  # only the tables of some documents have these columns
             continue
         computed = _format_computed(baseline, key.name, cell)
         yield f"  {key.meaning:<22} {cell:>12}  {computed:>12}"
@@ -246,46 +245,49 @@ def _join_budgets(baseline: Baseline) -> str:
     )
 
 
-# --- what changed between two sets, and what moved MFU --------------------------------
+# --- comparing two sets of baselines --------------------------------------------------
 
 PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
-"""What MFU = GBS x model FLOPs / step time / GPUs / peak can move by; the last is what
-none of the others explains."""
+"""The causes of a change of MFU; the last is the remainder that the others leave."""
 
 ConfigurationName = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UtilizationChange:
-    """MFU of one configuration in both sets, as fractions."""
+    """The MFU of one configuration in both sets, as fractions."""
 
     before: float
     after: float
     parts: Mapping[str, float]
-    """The logarithm of the change, by part; they add up to log(after / before)."""
+    """The log ratio of each cause (PARTS); they add up to log(after / before)."""
 
     printed: bool
-    """Whether both are the cells of the documents, whose own sums may differ from what
-    follows from their step times; otherwise both are computed, and the last part is
-    zero."""
+    """True if both values are printed in the documents, False if both are computed.
+
+    A printed MFU may differ from the MFU that follows from the printed step time.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineDifference:
-    """One configuration in either set, None where it is not."""
+    """One configuration in two sets of baselines."""
 
     id: str
     before: Baseline | None
+    """Its baseline in the first set, or None."""
+
     after: Baseline | None
+    """Its baseline in the second set, or None."""
+
     facts: tuple[tuple[str, str, str], ...] = ()
-    """What else was changed: name, before, after."""
+    """The changed facts other than the step time: (name, before, after)."""
 
     utilization: UtilizationChange | None = None
 
     @property
     def step_time_ratio(self) -> float | None:
-        """The step time after as a multiple of that before; None where either has
-        none."""
+        """The step time after / before; None if either is unknown."""
         if self.before is None or self.after is None:
             return None
         ratio = self.after.step_seconds / self.before.step_seconds
@@ -293,10 +295,10 @@ class BaselineDifference:
 
     @property
     def is_change(self) -> bool:
-        """Whether it is not the same in both."""
+        """True if the two baselines differ or one is missing."""
         if self.before is None or self.after is None:
             return True
-        # NaN equals nothing, so what has no value is None, as make_finite says it.
+        # make_finite turns NaN into None, because NaN != NaN.
         times = {
             formatting.make_finite(baseline.step_seconds)
             for baseline in (self.before, self.after)
@@ -311,11 +313,11 @@ class BaselineDifference:
 def compare_baselines(
     before: Sequence[Baseline], after: Sequence[Baseline]
 ) -> tuple[BaselineDifference, ...]:
-    """Return every configuration of either set, in the order of their names.
+    """Compare all configurations of two sets, sorted by name.
 
-    Configurations are matched without their release where that leaves one of each in
-    both sets, else with it, else with their kind, too. Raises BaselineError where not
-    even that tells two apart.
+    Configurations are matched by name without release if such names are unique in each
+    set, else with release, else with release and kind. Raises BaselineError if even
+    these names are not unique.
     """
     name = _choose_naming(before, after)
     old, new = (
@@ -330,9 +332,9 @@ def compare_baselines(
 def _choose_naming(
     before: Sequence[Baseline], after: Sequence[Baseline]
 ) -> Callable[[Baseline], ConfigurationName]:
-    """Return the shortest name that stands for one baseline of each set."""
-    # Two releases of one recipe are what is compared most: the release is left out of
-    # names where it can be.
+    """Choose the shortest naming that is unique in each set. Raises BaselineError."""
+    # Most comparisons are between two releases of one recipe, so names omit the
+    # release if possible.
     namings: tuple[Callable[[Baseline], ConfigurationName], ...] = (
         lambda baseline: _make_name(baseline.key, ""),
         lambda baseline: _make_name(baseline.key, baseline.key.release),
@@ -345,11 +347,11 @@ def _choose_naming(
         counts = [Counter(map(naming, side)) for side in (before, after)]
         if all(count == 1 for counter in counts for count in counter.values()):
             return naming
-    twice = next(
+    duplicate = next(
         name for counter in counts for name, count in counter.items() if count > 1
     )
     raise BaselineError(
-        f"found {_join_name(twice)} twice on one side, expected it once; give a file or a smaller folder"
+        f"found {_join_name(duplicate)} twice on one side, expected it once; give a file or a smaller folder"
     )
 
 
@@ -379,8 +381,7 @@ def _compare_pair(
 
 
 def _collect_facts(baseline: Baseline) -> dict[str, str]:
-    """Return everything besides the step time that decides what a run of this
-    configuration has to do, as text."""
+    """Return the facts to compare, except the step time, as texts by name."""
     configuration = baseline.configuration
     facts = {
         **_list_groups(configuration),
@@ -410,14 +411,15 @@ def _collect_facts(baseline: Baseline) -> dict[str, str]:
 
 
 def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None]:
-    """Return what else of a recording decides about a run: the mean, and the value that
-    drift is counted from."""
+    """Return the facts of a recording that affect verdicts: mean, drift origin, levels.
+
+    The mean is given relative to the trimmed mean.
+    """
     if recording is None:
         return {"mean": None, "drift from": None, "levels": None}
-    # A recording whose mean allows more, or that forgot what drift is counted from, is
-    # another gate.
+    # A larger mean or another drift origin lets slower runs pass.
     first = find_reference(recording)
-    # In tenths of a percent above the trimmed mean, or every recording would differ.
+    # Rounded to 0.1 % of the trimmed mean: exact means always differ.
     above = formatting.format_difference(
         recording.mean_seconds / recording.trimmed_mean_seconds
     )
@@ -426,22 +428,23 @@ def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None
 
 
 def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | None:
-    """Return how MFU moved; None where a peak, a step time or FLOPs are not known, or
-    the numbers of GPUs differ."""
-    # It happened between two releases that the seconds stayed and MFU moved, by its
-    # formula alone.
+    """Split the change of MFU into its causes.
+
+    Returns None if a peak, a step time or a FLOPs formula is unknown.
+    """
+    # Between two releases, MFU once changed by its formula alone, at equal step times.
     numbers = (old.step_seconds, new.step_seconds, old.peak_tflops, new.peak_tflops)
     if not all(math.isfinite(value) and value > 0 for value in numbers):
         return None
     printed = [_parse_printed_mfu(baseline) for baseline in (old, new)]
-    # A printed MFU beside a computed one would show a change of method as a change of
-    # speed.
-    both = all(value is not None for value in printed)
+    # Never mix printed and computed MFU: the change of method would look like a change
+    # of speed.
+    are_printed = all(value is not None for value in printed)
     computed = [recompute_cell(baseline, "mfu") for baseline in (old, new)]
-    if None in computed:  # no formula counts the FLOPs of one of them
+    if None in computed:  # no FLOPs formula for one of the models
         return None
     before, after = (
-        value for value in (printed if both else computed) if value is not None
+        value for value in (printed if are_printed else computed) if value is not None
     )
     parts = {
         "step time": math.log(old.step_seconds / new.step_seconds),
@@ -455,9 +458,12 @@ def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | No
         "peak": math.log(old.peak_tflops / new.peak_tflops),
     }
     # Logarithms add up, percentages do not.
-    rest = math.log(after / before) - sum(parts.values())
+    remainder = math.log(after / before) - sum(parts.values())
     return UtilizationChange(
-        before, after, {**parts, PARTS[-1]: rest if both else 0.0}, both
+        before,
+        after,
+        {**parts, PARTS[-1]: remainder if are_printed else 0.0},
+        are_printed,
     )
 
 
@@ -466,20 +472,25 @@ def _parse_printed_mfu(baseline: Baseline) -> float | None:
     return float(text.rstrip("%")) / 100 if text.endswith("%") else None
 
 
-WIDE = 38
+NAME_WIDTH = 38
 SMALLEST = 0.0005
-"""Of the parts of MFU those that round to 0.1 % or more are told."""
+"""Smallest cause of an MFU change that is printed, as a log ratio: 0.1 % if rounded."""
 
 ROUNDING = 0.005
-"""A printed MFU is rounded: what it says beyond its step time is told from here on."""
+"""Smallest remainder of an MFU change that is printed, as a log ratio.
+
+Smaller remainders come from the rounding of printed MFU values.
+"""
 
 
 def format_differences(
     differences: Sequence[BaselineDifference], before: str, after: str
 ) -> str:
-    """Return a line for each configuration that changed, with what moved its MFU and
-    what else is another; what is on one side only; and a count. `before` and `after`
-    are the names of the sides."""
+    """Format the changed configurations, the unmatched configurations and a count.
+
+    `before` and `after` are the names of the two sides. Below each changed configuration
+    are the causes of its MFU change and its changed facts.
+    """
     changed = [
         pair for pair in differences if pair.before and pair.after and pair.is_change
     ]
@@ -487,7 +498,7 @@ def format_differences(
     if lines:
         lines.insert(
             0,
-            f"{'configuration':<{WIDE}} {'before':>10} {'after':>10} {'step time':>9} {'MFU':>8}",
+            f"{'configuration':<{NAME_WIDTH}} {'before':>10} {'after':>10} {'step time':>9} {'MFU':>8}",
         )
     removed = [pair.id for pair in differences if pair.after is None]
     added = [pair.id for pair in differences if pair.before is None]
@@ -505,8 +516,11 @@ def format_differences(
 
 
 def make_records(differences: Sequence[BaselineDifference]) -> list[dict[str, Any]]:
-    """Return every configuration of either side; times in seconds, MFU as a fraction,
-    parts as log ratios."""
+    """Convert differences to JSON values.
+
+    Times are in seconds, MFU values are fractions, the causes of a change of MFU are
+    log ratios.
+    """
     return [_make_record(pair) for pair in differences]
 
 
@@ -520,9 +534,9 @@ def _format_lines(pair: BaselineDifference) -> Iterator[str]:
     mfu = formatting.format_difference(moved.after / moved.before) if moved else "-"
     row = f"{seconds[0]:>10} {seconds[1]:>10} {change:>9} {mfu:>8}"
     yield from (
-        [pair.id, f"{'':<{WIDE}} {row}"]
-        if len(pair.id) > WIDE
-        else [f"{pair.id:<{WIDE}} {row}"]
+        [pair.id, f"{'':<{NAME_WIDTH}} {row}"]
+        if len(pair.id) > NAME_WIDTH
+        else [f"{pair.id:<{NAME_WIDTH}} {row}"]
     )
     changes = (
         [_format_utilization(moved)]
@@ -535,10 +549,10 @@ def _format_lines(pair: BaselineDifference) -> Iterator[str]:
 
 
 def _format_utilization(moved: UtilizationChange) -> str:
-    """Return `MFU 41.5% -> 54.2%, by step time +30.7 %`."""
+    """Format a change: `MFU 41.5% -> 54.2%, by step time +30.7 %`."""
     parts = _format_parts(moved)
-    how = "" if moved.printed else " (computed)"
-    return f"MFU {moved.before:.2%} -> {moved.after:.2%}{how}, by {', '.join(parts) or 'rounding'}"
+    method = "" if moved.printed else " (computed)"
+    return f"MFU {moved.before:.2%} -> {moved.after:.2%}{method}, by {', '.join(parts) or 'rounding'}"
 
 
 def _format_parts(moved: UtilizationChange) -> list[str]:

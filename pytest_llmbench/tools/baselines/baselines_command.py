@@ -27,7 +27,7 @@ HANGING: Any = {
     "break_on_hyphens": False,
     "break_long_words": False,
 }
-"""How a line of what was drafted goes on."""
+"""Options for `textwrap.wrap`: continuation lines are indented, words stay whole."""
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Baseline
@@ -35,37 +35,43 @@ if TYPE_CHECKING:
 
 
 def add(commands: Subparsers, add_import: Callable[[Subparsers], None]) -> None:
-    """Declare `llmbench baselines`; another tool declares its action `import`."""
+    """Add the parser of `llmbench baselines`; `add_import` adds its action `import`."""
     parser = commands.add_parser(
         "baselines", help="List, show and check baseline files."
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="One line for each configuration.")
+    listing = actions.add_parser(
+        "list", help="List the configurations, one line for each."
+    )
     listing.add_argument(
-        "--recipe", metavar="NAME", default="", help="Only this recipe (default: all)."
+        "--recipe",
+        metavar="NAME",
+        default="",
+        help="List only the configurations of this recipe (default: all).",
     )
     showing = actions.add_parser(
-        "show", help="Everything that is known of one configuration."
+        "show", help="Print the complete baseline of one configuration."
     )
     showing.add_argument(
         "id",
         metavar="CONFIG_ID",
-        help="As `list` prints it, such as grok1_314b-25.05-gb200-bf16-128.",
+        help="The configuration id as `list` prints it, such as grok1_314b-25.05-gb200-bf16-128.",
     )
     diffing = actions.add_parser(
         "diff",
-        help="What changed from one release, file or folder to another, and why.",
+        help="List the changes from one release, file or folder to another, and why the MFU changed.",
     )
     diffing.add_argument(
         "before",
         metavar="A",
-        help="A release such as 24.11, a baseline file or a folder of them.",
+        help="The old side: a release such as 24.11, a baseline file, or a folder of baseline files.",
     )
+    diffing.add_argument("after", metavar="B", help="The new side, as A.")
     diffing.add_argument(
-        "after", metavar="B", help="The same: what A is compared with."
-    )
-    diffing.add_argument(
-        "--format", choices=("text", "json"), default="text", help="Default: text."
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="Output format (default: text).",
     )
     for action in (listing, showing, diffing):
         action.add_argument(
@@ -74,17 +80,17 @@ def add(commands: Subparsers, add_import: Callable[[Subparsers], None]) -> None:
             action="append",
             type=Path,
             default=[],
-            help="Your own baseline files beside the shipped ones; can be given several times (default: none).",
+            help="Folder of baseline files, added to the shipped files; may be repeated (default: none).",
         )
     linting = actions.add_parser(
-        "lint", help="Compute every derived cell again, and check the errata."
+        "lint", help="Recompute every derived value and check the errata."
     )
     linting.add_argument(
-        "places",
+        "paths",
         metavar="FILE|DIR",
         nargs="*",
         type=Path,
-        help="Default: the shipped files.",
+        help="Baseline files or folders to check (default: the shipped files).",
     )
     add_import(actions)
     _add_draft(actions)
@@ -97,22 +103,26 @@ def add(commands: Subparsers, add_import: Callable[[Subparsers], None]) -> None:
 def _add_draft(actions: Subparsers) -> None:
     parser = actions.add_parser(
         "draft",
-        help="Write a baseline file without values for runs that match no baseline.",
+        help="Write baseline files without values for runs that match no baseline.",
     )
     add_runs(parser)
     parser.add_argument(
-        "-o", "--output", metavar="DIR", required=True, help="The folder of the files."
+        "-o",
+        "--output",
+        metavar="DIR",
+        required=True,
+        help="Write the baseline files to this folder.",
     )
-    for flag, metavar, what in (
-        ("--model", "NAME", "Their model"),
-        ("--size", "SIZE", "Its size, such as 8b"),
-        ("--dtype", "TYPE", "Their precision, such as bf16"),
-        ("--gpus", "N", "Their number of GPUs"),
+    for flag, metavar, meaning in (
+        ("--model", "NAME", "Model of the runs"),
+        ("--size", "SIZE", "Size of the model, such as 8b"),
+        ("--dtype", "TYPE", "Precision of the runs, such as bf16"),
+        ("--gpus", "N", "Number of GPUs of the runs"),
     ):
         parser.add_argument(
             flag,
             metavar=metavar,
-            help=f"{what}, if nothing else states it (default: none).",
+            help=f"{meaning}, if the runs do not state it (default: none).",
         )
     parser.set_defaults(command=_draft)
 
@@ -146,20 +156,20 @@ def _draft(arguments: argparse.Namespace) -> Output:
     ]
     for file in written:
         kept = (
-            "another file is there, and was kept; give another folder"
+            "another file exists and was kept; give another folder"
             if file.fate == DraftFate.KEPT
             else file.fate
         )
         lines.append(f"{file.path}: {kept}")
     whole = bool(written) and all(file.fate != DraftFate.KEPT for file in written)
     return Output(
-        "\n".join(lines) or "no run that matches no baseline was found",
+        "\n".join(lines) or "nothing to draft: found no run without a baseline",
         0 if whole else 1,
     )
 
 
 def _read_names(arguments: argparse.Namespace) -> StatedNames:
-    """Return the names that were typed. Raises SettingsError."""
+    """Return the typed model, size, precision and GPU count. Raises SettingsError."""
     from pytest_llmbench.core.option import parse_count
     from pytest_llmbench.session.described_run import StatedNames
 
@@ -187,27 +197,27 @@ def _list(arguments: argparse.Namespace) -> Output:
 
     recipes = read_recipes_in(arguments.baselines)
     names = sorted({recipe.name for recipe in recipes})
-    wanted = arguments.recipe
-    if wanted and wanted not in names:
+    name = arguments.recipe
+    if name and name not in names:
         raise BaselineError(
-            f"--recipe {wanted}: expected {', '.join(names)}{did_you_mean(wanted, names)}"
+            f"--recipe {name}: expected {', '.join(names)}{did_you_mean(name, names)}"
         )
     tables = find_shipped_tables()
     chosen = [
-        each
-        for each in recipes
-        if each.name == wanted or not (wanted or each.path.is_relative_to(tables))
+        recipe
+        for recipe in recipes
+        if recipe.name == name or not (name or recipe.path.is_relative_to(tables))
     ]
-    left = {each.name for each in recipes} - {each.name for each in chosen}
-    aside = (
+    hidden = {recipe.name for recipe in recipes} - {recipe.name for recipe in chosen}
+    hint = (
         ""
-        if wanted
-        else f"besides, with --recipe: {', '.join(sorted(left))} (docs/reference/megatron-bridge.md)"
+        if name
+        else f"not listed, use --recipe: {', '.join(sorted(hidden))} (docs/reference/megatron-bridge.md)"
     )
     return Output(
         format_table([baseline for recipe in chosen for baseline in recipe.baselines]),
         0,
-        aside,
+        hint,
     )
 
 
@@ -224,7 +234,7 @@ def _show(arguments: argparse.Namespace) -> Output:
     if not chosen:
         hint = did_you_mean(arguments.id, [baseline.key.id for _, baseline in pairs])
         raise BaselineError(
-            f"no configuration {arguments.id!r}{hint}; `llmbench baselines list` has all of them"
+            f"no configuration {arguments.id!r}{hint}; run `llmbench baselines list` for all ids"
         )
     return Output(
         "\n\n".join(format_page(recipe, baseline, WIDTH) for recipe, baseline in chosen)
@@ -240,7 +250,7 @@ def _lint(arguments: argparse.Namespace) -> Output:
         read_recipes,
     )
 
-    paths = find_baseline_files(arguments.places or [find_shipped_baselines()])
+    paths = find_baseline_files(arguments.paths or [find_shipped_baselines()])
     read_recipes(paths)
     reports = [lint_file(read_file(path)) for path in paths]
     return Output(
@@ -275,26 +285,29 @@ def _compare(arguments: argparse.Namespace) -> Output:
     )
 
 
-def _read_side(place: str, directories: Sequence[Path]) -> list[Baseline]:
-    """Return the baselines of a file, of a folder, or of a release among the shipped
-    and the user's."""
+def _read_side(name: str, directories: Sequence[Path]) -> list[Baseline]:
+    """Read the baselines of a file, a folder, or a release.
+
+    A release is looked up in the shipped files and in `directories`. Raises
+    BaselineError if `name` is neither a path nor a release.
+    """
     from pytest_llmbench.baseline.read import read_recipes
 
-    path = expand_home(place)
+    path = expand_home(name)
     if path.exists():
         return [
             baseline for recipe in read_recipes([path]) for baseline in recipe.baselines
         ]
     recipes = read_recipes_in(directories)
     releases = sorted({recipe.release for recipe in recipes})
-    if place not in releases:
+    if name not in releases:
         expected = f"expected a file, a folder or a release among {', '.join(releases)}"
         raise BaselineError(
-            f"{place}: no such file, {expected}{did_you_mean(place, releases)}"
+            f"{name}: no such file; {expected}{did_you_mean(name, releases)}"
         )
     return [
         baseline
         for recipe in recipes
-        if recipe.release == place
+        if recipe.release == name
         for baseline in recipe.baselines
     ]

@@ -1,1 +1,1 @@
-"""`llmbench chat`: a session in a few lines, for a chat or a mail."""
+"""`llmbench chat`: summarize a session for a chat message or an email."""

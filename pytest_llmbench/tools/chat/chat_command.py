@@ -1,4 +1,4 @@
-"""`llmbench chat`: a message from the file that --llmb-json wrote."""
+"""`llmbench chat`: make a short message from the JSON report of a session."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from pytest_llmbench.tools.command_line import Output, Subparsers
 
 
 def add(commands: Subparsers) -> None:
-    """Declare `llmbench chat`."""
+    """Add the parser of `llmbench chat`."""
     parser = commands.add_parser(
-        "chat", help="A session in at most ten lines, for a chat or a mail."
+        "chat",
+        help="Summarize a session in at most ten lines, for a chat or an email.",
     )
     parser.add_argument(
-        "file", metavar="FILE", type=Path, help="What pytest's --llmb-json wrote."
+        "file",
+        metavar="FILE",
+        type=Path,
+        help="The JSON report of the session (pytest --llmb-json=FILE).",
     )
     parser.add_argument(
         "--format",
         choices=("text", "slack"),
         default="text",
-        help="slack is JSON for an incoming webhook. Default: text.",
+        help="text, or slack: JSON for an incoming webhook of Slack (default: text).",
     )
     parser.add_argument(
         "--link",
         metavar="URL",
-        help="Where all of it is (default: the CI job that runs, if one does).",
+        help="Link to the full report (default: the current CI job, if any).",
     )
     parser.set_defaults(command=_run)
 
@@ -43,8 +47,8 @@ def _run(arguments: argparse.Namespace) -> Output:
     session = document.read(arguments.file)
     try:
         text = redact_text(notifications.make_message(session, link))
-    # Somebody edited the file, or another version wrote it: any part of it may be of
-    # another kind.
+    # In a file that was edited, or written by another version, any value may have an
+    # unexpected type.
     except (
         ArithmeticError,
         AttributeError,
@@ -53,7 +57,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         ValueError,
     ) as error:
         raise ReportError(
-            f"{arguments.file}: changed since it was written: {error!r}"
+            f"{arguments.file}: unexpected content; the file was edited or written by another version: {error!r}"
         ) from None
     return Output(
         notifications.convert_to_slack(text) if arguments.format == "slack" else text,

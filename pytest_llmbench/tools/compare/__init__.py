@@ -1,1 +1,1 @@
-"""`llmbench compare`: is B slower than A?"""
+"""`llmbench compare`: compare the step times of two sets of runs."""

@@ -1,5 +1,4 @@
-"""`llmbench compare`: two runs, folders, archives, or days of a history beside each
-other."""
+"""`llmbench compare`: compare two runs, folders, archives or periods of a history."""
 
 from __future__ import annotations
 
@@ -24,43 +23,52 @@ if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
     from pytest_llmbench.session.settings import Settings
 
-EXIT_CODES = "Exit code: 0 alike, faster or cannot tell, 1 slower, 2 usage error, 3 nothing comparable, 4 with --strict."
+EXIT_CODES = (
+    "Exit code: 0 alike, faster or inconclusive, 1 slower, 2 usage error, 3 nothing comparable, 4 inconclusive or not "
+    "compared, with --strict."
+)
 
-WHAT = "A run's log, a folder or an archive; of a history a day, days such as 2026-11-01..2026-11-07, or a session."
+SIDE = (
+    "The first side: a log, folder or archive of runs; or, from a history, a day, a range of days such as "
+    "2026-11-01..2026-11-07, or a session."
+)
 
 
 def add(commands: Subparsers) -> None:
-    """Declare `llmbench compare`."""
+    """Add the parser of `llmbench compare`."""
     parser = commands.add_parser(
         "compare",
-        help="Is B slower than A? Each configuration on both sides, and what differs besides.",
-        description="Is B slower than A? Each configuration on both sides, and what differs besides.",
+        help="Is B slower than A? Compares each configuration that both have, and lists other differences.",
+        description="Is B slower than A? Compares each configuration that both have, and lists other differences.",
         epilog=EXIT_CODES,
     )
-    parser.add_argument("a", metavar="A", help=WHAT)
-    parser.add_argument("b", metavar="B", help="The same, for what may be slower.")
+    parser.add_argument("a", metavar="A", help=SIDE)
+    parser.add_argument(
+        "b", metavar="B", help="The second side, which may be slower; as A."
+    )
     parser.add_argument(
         "--margin",
         metavar="PERCENT",
         default="1%",
-        help="Sides that differ by less are alike (default: 1%%).",
+        help="A and B count as alike if their step times differ by less (default: 1%%).",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="Exit code 4 where it cannot tell, and for a configuration that was not compared.",
+        help="Exit with 4 if a comparison is inconclusive or a configuration was not compared.",
     )
     parser.add_argument(
         "--history",
         metavar=get_option("--llmb-history").metavar,
-        help="Where days and sessions, the noise of nights and nodes are read from (default: as `llmbench history`).",
+        help="The history with the days and sessions, and with the day-to-day noise and the nodes of runs (default: as "
+        "for `llmbench history`).",
     )
     add_baselines(parser)
-    for flag, what in (
-        ("--json", "Write all of it as a JSON document."),
-        ("--html", "Write it as a page."),
+    for flag, meaning in (
+        ("--json", "Write the complete comparison as JSON to this file."),
+        ("--html", "Write the comparison as an HTML page to this file."),
     ):
-        parser.add_argument(flag, metavar="FILE", help=what)
+        parser.add_argument(flag, metavar="FILE", help=meaning)
     parser.set_defaults(command=_run)
 
 
@@ -73,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 
     try:
         margin = parse_percentage(arguments.margin)
-        if not arguments.margin.rstrip().endswith("%"):  # 0.5 could be either
+        if not arguments.margin.rstrip().endswith("%"):  # 0.5: percent or fraction?
             raise ValueError(
                 f"found {arguments.margin!r}, expected a percentage such as 1% or 0.5%"
             )
@@ -99,8 +107,11 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _open_history(typed: str | None) -> StoreLocation | None:
-    """Open the history that was typed, or that the environment or pytest's
-    configuration names; None without any."""
+    """Open the history store; None if no history is named.
+
+    The store is the typed one, else the one that the environment or pytest's
+    configuration names.
+    """
     from pytest_llmbench.tools.history_options import find_stated, open_history
 
     if typed is not None and not typed.strip():
@@ -129,8 +140,10 @@ def _resolve(arguments: argparse.Namespace, history: StoreLocation | None) -> Se
 
 
 def _write(compared: ComparisonDocument, settings: Settings, now: datetime) -> str:
-    """Write the files that were asked for, and return what went wrong: the answer is
-    printed all the same."""
+    """Write the requested files; return the error message, or "".
+
+    The comparison is printed even if a file cannot be written.
+    """
     import msgspec
 
     from pytest_llmbench.report import document
@@ -150,5 +163,7 @@ def _write(compared: ComparisonDocument, settings: Settings, now: datetime) -> s
                 HTML,
             )
     except OSError as error:
-        return f"llmbench: it cannot be written: {escape(describe_os_error(error))}"
+        return (
+            f"llmbench: cannot write the comparison: {escape(describe_os_error(error))}"
+        )
     return ""

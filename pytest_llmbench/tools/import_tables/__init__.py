@@ -1,1 +1,1 @@
-"""Draft baseline files from the tables of documents (`llmbench baselines import`)."""
+"""`llmbench baselines import`: draft baseline files from the tables of documents."""

@@ -1,5 +1,7 @@
-"""Join the tables of a document: measured rows with their configuration rows, each with
-a unique key."""
+"""Join the tables of a document into configurations with unique keys.
+
+Rows with measurements are completed with the rows that describe their configurations.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +29,28 @@ from pytest_llmbench.tools.import_tables.table_configurations import (
 ConfigurationKey = tuple[str, ...]
 
 MOST_APART = 1.3
-"""One digit may be a quarter off the exact value; beyond this factor it is another
-value."""
+"""Largest factor between tokens/s and days to 1T tokens that rounding explains.
+
+A value of one digit may be a quarter off the exact value.
+"""
 
 MOST_OFF = 3.0
-"""Documents compute tokens/s with half of the batch; milliseconds are further off."""
+"""Largest factor between tokens/s and step time that is accepted.
+
+Some documents compute tokens/s with half of the batch (a factor of 2); another unit,
+such as milliseconds, gives larger factors.
+"""
 
 BATCHES = (("gbs",), ("sequence_length",), ("gbs", "sequence_length"))
-"""The columns that name variants: gbs128, seq4096, gbs128_seq4096."""
+"""Combinations of columns that name variants: gbs128, seq4096, gbs128_seq4096."""
 
-STRAY = "it stands in no Markdown table: in HTML, in a comment, without a line of dashes below a header, or in a huge line"
-UNMEASURED = "nothing was measured of its configuration"
+OUTSIDE = "it is outside of Markdown tables: in HTML, in a comment, without a line of dashes below a header, or in a huge line"
+UNMEASURED = "its configuration has no measurement"
 APART = "its tokens/s and its days to 1T tokens contradict each other: a row may be shifted by a cell"
-OFF = "its tokens/s are not those of its step time, sequence length and GBS: one may be in another unit"
+OFF = "its tokens/s do not match its step time, sequence length and GBS: one may be in another unit"
 
 NAMES = ("recipe", "model", "unsized")
-"""The facts of a configuration row that no measured row takes over."""
+"""The facts of a configuration row that are not copied to measured rows."""
 
 _WORDS = {
     "size": "model size",
@@ -55,13 +63,15 @@ _STEP_TIME_FROM = {
     "tokens_per_second_per_gpu": ("gbs", "sequence_length"),
     "tflops_per_gpu": ("logged_tflop",),
 }
-"""The metrics that a step time follows from, with the columns needed for it."""
+"""The metrics that determine a step time, with the columns needed to compute it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentConfigurations:
-    """The configurations in the order of the document, and every cell that is in no
-    configuration."""
+    """The configurations of a document, and the cells that no configuration uses.
+
+    The configurations are in the order of the document, the cells sorted by line.
+    """
 
     configurations: tuple[DocumentConfiguration, ...]
     unread: tuple[UnreadCell, ...]
@@ -70,13 +80,13 @@ class DocumentConfigurations:
 def collect_configurations(
     tables: DocumentTables, mapping: DocumentMapping
 ) -> DocumentConfigurations:
-    """Return the configurations of a document.
+    """Collect the configurations of a document.
 
-    A measured configuration takes the columns of every configuration row that does not
+    A row with measurements gets the columns of every configuration row that does not
     contradict its size, GPU type, precision and number of GPUs. If no table has a
-    metric, the configuration rows are the configurations.
+    metric, the configuration rows themselves are the configurations.
     """
-    unread = list(refuse_rows(tables.stray, STRAY))
+    unread = list(refuse_rows(tables.outside, OUTSIDE))
     entries: list[DocumentConfiguration] = []
     for table in tables.tables:
         for entry in _set_aside(read_table(mapping, table), unread):
@@ -95,7 +105,7 @@ def collect_configurations(
 def _set_aside(
     findings: Iterable[Finding], unread: list[UnreadCell]
 ) -> Iterator[DocumentConfiguration]:
-    """Yield the configurations, and append the cells that were not read to `unread`."""
+    """Yield the configurations of `findings`, and append the unread cells to `unread`."""
     for finding in findings:
         if isinstance(finding, UnreadCell):
             unread.append(finding)
@@ -119,14 +129,17 @@ def _join_described(
     measured: Sequence[DocumentConfiguration],
     described: Sequence[DocumentConfiguration],
 ) -> Iterator[Finding]:
-    """Yield measured rows with the columns of configuration rows, and the cells that
-    are in no configuration."""
+    """Complete measured rows with the columns of their configuration rows.
+
+    Also yields the unread cells: contradictions, and configuration rows that describe
+    no measured row.
+    """
     recipes = {entry.recipe for entry in measured}
-    # A row without a number of GPUs would lend its columns to every size of the model.
+    # A row without a number of GPUs would describe every size of the model.
     sized = [row for row in described if row.facts.get("gpus")]
     used: set[int] = (
         set()
-    )  # by the identity of `values`, which all parts of one row share
+    )  # ids of `values` tuples, which configurations from one row share
     for entry in measured:
         rows = [row for row in sized if _may_describe(row, entry, recipes)]
         # Strong and weak scaling differ by their batch.
@@ -160,8 +173,11 @@ def _agree(row: DocumentConfiguration, facts: Facts) -> bool:
 def _add_columns(
     entry: DocumentConfiguration, rows: Sequence[DocumentConfiguration], used: set[int]
 ) -> Iterator[Finding]:
-    """Yield a configuration with the columns of its rows, and the contradictory
-    columns; the rows join `used`."""
+    """Add the columns of configuration rows to a measured row.
+
+    Also yields contradictory columns as unread cells. Adds the ids of the used rows to
+    `used`.
+    """
     facts, values = dict(entry.facts), entry.values
     for row in rows:
         # An earlier row may have stated a size that this row contradicts.
@@ -172,8 +188,8 @@ def _add_columns(
         for name, value in row.facts.items():
             stated = value if name in NAMES else facts.setdefault(name, value)
             if stated != value:
-                why = f"line {entry.line} says {stated or 'several values'} of it"
-                yield UnreadCell(row.line, f"{name} {value}", why)
+                reason = f"line {entry.line} states {stated or 'several values'}"
+                yield UnreadCell(row.line, f"{name} {value}", reason)
                 facts[name] = ""
     facts = {
         name: value
@@ -189,17 +205,17 @@ def _add_columns(
 def _complete_keys(
     entries: Sequence[DocumentConfiguration], mapping: DocumentMapping
 ) -> Iterator[DocumentConfiguration]:
-    """Complete the keys with stated values, and replace values that a mapping file
-    renames."""
-    own = mapping.stated.get("recipe")
+    """Complete the keys with the mapping's stated values, and apply its renames."""
+    stated = mapping.stated.get("recipe")
     names = {entry.recipe for entry in entries} - {""}
-    alone = next(iter(names)) if len(names) == 1 else ""
+    only = next(iter(names)) if len(names) == 1 else ""
     # In one recipe, the sizes alone would not distinguish several models.
     by_name = (
-        own and len({entry.recipe for entry in entries if "model" in entry.facts}) > 1
+        stated
+        and len({entry.recipe for entry in entries if "model" in entry.facts}) > 1
     )
     for entry in entries:
-        recipe = own or entry.recipe or alone or entry.facts.get("unsized", "")
+        recipe = stated or entry.recipe or only or entry.facts.get("unsized", "")
         facts = {**mapping.stated, **entry.facts, "recipe": recipe}
         if by_name and "model" in facts:
             facts["size"] = facts["model"]
@@ -218,33 +234,36 @@ def _make_key(entry: DocumentConfiguration) -> ConfigurationKey:
 def _select_complete(
     entries: Sequence[DocumentConfiguration], *, timed: bool
 ) -> Iterator[Finding]:
-    """Yield the configurations with a unique key and a step time, and the cells of all
-    others."""
+    """Yield the configurations with a unique key and a step time.
+
+    The cells of all other configurations are unread, each with the reason.
+    """
     complete: dict[ConfigurationKey, DocumentConfiguration] = {}
-    twice: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
+    ambiguous: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
     for entry in _name_variants(entries):
-        why = _find_missing(entry, timed=timed)
-        if why:
-            yield from _refuse(entry, why)
+        reason = _find_missing(entry, timed=timed)
+        if reason:
+            yield from _refuse(entry, reason)
             continue
         key = _make_key(entry)
         first = complete.setdefault(key, entry)
         if first.facts != entry.facts:
-            twice.setdefault(key, [first]).append(entry)
-    # Of several values for one key, nothing tells which is another measurement.
-    for key, several in twice.items():
-        lines = ", ".join(str(entry.line) for entry in several)
+            ambiguous.setdefault(key, [first]).append(entry)
+    # If a key has several values, it is unknown which are another measurement.
+    for key, duplicates in ambiguous.items():
+        lines = ", ".join(str(entry.line) for entry in duplicates)
         del complete[key]
-        for entry in several:
-            yield from _refuse(entry, f"lines {lines} give several values of one")
+        for entry in duplicates:
+            yield from _refuse(
+                entry, f"lines {lines} give several values for one configuration"
+            )
     yield from complete.values()
 
 
 def _name_variants(
     entries: Sequence[DocumentConfiguration],
 ) -> Iterator[DocumentConfiguration]:
-    """Yield configurations; those that differ by batch or sequence length alone become
-    variants."""
+    """Name the configurations that differ in batch or sequence length only as variants."""
     groups: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
     for entry in entries:
         groups.setdefault(_make_key(entry), []).append(entry)
@@ -259,8 +278,10 @@ def _name_variants(
 
 
 def _choose_batch_columns(group: Sequence[DocumentConfiguration]) -> Sequence[str]:
-    """Return the columns that distinguish configurations of one key, if all of them
-    state these."""
+    """Return the columns that distinguish the configurations of one key.
+
+    Returns () if one configuration is enough or if one lacks such a column.
+    """
     if len(group) > 1:
         for names in BATCHES:
             if len({_name_variant(entry, names) for entry in group}) == len(group):
@@ -291,13 +312,13 @@ def _find_missing(entry: DocumentConfiguration, *, timed: bool) -> str:
             else f"{missing} stated for it{hint}"
         )
     if entry.facts.get("task") == "":
-        return "more than one task is stated for it, or none that can be read"
+        return "more than one task, or an unknown task, is stated for it"
     if not entry.recipe:
         return "its title names no recipe; give --recipe"
     if timed and not _has_step_time(entry):
         rates = "tokens_per_second_per_gpu" in entry.cells
-        return f"no step time {'follows from it without GBS and sequence length' if rates else 'stands beside it'}"
-    # Only two metrics together show that a row is shifted by a cell.
+        return f"no step time {'can be computed from it without GBS and sequence length' if rates else 'is in its row'}"
+    # Only two metrics together reveal that a row is shifted by a cell.
     if _find_factor(entry.cells, "days_to_1t", 1e12 / 86_400) > MOST_APART:
         return APART
     tokens = math.prod(
@@ -318,7 +339,10 @@ def _has_step_time(entry: DocumentConfiguration) -> bool:
 
 
 def _find_factor(cells: Mapping[str, str], name: str, product: float) -> float:
-    """Return how far a metric times tokens/s is from a product, as a factor >= 1."""
+    """Return the factor (>= 1) between `product` and a metric times tokens/s.
+
+    Returns 1 if a value is absent.
+    """
     texts = [cells.get("tokens_per_second", "NA"), cells.get(name, "NA")]
     if any(text in ABSENT for text in texts):
         return 1.0
@@ -326,16 +350,16 @@ def _find_factor(cells: Mapping[str, str], name: str, product: float) -> float:
     return max(factor, 1 / factor)
 
 
-def _refuse(entry: DocumentConfiguration, why: str) -> Iterator[UnreadCell]:
+def _refuse(entry: DocumentConfiguration, reason: str) -> Iterator[UnreadCell]:
     for labelled in entry.values:
         if not labelled.cell.is_absent:
-            yield labelled.refuse(why)
+            yield labelled.refuse(reason)
 
 
 def _mark_proxies(
     entries: Sequence[DocumentConfiguration],
 ) -> Iterator[DocumentConfiguration]:
-    """Yield configurations, as proxies if another one of their size has more layers."""
+    """Mark configurations as proxies if another of the same size has more layers."""
     most: dict[tuple[str, int | str], int] = {}
     for entry in entries:
         model = entry.recipe, entry.facts["size"]

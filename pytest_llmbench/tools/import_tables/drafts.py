@@ -1,5 +1,4 @@
-"""Render the draft of a baseline file: configurations of tables, completed by the text
-around them."""
+"""Render drafts of baseline files from the tables and text of a document."""
 
 from __future__ import annotations
 
@@ -38,8 +37,10 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class BaselineDraft:
-    """A baseline file of one recipe, readable once every line of `fill_in` is
-    complete."""
+    """The draft of a baseline file of one recipe.
+
+    The file is valid once every line of `fill_in` has a value.
+    """
 
     recipe: str
     release: str
@@ -49,19 +50,19 @@ class BaselineDraft:
 
     @property
     def fill_in(self) -> tuple[tuple[int, str], ...]:
-        """The lines to complete, 1-based, with the missing value."""
+        """The incomplete lines: (1-based line number, missing key)."""
         return tuple((line, text) for line, _, text in self._split_lines(FILL_IN))
 
     @property
     def assumed(self) -> tuple[tuple[int, str], ...]:
-        """The lines that the document does not state, 1-based, with the assumption."""
+        """The lines with values that the document does not state: (number, text)."""
         return tuple((line, text) for line, text, _ in self._split_lines(NOT_STATED))
 
-    def _split_lines(self, mark: str) -> Iterator[tuple[int, str, str]]:
-        """Yield the lines with a mark: 1-based number, text before and text after."""
+    def _split_lines(self, marker: str) -> Iterator[tuple[int, str, str]]:
+        """Yield number (1-based), text before and text after of lines with `marker`."""
         for number, line in enumerate(self.text.splitlines(), 1):
-            if mark in line:
-                before, _, after = line.partition(mark)
+            if marker in line:
+                before, _, after = line.partition(marker)
                 yield number, before.strip(), after.strip()
 
 
@@ -72,8 +73,7 @@ def make_draft(
     document: str,
     release: str,
 ) -> BaselineDraft:
-    """Return the file for the configurations of one recipe; `document` is their
-    source."""
+    """Render the draft for the configurations of one recipe, from `document`."""
     recipe, cells = entries[0].recipe, sum(len(entry.cells) for entry in entries)
     sizes = tuple(dict.fromkeys(str(entry.facts["size"]) for entry in entries))
     models = {size: _select_model(prose, size, alone=len(sizes) == 1) for size in sizes}
@@ -122,7 +122,7 @@ def _render_head(
         yield _render_usual("timed", about, "mean")
     if "first" in about:
         first, last = about["first"], about["last"]
-        yield f"window: {{statistic: mean, first: {first.value}, last: {last.value}}}   # {first.place}"
+        yield f"window: {{statistic: mean, first: {first.value}, last: {last.value}}}   # {first.source}"
     else:
         yield USUAL_WINDOW
     if timed or "steps" in about:
@@ -135,7 +135,7 @@ def _render_framework(mapping: DocumentMapping, about: ProseValues) -> str:
     dialect = about.get("dialect")
     if dialect is None or dialect.value not in mapping.frameworks:
         return f"framework: unknown   {NOT_STATED}"
-    return f"framework: {mapping.frameworks[dialect.value]}   # by the log of {dialect.place}"
+    return f"framework: {mapping.frameworks[dialect.value]}   # by the log of {dialect.source}"
 
 
 def _render_usual(name: str, about: ProseValues, usual: str) -> str:
@@ -149,11 +149,11 @@ def _render_usual(name: str, about: ProseValues, usual: str) -> str:
 def _render_value(
     name: str, stated: ProseValue | None, indent: str = "", text: str = ""
 ) -> str:
-    """Return a key with its value and the place of it, or a key to fill in."""
-    # The schema refuses `null`, so that a draft with gaps judges nothing.
+    """Render a key with its value and source, or a key to fill in."""
+    # The schema refuses `null`, so an incomplete draft cannot judge runs.
     if stated is None:
         return f"{indent}{name}: null   {FILL_IN} {name}{HINTS.get(name, '')}"
-    return f"{indent}{name}: {text or stated.value}   # {stated.place}"
+    return f"{indent}{name}: {text or stated.value}   # {stated.source}"
 
 
 def _render_peaks(
@@ -173,12 +173,14 @@ def _render_peaks(
                 )
             else:
                 peak = find_peak(gpu, dtype)
-                yield f'    {dtype}: "{peak or NO_PEAK}"   {NOT_STATED}{": the vendor gives it" if peak else ""}'
+                yield f'    {dtype}: "{peak or NO_PEAK}"   {NOT_STATED}{": from the vendor" if peak else ""}'
 
 
 def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:
-    """Return the values of a model; values without a size apply if the model is
-    `alone`."""
+    """Select the values of a model size.
+
+    `alone`: it is the only size, so that values without a size apply to it.
+    """
     return {**(prose.select("model") if alone else {}), **prose.select("model", size)}
 
 
@@ -186,14 +188,14 @@ def _render_model(size: str, model: ProseValues) -> Iterator[str]:
     formula, constant = model.get("formula"), model.get("printed_flops")
     yield f"  {_quote(size)}:"
     if formula is None:
-        yield f"    formula: none   {NOT_STATED}: docs/explanation/flops.md has those for MFU"
+        yield f"    formula: none   {NOT_STATED}: see docs/explanation/flops.md for a formula, which MFU needs"
         for name in (name for name in SIZES if name in model):
             text = model[name].value
             yield _render_value(
                 name, model[name], "    ", text if text.isdigit() else json.dumps(text)
             )
         return
-    # A document multiplies its rounded constant; all digits would not give its tables.
+    # Documents compute their tables with the rounded constant: keep its digits.
     digits = f":{len(constant.value.lower().partition('e')[0]) - 1}" if constant else ""
     yield _render_value("formula", formula, "    ", f"{formula.value}{digits}")
     for name in ("hidden_size", *FORMULA_NEEDS[formula.value], "vocabulary_size"):
@@ -208,7 +210,7 @@ def _render_model(size: str, model: ProseValues) -> Iterator[str]:
 def _render_worked_example(model: ProseValues) -> Iterator[str]:
     sums = [model.get(f"worked {name}") for name in SUMS]
     shape = [model.get(name) for name in ("sequence_length", "layers")]
-    # An incomplete example cannot be computed again.
+    # An incomplete example cannot be recomputed.
     if None in sums or None in shape:
         return
     yield "    worked:"
@@ -246,7 +248,7 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[st
     keys += [f"{name}: {facts[name]}" for name in ("logged_tflop",) if name in facts]
     notes = (
         [
-            f"   # {', '.join(f'{name}: {value.place}' for name, value in worked.items())}"
+            f"   # {', '.join(f'{name}: {value.source}' for name, value in worked.items())}"
         ]
         if worked
         else []
@@ -263,7 +265,7 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[st
 
 
 def _quote(text: str) -> str:
-    """Return a text as YAML reads it back: plain if it is a simple word."""
+    """Quote a text for YAML, unless it is a simple word."""
     # YAML 1.1 reads these as truth values or null.
     words = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
     if re.fullmatch(r"[a-z][a-z0-9_.]*", text) and text not in words:

@@ -19,62 +19,63 @@ DEFAULTS = (
     (
         "--recipe",
         "NAME",
-        "The recipe, where titles do not name it, or name it another way",
+        "Recipe of the baselines, if the titles do not name it or use another name",
     ),
-    ("--size", "SIZE", "The model size, where the tables do not say it"),
-    ("--gpu", "TYPE", "The GPU type, where the tables do not say it"),
-    ("--dtype", "TYPE", "The precision, where the tables do not say it"),
+    ("--size", "SIZE", "Model size, if the tables do not state it"),
+    ("--gpu", "TYPE", "GPU type, if the tables do not state it"),
+    ("--dtype", "TYPE", "Precision, if the tables do not state it"),
 )
+"""Options for values that a document omits: flag, metavar and meaning."""
 
 
 def add(actions: Subparsers) -> None:
-    """Declare `llmbench baselines import`."""
+    """Add the parser of `llmbench baselines import`."""
     parser = actions.add_parser(
-        "import", help="Draft a baseline file from the tables of a recipe document."
+        "import", help="Draft baseline files from the tables of a recipe document."
     )
     parser.set_defaults(command=run_import)
     parser.add_argument(
         "document",
         metavar="DOCUMENT",
         type=Path,
-        help="Markdown, or its text; or a table as CSV, YAML or JSON.",
+        help="The document: Markdown or text copied from a page, or a table as CSV, YAML or JSON.",
     )
     parser.add_argument(
         "--release",
         metavar="RELEASE",
         required=True,
-        help="Its release, such as 25.05.",
+        help="Release of the document, such as 25.05.",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE|DIR",
         type=Path,
-        help="Where it is written (default: standard output).",
+        help="Write the drafts to this file or folder (default: standard output).",
     )
     parser.add_argument(
         "--mapping",
         metavar="FILE",
         type=Path,
-        help="Headers and words of this family of documents (default: none).",
+        help="Mapping file with further headers, units and words of the document (default: none).",
     )
-    for flag, metavar, what in DEFAULTS:
+    for flag, metavar, meaning in DEFAULTS:
         parser.add_argument(
             flag,
             metavar=metavar,
             type=str.lower,
             default="",
-            help=f"{what} (default: none).",
+            help=f"{meaning} (default: none).",
         )
     parser.add_argument(
         "--force",
         action="store_true",
-        help="Replace a file that is there and is another one.",
+        help="Replace existing files with other content.",
     )
 
 
 def run_import(arguments: argparse.Namespace) -> Output:
-    """Print the drafts, or write them; the exit code is 1 if a cell was not read."""
+    """Print or write the drafts. The exit code is 1 if a cell was not read."""
     from pytest_llmbench.baseline.draft_files import DraftFate
     from pytest_llmbench.tools.import_tables.imported_documents import (
         import_document,
@@ -97,7 +98,7 @@ def run_import(arguments: argparse.Namespace) -> Output:
         cells = (
             "\n".join(format_report(imported, ()))
             if imported.unread
-            else "there is no table in it"
+            else "it contains no table"
         )
         message = f"{path.name}: found no configuration, expected a table with numbers of GPUs"
         raise BaselineError(f"{message}\n{cells}")
@@ -118,8 +119,7 @@ def run_import(arguments: argparse.Namespace) -> Output:
 def format_report(
     imported: ImportedDocument, written: Sequence[WrittenDraft]
 ) -> Iterator[str]:
-    """Yield the drafts, the files, the values to fill in, and every cell that was not
-    read."""
+    """Yield the report: drafts, files, values to fill in, and all unread cells."""
     from pytest_llmbench.baseline.draft_files import DraftFate
     from pytest_llmbench.core.formatting import count_noun
 
@@ -129,13 +129,13 @@ def format_report(
     for file in written:
         if file.difference:
             yield file.difference
-        kept = "is another file and was kept; --force replaces it"
+        kept = "another file exists and was kept; --force replaces it"
         yield f"{file.path}: {kept if file.fate == DraftFate.KEPT else file.fate}"
     for draft in imported.drafts:
-        for line, what in draft.fill_in:
-            yield from _wrap(f"to fill in, {draft.recipe} line {line}: {what}")
+        for line, key in draft.fill_in:
+            yield from _wrap(f"to fill in, {draft.recipe} line {line}: {key}")
         if draft.assumed:
-            texts = [f"line {line} {what}" for line, what in draft.assumed]
+            texts = [f"line {line} {value}" for line, value in draft.assumed]
             yield from _wrap(f"not stated, {draft.recipe}: {'; '.join(texts)}")
     grouped: dict[tuple[int, str], list[str]] = {}
     for cell in imported.unread:

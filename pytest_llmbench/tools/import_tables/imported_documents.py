@@ -1,4 +1,4 @@
-"""Turn a document into drafts of baseline files, one for each recipe."""
+"""Convert a document to drafts of baseline files, one for each recipe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGEST_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class ImportedDocument:
-    """A draft for each recipe of a document, and every cell that is in no draft."""
+    """The drafts made from a document, and the cells that no draft contains."""
 
     document: str
     drafts: tuple[BaselineDraft, ...]
@@ -38,15 +38,15 @@ class ImportedDocument:
 
     @property
     def is_complete(self) -> bool:
-        """True if every cell of performance and configuration was read."""
+        """True if all cells about performance or configurations were read."""
         return not any(cell.decisive for cell in self.unread)
 
 
 def read_document(path: Path, mapping: DocumentMapping) -> DocumentTables:
-    """Read the tables of a file, by its suffix: CSV, YAML, JSON, or Markdown for any
-    other.
+    """Read the tables of a CSV, TSV, YAML, JSON or Markdown file.
 
-    Raises BaselineError if it cannot be read.
+    The suffix determines the format; unknown suffixes are read as Markdown. Raises
+    BaselineError.
     """
     reader = READERS.get(path.suffix.lower())
     if reader:
@@ -62,9 +62,9 @@ def read_document(path: Path, mapping: DocumentMapping) -> DocumentTables:
 def import_document(
     tables: DocumentTables, name: str, release: str, mapping: DocumentMapping
 ) -> ImportedDocument:
-    """Return the drafts of a document; `name` is its name in the drafts.
+    """Make the drafts of a document, which they cite as `name`.
 
-    Raises BaselineError for a release, a recipe or a size that no file can have.
+    Raises BaselineError for an invalid release, recipe or size.
     """
     for key, value in (("release", release), *mapping.stated.items()):
         if key in ("release", "recipe", "size") and not re.fullmatch(
@@ -91,12 +91,15 @@ def import_document(
 def select_release(
     mapping: DocumentMapping, tables: DocumentTables, name: str, release: str
 ) -> DocumentTables:
-    """Return the tables of one release if headings name releases, else all tables."""
+    """Select the tables of one release if headings name releases, else all tables.
+
+    Raises BaselineError if the document has tables of other releases only.
+    """
     stated = [parse_release(mapping, table.headings) for table in tables.tables]
     releases = list(dict.fromkeys(filter(None, stated)))
     if releases and release not in releases:
         raise BaselineError(
-            f"{name}: found tables of {', '.join(releases)}, expected {release}: give one of these as --release"
+            f"{name}: found tables of {', '.join(releases)}, but not of {release}: give one of these as --release"
         )
     chosen = [
         table
@@ -109,9 +112,9 @@ def select_release(
 def write_drafts(
     imported: ImportedDocument, output: Path, *, force: bool
 ) -> tuple[WrittenDraft, ...]:
-    """Write drafts without secrets to a folder, as <recipe>/<release>.yaml, or the only
-    draft to a file.
+    """Write redacted drafts to `output`.
 
+    A folder gets the files <recipe>/<release>.yaml; a YAML file gets the only draft.
     Raises BaselineError as `write_draft` does, and for several recipes in one file.
     """
     is_file = output.suffix in (".yaml", ".yml") and not output.is_dir()

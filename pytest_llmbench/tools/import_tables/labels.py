@@ -1,4 +1,4 @@
-"""Parse a text of a table once, with the words of a mapping, and read its values."""
+"""Parse the texts of table cells with the words of a mapping: labels, values, facts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pytest_llmbench.tools.import_tables.mappings import (
 )
 
 LONGEST_LABEL = 200
-"""A longer text is not a label."""
+"""Limit of characters in a label."""
 
 PRETRAINING = "pretrain"
 """The task of a configuration whose key names no task."""
 
 ABSENT = ("", "-", "--", "\u2013", "\u2014", "NA", "N/A", "n/a", "na", "None", "none")
-"""How a document states that there is no value."""
+"""The texts that documents use for a missing value."""
 
 _NOT_GIVEN = {"NA": "NA", "na": "NA", "N/A": "n/a", "n/a": "n/a"}
-"""The absent values that a baseline file keeps, for the metrics below."""
+"""The texts for missing values that a baseline file keeps (for _MAY_BE_ABSENT)."""
 
 _MAY_BE_ABSENT = ("tokens_per_second", "mfu", "days_to_1t")
 _THROUGHPUTS = ("tokens_per_second", "tokens_per_second_per_gpu")
@@ -45,12 +45,14 @@ _NAMED_NUMBER = re.compile(
 _FOOTNOTE_MARKS = "*\u2020\u2021\u00a7 \t"
 
 Facts = dict[str, int | str]
-"""Values by name, "" if there are several: columns, metrics (as texts), and the names
-of `recipe` and `model`; `proxy` is 1 for the proxy of a model."""
+"""Values by name: columns, metrics (as texts), `recipe`, `model` and `proxy`.
+
+A value is "" if the document states several. `proxy` is 1 for the proxy of a model.
+"""
 
 
 class UnreadCell(NamedTuple):
-    """A cell that is in no draft, and the reason."""
+    """A cell that no draft contains, with the reason."""
 
     line: int
     text: str
@@ -74,49 +76,52 @@ class Metric(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """The facts of a text, the words before the first, and the rest."""
+    """The facts of a text, and its other words."""
 
     facts: Facts
     before: str
+    """The words before the first fact."""
+
     rest: str
+    """All words that are not facts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table, with everything that a mapping reads in its text."""
+    """A cell of a table, parsed as a label, as a caption and as a number."""
 
     text: str
     line: int
     metric: Metric | None
-    """The metric that it names as a label."""
+    """The metric that the text names, if the cell is a label."""
 
     column: str
-    """The column that it names as a label, or ""."""
+    """The column that the text names, if the cell is a label; else ""."""
 
     caption: Caption
     number: str
-    """Its number as printed, "" if it is not a number with an optional unit."""
+    """The printed number; "" if the text is not a number with an optional unit."""
 
     unit: str
-    """The text after its number, in lower case."""
+    """The text after the number, in lower case."""
 
     @property
     def facts(self) -> Facts:
-        """The facts that its text states, as in the header of a column."""
+        """The facts in the text, such as `8x H100`."""
         return self.caption.facts
 
     @property
     def is_label(self) -> bool:
-        """True if it names a metric or a column."""
+        """True if the text names a metric or a column."""
         return bool(self.column or self.metric)
 
     @property
     def is_absent(self) -> bool:
-        """True if it states that there is no value."""
+        """True if the text marks a missing value."""
         return self.text in ABSENT
 
     def refuse(self, reason: str, *, decisive: bool = True) -> UnreadCell:
-        """Return the cell as not read."""
+        """Convert the cell to an unread cell."""
         return UnreadCell(self.line, self.text, reason, decisive)
 
 
@@ -127,12 +132,12 @@ class LabelledCell(NamedTuple):
     cell: Cell
 
     def refuse(self, reason: str) -> UnreadCell:
-        """Return the cell as not read, with its label in the reason."""
+        """Convert the cell to an unread cell, with its label in the reason."""
         return self.cell.refuse(f"{self.label.text!r}: {reason}")
 
 
 def parse_cell(mapping: DocumentMapping, text: str, line: int) -> Cell:
-    """Return a text with everything that a mapping reads in it."""
+    """Parse the text of a cell as a label, as a caption and as a number."""
     number = _WITH_UNIT.fullmatch(text.rstrip(_FOOTNOTE_MARKS))
     return Cell(
         text,
@@ -149,9 +154,9 @@ def parse_cell(mapping: DocumentMapping, text: str, line: int) -> Cell:
 
 
 def parse_metric_label(mapping: DocumentMapping, label: str) -> Metric | None:
-    """Return the metric that a label names, None for any other label.
+    """Return the metric that a label names, or None.
 
-    Text in parentheses has to be a unit of the metric, and a throughput needs its unit.
+    Text in parentheses must be a unit of the metric. A throughput needs its unit.
     """
     header = mapping.headers.get(normalize(label), "")
     if header:
@@ -167,7 +172,7 @@ def parse_metric_label(mapping: DocumentMapping, label: str) -> Metric | None:
 
 
 def parse_column_label(mapping: DocumentMapping, label: str) -> str:
-    """Return the column that a label names, "" for any other label."""
+    """Return the column that a label names, or ""."""
     text = normalize(label)
     header = mapping.headers.get(text, "")
     if header:
@@ -182,14 +187,17 @@ def parse_column_label(mapping: DocumentMapping, label: str) -> str:
 def _has_its_unit(name: str, bare: str, unit: str, units: Mapping[str, int]) -> bool:
     if unit and unit not in units and unit != name:
         return False
-    # Without its unit, a throughput may be that of one GPU, or of all.
+    # Without its unit, a throughput may be per GPU or in total.
     if name in _THROUGHPUTS and not unit and "token" not in bare:
         return False
     return name != "days_to_1t" or bool(unit) or "days" in bare
 
 
 def _split_label(label: str) -> tuple[str, str]:
-    """Split `Step time (ms)`, `Step time [ms]` or `Step time, ms`, in lower case."""
+    """Split `Step time (ms)`, `Step time [ms]` or `Step time, ms` into name and unit.
+
+    Both are in lower case; the unit may be "".
+    """
     text = normalize(label).rstrip(":")
     if len(text) > LONGEST_LABEL:
         return text, ""
@@ -198,13 +206,13 @@ def _split_label(label: str) -> tuple[str, str]:
 
 
 def is_unit(mapping: DocumentMapping, text: str) -> bool:
-    """Return True if a text is a unit and nothing else: `ms`, `(tokens/s)`."""
+    """True if a text is only a unit: `ms`, `(tokens/s)`."""
     bare = text.strip("()[] ").lower()
     return any(bare in metric.units for metric in mapping.metrics.values())
 
 
 def is_shifted(mapping: DocumentMapping, labelled: LabelledCell) -> bool:
-    """Return True if a cell has the unit of another metric than its label."""
+    """True if the unit of a cell belongs to another metric than its label."""
     metric, unit = labelled.label.metric, labelled.cell.unit
     if metric is None or not unit or unit in metric.units:
         return False
@@ -215,9 +223,9 @@ def is_shifted(mapping: DocumentMapping, labelled: LabelledCell) -> bool:
 
 
 def read_value(mapping: DocumentMapping, labelled: LabelledCell) -> Facts:
-    """Return the facts of a cell: a metric as a baseline file keeps it, or columns.
+    """Read a cell: a metric in the form of a baseline file, or columns.
 
-    Raises ValueError with the reason if the cell has no place in a baseline file.
+    Raises ValueError with the reason if a baseline file cannot contain the cell.
     """
     label, cell = labelled
     if label.metric:
@@ -227,7 +235,7 @@ def read_value(mapping: DocumentMapping, labelled: LabelledCell) -> Facts:
     if field == IGNORED or cell.is_absent:
         return {}
     if not field:
-        raise ValueError("no such row or column is known")
+        raise ValueError("its row or column is unknown")
     renamed = mapping.values.get(field, {}).get(normalize(cell.text))
     if renamed:
         return dict(renamed)
@@ -250,20 +258,20 @@ def _read_column(mapping: DocumentMapping, field: str, labelled: LabelledCell) -
 
 
 def read_metric(metric: Metric, cell: Cell) -> str:
-    """Return a metric as a baseline file keeps it: all digits, no unit, no thousands.
+    """Read a metric in the form of a baseline file: all digits, no unit, no commas.
 
-    Returns "" if the document gives no value. Raises ValueError with the reason for a
-    text that is not a number, or that may be two numbers.
+    Returns "" for a missing value. Raises ValueError with the reason if the text is not
+    a number or is ambiguous.
     """
     name, unit = metric.name, cell.unit
     if cell.is_absent:
         return _NOT_GIVEN.get(cell.text, "") if name in _MAY_BE_ABSENT else ""
     if not cell.number:
-        raise ValueError("it is no number")
+        raise ValueError("it is not a number")
     if _SECOND_NUMBER.fullmatch(unit):
-        raise ValueError("it holds two values, and nothing says of what the second is")
+        raise ValueError("it contains two values, and the second is not explained")
     if unit and unit not in metric.units:
-        raise ValueError(f"the unit {unit!r} is none of {', '.join(metric.units)}")
+        raise ValueError(f"found unit {unit!r}, expected {', '.join(metric.units)}")
     power = metric.units[unit] if unit else metric.power
     digits = _read_digits(name, cell.number, large=name in _THROUGHPUTS or power < 0)
     if Decimal(digits) <= 0:
@@ -274,55 +282,58 @@ def read_metric(metric: Metric, cell: Cell) -> str:
 
 
 def _read_digits(name: str, number: str, *, large: bool) -> str:
-    """Return a number without commas; `large` if values of 1,000 and more are usual."""
+    """Return a number without commas.
+
+    `large`: values of 1,000 and more are usual. Raises ValueError if a comma or point
+    is ambiguous.
+    """
     # `85.459` tokens/s may be 85,459; a step time of `7,325` may be 7.325 s or 7325 s.
     if large and _POINT_OR_THOUSANDS.fullmatch(number):
-        raise ValueError("its point may be one for thousands")
+        raise ValueError("its point may separate thousands")
     if _NUMBER.fullmatch(number):
         return number
     has_thousands = name in _THROUGHPUTS or "." in number or number.count(",") > 1
     if _THOUSANDS.fullmatch(number) and has_thousands:
         return number.replace(",", "")
     raise ValueError(
-        "its comma may be a decimal one" if "," in number else "it is no number"
+        "its comma may be a decimal comma" if "," in number else "it is not a number"
     )
 
 
 def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
     # 0.47 under `MFU %` may be a fraction, or half a percent.
     if not in_cell and (not in_label or Decimal(digits) < 1):
-        raise ValueError("nothing says whether it is a percentage or a fraction")
+        raise ValueError("it may be a percentage or a fraction")
     if Decimal(digits) > 100:
         raise ValueError("it is above 100 %")
     return f"{digits}%"
 
 
 def parse_integer(text: str) -> int:
-    """Return the whole number of a cell; ValueError for any other text."""
+    """Parse an integer above 0, with optional commas. Raises ValueError."""
     digits = text.replace(",", "")
     is_number = _THOUSANDS.fullmatch(text) or _NUMBER.fullmatch(text)
     if not is_number or "." in text or int(digits) == 0:
-        raise ValueError("it is no whole number above 0")
+        raise ValueError("it is not a whole number above 0")
     return int(digits)
 
 
 def _read_size(mapping: DocumentMapping, label: Cell, cell: Cell) -> Facts:
-    """Return the size of a cell; under `Model`, everything that a model's name
-    states."""
+    """Read the size of a model; in a column `Model`, read the model's name, too."""
     size = mapping.size_cell.fullmatch(cell.text)
     is_size = "size" in label.text.lower()
     if size and (is_size or not size["before"]):
         return {"size": size["size"].lower()} | ({"proxy": 1} if size["proxy"] else {})
     if is_size:
-        raise ValueError("it is no model size such as 70b")
+        raise ValueError("it is not a model size such as 70b")
     model = read_model_name(mapping, cell.text)
     if not model:
-        raise ValueError("it is no name of a model")
+        raise ValueError("it is not the name of a model")
     return model
 
 
 def _read_gpus(mapping: DocumentMapping, field: str, cell: Cell) -> Facts:
-    """Return the GPU type, the number of GPUs, or both of `8x H100`."""
+    """Read a GPU type, a number of GPUs, or both from `8x H100`."""
     facts = {
         name: value
         for name, value in cell.facts.items()
@@ -330,15 +341,15 @@ def _read_gpus(mapping: DocumentMapping, field: str, cell: Cell) -> Facts:
     }
     is_plain = field in facts and facts == cell.facts
     if not is_plain or find_unknown_words(mapping, cell.caption):
-        what = "GPU type such as H100" if field == "gpu" else "number of GPUs"
-        raise ValueError(f"it is no {what}")
+        expected = "GPU type such as H100" if field == "gpu" else "number of GPUs"
+        raise ValueError(f"it is not a {expected}")
     return facts
 
 
 def _read_dtype(mapping: DocumentMapping, cell: Cell) -> str:
     dtypes = parse_dtypes(mapping, cell.text)
     if not dtypes:
-        raise ValueError("it is no precision such as BF16 or BF16/FP8")
+        raise ValueError("it is not a precision such as BF16 or BF16/FP8")
     return "/".join(dtypes)
 
 
@@ -346,7 +357,7 @@ def _read_name(mapping: DocumentMapping, field: str, cell: Cell) -> str:
     task = parse_task(mapping, cell.text) if field == "task" else None
     name = task or _make_name(cell.text)
     if not name:
-        raise ValueError(f"it is no name of a {field}")
+        raise ValueError(f"it is not the name of a {field}")
     return name
 
 
@@ -354,7 +365,7 @@ def _read_name(mapping: DocumentMapping, field: str, cell: Cell) -> str:
 
 
 def join_facts(statements: Iterable[Facts]) -> Facts:
-    """Return all facts; a fact with two values is ""."""
+    """Merge facts; a fact with several values becomes ""."""
     joined: Facts = {}
     for stated in statements:
         for name, value in stated.items():
@@ -363,7 +374,7 @@ def join_facts(statements: Iterable[Facts]) -> Facts:
 
 
 def read_caption(mapping: DocumentMapping, text: str) -> Caption:
-    """Return the facts of a header or title."""
+    """Read the facts of a header or title, such as `8x H100 GPUs`."""
     facts = list(_find_facts(mapping, text))
     rest, first = text, len(text)
     for _, match in facts:
@@ -403,10 +414,9 @@ def _find_facts(
 
 
 def find_unknown_words(mapping: DocumentMapping, column: Caption) -> str:
-    """Return the words in the header of a column that are neither facts nor fillers.
+    """Return the words of a column header that are neither facts nor fillers.
 
-    They may make it another configuration, or another measurement: `(previous
-    release)`.
+    Such words may describe another configuration or measurement: `(previous release)`.
     """
     words = re.findall(r"\w+|~~", column.rest)  # `~~`: struck out
     unknown = [
@@ -419,8 +429,10 @@ def find_unknown_words(mapping: DocumentMapping, column: Caption) -> str:
 
 
 def make_recipe_name(mapping: DocumentMapping, before: str) -> str:
-    """Return the recipe that a title names: `Llama 3.1` is llama3.1; "" if it is not a
-    name."""
+    """Convert the words of a title to a recipe name: `Llama 3.1` becomes llama3.1.
+
+    Returns "" if they are not a name.
+    """
     words = " ".join(mapping.headings["release"].sub("", before).split())
     return _make_name(re.sub(r"\s(?=\d)", "", words))
 
@@ -431,17 +443,16 @@ def _make_name(words: str) -> str:
 
 
 def read_labelled_model(mapping: DocumentMapping, heading: str) -> Facts:
-    """Return the model of a heading such as `Model: LLAMA3_70B`, {} for other
-    headings."""
+    """Read the model of a heading such as `Model: LLAMA3_70B`; {} for other headings."""
     match = mapping.headings["model"].fullmatch(heading)
     return read_model_name(mapping, match["model"]) if match else {}
 
 
 def read_model_name(mapping: DocumentMapping, text: str) -> Facts:
-    """Return recipe and size of a model's name, {} if it is not a name.
+    """Read recipe and size from the name of a model; {} if it is not a name.
 
-    `LLAMA3.1_405B` is llama3.1 and 405b; `DeepSeekV3 (w/o MTP)` is its own recipe and
-    size.
+    `LLAMA3.1_405B` gives recipe llama3.1 and size 405b. `DeepSeekV3 (w/o MTP)` has no
+    size, so that the whole name is both recipe and size.
     """
     caption = read_caption(mapping, text)
     spelled = re.sub(
@@ -463,21 +474,21 @@ def read_model_name(mapping: DocumentMapping, text: str) -> Facts:
 
 
 def parse_dtypes(mapping: DocumentMapping, text: str) -> tuple[str, ...]:
-    """Return the precisions of `BF16/FP8`, in lower case."""
+    """Parse one or several precisions, such as `BF16/FP8`, in lower case."""
     if not mapping.dtypes.fullmatch(text):
         return ()
     return tuple(mapping.dtype.findall(text.lower().replace("-", "_")))
 
 
 def parse_release(mapping: DocumentMapping, headings: Sequence[str]) -> str:
-    """Return the release that the innermost heading with a release names, or ""."""
+    """Return the release in the innermost heading that names one, or ""."""
     pattern = mapping.headings["release"]
     matches = (pattern.search(heading) for heading in reversed(headings))
     return next((match["release"] for match in matches if match), "")
 
 
 def parse_task(mapping: DocumentMapping, text: str) -> str | None:
-    """Return the task that a text names, such as lora; None if it names no task."""
+    """Return the task that a text names, such as lora, or None."""
     for name, pattern in mapping.tasks.items():
         match = pattern.search(text)
         if match:

@@ -1,4 +1,4 @@
-"""Read tables that machines wrote: CSV, and records in YAML or JSON."""
+"""Read machine-written tables: CSV, TSV, and records in YAML or JSON."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from pytest_llmbench.tools.import_tables.markdown_tables import (
 LARGEST_BYTES = 16 << 20
 
 NO_VALUE = "-"
-"""The text of an empty cell: a machine leaves out no cell, so that its row is not
-shifted."""
+"""The text for an empty cell.
+
+Programs do not omit cells, so an empty cell does not mean that the row is shifted.
+"""
 
 Labelled = dict[str, str]
-"""The scalars of a record by their dotted key."""
+"""The scalars of a record by dotted key."""
 
 
 def _read_separated(
@@ -52,20 +54,21 @@ def _read_separated(
 
 
 def read_csv(path: Path, mapping: DocumentMapping) -> DocumentTables:
-    """Return the table of a CSV file. Raises BaselineError with the line."""
+    """Read the table of a CSV file. Raises BaselineError with the line."""
     return _read_separated(path, mapping, ",")
 
 
 def read_tsv(path: Path, mapping: DocumentMapping) -> DocumentTables:
-    """Return the table of a file with tabs. Raises BaselineError with the line."""
+    """Read the table of a TSV file. Raises BaselineError with the line."""
     return _read_separated(path, mapping, "\t")
 
 
 def read_records(path: Path, mapping: DocumentMapping) -> DocumentTables:
-    """Return a table for each record of a YAML or JSON file.
+    """Read a table from each record of a YAML or JSON file.
 
-    A record is a mapping with scalars. The keys above it are its headings, and records
-    in a list inside of it take over its scalars. Raises BaselineError with the line.
+    A record is a mapping with scalars. The keys of outer mappings become its headings.
+    Records in a list inside a record inherit its scalars. Raises BaselineError with the
+    line.
     """
     root: Any = read_root(path, what="table", raises=BaselineError)
     for key in filter(None, mapping.records.split(".")):
@@ -76,7 +79,7 @@ def read_records(path: Path, mapping: DocumentMapping) -> DocumentTables:
         )
         if key not in pairs:
             raise BaselineError(
-                f"{path}: found no {mapping.records!r}, where the mapping file expects its records"
+                f"{path}: found no {mapping.records!r}, which the mapping file names as the path of the records"
             )
         root = pairs[key]
     return DocumentTables(tuple(_find_records(mapping, root, (), {})))
@@ -109,14 +112,14 @@ def _find_records(
 
 
 def _is_plain(node: Any) -> bool:
-    """Return True for a scalar, and for a list without mappings."""
+    """True for a scalar, and for a list without mappings."""
     return node.id == "scalar" or (
         node.id == "sequence" and all(map(_is_plain, node.value))
     )
 
 
 def _list_scalars(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the scalars of a record, also those of mappings inside of it."""
+    """Yield the scalars of a record and of its nested mappings."""
     for name, value in node.value:
         if value.id == "mapping":
             yield from _list_scalars(value, f"{prefix}{name.value}.")
@@ -149,4 +152,4 @@ READERS: dict[str, Callable[[Path, DocumentMapping], DocumentTables]] = {
     ".yaml": read_records,
     ".yml": read_records,
 }
-"""By the suffix of a file."""
+"""The reader for each file suffix."""

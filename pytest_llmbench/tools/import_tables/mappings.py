@@ -1,8 +1,7 @@
-"""Mapping files: the headers, units, words and places of values of a family of
-documents.
+"""Read mapping files, which describe the headers, units and words of documents.
 
 The shipped files in `families/` are read together. A user's file (`--mapping FILE`) is
-read in addition, and its headers come first.
+added and takes precedence.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ IGNORED = "ignore"
 """The key of a header whose cells are not imported."""
 
 KEY = ("size", "gpu", "dtype", "gpus")
-"""The columns that every configuration needs."""
+"""The columns that every configuration must have."""
 
 METRICS = (
     "step_time",
@@ -36,10 +35,10 @@ METRICS = (
     "mfu",
     "days_to_1t",
 )
-"""The metrics of a baseline file, in its order."""
+"""The metrics of a baseline file, in the order of the file."""
 
 TEXT_COLUMNS = ("recipe", "release", "variant")
-"""Columns that only a mapping file names."""
+"""Columns that are read only if a mapping file names their headers."""
 
 LARGEST_MAPPING_BYTES = 1 << 20
 
@@ -76,7 +75,7 @@ class MetricLabels:
 
 @dataclass(frozen=True, slots=True)
 class TextPattern:
-    """A pattern of the text around tables: its groups and `stated` are values."""
+    """A pattern for the text around tables; its groups and `stated` give values."""
 
     pattern: re.Pattern[str]
     stated: Mapping[str, str]
@@ -86,27 +85,27 @@ class TextPattern:
 
 @dataclass(frozen=True, slots=True)
 class DocumentMapping:
-    """Everything that mapping files state."""
+    """The compiled content of all mapping files."""
 
     metrics: Mapping[str, MetricLabels]
     columns: Mapping[str, re.Pattern[str]]
     headers: Mapping[str, str]
-    """Key, or metric and unit (`step_time ms`), by the literal header in lower case."""
+    """Literal header in lower case -> key, or metric and unit (`step_time ms`)."""
 
     values: Mapping[str, Mapping[str, Mapping[str, str | int]]]
-    """By column, and by the literal text in lower case: the columns to use instead."""
+    """Column -> literal text in lower case -> the columns to use instead."""
 
     stated: Mapping[str, str | int]
-    """Columns and recipe of every configuration that does not state them itself."""
+    """Default columns and recipe, for configurations that do not state them."""
 
     document: Mapping[str, str]
-    """Values of the measurement, such as `dialect`, which win over the text."""
+    """Values of the measurement, such as `dialect`; they override the text."""
 
     source: str
-    """The file name that `document` comes from."""
+    """The name of the user's file, which defines `document`."""
 
     records: str
-    """The dotted path of the records in a YAML or JSON file, "" for all."""
+    """The dotted path of the records in a YAML or JSON file; "" for all records."""
 
     tasks: Mapping[str, re.Pattern[str]]
     headings: Mapping[str, re.Pattern[str]]
@@ -120,7 +119,7 @@ class DocumentMapping:
     """Patterns of size, GPU type and precision within a text."""
 
     counts: re.Pattern[str]
-    """A number of GPUs within a text, perhaps with their type: `8x H100 GPUs`."""
+    """A number of GPUs within a text, with an optional type: `8x H100 GPUs`."""
 
     dtypes: re.Pattern[str]
     """One or several precisions: `BF16/FP8`."""
@@ -128,20 +127,20 @@ class DocumentMapping:
     dtype: re.Pattern[str]
     gpu: re.Pattern[str]
     proxy: re.Pattern[str]
-    """The mark of a proxy, after its size."""
+    """The suffix `proxy` after a model size."""
 
     size_cell: re.Pattern[str]
 
     def add_stated(self, stated: Mapping[str, str | int]) -> DocumentMapping:
-        """Return the mapping with more stated values, which come first."""
+        """Return a copy with further stated values, which take precedence."""
         return replace(self, stated={**self.stated, **stated})
 
 
 @cache
 def load_mapping(path: Path | None = None) -> DocumentMapping:
-    """Return the shipped mapping files, and a user's in addition.
+    """Load the shipped mapping files and, if `path` is given, the user's file.
 
-    Raises BaselineError with the file name if the user's cannot be used.
+    Raises BaselineError with the file name if the user's file is invalid.
     """
     shipped = [
         pkgutil.get_data(__name__, f"families/{name}.toml") or b"" for name in FAMILIES
@@ -151,9 +150,9 @@ def load_mapping(path: Path | None = None) -> DocumentMapping:
         return _compile(sections, "")
     text = read_text(path, "mapping file", LARGEST_MAPPING_BYTES, BaselineError)
     try:
-        own = tomllib.loads(text)
-        _check(own)
-        return _compile([own, *sections], path.name)
+        custom = tomllib.loads(text)
+        _check(custom)
+        return _compile([custom, *sections], path.name)
     except tomllib.TOMLDecodeError as error:
         raise BaselineError(f"{path}: {error}, expected TOML") from error
     except re.error as error:
@@ -166,9 +165,8 @@ def load_mapping(path: Path | None = None) -> DocumentMapping:
         ) from error
 
 
-def _check(own: Mapping[str, Any]) -> None:
-    """Raise ValueError for the name of a section, a key or a unit that means
-    nothing."""
+def _check(custom: Mapping[str, Any]) -> None:
+    """Raise ValueError for an unknown section, key or unit of a user's file."""
     shipped = load_mapping()
     columns = {*shipped.columns, *TEXT_COLUMNS}
     units = {
@@ -177,14 +175,18 @@ def _check(own: Mapping[str, Any]) -> None:
         for unit in metric.units
     }
     for names, known in (
-        (own, _SECTIONS),
+        (custom, _SECTIONS),
         (
-            own.get("headers", {}).values(),
+            custom.get("headers", {}).values(),
             {*columns, *shipped.metrics, *units, IGNORED},
         ),
-        (own.get("metrics", {}), shipped.metrics),
+        (custom.get("metrics", {}), shipped.metrics),
         (
-            (*own.get("columns", {}), *own.get("stated", {}), *own.get("values", {})),
+            (
+                *custom.get("columns", {}),
+                *custom.get("stated", {}),
+                *custom.get("values", {}),
+            ),
             columns,
         ),
     ):
@@ -266,14 +268,14 @@ def _compile_text(compile_pattern: Compile, entry: Mapping[str, Any]) -> TextPat
 
 
 def _compile_words(compile_pattern: Compile) -> dict[str, Any]:
-    """Return the patterns that every document shares, apart from the terms in them."""
+    """Compile the fixed patterns, which contain the terms of the mapping files."""
     dtypes = r"{dtype}(?:\s*[/,&]\s*{dtype})*"
     counts = (
         r"(?<![\w.,])(?P<count>\d{1,3}(?:,\d{3})+|\d{1,9})\s*(?:[x\u00d7]\s*(?P<first>{gpu})s?\b"
         r"(?:\s*GPUs?\b)?|[x\u00d7]?\s*(?P<second>{gpu})?\s*GPUs?\b)"
     )
     size_cell = r"(?P<before>.*[\s_-])?(?P<size>{size})(?P<proxy>[-_ ]?proxy)?"
-    # After three letters, too: `GPT175B`; in `a3b` it is the active part.
+    # Also after three letters (`GPT175B`), but not in `a3b`, the active parameters.
     size = r"(?:(?<![^\W_])|(?<=[a-z]{3})){size}\b"
     return {
         "words": (
@@ -300,7 +302,7 @@ def _make_renames(
 
 
 def _merge(sections: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge files key by key: lists are joined; of other values, the first counts."""
+    """Merge files key by key: lists are joined, of other values the first is used."""
     merged: dict[str, Any] = {
         name: {} for name in ("headers", "values", "stated", "document")
     }
@@ -310,12 +312,12 @@ def _merge(sections: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _merge_into(merged: dict[str, Any], other: Mapping[str, Any]) -> None:
-    waiting: list[tuple[dict[str, Any], Mapping[str, Any]]] = [(merged, other)]
-    while waiting:  # a user's file may nest tables to any depth
-        target, source = waiting.pop()
+    pending: list[tuple[dict[str, Any], Mapping[str, Any]]] = [(merged, other)]
+    while pending:  # a user's file may nest tables to any depth
+        target, source = pending.pop()
         for name, value in source.items():
             if isinstance(value, dict):
-                waiting.append((target.setdefault(name, {}), value))
+                pending.append((target.setdefault(name, {}), value))
             elif isinstance(value, list):
                 target[name] = [*target.get(name, ()), *value]
             else:
@@ -323,5 +325,5 @@ def _merge_into(merged: dict[str, Any], other: Mapping[str, Any]) -> None:
 
 
 def normalize(text: str) -> str:
-    """Return a text in lower case with single spaces."""
+    """Convert a text to lower case with single spaces."""
     return " ".join(text.lower().split())

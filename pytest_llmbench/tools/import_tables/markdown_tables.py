@@ -1,9 +1,9 @@
-"""Find the tables of a Markdown document, each with the headings and text above it.
+"""Find the tables of a Markdown document, with the headings and text above them.
 
-markdown-it-py parses headings, lists, code and the markup of cells. Where a table ends
-is decided here: text copied from rendered pages has tables without outer pipes,
-directly below each other and directly above prose, which GitHub's rule reads as more
-rows. That rule also pads short rows and cuts long rows, which would hide a shifted row.
+markdown-it-py parses headings, lists, code and the markup of cells. This module finds
+the end of each table, because GitHub's rule does not fit: it pads short rows and cuts
+long rows, which hides shifted rows. It also reads too many rows in text copied from
+rendered pages, where tables have no outer pipes and touch each other or the prose.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 LONGEST_LINE = 10_000
-"""Longer lines (embedded images) are not read."""
+"""Limit of characters in a line; longer lines (embedded images) are skipped."""
 
 LONGEST_REMARK = 1000
-"""Longer lines above a table are not searched for facts."""
+"""Limit of characters in a line above a table that is searched for facts."""
 
 BOLD_LEVEL = 7
 """Heading level of bold text and of `<summary>`: below all real headings."""
@@ -49,33 +49,33 @@ _HIDDEN = (
     (re.compile(r"<!--.*?-->", re.DOTALL), "-->"),
     (re.compile(r"<table\b.*?</table>", re.DOTALL | re.IGNORECASE), "</table>"),
 )
-"""Comments and HTML tables, with the text that closes them."""
+"""Patterns of comments and HTML tables, each with its closing text."""
 
 _STRUCK = ("del", "s", "strike")
 
 
 class TableRow(NamedTuple):
-    """One row, its cells without markup."""
+    """A row of a table, with the markup of its cells removed."""
 
     line: int
-    """1-based."""
+    """Line number, 1-based."""
 
     cells: tuple[Cell, ...]
-    """At least one."""
+    """The cells, at least one."""
 
     closed: bool = True
     """True if the last cell ends with a pipe."""
 
 
 def make_row(mapping: DocumentMapping, line: int, texts: Iterable[str]) -> TableRow:
-    """Return a row whose cells are parsed with the words of a mapping."""
+    """Make a row, and parse its cells with the words of a mapping."""
     return TableRow(line, tuple(parse_cell(mapping, text, line) for text in texts))
 
 
 def refuse_rows(
     rows: Iterable[TableRow], reason: str, *, decisive: bool = True
 ) -> Iterator[UnreadCell]:
-    """Yield every cell of some rows as not read."""
+    """Convert all cells of some rows to unread cells."""
     for row in rows:
         for cell in row.cells:
             if cell.text:
@@ -84,10 +84,10 @@ def refuse_rows(
 
 @dataclass(frozen=True, slots=True)
 class DocumentTable:
-    """A table with the text above it."""
+    """A table with the headings and text above it."""
 
     headings: tuple[str, ...]
-    """The headings above it, outermost first; at least one, "" if there is none."""
+    """The headings above the table, outermost first; ("",) if there is none."""
 
     header: TableRow
     rows: tuple[TableRow, ...]
@@ -111,7 +111,7 @@ class DocumentTable:
 
     @property
     def is_about_peaks(self) -> bool:
-        """True if it lists peaks of GPUs: no configuration, and no other metric."""
+        """True if the table lists peak FLOPS of GPUs instead of measurements."""
         labels = self.labels
         texts = (self.heading, self.lead, *(label.text for label in labels))
         if not any(_PEAK.search(text) for text in texts):
@@ -124,16 +124,16 @@ class DocumentTable:
 
     @property
     def is_timed(self) -> bool:
-        """True if it has a metric of runs."""
+        """True if the table contains a measured metric."""
         return any(label.metric for label in self.labels) and not self.is_about_peaks
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentTables:
-    """The tables of a document in its order."""
+    """The tables of a document, in order."""
 
     tables: tuple[DocumentTable, ...]
-    stray: tuple[TableRow, ...] = ()
+    outside: tuple[TableRow, ...] = ()
     """Lines outside of tables that look like rows, also in comments and HTML tables."""
 
     lines: tuple[str, ...] = ()
@@ -141,17 +141,19 @@ class DocumentTables:
 
 
 class _Block(NamedTuple):
-    """A heading (`title`) or a table (`end`) of the lines from `start` on."""
+    """The lines of a heading or a table, `start` to `end` (exclusive, 0-based)."""
 
     start: int
     end: int
     level: int = 0
+    """The level of a heading; 0 for a table."""
+
     title: str = ""
+    """The text of a heading."""
 
 
 def read_markdown(text: str, mapping: DocumentMapping) -> DocumentTables:
-    """Return every table of a document, and the lines that look like rows without a
-    table."""
+    """Read all tables of a document, and the lines outside that look like rows."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     prose = [_blank_long(line) for line in _hide(text).split("\n")]
     lines = [_unquote(line) for line in prose]
@@ -162,19 +164,19 @@ def read_markdown(text: str, mapping: DocumentMapping) -> DocumentTables:
         if not block.level
         for line in range(block.start, block.end)
     }
-    stray: list[TableRow] = []
+    outside: list[TableRow] = []
     for number, line in enumerate(text.split("\n")):
         if number not in covered:
             texts = _split_unmatched(line, is_hidden=line != prose[number])
-            stray += [make_row(mapping, number + 1, texts)] if texts else []
+            outside += [make_row(mapping, number + 1, texts)] if texts else []
     tables = tuple(_make_tables(mapping, lines, blocks))
-    return DocumentTables(tables, tuple(stray), tuple(prose))
+    return DocumentTables(tables, tuple(outside), tuple(prose))
 
 
 def _hide(text: str) -> str:
-    """Blank comments and HTML tables, but keep their lines."""
+    """Replace comments and HTML tables by empty lines."""
     for pattern, closing in _HIDDEN:
-        # After the last closing text, each opening would search to the end in vain.
+        # After the last closing text no opening can match: skip the costly search.
         last = text.lower().rfind(closing) + len(closing)
         text = (
             pattern.sub(lambda match: "\n" * match[0].count("\n"), text[:last])
@@ -184,9 +186,9 @@ def _hide(text: str) -> str:
 
 
 def _unquote(line: str) -> str:
-    """Return a line without the mark of a quote, and a possible row without its indent.
+    """Remove the marker of a quotation, and the indent of a possible row.
 
-    Markdown would read an indented row after a line of text as more text.
+    Markdown would join an indented row to the text line before it.
     """
     quote = _QUOTE.match(line)
     text = line[quote.end() :] if quote else line
@@ -194,8 +196,10 @@ def _unquote(line: str) -> str:
 
 
 def _blank_long(line: str) -> str:
-    """Return a line, or "" if it is too long; a long heading still ends the one
-    before."""
+    """Blank a line that is too long; a long heading becomes `# ...`.
+
+    The heading then still ends the section before it.
+    """
     if len(line) <= LONGEST_LINE:
         return line
     return "# ..." if line.lstrip().lower().startswith(("#", "<h")) else ""
@@ -209,15 +213,14 @@ def _make_parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("strikethrough")
-    # A line of HTML is a paragraph here, so that a table below it is still a table.
+    # Read lines of HTML as paragraphs, so that a table below them is still a table.
     parser.disable(["html_block", "reference"])
     parser.block.ruler.at("table", _parse_table, {"alt": ["paragraph"]})
     return parser.enable("table")
 
 
 def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Parse a table: a block rule of markdown-it-py, which takes the place of
-    GitHub's."""
+    """Parse a table: a block rule for markdown-it-py that replaces GitHub's rule."""
     stop = _find_table_end(state.env["lines"][:end], start)
     if stop and not silent:
         token = state.push("table", "table", 0)
@@ -296,15 +299,18 @@ def _make_tables(
 
 
 def _find_table_end(lines: Sequence[str], start: int) -> int:
-    """Return the line after the table that starts at a line, 0 if none does."""
+    """Return the index of the line after a table that starts at `start`.
+
+    Returns 0 if no table starts there.
+    """
     if not _is_header(lines, start, 1):
         return 0
     stop = start + 2
     while stop < len(lines):
-        # A line of nothing but numbers is the rest of a row that was cut.
+        # A line of only numbers continues the row before, which was wrapped.
         if not _PIPE.search(lines[stop]) and not _NUMBERS.fullmatch(lines[stop]):
             break
-        # `| - | - |` is a row without values; longer dashes begin the next table.
+        # `| - | - |` is a row of missing values; longer dashes belong to a new header.
         if _is_header(lines, stop, 3):
             break
         stop += 1
@@ -312,7 +318,7 @@ def _find_table_end(lines: Sequence[str], start: int) -> int:
 
 
 def _is_header(lines: Sequence[str], start: int, least: int) -> bool:
-    """Return True if a line of dashes follows, at least `least` in each cell."""
+    """True if the next line consists of dashes, at least `least` in each cell."""
     if (
         start + 1 >= len(lines)
         or not _PIPE.search(lines[start])
@@ -332,7 +338,7 @@ def _is_dashes(line: str) -> bool:
 
 
 def _split_cells(line: str) -> list[str]:
-    """Return the texts between the pipes; the outer pipes are optional."""
+    """Split a line at its pipes; the outer pipes are optional."""
     cells = _PIPE.split(line.strip())
     if len(cells) > 1 and not cells[0].strip():
         del cells[0]
@@ -352,8 +358,11 @@ def _read_row(mapping: DocumentMapping, lines: Sequence[str], number: int) -> Ta
 
 
 def _split_unmatched(line: str, *, is_hidden: bool) -> list[str]:
-    """Return the cells of a line with a number between pipes, tabs or tags of HTML, or
-    alone if hidden; [] for other lines."""
+    """Split a line outside of tables that looks like a row; [] for other lines.
+
+    It looks like a row if it has a number between pipes, tabs or HTML tags, or if it is
+    hidden (in a comment or HTML table) and contains only numbers.
+    """
     if len(line) > LONGEST_LINE:
         return [f"{line[:40]}..."] if "|" in line else []
     line = _HTML_CELL.sub("|", _unquote(line).strip().replace("\t", "|"))
@@ -368,8 +377,7 @@ def _split_unmatched(line: str, *, is_hidden: bool) -> list[str]:
 
 
 def strip_markup(cell: str) -> str:
-    """Return the text of a cell as a reader sees it; struck out text keeps its
-    tildes."""
+    """Return the visible text of a cell; text that is struck out keeps its tildes."""
     (inline,) = _make_parser().parseInline(cell.strip().replace("\\|", "|"))
     text = "".join(_list_texts(inline.children or []))
     return " ".join(_FOOTNOTE.sub("", text).split())
@@ -395,7 +403,7 @@ def _list_texts(tokens: Sequence[Token]) -> Iterator[str]:
             yield " "
         elif token.type in ("link_open", "link_close"):
             inside = tokens[number + 1 if token.nesting > 0 else number - 1].content
-            # The number of a footnote must not join the digits next to it.
+            # Keep the number of a footnote apart from adjacent digits.
             yield " " if _LINKED_NUMBER.fullmatch(inside) else ""
         else:
             yield token.content

@@ -1,4 +1,4 @@
-"""Read values from the text around tables: peaks, model sizes, the timed window."""
+"""Read values from the text around tables: peak FLOPS, model sizes, timed window."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _DIALECTS = {
 
 
 class ProseValue(NamedTuple):
-    """A value with its line, or with the mapping file that states it."""
+    """A value with its source: a line of the document, or a mapping file."""
 
     value: str
     line: int
     file: str = ""
 
     @property
-    def place(self) -> str:
-        """The place for comments and messages."""
+    def source(self) -> str:
+        """The source for comments and messages: `line 12`, or a file name."""
         return self.file or f"line {self.line}"
 
 
@@ -43,10 +43,10 @@ class ProseKey(NamedTuple):
     """`peak`, `model` or `about` (the measurement)."""
 
     owner: str
-    """The GPU type of a peak, the size of a model ("" if unnamed), "" for `about`."""
+    """GPU type of a `peak`, size of a `model` ("" if unknown), "" for `about`."""
 
     name: str
-    """A precision, a size of the architecture, a sum (`worked attention`), or a key."""
+    """Precision of a `peak`, dimension or sum of a `model`, file key of `about`."""
 
 
 ProseValues = Mapping[str, ProseValue]
@@ -54,13 +54,14 @@ ProseValues = Mapping[str, ProseValue]
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """The values of a text that do not contradict each other, and the others."""
+    """The values that a document states in its text."""
 
     values: Mapping[ProseKey, ProseValue]
     unread: Sequence[UnreadCell] = ()
+    """The values that contradict each other."""
 
     def select(self, kind: str, owner: str = "") -> ProseValues:
-        """Return the values of one GPU type, one model, or the measurement."""
+        """Select the values of a GPU type, a model or the measurement, by name."""
         return {
             key.name: value
             for key, value in self.values.items()
@@ -71,13 +72,13 @@ class Prose:
 def read_prose(
     mapping: DocumentMapping,
     lines: Sequence[str],
-    of_peaks: Iterable[DocumentTable] = (),
+    peak_tables: Iterable[DocumentTable] = (),
 ) -> Prose:
-    """Return the values of a document's text and of its tables of peaks."""
+    """Read the values of a document's text and of its tables of peak FLOPS."""
     values_of: dict[ProseKey, list[ProseValue]] = defaultdict(list)
     for key, value in _find_values(mapping, lines):
         values_of[key].append(value)
-    for table in of_peaks:
+    for table in peak_tables:
         for key, value in _read_peaks(table):
             values_of[key].append(value)
     agreed: dict[ProseKey, ProseValue] = {}
@@ -87,9 +88,9 @@ def read_prose(
         if len(texts) == 1:
             agreed[key] = values[0]
             continue
-        what = " ".join(filter(None, key)).removeprefix("about ")
+        name = " ".join(filter(None, key)).removeprefix("about ")
         reason = (
-            f"the text gives several values of {what}: {formatting.join_first(texts)}"
+            f"the text gives several values of {name}: {formatting.join_first(texts)}"
         )
         unread += [
             UnreadCell(value.line, value.value, reason)
@@ -105,21 +106,21 @@ def _find_values(
 ) -> Iterator[tuple[ProseKey, ProseValue]]:
     size = ""
     for number, line in enumerate(lines, 1):
-        # Lines about measurements contain numbers of TFLOPS, too.
+        # Lines about measurements contain TFLOPS, too, so require the word.
         if "peak" in line:
             for key, value in _find_peaks(mapping, line):
                 yield key, ProseValue(value, number)
         # A worked example names its model in its first line only.
         facts = read_caption(mapping, line).facts
-        named = "" if "proxy" in facts else str(facts.get("size", ""))
-        size = named if line.rstrip().endswith("calculation:") else size
+        line_size = "" if "proxy" in facts else str(facts.get("size", ""))
+        size = line_size if line.rstrip().endswith("calculation:") else size
         for entry in mapping.models:
             match = entry.pattern.fullmatch(line.strip())
             for name, value in (
                 {**entry.stated, **match.groupdict()}.items() if match else ()
             ):
                 if value:
-                    owner = named if entry.named else size
+                    owner = line_size if entry.named else size
                     yield (
                         ProseKey("model", owner, name.replace("worked_", "worked ")),
                         ProseValue(value, number),
@@ -151,19 +152,19 @@ def _find_peaks(mapping: DocumentMapping, line: str) -> Iterator[tuple[ProseKey,
 
 
 def _read_peaks(table: DocumentTable) -> Iterator[tuple[ProseKey, ProseValue]]:
-    """Yield the peaks of a table with GPU types by precisions, in either direction."""
+    """Yield the peaks of a table of GPU types and precisions, in rows or columns."""
     labels = table.header.cells
     texts = (table.heading, table.lead, *(label.text for label in labels))
     unit = _UNIT.search(" ".join(texts))
     if unit is None:
         return
     for row in table.rows:
-        beside = row.cells[0].caption
+        caption = row.cells[0].caption
         for label, cell in zip(labels[1:], row.cells[1:], strict=False):
-            both = label.facts | beside.facts
-            facts = {name: str(value) for name, value in both.items() if value}
-            # Any other word, such as `sparse`, makes it another number.
-            if label.caption.rest or beside.rest or facts.keys() != {"gpu", "dtype"}:
+            merged = label.facts | caption.facts
+            facts = {name: str(value) for name, value in merged.items() if value}
+            # Any other word, such as `sparse`, means another kind of peak.
+            if label.caption.rest or caption.rest or facts.keys() != {"gpu", "dtype"}:
                 continue
             if re.fullmatch(r"\d+(\.\d+)?", cell.text, re.ASCII):
                 key = ProseKey("peak", facts["gpu"], facts["dtype"])

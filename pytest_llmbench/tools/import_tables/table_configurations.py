@@ -1,4 +1,4 @@
-"""Read the configurations of one table: its columns, or its rows."""
+"""Read the configurations of one table, one for each row or each column."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from pytest_llmbench.tools.import_tables.markdown_tables import (
     refuse_rows,
 )
 
-SHIFTED = "the last cell of its row is empty, which may be shifted: write NA where there is no value"
-PEAKS = "its table is about peaks of GPUs, which no run has reached"
+SHIFTED = "the last cell of its row is empty, so the row may be shifted: write NA for a missing value"
+PEAKS = "its table is about peak FLOPS of GPUs, not about measurements"
 OTHER_SUBJECT = "its table is not about performance or configurations"
 
 _PAIR = re.compile(r"([^\s()]+) \(([^\s()]+)\)")
@@ -43,39 +43,42 @@ _PAIR = re.compile(r"([^\s()]+) \(([^\s()]+)\)")
 
 @dataclass(frozen=True, slots=True)
 class DocumentConfiguration:
-    """Everything that one column or row states of one configuration."""
+    """A configuration as one column or row of a table states it."""
 
     line: int
     table: str
-    """The title."""
+    """The title of the table."""
 
     facts: Facts
-    """With the precision as printed; `unsized` are the words before the precision of a
-    title, a possible recipe: `Deepseek V3 BF16`."""
+    """The facts, with the precision as printed.
+
+    `unsized` is a possible recipe: the words before the precision in a title without a
+    size, such as `Deepseek V3 BF16`.
+    """
 
     values: tuple[LabelledCell, ...] = ()
-    """All cells that were read."""
+    """The cells that the facts were read from."""
 
     @property
     def recipe(self) -> str:
-        """The recipe that its title or its model names, or ""."""
+        """The recipe named by the title or the model, or ""."""
         return str(self.facts.get("recipe", ""))
 
     @property
     def cells(self) -> dict[str, str]:
-        """The metrics as a baseline file keeps them."""
+        """The metrics in the form of a baseline file."""
         return {name: str(self.facts[name]) for name in METRICS if name in self.facts}
 
 
 Finding = DocumentConfiguration | UnreadCell
-"""A configuration of a table, or a cell that was not read."""
+"""A configuration of a table, or an unread cell."""
 
 
 def read_table(mapping: DocumentMapping, table: DocumentTable) -> Iterator[Finding]:
-    """Yield the configurations of a table, and every cell that was not read.
+    """Yield the configurations of a table, and its unread cells.
 
-    Labels are in the header (a row for each configuration) or in the first column (a
-    column for each), whichever has more known labels.
+    The labels are in the header (one configuration per row) or in the first column (one
+    configuration per column), whichever has more known labels.
     """
     about_peaks = table.is_about_peaks
     if about_peaks or not _is_about_configurations(table):
@@ -84,19 +87,19 @@ def read_table(mapping: DocumentMapping, table: DocumentTable) -> Iterator[Findi
         return
     unit_line = _find_unit_line(mapping, table)
     if unit_line:
-        reason = f"a unit stands in a cell of its own (line {unit_line}): nobody knows for which values"
+        reason = f"a cell contains only a unit (line {unit_line}): it is unknown which values it applies to"
         yield from refuse_rows(table.rows, reason)
         return
-    whole: list[TableRow] = []
-    for row, why in _check_rows(table):
-        if why:
-            yield from refuse_rows([row], why)
+    complete: list[TableRow] = []
+    for row, problem in _check_rows(table):
+        if problem:
+            yield from refuse_rows([row], problem)
         else:
-            whole.append(row)
+            complete.append(row)
     in_header = sum(label.is_label for label in table.header.cells)
     in_column = sum(row.cells[0].is_label for row in table.rows)
     read = _read_rows if in_header >= in_column and in_header > 0 else _read_columns
-    for finding in read(mapping, table, whole):
+    for finding in read(mapping, table, complete):
         if isinstance(finding, UnreadCell):
             yield finding
         else:
@@ -116,7 +119,7 @@ def _is_about_configurations(table: DocumentTable) -> bool:
 
 
 def _find_unit_line(mapping: DocumentMapping, table: DocumentTable) -> int:
-    """Return the line of a cell that is only a unit, 0 for none."""
+    """Return the line of a cell that is only a unit, or 0."""
     for row in table.rows:
         if any(is_unit(mapping, cell.text) and not cell.is_label for cell in row.cells):
             return row.line
@@ -124,30 +127,30 @@ def _find_unit_line(mapping: DocumentMapping, table: DocumentTable) -> int:
 
 
 def _check_rows(table: DocumentTable) -> Iterator[tuple[TableRow, str]]:
-    """Yield rows without empty cells beyond the header, and the reason not to read
-    them.
+    """Yield each row with the reason not to read it, or "".
 
-    Padded or cut as GitHub does, their values could change columns unnoticed.
+    Rows must have as many cells as the header; empty cells after a full row are dropped.
+    Rows are not padded or cut as on GitHub, which would move values to other columns.
     """
-    wide = len(table.header.cells)
-    for row, below in zip_longest(table.rows, table.rows[1:]):
+    width = len(table.header.cells)
+    for row, following in zip_longest(table.rows, table.rows[1:]):
         texts = [cell.text for cell in row.cells]
-        is_padded = all(texts[:wide]) and not any(texts[wide:])
-        cells = row.cells[:wide] if is_padded else row.cells
+        is_padded = all(texts[:width]) and not any(texts[width:])
+        cells = row.cells[:width] if is_padded else row.cells
         is_open = table.header.closed > row.closed
-        why = ""
-        if len(cells) != wide:
-            why = f"its row has {len(cells)} cells, the header {wide}: nobody knows where each belongs"
-        elif is_open and below is not None and len(below.cells) < wide:
-            why = f"its row has no pipe at its end, as the header has: line {below.line} may be the rest of it"
+        problem = ""
+        if len(cells) != width:
+            problem = f"its row has {len(cells)} cells but the header {width}: the row may be shifted"
+        elif is_open and following is not None and len(following.cells) < width:
+            problem = f"its row does not end with a pipe, but the header does: line {following.line} may continue the row"
         elif cells[0].metric and any(texts[1:]) and not cells[-1].text:
-            why = SHIFTED
-        yield row._replace(cells=cells), why
+            problem = SHIFTED
+        yield row._replace(cells=cells), problem
 
 
 def _refuse_below(rows: Sequence[TableRow]) -> Iterator[UnreadCell]:
     if rows:
-        reason = f"line {rows[0].line} looks like a header: nobody knows what it says of the rows below"
+        reason = f"line {rows[0].line} looks like another header: the meaning of the rows below it is unknown"
         yield from refuse_rows(rows, reason)
 
 
@@ -157,8 +160,7 @@ def _refuse_below(rows: Sequence[TableRow]) -> Iterator[UnreadCell]:
 def _add_headings(
     mapping: DocumentMapping, table: DocumentTable, entry: DocumentConfiguration
 ) -> DocumentConfiguration:
-    """Complete a configuration with the facts of the headings and lines above its
-    table."""
+    """Complete a configuration with the facts of the text above its table."""
     models = (
         read_labelled_model(mapping, heading) for heading in reversed(table.headings)
     )
@@ -170,10 +172,10 @@ def _add_headings(
 
 
 def _read_above(mapping: DocumentMapping, table: DocumentTable) -> Facts:
-    """Return size, GPU type, precision and task from the text above a table.
+    """Read size, GPU type, precision and task from the text above a table.
 
-    Outer headings state the GPU type only. A fact that the line above the table
-    contradicts (`And in BF16:`) is "".
+    Outer headings give the GPU type only. A fact becomes "" if the line directly above
+    the table contradicts it (`And in BF16:`).
     """
     stated: Facts = {}
     for text in table.headings[:-1]:
@@ -191,7 +193,7 @@ def _select_facts(facts: Facts, names: Iterable[str]) -> Facts:
 
 
 def _read_remark(mapping: DocumentMapping, text: str) -> Facts:
-    """Return GPU type and precision of a line such as `System: DGX-H100`."""
+    """Read GPU type and precision from a line such as `System: DGX-H100`."""
     facts: Facts = {}
     for name, pattern in mapping.above:
         match = pattern.search(text)
@@ -201,7 +203,7 @@ def _read_remark(mapping: DocumentMapping, text: str) -> Facts:
 
 
 def _read_task(mapping: DocumentMapping, *texts: str) -> Facts:
-    """Return the task of the last text that names a task."""
+    """Read the task from the last text that names a task."""
     tasks = [task for task in (parse_task(mapping, text) for text in texts) if task]
     return {"task": tasks[-1]} if tasks else {}
 
@@ -228,15 +230,18 @@ def _read_rows(
     yield from _refuse_below(rows[inner:])
 
 
-def _find_first(found: Sequence[bool]) -> int:
+def _find_first(matches: Sequence[bool]) -> int:
     """Return the index of the first True, or the length if there is none."""
-    return (*found, True).index(True)
+    return (*matches, True).index(True)
 
 
 def _split_pairs(
     mapping: DocumentMapping, cells: Sequence[LabelledCell]
 ) -> Iterator[Sequence[LabelledCell]]:
-    """Yield the cells of a row, twice if its precision is a pair: `FP8-CS (FP8-MX)`."""
+    """Yield the cells of a row, or of two rows if its cells are pairs.
+
+    A row has pairs if its precision is a pair: `FP8-CS (FP8-MX)`.
+    """
     pairs = [_PAIR.fullmatch(labelled.cell.text) for labelled in cells]
     if not any(
         labelled.label.column == "dtype"
@@ -247,7 +252,7 @@ def _split_pairs(
         yield cells
         return
     for number in (1, 2):
-        # A cell without a pair applies to both.
+        # A cell that is not a pair applies to both rows.
         yield [
             LabelledCell(label, parse_cell(mapping, pair[number], cell.line))
             if pair
@@ -257,7 +262,7 @@ def _split_pairs(
 
 
 def _is_header(labels: Sequence[Cell], row: TableRow) -> bool:
-    """Return True for the header of another table, or a second line of the header."""
+    """True for the header of another table, or a second line of the header."""
     return any(
         cell.is_label or (label.metric and _is_caption(cell))
         for label, cell in zip(labels, row.cells, strict=True)
@@ -285,7 +290,7 @@ def _read_columns(
     labels = [row.cells[0] for row in rows]
     for label in labels:
         if any(map(str.isdigit, label.text)) and not label.is_label:
-            yield label.refuse("it stands where a label is expected")
+            yield label.refuse("it is in the first column, where a label is expected")
     stated_by_rows = {label.column for label in labels}
     # A row with a value for each column states more than the title of all columns.
     about = {
@@ -310,14 +315,14 @@ def _read_columns(
 
 
 def _names_columns(row: TableRow) -> bool:
-    """Return True for the header of another table: `8x H100 GPUs` in a column."""
+    """True for the header of another table, with `8x H100 GPUs` over a column."""
     if row.cells[0].is_label:
         return False
     return any("gpus" in cell.facts for cell in row.cells[1:])
 
 
 def _refuse_title(mapping: DocumentMapping, title: Cell) -> Iterator[UnreadCell]:
-    """Yield a title with a number of unknown meaning, or with contradictions."""
+    """Yield the title as an unread cell if it has an unknown number or contradictions."""
     _, before, rest = title.caption
     words = rest.removeprefix(" ".join(before.split())).split()
     rest = " ".join(word for word in words if not parse_release(mapping, [word]))
@@ -332,7 +337,7 @@ def _refuse_title(mapping: DocumentMapping, title: Cell) -> Iterator[UnreadCell]
 
 
 def _name_recipe(mapping: DocumentMapping, title: Caption) -> Facts:
-    """Return the recipe that a title names before its size or precision."""
+    """Read the recipe that a title names before its size or precision."""
     name = make_recipe_name(mapping, title.before)
     sources = {"recipe": "size", "unsized": "dtype"}
     return {
@@ -346,24 +351,25 @@ def _make_configuration(
     captions: Sequence[Facts],
     cells: Sequence[LabelledCell],
 ) -> Iterator[Finding]:
-    """Add the facts of captions and cells to a configuration that has only its title.
+    """Complete a configuration with the facts of captions and cells.
 
-    A fact with several values is not used, and all cells that state it are unread.
+    `titled` is the configuration with only the facts of its title. A fact with several
+    values is not used, and all cells that state it are unread.
     """
     read, unread, lost = _read_cells(mapping, cells)
     yield from unread
     facts = join_facts(
         [*captions, *(stated for _, stated in read), dict.fromkeys(lost, "")]
     )
-    odd = [name for name, value in facts.items() if value == ""]
+    ambiguous = [name for name, value in facts.items() if value == ""]
     kept = {
         name: value
         for name, value in facts.items()
         if value != "" or name in (*KEY, "task")
     }
-    values = tuple(cell for cell, stated in read if stated.keys().isdisjoint(odd))
+    values = tuple(cell for cell, stated in read if stated.keys().isdisjoint(ambiguous))
     entry = replace(titled, facts=titled.facts | kept, values=values)
-    for name in odd:
+    for name in ambiguous:
         yield from _refuse_contradictory(entry, name, captions, read)
     yield entry
 
@@ -371,22 +377,23 @@ def _make_configuration(
 def _read_cells(
     mapping: DocumentMapping, cells: Sequence[LabelledCell]
 ) -> tuple[list[tuple[LabelledCell, Facts]], list[UnreadCell], set[str]]:
-    """Return cells with their facts, cells that were not read, and parts of the key
-    lost with them.
+    """Read the cells of a row or column.
 
-    If one has the unit of another metric, the row may be shifted, and no cell is read.
+    Returns the cells with their facts, the unread cells, and the key columns that the
+    unread cells leave unknown. If a cell has the unit of another metric, the row may be
+    shifted, so no cell is read.
     """
     for label, cell in cells:
         if is_shifted(mapping, LabelledCell(label, cell)):
-            why = f"{cell.text!r} has the unit of another metric than {label.text!r}: who knows where each belongs"
+            reason = f"cell {cell.text!r} has the unit of another metric than {label.text!r}: the row may be shifted"
             given = [cell for _, cell in cells if not cell.is_absent]
-            return [], [cell.refuse(why) for cell in given], set()
+            return [], [cell.refuse(reason) for cell in given], set()
     read: list[tuple[LabelledCell, Facts]] = []
     unread: list[UnreadCell] = []
     lost: set[str] = set()
     for labelled in cells:
         column, cell = {labelled.label.column}, labelled.cell
-        if cell.text == "":  # perhaps merged with the cell above
+        if cell.text == "":  # possibly merged with the cell above
             lost |= column & {*KEY[:3], "task"}
         try:
             read.append((labelled, read_value(mapping, labelled)))
@@ -404,11 +411,11 @@ def _refuse_contradictory(
     captions: Sequence[Facts],
     read: Sequence[tuple[LabelledCell, Facts]],
 ) -> Iterator[UnreadCell]:
-    """Yield the cells with one of several values, and the title if it states one."""
+    """Yield the cells that contradict each other, and the title if it is involved."""
     in_captions = {str(caption[name]) for caption in captions if name in caption}
     in_cells = {str(stated[name]) for _, stated in read if name in stated}
     values = (in_captions | in_cells) - {""}
-    reason = f"several values stand for it: {', '.join(sorted(values))}"
+    reason = f"found several values: {', '.join(sorted(values))}"
     if in_captions and values:
         yield UnreadCell(entry.line, entry.table, f"{name}: {reason}")
     for labelled, stated in read:

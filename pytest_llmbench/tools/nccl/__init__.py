@@ -1,2 +1,1 @@
-"""`llmbench nccl`: the operations in NCCL traces, and what changed between two
-traces."""
+"""`llmbench nccl`: summarize NCCL traces and compare two of them."""

@@ -1,9 +1,8 @@
-"""What changed between two traces of one configuration, which may be of different
-length.
+"""Compare two NCCL traces of one configuration, possibly of different length.
 
-The number of steps in a trace is not known. So records are compared for each rank and
-at the scale that most operations share; of everything else the shares within an
-operation are compared.
+The number of steps in a trace is unknown. So the comparison counts records per rank,
+divided by the ratio that most operations have in common (the scale). Communicators,
+datatypes and buffer sizes are compared as shares of an operation's records.
 """
 
 from __future__ import annotations
@@ -18,9 +17,11 @@ from pytest_llmbench.core.formatting import count_noun, format_difference
 from pytest_llmbench.tools.nccl.nccl_records import Kind
 from pytest_llmbench.tools.nccl.nccl_trace import SCHEMA, Trace
 
-# Smaller changes of a share or a ratio are not told: traces begin and end within a
-# step.
 TOLERANCE = 0.01
+"""Changes of a share or a ratio up to this are ignored.
+
+Traces begin and end in the middle of a step, which causes small differences.
+"""
 
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -29,39 +30,51 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 class TraceChange(NamedTuple):
     """A difference between two traces."""
 
-    what: str  # ranks, operation, count, size, communicator or datatype
-    operation: str  # empty: of none
+    what: str
+    """The changed property: ranks, operation, count, size, communicator or datatype."""
+
+    operation: str
+    """The operation, or "" for a change of the whole trace."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TraceComparison:
-    """What changed from one trace to another."""
+    """The changes from one trace to another."""
 
     changes: tuple[TraceChange, ...]
-    # how many records a rank has for one of the other trace, as most operations have
-    # them
     scale: float
-    tolerance: float  # what was not told: 0.01, or the larger share of damaged records
+    """The ratio of records per rank that most operations have in common."""
+
+    tolerance: float
+    """Largest ignored change: TOLERANCE, or the share of damaged records if larger."""
 
 
 class Facet(NamedTuple):
     """A property of records whose distribution within an operation is compared."""
 
     what: str
+    """The name of the property in TraceChange."""
+
     value: Callable[[Kind], int | str]
-    label: Callable[[Kind], str]  # in words
+    """Reads the property; its values sort the labels."""
+
+    label: Callable[[Kind], str]
+    """Formats the property."""
 
 
 def compare(trace: Trace, other: Trace) -> TraceComparison:
-    """Return what changed from another trace to this one; LogError where only one of
-    them has whole records."""
+    """List the changes from the trace `other` to `trace`.
+
+    Raises LogError if one of them has NCCL CALL records only.
+    """
     if trace.from_calls != other.from_calls:
         raise LogError(
-            "one of the traces holds NCCL CALL records only: record both with NCCL_DEBUG_SUBSYS=COLL"
+            "one of the traces contains only NCCL CALL records: record both with NCCL_DEBUG_SUBSYS=COLL"
         )
     tolerance = max(TOLERANCE, trace.damage, other.damage)
-    new, old = _count_begun(trace), _count_begun(other)
+    new, old = _count_all_records(trace), _count_all_records(other)
     ratios = {
         name: (new[name] / max(trace.ranks, 1)) / (old[name] / max(other.ranks, 1))
         for name in sorted(new & old)
@@ -93,18 +106,25 @@ def compare(trace: Trace, other: Trace) -> TraceComparison:
     return TraceComparison(tuple(changes), scale, tolerance)
 
 
-def _count_begun(trace: Trace) -> Counter[str]:
-    """Return records by operation, with those that are damaged, whose operation is
-    known too."""
-    begun = Counter({name: number for name, number in trace.damaged if name != "other"})
+def _count_all_records(trace: Trace) -> Counter[str]:
+    """Count the records of each operation, including damaged records.
+
+    Damaged records of unknown operations are left out.
+    """
+    counts = Counter(
+        {name: number for name, number in trace.damaged if name != "other"}
+    )
     for row in trace.rows:
-        begun[row.kind.operation] += row.records
-    return begun
+        counts[row.kind.operation] += row.records
+    return counts
 
 
 def _find_scale(ratios: list[float], tolerance: float) -> float:
-    """Return the ratio that most operations have, of several the one nearest to 1; 1
-    where it differs by nothing."""
+    """Return the ratio that most operations share within the tolerance.
+
+    Ties go to the ratio nearest to 1. A scale within the tolerance of 1 is returned as
+    1.0.
+    """
 
     def count_support(ratio: float) -> tuple[int, float]:
         return sum(abs(share / ratio - 1) <= tolerance for share in ratios), -max(
@@ -118,18 +138,18 @@ def _find_scale(ratios: list[float], tolerance: float) -> float:
 def _compare_shares(
     name: str, facet: Facet, trace: Trace, other: Trace, tolerance: float
 ) -> list[TraceChange]:
-    """Return the values of a property whose share of an operation's records changed."""
+    """List the values of a property whose share of an operation's records changed."""
     new, old = _get_shares(name, facet, trace), _get_shares(name, facet, other)
     if not new or not old:
         return []  # every record is damaged
     lost = max(
         trace.damage, other.damage
-    )  # what is rare may be missing since it is damaged
+    )  # the records of a rare value may all be damaged
     return [
         TraceChange(
             facet.what,
             name,
-            f"{label}: {_describe_turn(new.get(label), old.get(label))}",
+            f"{label}: {_describe_share_change(new.get(label), old.get(label))}",
         )
         for label in dict.fromkeys((*old, *new))
         if abs(new.get(label, 0) - old.get(label, 0))
@@ -137,8 +157,8 @@ def _compare_shares(
     ]
 
 
-def _describe_turn(new: float | None, old: float | None) -> str:
-    """Return what became of a share, None where there was none."""
+def _describe_share_change(new: float | None, old: float | None) -> str:
+    """Describe the change of a share; None for a value without records."""
     if old is None:
         return f"new, {format_percent(new or 0)} of its records"
     if new is None:
@@ -159,7 +179,7 @@ def _get_shares(name: str, facet: Facet, trace: Trace) -> dict[str, float]:
 def _compare_sizes(
     name: str, trace: Trace, other: Trace, tolerance: float
 ) -> list[TraceChange]:
-    """Return whether the buffers of an operation have another mean size."""
+    """Return a change if the mean buffer size of an operation changed, else []."""
     new, old = _get_mean_size(name, trace), _get_mean_size(name, other)
     if not new or not old or abs(new / old - 1) <= tolerance:
         return []
@@ -181,8 +201,7 @@ def _get_mean_size(name: str, trace: Trace) -> float:
 
 
 def format_bytes(size: float) -> str:
-    """Return bytes in the largest unit with up to four digits: `512 B`, `1.5 KiB`, `96
-    MiB`."""
+    """Format a size with up to four digits: `512 B`, `1.5 KiB`, `96 MiB`."""
     power = next(
         (power for power in range(len(UNITS)) if size < 1024 ** (power + 1)),
         len(UNITS) - 1,
@@ -191,19 +210,19 @@ def format_bytes(size: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """Return a share as a percentage."""
+    """Format a fraction as a percentage."""
     return f"{share * 100:.1f} %"
 
 
 def format_sizes(from_bytes: int) -> str:
-    """Return a range of buffer sizes in words."""
+    """Format a range of buffer sizes: `1 KiB to 2 KiB`."""
     if from_bytes < 1:
         return "empty buffers" if from_bytes == 0 else "buffers of unknown size"
     return f"{format_bytes(from_bytes)} to {format_bytes(2 * from_bytes)}"
 
 
 def format_communicator(nranks: int) -> str:
-    """Return the size of a communicator in words."""
+    """Format the size of a communicator: `communicators of 8`."""
     return f"communicators of {nranks}" if nranks else "communicators of unknown size"
 
 
@@ -223,7 +242,7 @@ FACETS = (
 def build_document(
     trace: Trace, comparison: TraceComparison | None = None
 ) -> dict[str, Any]:
-    """Return a trace as JSON holds it, with what changed where it was compared."""
+    """Convert a trace, and its comparison if there is one, to JSON values."""
     rows = [
         {**row.kind._asdict(), "records": row.records, "bytes": row.bytes}
         for row in trace.rows

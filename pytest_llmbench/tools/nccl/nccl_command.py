@@ -1,5 +1,4 @@
-"""`llmbench nccl`: what an NCCL trace says, and what changed since another one, for a
-terminal of 80 columns."""
+"""`llmbench nccl`: summarize or compare NCCL traces, for a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -25,46 +24,49 @@ if TYPE_CHECKING:
     from pytest_llmbench.tools.nccl.nccl_changes import TraceChange, TraceComparison
     from pytest_llmbench.tools.nccl.nccl_trace import Trace, TraceRow
 
-# What reads traces is imported where it is used: `main` imports this for every command.
+# `main` imports this module for every command, so functions import the trace readers.
 
 HINTS = {
-    "ranks": "another number of GPUs, or files of some ranks that are missing",
+    "ranks": "another number of GPUs, or missing files of some ranks",
     "operation": "another way to shard (DDP or a distributed optimizer or FSDP; pipeline stages; expert parallelism), "
     "another version of the framework or of NCCL",
     "count": "gradient accumulation, number of layers or buckets, overlap settings",
     "communicator": "parallelism (TP, PP, CP, EP, DP)",
-    "datatype": "precision, and the precision that gradients are reduced in; old versions of NCCL print int8 and bytes "
-    "for AllGather and Broadcast",
+    "datatype": "precision, and the precision of gradient reduction; old versions of NCCL print int8 and bytes for "
+    "AllGather and Broadcast",
     "size": "micro batch, sequence length, bucket size, hidden size, precision",
 }
-"""What may have changed in a run, by what changed in its trace."""
+"""Possible causes in the run, by changed property of the trace."""
 
 
 def add(commands: Subparsers) -> None:
-    """Declare `llmbench nccl`."""
+    """Add the parser of `llmbench nccl`."""
     parser = commands.add_parser(
         "nccl",
-        help="What an NCCL trace says in sum: operations, volume, sizes, ranks; what changed since another one.",
+        help="Summarize an NCCL trace: operations, volume, sizes, ranks; or list its changes from another trace.",
     )
     parser.add_argument(
         "logs",
         metavar="LOG",
         nargs="+",
-        help="The files of one trace, a folder or archive of them, or - ; all count.",
+        help="The files of one trace, a folder or archive of them, or - for standard input.",
     )
     parser.add_argument(
         "--against",
         metavar="LOG|FILE",
-        help="Tell what changed since this trace, a log or what --save wrote.",
+        help="List the changes since this trace: a log, or a file written by --save.",
     )
     parser.add_argument(
         "--save",
         metavar="FILE",
         type=Path,
-        help="Write what the trace says, to keep beside a recorded baseline.",
+        help="Write the summary of the trace to this file, for a later --against.",
     )
     parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="Default: text."
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="Output format (default: text).",
     )
     parser.set_defaults(command=_run)
 
@@ -78,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 
     with rename_flags():
         paths = [
-            find_readable("--llmb-logs", place, Path.cwd()) for place in arguments.logs
+            find_readable("--llmb-logs", path, Path.cwd()) for path in arguments.logs
         ]
         against = arguments.against and find_readable(
             "--llmb-against", arguments.against, Path.cwd()
@@ -104,8 +106,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _save(document: dict[str, Any], path: Path) -> None:
-    """Write what a trace says, in the place of an older one; RecordError says why that
-    cannot be."""
+    """Write the summary of a trace; replace an older summary. Raises RecordError."""
     import json
 
     try:
@@ -123,28 +124,27 @@ def _save(document: dict[str, Any], path: Path) -> None:
 
 
 def render_page(trace: Trace) -> str:
-    """Return everything that a trace says."""
-    parts = [
+    """Format the summary of a trace: head, operations, buffer sizes and notes."""
+    sections = [
         _render_head(trace),
         _render_operations(trace.rows),
         _render_histogram(trace.rows),
         _render_notes(trace),
     ]
-    return "\n\n".join(filter(None, parts))
+    return "\n\n".join(filter(None, sections))
 
 
 def render_changes(comparison: TraceComparison, trace: Trace, other: Trace) -> str:
-    """Return what changed, and where to look for the reason; `trace` and `other` are
-    what was compared."""
+    """Format the changes from the trace `other` to `trace`, with possible causes."""
     from pytest_llmbench.tools.nccl.nccl_changes import format_percent
 
     scaled = f"{comparison.scale:.4g} times as many: counts are compared at this scale"
-    lost = max(trace.damage, other.damage) == comparison.tolerance
+    is_damaged = max(trace.damage, other.damage) == comparison.tolerance
     summary = (
         f"{trace.begun:,} records of {count_noun(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; "
         f"for each rank {'as many' if comparison.scale == 1 else scaled}. "
-        f"Changes up to {format_percent(comparison.tolerance)} are not told"
-        f"{', since so many records are damaged' if lost else ''}."
+        f"Changes up to {format_percent(comparison.tolerance)} are not listed"
+        f"{', because so many records are damaged' if is_damaged else ''}."
     )
     lines = [_wrap(summary)]
     if not comparison.changes:
@@ -154,7 +154,7 @@ def render_changes(comparison: TraceComparison, trace: Trace, other: Trace) -> s
     kinds = {change.what for change in comparison.changes}
     lines += [
         "",
-        "look at:",
+        "possible causes:",
         *(
             _wrap(f"{hint} ({what})", "  ")
             for what, hint in HINTS.items()
@@ -177,8 +177,8 @@ def _render_head(trace: Trace) -> str:
 
     more = "more than " if trace.limited else ""
     members = f" on {count_noun(trace.hosts, 'host')}" if trace.hosts else ""
-    held = f" in {trace.traced}" if trace.traced < trace.files else ""
-    text = f"{count_noun(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{held}"
+    traced = f" in {trace.traced}" if trace.traced < trace.files else ""
+    text = f"{count_noun(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{traced}"
     lines = [
         f"{text} of {more}{count_noun(trace.ranks, 'rank')}{members}"
         if trace.ranks
@@ -188,18 +188,18 @@ def _render_head(trace: Trace) -> str:
         numbers = ", ".join(f"{number:,} {name}" for name, number in trace.damaged)
         lines.append(
             f"damaged: {trace.begun - trace.records:,} records ({format_percent(trace.damage)}: {numbers}), "
-            "in no number below"
+            "not counted below"
         )
     if trace.communicators:
         numbers = ", ".join(
             f"{number:,} of {nranks} ranks" for nranks, number in trace.communicators
         )
-        lines.append(f"communicators, one for each rank in it: {more}{numbers}")
+        lines.append(f"communicators, counted once per member rank: {more}{numbers}")
     return "\n".join(map(_wrap, lines))
 
 
 def _render_operations(rows: Sequence[TraceRow]) -> str:
-    """Return a line for each operation in communicators of a size and on a datatype."""
+    """Format a line for each operation, communicator size and datatype."""
     from pytest_llmbench.tools.nccl.nccl_changes import format_bytes
 
     records: Counter[tuple[str, int, str]] = Counter()
@@ -228,8 +228,7 @@ def _render_operations(rows: Sequence[TraceRow]) -> str:
 
 
 def _render_histogram(rows: Sequence[TraceRow]) -> str:
-    """Return how many records have buffers of which size, and of which operations they
-    are."""
+    """Format a histogram of buffer sizes with the operations of each size."""
     from pytest_llmbench.tools.nccl.nccl_changes import format_sizes
 
     records: Counter[int] = Counter()
@@ -238,7 +237,7 @@ def _render_histogram(rows: Sequence[TraceRow]) -> str:
         records[row.kind.from_bytes] += row.records
         names.setdefault(row.kind.from_bytes, set()).add(row.kind.operation)
     most = max(records.values(), default=1)
-    lines = [f"{'size of a buffer':<22}{'records':>13}"]
+    lines = [f"{'buffer size':<22}{'records':>13}"]
     for size in sorted(records):
         bar = "#" * max(1, round(records[size] / most * 10))
         operations = clip(escape(", ".join(sorted(names[size]))), 31)
@@ -259,39 +258,39 @@ def _render_notes(trace: Trace) -> str:
         }
     )
     lines = [
-        "A record is one rank's part of an operation. Volume is the size of its buffer: count x bytes of the datatype"
+        "A record is one rank's share of an operation. Volume is the size of its buffer: count x bytes of the datatype"
         + (
-            f", x ranks for {', '.join(names)}, whose count is the part of one rank."
+            f", x ranks for {', '.join(names)}, whose count is the share of one rank."
             if names
             else "."
         )
     ]
     if trace.from_calls:
         lines.append(
-            "Only NCCL CALL records: they do not tell communicators, so volume leaves their size out."
+            "Only NCCL CALL records: they do not contain communicators, so volume is not multiplied by ranks."
         )
     elif trace.calls:
         lines.append(
-            f"{trace.calls:,} NCCL CALL records tell operations a second time and are not counted."
+            f"{trace.calls:,} NCCL CALL records repeat the same operations and are not counted."
         )
     if unknown := sum(row.records for row in trace.rows if row.kind.from_bytes < 0):
         lines.append(
-            f"{unknown:,} records have a datatype of unknown size: they are in no volume."
+            f"{unknown:,} records have a datatype of unknown size: no volume includes them."
         )
     if trace.unnamed:
         consequence = (
-            " and are of no rank here"
+            " and belong to no rank here"
             if trace.hosts
-            else ": ranks are told apart by their GPU's number alone"
+            else ": ranks are identified by the number of their GPU alone"
         )
         lines.append(f"{trace.unnamed:,} records name no process{consequence}.")
     if trace.limited:
         lines.append(
-            f"No more than {MEMBERS:,} ranks, and as many communicators, are told apart."
+            f"At most {MEMBERS:,} ranks, and as many communicators, are counted."
         )
     if trace.cut:
         lines.append(
-            f"{count_noun(trace.cut, 'compressed file')} ended early: what was before that is counted."
+            f"{count_noun(trace.cut, 'compressed file')} truncated: the text before the end is counted."
         )
     return "\n".join(map(_wrap, lines))
 

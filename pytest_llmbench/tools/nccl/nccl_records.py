@@ -1,8 +1,8 @@
-"""Pieces of a trace in, counts of its records out; no line is kept.
+"""Count the records of an NCCL trace, read piece by piece.
 
-A record is one rank's part of an operation. Its line repeats but for the number of the
-operation and its buffers, so these are taken out first and each distinct line that is
-left is looked at once.
+A record is one rank's share of an operation. The lines of a trace repeat except for the
+number of the operation and the addresses of its buffers. So these are removed first, and
+each distinct remaining line is parsed once.
 """
 
 from __future__ import annotations
@@ -17,25 +17,29 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
 
-# Bytes that are searched at once: what stays in a core's cache is searched faster. A
-# longer line is torn.
 PIECE = 1 << 18
+"""Bytes that are searched at once: text in a core's cache is searched faster.
 
-# Bytes of text after which the distinct lines are looked at and forgotten.
+A longer line is split and counts as damaged.
+"""
+
 FOLD = 1 << 24
+"""Bytes of text after which the distinct lines are parsed and dropped."""
 
-# Different kinds of operations that a trace may have: a large run has some thousands.
 KINDS = 100_000
+"""Limit of different kinds in a trace; a large run has some thousands."""
 
-# Ranks, and communicators of ranks, that are told apart; what is beyond is not counted.
 MEMBERS = 250_000
+"""Limit of counted ranks, and of counted communicators."""
 
-# Characters that the names of an operation, and of a process with its host, may have.
 LONGEST = 64
+"""Limit of characters in the name of an operation."""
+
 LONGEST_PROCESS = 300
+"""Limit of characters in the name of a process with its host."""
 
 _MARK = b"\x1f"
-# of an operation or a buffer, which is (nil) where there is none
+# the number of an operation, or the address of a buffer: (nil) for no buffer
 _NUMBER = rb"[0-9a-fx()nil]++"
 _VARYING = re.compile(
     rb": opCount %(n)s sendbuff %(n)s recvbuff %(n)s (?:acc %(n)s )?(?=count )"
@@ -53,7 +57,6 @@ _CALL = re.compile(
 )
 _CALL_MARKER = b"NCCL CALL nccl"
 
-# Name and bytes of an element, in the order of `ncclDataType_t`.
 DATATYPES = (
     ("int8", 1),
     ("uint8", 1),
@@ -68,12 +71,16 @@ DATATYPES = (
     ("float8e4m3", 1),
     ("float8e5m2", 1),
 )
+"""Name and bytes of an element, in the order of `ncclDataType_t`."""
 
-# Operations whose `count` is the part of one rank (NCCL's user guide, "Collective
-# Communication Functions").
 PER_RANK = frozenset({"allgather", "reducescatter", "alltoall", "gather", "scatter"})
+"""Operations whose `count` is the share of one rank.
 
-# Names that a damaged record is believed: a torn one has torn names too.
+Source: NCCL's user guide, "Collective Communication Functions".
+"""
+
+# The names of operations that are accepted from damaged records, whose own name may be
+# truncated.
 OPERATIONS = frozenset(
     (
         *("AllGather", "AllReduce", "AllToAll", "AlltoAll", "Broadcast", "Gather"),
@@ -84,7 +91,7 @@ OPERATIONS = frozenset(
 
 @dataclass(slots=True)
 class RecordSum:
-    """Records of some kinds and the bytes of their buffers."""
+    """Number of records and bytes of their buffers, by kind."""
 
     records: Counter[Kind] = field(default_factory=Counter)
     volume: Counter[Kind] = field(default_factory=Counter)
@@ -92,75 +99,88 @@ class RecordSum:
     def add(
         self, name: bytes, nranks: bytes, datatype: bytes, count: bytes, times: int
     ) -> None:
-        """Add equal records."""
+        """Add `times` equal records. Raises LogError for more than KINDS kinds."""
         kind, size = get_kind(name.decode(), int(nranks), int(datatype), int(count))
         self.records[kind] += times
         self.volume[kind] += times * size
         if len(self.records) > KINDS:
             raise LogError(
-                f"more than {KINDS} different operations, communicator sizes and datatypes: no NCCL trace has so many; "
-                "give the files that NCCL wrote"
+                f"found more than {KINDS} different operations, communicator sizes and datatypes, which is no NCCL "
+                "trace: give the files that NCCL wrote"
             )
 
     def merge(self, other: RecordSum) -> None:
-        """Add what another one holds."""
+        """Add the sums of `other`."""
         self.records.update(other.records)
         self.volume.update(other.volume)
 
 
 @dataclass(slots=True)
 class Counts:
-    """What was counted."""
+    """The counts of a trace while it is read."""
 
     whole: RecordSum = field(default_factory=RecordSum)
-    calls: RecordSum = field(
-        default_factory=RecordSum
-    )  # NCCL CALL, which tells the same operations again
-    damaged: Counter[str] = field(default_factory=Counter)  # by operation
-    ranks: dict[bytes, int] = field(
-        default_factory=dict
-    )  # as they name themselves, each with 0
-    communicators: dict[bytes, int] = field(
-        default_factory=dict
-    )  # as they name themselves, with their size
+    """The complete records."""
+
+    calls: RecordSum = field(default_factory=RecordSum)
+    """The NCCL CALL records, which repeat the same operations."""
+
+    damaged: Counter[str] = field(default_factory=Counter)
+    """The incomplete records, by operation."""
+
+    ranks: dict[bytes, int] = field(default_factory=dict)
+    """The ranks: process and GPU as keys, 0 as values."""
+
+    communicators: dict[bytes, int] = field(default_factory=dict)
+    """The sizes of communicators, by process, address and size."""
+
     unnamed: int = 0
+    """Records that name no process."""
+
     files: int = 0
-    traced: set[int] = field(default_factory=set)  # the files that hold records
-    size: int = 0  # bytes of all files
-    cut: int = 0  # files that are compressed and end early
+    traced: set[int] = field(default_factory=set)
+    """The numbers of the files that contain records."""
+
+    size: int = 0
+    """Bytes of all files."""
+
+    cut: int = 0
+    """Compressed files that are truncated."""
 
     def merge(self, other: Counts) -> None:
-        """Add what was counted in other pieces of the same files."""
+        """Add the counts of other pieces of the same files."""
         self.whole.merge(other.whole)
         self.calls.merge(other.calls)
         self.damaged.update(other.damaged)
         for key in other.ranks:
-            _remember(self.ranks, key, 0)
+            _add_member(self.ranks, key, 0)
         for key, nranks in other.communicators.items():
-            _remember(self.communicators, key, nranks)
+            _add_member(self.communicators, key, nranks)
         self.unnamed += other.unnamed
         self.traced |= other.traced
 
 
-def count_records(parts: Iterable[bytes], counts: Counts) -> None:
-    """Add the records in pieces of whole lines to the counts."""
+def count_records(pieces: Iterable[bytes], counts: Counts) -> None:
+    """Add the records of `pieces`, which contain whole lines, to the counts."""
     lines: Counter[bytes] = Counter()
     pending = 0
-    for part in parts:
-        if b": opCount" in part or _CALL_MARKER in part:
+    for piece in pieces:
+        if b": opCount" in piece or _CALL_MARKER in piece:
             counts.traced.add(counts.files)
-            lines.update(_VARYING.sub(_MARK, part).split(b"\n"))
-            pending += len(part)
+            lines.update(_VARYING.sub(_MARK, piece).split(b"\n"))
+            pending += len(piece)
         if pending >= FOLD:
-            _look_at(lines, counts)
+            _parse_lines(lines, counts)
             lines.clear()
             pending = 0
-    _look_at(lines, counts)
+    _parse_lines(lines, counts)
 
 
 def cut_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a text in pieces of whole lines, the same ones wherever it is cut into
-    blocks."""
+    """Cut a text into pieces of whole lines, of PIECE bytes at most.
+
+    The pieces do not depend on the sizes of the blocks.
+    """
     text = b""
     for block in blocks:
         text += block
@@ -174,7 +194,7 @@ def cut_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield text
 
 
-def _look_at(lines: Counter[bytes], counts: Counts) -> None:
+def _parse_lines(lines: Counter[bytes], counts: Counts) -> None:
     for line, times in lines.items():
         if _MARK in line or b": opCount" in line:
             _count_line(line, times, counts)
@@ -184,61 +204,66 @@ def _look_at(lines: Counter[bytes], counts: Counts) -> None:
 
 
 def _count_line(line: bytes, times: int, counts: Counts) -> None:
-    """Count the records in a line that was seen so many times: those that begin and are
-    not whole are damaged."""
-    torn = _BEGINNING.findall(line) if b": opCount" in line else []
+    """Count the records of a line that occurs `times` times.
+
+    A record that begins but is incomplete counts as damaged.
+    """
+    damaged = _BEGINNING.findall(line) if b": opCount" in line else []
     for before, after in pairwise(line.split(_MARK)):
-        who, info, name = before.rpartition(b"NCCL INFO ")
+        prefix, info, name = before.rpartition(b"NCCL INFO ")
         fields = _FIELDS.match(after)
         if fields and info and _LAST_WORD.match(name):
             number, datatype, communicator, nranks = fields.groups()
             counts.whole.add(name, nranks, datatype, number, times)
-            _note_rank(who, communicator, nranks, times, counts)
+            _record_rank(prefix, communicator, nranks, times, counts)
         else:
-            torn += _LAST_WORD.findall(before[-LONGEST:])
-    for name in torn:
+            damaged += _LAST_WORD.findall(before[-LONGEST:])
+    for name in damaged:
         text = name.decode()
         counts.damaged[text if text in OPERATIONS else "other"] += times
 
 
-def _note_rank(
-    who: bytes, communicator: bytes, nranks: bytes, times: int, counts: Counts
+def _record_rank(
+    prefix: bytes, communicator: bytes, nranks: bytes, times: int, counts: Counts
 ) -> None:
-    """Remember the rank and the communicator of a record, of which `who` stands before
-    it: `host:pid:tid [GPU] `."""
-    words = who.rsplit(None, 3)
+    """Add the rank and communicator of a record with the prefix `host:pid:tid [GPU] `."""
+    words = prefix.rsplit(None, 3)
     if words and words[-1].isdigit():
-        del words[-1]  # RCCL puts a time there
+        del words[-1]  # a time, printed by RCCL
     gpu = _GPU.fullmatch(words[-1]) if words else None
     process = (
         _PROCESS.search(words[-2][-LONGEST_PROCESS:])
         if gpu and len(words) > 1
         else None
     )
-    named = process[1] if process else b""
+    name = process[1] if process else b""
     counts.unnamed += 0 if process else times
     if gpu:
-        _remember(counts.ranks, named + b" " + gpu[1], 0)
-        _remember(
-            counts.communicators, b" ".join((named, communicator, nranks)), int(nranks)
+        _add_member(counts.ranks, name + b" " + gpu[1], 0)
+        _add_member(
+            counts.communicators, b" ".join((name, communicator, nranks)), int(nranks)
         )
 
 
-def _remember(values: dict[bytes, int], key: bytes, value: int) -> None:
+def _add_member(values: dict[bytes, int], key: bytes, value: int) -> None:
+    """Add a value, unless there are more than MEMBERS already."""
     if len(values) <= MEMBERS:
         values[key] = value
 
 
 class Kind(NamedTuple):
-    """What is counted together: an operation on one datatype, in communicators and with
-    buffers of one size."""
+    """The properties by which records are counted."""
 
     operation: str
-    nranks: int  # 0: not known
+    nranks: int
+    """Size of the communicator; 0 if unknown."""
+
     datatype: str
-    # Buffers have at least this, a power of two or 0, and less than twice that; -1: the
-    # datatype's size is not known.
     from_bytes: int
+    """Lower limit of the buffer size in bytes: 0 or a power of two; -1 if unknown.
+
+    The upper limit is twice the lower one.
+    """
 
 
 @lru_cache(maxsize=4096)
@@ -247,9 +272,8 @@ def get_kind(
 ) -> tuple[Kind, int]:
     """Return the kind of a record and the bytes of its buffer.
 
-    That is `count` elements, and for operations that gather or scatter the part of
-    every rank: what nccl-tests call the size of an operation. 0 where the datatype's
-    size is not known.
+    The buffer has `count` elements; for operations in PER_RANK, `count` elements per
+    rank. nccl-tests call this the size of an operation. It is 0 for an unknown datatype.
     """
     if datatype >= len(DATATYPES):
         return Kind(operation, nranks, f"type {datatype}", -1), 0

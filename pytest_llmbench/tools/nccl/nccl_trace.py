@@ -1,6 +1,8 @@
-"""NCCL traces (`NCCL_DEBUG=INFO`, sub-system COLL): what one says in sum, read from
-files of any size on as many cores as there are, saved and read again. `records` counts,
-`changes` compares."""
+"""Read NCCL traces (`NCCL_DEBUG=INFO`, subsystem COLL) and saved summaries of them.
+
+Large files are read in several processes. `nccl_records` counts the records,
+`nccl_changes` compares two traces.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from pytest_llmbench.tools.nccl.nccl_records import (
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """A kind of operation, its records, and the bytes of all their buffers."""
+    """Number of records of one kind, and the bytes of all their buffers."""
 
     kind: Kind
     records: int
@@ -38,46 +40,57 @@ class TraceRow:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a trace says in sum."""
+    """The summary of a trace."""
 
     rows: tuple[TraceRow, ...]
-    damaged: tuple[
-        tuple[str, int], ...
-    ]  # records that begin and are not whole, by operation; they are in no row
-    communicators: tuple[
-        tuple[int, int], ...
-    ]  # how many there are of each size, one for each rank in it
+    damaged: tuple[tuple[str, int], ...]
+    """Number of incomplete records by operation; no row contains them."""
+
+    communicators: tuple[tuple[int, int], ...]
+    """(size, number) of communicators, counted once per member rank."""
+
     ranks: int
     hosts: int
-    limited: bool  # whether there are more ranks or communicators than were told apart
-    unnamed: int  # records that name no process
-    calls: int  # lines of NCCL CALL, which tell the same operations again
-    from_calls: (
-        bool  # whether there were no records, so that the rows are made of calls
-    )
+    limited: bool
+    """True if there are more ranks or communicators than are counted (MEMBERS)."""
+
+    unnamed: int
+    """Records that name no process."""
+
+    calls: int
+    """NCCL CALL records, which repeat the same operations."""
+
+    from_calls: bool
+    """True if the trace has only NCCL CALL records, so that `rows` count these."""
+
     files: int
-    traced: int  # files that hold records
-    bytes: int  # of the text of all files
-    cut: int  # compressed files that end early
+    traced: int
+    """Files that contain records."""
+
+    bytes: int
+    """Size of the text of all files."""
+
+    cut: int
+    """Compressed files that are truncated."""
 
     @property
     def records(self) -> int:
-        """Number of whole records."""
+        """Number of complete records."""
         return sum(row.records for row in self.rows)
 
     @property
     def begun(self) -> int:
-        """Number of records, whole or damaged."""
+        """Number of all records, complete or damaged."""
         return self.records + sum(number for _, number in self.damaged)
 
     @property
     def damage(self) -> float:
-        """Share of the records that are damaged."""
+        """Fraction of the records that are damaged."""
         return 1 - self.records / self.begun if self.begun else 0.0
 
 
 def sum_counts(counts: Counts) -> Trace:
-    """Return what was counted."""
+    """Build the summary of a trace from its counts."""
     from_calls = not counts.whole.records and not counts.damaged
     counted = counts.calls if from_calls else counts.whole
     ranks = _drop_unnamed(counts.ranks)
@@ -105,35 +118,42 @@ def sum_counts(counts: Counts) -> Trace:
 
 
 def _drop_unnamed(keys: Collection[bytes]) -> list[bytes]:
-    """Leave out what names no process beside others that do, and hosts with torn text
-    before their names (`0stone:7 0` where there is `stone:7 0`)."""
-    named = {key for key in keys if not key.startswith(b" ")} or set(keys)
+    """Drop keys without a process, if other keys have one, and damaged host names.
+
+    A host name is damaged if it is another host name with text before it: `0stone:7 0`
+    if there is `stone:7 0`.
+    """
+    complete = {key for key in keys if not key.startswith(b" ")} or set(keys)
     return [
         key
-        for key in named
-        if not any(key[cut:] in named for cut in range(1, key.find(b":")))
+        for key in complete
+        if not any(key[cut:] in complete for cut in range(1, key.find(b":")))
     ]
 
 
-# Bytes from which on it pays to start other processes.
 LARGE = 1 << 25
+"""Bytes from which several processes read faster than one."""
 
-# Each reads all bytes and searches its share, so more than these wait for the memory.
 PROCESSES = 8
+"""Limit of reading processes.
+
+Each process reads all bytes and searches a share of them, so memory bandwidth limits
+more processes.
+"""
 
 
 def read_trace(paths: Sequence[Path]) -> Trace:
-    """Return what the NCCL records in files, folders and archives say in sum; LogError
-    where there is none.
+    """Read the NCCL records of files, folders and archives.
 
-    Below a folder every file counts but copies of a launcher's output (`sbatch_*`) and
-    hidden ones; a file that is given twice counts once.
+    In folders, hidden files and duplicates of a launcher's output (`sbatch_*`) are
+    skipped. A file that is given twice counts once. Raises LogError if there is no
+    record.
     """
     try:
         counts = _count_all(paths)
     except MemoryError as error:
         raise LogError(
-            f"{_format_paths(paths)}: it takes more memory than there is"
+            f"{_format_paths(paths)}: not enough memory: give fewer or smaller files"
         ) from error
     trace = sum_counts(counts)
     if not trace.begun:
@@ -142,7 +162,7 @@ def read_trace(paths: Sequence[Path]) -> Trace:
 
 
 def count_share(paths: Sequence[Path], share: int, shares: int) -> Counts:
-    """Count every so many-th piece of the files, from the number `share` on."""
+    """Count the records of one of `shares` processes: every `shares`-th piece."""
     counts = Counts()
     for stream in _open_streams(paths):
         counts.files += 1
@@ -154,6 +174,7 @@ def count_share(paths: Sequence[Path], share: int, shares: int) -> Counts:
 def _iterate_share(
     stream: Stream, counts: Counts, share: int, shares: int
 ) -> Iterator[bytes]:
+    # Starts at the number of the file, so that small files spread over all processes.
     for number, piece in enumerate(cut_pieces(stream), counts.files):
         counts.size += len(piece)
         if number % shares == share:
@@ -168,25 +189,29 @@ def _count_all(paths: Sequence[Path]) -> Counts:
     from multiprocessing import get_context
 
     try:
-        with ProcessPoolExecutor(shares - 1, get_context("spawn")) as others:
-            begun = [
-                others.submit(count_share, paths, share, shares)
+        with ProcessPoolExecutor(shares - 1, get_context("spawn")) as pool:
+            futures = [
+                pool.submit(count_share, paths, share, shares)
                 for share in range(1, shares)
             ]
             counts = count_share(paths, 0, shares)
-            rest = [part.result() for part in begun]
-    except (BrokenExecutor, OSError):  # one was killed, or none can be started
+            results = [future.result() for future in futures]
+    except (BrokenExecutor, OSError):  # a process was killed or could not start
         return count_share(paths, 0, 1)
-    if any((part.files, part.size) != (counts.files, counts.size) for part in rest):
-        return count_share(paths, 0, 1)  # a file grew between two openings
-    for part in rest:
-        counts.merge(part)
+    if any(
+        (result.files, result.size) != (counts.files, counts.size) for result in results
+    ):
+        return count_share(paths, 0, 1)  # a file grew while it was read
+    for result in results:
+        counts.merge(result)
     return counts
 
 
 def _choose_shares(paths: Sequence[Path]) -> int:
-    """Return how many processes read: one where little is read, or what can only be
-    read once."""
+    """Return the number of reading processes.
+
+    It is 1 for little text, and for standard input and URLs, which are read only once.
+    """
     if any(is_remote(path) or path == STANDARD_INPUT for path in paths):
         return 1
     size = sum(path.stat().st_size for path in _list_files(Stores(), paths))
@@ -200,8 +225,8 @@ def _open_streams(paths: Sequence[Path]) -> Iterator[Stream]:
             yield stores.stream(path)
             continue
         archive, top = stores.open_archive(path, lambda _: True)
-        for place, why in archive.unreadable:
-            raise LogError(f"{place}: {why}")
+        for path_in_archive, reason in archive.unreadable:
+            raise LogError(f"{path_in_archive}: {reason}")
         for _, stream in stores.read_packed(list(_walk_folder(stores, top))):
             if isinstance(stream, LogError):
                 raise stream
@@ -209,17 +234,17 @@ def _open_streams(paths: Sequence[Path]) -> Iterator[Stream]:
 
 
 def _list_files(stores: Stores, paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield every file once."""
+    """Yield every file once. Raises LogError for an unreadable path."""
     seen = set()
     for path in paths:
         try:
             absolute = stores.resolve_path(path)
-            below = (
+            files = (
                 _walk_folder(stores, absolute)
                 if S_ISDIR(stores.stat(absolute).st_mode)
                 else iter([absolute])
             )
-            for file in below:
+            for file in files:
                 status = stores.stat(file)
                 if (status.st_dev, status.st_ino) not in seen:
                     seen.add((status.st_dev, status.st_ino))
@@ -231,23 +256,23 @@ def _list_files(stores: Stores, paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _walk_folder(stores: Stores, folder: Path) -> Iterator[Path]:
-    waiting = [folder]
+    pending = [folder]
     seen = set()
-    while waiting:
-        below = []
-        status = stores.stat(place := waiting.pop())
+    while pending:
+        subfolders = []
+        status = stores.stat(current := pending.pop())
         if (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
-        for entry in stores.scan(place):
+        for entry in stores.scan(current):
             if entry.is_dir():
                 if not (entry.is_symlink() and links_to_ancestor(entry.path)):
-                    below.append(Path(entry.path))
+                    subfolders.append(Path(entry.path))
             elif not entry.name.startswith((".", "sbatch_")) and S_ISREG(
                 entry.stat().st_mode
             ):
                 yield Path(entry.path)
-        waiting += reversed(below)
+        pending += reversed(subfolders)
 
 
 def _format_paths(paths: Sequence[Path]) -> str:
@@ -255,23 +280,23 @@ def _format_paths(paths: Sequence[Path]) -> str:
 
 
 def _explain_nothing(counts: Counts) -> str:
-    wanted = (
+    expected = (
         "expected lines such as `NCCL INFO AllReduce: opCount 2 ...`: run with NCCL_DEBUG=INFO and "
         "NCCL_DEBUG_SUBSYS=COLL (pytest --llmb-nccl-trace), and give the log or the files of NCCL_DEBUG_FILE"
     )
     if not counts.files:
-        return f"no file below it; {wanted}"
+        return f"it contains no file; {expected}"
     files = "the file is" if counts.files == 1 else f"all {counts.files} files are"
-    found = "no NCCL trace in it" if counts.size else f"{files} empty"
-    return f"{found}; {wanted}"
+    problem = "it contains no NCCL trace" if counts.size else f"{files} empty"
+    return f"{problem}; {expected}"
 
 
 SCHEMA = 1
-# Bytes of a saved trace: its KINDS rows take less.
 LARGEST = 1 << 25
+"""Limit of bytes in a saved trace; KINDS rows need less."""
 
-# Larger numbers are no counts, and no float holds a share of them.
 LARGEST_NUMBER = 1 << 256
+"""Limit of counts in a saved trace, so that ratios of counts fit into a float."""
 
 _HEAD = re.compile(rb'\s*\{\s*"llmbench_nccl"')
 _KIND = {"operation": str, "nranks": int, "datatype": str, "from_bytes": int}
@@ -290,8 +315,10 @@ _SCALARS = {
 
 
 def read_saved(paths: Sequence[Path]) -> Trace:
-    """Return a trace that was saved, or what the files of one say; LogError where there
-    is none."""
+    """Read a saved trace or, if `paths` is not one, the records of log files.
+
+    Raises LogError.
+    """
     if len(paths) == 1 and paths[0].is_file():
         stores = Stores()
         if _HEAD.match(stores.read_small(paths[0], 64)):
@@ -303,11 +330,11 @@ def _parse_trace(path: Path, text: bytes) -> Trace:
     try:
         values = parse_json(text)
     except ValueError as error:
-        _refuse(path, f"no whole JSON text ({error})")
+        _refuse(path, f"no complete JSON text ({error})")
     if values["llmbench_nccl"] != SCHEMA:
         _refuse(
             path,
-            f"schema {values['llmbench_nccl']!r:.40}, and this version reads {SCHEMA}",
+            f"schema {values['llmbench_nccl']!r:.40}, but this version reads {SCHEMA}",
         )
     try:
         return Trace(
@@ -339,7 +366,7 @@ def _parse_trace(path: Path, text: bytes) -> Trace:
     except (KeyError, TypeError, ValueError) as error:
         _refuse(
             path,
-            f"a value that is missing or of another type ({type(error).__name__}: {error})",
+            f"a value is missing or has another type ({type(error).__name__}: {error})",
         )
 
 
@@ -347,11 +374,11 @@ def _check_type(kind: type[Any], value: object, least: int = 0) -> Any:
     if type(value) is not kind:  # not isinstance: True is an int
         raise TypeError(f"found {str(value)[:40]!r}, expected {kind.__name__}")
     if isinstance(value, int) and not least <= value <= LARGEST_NUMBER:
-        raise ValueError(f"found {str(value)[:40]}, expected a number from {least} on")
+        raise ValueError(f"found {str(value)[:40]}, expected a number >= {least}")
     return value
 
 
-def _refuse(path: Path, why: str) -> NoReturn:
+def _refuse(path: Path, reason: str) -> NoReturn:
     raise LogError(
-        f"{path} is no saved trace: {why}; save it again with `llmbench nccl LOG --save {path.name}`"
+        f"{path} is not a saved trace: {reason}; save it again with `llmbench nccl LOG --save {path.name}`"
     )

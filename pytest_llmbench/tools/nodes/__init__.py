@@ -1,1 +1,1 @@
-"""`llmbench nodes`: the nodes that make jobs slow."""
+"""`llmbench nodes`: find slow nodes."""

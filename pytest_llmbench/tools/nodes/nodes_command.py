@@ -1,4 +1,4 @@
-"""`llmbench nodes`: which nodes make jobs slow, by the runs of a history."""
+"""`llmbench nodes`: find the nodes that slow down jobs, from the runs of a history."""
 
 from __future__ import annotations
 
@@ -21,34 +21,36 @@ from pytest_llmbench.tools.command_line import (
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
 
-WHAT = (
-    "Which nodes make jobs slow, by the runs of many nights, each on nodes of its own."
+HELP = (
+    "Find nodes that slow down jobs, by comparing the runs of many days on many nodes."
 )
 
-EXIT_CODES = "Exit code: 0 no node is named, 1 a node is, 2 usage error, 3 nothing to tell: no run with nodes."
+EXIT_CODES = "Exit code: 0 no slow node found, 1 slow node found, 2 usage error, 3 no run with known nodes."
 
 KEPT = IDENTIFYING | {"exclude", "too_few_nights"}
-"""What identifies something: no secret is looked for there."""
+"""Keys whose values are identifiers and are not redacted."""
 
 
 def add(commands: Subparsers) -> None:
-    """Declare `llmbench nodes`."""
+    """Add the parser of `llmbench nodes`."""
     from pytest_llmbench.tools.history_options import add_history
 
     parser = commands.add_parser(
-        "nodes", help=WHAT, description=WHAT, epilog=EXIT_CODES
+        "nodes", help=HELP, description=HELP, epilog=EXIT_CODES
     )
     parser.add_argument(
         "--since",
         metavar="DATE",
         type=_parse_day,
-        help="Only runs from this day (UTC) on say something of nodes, as after a repair (default: of the last 60 "
-        "nights).",
+        help="Use only runs from this day (UTC) on, for example after a repair (default: the last 60 days with runs).",
     )
     add_history(parser)
-    add_acknowledged(parser, "what is said of nodes begins with the last repair of one")
+    add_acknowledged(parser, "runs before the last repair of a node are ignored")
     parser.add_argument(
-        "--json", metavar="FILE", type=Path, help="Write all of it as a JSON document."
+        "--json",
+        metavar="FILE",
+        type=Path,
+        help="Write the complete result as JSON to this file.",
     )
     parser.set_defaults(command=_run)
 
@@ -71,8 +73,8 @@ def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.session.node_history import search_history, search_runs
     from pytest_llmbench.tools.history_options import open_history
 
-    place = open_history(arguments.history)
-    _refuse_history(arguments.json, place)
+    store = open_history(arguments.history)
+    _refuse_history(arguments.json, store)
     now = datetime.now(UTC)
     acknowledged = find_acknowledged(arguments.acknowledged)
     repaired = (
@@ -81,41 +83,46 @@ def _run(arguments: argparse.Namespace) -> Output:
         else None
     )
     since = max(filter(None, (arguments.since, repaired)), default=None)
-    # Without any node, all runs of a year would be compared only to report that.
+    # A history without nodes has no answer: do not compare a year of runs for it.
     search = (
-        search_history(place, since)
-        if has_nodes(place)
-        else search_runs((), place.shown, since)
+        search_history(store, since)
+        if has_nodes(store)
+        else search_runs((), store.shown, since)
     )
-    found = structs.replace(describe(search), searched=now.isoformat())
-    plain: dict[str, Any] = redact_values(to_builtins(found), KEPT)
+    document = structs.replace(describe(search), searched=now.isoformat())
+    plain: dict[str, Any] = redact_values(to_builtins(document), KEPT)
     problem = _write(plain, arguments.json)
-    shown = convert(plain, NodesDocument)
+    redacted = convert(plain, NodesDocument)
     return Output(
-        format_text(shown), 2 if problem else shown.exit_code, problem, redacted=True
+        format_text(redacted),
+        2 if problem else redacted.exit_code,
+        problem,
+        redacted=True,
     )
 
 
-def _refuse_history(output: Path | None, place: StoreLocation) -> None:
+def _refuse_history(output: Path | None, store: StoreLocation) -> None:
     if (
         output is not None
-        and place.file
-        and output.resolve() == Path(place.file).resolve()
+        and store.file
+        and output.resolve() == Path(store.file).resolve()
     ):
         raise HistoryError(
-            f"--json {output}: found the history itself, which it would replace: give another name"
+            f"--json {output}: this file is the history and would be replaced: give another file name"
         )
 
 
-def _write(described: dict[str, Any], output: Path | None) -> str:
-    """Write the document, and return what went wrong: the answer is printed all the
-    same."""
+def _write(content: dict[str, Any], output: Path | None) -> str:
+    """Write the JSON document; return the error message, or "".
+
+    The result is printed even if the file cannot be written.
+    """
     from pytest_llmbench.report import document
     from pytest_llmbench.report.output_files import JSON, write_atomically
 
     try:
         if output is not None:
-            write_atomically(output, document.render(described), JSON)
+            write_atomically(output, document.render(content), JSON)
     except OSError as error:
-        return f"llmbench: it cannot be written: {escape(describe_os_error(error))}"
+        return f"llmbench: cannot write the result: {escape(describe_os_error(error))}"
     return ""

@@ -1,1 +1,1 @@
-"""`llmbench probe`: the answer to `git bisect run`."""
+"""`llmbench probe`: decide if a build is slow, for `git bisect run`."""

@@ -1,4 +1,4 @@
-"""A command that the user gave to make one run of a build: started, and waited for."""
+"""Run the user's command that makes one run of a build."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 
 FOLDER = "LLMBENCH_RUN"
-"""The variable, and in braces the word of a command, that names the folder for its
-run."""
+"""The environment variable with the folder for a run.
+
+In a word of the command, the name in braces stands for the folder, too.
+"""
 
 
 def run_candidate(
     command: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> int:
-    """Run a command and return its exit code, negative for a signal; what it prints
-    goes where this program prints.
+    """Run a command and return its exit code, negative for a signal.
 
-    LaunchError where there is no such command: that says nothing of a build.
+    The command inherits standard output and standard error. Raises LaunchError if it
+    cannot be started, which is no verdict on the build.
     """
     folder.mkdir(parents=True, exist_ok=True)
     words = [word.replace(f"{{{FOLDER}}}", str(folder)) for word in command]
@@ -37,8 +39,10 @@ def run_candidate(
 
 
 def make_candidate_folder(root: Path) -> Path:
-    """Make and return a folder for the runs of one build: the next number below `root`.
-    Raises LaunchError."""
+    """Make the next numbered folder in `root`, for the runs of one build.
+
+    Raises LaunchError.
+    """
     try:
         root.mkdir(parents=True, exist_ok=True)
         taken = [int(name) for name in os.listdir(root) if name.isdecimal()]
@@ -46,6 +50,6 @@ def make_candidate_folder(root: Path) -> Path:
         folder.mkdir()
     except OSError as error:
         raise LaunchError(
-            f"{root}: no folder can be made for runs: {error.strerror}"
+            f"{root}: cannot make a folder for runs: {error.strerror}"
         ) from None
     return folder

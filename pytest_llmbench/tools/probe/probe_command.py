@@ -1,5 +1,4 @@
-"""`llmbench probe`: for `git bisect run`, is this build as slow as the bad end, or as
-fast as the good one?"""
+"""`llmbench probe`: classify a build as slow or fast, for `git bisect run`."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
 NAME = "probe"
 
-# git bisect run takes 0 for good, 1 to 127 for bad but 125, which skips; above 127 it
-# stops. So nothing that goes wrong here may end with less.
+# `git bisect run` reads 0 as good, 125 as skip, other codes up to 127 as bad, and stops
+# above 127. So an error of this command must exit with more than 127.
 UNTESTABLE, STOP, USAGE = 125, 128, 129
 
 CODES = {
@@ -44,26 +43,26 @@ CODES = {
 }
 
 SENTENCES = {
-    ProbeOutcome.NOT_SLOWER: "not slower: shown to be below the middle of both ends",
-    ProbeOutcome.SLOWER: "slower: shown to be above the middle of both ends",
-    ProbeOutcome.CANNOT_TELL: "cannot tell on which side of the middle of both ends it is",
-    ProbeOutcome.DOES_NOT_RUN: "does not run: no run of it counts",
-    ProbeOutcome.ENDS_ALIKE: "the bad end is not shown to be slower than the good one: nothing to search",
-    ProbeOutcome.STOPPED: "its command was ended from outside: the cluster, a budget, or somebody",
+    ProbeOutcome.NOT_SLOWER: "not slower: the build is faster than the middle of the good and bad ends",
+    ProbeOutcome.SLOWER: "slower: the build is slower than the middle of the good and bad ends",
+    ProbeOutcome.CANNOT_TELL: "inconclusive: the build may be slower or faster than the middle of the good and bad ends",
+    ProbeOutcome.DOES_NOT_RUN: "does not run: the build has no valid run",
+    ProbeOutcome.ENDS_ALIKE: "nothing to search: the bad end is not clearly slower than the good end",
+    ProbeOutcome.STOPPED: "the command was stopped from outside (by the cluster, a time limit or a user)",
 }
 
 EXIT_CODES = (
-    "Exit code, as `git bisect run` takes it: 0 not slower than the middle of both ends, 1 slower, 125 does not run or "
-    "cannot be told, 128 it cannot go on (the ends are alike, or the command was ended), 129 usage error."
+    "Exit code for `git bisect run`: 0 faster than the middle of the good and bad ends, 1 slower, 125 does not run or "
+    "inconclusive, 128 cannot continue (the ends are alike, or the command was stopped), 129 usage error."
 )
 
 
 def add(commands: Subparsers) -> None:
-    """Declare `llmbench probe`."""
+    """Add the parser of `llmbench probe`."""
     parser = commands.add_parser(
         NAME,
-        help="For `git bisect run`: is a build as slow as the bad end, or as fast as the good one?",
-        description="For `git bisect run`: is a build as slow as the bad end, or as fast as the good one?",
+        help="For `git bisect run`: is a build as slow as the bad end or as fast as the good end?",
+        description="For `git bisect run`: is a build as slow as the bad end or as fast as the good end?",
         epilog=EXIT_CODES,
         usage="%(prog)s --good RUNS --bad RUNS (RUNS | --runs DIR -- COMMAND...)",
     )
@@ -71,37 +70,42 @@ def add(commands: Subparsers) -> None:
         "--good",
         metavar="RUNS",
         required=True,
-        help="Runs of the good end: a folder, log or archive.",
+        help="Runs of the good (fast) end: a folder, log or archive.",
     )
     parser.add_argument(
-        "--bad", metavar="RUNS", required=True, help="Runs of the bad end."
+        "--bad",
+        metavar="RUNS",
+        required=True,
+        help="Runs of the bad (slow) end: a folder, log or archive.",
     )
     parser.add_argument(
         "--runs",
         metavar="DIR",
         type=Path,
-        help="Where COMMAND leaves its runs: each start gets a folder of its own below, named in {LLMBENCH_RUN} and in "
-        "the variable LLMBENCH_RUN.",
+        help="Folder for the runs of COMMAND. Each start gets a new folder in it; COMMAND finds its path in the "
+        "environment variable LLMBENCH_RUN, and {LLMBENCH_RUN} in COMMAND is replaced by it.",
     )
     parser.add_argument(
         "--configuration",
         metavar="ID",
         default="",
-        help="Which one, where both ends have runs of several.",
+        help="Configuration to compare, if both ends have runs of several.",
     )
     add_baselines(parser)
     parser.add_argument(
         "words",
         metavar="RUNS | COMMAND",
         nargs="+",
-        help="Runs of the build; with --runs the command that makes one, started up to 4 times.",
+        help="Runs of the build; or, with --runs, the command that makes one run, started up to 4 times.",
     )
     parser.set_defaults(command=_run)
 
 
 def guard_exit(run: Callable[[], int]) -> int:
-    """Return the exit code of a command line that git may read: no mistake may seem to
-    say that a build is bad."""
+    """Run a command line and return its exit code for git.
+
+    An error of this program must not look like a bad build to git.
+    """
     try:
         code = run()
     except SystemExit as error:
@@ -112,10 +116,10 @@ def guard_exit(run: Callable[[], int]) -> int:
             if error.code is None
             else USAGE
         )
-    except Exception:  # noqa: BLE001 (a fault of this program says nothing of the build)
+    except Exception:  # noqa: BLE001 (a bug of this program is no verdict on the build)
         traceback.print_exc()
         return STOP
-    return USAGE if code == 2 else code  # as argparse and `main` have usage errors
+    return USAGE if code == 2 else code  # argparse and `main` use 2 for usage errors
 
 
 def _run(arguments: argparse.Namespace) -> Output:
@@ -130,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> Output:
     directory = Path.cwd()
     if arguments.runs is None and len(arguments.words) > 1:
         raise SettingsError(
-            "several places of runs: give one folder, or --runs=DIR -- COMMAND"
+            "found several paths of runs: give one folder, or --runs=DIR -- COMMAND"
         )
     with rename_flags():
         good, bad = (
@@ -145,7 +149,7 @@ def _run(arguments: argparse.Namespace) -> Output:
             arguments.good,
             arguments.bad,
             str(new),
-        ]  # where they lie says of which configuration they are
+        ]  # the paths identify the configuration
         settings = resolve_settings(arguments)
     request = ProbeRequest(good, bad, new, arguments.configuration)
 
@@ -161,7 +165,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         )
     except LaunchError as error:
         print_to_stderr(f"llmbench: {error}")
-        return Output("probe: it cannot go on", STOP)
+        return Output("probe: cannot continue", STOP)
     return Output(_describe(answer), CODES[answer.outcome])
 
 
@@ -172,7 +176,7 @@ def _read_clock() -> datetime:
 def _describe(answer: ProbeAnswer) -> str:
     lines = [
         f"probe: {SENTENCES[answer.outcome]}",
-        f"  {answer.configuration}, {answer.runs} of its runs count",
+        f"  {answer.configuration}, valid runs of the build: {answer.runs}",
     ]
     if answer.estimate is not None:
         estimate = answer.estimate
@@ -180,12 +184,12 @@ def _describe(answer: ProbeAnswer) -> str:
             100 * math.expm1(value)
             for value in (estimate.difference, estimate.low, estimate.high)
         )
-        what = (
-            "bad beside good"
+        label = (
+            "bad relative to good"
             if answer.outcome is ProbeOutcome.ENDS_ALIKE
-            else "beside the middle"
+            else "relative to the middle"
         )
-        lines.append("  {}: {:+.2f} % ({:+.2f} to {:+.2f} %)".format(what, *values))
+        lines.append("  {}: {:+.2f} % ({:+.2f} to {:+.2f} %)".format(label, *values))
     lines += [f"no data: {escape(line)}" for line in answer.no_data]
-    rest = (textwrap.wrap(line.strip(), WIDTH - 4) for line in lines[1:])
-    return "\n".join([lines[0], *("  " + "\n    ".join(parts) for parts in rest)])
+    details = (textwrap.wrap(line.strip(), WIDTH - 4) for line in lines[1:])
+    return "\n".join([lines[0], *("  " + "\n    ".join(texts) for texts in details)])

@@ -1,5 +1,4 @@
-"""Is a build as slow as the bad end of a bisect, or as fast as the good one? For `git
-bisect run`."""
+"""Decide if a build is as slow as the bad end of a bisection or as fast as the good."""
 
 from __future__ import annotations
 
@@ -10,18 +9,21 @@ from typing import NamedTuple
 from pytest_llmbench.core.trial_records import PairedEstimate, ProbeOutcome
 from pytest_llmbench.judge.difference import Fit, estimate_difference
 
-LEVEL = 0.025  # one-sided, at each look
+LEVEL = 0.025
+"""One-sided error probability of each decision."""
+
 MOST_RUNS = 4
+"""Runs of a build after which it stays undecided."""
 
 
 class PrintedError(NamedTuple):
-    """How well the logs of a set of runs themselves fix the mean of their
-    logarithms."""
+    """Errors of the mean log step time of a set of runs, from their logs alone."""
 
-    within: float = 0.0  # its standard error by what happens within the runs
-    rounding: float = (
-        0.0  # how far the printed digits may move it, however many runs there are
-    )
+    within: float = 0.0
+    """Standard error of the mean from the noise within the runs."""
+
+    rounding: float = 0.0
+    """Largest shift of the mean by rounded printed values, for any number of runs."""
 
 
 EXACT = PrintedError()
@@ -33,15 +35,19 @@ def decide_probe(
     new: Sequence[float],
     errors: tuple[PrintedError, PrintedError, PrintedError] = (EXACT, EXACT, EXACT),
 ) -> tuple[ProbeOutcome, PairedEstimate]:
-    """Return on which side of the middle of two ends a build is, with how far it is
-    from that middle.
+    """Compare a new build with the middle between the good and the bad end.
 
-    All are logarithms of step times, at least one each. SLOWER, NOT_SLOWER: its
-    interval lies above, or below, the middle. CANNOT_TELL: it holds it. ENDS_ALIKE: the
-    bad end is not shown to be slower than the good one. The noise is that within the
-    three, with the assumed one where they have fewer than 2.8 degrees of freedom;
-    `errors` are those of good, bad and new by their logs alone: the error is never
-    smaller.
+    `good`, `bad` and `new` are log step times of runs, at least one each. Returns the
+    outcome and the estimated distance of the build from the middle:
+
+    - SLOWER, NOT_SLOWER: the interval lies above or below the middle.
+    - CANNOT_TELL: the interval contains the middle.
+    - ENDS_ALIKE: the bad end is not clearly slower than the good end; the estimate is
+      then their difference.
+
+    The noise is pooled from the three sets, and from the assumed noise if they have
+    fewer than 2.8 degrees of freedom. `errors` of good, bad and new are lower limits of
+    the standard errors.
     """
     means = [sum(side) / len(side) for side in (good, bad, new)]
     sides = zip((good, bad, new), means, strict=True)
@@ -59,9 +65,9 @@ def decide_probe(
         within,
         rounding,
     )
-    apart = estimate_difference(ends, LEVEL, None)
-    if apart.low <= 0:
-        return ProbeOutcome.ENDS_ALIKE, apart
+    distance = estimate_difference(ends, LEVEL, None)
+    if distance.low <= 0:
+        return ProbeOutcome.ENDS_ALIKE, distance
     factor = 1 / counts[2] + 1 / (4 * counts[0]) + 1 / (4 * counts[1])
     floor = math.hypot(within / 2, errors[2].within)
     runs = counts[0] + counts[1], counts[2]

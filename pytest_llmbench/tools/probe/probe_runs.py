@@ -1,5 +1,4 @@
-"""One build beside the two ends of a bisect: the runs of all three, made or read, and
-on which side the build is."""
+"""Make and read the runs of a build, and compare them with both ends of a bisection."""
 
 from __future__ import annotations
 
@@ -26,34 +25,38 @@ from pytest_llmbench.tools.probe.probe_decision import (
 
 GOOD, BAD, NEW = "good", "bad", "new"
 
-MOST_UNUSABLE = 2  # starts of which none leaves a run that counts
+MOST_UNUSABLE = 2
+"""Starts without a valid run after which a build is given up."""
 
-# an exit code from here on is that of a command which did not come to its own end
 STOPPED = 128
+"""Smallest exit code of a command that was stopped by a signal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """What is said of a build."""
+    """The answer for a build."""
 
     outcome: ProbeOutcome
-    estimate: (
-        PairedEstimate | None
-    )  # how far it is from the middle of the ends; None without a run of it
+    estimate: PairedEstimate | None
+    """Distance of the build from the middle of the ends; None without a valid run."""
+
     configuration: str
-    runs: int  # so many of the build count
-    no_data: tuple[str, ...]  # its runs that do not, with the reason
+    runs: int
+    """Number of valid runs of the build."""
+
+    no_data: tuple[str, ...]
+    """The invalid runs of the build, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """The places of the runs, and of which configuration they are (empty: of the only
-    one that both ends have)."""
+    """The paths of the runs to compare."""
 
     good: Path
     bad: Path
     new: Path
     configuration: str = ""
+    """The configuration to compare; "" for the only common one of both ends."""
 
 
 def probe(
@@ -62,14 +65,16 @@ def probe(
     make_run: Callable[[int], int] | None,
     clock: Callable[[], datetime],
 ) -> ProbeAnswer:
-    """Return on which side of the middle of both ends a build is.
+    """Compare a build with the middle of both ends.
 
-    `make_run(number)` makes a run of it below `request.new` and returns the exit code
-    of what it started; it is called until the answer is there, at most four times.
-    Without it the runs that lie there are all. A start that failed and left no run that
-    counts, or two that left none, are the last: DOES_NOT_RUN where no run counts at
-    all. STOPPED: one was ended from outside. Raises SettingsError where the ends are of
-    no common configuration.
+    `make_run(number)` starts one run in `request.new` and returns the exit code of the
+    command. It is called until the comparison is decided or there are MOST_RUNS valid
+    runs. Without `make_run`, only the existing runs in `request.new` are used.
+
+    No more runs are started after a failed start without a valid run, or after
+    MOST_UNUSABLE starts without a valid run; the outcome is DOES_NOT_RUN if the build
+    has no valid run at all. STOPPED means that the command was stopped from outside.
+    Raises SettingsError if the ends have no configuration in common.
     """
     answer = _judge(request, settings, clock())
     if make_run is None or answer.outcome is ProbeOutcome.ENDS_ALIKE:
@@ -99,15 +104,15 @@ def probe(
 
 
 def _judge(request: ProbeRequest, settings: Settings, now: datetime) -> ProbeAnswer:
-    places = {GOOD: request.good, BAD: request.bad, NEW: request.new}
+    paths = {GOOD: request.good, BAD: request.bad, NEW: request.new}
     requests = [
-        SideRequest(label, str(path), path=path) for label, path in places.items()
+        SideRequest(label, str(path), path=path) for label, path in paths.items()
     ]
     sides = {
         side.label: side for side in read_paths(requests, settings, load(settings), now)
     }
     name, window = _choose_configuration(sides[GOOD], sides[BAD], request.configuration)
-    runs = [sides[label].runs.get((name, window), ()) for label in places]
+    runs = [sides[label].runs.get((name, window), ()) for label in paths]
     good, bad, new = (
         [math.log(run.statistic_seconds) for run in of_side] for of_side in runs
     )
@@ -135,19 +140,21 @@ def _judge(request: ProbeRequest, settings: Settings, now: datetime) -> ProbeAns
 def _choose_configuration(
     good: ComparedSide, bad: ComparedSide, name: str
 ) -> tuple[str, Window]:
-    """Return which configuration is looked at, over which window: one that both ends
-    have. Raises SettingsError."""
-    both = sorted(
+    """Choose the configuration and window to compare: both ends must have runs of them.
+
+    Raises SettingsError if there is none, or if it is ambiguous.
+    """
+    shared = sorted(
         good.runs.keys() & bad.runs.keys(),
         key=lambda key: (key[0], -len(good.runs[key])),
     )
-    names = list(dict.fromkeys(each for each, _ in both))
+    names = list(dict.fromkeys(configuration for configuration, _ in shared))
     if name and name not in names:
         raise SettingsError(
-            f"--configuration={name}: --good and --bad have no runs of it{did_you_mean(name, names)}"
+            f"--configuration={name}: --good and --bad do not both have valid runs of it{did_you_mean(name, names)}"
         )
     if not names:
-        why = next(
+        reason = next(
             (
                 f" ({run.run}: {run.reason})"
                 for side in (good, bad)
@@ -156,13 +163,13 @@ def _choose_configuration(
             "",
         )
         raise SettingsError(
-            f"--good and --bad have no configuration in common of which runs count{why}"
+            f"--good and --bad have no valid runs of a common configuration{reason}"
         )
     if len(names) > 1 and not name:
         raise SettingsError(
             f"--good and --bad have runs of several configurations: give --configuration=ID, one of {join_first(names)}"
         )
-    return next(key for key in both if key[0] == (name or names[0]))
+    return next(key for key in shared if key[0] == (name or names[0]))
 
 
 def _estimate_error(runs: Sequence[SideRun]) -> PrintedError:

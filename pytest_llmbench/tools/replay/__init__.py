@@ -1,1 +1,1 @@
-"""`llmbench replay`: the verdicts under other settings."""
+"""`llmbench replay`: judge the same runs under other settings."""

@@ -1,5 +1,7 @@
-"""`llmbench replay`: the same runs judged under other settings, or as an earlier
-version judged them."""
+"""`llmbench replay`: judge the same runs again and list the verdicts that change.
+
+Runs are judged under other settings, or compared with the verdicts of a history.
+"""
 
 from __future__ import annotations
 
@@ -42,39 +44,38 @@ WHAT_IF = (
     "--llmb-drift-budget",
     "--llmb-certify",
 )
-"""The options and ini keys of pytest that change a verdict and not which runs are
-read."""
+"""Options and ini keys of pytest that affect verdicts but not which runs are read."""
 
 
 def add(commands: Subparsers) -> None:
-    """Declare `llmbench replay`."""
+    """Add the parser of `llmbench replay`."""
     from pytest_llmbench.core.options import OPTIONS
 
     parser = commands.add_parser(
         "replay",
-        help="What if: judge the same runs under other settings, and list the verdicts that change.",
+        help="Judge the same runs under other settings and list the verdicts that change.",
     )
     add_runs(parser)
     for option in OPTIONS:
         if option.flag in WHAT_IF:
-            takes = (
+            keywords = (
                 {"action": "store_true", "default": None}
                 if option.is_flag
                 else {"metavar": option.metavar}
             )
             parser.add_argument(
-                _name_flag(option.flag), dest=option.dest, help=option.help, **takes
+                _name_flag(option.flag), dest=option.dest, help=option.help, **keywords
             )
     parser.add_argument(
         "--history",
         metavar="URL",
-        help="After an upgrade: judge all runs again and list verdicts that differ from those of this history.",
+        help="Judge all runs again and list the verdicts that differ from this history, for example after an upgrade.",
     )
     parser.set_defaults(command=_run)
 
 
 def _name_flag(name: str) -> str:
-    """Return the flag of this command for an option or an ini key of pytest."""
+    """Convert an option or ini key of pytest to the flag of this command."""
     return "--" + name.removeprefix("--").replace("_", "-").removeprefix("llmb-")
 
 
@@ -84,12 +85,12 @@ def _run(arguments: argparse.Namespace) -> Output:
     values = {name: getattr(arguments, name) for name in map(name_destination, WHAT_IF)}
     changed = {name: value for name, value in values.items() if value is not None}
     if not all(str(value).strip() for value in changed.values()):
-        raise SettingsError("an option is empty: give it a value, or leave it out")
+        raise SettingsError("an option is empty: give it a value or leave it out")
     if arguments.history is not None:
         return _run_against_history(arguments, changed)
     if not changed:
         flags = ", ".join(map(_name_flag, WHAT_IF))
-        raise SettingsError(f"nothing to change: give one of {flags}, or --history")
+        raise SettingsError(f"no setting to change: give one of {flags}, or --history")
     with rename_flags():
         replayed = replay(
             resolve_settings(arguments),
@@ -104,50 +105,54 @@ def _run_against_history(
 ) -> Output:
     from pytest_llmbench.tools.history_options import open_history
 
-    place = open_history(arguments.history)
+    store = open_history(arguments.history)
     with rename_flags():
         settings = resolve_settings(arguments, llmb_runs="each", **changed)
-        nights = replay_history(settings, place, datetime.now(UTC))
-    return Output(format_replayed(nights), code=0 if nights else 1)
+        replayed = replay_history(settings, store, datetime.now(UTC))
+    return Output(format_replayed(replayed), code=0 if replayed else 1)
 
 
-# --- both verdicts --------------------------------------------------------------------
+# --- verdicts under two settings ------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictChange:
-    """A configuration whose verdict, or what follows from it, is another one; None
-    where it has no item."""
+    """A configuration whose verdict or test outcome changed."""
 
     id: str
     before: Outcome | None
+    """The outcome under the old settings; None without an item."""
+
     after: Outcome | None
+    """The outcome under the new settings; None without an item."""
 
     @property
     def failed(self) -> tuple[bool, bool]:
-        """True if its item failed before, and if it fails after."""
+        """Whether its item fails under the old and under the new settings."""
         return _is_failed(self.before), _is_failed(self.after)
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """All that was judged, and what changed. `judged` counts the items with a verdict
-    in either case, of `items`."""
+    """The result of judging runs under two settings."""
 
     judged: int
+    """Items with a verdict under either settings."""
+
     items: int
     changes: tuple[VerdictChange, ...]
 
 
 def replay(before: Settings, after: Settings, now: datetime) -> Replay:
-    """Judge the runs under `before.logs` twice; they are read once unless `after` takes
-    them for another release."""
+    """Judge the runs of `before.logs` under two settings.
+
+    The runs are read again only if `after` assigns them to another release.
+    """
     from pytest_llmbench.session.catalog import load
     from pytest_llmbench.session.collect_runs import ingest
     from pytest_llmbench.session.evaluate import evaluate_runs
 
-    # The runs are read again only where another release makes them runs of other
-    # configurations.
+    # Another release assigns the runs to other configurations, so read them again.
     catalog = load(before)
     runs = ingest(before, catalog, now)
     outcomes_before = _decide(evaluate_runs(runs, before, catalog, now), before)
@@ -167,14 +172,16 @@ def replay(before: Settings, after: Settings, now: datetime) -> Replay:
 
 
 def format_replay(replayed: Replay) -> str:
-    """Return the changes, 79 columns wide: those that turn red, those that turn green,
-    the others; and a count."""
+    """Format the changed verdicts and a count, 79 columns wide.
+
+    Items that newly fail come first, then items that no longer fail, then the others.
+    """
     if not replayed.judged:
-        return "nothing was judged: there is no valid run of a known configuration under the given paths"
+        return "nothing was judged: the given paths contain no valid run of a known configuration"
     lines, count = [], []
-    for label, chosen in _group_by_colour(replayed.changes):
+    for label, chosen in _group_by_effect(replayed.changes):
         count.append(f"{len(chosen)} {label}")
-        remark = " (nothing turns red, or from red)" if label == OTHERWISE else ""
+        remark = " (fail before and after, or neither)" if label == OTHERWISE else ""
         lines += [
             f"{label}{remark}:",
             *map(_format_change, filter(_has_run, chosen)),
@@ -191,11 +198,10 @@ OTHERWISE = "change otherwise"
 Change = TypeVar("Change", "VerdictChange", "ReplayedRun")
 
 
-def _group_by_colour(changes: Sequence[Change]) -> Iterator[tuple[str, list[Change]]]:
-    """Yield changes with what they do: those that turn red, those that turn from red,
-    and the others."""
-    groups: dict[str, list[Change]] = {"turn red": [], "turn from red": []}
-    labels = {(False, True): "turn red", (True, False): "turn from red"}
+def _group_by_effect(changes: Sequence[Change]) -> Iterator[tuple[str, list[Change]]]:
+    """Group changes by their effect on the test: newly fail, no longer fail, others."""
+    groups: dict[str, list[Change]] = {"newly fail": [], "no longer fail": []}
+    labels = {(False, True): "newly fail", (True, False): "no longer fail"}
     for change in changes:
         label = labels.get(change.failed, OTHERWISE)
         groups.setdefault(label, []).append(change)
@@ -210,7 +216,7 @@ def _has_run(change: VerdictChange) -> bool:
 
 
 def _list_without_run(changes: Sequence[VerdictChange]) -> list[str]:
-    """Return one line for all that have no run."""
+    """Format the configurations without a run as one wrapped line."""
     ids = [change.id for change in changes if not _has_run(change)]
     text = f"{len(ids)} without a run: {join_first(ids)}"
     return (
@@ -231,8 +237,8 @@ def _format_change(change: VerdictChange) -> str:
         str(outcome.judgement.verdict) if outcome else "none"
         for outcome in (change.before, change.after)
     )
-    shown = change.after or change.before
-    ratio = shown.judgement.log_difference if shown else None
+    outcome = change.after or change.before
+    ratio = outcome.judgement.log_difference if outcome else None
     skipped = " (skipped)" if change.after is not None and change.after.skipped else ""
     return f"  {change.id:<38} {names:<28} {'' if ratio is None else format_difference(math.exp(ratio)):>7}{skipped}"
 
@@ -258,13 +264,12 @@ def _is_failed(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.failed
 
 
-# --- the verdicts of a history --------------------------------------------------------
+# --- verdicts of a history ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRun:
-    """A run with the verdict that a history holds of it, and the one that it gets
-    now."""
+    """A run with its verdict in a history and its current verdict."""
 
     started: datetime
     configuration: str
@@ -274,7 +279,7 @@ class ReplayedRun:
 
     @property
     def texts(self) -> tuple[str, str]:
-        """Both verdicts with their reasons, as `PASS (within-tolerance)`."""
+        """The stored and the current verdict: `PASS (within-tolerance)`."""
         judgement = self.after.judgement
         return (
             f"{self.before.verdict} ({self.before.reason})",
@@ -283,22 +288,22 @@ class ReplayedRun:
 
     @property
     def failed(self) -> tuple[bool, bool]:
-        """True if its item failed before, and if it fails now."""
+        """Whether its item failed in the history and fails now."""
         return self.before.status == Status.FAILED, self.after.failed
 
     @property
     def has_changed(self) -> bool:
-        """True if its verdict, the reason or what follows for its item is another one
-        now."""
+        """True if its verdict, its reason or the outcome of its item changed."""
         return self.texts[0] != self.texts[1] or self.failed[0] != self.failed[1]
 
 
 def replay_history(
-    settings: Settings, place: StoreLocation, now: datetime
+    settings: Settings, store: StoreLocation, now: datetime
 ) -> list[ReplayedRun]:
-    """Judge each run under `settings.logs` that a history has judged, oldest first;
-    runs that it does not know are left out. HistoryError if the history cannot be
-    read."""
+    """Judge the runs of `settings.logs` that have a verdict in a history.
+
+    Returns them oldest first. Raises HistoryError if the history cannot be read.
+    """
     from pytest_llmbench.history.queries import read_stored_runs
     from pytest_llmbench.session.catalog import load
     from pytest_llmbench.session.collect_runs import ingest
@@ -307,55 +312,55 @@ def replay_history(
     catalog = load(settings)
     runs = ingest(settings, catalog, now)
     keys = {run.identity.key for run in runs.runs if run.identity.key is not None}
-    by_id = read_stored_runs(place, [key.id for key in keys])
+    by_id = read_stored_runs(store, [key.id for key in keys])
     past = {key: by_id[key.id] for key in keys if key.id in by_id}
     stored = {
         (configuration, run_key): run
-        for configuration, runs_of_one in by_id.items()
-        for run in runs_of_one
+        for configuration, stored_runs in by_id.items()
+        for run in stored_runs
         if run.verdict
         for run_key in make_run_keys(run.job_id, run.logs, run.started)
     }
-    nights = []
+    replayed = []
     for outcome in _decide(
         evaluate_runs(runs, settings, catalog, now, past), settings
     ).values():
         measurement, configuration = outcome.judgement.measurement, outcome.case.key.id
         if measurement is None:
             continue
-        found = (
+        candidates = (
             stored.get((configuration, run_key))
             for run_key in measurement.run.same_run_keys
         )
-        before = next(filter(None, found), None)
+        before = next(filter(None, candidates), None)
         if before is not None:
             job_id = measurement.run.found.job_id
-            nights.append(
+            replayed.append(
                 ReplayedRun(before.started, configuration, job_id, before, outcome)
             )
     return sorted(
-        nights, key=lambda night: (night.started, night.configuration, night.job_id)
+        replayed, key=lambda run: (run.started, run.configuration, run.job_id)
     )
 
 
-def format_replayed(nights: Sequence[ReplayedRun]) -> str:
-    """Return the runs whose verdict changes, those that turn red first, and a count; 79
-    columns wide."""
+def format_replayed(replayed: Sequence[ReplayedRun]) -> str:
+    """Format the runs whose verdict changed and a count, 79 columns wide.
+
+    Runs that newly fail come first.
+    """
     from pytest_llmbench.report.wording import phrase
 
-    if not nights:
-        return "nothing to compare: the history has no verdict on a run under the given paths"
-    changed = [night for night in nights if night.has_changed]
+    if not replayed:
+        return "nothing to compare: the history has no verdict on any run of the given paths"
+    changed = [run for run in replayed if run.has_changed]
     lines = []
-    for label, chosen in _group_by_colour(changed):
+    for label, chosen in _group_by_effect(changed):
         lines.append(f"{label}:")
-        for night in chosen:
-            job = f"  job {night.job_id}" if night.job_id else ""
-            lines.append(
-                f"  {night.started:%Y-%m-%d %H:%M}{job}  {night.configuration}"
-            )
-            lines.append(f"    {night.texts[0]} -> {night.texts[1]}")
-            text = phrase(night.after.judgement)
+        for run in chosen:
+            job = f"  job {run.job_id}" if run.job_id else ""
+            lines.append(f"  {run.started:%Y-%m-%d %H:%M}{job}  {run.configuration}")
+            lines.append(f"    {run.texts[0]} -> {run.texts[1]}")
+            text = phrase(run.after.judgement)
             lines += textwrap.wrap(
                 text,
                 79,
@@ -364,6 +369,6 @@ def format_replayed(nights: Sequence[ReplayedRun]) -> str:
                 break_on_hyphens=False,
             )
     count = (
-        f"{len(changed)} of {count_noun(len(nights), 'stored verdict')} would change"
+        f"{len(changed)} of {count_noun(len(replayed), 'stored verdict')} would change"
     )
     return "\n".join([*lines, count])

@@ -1,2 +1,1 @@
-"""`llmbench setup` and `llmbench cluster`: a recipe's setup step, and a draft of the
-cluster file."""
+"""`llmbench setup` and `llmbench cluster`: prepare a cluster for the first launch."""

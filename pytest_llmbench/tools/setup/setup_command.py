@@ -1,5 +1,8 @@
-"""Before the first launch: `llmbench cluster` writes down what Slurm knows, `llmbench
-setup` runs a recipe's setup."""
+"""Commands to run before the first launch.
+
+`llmbench setup` runs the setup step of a recipe. `llmbench cluster` drafts cluster.yaml
+from Slurm's description of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -17,41 +20,48 @@ from pytest_llmbench.core.job_records import Cluster, LaunchFacts
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.runtime import describe_missing_proc
 from pytest_llmbench.report.output_files import NEW, write_atomically
-from pytest_llmbench.tools.command_line import Output, Subparsers, read_recipes_in, tell
+from pytest_llmbench.tools.command_line import (
+    Output,
+    Subparsers,
+    print_to_stdout,
+    read_recipes_in,
+)
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Recipe
     from pytest_llmbench.launch.plan.planned_job import PlannedJob
 
-# a setup step that takes longer is ended: importing an image takes up to an hour
 HOURS = 4.0
+"""Time limit of a setup step. Importing an image takes up to an hour."""
 
 
 def add(commands: Subparsers) -> None:
-    """Declare `llmbench setup`."""
+    """Add the parser of `llmbench setup`."""
     parser = commands.add_parser(
-        "setup", help="Run a recipe's own setup step, and wait for it."
+        "setup", help="Run the setup step of a recipe and wait until it ends."
     )
     parser.add_argument(
-        "recipe", metavar="RECIPE", help="As `baselines list` names it, such as grok1."
+        "recipe",
+        metavar="RECIPE",
+        help="Name of the recipe as in `llmbench baselines list`, such as grok1.",
     )
     parser.add_argument(
         "--release",
         metavar="RELEASE",
         default="",
-        help="Default: the one that is installed.",
+        help="Release of the recipe (default: the installed release, else the only release).",
     )
     parser.add_argument(
         "--cluster",
         metavar="FILE",
         type=Path,
-        help="As pytest's --llmb-cluster (default: cluster.yaml here).",
+        help="The cluster file, as pytest's --llmb-cluster (default: cluster.yaml in the current folder).",
     )
     parser.add_argument(
         "--folder",
         metavar="DIR",
         type=Path,
-        help="Where the recipe's setup.sh lies (default: the cluster file's).",
+        help="Folder with the recipe's setup.sh (default: as in the cluster file).",
     )
     parser.add_argument(
         "--baselines",
@@ -59,16 +69,18 @@ def add(commands: Subparsers) -> None:
         action="append",
         type=Path,
         default=[],
-        help="As in `baselines list`.",
+        help="Folder of baseline files, added to the shipped files; may be repeated (default: none).",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="Print what would run, and run nothing."
+        "--dry-run",
+        action="store_true",
+        help="Print the setup command without running it.",
     )
     parser.set_defaults(command=_run_setup)
 
 
 def _run_setup(arguments: argparse.Namespace) -> Output:
-    asked = SetupOptions(
+    options = SetupOptions(
         arguments.recipe,
         arguments.release,
         arguments.cluster,
@@ -76,14 +88,18 @@ def _run_setup(arguments: argparse.Namespace) -> Output:
         arguments.dry_run,
     )
     text, is_good = set_up(
-        asked, read_recipes_in(arguments.baselines), Path.cwd(), os.environ, tell
+        options,
+        read_recipes_in(arguments.baselines),
+        Path.cwd(),
+        os.environ,
+        print_to_stdout,
     )
     return Output(text, code=0 if is_good else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SetupOptions:
-    """What is set up, and how: the options of the command."""
+    """The options of `llmbench setup`."""
 
     recipe: str
     release: str = ""
@@ -97,13 +113,13 @@ def set_up(
     recipes: Sequence[Recipe],
     directory: Path,
     caller: Mapping[str, str],
-    tell: Callable[[str], None],
+    print_text: Callable[[str], None],
 ) -> tuple[str, bool]:
-    """Run the setup step of a recipe; return what to say at the end, and whether it
-    went well.
+    """Run the setup step of a recipe.
 
-    Raises LaunchError where it cannot even begin: an unknown recipe, no folder,
-    something missing.
+    `caller` is the environment of the caller. `print_text` prints progress. Returns the
+    final message, and True if the step succeeded. Raises LaunchError if the step cannot
+    start, for example for an unknown recipe or a missing folder.
     """
     from pytest_llmbench.launch.jobs.setup_step import (
         build_setup_step,
@@ -118,18 +134,18 @@ def set_up(
     )
     problems = describe_missing_proc() or check_setup(step)
     if options.dry_run:
-        shown = (_format_step(step, caller), describe_import(step), problems)
-        return "\n".join(filter(None, shown)), not problems
+        texts = (_format_step(step, caller), describe_import(step), problems)
+        return "\n".join(filter(None, texts)), not problems
     if problems:
         raise LaunchError(problems)
-    return _run(step, directory, caller, tell)
+    return _run(step, directory, caller, print_text)
 
 
 def _run(
     step: PlannedJob,
     directory: Path,
     caller: Mapping[str, str],
-    tell: Callable[[str], None],
+    print_text: Callable[[str], None],
 ) -> tuple[str, bool]:
     from pytest_llmbench.core.commands import run
     from pytest_llmbench.launch.jobs.setup_step import (
@@ -152,9 +168,10 @@ def _run(
     )
     schedulers = Schedulers(Tools(run, dict(step.spec.environment)))
     scheduler = schedulers.find(step.spec) if is_cluster_job(step) else None
-    tell(_format_step(step, caller))
+    print_text(_format_step(step, caller))
     problem = run_setup(
-        step, SetupHost(tell, read_clock, time.sleep, log, HOURS * 3600, scheduler)
+        step,
+        SetupHost(print_text, read_clock, time.sleep, log, HOURS * 3600, scheduler),
     )
     if problem:
         return problem, False
@@ -163,7 +180,7 @@ def _run(
 
 
 def _format_step(step: PlannedJob, caller: Mapping[str, str]) -> str:
-    """Return the variables, folder and command of a step as a shell takes them."""
+    """Format the variables, folder and command of a step as shell code."""
     from pytest_llmbench.launch.jobs.setup_step import list_setup_variables
     from pytest_llmbench.launch.preflight.dry_run import format_command, quote_word
 
@@ -183,8 +200,11 @@ def _format_step(step: PlannedJob, caller: Mapping[str, str]) -> str:
 def choose_recipe(
     name: str, release: str, recipes: Sequence[Recipe], cluster: Cluster
 ) -> LaunchFacts:
-    """Return how the named recipe is launched, in the only release or the one that is
-    installed or asked for."""
+    """Return the launch facts of a recipe.
+
+    Uses the requested release, else the only installed release, else the only known
+    release. Raises LaunchError if the recipe or release is unknown or ambiguous.
+    """
     from pytest_llmbench.launch.plan.fit import read_facts
 
     with_setup = [
@@ -195,24 +215,27 @@ def choose_recipe(
     names = sorted({facts.recipe for facts in with_setup})
     if name not in names:
         raise LaunchError(
-            f"no recipe {name!r} with a setup step{did_you_mean(name, names)}: expected {_join_alternatives(names)}"
+            f"no recipe {name!r} with a setup step{did_you_mean(name, names)}; expected {_join_alternatives(names)}"
         )
-    own = {facts.release: facts for facts in with_setup if facts.recipe == name}
-    if release and release not in own:
+    by_release = {facts.release: facts for facts in with_setup if facts.recipe == name}
+    if release and release not in by_release:
         raise LaunchError(
-            f"--release {release}: {name} has {_join_alternatives(list(own))}{did_you_mean(release, own)}"
+            f"--release {release}: {name} has no such release; expected "
+            f"{_join_alternatives(list(by_release))}{did_you_mean(release, by_release)}"
         )
     installed = {
         entry.release for entry in cluster.installed if entry.recipe == name
-    } & own.keys()
-    fitting = (
-        [release] if release else sorted(installed if len(installed) == 1 else own)
+    } & by_release.keys()
+    releases = (
+        [release]
+        if release
+        else sorted(installed if len(installed) == 1 else by_release)
     )
-    if len(fitting) > 1:
+    if len(releases) > 1:
         raise LaunchError(
-            f"{name} has several releases: give --release, one of {', '.join(fitting)}"
+            f"{name} has several releases: give --release, one of {', '.join(releases)}"
         )
-    return own[fitting[0]]
+    return by_release[releases[0]]
 
 
 def _join_alternatives(names: Sequence[str]) -> str:
@@ -234,23 +257,23 @@ def _read_cluster(path: Path | None, directory: Path) -> Cluster:
 
 
 def add_cluster(commands: Subparsers) -> None:
-    """Declare `llmbench cluster`."""
+    """Add the parser of `llmbench cluster`."""
     parser = commands.add_parser(
         "cluster",
-        help="Write cluster.yaml with what Slurm says of this cluster, and why.",
+        help="Draft cluster.yaml from Slurm's description of this cluster, with the source of each value.",
     )
     parser.add_argument(
         "--gpu",
         metavar="TYPE",
         default="",
-        help="Of several GPU types this one, such as h100.",
+        help="GPU type to use if the cluster has several, such as h100.",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
         type=Path,
-        help="A new file, such as cluster.yaml (default: print it).",
+        help="Write to this new file, such as cluster.yaml (default: print it).",
     )
     parser.set_defaults(command=_run_cluster)
 
@@ -264,18 +287,18 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
     schedulers = Schedulers(Tools(run, os.environ))
     learned = schedulers.learn_cluster(arguments.gpu.lower())
     if learned is None:
-        asked = schedulers.list_clusters()
-        names, looks = (
-            " and ".join(each.name for each in asked),
-            ", ".join(each.gpu_inquiry for each in asked),
+        clusters = schedulers.list_clusters()
+        names, inquiries = (
+            " and ".join(cluster.name for cluster in clusters),
+            ", ".join(cluster.gpu_inquiry for cluster in clusters),
         )
-        which = (
+        missing = (
             f"no GPUs of type {arguments.gpu}"
             if arguments.gpu
-            else "no GPUs in a partition that takes jobs"
+            else "no GPUs in a partition that accepts jobs"
         )
         raise LaunchError(
-            f"{names} knows {which} ({looks}): write cluster.yaml by hand, docs/reference/cluster.md"
+            f"{names} reports {missing} ({inquiries}): write cluster.yaml manually, see docs/reference/cluster.md"
         )
     text, path = format_cluster_file(learned), arguments.output
     if path is None:
@@ -284,7 +307,7 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
         write_atomically(path, redact_text(text).encode(), NEW, make_folders=False)
     except FileExistsError as error:
         raise LaunchError(
-            f"{path}: there is one already, and it is not replaced"
+            f"{path}: the file exists and is not replaced: give another name with -o"
         ) from error
     except OSError as error:
         raise LaunchError(

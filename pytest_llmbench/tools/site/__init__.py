@@ -1,1 +1,1 @@
-"""`llmbench site`: static pages of a history."""
+"""`llmbench site`: write a history as static HTML pages."""

@@ -1,4 +1,4 @@
-"""The fleet over its days, as the pages of `llmbench site` show it."""
+"""Records of the daily verdicts that the pages of `llmbench site` show."""
 
 from __future__ import annotations
 
@@ -14,32 +14,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FleetRow:
-    """The nights of a configuration, oldest first, and the changes of level in them."""
+    """The daily verdicts of a configuration, oldest first, and its level changes."""
 
     configuration: str
-    nights: tuple[StoredVerdict, ...]  # one a day, never empty
-    seconds: tuple[
-        float | None, ...
-    ]  # of each night the step time that the series has; None where none counts
-    changes: tuple[LevelChange, ...]  # `first_run` counts the nights with seconds
-    total: (
-        float | None
-    )  # the sum of the changes, a fraction; None where the nights are too few to show any
-    # whether the last night is of the newest sessions: otherwise its verdict is an old
-    # one
+    verdicts: tuple[StoredVerdict, ...]
+    """One verdict for each day, at least one."""
+
+    seconds: tuple[float | None, ...]
+    """The step time of each day; None without a valid run."""
+
+    changes: tuple[LevelChange, ...]
+    """The level changes; their `first_run` is an index into the days with a time."""
+
+    total: float | None
+    """The sum of the changes, as a fraction; None if there are too few days."""
+
     current: bool
-    last_good: StoredVerdict | None  # before the last night, where that is red
+    """True if the last verdict belongs to the newest sessions."""
+
+    last_good: StoredVerdict | None
+    """The last good verdict before a failed last one; else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetDays:
-    """All configurations of a history over some nights."""
+    """The daily verdicts of all configurations of a history."""
 
-    days: tuple[date, ...]  # on which anything was judged, oldest first
+    days: tuple[date, ...]
+    """The days with a verdict, oldest first."""
+
     rows: tuple[FleetRow, ...]
-    session: StoredSession  # the newest one
-    place: str  # the history, as it may be shown
-    future: str = ""  # which sessions have a wrong clock and are left out
-    damaged: tuple[
-        str, ...
-    ] = ()  # a line for each session with values that no session stored, which are left out
+    session: StoredSession
+    """The newest session."""
+
+    location: str
+    """The location of the history, without secrets."""
+
+    future: str = ""
+    """A note on omitted sessions that are dated in the future; else ""."""
+
+    damaged: tuple[str, ...] = ()
+    """A note for each session with invalid values, which are omitted."""

@@ -1,5 +1,4 @@
-"""`llmbench site`: static pages of all configurations over their nights, from a
-history."""
+"""`llmbench site`: write a history as static HTML pages."""
 
 from __future__ import annotations
 
@@ -30,16 +29,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_llmbench.comparison.comparison_records import SidesCompared
-    from pytest_llmbench.tools.site.fleet_nights import Days
+    from pytest_llmbench.tools.site.fleet_days import DayPair
     from pytest_llmbench.tools.site.fleet_records import FleetDays
 
-DAYS = 365
+DEFAULT_DAYS = 365
 
 
 def add(commands: Subparsers) -> None:
-    """Declare `llmbench site`."""
+    """Add the parser of `llmbench site`."""
     parser = commands.add_parser(
-        "site", help="Static pages of a history: all configurations by their nights."
+        "site",
+        help="Write a history as static HTML pages: all configurations by day.",
     )
     add_history(parser)
     parser.add_argument(
@@ -48,68 +48,72 @@ def add(commands: Subparsers) -> None:
         metavar="DIR",
         type=Path,
         required=True,
-        help="The folder of the pages.",
+        help="Write the pages to this folder.",
     )
     parser.add_argument(
         "--days",
         metavar="N",
         type=parse_count,
-        default=DAYS,
-        help=f"The nights of the last N days (default: {DAYS}).",
+        default=DEFAULT_DAYS,
+        help=f"Show the runs of the last N days (default: {DEFAULT_DAYS}).",
     )
-    add_acknowledged(parser, "what it accepts is shown as such, and is no news")
+    add_acknowledged(
+        parser, "changes in it are marked as acknowledged and not listed as recent"
+    )
     parser.set_defaults(command=_run)
 
 
 def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.comparison.unpaired import MARGIN
     from pytest_llmbench.session.settings import Settings
-    from pytest_llmbench.tools.site.fleet_nights import (
+    from pytest_llmbench.tools.site.fleet_days import (
         collect_days,
         compare_with_last_good,
     )
 
     if importlib.util.find_spec("jinja2") is None:
         raise HistoryError(
-            "its pages need the package jinja2: pip install 'pytest-llmbench[html]'"
+            "llmbench site needs the package jinja2: pip install 'pytest-llmbench[html]'"
         )
     if formatting.is_remote(arguments.output):
-        raise HistoryError(f"-o {arguments.output}: is no folder on this machine")
-    place, now = (
+        raise HistoryError(
+            f"-o {arguments.output}: found a URL, expected a folder on this machine"
+        )
+    store, now = (
         open_history(arguments.history, reports_future=False),
         datetime.now(UTC),
     )
     since = now - timedelta(days=arguments.days)
-    fleet = collect_days(place, since, now, find_acknowledged(arguments.acknowledged))
-    compared = compare_with_last_good(fleet, place, Settings(), MARGIN)
+    fleet = collect_days(store, since, now, find_acknowledged(arguments.acknowledged))
+    compared = compare_with_last_good(fleet, store, Settings(), MARGIN)
     try:
         pages = dict(_render(fleet, compared, now))
         write_site(arguments.output, pages)
     except OSError as error:
         raise HistoryError(
-            f"-o {arguments.output}: nothing more is written: {describe_os_error(error)}"
+            f"-o {arguments.output}: cannot write all pages: {describe_os_error(error)}"
         ) from None
-    nights = formatting.count_noun(len(fleet.days), "night")
+    days = formatting.count_noun(len(fleet.days), "day")
     configurations = formatting.count_noun(len(fleet.rows), "configuration")
-    left_out = "\n".join(
+    omitted = "\n".join(
         f"llmbench: {line}" for line in (fleet.future, *fleet.damaged) if line
     )
     return Output(
-        f"{configurations}, {nights}: {arguments.output / INDEX}", aside=left_out
+        f"{configurations}, {days}: {arguments.output / INDEX}", stderr=omitted
     )
 
 
 def _render(
-    fleet: FleetDays, compared: dict[Days, SidesCompared], now: datetime
+    fleet: FleetDays, compared: dict[DayPair, SidesCompared], now: datetime
 ) -> Iterator[tuple[str, str]]:
     from pytest_llmbench.comparison.comparison_document import describe
     from pytest_llmbench.comparison.comparison_page import render_sides
     from pytest_llmbench.tools.site.site_page import SiteFacts, render_site
 
     names: dict[str, str] = {}
-    for (good, red), sides in compared.items():
-        name = f"{good}_{red}.html"
-        names |= {each.configuration: name for each in sides.comparisons}
+    for (good, failed), sides in compared.items():
+        name = f"{good}_{failed}.html"
+        names |= {comparison.configuration: name for comparison in sides.comparisons}
         document = describe(sides, now, strict=False)
         yield f"{COMPARISONS}/{name}", render_sides(document, now, of_site=True)
     command = redact_text(

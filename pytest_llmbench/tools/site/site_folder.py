@@ -1,5 +1,4 @@
-"""The folder of `llmbench site`: the names of its pages, and how they take the place of
-those of an earlier one."""
+"""Name the pages of `llmbench site`, and write them to a folder."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from pytest_llmbench.report.output_files import (
 )
 
 CONFIGURATIONS, COMPARISONS = "configurations", "compare"
-"""The folders of the pages that the first one links to."""
+"""The subfolders of the pages that the index page links to."""
 
 PAGE = FileKind(
     "page of llmbench site",
@@ -27,14 +26,14 @@ PAGE = FileKind(
 )
 
 PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,119}", re.ASCII)
+"""Configuration ids that are file names as they are."""
 
 
 def name_page(configuration: str) -> str:
-    """Return the name of the page of a configuration (its id): the same for the same
-    id, and no other id has it.
+    """Return the file name for the page of a configuration.
 
-    Not even on a disk that takes `A` for `a`: what is not plain has a digest behind a
-    `~`, which no plain name holds.
+    Each id has a stable name of its own, also on disks that ignore case: ids that are
+    not PLAIN get a suffix of `~` and a digest.
     """
     if PLAIN.fullmatch(configuration):
         return f"{configuration}.html"
@@ -48,16 +47,15 @@ def name_page(configuration: str) -> str:
 
 
 def write_site(folder: Path, pages: Mapping[str, str]) -> None:
-    """Write pages by their names below a folder, which is made; OSError where that is
-    impossible.
+    """Write pages to a folder, by their paths in it; make the folder if needed.
 
-    Nothing is written where one of them would replace a file that no site wrote. Each
-    page is written whole or not at all, and the first one last: what it links to is
-    there.
+    Each page is written completely or not at all. The index page is written last, so
+    that its links work. Raises OSError if a page cannot be written, and FileExistsError
+    before writing anything if a page would replace a file of another kind.
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(
-            errno.ENOTDIR, "a file, and no folder for a site", str(folder)
+            errno.ENOTDIR, "found a file, expected a folder", str(folder)
         )
     for path in (folder / name for name in pages):
         if obstacle := find_obstacle(path, PAGE):

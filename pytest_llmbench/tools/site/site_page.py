@@ -1,5 +1,4 @@
-"""The pages of `llmbench site`: all configurations by their nights, and one page for
-each of them."""
+"""Render the pages of `llmbench site`: an index, and a page for each configuration."""
 
 from __future__ import annotations
 
@@ -44,68 +43,74 @@ from pytest_llmbench.tools.site.site_folder import (
 from pytest_llmbench.tools.site.strips import draw_strip
 
 CELLS = 14
-"""The last nights that have a cell each; all of them are drawn beside."""
+"""Number of last days that have a table cell each; the drawing shows all days."""
 
-NEWS = 14
-"""A change is news for so many days."""
+RECENT_DAYS = 14
+"""Days for which a level change is listed as recent."""
 
-MOST_NEWS = 10
+MOST_CHANGES = 10
+"""Limit of listed recent changes."""
 
 OLD = timedelta(hours=36)
-"""A newest session that began longer ago is told: what it says is not tonight's."""
+"""Age of the newest session from which the page warns."""
 
 NO_RUN = Badge("skipped", "\N{WHITE CIRCLE}", "NO RUN")
-"""Of a configuration that no newest session has judged: its last verdict is an old
-one."""
+"""The badge of a configuration that the newest sessions have not judged."""
 
 COLUMNS = (
-    ("Tonight", "text"),
+    ("Latest", "text"),
     ("Configuration", "text"),
     ("All changes", "number"),
     ("Last change", "number"),
     ("Step time", "number"),
     ("MFU %", "number"),
 )
-"""The heads of the columns before the nights, and how their cells are aligned."""
+"""Head and alignment of the columns before the daily verdicts."""
 
-LAST_GOOD = "the page of each says what it took on its last good night, and links to a comparison of both nights"
+LAST_GOOD = (
+    "the page of each configuration links to a comparison with its last good run"
+)
 SINCE_LAST_GOOD = (
-    "look at what differs since the last good night; else run both in turn on the same nodes (--llmb-ab), or search "
-    "the builds between them (--llmb-bisect)"
+    "check the differences from the last good run; if they do not explain it, run both builds alternately on the same "
+    "nodes (--llmb-ab), or search the builds between them (--llmb-bisect)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SiteFacts:
-    """What the foot of each page says of its making; `command` is what was typed,
-    without secrets."""
+    """The origin of the pages, for their footer."""
 
     now: datetime
     command: str
+    """The typed command line, without secrets."""
+
     version: str
     host: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """A configuration as both kinds of pages show it."""
+class _PageEntry:
+    """A configuration on the index page and on its page."""
 
     row: FleetRow
-    colours: tuple[str, ...]  # of its nights
+    colours: tuple[str, ...]
+    """The colour of each day."""
+
     badge: Badge
-    page: str  # below the folder of configurations
+    page: str
+    """The name of its page in the folder CONFIGURATIONS."""
 
 
 def render_site(
     fleet: FleetDays, compared: Mapping[str, str], facts: SiteFacts
 ) -> Iterator[tuple[str, str]]:
-    """Yield the name of each page below the folder of the site, and its text.
+    """Yield the path and text of each page; paths are relative to the site's folder.
 
-    `compared` has by configuration the name of a page that compares its last night with
-    its last good one, which the caller makes (`render_sides`).
+    `compared` contains the name of the comparison page of each configuration that
+    failed after a good run; the caller renders these pages (`render_sides`).
     """
-    shown = [
-        _Shown(row, *_choose_look(row), name_page(row.configuration))
+    entries = [
+        _PageEntry(row, *_choose_badge(row), name_page(row.configuration))
         for row in fleet.rows
     ]
     environment, style, script = (
@@ -120,48 +125,51 @@ def render_site(
         "ending": ENDING,
         "facts": facts,
         "session": fleet.session,
-        "place": fleet.place,
+        "place": fleet.location,
         "now": _format_timestamp(facts.now),
     }
     template = environment.get_template("nights.html")
-    for entry in shown:
+    for entry in entries:
         yield (
             f"{CONFIGURATIONS}/{entry.page}",
-            template.render(**common, **_describe_page(entry, compared, fleet.place)),
+            template.render(
+                **common, **_describe_page(entry, compared, fleet.location)
+            ),
         )
     yield (
         INDEX,
         environment.get_template("fleet.html").render(
-            **common, **_describe_fleet(fleet, shown, facts)
+            **common, **_describe_fleet(fleet, entries, facts)
         ),
     )
 
 
-def _choose_look(row: FleetRow) -> tuple[tuple[str, ...], Badge]:
-    colours = tuple(map(_choose_day_colour, row.nights))
-    word = row.nights[-1].verdict
+def _choose_badge(row: FleetRow) -> tuple[tuple[str, ...], Badge]:
+    """Return the colours of all days, and the badge of the last verdict."""
+    colours = tuple(map(_choose_day_colour, row.verdicts))
+    word = row.verdicts[-1].verdict
     return colours, Badge(
         colours[-1], SYMBOLS.get(word, "!"), word
     ) if row.current else NO_RUN
 
 
-def _choose_day_colour(night: StoredVerdict) -> str:
-    return choose_colour(night.status, night.verdict)
+def _choose_day_colour(verdict: StoredVerdict) -> str:
+    return choose_colour(verdict.status, verdict.verdict)
 
 
-def _format_timestamp(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
+def _format_timestamp(timestamp: datetime) -> str:
+    return f"{timestamp:%Y-%m-%d %H:%M} UTC"
 
 
-# --- the first page -------------------------------------------------------------------
+# --- the index page -------------------------------------------------------------------
 
 
 def _describe_fleet(
-    fleet: FleetDays, shown: Sequence[_Shown], facts: SiteFacts
+    fleet: FleetDays, entries: Sequence[_PageEntry], facts: SiteFacts
 ) -> dict[str, Any]:
-    ordered = sorted(shown, key=_rank)
-    counts = Counter(entry.badge.colour for entry in shown)
-    places = {day: column for column, day in enumerate(fleet.days)}
+    ordered = sorted(entries, key=_rank)
+    counts = Counter(entry.badge.colour for entry in entries)
+    columns = {day: column for column, day in enumerate(fleet.days)}
     last_days = fleet.days[-CELLS:]
     return {
         "title": ", ".join(
@@ -174,19 +182,21 @@ def _describe_fleet(
         ],
         "cautions": list(_list_cautions(fleet, facts.now)),
         "next_steps": _list_advice(ordered),
-        **_list_news(shown, fleet.session.started),
+        **_list_recent_changes(entries, fleet.session.started),
         "columns": COLUMNS,
         "mfu": MFU_LOGGED
-        if any(night.mfu_logged for row in fleet.rows for night in row.nights[-1:])
+        if any(
+            verdict.mfu_logged for row in fleet.rows for verdict in row.verdicts[-1:]
+        )
         else "",
         "days": last_days,
-        "span": f"{formatting.count_noun(len(fleet.days), 'night')}, {fleet.days[0]} to {fleet.days[-1]}",
+        "span": f"{formatting.count_noun(len(fleet.days), 'day')}, {fleet.days[0]} to {fleet.days[-1]}",
         "legend": [(SYMBOLS[word], word, colour) for word, colour in LEGEND],
         "entries": [
             {
                 **_describe_entry(entry),
                 "cells": _list_cells(entry),
-                "strip": draw_strip(entry.row, entry.colours, places),
+                "strip": draw_strip(entry.row, entry.colours, columns),
                 "nights": list(_list_days(entry, last_days)),
             }
             for entry in ordered
@@ -202,13 +212,11 @@ LEGEND = (
     ("IMPROVEMENT", "green"),
     ("MISSING", "skipped"),
 )
-"""The verdicts whose sign the page explains, and the colour that they have most
-often."""
+"""The verdicts in the legend, each with its most frequent colour."""
 
 
-def _rank(entry: _Shown) -> tuple[int, int, float, str]:
-    """Return by what configurations are ordered: what needs a reader first, then what
-    lost most."""
+def _rank(entry: _PageEntry) -> tuple[int, int, float, str]:
+    """Return the sort key: failures first, then the largest slowdown."""
     word = entry.badge.word
     order = ORDER.index(word) if word in ORDER else len(ORDER)
     return (
@@ -224,16 +232,16 @@ def _list_cautions(fleet: FleetDays, now: datetime) -> Iterator[str]:
     yield from fleet.damaged
     age = now - fleet.session.started
     if age > OLD:
-        yield f"the newest session of this history began {formatting.format_age(age)} ago: nothing here is of tonight"
+        yield f"the newest session of this history started {formatting.format_age(age)} ago: these pages are out of date"
     old = sum(not row.current for row in fleet.rows)
     if old:
         yield f"{formatting.count_noun(old, 'configuration')} without a verdict of the newest sessions"
 
 
-def _describe_entry(entry: _Shown) -> dict[str, Any]:
+def _describe_entry(entry: _PageEntry) -> dict[str, Any]:
     page = f"{CONFIGURATIONS}/{entry.page}"
-    night = entry.row.nights[-1]
-    last = "" if entry.row.current else f"{night.day} {night.verdict}"
+    verdict = entry.row.verdicts[-1]
+    last = "" if entry.row.current else f"{verdict.day} {verdict.verdict}"
     return {
         "name": entry.row.configuration,
         "badge": entry.badge,
@@ -242,21 +250,23 @@ def _describe_entry(entry: _Shown) -> dict[str, Any]:
     }
 
 
-def _list_cells(entry: _Shown) -> list[tuple[str, str]]:
-    """Return the texts of cells, and the values that they are sorted by."""
+def _list_cells(entry: _PageEntry) -> list[tuple[str, str]]:
+    """Return the texts of the table cells, each with its sort value."""
     row = entry.row
-    last, night = _find_last_change(row), row.nights[-1]
+    change, last = _find_last_change(row), row.verdicts[-1]
     seconds = next(
         (value for value in reversed(row.seconds) if value is not None), None
     )
-    measured = next((night for night in reversed(row.nights) if night.counts), night)
+    measured = next(
+        (verdict for verdict in reversed(row.verdicts) if verdict.counts), last
+    )
     return [
         (format_change(row.total), "" if row.total is None else f"{row.total:.6g}"),
         (
-            f"{format_change(last.difference)} {last.started:%Y-%m-%d}"
-            if last
+            f"{format_change(change.difference)} {change.started:%Y-%m-%d}"
+            if change
             else "-",
-            f"{last.difference:.6g}" if last else "",
+            f"{change.difference:.6g}" if change else "",
         ),
         (
             formatting.format_seconds(seconds),
@@ -270,50 +280,54 @@ def _find_last_change(row: FleetRow) -> LevelChange | None:
     return max(row.changes, key=lambda change: change.started, default=None)
 
 
-def _list_days(entry: _Shown, days: Sequence[date]) -> Iterator[dict[str, str] | None]:
+def _list_days(
+    entry: _PageEntry, days: Sequence[date]
+) -> Iterator[dict[str, str] | None]:
     """Yield a cell for each of the last days; None for a day without a verdict."""
     by_day = {
-        night.day: (night, colour)
-        for night, colour in zip(entry.row.nights, entry.colours, strict=True)
+        verdict.day: (verdict, colour)
+        for verdict, colour in zip(entry.row.verdicts, entry.colours, strict=True)
     }
     for day in days:
         if day not in by_day:
             yield None
             continue
-        night, colour = by_day[day]
+        verdict, colour = by_day[day]
         yield {
             "day": f"{day}",
             "colour": colour,
-            "sign": SYMBOLS.get(night.verdict, "!"),
-            "text": f"{day} {night.verdict} {_format_day_difference(night)}".removesuffix(
+            "sign": SYMBOLS.get(verdict.verdict, "!"),
+            "text": f"{day} {verdict.verdict} {_format_day_difference(verdict)}".removesuffix(
                 " -"
             ),
         }
 
 
-def _format_day_difference(night: StoredVerdict) -> str:
-    difference = night.log_difference if night.counts else None
+def _format_day_difference(verdict: StoredVerdict) -> str:
+    difference = verdict.log_difference if verdict.counts else None
     return formatting.format_difference(
         None if difference is None else formatting.compute_bounded_exp(difference)
     )
 
 
-def _format_mfu(night: StoredVerdict) -> str:
+def _format_mfu(verdict: StoredVerdict) -> str:
     return (
         "-"
-        if night.mfu is None or not night.counts
-        else f"{night.mfu * 100:.1f}{'*' * night.mfu_logged}"
+        if verdict.mfu is None or not verdict.counts
+        else f"{verdict.mfu * 100:.1f}{'*' * verdict.mfu_logged}"
     )
 
 
-def _list_advice(ordered: Sequence[_Shown]) -> list[dict[str, Any]]:
-    """Return what to do about those that need a reader, by verdict and reason: links to
-    the first ones."""
-    groups: dict[tuple[str, str], list[_Shown]] = {}
+def _list_advice(ordered: Sequence[_PageEntry]) -> list[dict[str, Any]]:
+    """List the advice for failed and unclear configurations, by verdict and reason.
+
+    Each entry links to the first configurations.
+    """
+    groups: dict[tuple[str, str], list[_PageEntry]] = {}
     for entry in ordered:
         if entry.badge.colour in ("red", "unclear"):
             groups.setdefault(
-                (entry.badge.word, entry.row.nights[-1].reason), []
+                (entry.badge.word, entry.row.verdicts[-1].reason), []
             ).append(entry)
     return [
         {
@@ -327,38 +341,44 @@ def _list_advice(ordered: Sequence[_Shown]) -> list[dict[str, Any]]:
 
 
 def _advise(row: FleetRow, slower: str) -> str:
-    """Return what to do about the last night of a configuration, `slower` about one
-    that is slower than on its last good night; empty where nothing is known to do."""
-    night = row.nights[-1]
-    if row.last_good is not None and night.reason == "slower-than-bound":
+    """Return the advice for the last verdict of a configuration, or "".
+
+    `slower` is the advice for a regression after a good run.
+    """
+    last = row.verdicts[-1]
+    if row.last_good is not None and last.reason == "slower-than-bound":
         return slower
-    if night.reason not in ADVICE or night.reason in NOTHING_TO_DO:
+    if last.reason not in ADVICE or last.reason in NOTHING_TO_DO:
         return ""
-    return advise_on_stored(
-        row.configuration, night.reason, night.verdict, night.baseline
-    )
+    return advise_on_stored(row.configuration, last.reason, last.verdict, last.baseline)
 
 
-def _list_news(shown: Sequence[_Shown], newest: datetime) -> dict[str, Any]:
-    """Return the changes of the last days that stand, newest first, and how many of
-    them are no news: acknowledged."""
+def _list_recent_changes(
+    entries: Sequence[_PageEntry], newest: datetime
+) -> dict[str, Any]:
+    """List the recent level changes that persist, newest first.
+
+    Acknowledged changes are only counted.
+    """
     changes = [
         (change, entry)
-        for entry in shown
+        for entry in entries
         for change in entry.row.changes
-        if change.stands and newest - change.started < timedelta(days=NEWS)
+        if change.stands and newest - change.started < timedelta(days=RECENT_DAYS)
     ]
-    news = [(change, entry) for change, entry in changes if change.acknowledged is None]
-    news.sort(
+    recent = [
+        (change, entry) for change, entry in changes if change.acknowledged is None
+    ]
+    recent.sort(
         key=lambda pair: (pair[0].started.date(), abs(pair[0].difference)), reverse=True
     )
-    count = len(changes) - len(news)
+    count = len(changes) - len(recent)
     return {
         "changes": [
             {**_describe_entry(entry), "text": phrase(change)}
-            for change, entry in news[:MOST_NEWS]
+            for change, entry in recent[:MOST_CHANGES]
         ],
-        "acknowledged": f"{formatting.count_noun(count, 'acknowledged change')} left out"
+        "acknowledged": f"{formatting.count_noun(count, 'acknowledged change')} not listed"
         if count
         else "",
     }
@@ -368,14 +388,14 @@ def _list_news(shown: Sequence[_Shown], newest: datetime) -> dict[str, Any]:
 
 
 def _describe_page(
-    entry: _Shown, compared: Mapping[str, str], place: str
+    entry: _PageEntry, compared: Mapping[str, str], location: str
 ) -> dict[str, Any]:
-    row, night = entry.row, entry.row.nights[-1]
+    row, last = entry.row, entry.row.verdicts[-1]
     good = row.last_good
     link = compared.get(row.configuration)
     return {
         "entry": _describe_entry(entry),
-        "text": night.text,
+        "text": last.text,
         "advice": _advise(row, SINCE_LAST_GOOD)
         if entry.colours[-1] in ("red", "unclear")
         else "",
@@ -383,48 +403,52 @@ def _describe_page(
         "good": f"{good.day}, {formatting.format_seconds(good.run_seconds)}"
         if good
         else "",
-        "command": f"llmbench compare {good.day} {night.day} --history {shlex.quote(place)}"
+        "command": f"llmbench compare {good.day} {last.day} --history {shlex.quote(location)}"
         if link and good
         else "",
         "compare": f"../{COMPARISONS}/{link}" if link else "",
-        "facts_of_night": list(_list_facts(row, night)),
+        "facts_of_night": list(_list_facts(row, last)),
         "chart_of_nights": _draw(row),
         "anchor": name_anchor(row.configuration),
         "changes": [_list_change(change) for change in reversed(row.changes)],
         "nights": [
-            _describe_day(night, colour)
-            for night, colour in zip(
-                reversed(row.nights), reversed(entry.colours), strict=True
+            _describe_day(verdict, colour)
+            for verdict, colour in zip(
+                reversed(row.verdicts), reversed(entry.colours), strict=True
             )
         ],
     }
 
 
-def _list_facts(row: FleetRow, night: StoredVerdict) -> Iterator[tuple[str, str]]:
-    last = _find_last_change(row)
-    yield "all changes", f"{format_change(row.total)} since {row.nights[0].day}"
-    yield "last change", phrase(last) if last else "none is shown"
+def _list_facts(row: FleetRow, last: StoredVerdict) -> Iterator[tuple[str, str]]:
+    change = _find_last_change(row)
+    yield "all changes", f"{format_change(row.total)} since {row.verdicts[0].day}"
+    yield "last change", phrase(change) if change else "none"
     yield (
         "baseline",
-        f"{night.baseline}, {formatting.format_seconds(night.expected_seconds)}",
+        f"{last.baseline}, {formatting.format_seconds(last.expected_seconds)}",
     )
-    yield "tolerance", night.tolerance
+    yield "tolerance", last.tolerance
     yield (
         "window",
-        f"{night.window.statistic.replace('_', ' ')} of steps {night.window.first} to {night.window.last}",
+        f"{last.window.statistic.replace('_', ' ')} of steps {last.window.first} to {last.window.last}",
     )
     yield (
-        "nights",
-        f"{len(row.nights)}, {sum(value is not None for value in row.seconds)} with a step time that counts",
+        "days",
+        f"{len(row.verdicts)}, {sum(value is not None for value in row.seconds)} with a valid step time",
     )
 
 
 def _draw(row: FleetRow) -> Chart | None:
-    nights = [
-        DrawnDay(night.day.isoformat(), night.verdict, seconds, night.expected_seconds)
-        for night, seconds in zip(row.nights, row.seconds, strict=True)
+    days = [
+        DrawnDay(
+            verdict.day.isoformat(), verdict.verdict, seconds, verdict.expected_seconds
+        )
+        for verdict, seconds in zip(row.verdicts, row.seconds, strict=True)
     ]
-    counted = [at for at, seconds in enumerate(row.seconds) if seconds is not None]
+    counted = [
+        index for index, seconds in enumerate(row.seconds) if seconds is not None
+    ]
     changes = [
         DrawnChange(
             counted[change.first_run],
@@ -435,7 +459,7 @@ def _draw(row: FleetRow) -> Chart | None:
         for change in row.changes
         if change.first_run < len(counted)
     ]
-    return draw_days(nights, changes, "chart")
+    return draw_days(days, changes, "chart")
 
 
 def _list_change(change: LevelChange) -> tuple[str, ...]:
@@ -447,20 +471,20 @@ def _list_change(change: LevelChange) -> tuple[str, ...]:
         "; ".join(
             f"{name}: {before} to {after}" for name, before, after in change.environment
         )
-        or "nothing that is known",
+        or "no known change",
         _describe_state(change),
     )
 
 
 def _describe_state(change: LevelChange) -> str:
     if not change.stands:
-        return "taken back since"
+        return "reverted since"
     if change.acknowledged is not None:
         return f"acknowledged {_describe_acknowledged(change.acknowledged)}"
     return (
-        f"stands; was acknowledged {_describe_acknowledged(change.expired)}"
+        f"persists; was acknowledged {_describe_acknowledged(change.expired)}"
         if change.expired
-        else "stands"
+        else "persists"
     )
 
 
@@ -468,19 +492,19 @@ def _describe_acknowledged(entry: Acknowledgement) -> str:
     return f"by {entry.by} until {entry.expires}: {entry.reason}"
 
 
-def _describe_day(night: StoredVerdict, colour: str) -> dict[str, Any]:
+def _describe_day(verdict: StoredVerdict, colour: str) -> dict[str, Any]:
     return {
-        "day": f"{night.day}",
-        "badge": Badge(colour, SYMBOLS.get(night.verdict, "!"), night.verdict),
+        "day": f"{verdict.day}",
+        "badge": Badge(colour, SYMBOLS.get(verdict.verdict, "!"), verdict.verdict),
         "cells": (
-            formatting.format_seconds(night.step_seconds if night.counts else None),
-            _format_day_difference(night),
-            _format_mfu(night),
+            formatting.format_seconds(verdict.step_seconds if verdict.counts else None),
+            _format_day_difference(verdict),
+            _format_mfu(verdict),
         ),
         "texts": (
-            night.reason,
-            night.job_id or "-",
-            formatting.fold_nodes(night.nodes) or "-",
-            night.session,
+            verdict.reason,
+            verdict.job_id or "-",
+            formatting.fold_nodes(verdict.nodes) or "-",
+            verdict.session,
         ),
     }

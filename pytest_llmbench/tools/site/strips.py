@@ -1,5 +1,4 @@
-"""The nights of a configuration as one small drawing: its step times, and below them
-the verdict of each night."""
+"""Draw the days of a configuration as a small SVG: step times above verdict bars."""
 
 from __future__ import annotations
 
@@ -15,36 +14,33 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.tools.site.fleet_records import FleetRow
 
 WIDTH, HEIGHT = 220, 36
-"""Of a drawing, in pixels at its natural size."""
+"""Natural size of a drawing, in pixels."""
 
-FEWEST_PLACES = 30
-"""Nights that fill a drawing, at least: a few are not stretched over all of it."""
+FEWEST_COLUMNS = 30
+"""Minimum number of columns, so that a few days are not stretched."""
 
 TOP, BOTTOM = 2, 21
-"""Between these the line of step times runs; below it stand the bars of the
-verdicts."""
+"""Upper and lower edge of the line of step times; the verdict bars are below it."""
 
-RISES = {"red": 13, "unclear": 9, "green": 5, "skipped": 2}
-"""The heights of the bars by colour, so that no verdict is told by its colour alone."""
+HEIGHTS = {"red": 13, "unclear": 9, "green": 5, "skipped": 2}
+"""Heights of the verdict bars, so that verdicts do not differ by colour alone."""
 
 BEYOND = 1.3
-"""Step times beyond this multiple of their median, or below its inverse, are drawn at
-the edge."""
+"""Step times are clipped to their median times and divided by this factor."""
 
-Places = Mapping[date, int]
-"""The column of each night that any configuration has."""
+Columns = Mapping[date, int]
+"""The column of each day of the fleet."""
 
 
-def draw_strip(row: FleetRow, colours: Sequence[str], places: Places) -> str:
-    """Return the drawing of a configuration as an element of a page; `colours` has one
-    for each of its nights.
+def draw_strip(row: FleetRow, colours: Sequence[str], day_columns: Columns) -> str:
+    """Draw a configuration as an SVG element; `colours` has one entry for each day.
 
-    All nights of one colour are one path, and neighbours one box: a year of 343
-    configurations is 1,400 elements and not 125,000.
+    All days of one colour are one path, and adjacent days one box. So a year of 343
+    configurations needs 1,400 elements instead of 125,000.
     """
-    width = max(len(places), FEWEST_PLACES)
-    first = width - len(places)
-    columns = [first + places[night.day] for night in row.nights]
+    width = max(len(day_columns), FEWEST_COLUMNS)
+    first = width - len(day_columns)
+    columns = [first + day_columns[verdict.day] for verdict in row.verdicts]
     root = Element("svg", _list_attributes(row, colours, width))
     lines = "".join(_draw_line(columns, row.seconds))
     if lines:
@@ -55,13 +51,13 @@ def draw_strip(row: FleetRow, colours: Sequence[str], places: Places) -> str:
             "vector-effect": "non-scaling-stroke",
         }
         SubElement(root, "path", {**style, "d": lines})
-    for colour, rise in RISES.items():
-        taken = [
+    for colour, height in HEIGHTS.items():
+        matching = [
             column
-            for column, own in zip(columns, colours, strict=True)
-            if own == colour
+            for column, day_colour in zip(columns, colours, strict=True)
+            if day_colour == colour
         ]
-        boxes = "".join(_draw_boxes(taken, rise))
+        boxes = "".join(_draw_boxes(matching, height))
         if boxes:
             SubElement(root, "path", {"class": colour, "d": boxes})
     return ElementTree.tostring(root, encoding="unicode")
@@ -83,10 +79,9 @@ def _list_attributes(
 
 
 def describe_strip(row: FleetRow, colours: Sequence[str]) -> str:
-    """Return a sentence for those who do not see it: `90 nights: 88 green, 2 red; 7.325
-    s to 7.950 s`."""
+    """Return the text alternative: `90 days: 2 red, 88 green; 7.325 s to 7.950 s`."""
     counts = Counter(colours)
-    parts = [f"{counts[colour]} {colour}" for colour in RISES if counts[colour]]
+    parts = [f"{counts[colour]} {colour}" for colour in HEIGHTS if counts[colour]]
     values = [value for value in row.seconds if value is not None]
     span = (
         f"; {formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}"
@@ -94,22 +89,21 @@ def describe_strip(row: FleetRow, colours: Sequence[str]) -> str:
         else ""
     )
     return (
-        f"{formatting.count_noun(len(row.nights), 'night')}: {', '.join(parts)}{span}"
+        f"{formatting.count_noun(len(row.verdicts), 'day')}: {', '.join(parts)}{span}"
     )
 
 
-def _draw_boxes(columns: Sequence[int], rise: int) -> Iterator[str]:
-    """Yield a box for each stretch of columns."""
-    for _, stretch in groupby(enumerate(columns), key=lambda pair: pair[1] - pair[0]):
-        taken = [column for _, column in stretch]
-        yield f"M{taken[0]} {HEIGHT}v-{rise}h{len(taken)}v{rise}z"
+def _draw_boxes(columns: Sequence[int], height: int) -> Iterator[str]:
+    """Yield the path of a box for each group of adjacent columns."""
+    for _, group in groupby(enumerate(columns), key=lambda pair: pair[1] - pair[0]):
+        adjacent = [column for _, column in group]
+        yield f"M{adjacent[0]} {HEIGHT}v-{height}h{len(adjacent)}v{height}z"
 
 
 def _draw_line(
     columns: Sequence[int], seconds: Sequence[float | None]
 ) -> Iterator[str]:
-    """Yield the parts of a line through the step times; a night without one interrupts
-    nothing."""
+    """Yield the path segments of the line; days without a step time are skipped."""
     points = [
         (column, value)
         for column, value in zip(columns, seconds, strict=True)
@@ -118,18 +112,19 @@ def _draw_line(
     if not points:
         return
     middle = statistics.median(value for _, value in points)
-    held = [min(max(value, middle / BEYOND), middle * BEYOND) for _, value in points]
-    low, high = min(held), max(held)
-    room = max(high - low, 0.02 * middle)  # noise of a percent is no mountain
+    clipped = [min(max(value, middle / BEYOND), middle * BEYOND) for _, value in points]
+    low, high = min(clipped), max(clipped)
+    # At least 2 %, so that noise does not fill the drawing.
+    span = max(high - low, 0.02 * middle)
     centre = (low + high) / 2
     last_x, last_y = 0.0, 0.0
-    for at, ((column, _), value) in enumerate(zip(points, held, strict=True)):
+    for index, ((column, _), value) in enumerate(zip(points, clipped, strict=True)):
         x, y = (
             column + 0.5,
-            round((TOP + BOTTOM) / 2 - (value - centre) / room * (BOTTOM - TOP), 1),
+            round((TOP + BOTTOM) / 2 - (value - centre) / span * (BOTTOM - TOP), 1),
         )
-        # Steps from point to point are shorter to write than places.
-        yield f"M{x:g} {y:g}" if at == 0 else f"l{x - last_x:g} {y - last_y:.3g}"
+        # Relative coordinates are shorter than absolute ones.
+        yield f"M{x:g} {y:g}" if index == 0 else f"l{x - last_x:g} {y - last_y:.3g}"
         last_x, last_y = x, y
     if len(points) == 1:
         yield "h.1"

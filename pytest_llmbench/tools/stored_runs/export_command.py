@@ -1,5 +1,7 @@
-"""`llmbench history export`: every verdict as a row of a table, read and written in
-parts."""
+"""`llmbench history export`: write all verdicts as a table, part by part.
+
+One part of the history is in memory at a time.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +32,26 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 Columns = Mapping[str, type]
-"""The columns of a table in their order, with the type of what they hold."""
+"""The columns of a table in order: names and types of values."""
 
 FORMATS = ("csv", "parquet", "json", "jsonl")
 TIMES = ("started", "judged")
 WHOLE = ("number", "gpus", "attempts")
-"""The columns of whole numbers that may be empty."""
+"""The integer columns that may have empty cells."""
 
 STEPS = "step_seconds"
 KEPT = IDENTIFIERS | {"session", "metrics"}
-"""The columns in which no secret is looked for."""
+"""The columns that are not redacted."""
 
 ROW_GROUP = 16_384
-"""So many rows of a Parquet file are compressed together; its end describes each
-group."""
+"""Rows that are compressed together in a Parquet file."""
 
 
-def export(place: StoreLocation, arguments: argparse.Namespace) -> Output:
-    """Write every verdict to a file, whole or not at all, or print it."""
+def export(store: StoreLocation, arguments: argparse.Namespace) -> Output:
+    """Print all verdicts, or write them to a file.
+
+    The file is written completely or not at all. Raises HistoryError.
+    """
     from pytest_llmbench.history.batches import list_batches
     from pytest_llmbench.history.store import explain_errors
 
@@ -57,33 +61,33 @@ def export(place: StoreLocation, arguments: argparse.Namespace) -> Output:
         _require_parquet(output)
     if (
         output
-        and place.file
-        and os.path.realpath(output) == os.path.realpath(place.file)
+        and store.file
+        and os.path.realpath(output) == os.path.realpath(store.file)
     ):
         raise HistoryError(
-            f"-o {output}: found the history itself, which it would replace: give another name"
+            f"-o {output}: this file is the history and would be replaced: give another file name"
         )
-    parts = list_batches(place)
+    parts = list_batches(store)
     if output is None:
-        _print(_format(place, parts, kind))
+        _print(_format(store, parts, kind))
         return Output("")
     try:
         with (
             pause_garbage_collection(),
-            explain_errors(place),
+            explain_errors(store),
             open_atomically(output, EXPORT, make_folders=False) as file,
         ):
             if kind != "parquet":
                 file.writelines(
                     text.encode(errors="backslashreplace")
-                    for text in _format(place, parts, kind)
+                    for text in _format(store, parts, kind)
                 )
             elif is_stream(output):  # a pipe, which has no position
                 content = BytesIO()
-                _write_parquet(place, parts, content)
+                _write_parquet(store, parts, content)
                 file.write(content.getvalue())
             else:
-                _write_parquet(place, parts, file)
+                _write_parquet(store, parts, file)
     except OSError as error:
         raise HistoryError(
             f"{output}: cannot be written: {error.strerror or error}"
@@ -94,9 +98,9 @@ def export(place: StoreLocation, arguments: argparse.Namespace) -> Output:
 
 
 def _choose_format(output: Path | None) -> str:
-    """Return the format that the ending of a file's name asks for."""
-    ending = output.suffix.removeprefix(".").lower() if output else ""
-    return ending if ending in FORMATS else "csv"
+    """Choose the format by the suffix of a file name; csv by default."""
+    suffix = output.suffix.removeprefix(".").lower() if output else ""
+    return suffix if suffix in FORMATS else "csv"
 
 
 def _require_parquet(output: Path | None) -> None:
@@ -107,11 +111,13 @@ def _require_parquet(output: Path | None) -> None:
             "--format parquet needs pyarrow: pip install 'pytest-llmbench[parquet]'"
         )
     if output is None:
-        raise HistoryError("--format parquet is no text: give a file with -o FILE")
+        raise HistoryError(
+            "--format parquet cannot be printed: give a file with -o FILE"
+        )
 
 
 def _print(texts: Iterator[str]) -> None:
-    """Print texts, which hold no secrets, until the reader (`| head`) has gone."""
+    """Print redacted texts; stop at a closed pipe (`| head`)."""
     import sys
 
     encoding = sys.stdout.encoding or "utf-8"
@@ -123,15 +129,17 @@ def _print(texts: Iterator[str]) -> None:
         discard_output()
 
 
-def _read(place: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[Rows]:
-    """Yield the rows of each part, without secrets, with times as ISO texts and a
-    column for each metric."""
+def _read(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[Rows]:
+    """Yield the redacted rows of each part.
+
+    Times are ISO texts. Each metric has its own column.
+    """
     from pytest_llmbench.history.batches import flatten_metrics
     from pytest_llmbench.history.queries import list_columns, list_everything
 
     numbers = {name for name, kind in list_columns().items() if kind is not str}
     for part in parts:
-        rows = redact_values(list_everything(place, part.sessions), KEPT | numbers)
+        rows = redact_values(list_everything(store, part.sessions), KEPT | numbers)
         for row in rows:
             row.update(
                 {name: row[name].isoformat() if row[name] else None for name in TIMES}
@@ -140,21 +148,21 @@ def _read(place: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[Rows]
         yield rows
 
 
-# --- texts ----------------------------------------------------------------------------
+# --- CSV and JSON ---------------------------------------------------------------------
 
 
 def _format(
-    place: StoreLocation, parts: Sequence[SessionBatch], kind: str
+    store: StoreLocation, parts: Sequence[SessionBatch], kind: str
 ) -> Iterator[str]:
-    """Yield the text of a table in parts."""
+    """Yield the text of a table, part by part, as CSV, JSON or JSON lines."""
     if kind == "csv":
-        yield from _format_csv(place, parts)
+        yield from _format_csv(store, parts)
         return
     opening, separator, closing = (
         ("", "\n", "\n") if kind == "jsonl" else ("[\n ", ",\n ", "\n]\n")
     )
-    before = opening
-    for rows in _read(place, parts):
+    prefix = opening
+    for rows in _read(store, parts):
         texts = [
             json.dumps(row) if kind == "jsonl" else json.dumps(row, indent=1)
             for row in rows
@@ -164,8 +172,8 @@ def _format(
             if kind == "jsonl"
             else separator.join(_indent(text) for text in texts)
         )
-        yield f"{before}{lines}"
-        before = separator
+        yield f"{prefix}{lines}"
+        prefix = separator
     yield closing if parts else ("\n" if kind == "jsonl" else "[]\n")
 
 
@@ -173,12 +181,12 @@ def _indent(text: str) -> str:
     return text.replace("\n", "\n ")
 
 
-def _format_csv(place: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[str]:
-    columns = _find_columns(place, parts)
+def _format_csv(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[str]:
+    columns = _find_columns(store, parts)
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(columns)
-    for rows in _read(place, parts):
+    for rows in _read(store, parts):
         table.writerows(
             zip(
                 *(_list_cells(rows, name, kind) for name, kind in columns.items()),
@@ -191,18 +199,20 @@ def _format_csv(place: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator
     yield text.getvalue()
 
 
-def _find_columns(place: StoreLocation, parts: Sequence[SessionBatch]) -> Columns:
-    """Return the columns of the table: those of each verdict, then A/Bs and metrics as
-    they come."""
+def _find_columns(store: StoreLocation, parts: Sequence[SessionBatch]) -> Columns:
+    """List the columns of the table: verdict columns, then A/B tests and metrics."""
     from pytest_llmbench.history.batches import find_further_columns
     from pytest_llmbench.history.queries import list_columns
 
-    return {**list_columns(), **find_further_columns(place, parts)}
+    return {**list_columns(), **find_further_columns(store, parts)}
 
 
 def _list_cells(rows: Rows, name: str, kind: type) -> Iterable[Any]:
-    """Return the values of a column; what is a list or dictionary as JSON, but for the
-    steps."""
+    """Return the values of a column.
+
+    Lists and dictionaries are encoded as JSON, except the step times, which stay lists
+    with NaN for missing values.
+    """
     from pytest_llmbench.history.queries import NESTED
 
     values: list[Any] = [row.get(name) for row in rows]
@@ -222,28 +232,27 @@ def _list_cells(rows: Rows, name: str, kind: type) -> Iterable[Any]:
 
 
 def _write_parquet(
-    place: StoreLocation, parts: Sequence[SessionBatch], file: IO[bytes]
+    store: StoreLocation, parts: Sequence[SessionBatch], file: IO[bytes]
 ) -> None:
-    """Write a table; each part has the types of all of it, also where a column has no
-    value in it."""
+    """Write a Parquet table; all parts use one schema, even if a column is empty."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = _find_columns(place, parts)
+    columns = _find_columns(store, parts)
     schema = _make_schema(columns)
-    waiting: list[pa.Table] = []
+    pending: list[pa.Table] = []
     with pq.ParquetWriter(file, schema) as writer:
-        for rows in _read(place, parts):
+        for rows in _read(store, parts):
             arrays = [
                 _make_array(_list_cells(rows, name, kind), schema.field(name).type)
                 for name, kind in columns.items()
             ]
-            waiting.append(pa.table(arrays, schema=schema))
-            if sum(len(table) for table in waiting) >= ROW_GROUP:
-                writer.write_table(pa.concat_tables(waiting))
-                waiting = []
+            pending.append(pa.table(arrays, schema=schema))
+            if sum(len(table) for table in pending) >= ROW_GROUP:
+                writer.write_table(pa.concat_tables(pending))
+                pending = []
         writer.write_table(
-            pa.concat_tables(waiting) if waiting else schema.empty_table()
+            pa.concat_tables(pending) if pending else schema.empty_table()
         )
 
 
@@ -256,8 +265,10 @@ def _make_array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _make_schema(columns: Columns) -> pa.Schema:
-    """Return the types of all columns, as pandas reads them again: whole numbers may be
-    empty."""
+    """Build the schema with pandas metadata, so that pandas reads the same types.
+
+    The columns WHOLE are nullable integers.
+    """
     import pandas as pd
     import pyarrow as pa
 

@@ -1,5 +1,4 @@
-"""`llmbench history`: what a history holds, as text and as tables; and what is added to
-it or removed."""
+"""`llmbench history`: list, show, export, prune and extend a history store."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.text import wrap
-from pytest_llmbench.tools.command_line import Output, Subparsers, tell
+from pytest_llmbench.tools.command_line import Output, Subparsers, print_to_stdout
 from pytest_llmbench.tools.history_options import (
-    MOST,
+    LARGEST_COUNT,
     add_history,
     open_history,
     parse_count,
@@ -36,8 +35,11 @@ if TYPE_CHECKING:
 Parsed = TypeVar("Parsed")
 
 
-NOTHING_STAYS = "nothing was removed, as all of it would go: {}; remove the store itself if that is meant, or look at the clock"
-ANYTHING = "a number of `list`, or the id of a configuration for its last run"
+NOTHING_STAYS = (
+    "nothing was removed, because this would remove every session: {}; to remove all, delete the store itself, else "
+    "check the clock of this machine"
+)
+RUN_HELP = "The run: its number in `llmbench history list`, or the id of a configuration for its last run."
 TEXTS = (
     "item",
     "text",
@@ -58,8 +60,7 @@ DAYS = {
     **dict.fromkeys(("mo", "month", "months"), 31),
     **dict.fromkeys(("y", "year", "years"), 366),
 }
-"""The units in which it is said how long something is kept, in days: rather too many
-than too few."""
+"""Days per unit of `--keep`; months and years are rounded up, to keep rather more."""
 
 MINUTES_OR_HOURS = (
     "m",
@@ -76,76 +77,83 @@ MINUTES_OR_HOURS = (
 
 
 def add(commands: Subparsers) -> None:
-    """Declare `llmbench history`."""
+    """Add the parser of `llmbench history`."""
     parser = commands.add_parser(
         "history", help="List, show, export and prune the verdicts of earlier sessions."
     )
     parser.set_defaults(command=_run)
     actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
     listing = actions.add_parser(
-        "list", help="A line for each run: when, verdict, step time, difference."
+        "list",
+        help="List runs with start, verdict, step time and difference from the baseline.",
     )
     listing.add_argument(
         "-k",
         metavar="WORDS",
         type=_parse_words,
         default="",
-        help='Such as "grok1 and not fp8".',
+        help='Select configurations, as pytest\'s -k: "grok1 and not fp8".',
     )
     listing.add_argument(
         "--since",
         metavar="DATE",
         type=_parse_timestamp,
-        help="Runs that started from then on (default: all).",
+        help="Only runs that started on or after this date (default: all).",
     )
     listing.add_argument(
         "--limit",
         metavar="N",
         type=parse_count,
         default=10,
-        help="Of each configuration (default: 10).",
+        help="List at most N runs of each configuration (default: 10).",
     )
     showing = actions.add_parser(
-        "show", help="Everything that is kept of a run, and each verdict on it."
+        "show", help="Print everything stored about a run, and all its verdicts."
     )
-    showing.add_argument(
-        "wanted", metavar="RUN", help=f"{ANYTHING[0].upper()}{ANYTHING[1:]}."
-    )
+    showing.add_argument("run", metavar="RUN", help=RUN_HELP)
     exporting = actions.add_parser(
-        "export", help="Every verdict, with its run and session, as a table."
+        "export", help="Write all verdicts, with their runs and sessions, as a table."
     )
     exporting.add_argument(
-        "--format", choices=FORMATS, help="Default: by the ending of FILE, else csv."
+        "--format",
+        choices=FORMATS,
+        help="Format of the table (default: by the suffix of FILE, else csv).",
     )
     exporting.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="Default: printed."
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="Write the table to this file (default: print it).",
     )
     pruning = actions.add_parser(
-        "prune", help="Remove what old sessions said, and runs that nothing is said of."
+        "prune",
+        help="Delete the verdicts of old sessions, and runs left without a verdict.",
     )
-    keep = "Keep what is younger: 400d, 8w, 6mo (months), 2y."
+    keep = "Keep the sessions of this period: 400d, 8w, 6mo (months), 2y; delete older."
     pruning.add_argument("--keep", metavar="AGE", type=_parse_age, help=keep)
-    future = "Remove sessions that begin later than now, by more than a day: a clock was wrong."
+    future = "Delete sessions dated more than a day in the future (by a wrong clock)."
     pruning.add_argument("--future", action="store_true", help=future)
     pruning.add_argument(
         "--dry-run",
         action="store_true",
-        help="Tell what would be removed, and remove nothing.",
+        help="Print what would be deleted, and delete nothing.",
     )
     pruning.add_argument(
         "--yes",
         action="store_true",
-        help="Remove without asking, as a nightly job has to.",
+        help="Delete without asking for confirmation, for scheduled jobs.",
     )
     adding = actions.add_parser(
-        "add", help="Store what a session could not, from the file that it left."
+        "add",
+        help="Store sessions that could not be saved, from the files that they wrote instead.",
     )
     adding.add_argument(
         "files",
         metavar="FILE",
         nargs="+",
         type=Path,
-        help="llmb-history-unsaved-*.json",
+        help="Files named llmb-history-unsaved-*.json.",
     )
     for action in (listing, showing, exporting, pruning, adding):
         add_history(action)
@@ -155,14 +163,14 @@ def _run(arguments: argparse.Namespace) -> Output:
     writes = arguments.action in ("prune", "add")
     adds = (
         arguments.action == "add"
-    )  # it reports afterwards which sessions begin later than now
-    place = open_history(
+    )  # `_add` itself reports sessions dated in the future
+    store = open_history(
         arguments.history, writes=writes, creates=adds, reports_future=not adds
     )
     if arguments.action == "export":
-        return export(place, arguments)
+        return export(store, arguments)
     actions = {"list": _list, "show": _show, "prune": _prune, "add": _add}
-    return Output(actions[arguments.action](place, arguments))
+    return Output(actions[arguments.action](store, arguments))
 
 
 def _parse_timestamp(text: str) -> datetime:
@@ -176,23 +184,24 @@ def _parse_age(text: str) -> timedelta:
 
 
 def parse_days(text: str) -> timedelta:
-    """Read how long something is kept: `400d`, `8w`, `6mo` of 31 days, `2y` of 366;
-    ValueError otherwise."""
-    # Elsewhere `m` is minutes, and to many people it is months: what removes things
-    # takes neither.
+    """Parse a period: `400d`, `8w`, `6mo` (31 days each) or `2y` (366 days each).
+
+    Raises ValueError.
+    """
+    # `m` is ambiguous (minutes or months), so a command that deletes refuses it.
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([a-z]+)", text, re.ASCII)
     unit = match[2] if match else ""
     if unit in MINUTES_OR_HOURS:
         raise ValueError(
-            f"{unit!r} is no unit of a day or more: write 30d, 4w, 1mo (a month) or 1y"
+            f"the unit {unit!r} is shorter than a day or ambiguous: write 30d, 4w, 1mo (a month) or 1y"
         )
     if not match or unit not in DAYS or float(match[1]) == 0:
         raise ValueError(
             "expected a number above 0 with d, w, mo (months) or y, such as 400d"
         )
     days = float(match[1]) * DAYS[unit]
-    if days > MOST:
-        raise ValueError(f"expected at most {MOST:,} days")
+    if days > LARGEST_COUNT:
+        raise ValueError(f"expected at most {LARGEST_COUNT:,} days")
     return timedelta(days=days)
 
 
@@ -214,21 +223,21 @@ def _parse_words(text: str) -> str:
 # --- list and show --------------------------------------------------------------------
 
 
-def _list(place: StoreLocation, arguments: argparse.Namespace) -> str:
+def _list(store: StoreLocation, arguments: argparse.Namespace) -> str:
     from pytest_llmbench.history.queries import list_runs
 
-    rows = list_runs(place, arguments.k, arguments.since, arguments.limit)
+    rows = list_runs(store, arguments.k, arguments.since, arguments.limit)
     if not rows:
         chosen = arguments.k or arguments.since
         hint = (
-            "no run that fits; without -k and --since `list` shows all"
+            "no run matches -k and --since; leave them out to list all runs"
             if chosen
-            else "no run in it"
+            else "it contains no run"
         )
-        raise HistoryError(f"{place.shown}: {hint}")
+        raise HistoryError(f"{store.shown}: {hint}")
     lines = []
-    for configuration, of_one in groupby(rows, key=lambda row: row.configuration):
-        lines += [formatting.escape(configuration), *map(_format_run, of_one)]
+    for configuration, runs in groupby(rows, key=lambda row: row.configuration):
+        lines += [formatting.escape(configuration), *map(_format_run, runs)]
     return "\n".join(lines)
 
 
@@ -244,20 +253,22 @@ def _format_run(row: ListedRun) -> str:
     ].rstrip()
 
 
-def _show(place: StoreLocation, arguments: argparse.Namespace) -> str:
+def _show(store: StoreLocation, arguments: argparse.Namespace) -> str:
     from pytest_llmbench.history.queries import list_verdicts
 
-    rows = list_verdicts(place, arguments.wanted)
+    rows = list_verdicts(store, arguments.run)
     lines = [
         wrap(formatting.escape(line), rest=" " * 21, whole_words=True)
         for line in _list_lines(rows)
     ]
-    return "\n".join(part for parts in lines for part in parts)
+    return "\n".join(line for wrapped in lines for line in wrapped)
 
 
 def _list_lines(rows: Sequence[StoredEntry]) -> Iterator[str]:
-    """Yield everything of one run as it was judged last, and a line for each verdict on
-    it."""
+    """Yield the stored values of a run, and a line for each of its verdicts.
+
+    `rows` has one entry for each verdict; the values are those of the last.
+    """
     last = rows[-1]
     yield last.configuration
     yield _format_run(last)
@@ -297,33 +308,32 @@ def _list_lines(rows: Sequence[StoredEntry]) -> Iterator[str]:
 # --- prune and add --------------------------------------------------------------------
 
 
-def _prune(place: StoreLocation, arguments: argparse.Namespace) -> str:
-    """Show what goes, ask or be told not to, and remove it; a store of which nothing
-    would stay is left alone."""
+def _prune(store: StoreLocation, arguments: argparse.Namespace) -> str:
+    """Delete sessions after confirmation. Raises HistoryError if none would remain."""
     from functools import partial
 
     from pytest_llmbench.history.prune import measure_extent, prune
 
     if not (arguments.keep or arguments.future):
         raise HistoryError(
-            "prune: nothing to remove is named: give --keep AGE, or --future"
+            "prune: give --keep AGE or --future to select the sessions to remove"
         )
     before = datetime.now(UTC) - arguments.keep if arguments.keep else None
-    extent = measure_extent(place, before, future=arguments.future)
+    extent = measure_extent(store, before, future=arguments.future)
     if not extent.sessions:
         old = [f"from before {before:%Y-%m-%d}"] if before else []
         late = ["that begins later than now"] if arguments.future else []
         return f"nothing to remove: no session {' or '.join([*old, *late])}"
-    remove = partial(prune, place, before, future=arguments.future)
+    remove = partial(prune, store, before, future=arguments.future)
     counts, days = _format_counts(remove(dry_run=True)), _format_extent(extent)
     removal, in_one_line = f"{counts}\n  {days}", f"{counts}, {days}"
     if arguments.dry_run:
         return f"would remove {removal}"
     if not extent.stay:
-        raise HistoryError(f"{place.shown}: {NOTHING_STAYS.format(in_one_line)}")
+        raise HistoryError(f"{store.shown}: {NOTHING_STAYS.format(in_one_line)}")
     if not (arguments.yes or _is_agreed(f"removes {removal}")):
         raise HistoryError(
-            f"{place.shown}: nothing was removed: --yes removes {in_one_line}"
+            f"{store.shown}: nothing was removed: give --yes to remove {in_one_line}"
         )
     return f"removed {_format_counts(remove(dry_run=False))}\n  {days}"
 
@@ -336,7 +346,7 @@ def _format_counts(removed: Mapping[str, int]) -> str:
 
 
 def _format_extent(extent: Extent) -> str:
-    """Return `of 2025-01-01 to 2025-03-02; 30 sessions stay`."""
+    """Format the deleted days: `of 2025-01-01 to 2025-03-02; 30 sessions stay`."""
     if extent.oldest is None or extent.newest is None:
         return "of no day"
     days = list(
@@ -347,27 +357,27 @@ def _format_extent(extent: Extent) -> str:
 
 
 def _is_agreed(question: str) -> bool:
-    """Ask whoever sits at the terminal."""
-    # Where nobody does, nobody agreed: a nightly job has to say --yes.
+    """Ask for confirmation at the terminal; False without a terminal."""
+    # Scheduled jobs must give --yes.
     if not sys.stdin.isatty():
         return False
-    tell(f"{question}\ngo on? [y/N]")
+    print_to_stdout(f"{question}\ncontinue? [y/N]")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _add(place: StoreLocation, arguments: argparse.Namespace) -> str:
+def _add(store: StoreLocation, arguments: argparse.Namespace) -> str:
     from pytest_llmbench.history.record import write
     from pytest_llmbench.session.unsaved import read_unsaved
 
     records = [(path, read_unsaved(path)) for path in arguments.files]
     added = 0
     for path, record in records:
-        verdicts = write(place, record)
+        verdicts = write(store, record)
         added += verdicts
-        tell(
+        print_to_stdout(
             f"{path}: {formatting.count_noun(verdicts, 'verdict')} stored"
             if verdicts
-            else f"{path}: stored before"
+            else f"{path}: already stored"
         )
-    print_future_sessions(place)
-    return f"{formatting.count_noun(added, 'verdict')} added to {place.shown}; the files may go"
+    print_future_sessions(store)
+    return f"{formatting.count_noun(added, 'verdict')} added to {store.shown}; you can delete the files"

@@ -1,1 +1,1 @@
-"""`llmbench summary`: a table of runs."""
+"""`llmbench summary`: tabulate runs with step time and TFLOP/s."""

@@ -1,4 +1,4 @@
-"""`llmbench summary`: a line for each run, with step time and TFLOP/s over a window."""
+"""`llmbench summary`: tabulate runs with step time and TFLOP/s over a window."""
 
 from __future__ import annotations
 
@@ -33,20 +33,24 @@ if TYPE_CHECKING:
     from pytest_llmbench.session.collect_runs import IngestedRuns
 
 TEXTS = ("framework", "dialect", "recipe", "size", "release", "gpu", "dtype")
-"""What is known of a run, by the keys of a baseline file; the framework is the
-recipe's, else the log's dialect."""
+"""The text facts of a run, by keys of a baseline file.
+
+The framework is the recipe's framework, else the log's dialect.
+"""
 
 WHOLE_NUMBERS = (
     *("gpus", "global_batch_size", "micro_batch_size", "sequence_length"),
-    "total_steps",  # the log's own total
+    "total_steps",  # as the log prints it
     *(field.name for field in dataclasses.fields(Parallelism)),
 )
-"""The keys of numbers, which follow."""
+"""The integer facts of a run, by keys of a baseline file."""
 
 
 class SummaryRow(NamedTuple):
-    """One run: step time in seconds and logged TFLOP/s per GPU over the window, None
-    where there is none."""
+    """A run with its step time (s) and logged TFLOP/s per GPU over the window.
+
+    Values that the log does not print are None.
+    """
 
     run: str
     job_id: str
@@ -62,21 +66,19 @@ class SummaryRow(NamedTuple):
     tflops_per_gpu_std: float | None = None
     log: str | None = None
     attempts: str = ""
-    """Those that its logs tell of, and which of them the numbers are of; empty for a
-    single one."""
+    """The attempts of its job and the measured attempt; "" for a single attempt."""
     reason: str = ""
-    """The code of the reason, empty for Success."""
+    """The code of the reason; "" for Success."""
     because: str = ""
     """The text of the reason."""
     window: str = ""
-    """The steps that the numbers are of (`11-44`)."""
+    """The measured steps (`11-44`)."""
     window_from: str = ""
-    """What says that it is those."""
+    """The source of the window, such as `last-half`."""
     drift: float | None = None
-    """The change of the step time from the first to the last of them, a fraction, if it
-    is no chance."""
+    """Relative change of the step time over the window, None unless significant."""
     facts: Mapping[str, Any] = MappingProxyType({})
-    """By TEXTS and WHOLE_NUMBERS; what nothing says is not in it."""
+    """The known facts by keys of TEXTS and WHOLE_NUMBERS."""
 
 
 COLUMNS = SummaryRow._fields[:-1]
@@ -84,23 +86,24 @@ COLUMNS = SummaryRow._fields[:-1]
 
 
 def add(commands: Subparsers) -> None:
-    """Declare `llmbench summary`."""
+    """Add the parser of `llmbench summary`."""
     parser = commands.add_parser(
         "summary",
-        help="One line for each run: status, step time and TFLOP/s over the window.",
+        help="List runs with status, step time and TFLOP/s, one line for each.",
     )
     add_runs(parser)
     parser.add_argument(
         "--format",
         choices=("table", "csv", "json"),
         default="table",
-        help="Default: table.",
+        help="Output format (default: table).",
     )
     parser.add_argument(
         "--window",
         metavar="FIRST-LAST",
         type=_parse_window,
-        help="Steps that the numbers are of (default: the baseline's; else 11-44 of up to 100, else the last half).",
+        help="Steps to average (default: the baseline's window; without a baseline 11-44 for runs of up to 100 steps, "
+        "else the last half).",
     )
     parser.set_defaults(command=_run)
 
@@ -127,7 +130,7 @@ def _run(arguments: argparse.Namespace) -> Output:
     ingested = ingest(settings, catalog, now)
     catalog = add_tables(catalog, ingested.tables, settings)
     table_rows = make_rows(ingested, catalog, arguments.window, now)
-    code, aside = 0 if table_rows else 1, format_skipped(ingested.ignored)
+    code, skipped = 0 if table_rows else 1, format_skipped(ingested.ignored)
     if arguments.format == "csv":
         text = make_table(table_rows).to_csv(index=False).rstrip("\n")
     elif arguments.format == "json":
@@ -136,7 +139,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         )
     else:
         text = format_table(table_rows)
-    return Output(text, code, aside, redacted=True)
+    return Output(text, code, skipped, redacted=True)
 
 
 # --- the table ------------------------------------------------------------------------
@@ -145,9 +148,11 @@ def _run(arguments: argparse.Namespace) -> Output:
 def make_rows(
     ingested: IngestedRuns, catalog: Catalog, window: Window | None, now: datetime
 ) -> tuple[SummaryRow, ...]:
-    """Return a row for each run that was found, newest first; `window` None takes the
-    baseline's."""
-    lost = (
+    """Build a row for each run, newest first, then the unreadable runs.
+
+    Uses the baseline's window if `window` is None. All values are redacted.
+    """
+    unreadable = (
         SummaryRow(
             entry.id,
             "",
@@ -160,12 +165,15 @@ def make_rows(
         )
         for entry in ingested.unreadable
     )
-    shown = (*(_make_row(run, catalog, window, now) for run in ingested.runs), *lost)
-    return tuple(SummaryRow(*map(redact_values, row)) for row in shown)
+    rows = (
+        *(_make_row(run, catalog, window, now) for run in ingested.runs),
+        *unreadable,
+    )
+    return tuple(SummaryRow(*map(redact_values, row)) for row in rows)
 
 
 def make_table(table_rows: Sequence[SummaryRow]) -> pd.DataFrame:
-    """Return rows as a data frame with the columns COLUMNS, TEXTS and WHOLE_NUMBERS."""
+    """Build a data frame with the columns COLUMNS, TEXTS and WHOLE_NUMBERS."""
     import pandas as pd
 
     unknown = {**dict.fromkeys(TEXTS, ""), **dict.fromkeys(WHOLE_NUMBERS)}
@@ -181,19 +189,21 @@ def make_table(table_rows: Sequence[SummaryRow]) -> pd.DataFrame:
     frame = pd.DataFrame(cells, columns=[*COLUMNS, *unknown])
     return frame.astype(
         dict.fromkeys(WHOLE_NUMBERS, "Int64")
-    )  # with a gap in it a column of numbers is of floats
+    )  # pandas would turn an integer column with gaps into floats
 
 
 def format_table(table_rows: Sequence[SummaryRow]) -> str:
-    """Return rows as a table for a terminal, with the name of the configuration, or of
-    a run that is none."""
+    """Format rows as a table for a terminal.
+
+    A row is named after its configuration, or after its run if unmatched.
+    """
     if not table_rows:
-        return "no training run was found"
+        return "no training run found"
     import pandas as pd
 
     names = [row.configuration or formatting.escape(row.run) for row in table_rows]
     width = max(map(len, names))
-    shown = {
+    columns = {
         "Run".ljust(width): [name.ljust(width) for name in names],
         "Job": [row.job_id for row in table_rows],
         "Status": [row.status for row in table_rows],
@@ -225,7 +235,7 @@ def format_table(table_rows: Sequence[SummaryRow]) -> str:
         for name, row in zip(names, table_rows, strict=True)
         if row.drift is not None
     ]
-    table = pd.DataFrame(shown).to_string(
+    table = pd.DataFrame(columns).to_string(
         index=False, justify="right", max_colwidth=None
     )
     return "\n".join([table, *attempts, *drifts])
@@ -244,15 +254,18 @@ def _format_window(row: SummaryRow) -> str:
 
 
 def format_skipped(ignored: Sequence[IgnoredFile]) -> str:
-    """Return the files that are no runs, a line for each reason with the first of them;
-    empty where there are none."""
+    """List the files that are not runs, one line for each reason; "" if there are none.
+
+    Each line names only the first files.
+    """
     by_reason: dict[str, list[str]] = {}
     for file in ignored:
         by_reason.setdefault(formatting.escape(file.reason), []).append(
             formatting.escape(file.name)
         )
     lines = [
-        f"{formatting.join_first(names)}: {why}" for why, names in by_reason.items()
+        f"{formatting.join_first(names)}: {reason}"
+        for reason, names in by_reason.items()
     ]
     return (
         "\n  ".join([f"{formatting.count_noun(len(ignored), 'file')} skipped:", *lines])
@@ -295,15 +308,15 @@ def _make_row(
 def _add_numbers(
     row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, window: Window | None
 ) -> SummaryRow:
-    """Return a row with its numbers, and which steps they are of."""
+    """Add step time, TFLOP/s and window to a row."""
     from pytest_llmbench.runs.measure.window import choose_window, compute_timing
 
     steps = choice.segment.steps
-    counted, why = choose_window(
+    chosen, source = choose_window(
         choice.segment, baseline.window if run.identity.key else None, window
     )
     measured = compute_timing(
-        steps, dataclasses.replace(baseline, window=counted)
+        steps, dataclasses.replace(baseline, window=chosen)
     ).window
     time, tflops = (
         _compute_mean(measured, "seconds"),
@@ -316,15 +329,17 @@ def _add_numbers(
         tflops_per_gpu_mean=tflops[0],
         tflops_per_gpu_std=tflops[1],
         attempts=_format_attempts(run, choice, baseline.steps),
-        window=f"{counted.first}-{counted.last}",
-        window_from=str(why),
+        window=f"{chosen.first}-{chosen.last}",
+        window_from=str(source),
         drift=_find_drift(measured, steps),
     )
 
 
 def _find_drift(measured: Steps, steps: Steps) -> float | None:
-    """Return the change from the first to the last measured step time, None if there is
-    none beyond chance."""
+    """Return the relative change of the step time over the window.
+
+    Returns None if the change is not significant or a step has no time.
+    """
     import numpy as np
 
     from pytest_llmbench.judge.shape import find_slope
@@ -338,8 +353,7 @@ def _find_drift(measured: Steps, steps: Steps) -> float | None:
 
 
 def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
-    """Return the baseline that judges a run; for a run of no known configuration what
-    stands in for it."""
+    """Return the baseline of a run, or a default baseline if the run is unmatched."""
     from pytest_llmbench.core.baseline_records import USUAL_WINDOW
     from pytest_llmbench.runs.measure.attempts import choose_segment
     from pytest_llmbench.runs.measure.validity import (
@@ -351,10 +365,10 @@ def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baselin
 
     if run.identity.key is not None:
         return catalog.baselines[run.identity.key][0]
-    wanted = window or USUAL_WINDOW
-    choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
+    default = window or USUAL_WINDOW
+    choice = choose_segment(run.attempts, default, UNKNOWN_STEPS)
     if choice is None:
-        return make_default_baseline(run, wanted, UNKNOWN_STEPS)
+        return make_default_baseline(run, default, UNKNOWN_STEPS)
     return make_default_baseline(
         run,
         choose_window(choice.segment, None, window)[0],
@@ -363,7 +377,7 @@ def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baselin
 
 
 def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
-    """Return why a run may not be compared with a baseline, as the gate sees it."""
+    """Return the reason that pytest would not judge a run, or None."""
     from pytest_llmbench.judge.run_selection import find_unusable
     from pytest_llmbench.runs.measure.measurement import measure
 
@@ -372,7 +386,7 @@ def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None
 
 
 def _format_status(problem: Problem | None) -> str:
-    """Return Success, or in a word why the numbers of a run may not count."""
+    """Return `Success`, or the reason not to use the numbers of a run."""
     if problem is None:
         return "Success"
     if problem.reason is Reason.UNREADABLE:
@@ -397,8 +411,7 @@ def _format_attempts(run: Run, choice: Choice, total: int) -> str:
 
 
 def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | None]:
-    """Return mean and standard deviation of what is printed of a column, None where
-    nothing is."""
+    """Return mean and standard deviation of the printed values; None without values."""
     import numpy as np
 
     from pytest_llmbench.core.robust import compute_mean
@@ -417,12 +430,15 @@ def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | Non
     )
 
 
-# --- what a baseline file asks of a run -----------------------------------------------
+# --- facts of a run -------------------------------------------------------------------
 
 
 def collect_facts(run: Run, choice: Choice | None, catalog: Catalog) -> dict[str, Any]:
-    """Return what is known of a run: its log says it, else its names and metadata, else
-    its configuration."""
+    """Collect the known facts of a run, by keys of a baseline file.
+
+    Numbers come from the log, else from names and metadata, else from the
+    configuration. Texts come from the configuration, else from names and metadata.
+    """
     key = run.identity.key
     chosen = catalog.baselines[key][0] if key else None
     log = (
@@ -466,8 +482,7 @@ def _read_configuration(configuration: Configuration) -> dict[str, Any]:
 
 
 def _read_names(run: Run) -> dict[str, Any]:
-    """Return what names and metadata say."""
-    # What they say in two ways nobody knows.
+    """Collect the facts that names and metadata state without contradiction."""
     values_of: dict[str, set[str]] = {}
     for hint in run.found.hints:
         values_of.setdefault(hint.field, set()).add(hint.value)

@@ -1,4 +1,4 @@
-"""What moved from one set of baselines to another, and what of it moved MFU."""
+"""Comparing two sets of baselines, and the causes of a change of MFU."""
 
 from __future__ import annotations
 
@@ -28,142 +28,146 @@ from pytest_llmbench.tools.baselines.baseline_pages import (
 SHIPPED = tuple(shipped().values())
 
 
-def changed(baseline: Baseline = BASELINE, **changes: object) -> Baseline:
-    """Return a baseline with another architecture, parallelism, configuration or other
-    field."""
+def change(baseline: Baseline = BASELINE, **changes: object) -> Baseline:
+    """Change fields of a baseline, its configuration, architecture or parallelism."""
     configuration = baseline.configuration
     for name in ("architecture", "parallelism"):
-        own = {
+        fields = {
             key: value
             for key, value in changes.items()
             if key in getattr(configuration, name).__dataclass_fields__
         }
         configuration = replace(
-            configuration, **{name: replace(getattr(configuration, name), **own)}
+            configuration, **{name: replace(getattr(configuration, name), **fields)}
         )
-        changes = {key: value for key, value in changes.items() if key not in own}
-    own = {
+        changes = {key: value for key, value in changes.items() if key not in fields}
+    fields = {
         key: value
         for key, value in changes.items()
         if key in configuration.__dataclass_fields__
     }
-    rest = {key: value for key, value in changes.items() if key not in own}
-    return replace(baseline, configuration=replace(configuration, **own), **rest)  # type: ignore[arg-type]
+    others = {key: value for key, value in changes.items() if key not in fields}
+    return replace(baseline, configuration=replace(configuration, **fields), **others)  # type: ignore[arg-type]
 
 
-def of(before: Baseline, after: Baseline) -> BaselineDifference:
-    (found,) = compare_baselines([before], [after])
-    return found
+def compare_one(before: Baseline, after: Baseline) -> BaselineDifference:
+    (difference,) = compare_baselines([before], [after])
+    return difference
 
 
-def test_the_shipped_files_do_not_differ_from_themselves() -> None:
-    found = compare_baselines(SHIPPED, SHIPPED)
-    assert len(found) == 82
-    assert not any(one.is_change for one in found)
+def test_shipped_files_equal_themselves() -> None:
+    differences = compare_baselines(SHIPPED, SHIPPED)
+    assert len(differences) == 82
+    assert not any(difference.is_change for difference in differences)
     assert (
-        format_differences(found, "A", "B")
+        format_differences(differences, "A", "B")
         == "82 configurations in both, 0 of them changed"
     )
 
 
-def test_what_nothing_has_timed_in_both_sets_did_not_change() -> None:
+def test_untimed_baselines_are_equal() -> None:
     untimed = replace(
         BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=()
     )
-    assert not of(untimed, replace(untimed)).is_change
-    assert of(untimed, replace(untimed, step_seconds=7.3)).is_change
-    assert of(replace(untimed, step_seconds=7.3), untimed).is_change
+    assert not compare_one(untimed, replace(untimed)).is_change
+    assert compare_one(untimed, replace(untimed, step_seconds=7.3)).is_change
+    assert compare_one(replace(untimed, step_seconds=7.3), untimed).is_change
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("unit", "ms"), ("first_step", 1)],
 )
-def test_a_log_that_is_read_in_another_way_is_a_change(
-    name: str, value: str | int
-) -> None:
+def test_changed_log_pattern_is_a_change(name: str, value: str | int) -> None:
     log = RegexDialect("regex:mine", "find", "a")
     before = replace(BASELINE, log=log)
     after = replace(BASELINE, log=replace(log, **{name: value}))  # type: ignore[arg-type]
-    found = of(before, after)
-    assert found.is_change
-    assert [(what, new) for what, _, new in found.facts] == [
+    difference = compare_one(before, after)
+    assert difference.is_change
+    assert [(name, new) for name, _, new in difference.facts] == [
         (f"log {name}", str(value))
     ]
-    assert "dialect" in str(of(before, BASELINE).facts)
+    assert "dialect" in str(compare_one(before, BASELINE).facts)
 
 
 UNPRINTED = replace(BASELINE, cells=())
 
-MOVES = {
-    "step time": (changed(UNPRINTED, step_seconds=6.9), 7.325 / 6.9),
-    "FLOPs formula": (changed(UNPRINTED, formula="grok", layers=32), None),
-    "batch": (changed(UNPRINTED, global_batch_size=512), 2.0),
-    "peak": (changed(UNPRINTED, peak_tflops=2500.0), 2450 / 2500),
+MFU_CAUSES = {
+    "step time": (change(UNPRINTED, step_seconds=6.9), 7.325 / 6.9),
+    "FLOPs formula": (change(UNPRINTED, formula="grok", layers=32), None),
+    "batch": (change(UNPRINTED, global_batch_size=512), 2.0),
+    "peak": (change(UNPRINTED, peak_tflops=2500.0), 2450 / 2500),
 }
 
 
-@pytest.mark.parametrize("part", MOVES)
-def test_mfu_is_moved_by_what_was_changed_and_by_nothing_else(part: str) -> None:
-    after, ratio = MOVES[part]
-    moved = of(UNPRINTED, after).utilization
+@pytest.mark.parametrize("cause", MFU_CAUSES)
+def test_mfu_change_has_only_its_cause(cause: str) -> None:
+    after, ratio = MFU_CAUSES[cause]
+    moved = compare_one(UNPRINTED, after).utilization
     assert moved
-    assert moved.after / moved.before == pytest.approx(math.exp(moved.parts[part]))
+    assert moved.after / moved.before == pytest.approx(math.exp(moved.parts[cause]))
     assert ratio is None or moved.after / moved.before == pytest.approx(ratio)
-    assert [name for name, share in moved.parts.items() if abs(share) > 1e-12] == [part]
+    assert [name for name, share in moved.parts.items() if abs(share) > 1e-12] == [
+        cause
+    ]
 
 
 def test_mfu_is_not_compared_without_a_peak() -> None:
-    assert of(UNPRINTED, changed(UNPRINTED, peak_tflops=math.nan)).utilization is None
+    assert (
+        compare_one(UNPRINTED, change(UNPRINTED, peak_tflops=math.nan)).utilization
+        is None
+    )
 
 
-def test_a_formula_that_was_corrected_moves_mfu_without_a_change_in_step_time() -> None:
-    """As it happened between two releases: the same seconds, another MFU."""
+def test_corrected_formula_changes_mfu_at_equal_step_time() -> None:
+    """This happened between two releases."""
     cells = (("step_time", "7.325"), ("mfu", "47.59%"))
-    before = changed(BASELINE, cells=cells)
-    after = changed(
+    before = change(BASELINE, cells=cells)
+    after = change(
         BASELINE,
         cells=(("step_time", "7.325"), ("mfu", "43.83%")),
         query_groups=48,
         top_k=1,
     )
-    told = format_differences([of(before, after)], "24.11", "25.01")
-    assert "7.325 s    7.325 s     0.0 %   -7.9 %" in told
-    assert "MFU 47.59% -> 43.83%, by FLOPs formula" in told
-    assert "step time" not in told.splitlines()[2]
-    assert "query groups: 8 -> 48" in told
+    text = format_differences([compare_one(before, after)], "24.11", "25.01")
+    assert "7.325 s    7.325 s     0.0 %   -7.9 %" in text
+    assert "MFU 47.59% -> 43.83%, by FLOPs formula" in text
+    assert "step time" not in text.splitlines()[2]
+    assert "query groups: 8 -> 48" in text
 
 
-def test_a_printed_mfu_that_follows_from_nothing_is_told() -> None:
+def test_unexplained_mfu_change_is_listed() -> None:
     cells = (("step_time", "7.325"), ("mfu", "47.59%"))
-    after = changed(BASELINE, cells=(("step_time", "7.325"), ("mfu", "52.35%")))
-    told = format_differences([of(changed(BASELINE, cells=cells), after)], "A", "B")
-    assert "MFU 47.59% -> 52.35%, by the documents' own sums +10.0 %" in told
+    after = change(BASELINE, cells=(("step_time", "7.325"), ("mfu", "52.35%")))
+    text = format_differences(
+        [compare_one(change(BASELINE, cells=cells), after)], "A", "B"
+    )
+    assert "MFU 47.59% -> 52.35%, by the documents' own sums +10.0 %" in text
 
 
 @pytest.mark.parametrize(
     ("after", "fact"),
     [
-        (changed(tp=8), ("TP", "4", "8")),
-        (changed(window=BASELINE.window._replace(first=35)), None),
-        (changed(tolerances=(Tolerance(0.02),)), ("tolerance", "the session's", "2 %")),
+        (change(tp=8), ("TP", "4", "8")),
+        (change(window=BASELINE.window._replace(first=35)), None),
+        (change(tolerances=(Tolerance(0.02),)), ("tolerance", "the session's", "2 %")),
         (
-            changed(budgets=(Budget("checkpoint_save_seconds", 60),)),
+            change(budgets=(Budget("checkpoint_save_seconds", 60),)),
             ("budgets", "-", "checkpoint_save_seconds 60 s"),
         ),
-        (changed(drift_budget=0.03), ("drift budget", "-", "3 %")),
-        (changed(kind=BaselineKind.RECORDED), ("kind", "published", "recorded")),
+        (change(drift_budget=0.03), ("drift budget", "-", "3 %")),
+        (change(kind=BaselineKind.RECORDED), ("kind", "published", "recorded")),
     ],
 )
-def test_whatever_else_is_another_is_told(
+def test_other_changed_facts_are_listed(
     after: Baseline, fact: tuple[str, str, str] | None
 ) -> None:
-    found = of(BASELINE, after)
-    assert found.is_change
+    difference = compare_one(BASELINE, after)
+    assert difference.is_change
     assert (
-        found.facts == (fact,)
+        difference.facts == (fact,)
         if fact
-        else [name for name, _, _ in found.facts] == ["window"]
+        else [name for name, _, _ in difference.facts] == ["window"]
     )
 
 
@@ -176,39 +180,48 @@ RECORDED = Recording("2025-11-20", 1, 7.4, 7.4, 0.01, (7.4,), ())
         ({"mean_seconds": 9.9}, ("mean", "0.0 %", "+33.8 %")),
         (
             {"reason": "why"},
-            ("drift from", "7.200 s of 2025-11-01", "7.400 s of 2025-11-20"),
+            (
+                "drift from",
+                "7.200 s of 2025-11-01",
+                "7.400 s of 2025-11-20",
+            ),
         ),
         (
             {"earlier": ()},
-            ("drift from", "7.200 s of 2025-11-01", "7.400 s of 2025-11-20"),
+            (
+                "drift from",
+                "7.200 s of 2025-11-01",
+                "7.400 s of 2025-11-20",
+            ),
         ),
         ({"mean_seconds": 7.401, "by": "somebody"}, None),
     ],
     ids=["mean", "accepted", "forgotten", "nothing"],
 )
-def test_what_a_recording_holds_a_run_to_besides_is_told(
+def test_changed_recording_is_listed_if_verdicts_change(
     changes: dict[str, object], fact: tuple[str, str, str] | None
 ) -> None:
-    """A recording whose mean allows more, or that forgot the value that drift is
-    counted from, is another gate."""
+    """A larger mean or another drift origin lets slower runs pass."""
     recording = replace(RECORDED, earlier=(AcceptedValue("2025-11-01", 7.2),))
-    before = changed(kind=BaselineKind.RECORDED, recording=recording)
-    after = changed(before, recording=replace(recording, **changes))  # type: ignore[arg-type]
-    assert of(before, after).facts == ((fact,) if fact else ())
+    before = change(kind=BaselineKind.RECORDED, recording=recording)
+    after = change(before, recording=replace(recording, **changes))  # type: ignore[arg-type]
+    assert compare_one(before, after).facts == ((fact,) if fact else ())
 
 
-def test_releases_are_compared_without_their_names_and_folders_with_them() -> None:
+def test_names_omit_release_only_between_two_releases() -> None:
     old, new = (
-        [one for one in SHIPPED if one.key.release == release]
+        [baseline for baseline in SHIPPED if baseline.key.release == release]
         for release in ("24.11", "25.05")
     )
-    shared = [one.id for one in compare_baselines(old, new) if one.before and one.after]
+    shared = [
+        pair.id for pair in compare_baselines(old, new) if pair.before and pair.after
+    ]
     assert shared == ["grok1_314b-h100-bf16-512", "grok1_314b-h100-fp8-512"]
-    assert {one.id for one in compare_baselines(SHIPPED, new) if one.after} == {
-        one.key.id for one in new
+    assert {pair.id for pair in compare_baselines(SHIPPED, new) if pair.after} == {
+        baseline.key.id for baseline in new
     }
 
 
-def test_what_nothing_tells_apart_is_refused() -> None:
+def test_duplicate_baselines_are_refused() -> None:
     with pytest.raises(BaselineError, match="bf16-128-published twice on one side"):
         compare_baselines([BASELINE, BASELINE], [BASELINE])

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_llmbench.cli.main import main
 
-OWN = """\
+CUSTOM = """\
 schema: 1
 kind: published
 recipe: mine
@@ -35,9 +35,9 @@ configurations:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def custom_file(tmp_path: Path) -> Path:
     path = tmp_path / "own.yaml"
-    path.write_text(OWN)
+    path.write_text(CUSTOM)
     return path
 
 
@@ -48,7 +48,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 
 
 @pytest.mark.slow
-def test_list_has_a_line_for_every_configuration(
+def test_list_prints_one_line_per_configuration(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, out, err = run(capsys, "list")
@@ -56,7 +56,7 @@ def test_list_has_a_line_for_every_configuration(
     assert (code, len(lines)) == (0, 84)
     assert (
         err
-        == "besides, with --recipe: megatron_bridge (docs/reference/megatron-bridge.md)\n"
+        == "not listed, use --recipe: megatron_bridge (docs/reference/megatron-bridge.md)\n"
     )
     assert lines[0].split() == ["configuration", "step", "time", "MFU", "kind"]
     assert (
@@ -68,7 +68,7 @@ def test_list_has_a_line_for_every_configuration(
 
 
 @pytest.mark.slow
-def test_show_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_the_complete_baseline(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "show", "grok1_314b-25.05-gb200-bf16-512")
     assert (code, err) == (0, "")
     for text in (
@@ -95,24 +95,33 @@ def test_show_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_users_baselines_are_listed_and_shown(
-    capsys: pytest.CaptureFixture[str], own: Path
+def test_custom_baselines_are_listed_and_shown(
+    capsys: pytest.CaptureFixture[str], custom_file: Path
 ) -> None:
-    code, out, _ = run(capsys, "list", "--baselines", own.parent, "--recipe", "mine")
+    code, out, _ = run(
+        capsys, "list", "--baselines", custom_file.parent, "--recipe", "mine"
+    )
     assert (code, out.splitlines()[-1]) == (0, "1 configuration")
     assert "mine_8b-25.05-h100-bf16-8" in out
     assert "12.30 s" in out
     assert (
         "tolerance  2.5 %"
-        in run(capsys, "show", "mine_8b-25.05-h100-bf16-8", "--baselines", own.parent)[
-            1
-        ]
+        in run(
+            capsys,
+            "show",
+            "mine_8b-25.05-h100-bf16-8",
+            "--baselines",
+            custom_file.parent,
+        )[1]
     )
-    own.write_text(OWN.replace("tolerance:", "tolerence:"))
-    for arguments in (["list", "--baselines", own.parent], ["lint", own]):
+    custom_file.write_text(CUSTOM.replace("tolerance:", "tolerence:"))
+    for arguments in (
+        ["list", "--baselines", custom_file.parent],
+        ["lint", custom_file],
+    ):
         code, _, err = run(capsys, *arguments)
         assert code == 2
-        assert f"{own}:13: found the unknown key 'tolerence'" in err
+        assert f"{custom_file}:13: found the unknown key 'tolerence'" in err
 
 
 @pytest.mark.slow
@@ -137,7 +146,7 @@ def test_users_baselines_are_listed_and_shown(
         ),
     ],
 )
-def test_bad_input_is_one_message_and_exit_code_2(
+def test_bad_input_prints_one_message_and_exits_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     code, out, err = run(capsys, *arguments)
@@ -147,7 +156,7 @@ def test_bad_input_is_one_message_and_exit_code_2(
 
 
 @pytest.mark.slow
-def test_lint_of_the_shipped_files(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lint_accepts_the_shipped_files(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "lint")
     flat = " ".join(out.split())
     assert (code, err) == (0, "")
@@ -156,17 +165,19 @@ def test_lint_of_the_shipped_files(capsys: pytest.CaptureFixture[str]) -> None:
         "errata: 36 in tables, 42 in the text" in flat
     )
     assert out.splitlines()[-1] == "0 findings"
-    assert flat.count(" because ") == 54, "12 kinds of cells and 42 places in the text"
+    assert flat.count(" because ") == 54, "12 kinds of cells and 42 passages of text"
     assert [
         line for line in out.splitlines() if len(line) >= 80 and ".yaml" not in line
     ] == []
 
 
-def test_lint_findings_are_exit_code_1(
-    capsys: pytest.CaptureFixture[str], own: Path
+def test_lint_exits_1_on_findings(
+    capsys: pytest.CaptureFixture[str], custom_file: Path
 ) -> None:
-    own.write_text(OWN.replace('"12.30"', '"12.30", tokens_per_second: "85521"'))
-    code, out, _ = run(capsys, "lint", own.parent)
+    custom_file.write_text(
+        CUSTOM.replace('"12.30"', '"12.30", tokens_per_second: "85521"')
+    )
+    code, out, _ = run(capsys, "lint", custom_file.parent)
     assert code == 1
     assert "found tokens_per_second 85521, expected 85250;" in " ".join(out.split())
     assert "1 finding" in out
@@ -175,7 +186,7 @@ def test_lint_findings_are_exit_code_1(
 @pytest.mark.parametrize(
     "arguments", [[], ["baselines"], ["baselines", "shwo"], ["baselines", "show"]]
 )
-def test_a_wrong_command_line_is_a_usage_error(
+def test_invalid_command_line_is_a_usage_error(
     capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -189,12 +200,16 @@ def command(*arguments: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_terminal_without_unicode_gets_escapes_in_place_of_a_traceback(
-    own: Path,
+def test_show_escapes_text_on_ascii_terminals(
+    custom_file: Path,
 ) -> None:
-    own.write_text(OWN.replace("my notes", "mes résultats"))
+    custom_file.write_text(CUSTOM.replace("my notes", "mes résultats"))
     arguments = command(
-        "baselines", "show", "mine_8b-25.05-h100-bf16-8", "--baselines", str(own.parent)
+        "baselines",
+        "show",
+        "mine_8b-25.05-h100-bf16-8",
+        "--baselines",
+        str(custom_file.parent),
     )
     done = subprocess.run(
         arguments,
@@ -207,7 +222,7 @@ def test_a_terminal_without_unicode_gets_escapes_in_place_of_a_traceback(
 
 
 UNTIMED = (
-    OWN.replace("kind: published", "kind: recipe")
+    CUSTOM.replace("kind: published", "kind: recipe")
     .replace("last_step", "mean")
     .replace('"989"', '"NA"')
 )
@@ -221,7 +236,7 @@ def untimed(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_recipe_that_nothing_has_timed_is_listed_and_shown_without_numbers(
+def test_untimed_recipe_is_listed_without_numbers(
     capsys: pytest.CaptureFixture[str], untimed: Path
 ) -> None:
     code, out, _ = run(capsys, "list", "--baselines", untimed)
@@ -232,7 +247,7 @@ def test_a_recipe_that_nothing_has_timed_is_listed_and_shown_without_numbers(
         capsys, "show", "mine_8b-25.05-h100-bf16-8", "--baselines", untimed
     )
     assert (code, err) == (0, "")
-    assert "nothing yet: record a baseline" in out
+    assert "no step time yet: record a baseline" in out
     assert "nan" not in out.lower()
     assert (
         "1 configuration, 0 cells (0 numbers), 0 derived"
@@ -241,7 +256,7 @@ def test_a_recipe_that_nothing_has_timed_is_listed_and_shown_without_numbers(
 
 
 @pytest.mark.slow
-def test_diff_of_two_releases(capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_compares_two_releases(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "diff", "24.11", "25.05")
     assert (code, err) == (1, "")
     assert (
@@ -253,26 +268,28 @@ def test_diff_of_two_releases(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, out.splitlines())) < 80
 
 
-def test_diff_of_files_as_json(
-    capsys: pytest.CaptureFixture[str], own: Path, tmp_path: Path
+def test_diff_compares_files_as_json(
+    capsys: pytest.CaptureFixture[str], custom_file: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.yaml"
-    other.write_text(OWN.replace("12.30", "12.00").replace("layers: 32", "layers: 31"))
-    code, out, _ = run(capsys, "diff", own, other, "--format", "json")
-    (told,) = json.loads(out)
-    assert (code, told["id"]) == (1, "mine_8b-h100-bf16-8")
-    assert (told["step_seconds"], told["facts"]) == (
+    other.write_text(
+        CUSTOM.replace("12.30", "12.00").replace("layers: 32", "layers: 31")
+    )
+    code, out, _ = run(capsys, "diff", custom_file, other, "--format", "json")
+    (difference,) = json.loads(out)
+    assert (code, difference["id"]) == (1, "mine_8b-h100-bf16-8")
+    assert (difference["step_seconds"], difference["facts"]) == (
         [12.3, 12.0],
         {"layers": ["32", "31"]},
     )
-    assert run(capsys, "diff", own, own)[0] == 0
+    assert run(capsys, "diff", custom_file, custom_file)[0] == 0
 
 
 @pytest.mark.slow
-def test_diff_of_nothing_that_there_is(
-    capsys: pytest.CaptureFixture[str], own: Path
+def test_diff_refuses_unknown_release(
+    capsys: pytest.CaptureFixture[str], custom_file: Path
 ) -> None:
-    code, _, err = run(capsys, "diff", own, "25.50")
+    code, _, err = run(capsys, "diff", custom_file, "25.50")
     assert code == 2
     assert (
         "expected a file, a folder or a release among 24.11, 25.01, 25.04, 25.05, 25.11, 26.02, "
@@ -288,7 +305,7 @@ TABLE = """\
 """
 
 
-def test_import_prints_a_draft_and_beside_it_what_is_missing(
+def test_import_prints_draft_and_missing_values(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     document = tmp_path / "README.md"
@@ -300,10 +317,10 @@ def test_import_prints_a_draft_and_beside_it_what_is_missing(
     assert "oak 25.05: 1 configuration, 1 cell\nto fill in, oak line 9: dialect" in err
 
 
-def test_import_never_overwrites_without_force(
+def test_import_replaces_files_only_with_force(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    document, own = tmp_path / "README.md", tmp_path / "own"
+    document, folder = tmp_path / "README.md", tmp_path / "own"
     document.write_text(TABLE)
     arguments = (
         "import",
@@ -313,10 +330,10 @@ def test_import_never_overwrites_without_force(
         "--recipe",
         "mine",
         "-o",
-        own,
+        folder,
     )
     assert run(capsys, *arguments)[0] == 0
-    path = own / "mine" / "25.05.yaml"
+    path = folder / "mine" / "25.05.yaml"
     before = path.read_bytes()
     document.write_text(TABLE.replace("9.33", "9.40"))
     code, out, _ = run(capsys, *arguments)
@@ -327,10 +344,10 @@ def test_import_never_overwrites_without_force(
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "told"),
+    ("text", "code", "message"),
     [
-        (TABLE.replace("9.33", "9,330"), 2, "its comma may be a decimal one"),
-        (TABLE + "| MFU | 0.41 |\n", 1, "whether it is a percentage or a fraction"),
+        (TABLE.replace("9.33", "9,330"), 2, "its comma may be a decimal comma"),
+        (TABLE + "| MFU | 0.41 |\n", 1, "may be a percentage or a fraction"),
         (
             TABLE + "\n| Model | Disk |\n|---|---|\n| 8b | 105 GB |\n",
             0,
@@ -338,12 +355,16 @@ def test_import_never_overwrites_without_force(
         ),
     ],
 )
-def test_import_fails_where_a_number_was_not_read(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, code: int, told: str
+def test_import_fails_on_unread_numbers(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    text: str,
+    code: int,
+    message: str,
 ) -> None:
-    """A table about something else is listed, and no reason to fail."""
+    """A table with another subject is listed without a failure."""
     document = tmp_path / "README.md"
     document.write_text(text)
-    found, _, err = run(capsys, "import", document, "--release", "25.05")
-    assert found == code
-    assert told in " ".join(err.split())
+    exit_code, _, err = run(capsys, "import", document, "--release", "25.05")
+    assert exit_code == code
+    assert message in " ".join(err.split())

@@ -1,5 +1,4 @@
-"""`llmbench compare`: two sides of runs, through the command, with logs as the
-frameworks write them."""
+"""`llmbench compare`, run on realistic logs and stored histories."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ SAFE = re.compile(r"[\x20-\x7e\n]*")
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_to_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LLMB_HISTORY", raising=False)
 
@@ -55,24 +54,23 @@ def write_side(
     name: str = LLAMA,
     **more: Any,
 ) -> None:
-    """Write a run a night below a folder."""
-    for night in range(runs):
+    """Write one run per day to a folder."""
+    for day in range(runs):
         options = {
-            "factor": factor * (1 + WOBBLE[night % 4]),
-            "job_id": f"{1000 + first + night}",
+            "factor": factor * (1 + WOBBLE[day % 4]),
+            "job_id": f"{1000 + first + day}",
             **more,
         }
         write_run(
             Path(root),
             BASELINES[name],
-            started=START + timedelta(days=first + night),
+            started=START + timedelta(days=first + day),
             **options,
         )
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    """Return what the command prints: never wider than a terminal, never a sign that
-    one obeys."""
+def compare(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    """Run the command and return its output, which must be printable and 79 wide."""
     assert main(["compare", *words]) == code
     out = capsys.readouterr().out
     assert SAFE.fullmatch(out)
@@ -80,10 +78,10 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return out
 
 
-def described(
+def compare_as_json(
     capsys: pytest.CaptureFixture[str], *words: str, code: int = 0
 ) -> dict[str, Any]:
-    told(capsys, *words, "--json=out.json", code=code)
+    compare(capsys, *words, "--json=out.json", code=code)
     loaded: dict[str, Any] = json.loads(Path("out.json").read_text())
     SCHEMA.validate(loaded)
     assert loaded["exit_code"] == code
@@ -94,10 +92,10 @@ def described(
 
 
 @pytest.mark.slow
-def test_sides_that_are_as_fast_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
+def test_equally_fast_sides_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a")
     write_side("b", first=10)
-    out = told(capsys, "a", "b")
+    out = compare(capsys, "a", "b")
     assert out.startswith(
         "B relative to A: difference of step times, 95 % interval, alike within 1 %\nA  a: 4 runs of"
     )
@@ -118,12 +116,12 @@ def test_sides_that_are_as_fast_are_alike(capsys: pytest.CaptureFixture[str]) ->
     ("factor", "answer", "code"),
     [(1.05, "slower", 1), (0.95, "faster", 0), (1.006, "slower", 1)],
 )
-def test_a_side_that_differs_is_slower_or_faster(
+def test_answer_is_slower_or_faster_if_sides_differ(
     capsys: pytest.CaptureFixture[str], factor: float, answer: str, code: int
 ) -> None:
     write_side("a")
     write_side("b", factor, first=10)
-    (comparison,) = described(capsys, "a", "b", code=code)["comparisons"]
+    (comparison,) = compare_as_json(capsys, "a", "b", code=code)["comparisons"]
     assert comparison["answer"] == answer
     assert comparison["low"] < factor - 1 < comparison["high"]
     assert comparison["difference"] == pytest.approx(factor - 1, abs=2e-4)
@@ -132,12 +130,12 @@ def test_a_side_that_differs_is_slower_or_faster(
 
 
 @pytest.mark.slow
-def test_one_run_a_side_rests_on_assumed_noise_and_cannot_tell(
+def test_one_run_per_side_is_inconclusive_with_assumed_noise(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_side("a", runs=1)
     write_side("b", 1.02, first=10, runs=1)
-    out = told(capsys, "a", "b")
+    out = compare(capsys, "a", "b")
     assert out.splitlines()[0].startswith("the noise from run to run is assumed (1 %)")
     assert "cannot tell" in out
     flat = " ".join(out.split())
@@ -147,11 +145,11 @@ def test_one_run_a_side_rests_on_assumed_noise_and_cannot_tell(
         "the nodes are unknown and may cause the difference; to be sure, run both side by side on the same nodes"
         in flat
     )
-    assert told(capsys, "a", "b", "--strict", code=4) == out
+    assert compare(capsys, "a", "b", "--strict", code=4) == out
 
 
 @pytest.mark.slow
-def test_two_logs_and_an_archive_are_sides(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_and_archives_are_sides(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a", runs=1)
     write_side("b", 1.1, first=10, runs=1)
     logs = [
@@ -162,7 +160,7 @@ def test_two_logs_and_an_archive_are_sides(capsys: pytest.CaptureFixture[str]) -
         )
         for side in "ab"
     ]
-    assert f"slower        +10.0 %  (+5.8 to +14.4 %)      {LLAMA}" in told(
+    assert f"slower        +10.0 %  (+5.8 to +14.4 %)      {LLAMA}" in compare(
         capsys, *map(str, logs), code=1
     )
     members = [
@@ -172,14 +170,14 @@ def test_two_logs_and_an_archive_are_sides(capsys: pytest.CaptureFixture[str]) -
     ]
     Path("b.tar").write_bytes(archive(members))
     shutil.rmtree("b")
-    assert "1 slower" in told(capsys, "a", "b.tar", code=1)
+    assert "1 slower" in compare(capsys, "a", "b.tar", code=1)
 
 
 @pytest.mark.slow
-def test_margin_decides_if_sides_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
+def test_margin_defines_alike(capsys: pytest.CaptureFixture[str]) -> None:
     write_side("a")
     write_side("b", first=10)
-    (comparison,) = described(capsys, "a", "b", "--margin=0.1%")["comparisons"]
+    (comparison,) = compare_as_json(capsys, "a", "b", "--margin=0.1%")["comparisons"]
     assert comparison["answer"] == "cannot-tell"
     assert comparison["runs_needed"][0] > 0
 
@@ -188,21 +186,21 @@ def test_margin_decides_if_sides_are_alike(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-def test_configuration_on_one_side_is_listed_and_fails_if_strict(
+def test_unmatched_configuration_is_listed_and_fails_if_strict(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Another precision is another configuration."""
     write_side("a")
     write_side("a", name=FP8, first=20)
     write_side("b", first=10)
-    out = told(capsys, "a", "b")
+    out = compare(capsys, "a", "b")
     assert f"{FP8}: only in A: B has no run" in out
     assert "1 configuration compared: 1 alike; 1 not compared" in out
-    told(capsys, "a", "b", "--strict", code=4)
+    compare(capsys, "a", "b", "--strict", code=4)
 
 
 @pytest.mark.slow
-def test_a_run_that_diverged_is_listed_and_no_data(
+def test_diverged_run_is_listed_as_no_data(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_side("a")
@@ -212,24 +210,24 @@ def test_a_run_that_diverged_is_listed_and_no_data(
     log.write_text(
         re.sub(r"reduced_train_loss: \S+", "reduced_train_loss: nan", log.read_text())
     )
-    found = described(capsys, "a", "b")
+    result = compare_as_json(capsys, "a", "b")
     assert [
-        (run["side"], run["reason"], run["configuration"]) for run in found["no_data"]
+        (run["side"], run["reason"], run["configuration"]) for run in result["no_data"]
     ] == [("B", "diverged", LLAMA)]
-    assert found["comparisons"][0]["runs"] == [4, 3]
-    assert found["comparisons"][0]["answer"] == "alike"
-    assert "B/" in told(capsys, "a", "b").partition("no data:")[2]
+    assert result["comparisons"][0]["runs"] == [4, 3]
+    assert result["comparisons"][0]["answer"] == "alike"
+    assert "B/" in compare(capsys, "a", "b").partition("no data:")[2]
 
 
 @pytest.mark.slow
-def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(
+def test_side_without_runs_prints_the_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_side("b")
     shutil.make_archive("night", "zip", "b")
     Path("notes.log").write_text("to do\n")
     Path("empty").mkdir()
-    for side, why in (
+    for side, reason in (
         (
             "night.zip",
             "night.zip is a zip archive, which is not supported: unpack it and give its folder",
@@ -239,8 +237,8 @@ def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(
             "no training step in a supported format (docs/reference/dialects.md), and not named like a job log",
         ),
     ):
-        assert why in " ".join(told(capsys, side, "b", code=3).split())
-    empty = told(capsys, "empty", "b", code=3)
+        assert reason in " ".join(compare(capsys, side, "b", code=3).split())
+    empty = compare(capsys, "empty", "b", code=3)
     assert "nothing to compare: A without any usable run" in empty
     assert "no data:" not in empty
 
@@ -273,7 +271,7 @@ def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(
         ("a 2025-11-01 --history=gone.db", "--history: gone.db: there is no such file"),
     ],
 )
-def test_wrong_input_is_refused(
+def test_invalid_input_is_refused(
     capsys: pytest.CaptureFixture[str], words: str, message: str
 ) -> None:
     write_side("a", runs=1)
@@ -287,25 +285,25 @@ def test_wrong_input_is_refused(
     assert not Path("gone.db").exists()
 
 
-# --- runs that no baseline knows ------------------------------------------------------
+# --- runs without a baseline ----------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_two_logs_of_other_names_that_say_the_same_are_compared(
+def test_logs_without_baseline_are_compared_if_facts_match(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_titan_run(Path(), 1, name="old.log")
     write_titan_run(Path(), 5, name="new.log", seconds=2.2)
-    (comparison,) = described(capsys, "old.log", "new.log", code=1)["comparisons"]
+    (comparison,) = compare_as_json(capsys, "old.log", "new.log", code=1)["comparisons"]
     assert comparison["configuration"].startswith("oak_14b-own-h100")
     assert [fact["name"] for fact in comparison["differs"]] == ["started"]
     write_titan_run(Path(), 6, name="large.log", seconds=2.2, mbs=8, gbs=64)
-    assert "2 not compared" in told(capsys, "old.log", "large.log", code=3)
+    assert "2 not compared" in compare(capsys, "old.log", "large.log", code=3)
     for name, size in (("small.log", 32), ("wide.log", 64)):
         write_titan_run(
             Path(), 7, name=name, more=f" num_attention_heads ..... {size}\n"
         )
-    assert "2 not compared" in told(capsys, "small.log", "wide.log", code=3)
+    assert "2 not compared" in compare(capsys, "small.log", "wide.log", code=3)
 
 
 # --- a history ------------------------------------------------------------------------
@@ -313,11 +311,9 @@ def test_two_logs_of_other_names_that_say_the_same_are_compared(
 
 @pytest.fixture
 def history(tmp_path: Path) -> str:
-    """A history with a run of a configuration each night of November 2025, the last ten
-    5 % slower."""
+    """A history with one run per day of November 2025, the last ten 5 % slower."""
     seconds = [
-        7.33 * (1.05 if night >= 20 else 1) * (1 + WOBBLE[night % 4])
-        for night in range(30)
+        7.33 * (1.05 if day >= 20 else 1) * (1 + WOBBLE[day % 4]) for day in range(30)
     ]
     write(StoreLocation("h.db", tmp_path / "h.db"), document(*nights(seconds)))
     return "--history=h.db"
@@ -350,7 +346,7 @@ def history(tmp_path: Path) -> str:
         ),
     ],
 )
-def test_days_that_are_no_side_are_refused(
+def test_invalid_days_and_sessions_are_refused(
     capsys: pytest.CaptureFixture[str],
     history: str,
     words: str,
@@ -363,35 +359,35 @@ def test_days_that_are_no_side_are_refused(
 
 
 @pytest.mark.slow
-def test_sessions_of_a_history_are_sides_as_show_names_them(
+def test_sessions_printed_by_history_show_are_sides(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    place = StoreLocation("h.db", tmp_path / "h.db")
+    store = StoreLocation("h.db", tmp_path / "h.db")
     ids = ("20251101-0300-0123456789ab", "20251105-0300-0123456789ab")
-    write(place, document(outcome(7.33, 0), identifier=ids[0]))
-    write(place, document(outcome(8.33, 4), identifier=ids[1]))
+    write(store, document(outcome(7.33, 0), identifier=ids[0]))
+    write(store, document(outcome(8.33, 4), identifier=ids[1]))
     assert main(["history", "show", GROK, "--history=h.db"]) == 0
     assert f"session {ids[1]}" in capsys.readouterr().out
-    assert "1 slower" in told(capsys, *ids, "--history=h.db", code=1)
+    assert "1 slower" in compare(capsys, *ids, "--history=h.db", code=1)
 
 
 @pytest.mark.slow
-def test_nodes_and_environment_of_a_history_are_compared(
+def test_stored_nodes_and_environment_are_compared(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    place = StoreLocation("h.db", tmp_path / "h.db")
-    for night, (nodes, container) in enumerate(
+    store = StoreLocation("h.db", tmp_path / "h.db")
+    for day, (nodes, container) in enumerate(
         ((["n1", "n2"], "nemo:1"), (["n1", "n2"], "nemo:2"))
     ):
-        content = outcome(7.33 + night, night)
+        content = outcome(7.33 + day, day)
         content["jobs"] = [{"nodes": nodes}]
         content["environment"] = {
             "container": container,
             "driver": "570",
             "commit": "abc",
         }
-        write(place, document(content))
-    (comparison,) = described(
+        write(store, document(content))
+    (comparison,) = compare_as_json(
         capsys, "2025-11-01", "2025-11-02", "--history=h.db", code=1
     )["comparisons"]
     assert comparison["same_nodes"] is True
@@ -401,7 +397,7 @@ def test_nodes_and_environment_of_a_history_are_compared(
         "b": "nemo:2",
     }
     assert comparison["candidate"] == "container"
-    out = told(capsys, "2025-11-01", "2025-11-02", "--history=h.db", code=1)
+    out = compare(capsys, "2025-11-01", "2025-11-02", "--history=h.db", code=1)
     assert (
         "differs   container: nemo:1 -> nemo:2\n  candidate container is the only known difference"
         in out
@@ -413,12 +409,12 @@ def test_nodes_and_environment_of_a_history_are_compared(
 
 
 @pytest.mark.slow
-def test_the_page_and_the_document_are_made_of_the_same_values(
+def test_page_and_json_document_are_written_and_replaced(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_side("a")
     write_side("b", 1.05, first=10)
-    told(capsys, "a", "b", "--html=out.html", "--json=out.json", code=1)
+    compare(capsys, "a", "b", "--html=out.html", "--json=out.json", code=1)
     page = Path("out.html").read_text()
     assert "default-src &#39;none&#39;" in page
     assert not re.search(r"https?://", page)
@@ -427,13 +423,13 @@ def test_the_page_and_the_document_are_made_of_the_same_values(
     assert LLAMA in page
     before = json.loads(Path("out.json").read_text())
     assert before["kind"] == "comparison"
-    told(
+    compare(
         capsys, "a", "b", "--html=out.html", "--json=out.json", code=1
-    )  # its own files are replaced
+    )  # earlier documents are replaced
 
 
 @pytest.mark.slow
-def test_an_answer_is_printed_though_its_file_cannot_be_written(
+def test_answer_is_printed_if_its_file_is_unwritable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_side("a", runs=1)
@@ -446,13 +442,13 @@ def test_an_answer_is_printed_though_its_file_cannot_be_written(
     assert main(["compare", "a", "b", "--json=out.json"]) == 2
     captured = capsys.readouterr()
     assert "1 configuration compared" in captured.out
-    assert captured.err.startswith("llmbench: it cannot be written: ")
+    assert captured.err.startswith("llmbench: cannot write the comparison: ")
     assert "No space left on device" in captured.err
     assert not Path("out.json").exists()
 
 
 @pytest.mark.slow
-def test_secrets_and_what_a_terminal_obeys_stay_out_of_every_report(
+def test_reports_contain_no_secrets_or_control_characters(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cret-value-1234")
@@ -465,7 +461,7 @@ def test_secrets_and_what_a_terminal_obeys_stay_out_of_every_report(
     for folder in ("a-s3cret-value-1234", "b\x1b[31m"):
         log = next(Path(folder).rglob("*.log"))
         (log.parent / "broken.log.gz").write_bytes(b"\x1f\x8b\x08broken")
-    out = told(
+    out = compare(
         capsys, "a-s3cret-value-1234", "b\x1b[31m", "--json=out.json", "--html=out.html"
     )
     for text in (out, Path("out.json").read_text(), Path("out.html").read_text()):

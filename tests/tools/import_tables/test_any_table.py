@@ -70,7 +70,7 @@ tables = st.lists(
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(tables, st.booleans(), st.booleans())
-def test_every_number_of_a_table_is_read_or_listed(
+def test_every_number_is_imported_or_listed(
     made: list[tuple[list[str], list[list[str]]]], outer: bool, apart: bool
 ) -> None:
     lines: list[str] = []
@@ -97,22 +97,22 @@ def test_every_number_of_a_table_is_read_or_listed(
             add(row, in_row=True)
         if apart:
             lines.append("")
-    found = read("\n".join(lines))
-    seen = {
+    result = read("\n".join(lines))
+    read_cells = {
         (value.cell.line, value.cell.text)
-        for thing in found.configurations
-        for value in thing.values
+        for configuration in result.configurations
+        for value in configuration.values
     }
-    seen |= {(one.line, one.text) for one in found.unread}
+    read_cells |= {(cell.line, cell.text) for cell in result.unread}
     labels = {
-        (one.line, label)
-        for one in found.unread
-        for label in re.findall(r"'(.*?)'", one.reason)
+        (cell.line, label)
+        for cell in result.unread
+        for label in re.findall(r"'(.*?)'", cell.reason)
     }
-    known = {
+    used_labels = {
         (value.cell.line, value.label.text)
-        for thing in found.configurations
-        for value in thing.values
+        for configuration in result.configurations
+        for value in configuration.values
     }
     quiet = {
         (line, text)
@@ -120,12 +120,14 @@ def test_every_number_of_a_table_is_read_or_listed(
         if text in ("Time to train 1T tokens in days",)
     }
     assert not {
-        one for one in numbers - seen - labels - known - quiet if _is_value(one[1])
+        cell
+        for cell in numbers - read_cells - labels - used_labels - quiet
+        if _is_value(cell[1])
     }
 
 
 def _is_value(text: str) -> bool:
-    """Labels with a digit, such as a title in the first column, are no values."""
+    """True for a value, False for labels with a digit such as a title."""
     return re.fullmatch(r"[\d.,%~*x ]*\d[\d.,%~*x ]*", text) is not None
 
 
@@ -138,10 +140,10 @@ def _is_value(text: str) -> bool:
 )
 @example("| a |\n|---|\n| &#55296; |")
 @example("GPUs | Step time (s)\n---|---\n8 | 7.3")
-def test_no_text_is_an_error(text: str) -> None:
-    """Whatever is found is a draft, or is listed."""
+def test_arbitrary_text_raises_no_unexpected_error(text: str) -> None:
+    """Any text gives drafts or a BaselineError."""
     try:
         imported = draft(text, recipe="mine", size="8b", gpu="h100", dtype="bf16")
     except BaselineError:
         return
-    assert all(one.text and one.configurations for one in imported.drafts)
+    assert all(cell.text and cell.configurations for cell in imported.drafts)

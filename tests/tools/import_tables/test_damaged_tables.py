@@ -1,5 +1,4 @@
-"""A table in another spelling gives the same cells; one that lost or gained something
-is told, and nothing guessed."""
+"""Tables in other spellings are read alike, and damaged tables are reported."""
 
 from __future__ import annotations
 
@@ -28,22 +27,21 @@ Lines = list[str]
 
 
 def tables_of(name: str) -> Lines:
-    """Return the lines of the performance and configuration tables of a document, and
-    the headings between them."""
-    kept = []
+    """Return the table lines and headings of a document, without checkpoint tables."""
+    table_lines = []
     for line in shared(f"recipes/{name}").read_text().split("\n"):
         is_log = "lr:" in line or "[" in line or "grep" in line
         if (line.count("|") > 2 and not is_log) or line.startswith(("#", "**")):
-            kept.append(line)
+            table_lines.append(line)
     checkpoints = next(
         (
             number
-            for number, line in enumerate(kept)
+            for number, line in enumerate(table_lines)
             if line.startswith("Model | Checkpoint")
         ),
-        len(kept),
+        len(table_lines),
     )
-    return kept[:checkpoints]
+    return table_lines[:checkpoints]
 
 
 @cache
@@ -52,9 +50,9 @@ def read_document(name: str) -> DocumentConfigurations:
     return read("\n".join(tables_of(name)))
 
 
-def list_facts(found: DocumentConfigurations) -> set[tuple[object, ...]]:
-    """Return every configuration with all its facts."""
-    return {tuple(sorted(entry.facts.items())) for entry in found.configurations}
+def list_facts(result: DocumentConfigurations) -> set[tuple[object, ...]]:
+    """Return the facts of every configuration."""
+    return {tuple(sorted(entry.facts.items())) for entry in result.configurations}
 
 
 def is_row(lines: Lines, number: int) -> bool:
@@ -76,10 +74,10 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def in_cells(change: Callable[[str], str]) -> Callable[[Lines], str]:
-    """Change every cell of the rows, and no header."""
+def change_cells(change: Callable[[str], str]) -> Callable[[Lines], str]:
+    """Make a function that changes every cell except headers."""
 
-    def changed(lines: Lines) -> str:
+    def damaged(lines: Lines) -> str:
         rows = [
             " | ".join(change(cell) if cell else cell for cell in cells(line))
             if is_row(lines, number)
@@ -88,7 +86,7 @@ def in_cells(change: Callable[[str], str]) -> Callable[[Lines], str]:
         ]
         return "\n".join(rows)
 
-    return changed
+    return damaged
 
 
 def thousands(cell: str) -> str:
@@ -121,24 +119,24 @@ SPELLINGS: dict[str, Callable[[Lines], str]] = {
         re.sub(":?-+:?", ":---:", line) if DASHES.fullmatch(line.strip()) else line
         for line in lines
     ),
-    "bold": in_cells(lambda cell: f"**{cell}**"),
-    "italics": in_cells(lambda cell: f"*{cell}*"),
-    "code": in_cells(lambda cell: f"`{cell}`"),
-    "links": in_cells(
+    "bold": change_cells(lambda cell: f"**{cell}**"),
+    "italics": change_cells(lambda cell: f"*{cell}*"),
+    "code": change_cells(lambda cell: f"`{cell}`"),
+    "links": change_cells(
         lambda cell: (
             f"[{cell}](https://example.com/a_(b)?c=1)"
             if cell.isdigit()
             else f"[{cell}](#x)"
         )
     ),
-    "footnotes": in_cells(lambda cell: f"{cell}[^1]"),
-    "superscript": in_cells(lambda cell: f"{cell}<sup>1</sup>"),
-    "line breaks": in_cells(lambda cell: f"{cell}<br/>"),
-    "entities": in_cells(
+    "footnotes": change_cells(lambda cell: f"{cell}[^1]"),
+    "superscript": change_cells(lambda cell: f"{cell}<sup>1</sup>"),
+    "line breaks": change_cells(lambda cell: f"{cell}<br/>"),
+    "entities": change_cells(
         lambda cell: cell.replace("%", "&#37;").replace(" ", "&nbsp;") + "&nbsp;"
     ),
-    "thousands": in_cells(thousands),
-    "dagger": in_cells(
+    "thousands": change_cells(thousands),
+    "dagger": change_cells(
         lambda cell: f"{cell}\u2020" if re.fullmatch(r"[\d.]+\.\d+%?", cell) else cell
     ),
 }
@@ -147,115 +145,117 @@ SPELLINGS: dict[str, Callable[[Lines], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_other_spelling_gives_the_same_cells(name: str, spelling: str) -> None:
-    found = read(SPELLINGS[spelling](tables_of(name)))
-    assert found.unread == ()
-    assert list_facts(found) == list_facts(read_document(name))
+def test_spelling_of_tables_changes_no_cell(name: str, spelling: str) -> None:
+    result = read(SPELLINGS[spelling](tables_of(name)))
+    assert result.unread == ()
+    assert list_facts(result) == list_facts(read_document(name))
 
 
 # --- damage ---------------------------------------------------------------------------
 
 
-def at_each(lines: Lines, wanted: Callable[[Lines, int], bool]) -> Iterator[int]:
-    return (number for number in range(len(lines)) if wanted(lines, number))
+def find_lines(lines: Lines, matches: Callable[[Lines, int], bool]) -> Iterator[int]:
+    return (number for number in range(len(lines)) if matches(lines, number))
 
 
-def replaced(lines: Lines, number: int, *new: str) -> Lines:
+def replace_line(lines: Lines, number: int, *new: str) -> Lines:
     return [*lines[:number], *new, *lines[number + 1 :]]
 
 
-def lost_cell(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_row):
+def drop_cell(lines: Lines) -> Iterator[Lines]:
+    for number in find_lines(lines, is_row):
         row = cells(lines[number])
-        for place in (1, len(row) - 1):
-            yield replaced(
-                lines, number, " | ".join(row[:place] + row[place + 1 :]) + " |"
+        for index in (1, len(row) - 1):
+            yield replace_line(
+                lines, number, " | ".join(row[:index] + row[index + 1 :]) + " |"
             )
 
 
-def torn_row(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_row):
+def split_row(lines: Lines) -> Iterator[Lines]:
+    for number in find_lines(lines, is_row):
         row = cells(lines[number])
-        for place in range(1, len(row)):
-            yield replaced(
-                lines, number, " | ".join(row[:place]) + " |", " | ".join(row[place:])
+        for index in range(1, len(row)):
+            yield replace_line(
+                lines, number, " | ".join(row[:index]) + " |", " | ".join(row[index:])
             )
 
 
-def doubled_cell(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_row):
+def repeat_cell(lines: Lines) -> Iterator[Lines]:
+    for number in find_lines(lines, is_row):
         row = cells(lines[number])
-        yield replaced(lines, number, " | ".join([*row[:2], *row[1:]]) + " |")
+        yield replace_line(lines, number, " | ".join([*row[:2], *row[1:]]) + " |")
 
 
-def no_dashes(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_header):
-        yield replaced(lines, number + 1)
+def drop_dashes(lines: Lines) -> Iterator[Lines]:
+    for number in find_lines(lines, is_header):
+        yield replace_line(lines, number + 1)
 
 
-def renamed_label(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_row):
-        yield replaced(
+def rename_label(lines: Lines) -> Iterator[Lines]:
+    for number in find_lines(lines, is_row):
+        yield replace_line(
             lines, number, " | ".join(["How long it takes", *cells(lines[number])[1:]])
         )
 
 
-def renamed_header(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_header):
+def rename_header(lines: Lines) -> Iterator[Lines]:
+    for number in find_lines(lines, is_header):
         row = cells(lines[number])
-        for place in range(1, len(row)):
-            if cells(lines[number + 2])[place] != "NA":  # or nothing is lost
-                yield replaced(
+        for index in range(1, len(row)):
+            if cells(lines[number + 2])[index] != "NA":  # else no value is lost
+                yield replace_line(
                     lines,
                     number,
-                    " | ".join([*row[:place], f"run {place}", *row[place + 1 :]])
+                    " | ".join([*row[:index], f"run {index}", *row[index + 1 :]])
                     + " |",
                 )
 
 
-def another_header(lines: Lines) -> Iterator[Lines]:
-    """Two columns of one number of GPUs: one of them is another measurement."""
-    for number in at_each(lines, is_header):
+def repeat_header(lines: Lines) -> Iterator[Lines]:
+    """Give two columns the same number of GPUs, as if one were another measurement."""
+    for number in find_lines(lines, is_header):
         row = cells(lines[number])
         if len(row) > 2 and "GPUs" in row[2]:
-            yield replaced(lines, number, " | ".join([row[0], row[2], *row[2:]]) + " |")
+            yield replace_line(
+                lines, number, " | ".join([row[0], row[2], *row[2:]]) + " |"
+            )
 
 
-def further_column(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_header):
-        changed, place = list(lines), number
+def add_column(lines: Lines) -> Iterator[Lines]:
+    for number in find_lines(lines, is_header):
+        damaged, index = list(lines), number
         while (
-            place < len(lines)
-            and "|" in lines[place]
-            and (place <= number + 1 or is_row(lines, place))
+            index < len(lines)
+            and "|" in lines[index]
+            and (index <= number + 1 or is_row(lines, index))
         ):
             extra = (
                 "Before"
-                if place == number
+                if index == number
                 else "---"
-                if place == number + 1
-                else f"{place}.5"
+                if index == number + 1
+                else f"{index}.5"
             )
-            changed[place] = lines[place].strip().rstrip("|") + f"| {extra} |"
-            place += 1
-        yield changed
+            damaged[index] = lines[index].strip().rstrip("|") + f"| {extra} |"
+            index += 1
+        yield damaged
 
 
-def another_unit(lines: Lines) -> Iterator[Lines]:
-    for number in at_each(lines, is_row):
+def change_unit(lines: Lines) -> Iterator[Lines]:
+    for number in find_lines(lines, is_row):
         if "seconds per step" in lines[number]:
-            yield replaced(
+            yield replace_line(
                 lines,
                 number,
                 lines[number].replace("seconds per step", "minutes per step"),
             )
 
 
-def second_row(lines: Lines) -> Iterator[Lines]:
-    """The same label twice, with other numbers."""
-    for number in at_each(lines, is_row):
+def repeat_row(lines: Lines) -> Iterator[Lines]:
+    """Repeat a row with the same label and other numbers."""
+    for number in find_lines(lines, is_row):
         if cells(lines[number])[0][:1].isalpha() and "step time" in lines[number]:
-            yield replaced(
+            yield replace_line(
                 lines,
                 number,
                 lines[number],
@@ -264,24 +264,24 @@ def second_row(lines: Lines) -> Iterator[Lines]:
 
 
 DAMAGES = {
-    one.__name__: one
-    for one in (
-        lost_cell,
-        torn_row,
-        doubled_cell,
-        no_dashes,
-        renamed_label,
-        renamed_header,
-        another_header,
-        further_column,
-        another_unit,
-        second_row,
+    cell.__name__: cell
+    for cell in (
+        drop_cell,
+        split_row,
+        repeat_cell,
+        drop_dashes,
+        rename_label,
+        rename_header,
+        repeat_header,
+        add_column,
+        change_unit,
+        repeat_row,
     )
 }
 
 
-MOST = 8
-"""Of the places where one damage can strike a document."""
+MOST_DAMAGES = 8
+"""Limit of tested positions for each kind of damage."""
 
 
 def numbers(lines: Lines) -> Counter[tuple[int, str]]:
@@ -298,28 +298,29 @@ def numbers(lines: Lines) -> Counter[tuple[int, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_listed_and_changes_no_other_cell(name: str, damage: str) -> None:
-    """Every number is in a configuration or in the list, and no configuration gets
-    another one's."""
+def test_damage_is_listed_and_affects_no_other_cell(name: str, damage: str) -> None:
+    """Every number is imported or listed, and no configuration gets a wrong number."""
     lines = tables_of(name)
     expected = {
-        tuple(map(thing.facts.get, ("size", "gpu", "dtype", "gpus"))): thing
-        for thing in read_document(name).configurations
+        tuple(
+            map(configuration.facts.get, ("size", "gpu", "dtype", "gpus"))
+        ): configuration
+        for configuration in read_document(name).configurations
     }
     every = list(DAMAGES[damage](lines))
-    for changed in every[:: 1 + len(every) // MOST]:
-        found = read("\n".join(changed))
-        assert any(one.decisive for one in found.unread), "\n".join(changed)
-        for thing in found.configurations:
+    for damaged in every[:: 1 + len(every) // MOST_DAMAGES]:
+        result = read("\n".join(damaged))
+        assert any(cell.decisive for cell in result.unread), "\n".join(damaged)
+        for configuration in result.configurations:
             original = expected[
-                tuple(map(thing.facts.get, ("size", "gpu", "dtype", "gpus")))
+                tuple(map(configuration.facts.get, ("size", "gpu", "dtype", "gpus")))
             ]
-            assert thing.facts.items() <= original.facts.items()
+            assert configuration.facts.items() <= original.facts.items()
         read_cells = {
             (value.cell.line, value.cell.text)
-            for thing in found.configurations
-            for value in thing.values
+            for configuration in result.configurations
+            for value in configuration.values
         }
-        listed = {(one.line, one.text) for one in found.unread}
-        assert not set(numbers(changed)) - read_cells - listed
+        listed = {(cell.line, cell.text) for cell in result.unread}
+        assert not set(numbers(damaged)) - read_cells - listed
     assert every

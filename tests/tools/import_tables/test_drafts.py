@@ -40,7 +40,7 @@ DOCUMENT = PROSE + TABLE
 UNTIMED = "| Oak 8b FP8 | 8x H100 GPUs |\n|---|---|\n| GBS | 128 |\n| SeqLen | 8192 |\n| Layers | 32 |\n"
 
 
-def test_draft_states_the_place_of_each_value() -> None:
+def test_draft_cites_the_source_of_each_value() -> None:
     (made,) = draft(DOCUMENT).drafts
     for line in (
         "framework: NeMo-Run   # by the log of line 2",
@@ -60,19 +60,19 @@ def test_draft_states_the_place_of_each_value() -> None:
 
 
 def test_contradictory_values_of_the_text_are_listed() -> None:
-    """What is stated twice alike does no harm, and a comment states nothing."""
+    """Equal values may be repeated, and comments are ignored."""
     again = "The peak theoretical throughput for H100 FP8 is 989 TFLOPS. Analyze iterations 11-44 for the mean.\n"
-    found = draft(
+    result = draft(
         f"{again}<!-- training will run for the first 70 steps -->\n{DOCUMENT}"
     )
-    (made,) = found.drafts
+    (made,) = result.drafts
     assert [what for _, what in made.assumed] == ['fp8: "1979"']
     assert "\nsteps: 60   # line 4\n" in made.text
     told = "the text gives several values of peak h100 fp8: 989, 1979"
-    assert [cell[:3] for cell in found.unread] == [(1, "989", told), (3, "1979", told)]
+    assert [cell[:3] for cell in result.unread] == [(1, "989", told), (3, "1979", told)]
 
 
-def test_draft_is_read_as_it_is(tmp_path: Path) -> None:
+def test_complete_draft_is_valid(tmp_path: Path) -> None:
     (made,) = draft(DOCUMENT.replace("| Oak 8b", '| Oak "8b: # {x}" 8b')).drafts
     path = tmp_path / "own.yaml"
     path.write_text(made.text)
@@ -84,7 +84,7 @@ def test_draft_is_read_as_it_is(tmp_path: Path) -> None:
     assert first.source.table == 'Oak "8b: # {x}" 8b FP8'
 
 
-def test_tables_alone_leave_the_kind_of_log_to_fill_in(tmp_path: Path) -> None:
+def test_draft_without_text_leaves_dialect_to_fill_in(tmp_path: Path) -> None:
     (made,) = draft(TABLE).drafts
     assert [what.partition(",")[0] for _, what in made.fill_in] == ["dialect"]
     usual = (
@@ -130,7 +130,7 @@ def test_document_without_times_is_a_recipe(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_known_framework_completes_the_draft(
+def test_framework_name_completes_the_draft(
     tmp_path: Path, text: str, framework: str
 ) -> None:
     (made,) = draft(f"{text}\n\n{TABLE}").drafts
@@ -144,7 +144,7 @@ def test_sizes_without_a_formula_are_kept() -> None:
     (made,) = draft(
         f"The model flops for Oak 8b for GBS=1 is 4.74E+14.\n\n{TABLE}"
     ).drafts
-    constant = 'formula: none   # not stated: docs/explanation/flops.md has those for MFU\n    printed_flops: "4.74E+14"   # line 1'
+    constant = 'formula: none   # not stated: see docs/explanation/flops.md for a formula, which MFU needs\n    printed_flops: "4.74E+14"   # line 1'
     assert constant in made.text
     assert "formula: none" in [what for _, what in made.assumed]
 
@@ -165,9 +165,9 @@ Analyze iterations 35\u201344 for the mean. train_step_timing in s: 9.3
 """
 
 
-def test_table_of_peaks_gives_peaks_and_no_configuration() -> None:
-    found = draft(PEAKS)
-    (made,) = found.drafts
+def test_peak_table_gives_peaks_but_no_configuration() -> None:
+    result = draft(PEAKS)
+    (made,) = result.drafts
     assert "window: {statistic: mean, first: 35, last: 44}   # line 8" in made.text, (
         "with an en dash"
     )
@@ -175,33 +175,33 @@ def test_table_of_peaks_gives_peaks_and_no_configuration() -> None:
         '  gb200:\n    bf16: "2450"   # line 5\n  h100:\n    bf16: "989"   # line 5\n'
         in made.text
     )
-    assert (made.configurations, found.is_complete) == (2, True)
-    assert {cell.reason for cell in found.unread} == {
-        "its table is about peaks of GPUs, which no run has reached"
+    assert (made.configurations, result.is_complete) == (2, True)
+    assert {cell.reason for cell in result.unread} == {
+        "its table is about peak FLOPS of GPUs, not about measurements"
     }
 
 
 @pytest.mark.parametrize("row", ["| MFU | 40% |", "| GBS | 128 |"])
 def test_table_with_more_than_peaks_is_not_skipped(row: str) -> None:
-    found = draft(
+    result = draft(
         f"# Peak throughput of Oak 8b in BF16\n\n| Metric | H100 |\n|---|---|\n{row}\n"
     )
-    assert (found.drafts, [cell.decisive for cell in found.unread]) == ((), [True])
+    assert (result.drafts, [cell.decisive for cell in result.unread]) == ((), [True])
 
 
 @pytest.mark.parametrize(
     "header",
     ["| Data Type | GB200 (sparse) | H100 |", "| Data Type | GB200 | H100 8x |"],
 )
-def test_other_peak_is_not_taken(header: str) -> None:
+def test_sparse_peak_is_ignored(header: str) -> None:
     (made,) = draft(PEAKS.replace("| Data Type | GB200 | H100 |", header)).drafts
     assert re.search(r'(gb200|h100):\n    bf16: "\d+"   # not stated', made.text)
 
 
 def test_peaks_that_contradict_the_text_are_listed() -> None:
-    found = draft("The peak throughput for H100 BF16 is 990 TFLOPS.\n" + PEAKS)
+    result = draft("The peak throughput for H100 BF16 is 990 TFLOPS.\n" + PEAKS)
     told = "the text gives several values of peak h100 bf16: 990, 989"
-    assert [(cell.line, cell.reason) for cell in found.unread if cell.decisive] == [
+    assert [(cell.line, cell.reason) for cell in result.unread if cell.decisive] == [
         (1, told),
         (6, told),
     ]
@@ -210,7 +210,7 @@ def test_peaks_that_contradict_the_text_are_listed() -> None:
 # --- files and report -----------------------------------------------------------------
 
 
-def test_each_recipe_has_a_file(tmp_path: Path) -> None:
+def test_each_recipe_is_written_to_its_file(tmp_path: Path) -> None:
     both = draft(f"{DOCUMENT}\n{TABLE.replace('Oak', 'Elm')}")
     written = write_drafts(both, tmp_path, force=False)
     assert [file.path for file in written] == [
@@ -225,7 +225,7 @@ def test_each_recipe_has_a_file(tmp_path: Path) -> None:
         write_drafts(both, tmp_path / "one.yaml", force=False)
 
 
-def test_different_file_is_kept_and_its_difference_shown(tmp_path: Path) -> None:
+def test_different_file_is_kept_and_diff_is_printed(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     (file,) = write_drafts(draft(DOCUMENT), path, force=False)
     assert (file.fate, file.difference) == ("created", "")
@@ -236,7 +236,7 @@ def test_different_file_is_kept_and_its_difference_shown(tmp_path: Path) -> None
     assert (file.fate, path.read_bytes()) == ("kept", before)
     assert '-     cells: {step_time: "9.36", mfu: "NA"}}' in file.difference
     assert '+     cells: {step_time: "9.40", mfu: "NA"}}' in file.difference
-    assert "is another file and was kept; --force replaces it" in "\n".join(
+    assert "another file exists and was kept; --force replaces it" in "\n".join(
         format_report(changed, [file])
     )
     (file,) = write_drafts(changed, path, force=True)
@@ -246,22 +246,22 @@ def test_different_file_is_kept_and_its_difference_shown(tmp_path: Path) -> None
 
 
 def test_report_lists_gaps_and_unread_cells() -> None:
-    found = draft(
+    result = draft(
         DOCUMENT.replace("| MFU | 41.07% | NA |", "| MFU | 0.4107 | 41,07% |")
     )
-    lines = list(format_report(found, ()))
+    lines = list(format_report(result, ()))
     joined = " ".join(" ".join(lines).split())
     assert (lines[0], lines[-1]) == (
         "oak 25.05: 2 configurations, 2 cells",
         "2 cells not read",
     )
     assert (
-        "line 12 of README.md: '0.4107': 'MFU': nothing says whether it is a percentage or a fraction"
+        "line 12 of README.md: '0.4107': 'MFU': it may be a percentage or a fraction"
         in joined
     )
-    assert "'41,07%': 'MFU': its comma may be a decimal one" in joined
+    assert "'41,07%': 'MFU': its comma may be a decimal comma" in joined
     assert max(map(len, lines)) < 80
-    assert (found.is_complete, draft(DOCUMENT).is_complete) == (False, True)
+    assert (result.is_complete, draft(DOCUMENT).is_complete) == (False, True)
     bare = list(format_report(draft(TABLE), ()))
     assert (
         "not stated, oak: line 7 framework: unknown; line 12 timed: mean; line 13"
@@ -298,7 +298,7 @@ def test_unreadable_document_is_an_error(tmp_path: Path) -> None:
     assert read_document(path, load_mapping()).lines == ("a",)
 
 
-def test_missing_package_is_named(
+def test_missing_markdown_package_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "markdown_it", None)
@@ -306,7 +306,7 @@ def test_missing_package_is_named(
         read_document(tmp_path / "README.md", load_mapping())
 
 
-def test_empty_file_is_replaced_and_a_link_is_not(tmp_path: Path) -> None:
+def test_empty_file_is_replaced_but_link_is_not(tmp_path: Path) -> None:
     empty, link = tmp_path / "empty.yaml", tmp_path / "link.yaml"
     empty.touch()
     link.symlink_to(empty)
@@ -324,7 +324,7 @@ def test_empty_file_is_replaced_and_a_link_is_not(tmp_path: Path) -> None:
     "stated", ["kind: recorded", "'kind' : \"recorded\"", "kind: recorded\nbroken: ["]
 )
 def test_draft_never_replaces_recorded_baselines(tmp_path: Path, stated: str) -> None:
-    """With the file, every accepted value would be lost, and drift would begin anew."""
+    """Replacing the file would lose all accepted values and restart the drift."""
     (file,) = write_drafts(draft(DOCUMENT), tmp_path, force=False)
     text = file.path.read_text(encoding="utf-8").replace("kind: published", stated)
     file.path.write_text(text, encoding="utf-8")

@@ -29,7 +29,7 @@ from pytest_llmbench.tools.import_tables.mappings import load_mapping
         ("TFLOP/s", None),
     ],
 )
-def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(
+def test_label_is_a_metric_only_if_unambiguous(
     label: str, metric: tuple[str, int] | None
 ) -> None:
     read = labels.parse_metric_label(load_mapping(), label)
@@ -46,9 +46,7 @@ def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(
         ("Vocabulary", ""),
     ],
 )
-def test_a_label_is_a_column_only_where_it_is_spelled_so(
-    label: str, field: str
-) -> None:
+def test_label_is_a_column_only_if_spelled_exactly(label: str, field: str) -> None:
     assert labels.parse_column_label(load_mapping(), label) == field
 
 
@@ -66,57 +64,57 @@ def test_a_label_is_a_column_only_where_it_is_spelled_so(
         ("days_to_1t", "Days to 1T", "\u2014", ""),
     ],
 )
-def test_a_cell_keeps_its_digits(
+def test_metric_keeps_its_printed_digits(
     metric: str, label: str, text: str, expected: str
 ) -> None:
     mapping = load_mapping()
-    named = labels.parse_metric_label(mapping, label)
-    assert named is not None
-    assert named.name == metric
-    assert labels.read_metric(named, labels.parse_cell(mapping, text, 1)) == expected
+    parsed = labels.parse_metric_label(mapping, label)
+    assert parsed is not None
+    assert parsed.name == metric
+    assert labels.read_metric(parsed, labels.parse_cell(mapping, text, 1)) == expected
 
 
 @pytest.mark.parametrize(
-    ("metric", "label", "text", "why"),
+    ("metric", "label", "text", "reason"),
     [
-        ("step_time", "Step time", "7,325", "its comma may be a decimal one"),
+        ("step_time", "Step time", "7,325", "its comma may be a decimal comma"),
         ("step_time", "Step time", "0.00", "it is not above 0"),
-        ("step_time", "Step time", "~7.3", "it is no number"),
+        ("step_time", "Step time", "~7.3", "it is not a number"),
         (
             "step_time",
             "Step time",
             "7.3 (7.4)",
-            "it holds two values, and nothing says of what the second is",
+            "it contains two values, and the second is not explained",
         ),
-        ("step_time", "Step time", "7.3 \u00b1 0.1", "the unit"),
-        ("tokens_per_second", "Tokens/s", "174k", "the unit 'k' is none of"),
-        ("mfu", "MFU", "0.4759", "whether it is a percentage or a fraction"),
-        ("mfu", "MFU (%)", "0.4759", "whether it is a percentage or a fraction"),
+        ("step_time", "Step time", "7.3 \u00b1 0.1", "found unit"),
+        ("tokens_per_second", "Tokens/s", "174k", "found unit 'k', expected"),
+        ("mfu", "MFU", "0.4759", "may be a percentage or a fraction"),
+        ("mfu", "MFU (%)", "0.4759", "may be a percentage or a fraction"),
         ("mfu", "MFU", "147%", "it is above 100 %"),
     ],
 )
-def test_a_cell_that_may_mean_two_things_is_refused(
-    metric: str, label: str, text: str, why: str
+def test_ambiguous_cell_is_refused_with_reason(
+    metric: str, label: str, text: str, reason: str
 ) -> None:
     mapping = load_mapping()
-    named = labels.Metric(
+    parsed = labels.Metric(
         metric, "%" if "%" in label else "", mapping.metrics[metric].units
     )
     with pytest.raises(ValueError, match=r".") as error:
-        labels.read_metric(named, labels.parse_cell(mapping, text, 1))
-    assert why in str(error.value)
+        labels.read_metric(parsed, labels.parse_cell(mapping, text, 1))
+    assert reason in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("text", "facts"), [("8,192", {"gbs": 8192}), ("NA", {}), ("", {})]
 )
-def test_column_is_a_whole_number_or_absent(text: str, facts: labels.Facts) -> None:
+def test_column_is_an_integer_or_absent(text: str, facts: labels.Facts) -> None:
     mapping = load_mapping()
     label, cell = (labels.parse_cell(mapping, part, 1) for part in ("GBS", text))
     assert labels.read_value(mapping, labels.LabelledCell(label, cell)) == facts
 
 
 @pytest.mark.parametrize("text", ["128 * 2", "8.0", "0", "\uff18"])
-def test_anything_else_is_no_whole_number(text: str) -> None:
-    with pytest.raises(ValueError, match="no whole number above 0"):
+def test_other_text_is_not_an_integer(text: str) -> None:
+    with pytest.raises(ValueError, match="not a whole number above 0"):
         labels.parse_integer(text)

@@ -1,5 +1,4 @@
-"""Tables that machines wrote are read with the same mapping files, and errors name file
-and line."""
+"""Reading CSV, TSV, YAML and JSON tables with mapping files."""
 
 from __future__ import annotations
 
@@ -64,16 +63,16 @@ BY_GPU = {
         ("a.yml", json.dumps({"schema": 1, "runs": {"results": RECORDS}}), [1, 1]),
     ],
 )
-def test_every_form_gives_the_same_configurations(
+def test_every_format_gives_the_same_configurations(
     tmp_path: Path, name: str, text: str, lines: list[int]
 ) -> None:
     mapping = MAPPING + 'schema = "ignore"\n'
-    found = read_as(tmp_path, name, text, mapping)
-    assert list_unread(found) == []
-    assert [entry.line for entry in found.configurations] == lines
+    result = read_as(tmp_path, name, text, mapping)
+    assert list_unread(result) == []
+    assert [entry.line for entry in result.configurations] == lines
     assert [
         (entry.recipe, entry.facts["gpus"], entry.cells)
-        for entry in found.configurations
+        for entry in result.configurations
     ] == [
         ("oak", 8, {"step_time": "12.27"}),
         ("oak", 1024, {"step_time": "9.33"}),
@@ -88,12 +87,12 @@ def test_outer_keys_and_scalars_complete_records(tmp_path: Path) -> None:
             .replace('"dtype": null, ', "")
             .replace(', "gpu": null', "")
         )
-        found = read_as(tmp_path, "a.json", text)
-        assert [entry.facts["gpu"] for entry in found.configurations] == [
+        result = read_as(tmp_path, "a.json", text)
+        assert [entry.facts["gpu"] for entry in result.configurations] == [
             "h100",
             "h100",
         ]
-        assert [entry.facts["dtype"] for entry in found.configurations] == [
+        assert [entry.facts["dtype"] for entry in result.configurations] == [
             "bf16",
             "fp8",
         ]
@@ -103,33 +102,33 @@ def test_records_of_a_path_are_selected(tmp_path: Path) -> None:
     text = json.dumps(
         {"old": [{**RECORDS[0], "step_time_s": "99"}], "new": {"results": RECORDS}}
     )
-    found = read_as(tmp_path, "a.json", text, f'records = "new.results"\n{MAPPING}')
-    assert [entry.cells["step_time"] for entry in found.configurations] == [
+    result = read_as(tmp_path, "a.json", text, f'records = "new.results"\n{MAPPING}')
+    assert [entry.cells["step_time"] for entry in result.configurations] == [
         "12.27",
         "9.33",
     ]
     with pytest.raises(
         BaselineError,
-        match=r"found no 'new\.other', where the mapping file expects its records",
+        match=r"found no 'new\.other', which the mapping file names as the path",
     ):
         read_as(tmp_path, "a.json", text, f'records = "new.other"\n{MAPPING}')
 
 
-def test_shifted_or_unknown_value_is_listed_with_its_line(tmp_path: Path) -> None:
+def test_shifted_or_unknown_value_is_listed_with_line(tmp_path: Path) -> None:
     short = separate([COLUMNS, ROWS[0][:-2], ROWS[1]], ",")
-    found = read_as(tmp_path, "a.csv", short)
-    assert [entry.facts["gpus"] for entry in found.configurations] == [1024]
+    result = read_as(tmp_path, "a.csv", short)
+    assert [entry.facts["gpus"] for entry in result.configurations] == [1024]
     assert (
-        "2 oak: its row has 6 cells, the header 8: nobody knows where each belongs"
-        in list_unread(found)
+        "2 oak: its row has 6 cells but the header 8: the row may be shifted"
+        in list_unread(result)
     )
     odd = [{**RECORDS[0], "runs": [1, 2], "nested": {"deep": [{"gpus": 8}]}}]
     unread = list_unread(read_as(tmp_path, "a.json", json.dumps(odd)))
-    assert "1 1, 2: 'runs': no such row or column is known" in unread
+    assert "1 1, 2: 'runs': its row or column is unknown" in unread
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("a.csv", 'a,b\n1,"2\n', r"a\.csv:2: unexpected end of data, expected CSV"),
         ("a.json", "[1,\n}", r"a\.json:2: found a syntax error"),
@@ -137,12 +136,12 @@ def test_shifted_or_unknown_value_is_listed_with_its_line(tmp_path: Path) -> Non
         ("a.csv", "\udcff", r"a\.csv:1: found byte 0xff, expected UTF-8 text"),
     ],
 )
-def test_broken_file_is_an_error_with_its_line(
-    tmp_path: Path, name: str, text: str, told: str
+def test_broken_file_is_reported_with_line(
+    tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     path = tmp_path / name
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(BaselineError, match=told):
+    with pytest.raises(BaselineError, match=message):
         read_document(path, load_mapping())
 
 

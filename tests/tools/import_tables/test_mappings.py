@@ -1,4 +1,4 @@
-"""Mapping files: a new family of documents needs a file and no code."""
+"""Mapping files, which describe new families of documents."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def mapping_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_new_family_needs_only_a_mapping_file(
+def test_mapping_file_describes_a_new_family_of_documents(
     tmp_path: Path, mapping_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document, output = tmp_path / "nightly.md", tmp_path / "acorn.yaml"
@@ -84,7 +84,7 @@ def test_new_family_needs_only_a_mapping_file(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "[header]\n",
@@ -101,11 +101,11 @@ def test_new_family_needs_only_a_mapping_file(
         ("[headers\n", ".*expected TOML"),
     ],
 )
-def test_wrong_mapping_file_is_an_error(
-    mapping_file: Path, text: str, told: str
+def test_invalid_mapping_file_is_refused(
+    mapping_file: Path, text: str, message: str
 ) -> None:
     mapping_file.write_text(text)
-    with pytest.raises(BaselineError, match=rf"acorn\.toml: {told}"):
+    with pytest.raises(BaselineError, match=rf"acorn\.toml: {message}"):
         load_mapping(mapping_file)
 
 
@@ -125,10 +125,10 @@ def test_shipped_labels_name_one_metric_each() -> None:
     )  # set(): tests of an installed wheel
 
 
-def test_option_wins_over_the_stated_values(tmp_path: Path, mapping_file: Path) -> None:
+def test_option_overrides_stated_values(tmp_path: Path, mapping_file: Path) -> None:
     document = tmp_path / "nightly.md"
     document.write_text(TABLE)
     mapping = load_mapping(mapping_file).add_stated({"recipe": "oak"})
-    found = collect_configurations(read_document(document, mapping), mapping)
-    assert [entry.recipe for entry in found.configurations] == ["oak", "oak"]
-    assert list_unread(found) == []
+    result = collect_configurations(read_document(document, mapping), mapping)
+    assert [entry.recipe for entry in result.configurations] == ["oak", "oak"]
+    assert list_unread(result) == []

@@ -1,4 +1,4 @@
-"""A number that may be misread is listed with its line, and no other number changes."""
+"""Numbers that may be misread are listed with their line, without affecting others."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ COLUMNS = """\
 | Days to 1T | 102.99 | 51.66 |
 """
 TIMES = {8: "9.33", 16: "9.36"}
-NO_NUMBER = "'Step time (s)': it is no number"
-STRAY = "it stands in no Markdown table"
+NO_NUMBER = "'Step time (s)': it is not a number"
+STRAY = "it is outside of Markdown tables"
 
 
-def times(text: str, **stated: str) -> dict[int | str, str]:
+def times(text: str, **options: str) -> dict[int | str, str]:
     return {
         entry.facts["gpus"]: entry.cells["step_time"]
-        for entry in read(text, **stated).configurations
+        for entry in read(text, **options).configurations
     }
 
 
@@ -44,7 +44,7 @@ def change(text: str, old: str, new: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "kept", "told"),
+    ("old", "new", "read_rows", "message"),
     [
         ("9.33", "9.33[1](#note)", (16,), f"5 9.33 1: {NO_NUMBER}"),
         ("9.33", "~~9.33~~", (16,), f"5 ~~9.33~~: {NO_NUMBER}"),
@@ -59,7 +59,7 @@ def change(text: str, old: str, new: str) -> str:
             "9.33 | 112,388 | 102.99",
             "112388 | 102.99 days | NA",
             (16,),
-            "5 112388: '102.99 days' has the unit of ano",
+            "5 112388: cell '102.99 days' has the unit of ano",
         ),
         (
             "9.33 | 112,388 | 102.99",
@@ -71,32 +71,32 @@ def change(text: str, old: str, new: str) -> str:
             "102.99 |",
             "102.9\n9 |",
             (16,),
-            "5 9.33: its row has no pipe at its end, as the header has: line 6 may be",
+            "5 9.33: its row does not end with a pipe, but the header does: line 6 may continue",
         ),
         ("102.99 |", "102.9\n9 |", (16,), "6 9: its row has 1 cells"),
         (
             "9.36",
             "9.360 ms",
             (8,),
-            "6 9.360 ms: 'Step time (s)': its point may be one for thousands",
+            "6 9.360 ms: 'Step time (s)': its point may separate thousands",
         ),
         (
             "112,388",
             "112.388",
             (8, 16),
-            "5 112.388: 'Tokens/s': its point may be one for thousands",
+            "5 112.388: 'Tokens/s': its point may separate thousands",
         ),
         (
             "| 16 |",
             "| GPUs | Days to 1T | Tokens/s | Step time (s) |\n| 16 |",
             (8,),
-            "7 9.36: line 6 looks like a he",
+            "7 9.36: line 6 looks like another he",
         ),
         (
             "| 16 |",
             "| | FP8 | BF16 | |\n| 16 |",
             (8,),
-            "7 9.36: line 6 looks like a header",
+            "7 9.36: line 6 looks like another header",
         ),
         ("51.66 |\n", "51.66 |\n\n32\t12.27\n", (8, 16), f"8 12.27: {STRAY}"),
         (
@@ -128,17 +128,17 @@ def change(text: str, old: str, new: str) -> str:
             "| GPUs | Step time (s)",
             "| GPUs | Step time (minutes)",
             (),
-            "5 9.33: 'Step time (minutes)': no such row or col",
+            "5 9.33: 'Step time (minutes)': its row or column is unknown",
         ),
     ],
 )
-def test_changed_row_is_listed_alone(
-    old: str, new: str, kept: tuple[int, ...], told: str
+def test_ambiguous_row_is_listed_and_others_are_read(
+    old: str, new: str, read_rows: tuple[int, ...], message: str
 ) -> None:
     text = change(ROWS, old, new)
-    assert times(text) == {gpus: TIMES[gpus] for gpus in kept}
-    assert any(line.startswith(told) for line in list_unread(read(text))), list_unread(
-        read(text)
+    assert times(text) == {gpus: TIMES[gpus] for gpus in read_rows}
+    assert any(line.startswith(message) for line in list_unread(read(text))), (
+        list_unread(read(text))
     )
 
 
@@ -152,13 +152,13 @@ def test_changed_row_is_listed_alone(
         ("51.66 |\n", f"51.66 |\n\n![](data:image/png;base64,{'A' * 20_000})\n"),
     ],
 )
-def test_harmless_change_is_read_alike(old: str, new: str) -> None:
+def test_harmless_change_has_no_effect(old: str, new: str) -> None:
     assert times(change(ROWS, old, new)) == TIMES
     assert read(change(ROWS, old, new)).unread == ()
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "kept", "told"),
+    ("old", "new", "read_rows", "message"),
     [
         (
             "16x H100 GPUs |\n|---|---|---|\n| Step",
@@ -182,13 +182,13 @@ def test_harmless_change_is_read_alike(old: str, new: str) -> None:
             "Step time (s) |",
             "Step time (minutes) |",
             (),
-            "no such row or column is known",
+            "its row or column is unknown",
         ),
         (
             "| 9.33 | 9.36",
             "| 9.33 | 9.36 | 9.40",
             (),
-            "its row has 4 cells, the header 3",
+            "its row has 4 cells but the header 3",
         ),
         (
             "16x H100 GPUs |\n|---|---|---|\n| Seq",
@@ -200,13 +200,13 @@ def test_harmless_change_is_read_alike(old: str, new: str) -> None:
             "| GBS | 128 | 256 |",
             "| GBS | 128 | 256 |\n| GBS | 128 | 512 |",
             (8, 16),
-            "stand for it: 256, 512",
+            "found several values: 256, 512",
         ),
         (
             "| GBS | 128 | 256 |",
             "| GBS | 128 | 128 * 2 |",
             (8, 16),
-            "it is no whole number above 0",
+            "it is not a whole number above 0",
         ),
         (
             "Llama 3.1 8b FP8",
@@ -224,28 +224,28 @@ def test_harmless_change_is_read_alike(old: str, new: str) -> None:
             "8b FP8 | 8x H100 GPUs",
             "8b FP8 (TP=4) | 8x H100 GPUs (TP=8)",
             (8, 16),
-            "tp: several values stand for it",
+            "tp: found several values",
         ),
         (
             "8b FP8 | 8x",
             "8b FP8 | 32x",
             (32, 16),
-            "nothing was measured of its configuration",
+            "its configuration has no measurement",
         ),
         (
             "9.33 | 9.36",
             "9.36 | ",
             (),
-            "the last cell of its row is empty, which may be shifted",
+            "the last cell of its row is empty, so the row may be shifted",
         ),
-        ("9.33 | 9.36", "9.33 | NA", (8,), "no step time stands beside it"),
+        ("9.33 | 9.36", "9.33 | NA", (8,), "no step time is in its row"),
         (
             "102.99 | 51.66",
             "51.66 | NA",
             (16,),
             "its tokens/s and its days to 1T tokens contradict each other",
         ),
-        ("9.33 |", "9330 |", (16,), "its tokens/s are not those of its step time"),
+        ("9.33 |", "9330 |", (16,), "its tokens/s do not match its step time"),
         (
             "112388 | 224055 |\n| Days to 1T | 102.99",
             "112 | 224055 |\n| Days to 1T | NA",
@@ -257,7 +257,7 @@ def test_harmless_change_is_read_alike(old: str, new: str) -> None:
             "| GBS | 256",
             (8, 16),
             "",
-        ),  # as a document has it: half of its batch
+        ),  # half of the batch, as in a real document
         (
             "| Step",
             "| Step time (s) | 9.33 | 9.36 |\n| Llama 3.1 8b BF16 | 8x H100 GPUs | |\n| Step",
@@ -266,13 +266,13 @@ def test_harmless_change_is_read_alike(old: str, new: str) -> None:
         ),
     ],
 )
-def test_changed_column_is_listed_alone(
-    old: str, new: str, kept: tuple[int, ...], told: str
+def test_ambiguous_column_is_listed_and_others_are_read(
+    old: str, new: str, read_rows: tuple[int, ...], message: str
 ) -> None:
     text = change(COLUMNS, old, new)
-    assert times(text).keys() == set(kept)
+    assert times(text).keys() == set(read_rows)
     unread = list_unread(read(text))
-    assert any(told in line for line in unread) if told else unread == []
+    assert any(message in line for line in unread) if message else unread == []
     assert all(cell.decisive for cell in read(text).unread)
 
 
@@ -285,19 +285,19 @@ def test_changed_column_is_listed_alone(
         "# Llama 3.1 8b FP8 H100\n| GPUs | Step time |\n|---|---|\n| | [ms] |\n| 8 | 9330 |\n",
     ],
 )
-def test_unit_in_its_own_cell_leaves_all_values_in_doubt(table: str) -> None:
+def test_unit_in_separate_cell_makes_all_values_unread(table: str) -> None:
     assert times(table) == {}
     assert any(
-        "9330: a unit stands in a cell of its own (line" in line
+        "9330: a cell contains only a unit (line" in line
         for line in list_unread(read(table))
     )
 
 
 @pytest.mark.parametrize(
-    ("label", "stated"), [("Precision", "FP8"), ("Size", "70b"), ("GPU type", "GB200")]
+    ("label", "cell"), [("Precision", "FP8"), ("Size", "70b"), ("GPU type", "GB200")]
 )
-def test_empty_cell_is_not_the_heading_value(label: str, stated: str) -> None:
-    rows = f"| {stated} | 16 | 12.27 |\n| | 64 | 12.31 |\n"
+def test_empty_cell_does_not_inherit_from_heading(label: str, cell: str) -> None:
+    rows = f"| {cell} | 16 | 12.27 |\n| | 64 | 12.31 |\n"
     text = f"## Llama 3.1 8b BF16 on H100\n\n| {label} | GPUs | Step time (s) |\n|---|---|---|\n{rows}"
     assert times(text) == {16: "12.27"}
     assert any(
@@ -310,29 +310,29 @@ def test_empty_cell_is_not_the_heading_value(label: str, stated: str) -> None:
     ("time", "tokens"), [("9330", "112388"), ("9.33", "14048"), ("0.156", "112388")]
 )
 def test_step_time_must_match_its_tokens(time: str, tokens: str) -> None:
-    """Milliseconds, tokens of one GPU, or minutes, without their unit."""
+    """The times and rates are in milliseconds, per GPU or in minutes, without unit."""
     table = "| Llama 3.1 8b FP8 (SeqLen=8192, GBS=128) | 8x H100 GPUs |\n|---|---|\n"
     text = f"{table}| Step time | {time} |\n| Tokens/s | {tokens} |\n"
     assert times(text) == {}
     assert (
-        f"3 {time}: 'Step time': its tokens/s are not those of its step time"
+        f"3 {time}: 'Step time': its tokens/s do not match its step time"
         in list_unread(read(text))[0]
     )
 
 
-def test_second_header_line_wins_over_an_option() -> None:
+def test_second_header_line_overrides_an_option() -> None:
     text = "# Llama 3.1 8b\n| | 8x H100 GPUs | |\n|---|---|---|\n| {} | FP8 | BF16 |\n| Step time (s) | 9.33 | 12.27 |\n"
-    stated = {"dtype": "bf16", "recipe": "llama3.1", "size": "8b"}
-    assert times(text.format(""), **stated) == {}
-    unread = list_unread(read(text.format(""), **stated))
+    options = {"dtype": "bf16", "recipe": "llama3.1", "size": "8b"}
+    assert times(text.format(""), **options) == {}
+    unread = list_unread(read(text.format(""), **options))
     assert any(
         "5 9.33: 'Step time (s)': more than one precision is stated for it" in line
         for line in unread
     )
-    assert times(text.format("Precision:"), **stated) == {8: "9.33"}
+    assert times(text.format("Precision:"), **options) == {8: "9.33"}
 
 
-def test_line_that_contradicts_the_heading_leaves_both_in_doubt() -> None:
+def test_line_contradicting_its_heading_makes_fact_unknown() -> None:
     more = "| GPUs | Step time (s) |\n|---|---|\n| 32 | 12.27 |\n"
     text = f"{ROWS}\nAnd with BF16:\n\n{more}"
     assert times(text) == TIMES
@@ -343,7 +343,7 @@ def test_line_that_contradicts_the_heading_leaves_both_in_doubt() -> None:
     assert times(f"{ROWS}\nMore GPUs in FP8:\n\n{more}") == TIMES | {32: "12.27"}
 
 
-def test_column_that_two_tables_state_differently_is_left_out() -> None:
+def test_column_with_contradictory_tables_is_omitted() -> None:
     text = change(
         COLUMNS,
         "8x H100 GPUs | 16x H100 GPUs |\n|---|---|---|\n| Step",
@@ -351,7 +351,7 @@ def test_column_that_two_tables_state_differently_is_left_out() -> None:
     )
     first, second = read(text).configurations
     assert ("gbs" not in first.facts, second.facts["gbs"]) == (True, 256)
-    assert list_unread(read(text)) == ["1 gbs 128: line 7 says 64 of it"]
+    assert list_unread(read(text)) == ["1 gbs 128: line 7 states 64"]
 
 
 def test_configuration_rows_of_another_recipe_are_not_used() -> None:
@@ -367,15 +367,15 @@ def test_stated_values_complete_the_tables() -> None:
     table = "Performance | 8 GPUs | 16 GPUs\n---|---|---\nStep time (s) | 9.33 | 9.36\n"
     missing = "'Step time (s)': no model size is stated for it; give --size"
     assert list_unread(read(table)) == [f"3 9.33: {missing}", f"3 9.36: {missing}"]
-    stated = {"size": "8b", "gpu": "h100", "dtype": "fp8"}
-    assert times(table, recipe="mine", **stated) == TIMES
-    assert list_unread(read(table, **stated))[0].endswith(
+    options = {"size": "8b", "gpu": "h100", "dtype": "fp8"}
+    assert times(table, recipe="mine", **options) == TIMES
+    assert list_unread(read(table, **options))[0].endswith(
         "its title names no recipe; give --recipe"
     )
 
 
-def test_tables_win_over_stated_values() -> None:
-    found = read(COLUMNS, gpu="gb200", dtype="bf16").configurations
-    assert {(entry.facts["gpu"], entry.facts["dtype"]) for entry in found} == {
+def test_tables_override_stated_values() -> None:
+    configurations = read(COLUMNS, gpu="gb200", dtype="bf16").configurations
+    assert {(entry.facts["gpu"], entry.facts["dtype"]) for entry in configurations} == {
         ("h100", "fp8")
     }

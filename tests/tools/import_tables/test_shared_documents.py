@@ -1,5 +1,8 @@
-"""NVIDIA's documents, cell by cell: the recipe documents give the shipped files,
-Megatron-Bridge's pages every row."""
+"""Importing NVIDIA's real documents, compared cell by cell.
+
+The recipe documents must reproduce the shipped files, and the pages of Megatron-Bridge
+an independent table of their rows.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +51,11 @@ def text_of(name: str) -> str:
     return shared(f"recipes/{DOCUMENTS[name]}").read_text()
 
 
-def imported(name: str) -> ImportedDocument:
+def import_shared(name: str) -> ImportedDocument:
     return draft(text_of(name), name.partition("/")[2], DOCUMENTS[name])
 
 
-def shipped(name: str) -> Mapping[tuple[int | str, ...], Baseline]:
+def find_shipped(name: str) -> Mapping[tuple[int | str, ...], Baseline]:
     baselines = read_recipe(find_shipped_baselines() / f"{name}.yaml").baselines
     return {
         tuple(getattr(baseline.key, field) for field in KEY): baseline
@@ -84,12 +87,11 @@ def columns(baseline: Baseline) -> dict[str, int]:
         ("llama3.1/25.04", 34, 136),
     ],
 )
-def test_every_cell_of_the_shipped_files_is_imported(
+def test_all_shipped_cells_are_imported(
     name: str, configurations: int, cells: int
 ) -> None:
-    """All 82 configurations and 313 cells, verbatim; the columns that tables hold;
-    proxies and titles."""
-    entries, files = read(text_of(name)).configurations, shipped(name)
+    """Covers 82 configurations and 313 cells, with columns, proxies and titles."""
+    entries, files = read(text_of(name)).configurations, find_shipped(name)
     assert [tuple(entry.facts[field] for field in KEY) for entry in entries] == list(
         files
     )
@@ -120,7 +122,7 @@ def test_every_cell_of_the_shipped_files_is_imported(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_cells_of_no_file_are_listed(name: str) -> None:
+def test_cells_without_baseline_are_listed(name: str) -> None:
     """Two tables of the Llama document are about checkpoints."""
     unread = read(text_of(name)).unread
     assert not any(cell.decisive for cell in unread)
@@ -130,15 +132,14 @@ def test_cells_of_no_file_are_listed(name: str) -> None:
     )
 
 
-def filled(made: BaselineDraft, name: str) -> str:
-    """Return a draft with the formulas and sizes of the shipped file that its document
-    does not state."""
+def fill_draft(made: BaselineDraft, name: str) -> str:
+    """Complete a draft with the formulas and sizes that its document does not state."""
     models = {
         baseline.key.size: baseline.configuration.architecture
-        for baseline in shipped(name).values()
+        for baseline in find_shipped(name).values()
     }
     rounded = {size: architecture.formula for size, architecture in models.items()}
-    for baseline in shipped(name).values():
+    for baseline in find_shipped(name).values():
         if not baseline.configuration.proxy:
             rounded[baseline.key.size] = baseline.configuration.architecture.formula
     text = made.text
@@ -185,15 +186,14 @@ def filled(made: BaselineDraft, name: str) -> str:
         ("llama3.1/25.04", 3),
     ],
 )
-def test_completed_draft_is_the_shipped_file(
+def test_completed_draft_equals_the_shipped_file(
     tmp_path: Path, name: str, missing: int
 ) -> None:
-    """Same configurations, models, peaks, windows and cells; so lint finds the errata
-    of the file."""
-    (made,) = imported(name).drafts
+    """Compares configurations, models, peaks, windows, cells and lint errata."""
+    (made,) = import_shared(name).drafts
     assert len(made.assumed) == missing
     path = tmp_path / "draft.yaml"
-    path.write_text(filled(made, name))
+    path.write_text(fill_draft(made, name))
     found, file = read_file(path), read_file(find_shipped_baselines() / f"{name}.yaml")
     assert (found.recipe.name, found.recipe.release) == (
         file.recipe.name,
@@ -210,8 +210,10 @@ def test_completed_draft_is_the_shipped_file(
 
 
 def _plain(baseline: Baseline) -> Baseline:
-    """The formula does not use Nemotron's heads, groups and FFN size, which its
-    document does not state."""
+    """Drop Nemotron's heads, groups and FFN size, which its document does not state.
+
+    Its formula does not need them.
+    """
     architecture = baseline.configuration.architecture
     if architecture.formula.startswith("nemotron"):
         architecture = replace(
@@ -243,7 +245,7 @@ Row = Mapping[str, str]
 
 
 def tables_of(release: str) -> DocumentTables:
-    # The newest release has a page of its own.
+    # The newest release has a separate page.
     name = (
         "performance-summary.md"
         if release == RELEASES[-1]
@@ -252,7 +254,7 @@ def tables_of(release: str) -> DocumentTables:
     return read_markdown(shared(f"{FOLDER}/{name}").read_text(), load_mapping())
 
 
-def collected(release: str) -> DocumentConfigurations:
+def collect(release: str) -> DocumentConfigurations:
     mapping = load_mapping()
     return collect_configurations(
         select_release(mapping, tables_of(release), "document", release), mapping
@@ -260,7 +262,7 @@ def collected(release: str) -> DocumentConfigurations:
 
 
 def rows(release: str) -> Iterator[Row]:
-    """Yield the rows of a release, each of a row with two values by itself."""
+    """Yield the rows of a release; a row with pairs of values is two rows."""
     with shared(f"{FOLDER}/rows.tsv").open() as file:
         for row in csv.DictReader(file, delimiter="\t"):
             if row["release"] == release and PAIR.fullmatch(row["precision"]):
@@ -277,7 +279,7 @@ def rows(release: str) -> Iterator[Row]:
 
 
 def expected(row: Row) -> dict[str, str]:
-    """Return a row of the independent table as a configuration states it."""
+    """Convert a row of the independent table to the facts of a configuration."""
     stated = {name: row[name] for name in COLUMNS if row[name] not in ("", "n/a")}
     if stated.get("fsdp") == "0":  # not sharded
         del stated["fsdp"]
@@ -296,12 +298,12 @@ def expected(row: Row) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
-def test_every_cell_of_every_row_is_imported(release: str) -> None:
-    found = collected(release)
+def test_all_megatron_bridge_rows_are_imported(release: str) -> None:
+    found = collect(release)
     assert found.unread == ()
-    left = ("size", "variant", "recipe", "unsized")
+    omitted = ("size", "variant", "recipe", "unsized")
     read = [
-        {name: str(value) for name, value in entry.facts.items() if name not in left}
+        {name: str(value) for name, value in entry.facts.items() if name not in omitted}
         for entry in found.configurations
     ]
     assert read == [expected(row) for row in rows(release)]
@@ -310,7 +312,7 @@ def test_every_cell_of_every_row_is_imported(release: str) -> None:
 @pytest.mark.slow
 def test_missing_release_is_an_error() -> None:
     with pytest.raises(
-        BaselineError, match=r"found tables of 26\.06\.01, 26\.06, .* expected 26\.05"
+        BaselineError, match=r"found tables of 26\.06\.01, 26\.06, .* but not of 26\.05"
     ):
         import_document(tables_of("26.06"), "archive.md", "26.05", load_mapping())
 

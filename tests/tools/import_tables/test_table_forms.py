@@ -1,4 +1,4 @@
-"""Forms of tables and headings that documents have, each read completely."""
+"""Forms of tables and headings in documents."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STEP_TIME = "|---|---|\n| Step time (s) | 9.33 |\n"
 
 
 def test_gpus_in_rows_with_units_and_thousands() -> None:
-    found = read(ROWS)
-    assert found.unread == ()
-    first, second = found.configurations
+    result = read(ROWS)
+    assert result.unread == ()
+    first, second = result.configurations
     assert (first.table, first.line) == ("Llama 3.1 8b on H100", 5)
     columns = {"sequence_length": 8192, "layers": 32, "gbs": 128}
     key = {
@@ -59,14 +59,14 @@ TITLED = """\
 """
 
 
-def test_row_wins_over_the_title_of_all_columns() -> None:
-    """`n/a` is no group at all, although the title states one."""
+def test_row_overrides_the_title() -> None:
+    """`n/a` means no group, although the title states a group size."""
     assert read(TITLED).unread == ()
-    found = [
+    result = [
         tuple(entry.facts.get(name) for name in ("tp", "pp", "vp"))
         for entry in read(TITLED).configurations
     ]
-    assert found == [(8, 1, None), (8, 3, 7)]
+    assert result == [(8, 1, None), (8, 3, 7)]
 
 
 TUNED = """\
@@ -81,13 +81,13 @@ TUNED = """\
 """
 
 
-def test_task_of_a_title_is_part_of_the_key() -> None:
+def test_task_in_title_distinguishes_configurations() -> None:
     assert read(TUNED).unread == ()
-    found = [
+    result = [
         (entry.facts["task"], entry.cells["step_time"])
         for entry in read(TUNED).configurations
     ]
-    assert found == [
+    assert result == [
         ("sft", "1.32"),
         ("sft", "1.33"),
         ("lora", "0.92"),
@@ -96,9 +96,9 @@ def test_task_of_a_title_is_part_of_the_key() -> None:
 
 
 @pytest.mark.parametrize("cells", ["| 1.32 | 1.33 | | 1.34 |", "| | 1.32 | 1.33 | |"])
-def test_cells_beyond_the_header_have_to_be_empty(cells: str) -> None:
-    found = list_unread(read(TUNED.replace("| 1.32 | 1.33 | | | |", cells)))
-    assert any("its row has 5 cells, the header 3" in line for line in found)
+def test_cells_beyond_the_header_must_be_empty(cells: str) -> None:
+    result = list_unread(read(TUNED.replace("| 1.32 | 1.33 | | | |", cells)))
+    assert any("its row has 5 cells but the header 3" in line for line in result)
 
 
 TASKS = """\
@@ -115,14 +115,14 @@ TASKS = """\
 """
 
 
-def test_column_of_tasks_wins_over_a_heading() -> None:
-    """GPU type and precision are in the list above the table."""
+def test_task_column_overrides_a_heading() -> None:
+    """The list above the table states GPU type and precision."""
     assert read(TASKS).unread == ()
-    found = [
+    result = [
         (entry.facts.get("task"), entry.facts["gpu"], entry.facts["dtype"])
         for entry in read(TASKS).configurations
     ]
-    assert found == [
+    assert result == [
         ("sft", "h100", "fp8"),
         ("lora", "h100", "fp8"),
         (None, "h100", "fp8"),
@@ -130,13 +130,13 @@ def test_column_of_tasks_wins_over_a_heading() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "tasks", "told"),
+    ("old", "new", "tasks", "message"),
     [
         (
             "| LoRA |",
             "| |",
             ["sft", None],
-            "9 24824: 'Tokens / sec / GPU': more than one task is stated for it, or",
+            "9 24824: 'Tokens / sec / GPU': more than one task, or an unknown task",
         ),
         (
             "- Results at FP8 precision.",
@@ -153,11 +153,11 @@ def test_column_of_tasks_wins_over_a_heading() -> None:
     ],
 )
 def test_row_without_task_precision_or_gpu_is_listed(
-    old: str, new: str, tasks: list[object], told: str
+    old: str, new: str, tasks: list[object], message: str
 ) -> None:
-    found = read(TASKS.replace(old, new))
-    assert [entry.facts.get("task") for entry in found.configurations] == tasks
-    assert any(told in line for line in list_unread(found))
+    result = read(TASKS.replace(old, new))
+    assert [entry.facts.get("task") for entry in result.configurations] == tasks
+    assert any(message in line for line in list_unread(result))
 
 
 SCALING = """\
@@ -185,11 +185,11 @@ SCALING = """\
 
 def test_strong_and_weak_scaling_are_variants() -> None:
     assert read(SCALING).unread == ()
-    found = [
+    result = [
         tuple(entry.facts[name] for name in ("variant", "gpus", "tp"))
         for entry in read(SCALING).configurations
     ]
-    assert found == [
+    assert result == [
         ("gbs32", 128, 8),
         ("gbs64", 256, 8),
         ("gbs512", 128, 4),
@@ -197,15 +197,15 @@ def test_strong_and_weak_scaling_are_variants() -> None:
     ]
 
 
-def test_unstated_batch_takes_no_column_that_differs() -> None:
+def test_missing_batch_inherits_no_differing_column() -> None:
     bare = (
         SCALING.partition("| Elm 340b BF16 Strong")[0]
         .replace(" (GBS=32)", "")
         .replace(" (GBS=64)", "")
     )
-    found = read(bare)
-    assert [entry.facts.get("gbs") for entry in found.configurations] == [None, None]
-    assert sorted(cell.text for cell in found.unread) == [
+    result = read(bare)
+    assert [entry.facts.get("gbs") for entry in result.configurations] == [None, None]
+    assert sorted(cell.text for cell in result.unread) == [
         "gbs 512",
         "gbs 512",
         "tp 4",
@@ -215,10 +215,10 @@ def test_unstated_batch_takes_no_column_that_differs() -> None:
 
 def test_sequence_lengths_are_variants() -> None:
     rows = "# Oak 8b BF16 on H100\n\n| GPUs | Seq Length | GBS | Step time (s) |\n|---|---|---|---|\n"
-    found = read(
+    result = read(
         f"{rows}| 8 | 2048 | 64 | 1.1 |\n| 8 | 4096 | 64 | 2.3 |\n| 8 | 4096 | 128 | 4.5 |\n"
     )
-    variants = [entry.facts["variant"] for entry in found.configurations]
+    variants = [entry.facts["variant"] for entry in result.configurations]
     assert variants == ["gbs64_seq2048", "gbs64_seq4096", "gbs128_seq4096"]
     alike = read(f"{rows}| 8 | 2048 | 64 | 1.1 |\n| 8 | 2048 | 64 | 2.3 |\n")
     assert (alike.configurations, len(alike.unread)) == ((), 8)
@@ -233,9 +233,9 @@ def test_sequence_lengths_are_variants() -> None:
     ],
 )
 def test_title_names_recipe_and_size(title: str, recipe: str, size: str) -> None:
-    found = read(f"| {title} | 8x H100 GPUs |\n{STEP_TIME}")
-    (only,) = found.configurations
-    assert (only.recipe, only.facts["size"], found.unread) == (recipe, size, ())
+    result = read(f"| {title} | 8x H100 GPUs |\n{STEP_TIME}")
+    (only,) = result.configurations
+    assert (only.recipe, only.facts["size"], result.unread) == (recipe, size, ())
 
 
 def test_title_without_size_takes_it_from_a_configuration_table() -> None:
@@ -253,29 +253,29 @@ def test_title_without_size_takes_it_from_a_configuration_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "cells", "told"),
+    ("columns", "cells", "message"),
     [
         (
             "GBS | Seq Length | Tokens/sec/GPU",
             "64 | 4096 | 31357 (29925)",
-            "it holds two values, and nothing says of wh",
+            "it contains two values, and the second is not explained",
         ),
         (
             "Tokens/sec/GPU",
             "31357",
-            "no step time follows from it without GBS and sequence length",
+            "no step time can be computed from it without GBS and sequence length",
         ),
     ],
 )
 def test_rate_without_one_step_time_is_listed(
-    columns: str, cells: str, told: str
+    columns: str, cells: str, message: str
 ) -> None:
     dashes = "|---" * (columns.count("|") + 2)
-    found = read(
+    result = read(
         f"# Oak 8b FP8 on H100\n\n| GPUs | {columns} |\n{dashes}|\n| 8 | {cells} |\n"
     )
-    assert found.configurations == ()
-    assert any(f"'Tokens/sec/GPU': {told}" in line for line in list_unread(found))
+    assert result.configurations == ()
+    assert any(f"'Tokens/sec/GPU': {message}" in line for line in list_unread(result))
 
 
 @pytest.mark.parametrize(
@@ -290,14 +290,14 @@ def test_rate_without_one_step_time_is_listed(
         f"## 8b FP8 on B200 ![](data:{'A' * 20_000})",
     ],
 )
-def test_every_kind_of_heading_ends_the_one_before(heading: str) -> None:
+def test_every_kind_of_heading_ends_its_predecessor(heading: str) -> None:
     more = f"{heading}\n| GPUs | Step time (s) |\n|---|---|\n| 32 | 12.27 |\n"
-    found = [
+    result = [
         (entry.facts["gpus"], entry.facts["gpu"])
         for entry in read(f"{ROWS}\n{more}").configurations
     ]
     is_read = "AAA" not in heading
-    assert found == [(8, "h100"), (1024, "h100"), *([(32, "b200")] if is_read else [])]
+    assert result == [(8, "h100"), (1024, "h100"), *([(32, "b200")] if is_read else [])]
 
 
 def test_comment_in_code_is_not_a_heading() -> None:
@@ -350,18 +350,18 @@ def test_escaped_pipe_splits_no_cell() -> None:
     ] == [["a | b", "c"], ["1 | 2", "3"], ["-", "-"]]
 
 
-def test_release_of_a_heading_is_selected() -> None:
+def test_release_selects_tables_by_heading() -> None:
     text = f"## 25.04\n\n| Oak 8b FP8 | 8x H100 GPUs |\n{STEP_TIME}"
     assert draft(text, release="25.04").is_complete
     with pytest.raises(
         BaselineError,
-        match=r"found tables of 25\.04, expected 25\.05: give one of these as --release",
+        match=r"found tables of 25\.04, but not of 25\.05: give one of these as --release",
     ):
         draft(text, release="25.05")
 
 
 @pytest.mark.parametrize(("name", "value"), [("recipe", "../x"), ("size", "8 b")])
-def test_name_that_no_file_can_have_is_refused(name: str, value: str) -> None:
+def test_invalid_file_name_is_refused(name: str, value: str) -> None:
     with pytest.raises(
         BaselineError,
         match=f"--{name} {value}: expected a name of lower-case letters, digits and",

@@ -1,4 +1,4 @@
-"""What is told to have changed between two traces."""
+"""Changes between two NCCL traces."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from pytest_llmbench.tools.nccl.nccl_records import Counts, count_records
 from pytest_llmbench.tools.nccl.nccl_trace import Trace, sum_counts
 
 
-def traced(lines: Iterable[str]) -> Trace:
+def make_trace(lines: Iterable[str]) -> Trace:
     counts = Counts()
     counts.files = 1
     count_records(["".join(lines).encode()], counts)
     return sum_counts(counts)
 
 
-OTHER = traced(run())
+OTHER = make_trace(run())
 
 
-def compared(lines: Iterable[str]) -> list[TraceChange]:
-    return list(compare(traced(lines), OTHER).changes)
+def list_changes(lines: Iterable[str]) -> list[TraceChange]:
+    return list(compare(make_trace(lines), OTHER).changes)
 
 
-def test_a_trace_has_not_changed_against_itself() -> None:
+def test_equal_traces_have_no_changes() -> None:
     assert compare(OTHER, OTHER) == TraceComparison((), 1.0, 0.01)
 
 
 @pytest.mark.parametrize("steps", [5, 30])
-def test_a_longer_or_shorter_trace_of_the_same_run_has_not_changed(steps: int) -> None:
-    found = compare(traced(run(steps)), OTHER)
-    assert found.changes == ()
-    assert found.scale == pytest.approx(steps / 10)
+def test_length_of_a_trace_is_not_a_change(steps: int) -> None:
+    comparison = compare(make_trace(run(steps)), OTHER)
+    assert comparison.changes == ()
+    assert comparison.scale == pytest.approx(steps / 10)
 
 
-def changed(old: str, new: str) -> Iterable[str]:
+def replace_in_run(old: str, new: str) -> Iterable[str]:
     return (line.replace(old, new) for line in run())
 
 
@@ -83,7 +83,7 @@ def changed(old: str, new: str) -> Iterable[str]:
             ],
         ),
         (
-            changed("count 1024 datatype 7", "count 2048 datatype 9"),
+            replace_in_run("count 1024 datatype 7", "count 2048 datatype 9"),
             [
                 TraceChange(
                     "datatype", "AllReduce", "float32: gone, had 100.0 % of its records"
@@ -94,11 +94,11 @@ def changed(old: str, new: str) -> Iterable[str]:
             ],
         ),
         (
-            changed("count 1024 ", "count 1536 "),
+            replace_in_run("count 1024 ", "count 1536 "),
             [TraceChange("size", "AllReduce", "6 KiB on average, was 4 KiB (+50.0 %)")],
         ),
         (
-            changed("count 1024 ", "count 512 "),
+            replace_in_run("count 1024 ", "count 512 "),
             [
                 TraceChange(
                     "size",
@@ -124,27 +124,25 @@ def changed(old: str, new: str) -> Iterable[str]:
         "size",
     ],
 )
-def test_each_change_is_told_and_nothing_else(
+def test_each_change_is_listed_once(
     lines: Iterable[str], expected: list[TraceChange]
 ) -> None:
-    assert compared(lines) == expected
+    assert list_changes(lines) == expected
 
 
-def test_another_number_of_ranks_is_compared_rank_by_rank() -> None:
-    found = compare(
-        traced(line.replace("nranks=4", "nranks=2") for line in run(ranks=4)), OTHER
+def test_records_are_compared_per_rank() -> None:
+    comparison = compare(
+        make_trace(line.replace("nranks=4", "nranks=2") for line in run(ranks=4)), OTHER
     )
-    assert found.changes == (TraceChange("ranks", "", "4 ranks, was 2"),)
-    assert found.scale == 1.0
+    assert comparison.changes == (TraceChange("ranks", "", "4 ranks, was 2"),)
+    assert comparison.scale == 1.0
 
 
-def test_a_count_that_changed_in_a_trace_of_another_length_is_told_at_its_scale() -> (
-    None
-):
-    others = "".join(
+def test_changed_count_is_listed_relative_to_the_scale() -> None:
+    sends = "".join(
         line.replace("AllGather", "Send") for line in run(20) if "AllGather" in line
     )
-    base = traced(
+    base = make_trace(
         [
             *run(10),
             *(
@@ -154,40 +152,42 @@ def test_a_count_that_changed_in_a_trace_of_another_length_is_told_at_its_scale(
             ),
         ]
     )
-    found = compare(traced([*run(20), others, others]), base)
-    assert found.scale == 2.0
-    assert found.changes == (
+    comparison = compare(make_trace([*run(20), sends, sends]), base)
+    assert comparison.scale == 2.0
+    assert comparison.changes == (
         TraceChange("count", "Send", "+100.0 % for each rank at this scale (20 -> 80)"),
     )
 
 
-def test_damaged_records_are_no_change() -> None:
-    """A fifth of the lines torn, which takes all records of one rare size with it."""
+def test_damaged_records_are_not_changes() -> None:
+    """A fifth of the lines is truncated, including all records of one rare size."""
     rare = record("AllReduce", count=1, gpu=0, comm="0x1")
     whole = [*run(100), rare]
-    torn = [
+    damaged = [
         line[:90] + "\n" if number % 5 == 0 or line == rare else line
         for number, line in enumerate(whole)
     ]
-    found = compare(traced(torn), traced(whole))
-    assert found.changes == ()
-    assert found.tolerance == pytest.approx(121 / 601)
-    assert compare(traced(whole[:-1]), traced(whole)).changes
+    comparison = compare(make_trace(damaged), make_trace(whole))
+    assert comparison.changes == ()
+    assert comparison.tolerance == pytest.approx(121 / 601)
+    assert compare(make_trace(whole[:-1]), make_trace(whole)).changes
 
 
-def test_calls_are_not_held_against_records() -> None:
-    calls = traced(["n1:7:7 NCCL CALL ncclSend(602000000,0,3,2,0,1,0x5573,0x5573)\n"])
+def test_calls_are_not_compared_with_records() -> None:
+    calls = make_trace(
+        ["n1:7:7 NCCL CALL ncclSend(602000000,0,3,2,0,1,0x5573,0x5573)\n"]
+    )
     assert compare(calls, calls).changes == ()
     with pytest.raises(LogError, match="NCCL CALL"):
         compare(calls, OTHER)
 
 
-def test_sizes_read_well() -> None:
-    told = [
+def test_sizes_are_formatted_with_binary_units() -> None:
+    texts = [
         format_bytes(size)
         for size in (0, 512, 1023, 1024, 1536, 96 << 20, 1 << 50, 5 << 60, 5000 << 60)
     ]
-    assert told == [
+    assert texts == [
         "0 B",
         "512 B",
         "1023 B",

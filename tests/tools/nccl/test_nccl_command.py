@@ -1,4 +1,4 @@
-"""`llmbench nccl`: what a trace says, and what changed since the one that was saved."""
+"""`llmbench nccl`: the summary of a trace, and its changes from a saved trace."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pytest_llmbench.cli.main import main
 from pytest_llmbench.tools.nccl.nccl_trace import read_saved, read_trace
 
 PAGE = """\
-damaged: 2 records (3.2 %: 1 AllReduce, 1 other), in no number below
-communicators, one for each rank in it: 2 of 2 ranks
+damaged: 2 records (3.2 %: 1 AllReduce, 1 other), not counted below
+communicators, counted once per member rank: 2 of 2 ranks
 
 operation              ranks  datatype          records      volume        mean
 AllGather                  2  float32                20     640 KiB      32 KiB
 AllReduce                  2  float32                40     160 KiB       4 KiB
 all                                                  60     800 KiB
 
-size of a buffer            records
+buffer size                 records
 4 KiB to 8 KiB                   40  ########## AllReduce
 32 KiB to 64 KiB                 20  #####      AllGather
 
-A record is one rank's part of an operation. Volume is the size of its buffer:
-count x bytes of the datatype, x ranks for AllGather, whose count is the part
+A record is one rank's share of an operation. Volume is the size of its buffer:
+count x bytes of the datatype, x ranks for AllGather, whose count is the share
 of one rank.
 """
 
@@ -39,24 +39,26 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
+def run_nccl(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
     assert main(["nccl", *map(str, arguments)]) == code
     captured = capsys.readouterr()
     return captured.err if code == 2 else captured.out
 
 
-def test_the_page(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
-    text = told(capsys, 0, trace)
+def test_summary_page_is_complete(
+    capsys: pytest.CaptureFixture[str], trace: Path
+) -> None:
+    text = run_nccl(capsys, 0, trace)
     assert text.partition("\n")[2] == PAGE
     assert text.startswith(
         f"1 file, {trace.stat().st_size:,} bytes; 60 records of 2 ranks on 1 host\n"
     )
 
 
-def test_json_holds_the_same_and_can_be_held_against(
+def test_json_output_contains_the_counts(
     capsys: pytest.CaptureFixture[str], trace: Path
 ) -> None:
-    values = json.loads(told(capsys, 0, trace, "--format", "json"))
+    values = json.loads(run_nccl(capsys, 0, trace, "--format", "json"))
     assert (values["llmbench_nccl"], values["ranks"], values["damaged"]) == (
         1,
         2,
@@ -74,77 +76,79 @@ def test_json_holds_the_same_and_can_be_held_against(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("printed", [True, False], ids=["printed", "saved"])
-def test_what_was_saved_is_the_trace(
+def test_saved_trace_equals_its_log(
     capsys: pytest.CaptureFixture[str], trace: Path, printed: bool
 ) -> None:
-    kept = trace.with_name("grok1-25.05.nccl.json")
-    kept.write_text('{\n "llmbench_nccl": 1}\n')
-    text = told(
-        capsys, 0, trace, *(["--format", "json"] if printed else ["--save", kept])
+    saved = trace.with_name("grok1-25.05.nccl.json")
+    saved.write_text('{\n "llmbench_nccl": 1}\n')
+    text = run_nccl(
+        capsys, 0, trace, *(["--format", "json"] if printed else ["--save", saved])
     )
     if printed:
-        kept.write_text(text)
-    assert read_saved([kept]) == read_trace([trace])
+        saved.write_text(text)
+    assert read_saved([saved]) == read_trace([trace])
     assert sorted(path.name for path in trace.parent.iterdir()) == [
         "grok1-25.05.nccl.json",
         "log.out",
     ]
-    assert told(capsys, 0, trace, "--against", kept).endswith("nothing changed\n")
-    assert told(capsys, 0, kept) == told(capsys, 0, trace)
+    assert run_nccl(capsys, 0, trace, "--against", saved).endswith("nothing changed\n")
+    assert run_nccl(capsys, 0, saved) == run_nccl(capsys, 0, trace)
 
 
-def test_a_trace_is_not_saved_over_its_log_or_another_file(
+def test_save_refuses_to_replace_a_log(
     capsys: pytest.CaptureFixture[str], trace: Path
 ) -> None:
     before = trace.read_bytes()
     assert (
         "log.out: an existing file of another kind (expected: saved NCCL trace) is not r"
-        in told(capsys, 2, trace, "--save", trace)
+        in run_nccl(capsys, 2, trace, "--save", trace)
     )
     assert trace.read_bytes() == before
 
 
-def test_a_change_is_told_and_is_exit_code_1(
+def test_changes_are_listed_with_exit_code_1(
     capsys: pytest.CaptureFixture[str], trace: Path
 ) -> None:
     other = trace.with_name("other.out")
     other.write_text(
         "".join(line.replace("AllGather", "ReduceScatter") for line in run(20))
     )
-    text = told(capsys, 1, trace, "--against", other)
+    text = run_nccl(capsys, 1, trace, "--against", other)
     assert (
-        "2 changes:\n  AllGather: new, 20 records\n  ReduceScatter: gone, had 40 records\n\nlook at:\n"
+        "2 changes:\n  AllGather: new, 20 records\n  ReduceScatter: gone, had 40 records\n\npossible causes:\n"
         in text
     )
     assert "; for each rank 0.5125 times as many:\n" in text
-    values = json.loads(told(capsys, 1, trace, "--against", other, "--format", "json"))
+    values = json.loads(
+        run_nccl(capsys, 1, trace, "--against", other, "--format", "json")
+    )
     assert [change["operation"] for change in values["comparison"]["changes"]] == [
         "AllGather",
         "ReduceScatter",
     ]
 
 
-def test_wrong_input_is_one_message(
+def test_invalid_input_prints_one_message(
     capsys: pytest.CaptureFixture[str], trace: Path
 ) -> None:
     missing = trace.with_name("missing.out")
-    assert told(capsys, 2, missing).startswith(
+    assert run_nccl(capsys, 2, missing).startswith(
         f"llmbench: LOGS {missing} does not exist"
     )
-    assert told(capsys, 2, trace, "--against", missing).startswith(
+    assert run_nccl(capsys, 2, trace, "--against", missing).startswith(
         f"llmbench: --against={missing} does not exist"
     )
-    assert told(capsys, 2, trace, "--save", missing / "x").startswith(
+    assert run_nccl(capsys, 2, trace, "--save", missing / "x").startswith(
         f"llmbench: cannot write {missing}/x: No such file"
     )
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
-        ('{"llmbench_nccl": 1', "no whole JSON text"),
-        ('{"llmbench_nccl": 2}', "schema 2, and this version reads 1"),
-        (f'{{"llmbench_nccl": {"9" * 5000}}}', "no whole JSON text"),
+        ('{"llmbench_nccl": 1', "no complete JSON text"),
+        ('{"llmbench_nccl": 2}', "schema 2, but this version reads 1"),
+        (f'{{"llmbench_nccl": {"9" * 5000}}}', "no complete JSON text"),
         ('{"llmbench_nccl": 1}', "KeyError: 'rows'"),
         (
             '{"llmbench_nccl": 1, "rows": [{"operation": 7, "nranks": 1}]}',
@@ -152,63 +156,63 @@ def test_wrong_input_is_one_message(
         ),
     ],
 )
-def test_a_saved_trace_that_cannot_be_read_says_why(
-    capsys: pytest.CaptureFixture[str], trace: Path, text: str, why: str
+def test_invalid_saved_trace_is_refused_with_reason(
+    capsys: pytest.CaptureFixture[str], trace: Path, text: str, reason: str
 ) -> None:
-    kept = trace.with_name("kept.json")
-    kept.write_text(text)
-    error = told(capsys, 2, trace, "--against", kept)
-    assert error.startswith(f"llmbench: {kept} is no saved trace: ")
-    assert why in error
+    saved = trace.with_name("kept.json")
+    saved.write_text(text)
+    error = run_nccl(capsys, 2, trace, "--against", saved)
+    assert error.startswith(f"llmbench: {saved} is not a saved trace: ")
+    assert reason in error
     assert "save it again with `llmbench nccl LOG --save kept.json`" in error
 
 
-def test_what_has_no_end_is_refused(
+def test_endless_files_are_refused(
     capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path / "pipe", "/dev/zero"):
-        assert "not a regular file" in told(capsys, 2, place)
-        assert "not a regular file" in told(capsys, 2, trace, "--against", place)
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        assert "not a regular file" in run_nccl(capsys, 2, path)
+        assert "not a regular file" in run_nccl(capsys, 2, trace, "--against", path)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("ranks", -2, "expected a number from 0 on"),
-        ("damaged", [["AllReduce", 10**4000]], "expected a number from 0 on"),
-        ("records", 10**400, "expected a number from 1 on"),
+        ("ranks", -2, "expected a number >= 0"),
+        ("damaged", [["AllReduce", 10**4000]], "expected a number >= 0"),
+        ("records", 10**400, "expected a number >= 1"),
         ("bytes", 1e300, "expected int"),
     ],
 )
-def test_numbers_that_are_no_counts_are_refused(
+def test_invalid_counts_are_refused(
     capsys: pytest.CaptureFixture[str],
     trace: Path,
     key: str,
     value: object,
     expected: str,
 ) -> None:
-    values = json.loads(told(capsys, 0, trace, "--format", "json"))
+    values = json.loads(run_nccl(capsys, 0, trace, "--format", "json"))
     (values["rows"][0] if key == "records" else values)[key] = value
     saved = trace.with_name("saved.json")
     saved.write_text(json.dumps(values))
-    message = told(capsys, 2, trace, "--against", saved)
+    message = run_nccl(capsys, 2, trace, "--against", saved)
     assert expected in message
     assert len(message) < 500
 
 
 @pytest.mark.slow
-def test_folders_of_any_depth_are_read(
+def test_deep_folders_are_read(
     capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path
 ) -> None:
-    below = tmp_path
+    deep_folder = tmp_path
     for _ in range(1100):
-        below = below / "d"
-        below.mkdir()
-    shutil.move(trace, below / "n1.7")
-    assert "60 records" in told(capsys, 0, tmp_path)
-    shutil.move(below / "n1.7", trace)
-    for folder in (below, *below.parents):  # shutil.rmtree calls itself
+        deep_folder = deep_folder / "d"
+        deep_folder.mkdir()
+    shutil.move(trace, deep_folder / "n1.7")
+    assert "60 records" in run_nccl(capsys, 0, tmp_path)
+    shutil.move(deep_folder / "n1.7", trace)
+    for folder in (deep_folder, *deep_folder.parents):  # shutil.rmtree is recursive
         if folder == tmp_path:
             break
         folder.rmdir()

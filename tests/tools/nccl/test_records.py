@@ -1,4 +1,4 @@
-"""What is counted in the text of a trace, line by line and against grep."""
+"""Counting the records in the text of a trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_llmbench.tools.nccl.nccl_records import (
 from pytest_llmbench.tools.nccl.nccl_trace import Trace, sum_counts
 
 
-def counted(text: str | bytes) -> Trace:
+def count_text(text: str | bytes) -> Trace:
     counts = Counts()
     count_records(
         cut_pieces([text if isinstance(text, bytes) else text.encode()]), counts
@@ -31,13 +31,11 @@ def counted(text: str | bytes) -> Trace:
 
 
 def rows(text: str) -> dict[Kind, tuple[int, int]]:
-    return {row.kind: (row.records, row.bytes) for row in counted(text).rows}
+    return {row.kind: (row.records, row.bytes) for row in count_text(text).rows}
 
 
-def test_a_real_trace_in_a_file_that_ranks_share_has_its_ranks_although_their_names_are_torn() -> (
-    None
-):
-    trace = counted(shared("logs/nccl/torn_lines.out").read_bytes())
+def test_real_trace_with_interleaved_lines_has_all_ranks() -> None:
+    trace = count_text(shared("logs/nccl/torn_lines.out").read_bytes())
     assert (trace.records, trace.damaged) == (490, (("AllReduce", 68),))
     assert (trace.ranks, trace.hosts, trace.communicators) == (4, 1, ((4, 4),))
     assert trace.damage == pytest.approx(68 / 558)
@@ -85,7 +83,7 @@ def test_a_real_trace_in_a_file_that_ranks_share_has_its_ranks_although_their_na
         ),
     ],
 )
-def test_volume_is_the_size_of_the_buffer_that_holds_all_parts(
+def test_volume_is_the_size_of_the_whole_buffer(
     operation: str, changed: dict[str, Any], kind: Kind, size: int
 ) -> None:
     assert rows(record(operation, **changed) * 3) == {kind: (3, 3 * size)}
@@ -105,10 +103,10 @@ def test_volume_is_the_size_of_the_buffer_that_holds_all_parts(
         ("n1:7:7 [0] NCCL INFO AllReduce: opCount", {"AllReduce": 1}),
     ],
 )
-def test_what_begins_and_is_not_whole_is_damaged_and_in_no_row(
+def test_incomplete_record_counts_as_damaged(
     line: str, damaged: dict[str, int]
 ) -> None:
-    trace = counted(line + record("Send"))
+    trace = count_text(line + record("Send"))
     assert dict(trace.damaged) == damaged
     assert {
         row.kind.operation: row.records
@@ -124,20 +122,19 @@ def test_what_begins_and_is_not_whole_is_damaged_and_in_no_row(
         "n1:7:7 [0] NCCL INFO comm 0x55 rank 1 nranks 2 cudaDev 0 - Init COMPLETE\n",
     ],
 )
-def test_other_lines_are_no_records(line: str) -> None:
-    assert counted(line).begun == 0
+def test_other_lines_are_not_records(line: str) -> None:
+    assert count_text(line).begun == 0
 
 
-def test_ranks_and_communicators_are_told_apart_by_process() -> None:
-    """A pointer means nothing outside of its process, and two GPUs of one process are
-    two ranks."""
+def test_ranks_and_communicators_are_distinguished_by_process() -> None:
+    """Pointers are unique only within a process; each GPU of a process is a rank."""
     text = (
         record()
         + record(gpu=1, comm="0x1")
         + record(pid=8)
         + record(host="n2", nranks=4)
     )
-    trace = counted(
+    trace = count_text(
         text
         + record(before="0", gpu=1)
         + record("Send", before="(RayTrainWorker pid=6, ip=10.1.1.1) ")
@@ -150,19 +147,19 @@ def test_ranks_and_communicators_are_told_apart_by_process() -> None:
     )
 
 
-def test_records_that_name_no_process_are_told() -> None:
-    trace = counted("".join(line[line.index("[") :] for line in run(ranks=2)))
+def test_records_without_process_are_counted_as_unnamed() -> None:
+    trace = count_text("".join(line[line.index("[") :] for line in run(ranks=2)))
     assert (trace.ranks, trace.hosts, trace.unnamed) == (2, 0, 60)
 
 
-def test_a_rank_whose_name_is_torn_is_not_another_rank() -> None:
+def test_truncated_rank_name_is_not_another_rank() -> None:
     text = (
         record()
         + record()[4:]
         + record().replace(":7 [0]", "")
         + record().replace("[0]", "[")
     )
-    trace = counted(text)
+    trace = count_text(text)
     assert (
         trace.records,
         trace.ranks,
@@ -172,18 +169,18 @@ def test_a_rank_whose_name_is_torn_is_not_another_rank() -> None:
     ) == (4, 1, 1, ((2, 1),), 3)
 
 
-def test_a_time_before_the_record_is_rccls() -> None:
-    trace = counted(record().replace("] NCCL", "] 1558545003174220 NCCL"))
+def test_timestamp_printed_by_rccl_is_skipped() -> None:
+    trace = count_text(record().replace("] NCCL", "] 1558545003174220 NCCL"))
     assert (trace.records, trace.ranks, trace.hosts) == (1, 1, 1)
 
 
-def test_calls_count_where_there_are_no_records() -> None:
+def test_calls_are_counted_if_there_are_no_records() -> None:
     call = "n1:7:7 NCCL CALL ncclSend(602000000,0,33554432,2,0,1,0x5573665adda0,0x557365a69470)\n"
-    alone, beside = counted(call * 2), counted(call * 2 + record())
+    alone, mixed = count_text(call * 2), count_text(call * 2 + record())
     assert [(row.kind, row.records, row.bytes) for row in alone.rows] == [
         (Kind("Send", 0, "int32", 1 << 27), 2, 1 << 28)
     ]
-    assert (alone.from_calls, beside.from_calls, beside.calls, beside.records) == (
+    assert (alone.from_calls, mixed.from_calls, mixed.calls, mixed.records) == (
         True,
         False,
         2,
@@ -191,20 +188,22 @@ def test_calls_count_where_there_are_no_records() -> None:
     )
 
 
-def test_the_bounds_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_kinds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "KINDS", 20)
-    assert counted("".join(record(f"Op{number}") for number in range(20))).records == 20
+    assert (
+        count_text("".join(record(f"Op{number}") for number in range(20))).records == 20
+    )
     with pytest.raises(LogError, match="more than 20 different operations"):
-        counted("".join(record(f"Op{number}") for number in range(21)))
+        count_text("".join(record(f"Op{number}") for number in range(21)))
 
 
-def test_more_ranks_than_are_told_apart_are_told(
+def test_trace_with_too_many_ranks_is_marked_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(records, "MEMBERS", 20)
     monkeypatch.setattr("pytest_llmbench.tools.nccl.nccl_trace.MEMBERS", 20)
-    assert not counted("".join(record(pid=number) for number in range(20))).limited
-    trace = counted("".join(record(pid=number) for number in range(30)))
+    assert not count_text("".join(record(pid=number) for number in range(20))).limited
+    trace = count_text("".join(record(pid=number) for number in range(30)))
     assert (trace.limited, trace.records) == (True, 30)
 
 
@@ -225,7 +224,7 @@ LINES = [
     st.lists(st.integers(1, 400), min_size=1),
     st.integers(150, 4000),
 )
-def test_the_way_a_trace_is_cut_into_blocks_changes_nothing(
+def test_pieces_do_not_depend_on_block_sizes(
     text: list[str], cuts: list[int], size: int
 ) -> None:
     whole = "".join(text).encode()
@@ -236,18 +235,18 @@ def test_the_way_a_trace_is_cut_into_blocks_changes_nothing(
         start += len(blocks[-1])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(records, "PIECE", size)
-        told = [list(cut_pieces(blocks)), list(cut_pieces([whole]))]
-    assert told[0] == told[1]
-    assert b"".join(told[0]) == whole
-    assert all(piece.endswith(b"\n") or len(piece) == size for piece in told[0][:-1])
+        pieces = [list(cut_pieces(blocks)), list(cut_pieces([whole]))]
+    assert pieces[0] == pieces[1]
+    assert b"".join(pieces[0]) == whole
+    assert all(piece.endswith(b"\n") or len(piece) == size for piece in pieces[0][:-1])
 
 
-def test_distinct_lines_are_folded_without_losing_one(
+def test_folding_of_lines_loses_no_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = "".join(run(steps=50, ranks=3))
-    expected = counted(text)
+    expected = count_text(text)
     assert expected.records == len(re.findall("opCount", text)) == 450
     monkeypatch.setattr(records, "FOLD", 1000)
     monkeypatch.setattr(records, "PIECE", 700)
-    assert counted(text) == expected
+    assert count_text(text) == expected

@@ -24,35 +24,37 @@ from pytest_llmbench.tools.nccl.nccl_trace import count_share, read_trace, sum_c
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder as NCCL_DEBUG_FILE=%h.%p fills it: a file for each rank."""
-    place = tmp_path / "traces"
-    place.mkdir()
+    """A folder with one file per rank, as written by NCCL_DEBUG_FILE=%h.%p."""
+    traces = tmp_path / "traces"
+    traces.mkdir()
     for pid in (7, 8):
-        Path(place, f"n1.{pid}").write_text("".join(run(ranks=1, pid=pid)))
-    return place
+        Path(traces, f"n1.{pid}").write_text("".join(run(ranks=1, pid=pid)))
+    return traces
 
 
-def test_the_files_of_all_ranks_are_one_trace(folder: Path) -> None:
+def test_files_of_all_ranks_form_one_trace(folder: Path) -> None:
     trace = read_trace([folder])
     assert (trace.files, trace.traced, trace.records, trace.ranks) == (2, 2, 60, 2)
     assert read_trace([folder / "n1.7", folder, folder / "n1.8"]) == trace
 
 
-def test_copies_of_a_launcher_and_hidden_files_below_a_folder_are_left_out(
+def test_launcher_duplicates_and_hidden_files_are_skipped(
     folder: Path,
 ) -> None:
-    below = folder / "job"
-    below.mkdir()
+    subfolder = folder / "job"
+    subfolder.mkdir()
     for name in ("sbatch_train_7.out", ".n1.7.swp", "notes.txt"):
-        Path(below, name).write_text(record() if name != "notes.txt" else "no trace")
-    (below / "loop").symlink_to(folder)
-    os.mkfifo(below / "pipe")
+        Path(subfolder, name).write_text(
+            record() if name != "notes.txt" else "no trace"
+        )
+    (subfolder / "loop").symlink_to(folder)
+    os.mkfifo(subfolder / "pipe")
     trace = read_trace([folder])
     assert (trace.files, trace.traced, trace.records) == (3, 2, 60)
-    assert read_trace([below / "sbatch_train_7.out"]).records == 1
+    assert read_trace([subfolder / "sbatch_train_7.out"]).records == 1
 
 
-def test_a_linked_folder_of_ranks_counts_once_and_one_above_does_not(
+def test_linked_folder_counts_once_and_ancestors_are_skipped(
     folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -65,7 +67,7 @@ def test_a_linked_folder_of_ranks_counts_once_and_one_above_does_not(
 
 
 @pytest.mark.parametrize("name", ["all.tar.gz", "unnamed"])
-def test_an_archive_and_compressed_files_hold_the_same(
+def test_archives_and_compressed_files_are_read(
     folder: Path, tmp_path: Path, name: str
 ) -> None:
     with tarfile.open(
@@ -79,16 +81,14 @@ def test_an_archive_and_compressed_files_hold_the_same(
     assert read_trace([folder]) == expected
 
 
-def test_standard_input_holds_the_same(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (folder / "n1.7").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(text))))
     assert read_trace([Path("<stdin>")]).records == 30
 
 
 @pytest.mark.slow
-def test_compressed_data_that_end_early_are_told(tmp_path: Path) -> None:
+def test_truncated_compressed_file_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(("".join(run(steps=2000))).encode())[:-1000])
     trace = read_trace([path])
@@ -97,33 +97,35 @@ def test_compressed_data_that_end_early_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shares", [2, 7])
-def test_the_shares_of_several_processes_are_the_whole(
+def test_shares_of_processes_add_up_to_the_trace(
     folder: Path, monkeypatch: pytest.MonkeyPatch, shares: int
 ) -> None:
     monkeypatch.setattr(records, "PIECE", 900)
     Path(folder, "n1.9").write_text("".join(run(steps=40, ranks=3)) + record()[:80])
     counts = [count_share([folder], share, shares) for share in range(shares)]
-    assert len({(one.files, one.size) for one in counts}) == 1
-    for one in counts[1:]:
-        counts[0].merge(one)
+    assert len({(other.files, other.size) for other in counts}) == 1
+    for other in counts[1:]:
+        counts[0].merge(other)
     assert sum_counts(counts[0]) == sum_counts(count_share([folder], 0, 1))
 
 
-class AtOnce:
-    """Calls in this process what others would."""
+class InlineExecutor:
+    """An executor that runs its functions in this process."""
 
     def __init__(self, *_: object) -> None:
         pass
 
-    def __enter__(self) -> AtOnce:
+    def __enter__(self) -> InlineExecutor:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def submit(self, function: Callable[..., Counts], *given: object) -> Future[Counts]:
+    def submit(
+        self, function: Callable[..., Counts], *arguments: object
+    ) -> Future[Counts]:
         future: Future[Counts] = Future()
-        future.set_result(function(*given))
+        future.set_result(function(*arguments))
         return future
 
 
@@ -135,32 +137,34 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_cores")
-def test_started_processes_read_the_same(folder: Path) -> None:
+def test_started_processes_give_the_same_counts(folder: Path) -> None:
     Path(folder, "n1.9").write_text("".join(run(steps=3000, ranks=3)))
     assert read_trace([folder]) == sum_counts(count_share([folder], 0, 1))
 
 
-class Killed(AtOnce):
-    """What others read is lost with them."""
+class KilledExecutor(InlineExecutor):
+    """An executor whose processes are killed."""
 
-    def submit(self, function: Callable[..., Counts], *given: object) -> Future[Counts]:
+    def submit(
+        self, function: Callable[..., Counts], *arguments: object
+    ) -> Future[Counts]:
         future: Future[Counts] = Future()
         future.set_exception(BrokenExecutor("a process was terminated abruptly"))
         return future
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_what_a_killed_process_had_to_read_is_read_here(
+def test_share_of_killed_process_is_read_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = sum_counts(count_share([folder], 0, 1))
-    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", Killed)
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", KilledExecutor)
     assert read_trace([folder]) == whole
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_cores")
-def test_an_error_of_another_process_is_told(tmp_path: Path) -> None:
+def test_error_in_started_process_is_raised(tmp_path: Path) -> None:
     Path(tmp_path, "x.gz").write_bytes(
         gzip.compress(record().encode() * 99)[:-5] + b"....."
     )
@@ -169,41 +173,43 @@ def test_an_error_of_another_process_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_a_file_that_grows_between_two_openings_is_read_again_by_one(
+def test_growing_file_is_read_again_by_one_process(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    share_counts = []
 
-    def grown(paths: list[Path], share: int, shares: int) -> Counts:
-        asked.append(shares)
+    def count_and_append(paths: list[Path], share: int, shares: int) -> Counts:
+        share_counts.append(shares)
         counts = count_share(paths, share, shares)
         with open(folder / "n1.7", "a") as file:
             file.write(record(pid=7))
         return counts
 
-    monkeypatch.setattr(nccl, "count_share", grown)
-    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", AtOnce)
+    monkeypatch.setattr(nccl, "count_share", count_and_append)
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", InlineExecutor)
     assert read_trace([folder]).records == 62
-    assert asked == [2, 2, 1]
+    assert share_counts == [2, 2, 1]
 
 
-def test_nothing_to_read_says_what_was_expected(tmp_path: Path) -> None:
+def test_missing_trace_is_refused_with_expectation(tmp_path: Path) -> None:
     empty, log = tmp_path / "empty.out", tmp_path / "log.out"
     empty.touch()
     log.write_text("Training epoch 0\n")
     Path(tmp_path, "folder").mkdir()
-    for path, told in (
+    for path, message in (
         (empty, "empty; expected"),
-        (log, "no NCCL trace in it"),
-        (tmp_path / "folder", "no file below"),
+        (log, "it contains no NCCL trace"),
+        (tmp_path / "folder", "it contains no file"),
     ):
-        with pytest.raises(LogError, match=f"{path}: .*{told}.*NCCL_DEBUG_SUBSYS=COLL"):
+        with pytest.raises(
+            LogError, match=f"{path}: .*{message}.*NCCL_DEBUG_SUBSYS=COLL"
+        ):
             read_trace([path])
     with pytest.raises(LogError, match=r"cannot read .*nowhere: No such file"):
         read_trace([tmp_path / "nowhere"])
 
 
-def test_a_damaged_archive_is_an_error(tmp_path: Path, folder: Path) -> None:
+def test_damaged_archive_is_refused(tmp_path: Path, folder: Path) -> None:
     with tarfile.open(tmp_path / "all.tar", "w") as archive:
         archive.add(folder, "traces")
     os.truncate(tmp_path / "all.tar", 4000)

@@ -1,5 +1,4 @@
-"""`llmbench nodes`: which node makes jobs slow, through the command, from the store
-that sessions write."""
+"""`llmbench nodes`, run on stored histories with slow nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ SAFE = re.compile(r"[\x20-\x7e\n]*")
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_to_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LLMB_HISTORY", raising=False)
 
@@ -37,15 +36,14 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def search(
     capsys: pytest.CaptureFixture[str], *words: str, code: int = 0
 ) -> tuple[str, dict[str, Any]]:
-    """Return what the command prints, never wider than a terminal, and the document
-    that it writes."""
+    """Run the command and return its output (79 columns) and its JSON document."""
     assert main(["nodes", "--history=h.db", "--json=out.json", *words]) == code
     out = capsys.readouterr().out
     assert SAFE.fullmatch(out)
     assert max(map(len, out.splitlines())) < 80
-    described: dict[str, Any] = json.loads(Path("out.json").read_text())
-    assert described["exit_code"] == code
-    return out, described
+    document: dict[str, Any] = json.loads(Path("out.json").read_text())
+    assert document["exit_code"] == code
+    return out, document
 
 
 def refuse(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -58,12 +56,12 @@ def refuse(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_slow_node_is_named_from_30_nights(
+def test_slow_node_is_named_after_30_days(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With its slowness, the runs that show it, and what leaves it out."""
+    """The output contains the slowdown, the slow runs and the option to exclude it."""
     store_sessions(Path("h.db"), {7: 0.1})
-    out, described = search(capsys, code=1)
+    out, document = search(capsys, code=1)
     lines = out.splitlines()
     assert (
         lines[0]
@@ -79,8 +77,8 @@ def test_a_slow_node_is_named_from_30_nights(
         "  cleared   31 nodes of 32, by fast runs with them",
         "  exclude   --llmb-exclude=n07, in Slurm --exclude=n07",
     ]
-    (named,) = described["named"]
-    assert (described["answer"], named["nodes"], named["exclude"]) == (
+    (named,) = document["named"]
+    assert (document["answer"], named["nodes"], named["exclude"]) == (
         "named",
         ["n07"],
         "--llmb-exclude=n07",
@@ -93,35 +91,35 @@ def test_a_slow_node_is_named_from_30_nights(
 
 
 @pytest.mark.slow
-def test_a_run_of_the_answer_is_one_that_history_show_knows(
+def test_listed_run_numbers_work_in_history_show(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     store_sessions(Path("h.db"), {7: 0.1})
-    _, described = search(capsys, code=1)
-    run = described["named"][0]["slow_runs"][0]
+    _, document = search(capsys, code=1)
+    run = document["named"][0]["slow_runs"][0]
     assert main(["history", "show", str(run["number"]), "--history=h.db"]) == 0
     assert run["configuration"] in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_nodes_that_are_always_together_are_named_as_one(
+def test_inseparable_nodes_are_named_together(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     store_sessions(Path("h.db"), {5: 0.05}, together=(5, 6, 7))
-    out, described = search(capsys, code=1)
+    out, document = search(capsys, code=1)
     assert "one of n[05-07], always in the same runs, is slow: +" in out
-    assert described["named"][0]["low"] < 0.05 < described["named"][0]["high"]
+    assert document["named"][0]["low"] < 0.05 < document["named"][0]["high"]
     assert "--llmb-exclude=n05,n06,n07, of Slurm --exclude=n05,n06,n07" in out
 
 
 @pytest.mark.slow
-def test_what_is_evident_and_cannot_be_named_lists_suspects(
+def test_unidentified_slow_node_lists_suspects(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Evident is a note: nobody is told to leave a node out."""
+    """Without a named node, no option to exclude nodes is printed."""
     store_sessions(Path("h.db"), {7: 0.1}, days=10)
-    out, described = search(capsys)
-    assert described["answer"] == "evident"
+    out, document = search(capsys)
+    assert document["answer"] == "evident"
     assert re.search(
         r"at least one node is slow, not yet identified yet: \d suspects?, \d+ cleared",
         " ".join(out.split()),
@@ -133,20 +131,20 @@ def test_what_is_evident_and_cannot_be_named_lists_suspects(
     )
     assert "exclude" not in out
     assert "n07" in {
-        node for suspect in described["suspects"] for node in suspect["nodes"]
+        node for suspect in document["suspects"] for node in suspect["nodes"]
     }
 
 
 @pytest.mark.slow
-def test_node_is_not_named_if_only_its_runs_had_a_container(
+def test_node_is_not_named_if_container_may_explain(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The container may be slow, and not the node."""
+    """The container may be slow instead of the node."""
     sessions = list(make_sessions({7: 0.1}))
     for _, outcomes in sessions:
-        for described in outcomes:
-            slow = "n07" in described["jobs"][0]["nodes"]
-            described["environment"] = {"container": "new" if slow else "old"}
+        for document in outcomes:
+            slow = "n07" in document["jobs"][0]["nodes"]
+            document["environment"] = {"container": "new" if slow else "old"}
     write_sessions(Path("h.db"), iter(sessions))
     out, answer = search(capsys)
     assert answer["named"] == []
@@ -157,43 +155,43 @@ def test_node_is_not_named_if_only_its_runs_had_a_container(
 
 
 @pytest.mark.slow
-def test_sound_nodes_are_not_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_healthy_nodes_are_not_named(capsys: pytest.CaptureFixture[str]) -> None:
     store_sessions(Path("h.db"), {})
-    out, described = search(capsys)
-    assert described["named"] == []
+    out, document = search(capsys)
+    assert document["named"] == []
     assert "no node is evident; that does not mean that all are sound" in out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("nights", "looked"),
+    ("nights", "message"),
     [(30, "no run with nodes to look at"), (7, "are known of 0 of 0 runs")],
 )
-def test_without_nodes_or_nights_there_is_nothing_to_tell(
+def test_exit_code_is_3_without_nodes_or_days(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     nights: int,
-    looked: str,
+    message: str,
 ) -> None:
-    """Without any node no other run is read."""
+    """Runs are not read at all if the history contains no nodes."""
     if nights == 30:
         monkeypatch.delattr("pytest_llmbench.history.details.list_measured_runs")
     store_sessions(Path("h.db"), {7: 0.1}, days=nights, unknown=nights == 30)
-    out, described = search(capsys, code=3)
+    out, document = search(capsys, code=3)
     flat = " ".join(out.split())
-    assert looked in flat
+    assert message in flat
     assert "no answer: no run has known nodes to compare" in flat
     assert ("of fewer than 8 nights, and not looked at: grok1_314b" in flat) is (
         nights == 7
     )
-    assert described["answer"] == "nothing-to-tell"
+    assert document["answer"] == "nothing-to-tell"
 
 
 @pytest.mark.slow
-def test_a_repair_that_was_acknowledged_begins_the_search_anew(
+def test_search_begins_with_the_last_acknowledged_repair(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In the file that was typed, or that pytest's configuration names."""
+    """The file is typed or named by pytest's configuration."""
     write_sessions(
         Path("h.db"),
         chain(islice(make_sessions({7: 0.1}), 24), islice(make_sessions({}), 24, None)),
@@ -201,9 +199,9 @@ def test_a_repair_that_was_acknowledged_begins_the_search_anew(
     repair = "{nodes: n07, since: 2025-11-25, reason: a new HCA, by: A. Person}"
     Path("done.yaml").write_text(f"schema: 1\nacknowledged: []\nrepaired: [{repair}]\n")
     assert search(capsys, code=1)[1]["since"] is None
-    out, described = search(capsys, "--acknowledged=done.yaml")
+    out, document = search(capsys, "--acknowledged=done.yaml")
     assert "6 nights, 2025-11-25 to 2025-11-30" in out
-    assert (described["since"], described["named"]) == ("2025-11-25", [])
+    assert (document["since"], document["named"]) == ("2025-11-25", [])
     assert (
         search(capsys, "--acknowledged=done.yaml", "--since=2025-11-01")[1]["since"]
         == "2025-11-25"
@@ -214,11 +212,10 @@ def test_a_repair_that_was_acknowledged_begins_the_search_anew(
 
 
 @pytest.mark.slow
-def test_repeats_of_a_launch_are_runs_on_their_own_nodes(
+def test_repeats_count_on_their_own_nodes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The store keeps the newest run of a launch; what its first one was on the slow
-    node tells all the same."""
+    """The store keeps only the newest run of a launch, but the jobs of all repeats."""
 
     def with_repeats() -> Any:
         for (began, fast), (_, slow) in zip(
@@ -227,18 +224,18 @@ def test_repeats_of_a_launch_are_runs_on_their_own_nodes(
             outcomes = []
             for newest, first in zip(fast, slow, strict=True):
                 job = {**first["jobs"][0], "job_id": f"{newest['run']['job_id']}0"}
-                again = {
+                repeat = {
                     **newest["jobs"][0],
                     "nodes": [f"m{number}" for number in range(8)],
                     "repeat": 2,
                 }
-                outcomes.append({**newest, "jobs": [job, again]})
+                outcomes.append({**newest, "jobs": [job, repeat]})
             yield began, outcomes
 
     write_sessions(Path("h.db"), with_repeats())
-    out, described = search(capsys, code=1)
+    out, document = search(capsys, code=1)
     assert "nodes known for 120 of 120 runs" in " ".join(out.split())
-    assert [suspect["nodes"] for suspect in described["named"]] == [["n07"]]
+    assert [suspect["nodes"] for suspect in document["named"]] == [["n07"]]
 
 
 @pytest.mark.slow
@@ -246,13 +243,13 @@ def test_repeats_of_a_launch_are_runs_on_their_own_nodes(
     "change",
     [{"requeued": 0.5}, {"attempts": 2}, {"job_id": "7"}, {"purpose": "profile"}],
 )
-def test_nodes_that_may_be_those_of_another_attempt_are_not_known(
+def test_nodes_of_ambiguous_attempts_are_unknown(
     capsys: pytest.CaptureFixture[str], change: dict[str, Any]
 ) -> None:
-    def changed() -> Any:
+    def make_changed_sessions() -> Any:
         for began, outcomes in make_sessions({7: 0.1}, days=10):
-            for described in outcomes:
-                job = described["jobs"][0]
+            for document in outcomes:
+                job = document["jobs"][0]
                 job["gpu_hours"] = {
                     **job["gpu_hours"],
                     "requeued": change.get("requeued", 0.0),
@@ -262,50 +259,53 @@ def test_nodes_that_may_be_those_of_another_attempt_are_not_known(
                     "step_seconds": None,
                 }
                 job["purpose"] = change.get("purpose", "measure")
-                described["run"] = {
-                    **described["run"],
+                document["run"] = {
+                    **document["run"],
                     "attempts": change.get("attempts", 1),
                 }
             yield began, outcomes
 
-    write_sessions(Path("h.db"), changed())
+    write_sessions(Path("h.db"), make_changed_sessions())
     assert search(capsys, code=3)[1]["runs_with_nodes"] == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("later", [True, False])
-def test_nodes_stay_known_where_others_judge_the_same_runs(
+def test_nodes_stay_known_if_other_sessions_judge_the_runs(
     capsys: pytest.CaptureFixture[str], later: bool
 ) -> None:
-    """Sessions that launched nothing, stored before or after the one that did."""
+    """The other sessions launched nothing; they are stored before or after."""
     launched = list(make_sessions({7: 0.1}))
     others = [
-        (began + timedelta(hours=5), [{**each, "jobs": []} for each in told])
-        for began, told in launched
+        (began + timedelta(hours=5), [{**entry, "jobs": []} for entry in outcomes])
+        for began, outcomes in launched
     ]
     write_sessions(
         Path("h.db"), chain(launched, others) if later else chain(others, launched)
     )
-    out, described = search(capsys, code=1)
+    out, document = search(capsys, code=1)
     assert "nodes known for 60 of" in out
-    assert described["runs"] == 60  # each counts once
+    assert document["runs"] == 60  # each run counts once
     assert "n07 is slow: +10" in out
 
 
 @pytest.mark.slow
-def test_job_ids_may_begin_anew_each_night(capsys: pytest.CaptureFixture[str]) -> None:
-    def renumber(night: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        for number, told in enumerate(night):
-            (job,) = told["jobs"]
+def test_job_ids_may_repeat_every_day(capsys: pytest.CaptureFixture[str]) -> None:
+    def renumber(outcomes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for number, entry in enumerate(outcomes):
+            (job,) = entry["jobs"]
             yield {
-                **told,
-                "run": {**told["run"], "job_id": str(number)},
+                **entry,
+                "run": {**entry["run"], "job_id": str(number)},
                 "jobs": [{**job, "job_id": str(number)}],
             }
 
     write_sessions(
         Path("h.db"),
-        ((began, list(renumber(night))) for began, night in make_sessions({7: 0.1})),
+        (
+            (began, list(renumber(outcomes)))
+            for began, outcomes in make_sessions({7: 0.1})
+        ),
     )
     out, _ = search(capsys, code=1)
     assert "nodes known for 60 of" in out
@@ -313,7 +313,7 @@ def test_job_ids_may_begin_anew_each_night(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-def test_a_store_of_version_3_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_of_version_3_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
     store_sessions(Path("h.db"), {7: 0.1})
     with closing(sqlite3.connect("h.db")) as connection:
         connection.execute("UPDATE llmb_version SET version = 3")
@@ -323,7 +323,7 @@ def test_a_store_of_version_3_is_read(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.slow
-def test_what_no_session_stored_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_stored_jobs_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     store_sessions(Path("h.db"), {}, days=9)
     for jobs in (
         '[{"job_id": "1000", "purpose": "measure", "nodes": "n1"}]',
@@ -342,8 +342,8 @@ def test_control_characters_in_node_names_are_escaped(
 ) -> None:
     sessions = list(make_sessions({7: 0.1}))
     for _, outcomes in sessions:
-        for described in outcomes:
-            (job,) = described["jobs"]
+        for document in outcomes:
+            (job,) = document["jobs"]
             job["nodes"] = [node.replace("n07", "\x1b[31m") for node in job["nodes"]]
     write_sessions(Path("h.db"), iter(sessions))
     assert "\\x1b[31m is slow" in search(capsys, code=1)[0]
@@ -352,7 +352,10 @@ def test_control_characters_in_node_names_are_escaped(
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ((), "no history is known: give --history, set LLMB_HISTORY"),
+        (
+            (),
+            "no history is named: give --history, set the environment variable LLMB_HISTORY",
+        ),
         (("--history=none.db",), "none.db"),
         (
             ("--history=h.db", "--since=tonight"),
@@ -360,12 +363,12 @@ def test_control_characters_in_node_names_are_escaped(
         ),
         (
             ("--history=h.db", "--json=h.db"),
-            "--json h.db: found the history itself, which it would replace",
+            "--json h.db: this file is the history and would be replaced",
         ),
-        (("--history=h.db", "--json=folder"), "it cannot be written"),
+        (("--history=h.db", "--json=folder"), "cannot write the result"),
     ],
 )
-def test_bad_input_is_a_usage_error(
+def test_invalid_input_is_a_usage_error(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], error: str
 ) -> None:
     store_sessions(Path("h.db"), {}, days=9)

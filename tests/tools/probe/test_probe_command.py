@@ -1,5 +1,4 @@
-"""`llmbench probe`: exit codes that `git bisect run` takes for what they are; and a
-real `git bisect run`."""
+"""`llmbench probe`: its exit codes, and a real `git bisect run`."""
 
 from __future__ import annotations
 
@@ -27,15 +26,15 @@ TESTS = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_to_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def write_runs(folder: str, seconds: float, first_night: int, runs: int = 2) -> None:
+def write_runs(folder: str, seconds: float, first_day: int, runs: int = 2) -> None:
     for number in range(1, runs + 1):
         write_run(
             Path(folder),
-            first_night + number - 1,
+            first_day + number - 1,
             name=f"run_{number}/train.log",
             seconds=seconds,
         )
@@ -49,46 +48,45 @@ def ends() -> list[str]:
 
 
 def make_runs(tmp_path: Path, seconds: str = "2.0", end: str = "") -> list[str]:
-    """Return a command that makes a run on a night of its own, and then does what `end`
-    says."""
+    """Build a command that makes a run on a new day, then executes `end`."""
     script = tmp_path / "make.py"
     script.write_text(
         "import os, pathlib, sys\n"
         f"sys.path.insert(0, {str(TESTS)!r})\n"
         "from support.titan_runs import write_run\n"
         "folder = pathlib.Path(os.environ['LLMBENCH_RUN'])\n"
-        "night = 4 + int(folder.name.removeprefix('run_'))\n"
-        f"write_run(folder, night, name='train.log', seconds={seconds})\n{end}\n"
+        "day = 4 + int(folder.name.removeprefix('run_'))\n"
+        f"write_run(folder, day, name='train.log', seconds={seconds})\n{end}\n"
     )
     return ["--runs", "candidates", "--", sys.executable, str(script)]
 
 
-# --- runs that lie there --------------------------------------------------------------
+# --- existing runs --------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "code"), [(GOOD, 0), (1.9, 0), (SLOW, 1), (2.3, 1)]
 )
-def test_a_build_is_on_one_side_of_the_middle(
+def test_build_is_slower_or_faster_than_the_middle(
     ends: list[str], seconds: float, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_runs("new", seconds, 5)
     assert main([*ends, "new"]) == code
     out = capsys.readouterr().out
     assert out.startswith("probe: slower" if code else "probe: not slower")
-    assert "2 of its runs count" in out
+    assert "valid runs of the build: 2" in out
     assert max(map(len, out.splitlines())) < 80
 
 
 @pytest.mark.slow
-def test_in_the_middle_it_cannot_be_told(ends: list[str]) -> None:
+def test_build_in_the_middle_is_inconclusive(ends: list[str]) -> None:
     write_runs("new", 2.0495, 5)
     assert main([*ends, "new"]) == 125
 
 
 @pytest.mark.slow
-def test_runs_that_cannot_be_judged_are_no_data(
+def test_invalid_runs_are_listed_as_no_data(
     ends: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_runs("new", SLOW, 5)
@@ -99,7 +97,7 @@ def test_runs_that_cannot_be_judged_are_no_data(
 
 
 @pytest.mark.slow
-def test_ends_that_are_alike_stop_the_search(
+def test_alike_ends_stop_the_search(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_runs("good", GOOD, 1)
@@ -109,12 +107,12 @@ def test_ends_that_are_alike_stop_the_search(
     assert "nothing to search" in capsys.readouterr().out
 
 
-# --- runs that are made ---------------------------------------------------------------
+# --- runs made by a command -----------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "code"), [("2.0", 0), ("2.1", 1)])
-def test_a_command_makes_as_few_runs_as_tell(
+def test_command_makes_no_more_runs_than_needed(
     ends: list[str], tmp_path: Path, seconds: str, code: int
 ) -> None:
     assert main([*ends, *make_runs(tmp_path, seconds)]) == code
@@ -124,23 +122,22 @@ def test_a_command_makes_as_few_runs_as_tell(
 
 
 @pytest.mark.slow
-def test_after_four_runs_it_cannot_be_told(ends: list[str], tmp_path: Path) -> None:
+def test_build_is_inconclusive_after_four_runs(ends: list[str], tmp_path: Path) -> None:
     assert main([*ends, *make_runs(tmp_path, "2.0495")]) == 125
     assert len(list(Path("candidates/1").iterdir())) == 4
 
 
 @pytest.mark.slow
-def test_the_exit_code_of_a_command_whose_run_counts_is_not_asked_for(
+def test_exit_code_of_command_is_ignored_after_valid_run(
     ends: list[str], tmp_path: Path
 ) -> None:
-    """A session of pytest that launches the run ends with 1 where it is a
-    regression."""
+    """A pytest session that launches the run exits with 1 on a regression."""
     assert main([*ends, *make_runs(tmp_path, "2.0", "sys.exit(1)")]) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "; exit 1"])
-def test_further_starts_that_leave_copies_are_listed_and_do_not_tell(
+def test_starts_that_duplicate_a_run_are_inconclusive(
     ends: list[str], capsys: pytest.CaptureFixture[str], end: str
 ) -> None:
     write_runs("middle", 2.0495, 5, runs=1)
@@ -159,9 +156,9 @@ def test_further_starts_that_leave_copies_are_listed_and_do_not_tell(
         == 125
     )
     out = capsys.readouterr().out
-    assert out.startswith("probe: cannot tell")
+    assert out.startswith("probe: inconclusive")
     assert "does not run" not in out
-    assert "1 of its runs count" in out
+    assert "valid runs of the build: 1" in out
     assert (
         out.count("no data: new/")
         == out.count("copied: a copy of")
@@ -170,7 +167,7 @@ def test_further_starts_that_leave_copies_are_listed_and_do_not_tell(
 
 
 @pytest.mark.slow
-def test_the_folder_stands_in_the_command(ends: list[str]) -> None:
+def test_folder_replaces_its_name_in_the_command(ends: list[str]) -> None:
     Path("copy.sh").write_text('test "$1" = "$LLMBENCH_RUN" && exit 7; exit 200\n')
     assert (
         main([*ends, "--runs", "new runs", "--", "sh", "copy.sh", "{LLMBENCH_RUN}"])
@@ -189,14 +186,14 @@ def test_the_folder_stands_in_the_command(ends: list[str]) -> None:
         ("kill -9 $$", 128),
     ],
 )
-def test_without_a_run_the_command_says_why(
+def test_exit_code_of_command_decides_without_a_run(
     ends: list[str], script: str, code: int
 ) -> None:
     assert main([*ends, "--runs", "candidates", "--", "sh", "-c", script]) == code
 
 
 @pytest.mark.slow
-def test_a_command_that_is_not_there_says_nothing_of_a_build(
+def test_missing_command_stops_the_search(
     ends: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*ends, "--runs", "candidates", "--", "no-such-command"]) == 128
@@ -220,14 +217,14 @@ def test_a_command_that_is_not_there_says_nothing_of_a_build(
     ],
     ids=" ".join,
 )
-def test_a_usage_error_is_never_a_bad_build(words: list[str], ends: list[str]) -> None:
+def test_usage_error_never_marks_a_bad_build(words: list[str], ends: list[str]) -> None:
     write_runs("new", GOOD, 5)
     Path("empty").mkdir()
     assert main(words) == 129
 
 
 @pytest.mark.slow
-def test_a_fault_of_this_program_is_never_a_bad_build(
+def test_internal_error_never_marks_a_bad_build(
     ends: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(answer: object) -> str:
@@ -240,7 +237,7 @@ def test_a_fault_of_this_program_is_never_a_bad_build(
 
 
 @pytest.mark.slow
-def test_several_configurations_need_a_name(
+def test_configuration_is_required_if_ends_share_several(
     ends: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder, seconds in (("good", GOOD), ("bad", SLOW), ("new", GOOD)):
@@ -258,7 +255,7 @@ def test_several_configurations_need_a_name(
 # --- the decision ---------------------------------------------------------------------
 
 
-def test_few_runs_far_apart_are_enough_and_near_ones_are_not() -> None:
+def test_one_run_decides_only_far_from_the_middle() -> None:
     good, bad = [0.0, 0.004], [0.1, 0.104]
     assert decide_probe(good, bad, [0.1])[0] is ProbeOutcome.SLOWER
     assert decide_probe(good, bad, [0.0])[0] is ProbeOutcome.NOT_SLOWER
@@ -267,7 +264,7 @@ def test_few_runs_far_apart_are_enough_and_near_ones_are_not() -> None:
     assert decide_probe(bad, good, [0.0])[0] is ProbeOutcome.ENDS_ALIKE
 
 
-def test_it_is_no_surer_than_the_printed_digits_allow() -> None:
+def test_rounding_of_printed_times_limits_certainty() -> None:
     good, bad = [math.log(24.0)] * 6, [math.log(24.2)] * 6
     errors = (PrintedError(0.0, 0.05 / 24),) * 3
     assert decide_probe(good, [math.log(24.1)] * 6, good)[0] is ProbeOutcome.NOT_SLOWER
@@ -284,14 +281,14 @@ def test_it_is_no_surer_than_the_printed_digits_allow() -> None:
     )
 
 
-def test_what_happens_within_the_runs_is_a_floor() -> None:
+def test_noise_within_runs_limits_certainty() -> None:
     good, bad = [0.0, 0.0001, 0.0002], [0.03, 0.0301, 0.0302]
     assert decide_probe(good, bad, good)[0] is ProbeOutcome.NOT_SLOWER
     noisy = (PrintedError(0.006), PrintedError(0.006), PrintedError(0.006))
     assert decide_probe(good, bad, good, noisy)[0] is ProbeOutcome.CANNOT_TELL
 
 
-def test_one_run_of_each_rests_on_the_assumed_noise() -> None:
+def test_single_runs_use_the_assumed_noise() -> None:
     outcome, estimate = decide_probe([0.0], [math.log(1.2)], [math.log(1.2)])
     assert outcome is ProbeOutcome.SLOWER
     assert not estimate.noise.measured
@@ -306,9 +303,10 @@ def test_one_run_of_each_rests_on_the_assumed_noise() -> None:
 def test_git_bisect_run_finds_the_planted_commit(
     ends: list[str], tmp_path: Path, slow: int, candidates: set[int]
 ) -> None:
-    """Seven commits: the fourth does not build, from a later one on steps are 5 %
-    slower. Next to the one that does not build git names both: nothing tells them
-    apart."""
+    """Of seven commits, the fourth does not build, and a later one is 5 % slower.
+
+    If the slow commit follows the broken one, git names both as candidates.
+    """
     program = tmp_path / "program"
     program.mkdir()
     environment = {
@@ -318,9 +316,9 @@ def test_git_bisect_run_finds_the_planted_commit(
             if not name.startswith("GIT_")
         },
         **{
-            f"GIT_{who}_{what}": "a@b.c"
-            for who in ("AUTHOR", "COMMITTER")
-            for what in ("NAME", "EMAIL")
+            f"GIT_{role}_{field}": "a@b.c"
+            for role in ("AUTHOR", "COMMITTER")
+            for field in ("NAME", "EMAIL")
         },
         "GIT_CONFIG_GLOBAL": os.devnull,
     }
@@ -353,7 +351,7 @@ def test_git_bisect_run_finds_the_planted_commit(
     for seconds in (
         GOOD,
         SLOW,
-    ):  # made here: a Python for each would take longer than all the rest
+    ):  # written in this process, because starting Python for each run is slow
         for number in range(1, 5):
             write_run(
                 tmp_path / "made" / str(seconds),
@@ -371,13 +369,17 @@ def test_git_bisect_run_finds_the_planted_commit(
         f"set -e; {script}",
         str(tmp_path / "made"),
     ]
-    both = ["--good", str(tmp_path / "good"), "--bad", str(tmp_path / "bad")]
+    options = ["--good", str(tmp_path / "good"), "--bad", str(tmp_path / "bad")]
     git("bisect", "start", "HEAD", "HEAD~6")
     output = tmp_path / "output"
     code = answer_bisect(
-        tmp_path, partial(main, ["probe", *both, *words]), program, environment, output
+        tmp_path,
+        partial(main, ["probe", *options, *words]),
+        program,
+        environment,
+        output,
     )
-    # "abc... is the first bad commit", or a line for each of several
+    # "abc... is the first bad commit", or one line per candidate
     lines = [
         line.partition(" is the first bad commit")[0]
         for line in output.read_text().splitlines()
@@ -393,14 +395,16 @@ def answer_bisect(
     environment: Mapping[str, str],
     output: Path,
 ) -> int:
-    """Run `git bisect run` with a script that exits with what a command of this process
-    returns: its exit code."""
-    asked, answered = folder / "asks", folder / "answers"
-    for fifo in (asked, answered):
+    """Run `git bisect run`, answering each build with `command` in this process.
+
+    Returns the exit code of git.
+    """
+    requests, answers = folder / "asks", folder / "answers"
+    for fifo in (requests, answers):
         os.mkfifo(fifo)
-    asking, answering = (os.open(fifo, os.O_RDWR) for fifo in (asked, answered))
+    requesting, answering = (os.open(fifo, os.O_RDWR) for fifo in (requests, answers))
     script = 'echo >"$0"; read -r code <"$1"; exit "$code"'
-    bisect = ["git", "bisect", "run", "sh", "-c", script, str(asked), str(answered)]
+    bisect = ["git", "bisect", "run", "sh", "-c", script, str(requests), str(answers)]
     with (
         output.open("w") as printed,
         subprocess.Popen(
@@ -409,12 +413,12 @@ def answer_bisect(
     ):
         try:
             while process.poll() is None:
-                if select.select([asking], [], [], 0.02)[0]:
-                    os.read(asking, 1)
+                if select.select([requesting], [], [], 0.02)[0]:
+                    os.read(requesting, 1)
                     with chdir(program):
                         os.write(answering, f"{command()}\n".encode())
         finally:
             process.kill()
-            os.close(asking)
+            os.close(requesting)
             os.close(answering)
     return process.returncode

@@ -1,4 +1,4 @@
-"""`llmbench replay`: what if the settings were others."""
+"""`llmbench replay`, run on the examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_llmbench.session import collect_runs as find_runs
 EXAMPLES = str(Path(__file__).resolve().parents[3] / "examples" / "experiments")
 
 
-def told(
+def replay(
     capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0
 ) -> list[str]:
     assert main(["replay", *arguments, EXAMPLES]) == code
@@ -29,48 +29,48 @@ def told(
 
 
 @pytest.mark.slow
-def test_a_wider_tolerance_turns_red_to_green_and_says_which(
+def test_wider_tolerance_lists_items_that_no_longer_fail(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lines = told(capsys, "--tolerance=8%")
-    assert lines[0] == "turn from red:"
+    lines = replay(capsys, "--tolerance=8%")
+    assert lines[0] == "no longer fail:"
     assert "INCONCLUSIVE -> INCONCLUSIVE" in lines[1]
     assert "llama3.1_8b-25.04-h100-fp8-64" in lines[2]
     assert "REGRESSION -> PASS" in lines[2]
     assert (
-        lines[-1] == "3 of 82 items would change: 2 turn from red, 1 change otherwise"
+        lines[-1] == "3 of 82 items would change: 2 no longer fail, 1 change otherwise"
     )
     assert all(len(line) < 80 for line in lines)
 
 
 @pytest.mark.slow
-def test_a_certificate_is_stricter(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(capsys, "--certify")
-    assert lines[0] == "turn red:"
+def test_certify_makes_items_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = replay(capsys, "--certify")
+    assert lines[0] == "newly fail:"
     assert any(
         line.startswith("  55 without a run: grok1_314b-24.11-h100") for line in lines
     )
 
 
 @pytest.mark.slow
-def test_the_same_settings_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "--tolerance=5%") == ["0 of 82 items would change"]
+def test_same_settings_change_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert replay(capsys, "--tolerance=5%") == ["0 of 82 items would change"]
 
 
 @pytest.mark.slow
-def test_the_logs_are_read_once(
+def test_logs_are_read_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    parsed = find_runs._parse
+    parse = find_runs._parse
 
-    def counted(files: AttemptFiles, reading: Reading) -> ParsedLog:
+    def count_parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
         read.append(files.log)
-        return parsed(files, reading)
+        return parse(files, reading)
 
-    monkeypatch.setattr(find_runs, "_parse", counted)
-    lines = told(capsys, "--tolerance=2%")
-    assert lines[0] == "change otherwise (nothing turns red, or from red):"
+    monkeypatch.setattr(find_runs, "_parse", count_parse)
+    lines = replay(capsys, "--tolerance=2%")
+    assert lines[0] == "change otherwise (fail before and after, or neither):"
     assert "PASS -> INCONCLUSIVE" in lines[1]
     assert len(read) == len(set(read)) > 20
 
@@ -79,13 +79,13 @@ def test_the_logs_are_read_once(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "nothing to change: give one of --tolerance, --inconclusive"),
+        ([], "no setting to change: give one of --tolerance, --inconclusive"),
         (["--tolerance=5"], "--tolerance=5: found '5', that is 500 %"),
         (
             ["--inconclusive=maybe"],
             "--inconclusive=maybe: expected literal, fail or skip",
         ),
-        (["--against= "], "an option is empty: give it a value, or leave it out"),
+        (["--against= "], "an option is empty: give it a value or leave it out"),
         (
             ["--certify", "--release="],
             "--release= is empty: give a value, or leave the option out",
@@ -93,7 +93,7 @@ def test_the_logs_are_read_once(
         (["--baseline-release=25.50"], "--baseline-release=25.50: no baseline has it"),
     ],
 )
-def test_what_cannot_be_used_is_told(
+def test_invalid_options_are_refused(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(["replay", *arguments, EXAMPLES]) == 2
@@ -101,7 +101,7 @@ def test_what_cannot_be_used_is_told(
 
 
 @pytest.mark.slow
-def test_nothing_judged_is_told(
+def test_message_is_printed_if_no_run_is_judged(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["replay", "--tolerance=2%", str(tmp_path)]) == 1
@@ -112,8 +112,8 @@ def test_nothing_judged_is_told(
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the history of a session that judged the examples."""
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the history of a session that judged the examples."""
     path = tmp_path_factory.mktemp("history") / "h.db"
     command = [
         f"--llmb-logs={EXAMPLES}",
@@ -132,12 +132,11 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rewrite(
-    stored: Path, folder: Path, verdict: str, reason: str, status: str
+    history: Path, folder: Path, verdict: str, reason: str, status: str
 ) -> tuple[Path, str]:
-    """Return a copy of a history in which a green verdict became another one, and its
-    configuration."""
+    """Copy a history and change one PASS. Returns the copy and the configuration."""
     path = folder / "h.db"
-    shutil.copy(stored, path)
+    shutil.copy(history, path)
     with closing(sqlite3.connect(path)) as connection, connection:
         (name,) = connection.execute(
             "select configuration from llmb_verdict where verdict = 'PASS' limit 1"
@@ -148,20 +147,20 @@ def rewrite(
 
 
 @pytest.mark.slow
-def test_same_rules_change_no_stored_verdict(
-    capsys: pytest.CaptureFixture[str], stored: Path
+def test_current_rules_reproduce_stored_verdicts(
+    capsys: pytest.CaptureFixture[str], history: Path
 ) -> None:
-    (line,) = told(capsys, f"--history={stored}")
+    (line,) = replay(capsys, f"--history={history}")
     assert re.fullmatch(r"0 of \d\d stored verdicts would change", line)
 
 
 @pytest.mark.slow
-def test_verdict_of_older_rules_is_listed_with_both_reasons(
-    capsys: pytest.CaptureFixture[str], stored: Path, tmp_path: Path
+def test_changed_verdict_is_listed_with_both_reasons(
+    capsys: pytest.CaptureFixture[str], history: Path, tmp_path: Path
 ) -> None:
-    path, name = rewrite(stored, tmp_path, "INVALID", "diverged", "failed")
-    lines = told(capsys, f"--history={path}")
-    assert lines[0] == "turn from red:"
+    path, name = rewrite(history, tmp_path, "INVALID", "diverged", "failed")
+    lines = replay(capsys, f"--history={path}")
+    assert lines[0] == "no longer fail:"
     assert lines[1].endswith(name)
     assert lines[2] == "    INVALID (diverged) -> PASS (within-tolerance)"
     assert lines[-1].startswith("1 of ")
@@ -169,20 +168,20 @@ def test_verdict_of_older_rules_is_listed_with_both_reasons(
 
 
 @pytest.mark.slow
-def test_changed_colour_of_the_same_verdict_is_listed(
-    capsys: pytest.CaptureFixture[str], stored: Path, tmp_path: Path
+def test_changed_outcome_of_equal_verdict_is_listed(
+    capsys: pytest.CaptureFixture[str], history: Path, tmp_path: Path
 ) -> None:
-    path, _ = rewrite(stored, tmp_path, "PASS", "within-tolerance", "failed")
-    lines = told(capsys, f"--history={path}")
+    path, _ = rewrite(history, tmp_path, "PASS", "within-tolerance", "failed")
+    lines = replay(capsys, f"--history={path}")
     assert (lines[0], lines[2]) == (
-        "turn from red:",
+        "no longer fail:",
         "    PASS (within-tolerance) -> PASS (within-tolerance)",
     )
 
 
 @pytest.mark.slow
-def test_history_of_other_runs_compares_nothing(
-    capsys: pytest.CaptureFixture[str], stored: Path, tmp_path: Path
+def test_history_of_other_runs_has_nothing_to_compare(
+    capsys: pytest.CaptureFixture[str], history: Path, tmp_path: Path
 ) -> None:
-    assert main(["replay", f"--history={stored}", str(tmp_path)]) == 1
+    assert main(["replay", f"--history={history}", str(tmp_path)]) == 1
     assert "nothing to compare" in capsys.readouterr().out

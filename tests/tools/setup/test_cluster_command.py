@@ -1,5 +1,4 @@
-"""`llmbench cluster`: a new file, whole or not at all; and where Slurm knows nothing,
-why."""
+"""`llmbench cluster`: print or write a draft of the cluster file."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ from support.fake_recipe import program
 
 from pytest_llmbench.cli.main import main
 
-FOUND = "partition batch: 8 h100 a node, 512 GPUs"
+SUMMARY = "partition batch: 8 h100 a node, 512 GPUs"
 
 
 @pytest.fixture(autouse=True)
 def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Slurm that has one partition, and no accounts."""
+    """Install a fake Slurm with one partition and no accounts."""
     (tmp_path / "bin").mkdir()
     program(
         tmp_path / "bin" / "sinfo",
@@ -25,7 +24,7 @@ def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_it_is_printed_or_written(
+def test_cluster_file_is_printed_or_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cluster"]) == 0
@@ -34,11 +33,11 @@ def test_it_is_printed_or_written(
         "gpu: h100                    # sinfo: gres gpu:h100:8 on 64 nodes\n" in printed
     )
     assert main(["cluster", "-o", "cluster.yaml"]) == 0
-    assert capsys.readouterr().out.startswith(f"cluster.yaml: {FOUND}")
+    assert capsys.readouterr().out.startswith(f"cluster.yaml: {SUMMARY}")
     assert (tmp_path / "cluster.yaml").read_text() == printed.removesuffix("\n")
 
 
-def test_a_written_file_holds_no_secret(
+def test_written_file_contains_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(
@@ -53,8 +52,8 @@ def test_a_written_file_holds_no_secret(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mine.yaml", "mine.yaml: there is one already, and it is not replaced\n"),
-        ("link.yaml", "link.yaml: there is one already"),
+        ("mine.yaml", "mine.yaml: the file exists and is not replaced"),
+        ("link.yaml", "link.yaml: the file exists and is not replaced"),
         (
             "no/cluster.yaml",
             "no/cluster.yaml: cannot be written: No such file or directory",
@@ -75,6 +74,6 @@ def test_only_new_and_empty_files_are_written(
     assert not Path("no").exists()
 
 
-def test_a_type_that_there_is_not_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_gpu_type_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "--gpu=B200"]) == 2
-    assert "Slurm knows no GPUs of type B200" in capsys.readouterr().err
+    assert "Slurm reports no GPUs of type B200" in capsys.readouterr().err

@@ -26,7 +26,7 @@ Site = Callable[..., str]
 
 
 class Links(HTMLParser):
-    """What a page links to, loads, and which ids it has."""
+    """The links, loaded resources and ids of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -49,18 +49,16 @@ class Links(HTMLParser):
 
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
-    """Thirty nights: one configuration becomes 8 % slower and red on the last ten, the
-    other one stays."""
+    """A history of 30 days: one of two configurations fails on the last ten, 8 % slower."""
     monkeypatch.chdir(tmp_path)
-    place = StoreLocation("history.db", tmp_path / "history.db")
-    fill_history(place)
-    return place
+    location = StoreLocation("history.db", tmp_path / "history.db")
+    fill_history(location)
+    return location
 
 
 @pytest.fixture
 def site(history: StoreLocation, capsys: pytest.CaptureFixture[str]) -> Site:
-    """Run `llmbench site` and return what it prints; it has to end with this exit
-    code."""
+    """A function that runs `llmbench site`, checks the exit code and returns the output."""
 
     def run(*arguments: str, code: int = 0) -> str:
         assert (
@@ -83,19 +81,19 @@ def page(key: Key = builders.KEY) -> str:
 
 
 def rows() -> dict[str, str]:
-    """Return by configuration the row of the first page, without elements."""
-    found = re.findall(r"<tr data-colour.*?</tr>", read(), re.DOTALL)
-    texts = [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in found]
+    """Return the text of each row of the index page, by configuration."""
+    elements = re.findall(r"<tr data-colour.*?</tr>", read(), re.DOTALL)
+    texts = [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in elements]
     return {
         next(word for word in text.split() if "-25.05-" in word): text for text in texts
     }
 
 
 @pytest.mark.slow
-def test_the_first_page_has_a_row_for_each_configuration_what_needs_a_reader_first(
+def test_index_lists_failed_configurations_first(
     site: Site,
 ) -> None:
-    assert site() == "2 configurations, 30 nights: site/index.html\n"
+    assert site() == "2 configurations, 30 days: site/index.html\n"
     assert list(rows()) == [ID, FP8.id]
     assert re.match(
         rf"✕ REGRESSION {ID} \+8\.\d % \+8\.\d % {(LAST - timedelta(days=9)).date()} 8\.0",
@@ -106,16 +104,16 @@ def test_the_first_page_has_a_row_for_each_configuration_what_needs_a_reader_fir
     assert "<b>1</b> red" in read()
     assert f"{LAST.date()} REGRESSION" in read()
     drawn = re.findall('class="strip" role="img" aria-label="([^"]*)"', read())
-    assert drawn[0].startswith("30 nights: 10 red, 20 green; 7.3")
-    assert drawn[1].startswith("30 nights: 30 green; 4.9")
+    assert drawn[0].startswith("30 days: 10 red, 20 green; 7.3")
+    assert drawn[1].startswith("30 days: 30 green; 4.9")
 
 
 @pytest.mark.slow
-def test_each_configuration_has_a_page_with_all_nights(site: Site) -> None:
-    """Its red night is compared with the last good one."""
+def test_configuration_page_lists_all_days(site: Site) -> None:
+    """The failed run is compared with the last good run."""
     site()
     assert page().count('<tr id="n') == 30
-    assert "30, 30 with a step time that counts" in page()
+    assert "30, 30 with a valid step time" in page()
     good, red = (LAST - timedelta(days=10)).date(), LAST.date()
     assert page().index(f'id="n{red}"') < page().index(
         f'id="n{(LAST - timedelta(days=29)).date()}"'
@@ -130,7 +128,7 @@ def test_each_configuration_has_a_page_with_all_nights(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_every_link_leads_to_a_page_and_a_place_in_it(site: Site) -> None:
+def test_every_link_has_an_existing_target(site: Site) -> None:
     site()
     files = {path: Links(path.read_text()) for path in Path("site").rglob("*.html")}
     assert len(files) == 4
@@ -147,11 +145,10 @@ def test_every_link_leads_to_a_page_and_a_place_in_it(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_a_night_without_a_run_is_missing_and_an_old_verdict_is_none_of_tonight(
+def test_configurations_without_new_run_are_not_current(
     site: Site, history: StoreLocation
 ) -> None:
-    """The folder keeps the old run, which the last session judges again: it passes, and
-    nothing ran."""
+    """One configuration has no run; the last session only judges an old run of the other."""
     store_session(history, -1, make_outcome(0, 5.0, FP8), make_outcome(-1, None))
     site()
     assert rows()[ID].startswith("○ MISSING")
@@ -161,12 +158,12 @@ def test_a_night_without_a_run_is_missing_and_an_old_verdict_is_none_of_tonight(
 
 
 @pytest.mark.slow
-def test_of_several_tests_of_one_run_the_worst_is_shown(
+def test_most_severe_of_several_items_is_shown(
     site: Site, history: StoreLocation
 ) -> None:
-    """Whichever of them was stored first."""
+    """The order of the items in the session does not matter."""
     for order in (1, -1):
-        told = [
+        items = [
             make_outcome(-1, 5.0, FP8),
             make_outcome(
                 -1,
@@ -179,17 +176,17 @@ def test_of_several_tests_of_one_run_the_worst_is_shown(
         ]
         write(
             history,
-            document(*told[::order], began=LAST + timedelta(days=1, hours=4 + order)),
+            document(*items[::order], began=LAST + timedelta(days=1, hours=4 + order)),
         )
         site()
         assert rows()[FP8.id].startswith("✕ TEST_FAILED")
 
 
 @pytest.mark.slow
-def test_of_two_runs_of_a_day_the_newer_one_is_shown_and_the_valid_one_is_drawn(
+def test_newer_run_is_shown_but_valid_run_is_drawn(
     site: Site, history: StoreLocation
 ) -> None:
-    bad = make_outcome(
+    invalid = make_outcome(
         0,
         5.0,
         FP8,
@@ -199,47 +196,44 @@ def test_of_two_runs_of_a_day_the_newer_one_is_shown_and_the_valid_one_is_drawn(
         problems=[{"code": "diverged", "text": "", "line": 0}],
     )
     run = {
-        **bad["run"],
+        **invalid["run"],
         "job_id": "77",
         "started": (LAST + timedelta(hours=1)).isoformat(),
     }
-    store_session(history, 0, {**bad, "run": {**run, "log_fingerprint": ["77-77"]}})
+    store_session(history, 0, {**invalid, "run": {**run, "log_fingerprint": ["77-77"]}})
     site()
     assert rows()[FP8.id].startswith("! INVALID")
-    assert "30, 30 with a step time that counts" in page(FP8)
-    assert "Compare it" not in page(FP8)  # a diverged run is no data
+    assert "30, 30 with a valid step time" in page(FP8)
+    assert "Compare it" not in page(FP8)  # a diverged run has no usable step time
 
 
 @pytest.mark.slow
-def test_a_history_that_went_quiet_says_so(
+def test_old_history_prints_a_caution(
     site: Site, history: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site()
-    assert "ago: nothing here is of tonight" not in read()
+    assert "ago: these pages are out of date" not in read()
     Path("history.db").unlink()
     store_session(history, 7, make_outcome(7, 7.4))
     site()
-    assert "the newest session of this history began" in read()
+    assert "the newest session of this history started" in read()
 
 
 @pytest.mark.slow
 def test_only_the_last_days_are_shown(site: Site) -> None:
     oldest = datetime.now(UTC) - timedelta(days=5)
-    nights = sum(
+    days = sum(
         LAST - timedelta(days=ago) > oldest for ago in range(30)
-    )  # a night is the day of its run
-    assert nights in (4, 5)  # by the time of day
-    assert site("--days", "5").startswith(f"2 configurations, {nights} nights")
-    assert page().count('<tr id="n') == nights
-    assert rows()[ID].split()[3] == "-"  # too few nights show no change
+    )  # days on which a run started
+    assert days in (4, 5)  # depends on the time of day
+    assert site("--days", "5").startswith(f"2 configurations, {days} days")
+    assert page().count('<tr id="n') == days
+    assert rows()[ID].split()[3] == "-"  # too few days for a level change
 
 
 @pytest.mark.slow
-def test_names_of_logs_are_text_and_not_markup(
-    site: Site, history: StoreLocation
-) -> None:
-    """Ids, jobs, nodes, environment, messages; and the page of a hostile id has a
-    harmless name."""
+def test_untrusted_names_are_escaped(site: Site, history: StoreLocation) -> None:
+    """Covers ids, jobs, nodes, environment, messages and the file name of a page."""
     hostile = make_outcome(
         0, 6.0, reason=HOSTILE, text=HOSTILE, environment={HOSTILE: HOSTILE}
     )
@@ -263,7 +257,7 @@ def test_names_of_logs_are_text_and_not_markup(
     assert "&lt;script&gt;" in read()
 
 
-def test_a_secret_of_the_environment_is_on_no_page(
+def test_pages_contain_no_secrets(
     site: Site, history: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_correcthorsebatterystaple")
@@ -278,7 +272,7 @@ def test_a_secret_of_the_environment_is_on_no_page(
 
 
 @pytest.mark.slow
-def test_a_site_takes_the_place_of_its_own_pages_and_of_no_other_file(
+def test_only_pages_of_a_site_are_replaced(
     site: Site,
 ) -> None:
     site()
@@ -297,39 +291,37 @@ def test_a_site_takes_the_place_of_its_own_pages_and_of_no_other_file(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["index.html", f"configurations/{ID}.html"])
-def test_a_file_that_no_site_wrote_is_not_replaced_and_nothing_is_written(
-    site: Site, name: str
-) -> None:
-    """Not even the page of a session."""
+def test_foreign_file_prevents_writing_any_page(site: Site, name: str) -> None:
+    """The page of a session is a foreign file, too."""
     path = Path("site", name)
     path.parent.mkdir(parents=True)
     path.write_text("<!DOCTYPE html><title>1 red - llmbench</title>")
-    told = site(code=2)
+    error = site(code=2)
     assert (
         f"{path}: an existing file of another kind (expected: page of llmbench site)"
-        in told.replace("'", "")
+        in error.replace("'", "")
     )
-    assert [each for each in Path("site").rglob("*") if each.is_file()] == [path]
+    assert [entry for entry in Path("site").rglob("*") if entry.is_file()] == [path]
 
 
-PLACES = {
-    "site/file": "and no folder for a site",
-    "in the way": "-o in the way: nothing more is written",
-    "s3://bucket/site": "is no folder on this machine",
+OUTPUT_ERRORS = {
+    "site/file": "expected a folder",
+    "in the way": "-o in the way: cannot write all pages",
+    "s3://bucket/site": "expected a folder on this machine",
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_place_that_is_no_folder_is_refused(site: Site, place: str) -> None:
+@pytest.mark.parametrize("output", OUTPUT_ERRORS)
+def test_invalid_output_folder_is_refused(site: Site, output: str) -> None:
     Path("site").mkdir()
     Path("site/file").write_text("mine")
     Path("in the way").mkdir()
     Path("in the way/configurations").write_text("mine")
-    assert PLACES[place] in site("-o", place, code=2)
+    assert OUTPUT_ERRORS[output] in site("-o", output, code=2)
     assert Path("site/file").read_text() == "mine"
 
 
-NEWS = r"<li>.*: \+8\.\d % \(.*\) since"
+RECENT_CHANGE = r"<li>.*: \+8\.\d % \(.*\) since"
 
 ENTRY = """schema: 1
 acknowledged:
@@ -338,8 +330,7 @@ acknowledged:
 
 
 def accept(name: str = ID, days: int = 30) -> str:
-    """Write the file that accepts the change of the slow configuration for so many
-    days; return the option."""
+    """Acknowledge the slowdown of a configuration for `days`. Returns the option."""
     since = (LAST - timedelta(days=9)).date()
     text = ENTRY.format(
         name=name, since=since, expires=datetime.now(UTC).date() + timedelta(days=days)
@@ -349,15 +340,15 @@ def accept(name: str = ID, days: int = 30) -> str:
 
 
 @pytest.mark.slow
-def test_an_acknowledged_change_is_shown_as_such_and_is_no_news(site: Site) -> None:
+def test_acknowledged_change_is_marked_and_not_recent(site: Site) -> None:
     site()
-    assert re.search(NEWS, read())
-    assert "<td>stands</td>" in page()
+    assert re.search(RECENT_CHANGE, read())
+    assert "<td>persists</td>" in page()
     accept()
     Path("pytest.ini").write_text("[pytest]\nllmb_acknowledged = acknowledged.yaml\n")
     site()
-    assert not re.search(NEWS, read())
-    assert "<p>1 acknowledged change left out</p>" in read()
+    assert not re.search(RECENT_CHANGE, read())
+    assert "<p>1 acknowledged change not listed</p>" in read()
     assert re.search(
         r"<td>acknowledged by A\. Person until \d{4}-\d\d-\d\d: driver &lt;555&gt;</td>",
         page(),
@@ -365,18 +356,18 @@ def test_an_acknowledged_change_is_shown_as_such_and_is_no_news(site: Site) -> N
     assert re.search(r"\+8\.\d % known", page())  # in the chart
     assert rows()[ID].startswith(
         f"✕ REGRESSION {ID} +8"
-    )  # it counts in the sum, and says nothing of the night
+    )  # the total includes it, and the verdict of the day stays
 
 
-def test_an_acknowledgement_that_expired_leaves_the_change_in_the_news(
+def test_change_with_expired_acknowledgement_is_recent(
     site: Site,
 ) -> None:
     site(accept(days=-1))
-    assert re.search(f"{NEWS}.*the acknowledgement expired on", read())
-    assert "<td>stands; was acknowledged by A. Person until" in page()
+    assert re.search(f"{RECENT_CHANGE}.*the acknowledgement expired on", read())
+    assert "<td>persists; was acknowledged by A. Person until" in page()
 
 
-def test_a_file_of_acknowledged_changes_that_is_wrong_is_a_usage_error(
+def test_invalid_acknowledgements_are_a_usage_error(
     site: Site,
 ) -> None:
     Path("acknowledged.yaml").write_text("schema: 1\nacknowledged: [{}]\n")
@@ -384,22 +375,22 @@ def test_a_file_of_acknowledged_changes_that_is_wrong_is_a_usage_error(
     assert not Path("site").exists()
 
 
-def test_a_history_without_a_verdict_is_told(
+def test_history_without_recent_verdict_is_refused(
     site: Site, history: StoreLocation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("history.db").unlink()
     store_session(history, 90, make_outcome(90, 7.4))
-    assert "--days takes more" in site("--days", "30", code=2)
+    assert "give more --days" in site("--days", "30", code=2)
     assert not Path("site").exists()
 
 
 @pytest.mark.parametrize(
     "arguments", [["--days", "0"], ["--days", "-1"], ["--days", "x"], []]
 )
-def test_what_cannot_be_used_is_a_usage_error(
+def test_invalid_options_are_a_usage_error(
     history: StoreLocation, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    """Also without -o."""
+    """Without arguments, the required -o is missing."""
     output = ["-o", "site"] if arguments else []
     with pytest.raises(SystemExit) as ended:
         cli.main(["site", "--history", history.shown, *output, *arguments])
@@ -407,7 +398,7 @@ def test_what_cannot_be_used_is_a_usage_error(
     assert "usage: llmbench site" in capsys.readouterr().err
 
 
-def test_a_package_that_is_missing_is_told(
+def test_missing_jinja2_is_reported(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

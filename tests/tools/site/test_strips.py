@@ -1,5 +1,4 @@
-"""The drawing of the nights of a configuration: a path for each colour, and no night at
-the place of another."""
+"""The drawing of the days of a configuration."""
 
 from __future__ import annotations
 
@@ -15,10 +14,15 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.baseline_records import Window
 from pytest_llmbench.history.stored_verdicts import StoredVerdict
 from pytest_llmbench.tools.site.fleet_records import FleetRow
-from pytest_llmbench.tools.site.strips import HEIGHT, RISES, describe_strip, draw_strip
+from pytest_llmbench.tools.site.strips import (
+    HEIGHT,
+    HEIGHTS,
+    describe_strip,
+    draw_strip,
+)
 
 FIRST = date(2026, 1, 1)
-COLOURS = st.sampled_from([*RISES])
+COLOURS = st.sampled_from([*HEIGHTS])
 
 
 def verdict(day: int) -> StoredVerdict:
@@ -50,43 +54,47 @@ def verdict(day: int) -> StoredVerdict:
 
 
 def row(seconds: Sequence[float | None], days: Sequence[int] | None = None) -> FleetRow:
-    nights = tuple(map(verdict, days if days is not None else range(len(seconds))))
-    return FleetRow("x", nights, tuple(seconds), (), None, current=True, last_good=None)
+    verdicts = tuple(map(verdict, days if days is not None else range(len(seconds))))
+    return FleetRow(
+        "x", verdicts, tuple(seconds), (), None, current=True, last_good=None
+    )
 
 
 def draw(
-    colours: Sequence[str], nights: int, seconds: Sequence[float | None] | None = None
+    colours: Sequence[str],
+    number_of_days: int,
+    seconds: Sequence[float | None] | None = None,
 ) -> ElementTree.Element:
     values = [1.0] * len(colours) if seconds is None else seconds
-    places = {FIRST + timedelta(days=day): day for day in range(nights)}
-    return ElementTree.fromstring(draw_strip(row(values), colours, places))  # noqa: S314 (our own)
+    columns = {FIRST + timedelta(days=day): day for day in range(number_of_days)}
+    return ElementTree.fromstring(draw_strip(row(values), colours, columns))  # noqa: S314 (our own)
 
 
 @pytest.mark.slow
 @given(st.lists(COLOURS, min_size=1, max_size=400))
-def test_each_night_has_one_box_of_its_colour_at_its_place(colours: list[str]) -> None:
+def test_each_day_has_one_box_of_its_colour(colours: list[str]) -> None:
     drawing = draw(colours, len(colours))
     width = max(len(colours), 30)
-    shown: dict[int, str] = {}
+    drawn: dict[int, str] = {}
     paths = [path for path in drawing if path.get("class") != "line"]
     assert len(paths) == len(set(colours))
     for path in paths:
         colour = str(path.get("class"))
-        for begin, rise, length in re.findall(
+        for begin, height, length in re.findall(
             rf"M(\d+) {HEIGHT}v-(\d+)h(\d+)v\d+z", str(path.get("d"))
         ):
-            assert int(rise) == RISES[colour]
+            assert int(height) == HEIGHTS[colour]
             for column in range(int(begin), int(begin) + int(length)):
-                assert column not in shown
-                shown[column] = colour
+                assert column not in drawn
+                drawn[column] = colour
     first = width - len(colours)
-    assert shown == {first + at: colour for at, colour in enumerate(colours)}
+    assert drawn == {first + index: colour for index, colour in enumerate(colours)}
 
 
-def test_a_night_that_a_configuration_has_not_is_empty() -> None:
-    places = {FIRST + timedelta(days=day): day for day in range(40)}
+def test_day_without_verdict_is_empty() -> None:
+    columns = {FIRST + timedelta(days=day): day for day in range(40)}
     drawing = ElementTree.fromstring(  # noqa: S314
-        draw_strip(row([1.0, 1.0], [3, 39]), ["red", "green"], places)
+        draw_strip(row([1.0, 1.0], [3, 39]), ["red", "green"], columns)
     )
     assert [path.get("d") for path in drawing][1:] == [
         "M3 36v-13h1v13z",
@@ -94,9 +102,9 @@ def test_a_night_that_a_configuration_has_not_is_empty() -> None:
     ]
 
 
-def test_the_sentence_says_what_is_there() -> None:
+def test_text_alternative_counts_days_and_times() -> None:
     assert (
         describe_strip(row([7.0, None, 8.0]), ["green", "red", "green"])
-        == "3 nights: 1 red, 2 green; 7.000 s to 8.000 s"
+        == "3 days: 1 red, 2 green; 7.000 s to 8.000 s"
     )
-    assert describe_strip(row([None]), ["skipped"]) == "1 night: 1 skipped"
+    assert describe_strip(row([None]), ["skipped"]) == "1 day: 1 skipped"

@@ -1,5 +1,4 @@
-"""`llmbench history export` in parts: the same table as from all rows at once, whatever
-the parts hold."""
+"""`llmbench history export`, compared with a table made of all rows at once."""
 
 from __future__ import annotations
 
@@ -23,10 +22,10 @@ from pytest_llmbench.tools.stored_runs import export_command as export
 NOISE = {"run_to_run": 0.01, "degrees_of_freedom": 3.0}
 
 
-def with_metrics(night: int, **values: float | None) -> dict[str, Any]:
-    made = outcome(7.4, night)
+def with_metrics(day: int, **values: float | None) -> dict[str, Any]:
+    document_run = outcome(7.4, day)
     return {
-        **made,
+        **document_run,
         "metrics": {
             name: {"value": value, "standard_deviation": None, "unit": ""}
             for name, value in values.items()
@@ -36,12 +35,14 @@ def with_metrics(night: int, **values: float | None) -> dict[str, Any]:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
-    """Sessions whose columns differ: without a run, without a value, whole numbers, an
-    A/B, a metric of their own."""
+    """A history whose sessions have different columns.
+
+    There are verdicts without a run or value, integers, an A/B test and extra metrics.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(batches, "VERDICTS", 1)
     monkeypatch.setattr(export, "ROW_GROUP", 2)
-    place = StoreLocation("h.db", tmp_path / "h.db")
+    location = StoreLocation("h.db", tmp_path / "h.db")
     sessions: Sequence[dict[str, Any]] = (
         {**outcome(None), "metrics": {}},
         with_metrics(1, whole=3, both=1, late=None),
@@ -56,28 +57,28 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
         },
         {**with_metrics(4, own=1.0), "window_seconds": [7.4, None, 7.5]},
     )
-    for night, described in enumerate(sessions):
-        write(place, document(described, began=START + timedelta(days=night)))
+    for day, entry in enumerate(sessions):
+        write(location, document(entry, began=START + timedelta(days=day)))
     write(
-        place, document(with_metrics(5, late=2.0), began=START)
-    )  # began with another, and was stored last
-    return place
+        location, document(with_metrics(5, late=2.0), began=START)
+    )  # same start as another session, but stored last
+    return location
 
 
-def make_frame(place: StoreLocation) -> pd.DataFrame:
-    """Return the table of all rows at once, with the types that pandas finds."""
+def make_frame(location: StoreLocation) -> pd.DataFrame:
+    """Build the table of all rows at once, with the types that pandas infers."""
     rows = []
-    for row in queries.list_everything(place):
-        plain = {name: value for name, value in row.items() if name != "metrics"}
+    for row in queries.list_everything(location):
+        cells = {name: value for name, value in row.items() if name != "metrics"}
         for name in queries.NESTED:
-            plain[name] = json.dumps(plain[name])
+            cells[name] = json.dumps(cells[name])
         for name in export.TIMES:
-            plain[name] = plain[name] and plain[name].isoformat()
+            cells[name] = cells[name] and cells[name].isoformat()
         steps = [
-            float("nan") if value is None else value for value in plain["step_seconds"]
+            float("nan") if value is None else value for value in cells["step_seconds"]
         ]
         rows.append(
-            {**plain, "step_seconds": steps, **batches.flatten_metrics(row["metrics"])}
+            {**cells, "step_seconds": steps, **batches.flatten_metrics(row["metrics"])}
         )
     frame = pd.DataFrame(rows).astype(dict.fromkeys(export.WHOLE, "Int64"))
     whole = frame["metric_whole"]
@@ -89,18 +90,14 @@ def call(*words: str, code: int = 0) -> None:
 
 
 @pytest.mark.slow
-def test_csv_in_parts_is_the_table_of_all_rows(
-    store: StoreLocation, tmp_path: Path
-) -> None:
+def test_csv_equals_the_table_of_all_rows(store: StoreLocation, tmp_path: Path) -> None:
     call("-o", "h.csv")
     assert (tmp_path / "h.csv").read_text() == make_frame(store).to_csv(index=False)
 
 
 @pytest.mark.slow
-def test_parquet_has_one_type_for_a_column_in_each_part(
-    store: StoreLocation, tmp_path: Path
-) -> None:
-    """The first part has no run, no metric and no text of an A/B."""
+def test_parquet_parts_share_one_schema(store: StoreLocation, tmp_path: Path) -> None:
+    """The first part has no run, no metric and no text of an A/B test."""
     call("-o", "h.parquet")
     read, frame = pd.read_parquet(tmp_path / "h.parquet"), make_frame(store)
     for name in export.TIMES:
@@ -110,25 +107,29 @@ def test_parquet_has_one_type_for_a_column_in_each_part(
     assert list(read.columns) == list(frame.columns)
     steps = [[*map(str, cells)] for cells in read["step_seconds"]]
     assert steps == [[*map(str, cells)] for cells in frame["step_seconds"]]
-    rest = [name for name in frame if name != "step_seconds"]
-    known = [name for name in rest if frame[name].notna().any()]
-    pd.testing.assert_frame_equal(read[known], frame[known], check_dtype=False)
-    assert {name: str(kind) for name, kind in read[known].dtypes.items()} == {
-        name: str(kind) for name, kind in frame[known].dtypes.items()
+    other_columns = [name for name in frame if name != "step_seconds"]
+    filled = [name for name in other_columns if frame[name].notna().any()]
+    pd.testing.assert_frame_equal(read[filled], frame[filled], check_dtype=False)
+    assert {name: str(kind) for name, kind in read[filled].dtypes.items()} == {
+        name: str(kind) for name, kind in frame[filled].dtypes.items()
     }
-    assert read[[name for name in rest if name not in known]].isna().all(axis=None)
+    assert (
+        read[[name for name in other_columns if name not in filled]]
+        .isna()
+        .all(axis=None)
+    )
 
 
 @pytest.mark.slow
-def test_whole_numbers_of_all_verdicts_stay_whole(
+def test_integer_metrics_stay_integers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(batches, "VERDICTS", 1)
-    for night in range(3):
+    for day in range(3):
         write(
             StoreLocation("h.db", tmp_path / "h.db"),
-            document(with_metrics(night, peak=night, part=night / 2)),
+            document(with_metrics(day, peak=day, part=day / 2)),
         )
     call("-o", "h.parquet")
     assert [
@@ -141,7 +142,7 @@ def test_whole_numbers_of_all_verdicts_stay_whole(
 
 
 @pytest.mark.slow
-def test_texts_in_parts_are_those_of_all_rows(
+def test_json_equals_the_list_of_all_rows(
     store: StoreLocation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call("--format", "json")
@@ -156,7 +157,7 @@ def test_texts_in_parts_are_those_of_all_rows(
 
 
 @pytest.mark.slow
-def test_no_part_is_read_with_another(
+def test_parts_are_read_one_at_a_time(
     store: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
@@ -169,15 +170,15 @@ def test_no_part_is_read_with_another(
 
     monkeypatch.setattr(queries, "list_everything", count)
     call("-o", "h.csv")
-    assert sizes == [2, 1, 1, 1, 1]  # two sessions began together
+    assert sizes == [2, 1, 1, 1, 1]  # two sessions started together
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["h.csv", "h.json", "h.jsonl", "h.parquet"])
-def test_failed_export_leaves_the_older_one(
+def test_failed_export_keeps_the_older_file(
     store: StoreLocation, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A value in the last part that no session stored."""
+    """The last part contains an invalid value."""
     call("-o", name)
     before = (tmp_path / name).read_bytes()
     with connect(store, writes=True) as connection:
@@ -191,7 +192,7 @@ def test_failed_export_leaves_the_older_one(
 
 
 @pytest.mark.slow
-def test_parquet_goes_into_a_pipe(store: StoreLocation, tmp_path: Path) -> None:
+def test_parquet_is_written_to_a_pipe(store: StoreLocation, tmp_path: Path) -> None:
     import os
     import threading
 
@@ -210,16 +211,16 @@ def test_parquet_goes_into_a_pipe(store: StoreLocation, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["h.csv", "h.json", "h.jsonl", "h.parquet"])
-def test_empty_store_has_a_table_without_rows(
+def test_empty_store_exports_a_table_without_rows(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    place = StoreLocation("h.db", tmp_path / "h.db")
+    location = StoreLocation("h.db", tmp_path / "h.db")
     from pytest_llmbench.history.record import prepare
 
-    prepare(place)
-    for _ in range(2):  # it takes the place of itself
+    prepare(location)
+    for _ in range(2):  # the second export replaces the first
         call("-o", name)
-    write(place, document(outcome(7.4)))
+    write(location, document(outcome(7.4)))
     call("-o", name)
     assert (tmp_path / name).stat().st_size > 100

@@ -1,4 +1,4 @@
-"""`llmbench history`: what it prints, writes, removes and refuses."""
+"""`llmbench history`: list, show, export, prune and add."""
 
 from __future__ import annotations
 
@@ -33,30 +33,28 @@ Command = Callable[..., str]
 
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
-    """A store with three nights, one of them of two configurations, and one that is
-    missing."""
+    """A history of three days with two configurations, and a missing run."""
     monkeypatch.chdir(tmp_path)
-    place = StoreLocation("history.db", tmp_path / "history.db")
-    write(place, document(*nights([7.4, 7.5]), began=START + timedelta(days=1)))
+    location = StoreLocation("history.db", tmp_path / "history.db")
+    write(location, document(*nights([7.4, 7.5]), began=START + timedelta(days=1)))
     slow = {
         **outcome(8.0, 2, job="77"),
         "verdict": "REGRESSION",
         "environment": {"driver": "580.1"},
     }
     write(
-        place,
+        location,
         document(
             slow, outcome(5.0, 2, key=FP8), environment={"CI_COMMIT_SHA": "abc1234"}
         ),
     )
-    write(place, document(outcome(None)))
-    return place
+    write(location, document(outcome(None)))
+    return location
 
 
 @pytest.fixture
 def command(history: StoreLocation, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run `llmbench history` with these arguments and return what it prints; it has to
-    end with this exit code."""
+    """A function that runs `llmbench history`, checks the exit code, returns the output."""
 
     def run(*arguments: str, code: int = 0) -> str:
         assert cli.main(["history", *arguments, "--history", history.shown]) == code
@@ -88,7 +86,7 @@ def test_list_shows_runs_by_configuration_oldest_first(command: Command) -> None
         (["--since", "2025-11-02T02:00+00:00", "-k", "bf16"], ["2", "3"]),
     ],
 )
-def test_list_shows_what_was_asked_for(
+def test_list_filters_runs(
     command: Command, arguments: list[str], numbers: list[str]
 ) -> None:
     lines = command("list", *arguments).splitlines()
@@ -96,21 +94,21 @@ def test_list_shows_what_was_asked_for(
 
 
 @pytest.mark.slow
-def test_list_without_a_run_names_the_filter(
+def test_list_without_a_run_suggests_removing_filters(
     command: Command, history: StoreLocation
 ) -> None:
-    assert "no run that fits; without -k and --since `list` shows all" in command(
+    assert "no run matches -k and --since; leave them out to list all" in command(
         "list", "-k", "llama", code=2
     )
     prune(history, datetime.now(UTC), dry_run=False)
-    assert "no run in it" in command("list", code=2)
+    assert "it contains no run" in command("list", code=2)
 
 
 @pytest.mark.slow
-def test_show_tells_everything_of_the_last_run_or_of_a_number(command: Command) -> None:
-    shown = command("show", ID)
-    assert shown == command("show", "3")
-    for told in (
+def test_show_accepts_configuration_or_run_number(command: Command) -> None:
+    output = command("show", ID)
+    assert output == command("show", "3")
+    for message in (
         "REGRESSION",
         "job 77",
         "environment driver",
@@ -118,17 +116,16 @@ def test_show_tells_everything_of_the_last_run_or_of_a_number(command: Command) 
         "mean of steps 11 to 44",
         "commit abc",
     ):
-        assert told in shown
-    assert repr(outcome(8.0, 2)["window_seconds"][0]) in shown
+        assert message in output
+    assert repr(outcome(8.0, 2)["window_seconds"][0]) in output
     assert "7.400 s" in command("show", "1")
 
 
 @pytest.mark.slow
-def test_show_prints_hashes_and_no_unknown_value(
+def test_show_prints_hashes_and_omits_unknown_values(
     command: Command, history: StoreLocation
 ) -> None:
-    """A log whose hash is unknown is named; sessions of versions without hashes have
-    none."""
+    """A log without a known hash is listed; sessions of older versions have no hashes."""
     assert "expected_seconds" in command("show", "3")
     hashed = {**outcome(8.0, 2, job="77"), "log_sha256": ["0123456789abcdef" * 4, None]}
     write(
@@ -144,17 +141,16 @@ def test_show_prints_hashes_and_no_unknown_value(
 
 
 @pytest.mark.slow
-def test_show_names_the_nearest_configuration(command: Command) -> None:
-    told = command("show", ID.replace("314b", "314"), code=2)
-    assert f"(did you mean {ID!r}?)" in told
+def test_show_suggests_the_nearest_configuration(command: Command) -> None:
+    message = command("show", ID.replace("314b", "314"), code=2)
+    assert f"(did you mean {ID!r}?)" in message
 
 
 @pytest.mark.slow
-def test_export_has_the_same_rows_in_each_format(
+def test_export_formats_have_equal_rows(
     command: Command, history: StoreLocation, tmp_path: Path
 ) -> None:
-    """A row for each verdict: runs, missing ones, all metrics, hashes, and the steps
-    with all digits."""
+    """Covers runs, missing runs, metrics, hashes, and steps with all digits."""
     write(history, document({**outcome(7.4), "log_sha256": ["ab" * 32, None]}))
     rows = json.loads(command("export", "--format", "json"))
     verdicts = ["PASS", "PASS", "REGRESSION", "IMPROVEMENT", "MISSING", "PASS"]
@@ -176,7 +172,9 @@ def test_export_has_the_same_rows_in_each_format(
         "host",
     ):
         written = [row[name] for row in rows]
-        assert [None if pd.isna(one) else one for one in parquet[name]] == written, name
+        assert [
+            None if pd.isna(value) else value for value in parquet[name]
+        ] == written, name
     assert csv["run_seconds"].dropna().tolist() == [
         row["run_seconds"] for row in rows if row["run_seconds"]
     ]
@@ -185,11 +183,12 @@ def test_export_has_the_same_rows_in_each_format(
     ]
     assert (
         "1,2025" in (tmp_path / "h.csv").read_text()
-    )  # and not 1.0, which `show` does not know
-    for name in ("started", "judged"):  # timestamps sort and subtract as they are
+    )  # not 1.0, which `show` does not accept
+    for name in ("started", "judged"):  # timestamps, not texts
         assert str(parquet[name].dtype) == "datetime64[us, UTC]"
         times = [
-            None if pd.isna(moment) else moment.isoformat() for moment in parquet[name]
+            None if pd.isna(timestamp) else timestamp.isoformat()
+            for timestamp in parquet[name]
         ]
         assert times == [row[name] for row in rows]
     for name in ("step_seconds", "log_sha256"):
@@ -215,10 +214,10 @@ def test_export_format_follows_the_suffix_unless_typed(command: Command) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["h.csv", "h.parquet"])
-def test_an_export_takes_the_place_of_an_older_one_and_of_nothing_else(
+def test_export_replaces_only_older_exports(
     command: Command, history: StoreLocation, tmp_path: Path, name: str
 ) -> None:
-    """Also that of a store that was still empty."""
+    """Exports of an empty store are replaced, too."""
     path = tmp_path / name
     path.touch()
     command("export", "-o", name)
@@ -232,13 +231,13 @@ def test_an_export_takes_the_place_of_an_older_one_and_of_nothing_else(
     (tmp_path / "mine").write_text("a table of mine\n")
     (tmp_path / f"link-{name}").symlink_to(path)
     format_name = name.partition(".")[2]
-    told = command("export", "--format", format_name, "-o", "mine", code=2)
+    message = command("export", "--format", format_name, "-o", "mine", code=2)
     assert (
         "mine: cannot be written: an existing file of another kind (expected: export of a history) is not replaced"
-        in told
+        in message
     )
     assert "a link to the file" in command("export", "-o", f"link-{name}", code=2)
-    assert "found the history itself" in command(
+    assert "this file is the history" in command(
         "export", "-o", f"../{tmp_path.name}/history.db", code=2
     )
     assert "nowhere/h.csv: cannot be written" in command(
@@ -249,7 +248,7 @@ def test_an_export_takes_the_place_of_an_older_one_and_of_nothing_else(
 
 
 @pytest.mark.slow
-def test_parquet_without_its_package_or_a_file_is_told(
+def test_parquet_needs_pyarrow_and_a_file(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "give a file with -o FILE" in command(
@@ -258,11 +257,11 @@ def test_parquet_without_its_package_or_a_file_is_told(
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "pyarrow" else name
     )
-    told = command("export", "--format", "parquet", "-o", "h.parquet", code=2)
-    assert "pip install 'pytest-llmbench[parquet]'" in told
+    message = command("export", "--format", "parquet", "-o", "h.parquet", code=2)
+    assert "pip install 'pytest-llmbench[parquet]'" in message
 
 
-def test_prune_makes_no_store_of_a_mistyped_name(
+def test_prune_creates_no_store_for_a_mistyped_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "histroy.db"
@@ -272,12 +271,12 @@ def test_prune_makes_no_store_of_a_mistyped_name(
 
 
 @pytest.mark.slow
-def test_prune_tells_what_it_removes(command: Command) -> None:
+def test_prune_prints_the_deleted_counts(command: Command) -> None:
     keep = ("--keep", f"{_days_since_the_first()}d")
-    told = "2 verdicts, 1 session, 2 runs\n  of 2025-11-02; 2 sessions stay"
-    assert command("prune", *keep, "--dry-run") == f"would remove {told}\n"
+    message = "2 verdicts, 1 session, 2 runs\n  of 2025-11-02; 2 sessions stay"
+    assert command("prune", *keep, "--dry-run") == f"would remove {message}\n"
     assert len(command("list").splitlines()) == 6
-    assert command("prune", *keep, "--yes") == f"removed {told}\n"
+    assert command("prune", *keep, "--yes") == f"removed {message}\n"
     assert len(command("list").splitlines()) == 4
     assert command("prune", *keep, "--yes").startswith(
         "nothing to remove: no session from before "
@@ -288,28 +287,28 @@ def test_prune_tells_what_it_removes(command: Command) -> None:
 @pytest.mark.parametrize(
     ("answer", "rows"), [("YES\n", 4), ("n\n", 6), ("\n", 6), ("no terminal", 6)]
 )
-def test_prune_shows_what_would_go_and_asks(
+def test_prune_asks_for_confirmation(
     command: Command, monkeypatch: pytest.MonkeyPatch, answer: str, rows: int
 ) -> None:
-    """A nightly job has no terminal: it has to pass --yes."""
+    """Without a terminal, --yes is required."""
     stdin = StringIO("y\n" if answer == "no terminal" else answer)
     stdin.isatty = lambda: answer != "no terminal"  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", stdin)
-    shown = command(
+    output = command(
         "prune", "--keep", f"{_days_since_the_first()}d", code=0 if rows == 4 else 2
     )
-    assert "removes 2 verdicts, 1 session, 2 runs" in shown
-    assert "of 2025-11-02; 2 sessions stay" in shown
+    assert "2 verdicts, 1 session, 2 runs" in output
+    assert "of 2025-11-02; 2 sessions stay" in output
     assert len(command("list").splitlines()) == rows
 
 
 @pytest.mark.slow
 def test_prune_never_empties_a_store(command: Command) -> None:
-    """The cluster stood still for long, or a clock is wrong."""
-    told = command("prune", "--keep", "1mo", "--yes", code=2)
+    """All sessions may be old because the cluster was idle or a clock is wrong."""
+    message = command("prune", "--keep", "1mo", "--yes", code=2)
     assert (
-        "as all of it would go: 5 verdicts, 3 sessions, 4 runs, of 2025-11-02 to 2025-11-20; 0 sessions stay"
-        in told
+        "this would remove every session: 5 verdicts, 3 sessions, 4 runs, of 2025-11-02 to 2025-11-20; 0 sessions stay"
+        in message
     )
     assert len(command("list").splitlines()) == 6
     assert "would remove 5 verdicts, 3 sessions" in command(
@@ -319,24 +318,27 @@ def test_prune_never_empties_a_store(command: Command) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", ["1m", "20 hours"])
-def test_prune_takes_no_minutes_and_hours(
+def test_prune_refuses_minutes_and_hours(
     command: Command,
     history: StoreLocation,
     capsys: pytest.CaptureFixture[str],
     keep: str,
 ) -> None:
-    """`m` is minutes elsewhere, and meant as months it removed everything."""
+    """`m` means minutes in other options; read as months it removed everything."""
     with pytest.raises(SystemExit):
         cli.main(
             ["history", "prune", f"--keep={keep}", "--yes", "--history", history.shown]
         )
-    told = " ".join(capsys.readouterr().err.split())
-    assert "is no unit of a day or more: write 30d, 4w, 1mo (a month) or 1y" in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert (
+        "is shorter than a day or ambiguous: write 30d, 4w, 1mo (a month) or 1y"
+        in message
+    )
     assert len(command("list").splitlines()) == 6
 
 
 @pytest.mark.parametrize("text", ["1M", "7", "0.0y", "1e3d", "\u0663d"])
-def test_what_is_no_time_to_keep_is_refused(text: str) -> None:
+def test_invalid_period_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number above 0 with d, w, mo"):
         parse_days(text)
 
@@ -345,12 +347,12 @@ def test_what_is_no_time_to_keep_is_refused(text: str) -> None:
     ("text", "days"),
     [("1 day", 1), ("8w", 56), ("6mo", 186), ("1.5y", 549)],
 )
-def test_months_and_years_are_rather_too_long(text: str, days: int) -> None:
+def test_months_and_years_are_rounded_up(text: str, days: int) -> None:
     assert parse_days(text) == timedelta(days=days)
 
 
 def _days_since_the_first() -> int:
-    """Return an age between those of the first session and the others."""
+    """Return an age in days between the first session and the others."""
     return (datetime.now(UTC) - START - timedelta(days=8)).days
 
 
@@ -364,7 +366,7 @@ def _days_since_the_first() -> int:
         ["list", "-k", "(grok1)"],
     ],
 )
-def test_what_is_no_age_number_date_or_words_is_refused(
+def test_invalid_option_values_are_refused(
     history: StoreLocation, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -373,17 +375,17 @@ def test_what_is_no_age_number_date_or_words_is_refused(
 
 
 @pytest.mark.slow
-def test_add_stores_what_was_kept_once(command: Command, tmp_path: Path) -> None:
-    told = session(outcome(7.6, 5))
-    file = write_unsaved(told, [tmp_path / "nowhere", tmp_path])
+def test_add_stores_an_unsaved_session_once(command: Command, tmp_path: Path) -> None:
+    message = session(outcome(7.6, 5))
+    file = write_unsaved(message, [tmp_path / "nowhere", tmp_path])
     assert "1 verdict stored" in command("add", file.name)
-    assert "stored before" in command("add", file.name)
+    assert "already stored" in command("add", file.name)
     assert len(command("list", "-k", "bf16").splitlines()) == 5
 
 
 @pytest.mark.slow
-def test_add_takes_what_a_version_without_hashes_left(command: Command) -> None:
-    """A file as that version wrote it."""
+def test_add_reads_files_without_hashes(command: Command) -> None:
+    """The file was written by an earlier version."""
     earlier = Path(__file__).parents[2] / "history" / "earlier"
     file = Path("earlier.json")
     file.write_bytes((earlier / "unsaved_20261122.json").read_bytes())
@@ -397,7 +399,7 @@ DEEP = "maximum recursion depth" if sys.version_info < (3, 14) else "Stack overf
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("verdicts: none", "not JSON"),
         ("[]", "no key 'schema'"),
@@ -414,18 +416,16 @@ DEEP = "maximum recursion depth" if sys.version_info < (3, 14) else "Stack overf
         pytest.param("[" * 100_000, f"not JSON ({DEEP}", id="deep"),
     ],
 )
-def test_add_refuses_what_no_session_left(
-    command: Command, tmp_path: Path, content: str, told: str
+def test_add_refuses_invalid_files(
+    command: Command, tmp_path: Path, content: str, message: str
 ) -> None:
     (tmp_path / "other.json").write_text(content)
-    assert told in command("add", "other.json", code=2)
+    assert message in command("add", "other.json", code=2)
     assert "No such file" in command("add", "nothing.json", code=2)
 
 
 @pytest.mark.slow
-def test_add_waits_for_nothing_and_reads_no_device(
-    command: Command, tmp_path: Path
-) -> None:
+def test_add_refuses_pipes_and_devices(command: Command, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("pipe.json", "/dev/zero"):
         assert "not a regular file" in command("add", name, code=2)
@@ -440,7 +440,7 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_variable")
-def test_typed_history_precedes_the_variable_and_the_ini_key(
+def test_typed_history_overrides_variable_and_ini_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ini = tmp_path / "pytest.ini"
@@ -468,10 +468,10 @@ def test_typed_history_precedes_the_variable_and_the_ini_key(
         ("pytest.ini", "", None),
     ],
 )
-def test_nearest_file_of_pytest_names_the_history(
+def test_nearest_pytest_configuration_names_the_history(
     tmp_path: Path, name: str, text: str, expected: str | None
 ) -> None:
-    """As for pytest; files of other programs are passed over."""
+    """As in pytest, files without a pytest section are skipped."""
     folder = tmp_path / "below"
     folder.mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\nllmb_history = outer.db\n")
@@ -481,12 +481,12 @@ def test_nearest_file_of_pytest_names_the_history(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_no_variable")
-def test_history_that_was_not_typed_is_printed(
+def test_configured_history_is_printed(
     history: StoreLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["history", "list"]) == 2
     assert (
-        "no history is known: give --history, set LLMB_HISTORY, or llmb_history in"
+        "no history is named: give --history, set the environment variable LLMB_HISTORY, or set llmb_history"
         in capsys.readouterr().err
     )
     ini = tmp_path / "pytest.ini"

@@ -1,5 +1,4 @@
-"""`llmbench summary` and the gate say the same of a run: examples, real logs, and logs
-that were damaged."""
+"""`llmbench summary` agrees with the gate: on examples, real logs and damaged logs."""
 
 from __future__ import annotations
 
@@ -67,8 +66,8 @@ DAMAGES: dict[str, tuple[str, str, Sequence[int]]] = {
 """By name: the damaged field, its new value, and the damaged steps."""
 
 
-def step_of(line: str) -> int | None:
-    """Find the number of the step in a line, or None."""
+def find_step(line: str) -> int | None:
+    """Return the step number of a line, or None."""
     match = re.search(r"(?:global_step[=:] ?|completed step: )(\d+)", line)
     return int(match[1]) if match and FIELDS["time"].search(line) else None
 
@@ -76,7 +75,7 @@ def step_of(line: str) -> int | None:
 def damage(text: str, field: str, value: str, steps: Sequence[int]) -> str:
     damaged = []
     for line in re.split(r"(?<=[\r\n])", text):
-        if step_of(line) not in steps:
+        if find_step(line) not in steps:
             damaged.append(line)
         elif field == "cut":
             break
@@ -87,7 +86,7 @@ def damage(text: str, field: str, value: str, steps: Sequence[int]) -> str:
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of runs: every damage done to a log of every format."""
+    """A folder of runs with every damage in a log of every format."""
     root, baselines = tmp_path_factory.mktemp("damaged"), shipped()
     for number, (name, change) in enumerate(product(CONFIGURATIONS, DAMAGES.values())):
         started = STARTED + timedelta(hours=number)
@@ -102,15 +101,15 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         log.write_text(damage(log.read_text(), *change), newline="")
         os.utime(
             log, (ended, ended)
-        )  # one that was written minutes ago may still be growing
+        )  # a log written minutes ago counts as still growing
     return root
 
 
-def judged(
-    found: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime
+def judge_runs(
+    ingested: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime
 ) -> dict[str, Judgement]:
-    """Return the gate's verdict on each run, by its id."""
-    results = evaluate_runs(found, settings, catalog, now)
+    """Return the judgement of each run, by run id."""
+    results = evaluate_runs(ingested, settings, catalog, now)
     return {
         result.case.run_id: result.judgement
         for result in results.configurations.values()
@@ -118,49 +117,49 @@ def judged(
     }
 
 
-def in_words(judgement: Judgement) -> str:
-    """Return the status that a verdict has to have in the summary; without a baseline a
-    run may still be whole."""
+def expected_status(judgement: Judgement) -> str:
+    """Return the expected status in the summary; a run without baseline may succeed."""
     if judgement.verdict in JUDGED or judgement.reason is Reason.NO_BASELINE:
         return "Success"
     return judgement.reason.replace("-", " ").capitalize()
 
 
-def of_folder(
+def summarize_and_judge(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> tuple[dict[str, str], dict[str, Judgement]]:
-    """Return what the summary and the gate say of the runs in a folder, by their
-    ids."""
+    """Return the summary's statuses and the judgements of a folder, by run id."""
     settings = Settings(logs=(folder,), runs="each")
     catalog, now = load(settings), datetime.now(UTC)
-    verdicts = judged(ingest(settings, catalog, now), settings, catalog, now)
+    verdicts = judge_runs(ingest(settings, catalog, now), settings, catalog, now)
     assert main(["summary", str(folder), "--format", "csv"]) == 0
     listed = csv.DictReader(io.StringIO(capsys.readouterr().out))
     return {row["run"]: row["status"].partition(":")[0] for row in listed}, verdicts
 
 
 @pytest.mark.slow
-def test_the_summary_of_the_examples_says_what_the_gate_says(
+def test_summary_of_examples_agrees_with_the_gate(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    statuses, verdicts = of_folder(EXAMPLES, capsys)
+    statuses, verdicts = summarize_and_judge(EXAMPLES, capsys)
     assert len(verdicts) == 37
     assert {name: statuses[name] for name in verdicts} == {
-        name: in_words(one) for name, one in verdicts.items()
+        name: expected_status(judgement) for name, judgement in verdicts.items()
     }
 
 
 @pytest.mark.slow
-def test_the_summary_of_damaged_logs_says_what_the_gate_says(
+def test_summary_of_damaged_logs_agrees_with_the_gate(
     damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    statuses, verdicts = of_folder(damaged, capsys)
+    statuses, verdicts = summarize_and_judge(damaged, capsys)
     assert len(verdicts) == len(CONFIGURATIONS) * len(DAMAGES)
     assert {name: statuses[name] for name in verdicts} == {
-        name: in_words(one) for name, one in verdicts.items()
+        name: expected_status(judgement) for name, judgement in verdicts.items()
     }
     reasons = {
-        one.reason for one in verdicts.values() if one.verdict is Verdict.INVALID
+        judgement.reason
+        for judgement in verdicts.values()
+        if judgement.verdict is Verdict.INVALID
     }
     assert reasons >= {
         *(
@@ -171,18 +170,18 @@ def test_the_summary_of_damaged_logs_says_what_the_gate_says(
         ),
         *(Reason.NO_STEPS, Reason.WRONG_CONFIGURATION),
     }
-    assert sum(one.verdict in JUDGED for one in verdicts.values()) >= len(
+    assert sum(judgement.verdict in JUDGED for judgement in verdicts.values()) >= len(
         CONFIGURATIONS
     )
 
 
-def of_logs(*parts: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of real logs of no known configuration, as they read tomorrow.
+def summarize_logs(*names: str) -> Iterator[dict[str, str]]:
+    """Yield the summary rows of real logs without a baseline, dated tomorrow.
 
-    Where the logs were copied minutes ago, a run that stopped half-way would count as
-    still running today.
+    If the log files were written minutes ago, an incomplete run would count as still
+    running today.
     """
-    settings = Settings(logs=tuple(shared(f"logs/{part}") for part in parts))
+    settings = Settings(logs=tuple(shared(f"logs/{name}") for name in names))
     catalog, now = load(settings), datetime.now(UTC) + timedelta(days=1)
     for row in make_rows(ingest(settings, catalog, now), catalog, None, now):
         yield {
@@ -215,17 +214,17 @@ def of_logs(*parts: str) -> Iterator[dict[str, str]]:
         ),
     ],
 )
-def test_a_run_without_a_baseline_is_whole_by_its_own_total_and_has_a_time(
+def test_run_without_baseline_is_complete_by_its_total(
     log: str, expected: dict[str, str]
 ) -> None:
-    (row,) = of_logs(log)
+    (row,) = summarize_logs(log)
     assert {name: row[name] for name in expected} == expected
     assert float(row["mean"]) > 0
 
 
 @pytest.mark.parametrize("every", [10, 50])
-def test_long_log_has_the_window_of_a_recording(tmp_path: Path, every: int) -> None:
-    """Of means of several steps too, which the usual window would cut."""
+def test_long_log_uses_the_window_of_a_recording(tmp_path: Path, every: int) -> None:
+    """This includes logs of means over several steps, which the usual window splits."""
     lines = [
         {"current_steps": step, "total_steps": 600, "loss": 2 - step / 600}
         for step in range(every, 601, every)

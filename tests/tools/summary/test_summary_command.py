@@ -1,4 +1,4 @@
-"""`llmbench summary`: the table that users of the recipes know."""
+"""`llmbench summary`, run on the examples and on written logs."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, 
 
 
 @pytest.mark.slow
-def test_each_run_is_a_line_with_status_mean_and_deviation(
+def test_each_run_has_status_mean_and_deviation(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
-    assert len(found) == 38
+    by_job = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
+    assert len(by_job) == 38
     expected = {
         "1640021": "Success",
         "1640026": "Diverged",
@@ -70,23 +70,23 @@ def test_each_run_is_a_line_with_status_mean_and_deviation(
         "1530018": "Checkpoint load",
         "2210007": "Success",
     }
-    assert {job: found[job]["status"] for job in expected} == expected
-    clean = found["1640021"]
+    assert {job: by_job[job]["status"] for job in expected} == expected
+    clean = by_job["1640021"]
     assert clean["configuration"] == "grok1_314b-25.05-gb200-bf16-128"
-    assert {found[job]["launcher"] for job in ("1640021", "1388120", "2210007")} == {
+    assert {by_job[job]["launcher"] for job in ("1640021", "1388120", "2210007")} == {
         *("nemo-run", "sbatch", "configured-sbatch"),
     }
     assert float(clean["time_mean_s"]) == pytest.approx(7.325, rel=1e-4)
     assert 0 < float(clean["time_std_s"]) < 0.1
     assert float(clean["tflops_per_gpu_mean"]) == pytest.approx(1202.3, abs=0.5)
     assert [
-        (found[job]["window"], found[job]["window_from"])
+        (by_job[job]["window"], by_job[job]["window_from"])
         for job in ("1640021", "2210007", "1388120")
     ] == [
         *(("11-44", "baseline"), ("11-44", "default"), ("14-27", "last-half")),
     ]
-    assert (found["1388120"]["reason"], clean["reason"]) == ("incomplete", "")
-    assert "27 of 50" in found["1388120"]["because"]
+    assert (by_job["1388120"]["reason"], clean["reason"]) == ("incomplete", "")
+    assert "27 of 50" in by_job["1388120"]["because"]
     assert main(["summary", str(EXAMPLES), "--format", "json"]) == 0
     documents = {row["job_id"]: row for row in json.loads(capsys.readouterr().out)}
     assert documents["1530003"]["tflops_per_gpu_mean"] is None
@@ -94,14 +94,13 @@ def test_each_run_is_a_line_with_status_mean_and_deviation(
 
 
 @pytest.mark.slow
-def test_a_row_holds_what_a_baseline_file_asks_for(
+def test_row_contains_the_facts_of_a_baseline_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Of the configuration that a run is of; of another run what its own names and log
-    say."""
-    found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
+    """An unmatched run has the facts of its names and its log."""
+    by_job = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
     assert {
-        name: found["1640021"][name] for name in found["1640021"] if name in FACTS
+        name: by_job["1640021"][name] for name in by_job["1640021"] if name in FACTS
     } == {
         "framework": "NeMo-Run",
         "dialect": "nemo2",
@@ -124,9 +123,9 @@ def test_a_row_holds_what_a_baseline_file_asks_for(
         "vp": "1",
         "fsdp": "",
     }
-    other = found["2210007"]
+    unmatched = by_job["2210007"]
     assert {
-        name: other[name] for name in ("configuration", *FACTS[:4], *FACTS[9:11])
+        name: unmatched[name] for name in ("configuration", *FACTS[:4], *FACTS[9:11])
     } == {
         "configuration": "",
         "framework": "nemo2",
@@ -139,7 +138,7 @@ def test_a_row_holds_what_a_baseline_file_asks_for(
 
 
 @pytest.mark.slow
-def test_the_table_reads_newest_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_lists_newest_runs_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", WORKLOADS]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:3] == ["Run", "Job", "Status"]
@@ -162,7 +161,7 @@ def test_the_table_reads_newest_first(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.slow
-def test_window_is_that_of_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_window_option_selects_the_steps(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = (
         row
         for row in rows(capsys, WORKLOADS, "--window", "0-0")
@@ -183,10 +182,10 @@ def test_window_is_that_of_the_option(capsys: pytest.CaptureFixture[str]) -> Non
         ("nowhere", 2, "LOGS nowhere does not exist"),
         (f"{WORKLOADS} --gpu h10", 2, "--gpu=h10: no baseline has it"),
         (f"{WORKLOADS} --window 44-11", 2, "expected two step numbers such as 11-44"),
-        ("empty", 1, "no training run was found\n"),
+        ("empty", 1, "no training run found\n"),
     ],
 )
-def test_wrong_input_is_one_message(
+def test_invalid_input_prints_one_message(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     words: str,
@@ -197,14 +196,14 @@ def test_wrong_input_is_one_message(
     with chdir(tmp_path):
         try:
             ended = main(["summary", *words.split()])
-        except SystemExit as stopped:  # argparse ends that way
+        except SystemExit as stopped:  # raised by argparse
             ended = int(stopped.code or 0)
     assert ended == code
     assert message in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(("growth", "drift"), [(0.005, ": drift: +14."), (0.0, "")])
-def test_drift_of_a_window_is_named(
+def test_drift_over_the_window_is_printed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, growth: float, drift: str
 ) -> None:
     step = (
@@ -223,21 +222,21 @@ def test_drift_of_a_window_is_named(
 
 
 @pytest.mark.slow
-def test_what_was_skipped_is_told_beside_the_table(
+def test_skipped_files_are_listed_on_stderr(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    packed(tmp_path / "outer.tar", "inner.tar")
+    write_archive(tmp_path / "outer.tar", "inner.tar")
     for form in ("table", "csv", "json"):
         assert main(["summary", str(tmp_path), "--format", form]) == 1
-        told = capsys.readouterr()
-        assert "skipped" not in told.out
-        assert told.err.startswith(
+        captured = capsys.readouterr()
+        assert "skipped" not in captured.out
+        assert captured.err.startswith(
             "1 file skipped:\n  inner.tar: an archive in an archive is not opened"
         )
 
 
 @pytest.mark.slow
-def test_attempts_before_the_one_that_counts_are_told(
+def test_earlier_attempts_are_listed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (log,) = EXAMPLES.rglob("log-*_1640021_0.out")
@@ -256,7 +255,7 @@ def test_attempts_before_the_one_that_counts_are_told(
 
 
 @pytest.mark.slow
-def test_a_log_that_cannot_be_read_is_not_one_without_steps(
+def test_unreadable_log_has_status_unreadable(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     name = "log-x_llama3.1_8b_bf16_8_1_0.out"
@@ -280,7 +279,7 @@ def test_a_log_that_cannot_be_read_is_not_one_without_steps(
     )
 
 
-def packed(path: Path, *names: str) -> None:
+def write_archive(path: Path, *names: str) -> None:
     with tarfile.open(path, "w") as archive:
         for name in names:
             archive.addfile(tarfile.TarInfo(name))

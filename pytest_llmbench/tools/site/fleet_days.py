@@ -1,5 +1,7 @@
-"""All configurations of a history over their nights, for `llmbench site`: verdicts,
-changes, last good nights."""
+"""Collect the daily verdicts of all configurations of a history, for `llmbench site`.
+
+Also finds the level changes and the last good run of each configuration.
+"""
 
 from __future__ import annotations
 
@@ -41,49 +43,53 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.history.store import StoreLocation
 
-ONE_NIGHT = timedelta(hours=18)
-"""Sessions that began within so long of each other are of one night."""
+SESSION_SPAN = timedelta(hours=18)
+"""Sessions that started within this time of the newest session are current."""
 
-GOOD = ("PASS", "IMPROVEMENT")
-"""The verdicts of a good night, where its item passed."""
+GOOD_VERDICTS = ("PASS", "IMPROVEMENT")
+"""The verdicts of a good run, if its item passed, too."""
 
 MOST_DAMAGED = 5
-"""So many damaged sessions are named."""
+"""Number of damaged sessions that are named."""
 
 SEVERITY = ("skipped", "passed", "failed")
-"""What became of an item; of several of one configuration in one session the last of
-these is shown."""
+"""Outcomes of items, mildest first.
+
+If a session has several items of one configuration, the most severe is shown.
+"""
 
 
 def collect_days(
-    place: StoreLocation,
+    store: StoreLocation,
     since: datetime | None,
     now: datetime,
     acknowledged: Path | None = None,
 ) -> FleetDays:
-    """Return all configurations with a verdict on the nights from `since` on;
-    HistoryError where there is none.
+    """Collect the daily verdicts of all configurations since `since`.
 
-    `acknowledged` is the file of acknowledged changes, also of configurations that are
-    not here; SettingsError where it is wrong.
+    `acknowledged` is the file of acknowledged changes; it may name configurations that
+    the history does not contain. Raises HistoryError if the history has no verdict, and
+    SettingsError if the file is invalid.
     """
     from pytest_llmbench.history.daily_verdicts import read_session, read_verdicts
     from pytest_llmbench.history.prune import describe_future
 
-    place = place.until(now)
-    future = describe_future(place)
+    store = store.until(now)
+    future = describe_future(store)
     problems: dict[str, str] = {}  # by session
-    verdicts = _redact(read_verdicts(place, since, problems))
+    verdicts = _redact(read_verdicts(store, since, problems))
     if not verdicts:
-        first = f" from {since:%Y-%m-%d} on; --days takes more" if since else " in it"
-        why = [future] if future else [*_describe_damaged(place, problems)][:1]
-        raise HistoryError("; ".join([f"{place.shown}: no verdict{first}", *why]))
+        period = f" since {since:%Y-%m-%d}; give more --days" if since else ""
+        reasons = [future] if future else [*_describe_damaged(store, problems)][:1]
+        raise HistoryError(
+            "; ".join([f"{store.shown}: found no verdict{period}", *reasons])
+        )
     newest = max(verdicts, key=lambda verdict: verdict.judged)
-    session = read_session(place, newest.session, problems)
+    session = read_session(store, newest.session, problems)
     by_name: dict[str, list[StoredVerdict]] = defaultdict(list)
     for verdict in verdicts:
         by_name[verdict.configuration].append(verdict)
-    series = {name: _select_series(of_name) for name, of_name in by_name.items()}
+    series = {name: _select_series(listed) for name, listed in by_name.items()}
     entries: Sequence[Acknowledgement] = ()
     if acknowledged:
         names = list(series)
@@ -95,7 +101,7 @@ def collect_days(
         _make_row(name, by_name[name], series[name], changes[name], session.started)
         for name in sorted(by_name)
     )
-    days = {night.day for row in rows for night in row.nights}
+    days = {verdict.day for row in rows for verdict in row.verdicts}
     redact = cache(make_redactor().redact)
     return FleetDays(
         tuple(sorted(days)),
@@ -105,9 +111,9 @@ def collect_days(
             host=redact(session.host),
             options=tuple(map(redact, session.options)),
         ),
-        place.shown,
+        store.shown,
         redact(future),
-        tuple(map(redact, _describe_damaged(place, problems))),
+        tuple(map(redact, _describe_damaged(store, problems))),
     )
 
 
@@ -118,45 +124,42 @@ def _make_row(
     changes: tuple[LevelChange, ...],
     newest: datetime,
 ) -> FleetRow:
-    """Return the row of a configuration; `newest` is the start of the newest
-    session."""
-    nights = _select_days(verdicts)
+    """Build the row of a configuration; `newest` is the start of the newest session."""
+    daily = _select_days(verdicts)
     total = add_changes(change.difference for change in changes)
     return FleetRow(
         name,
-        nights,
+        daily,
         tuple(
-            series[night.day].run_seconds if night.day in series else None
-            for night in nights
+            series[verdict.day].run_seconds if verdict.day in series else None
+            for verdict in daily
         ),
         changes,
         total if len(series) >= FEWEST else None,
-        _is_current(nights[-1], verdicts, newest),
-        _find_last_passed(nights),
+        _is_current(daily[-1], verdicts, newest),
+        _find_last_passed(daily),
     )
 
 
 def _describe_damaged(
-    place: StoreLocation, problems: Mapping[str, str]
+    store: StoreLocation, problems: Mapping[str, str]
 ) -> Iterator[str]:
     from pytest_llmbench.history.queries import describe_damage
 
     for session, problem in list(problems.items())[:MOST_DAMAGED]:
-        yield f"left out: {escape(describe_damage(place, problem, session))}"
+        yield f"skipped: {escape(describe_damage(store, problem, session))}"
     if len(problems) > MOST_DAMAGED:
-        yield f"{len(problems) - MOST_DAMAGED} more sessions hold such values"
+        yield f"{len(problems) - MOST_DAMAGED} more sessions contain invalid values"
 
 
 def _redact(verdicts: Iterable[StoredVerdict]) -> list[StoredVerdict]:
-    """Return verdicts whose texts hold no secret: what an older version stored may hold
-    one."""
+    """Redact the texts of verdicts, because older versions stored them unredacted."""
     redactor = make_redactor()
     redact = cache(redactor.redact)
     environments: dict[int, Mapping[str, str]] = {}
 
     def redact_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
-        # One object for all nights that say the same: the reader has parsed each text
-        # once.
+        # The reader shares one object among equal environments; keep it shared.
         if id(environment) not in environments:
             environments[id(environment)] = {
                 name: value and redactor.redact_variable(name, value)
@@ -175,30 +178,35 @@ def _redact(verdicts: Iterable[StoredVerdict]) -> list[StoredVerdict]:
     ]
 
 
-# --- which verdict stands for a night -------------------------------------------------
+# --- one verdict for each day ---------------------------------------------------------
 
 
 def _select_days(verdicts: Sequence[StoredVerdict]) -> tuple[StoredVerdict, ...]:
-    """Return the verdict of each day, oldest first: of its newest run what the last
-    session said; that there was none only where there was none."""
+    """Select one verdict for each day, oldest first.
+
+    It is the last verdict on the newest run of the day. A verdict without a run is used
+    only if the day has no run.
+    """
     days: dict[date, StoredVerdict] = {}
     for verdict in _select_last(verdicts):
-        before = days.setdefault(verdict.day, verdict)
-        if _rank(verdict) >= _rank(before):
+        selected = days.setdefault(verdict.day, verdict)
+        if _rank(verdict) >= _rank(selected):
             days[verdict.day] = verdict
     return tuple(days[day] for day in sorted(days))
 
 
 def _select_last(verdicts: Iterable[StoredVerdict]) -> Iterable[StoredVerdict]:
-    """Return of each run what the last session said of it; of several items of that
-    session the worst."""
+    """Select the verdict of the last session on each run.
+
+    If that session has several items for a run, the most severe is used.
+    """
     last: dict[object, StoredVerdict] = {}
     for verdict in verdicts:
         key = verdict.day if verdict.run is None else verdict.run
-        before = last.setdefault(key, verdict)
+        selected = last.setdefault(key, verdict)
         if (verdict.judged, _rate_severity(verdict)) >= (
-            before.judged,
-            _rate_severity(before),
+            selected.judged,
+            _rate_severity(selected),
         ):
             last[key] = verdict
     return last.values()
@@ -215,8 +223,11 @@ def _rank(verdict: StoredVerdict) -> tuple[bool, datetime, datetime]:
 
 
 def _select_series(verdicts: Sequence[StoredVerdict]) -> dict[date, StoredVerdict]:
-    """Return by day the newest valid run, of those measured over the window of the
-    newest one: those of the others are of another statistic."""
+    """Select the newest valid run of each day, for the series of step times.
+
+    Only runs with the same window as the newest run are used, because step times over
+    different windows are not comparable.
+    """
     valid = [
         verdict
         for verdict in verdicts
@@ -230,38 +241,40 @@ def _select_series(verdicts: Sequence[StoredVerdict]) -> dict[date, StoredVerdic
 
 
 def _is_current(
-    night: StoredVerdict, verdicts: Iterable[StoredVerdict], newest: datetime
+    last: StoredVerdict, verdicts: Iterable[StoredVerdict], newest: datetime
 ) -> bool:
-    """Whether a night belongs to the newest sessions: they judged its run first, and it
-    started then; or said that it failed.
+    """True if the last verdict of a configuration belongs to the newest sessions.
 
-    A folder that keeps its runs has the old ones judged again every night: that they
-    pass says nothing of tonight. What is red stays so, whenever it ran.
+    They must have judged its run for the first time, and the run must be new. Sessions
+    over a folder of old runs judge these again every day, and an old run that passes
+    again is not current. A failure is always current, however old the run.
     """
-    if night.status == "failed" and newest - night.judged <= ONE_NIGHT:
+    if last.status == "failed" and newest - last.judged <= SESSION_SPAN:
         return True
     first = min(
         verdict.judged
         for verdict in verdicts
-        if verdict is night or (night.run and verdict.run == night.run)
+        if verdict is last or (last.run and verdict.run == last.run)
     )
     return (
-        newest - first <= ONE_NIGHT and night.day >= (newest - timedelta(days=1)).date()
+        newest - first <= SESSION_SPAN
+        and last.day >= (newest - timedelta(days=1)).date()
     )
 
 
-def _find_last_passed(nights: Sequence[StoredVerdict]) -> StoredVerdict | None:
-    """Return the last night that passed before a red last one, None if that is not red.
+def _find_last_passed(daily: Sequence[StoredVerdict]) -> StoredVerdict | None:
+    """Return the last good verdict before a failed last one; else None.
 
-    An inconclusive night does not count, even if its session let it pass: the last good
-    run of a verdict may be inconclusive.
+    Inconclusive verdicts are not good, even if their items passed.
     """
-    if nights[-1].status != "failed":
+    if daily[-1].status != "failed":
         return None
     good = (
-        night
-        for night in reversed(nights)
-        if night.counts and night.status == "passed" and night.verdict in GOOD
+        verdict
+        for verdict in reversed(daily)
+        if verdict.counts
+        and verdict.status == "passed"
+        and verdict.verdict in GOOD_VERDICTS
     )
     return next(good, None)
 
@@ -274,64 +287,66 @@ def _find_all_changes(
     acknowledged: Sequence[Acknowledgement],
     now: datetime,
 ) -> dict[str, tuple[LevelChange, ...]]:
-    """Return the changes of each configuration, as a session with these nights finds
-    them."""
-    runs = {name: tuple(_list_runs(of_day)) for name, of_day in series.items()}
+    """Find the level changes of each configuration, as a session would.
+
+    The noise of all configurations is the prior for each.
+    """
+    runs = {name: tuple(_list_runs(by_day)) for name, by_day in series.items()}
     logarithms = {
-        name: np.log(np.array([run.statistic_seconds for run in of_name]))
-        for name, of_name in runs.items()
+        name: np.log(np.array([run.statistic_seconds for run in daily]))
+        for name, daily in runs.items()
     }
-    own = {
+    noises = {
         name: estimate_from_daily_runs(values) for name, values in logarithms.items()
     }
     cv = Settings().assumed_cv
     prior = estimate_from_fleet(
-        [noise for noise in own.values() if noise is not None]
+        [noise for noise in noises.values() if noise is not None]
     ) or assume_noise(cv)
     correlation = estimate_fleet_correlation(logarithms.values())
 
     def find(name: str, noise: Noise | None) -> tuple[LevelChange, ...]:
         if len(runs[name]) < FEWEST:
             return ()
-        covering, own_noise = (
+        covering, pooled = (
             select_covering(name, acknowledged),
             with_prior(noise, prior, cv),
         )
         return find_changes(
-            runs[name], own_noise, covering, now.date(), correlation=correlation
+            runs[name], pooled, covering, now.date(), correlation=correlation
         )
 
-    return {name: find(name, noise) for name, noise in own.items()}
+    return {name: find(name, noise) for name, noise in noises.items()}
 
 
-def _list_runs(of_day: Mapping[date, StoredVerdict]) -> Iterator[DailyRun]:
-    for verdict in of_day.values():
+def _list_runs(by_day: Mapping[date, StoredVerdict]) -> Iterator[DailyRun]:
+    for verdict in by_day.values():
         if verdict.started is not None and verdict.run_seconds is not None:
             yield DailyRun(verdict.started, verdict.run_seconds, verdict.environment)
 
 
-# --- a red night beside the last good one ---------------------------------------------
+# --- comparing a failed run with the last good run ------------------------------------
 
-Days = tuple[date, date]
-"""Of a last good night, and of the red one after it."""
+DayPair = tuple[date, date]
+"""The day of a last good run, and the day of the failed run after it."""
 
 
 def compare_with_last_good(
-    fleet: FleetDays, place: StoreLocation, settings: Settings, margin: float
-) -> dict[Days, SidesCompared]:
-    """Return for the days of each last good and red night what differs between them, of
-    the configurations concerned.
+    fleet: FleetDays, store: StoreLocation, settings: Settings, margin: float
+) -> dict[DayPair, SidesCompared]:
+    """Compare each failed run with the last good run before it.
 
-    A pair of days of which no configuration can be compared is left out, as where the
-    red run has no step time.
+    Returns a comparison for each pair of days, with all configurations concerned. Pairs
+    without a comparable configuration are omitted, for example if the failed run has no
+    step time.
     """
-    names: dict[Days, set[str]] = defaultdict(set)
+    names: dict[DayPair, set[str]] = defaultdict(set)
     for row in fleet.rows:
-        if row.last_good is not None and row.nights[-1].counts:
-            names[row.last_good.day, row.nights[-1].day].add(row.configuration)
+        if row.last_good is not None and row.verdicts[-1].counts:
+            names[row.last_good.day, row.verdicts[-1].day].add(row.configuration)
     read = cache(
         lambda label, day: read_stored_side(
-            SideRequest(label, f"{day}", first=day, last=day), place
+            SideRequest(label, f"{day}", first=day, last=day), store
         )
     )
     compared = {
@@ -339,7 +354,7 @@ def compare_with_last_good(
             _select(read("A", days[0]), concerned),
             _select(read("B", days[1]), concerned),
             settings,
-            place,
+            store,
             margin,
         )
         for days, concerned in names.items()
