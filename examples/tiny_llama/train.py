@@ -1,7 +1,8 @@
 """Pre-train a small Llama on synthetic tokens, and log each step the way NeMo 2 does.
 
-On the CPU or one GPU, or on several with a process for each, which torchrun starts
-(data parallel: every process has the whole model and its own part of the batch).
+Runs on the CPU, on one GPU, or on several GPUs with one process each, started by
+torchrun. Training is data parallel: every process has the whole model and its share of
+the batch.
 """
 
 from __future__ import annotations
@@ -38,17 +39,23 @@ LEARNING_RATE = 6e-4
 WARM_UP_STEPS = 10
 LARGEST_NORM = 1.0
 SILENCE = timedelta(minutes=5)
-"""A process that waits so long for the others ends, and torchrun and Slurm end the job:
-nobody waits for ever for a process that died. The first step of a compiled model takes
-a minute or two."""
+"""Time after which a process stops waiting for the others.
+
+torchrun and Slurm then end the job. The limit must be longer than the first step of a
+compiled model, which takes a minute or two.
+"""
 MOST_THREADS = 4
-"""The 15m model gains nothing from more. One core is left to whatever else runs: who
-waits for all of them is as slow as the one that was taken away."""
+"""Limit of CPU threads; the 15m model gains nothing from more.
+
+One core is left to other programs, because a step is as slow as its slowest thread.
+"""
 
 
 class Size(NamedTuple):
-    """A model and the sequences that one process computes in a step; each key and value
-    head serves several queries."""
+    """The dimensions of a model, and the batch of one process.
+
+    `groups` is the number of key and value heads; each serves several query heads.
+    """
 
     layers: int
     hidden: int
@@ -62,16 +69,16 @@ class Size(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """FLOPs of one sequence, forward and backward, by the formula `llama` of
-        docs/explanation/flops.md.
+        """FLOPs of one sequence, forward and backward.
 
-        By hand for 1b (16 layers, hidden 2048, 32 heads, 8 groups, FFN 8192, vocabulary
-        32768, 4096 tokens), a token: attention 12 x 16 x 2048^2 x (1 + 8/32) =
-        1.007E+9, scores 12 x 16 x 2048 x 4096 = 1.611E+9, MLP 18 x 16 x 2048 x 8192 =
-        4.832E+9, head 6 x 32768 x 2048 = 4.027E+8; their sum 7.852E+9, x 4096 =
-        3.216E+13. MFU = 16 sequences x 3.216E+13 / seconds of a step / peak of the GPU:
-        at 1 s on an H100 (989E+12) 52.0 %. More GPUs have as many times the sequences,
-        and as many times the peak.
+        Source: the formula `llama` of docs/flops.md. Example for 1b (16 layers, hidden
+        2048, 32 heads, 8 groups, FFN 8192, vocabulary 32768, 4096 tokens), per token:
+        attention 12 x 16 x 2048^2 x (1 + 8/32) = 1.007E+9, scores 12 x 16 x 2048 x 4096
+        = 1.611E+9, MLP 18 x 16 x 2048 x 8192 = 4.832E+9, head 6 x 32768 x 2048 =
+        4.027E+8. The sum is 7.852E+9; times 4096 tokens it is 3.216E+13.
+
+        MFU = 16 sequences x 3.216E+13 / seconds per step / peak of the GPU: 52.0 % at
+        1 s per step on an H100 (989E+12). It does not depend on the number of GPUs.
         """
         attention = (
             12 * self.layers * self.hidden**2 * (self.heads + self.groups) // self.heads
@@ -108,12 +115,12 @@ class Attention(nn.Module):
         )
         self.out = nn.Linear(size.hidden, size.hidden, bias=False)
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        query = rotated(self._split(self.query(x)), turn)
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        query = rotate(self._split(self.query(x)), rotation)
         key, value = self._split(self.key_value(x)).chunk(2, dim=1)
         mixed = functional.scaled_dot_product_attention(
             query,
-            rotated(key, turn),
+            rotate(key, rotation),
             value,
             is_causal=True,
             enable_gqa=self.groups < self.heads,
@@ -121,12 +128,12 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
-        """From (batch, sequence, heads x width) to (batch, heads, sequence, width)."""
+        """Reshape (batch, sequence, heads x width) to (batch, heads, sequence, width)."""
         return x.unflatten(-1, (-1, self.width)).transpose(1, 2)
 
 
 class Mlp(nn.Module):
-    """SwiGLU: three matrices."""
+    """SwiGLU feed-forward layer with three matrices."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -140,20 +147,20 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a norm and beside a residual connection."""
+    """Attention and MLP, each after a norm and with a residual connection."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.attention, self.mlp = Attention(size), Mlp(size)
         self.norms = nn.ModuleList(nn.RMSNorm(size.hidden, eps=1e-5) for _ in range(2))
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        x = x + self.attention(self.norms[0](x), turn)
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        x = x + self.attention(self.norms[0](x), rotation)
         return x + self.mlp(self.norms[1](x))
 
 
 class Llama(nn.Module):
-    """The model: tokens in, loss of the next token out."""
+    """The model; `forward` maps tokens to the loss of predicting the next token."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -161,8 +168,10 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
         self.norm = nn.RMSNorm(size.hidden, eps=1e-5)
         self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
-        self.apply(_initialised)
-        for name, values in zip(("cosine", "sine"), turns(size), strict=True):
+        self.apply(_initialise)
+        for name, values in zip(
+            ("cosine", "sine"), compute_rotations(size), strict=True
+        ):
             self.register_buffer(name, values, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -173,36 +182,37 @@ class Llama(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def _initialised(module: nn.Module) -> None:
+def _initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
 
 
-def turns(size: Size) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of every position's rotation, each (sequence, head width /
-    2)."""
+def compute_rotations(size: Size) -> tuple[Tensor, Tensor]:
+    """Compute cosine and sine of the rotation of every position.
+
+    Shape (sequence, head width / 2) each.
+    """
     width = size.hidden // size.heads
     frequency = 10_000.0 ** (-torch.arange(0, width, 2) / width)
     angle = torch.outer(torch.arange(size.sequence), frequency)
     return angle.cos(), angle.sin()
 
 
-def rotated(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate the pairs (i, i + width / 2) of every head by its position."""
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotate the pairs (i, i + width / 2) of every head according to the position."""
     left, right = x.chunk(2, dim=-1)
-    cosine, sine = turn
+    cosine, sine = rotation
     return torch.cat(
         (left * cosine - right * sine, right * cosine + left * sine), dim=-1
     )
 
 
 class Weights:
-    """All weights of a model in 32 bits, as one tensor, with their gradients; the model
-    computes with copies of them.
+    """All weights of a model and their gradients in FP32, as one tensor each.
 
-    So the copies are made by one kernel once a step, not before every product,
-    gradients of micro-batches are added up in 32 bits, and those of all processes in
-    one call.
+    The model computes with low-precision copies. One kernel per step makes the copies,
+    the gradients of micro-batches are accumulated in FP32, and one call sums the
+    gradients of all processes.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -211,30 +221,31 @@ class Weights:
         self.master.grad = torch.zeros_like(self.master)
         self.copies = self.master.detach().to(dtype, copy=True)
         model.to(dtype)
-        parts = [each.numel() for each in parameters]
-        for each, copy, gradient in zip(
+        sizes = [parameter.numel() for parameter in parameters]
+        for parameter, copy, gradient in zip(
             parameters,
-            self.copies.split(parts),
-            self.master.grad.split(parts),
+            self.copies.split(sizes),
+            self.master.grad.split(sizes),
             strict=True,
         ):
-            each.data = copy.view_as(each)
-            each.register_post_accumulate_grad_hook(_adder(gradient.view_as(each)))
+            parameter.data = copy.view_as(parameter)
+            parameter.register_post_accumulate_grad_hook(
+                _make_hook(gradient.view_as(parameter))
+            )
 
     def cast(self) -> None:
-        """Give the model copies of the weights as they are now, and forget the
-        gradients."""
+        """Update the model's copies of the weights and reset the gradients."""
         self.copies.copy_(self.master.detach())
         self.gradient.zero_()
 
     @property
     def gradient(self) -> Tensor:
         """The sum of the gradients since the last `cast`."""
-        assert self.master.grad is not None  # noqa: S101 - made above, and never taken away
+        assert self.master.grad is not None  # noqa: S101 - set in __init__ and never removed
         return self.master.grad
 
 
-def _adder(total: Tensor) -> Callable[[Tensor], None]:
+def _make_hook(total: Tensor) -> Callable[[Tensor], None]:
     def add(parameter: Tensor) -> None:
         total.add_(parameter.grad)
         parameter.grad = None
@@ -243,8 +254,7 @@ def _adder(total: Tensor) -> Callable[[Tensor], None]:
 
 
 class Trainer:
-    """One model, its optimizer and its part of the data on one device: process `rank`
-    of `ranks`."""
+    """The model, optimizer and data of process `rank` of `ranks` on one device."""
 
     def __init__(
         self,
@@ -272,8 +282,11 @@ class Trainer:
         self.random = torch.Generator(device).manual_seed(SEED)
 
     def step(self, number: int) -> dict[str, float]:
-        """Do one step (from 0) and return what its line shows, in order; the time ends
-        when the device is done."""
+        """Train one step (numbered from 0).
+
+        Returns the values of its log line, in order. The time includes all work of the
+        device.
+        """
         self._wait()
         start = time.perf_counter()
         rate = LEARNING_RATE * min(1.0, (number + 1) / WARM_UP_STEPS)
@@ -294,10 +307,10 @@ class Trainer:
 
     def _update(self, rate: float) -> Tensor:
         self.weights.cast()
-        parts = self._tokens().split(self.size.micro_batch)
+        batches = self._tokens().split(self.size.micro_batch)
         total = torch.zeros((), device=self.device)
-        for part in parts:
-            loss = self.model(part) / (len(parts) * self.ranks)
+        for batch in batches:
+            loss = self.model(batch) / (len(batches) * self.ranks)
             loss.backward()
             total += loss.detach()
         if self.ranks > 1:
@@ -310,10 +323,10 @@ class Trainer:
         return total
 
     def _tokens(self) -> Tensor:
-        """Return new sequences with the token to predict after each; frequent tokens
-        are frequent as in language.
+        """Draw new sequences, one token longer for the prediction of the last.
 
-        Each process draws those of all, and takes its own.
+        The frequencies of tokens follow Zipf's law, as in language. Each process draws
+        the sequences of all processes and uses its share.
         """
         shape = (self.size.batch * self.ranks, self.size.sequence + 1)
         uniform = torch.rand(shape, generator=self.random, device=self.device)
@@ -322,7 +335,7 @@ class Trainer:
         ][: self.size.batch]
 
     def _memory(self) -> dict[str, float]:
-        """Return bytes: the process's on a CPU (ru_maxrss counts KiB)."""
+        """Return the used memory in bytes: of the device, or of the process on a CPU."""
         if self.device.type == "cpu":
             return {
                 "peak_memory_usage": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -339,9 +352,11 @@ class Trainer:
             torch.cuda.synchronize(self.device)
 
 
-def line(step: int, steps: int, values: dict[str, float]) -> str:
-    """Return NeMo 2's line of a step: whole numbers as they are, others with four
-    significant digits."""
+def format_line(step: int, steps: int, values: dict[str, float]) -> str:
+    """Format the log line of a step like NeMo 2.
+
+    Floats have four significant digits.
+    """
     fields = "".join(
         f" | {name}: {value if isinstance(value, int) else format(value, '.4')}"
         for name, value in values.items()
@@ -349,14 +364,16 @@ def line(step: int, steps: int, values: dict[str, float]) -> str:
     return f"Training epoch 0, iteration {step}/{steps - 1}{fields}"
 
 
-FORMS = ("h100pcie", "h100nvl", "h200nvl")
-"""GPUs that share a name with a faster one."""
+SLOWER_FORMS = ("h100pcie", "h100nvl", "h200nvl")
+"""GPU types whose name is that of a faster GPU with a suffix."""
 
 
-def type_of(name: str) -> str:
-    """Return the type of a device as pytest-llmbench calls it: `NVIDIA H100 80GB HBM3`
-    is an `h100`, `NVIDIA H100 PCIe` an `h100pcie`, and a name that is not known is
-    joined, `geforcertx4090`."""
+def parse_gpu_type(name: str) -> str:
+    """Convert the name of a device to a GPU type of pytest-llmbench.
+
+    `NVIDIA H100 80GB HBM3` becomes `h100`, `NVIDIA H100 PCIe` becomes `h100pcie`. Other
+    names lose their separators: `geforcertx4090`.
+    """
     lower = name.lower()
     known, form = (
         re.search(pattern, lower)
@@ -365,12 +382,15 @@ def type_of(name: str) -> str:
     if known is None:
         return re.sub(r"[^a-z0-9]+", "", lower.removeprefix("nvidia"))
     joined = known[1] + (form[1] if form else "")
-    return joined if joined in FORMS else known[1]
+    return joined if joined in SLOWER_FORMS else known[1]
 
 
-def device_of(gpu: str) -> torch.device:
-    """Return this process's device of a GPU type; one of another type would be judged
-    against the wrong baseline."""
+def find_device(gpu: str) -> torch.device:
+    """Return the device of this process.
+
+    Raises SystemExit if the GPU is missing or has another type than `gpu`, because the
+    run would be judged against the wrong baseline.
+    """
     if gpu == "cpu":
         torch.set_num_threads(max(1, min(MOST_THREADS, torch.get_num_threads() - 1)))
         return torch.device("cpu")
@@ -383,18 +403,20 @@ def device_of(gpu: str) -> torch.device:
         raise SystemExit(
             f"tiny_llama: process {number + 1} of this node has no GPU: PyTorch finds {visible}"
         )
-    found = torch.cuda.get_device_name(number)
-    if type_of(found) != gpu:
+    name = torch.cuda.get_device_name(number)
+    if parse_gpu_type(name) != gpu:
         raise SystemExit(
-            f"tiny_llama: GPU_TYPE={gpu}: found {found}, which is of type {type_of(found)}"
+            f"tiny_llama: GPU_TYPE={gpu}: found {name}, which is of type {parse_gpu_type(name)}"
         )
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
 
 
 def join_processes(device: torch.device, gpus: int) -> tuple[int, int]:
-    """Join the processes that torchrun started, as many as GPUs were asked for; return
-    this one's number and theirs."""
+    """Join the processes that torchrun started, one for each requested GPU.
+
+    Returns the number of this process and the number of all processes.
+    """
     rank, ranks = (
         int(os.environ.get(name, default))
         for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))
@@ -410,18 +432,20 @@ def join_processes(device: torch.device, gpus: int) -> tuple[int, int]:
     return rank, ranks
 
 
-def environment(device: torch.device) -> dict[str, object]:
-    """Return what this process runs on, by the names of docs/reference/inputs.md, and as far as
-    anything tells it."""
+def collect_environment(device: torch.device) -> dict[str, object]:
+    """Collect the environment of this process, by the names of docs/reference/inputs.md.
+
+    Unknown values are empty.
+    """
     if device.type == "cpu":
         threads = torch.get_num_threads()
         return {
-            "device": f"{cpu_name()}, {threads} thread{'s' * (threads > 1)}",
+            "device": f"{read_cpu_name()}, {threads} thread{'s' * (threads > 1)}",
             "pytorch": torch.__version__,
         }
     properties = torch.cuda.get_device_properties(device)
     fields = ("driver_version", "power.limit", "clocks.max.sm", "clocks.max.memory")
-    driver, power, clock, memory = nvidia_smi(
+    driver, power, clock, memory = query_gpu(
         f"GPU-{getattr(properties, 'uuid', '')}", fields
     )
     return {
@@ -435,8 +459,8 @@ def environment(device: torch.device) -> dict[str, object]:
     }
 
 
-def nvidia_smi(gpu: str, fields: tuple[str, ...]) -> list[str]:
-    """Return what nvidia-smi says of a GPU, an empty text for what it does not say."""
+def query_gpu(gpu: str, fields: tuple[str, ...]) -> list[str]:
+    """Query fields of a GPU with nvidia-smi; unknown values are ""."""
     command = [
         "nvidia-smi",
         f"--id={gpu}",
@@ -457,8 +481,8 @@ def nvidia_smi(gpu: str, fields: tuple[str, ...]) -> list[str]:
     )
 
 
-def cpu_name() -> str:
-    """Return the name of the CPU's model, else its architecture."""
+def read_cpu_name() -> str:
+    """Return the model name of the CPU, or its architecture if unknown."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             names = [
@@ -472,7 +496,7 @@ def cpu_name() -> str:
 
 
 def main() -> None:
-    """Train; the arguments are the variables of launch.sh."""
+    """Train a model; the arguments correspond to the variables of launch.sh."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="15m")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32")
@@ -480,36 +504,38 @@ def main() -> None:
         "--gpu", default="cpu", help="cpu, or the type of the GPU such as h100"
     )
     parser.add_argument(
-        "--gpus", type=int, default=1, help="processes, each with a GPU of its own"
+        "--gpus", type=int, default=1, help="number of processes, one for each GPU"
     )
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="the model is compiled before its first step",
+        help="compile the model with torch.compile before the first step",
     )
     parser.add_argument("--steps", type=int, default=50)
-    asked = parser.parse_args()
-    device = device_of(asked.gpu)
-    rank, ranks = join_processes(device, asked.gpus)
+    arguments = parser.parse_args()
+    device = find_device(arguments.gpu)
+    rank, ranks = join_processes(device, arguments.gpus)
     trainer = Trainer(
-        SIZES[asked.size],
-        asked.dtype,
+        SIZES[arguments.size],
+        arguments.dtype,
         device,
         rank=rank,
         ranks=ranks,
-        compiled=asked.compile,
+        compiled=arguments.compile,
     )
-    say = print if rank == 0 else lambda *_, **__: None
-    say(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] tiny_llama {vars(asked)} on {device}")
-    say(
+    log = print if rank == 0 else lambda *_, **__: None
+    log(
+        f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] tiny_llama {vars(arguments)} on {device}"
+    )
+    log(
         f"Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/{ranks}"
-    )  # as NeMo 2 says how many GPUs there are
-    for name, value in environment(device).items():
+    )  # NeMo 2's line with the number of GPUs
+    for name, value in collect_environment(device).items():
         if value:
-            say(f"llmb environment: {name}: {value}")
-    for step in range(asked.steps):
-        say(line(step, asked.steps, trainer.step(step)), flush=True)
-    say(f"`Trainer.fit` stopped: `max_steps={asked.steps}` reached.", flush=True)
+            log(f"llmb environment: {name}: {value}")
+    for step in range(arguments.steps):
+        log(format_line(step, arguments.steps, trainer.step(step)), flush=True)
+    log(f"`Trainer.fit` stopped: `max_steps={arguments.steps}` reached.", flush=True)
     if ranks > 1:
         distributed.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""The shipped baselines, from which the generator writes runs."""
+"""Fixtures for the tests of the example runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The lines match the documents' own to the letter: formatting a document's values
-gives the document's line."""
+"""The generator formats log lines exactly as the recipe documents print them."""
 
 from __future__ import annotations
 
@@ -126,14 +125,13 @@ WRITTEN = {
 @pytest.mark.parametrize(
     ("printed", "written"), [pair for pairs in WRITTEN.values() for pair in pairs]
 )
-def test_documents_lines(printed: str, written: str) -> None:
-    """A document's values give the document's line."""
+def test_formatted_values_equal_the_documents_line(printed: str, written: str) -> None:
     assert written == printed
 
 
 @pytest.mark.parametrize("document", WRITTEN)
-def test_documents_hold_these_lines(document: str) -> None:
-    """The lines above are the documents' own: each stands in its document."""
+def test_documents_contain_the_expected_lines(document: str) -> None:
+    """The expected lines of this module are copied from the documents."""
     text = shared(f"recipes/{document}").read_text(encoding="utf-8")
     for printed, _ in WRITTEN[document]:
         assert printed in text

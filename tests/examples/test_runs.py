@@ -1,4 +1,4 @@
-"""A written run has the layout, step times and file times that were requested."""
+"""Layout, step times and file times of a generated run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_llmbench.core.baseline_records import Baseline
 
 LLAMA = "llama3.1_70b-25.04-h100-bf16-64"
 GROK = "grok1_314b-25.05-gb200-bf16-128"
-NAMED = {"job_id": "1407993", "started": datetime(2025, 6, 2, 3, tzinfo=UTC)}
+IDENTITY = {"job_id": "1407993", "started": datetime(2025, 6, 2, 3, tzinfo=UTC)}
 
 
 def test_requested_step_times_are_printed(
@@ -52,16 +52,16 @@ LLAMA_FOLDER = f"experiments/{LLAMA_TASK}/{LLAMA_TASK}_1748833200"
         (GROK, {"layout": "sbatch"}, "workloads/pretrain_grok1/slurm-1407993.out"),
     ],
 )
-def test_layout_decides_the_path_of_the_log(
+def test_layout_determines_the_log_path(
     documented: dict[str, Baseline],
     tmp_path: Path,
     configuration: str,
     options: dict[str, Any],
     path: str,
 ) -> None:
-    """The committed examples show the other layouts."""
+    """The committed examples cover the other layouts."""
     assert (
-        write_run(tmp_path, documented[configuration], **NAMED | options)
+        write_run(tmp_path, documented[configuration], **IDENTITY | options)
         == tmp_path / path
     )
     assert (tmp_path / path).is_file()
@@ -76,10 +76,10 @@ def test_run_is_never_overwritten(
         write_run(tmp_path, documented[GROK])
 
 
-def test_files_have_the_time_of_the_run(
+def test_files_are_dated_like_the_run(
     documented: dict[str, Baseline], tmp_path: Path
 ) -> None:
-    """A run that ended long ago must not look as if it was written minutes ago."""
+    """Recent files would count as a run in progress."""
     started = datetime(2025, 5, 6, 7, 8, tzinfo=UTC)
     log = write_run(tmp_path, documented[GROK], started=started)
     modified = datetime.fromtimestamp(log.stat().st_mtime, UTC)

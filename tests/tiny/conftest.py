@@ -1,4 +1,4 @@
-"""The tiny recipe; its training needs PyTorch."""
+"""Fixtures for the tests of examples/tiny_llama; training needs PyTorch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ import time
 
 time.perf_counter = itertools.count(0.0, 0.1).__next__
 """
-"""A `sitecustomize` with which each training step takes 0.1 s, however busy the machine
-is."""
+"""A `sitecustomize` module that makes every training step take exactly 0.1 s."""
 
 
 @pytest.fixture(scope="session")
@@ -32,8 +31,10 @@ def recipe() -> Path:
 
 @pytest.fixture(scope="session")
 def train() -> ModuleType:
-    """The training script as a module; without PyTorch skip the test, or fail it under
-    LLMB_REQUIRE_TORCH."""
+    """The training script as a module.
+
+    Without PyTorch the test is skipped, or fails if LLMB_REQUIRE_TORCH is set.
+    """
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
@@ -43,13 +44,13 @@ def train() -> ModuleType:
         pytest.skip(absent)
     torch.set_num_threads(
         1
-    )  # more threads than free cores wait for each other in every small product
+    )  # with more threads than free cores, small products are slow
     return importlib.import_module("tiny_llama.train")
 
 
 @pytest.fixture(scope="session")
 def steady_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python whose training steps all take equally long."""
+    """A Python interpreter in which all training steps take equally long."""
     folder = tmp_path_factory.mktemp("steady")
     (folder / "sitecustomize.py").write_text(CLOCK)
     program = folder / "python"
@@ -64,8 +65,7 @@ def steady_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def launched(
     train: ModuleType, steady_python: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The folder of a session that launched 50 steps in two processes on the CPU, and
-    recorded them."""
+    """The folder of a session that launched and recorded 50 steps on two processes."""
     folder = tmp_path_factory.mktemp("launched")
     command = [
         sys.executable,
@@ -81,14 +81,14 @@ def launched(
     (folder / "cluster.yaml").write_text(
         "{schema: 1, gpu: cpu, gpus_per_node: 2, largest: 2}\n"
     )
-    written = [f"--llmb-record={folder / 'recorded'}", "--llmb-json=out.json"]
+    options = [f"--llmb-record={folder / 'recorded'}", "--llmb-json=out.json"]
     environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("PYTEST_")
     }
     done = subprocess.run(
-        [*command, "--llmb-repeats=1", *written, f"--llmb-baselines={RECIPE}"],
+        [*command, "--llmb-repeats=1", *options, f"--llmb-baselines={RECIPE}"],
         cwd=folder,
         env={**environment, "PYTHON": str(steady_python)},
         capture_output=True,
@@ -102,8 +102,8 @@ def launched(
 
 @pytest.fixture(scope="session")
 def log(launched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log of that run, where a Slurm job leaves it."""
+    """The log of the launched run, at the path that a Slurm job uses."""
     folder = tmp_path_factory.mktemp("run") / "results" / "1.0" / "fp32" / "1m" / "2"
     folder.mkdir(parents=True)
-    (written,) = launched.rglob("log-*.out")
-    return Path(shutil.copy(written, folder / "log-tiny_llama_1m_2_7_0.out"))
+    (source,) = launched.rglob("log-*.out")
+    return Path(shutil.copy(source, folder / "log-tiny_llama_1m_2_7_0.out"))

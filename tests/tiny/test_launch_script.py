@@ -1,4 +1,4 @@
-"""launch.sh refuses what it cannot do, and hands on what it was told as data."""
+"""launch.sh: checking its variables and starting the training."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ TORCHRUN = ["-m", "torch.distributed.run"]
 Done = subprocess.CompletedProcess[str]
 
 
-def program(path: Path) -> Path:
-    """Write a program that prints its arguments, one a line; asked whether there is a
-    PyTorch it says yes."""
+def write_program(path: Path) -> Path:
+    """Write a program that prints its arguments and pretends to have PyTorch."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('#!/bin/sh\n[ "$1" = -c ] || printf "%s\\n" "$@"\n')
     path.chmod(0o755)
@@ -38,14 +37,15 @@ def program(path: Path) -> Path:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """A Python that prints its arguments; its path has a space and what a shell would
-    run."""
-    return program(tmp_path / "a $(touch ran) folder" / "python")
+    """A fake Python that prints its arguments.
+
+    Its path contains a space and a command substitution, which no shell may execute.
+    """
+    return write_program(tmp_path / "a $(touch ran) folder" / "python")
 
 
 def launch(script: Path, python: Path, **variables: str) -> Done:
-    """Run launch.sh with nothing but these variables, in the folder of the fake
-    Python."""
+    """Run launch.sh with only these variables, in the folder of the fake Python."""
     environment = {"PATH": os.environ["PATH"], "PYTHON": str(python), **variables}
     return subprocess.run(
         [script],
@@ -59,27 +59,29 @@ def launch(script: Path, python: Path, **variables: str) -> Done:
 
 
 def arguments(done: Done, recipe: Path) -> list[str]:
-    """Return what train.py was given."""
+    """Return the arguments of train.py."""
     assert done.returncode == 0, done.stderr
-    flag, script, *given = done.stdout.splitlines()
+    flag, script, *arguments_of_script = done.stdout.splitlines()
     assert (flag, script) == ("-u", str(recipe / "train.py"))
-    return given
+    return arguments_of_script
 
 
-def test_nothing_is_required(recipe: Path, python: Path) -> None:
+def test_defaults_apply_without_variables(recipe: Path, python: Path) -> None:
     assert arguments(launch(recipe / "launch.sh", python), recipe) == DEFAULTS
 
 
-def test_every_variable_is_handed_on(recipe: Path, python: Path) -> None:
-    said = {
+def test_every_variable_becomes_an_argument(recipe: Path, python: Path) -> None:
+    variables = {
         "MODEL_SIZE": "1b",
         "DTYPE": "bf16",
         "GPU_TYPE": "h100",
         "COMPILE": "1",
         "MAX_STEPS": "7",
     }
-    given = arguments(launch(recipe / "launch.sh", python, **said), recipe)
-    assert given == [
+    arguments_of_script = arguments(
+        launch(recipe / "launch.sh", python, **variables), recipe
+    )
+    assert arguments_of_script == [
         "--size",
         "1b",
         "--dtype",
@@ -94,7 +96,7 @@ def test_every_variable_is_handed_on(recipe: Path, python: Path) -> None:
     ]
 
 
-def test_several_processes_are_started_by_torchrun(recipe: Path, python: Path) -> None:
+def test_torchrun_starts_several_processes(recipe: Path, python: Path) -> None:
     done = launch(recipe / "launch.sh", python, JOB_TOTAL_GPUS="8")
     assert done.returncode == 0, done.stderr
     expected = [
@@ -130,7 +132,7 @@ def test_several_processes_are_started_by_torchrun(recipe: Path, python: Path) -
         ),
     ],
 )
-def test_what_it_cannot_do_is_refused(
+def test_invalid_variables_are_refused(
     recipe: Path, python: Path, name: str, value: str, expected: str
 ) -> None:
     done = launch(recipe / "launch.sh", python, **{name: value})
@@ -139,7 +141,7 @@ def test_what_it_cannot_do_is_refused(
     assert not list(python.parent.glob("ran"))
 
 
-def test_a_missing_pytorch_names_the_interpreter_before_anything_starts(
+def test_missing_pytorch_is_reported_before_the_start(
     recipe: Path, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"
@@ -151,7 +153,7 @@ def test_a_missing_pytorch_names_the_interpreter_before_anything_starts(
 
 
 @pytest.mark.slow
-def test_a_pytorch_that_cannot_be_imported_says_why(
+def test_broken_pytorch_is_reported_with_the_error(
     recipe: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no libcudart')")
@@ -166,17 +168,17 @@ def test_a_pytorch_that_cannot_be_imported_says_why(
 
 
 @pytest.fixture
-def spooled(recipe: Path, tmp_path: Path) -> Path:
-    """What Slurm runs: a copy of launch.sh in a folder of its own."""
+def spooled_script(recipe: Path, tmp_path: Path) -> Path:
+    """A duplicate of launch.sh in another folder, as Slurm makes for a job."""
     script = tmp_path / "spool" / "slurm_script"
     script.parent.mkdir()
     return Path(shutil.copy(recipe / "launch.sh", script))
 
 
-def test_a_slurm_job_leaves_its_log_below_the_stage_path(
-    recipe: Path, python: Path, spooled: Path, tmp_path: Path
+def test_slurm_log_is_written_under_stage_path(
+    recipe: Path, python: Path, spooled_script: Path, tmp_path: Path
 ) -> None:
-    program(tmp_path / "bin" / "srun")
+    write_program(tmp_path / "bin" / "srun")
     stage = tmp_path / "stage $(touch ran)"
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
     job = {
@@ -184,7 +186,7 @@ def test_a_slurm_job_leaves_its_log_below_the_stage_path(
         "SLURM_SUBMIT_DIR": str(recipe),
         "SLURM_RESTART_COUNT": "1",
     }
-    done = launch(spooled, python, PATH=path, STAGE_PATH=str(stage), **job)
+    done = launch(spooled_script, python, PATH=path, STAGE_PATH=str(stage), **job)
     log = (
         stage
         / "results"
@@ -208,21 +210,21 @@ def test_a_slurm_job_leaves_its_log_below_the_stage_path(
     assert not list(tmp_path.rglob("ran"))
 
 
-def test_a_job_that_was_submitted_elsewhere_says_where_to_submit_it(
-    python: Path, spooled: Path
+def test_job_submitted_from_another_folder_is_refused(
+    python: Path, spooled_script: Path
 ) -> None:
     done = launch(
-        spooled, python, SLURM_JOB_ID="12", SLURM_SUBMIT_DIR=str(python.parent)
+        spooled_script, python, SLURM_JOB_ID="12", SLURM_SUBMIT_DIR=str(python.parent)
     )
     assert (done.returncode, done.stdout) == (2, "")
     expected = f"launch.sh: no train.py in {python.parent}: run sbatch in the folder of launch.sh\n"
     assert done.stderr == expected
 
 
-def test_on_two_nodes_the_processes_meet_at_the_first_one(
-    recipe: Path, python: Path, spooled: Path, tmp_path: Path
+def test_processes_on_two_nodes_meet_at_the_first(
+    recipe: Path, python: Path, spooled_script: Path, tmp_path: Path
 ) -> None:
-    program(tmp_path / "bin" / "srun")
+    write_program(tmp_path / "bin" / "srun")
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
     job = {
         "SLURM_JOB_ID": "12",
@@ -231,7 +233,7 @@ def test_on_two_nodes_the_processes_meet_at_the_first_one(
         "JOB_TOTAL_GPUS": "8",
     }
     done = launch(
-        spooled, python, PATH=path, STAGE_PATH=str(tmp_path), COMPILE="1", **job
+        spooled_script, python, PATH=path, STAGE_PATH=str(tmp_path), COMPILE="1", **job
     )
     assert done.returncode == 0, done.stderr
     printed = done.stdout.splitlines()
@@ -254,8 +256,8 @@ def test_on_two_nodes_the_processes_meet_at_the_first_one(
     assert printed[0].endswith(
         "/results/1.0/fp32/15m/8/log-tiny_llama_compiled_15m_8_12_0.out"
     )
-    odd = launch(spooled, python, PATH=path, **{**job, "JOB_TOTAL_GPUS": "3"})
+    uneven = launch(spooled_script, python, PATH=path, **{**job, "JOB_TOTAL_GPUS": "3"})
     assert (
-        odd.stderr
+        uneven.stderr
         == "launch.sh: JOB_TOTAL_GPUS=3: expected as many on each of 2 nodes\n"
     )

@@ -1,5 +1,4 @@
-"""MFU of the small Llama: its own FLOPs against the peak of an H100, and none on a CPU,
-which has no stated peak."""
+"""MFU of tiny_llama: on GPUs with a documented peak, and unknown on others."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.core.metric_definitions import compute_model_flops_utilization
 
 
-def test_mfu_on_an_h100_is_against_989_tflops(recipe: Path) -> None:
+def test_h100_mfu_uses_a_peak_of_989_tflops(recipe: Path) -> None:
     by_id = {
         baseline.key.id: baseline
         for baseline in read_recipe(recipe / "tiny_llama.yaml").baselines
@@ -35,9 +34,9 @@ def test_mfu_on_an_h100_is_against_989_tflops(recipe: Path) -> None:
         attention + mlp + 6 * size.vocabulary_size * size.hidden_size
     )
     step = gpu.configuration.global_batch_size * flops
-    found = compute_model_flops_utilization(gpu.configuration, 1.2, gpu.peak_tflops)
-    assert found == pytest.approx(step / 1.2 / 989e12)
-    assert 0.3 < found < 0.6
+    mfu = compute_model_flops_utilization(gpu.configuration, 1.2, gpu.peak_tflops)
+    assert mfu == pytest.approx(step / 1.2 / 989e12)
+    assert 0.3 < mfu < 0.6
     assert math.isnan(cpu.peak_tflops)
 
 
@@ -56,24 +55,20 @@ PEAKS = {
 
 
 @pytest.mark.parametrize("file", ["tiny_llama.yaml", "tiny_llama_compiled.yaml"])
-def test_mfu_is_against_the_peak_of_the_gpu_and_without_one_there_is_none(
-    recipe: Path, file: str
-) -> None:
+def test_mfu_is_unknown_without_a_documented_peak(recipe: Path, file: str) -> None:
     for baseline in read_recipe(recipe / file).baselines:
-        found = compute_model_flops_utilization(
+        mfu = compute_model_flops_utilization(
             baseline.configuration, 1.2, baseline.peak_tflops
         )
         if baseline.key.gpu in PEAKS:
             assert baseline.peak_tflops == PEAKS[baseline.key.gpu]
-            assert found > 0
+            assert mfu > 0
         else:
-            assert math.isnan(found)
+            assert math.isnan(mfu)
 
 
-def test_a_gpu_that_is_not_in_the_list_is_two_lines(
-    recipe: Path, tmp_path: Path
-) -> None:
-    """Those of README."""
+def test_readme_lines_add_a_new_gpu(recipe: Path, tmp_path: Path) -> None:
+    """The README lists the two lines to add."""
     peak, row = re.findall(
         r"^  (?:- \{.*)?rtxa6000.*\n", (recipe / "README.md").read_text(), re.MULTILINE
     )
@@ -83,9 +78,9 @@ def test_a_gpu_that_is_not_in_the_list_is_two_lines(
     )
     (tmp_path / "tiny_llama.yaml").write_text(text)
     baselines = read_recipe(tmp_path / "tiny_llama.yaml").baselines
-    (own,) = (
+    (added,) = (
         baseline
         for baseline in baselines
         if baseline.key.id == "tiny_llama_250m-1.0-rtxa6000-bf16-1"
     )
-    assert math.isnan(own.peak_tflops)
+    assert math.isnan(added.peak_tflops)

@@ -1,5 +1,4 @@
-"""A real run of 50 steps in two processes: its log is read, recorded and judged like
-any other."""
+"""Reading, recording and judging the log of a real run on two processes."""
 
 from __future__ import annotations
 
@@ -18,17 +17,17 @@ IDENTIFIER = "tiny_llama_1m-1.0-cpu-fp32-2"
 
 
 @pytest.mark.slow
-def test_the_log_is_read(log: Path) -> None:
-    found = read_log(log)
-    assert (found.dialect, found.dropped, found.ending) == ("nemo2", (), None)
-    (segment,) = found.segments
+def test_log_is_complete_and_readable(log: Path) -> None:
+    parsed = read_log(log)
+    assert (parsed.dialect, parsed.dropped, parsed.ending) == ("nemo2", (), None)
+    (segment,) = parsed.segments
     assert (len(segment.steps), segment.total_steps, segment.finished) == (50, 50, True)
     assert segment.steps.index.tolist() == list(range(50))
-    assert found.started is not None
+    assert parsed.started is not None
 
 
 @pytest.mark.slow
-def test_it_learns(log: Path) -> None:
+def test_loss_decreases(log: Path) -> None:
     loss = read_log(log).segments[0].steps.loss
     assert np.isfinite(loss).all()
     assert loss[0] == pytest.approx(np.log(1024), abs=0.2)
@@ -36,11 +35,11 @@ def test_it_learns(log: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_it_logs_is_the_work_of_its_baseline(log: Path, recipe: Path) -> None:
+def test_logged_tflops_match_the_baseline(log: Path, recipe: Path) -> None:
     (baseline,) = (
-        each
-        for each in read_recipe(recipe / "tiny_llama.yaml").baselines
-        if each.key.id == IDENTIFIER
+        candidate
+        for candidate in read_recipe(recipe / "tiny_llama.yaml").baselines
+        if candidate.key.id == IDENTIFIER
     )
     steps = read_log(log).segments[0].steps
     assert (steps.global_batch_size == baseline.configuration.global_batch_size).all()
@@ -52,11 +51,13 @@ def test_what_it_logs_is_the_work_of_its_baseline(log: Path, recipe: Path) -> No
 
 
 @pytest.mark.slow
-def test_recorded_and_judged(
+def test_run_is_recorded_and_judged(
     log: Path, recipe: Path, pytester: pytest.Pytester
 ) -> None:
-    """Without a recording nothing passes; with one the same run does, and a run twice
-    as slow or of another number of processes does not."""
+    """A run fails without a recorded baseline, and passes with one.
+
+    It fails if it is twice as slow, or if it has another number of processes.
+    """
 
     def run(logs: Path, *arguments: str) -> tuple[int, str]:
         done = pytester.runpytest(
@@ -72,7 +73,8 @@ def test_recorded_and_judged(
     recipes = pytester.mkdir("recipes")
     shutil.copy(recipe / "tiny_llama.yaml", recipes)
     usual, slow = (
-        retimed(log, pytester.path / str(seconds), seconds) for seconds in (0.2, 0.4)
+        write_retimed_log(log, pytester.path / str(seconds), seconds)
+        for seconds in (0.2, 0.4)
     )
     code, output = run(usual)
     assert code == 1, output
@@ -84,35 +86,34 @@ def test_recorded_and_judged(
     code, output = run(slow)
     assert code == 1
     assert "REGRESSION" in output
-    alone = retimed(log, pytester.path / "alone", 0.2)
-    copy = alone.joinpath(*log.parts[-6:])
-    copy.write_text(copy.read_text().replace("MEMBER: 1/2", "MEMBER: 1/1"))
-    code, output = run(alone)
+    single = write_retimed_log(log, pytester.path / "single", 0.2)
+    path = single.joinpath(*log.parts[-6:])
+    path.write_text(path.read_text().replace("MEMBER: 1/2", "MEMBER: 1/1"))
+    code, output = run(single)
     assert code == 1
     assert "the log states 1 GPUs, the baseline has 2" in output
 
 
-def retimed(log: Path, folder: Path, seconds: float) -> Path:
-    """Write the log with step times around `seconds` and the same work, whatever else
-    ran on this machine."""
-    copy = folder.joinpath(*log.parts[-6:])
-    copy.parent.mkdir(parents=True)
+def write_retimed_log(log: Path, folder: Path, seconds: float) -> Path:
+    """Rewrite a log with step times of about `seconds` and matching TFLOP/s."""
+    path = folder.joinpath(*log.parts[-6:])
+    path.parent.mkdir(parents=True)
     lines = log.read_text().splitlines()
-    copy.write_text(
+    path.write_text(
         "".join(
-            f"{with_time(line, seconds + number % 5 / 1000)}\n"
+            f"{replace_time(line, seconds + number % 5 / 1000)}\n"
             for number, line in enumerate(lines)
         )
     )
     return folder
 
 
-def with_time(line: str, seconds: float) -> str:
-    """Return the line of a step as if it had taken so long; any other line as it is."""
-    found = re.search(
+def replace_time(line: str, seconds: float) -> str:
+    """Replace the step time and TFLOP/s of a step's line; keep other lines."""
+    match = re.search(
         r"(train_step_timing in s: )(\S+)( \| TFLOPS_per_GPU: )(\S+)", line
     )
-    if not found:
+    if not match:
         return line
-    tflops = float(found[4]) * float(found[2]) / seconds
-    return line.replace(found[0], f"{found[1]}{seconds:.4}{found[3]}{tflops:.4}")
+    tflops = float(match[4]) * float(match[2]) / seconds
+    return line.replace(match[0], f"{match[1]}{seconds:.4}{match[3]}{tflops:.4}")

@@ -1,5 +1,4 @@
-"""The model is a Llama, it learns, and it does the work that its log and its MFU rest
-on."""
+"""The training script of tiny_llama: model, training, devices and log lines."""
 
 from __future__ import annotations
 
@@ -18,70 +17,69 @@ CPU = "cpu"
 
 
 @pytest.fixture
-def small(train: ModuleType) -> Any:
-    """A model that takes no time."""
+def small_size(train: ModuleType) -> Any:
+    """The size of a model that trains in no time."""
     return train.Size(2, 32, 4, 2, 48, 64, sequence=16, batch=4, micro_batch=4)
 
 
 @pytest.fixture
 def torch(train: ModuleType) -> Any:
-    """PyTorch, with a seed."""
+    """The torch module, seeded."""
     train.torch.manual_seed(1)
     return train.torch
 
 
-def trainer(train: ModuleType, size: Any, dtype: str = "fp32") -> Any:
-    """Return a trainer on the CPU."""
+def make_trainer(train: ModuleType, size: Any, dtype: str = "fp32") -> Any:
+    """Make a trainer on the CPU."""
     return train.Trainer(size, dtype, train.torch.device(CPU))
 
 
 @pytest.mark.slow
-def test_sizes_and_flops_are_those_of_the_baseline_file(
+def test_sizes_and_flops_match_the_baseline_file(
     train: ModuleType, recipe: Path
 ) -> None:
     baselines = read_recipe(recipe / "tiny_llama.yaml").baselines
-    assert {each.key.size for each in baselines} == set(train.SIZES)
+    assert {baseline.key.size for baseline in baselines} == set(train.SIZES)
     baselines += read_recipe(recipe / "tiny_llama_compiled.yaml").baselines
     for baseline in baselines:
         size, configuration = train.SIZES[baseline.key.size], baseline.configuration
-        stated = configuration.architecture
+        architecture = configuration.architecture
         assert (size.layers, size.hidden, size.ffn) == (
-            stated.layers,
-            stated.hidden_size,
-            stated.ffn_size,
+            architecture.layers,
+            architecture.hidden_size,
+            architecture.ffn_size,
         )
         assert (size.heads, size.groups) == (
-            stated.attention_heads,
-            stated.query_groups,
+            architecture.attention_heads,
+            architecture.query_groups,
         )
         assert (size.vocabulary, size.sequence) == (
-            stated.vocabulary_size,
-            stated.sequence_length,
+            architecture.vocabulary_size,
+            architecture.sequence_length,
         )
         batch = (configuration.global_batch_size, configuration.micro_batch_size)
         assert (size.batch * baseline.key.gpus, size.micro_batch) == batch
-        assert size.flops == count_model_flops(stated), baseline.key.id
+        assert size.flops == count_model_flops(architecture), baseline.key.id
 
 
 @pytest.mark.slow
-def test_the_model_does_as_many_flops_as_the_formula_says(
-    train: ModuleType, torch: Any, small: Any
+def test_model_flops_match_the_formula(
+    train: ModuleType, torch: Any, small_size: Any
 ) -> None:
-    """PyTorch counts those of every matrix product; attention as plain products, the
-    whole score matrix."""
+    """PyTorch counts every matrix product, and attention with the whole score matrix."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
-    one = trainer(train, small)
+    first = make_trainer(train, small_size)
     with counter, sdpa_kernel(SDPBackend.MATH):
-        one.step(0)
-    assert counter.get_total_flops() == small.flops * small.batch
+        first.step(0)
+    assert counter.get_total_flops() == small_size.flops * small_size.batch
 
 
-def test_attention_looks_back_only(train: ModuleType, torch: Any, small: Any) -> None:
-    attention, turn = train.Attention(small), train.turns(small)
-    x = torch.randn(1, small.sequence, small.hidden)
+def test_attention_is_causal(train: ModuleType, torch: Any, small_size: Any) -> None:
+    attention, turn = train.Attention(small_size), train.compute_rotations(small_size)
+    x = torch.randn(1, small_size.sequence, small_size.hidden)
     changed = x.clone()
     changed[:, 10:] += 1
     before, after = attention(x, turn), attention(changed, turn)
@@ -89,120 +87,128 @@ def test_attention_looks_back_only(train: ModuleType, torch: Any, small: Any) ->
     assert not torch.allclose(before[:, 10:], after[:, 10:], atol=1e-3)
 
 
-def test_rotation_tells_distances_and_nothing_else(
-    train: ModuleType, torch: Any, small: Any
+def test_rotated_products_depend_only_on_distance(
+    train: ModuleType, torch: Any, small_size: Any
 ) -> None:
-    turn = train.turns(small)
+    turn = train.compute_rotations(small_size)
     query, key = (
-        torch.randn(small.hidden // small.heads).expand(small.sequence, -1)
+        torch.randn(small_size.hidden // small_size.heads).expand(
+            small_size.sequence, -1
+        )
         for _ in range(2)
     )
-    products = train.rotated(query, turn) @ train.rotated(key, turn).T
-    for distance in range(small.sequence - 1):
+    products = train.rotate(query, turn) @ train.rotate(key, turn).T
+    for distance in range(small_size.sequence - 1):
         diagonal = products.diagonal(distance)
         assert torch.allclose(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-4)
     assert not torch.allclose(products[0, 0], products[0, 1], atol=1e-3)
 
 
 @pytest.mark.slow
-def test_micro_batches_are_one_batch(train: ModuleType, torch: Any, small: Any) -> None:
-    """Gradients are accumulated: the loss and the weights after steps do not depend on
-    how a batch is cut."""
+def test_micro_batches_do_not_change_the_result(
+    train: ModuleType, torch: Any, small_size: Any
+) -> None:
+    """Gradients are accumulated, so loss and weights do not depend on micro-batches."""
     whole, cut = (
-        trainer(train, small._replace(micro_batch=number)) for number in (4, 1)
+        make_trainer(train, small_size._replace(micro_batch=number))
+        for number in (4, 1)
     )
     for step in range(3):
-        one, other = whole.step(step), cut.step(step)
-        assert one["reduced_train_loss"] == pytest.approx(
-            other["reduced_train_loss"], rel=1e-5
+        first, second = whole.step(step), cut.step(step)
+        assert first["reduced_train_loss"] == pytest.approx(
+            second["reduced_train_loss"], rel=1e-5
         )
-    for one, other in zip(
+    for first, second in zip(
         whole.model.parameters(), cut.model.parameters(), strict=True
     ):
-        assert torch.allclose(one, other, atol=1e-5)
+        assert torch.allclose(first, second, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_weights_are_trained_in_32_bits_and_cast_once_a_step(
+def test_weights_are_fp32_and_cast_once_per_step(
     train: ModuleType,
     torch: Any,
-    small: Any,
+    small_size: Any,
     dtype: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    one = trainer(train, small._replace(micro_batch=1), dtype)
-    cast, before = one.weights.cast, one.weights.master.detach().clone()
+    first = make_trainer(train, small_size._replace(micro_batch=1), dtype)
+    cast, before = first.weights.cast, first.weights.master.detach().clone()
     calls: list[int] = []
 
     def count_cast() -> None:
         calls.append(1)
         cast()
 
-    monkeypatch.setattr(one.weights, "cast", count_cast)
-    losses = [one.step(step)["reduced_train_loss"] for step in range(12)]
+    monkeypatch.setattr(first.weights, "cast", count_cast)
+    losses = [first.step(step)["reduced_train_loss"] for step in range(12)]
     assert losses[-1] < losses[0]
     assert len(calls) == 12
-    assert one.weights.master.dtype is one.weights.gradient.dtype is torch.float32
-    assert (one.weights.master != before).all()
+    assert first.weights.master.dtype is first.weights.gradient.dtype is torch.float32
+    assert (first.weights.master != before).all()
     cast()
-    for copy in one.model.parameters():
+    for copy in first.model.parameters():
         assert copy.dtype is train.DTYPES[dtype]
         assert copy.grad is None
     assert torch.equal(
-        torch.cat([copy.flatten() for copy in one.model.parameters()]),
-        one.weights.copies,
+        torch.cat([copy.flatten() for copy in first.model.parameters()]),
+        first.weights.copies,
     )
 
 
 @pytest.mark.slow
-def test_gradients_of_micro_batches_are_added_up_in_32_bits(
-    train: ModuleType, torch: Any, small: Any
+def test_bf16_gradients_are_accumulated_in_fp32(
+    train: ModuleType, torch: Any, small_size: Any
 ) -> None:
-    """The same batch, cut or whole, has the same loss in BF16 to its rounding, and
-    learns as FP32 does."""
+    """Losses agree for one batch, for micro-batches and for FP32, except for rounding."""
     whole, cut = (
-        trainer(train, small._replace(micro_batch=number), "bf16") for number in (4, 1)
+        make_trainer(train, small_size._replace(micro_batch=number), "bf16")
+        for number in (4, 1)
     )
-    exact = trainer(train, small)
+    exact = make_trainer(train, small_size)
     for step in range(12):
-        losses = [each.step(step)["reduced_train_loss"] for each in (whole, cut, exact)]
+        losses = [
+            entry.step(step)["reduced_train_loss"] for entry in (whole, cut, exact)
+        ]
         assert losses[1:] == pytest.approx(losses[:1] * 2, rel=5e-3)
 
 
-def test_bf16_computes_in_bf16(train: ModuleType, torch: Any, small: Any) -> None:
-    seen = set()
-    one = trainer(train, small, "bf16")
-    for module in one.model.blocks.modules():
-        module.register_forward_hook(
-            lambda _module, _inputs, output: seen.add(output.dtype)
-        )
-    one.step(0)
-    assert seen == {torch.bfloat16}
-
-
-def test_keys_and_values_are_shared_without_being_repeated(
-    train: ModuleType, torch: Any, small: Any, monkeypatch: pytest.MonkeyPatch
+def test_bf16_model_computes_in_bf16(
+    train: ModuleType, torch: Any, small_size: Any
 ) -> None:
-    """And give what attention over repeated ones gives."""
+    dtypes = set()
+    first = make_trainer(train, small_size, "bf16")
+    for module in first.model.blocks.modules():
+        module.register_forward_hook(
+            lambda _module, _inputs, output: dtypes.add(output.dtype)
+        )
+    first.step(0)
+    assert dtypes == {torch.bfloat16}
+
+
+def test_attention_does_not_repeat_keys_and_values(
+    train: ModuleType, torch: Any, small_size: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result equals attention over repeated keys and values."""
     attend, shapes = train.functional.scaled_dot_product_attention, []
 
     def watch(query: Any, key: Any, value: Any, **options: Any) -> Any:
         shapes.append((query.shape[1], key.shape[1], value.shape[1]))
         mixed = attend(query, key, value, **options)
-        repeated = (each.repeat_interleave(2, dim=1) for each in (key, value))
+        repeated = (tensor.repeat_interleave(2, dim=1) for tensor in (key, value))
         assert torch.allclose(
             mixed, attend(query, *repeated, is_causal=True), atol=1e-6
         )
         return mixed
 
     monkeypatch.setattr(train.functional, "scaled_dot_product_attention", watch)
-    trainer(train, small).step(0)
-    assert set(shapes) == {(small.heads, small.groups, small.groups)}
+    make_trainer(train, small_size).step(0)
+    assert set(shapes) == {(small_size.heads, small_size.groups, small_size.groups)}
 
 
-def test_only_a_compiled_run_compiles(
-    train: ModuleType, torch: Any, small: Any, monkeypatch: pytest.MonkeyPatch
+def test_model_is_compiled_only_on_request(
+    train: ModuleType, torch: Any, small_size: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[Any] = []
 
@@ -210,32 +216,32 @@ def test_only_a_compiled_run_compiles(
         compiled.append(model)
 
     monkeypatch.setattr(train.Llama, "compile", compile_model)
-    trainer(train, small)
+    make_trainer(train, small_size)
     assert not compiled
-    one = train.Trainer(small, "fp32", torch.device(CPU), compiled=True)
-    assert compiled == [one.model]
+    first = train.Trainer(small_size, "fp32", torch.device(CPU), compiled=True)
+    assert compiled == [first.model]
 
 
-def test_processes_take_parts_of_one_batch(
-    train: ModuleType, torch: Any, small: Any
+def test_processes_share_one_batch(
+    train: ModuleType, torch: Any, small_size: Any
 ) -> None:
-    whole = train.Trainer(small._replace(batch=8), "fp32", torch.device(CPU))
+    whole = train.Trainer(small_size._replace(batch=8), "fp32", torch.device(CPU))
     parts = [
-        train.Trainer(small, "fp32", torch.device(CPU), rank=rank, ranks=2)
+        train.Trainer(small_size, "fp32", torch.device(CPU), rank=rank, ranks=2)
         for rank in range(2)
     ]
     assert torch.equal(whole._tokens(), torch.cat([part._tokens() for part in parts]))
 
 
-def test_two_runs_see_the_same_tokens(
-    train: ModuleType, torch: Any, small: Any
+def test_tokens_are_reproducible(
+    train: ModuleType, torch: Any, small_size: Any
 ) -> None:
-    one, other = trainer(train, small), trainer(train, small)
-    tokens = one._tokens()
-    assert torch.equal(tokens, other._tokens())
-    assert not torch.equal(tokens, one._tokens())
+    first, second = make_trainer(train, small_size), make_trainer(train, small_size)
+    tokens = first._tokens()
+    assert torch.equal(tokens, second._tokens())
+    assert not torch.equal(tokens, first._tokens())
     assert tokens.shape == (4, 17)
-    assert 0 <= tokens.min() <= tokens.max() < small.vocabulary
+    assert 0 <= tokens.min() <= tokens.max() < small_size.vocabulary
 
 
 NAMES = {
@@ -259,24 +265,25 @@ NAMES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "gpu"), NAMES.items())
-def test_a_device_is_called_as_a_launch_calls_it_and_one_of_another_type_is_refused(
+def test_gpu_of_another_type_is_refused(
     train: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, gpu: str
 ) -> None:
-    """It would be judged against the baseline of another one, with another peak."""
+    """The run would be judged against the baseline and peak of another GPU."""
     monkeypatch.setattr(train.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(train.torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(train.torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(train.torch.cuda, "get_device_name", lambda _: name)
     assert read_gpu_type(name) == gpu
-    assert train.device_of(gpu).type == "cuda"
-    for other in {*NAMES.values()} - {gpu}:
+    assert train.find_device(gpu).type == "cuda"
+    for other_type in {*NAMES.values()} - {gpu}:
         with pytest.raises(
-            SystemExit, match=f"GPU_TYPE={other}: found {name}, which is of type {gpu}$"
+            SystemExit,
+            match=f"GPU_TYPE={other_type}: found {name}, which is of type {gpu}$",
         ):
-            train.device_of(other)
+            train.find_device(other_type)
 
 
-def test_a_process_without_a_gpu_of_its_own_says_so(
+def test_process_without_gpu_is_refused(
     train: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train.torch.cuda, "is_available", lambda: True)
@@ -285,11 +292,11 @@ def test_a_process_without_a_gpu_of_its_own_says_so(
     with pytest.raises(
         SystemExit, match="process 5 of this node has no GPU: PyTorch finds 4"
     ):
-        train.device_of("h100")
+        train.find_device("h100")
 
 
 @pytest.mark.parametrize(("processes", "gpus"), [("2", 8), ("1", 8), ("2", 1)])
-def test_as_many_processes_as_gpus_are_asked_for(
+def test_number_of_processes_must_match_the_gpus(
     train: ModuleType, monkeypatch: pytest.MonkeyPatch, processes: str, gpus: int
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", processes)
@@ -322,13 +329,13 @@ SMI = "570.133.20, 700.00 W, 1980 MHz, 2619 MHz\n"
         (None, {}),
     ],
 )
-def test_what_a_run_ran_on_stands_in_its_log_and_is_read(
+def test_environment_is_logged_and_parsed(
     train: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     printed: str | None,
     expected: dict[str, str],
 ) -> None:
-    """Whatever nvidia-smi does not say, or where there is none, is left out."""
+    """Values that nvidia-smi does not print are omitted."""
 
     def run(command: list[str], **_: Any) -> Any:
         if printed is None:
@@ -341,7 +348,7 @@ def test_what_a_run_ran_on_stands_in_its_log_and_is_read(
     monkeypatch.setattr(train.torch.cuda, "get_device_properties", lambda _: gpu)
     monkeypatch.setattr(train.torch.cuda.nccl, "version", lambda: (2, 27, 3))
     monkeypatch.setattr(train.torch.version, "cuda", "12.8")
-    values = train.environment(train.torch.device("cuda", 0))
+    values = train.collect_environment(train.torch.device("cuda", 0))
     log = "".join(
         f"llmb environment: {name}: {value}\n"
         for name, value in values.items()
@@ -356,7 +363,7 @@ def test_what_a_run_ran_on_stands_in_its_log_and_is_read(
     assert dict(parse(log).environment) == {**always, **expected}
 
 
-def test_a_missing_gpu_is_said(
+def test_missing_gpu_is_refused(
     train: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train.torch.cuda, "is_available", lambda: False)
@@ -364,17 +371,17 @@ def test_a_missing_gpu_is_said(
         SystemExit,
         match=r"GPU_TYPE=h100: PyTorch .* finds no GPU; GPU_TYPE=cpu needs none",
     ):
-        train.device_of("h100")
+        train.find_device("h100")
 
 
-def test_numbers_are_printed_as_nemo_prints_them(train: ModuleType) -> None:
+def test_line_is_formatted_like_nemo(train: ModuleType) -> None:
     values = {
         "lr": 6e-05,
         "global_step": 3,
         "train_step_timing in s": 12.3456,
         "TFLOPS_per_GPU": 1249.4,
     }
-    assert train.line(3, 50, values) == (
+    assert train.format_line(3, 50, values) == (
         "Training epoch 0, iteration 3/49 | lr: 6e-05 | global_step: 3 | train_step_timing in s: 12.35"
         " | TFLOPS_per_GPU: 1.249e+03"
     )
