@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# A nightly gate from cron on a login node. The arguments go to pytest: what is launched, or which logs are judged.
+# A nightly gate, run by cron on a login node. The arguments go to pytest: the jobs to launch, or the logs to judge.
 #
 #   LLMB_HOME=/lustre/llmb
 #   15 22 * * * /lustre/llmb/cron.sh --llmb-launch -k "grok1 and fp8"
 #
-# $LLMB_HOME holds cluster.yaml, the folder `baselines` with those of this cluster (docs/how-to/run-every-night.md says how they are recorded),
-# and the virtual environment .venv. The package is on no index; a wheel, a checkout or a git URL installs it:
+# $LLMB_HOME contains cluster.yaml, the folder `baselines` with the baselines of this cluster (docs/how-to/run-every-night.md explains how to
+# record them), and the virtual environment .venv. The package is not on PyPI: install a wheel, a checkout or a git URL:
 #
 #   python3 -m venv .venv
 #   .venv/bin/pip install "pytest-llmbench[history,html] @ file:///lustre/llmb/pytest_llmbench-0.1.0-py3-none-any.whl"
 #
-# Each night's reports are kept in $LLMB_HOME/reports, the verdicts of all nights in $LLMB_HOME/history.db. Cron mails what
-# this prints. Where CHAT_WEBHOOK is in the environment (set it in a file that only you can read, not in the crontab), the
-# same message goes to a chat. Ends as pytest did; 75: the last night still runs.
+# The reports of each session are in $LLMB_HOME/reports, the verdicts of all sessions in $LLMB_HOME/history.db. Cron mails
+# the output of this script. If CHAT_WEBHOOK is set (in a file that only you can read, not in the crontab), the same message
+# goes to a chat. The exit code is that of pytest; 75: the last session is still running.
 set -euo pipefail
 
 home=${LLMB_HOME:?the folder with cluster.yaml and .venv}
 cd "$home"
 exec 9>.lock
 if ! flock --nonblock 9; then
-    echo "llmbench: the last night still runs ($home/.lock)" >&2
+    echo "llmbench: the last session is still running ($home/.lock)" >&2
     exit 75
 fi
 
@@ -31,7 +31,7 @@ status=0
     --llmb-junit="$reports/junit.xml" --llmb-json="$reports/llmb.json" --llmb-html="$reports/llmb.html" \
     >"$reports/output.txt" 2>&1 9>&- || status=$?
 
-# A session that does not get to its end (a bad option, a crash) leaves no document.
+# A session that fails early (invalid option, crash) writes no JSON report.
 message="llmbench ERROR (exit code $status)"
 slack="{\"text\": \"$message\"}"
 if [ -f "$reports/llmb.json" ]; then
@@ -40,11 +40,11 @@ if [ -f "$reports/llmb.json" ]; then
 fi
 printf '%s\n%s\n' "$message" "$reports/output.txt"
 
-# curl reads the address from its input, so that no list of processes shows it.
+# curl reads the URL from its input, so that no process list shows it.
 if [ -n "${CHAT_WEBHOOK:-}" ]; then
     printf '%s' "$slack" >"$reports/chat.json"
     printf 'url = "%s"\n' "$CHAT_WEBHOOK" | curl --config - --silent --show-error --fail --max-time 30 \
         --header 'Content-Type: application/json' --data @"$reports/chat.json" >/dev/null ||
-        echo "llmbench: the chat was not told" >&2
+        echo "llmbench: cannot send the message to the chat" >&2
 fi
 exit "$status"

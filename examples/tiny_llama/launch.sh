@@ -1,9 +1,10 @@
 #!/bin/bash
-# Trains for MAX_STEPS steps: here (./launch.sh, the log goes to the terminal) or as a Slurm job (sbatch -N 1 ./launch.sh),
-# with one process for each GPU, which torchrun starts where there are several.
-# Variables, with their defaults: MODEL_SIZE=15m (or 1m, 250m, 1b), DTYPE=fp32 (or bf16), GPU_TYPE=cpu (or h100, ...),
-# JOB_TOTAL_GPUS=1, COMPILE=0 (or 1), MAX_STEPS=50, PYTHON=python3, STAGE_PATH (this folder): below it are the results/
-# of a Slurm job.
+# Trains for MAX_STEPS steps, with one process per GPU (several are started by torchrun):
+#   ./launch.sh               here, with the log on the terminal
+#   sbatch -N 1 ./launch.sh   as a Slurm job
+# Variables and defaults: MODEL_SIZE=15m (or 1m, 250m, 1b), DTYPE=fp32 (or bf16), GPU_TYPE=cpu (or h100, ...),
+# JOB_TOTAL_GPUS=1, COMPILE=0 (or 1), MAX_STEPS=50, PYTHON=python3, STAGE_PATH=this folder (a Slurm job writes its log to
+# $STAGE_PATH/results).
 #SBATCH --job-name=tiny_llama
 #SBATCH --output=sbatch_%x_%j.out
 #SBATCH --ntasks-per-node=1
@@ -17,14 +18,14 @@ fail() {
   exit 2
 }
 
-one_of() {  # NAME CHOICE...: the variable has one of these values
+one_of() {  # NAME CHOICE...: fail unless the variable has one of these values
   local name=$1 choice
   shift
   for choice; do [[ ${!name} != "$choice" ]] || return 0; done
   fail "$name=${!name}: expected one of: $*"
 }
 
-# Slurm runs a copy of this script from its spool folder
+# Slurm copies this script to its spool folder and runs it there
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 [[ -f $folder/train.py ]] || folder=${SLURM_SUBMIT_DIR:-$folder}
 [[ -f $folder/train.py ]] || fail "no train.py in $folder: run sbatch in the folder of launch.sh"
@@ -49,7 +50,7 @@ name=tiny_llama
 if ((COMPILE)); then run+=(--compile) name=tiny_llama_compiled; fi
 
 torchrun=("$PYTHON" -m torch.distributed.run --nproc-per-node="$((JOB_TOTAL_GPUS / nodes))")
-if ((nodes > 1)); then  # they meet at the first node, where this script runs, at a port of the job's own
+if ((nodes > 1)); then  # the processes meet at the first node (this one), at a port derived from the job id
   port=$((20000 + SLURM_JOB_ID % 10000))
   training=("${torchrun[@]}" --nnodes="$nodes" --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID"
     --rdzv-endpoint="$(hostname):$port" "${run[@]}")
@@ -58,7 +59,7 @@ elif ((JOB_TOTAL_GPUS > 1)); then
 else
   training=("$PYTHON" -u "${run[@]}")
 fi
-((JOB_TOTAL_GPUS == 1)) || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # as torchrun would, with a warning
+((JOB_TOTAL_GPUS == 1)) || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # torchrun's default, without its warning
 
 if [[ -z ${SLURM_JOB_ID:-} ]]; then
   exec "${training[@]}"
@@ -68,6 +69,6 @@ results=${STAGE_PATH:-$folder}/results/1.0/$DTYPE/$MODEL_SIZE/$JOB_TOTAL_GPUS
 log=$results/log-${name}_${MODEL_SIZE}_${JOB_TOTAL_GPUS}_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}.out
 mkdir -p "$results"
 echo "log: $log"
-# one task a node; where one of them ends badly, Slurm ends the others
+# one task per node; if a task fails, Slurm kills the others
 srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none --output="$log" \
   "${training[@]}"

@@ -362,7 +362,7 @@ def test_green_night_ends_with_nought_although_the_chat_is_down(home: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("llmbench GREEN, ")
-    assert "the chat was not told" in done.stderr
+    assert "cannot send the message to the chat" in done.stderr
     assert {"junit.xml", "llmb.json", "llmb.html", "output.txt"} <= {
         path.name for path in reports(home).iterdir()
     }
@@ -386,7 +386,7 @@ def test_two_nights_never_run_at_once(home: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = shell(home, [CRON, LOGS])
     assert done.returncode == 75
-    assert "the last night still runs" in done.stderr
+    assert "the last session is still running" in done.stderr
     assert not (home / "reports").exists()
 
 

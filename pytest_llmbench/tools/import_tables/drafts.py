@@ -173,7 +173,7 @@ def _render_peaks(
                 )
             else:
                 peak = find_peak(gpu, dtype)
-                yield f'    {dtype}: "{peak or NO_PEAK}"   {NOT_STATED}{": from the vendor" if peak else ""}'
+                yield f'    {dtype}: "{peak or NO_PEAK}"   {NOT_STATED}{": the vendor gives it" if peak else ""}'
 
 
 def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:

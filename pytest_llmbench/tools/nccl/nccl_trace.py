@@ -162,7 +162,7 @@ def read_trace(paths: Sequence[Path]) -> Trace:
 
 
 def count_share(paths: Sequence[Path], share: int, shares: int) -> Counts:
-    """Count the records of one of `shares` processes: every `shares`-th piece."""
+    """Count the records of every `shares`-th piece, beginning with piece `share`."""
     counts = Counts()
     for stream in _open_streams(paths):
         counts.files += 1

@@ -128,7 +128,7 @@ class VerdictChange:
 
     @property
     def failed(self) -> tuple[bool, bool]:
-        """Whether its item fails under the old and under the new settings."""
+        """The pair (fails under the old settings, fails under the new settings)."""
         return _is_failed(self.before), _is_failed(self.after)
 
 
@@ -288,7 +288,7 @@ class ReplayedRun:
 
     @property
     def failed(self) -> tuple[bool, bool]:
-        """Whether its item failed in the history and fails now."""
+        """The pair (failed in the history, fails now)."""
         return self.before.status == Status.FAILED, self.after.failed
 
     @property

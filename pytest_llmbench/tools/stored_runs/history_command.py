@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Parsed = TypeVar("Parsed")
 
 
-NOTHING_STAYS = (
+EMPTY_STORE_ERROR = (
     "nothing was removed, because this would remove every session: {}; to remove all, delete the store itself, else "
     "check the clock of this machine"
 )
@@ -330,8 +330,8 @@ def _prune(store: StoreLocation, arguments: argparse.Namespace) -> str:
     if arguments.dry_run:
         return f"would remove {removal}"
     if not extent.stay:
-        raise HistoryError(f"{store.shown}: {NOTHING_STAYS.format(in_one_line)}")
-    if not (arguments.yes or _is_agreed(f"removes {removal}")):
+        raise HistoryError(f"{store.shown}: {EMPTY_STORE_ERROR.format(in_one_line)}")
+    if not (arguments.yes or _confirm(f"removes {removal}")):
         raise HistoryError(
             f"{store.shown}: nothing was removed: give --yes to remove {in_one_line}"
         )
@@ -348,7 +348,7 @@ def _format_counts(removed: Mapping[str, int]) -> str:
 def _format_extent(extent: Extent) -> str:
     """Format the deleted days: `of 2025-01-01 to 2025-03-02; 30 sessions stay`."""
     if extent.oldest is None or extent.newest is None:
-        return "of no day"
+        return "without dates"
     days = list(
         dict.fromkeys(f"{day:%Y-%m-%d}" for day in (extent.oldest, extent.newest))
     )
@@ -356,7 +356,7 @@ def _format_extent(extent: Extent) -> str:
     return f"of {' to '.join(days)}; {remaining}"
 
 
-def _is_agreed(question: str) -> bool:
+def _confirm(question: str) -> bool:
     """Ask for confirmation at the terminal; False without a terminal."""
     # Scheduled jobs must give --yes.
     if not sys.stdin.isatty():
