@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def add(commands: Subparsers, add_import: Callable[[Subparsers], None]) -> None:
     """Add the parser of `llmbench baselines`; `add_import` adds its action `import`."""
     parser = commands.add_parser(
-        "baselines", help="List, show and check baseline files."
+        "baselines", help="List, show, compare, check, import and draft baseline files."
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     listing = actions.add_parser(

@@ -485,12 +485,12 @@ RECIPES = read_recipes(list_shipped_baselines())
         (
             "grok",
             "",
-            r"no recipe 'grok' with a setup step \(did you mean 'grok1'\?\): expected grok1, llama3.1,",
+            r"no recipe 'grok' with a setup step \(did you mean 'grok1'\?\); expected grok1, llama3.1,",
         ),
         (
             "grok1",
             "25.5",
-            r"--release 25.5: grok1 has 24.11 or 25.05 \(did you mean '25.05'\?\)",
+            r"--release 25.5: grok1 has no such release; expected 24.11 or 25.05 \(did you mean '25.05'\?\)",
         ),
         (
             "grok1",
