@@ -71,7 +71,7 @@ class Size(NamedTuple):
     def flops(self) -> int:
         """FLOPs of one sequence, forward and backward.
 
-        Source: the formula `llama` of docs/flops.md. Example for 1b (16 layers, hidden
+        Source: the formula `llama` of docs/explanation/flops.md. Example for 1b (16 layers, hidden
         2048, 32 heads, 8 groups, FFN 8192, vocabulary 32768, 4096 tokens), per token:
         attention 12 x 16 x 2048^2 x (1 + 8/32) = 1.007E+9, scores 12 x 16 x 2048 x 4096
         = 1.611E+9, MLP 18 x 16 x 2048 x 8192 = 4.832E+9, head 6 x 32768 x 2048 =

@@ -188,7 +188,7 @@ def _render_model(size: str, model: ProseValues) -> Iterator[str]:
     formula, constant = model.get("formula"), model.get("printed_flops")
     yield f"  {_quote(size)}:"
     if formula is None:
-        yield f"    formula: none   {NOT_STATED}: see docs/explanation/flops.md for a formula, which MFU needs"
+        yield f"    formula: none   {NOT_STATED}: docs/explanation/flops.md has formulas for MFU"
         for name in (name for name in SIZES if name in model):
             text = model[name].value
             yield _render_value(

@@ -144,7 +144,7 @@ def test_sizes_without_a_formula_are_kept() -> None:
     (made,) = draft(
         f"The model flops for Oak 8b for GBS=1 is 4.74E+14.\n\n{TABLE}"
     ).drafts
-    constant = 'formula: none   # not stated: see docs/explanation/flops.md for a formula, which MFU needs\n    printed_flops: "4.74E+14"   # line 1'
+    constant = 'formula: none   # not stated: docs/explanation/flops.md has formulas for MFU\n    printed_flops: "4.74E+14"   # line 1'
     assert constant in made.text
     assert "formula: none" in [what for _, what in made.assumed]
 
