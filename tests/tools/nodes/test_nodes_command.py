@@ -121,7 +121,7 @@ def test_unidentified_slow_node_lists_suspects(
     out, document = search(capsys)
     assert document["answer"] == "evident"
     assert re.search(
-        r"at least one node is slow, not yet identified yet: \d suspects?, \d+ cleared",
+        r"at least one node is slow, not yet identified: \d suspects?, \d+ cleared",
         " ".join(out.split()),
     )
     assert re.search(
