@@ -1,5 +1,5 @@
 """`python tests/fuzz/run.py TARGET ...` fuzzes targets, or `all` of them; see
-docs/explanation/fuzzing.md.
+tests/fuzz/README.md.
 
 Inputs that end in an exception, break a law, take longer than ten seconds or more
 memory than the limit are left in the folder of --keep, and the exit status is 1. The

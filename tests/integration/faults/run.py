@@ -1,7 +1,7 @@
 """`python tests/integration/faults/run.py SESSION` makes every call of a session fail
 once.
 
-See docs/explanation/fuzzing.md. Requires a C compiler. The exit status is 1 if a session ended in a
+See tests/fuzz/README.md. Requires a C compiler. The exit status is 1 if a session ended in a
 forbidden way.
 """
 

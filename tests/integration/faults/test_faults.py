@@ -1,7 +1,7 @@
 """Sessions with failing calls give no wrong verdict, lose no data, and end with a
 message.
 
-See docs/explanation/fuzzing.md.
+See tests/fuzz/README.md.
 """
 
 from __future__ import annotations
