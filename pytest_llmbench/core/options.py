@@ -384,7 +384,7 @@ class LaunchOptions(OptionRecord):
         "Run this command (nccl-tests, dcgmi) in a job on nodes that a launch names as slow, and quote its output",
         ini="string",
         unset="",
-        more="../how-to/launch.md#what-is-repeated",
+        more="../how-to/launch.md#slow-nodes",
     )
     retries: int = declare(
         "--llmb-retries=N",
