@@ -234,7 +234,7 @@ launch:
     )
 
 
-def test_full_model_added_to_proxies_keeps_rounded_flops(
+def test_full_model_added_to_proxy_models_keeps_its_rounded_flops_formula(
     tmp_path: Path,
 ) -> None:
     grok = {

@@ -59,7 +59,7 @@ def test_tflops_are_per_gpu() -> None:
     )
 
 
-def test_proxy_has_no_training_days() -> None:
+def test_no_days_to_1t_tokens_for_a_proxy_model() -> None:
     assert metrics.compute_days_to_1t_tokens(llama(8, 128, proxy=True), 12.39) is None
 
 

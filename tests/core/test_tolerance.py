@@ -201,7 +201,7 @@ def select_from_sources(flag: str = "", ini: str = "", file: str = "") -> Tolera
         ),
     ],
 )
-def test_tolerance_precedence_is_flag_ini_file_default(
+def test_tolerance_of_flag_wins_over_ini_over_baseline_file_over_default(
     given_as: dict[str, str], expected: tuple[str, str]
 ) -> None:
     tolerance = select_from_sources(**given_as)
@@ -219,7 +219,7 @@ texts = st.lists(
 
 @pytest.mark.slow
 @given(texts, texts, texts)
-def test_bound_is_the_smallest_of_all_slots(
+def test_bound_is_the_smallest_of_all_metrics(
     flag: list[str], ini: list[str], file: list[str]
 ) -> None:
     """For any tolerances, in any order."""

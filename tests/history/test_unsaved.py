@@ -190,7 +190,7 @@ def test_file_without_a_document_is_reported(tmp_path: Path, content: bytes) -> 
         read_unsaved(tmp_path)
 
 
-def test_file_of_json_option_is_refused(tmp_path: Path) -> None:
+def test_history_add_refuses_a_file_of_llmb_json(tmp_path: Path) -> None:
     """The file does not name a history, so the session would be stored twice."""
     with pytest.raises(
         ReportError, match="it has no 'session', unlike a document of --llmb-json"

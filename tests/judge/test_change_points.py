@@ -129,7 +129,7 @@ def test_equal_days_and_ties_are_no_changes() -> None:
     assert find_level_shifts([0.0, 0.004] * 25, QUIET) == ()
 
 
-def test_few_days_assumed_noise_or_nan_have_no_change() -> None:
+def test_no_change_is_found_in_few_days_with_assumed_noise_or_with_nan() -> None:
     values = make_series((0.0, 30), (0.2, 30))
     assert find_level_shifts(values, Noise(0.01, 4.0, "assumed", measured=False)) == ()
     assert find_level_shifts(values[27 : 27 + FEWEST - 1], KNOWN) == ()

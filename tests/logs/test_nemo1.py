@@ -60,7 +60,7 @@ def test_stale_bar_counts_as_repeated() -> None:
 
 
 @pytest.mark.parametrize("glue", ["", "\n", " "], ids=["glued", "next line", "blank"])
-def test_dllogger_record_replaces_bar(glue: str) -> None:
+def test_dllogger_record_replaces_the_progress_bar_of_its_step(glue: str) -> None:
     log = parse(
         bar(1, "0.000", "52.30")
         + glue
@@ -142,7 +142,7 @@ def test_second_print_of_rounded_bar_is_kept() -> None:
     ]
 
 
-def test_rounded_bar_may_have_an_impossible_time() -> None:
+def test_impossible_time_in_a_rounded_progress_bar_is_kept() -> None:
     text = (
         bar(1000, "999.0", "2.000")
         + "\r"

@@ -177,7 +177,9 @@ def test_truncated_record_is_dropped_and_counted(text: str) -> None:
     ],
     ids=["nothing", "words", "table", "number with a unit", "record"],
 )
-def test_last_number_is_kept_unless_continued_below(after: str) -> None:
+def test_number_at_line_end_is_kept_unless_the_next_line_continues_it(
+    after: str,
+) -> None:
     log = parse(nemo2(7, "12.39", more="") + after)
     assert 7 in steps(log)[0]
     assert "torn" not in dropped(log)

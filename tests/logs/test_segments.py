@@ -206,7 +206,7 @@ def test_line_without_prefix_belongs_to_the_only_rank() -> None:
     assert log.segments[0].rank == "9 default3"
 
 
-def test_single_line_of_another_rank_joins_no_attempts() -> None:
+def test_attempts_are_not_joined_by_one_line_of_another_rank() -> None:
     text = (
         nemo2_run(0, 9, "0: ")
         + "1: "
@@ -220,7 +220,7 @@ def test_single_line_of_another_rank_joins_no_attempts() -> None:
     assert dropped(log) == {"other-rank": 2}
 
 
-def test_bars_of_a_line_share_its_rank() -> None:
+def test_progress_bars_of_a_line_share_its_rank() -> None:
     bars = "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(20))
     log = parse(f"before\n3: \r{bars}\n5: {bars}\n")
     assert [(segment.rank, len(segment.steps)) for segment in log.segments] == [

@@ -171,7 +171,7 @@ def test_baseline_of_another_release_can_be_chosen(
 
 
 @pytest.mark.slow
-def test_newest_run_decides_and_since_excludes_older_runs(
+def test_newest_run_decides_and_since_option_excludes_older_runs(
     judged: Judge, generated: Write
 ) -> None:
     old, new = datetime(2025, 7, 1, tzinfo=UTC), datetime(2025, 7, 2, tzinfo=UTC)
@@ -375,7 +375,7 @@ def contradict(folder: Path, job_id: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", [("-k", GROK), ("-m", "llmb(gpus=128)")])
-def test_older_good_run_does_not_hide_a_newer_candidate(
+def test_older_good_run_does_not_hide_a_newer_run_that_may_match(
     judged: Judge, generated: Write, selection: tuple[str, ...]
 ) -> None:
     generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))

@@ -95,7 +95,7 @@ def test_change_is_reported_with_its_date_and_fails_if_asked(
 
 
 @pytest.mark.slow
-def test_proposed_entry_accepts_a_change(
+def test_entry_printed_by_a_failed_trend_accepts_it(
     judged: Judge, months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As it is printed, once a person has filled in until when, why and who."""

@@ -66,7 +66,7 @@ def test_suspect_nodes_get_one_more_run(
     assert describe_step(next_runs(history, NodePolicy(2, check))) == expected
 
 
-def test_confirmation_replaces_the_node_list_of_its_job() -> None:
+def test_confirmation_run_replaces_the_requested_node_list() -> None:
     spec = replace(SPEC, scheduler_options=("--qos=high", "--nodelist=n[1-9]"))
     history = make_history(ended(), spec=spec, finding=SUSPECT, excluded=("n7",))
     step = next_runs(history, NodePolicy())

@@ -121,7 +121,7 @@ def test_local_log_and_record_are_identified_later(
         ),
     ],
 )
-def test_record_excludes_a_run_that_is_not_measured(
+def test_metadata_of_a_local_job_excludes_a_run_that_is_not_measured(
     journal: Journal, tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
     scheduler, job = start(journal, tmp_path, "true", **changes)

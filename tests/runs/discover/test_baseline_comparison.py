@@ -476,7 +476,7 @@ HONEST: list[tuple[str, Callable[[str], str]]] = [
 
 
 @pytest.mark.parametrize(("dump", "change"), HONEST)
-def test_ordinary_log_change_still_matches(
+def test_log_with_an_ordinary_change_still_matches_its_baseline(
     dump: str, change: Callable[[str], str]
 ) -> None:
     text = DUMPS[dump]

@@ -72,7 +72,7 @@ def measure_steps(columns: Steps, baseline: Baseline = BASELINE) -> Measurement:
         ),
     ],
 )
-def test_window_contains_only_whole_intervals(
+def test_window_contains_only_whole_logging_intervals(
     window: tuple[int, int], missing: list[int], advice: str | None
 ) -> None:
     columns = means_of(10, [9.0, 7.0, 7.1, 7.2, 7.3])

@@ -198,7 +198,7 @@ def test_sparse_peak_is_ignored(header: str) -> None:
     assert re.search(r'(gb200|h100):\n    bf16: "\d+"   # not stated', made.text)
 
 
-def test_peaks_that_contradict_the_text_are_listed() -> None:
+def test_peak_tflops_that_contradict_the_document_are_listed() -> None:
     result = draft("The peak throughput for H100 BF16 is 990 TFLOPS.\n" + PEAKS)
     told = "the text gives several values of peak h100 bf16: 990, 989"
     assert [(cell.line, cell.reason) for cell in result.unread if cell.decisive] == [

@@ -154,7 +154,7 @@ class KilledExecutor(InlineExecutor):
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_share_of_killed_process_is_read_again(
+def test_whole_trace_is_read_again_if_a_reader_process_is_killed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = sum_counts(count_share([folder], 0, 1))

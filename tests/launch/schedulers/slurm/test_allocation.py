@@ -361,7 +361,7 @@ def test_earlier_failure_hides_no_step_of_a_run(
     assert (at_once.phase, settled.phase, settled.derived_exit_code) == expected
 
 
-def test_run_ends_after_its_steps(held: Held) -> None:
+def test_run_has_not_ended_while_its_slurm_step_runs(held: Held) -> None:
     """Accounting may lag: a failed step would be missed."""
     slurm = FakeSlurm(BEFORE, StepStatus("RUNNING", "0:0", BEGUN))
     status = describe_run(

@@ -107,7 +107,7 @@ def test_each_state_has_its_phase(state: str, phase: Phase) -> None:
         else ""
     ),
 )
-def test_each_final_state_has_its_blame(
+def test_final_state_determines_who_is_blamed(
     status: JobStatus, blame: Blame, words: str
 ) -> None:
     end = explain_end(status)
