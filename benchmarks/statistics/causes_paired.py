@@ -151,7 +151,7 @@ def run(cell: Cell, random: np.random.Generator) -> tuple[PairedAnswer, ...]:
         )
         milliseconds = 1000 * math.exp(level + cell.cv * random.standard_normal())
         trials.append(
-            Trial(step.variant, TrialOutcome.MEASURED, milliseconds, step.discarded)
+            Trial(step.variant, TrialOutcome.MEASURED, milliseconds, step.is_warm_up)
         )
     return step
 

@@ -26,7 +26,7 @@ from pytest_llmbench.core.baseline_records import (
 )
 from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
 from pytest_llmbench.core.formatting import count_noun, escape
-from pytest_llmbench.core.metric_definitions import METRICS, is_logged
+from pytest_llmbench.core.metric_definitions import METRICS, uses_logged_flops
 from pytest_llmbench.core.text import wrap
 from pytest_llmbench.core.tolerance import (
     DRIFT_BUDGET,
@@ -288,7 +288,7 @@ def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
         full = {
             configuration.architecture
             for configuration in of_size
-            if not (configuration.proxy or is_logged(configuration))
+            if not (configuration.proxy or uses_logged_flops(configuration))
         }
         for architecture in full:
             flops = count_model_flops(architecture)

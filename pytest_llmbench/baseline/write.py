@@ -201,10 +201,10 @@ def _add_drift_budget(shared: SharedKeys, baselines: Iterable[Baseline]) -> Shar
 
 
 def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> SharedKeys:
-    """Add the names, title, framework and meaning of DP that a recipe's file lacks.
+    """Copy names, title, framework and `dp_excludes_ep` from the matching `recipes`.
 
-    The values come from `recipes`. Without the names, the runs of a recipe would be
-    unmatched if only a user's file defines it.
+    Only keys that the file to be written lacks are copied. Without the names, runs
+    would match nothing once this is the only file of the recipe.
     """
     import yaml
 
@@ -219,7 +219,7 @@ def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> Share
         "framework": next(
             (recipe.framework for recipe in matching if recipe.framework), ""
         ),
-        "names": [name for name in names if names != [key.recipe]],
+        "names": names if names != [key.recipe] else [],
         "dp_excludes_ep": any(recipe.dp_excludes_ep for recipe in matching),
     }
     # `launch` is not taken from another file, because its folders are relative to that

@@ -298,11 +298,14 @@ def _unify_single_logs(
 
 
 def _identify(
-    runs: Sequence[Run], drafts: Drafts, keys: Mapping[str, Identity]
+    runs: Sequence[Run], drafts: Drafts, identity_by_run_id: Mapping[str, Identity]
 ) -> tuple[Run, ...]:
+    """Identify runs; given identities take precedence."""
     identified = drafts.identify(runs)
     return tuple(
-        dataclasses.replace(run, identity=keys[run.id]) if run.id in keys else run
+        dataclasses.replace(run, identity=identity_by_run_id[run.id])
+        if run.id in identity_by_run_id
+        else run
         for run in identified
     )
 

@@ -79,7 +79,7 @@ def _compute_utilization(
     formula counts the FLOPs, and without it, if only the framework counts them.
     """
     configuration = baseline.configuration
-    if is_logged(configuration) is not logged:
+    if uses_logged_flops(configuration) is not logged:
         return None
     utilization = compute_model_flops_utilization(
         configuration, seconds, baseline.peak_tflops
@@ -91,14 +91,16 @@ def _compute_tflops_per_gpu(baseline: Baseline, seconds: float) -> float | None:
     configuration = baseline.configuration
     return (
         None
-        if is_logged(configuration)
+        if uses_logged_flops(configuration)
         else compute_tflops_per_gpu(configuration, seconds)
     )
 
 
 def _compute_logged_tflops(baseline: Baseline, seconds: float) -> float | None:
     work = baseline.configuration.logged_tflop
-    return work / seconds if work and is_logged(baseline.configuration) else None
+    return (
+        work / seconds if work and uses_logged_flops(baseline.configuration) else None
+    )
 
 
 def _compute_days_to_1t_tokens(baseline: Baseline, seconds: float) -> float | None:
@@ -227,7 +229,7 @@ def compute_tflops_per_gpu(configuration: Configuration, step_seconds: float) ->
     Without a FLOPs formula, the TFLOP per step that the framework logs are used; NaN if
     they are unknown.
     """
-    if is_logged(configuration):
+    if uses_logged_flops(configuration):
         return (configuration.logged_tflop or math.nan) / step_seconds
     flops = configuration.global_batch_size * count_model_flops(
         configuration.architecture
@@ -245,7 +247,7 @@ def compute_model_flops_utilization(
     return compute_tflops_per_gpu(configuration, step_seconds) / peak_tflops
 
 
-def is_logged(configuration: Configuration) -> bool:
+def uses_logged_flops(configuration: Configuration) -> bool:
     """True if the model has no FLOPs formula, so that only the framework counts them."""
     return configuration.architecture.formula == NO_FORMULA
 

@@ -200,7 +200,7 @@ class Outcome:
 
     @property
     def case(self) -> Case:
-        """The judged case."""
+        """The test case that the outcome belongs to: a configuration or a check."""
         return self.result.case
 
     @property

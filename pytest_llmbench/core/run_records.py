@@ -116,9 +116,9 @@ class RunFiles:
     # `excluded` is then VARIANT.
     trial_pending_since: datetime | None = None
     # The reason for which a run of the same launch is not comparable. If this run is
-    # short, it is treated as the twin of that run.
-    twin_of: Reason | None = None
-    twin_because: str = ""
+    # short, it is treated as the companion of that run.
+    companion_of: Reason | None = None
+    companion_because: str = ""
     # names of profiler reports that belong to this run or to another run in its folder
     loose_reports: tuple[str, ...] = ()
     # container, commit and framework from the metadata, which identify a build;

@@ -448,7 +448,7 @@ def _find_pattern(
 # --- the table ------------------------------------------------------------------------
 
 
-def _is_basic(value: str) -> bool:
+def _is_http_basic_credential(value: str) -> bool:
     """True for base64 of `user:password`."""
     try:
         text = b64decode(value, validate=True).decode()
@@ -458,7 +458,8 @@ def _is_basic(value: str) -> bool:
 
 
 def _is_credential(value: str) -> bool:
-    return _is_basic(value) or is_random(value)
+    """True for base64 of `user:password`, and for random characters."""
+    return _is_http_basic_credential(value) or is_random(value)
 
 
 def _is_sent(value: str) -> bool:
@@ -614,7 +615,9 @@ RULES: Rules = (
     ),
     (
         ("basic",),
-        find_pattern(r"(?i:\bbasic\s+)([A-Za-z0-9+/]{6,2000}={0,2})", _is_basic),
+        find_pattern(
+            r"(?i:\bbasic\s+)([A-Za-z0-9+/]{6,2000}={0,2})", _is_http_basic_credential
+        ),
     ),
     (
         ("cookie",),
@@ -693,14 +696,16 @@ def hide_password_of(url: str) -> str:
 
 
 def _hide(text: str) -> str:
-    rules, automaton, owners = _load_rules()
+    """Apply the rules with a keyword that occurs in a text."""
+    rules, automaton, rules_by_keyword = _load_rules()
     occurring = automaton.find_matches_as_indexes(
         text.lower().encode("utf-8", "surrogatepass"), overlapping=True
     )
     for number in sorted(
-        {number for keyword, _, _ in occurring for number in owners[keyword]}
+        {number for keyword, _, _ in occurring for number in rules_by_keyword[keyword]}
     ):
-        text = _mask(text, rules[number][1](text))
+        _, find_spans = rules[number]
+        text = _mask(text, find_spans(text))
     return text
 
 
@@ -713,14 +718,14 @@ def _load_rules() -> tuple[Rules, BytesAhoCorasick, list[list[int]]]:
     from ahocorasick_rs import BytesAhoCorasick
 
     rules = (*RULES, *list_token_rules())
-    owners: dict[str, list[int]] = {}
+    rules_by_keyword: dict[str, list[int]] = {}
     for number, (keywords, _) in enumerate(rules):
         for keyword in keywords:
-            owners.setdefault(keyword, []).append(number)
+            rules_by_keyword.setdefault(keyword, []).append(number)
     return (
         rules,
-        BytesAhoCorasick([keyword.encode() for keyword in owners]),
-        list(owners.values()),
+        BytesAhoCorasick([keyword.encode() for keyword in rules_by_keyword]),
+        list(rules_by_keyword.values()),
     )
 
 

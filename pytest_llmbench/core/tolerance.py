@@ -48,28 +48,29 @@ _DECIMAL_COMMA = re.compile(r"(?:\w+\s*:)?\s*\d+,\d+\s*%?", re.ASCII)
 def parse_tolerances(text: str, source: str) -> tuple[Tolerance, ...]:
     """Parse tolerances separated by commas: `5%`, `0.025`, `perf:5%`, `mfu:3%`.
 
-    `perf:5%` allows 5 % less performance, hence 5.26 % more time. Each slot may occur
-    once. `source` is stored in the results, for messages. Raises ValueError for other
-    texts and for values outside of 0 (excluded) to 50 %.
+    `perf:5%` allows 5 % less performance, hence 5.26 % more time. Each metric may
+    occur once; `time`, `perf` and `step_time_seconds` are one metric. `source` is stored
+    in the results, for messages. Raises ValueError for other texts, and for values that
+    are not above 0 and at most 50 %.
     """
     if _DECIMAL_COMMA.fullmatch(text.strip()):
         raise ValueError(
             f"found {text.strip()!r} with a comma, expected a decimal point: {text.replace(',', '.')}"
         )
-    by_slot: dict[str, Tolerance] = {}
+    by_metric: dict[str, Tolerance] = {}
     for item in text.split(","):
         tolerance = _make_tolerance(item, source)
-        other = by_slot.setdefault(get_slot(tolerance), tolerance)
+        other = by_metric.setdefault(get_metric_name(tolerance), tolerance)
         if other is not tolerance:
             synonyms = (
                 " (time, perf and step_time_seconds are the same)"
-                if get_slot(tolerance) == TIME
+                if get_metric_name(tolerance) == TIME
                 else ""
             )
             raise ValueError(
                 f"found {other} and {tolerance}, expected each metric once{synonyms}"
             )
-    return merge_tolerances(by_slot.values())
+    return merge_tolerances(by_metric.values())
 
 
 def merge_tolerances(*layers: Iterable[Tolerance]) -> tuple[Tolerance, ...]:
@@ -77,16 +78,19 @@ def merge_tolerances(*layers: Iterable[Tolerance]) -> tuple[Tolerance, ...]:
 
     The tolerance of the step time comes first.
     """
-    slots = {get_slot(tolerance): tolerance for layer in layers for tolerance in layer}
+    by_metric = {
+        get_metric_name(tolerance): tolerance for layer in layers for tolerance in layer
+    }
     return tuple(
-        slots[name] for name in sorted(slots, key=lambda name: (name != TIME, name))
+        by_metric[name]
+        for name in sorted(by_metric, key=lambda name: (name != TIME, name))
     )
 
 
-def get_slot(tolerance: Tolerance) -> str:
-    """Return the slot of a tolerance: TIME, or the name of a metric.
+def get_metric_name(tolerance: Tolerance) -> str:
+    """Return the metric that a tolerance limits: TIME, or the name of another metric.
 
-    Only one tolerance applies to each slot.
+    Only one tolerance applies to each metric.
     """
     return TIME if tolerance.of in ("time", "performance") else tolerance.of
 
@@ -172,10 +176,10 @@ def find_reference(recording: Recording) -> AcceptedValue:
 
 
 def find_starting_value(recording: Recording) -> AcceptedValue:
-    """Return the value that accepted moves add up from.
+    """Return the recorded value from which the sum of accepted slowdowns starts.
 
-    This is the newest value that was faster than its reference by more than the budget
-    (FASTER), else the first value.
+    This is the newest value recorded because it was faster than its reference by more
+    than the drift budget (reason FASTER), else the first value.
     """
     accepted = list_accepted(recording)
     return next(

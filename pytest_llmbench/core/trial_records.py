@@ -64,7 +64,7 @@ class Trial:
     variant: int  # the index in the list of arms or builds
     outcome: TrialOutcome
     step_time_ms: float | None  # the statistic of the window; None unless measured
-    discarded: bool = False  # a warm-up, which is not used in any estimate
+    is_warm_up: bool = False  # a warm-up, which is not used in any estimate
     allocation: int = 0  # the number of the allocation, if several runs share one
     rounding: float = 0.0  # the largest rounding error of the statistic, a fraction
 
@@ -82,7 +82,7 @@ class NextTrial:
     """The trial to launch next."""
 
     variant: int
-    discarded: bool = False
+    is_warm_up: bool = False
 
 
 class PairedOutcome(StrEnum):

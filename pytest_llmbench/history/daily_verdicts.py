@@ -15,7 +15,7 @@ from pytest_llmbench.history.queries import (
     parse_environment,
     parse_list,
     parse_metrics,
-    refuse_no_time,
+    require_time_if_counted,
 )
 from pytest_llmbench.history.session_record import StoredSession
 from pytest_llmbench.history.store import StoreLocation
@@ -77,7 +77,8 @@ _OMITTED = ("id", "bound_seconds", "item", "mean_of", "step_seconds", "log_sha25
 
 def _make_verdict(row: Row, parse: ParseEnvironment) -> StoredVerdict:
     metrics = parse_metrics(row["metrics"])
-    refuse_no_time(row["counts"], row["run_seconds"])
+    require_time_if_counted(row["counts"], row["run_seconds"])
+    # logged FLOPs give `mfu_logged` instead of `mfu`
     computed, logged = (metrics.get(name, (None,))[0] for name in ("mfu", "mfu_logged"))
     return StoredVerdict(
         **{name: row[name] for name in _COPIED},

@@ -138,7 +138,8 @@ def list_everything(
 ) -> Rows:
     """Return every verdict of these sessions, or of all, as table rows, oldest first.
 
-    Includes the run and session, and verdicts without a run.
+    Includes the run and session, the stored noise of the configuration in the session,
+    and verdicts without a run.
     """
     query = _join_tables(location)
     query = query if sessions is None else query.where(VERDICT.c.session.in_(sessions))
@@ -311,7 +312,7 @@ def _join_tables(location: StoreLocation) -> Select[Any]:
 def _decode(row: Row) -> Row:
     """Decode the lists, dictionaries and step times of a row."""
     steps = unpack_steps(row["step_seconds"])
-    refuse_no_time(row["counts"], row["run_seconds"])
+    require_time_if_counted(row["counts"], row["run_seconds"])
     return {
         **row,
         **{
@@ -583,10 +584,10 @@ def _refuse_invalid(runs: Iterable[StoredRun]) -> None:
             raise ValueError(f"run of {run.started}: {numbers}")
         if not all(type(text) is str for text in texts):
             raise ValueError(f"run of {run.started}: {texts}")
-        refuse_no_time(run.valid, run.statistic_seconds)
+        require_time_if_counted(run.valid, run.statistic_seconds)
 
 
-def refuse_no_time(counts: bool, seconds: float | None) -> None:
+def require_time_if_counted(counts: bool, seconds: float | None) -> None:
     """Raise ValueError for a run that counts but has no time."""
     if counts and not (seconds and seconds > 0):
         raise ValueError(f"a run that counts took {seconds} s")

@@ -68,7 +68,7 @@ def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement]) -> Ev
 
     The entries in force are kept in `Evidence.accepted`, where verdicts find them with
     `find_accepted`. An entry applies to runs that started on its first day or later,
-    until it expires. It never applies to a certificate.
+    until it expires. No entry has an effect under --llmb-certify.
     """
     matching = [
         entry
@@ -77,13 +77,13 @@ def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement]) -> Ev
     ]
     if not matching:
         return evidence
-    unusable = [
+    idle_notes = [
         note
         for entry in matching
         if (note := _find_idle_reason(entry, evidence)) is not None
     ]
-    expired = {note.acknowledgement for note in unusable}
-    in_force = tuple(entry for entry in matching if entry not in expired)
+    without_effect = {note.acknowledgement for note in idle_notes}
+    in_force = tuple(entry for entry in matching if entry not in without_effect)
     return dataclasses.replace(
         evidence,
         accepted=in_force,
@@ -93,7 +93,7 @@ def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement]) -> Ev
         excluded_by_since=tuple(
             _accept_problems(run, in_force) for run in evidence.excluded_by_since
         ),
-        remarks=(*evidence.remarks, *unusable),
+        remarks=(*evidence.remarks, *idle_notes),
     )
 
 
@@ -252,7 +252,7 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
 
 
 def _compute_level(runs: Sequence[PreviousRun], baseline: Baseline) -> float:
-    """Return the log of the runs' median over the baseline."""
+    """Return ln(median step time of the runs / baseline)."""
     return compute_median(
         np.array(
             [

@@ -106,7 +106,7 @@ def _make_changes(
     entries = assign_acknowledgements(kind, shifts, daily_runs, acknowledged, today)
     changes = []
     for shift, lasting, entry in zip(
-        shifts, compute_lasting(shifts), entries, strict=True
+        shifts, compute_remaining_shifts(shifts), entries, strict=True
     ):
         expired = entry is not None and today > entry.expires
         change = LevelChange(
@@ -175,14 +175,13 @@ def _find_difference(
 # --- acknowledgements of changes ------------------------------------------------------
 
 
-def compute_lasting(shifts: Sequence[LevelShift]) -> list[float]:
-    """Return the lasting part of each change, oldest first.
+def compute_remaining_shifts(shifts: Sequence[LevelShift]) -> list[float]:
+    """Return the remaining part of each change (log, signed), oldest first.
 
-    As a logarithm with the sign of the change; 0 if the change was reverted. The
-    lasting part is the smallest distance since then between the level and the level
-    before the change. A change in the other direction therefore reverts the changes
-    nearest before it, and a later change in the same direction never restores a
-    reverted one.
+    This is the smallest offset that any level since then had from the level before the
+    change; 0 if the change was reverted. A later change in the opposite direction
+    therefore cancels the most recent changes first, and a cancelled change never counts
+    again.
     """
     lasting = []
     for index, shift in enumerate(shifts):
@@ -209,7 +208,7 @@ def assign_acknowledgements(
     """
     covered: list[list[LevelShift]] = [[] for _ in acknowledged]
     chosen: list[Acknowledgement | None] = []
-    for shift, lasting in zip(shifts, compute_lasting(shifts), strict=True):
+    for shift, lasting in zip(shifts, compute_remaining_shifts(shifts), strict=True):
         candidates = [
             index
             for index, entry in enumerate(acknowledged)
@@ -219,7 +218,7 @@ def assign_acknowledgements(
         fits = [
             index
             for index in candidates
-            if _is_enough(acknowledged[index], [*covered[index], remaining])
+            if _covers_changes(acknowledged[index], [*covered[index], remaining])
         ]
 
         def order(
@@ -258,22 +257,22 @@ def _is_near(
     )
 
 
-def _is_enough(entry: Acknowledgement, changes: Sequence[LevelShift]) -> bool:
+def _covers_changes(entry: Acknowledgement, changes: Sequence[LevelShift]) -> bool:
     """True if an acknowledgement covers the sum of changes.
 
-    The last change must have the direction of the acknowledgement. The interval of the
-    sum must reach down to the accepted size, and the sum itself may exceed that size by
-    the fraction UNCERTAIN at most.
+    The last change must have the direction of the acknowledgement. The sum may exceed
+    the accepted size by the half-width of its interval, but by at most UNCERTAIN x that
+    size.
     """
     sign = math.copysign(1.0, entry.fraction)
     accepted, total = (
         abs(math.log1p(entry.fraction)),
         sign * sum(shift.difference for shift in changes),
     )
-    half = math.hypot(*(shift.difference - shift.low for shift in changes))
+    half_width = math.hypot(*(shift.difference - shift.low for shift in changes))
     return (
         sign * changes[-1].difference > 0
-        and total - min(half, UNCERTAIN * accepted) <= accepted
+        and total - min(half_width, UNCERTAIN * accepted) <= accepted
     )
 
 

@@ -80,21 +80,24 @@ def find_shared_shift(
 ) -> SharedShift | None:
     """Find a shift that more than half of the configurations share.
 
-    If at least half of the configurations have last runs, these are compared with their
-    last runs, and other configurations are ignored. Otherwise all configurations are
-    compared with their baselines. A
-    configuration has moved if its shift is significant. With few configurations the
-    level is stricter, so that chance moves most of them on fewer than one in 10,000
-    days.
+    If at least half of the configurations (and MIN_CONFIGURATIONS) have earlier runs,
+    only these configurations are used, each compared with its last earlier run.
+    Otherwise all configurations are compared with their baselines. A configuration has
+    moved if its shift is significant. With few configurations the significance level is
+    stricter, so that chance alone moves most of them on fewer than one in 10,000 days.
 
     None if no shift of 1 % or more is shared, or if the interval of the common shift
     contains 0. None does not prove that there is no shift.
     """
     ordered = sorted(configurations, key=lambda configuration: configuration.key)
-    with_older = [configuration for configuration in ordered if configuration.older]
-    if len(with_older) >= max(MIN_CONFIGURATIONS, len(ordered) / 2):
+    with_earlier_runs = [
+        configuration for configuration in ordered if configuration.older
+    ]
+    if len(with_earlier_runs) >= max(MIN_CONFIGURATIONS, len(ordered) / 2):
         return _summarise(
-            with_older, list(map(_subtract_last, with_older)), ShiftReference.LAST_RUNS
+            with_earlier_runs,
+            list(map(_subtract_last, with_earlier_runs)),
+            ShiftReference.LAST_RUNS,
         )
     moves = [
         (configuration.estimate.difference, configuration.estimate.standard_error)

@@ -220,15 +220,12 @@ def describe_running(journal: Journal, launch: LaunchSettings, host: Host) -> st
     ids: dict[type[Scheduler], list[str]] = {}
     for scheduler, job in submitted:
         known_ids = ids.setdefault(scheduler, [])
-        known_ids += (
-            [job.scheduler_id]
-            if not scheduler.here and job.scheduler_id not in known_ids
-            else []
-        )
+        if not scheduler.is_local and job.scheduler_id not in known_ids:
+            known_ids.append(job.scheduler_id)
     local_jobs = [
         f"{job.spec.case_id} on {scheduler.name}"
         for scheduler, job in submitted
-        if scheduler.here
+        if scheduler.is_local
     ]
     uncertain = [
         f"{job.spec.case_id} may have been submitted" for job in live if not job.job_id

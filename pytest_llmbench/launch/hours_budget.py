@@ -22,7 +22,7 @@ from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 from pytest_llmbench.launch.schedulers.shared_allocation import list_allocations
 
-SECONDS = 3600.0
+SECONDS_PER_HOUR = 3600.0
 
 ROUNDING = 1e-9  # sums of GPU-hours that differ by less are equal
 
@@ -40,7 +40,7 @@ def measure_cost(job: Job) -> JobCost:
     if job.refused or status is None:
         certain = job.refused and job.submission is not SubmissionState.UNCERTAIN
         return JobCost(spec.gpu_hours, exact=certain)
-    hours_each = spec.occupied_gpus / SECONDS
+    hours_each = spec.occupied_gpus / SECONDS_PER_HOUR
     requeued = sum(status.earlier_seconds) * hours_each
     exact = len(status.earlier_seconds) >= status.restarts
     if status.phase is not Phase.ENDED:  # purged or lost: it may have run for any time
@@ -76,7 +76,7 @@ def measure_running(journal: Journal, now: datetime) -> dict[JobIdentity, float]
     return {
         job.identity: max((now - job.status.started).total_seconds(), 0.0)
         * job.spec.occupied_gpus
-        / SECONDS
+        / SECONDS_PER_HOUR
         for job in list_allocations(journal)
         if job.status and job.status.phase is Phase.RUNNING and job.status.started
     }
@@ -182,7 +182,10 @@ class HoursBudget:
             self._update_allocation(job)
 
     def _update_allocation(self, job: Job) -> None:
-        """Update the hours of the allocation of an ended run."""
+        """Update the used hours of the allocation when a run in it has ended.
+
+        Also remember the longest completed run of each configuration.
+        """
         case, status = job.spec.case_id, job.status
         self._used |= {
             identity: hours
@@ -192,7 +195,11 @@ class HoursBudget:
         if (
             status and status.state == "COMPLETED"
         ):  # a stalled run does not predict the next run
-            hours = (status.elapsed_seconds or 0.0) * job.spec.occupied_gpus / SECONDS
+            hours = (
+                (status.elapsed_seconds or 0.0)
+                * job.spec.occupied_gpus
+                / SECONDS_PER_HOUR
+            )
             self._longest[case] = max(self._longest.get(case, 0.0), hours)
 
     def _is_counted(self, job: NextJob) -> bool:

@@ -371,6 +371,7 @@ class LaunchSession:
             yield journal
 
     def _begin(self, plan: Plan, journal: Journal) -> None:
+        """Report unfinished sessions, and record the plan in the journal."""
         for earlier in journal.list_unfinished():
             if earlier.unfinished_jobs and not earlier.is_locked:
                 jobs = formatting.count_noun(earlier.unfinished_jobs, "job")
@@ -421,7 +422,7 @@ class LaunchSession:
         engine = self._engine = self._build_engine(journal, budget)
         run_engine = RunEngine(
             self._choose_policies(plan),
-            plan.run_specs,
+            plan.first_run_specs,
             runs,
             self.launch,
             budget=budget,

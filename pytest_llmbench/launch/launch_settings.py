@@ -170,7 +170,9 @@ def resolve_launch(
 
 def _require_type(name: str, value: object, *kinds: type) -> None:
     if type(value) not in kinds:  # not isinstance: True is an int
-        raise TypeError(f"{name} is {value!r:.40}")
+        raise TypeError(
+            f"{name}: found {value!r:.40}, expected {' or '.join(kind.__name__ for kind in kinds)}"
+        )
 
 
 # settings that a session keeps to its end, whatever the options of a session that

@@ -530,7 +530,7 @@ def _list_own_folders(job: Job) -> tuple[Path, ...]:
 
     For a cluster job the folders are unknown.
     """
-    if not load_scheduler(job.spec.via).here:
+    if not load_scheduler(job.spec.via).is_local:
         return ()
     stages = (
         Path(value) for name, value in job.spec.environment if name in STAGES and value

@@ -130,9 +130,11 @@ class DialectRecords:
                 self.tally.add(DropReason.TORN, hit.line, quote=record.text)
         return any(not isinstance(record, Unmatched) for record in records)
 
-    def unread(self, dialect: RegexDialect) -> Unread:
-        """Return the number of lines with the dialect's text, and the first unmatched
-        line."""
+    def describe_unread_lines(self, dialect: RegexDialect) -> Unread:
+        """Count the lines with the dialect's `find` text, and quote an unread one.
+
+        This is the first of these lines that the dialect's pattern does not match.
+        """
         unread, first = Unread(dialect.name, dialect.find, self.lines), self.unmatched
         if first is None:
             return unread
@@ -440,7 +442,7 @@ class LogCollector:
             records = self._by_dialect.get(alike[0].name)
             for dialect in alike:
                 yield (
-                    records.unread(dialect)
+                    records.describe_unread_lines(dialect)
                     if records
                     else Unread(dialect.name, dialect.find)
                 )

@@ -154,10 +154,10 @@ def _choose_reading(logs: Sequence[ParsedLog]) -> ParsedLog:
 def _list_definitions(
     definitions: Sequence[RegexDialect],
 ) -> list[tuple[RegexDialect, ...]]:
-    """Return the definitions for each attempt to read a log.
+    """Return the definitions to use in each pass over a log.
 
-    If no step is found without the shipped definitions, they are tried in a second
-    attempt.
+    The first pass uses the user's definitions. The second pass, if the first finds no
+    step, uses all of them, including the shipped ones.
     """
     custom = tuple(definition for definition in definitions if not definition.shipped)
     return [custom] if len(custom) == len(definitions) else [custom, tuple(definitions)]

@@ -71,7 +71,7 @@ def _read_packed(
     """
     bytes_read = 0
 
-    def read_within(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    def read_up_to_limit(blocks: Iterable[bytes]) -> Iterator[bytes]:
         nonlocal bytes_read
         for block in blocks:
             bytes_read += len(block)
@@ -82,9 +82,11 @@ def _read_packed(
     by_log: dict[Path, Excerpt | None] = {}
     try:
         for log, data in read_unlisted(
-            archive, read_within(Stream(files.read_blocks(archive), archive)), lines
+            archive,
+            read_up_to_limit(Stream(files.read_blocks(archive), archive)),
+            lines,
         ):
-            by_log[log] = _cut_excerpt(read_within(Stream(data, log)), lines[log])
+            by_log[log] = _cut_excerpt(read_up_to_limit(Stream(data, log)), lines[log])
     except LogError:
         pass  # earlier logs of a damaged archive are complete
     return by_log if bytes_read <= MAX_ARCHIVE_BYTES else {}

@@ -1043,7 +1043,8 @@ _RANK = rb"[^\r\n]{0,9}?Rank ?: (?P<rank>\d{1,9})"
 _TIME_END = rb"[ \t]*(?:[\r\n]|\Z)"
 
 
-def _read_time(match: re.Match[bytes], divisor: int = 1) -> CheckpointTime:
+def _parse_checkpoint_time(match: re.Match[bytes], divisor: int = 1) -> CheckpointTime:
+    """Return the time (group `seconds` or `single`, / `divisor`) and rank of a match."""
     groups = match.groupdict()
     digits = groups.get("seconds") or groups.get("single")
     seconds = float(Decimal(digits.decode("ascii")) / divisor) if digits else None
@@ -1051,7 +1052,7 @@ def _read_time(match: re.Match[bytes], divisor: int = 1) -> CheckpointTime:
 
 
 def _read_milliseconds(match: re.Match[bytes]) -> CheckpointTime:
-    return _read_time(match, 1000)
+    return _parse_checkpoint_time(match, 1000)
 
 
 def _time_nemo(verb: bytes, label: bytes) -> bytes:
@@ -1085,7 +1086,11 @@ CHECKPOINTS = RecogniserTable(
         *build_rows(
             (SAVE, Meaning.WHOLE_UNLESS_ASYNCHRONOUS),
             _read_milliseconds,
-            (b"Global Checkpoint", _time_nemo(b"Save", b"Save duration"), _read_time),
+            (
+                b"Global Checkpoint",
+                _time_nemo(b"Save", b"Save duration"),
+                _parse_checkpoint_time,
+            ),
             (b"save-checkpoint", _time_megatron(b"save")),
         ),
         *build_rows(
@@ -1095,7 +1100,7 @@ CHECKPOINTS = RecogniserTable(
         ),
         *build_rows(
             (LOAD, Meaning.WHOLE),
-            _read_time,
+            _parse_checkpoint_time,
             (
                 b"Global Checkpoint",
                 _time_nemo(b"Load", b"Time spent in load_checkpoint"),
@@ -1111,7 +1116,7 @@ CHECKPOINTS = RecogniserTable(
         ),
         *build_rows(
             (SAVE, Meaning.STAGING_UNLESS_SYNCHRONOUS),
-            _read_time,
+            _parse_checkpoint_time,
             (
                 b"Finished saving the checkpoint",
                 rb"Finished saving the checkpoint"
@@ -1121,7 +1126,7 @@ CHECKPOINTS = RecogniserTable(
         ),
         *build_rows(
             (SAVE, Meaning.WHOLE),
-            _read_time,
+            _parse_checkpoint_time,
             (
                 b"ynchronous save ",
                 rb"Finished (?:synchronous save|asynchronous save"
@@ -1135,7 +1140,7 @@ CHECKPOINTS = RecogniserTable(
         ),
         *build_rows(
             (SAVE, Meaning.HAPPENED),
-            _read_time,
+            _parse_checkpoint_time,
             (
                 b"uccessfully saved checkpoint",
                 rb"uccessfully saved checkpoint (?:from|at) iteration",
@@ -1145,7 +1150,7 @@ CHECKPOINTS = RecogniserTable(
         ),
         *build_rows(
             (LOAD, Meaning.HAPPENED),
-            _read_time,
+            _parse_checkpoint_time,
             (
                 b"uccessfully loaded checkpoint",
                 rb"uccessfully loaded checkpoint from ",
@@ -1153,7 +1158,7 @@ CHECKPOINTS = RecogniserTable(
         ),
         *build_rows(
             (SAVE, Meaning.ASYNCHRONOUS),
-            _read_time,
+            _parse_checkpoint_time,
             # One marker for three forms. Other markers for these texts made the
             # automaton twice as slow: measure before changing them.
             (
@@ -1168,7 +1173,7 @@ CHECKPOINTS = RecogniserTable(
         ),
         *build_rows(
             (SAVE, Meaning.SYNCHRONOUS),
-            _read_time,
+            _parse_checkpoint_time,
             (b"async_", rb"(?i:async_mode['\"]?[ \t:=]{1,9}['\"]?disabled\b)"),
         ),
     ),
@@ -1215,7 +1220,9 @@ class SkippedUpdate(NamedTuple):
 
 def _read_skipped(match: re.Match[bytes]) -> SkippedUpdate:
     return SkippedUpdate(
-        match["rank"], match["scale"] or b"", match["old"] != match["new"]
+        match["rank"],
+        match["scale"] or b"",
+        match["old"] != match["new"],  # the scale changed
     )
 
 

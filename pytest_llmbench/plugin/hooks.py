@@ -215,9 +215,11 @@ def _advise_failed_checks(failed: Collection[str]) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: Any
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the outcome to the test report.
+    """Attach outcome, headline and selection to the test report.
 
-    It is attached as plain values, because xdist and pytest-forked serialise reports.
+    They are attached as plain values, because xdist and pytest-forked serialise
+    reports. If a user's own test ended otherwise than its verdict, the result of the
+    test overrules the outcome.
     """
     report = yield
     if OUTCOME in item.stash and (call.when == "call" or not report.passed):

@@ -169,12 +169,12 @@ def _describe_skipped(session: Session, verbose: bool) -> Iterator[str]:
 
 def describe_tolerances(settings: Settings) -> Iterator[str]:
     """Yield the tolerances of a session with their sources."""
-    from pytest_llmbench.core.tolerance import TIME, get_slot
+    from pytest_llmbench.core.tolerance import TIME, get_metric_name
     from pytest_llmbench.session.settings import DEFAULT_TOLERANCE
 
     for tolerance in settings.tolerances:
         yield f"{tolerance} ({tolerance.source})"
-    if not any(get_slot(tolerance) == TIME for tolerance in settings.tolerances):
+    if not any(get_metric_name(tolerance) == TIME for tolerance in settings.tolerances):
         yield f"{DEFAULT_TOLERANCE} unless a baseline file sets another"
 
 

@@ -253,19 +253,22 @@ class Session:
         from pytest_llmbench.launch.plan.planner import Host
 
         return Host(
-            self._clock,
-            time.sleep,
-            run,
-            {
+            now=self._clock,
+            sleep=time.sleep,
+            run=run,
+            environment={
                 "PYTHON": sys.executable,  # for recipes that need an interpreter
                 **os.environ,
             },
-            tell,
-            (self.launching and self.launching.journal) or self.directory / FOLDER,
-            self.directory,
-            self.settings.cache / "sessions.jsonl" if self.settings.cache else None,
-            self.command,
-            lambda cluster, ids: (
+            tell=tell,
+            folder=(self.launching and self.launching.journal)
+            or self.directory / FOLDER,
+            directory=self.directory,
+            index=self.settings.cache / "sessions.jsonl"
+            if self.settings.cache
+            else None,
+            command=self.command,
+            read_noise=lambda cluster, ids: (
                 self.history.read_noise(cluster, ids) if self.history else {}
             ),
         )

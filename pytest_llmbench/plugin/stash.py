@@ -103,7 +103,7 @@ def is_deselected(item: pytest.Item) -> bool:
 
 
 def list_selecting_options(config: pytest.Config) -> str:
-    """Return the given options that select items by name: `-k and -m`."""
+    """Return the given options that select items, as text: `-k and -m`."""
     options = {
         "-k": config.getoption("keyword", ""),
         "-m": config.getoption("markexpr", ""),

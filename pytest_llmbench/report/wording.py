@@ -400,7 +400,7 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
     ),
     StatementCode.ALLOWED_TIME: "the limit is {seconds:seconds}",
     StatementCode.TIMED_AS_DOCUMENT: (
-        "timed like its document{assumed:if , presumably|} "
+        "measured as its document does{assumed:if , presumably|} "
         "({window}): {statement:phrase}"
     ),
     StatementCode.RUNS_NEEDED: (
@@ -415,7 +415,7 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
         "{slowest:seconds}, and repeats would not help"
     ),
     StatementCode.FEW_MEANS: (
-        "the log prints only {means:count mean} of {steps} steps: they would hide a "
+        "the log prints only {means:count mean} for {steps} steps: means would hide a "
         "warm-up or a stall, and how much the steps vary"
     ),
     StatementCode.FEW_TIMES: (
@@ -432,8 +432,9 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
         "({difference:log_change} against {expected:seconds})"
     ),
     StatementCode.WIDE_INTERVAL: (
-        "the steps only show that the step time is between {low:log_change} and "
-        "{high:log_change}, wider than {tolerances} tolerances"
+        "from its steps, the run is only known to be {low:log_change} to "
+        "{high:log_change} against the baseline: this interval is wider than "
+        "{tolerances} tolerances"
     ),
     StatementCode.UNIFORM_SHIFT: "all steps shifted uniformly",
     StatementCode.SHIFT_BESIDES: (
@@ -463,7 +464,7 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
         "too few steps and no history: compared with the limit without an error"
     ),
     StatementCode.BASELINE_ROUNDING: (
-        "the baseline is rounded ({fraction:.1%}) by more than a tenth of the tolerance"
+        "the rounding of the baseline ({fraction:.1%}) exceeds a tenth of the tolerance"
     ),
     StatementCode.NOISY_RUNS: (
         "earlier runs differ by {sigma:.1%}, more than the assumed {assumed:.1%}: "
@@ -508,12 +509,12 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
     ),
     StatementCode.HICCUP: (
         "transient stalls left out: {steps:slow_steps}; the mean is {mean:seconds}, "
-        "or {usual:seconds} with the next slowest in their place"
+        "or {usual:seconds} with the next slowest steps in place of the stalls"
     ),
     StatementCode.HICCUPS_OFTEN: (
-        "{runs} runs in seven days had transient stalls, so they are no longer left "
-        "out; {steps:slow_steps}; the mean is {mean:seconds}, or {usual:seconds} "
-        "with the next slowest in their place"
+        "transient stalls are counted, because {runs} runs in seven days had some: "
+        "{steps:slow_steps}; the mean is {mean:seconds}, and would be {usual:seconds} "
+        "with the next slowest steps in place of the stalls"
     ),
     StatementCode.NEWEST_BY_FILE_TIME: (
         "only file times show that this run is the newest, and copying may change them"
@@ -604,7 +605,7 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
     ),
     StatementCode.AGAINST_RECORDED: "against the recorded value: {statements:phrase}",
     StatementCode.MOVED_RECORDING: (
-        "recorded values: {recorded:move}, in {moves:count accepted move}"
+        "recorded values: {recorded:move} after {moves:count accepted move}"
     ),
     StatementCode.OVER_BUDGET: (
         "checkpoint {action} took {seconds:.10g} s"
@@ -614,8 +615,8 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
         "checkpoint {action} cannot be judged: {doubt:phrase} ({place:place}); "
         "{budget:budget}"
     ),
-    StatementCode.TIME_TRUNCATED: "its time is truncated",
-    StatementCode.TIME_MISSING: "the log prints no time for it",
+    StatementCode.TIME_TRUNCATED: "the time of this save or load is truncated",
+    StatementCode.TIME_MISSING: "the log prints no time for this save or load",
     StatementCode.DISPATCH_ONLY: (
         "it is or may be asynchronous, so only its dispatch was timed: "
         "use the budget checkpoint_save_dispatch_seconds"
@@ -775,8 +776,8 @@ def _describe_scaling(comparison: ConfigurationComparison) -> Iterator[str]:
     yield _describe_work(comparison)
     if worst.verdict is Verdict.PASS and worst.measured < worst.bound:
         yield (
-            "no loss, because the run is not slower than its baseline: "
-            "its reference is faster than documented"
+            "no loss: the run meets its baseline, and only the run that it is compared "
+            "with is faster than documented"
         )
     if comparison.regressed is not None:
         name = _name_member(kind, comparison.regressed)

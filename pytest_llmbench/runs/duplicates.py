@@ -478,7 +478,8 @@ def _list_segment_timings(steps: Steps) -> list[tuple[int, float | None]]:
 def _measure_extent(run: Run) -> tuple[int, int, int]:
     """Return a sort key for how complete a run is.
 
-    Of two runs with equal steps, one may contain a later attempt that failed.
+    With equal steps, attempts and lines decide: a copy made earlier may lack a later
+    attempt that failed.
     """
     return (
         count_steps(run),

@@ -148,7 +148,12 @@ def _list_kinds(file_names: Sequence[str]) -> list[list[str]]:
 def _find_logs_of_kind(
     kind: Sequence[str], contains_steps: Callable[[str], bool]
 ) -> Iterator[str]:
-    """Yield the names of one kind whose files contain steps."""
+    """Yield the names whose files contain steps.
+
+    `kind` is a group of names that differ only in numbers. Of more than MANY names,
+    about FEW are examined first; the group is skipped if none of these contains steps.
+    Job outputs are all examined.
+    """
     sample = kind[:: max(1, len(kind) // FEW)]
     if (
         names.is_job_output(kind[0])

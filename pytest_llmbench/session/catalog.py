@@ -82,8 +82,11 @@ class Catalog:
     """
 
     @property
-    def on_demand(self) -> frozenset[Key]:
-        """Configurations that are only in tables, not in another baseline file."""
+    def keys_only_in_tables(self) -> frozenset[Key]:
+        """Configurations that only imported tables (`self.tables`) contain.
+
+        No other baseline file contains them.
+        """
         other_recipes = (recipe for recipe in self.recipes if recipe not in self.tables)
         always = {
             baseline.key for recipe in other_recipes for baseline in recipe.baselines
@@ -113,11 +116,16 @@ class Catalog:
 
         `keys` and the configurations that `settings` names are kept.
         """
-        on_demand, required = self.on_demand, {*keys, *self.required_runs}
-        patterns = _list_requested(settings, self.baselines.keys() - on_demand)
+        keys_only_in_tables, required = (
+            self.keys_only_in_tables,
+            {*keys, *self.required_runs},
+        )
+        patterns = _list_requested(
+            settings, self.baselines.keys() - keys_only_in_tables
+        )
         unrequested = {
             key
-            for key in on_demand
+            for key in keys_only_in_tables
             if key not in required and not _is_requested(key, patterns)
         }
         return replace(
@@ -131,7 +139,7 @@ class Catalog:
 
     def describe_unrequested(self) -> str:
         """Return a line about the configurations of tables without a run, or ""."""
-        count = len(self.on_demand - self.baselines.keys())
+        count = len(self.keys_only_in_tables - self.baselines.keys())
         subject = (
             formatting.count_noun(count, "configuration")
             if count
@@ -167,7 +175,7 @@ class Catalog:
             for baseline in chosen
         )
         configurations = formatting.count_noun(
-            len(self.baselines) - len(self.on_demand), "configuration"
+            len(self.baselines) - len(self.keys_only_in_tables), "configuration"
         )
         text = f"{configurations} in {formatting.count_noun(len(self.recipes) - len(self.tables), 'file')}"
         return text + (f", {recorded} recorded here" if recorded else "")
@@ -451,7 +459,7 @@ def _check(settings: Settings, catalog: Catalog) -> None:
         if value and value not in valid and not is_recording:
             names = f"{', '.join(valid)}{did_you_mean(value, valid)}"
             raise SettingsError(
-                f"{format_value(settings.origins, flag, value)}: no baseline has it; known: {names}"
+                f"{format_value(settings.origins, flag, value)}: no baseline has this value; known: {names}"
             )
     recorded = any(recipe.kind is BaselineKind.RECORDED for recipe in catalog.recipes)
     if (

@@ -169,7 +169,7 @@ def ingest_job(
     if best is None:
         return None
     # The job id is known, so it is not the A/B job with an unknown id.
-    return reader.read_as_known(_drop_pending_mark(_identify_as(best, key)))
+    return reader.read_in_known_dialect(_drop_pending_mark(_identify_as(best, key)))
 
 
 class _RunReader:
@@ -278,8 +278,11 @@ class _RunReader:
             order_source=start.clock,
         )
 
-    def read_as_known(self, run: Run) -> Run:
-        """Return a run with its logs read in the dialect of its configuration."""
+    def read_in_known_dialect(self, run: Run) -> Run:
+        """Return a run with its logs read in the dialects of its baselines.
+
+        Without a baseline, in the dialects of all tables.
+        """
         key = run.identity.key
         if key is None or not any(attempt.log.readings for attempt in run.attempts):
             return run
@@ -562,7 +565,7 @@ class _Collection:
         run = self._reader.identify(read)
         if not _may_be_trial(run):
             run = _drop_pending_mark(run)
-        return self._reader.read_as_known(run)
+        return self._reader.read_in_known_dialect(run)
 
     def _ignore(self, name: str, reason: str) -> None:
         self._ignored.append(IgnoredFile(name, reason))

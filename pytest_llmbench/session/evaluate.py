@@ -167,7 +167,7 @@ def evaluate_runs(
         if settings.record is None
         else (),
         tables=ingested.tables,
-        on_demand=catalog.on_demand,
+        keys_only_in_tables=catalog.keys_only_in_tables,
         own=catalog.own,
         silences=_find_silences(judged, now),
         newer_stored=_find_newer_stored(judged, measured, ingested.copies, past),
@@ -371,9 +371,9 @@ def collect_evidence(
     """
     evidence = {}
     for key, per_baseline in measured.items():
-        runs, stored = _with_past(per_baseline, past.get(key, ()))
+        runs, stored = _combine_with_stored(per_baseline, past.get(key, ()))
         for_key = [
-            _compare_with(baseline, of_baseline, stored, settings, now)
+            _build_evidence(baseline, of_baseline, stored, settings, now)
             for baseline, of_baseline in zip(catalog.baselines[key], runs, strict=True)
         ]
         if any(runs):
@@ -421,14 +421,17 @@ def apply_acknowledged_levels(
     )
 
 
-def _compare_with(
+def _build_evidence(
     baseline: Baseline,
     measurements: tuple[Measurement, ...],
     stored: Sequence[StoredRun],
     settings: Settings,
     now: datetime,
 ) -> Evidence:
-    """Build the evidence for one baseline (without the fleet's noise prior)."""
+    """Build the evidence for one baseline.
+
+    Its noise prior is the assumed noise; that of all configurations is added later.
+    """
     return Evidence(
         baseline=baseline,
         measurements=_select_current(measurements, settings),
@@ -449,10 +452,10 @@ def _compare_with(
     )
 
 
-def _with_past(
+def _combine_with_stored(
     per_baseline: tuple[tuple[Measurement, ...], ...], past: Sequence[StoredRun]
 ) -> tuple[tuple[tuple[Measurement, ...], ...], list[StoredRun]]:
-    """Add the stored commits to the runs, and list the valid runs that are only stored.
+    """Add stored commits to runs; list the valid stored runs that are not among these.
 
     The commit of a run is that of the first session that judged it; logs do not contain
     it.

@@ -127,7 +127,7 @@ class SessionResults:
     """Baselines that a recording session drafted for unmatched runs."""
     tables: tuple[Recipe, ...] = ()
     """The shipped tables that were read because a run may belong to them."""
-    on_demand: frozenset[Key] = frozenset()
+    keys_only_in_tables: frozenset[Key] = frozenset()
     """Configurations of tables; `--llmb-require=all` does not require runs of them."""
     required: frozenset[Key] = frozenset()
     """Configurations required by a suite file."""
@@ -232,7 +232,7 @@ def _decide_status(
     """Return the status of an item; `judged` are the keys with a verdict."""
     key = result.case.key
     in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
-    absent = key in results.on_demand and result.judgement.measurement is None
+    absent = key in results.keys_only_in_tables and result.judgement.measurement is None
     patterns = [
         pattern for pattern in settings.require if pattern != "all" or not absent
     ]

@@ -37,7 +37,7 @@ from pytest_llmbench.core.run_records import (
     Note,
     RecordingRule,
 )
-from pytest_llmbench.core.tolerance import TIME, get_slot
+from pytest_llmbench.core.tolerance import TIME, get_metric_name
 from pytest_llmbench.judge.agreement import STALLS
 from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.recorded_runs import (
@@ -504,7 +504,7 @@ def _find_largest_spread(runs: Sequence[Measurement]) -> float:
     tolerated = (
         tolerance.fraction
         for tolerance in runs[0].baseline.tolerances
-        if get_slot(tolerance) == TIME
+        if get_metric_name(tolerance) == TIME
     )
     return max((LARGEST_SPREAD, *tolerated))
 

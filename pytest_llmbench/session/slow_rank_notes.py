@@ -82,7 +82,11 @@ def find_slow_rank(measurement: Measurement) -> Note | None:
 
 
 def _list_places(measurement: Measurement, log: Path) -> Iterator[tuple[Path, Bounds]]:
-    """Yield the log and its standard error, each with the bounds of the judged lines."""
+    """Yield the log with the bounds of the judged lines, then its standard error.
+
+    The standard error has no bounds, and is omitted if the log contains several
+    segments.
+    """
     attempt = next(
         (attempt for attempt in measurement.run.attempts if attempt.files.log == log),
         None,

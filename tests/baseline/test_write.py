@@ -35,7 +35,7 @@ from pytest_llmbench.core.baseline_records import (
     Tolerance,
 )
 from pytest_llmbench.core.errors import BaselineError, RecordError
-from pytest_llmbench.core.tolerance import NAMES, get_slot, parse_tolerances
+from pytest_llmbench.core.tolerance import NAMES, get_metric_name, parse_tolerances
 from pytest_llmbench.session.recordings import make_recording
 
 SHIPPED = tuple(shipped().values())
@@ -123,7 +123,7 @@ tolerances = st.lists(
         fractions,
     ),
     max_size=4,
-    unique_by=get_slot,
+    unique_by=get_metric_name,
 )
 
 

@@ -19,7 +19,7 @@ from pytest_llmbench.core.tolerance import (
     explain_refusal,
     find_reference,
     follow_recording,
-    get_slot,
+    get_metric_name,
     is_beyond,
     list_accepted,
     merge_tolerances,
@@ -213,7 +213,7 @@ texts = st.lists(
         lambda one: f"{one[0]}:{one[1] / 100}%"
     ),
     max_size=4,
-    unique_by=lambda text: get_slot(parse_tolerances(text, "")[0]),
+    unique_by=lambda text: get_metric_name(parse_tolerances(text, "")[0]),
 )
 
 
@@ -228,7 +228,9 @@ def test_bound_is_the_smallest_of_all_metrics(
         for layer in (file, ini, flag)
     ]
     strongest = {
-        get_slot(tolerance): tolerance.factor for layer in layers for tolerance in layer
+        get_metric_name(tolerance): tolerance.factor
+        for layer in layers
+        for tolerance in layer
     }
     bound = min(
         strongest.setdefault("time", DEFAULT_TOLERANCE.factor), *strongest.values()

@@ -56,7 +56,7 @@ from pytest_llmbench.launch.plan.cluster_file import (
     read_cluster,
     read_llmb_run,
 )
-from pytest_llmbench.launch.plan.variants import MOST_ARMS, read_variants
+from pytest_llmbench.launch.plan.variants import MOST_VARIANTS, read_variants
 from pytest_llmbench.report.document import read, render_session
 from pytest_llmbench.report.notifications import convert_to_slack
 from pytest_llmbench.report.output_files import EXPORT, REPORTS, TRACE, find_obstacle
@@ -66,7 +66,7 @@ from pytest_llmbench.session.settings import LaunchRequest, Settings, resolve
 from pytest_llmbench.tools.import_tables.import_command import format_report
 from pytest_llmbench.tools.import_tables.imported_documents import write_drafts
 from pytest_llmbench.tools.nccl.nccl_changes import build_document, compare
-from pytest_llmbench.tools.nccl.nccl_trace import Trace, read_saved
+from pytest_llmbench.tools.nccl.nccl_trace import Trace, read_saved_or_logs
 
 TODAY = date(2025, 11, 20)
 
@@ -103,7 +103,7 @@ def trace_seeds() -> list[bytes]:
     with empty_folder() as folder:
         (folder / "nccl.log").write_bytes(lines)
         saved = json.dumps(
-            build_document(read_saved([folder / "nccl.log"])), indent=1
+            build_document(read_saved_or_logs([folder / "nccl.log"])), indent=1
         ).encode()
     return [saved, lines, lines.replace(b"comm", b"\xff")]
 
@@ -112,11 +112,11 @@ def check_trace(data: bytes) -> None:
     """A trace or saved summary is printed, compared and saved unchanged, or refused by
     name."""
     with written("trace.json", data) as path, refusals(LogError, naming="trace.json"):
-        trace = read_saved([path])
+        trace = read_saved_or_logs([path])
         require_types(trace, Trace)
         again = path.with_name("again.json")
         again.write_text(json.dumps(build_document(trace), indent=1))
-        require(read_saved([again]) == trace, "a trace that is not kept")
+        require(read_saved_or_logs([again]) == trace, "a trace that is not kept")
         require(not compare(trace, trace).changes, "a trace that changed since itself")
         for style in ("--format=text", "--format=json"):
             require_printable(
@@ -250,7 +250,7 @@ def check_variants(data: bytes) -> None:
     ):
         variants = read_variants(path).variants
         require_types(variants, tuple[Variant, ...])
-        require(2 <= len(variants) <= MOST_ARMS, "any number of variants")
+        require(2 <= len(variants) <= MOST_VARIANTS, "any number of variants")
         require(
             len({variant.name for variant in variants}) == len(variants),
             "one name twice",

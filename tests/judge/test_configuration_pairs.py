@@ -223,7 +223,7 @@ def test_text_of_a_pair_describes_the_comparison() -> None:
     [
         (
             (-0.2, 0.0, 0.0),
-            "no loss, because the run is not slower than its baseline: its reference is faster than documented",
+            "no loss: the run meets its baseline, and only the run that it is compared with is faster than documented",
         ),
         (
             (estimate(0.0, threshold_only=True), 0.0, 0.0),

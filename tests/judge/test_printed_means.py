@@ -84,7 +84,7 @@ def test_one_or_two_means_never_pass(seconds: list[float]) -> None:
     )
     assert judgement.meets_point is True
     assert (
-        f" of {10 * len(seconds)} steps: they would hide a warm-up or a stall"
+        f" for {10 * len(seconds)} steps: means would hide a warm-up or a stall"
         in phrase(judgement)
     )
     assert judgement.estimate is not None

@@ -305,7 +305,7 @@ USAGE = [
     ),
     (
         ["--llmb-logs=.", "--llmb-release=25.5"],
-        "--llmb-release=25.5: no baseline has it",
+        "--llmb-release=25.5: no baseline has this value",
     ),
     (["--llmb-logs=.", "--llmb-require=grok1"], "(did you mean '*grok1*'?)"),
     (

@@ -89,13 +89,13 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.TIMED_AS_DOCUMENT,
         {"assumed": True, "window": Window(9, 9), "statement": OLDER},
-        "timed like its document, presumably (step 9): "
+        "measured as its document does, presumably (step 9): "
         "1 older run of this configuration",
     ),
     (
         C.TIMED_AS_DOCUMENT,
         {"assumed": False, "window": Window(9, 9), "statement": OLDER},
-        "timed like its document (step 9): 1 older run of this configuration",
+        "measured as its document does (step 9): 1 older run of this configuration",
     ),
     (
         C.RUNS_NEEDED,
@@ -121,7 +121,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.FEW_MEANS,
         {"means": 2, "steps": 20},
-        "the log prints only 2 means of 20 steps: they would hide a warm-up or a "
+        "the log prints only 2 means for 20 steps: means would hide a warm-up or a "
         "stall, and how much the steps vary",
     ),
     (
@@ -155,8 +155,8 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.WIDE_INTERVAL,
         {"low": -0.1, "high": 0.2, "tolerances": 4},
-        "the steps only show that the step time is between -9.5 % and +22.1 %, "
-        "wider than 4 tolerances",
+        "from its steps, the run is only known to be -9.5 % to +22.1 % against the "
+        "baseline: this interval is wider than 4 tolerances",
     ),
     (C.UNIFORM_SHIFT, {}, "all steps shifted uniformly"),
     (
@@ -211,7 +211,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.BASELINE_ROUNDING,
         {"fraction": 0.013},
-        "the baseline is rounded (1.3%) by more than a tenth of the tolerance",
+        "the rounding of the baseline (1.3%) exceeds a tenth of the tolerance",
     ),
     (
         C.NOISY_RUNS,
@@ -335,14 +335,14 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
         C.HICCUP,
         {"steps": SLOW_STEPS, "mean": 7.5, "usual": 7.3},
         f"transient stalls left out: {SLOW_STEPS_TEXT}; the mean is 7.500 s, "
-        "or 7.300 s with the next slowest in their place",
+        "or 7.300 s with the next slowest steps in place of the stalls",
     ),
     (
         C.HICCUPS_OFTEN,
         {"runs": 3, "steps": SLOW_STEPS, "mean": 7.5, "usual": 7.3},
-        "3 runs in seven days had transient stalls, so they are no longer left out; "
+        "transient stalls are counted, because 3 runs in seven days had some: "
         f"{SLOW_STEPS_TEXT}; the mean is 7.500 s, "
-        "or 7.300 s with the next slowest in their place",
+        "and would be 7.300 s with the next slowest steps in place of the stalls",
     ),
     (
         C.NEWEST_BY_FILE_TIME,
@@ -551,7 +551,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.MOVED_RECORDING,
         {"recorded": (7.665, FIRST), "moves": 2},
-        f"recorded values: {MOVED}, in 2 accepted moves",
+        f"recorded values: {MOVED} after 2 accepted moves",
     ),
     (
         C.OVER_BUDGET,
@@ -586,8 +586,8 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
         "checkpoint save cannot be judged: it is synchronous, so no dispatch was "
         f"timed (line 7); {BUDGET_TEXT}",
     ),
-    (C.TIME_TRUNCATED, {}, "its time is truncated"),
-    (C.TIME_MISSING, {}, "the log prints no time for it"),
+    (C.TIME_TRUNCATED, {}, "the time of this save or load is truncated"),
+    (C.TIME_MISSING, {}, "the log prints no time for this save or load"),
     (
         C.DISPATCH_ONLY,
         {},

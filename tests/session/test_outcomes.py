@@ -85,7 +85,7 @@ def make_results(*measurements: Measurement, **fields: Any) -> SessionResults:
 
 
 @pytest.mark.parametrize(
-    ("require", "on_demand", "status"),
+    ("require", "keys_only_in_tables", "status"),
     [
         ((), False, Status.SKIPPED),
         (("all",), False, Status.FAILED),
@@ -94,10 +94,12 @@ def make_results(*measurements: Measurement, **fields: Any) -> SessionResults:
     ],
 )
 def test_require_all_ignores_on_demand_configurations(
-    require: tuple[str, ...], on_demand: bool, status: Status
+    require: tuple[str, ...], keys_only_in_tables: bool, status: Status
 ) -> None:
     """An id requires the configuration."""
-    results = make_results(on_demand=frozenset({KEY} if on_demand else ()))
+    results = make_results(
+        keys_only_in_tables=frozenset({KEY} if keys_only_in_tables else ())
+    )
     (outcome,) = decide_outcomes(
         results, [KEY.id], Settings(require=require), guarded=True
     )

@@ -44,5 +44,5 @@ def make_slurm_schedulers(client: object) -> Schedulers:
     """Build schedulers whose Slurm scheduler has a fake client."""
     slurm = make_slurm(client)
     return FakeSchedulers(
-        {via: slurm for via in SCHEDULERS if not load_scheduler(via).here}
+        {via: slurm for via in SCHEDULERS if not load_scheduler(via).is_local}
     )

@@ -144,7 +144,7 @@ def list_variants(names: Iterable[str], spec: JobSpec = TRIAL) -> tuple[JobSpec,
 
 def ended_trial(number: int, spec: JobSpec, trial: Trial, **fields: Any) -> EndedJob:
     """Build the ended job of a trial."""
-    placed = replace(spec, allocation=trial.allocation, warm_up=trial.discarded)
+    placed = replace(spec, allocation=trial.allocation, warm_up=trial.is_warm_up)
     nodes = {"nodes": ("n1", "n2"), **fields}
     if trial.outcome is TrialOutcome.LOST:
         return ended(number, BROKEN, spec=placed, **nodes)

@@ -284,7 +284,7 @@ class Engine:
 
     def _enqueue(self, jobs: Iterable[NextJob]) -> None:
         for job in jobs:
-            self._schedulers.find(job.spec)
+            self._schedulers.find(job.spec)  # raises if there is no such scheduler
             if job.identity not in self._identities:
                 self._identities.add(job.identity)
                 self._queue.append(job)

@@ -748,7 +748,7 @@ class Journal:
         entry = self._find_open_entry(number)
         if entry.job.job_id:
             raise LaunchError(
-                f"job number {number} was submitted as {entry.job.job_id}: its submission cannot have failed"
+                f"job number {number} was submitted as {entry.job.job_id}, and cannot be recorded as not submitted"
             )
         problem = redact(problem, self._hidden) or "it was not submitted"
         return self._store(
@@ -921,7 +921,7 @@ def _identify(job: Job, job_id: str) -> tuple[bool, str]:
 
     Local job ids may equal cluster job ids.
     """
-    return load_scheduler(job.spec.via).here, job_id
+    return load_scheduler(job.spec.via).is_local, job_id
 
 
 def _check_case(case_id: str) -> None:

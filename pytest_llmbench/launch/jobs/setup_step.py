@@ -143,7 +143,7 @@ def build_setup_step(
 
 def is_cluster_job(step: PlannedJob) -> bool:
     """True if the setup step is a cluster job; else it runs on this machine."""
-    return not load_scheduler(step.spec.via).here
+    return not load_scheduler(step.spec.via).is_local
 
 
 def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
@@ -293,7 +293,7 @@ def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int:
     expired = threading.Event()
     mark = secrets.token_hex(16)
     with host.log.open("w", encoding="utf-8") as file, _start(step.spec, mark) as child:
-        started = process.describe(child.pid, mark)
+        started = process.make_process_record(child.pid, mark)
 
         def expire() -> None:
             expired.set()

@@ -51,8 +51,13 @@ def submit_with_marker(job: Job, scheduler: Scheduler) -> Submission:
 def recover_from_marker(
     job: Job, scheduler: Scheduler, seconds: float = SUBMIT_SECONDS
 ) -> Submission | None:
-    """Find the submission of a job, and update its marker."""
+    """Find the submission of a job, or return None.
+
+    For a run of an A/B or bisection without a log, also record the result (its id, or
+    NO_JOB) in the file TRIALS_FILE of the folders that may contain its log.
+    """
     submission = scheduler.recover(job, seconds)
+    # once a log exists, its name contains the job id
     if (
         job.spec.purpose not in TRIALS
         or load_scheduler(job.spec.via).find_log(job) is not None

@@ -148,7 +148,7 @@ def build_job(
             baseline, fit.count_steps(baseline, facts, purpose, environment)
         ),
         gpus_per_node=0
-        if scheduler.here
+        if scheduler.is_local
         else fit.count_gpus_per_node(key, facts, cluster),
         log_folders=find_log_folders(job, purpose, values, environment, directory),
         experiment=name_experiment(key),
@@ -235,7 +235,7 @@ def list_passed(via: str) -> tuple[str, ...]:
     """List the caller's variables that every job with this launcher gets."""
     scheduler = load_scheduler(via)
     # a command on a login node may call the commands of its cluster's scheduler
-    schedulers = list_schedulers() if scheduler.here else [scheduler]
+    schedulers = list_schedulers() if scheduler.is_local else [scheduler]
     names = (name for source in schedulers for name in source.configuration_variables)
     return (*_OF_MACHINE, *names)
 
@@ -547,7 +547,7 @@ def find_log_folders(
     for a local job: its log is in its job folder, and the log of an earlier cluster job
     with the same number must not be mistaken for it.
     """
-    if job.scheduler.here or not job.facts.log:
+    if job.scheduler.is_local or not job.facts.log:
         return ()
     root = Path(find_first(environment, "LLMB_WORKLOAD", "STAGE_PATH") or directory)
     versions = [values["gsw_version"]]

@@ -130,13 +130,13 @@ class Plan:
         )
 
     @property
-    def run_specs(self) -> list[JobSpec]:
-        """The specification of the first run of each configuration.
+    def first_run_specs(self) -> list[JobSpec]:
+        """The specifications of the first runs, one for each configuration.
 
-        For a configuration with variants this is the first variant, as a separate job.
+        With variants: that of a run of the first variant.
         """
-        every = ((job.spec.case_id, job) for job in self.jobs)
-        return [self.variants.get(case, (job,))[0].spec for case, job in every]
+        job_by_case = ((job.spec.case_id, job) for job in self.jobs)
+        return [self.variants.get(case, (job,))[0].spec for case, job in job_by_case]
 
     @property
     def first_specs(self) -> list[JobSpec]:

@@ -40,7 +40,7 @@ from pytest_llmbench.launch.plan.job_spec import IMAGE
 from pytest_llmbench.launch.plan.planned_job import PlannedJob, find_script
 from pytest_llmbench.launch.plan.purpose import list_switches
 
-MOST_ARMS = 8  # of an A/B
+MOST_VARIANTS = 8  # of an A/B
 
 MOST_BUILDS = 512  # of a search
 
@@ -84,12 +84,13 @@ class Builds:
 
 
 def read_variants(path: Path) -> Builds:
-    """Read the file of an A/B.
+    """Read the variants of an A/B from a file of --llmb-ab.
 
-    Raises LaunchError, with the line, for invalid or too many arms.
+    Raises LaunchError, with the line, if a variant is invalid or there are too many.
     """
     return _make_builds(
-        _read(path, {"variants": Items(_VARIANT, least=2, most=MOST_ARMS)}, {}), path
+        _read(path, {"variants": Items(_VARIANT, least=2, most=MOST_VARIANTS)}, {}),
+        path,
     )
 
 
@@ -340,8 +341,8 @@ def list_commits(text: str, folder: Path, run: Runner) -> tuple[Variant, ...]:
     ).split()
     if not listed or listed[-1] != last or call("rev-parse", f"{listed[0]}^") != first:
         raise LaunchError(
-            f"git:{text}: expected up to {MOST_BUILDS - 1} commits from the good end to the bad end, along the "
-            "first parents of the bad end"
+            f"git:{text}: expected up to {MOST_BUILDS - 1} commits from the good to the bad commit, following "
+            "the first parents of the bad commit"
         )
     return tuple(Variant(commit[:12], commit=commit) for commit in (first, *listed))
 

@@ -112,8 +112,9 @@ def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
         return None
     last = history.policy_jobs[-1]
     job = last.job
-    if job.submission is SubmissionState.UNCERTAIN or history.is_made_again(job):
+    if job.submission is SubmissionState.UNCERTAIN or history.has_next_attempt(job):
         return None
+    # the exclusions of the policy; if the job had just these, only the requested ones
     exclude = history.run_spec.exclude
     if job.spec.exclude == exclude:
         exclude = history.spec.exclude

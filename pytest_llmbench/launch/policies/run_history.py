@@ -181,7 +181,7 @@ class RunHistory:
         """The output files of the ended jobs, in addition to their logs."""
         return tuple(path for ended_job in self.ended for path in ended_job.files)
 
-    def is_made_again(self, job: Job) -> bool:
+    def has_next_attempt(self, job: Job) -> bool:
         """True if the next attempt of a run is planned or has ended."""
         next_attempt = (job.repeat, job.attempt + 1)
         return next_attempt in self._planned_runs | self._ended_runs

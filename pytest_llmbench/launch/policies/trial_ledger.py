@@ -67,14 +67,17 @@ class CountedRun(NamedTuple):
 
 
 def list_measured(trials: Sequence[Trial]) -> list[CountedRun]:
-    """List the measured runs in order, without warm-ups."""
+    """List the measured runs in order, without warm-ups.
+
+    Warm-ups count in the positions of the runs.
+    """
     measured = [trial for trial in trials if trial.outcome is TrialOutcome.MEASURED]
     return [
         CountedRun(
             position, trial.variant, math.log(trial.step_time_ms), trial.rounding
         )
         for position, trial in enumerate(measured)
-        if not trial.discarded and trial.step_time_ms
+        if not trial.is_warm_up and trial.step_time_ms
     ]
 
 
@@ -82,7 +85,7 @@ def is_measured(trial: Trial, variants: Collection[int]) -> bool:
     """True for a measured run of one of these variants that is not a warm-up."""
     return (
         trial.outcome is TrialOutcome.MEASURED
-        and not trial.discarded
+        and not trial.is_warm_up
         and trial.variant in variants
     )
 
@@ -131,7 +134,7 @@ def choose_in_round(
     runs are repeated at the end of their round.
     """
     start = find_round_end(trials, variants, rounds - 1) or 0
-    tried = {trial.variant for trial in trials[start:] if not trial.discarded}
+    tried = {trial.variant for trial in trials[start:] if not trial.is_warm_up}
     order = list(variants) if rounds % 4 in (0, 1) else list(reversed(variants))
     missing = [variant for variant in order if count_measured(trials, variant) < rounds]
     return next((variant for variant in missing if variant not in tried), missing[0])
@@ -142,21 +145,21 @@ def choose_warm_up(
 ) -> NextTrial | None:
     """Choose the next warm-up in a shared allocation, or None.
 
-    The first run of each variant in an allocation is a discarded warm-up.
+    The first run of each variant in an allocation is a is_warm_up warm-up.
     """
     if allocation is None:
         return None
     warm = {
         trial.variant
         for trial in trials
-        if trial.discarded
+        if trial.is_warm_up
         and trial.allocation == allocation
         and trial.outcome is TrialOutcome.MEASURED
     }
     # variants that do not start: their failures end the trial
     given_up = {variant for variant in variants if find_failure(trials, variant)}
     cold = (variant for variant in variants if variant not in warm | given_up)
-    return next((NextTrial(variant, discarded=True) for variant in cold), None)
+    return next((NextTrial(variant, is_warm_up=True) for variant in cold), None)
 
 
 def get_level(pairs: int, earlier: Noise | None, arms: int = 1) -> float:
@@ -371,7 +374,7 @@ def plan_trial(ledger: TrialLedger, step: NextTrial) -> NextRuns:
     if allocation is None or shared is None:
         run = NextJob(_pin(spec, nodes), 1, ledger.next_number)
         return NextRuns((run,), releases=True)
-    placed = place_run(spec, allocation, warm_up=step.discarded)
+    placed = place_run(spec, allocation, warm_up=step.is_warm_up)
     run = NextJob(placed, 1, ledger.next_number)
     measured = sum(is_measured(trial, (trial.variant,)) for trial in ledger.made)
     allocation_spec = shared.size(max(ledger.plan.most - measured, 1))
@@ -384,7 +387,7 @@ def plan_trial(ledger: TrialLedger, step: NextTrial) -> NextRuns:
 
 def _pin(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
     """Pin a job to nodes, unless there are none or it runs on this machine."""
-    if not nodes or load_scheduler(spec.via).here:
+    if not nodes or load_scheduler(spec.via).is_local:
         return spec
     return dataclasses.replace(pin_nodes(spec, nodes), exclude=())
 

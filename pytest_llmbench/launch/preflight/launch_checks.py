@@ -102,7 +102,7 @@ def check_python_modules(
     Checks only jobs on this machine: the Python of a compute node is unknown.
     """
     facts, python = planned.facts, _find_python(planned)
-    if not load_scheduler(planned.spec.via).here or not facts.modules or not python:
+    if not load_scheduler(planned.spec.via).is_local or not facts.modules or not python:
         return
     path = dict(planned.spec.environment).get("PATH", "")
     done = machine.run(

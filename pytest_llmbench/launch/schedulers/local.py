@@ -49,7 +49,7 @@ class LocalScheduler(Scheduler):
     """
 
     name = "this machine"
-    here = True
+    is_local = True
     device_variables = ("CUDA_VISIBLE_DEVICES",)
     at_once = 1
 

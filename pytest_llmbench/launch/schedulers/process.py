@@ -139,10 +139,10 @@ def _start_held(
         raise LaunchError(f"{arguments[6]} cannot be started: {problem}") from None
     finally:
         os.close(read_end)
-    return describe(pid, mark), gate
+    return make_process_record(pid, mark), gate
 
 
-def describe(pid: int, mark: str) -> Process:
+def make_process_record(pid: int, mark: str) -> Process:
     """Build the record of a child that was just started.
 
     `mark` is the value of the variable MARK in its environment.

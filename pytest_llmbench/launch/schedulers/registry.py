@@ -43,7 +43,7 @@ def list_schedulers() -> list[type[Scheduler]]:
 def name_clusters() -> str:
     """Return the names of the schedulers that run jobs on a cluster, such as `Slurm`."""
     return " or ".join(
-        scheduler.name for scheduler in list_schedulers() if not scheduler.here
+        scheduler.name for scheduler in list_schedulers() if not scheduler.is_local
     )
 
 
@@ -85,7 +85,9 @@ class Schedulers:
     def list_clusters(self) -> list[Scheduler]:
         """Return the schedulers that run jobs on a cluster."""
         return [
-            self.get(scheduler) for scheduler in list_schedulers() if not scheduler.here
+            self.get(scheduler)
+            for scheduler in list_schedulers()
+            if not scheduler.is_local
         ]
 
     def learn_cluster(self, gpu: str = "") -> LearnedCluster | None:
@@ -120,7 +122,9 @@ class Schedulers:
         Raises SchedulerAway.
         """
         used = [*self.group(jobs), self.get(load_scheduler(HERE))]
-        chosen = next((scheduler for scheduler in used if not scheduler.here), used[-1])
+        chosen = next(
+            (scheduler for scheduler in used if not scheduler.is_local), used[-1]
+        )
         return chosen.find_cluster_name()
 
     def group(self, jobs: Iterable[HasSpec]) -> dict[Scheduler, list[HasSpec]]:

@@ -39,7 +39,7 @@ class Scheduler(ABC):
     # the program that submits jobs; its launcher has the same name
     program: ClassVar[str] = ""
     # True if jobs run on this machine, with their logs in their job folders
-    here: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
     # variables that configure its commands; its jobs inherit them
     configuration_variables: ClassVar[tuple[str, ...]] = ()
     # variables that select GPUs; its jobs inherit them

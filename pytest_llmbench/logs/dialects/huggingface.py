@@ -188,7 +188,8 @@ def _read_state(
 ) -> StepRecord | None:
     """Parse a progress record of trainer_state.json or of a JSON lines file.
 
-    The record surrounds `text[start]`.
+    The record surrounds `text[start]`. Returns None if it has no loss, or if a value is
+    not a number.
     """
     begin = text.rfind(b"{", max(0, start - REACH_BACK), start)
     values = (read_fields(text, begin + 1, end) if begin >= 0 else None) or {}

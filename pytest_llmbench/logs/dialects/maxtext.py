@@ -138,7 +138,8 @@ def read_columns(
 ) -> StepColumns | None:
     """Read the steps at these offsets, each on its own line.
 
-    Returns None if a record has another layout than the first, or is incomplete.
+    Returns None if a record has another layout than the first, or is incomplete, and if
+    the first record follows a batch ramp-up.
     """
     names = list_names(text[offsets[0] : stops[0]].split(b", ")[2:], b": ")
     if not names or text.endswith(RAMP_UP, 0, offsets[0]):

@@ -215,8 +215,8 @@ class RegexReader(DialectReader):
     ) -> list[StepRecord]:
         """Subtract evaluation and checkpoint time from the step times.
 
-        The step times stay unchanged if they already exclude this time. Steps with an
-        evaluation then take as long as other steps.
+        The step times stay unchanged if they already exclude this time. They exclude it
+        if steps with an evaluation take no longer than other steps.
         """
         rows = [
             row
@@ -226,7 +226,7 @@ class RegexReader(DialectReader):
         non_training = [
             self._non_training_seconds[records[row].origin.offset] for row in rows
         ]
-        if not rows or not _contains(records, rows, non_training):
+        if not rows or not _times_include(records, rows, non_training):
             return records
         for row, seconds in zip(rows, non_training, strict=True):
             record = records[row]
@@ -469,7 +469,7 @@ class RegexReader(DialectReader):
         return not (line.number_continues and not after.strip())
 
 
-def _contains(
+def _times_include(
     records: Sequence[StepRecord], rows: Sequence[int], non_training: Sequence[float]
 ) -> bool:
     """True if the step times of `rows` include the `non_training` times.

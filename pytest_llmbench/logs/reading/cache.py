@@ -186,8 +186,10 @@ class LogCache:
             raise
 
     def _tidy(self) -> None:
-        """Remove cache files that are long unused, then the least recently used beyond
-        LARGEST."""
+        """Remove cache files not used for OLDEST_SECONDS, and the least recently used.
+
+        The remaining files have at most LARGEST bytes.
+        """
         files = sorted(_list_files(self._folder), reverse=True)
         now = (
             self._file.stat().st_mtime

@@ -175,11 +175,14 @@ class Stores:
         wanted: Callable[[str], bool],
         sampled: Callable[[str], bool] = lambda _: False,
     ) -> tuple[Archive, Path]:
-        """List an archive. Returns it and the folder that represents it.
+        """Open an archive and list its files.
+
+        Returns the archive, and the folder under which its files appear.
 
         Files whose names satisfy `wanted` are listed. Files whose names satisfy
         `sampled` are listed with samples of their text.
         """
+        # a negative device number, which no file has, for each archive
         listing = Listing(path, device=-3 - len(self._archives))
         archive = Archive(path, lambda: self._blocks(path), listing, wanted, sampled)
         top = archive.list()

@@ -107,7 +107,7 @@ MEANINGS = {
     "cross": ("regression", "\N{MULTIPLICATION X} regression"),
     "square": ("other", "\N{BLACK SQUARE} not judged"),
 }
-"""The class of each symbol, and its entry in the key."""
+"""The class of each symbol, and its entry in the legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def _convert_current_run(outcome: ConfigurationOutcome) -> DrawnDay:
 def _draw_daily_runs(
     picture: Picture, days: Sequence[DrawnDay], times: Sequence[float | None]
 ) -> list[str]:
-    """Draw the daily runs with a step time; return the key of the symbols used."""
+    """Draw the daily runs with a step time; return the legend of the symbols used."""
     points: dict[str, list[tuple[float, float]]] = {symbol: [] for symbol in MEANINGS}
     for index, (day, value) in enumerate(zip(days, times, strict=True)):
         if value is not None:

@@ -34,8 +34,8 @@ from pytest_llmbench.runs.discover.evidence import (
     TWINS,
     OwnedRun,
     add_reports,
+    find_companion,
     find_exclusion,
-    find_twin,
 )
 from pytest_llmbench.runs.discover.folder_times import (
     read_filing_date,
@@ -248,10 +248,14 @@ def _find_named_runs(walk: Walk) -> Discovery:
 def _mark_twin(
     run: RunFiles, job_folder: JobFolder, folders: Collection[str]
 ) -> RunFiles:
-    reason, explanation = find_twin(
+    reason, explanation = find_companion(
         job_folder.folder.parts, len(job_folder.layout.inside), folders
     )
-    return replace(run, twin_of=reason, twin_because=explanation) if reason else run
+    return (
+        replace(run, companion_of=reason, companion_because=explanation)
+        if reason
+        else run
+    )
 
 
 def _drop_repeated_files(walk: Walk) -> list[Folder]:
@@ -294,7 +298,12 @@ def _drop_repeated_files(walk: Walk) -> list[Folder]:
 def _make_runs(
     job_folder: JobFolder, logged: Mapping[str, Sequence[Path]], walk: Walk
 ) -> Iterator[RunFiles]:
-    """Yield the runs of one folder; record its other files in the walk."""
+    """Yield the runs of one folder; record its other files in the walk.
+
+    A draft is a job of the folder: with logs, or (`logless_job`) only with files that a
+    job without a log left. Metadata without any other file of the job also make a run.
+    If only some files were chosen, the others are ignored.
+    """
     folder, jobs = job_folder.folder, job_folder.jobs
     assigned = assign_metadata(jobs)
     if folder.only_chosen:

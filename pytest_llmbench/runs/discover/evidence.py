@@ -52,10 +52,10 @@ def find_exclusion(
     return None, ""
 
 
-def find_twin(
+def find_companion(
     parts: Sequence[str], own_count: int, folders: Collection[str]
 ) -> tuple[Reason | None, str]:
-    """Return the reason a run may be the short twin of an excluded run, with its
+    """Return the reason a run may be the short companion of an excluded run, with its
     evidence.
 
     NeMo-Run launches `E` next to `E_nsys` in a timestamped folder; both make equally

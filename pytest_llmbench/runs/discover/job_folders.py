@@ -538,24 +538,28 @@ def find_empty_launches(
 ) -> Iterator[JobFolder]:
     """Yield launch folders (`E/E_<time>`, `E/<epoch seconds>`) that contain no log.
 
-    Each folder has one job without attempts. `emptied` are folders that lost files,
-    because these are links to files elsewhere. Renamed, packed and unreadable logs
-    count as logs.
+    Each folder has one job without attempts. `emptied` are folders from
+    which links to files elsewhere were dropped; they do not count as empty. Renamed,
+    packed and unreadable logs count as logs.
     """
-    filled: set[Parts] = set()
+    has_content: set[Parts] = set()
     for job_folder in job_folders:
         if (
             job_folder.jobs.drafts
             or job_folder.jobs.metadata
             or any(_may_be_log(file.name) for file in job_folder.folder.files)
         ):
-            _add_folders(filled, job_folder.folder.parts)
+            _add_folders(has_content, job_folder.folder.parts)
     for folder in emptied:
-        _add_folders(filled, folder.parts)
+        _add_folders(has_content, folder.parts)
     for path, _ in walk.unreadable:
-        _add_folders(filled, path.parts)
+        _add_folders(has_content, path.parts)
     for folder in walk.folders:
-        if folder.parts not in filled and not folder.only_chosen and _is_launch(folder):
+        if (
+            folder.parts not in has_content
+            and not folder.only_chosen
+            and _is_launch(folder)
+        ):
             layout = find_layout(folder.parts)
             draft = JobDraft(
                 "",
@@ -592,8 +596,8 @@ def _may_be_log(name: str) -> bool:
     return logged and not plain.startswith(COPIED_OUTPUT)
 
 
-def _add_folders(filled: set[Parts], parts: Parts) -> None:
+def _add_folders(has_content: set[Parts], parts: Parts) -> None:
     """Add a folder and its parents."""
-    while parts and parts not in filled:
-        filled.add(parts)
+    while parts and parts not in has_content:
+        has_content.add(parts)
         parts = parts[:-1]

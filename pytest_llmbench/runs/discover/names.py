@@ -384,24 +384,29 @@ def _read_settings(tokens: list[str]) -> tuple[NamePairs, tuple[str, ...]]:
     """Parse the tokens after the precision: GPUs, nodes, parallelism, batch sizes,
     variant.
 
-    Also returns the remaining bare numbers.
+    Without another number of GPUs or nodes, the first bare number is the GPUs. Also
+    returns the remaining bare numbers.
     """
     pairs: list[tuple[str, str]] = []
     numbers: list[str] = []
     unknown: list[str] = []
-    counted = any(_GPUS.fullmatch(token) or _NODES.fullmatch(token) for token in tokens)
+    has_gpu_count = any(
+        _GPUS.fullmatch(token) or _NODES.fullmatch(token) for token in tokens
+    )
     for token in tokens:
         pair = read_setting(token)
         if pair:
             pairs.append(pair)
-        elif token.isdecimal() and (counted or _STAMP.fullmatch(token)):
+        elif token.isdecimal() and (has_gpu_count or _STAMP.fullmatch(token)):
             numbers.append(token)
         elif token.isdecimal():
             pairs.append(("gpus", token))
-            counted = True
-        elif not counted and not is_profiled(f"_{token}") and not is_traced(token):
+            has_gpu_count = True
+        elif (
+            not has_gpu_count and not is_profiled(f"_{token}") and not is_traced(token)
+        ):
             unknown.append(token)
-    if unknown and counted:
+    if unknown and has_gpu_count:
         pairs.append(("variant", "_".join(unknown)))
     return tuple(pairs), tuple(numbers)
 

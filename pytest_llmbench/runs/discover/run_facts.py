@@ -268,7 +268,7 @@ Values = Mapping[FactKey, Mapping[str, str]]
 
 
 def _list_values(facts: Iterable[RunFact]) -> Values:
-    """Group the values of facts by setting.
+    """Group the values of facts: {setting: {value: source}}.
 
     `recompute_method: none` is the value `none` of the setting `recompute_method`.
     """

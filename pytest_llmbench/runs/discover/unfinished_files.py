@@ -78,7 +78,7 @@ def get_final_name(name: str) -> str:
     without_dot = final = name.lstrip(".")
     if without_dot != name and is_launched(without_dot):  # hidden until complete
         return without_dot
-    while (shorter := _strip(final, random=without_dot != name)) != final:
+    while (shorter := _strip(final, accept_letters_only=without_dot != name)) != final:
         final = shorter
         if _is_log(final):
             # an event file may have any suffix
@@ -94,7 +94,7 @@ def _is_log(name: str) -> bool:
     )
 
 
-def _strip(name: str, *, random: bool) -> str:
+def _strip(name: str, *, accept_letters_only: bool) -> str:
     """Return a name without the suffix that a program appended, else unchanged."""
     if name.endswith("~"):
         return name[:-1]
@@ -104,16 +104,21 @@ def _strip(name: str, *, random: bool) -> str:
     if (
         suffix.lower() in UNFINISHED
         or suffix.lower() in PUT_AWAY
-        or _is_random(suffix, random=random)
+        or _is_random_suffix(suffix, accept_letters_only=accept_letters_only)
     ):
         return stem.rstrip("_")
     return name
 
 
-def _is_random(suffix: str, *, random: bool) -> bool:
+def _is_random_suffix(suffix: str, *, accept_letters_only: bool) -> bool:
+    """True if a program generated a suffix: it has a digit or a capital letter.
+
+    With `accept_letters_only` (for rsync), also if it has the length of rsync's
+    suffixes.
+    """
     if not (RSYNC <= len(suffix) <= LONGEST and suffix.isascii() and suffix.isalnum()):
         return False
     random_characters: Collection[str] = string.digits + string.ascii_uppercase
-    return (random and len(suffix) == RSYNC) or any(
+    return (accept_letters_only and len(suffix) == RSYNC) or any(
         character in random_characters for character in suffix
     )

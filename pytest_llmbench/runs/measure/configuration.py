@@ -301,7 +301,7 @@ def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str
             else f"computes in {_name_precision(value)}"
         )
         yield (
-            f"by its log the run {finding}, the baseline is for {baseline.key.dtype}",
+            f"according to its log the run {finding}, but the baseline is for {baseline.key.dtype}",
             stated[-1].line,
         )
     experiments = [
@@ -311,7 +311,7 @@ def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str
     if experiments and expected not in {family for family, _ in experiments}:
         statement = experiments[-1][1]
         yield (
-            f"the log names the run {statement.value}, the baseline is for {baseline.key.dtype}",
+            f"the log names the run {statement.value}, but the baseline is for {baseline.key.dtype}",
             statement.line,
         )
 

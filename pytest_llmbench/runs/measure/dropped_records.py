@@ -71,7 +71,10 @@ def find_problems(choice: Choice, timing: Timing) -> Iterator[Problem]:
 
 
 def list_notes(choice: Choice, timing: Timing) -> Iterator[Note]:
-    """Yield notes on dropped and doubtful records that are not a problem."""
+    """Yield a note for each group of dropped records that is not a problem.
+
+    Groups that contradict the window are problems.
+    """
     for dropped in choice.attempt.log.dropped:
         if not _contradicts_window(dropped, timing):
             yield Note(NoteCode(dropped.reason), _describe(dropped), dropped.first_line)

@@ -55,14 +55,14 @@ def measure(
     inside the window they make the run invalid. A missing step time is computed from
     tokens/s if possible.
 
-    `step_time_only` skips the metrics and notes, which take half of the time and which
-    older runs do not need. It also skips the checks beyond the step times of the
-    window: contradicting clocks, and steps outside the window that are slower by more
-    than `tolerance`.
+    `step_time_only` skips the metrics and notes, which take half of the time of this
+    function and which older runs do not need. It also skips all checks that need more
+    than the step times of the window: contradicting clocks, and steps outside the
+    window that are slower by more than `tolerance`.
     """
     required = baseline.required
-    choice, rivals = choose_judged(run, required, now, baseline)
-    excluded = validity.find_exclusion(run, choice) or _find_short_twin(
+    choice, candidate_seconds = choose_judged(run, required, now, baseline)
+    excluded = validity.find_exclusion(run, choice) or _exclude_short_companion(
         run, choice, required
     )
     if choice is None:
@@ -99,7 +99,7 @@ def measure(
     )
     if step_time_only:
         return measurement
-    return _add_details(measurement, choice, rivals, timing, tolerance)
+    return _add_details(measurement, choice, candidate_seconds, timing, tolerance)
 
 
 def _compute_window_timing(
@@ -205,7 +205,7 @@ def choose_judged(
     if last is None or not last.rivals:
         return last, ()
     measured, ranked = [], ranked or baseline
-    # a profiled segment is slower, so it is no rival
+    # a profiled segment is slower, so it is no candidate
     comparable = (
         rival for rival in last.rivals if validity.find_exclusion(run, rival) is None
     )
@@ -321,15 +321,15 @@ def _find_duplicate(run: Run) -> Iterator[Problem]:
         )
 
 
-def _find_short_twin(
+def _exclude_short_companion(
     run: Run, choice: Choice | None, baseline: Baseline
 ) -> Problem | None:
-    """Return the exclusion of the short twin of an excluded run, or None.
+    """Return the exclusion of a short companion of an excluded run, or None.
 
-    A twin was launched together with a profiled or traced run. It is not short if it
-    was to make all steps of the recipe.
+    A companion was launched together with a profiled or traced run. It is not short if
+    it was to make all steps of the recipe.
     """
-    reason = run.found.twin_of
+    reason = run.found.companion_of
     if reason is None:
         return None
     segment = choice.segment if choice else None
@@ -340,4 +340,4 @@ def _find_short_twin(
         # planned for all steps of the recipe: judged like any other run
         if total >= baseline.steps:
             return None
-    return Problem(reason, run.found.twin_because)
+    return Problem(reason, run.found.companion_because)

@@ -151,10 +151,11 @@ def find_new(pauses: Pauses, recorded: Mapping[str, float]) -> Flags:
 
 
 def find_regular(first: Integers, last: Integers, gaps: Flags, likely: Flags) -> Flags:
-    """Return a mask of the gaps that recur at regular intervals throughout a run.
+    """Return a mask of the gaps that recur periodically throughout a run.
 
-    `first` and `last` are the first and the last step of each interval, in order.
-    `likely` is a mask of the intervals that may be a gap if a gap is due there.
+    `first` and `last` are the first and the last step of each logging interval, in
+    order. `likely` is a mask of the logging intervals that are long enough to count as
+    a gap where the period predicts a gap.
     """
     regular = np.zeros(len(gaps), dtype=np.bool_)
     if 2 * np.count_nonzero(gaps) > len(gaps) or _are_dense(
@@ -167,6 +168,7 @@ def find_regular(first: Integers, last: Integers, gaps: Flags, likely: Flags) ->
             continue
         due = _find_period(index, first, last, gaps, likely)
         regular[due[gaps[due]]] = True
+        # give up after MOST_TRIED gaps without a period
         tried += not len(due)
         if tried > MOST_TRIED:
             break

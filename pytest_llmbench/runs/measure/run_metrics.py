@@ -21,7 +21,7 @@ from pytest_llmbench.core.metric_definitions import (
     METRICS,
     STEP_TIME,
     Statistic,
-    is_logged,
+    uses_logged_flops,
 )
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.core.run_records import Measurement, Metric
@@ -110,7 +110,7 @@ def add_logged_work(measurement: Measurement) -> Baseline:
         None,
     )
     if not (
-        is_logged(baseline.configuration)
+        uses_logged_flops(baseline.configuration)
         and logged
         and logged >= ENOUGH_TFLOPS
         and len(window)

@@ -378,7 +378,9 @@ def find_problems(
     recorded: Mapping[str, float],
     tolerance: float,
 ) -> Iterator[Problem]:
-    """Yield contradictions of clock and step times beyond those of recorded runs.
+    """Yield contradictions between clock and step times that recorded runs did not have.
+
+    A contradiction as large as in the recorded runs is no problem.
 
     `recorded` contains recorded values by `Observed` name; missing values are not
     compared.

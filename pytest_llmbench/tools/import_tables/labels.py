@@ -235,7 +235,7 @@ def read_value(mapping: DocumentMapping, labelled: LabelledCell) -> Facts:
     if field == IGNORED or cell.is_absent:
         return {}
     if not field:
-        raise ValueError("its row or column is unknown")
+        raise ValueError("the row or column of the value is unknown")
     renamed = mapping.values.get(field, {}).get(normalize(cell.text))
     if renamed:
         return dict(renamed)
@@ -296,14 +296,14 @@ def _read_digits(name: str, number: str, *, large: bool) -> str:
     if _THOUSANDS.fullmatch(number) and has_thousands:
         return number.replace(",", "")
     raise ValueError(
-        "its comma may be a decimal comma" if "," in number else "it is not a number"
+        "the comma may be a decimal comma" if "," in number else "it is not a number"
     )
 
 
 def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
     # 0.47 under `MFU %` may be a fraction, or half a percent.
     if not in_cell and (not in_label or Decimal(digits) < 1):
-        raise ValueError("it may be a percentage or a fraction")
+        raise ValueError("the value may be a percentage or a fraction")
     if Decimal(digits) > 100:
         raise ValueError("it is above 100 %")
     return f"{digits}%"
@@ -452,7 +452,7 @@ def read_model_name(mapping: DocumentMapping, text: str) -> Facts:
     """Read recipe and size from the name of a model; {} if it is not a name.
 
     `LLAMA3.1_405B` gives recipe llama3.1 and size 405b. `DeepSeekV3 (w/o MTP)` has no
-    size, so that the whole name is both recipe and size.
+    size, so that the whole name is both recipe and size, unless the name ends in a size.
     """
     caption = read_caption(mapping, text)
     spelled = re.sub(

@@ -384,7 +384,8 @@ def strip_markup(cell: str) -> str:
 
 
 def _list_texts(tokens: Sequence[Token]) -> Iterator[str]:
-    raised = False
+    """Yield the texts of a cell without superscripts; `~~` surrounds struck text."""
+    is_superscript = False
     for number, token in enumerate(tokens):
         tag = (
             re.match(r"</?([a-z]*)", token.content.lower())
@@ -392,8 +393,8 @@ def _list_texts(tokens: Sequence[Token]) -> Iterator[str]:
             else None
         )
         if tag and tag[1] == "sup":
-            raised = not token.content.startswith("</")
-        elif raised:
+            is_superscript = not token.content.startswith("</")
+        elif is_superscript:
             continue
         elif tag:
             yield "~~" if tag[1] in _STRUCK else " " * bool(tag[1])

@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 
     from pytest_llmbench.session.settings import find_readable
     from pytest_llmbench.tools.nccl.nccl_changes import build_document, compare
-    from pytest_llmbench.tools.nccl.nccl_trace import read_saved
+    from pytest_llmbench.tools.nccl.nccl_trace import read_saved_or_logs
 
     with rename_flags():
         paths = [
@@ -85,8 +85,8 @@ def _run(arguments: argparse.Namespace) -> Output:
         against = arguments.against and find_readable(
             "--llmb-against", arguments.against, Path.cwd()
         )
-    trace = read_saved(paths)
-    other = read_saved([against]) if against else None
+    trace = read_saved_or_logs(paths)
+    other = read_saved_or_logs([against]) if against else None
     if arguments.save:
         _save(redact_values(build_document(trace)), arguments.save)
     comparison = compare(trace, other) if other else None
@@ -173,14 +173,15 @@ def _format_change(change: TraceChange) -> str:
 
 
 def _render_head(trace: Trace) -> str:
+    """Format the first lines: files and records, damage, communicators."""
     from pytest_llmbench.tools.nccl.nccl_changes import format_percent
 
     more = "more than " if trace.limited else ""
-    members = f" on {count_noun(trace.hosts, 'host')}" if trace.hosts else ""
-    traced = f" in {trace.traced}" if trace.traced < trace.files else ""
-    text = f"{count_noun(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{traced}"
+    on_hosts = f" on {count_noun(trace.hosts, 'host')}" if trace.hosts else ""
+    in_traced = f" in {trace.traced}" if trace.traced < trace.files else ""
+    text = f"{count_noun(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{in_traced}"
     lines = [
-        f"{text} of {more}{count_noun(trace.ranks, 'rank')}{members}"
+        f"{text} of {more}{count_noun(trace.ranks, 'rank')}{on_hosts}"
         if trace.ranks
         else text
     ]

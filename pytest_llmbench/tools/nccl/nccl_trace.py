@@ -314,7 +314,7 @@ _SCALARS = {
 }
 
 
-def read_saved(paths: Sequence[Path]) -> Trace:
+def read_saved_or_logs(paths: Sequence[Path]) -> Trace:
     """Read a saved trace or, if `paths` is not one, the records of log files.
 
     Raises LogError.

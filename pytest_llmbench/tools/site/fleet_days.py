@@ -124,7 +124,11 @@ def _make_row(
     changes: tuple[LevelChange, ...],
     newest: datetime,
 ) -> FleetRow:
-    """Build the row of a configuration; `newest` is the start of the newest session."""
+    """Build the row of a configuration.
+
+    `series` contains the valid verdict of each day, and `newest` is the start of the
+    newest session.
+    """
     daily = _select_days(verdicts)
     total = add_changes(change.difference for change in changes)
     return FleetRow(

@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         write_site(arguments.output, pages)
     except OSError as error:
         raise HistoryError(
-            f"-o {arguments.output}: cannot write all pages: {describe_os_error(error)}"
+            f"-o {arguments.output}: some pages cannot be written: {describe_os_error(error)}"
         ) from None
     days = formatting.count_noun(len(fleet.days), "day")
     configurations = formatting.count_noun(len(fleet.rows), "configuration")
@@ -106,19 +106,24 @@ def _run(arguments: argparse.Namespace) -> Output:
 def _render(
     fleet: FleetDays, compared: dict[DayPair, SidesCompared], now: datetime
 ) -> Iterator[tuple[str, str]]:
+    """Yield file name and HTML of each comparison page, then those of the site."""
     from pytest_llmbench.comparison.comparison_document import describe
     from pytest_llmbench.comparison.comparison_page import render_sides
     from pytest_llmbench.tools.site.site_page import SiteFacts, render_site
 
-    names: dict[str, str] = {}
+    page_of_configuration: dict[str, str] = {}
     for (good, failed), sides in compared.items():
         name = f"{good}_{failed}.html"
-        names |= {comparison.configuration: name for comparison in sides.comparisons}
+        page_of_configuration |= {
+            comparison.configuration: name for comparison in sides.comparisons
+        }
         document = describe(sides, now, strict=False)
         yield f"{COMPARISONS}/{name}", render_sides(document, now, of_site=True)
     command = redact_text(
         shlex.join(["llmbench", *map(hide_password_of, sys.argv[1:])])
     )
     yield from render_site(
-        fleet, names, SiteFacts(now, command, __version__, socket.gethostname())
+        fleet,
+        page_of_configuration,
+        SiteFacts(now, command, __version__, socket.gethostname()),
     )

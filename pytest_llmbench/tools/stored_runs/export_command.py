@@ -117,7 +117,7 @@ def _require_parquet(output: Path | None) -> None:
 
 
 def _print(texts: Iterator[str]) -> None:
-    """Print redacted texts; stop at a closed pipe (`| head`)."""
+    """Print texts, which must be redacted already; stop at a closed pipe (`| head`)."""
     import sys
 
     encoding = sys.stdout.encoding or "utf-8"
@@ -267,7 +267,8 @@ def _make_array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
 def _make_schema(columns: Columns) -> pa.Schema:
     """Build the schema with pandas metadata, so that pandas reads the same types.
 
-    The columns WHOLE are nullable integers.
+    The columns listed in WHOLE are nullable integers, and columns of bytes are lists of
+    floats.
     """
     import pandas as pd
     import pyarrow as pa

@@ -37,8 +37,8 @@ SHARED: dict[str, Any] = {"allocation": 0}
 Runner = Callable[[int, NextTrial], Trial]
 
 
-def measured(variant: int, milliseconds: float, *, discarded: bool = False) -> Trial:
-    return Trial(variant, TrialOutcome.MEASURED, milliseconds, discarded)
+def measured(variant: int, milliseconds: float, *, is_warm_up: bool = False) -> Trial:
+    return Trial(variant, TrialOutcome.MEASURED, milliseconds, is_warm_up)
 
 
 def complete(
@@ -60,7 +60,7 @@ def steady(difference: float = 0.0, cv: float = 0.003, seed: int = 1) -> Runner:
     def run(_: int, step: NextTrial) -> Trial:
         logarithm = difference * (step.variant > 0) + cv * random.standard_normal()
         return measured(
-            step.variant, 1000 * math.exp(logarithm), discarded=step.discarded
+            step.variant, 1000 * math.exp(logarithm), is_warm_up=step.is_warm_up
         )
 
     return run
@@ -68,7 +68,7 @@ def steady(difference: float = 0.0, cv: float = 0.003, seed: int = 1) -> Runner:
 
 def order(trials: Sequence[Trial]) -> str:
     return "".join(
-        "abc"[trial.variant] if trial.discarded else "ABC"[trial.variant]
+        "abc"[trial.variant] if trial.is_warm_up else "ABC"[trial.variant]
         for trial in trials
     )
 
@@ -137,7 +137,7 @@ def test_new_allocation_warms_up_again_and_continues() -> None:
     resumed, _ = complete(
         {"allocation": 1},
         lambda _, step: Trial(
-            step.variant, TrialOutcome.MEASURED, 1000.0, step.discarded, allocation=1
+            step.variant, TrialOutcome.MEASURED, 1000.0, step.is_warm_up, allocation=1
         ),
         killed,
     )
@@ -245,7 +245,7 @@ def test_resumed_trials_give_the_same_step() -> None:
     trials, answers = complete(SHARED, steady(0.01, cv=0.004, seed=5))
     for cut in range(len(trials)):
         step = next_step(trials[:cut], **SHARED)
-        assert step == NextTrial(trials[cut].variant, trials[cut].discarded)
+        assert step == NextTrial(trials[cut].variant, trials[cut].is_warm_up)
     assert next_step(trials, **SHARED) == answers
 
 
@@ -392,7 +392,7 @@ def test_noise_of_earlier_comparisons_is_used_and_reported() -> None:
 
 @pytest.mark.parametrize(("made", "warms_up"), [(1, True), (2, False)])
 def test_first_run_of_each_arm_is_a_warm_up(made: int, warms_up: bool) -> None:
-    warm = [replace(trial, allocation=1, discarded=True) for trial in (GOOD, SLOW)][
+    warm = [replace(trial, allocation=1, is_warm_up=True) for trial in (GOOD, SLOW)][
         :made
     ]
     step = next_runs(trial_history(ARMS[:2], warm), replace(TWO, allocation=HELD))

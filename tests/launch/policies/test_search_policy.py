@@ -333,7 +333,7 @@ def test_allocation_begins_with_discarded_runs() -> None:
         so_far.append(
             replace(
                 timed(build, seconds),
-                discarded=spec.warm_up,
+                is_warm_up=spec.warm_up,
                 allocation=spec.allocation,
             )
         )
@@ -341,7 +341,7 @@ def test_allocation_begins_with_discarded_runs() -> None:
         if len(so_far) == 9:
             jobs.append(ended(1, CANCELLED, spec=HOLDER))
     assert [trial.variant for trial in so_far[:6]] == [0, 8, 0, 8, 8, 0]
-    assert [index for index, trial in enumerate(so_far) if trial.discarded] == [
+    assert [index for index, trial in enumerate(so_far) if trial.is_warm_up] == [
         0,
         1,
         9,

@@ -68,7 +68,7 @@ def read(*jobs: EndedJob, plan: TrialPlan = ALONE) -> TrialLedger:
 
 
 def plan(ledger: TrialLedger, *, warm_up: bool = False) -> NextRuns:
-    return plan_trial(ledger, NextTrial(1, discarded=warm_up))
+    return plan_trial(ledger, NextTrial(1, is_warm_up=warm_up))
 
 
 def failed(end: JobEnd, reason: Reason = Reason.JOB_FAILED) -> EndedJob:

@@ -70,4 +70,4 @@ def test_remarks_and_inquiries_name_their_source() -> None:
 
 
 def test_only_the_local_scheduler_runs_here() -> None:
-    assert [scheduler.here for scheduler in list_schedulers()] == [False, True]
+    assert [scheduler.is_local for scheduler in list_schedulers()] == [False, True]

@@ -346,7 +346,7 @@ def test_import_replaces_files_only_with_force(
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [
-        (TABLE.replace("9.33", "9,330"), 2, "its comma may be a decimal comma"),
+        (TABLE.replace("9.33", "9,330"), 2, "the comma may be a decimal comma"),
         (TABLE + "| MFU | 0.41 |\n", 1, "may be a percentage or a fraction"),
         (
             TABLE + "\n| Model | Disk |\n|---|---|\n| 8b | 105 GB |\n",

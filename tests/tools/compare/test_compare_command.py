@@ -255,7 +255,7 @@ def test_side_without_runs_prints_the_reason(
             "--margin=0.5: found '0.5', expected a percentage such as 1% or 0.5%",
         ),
         ("a b --history=", "--history= is empty"),
-        ("a b --release=25.50", "--release=25.50: no baseline has it"),
+        ("a b --release=25.50", "--release=25.50: no baseline has this value"),
         (
             "a b --json=a/out.log",
             "/a/out.log: below LOGS a file of this name is read as a log",

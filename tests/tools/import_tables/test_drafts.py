@@ -256,10 +256,10 @@ def test_report_lists_gaps_and_unread_cells() -> None:
         "2 cells not read",
     )
     assert (
-        "line 12 of README.md: '0.4107': 'MFU': it may be a percentage or a fraction"
+        "line 12 of README.md: '0.4107': 'MFU': the value may be a percentage or a fraction"
         in joined
     )
-    assert "'41,07%': 'MFU': its comma may be a decimal comma" in joined
+    assert "'41,07%': 'MFU': the comma may be a decimal comma" in joined
     assert max(map(len, lines)) < 80
     assert (result.is_complete, draft(DOCUMENT).is_complete) == (False, True)
     bare = list(format_report(draft(TABLE), ()))

@@ -77,7 +77,7 @@ def test_metric_keeps_its_printed_digits(
 @pytest.mark.parametrize(
     ("metric", "label", "text", "reason"),
     [
-        ("step_time", "Step time", "7,325", "its comma may be a decimal comma"),
+        ("step_time", "Step time", "7,325", "the comma may be a decimal comma"),
         ("step_time", "Step time", "0.00", "it is not above 0"),
         ("step_time", "Step time", "~7.3", "it is not a number"),
         (

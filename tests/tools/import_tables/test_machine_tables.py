@@ -124,7 +124,7 @@ def test_shifted_or_unknown_value_is_listed_with_line(tmp_path: Path) -> None:
     )
     odd = [{**RECORDS[0], "runs": [1, 2], "nested": {"deep": [{"gpus": 8}]}}]
     unread = list_unread(read_as(tmp_path, "a.json", json.dumps(odd)))
-    assert "1 1, 2: 'runs': its row or column is unknown" in unread
+    assert "1 1, 2: 'runs': the row or column of the value is unknown" in unread
 
 
 @pytest.mark.parametrize(

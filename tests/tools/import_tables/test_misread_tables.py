@@ -128,7 +128,7 @@ def change(text: str, old: str, new: str) -> str:
             "| GPUs | Step time (s)",
             "| GPUs | Step time (minutes)",
             (),
-            "5 9.33: 'Step time (minutes)': its row or column is unknown",
+            "5 9.33: 'Step time (minutes)': the row or column of the value is unknown",
         ),
     ],
 )
@@ -182,7 +182,7 @@ def test_harmless_change_has_no_effect(old: str, new: str) -> None:
             "Step time (s) |",
             "Step time (minutes) |",
             (),
-            "its row or column is unknown",
+            "the row or column of the value is unknown",
         ),
         (
             "| 9.33 | 9.36",

@@ -90,7 +90,10 @@ def test_logs_are_read_once(
             ["--certify", "--release="],
             "--release= is empty: give a value, or leave the option out",
         ),
-        (["--baseline-release=25.50"], "--baseline-release=25.50: no baseline has it"),
+        (
+            ["--baseline-release=25.50"],
+            "--baseline-release=25.50: no baseline has this value",
+        ),
     ],
 )
 def test_invalid_options_are_refused(

@@ -180,7 +180,7 @@ def test_window_option_selects_the_steps(capsys: pytest.CaptureFixture[str]) -> 
     ("words", "code", "message"),
     [
         ("nowhere", 2, "LOGS nowhere does not exist"),
-        (f"{WORKLOADS} --gpu h10", 2, "--gpu=h10: no baseline has it"),
+        (f"{WORKLOADS} --gpu h10", 2, "--gpu=h10: no baseline has this value"),
         (f"{WORKLOADS} --window 44-11", 2, "expected two step numbers such as 11-44"),
         ("empty", 1, "no training run found\n"),
     ],

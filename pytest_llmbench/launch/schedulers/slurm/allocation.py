@@ -372,7 +372,10 @@ def _list_changes(spec: JobSpec, held: JobSpec) -> Iterator[str]:
 
 
 def read_markers(job: Job) -> RunMarkers:
-    """Read the marker files of a run."""
+    """Read the marker files of a run.
+
+    BEGUN contains `<time>`, ENDED contains `<exit code> <time>`.
+    """
     begun, ended = _read_numbers(job.folder / BEGUN), _read_numbers(job.folder / ENDED)
     code = ended[0] if len(ended) == 2 else None
     return RunMarkers(_read_time(begun[-1:]), _read_time(ended[1:]), code)

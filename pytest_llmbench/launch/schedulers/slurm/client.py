@@ -369,10 +369,12 @@ def _expand_piece(piece: str) -> list[str]:
     numbers: list[str] = []
     for item in piece[1:-1].split(","):
         match = re.fullmatch(f"({_DIGITS})(?:-({_DIGITS}))?", item)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if match is None:
+            return []
+        first, last = int(match[1]), int(match[2] or match[1])
         if not first <= last < first + MOST_HOSTS:
             return []
-        width = len(match[1]) if match else 0
+        width = len(match[1])
         numbers.extend(f"{number:0{width}d}" for number in range(first, last + 1))
     return numbers
 

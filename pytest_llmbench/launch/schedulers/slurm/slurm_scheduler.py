@@ -261,6 +261,7 @@ class SlurmScheduler(Scheduler):
         This happens if a launcher bypasses the wrapper of sbatch. Raises SubmitError.
         """
         placement = sbatch.list_placement(job.spec)
+        # the wrapper of sbatch marks the jobs that get their placement options
         if (
             _calls_sbatch(job)
             or not placement
