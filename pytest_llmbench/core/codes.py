@@ -147,7 +147,7 @@ class Reason(StrEnum):
     VARIANT = "variant"
     """The run belongs to an A/B or a bisection."""
     VARIANT_SLOWER = "slower-variant"
-    """An arm of an A/B is slower than the reference."""
+    """A variant of an A/B is slower than the reference."""
     NO_CHANGE_BETWEEN_ENDS = "no-change-between-ends"
     """A bisection found no difference between the first and the last build."""
     RANGE = "range"

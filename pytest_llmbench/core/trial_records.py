@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One arm of an A/B or one build of a bisection.
+    """One variant of an A/B or one build of a bisection.
 
     Its values replace or extend those of the cluster file.
     """
@@ -61,7 +61,7 @@ class TrialOutcome(StrEnum):
 class Trial:
     """A run of a variant; trials are in launch order."""
 
-    variant: int  # the index in the list of arms or builds
+    variant: int  # the index in the list of variants or builds
     outcome: TrialOutcome
     step_time_ms: float | None  # the statistic of the window; None unless measured
     is_warm_up: bool = False  # a warm-up, which is not used in any estimate
@@ -86,7 +86,7 @@ class NextTrial:
 
 
 class PairedOutcome(StrEnum):
-    """The result of comparing an arm with the reference: a stable code."""
+    """The result of comparing a variant with the reference: a stable code."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -119,7 +119,7 @@ class PairedEstimate:
 
 @dataclass(frozen=True, slots=True)
 class PairedAnswer:
-    """The result for one arm compared with arm 0."""
+    """The result for one variant compared with variant 0."""
 
     variant: int
     outcome: PairedOutcome
@@ -128,17 +128,17 @@ class PairedAnswer:
 
 
 REFERENCE = 0
-"""Index of the reference arm of an A/B."""
+"""Index of the reference variant of an A/B."""
 
 MARGIN = 0.01
-"""Arms that differ by less than this fraction are alike."""
+"""Variants that differ by less than this fraction are alike."""
 
 UNANSWERED = (
     PairedOutcome.DOES_NOT_RUN,
     PairedOutcome.REFERENCE_DOES_NOT_RUN,
     PairedOutcome.LOST,
 )
-"""Outcomes of an arm that was not compared."""
+"""Outcomes of a variant that was not compared."""
 
 
 class ProbeOutcome(StrEnum):

@@ -194,7 +194,7 @@ class HoursBudget:
         }
         if (
             status and status.state == "COMPLETED"
-        ):  # a stalled run does not predict the next run
+        ):  # only a completed run predicts the next run
             hours = (
                 (status.elapsed_seconds or 0.0)
                 * job.spec.occupied_gpus

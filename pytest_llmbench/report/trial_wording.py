@@ -60,7 +60,7 @@ def describe_answers(
 
 
 def describe_answer(answer: PairedAnswer, names: Sequence[str]) -> str:
-    """Describe an arm: `new is slower than good: +2.1 % (...), 3 pairs`."""
+    """Describe a variant: `new is slower than good: +2.1 % (...), 3 pairs`."""
     margin = f"{100 * MARGIN:g} %"
     reference = names[REFERENCE]
     words = ANSWERS[answer.outcome].format(reference=reference, margin=margin)

@@ -251,9 +251,10 @@ class Planner:
         return replace(learned.cluster, name=f"the cluster of this {learned.scheduler}")
 
     def list_variants(self, job: PlannedJob) -> tuple[Variant, ...]:
-        """List the arms of an A/B or the builds of a search, in order.
+        """List the variants of an A/B or the builds of a search, in order.
 
-        The first arm is the reference. Empty for any other launch. Raises LaunchError.
+        The first variant is the reference. Empty for any other launch. Raises
+        LaunchError.
         """
         commits = self.builds.commits
         if commits or self.launch.bisect.startswith(COMMITS):

@@ -29,7 +29,7 @@ Variants = Mapping[str, "Sequence[PlannedJob]"]
 WARMED = {Purpose.COMPARE_VARIANTS: 8, Purpose.BISECT: 2}
 """Maximum number of variants that run a discarded warm-up in an allocation.
 
-Each arm of an A/B runs a warm-up; in a search only the two end builds do.
+Each variant of an A/B runs a warm-up; in a search only the two end builds do.
 """
 
 BUILT_BETWEEN = "each commit is built before its run, and the nodes would idle"

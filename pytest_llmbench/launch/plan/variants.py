@@ -173,7 +173,7 @@ def _check(entry: YamlMapping, report: Report) -> None:
 
 
 def _list_environment(entry: YamlMapping) -> list[tuple[str, str]]:
-    """Return the variables of an arm, sorted by name."""
+    """Return the variables of a variant, sorted by name."""
     environment = entry.get("environment")
     return (
         sorted((name, str(value)) for name, value in environment.values.items())

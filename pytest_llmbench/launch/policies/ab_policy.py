@@ -1,9 +1,9 @@
-"""A/B on the same nodes: choose the next arm, and compare each arm with the reference.
+"""A/B on the same nodes: choose the next variant, and compare it with the reference.
 
-Arm 0 is the reference; every other arm is compared with it. All comparisons share the
-reference's runs and the noise. A round runs the reference and each undecided arm. The
-significance levels are divided by the number of comparisons, which keeps the overall
-rate of false slowdowns.
+Variant 0 is the reference; every other variant is compared with it. All comparisons
+share the reference's runs and the noise. A round runs the reference and each undecided
+variant. The significance levels are divided by the number of comparisons, which keeps
+the overall rate of false slowdowns.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from pytest_llmbench.report.trial_wording import describe_answers
 
 
 def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
-    """Choose the arm to run next, or compare each arm with the reference.
+    """Choose the variant to run next, or compare each variant with the reference.
 
-    The conclusion is VARIANT_SLOWER if an arm is slower, and PURPOSE_MISSED if an arm
-    has no answer.
+    The conclusion is VARIANT_SLOWER if a variant is slower, and PURPOSE_MISSED if a
+    variant has no answer.
     """
     if history.pending:
         return NextRuns()
@@ -87,17 +87,17 @@ def next_step(
     noise: Noise | None = None,
     allocation: int | None = None,
 ) -> NextTrial | tuple[PairedAnswer, ...]:
-    """Choose the next run; at the end, return one answer per arm except the reference.
+    """Choose the next run, or at the end return the answers for all but the reference.
 
     `arms` includes the reference. `noise` is the noise of earlier A/Bs. `allocation` is
-    the number of the current allocation, in which the first run of each arm is a
+    the number of the current allocation, in which the first run of each variant is a
     warm-up; None if each run is a separate job.
 
-    An interim analysis follows 2, 3 and 4 pairs. An arm is SLOWER or FASTER if its
+    An interim analysis follows 2, 3 and 4 pairs. A variant is SLOWER or FASTER if its
     interval excludes 0. After the last analysis it is ALIKE if the interval lies within
-    the margin, else CANNOT_TELL. An arm is answered at once if it fails twice for a
+    the margin, else CANNOT_TELL. A variant is answered at once if it fails twice for a
     cause of its own, or is lost twice in a row. If the reference fails or is lost like
-    this, all arms are answered at once.
+    this, all variants are answered at once.
     """
     answers: dict[int, PairedAnswer] = {}
     estimates: dict[int, PairedEstimate] = {}
@@ -129,7 +129,7 @@ def next_step(
 
 
 def _find_end(trials: Sequence[Trial], arm: int, rounds: int) -> PairedOutcome | None:
-    """Return the outcome of an arm that gets no further pair, or None."""
+    """Return the outcome of a variant that gets no further pair, or None."""
     for variant, outcome in (
         (REFERENCE, PairedOutcome.REFERENCE_DOES_NOT_RUN),
         (arm, PairedOutcome.DOES_NOT_RUN),
@@ -159,10 +159,10 @@ def _answer(estimate: PairedEstimate, *, is_last: bool) -> PairedOutcome | None:
 
 
 def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
-    """Estimate the difference of each arm from the reference by least squares.
+    """Estimate the difference of each variant from the reference by least squares.
 
-    The model has a constant, a linear trend over the runs and one effect per arm. With
-    n runs of each of two arms the residuals have 2n - 3 degrees of freedom.
+    The model has a constant, a linear trend over the runs and one effect per variant.
+    With n runs of each of two variants the residuals have 2n - 3 degrees of freedom.
     """
     arms = sorted({run.variant for run in measured} - {REFERENCE})
     logarithms = np.array([run.logarithm for run in measured])
@@ -176,7 +176,7 @@ def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
     design = np.stack(columns, axis=1)
     inverse = np.linalg.inv(design.T @ design)
     levels = inverse @ (design.T @ logarithms)
-    # All runs of one arm may be rounded up, and all runs of another arm down.
+    # All runs of one variant may be rounded up, and all runs of another variant down.
     roundings = np.abs(inverse @ design.T) @ np.array(
         [run.rounding for run in measured]
     )

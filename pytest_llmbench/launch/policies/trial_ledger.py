@@ -165,7 +165,7 @@ def choose_warm_up(
 def get_level(pairs: int, earlier: Noise | None, arms: int = 1) -> float:
     """Return the one-sided significance level of the analysis after `pairs` pairs.
 
-    `arms` arms share the significance level (Bonferroni).
+    `arms` variants share the significance level (Bonferroni).
     """
     return (LEVELS_WITH_NOISE if earlier else LEVELS)[pairs - FIRST_ANALYSIS] / arms
 

@@ -43,21 +43,21 @@ LISTED = 3  # how many failed attempts a note lists; reports list all
 class Choice:
     """The chosen segment with its attempt and 1-based number.
 
-    `others` counts the other segments with steps. `rivals` are other segments, in
-    order, that finished, cover the window and may be judged instead.
+    `others` counts the other segments with steps. `other_candidates` are other
+    segments, in order, that finished, cover the window and may be judged instead.
     """
 
     attempt: Attempt
     number: int
     segment: Segment
     others: int
-    rivals: tuple[Choice, ...] = ()
+    other_candidates: tuple[Choice, ...] = ()
 
 
 def choose_segment(
     attempts: Sequence[Attempt], window: Window, steps: int
 ) -> Choice | None:
-    """Choose the last finished segment that covers the window, with its rivals.
+    """Choose the last finished segment that covers the window, and other candidates.
 
     Profiled and traced segments do not qualify. If no segment qualifies, or a later
     segment started over, the last segment is chosen. Resumed segments that cover the
@@ -103,12 +103,12 @@ def choose_segment(
     ):
         return None
     others = len(choices) - 1
-    rivals = tuple(
+    other_candidates = tuple(
         Choice(*candidate, others=others)
         for candidate in complete
         if candidate is not chosen
     )
-    return Choice(*chosen, others=others, rivals=rivals)
+    return Choice(*chosen, others=others, other_candidates=other_candidates)
 
 
 class SegmentChoice(NamedTuple):

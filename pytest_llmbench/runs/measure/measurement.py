@@ -133,7 +133,7 @@ def _compute_window_timing(
 def _add_details(
     measurement: Measurement,
     choice: Choice,
-    rivals: tuple[float, ...],
+    candidate_seconds: tuple[float, ...],
     timing: Timing,
     tolerance: float,
 ) -> Measurement:
@@ -170,7 +170,7 @@ def _add_details(
         expected=metrics.expect_metrics(baseline),
         notes=(
             *attempts.make_attempt_notes(measurement.attempts),
-            *attempts.make_slowest_attempt_note(rivals, window.statistic),
+            *attempts.make_slowest_attempt_note(candidate_seconds, window.statistic),
             *notes.list_notes(run, choice, timing, baseline, work),
             *notes.find_leaks(choice.segment.steps, window, width),
             *wall_clock.list_notes(clocks, timing, window, recorded, tolerance),
@@ -202,12 +202,14 @@ def choose_judged(
     candidates.
     """
     last = choose_segment(run.attempts, baseline.window, baseline.steps)
-    if last is None or not last.rivals:
+    if last is None or not last.other_candidates:
         return last, ()
     measured, ranked = [], ranked or baseline
     # a profiled segment is slower, so it is no candidate
     comparable = (
-        rival for rival in last.rivals if validity.find_exclusion(run, rival) is None
+        candidate
+        for candidate in last.other_candidates
+        if validity.find_exclusion(run, candidate) is None
     )
     for choice in (*comparable, last):
         timing = compute_timing(choice.segment.steps, baseline)

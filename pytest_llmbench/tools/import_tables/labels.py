@@ -462,7 +462,7 @@ def read_model_name(mapping: DocumentMapping, text: str) -> Facts:
     if not name or not caption.facts.keys() <= {"size", "proxy"}:
         return {}
     recipe, size = make_recipe_name(mapping, caption.before), caption.facts.get("size")
-    # `Llama 3 8B Instruct` is another model than Llama 3 8B.
+    # `Llama 3 8B Instruct` is another model than Llama 3 8B: text follows the size.
     if not size or not recipe or caption.rest.strip("_ ") != caption.before.strip("_ "):
         at_end = mapping.size_cell.fullmatch(name)
         return {
