@@ -275,7 +275,7 @@ class StatedModel:
 class RecipeFile:
     """A recipe with the facts that only lint and recording need.
 
-    The limits are those of the whole file.
+    The limits apply to the whole file.
     """
 
     recipe: Recipe

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
     0: success, 1: findings, 2: unusable input, 128 + number: stopped by a signal. The
-    exit codes of `probe` are those of `git bisect run`.
+    exit codes of `probe` are the exit codes that `git bisect run` expects.
     """
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["probe"]:

@@ -75,7 +75,7 @@ class Reason(StrEnum):
     ASYNCHRONOUS_DISPATCH = "asynchronous-dispatch"
     """Times in the window measure only the dispatch of the step to the GPU."""
     COPIED = "copied"
-    """The run is a duplicate: its steps are those of another job."""
+    """The run is a duplicate: another job has the same steps."""
     WRONG_CONFIGURATION = "wrong-configuration"
     """GPUs, precision, batch, model or the work of a step contradict the
     configuration."""

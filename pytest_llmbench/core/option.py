@@ -497,7 +497,7 @@ def list_folders(
 def list_tolerances(
     values: OptionValues, option: Option, _directory: Path
 ) -> tuple[Tolerance, ...]:
-    """Merge the tolerances of the ini file with those of the command line."""
+    """Merge the tolerances of the ini file and of the command line."""
     from pytest_llmbench.core.baseline_records import ToleranceSource
     from pytest_llmbench.core.tolerance import merge_tolerances, parse_tolerances
 

@@ -38,7 +38,7 @@ __all__ = [
 class Variant:
     """One variant of an A/B or one build of a bisection.
 
-    Its values replace or extend those of the cluster file.
+    Its values replace or extend the values of the cluster file.
     """
 
     name: str

@@ -207,7 +207,7 @@ def compare_speed_ups(
 ) -> tuple[ConfigurationComparison, ...]:
     """Compare each (BF16, FP8) pair of equal work by the speed-up of FP8.
 
-    Verdicts are those of `compare`.
+    Verdicts are the verdicts of `compare`.
     """
     return tuple(
         compare(

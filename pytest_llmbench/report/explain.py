@@ -380,7 +380,7 @@ def _list_since(last: ReportedLastGood) -> Iterator[str]:
 
 
 def list_differences(last: ReportedLastGood) -> list[tuple[str, tuple[str, str]]]:
-    """Return the software and settings that differ from those of the last good run."""
+    """Return the software and settings that differ from the last good run."""
     return [*last.software.differs.items(), *last.settings.differs.items()]
 
 

@@ -604,7 +604,7 @@ class ReportedKey(Document, frozen=True, kw_only=True):
 
 
 class _ConfigurationHead(ReportedJudgement, frozen=True, kw_only=False):
-    """The fields of a configuration's outcome that precede those of its judgement."""
+    """The fields of a configuration's outcome that precede the fields of its judgement."""
 
     id: str
     suite: str

@@ -321,7 +321,7 @@ def _time_by_document(settings: Settings, typed: OptionValues) -> Settings:
 
 
 def _restrict_to_certificate(settings: Settings, typed: OptionValues) -> Settings:
-    """Restrict the settings to those of a certificate.
+    """Restrict the settings to the settings of --llmb-certify.
 
     Inconclusive and missing configurations fail, and the published performance is
     required.

@@ -80,7 +80,7 @@ def test_json_record_equals_printed_record() -> None:
     assert steps(parse(text.replace(", ", ",\n  ").replace("{", "{\n  "))) == [[1920]]
 
 
-def test_rounded_rate_widens_resolution_without_bar() -> None:
+def test_rounded_rate_widens_resolution_without_progress_bar() -> None:
     """2577.7505 s x 0.745/s = 1920.4; for 0.7445 to 0.7455 it is 1919 to 1922."""
     columns = parse(summary()).segments[0].steps
     assert columns.index.tolist() == [1920]
@@ -102,7 +102,7 @@ def test_rounded_rate_widens_resolution_without_bar() -> None:
     ],
     ids=["longer", "shorter", "data", "empty"],
 )
-def test_unrelated_bar_is_ignored(other: str) -> None:
+def test_unrelated_progress_bar_is_ignored(other: str) -> None:
     assert steps(parse(other + summary())) == [[1920]]
     assert steps(parse(last_bar(1921, 1921) + other + summary())) == [[1921]]
 

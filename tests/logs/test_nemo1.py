@@ -42,7 +42,7 @@ def test_bar_has_three_significant_digits(printed: str, unit: float) -> None:
     assert columns.resolution_seconds.tolist() == pytest.approx([unit])
 
 
-def test_stale_bar_counts_as_repeated() -> None:
+def test_stale_progress_bar_counts_as_repeated() -> None:
     log = parse(
         "\r".join(
             [
@@ -95,7 +95,7 @@ def test_batch_size_needs_exact_numbers(samples: str, step: str, batch: float) -
     assert columns.global_batch_size.tolist() == pytest.approx([batch], nan_ok=True)
 
 
-def test_rounded_step_follows_from_bar_count() -> None:
+def test_rounded_step_follows_from_the_progress_bar() -> None:
     line = (
         "Epoch 0: :   0%| | 2000/603000 [1:03:17<317:00:58, v_num=, reduced_train_loss=2.600, global_step=2e+3, "
         "consumed_samples=1.28e+6, train_step_timing in s=1.900, val_loss=2.800]\n"
@@ -116,7 +116,7 @@ def test_exact_steps_give_offset_of_later_epoch() -> None:
     ("head", "step", "total"),
     [("Epoch 0", "4.000", 50), ("Epoch 1", "4.000", None), ("Epoch 0", "30.00", None)],
 )
-def test_total_is_known_if_bar_counts_steps(
+def test_total_is_known_if_the_progress_bar_counts_steps(
     head: str, step: str, total: int | None
 ) -> None:
     log = parse(bar(5, step, "2.000").replace("Epoch 0", head))
@@ -129,7 +129,7 @@ def test_rounded_step_contradicting_count_is_dropped() -> None:
     assert dropped(log) == {"unknown-step": 1}
 
 
-def test_second_print_of_rounded_bar_is_kept() -> None:
+def test_second_print_of_a_rounded_progress_bar_is_kept() -> None:
     text = ""
     for count in range(990, 1005):
         for step in (count - 2, count - 1):

@@ -466,7 +466,7 @@ def _has_other_version(baseline: Baseline, versions: Mapping[str, str]) -> bool:
 
 
 def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
-    """Yield the facts in all segments of all logs, including those of the steps."""
+    """Yield the facts in all segments of all logs, including the facts of the steps."""
     values: dict[str, dict[str, str]] = {}
     for files, log in zip(run.attempts, logs, strict=False):
         source_prefix = f"{files.log.name}:" if len(run.attempts) > 1 else "line "

@@ -228,7 +228,7 @@ exit "$code"
 
 
 def list_job_options(job: Job) -> tuple[str, ...]:
-    """Return the sbatch options that precede those of a command.
+    """Return the sbatch options that precede the options of a command.
 
     These are the token, the excluded nodes, and the options of the cluster file.
     """
