@@ -97,7 +97,7 @@ def test_document_that_timed_a_mean_gives_same_verdict(
     )
     assert (
         other["text"]
-        == f"timed as its document does (mean of steps 11 to 44): {plain['text']}"
+        == f"measured as its document does (mean of steps 11 to 44): {plain['text']}"
     )
 
 
@@ -122,7 +122,7 @@ def test_invalid_run_is_invalid_by_its_document(
     log.write_text(before + (mark + after).replace(field, f"{damage} | was:", 1))
     outcome = judged(logs(folder), "-k", LLAMA, DOCUMENT).described[LLAMA]
     assert (outcome["verdict"], outcome["reason"]) == ("INVALID", reason)
-    assert outcome["text"].startswith("timed as its document does (step 49): ")
+    assert outcome["text"].startswith("measured as its document does (step 49): ")
 
 
 @pytest.mark.slow
@@ -154,10 +154,10 @@ def test_every_report_labels_the_last_step(
     for line in (
         f"llmbench: {label}: nothing is recorded, stored or",
         f"REGRESSION  {LLAMA} [last step] (slower-than-bound)",
-        "\ntimed as its document does (step 49): ",
+        "\nmeasured as its document does (step 49): ",
         f"REGRESSION     {LLAMA} [last step]",
         f"PASS           {MEAN} [as documented]",
-        f"::error title=REGRESSION {LLAMA} [last step] (slower-than-bound)::timed as its document does",
+        f"::error title=REGRESSION {LLAMA} [last step] (slower-than-bound)::measured as its document does",
     ):
         assert line in text
     assert " ".join(text.split()).count(f"{label}: no verdict") == 1
