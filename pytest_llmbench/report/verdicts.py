@@ -63,7 +63,7 @@ SEVERITY = {"passed": 0, "skipped": 1}
 """Severity by status; an unlisted status is a failure and the most severe."""
 
 BY_DOCUMENT = (
-    "timed like the documents, only to compare with their tables: not a gate verdict"
+    "timed like the documents, to compare with their tables: not a gate verdict"
 )
 """Follows the counts of a session with --llmb-timed=document."""
 

@@ -46,7 +46,7 @@ def test_weak_scaling_fails_only_if_asked(judged: Judge, generated: Write) -> No
         "REGRESSION",
         "passed",
     )
-    assert check["text"].startswith("64 GPUs have 86.")
+    assert check["text"].startswith("64 GPUs reach 86.")
     assert len(check["lines"]) == 3
     second_session = judged(logs(folder), "--llmb-scaling=fail", "-k", "weak_scaling")
     (check,) = checks(second_session, "weak-scaling").values()

@@ -60,7 +60,7 @@ def test_save_over_budget_names_line_and_file(
     assert outcome["metrics"][SAVE]["value"] == 4.389
     own = (tmp_path / "own/llama3.1/25.04.yaml").read_text().splitlines()
     line_number = next(n for n, text in enumerate(own, 1) if SAVE in text)
-    expected = f"checkpoint save took 4.389 s (line {line}), the budget is 4 s (25.04.yaml:{line_number})"
+    expected = f"checkpoint save took 4.389 s (line {line}); the budget is 4 s (25.04.yaml:{line_number})"
     assert outcome["text"].startswith(expected)
     under_its_line = capsys.readouterr().out.partition(" llmbench ==")[2]
     assert "checkpoint save took 4.389 s" in " ".join(under_its_line.split())

@@ -317,7 +317,7 @@ def test_short_summary_has_one_line_for_each_failure(
     failure = case.find("failure")
     assert failure is not None
     assert "next: judge older runs" in str(failure.text)
-    assert f"{HEAD}\n9.522 s is +30.0 %" in str(
+    assert f"{HEAD}\nstep time 9.522 s, +30.0 %" in str(
         failure.get("message")
     )  # pytest itself leaves out what follows
 

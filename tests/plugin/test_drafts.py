@@ -57,7 +57,7 @@ def test_existing_file_is_kept(
     file.write_text("# mine\n")
     code, output = draft(capsys, tmp_path / "runs", "-o", tmp_path / "drafts")
     assert code == 1
-    assert "another file is there, and was kept; give another folder" in output
+    assert "another file exists and was kept; give another folder" in output
     assert file.read_text() == "# mine\n"
 
 

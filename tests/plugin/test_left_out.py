@@ -241,7 +241,7 @@ def test_stepwise_counts_failures_not_reached_yet(
 ) -> None:
     result = pytester.runpytest_inprocess(*arguments(fortnight, "--sw"))
     document = json.loads((pytester.path / "llmb.json").read_bytes())
-    assert "5 red" in caution(document, "not-run")
+    assert "5 would fail" in caution(document, "not-run")
     assert result.ret != pytest.ExitCode.OK
     pytester.runpytest_inprocess(
         *arguments(fortnight, "--sw", f"{PERFORMANCE}[{LLAMA[0]}]")
@@ -300,7 +300,7 @@ def test_trends_deselected_by_a_conftest_are_a_caution(
     assert (code, names) == (0, [])
     assert "6 items, 6 would fail: trend " in caution(document, "deselected")
     assert (
-        "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 red"
+        "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 would fail"
         in make_message(convert(document, SessionDocument))
     )
 
@@ -316,7 +316,7 @@ def test_stopped_session_counts_failures_that_did_not_run(
     _, names, document = red(fortnight, pytester, *options)
     text = caution(document, "not-run")
     assert text.startswith("did not run: ")
-    assert f", {6 - len(names)} red: trend " in text
+    assert f", {6 - len(names)} would fail: trend " in text
 
 
 # --- runs without a configuration -----------------------------------------------------

@@ -362,11 +362,11 @@ def test_custom_test_ignoring_a_failed_verdict_is_named(
     result.stdout.fnmatch_lines(
         [
             "NOT_ASSERTED   llama3.1_70b*",
-            "*INCONCLUSIVE, but the test passed without asking*",
+            "*INCONCLUSIVE, but the test passed without checking the verdict*",
         ]
     )
     assert (
-        "let the test act on llmb_verdict.failed and llmb_verdict.skipped"
+        "make the test act on llmb_verdict.failed and llmb_verdict.skipped"
         in " ".join(result.stdout.str().split())
     )
     assert 'failures="0"' in pytester.path.joinpath("j.xml").read_text()
@@ -441,7 +441,7 @@ def test_crashed_worker_is_in_every_report(
     result.stdout.fnmatch_lines([f"TEST_FAILED    {ID}*"])
     report = pytester.path.joinpath("j.xml").read_text()
     assert 'failures="1"' in report
-    assert "the item did not end" in report
+    assert "the test process crashed" in report
 
 
 @pytest.mark.slow

@@ -273,7 +273,7 @@ def test_sighup_of_a_closed_terminal_ends_with_two(
         ((evaluate, "gather"), "nothing was recorded"),
         (
             (baseline_write, "write_atomically"),
-            "each file in own is whole, as it was or as recorded",
+            "each file in own is either unchanged or complete",
         ),
         (
             (Session, "get_outcome"),

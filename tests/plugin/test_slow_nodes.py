@@ -83,16 +83,16 @@ def test_workers_report_the_same(
     ("options", "answer"),
     [
         (
-            {"slow": {7: 0.1}, "nights": 8},
+            {"slow": {7: 0.1}, "days": 8},
             ("SUSPECT_NODES", "at least one node is slow, not yet identified"),
         ),
-        ({"slow": {}, "shared": 0.05}, ("NO_NODE", "no node is evident")),
+        ({"slow": {}, "shared_slowdown": 0.05}, ("NO_NODE", "no slow node found")),
         (
-            {"slow": {7: 0.1}, "nights": 6},
+            {"slow": {7: 0.1}, "days": 6},
             ("NOTHING_TO_TELL", "no answer: no run has known nodes"),
         ),
         (
-            {"slow": {}, "nights": 0},
+            {"slow": {}, "days": 0},
             ("NOTHING_TO_TELL", "no run in the history has known nodes"),
         ),
     ],
@@ -106,7 +106,7 @@ def test_slow_node_fails_no_other_item(
 ) -> None:
     """Without evidence the item is skipped, with the reason."""
     verdict, text = answer
-    if options.get("nights", 30):
+    if options.get("days", 30):
         store_sessions(pytester.path / "h.db", **options)
     session = judged(logs, HISTORY)
     check = find_check(session)

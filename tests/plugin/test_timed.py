@@ -160,7 +160,7 @@ def test_every_report_labels_the_last_step(
         f"::error title=REGRESSION {LLAMA} [last step] (slower-than-bound)::measured as its document does",
     ):
         assert line in text
-    assert " ".join(text.split()).count(f"{label}: no verdict") == 1
+    assert " ".join(text.split()).count(f"{label}: not a gate verdict") == 1
     assert f"{LLAMA} &#91;last step&#93;".replace("_", "&#95;") in written["summary.md"]
     assert written["s.html"].count(f"{LLAMA} [last step]") >= 3
     assert written["s.html"].count(f"{MEAN} [as documented]") >= 2

@@ -183,7 +183,7 @@ def test_annotation_is_one_command_for_any_log_text(text: str) -> None:
     level, title, message = decoded(command)
     assert level == "error"
     assert title == " ".join(f"REGRESSION  x{text} (slower-than-bound)".split())
-    assert message.startswith(f"a{text}\nnext: ")
+    assert message.startswith(f"a{text}\nlog: log-x_1_0.out\nnext: ")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_page_is_complete_without_scripts(opened: Open) -> None:
     assert not page.locator("#filter").is_visible()
     page.locator("#table tbody a", has_text=ID).first.click()
     assert page.locator("tbody tr[id]").count() == 30
-    page.get_by_role("link", name="Compare it with the last one").click()
+    page.get_by_role("link", name="Compare it with the newest run").click()
     assert page.get_by_text("B is slower").first.is_visible()
     page.get_by_role("link", name="All configurations").click()
     assert page.locator("#table tbody tr").count() == 4

@@ -79,4 +79,4 @@ def test_missing_gpu_type_is_reported(tmp_path: Path, typed_cluster: Cluster) ->
         tmp_path, typed_cluster, "pytest_llmbench.cli.main", "cluster", "--gpu=b200"
     )
     assert code == 2
-    assert "Slurm knows no GPUs of type b200" in output
+    assert "Slurm reports no GPUs of type b200" in output

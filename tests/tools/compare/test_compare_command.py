@@ -258,7 +258,7 @@ def test_side_without_runs_prints_the_reason(
         ("a b --release=25.50", "--release=25.50: no baseline has this value"),
         (
             "a b --json=a/out.log",
-            "/a/out.log: below LOGS a file of this name is read as a log",
+            "/a/out.log: in LOGS, a file with this name is read as a log",
         ),
         (
             "a b --json=x.txt",
@@ -268,7 +268,7 @@ def test_side_without_runs_prints_the_reason(
             "a 2025-11-01",
             "B 2025-11-01: needs a history: give --history=URL, or set LLMB_HISTORY",
         ),
-        ("a 2025-11-01 --history=gone.db", "--history: gone.db: there is no such file"),
+        ("a 2025-11-01 --history=gone.db", "--history: gone.db: no such file"),
     ],
 )
 def test_invalid_input_is_refused(

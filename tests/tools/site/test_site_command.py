@@ -154,7 +154,7 @@ def test_configurations_without_new_run_are_not_current(
     assert rows()[ID].startswith("○ MISSING")
     assert rows()[FP8.id].startswith("○ NO RUN")
     assert "1 configuration without a verdict of the newest sessions" in read()
-    assert "the newest sessions did not judge it" in page(FP8)
+    assert "the newest sessions did not judge this configuration" in page(FP8)
 
 
 @pytest.mark.slow
