@@ -250,8 +250,10 @@ def freeze_weights(segment: Segment, _: Measurement) -> Segment | None:
     if np.isfinite(steps.learning_rate).any():
         return _with(segment, learning_rate=steps.learning_rate * 0)
     if steps.has_grad_norm.any() and StatedField.ENGINE not in fields:
-        first = np.full_like(steps.loss, steps.loss[0])
-        return _with(segment, grad_norm=steps.grad_norm * 0, loss=first)
+        # The first printed loss: a NaN would be caught as a divergence instead.
+        losses = steps.loss[np.isfinite(steps.loss)]
+        frozen = np.full_like(steps.loss, losses[0]) if len(losses) else steps.loss
+        return _with(segment, grad_norm=steps.grad_norm * 0, loss=frozen)
     if (
         segment.rewards
         or StatedField.OBJECTIVE in fields
