@@ -53,11 +53,11 @@ def recover_from_marker(
 ) -> Submission | None:
     """Find the submission of a job, or return None.
 
-    For a run of an A/B or bisection without a log, also record the result (its id, or
-    NO_JOB) in the file TRIALS_FILE of the folders that may contain its log.
+    For a run of an A/B or bisection, also record the result (its id, or NO_JOB) in the
+    file TRIALS_FILE of the folders that may contain its log.
     """
     submission = scheduler.recover(job, seconds)
-    # once a log exists, its name contains the job id
+    # a log whose path is known before submission has a marker file of its own
     if (
         job.spec.purpose not in TRIALS
         or load_scheduler(job.spec.via).find_log(job) is not None
