@@ -87,7 +87,7 @@ def read(path: Path, data: bytes) -> Recipe | None:
         return None
 
 
-def test_unchanged_file_is_valid(tmp_path: Path) -> None:
+def test_unmodified_example_file_is_valid(tmp_path: Path) -> None:
     assert read(tmp_path / "any.yaml", SMALLEST.read_bytes()) is not None
 
 
@@ -98,7 +98,7 @@ def test_unchanged_file_is_valid(tmp_path: Path) -> None:
     value=VALUES,
     kind=st.sampled_from(["value", "line", "lost", "twice", "deeper"]),
 )
-def test_changed_line_is_read_or_refused(
+def test_file_with_a_changed_line_is_read_or_refused(
     tmp_path: Path, number: int, value: str, kind: str
 ) -> None:
     lines = list(LINES)
@@ -116,7 +116,7 @@ def test_changed_line_is_read_or_refused(
 @pytest.mark.slow
 @ANY
 @given(data=st.binary(max_size=60), offset=st.integers(0, 3000))
-def test_inserted_bytes_are_read_or_refused(
+def test_file_with_inserted_bytes_is_read_or_refused(
     tmp_path: Path, data: bytes, offset: int
 ) -> None:
     text = "\n".join(LINES).encode()

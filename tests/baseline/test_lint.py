@@ -453,7 +453,7 @@ errata:
         ),
     ],
 )
-def test_contradictory_cell_is_found_with_its_step_time(
+def test_lint_finds_a_cell_that_contradicts_its_step_time(
     edits: dict[str, str], cell: str | None, seconds: float, tmp_path: Path
 ) -> None:
     contradiction = find_edited_contradiction(CUSTOM, edits, tmp_path)

@@ -33,7 +33,7 @@ def read_error(path: Path, text: str | bytes) -> str:
     return message.replace(str(path), "FILE")
 
 
-def test_valid_file_becomes_records(valid_file: Path) -> None:
+def test_valid_file_is_read_into_records(valid_file: Path) -> None:
     recipe = read_recipe(valid_file)
     first, second = recipe.baselines
     assert (recipe.name, recipe.release, recipe.kind, recipe.names) == (
@@ -874,7 +874,7 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
         read_recipe(tmp_path / "none.yaml")
 
 
-def test_pipe_is_refused_without_waiting(
+def test_named_pipe_is_refused_without_waiting(
     tmp_path: Path,
 ) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")

@@ -423,18 +423,18 @@ def make_package(root: Path) -> Path:
     return path
 
 
-def test_installed_package_contains_the_files() -> None:
+def test_installed_package_contains_the_baseline_files() -> None:
     assert (find_shipped_baselines() / "grok1" / "24.11.yaml").is_file()
 
 
-def test_wheel_contains_the_files(tmp_path: Path) -> None:
+def test_wheel_contains_the_baseline_files(tmp_path: Path) -> None:
     inside = make_package(tmp_path) / "baselines"
     inside.mkdir()
     (tmp_path / "baselines").mkdir()
     assert find_shipped_baselines(tmp_path / "pytest_llmbench") == inside
 
 
-def test_checkout_has_the_files_next_to_the_package(tmp_path: Path) -> None:
+def test_checkout_contains_baselines_next_to_the_package(tmp_path: Path) -> None:
     (tmp_path / "baselines").mkdir()
     (tmp_path / "pyproject.toml").touch()
     assert find_shipped_baselines(make_package(tmp_path)) == tmp_path / "baselines"

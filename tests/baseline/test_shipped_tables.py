@@ -35,7 +35,7 @@ def test_table_has_no_contradictions_and_states_its_source(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_script_generates_the_shipped_files(
+def test_script_reproduces_the_shipped_baseline_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = shared("documents/megatron_bridge/rows.tsv").parent
@@ -50,7 +50,7 @@ def test_script_generates_the_shipped_files(
 
 
 @pytest.mark.slow
-def test_exact_column_decides_over_a_quantised_one() -> None:
+def test_step_time_comes_from_the_exact_column_not_a_rounded_one() -> None:
     """LLAMA3_70B on H100 runs at 13 samples/s on 64 GPUs in 26.04.01: 19.69 s by
     tokens/s, 20.14 s by TFLOP/s."""
     rows = {

@@ -186,7 +186,7 @@ def test_every_shipped_configuration_can_be_recorded(
     assert len(read_recipes([*list_shipped_baselines(), tmp_path])) == 10
 
 
-def test_other_configurations_are_kept_and_replaced_ones_reported(
+def test_recording_keeps_other_configurations_and_reports_replaced_values(
     tmp_path: Path,
 ) -> None:
     write.write_recorded(
@@ -577,7 +577,7 @@ def test_one_unmergeable_file_prevents_all_writes(
     assert not (tmp_path / "grok1").exists()
 
 
-def test_file_is_readable_for_others(tmp_path: Path) -> None:
+def test_written_file_is_readable_by_other_users(tmp_path: Path) -> None:
     mask = os.umask(0o022)
     try:
         ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])

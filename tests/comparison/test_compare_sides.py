@@ -154,7 +154,7 @@ def test_history_provides_nodes_of_runs_on_disk(
 
 
 @pytest.mark.slow
-def test_days_of_the_sides_add_no_further_noise(
+def test_stored_days_of_the_compared_runs_add_no_further_noise(
     tmp_path: Path, history_location: StoreLocation
 ) -> None:
     (comparison,) = compare("2025-11-01", "2025-11-02", history_location).comparisons
@@ -183,7 +183,9 @@ def test_runs_over_other_steps_are_not_compared(
 
 
 @pytest.mark.slow
-def test_window_with_most_runs_is_chosen(history_location: StoreLocation) -> None:
+def test_sides_are_compared_over_the_window_with_most_runs(
+    history_location: StoreLocation,
+) -> None:
     comparison = compare("2025-11-01..2025-11-03", "2025-11-04", history_location)
     (runs,) = comparison.a.runs.values()
     few, most = Window(11, 44, "trimmed_mean"), Window(11, 44)
@@ -227,7 +229,7 @@ def test_unused_run_is_listed_with_its_configuration(
 
 
 @pytest.mark.parametrize("text", ["2025-11-01", "20251101-0300-0123456789ab"])
-def test_day_is_a_folder_without_history_or_with_path(
+def test_side_named_like_a_day_is_a_folder_without_history_or_with_a_path(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     history_location: StoreLocation,

@@ -19,7 +19,7 @@ def render_page(*factors: float, **fields: str) -> str:
     )
 
 
-def test_urgent_answers_are_listed_first() -> None:
+def test_slower_configurations_are_listed_first() -> None:
     text = render_page(0.9, 1.0, 1.1)
     words = re.findall(r"</span> ([\w %]+)</span></td>", text)
     assert words == ["B is slower", "alike within 1 %", "B is faster"]
@@ -35,7 +35,7 @@ def test_urgent_answers_are_listed_first() -> None:
     ]
 
 
-def test_names_are_escaped() -> None:
+def test_page_escapes_names_of_configurations_and_sides() -> None:
     text = render_page(1.1, container="<img src=x>")
     assert "<script>alert" not in text
     assert "<img" not in text

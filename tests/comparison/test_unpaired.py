@@ -81,7 +81,7 @@ def test_four_quiet_runs_per_side_measure_the_difference(
     assert estimate.low < estimate.difference < estimate.high
 
 
-def test_interval_follows_students_test() -> None:
+def test_interval_matches_students_t_test() -> None:
     b = (10.2, 10.21, 10.17, 10.24)
     estimate = estimate_difference(QUIET, b)
     test = stats.ttest_ind(
@@ -214,7 +214,7 @@ def test_rounding_of_differing_steps_is_averaged() -> None:
     )
 
 
-def test_run_without_a_time_is_inconclusive() -> None:
+def test_comparison_without_a_step_time_is_inconclusive() -> None:
     assert (
         estimate_difference(QUIET, (*QUIET[:3], math.nan)).answer
         is SideAnswer.CANNOT_TELL
@@ -239,7 +239,7 @@ times = st.lists(st.floats(1.0, 1.2), min_size=1, max_size=5)
 
 @pytest.mark.slow
 @given(times, times)
-def test_exchanged_sides_give_the_opposite_answer(
+def test_swapping_the_sides_gives_the_opposite_answer(
     a: list[float], b: list[float]
 ) -> None:
     plain, exchanged = estimate_difference(a, b), estimate_difference(b, a)
@@ -286,7 +286,7 @@ def find_fact_differences(a: dict[str, str], b: dict[str, str]) -> SideDifferenc
     )
 
 
-def test_only_fact_that_differs_is_the_candidate() -> None:
+def test_only_differing_fact_is_the_candidate_cause() -> None:
     single = find_fact_differences(KNOWN, {**KNOWN, "container": "nemo:2"})
     assert [(fact.name, fact.a, fact.b) for fact in single.between] == [
         ("container", "nemo:1", "nemo:2")
@@ -358,7 +358,7 @@ def test_missing_fact_of_one_run_is_unknown() -> None:
     )
 
 
-def test_differing_day_is_listed_but_no_candidate() -> None:
+def test_differing_days_are_listed_but_are_no_candidate_cause() -> None:
     a, b = (
         make_side([1.0], facts=KNOWN),
         make_side([1.0], 1, facts={**KNOWN, "commit": "def"}, nodes=frozenset({"n0"})),

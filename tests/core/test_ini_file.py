@@ -9,7 +9,7 @@ import pytest
 from pytest_llmbench.core.ini_file import read_tables
 
 
-def test_tables_of_any_depth_are_read(tmp_path: Path) -> None:
+def test_toml_tables_of_any_depth_are_read(tmp_path: Path) -> None:
     deep = ".".join(["a"] * 2000)
     file = tmp_path / "pyproject.toml"
     file.write_text(

@@ -28,7 +28,7 @@ def test_reasons_of_invalid_results_are_in_the_lists() -> None:
 
 
 @pytest.mark.parametrize("reason", sorted(set(Reason) - INVALIDATING - EXCLUDING))
-def test_problem_refuses_other_reasons(reason: Reason) -> None:
+def test_problem_refuses_reasons_that_are_not_invalid(reason: Reason) -> None:
     with pytest.raises(ValueError, match=f"{reason} invalidates no run"):
         Problem(reason, "")
 

@@ -262,7 +262,7 @@ def test_expert_latent_size_reduces_flops() -> None:
     assert fewer == 23 * 12 * ((2688 - 1024) * 1856 * 6 - 2688 * 1024)
 
 
-def test_hybrid_refuses_too_many_layers() -> None:
+def test_hybrid_flops_formula_refuses_too_many_layers() -> None:
     with pytest.raises(BaselineError, match="expected at most the 20 layers"):
         count_model_flops(replace(NANO, layers=20))
 
@@ -277,6 +277,6 @@ def test_unknown_formula_is_refused_with_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     "name", ["ffn_size", "attention_heads", "query_groups", "top_k"]
 )
-def test_missing_size_is_refused_by_name(name: str) -> None:
+def test_flops_formula_names_the_missing_model_size(name: str) -> None:
     with pytest.raises(BaselineError, match=f"needs {name}"):
         count_model_flops(Architecture(**{**asdict(GROK), name: None}))

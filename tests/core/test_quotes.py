@@ -57,7 +57,7 @@ def test_with_quotes_changes_only_quotes() -> None:
     assert replace(log, readings=()).with_quotes(lambda quote: quote) == LOG
 
 
-def test_quotes_are_only_in_three_records() -> None:
+def test_only_three_record_classes_contain_quotes() -> None:
     """`with_quotes` must handle every record that contains a quote."""
     records = [
         kind

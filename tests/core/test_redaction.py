@@ -49,7 +49,7 @@ def test_name_without_a_secret_word_is_not_secret(name: str) -> None:
         "config/keys/id_rsa.pem",
     ],
 )
-def test_plain_value_is_not_a_secret(value: str) -> None:
+def test_ordinary_value_is_not_a_secret(value: str) -> None:
     assert not is_secret(value)
     assert list_secret_values({"MY_TOKEN": value}) == ()
 
@@ -72,7 +72,7 @@ def test_value_of_a_secret_variable_is_hidden(value: str) -> None:
         "nvapi-" + "aB-3" * 12,
     ],
 )
-def test_token_is_hidden_by_its_format(token: str) -> None:
+def test_token_of_a_known_format_is_hidden(token: str) -> None:
     assert hide_tokens(f"url=https://{token}, '{token}'") == "url=https://***, '***'"
 
 

@@ -18,7 +18,9 @@ from pytest_llmbench.core.rounding import find_last_unit, refine_units
         (1e-5, 1e-5),
     ],
 )
-def test_last_unit_follows_from_the_digits(value: float, unit: float) -> None:
+def test_unit_of_the_last_printed_digit_follows_from_the_text(
+    value: float, unit: float
+) -> None:
     assert find_last_unit(value) == pytest.approx(unit)
 
 
@@ -39,7 +41,7 @@ def test_last_unit_follows_from_the_digits(value: float, unit: float) -> None:
         pytest.param({}, [], id="none"),
     ],
 )
-def test_unit_is_refined_by_the_other_numbers(
+def test_printed_unit_is_refined_by_the_other_numbers(
     numbers: dict[float, float], units: list[float]
 ) -> None:
     assert refine_units(list(numbers), list(numbers.values())) == pytest.approx(units)

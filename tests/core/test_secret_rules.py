@@ -50,7 +50,7 @@ def test_secrets_are_hidden_in_every_notation() -> None:
     assert list(find_leaks(texts)) == []
 
 
-def test_tokens_are_hidden_by_their_form() -> None:
+def test_tokens_of_known_services_are_hidden() -> None:
     texts = list_tokens()
     assert len(texts) > 50
     assert list(find_leaks(texts)) == []
@@ -91,7 +91,7 @@ def test_private_keys_and_encoded_passwords_are_hidden() -> None:
     assert list(find_leaks([*list_blocks(), *list_basic()])) == []
 
 
-def test_few_secrets_of_a_second_collection_are_shown() -> None:
+def test_only_listed_secrets_of_a_second_collection_are_missed() -> None:
     texts = list_second()
     assert len(texts) > 50
     leaks = list(find_leaks(texts))
@@ -100,7 +100,7 @@ def test_few_secrets_of_a_second_collection_are_shown() -> None:
 
 
 @pytest.mark.slow
-def test_harmless_texts_stay() -> None:
+def test_harmless_known_texts_are_not_hidden() -> None:
     texts = [text.replace("\\n", "\n") for text in (*HARMLESS, *SECOND_HARMLESS)]
     assert len(texts) > 400
     assert [text for text in texts if hide_tokens(text) != text] == []
@@ -166,7 +166,7 @@ def test_value_of_a_secret_key_is_hidden() -> None:
     assert Redactor().redact_values([values]) == [{**values, "wandb_api_key": "***"}]
 
 
-def test_lines_of_one_text_are_redacted_together() -> None:
+def test_secret_across_lines_of_one_text_is_redacted() -> None:
     body = [draw_key(64) for _ in range(3)]
     lines = [
         "before",
@@ -211,7 +211,7 @@ def test_lines_of_one_text_are_redacted_together() -> None:
         ),
     ],
 )
-def test_only_the_value_is_hidden(text: str, redacted: str) -> None:
+def test_redaction_hides_only_the_value_of_a_key(text: str, redacted: str) -> None:
     key = draw_key(32).replace("/", "x").replace("+", "y")
     assert (
         hide_tokens(

@@ -80,7 +80,7 @@ def test_signal_during_class_creation_raises_keyboard_interrupt(
         make_class()
 
 
-def test_runtime_error_without_a_signal_is_raised(stop: StopSignals) -> None:
+def test_runtime_error_is_raised_unless_a_signal_caused_it(stop: StopSignals) -> None:
     with pytest.raises(RuntimeError), stop.keep_raised():
         raise RuntimeError("an ordinary error")
 
@@ -97,7 +97,9 @@ def test_held_signal_raises_when_released(stop: StopSignals, clock: Clock) -> No
         pytest.fail("the recorded signal must raise at once")
 
 
-def test_allowed_context_may_be_interrupted(stop: StopSignals, clock: Clock) -> None:
+def test_signal_interrupts_inside_the_allowed_context(
+    stop: StopSignals, clock: Clock
+) -> None:
     stop.hold()
     with pytest.raises(KeyboardInterrupt), stop.allow():
         signal.raise_signal(signal.SIGTERM)

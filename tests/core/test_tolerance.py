@@ -304,7 +304,7 @@ def test_recorded_moves_never_exceed_the_drift_budget(
         assert list_accepted(current)[0].seconds == 7.3
 
 
-def test_third_move_of_two_percent_is_refused() -> None:
+def test_third_recorded_slowdown_of_two_percent_is_refused() -> None:
     first = make_recording(7.3)
     second = record_again(first, 7.3 * 1.02)
     assert second
@@ -326,7 +326,7 @@ def test_accepted_value_becomes_the_drift_reference() -> None:
     assert record_again(after, 8.5) is None
 
 
-def test_unneeded_reason_is_not_stored() -> None:
+def test_reason_is_not_stored_if_the_recording_needs_none() -> None:
     """Otherwise one accepted session would restart the drift of every configuration."""
     within = record_again(make_recording(7.3), 7.4, "driver 570")
     assert within

@@ -53,7 +53,7 @@ def test_json_with_few_levels_is_parsed(value: object) -> None:
     assert parse_json(json.dumps(value).encode()) == value
 
 
-def test_walk_matches_os_walk(tmp_path: Path) -> None:
+def test_folder_walk_matches_os_walk(tmp_path: Path) -> None:
     for name in ("a/b/x", "a/y", "c/z", "w"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -74,7 +74,7 @@ def test_walk_matches_os_walk(tmp_path: Path) -> None:
     assert list_sorted(walked) == expected
 
 
-def test_walk_skips_removed_folders(tmp_path: Path) -> None:
+def test_folder_walk_skips_removed_folders(tmp_path: Path) -> None:
     for name in ("a/b", "c/d"):
         (tmp_path / name).mkdir(parents=True)
     visited = []

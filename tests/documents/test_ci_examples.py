@@ -151,7 +151,7 @@ def step(name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_github_tells_and_keeps_a_red_night() -> None:
+def test_failed_github_workflow_sends_and_uploads_the_result() -> None:
     steps = github()["jobs"]["judge"]["steps"]
     after = [
         step.get("name") or step["uses"]
@@ -167,7 +167,7 @@ def test_github_tells_and_keeps_a_red_night() -> None:
 
 @pytest.mark.slow
 @CURL
-def test_the_steps_of_github_judge_and_tell(
+def test_github_steps_judge_and_send_the_result(
     home: Path, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
     address, received = hook
@@ -202,13 +202,13 @@ def test_the_steps_of_github_judge_and_tell(
 
 
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
-def test_the_run_of_last_night_never_stands_for_one_of_tonight(name: str) -> None:
+def test_run_of_the_previous_night_does_not_satisfy_max_age(name: str) -> None:
     (age,) = re.findall(r"LLMB_MAX_AGE: (\S+)", (CI / name).read_text())
     assert parse_age(age) < timedelta(days=1)
 
 
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml", "cron.sh"])
-def test_each_judges_against_the_clusters_own_baselines_and_fails_for_a_trend(
+def test_ci_examples_require_recorded_baselines_and_fail_for_a_trend(
     name: str,
 ) -> None:
     text = (CI / name).read_text()
@@ -219,7 +219,7 @@ def test_each_judges_against_the_clusters_own_baselines_and_fails_for_a_trend(
 
 
 @pytest.mark.slow
-def test_a_folder_without_baselines_opens_no_gate(home: Path) -> None:
+def test_examples_fail_without_recorded_baselines(home: Path) -> None:
     shutil.rmtree(home / "baselines")
     (home / "baselines").mkdir()
     done = shell(home, ["bash", "-e", "-c", step("Judge")["run"]], LLMB_MAX_AGE="9000d")
@@ -245,7 +245,7 @@ def installation(name: str) -> str:
     return "\n".join(job["before_script"])
 
 
-def test_each_installs_with_the_same_commands() -> None:
+def test_all_ci_examples_install_with_the_same_commands() -> None:
     """So the test below runs those of all three."""
     github = installation("github-actions.yml").strip()
     assert installation("cron.sh") == github
@@ -253,7 +253,7 @@ def test_each_installs_with_the_same_commands() -> None:
 
 
 @pytest.mark.slow
-def test_the_installation_asks_no_index_for_the_package(tmp_path: Path) -> None:
+def test_examples_never_install_the_package_from_an_index(tmp_path: Path) -> None:
     """Whoever registers the name there would decide what the gate runs."""
     wheel = tmp_path / "pytest_llmbench-0.1.0-py3-none-any.whl"
     told = "Metadata-Version: 2.1\nName: pytest-llmbench\nVersion: 0.1.0\nProvides-Extra: history\nProvides-Extra: html\n"
@@ -292,7 +292,7 @@ def test_the_installation_asks_no_index_for_the_package(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @CURL
-def test_the_job_of_gitlab_judges_and_tells(
+def test_gitlab_job_judges_and_sends_the_result(
     home: Path, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
     address, received = hook
@@ -332,7 +332,7 @@ def reports(home: Path) -> Path:
 
 @pytest.mark.slow
 @CURL
-def test_a_red_night_keeps_its_reports_tells_and_ends_with_one(
+def test_failed_cron_session_keeps_reports_sends_result_and_exits_with_one(
     home: Path, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
     address, received = hook
@@ -356,7 +356,7 @@ def test_a_red_night_keeps_its_reports_tells_and_ends_with_one(
 
 @pytest.mark.slow
 @CURL
-def test_green_night_ends_with_nought_although_the_chat_is_down(home: Path) -> None:
+def test_passing_cron_session_exits_with_zero_if_the_chat_is_down(home: Path) -> None:
     done = shell(
         home, [CRON, LOGS, "-k", RECORDED], CHAT_WEBHOOK="http://127.0.0.1:9/secret"
     )
@@ -370,7 +370,7 @@ def test_green_night_ends_with_nought_although_the_chat_is_down(home: Path) -> N
 
 @pytest.mark.slow
 @CURL
-def test_a_night_that_does_not_begin_is_told_too(
+def test_failed_start_of_the_nightly_session_is_sent(
     home: Path, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
     address, received = hook
@@ -381,7 +381,7 @@ def test_a_night_that_does_not_begin_is_told_too(
 
 
 @pytest.mark.slow
-def test_two_nights_never_run_at_once(home: Path) -> None:
+def test_two_nightly_sessions_never_run_at_once(home: Path) -> None:
     with (home / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = shell(home, [CRON, LOGS])
@@ -394,7 +394,7 @@ def test_two_nights_never_run_at_once(home: Path) -> None:
     shutil.which("shellcheck") is None, reason="shellcheck is not installed"
 )
 @pytest.mark.parametrize("script", ["cron.sh", "Install", "Judge", "Tell the chat"])
-def test_shellcheck_finds_nothing(script: str) -> None:
+def test_shellcheck_has_no_findings(script: str) -> None:
     text = Path(CRON).read_text() if script.endswith(".sh") else step(script)["run"]
     done = subprocess.run(
         ["shellcheck", "--shell=bash", "-"],

@@ -41,7 +41,7 @@ def read_script() -> dict[str, Any]:
     return runpy.run_path(str(CHECKOUT / "scripts" / "constraints"))
 
 
-def test_the_lowest_versions_are_the_bounds_of_the_project() -> None:
+def test_lowest_constraints_equal_the_bounds_in_pyproject() -> None:
     lowest = dict(line.split("==") for line in read_script()["list_lowest"]())
     assert set(lowest) == {
         requirement.name for requirement in (*NEEDED, *EXTRAS, *TESTS)
@@ -50,9 +50,7 @@ def test_the_lowest_versions_are_the_bounds_of_the_project() -> None:
         assert f">={lowest[requirement.name]}" in str(requirement.specifier)
 
 
-def test_the_constraints_for_users_name_a_version_of_everything_that_is_admitted() -> (
-    None
-):
+def test_constraints_contain_a_version_of_every_declared_dependency() -> None:
     """`scripts/constraints renew` writes them anew."""
     pins = [
         Requirement(line)
@@ -80,7 +78,7 @@ def test_the_constraints_for_users_name_a_version_of_everything_that_is_admitted
 
 
 @pytest.mark.slow
-def test_everything_that_is_imported_is_required_by_name() -> None:
+def test_all_imported_packages_are_declared_dependencies() -> None:
     declared = {
         canonicalize_name(requirement.name) for requirement in (*NEEDED, *EXTRAS)
     }

@@ -13,7 +13,9 @@ SCRIPT = runpy.run_path(str(CHECKOUT / "scripts" / "reference_pages"))
 
 
 @pytest.mark.parametrize("name", SCRIPT["PAGES"])
-def test_page_is_up_to_date(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_reference_page_is_up_to_date(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`python scripts/reference_pages` writes the pages again."""
     if name == "commands.md" and sys.version_info >= (3, 13):
         pytest.skip("argparse formats help otherwise since Python 3.13")

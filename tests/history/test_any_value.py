@@ -145,7 +145,7 @@ def open_as_session(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case[:2]))
-def test_any_value_is_read_or_reported(
+def test_any_value_in_the_store_is_read_or_reported(
     sound: bytes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -47,7 +47,7 @@ def change(location: StoreLocation, statement: Any) -> None:
         connection.execute(statement)
 
 
-def test_manually_removed_verdict_is_not_read(location: StoreLocation) -> None:
+def test_verdict_deleted_by_hand_is_not_read(location: StoreLocation) -> None:
     write(location, document(*nights([7.4, 7.5, 7.6, 7.7])))
     change(location, delete(VERDICT).where(VERDICT.c.run == 2))
     assert [run.statistic_seconds for run in past(location)[ID]] == [7.4, 7.6, 7.7]

@@ -88,7 +88,7 @@ def test_daily_verdict_prefers_computed_mfu(
     assert (day.mfu, day.mfu_logged) == shown
 
 
-def test_any_text_is_stored(location: StoreLocation) -> None:
+def test_any_text_is_stored_in_the_history(location: StoreLocation) -> None:
     text = "Müller's \\x1b \U0001f600 %s {x} :name ?"
     write(
         location,

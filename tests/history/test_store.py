@@ -105,7 +105,7 @@ def test_database_of_another_program_is_not_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"verdict,seconds\n", b"SQLite format 2\x00" + bytes(100)]
 )
-def test_other_file_is_not_changed(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_store_is_not_changed(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "h.csv").write_bytes(content)
     with pytest.raises(
         HistoryError, match="the file is not a database: give another name"

@@ -272,7 +272,7 @@ def test_second_change_counts_from_the_level_before_it(
     assert len(moved.remarks) == 2
 
 
-def test_expected_metrics_move_with_the_level() -> None:
+def test_expected_metrics_follow_the_accepted_level() -> None:
     from pytest_llmbench.core.run_records import Metric
 
     expected = (
@@ -297,7 +297,7 @@ def test_undated_run_keeps_the_baseline(undated: Evidence) -> None:
     assert apply_acknowledgements(undated, [SLOWER]) is undated
 
 
-def test_baseline_without_a_value_stays_empty() -> None:
+def test_baseline_without_a_recorded_value_stays_empty() -> None:
     none = at(BASELINE, step_seconds=math.nan, kind=BaselineKind.RECIPE)
     moved = apply_acknowledgements(
         evidence(measurement(7.0, baseline=none), baseline=none), [SLOWER]
@@ -365,5 +365,5 @@ def test_accepted_reason_hides_no_other_problem() -> None:
     )
 
 
-def test_accepted_reason_moves_no_level() -> None:
+def test_accepted_reason_does_not_change_the_expected_level() -> None:
     assert judge_run(1.06, WALL).verdict is Verdict.REGRESSION

@@ -156,7 +156,7 @@ def test_asynchronous_save_cannot_meet_a_save_budget() -> None:
         ),
     ],
 )
-def test_dispatch_budget_is_met_by_dispatches_only(
+def test_save_dispatch_budget_ignores_the_duration_of_the_save(
     records: list[CheckpointRecord], reason: Reason | None
 ) -> None:
     plain = judge_runs(with_records(), baseline=BASELINE)

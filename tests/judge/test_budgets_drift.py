@@ -184,7 +184,7 @@ WALK = tuple(
         ),
     ],
 )
-def test_accepted_moves_are_summed_since_the_first(
+def test_accepted_slowdowns_are_summed_since_the_first_value(
     baseline: Baseline, sums: list[str]
 ) -> None:
     judgement = judge_run(baseline.step_seconds, baseline)

@@ -76,7 +76,7 @@ def test_run_at_the_margin_passes_in_five_percent(scenario: str) -> None:
 
 
 @pytest.mark.slow
-def test_gate_without_run_to_run_noise_passes_slow_runs() -> None:
+def test_ignoring_run_to_run_noise_would_pass_slow_runs() -> None:
     """A gate that treats the steps of one run as its sample passes far more runs at the
     margin. This shows that the test above can fail."""
     assert compute_share(count_outcomes(WITHIN_RUN, MARGIN, 3), "PASS") > 15
@@ -137,7 +137,7 @@ def test_five_recorded_runs_of_one_day_count_once(
 
 
 @pytest.mark.slow
-def test_forgiving_one_stall_keeps_runs_passing(
+def test_run_with_one_forgiven_stall_still_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counts = count_outcomes(ONE, 0.0, 2, "hiccup")

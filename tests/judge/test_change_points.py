@@ -110,7 +110,7 @@ def test_two_bad_days_are_no_level(bad: int) -> None:
     assert find_level_shifts([*make_series((0.0, 60)), *[0.3] * bad], KNOWN) == ()
 
 
-def test_three_different_bad_days_are_no_level() -> None:
+def test_three_bad_days_of_different_size_are_no_level() -> None:
     assert find_level_shifts([*make_series((0.0, 120)), 0.05, 0.28, 0.12], KNOWN) == ()
     assert list_positions(
         find_level_shifts([*make_series((0.0, 120)), 0.15, 0.16, 0.15, 0.16], KNOWN)
@@ -137,7 +137,7 @@ def test_no_change_is_found_in_few_days_with_assumed_noise_or_with_nan() -> None
     assert find_level_shifts([], KNOWN) == ()
 
 
-def test_uncertain_noise_shows_less() -> None:
+def test_uncertain_noise_raises_the_detectable_slowdown() -> None:
     values = make_series((0.0, 60), (0.03, 8))
     assert find_level_shifts(values, KNOWN)
     assert find_level_shifts(values, Noise(0.01, 3.0, "8 days", measured=True)) == ()
@@ -211,11 +211,13 @@ def test_pelt_search_finds_the_same_changes() -> None:
     ("days", "expected"),
     [(7, 1e-5), (130, 1e-5), (260, 1e-5 / 8), (365, 1e-5 * (130 / 365) ** 3)],
 )
-def test_level_is_stricter_for_longer_series(days: int, expected: float) -> None:
+def test_false_alarm_level_is_stricter_for_longer_series(
+    days: int, expected: float
+) -> None:
     assert choose_level(days) == pytest.approx(expected)
 
 
-def test_same_change_is_found_among_few_days_only() -> None:
+def test_same_size_of_change_is_found_only_in_a_short_series() -> None:
     assert (
         len(find_level_shifts(make_series((0.0, 80), (0.0245, 4), sigma=1e-6), KNOWN))
         == 1
@@ -225,7 +227,7 @@ def test_same_change_is_found_among_few_days_only() -> None:
     )
 
 
-def test_two_bad_days_before_slow_one_are_no_level() -> None:
+def test_two_bad_days_before_a_slow_day_are_no_level() -> None:
     """Winsorised, the three days are 2.7 sigma slower on average, which would be enough
     for a level of three days."""
     values = make_series((0.0, 120), sigma=1e-6)
@@ -252,7 +254,7 @@ def test_correlation_of_days_is_estimated_from_a_fleet(
     assert low <= estimate_fleet_correlation(fleet) <= high
 
 
-def test_few_or_equal_days_have_no_correlation() -> None:
+def test_few_or_equal_days_have_zero_correlation() -> None:
     assert estimate_fleet_correlation([]) == 0
     assert (
         estimate_fleet_correlation(
@@ -265,7 +267,9 @@ def test_few_or_equal_days_have_no_correlation() -> None:
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.9])
-def test_inflation_is_the_variance_of_a_correlated_mean(correlation: float) -> None:
+def test_variance_inflation_equals_that_of_a_correlated_mean(
+    correlation: float,
+) -> None:
     counts = np.array([1.0, 4.0, 30.0])
     exact = []
     for count in counts.astype(int):

@@ -147,7 +147,7 @@ def compare_pair(
         ((math.nan, 0.0, math.nan), Verdict.MISSING),
     ],
 )
-def test_size_losing_more_than_its_margin_is_a_regression(
+def test_size_losing_more_scaling_than_its_margin_is_a_regression(
     differences: tuple[float | None, ...], verdict: Verdict
 ) -> None:
     comparison = compare_sizes(*differences)
@@ -166,7 +166,7 @@ def test_smallest_judged_size_is_the_reference() -> None:
 @pytest.mark.parametrize(
     "verdict", [Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE]
 )
-def test_verdict_without_a_valid_run_does_not_count(verdict: Verdict) -> None:
+def test_verdict_without_a_valid_run_is_no_overdue_evidence(verdict: Verdict) -> None:
     judged_sizes = [
         make_judged(SIZES[0], 0.0),
         make_judged(SIZES[1], 0.0),
@@ -197,7 +197,7 @@ def test_weak_scaling_is_computed_from_judged_runs() -> None:
     )
 
 
-def test_text_of_a_pair_describes_the_comparison() -> None:
+def test_text_of_a_configuration_pair_describes_the_comparison() -> None:
     comparison = compare_pair(0.0, 0.08)
     assert (comparison.kind, comparison.id) == (
         "fp8-speedup",
@@ -279,7 +279,7 @@ def test_published_and_recorded_baselines_are_never_mixed() -> None:
     ]
 
 
-def test_baseline_of_different_work_is_not_compared() -> None:
+def test_weak_scaling_excludes_a_baseline_of_different_work() -> None:
     other = baseline(512, configuration={"global_batch_size": 512})
     judged_sizes = group_by_key(
         make_judged(SIZES[0], 0.0), make_judged(SIZES[1], 0.0), make_judged(other, 0.5)
@@ -340,7 +340,7 @@ def test_interval_has_its_nominal_coverage() -> None:
     assert 0.04 < sum(row.high < 0 for row in rows) / 4000 < 0.06
 
 
-def test_unknown_error_compares_the_plain_numbers() -> None:
+def test_measured_values_are_compared_if_the_error_is_unknown() -> None:
     unknown = {"threshold_only": True, "standard_error": 0.0, "degrees_of_freedom": 0.0}
     for loss, verdict in ((MARGIN, Verdict.PASS), (MARGIN + 1e-6, Verdict.REGRESSION)):
         comparison = compare_pair(estimate(0.0, **unknown), estimate(loss, **unknown))
@@ -351,7 +351,7 @@ def test_unknown_error_compares_the_plain_numbers() -> None:
 
 
 @pytest.mark.parametrize("error", [math.inf, math.nan])
-def test_invalid_error_never_passes(error: float) -> None:
+def test_run_with_an_invalid_error_estimate_never_passes(error: float) -> None:
     assert (
         compare_pair(0.0, estimate(0.001, standard_error=error)).verdict
         is Verdict.INCONCLUSIVE
@@ -403,7 +403,7 @@ def test_shipped_families_and_pairs_have_unique_ids(
         {"key": replace(FP8.key, release="25.07")},
     ],
 )
-def test_different_work_is_no_pair(change: dict[str, Any]) -> None:
+def test_configurations_of_different_work_are_no_pair(change: dict[str, Any]) -> None:
     bf16, fp8 = BF16.configuration, FP8.configuration
     assert find_pairs([fp8, bf16]) == ((bf16, fp8),)
     assert find_pairs([bf16, replace(fp8, **change)]) == ()
@@ -463,7 +463,7 @@ estimates = st.builds(
 
 @pytest.mark.slow
 @given(estimates, estimates, estimates, st.integers(0, 2), st.floats(0, 1))
-def test_slower_size_never_looks_better(
+def test_slower_size_never_improves_weak_scaling(
     one: Estimate, two: Estimate, three: Estimate, which: int, more: float
 ) -> None:
     """A slower reference makes the others look better, but its own item reports
@@ -485,7 +485,9 @@ def test_slower_size_never_looks_better(
 
 @pytest.mark.slow
 @given(st.lists(estimates, min_size=3, max_size=3))
-def test_sizes_within_their_baselines_always_pass(sizes: list[Estimate]) -> None:
+def test_scaling_passes_if_all_sizes_meet_their_baselines(
+    sizes: list[Estimate],
+) -> None:
     not_slower = [replace(size, difference=-abs(size.difference)) for size in sizes]
     assert compare_sizes(*not_slower).verdict is Verdict.PASS
     assert compare_pair(not_slower[0], not_slower[1]).verdict is Verdict.PASS
@@ -508,7 +510,9 @@ def test_order_of_configurations_does_not_matter(
 
 @pytest.mark.slow
 @given(estimates, estimates, st.floats(1e-6, 1e6))
-def test_unit_of_time_cancels(one: Estimate, two: Estimate, unit: float) -> None:
+def test_unit_of_step_time_does_not_change_the_verdict(
+    one: Estimate, two: Estimate, unit: float
+) -> None:
     scaled = [at(size, step_seconds=size.step_seconds * unit) for size in SIZES[:2]]
     judged_sizes = group_by_key(
         make_judged(scaled[0], one), make_judged(scaled[1], two)
@@ -552,7 +556,7 @@ def test_family_of_two_equals_a_pair(one: Estimate, two: Estimate) -> None:
     ("ours", "theirs", "verdict"),
     [(0.1, 0.02, Verdict.PASS), (0.02, 0.1, Verdict.REGRESSION)],
 )
-def test_margin_of_the_member_applies(
+def test_margin_of_the_compared_configuration_applies(
     ours: float, theirs: float, verdict: Verdict
 ) -> None:
     assert (
@@ -563,7 +567,9 @@ def test_margin_of_the_member_applies(
 
 @pytest.mark.slow
 @given(estimates, estimates, st.floats(0, 0.2))
-def test_wider_margin_keeps_a_pass(one: Estimate, two: Estimate, more: float) -> None:
+def test_wider_margin_keeps_a_scaling_pass(
+    one: Estimate, two: Estimate, more: float
+) -> None:
     if compare_pair(one, two).verdict is Verdict.PASS:
         assert (
             compare_pair(one, replace(two, margin=two.margin + more)).verdict

@@ -196,7 +196,9 @@ def test_wider_tolerance_never_turns_a_pass_into_a_failure(
 
 @pytest.mark.slow
 @given(windows, st.sampled_from([1e-3, 1e3, 60.0]))
-def test_unit_of_time_cancels(window: list[float], unit: float) -> None:
+def test_unit_of_step_time_does_not_change_the_verdict(
+    window: list[float], unit: float
+) -> None:
     before = judge(make_evidence(window))
     scaled = [
         replace(previous, statistic_seconds=previous.statistic_seconds * unit)  # type: ignore[operator]

@@ -46,7 +46,7 @@ def make_judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:
         (Verdict.MISSING, True, Status.FAILED),
     ],
 )
-def test_verdict_decides_the_status(
+def test_verdict_decides_the_item_status(
     verdict: Verdict, required: bool, status: Status
 ) -> None:
     assert (
@@ -68,7 +68,7 @@ def test_verdict_decides_the_status(
         ("", False, True, Status.FAILED),
     ],
 )
-def test_inconclusive_run_follows_the_mode(
+def test_inconclusive_status_follows_the_option(
     inconclusive: str, required: bool, meets: bool | None, status: Status
 ) -> None:
     inconclusive_run = make_judgement(Verdict.INCONCLUSIVE, meets)
@@ -80,7 +80,7 @@ def test_inconclusive_run_follows_the_mode(
     )
 
 
-def test_literal_rule_is_the_default_mode() -> None:
+def test_literal_rule_is_the_default() -> None:
     assert (
         decide_status(make_judgement(Verdict.INCONCLUSIVE, meets=True), DEFAULT_RULES)
         is Status.PASSED
@@ -95,7 +95,9 @@ def test_literal_rule_is_the_default_mode() -> None:
     ("improvement", "status"),
     [("pass", Status.PASSED), ("fail", Status.FAILED), ("", Status.FAILED)],
 )
-def test_improvement_follows_the_mode(improvement: str, status: Status) -> None:
+def test_improvement_status_follows_the_option(
+    improvement: str, status: Status
+) -> None:
     assert (
         decide_status(
             make_judgement(Verdict.IMPROVEMENT), SessionRules(improvement=improvement)
@@ -106,7 +108,7 @@ def test_improvement_follows_the_mode(improvement: str, status: Status) -> None:
 
 @pytest.mark.parametrize("verdict", [Verdict.REGRESSION, Verdict.INVALID, "UNKNOWN"])
 @pytest.mark.parametrize("inconclusive", ["literal", "fail", "skip"])
-def test_no_mode_passes_a_regression_or_invalid_run(
+def test_no_option_passes_a_regression_or_invalid_run(
     verdict: Any, inconclusive: str
 ) -> None:
     for required in (False, True):
@@ -118,7 +120,7 @@ def test_no_mode_passes_a_regression_or_invalid_run(
         assert status is Status.FAILED
 
 
-def test_worst_verdict_decides() -> None:
+def test_worst_verdict_decides_the_status() -> None:
     assert set(SEVERITY) == set(Verdict)
     good, bad = make_judgement(Verdict.PASS), make_judgement(Verdict.REGRESSION)
     decides, others = pick_worst([good, bad], DEFAULT_RULES)

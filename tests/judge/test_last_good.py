@@ -145,7 +145,7 @@ def test_run_on_other_machines_is_no_last_good_run(
     assert find(evidence(failed, make_run())) is not None
 
 
-def test_job_without_a_run_has_a_last_good_run() -> None:
+def test_launched_job_without_a_log_has_a_last_good_run() -> None:
     jobless = replace(judge(evidence(RED)), measurement=None, verdict=Verdict.INVALID)
     last = find_last_good(jobless, evidence(make_run()))
     assert last is not None
@@ -195,7 +195,7 @@ def test_settings_come_from_names_metadata_and_log() -> None:
 
 
 @pytest.mark.parametrize("known", [(make_run(),), ()], ids=["folder", "history"])
-def test_store_adds_nodes_launcher_and_steps(known: tuple[Measurement, ...]) -> None:
+def test_history_adds_nodes_launcher_and_steps(known: tuple[Measurement, ...]) -> None:
     last = find(evidence(RED, *known, stored_runs=() if known else (make_stored(),)))
     assert last is not None
     spiked = (7.3,) * 20 + (14.6,) + (7.3,) * 13

@@ -228,7 +228,7 @@ def test_change_within_a_printed_unit_is_not_reported() -> None:
     )
 
 
-def test_environment_that_differs_daily_is_not_blamed() -> None:
+def test_environment_that_changes_every_day_is_no_candidate() -> None:
     series = [
         DailyRun(
             daily_run.started,

@@ -93,7 +93,7 @@ SOFTWARE = "the software or the whole cluster is slow"
         ([], "", ""),
     ],
 )
-def test_finding_names_slow_and_excluded_nodes(
+def test_slow_node_text_names_suspects_and_nodes_to_exclude(
     runs: list[tuple[float, str]], text: str, exclude: str
 ) -> None:
     finding = find_slow_nodes(make_runs(*runs), SIGMA, BOUND)
@@ -111,7 +111,7 @@ def test_unknown_noise_names_no_node(sigma: float) -> None:
     )
 
 
-def test_option_folds_and_quotes_many_nodes() -> None:
+def test_exclude_option_compresses_and_quotes_many_nodes() -> None:
     assert (
         format_exclude_option([f"node{number:03}" for number in range(1, 65)])
         == "--llmb-exclude='node[001-064]'"

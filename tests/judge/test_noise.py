@@ -31,7 +31,7 @@ def test_fewer_than_eight_days_measure_no_noise() -> None:
     assert many.degrees_of_freedom == pytest.approx(7.6)
 
 
-def test_level_shift_and_bad_day_hardly_change_noise() -> None:
+def test_level_shift_or_bad_day_hardly_changes_the_noise() -> None:
     quiet = make_series(0.005, 20)
     shifted = [value + (0.1 if day >= 10 else 0.0) for day, value in enumerate(quiet)]
     spiked = [value + (0.3 if day == 5 else 0.0) for day, value in enumerate(quiet)]
@@ -92,7 +92,7 @@ def test_other_configurations_estimate_the_noise(freedom: float, sigma: float) -
     assert prior.degrees_of_freedom == pytest.approx(freedom, rel=0.3)
 
 
-def test_few_or_equal_configurations_add_no_knowledge() -> None:
+def test_few_or_equal_configurations_give_no_noise_prior() -> None:
     estimate = Noise(0.01, 7.6, "20 days", measured=True)
     assert noise.estimate_from_fleet([estimate] * 4) is None
     prior = noise.estimate_from_fleet([estimate] * 5)
@@ -127,7 +127,7 @@ def test_unknown_noise_is_the_larger_of_others_and_assumed() -> None:
 
 
 @pytest.mark.parametrize(("own", "expected"), [(0.002, 0.002), (0.0, noise.MIN_SIGMA)])
-def test_configuration_keeps_its_noise_next_to_noiseless_ones(
+def test_configuration_keeps_its_noise_although_others_have_none(
     own: float, expected: float
 ) -> None:
     """Coarsely printed step times may all be equal."""

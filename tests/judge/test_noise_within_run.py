@@ -84,7 +84,9 @@ def test_straggler_widens_only_the_error_of_a_mean() -> None:
 
 @pytest.mark.slow
 @given(values, st.sampled_from([1e-3, 1e3]), st.sampled_from(["mean", "trimmed_mean"]))
-def test_unit_of_time_cancels(window: np.ndarray, unit: float, statistic: str) -> None:
+def test_unit_of_step_time_does_not_change_the_verdict(
+    window: np.ndarray, unit: float, statistic: str
+) -> None:
     original, scaled = (
         estimate_within_run(window, statistic),
         estimate_within_run(window * unit, statistic),
@@ -110,7 +112,7 @@ def test_mean_of_several_steps_is_one_sample() -> None:
     assert estimate_within_run(window, "mean").effective_sample_size == 3
 
 
-def test_dominant_mean_leaves_one_sample() -> None:
+def test_one_dominant_weight_leaves_one_independent_sample() -> None:
     window = np.array([7.0, 7.2, 7.1, 7.1])
     even, uneven = (
         estimate_within_run(window, "mean", mean_of=steps)

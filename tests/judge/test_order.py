@@ -145,7 +145,7 @@ def test_contradicted_order_fails_if_results_differ(
     )
 
 
-def test_regression_is_kept_and_notes_the_rival() -> None:
+def test_regression_is_kept_with_a_note_on_the_other_run() -> None:
     red = decide(make_run(10, HOUR, seconds=SLOW), make_run(11, DAY))
     assert (red.verdict, NoteCode.ORDER_AMBIGUOUS in list_codes(red)) == (
         Verdict.REGRESSION,
@@ -218,11 +218,11 @@ ORDINARY = {
 
 
 @pytest.mark.parametrize("runs", ORDINARY.values(), ids=list(ORDINARY))
-def test_ordinary_runs_have_no_doubt(runs: tuple[Measurement, ...]) -> None:
+def test_order_of_ordinary_runs_is_not_doubted(runs: tuple[Measurement, ...]) -> None:
     assert list_rivals(*runs) == []
 
 
-def test_launched_runs_have_no_doubt() -> None:
+def test_order_of_launched_runs_is_never_doubted() -> None:
     newest = make_run(10, HOUR)
     found = replace(newest.run.found, launch="x")
     launched = replace(newest, run=replace(newest.run, found=found))
@@ -252,12 +252,12 @@ def test_ambiguous_order_is_accepted_by_an_entry() -> None:
     ] == [entry]
 
 
-def test_age_of_the_rival_does_not_hide_it() -> None:
+def test_run_older_than_max_age_still_makes_the_order_ambiguous() -> None:
     runs = make_run(1010, HOUR), make_run(1011, 9000 * DAY, seconds=SLOW)
     assert decide(*runs, max_age=DAY).reason is Reason.ORDER_AMBIGUOUS
 
 
-def test_each_rival_is_judged() -> None:
+def test_each_run_that_may_be_the_newest_is_judged() -> None:
     """The highest job id has the same result, the latest file a different one."""
     newest = make_run(10, DAY, written=DAY - 10 * MINUTE)
     by_job = make_run(11, 2 * DAY)
@@ -268,7 +268,7 @@ def test_each_rival_is_judged() -> None:
     assert decide(newest, by_file, by_job).reason is Reason.ORDER_AMBIGUOUS
 
 
-def test_undoubted_order_keeps_the_judgement() -> None:
+def test_certain_order_keeps_the_verdict() -> None:
     ordered = evidence(make_run(11, HOUR), make_run(10, DAY))
     judgement = judge(ordered)
     assert with_order_doubt(judgement, ordered) is judgement

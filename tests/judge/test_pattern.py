@@ -88,7 +88,7 @@ def test_consecutive_slow_steps_are_one_stretch(
         ([], None),
     ],
 )
-def test_period_has_three_steps_without_gaps(
+def test_period_of_slow_steps_needs_three_without_gaps(
     starts: list[int], distance: int | None
 ) -> None:
     period = find_period(sorted(starts), 34)

@@ -131,7 +131,7 @@ def map_notes(shape: Shape) -> dict[str, Note]:
         ),
     ],
 )
-def test_shape_has_its_kind_and_words(
+def test_shape_has_its_kind_and_text(
     seconds: np.ndarray, kind: str, words: str
 ) -> None:
     shape = find_shape(make_window(seconds))
@@ -175,7 +175,7 @@ def test_means_that_differ_by_one_percent_are_noted(factor: float, noted: bool) 
         assert phrase(note).endswith("fast steps drive the mean")
 
 
-def test_calm_steps_have_no_notes() -> None:
+def test_even_steps_have_no_notes() -> None:
     even = CodedStatement(StatementCode.EVEN_STEPS, averaged=False)
     assert find_shape(make_window(CALM)) == Shape((even,), ShapeKind.EVEN)
 
@@ -247,7 +247,7 @@ def test_steady_real_runs_have_no_shape(name: str, first: int, last: int) -> Non
     st.sampled_from([1, 5]),
     st.sampled_from([0.0, 0.001]),
 )
-def test_any_step_times_have_a_short_text(
+def test_shape_text_is_short_for_any_step_times(
     seconds: list[float], moving_mean: int, resolution: float
 ) -> None:
     shape = find_shape(

@@ -65,7 +65,7 @@ def test_slope_and_score_match_scipy(values: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("correlation", "most"), [(0.0, 0.018), (0.5, 0.026), (0.8, 0.036)]
 )
-def test_false_alarms_are_rare(
+def test_false_change_alarms_are_rare(
     count: int, cv: float, correlation: float, most: float
 ) -> None:
     noise = windows(1000, count, correlation, cv)
@@ -141,7 +141,9 @@ def test_slow_first_steps_are_a_warm_up() -> None:
 
 
 @pytest.mark.parametrize(("first", "warming"), [(0.012, False), (0.015, True)])
-def test_one_printed_unit_is_no_warm_up(first: float, warming: bool) -> None:
+def test_first_steps_slower_by_one_printed_unit_are_no_warm_up(
+    first: float, warming: bool
+) -> None:
     run = np.array([first, 0.011, first] * 4 + [0.011] * 12 + [0.012, 0.011] * 6)
     assert (find_warm_up(run, resolution=0.001) is not None) is warming
 

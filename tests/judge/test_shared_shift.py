@@ -144,7 +144,7 @@ def test_median_of_the_last_seven_runs_counts() -> None:
         (0, 16, "their baselines"),
     ],
 )
-def test_last_runs_and_baselines_are_never_mixed(
+def test_shared_shift_never_mixes_last_runs_and_baselines(
     with_older: int, of: int, against: str
 ) -> None:
     shared = find_existing_shift(make_fleet([0.05] * 16, with_older=with_older))
@@ -266,7 +266,7 @@ def test_verdict_without_a_valid_run_has_no_shift(verdict: Verdict) -> None:
     )
 
 
-def test_unknown_error_has_no_shift() -> None:
+def test_difference_of_unknown_error_is_no_shared_shift() -> None:
     judgement = judge(evidence(noisy(7.325)))
     assert judgement.estimate is not None
     assert measure_shift(replace(judgement, estimate=None), []) is None

@@ -43,7 +43,7 @@ def test_usual_gap_is_the_second_longest(days: list[float], gap: float | None) -
     assert (rhythm and rhythm.gap / DAY) == (gap and pytest.approx(gap))
 
 
-def test_configuration_is_silent_when_others_ran() -> None:
+def test_configuration_without_a_run_is_reported_when_others_ran() -> None:
     assert find_silent(
         4.1, a=make_starts(0, 1, 2, 3), b=make_starts(0, 1, 2, 3, 4)
     ) == {"a"}
@@ -116,13 +116,13 @@ def test_configuration_is_silent_when_others_ran() -> None:
         "none",
     ],
 )
-def test_regular_runs_have_no_silence(
+def test_regular_runs_are_not_reported_as_overdue(
     now: float, starts: dict[str, list[datetime]]
 ) -> None:
     assert find_silent(now, **starts) == set()
 
 
-def test_weekly_configuration_is_silent_after_its_week() -> None:
+def test_weekly_configuration_is_overdue_after_a_week() -> None:
     weekly, nightly = make_starts(-21, -14, -7), make_starts(-3, -2, -1, 0)
     assert find_silent(-0.5, weekly=weekly, nightly=nightly[:-1]) == set()
     assert find_silent(0.1, weekly=weekly, nightly=nightly) == {"weekly"}

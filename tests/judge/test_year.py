@@ -23,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_planted_changes_are_found_within_days() -> None:
+def test_simulated_changes_are_found_within_days() -> None:
     fleet = year.year(0, seed=1)
     assert len(fleet.found) == 6
     assert all(

@@ -129,7 +129,7 @@ def job(
         *("purged", "could-not-be-cancelled", "cancelled-by-us"),
     ],
 )
-def test_cost_is_measured_from_the_status(
+def test_used_gpu_hours_come_from_the_job_status(
     status: dict[str, Any], used: float, requeued: float, exact: bool
 ) -> None:
     cost = measure_cost(job(**status))

@@ -50,7 +50,7 @@ def test_similar_name_is_no_secret(name: str) -> None:
     assert find_secret_names({name: "x"}) == ()
 
 
-def test_listed_names_are_secrets() -> None:
+def test_variables_listed_as_secret_are_secret() -> None:
     assert find_secret_names({"A": "1", "HF_TOKEN": "2"}, ("A", "B")) == (
         "A",
         "B",
@@ -119,7 +119,7 @@ def test_truncated_secret_is_hidden_in_a_quote(quoted: str) -> None:
     assert hide_in_quote(Quote("other text…"), job) == "other text…"
 
 
-def test_quote_is_withheld_if_the_token_changed() -> None:
+def test_log_is_not_quoted_if_the_token_has_changed() -> None:
     fresh = replace(
         spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"),
         environment=(("HF_TOKEN", "hf_new"),),
@@ -136,7 +136,7 @@ def test_quote_is_withheld_if_the_token_changed() -> None:
     assert hide_in_quote(Quote("token: hf_old"), removed) == WITHHELD
 
 
-def test_quote_is_withheld_without_the_secrets() -> None:
+def test_log_is_not_quoted_without_the_secrets_of_the_job() -> None:
     job = replace(
         spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"),
         environment=(("HF_TOKEN", "***"),),
@@ -144,7 +144,7 @@ def test_quote_is_withheld_without_the_secrets() -> None:
     assert hide_in_quote(Quote("token: hf_secret"), job) == WITHHELD
 
 
-def test_environment_is_masked_in_its_order() -> None:
+def test_printed_environment_is_masked_in_its_order() -> None:
     environment = {
         "A": "1",
         "HF_TOKEN": "hf_secret",

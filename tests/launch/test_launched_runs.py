@@ -337,7 +337,9 @@ def test_launched_run_is_not_counted_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stored_run_on_suspect_node_is_judged_alike(tmp_path: Path) -> None:
+def test_history_run_on_suspect_node_is_judged_like_a_current_one(
+    tmp_path: Path,
+) -> None:
     """A session resumed after its end is already in the history."""
     key, nodes = KEYS[0], [f"n{number:02}" for number in range(7, 15)]
     started, seconds = NIGHTS_START + timedelta(days=30), 7.4 * 1.1

@@ -248,7 +248,7 @@ THIRD = "run 3, attempt 1, without n1 n2"
     ],
     ids=["one after the other", "at once"],
 )
-def test_runs_are_judged_together_until_verdict_is_certain(
+def test_launched_runs_are_judged_together_until_the_verdict_is_certain(
     verdicts: list[Verdict],
     settings: dict[str, Any],
     following: list[str],
@@ -538,7 +538,7 @@ def test_job_of_another_session_changes_nothing() -> None:
     assert not course.engine.list_results()
 
 
-def test_without_other_nodes_repeats_run_anywhere() -> None:
+def test_repeats_run_anywhere_if_no_other_nodes_exist() -> None:
     course = Course(Verdict.INCONCLUSIVE)
     course.end()
     assert course.end(CRASHED, **REFUSED) == ["run 2, attempt 2"]
@@ -560,7 +560,7 @@ def test_without_other_nodes_repeats_run_anywhere() -> None:
         (Verdict.REGRESSION, WELL, {"repeats": 1}, False),
     ],
 )
-def test_collecting_starts_no_job_and_records_due_runs(
+def test_collecting_records_the_runs_that_a_resumed_session_has_to_make(
     verdict: Verdict, end: JobEnd, settings: dict[str, Any], held_back: bool
 ) -> None:
     course = Course(verdict, collect=True, **settings)
@@ -663,7 +663,9 @@ def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
 
 
 @pytest.mark.parametrize("end", [CRASHED, BROKEN])
-def test_failed_confirmation_is_not_retried_and_confirms_no_node(end: JobEnd) -> None:
+def test_failed_run_on_slow_nodes_is_not_retried_and_confirms_no_node(
+    end: JobEnd,
+) -> None:
     course = suspect_nodes()
     assert course.end(end) == []
     assert course.result.nodes == f"{MAY_BE_SLOW}; not confirmed: {end.text}"

@@ -142,7 +142,7 @@ else 3."""
 @pytest.mark.parametrize(
     ("name", "steps"), [("nemo1", 5), ("nemo2", 6), ("maxtext", 5), ("torchtitan", 4)]
 )
-def test_whole_log_gives_all_its_steps(name: str, steps: int) -> None:
+def test_undamaged_log_gives_all_its_steps(name: str, steps: int) -> None:
     log = parse(LOGS[name])
     assert log.dialect == name
     assert sum(len(segment.steps) for segment in log.segments) == steps

@@ -117,7 +117,7 @@ def test_run_stopped_early_averages_its_completed_steps() -> None:
     assert (segment.total_steps, segment.finished) == (1921, False)
 
 
-def test_bar_missing_last_steps_still_counts_as_finished() -> None:
+def test_progress_bar_without_the_last_steps_still_counts_as_finished() -> None:
     (segment,) = parse(last_bar(1097, 1100) + summary("10.0", "110.0")).segments
     assert (segment.steps.index.tolist(), segment.finished) == ([1100], True)
 
@@ -499,7 +499,7 @@ def test_ambiguous_resumed_run_without_total_is_doubtful() -> None:
         pytest.param("", 3001, 0.033, False, id="no bar"),
     ],
 )
-def test_bar_starting_late_contradicts_rate(
+def test_progress_bar_that_starts_late_contradicts_the_rate(
     bars: str, runtime: float, rate: float, doubted: bool
 ) -> None:
     log = parse(bars + "x" * 600 + "\n" + summary(str(runtime), str(rate)))
@@ -519,7 +519,9 @@ def test_bar_starting_late_contradicts_rate(
         (last_bar(50, 50, "00:01"), False),  # an unrelated bar
     ],
 )
-def test_bar_contradicts_runtime_or_step_count(last: str, doubted: bool) -> None:
+def test_progress_bar_that_contradicts_runtime_or_step_count_is_reported(
+    last: str, doubted: bool
+) -> None:
     assert [
         bool(doubt) for doubt in list_doubts(parse(last + summary("3001.2", "0.033")))
     ] == [doubted]

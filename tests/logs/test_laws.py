@@ -65,7 +65,9 @@ def collect_numbers(log: ParsedLog) -> set[int]:
 @pytest.mark.parametrize("name", NAMES)
 @EXAMPLES
 @given(data=st.data())
-def test_whole_log_gives_its_steps_with_lines(name: str, data: st.DataObject) -> None:
+def test_log_read_at_once_gives_its_steps_with_line_numbers(
+    name: str, data: st.DataObject
+) -> None:
     log = data.draw(written(name))
     result = parse_blocks([log.data])
     assert result.dialect == log.dialect
@@ -81,7 +83,7 @@ def test_whole_log_gives_its_steps_with_lines(name: str, data: st.DataObject) ->
 @pytest.mark.parametrize("name", NAMES)
 @settings(EXAMPLES, max_examples=5)
 @given(data=st.data())
-def test_change_around_records_changes_no_step(
+def test_change_of_text_around_records_changes_no_step(
     name: str, change: str, data: st.DataObject
 ) -> None:
     log = data.draw(written(name))

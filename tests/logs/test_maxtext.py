@@ -49,7 +49,7 @@ def test_documented_line_fills_columns() -> None:
     ],
     ids=["commented", "diverged", "repeated", "gradient norm", "frames", "perplexity"],
 )  # fmt: skip
-def test_line_variants_fill_columns(
+def test_variants_of_the_step_line_fill_the_same_columns(
     line: str, seconds: float, loss: float, norm: float
 ) -> None:
     log = parse(line + "\n")
@@ -61,7 +61,7 @@ def test_line_variants_fill_columns(
     assert log.dropped == ()
 
 
-def test_loss_is_optional() -> None:
+def test_loss_is_optional_in_a_step_line() -> None:
     assert parse(maxtext(3, loss="")).segments[0].steps.has_loss.tolist() == [False]
 
 

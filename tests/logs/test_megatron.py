@@ -205,7 +205,7 @@ PAIRS = list(zip(ITERATIONS, STEP_TIMES, strict=True))
         "iterations in a block",
     ],
 )
-def test_both_lines_of_a_step_merge(lines: list[str]) -> None:
+def test_both_lines_of_a_step_give_one_record(lines: list[str]) -> None:
     log = parse("".join(lines))
     row = get_columns(log)
     assert row.index.tolist() == [1, 2, 3, 4, 5, 6]

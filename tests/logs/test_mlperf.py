@@ -213,7 +213,9 @@ def test_rate_of_whole_run_is_not_a_block() -> None:
     ],
     ids=["rate of an epoch", "validation time", "validation rate", "number"],
 )
-def test_other_statistics_are_not_steps(value: object, step: int) -> None:
+def test_mlperf_statistics_of_other_kinds_are_not_steps(
+    value: object, step: int
+) -> None:
     log = parse(
         build_log(mlperf_record("tracked_stats", value, step=step, samples_count=step))
     )

@@ -36,7 +36,9 @@ def test_documented_line_fills_columns() -> None:
     ("printed", "unit"),
     [("24.00", 0.1), ("0.4567", 0.001), ("1.9e+3", 10.0), ("100.0", 1.0)],
 )
-def test_bar_has_three_significant_digits(printed: str, unit: float) -> None:
+def test_rate_of_a_progress_bar_has_three_significant_digits(
+    printed: str, unit: float
+) -> None:
     columns = parse(bar(1, "0.000", printed)).segments[0].steps
     assert columns.seconds.tolist() == [float(printed)]
     assert columns.resolution_seconds.tolist() == pytest.approx([unit])
@@ -171,7 +173,7 @@ def test_non_finite_value_is_kept(printed: str) -> None:
     assert columns.grad_norm.tolist() == pytest.approx([value], nan_ok=True)
 
 
-def test_bar_without_closing_bracket_is_truncated() -> None:
+def test_progress_bar_without_closing_bracket_is_truncated() -> None:
     log = parse(bar(1, "0.000", "24.00") + "\n" + bar(2, "1.000", "24.10")[:-3] + "\n")
     assert steps(log) == [[0]]
     assert dropped(log) == {"torn": 1}
@@ -212,7 +214,7 @@ def test_similar_lines_are_not_steps(line: str) -> None:
 
 
 @pytest.mark.parametrize("time", ["01:..", "9<", "00 [12<"])
-def test_bar_with_damaged_time_has_no_stamp(time: str) -> None:
+def test_progress_bar_with_a_damaged_time_has_no_timestamp(time: str) -> None:
     """The text `11:58<` at the end is not read as its time."""
     line = f"Epoch 0: :   0%|          | 5/4000 [{time}, reduced_train_loss=4.170, global_step=4.000, "
     line += "consumed_samples=2560.0, train_step_timing in s=13.70]\n"

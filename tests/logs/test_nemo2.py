@@ -63,7 +63,9 @@ def test_line_of_each_release_fills_columns(
         ("0.24", 0.0001),
     ],
 )
-def test_resolution_assumes_four_digits(printed: str, unit: float) -> None:
+def test_resolution_of_a_time_assumes_four_significant_digits(
+    printed: str, unit: float
+) -> None:
     columns = parse(nemo2(1, printed)).segments[0].steps
     assert columns.seconds.tolist() == [float(printed)]
     assert columns.resolution_seconds.tolist() == pytest.approx([unit])
@@ -80,7 +82,7 @@ def test_non_finite_loss_or_norm_is_kept(value: str) -> None:
     assert log.dropped == ()
 
 
-def test_loss_is_optional() -> None:
+def test_loss_is_optional_in_a_step_line() -> None:
     columns = (
         parse(nemo2(3).replace("reduced_train_loss: 11.96", "grad_norm: 1.234"))
         .segments[0]

@@ -243,7 +243,7 @@ STATED = {
 @pytest.mark.parametrize(
     ("line", "expected"), STATED.items(), ids=[line.strip()[:60] for line in STATED]
 )
-def test_line_states_fact(line: str, expected: tuple[str, str]) -> None:
+def test_log_line_states_the_fact(line: str, expected: tuple[str, str]) -> None:
     (segment,) = parse("hello\n" + line + nemo2_run(0, 9)).segments
     assert [
         (statement.field, statement.value, statement.line)
@@ -426,7 +426,9 @@ def test_disabled_profiler_is_not_stated(line: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [61, 4096])
-def test_blocks_and_files_give_equal_statements(tmp_path: Path, size: int) -> None:
+def test_statements_read_from_blocks_and_from_files_are_equal(
+    tmp_path: Path, size: int
+) -> None:
     data = (
         "noise of a rank\n" * 3000
         + members_line(8)
@@ -678,7 +680,9 @@ PREAMBLE_LINES = [
 
 
 @pytest.mark.parametrize(("line", "field", "value"), PREAMBLE_LINES)
-def test_preamble_line_states_fact(line: str, field: StatedField, value: str) -> None:
+def test_line_before_the_first_step_states_the_fact(
+    line: str, field: StatedField, value: str
+) -> None:
     assert (str(field), value) in read_line(line)
 
 

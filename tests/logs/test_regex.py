@@ -129,7 +129,7 @@ def test_units_and_rates_become_seconds(
         pytest.param("s", ["2", "1.95", "0"], [0.01, 0.01, 1.0], id="next to a zero"),
     ],
 )
-def test_resolution_is_the_finest_printed(
+def test_resolution_of_times_is_the_finest_printed_one(
     unit: str, printed: list[str], resolutions: list[float]
 ) -> None:
     text = "".join(f"step {step} {value} it\n" for step, value in enumerate(printed, 1))
@@ -207,7 +207,9 @@ def test_number_may_be_surrounded_by_punctuation(
         ("step 1 \x1b[31m2.5\x1b[0m\n", True),
     ],
 )
-def test_number_needs_an_end(text: str, complete: bool) -> None:
+def test_number_at_the_end_of_the_text_counts_only_if_complete(
+    text: str, complete: bool
+) -> None:
     log = parse_pattern(r"step (?P<step>\d+) (?P<seconds>[\d.]+)", text)
     assert bool(log.segments) is complete
     assert dropped(log) == ({} if complete else {"torn": 1})
@@ -410,7 +412,7 @@ def test_truncated_log_gives_no_new_times(pattern: str, end: str) -> None:
         )
 
 
-def test_exponential_pattern_finishes() -> None:
+def test_pattern_with_exponential_backtracking_finishes() -> None:
     """Python's `re` would backtrack practically forever."""
     definition = replace(
         MINE, pattern=r"(.*)*(.*)*(.*)*=.*step (?P<step>\d+) (?P<seconds>\d+) ms"
@@ -493,7 +495,7 @@ def test_restarted_elapsed_time_counts_from_restart() -> None:
     assert dropped(log) == {"clock-restarted": 1}
 
 
-def test_amount_divided_by_rate_is_time() -> None:
+def test_samples_divided_by_their_rate_give_the_step_time() -> None:
     columns = (
         parse_at_lines(
             r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s",

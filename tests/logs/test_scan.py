@@ -69,7 +69,7 @@ def cut(data: bytes, *offsets: int) -> list[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOGS)
-def test_result_is_equal_for_blocks_split_anywhere(name: str) -> None:
+def test_reading_result_is_equal_wherever_blocks_are_split(name: str) -> None:
     data = LOGS[name].encode()
     whole = to_comparable(parse_blocks([data]))
     for index in range(0, len(data) + 1, 3):
@@ -78,13 +78,13 @@ def test_result_is_equal_for_blocks_split_anywhere(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 1000, REACH - 1, REACH, REACH + 1, 3 * REACH])
-def test_result_is_equal_for_blocks_of_any_size(size: int) -> None:
+def test_reading_result_is_equal_for_blocks_of_any_size(size: int) -> None:
     data = LONG if size > 50 else LONG[: REACH + 6000]
     blocks = [data[start : start + size] for start in range(0, len(data), size)]
     assert to_comparable(parse_blocks(blocks)) == to_comparable(parse_blocks([data]))
 
 
-def test_every_byte_is_new_once_with_its_context() -> None:
+def test_every_byte_of_a_file_is_scanned_as_new_exactly_once() -> None:
     data = bytes(range(256)) * 200
     offset = 0
     for chunk in iterate_chunks(

@@ -55,5 +55,5 @@ def test_backward_hour_jump_needs_no_rate() -> None:
         make_records(dict.fromkeys(range(5, 50, 10), -1.0)),
     ],
 )
-def test_other_jumps_are_kept(untimed: list[StepRecord]) -> None:
+def test_clock_jumps_of_other_sizes_are_kept(untimed: list[StepRecord]) -> None:
     assert find_set_clock(untimed) == (0, 0.0)

@@ -149,7 +149,9 @@ def test_evaluation_in_every_step_is_excluded() -> None:
 
 
 @pytest.mark.parametrize("definition", SHIPPED, ids=lambda definition: definition.name)
-def test_definition_has_step_and_time_groups(definition: RegexDialect) -> None:
+def test_pattern_of_a_definition_needs_step_and_time_groups(
+    definition: RegexDialect,
+) -> None:
     names = [group.name for group in find_groups(definition.pattern)]
     assert {"step", *find_time_groups(names)} <= set(names) <= set(GROUPS)
     assert find_time_groups(names)
@@ -191,7 +193,7 @@ def test_definitions_apply_only_without_other_steps() -> None:
     assert (log.dialect, log.readings, log.dropped) == ("nemo2", (), ())
 
 
-def test_stream_equals_file(tmp_path: Path) -> None:
+def test_log_from_standard_input_gives_the_same_as_its_file(tmp_path: Path) -> None:
     text = LINES["llm_c"][0].encode()
     path = tmp_path / "x.log"
     path.write_bytes(text)

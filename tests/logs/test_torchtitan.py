@@ -95,7 +95,7 @@ def test_colours_and_separators_are_removed_from_numbers(ending: str) -> None:
     ],
     ids=["no tflops", "no mfu", "diverged", "other fields"],
 )  # fmt: skip
-def test_line_variants_fill_columns(
+def test_variants_of_the_step_line_fill_the_same_columns(
     fields: str, loss: float, norm: float | None, tflops: float | None
 ) -> None:
     log = parse(step_line(3, 0.0, fields=fields))

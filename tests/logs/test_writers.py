@@ -24,7 +24,7 @@ def write_two_processes(
 
 
 @pytest.mark.parametrize("late", [3, 40])
-def test_writers_at_different_steps_are_reported(late: int) -> None:
+def test_two_jobs_writing_different_steps_are_reported(late: int) -> None:
     log = parse(write_two_processes(late))
     assert dropped(log) == {"interleaved": 100}
     assert (
@@ -34,7 +34,7 @@ def test_writers_at_different_steps_are_reported(late: int) -> None:
 
 
 @pytest.mark.parametrize("late", [0, 2])
-def test_writers_at_the_same_step_are_reported(late: int) -> None:
+def test_two_jobs_writing_the_same_steps_are_reported(late: int) -> None:
     log = parse(write_two_processes(late))
     assert dropped(log).keys() == {"two-writers"}
     assert dropped(log)["two-writers"] >= 45
@@ -73,7 +73,7 @@ def test_single_run_is_not_reported_as_two(text: str) -> None:
     assert not dropped(parse(text)).keys() & {"two-writers", "interleaved"}
 
 
-def test_swapped_lines_are_one_run() -> None:
+def test_swapped_step_lines_stay_one_run() -> None:
     assert steps_of(parse(ALL_SWAPPED)) == [list(range(50))]
 
 
@@ -84,7 +84,7 @@ INTERLEAVED = (
 )
 
 
-def test_two_writers_give_problem_or_note() -> None:
+def test_two_jobs_writing_one_log_give_a_problem_or_a_note() -> None:
     """A problem of an incomplete run, a note of a complete run."""
     incomplete = measure(
         run(log(segment(steps([7.3] * 30), finished=False), dropped=INTERLEAVED)),

@@ -988,7 +988,9 @@ RED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RED)
-def test_bad_day_fails(judged: Judge, site: RunFolder, name: str) -> None:
+def test_newest_bad_run_fails_whatever_older_runs_did(
+    judged: Judge, site: RunFolder, name: str
+) -> None:
     """The verdict does not depend on the older run."""
     case = RED[name]
     session = judge_night(judged, site, case)

@@ -169,7 +169,7 @@ def test_selection_does_not_hide_a_slower_trend(
 
 
 @pytest.mark.slow
-def test_custom_tests_get_no_report_only_item(
+def test_custom_tests_do_not_add_report_only_items(
     write_past_days: WritePastDays, launch: Launch, pytester: pytest.Pytester
 ) -> None:
     write_past_days(1.04)

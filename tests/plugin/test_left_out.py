@@ -417,7 +417,7 @@ def test_unmatched_run_outside_the_selection_is_a_caution(
 
 
 @pytest.mark.slow
-def test_listed_unmatched_run_is_a_caution(
+def test_unmatched_run_that_is_only_listed_is_a_caution(
     other_gpu: Path, pytester: pytest.Pytester
 ) -> None:
     code, _, document = red(other_gpu, pytester, "-k", "grok1", "--llmb-unmatched=list")

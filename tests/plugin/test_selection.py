@@ -59,7 +59,7 @@ def test_keyword_changes_no_verdict(judged: Judge, examples: Path) -> None:
         ("not llmb", 0),
     ],
 )
-def test_mark_selects_configurations(
+def test_llmb_mark_selects_configurations(
     judged: Judge, examples: Path, expression: str, count: int
 ) -> None:
     """An unmatched run comes with the configuration that it may be of; -m includes the

@@ -192,7 +192,7 @@ def test_small_changes_fail_together(judged: Judge, generated: Write) -> None:
 
 
 @pytest.mark.slow
-def test_configuration_at_its_limit_is_reported(
+def test_configuration_that_alternates_around_its_limit_is_reported(
     judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is green on one night and red on the next, with nothing to be found: 5 % and a

@@ -441,7 +441,7 @@ def test_step_records_show_if_the_trainer_trained(
 @pytest.mark.parametrize(
     ("kind", "status"), [("local", "passed"), ("sbatch", "failed")]
 )
-def test_any_speed_of_a_local_recipe_is_plausible(
+def test_any_speed_of_a_local_configuration_is_plausible(
     judged: Judge, tmp_path: Path, kind: str, status: str
 ) -> None:
     """A CPU that others use is twice as fast once they have gone."""

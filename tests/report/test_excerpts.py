@@ -115,7 +115,7 @@ def test_excerpt_contains_surrounding_lines(
     )
 
 
-def test_excerpt_is_made_printable(tmp_path: Path) -> None:
+def test_excerpt_escapes_control_characters(tmp_path: Path) -> None:
     path = tmp_path / "a.out"
     path.write_bytes(b"a\tb\x1b[31m\r\n" + b"\xff\n" + b"x" * 1000 + b"\nlast")
     excerpts = excerpt(path, 2)

@@ -82,7 +82,7 @@ def test_impossible_path_raises_os_error_and_leaves_no_file(
     assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["file", "folder"]
 
 
-def test_dangling_link_is_kept(tmp_path: Path) -> None:
+def test_dangling_link_is_not_replaced_by_a_report(tmp_path: Path) -> None:
     (tmp_path / "latest.xml").symlink_to(tmp_path / "monday.xml")
     write_atomically(tmp_path / "latest.xml", CONTENT, JUNIT)
     assert (tmp_path / "latest.xml").is_symlink()
@@ -216,7 +216,7 @@ def test_write_to_standard_output_follows_its_redirection(
     assert path.stat().st_ino == identity
 
 
-def test_only_descriptor_paths_are_descriptors(tmp_path: Path) -> None:
+def test_only_paths_of_open_descriptors_count_as_descriptors(tmp_path: Path) -> None:
     assert [
         find_descriptor(Path(f"/dev/{name}"))
         for name in ("stdout", "stderr", "fd/7", "null")

@@ -213,7 +213,7 @@ def test_count_is_green_only_without_doubt_or_failure(
 
 
 @pytest.mark.parametrize("verdict", ["REGRESSION", "SLOWER", "INCONCLUSIVE"])
-def test_reported_slowdown_is_not_green(verdict: str) -> None:
+def test_slowdown_that_fails_no_test_is_not_counted_as_green(verdict: str) -> None:
     told_only = with_fields(check(), verdict=verdict)
     assert coloured(told(), told_only)["weak-scaling:"] == "yellow"
     assert choose_colour(told_only.status, told_only.verdict) == "unclear"
@@ -236,7 +236,7 @@ def test_unmatched_run_with_a_configuration_id_hides_no_verdict() -> None:
     )
 
 
-def test_count_uses_the_worst_outcome_of_each_id() -> None:
+def test_verdict_count_uses_the_worst_outcome_of_each_id() -> None:
     assert asdict(count_verdicts([*MIXED, told("failed")])) == {
         "green": {"INCONCLUSIVE": 1},
         "red": {"REGRESSION": 1, "INVALID": 1, "PASS": 1, "UNMATCHED": 1},

@@ -657,7 +657,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     EXAMPLES,
     ids=[f"{number}-{code.name}" for number, (code, _, _) in enumerate(EXAMPLES)],
 )
-def test_statement_is_phrased(
+def test_coded_statement_is_phrased_as_a_sentence(
     code: StatementCode, values: dict[str, Any], sentence: str
 ) -> None:
     assert phrase(CodedStatement(code, **values)) == sentence

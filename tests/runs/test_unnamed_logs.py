@@ -188,7 +188,9 @@ def test_file_next_to_log_is_no_second_run(
         ),
     ],
 )
-def test_other_file_is_no_run(tmp_path: Path, name: str, text: str | bytes) -> None:
+def test_file_of_another_kind_is_no_run(
+    tmp_path: Path, name: str, text: str | bytes
+) -> None:
     assert read(tmp_path, {f"exp/{name}": text}).runs == ()
 
 

@@ -54,7 +54,7 @@ def test_entry_is_read_with_all_fields(tmp_path: Path) -> None:
     )
 
 
-def test_faster_is_a_negative_fraction(tmp_path: Path) -> None:
+def test_accepted_speed_up_is_a_negative_fraction(tmp_path: Path) -> None:
     (entry,) = read(tmp_path, HEAD + ENTRY.replace("slower: 6%", "faster: 2.5%"))
     assert entry.fraction == -0.025
 

@@ -558,7 +558,7 @@ def make_recorded(*accepted: tuple[date, str]) -> Recording:
         (None, [(DAY_4, "driver 570"), (DAY_6, "other")], True),
     ],
 )
-def test_entry_is_used_up_by_one_move(
+def test_accepting_entry_is_used_up_by_one_recording(
     since: date | None, accepted: list[tuple[date, str]], *, used: bool
 ) -> None:
     """Values before `since`, and values within the budget, do not use the entry."""

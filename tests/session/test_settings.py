@@ -380,7 +380,7 @@ def test_history_file_named_like_a_log_is_refused(folder: Path) -> None:
     ).history
 
 
-def test_devices_may_be_shared(folder: Path) -> None:
+def test_two_reports_may_be_written_to_the_same_device(folder: Path) -> None:
     assert resolve(
         {"llmb_json": "/dev/null", "llmb_junit": "/dev/null"}, folder
     ).json == Path("/dev/null")

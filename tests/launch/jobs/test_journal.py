@@ -346,7 +346,9 @@ def test_unchanged_status_is_not_written(
     assert [job.status for job in read_again(journal)] == [replace(first, **lasting)]
 
 
-def test_poll_is_written_in_one_transaction(journal: Journal) -> None:
+def test_all_job_states_of_a_poll_are_written_in_one_transaction(
+    journal: Journal,
+) -> None:
     numbers = [journal.intend(SPEC, NOW).number for _ in range(3)]
     commits: list[str] = []
     journal._database.set_trace_callback(
@@ -566,7 +568,9 @@ def test_removed_journal_is_an_error(journal: Journal) -> None:
     assert [job.job_id for job in journal.list_live()] == ["4711"]
 
 
-def test_locked_file_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_locked_by_another_process_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database, "PATIENCE_SECONDS", 0.1)
     journal = Journal(folder)
     other = sqlite3.connect(folder / "launch.db", isolation_level=None)
@@ -779,7 +783,7 @@ STEPS = st.lists(
 @pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
-def test_file_agrees_with_memory_after_any_changes(
+def test_journal_file_equals_memory_after_any_changes(
     tmp_path: Path, steps: list[tuple[str, int, int]]
 ) -> None:
     shutil.rmtree(tmp_path / "law", ignore_errors=True)

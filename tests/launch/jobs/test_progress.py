@@ -38,7 +38,7 @@ def lines() -> list[str]:
     return []
 
 
-def test_each_change_of_a_job_has_a_line(lines: list[str]) -> None:
+def test_each_state_change_of_a_job_prints_a_line(lines: list[str]) -> None:
     progress, first = Progress(lines.append), job(HERE)
     progress.report_submitted(first, START)
     progress.report_change(
@@ -239,5 +239,5 @@ def test_lines_fit_80_columns_without_control_characters(lines: list[str]) -> No
         (7500, "2 h 5 min"),
     ],
 )
-def test_duration_is_formatted(seconds: float, expected: str) -> None:
+def test_duration_is_formatted_in_readable_units(seconds: float, expected: str) -> None:
     assert format_duration(seconds) == expected

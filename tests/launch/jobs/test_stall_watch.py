@@ -218,7 +218,7 @@ def test_running_job_is_not_stalled(fields: dict[str, Any], until: float) -> Non
     assert (job.reported, job.cancelled) == ([], None)
 
 
-def test_slow_steps_get_20_gaps() -> None:
+def test_stall_limit_is_20_times_the_longest_gap() -> None:
     slow = RunningJob(every(5 * MINUTE, 10 * MINUTE, 60 * MINUTE)).run(9 * 3600)
     [reported] = slow.reported
     assert 100 * MINUTE <= reported - 60 * MINUTE <= 115 * MINUTE
@@ -259,7 +259,7 @@ def test_log_written_in_bursts_is_not_stalled() -> None:
     [([*FAST, 3000.0], 3000.0), ([200.0], 9000.0)],
     ids=["silent", "after one step"],
 )
-def test_silent_job_is_cancelled(steps: list[float], until: float) -> None:
+def test_job_without_log_output_is_cancelled(steps: list[float], until: float) -> None:
     assert RunningJob(steps).run(until).cancelled is not None
 
 

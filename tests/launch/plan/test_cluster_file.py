@@ -63,7 +63,7 @@ def refused(path: Path, text: str) -> str:
     return str(caught.value).replace(str(path), "FILE")
 
 
-def test_every_key_becomes_a_field(file: Path) -> None:
+def test_every_key_of_the_cluster_file_becomes_a_field(file: Path) -> None:
     file.write_text(WHOLE)
     assert read_cluster(file) == Cluster(
         name="eos",
@@ -191,11 +191,13 @@ def test_gres_is_written_as_slurm_has_it(file: Path, text: str, gres: str) -> No
         ("schema: 1\nname: [\n", "found a syntax error"),
     ],
 )
-def test_mistake_is_named_with_its_line(file: Path, text: str, message: str) -> None:
+def test_mistake_in_the_cluster_file_is_named_with_its_line(
+    file: Path, text: str, message: str
+) -> None:
     assert message in refused(file, text)
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(
         LaunchError,
         match=r"none.yaml: No such file or directory, expected a readable cluster file",
@@ -203,7 +205,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         read_cluster(tmp_path / "none.yaml")
 
 
-def test_references_are_taken_from_the_caller() -> None:
+def test_references_to_variables_are_resolved_from_the_callers_environment() -> None:
     caller = {"A": "x y", "B": "${A}"}
     assert fill_references("${A}/${B}", caller, "here") == "x y/${A}", (
         "a value is never read again"

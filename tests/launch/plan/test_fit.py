@@ -380,7 +380,7 @@ def test_hours_above_the_default_limit_are_refused() -> None:
     assert "--llmb-gpu-hours=51" in text
 
 
-def test_given_limit_replaces_the_default() -> None:
+def test_given_gpu_hours_limit_replaces_the_default() -> None:
     refuse_hours({"a": 500.0}, 500.0)
     with pytest.raises(LaunchError, match="the limit is 20:"):
         refuse_hours(HOURS, 20.0)

@@ -70,7 +70,7 @@ def environment(spec: JobSpec) -> dict[str, str]:
         ),
     ],
 )
-def test_command_is_that_of_the_document(
+def test_command_equals_that_of_the_document(
     name: str, ending: str, launcher: str, command: str, directory: str
 ) -> None:
     job = spec(name, ending, launcher=launcher)
@@ -153,7 +153,7 @@ def test_forbidden_variable_of_the_cluster_file_is_removed() -> None:
     assert "STAGE_PATH" not in environment(spec("grok1/25.05", "h100-fp8-512", cluster))
 
 
-def test_later_setting_wins() -> None:
+def test_later_variable_setting_wins() -> None:
     """The cluster file overrides the caller, the installed recipe the cluster, the
     configuration all."""
     installed = InstalledRecipe(
@@ -213,7 +213,7 @@ def test_run_is_never_profiled_or_traced_by_accident(name: str) -> None:
     assert job.purpose is Purpose.PROFILE
 
 
-def test_null_gpus_per_node_are_left_out() -> None:
+def test_null_gpus_per_node_in_the_llmb_run_file_is_ignored() -> None:
     """srun reads SLURM_GPUS_PER_NODE=null as a request for GPUs, and refuses every
     step."""
     caller = {**CALLER, "SLURM_GPUS_PER_NODE": "null"}
@@ -438,7 +438,7 @@ def own_command(command: str, via: str = "sbatch", job_id: str = "") -> LaunchFa
     )
 )
 @example("a b; touch /tmp/x $(touch /tmp/x) `x` 'q\" \n -N 9 {gpus} $STAGE_PATH")
-def test_any_value_is_one_argument_and_one_variable(value: str) -> None:
+def test_any_text_is_passed_as_one_argument_and_one_variable(value: str) -> None:
     custom_facts = own_command("prog {account} x{stage}y $STAGE_PATH ${VALUE}")
     cluster = Cluster(
         gpu="h100", account=value, environment=(("VALUE", value.replace("${", "$ {")),)
@@ -461,7 +461,9 @@ def test_any_value_is_one_argument_and_one_variable(value: str) -> None:
 @pytest.mark.parametrize(
     "value", ["a b; $(touch x) `touch x`", "'\"", "two\nlines", "é"]
 )
-def test_value_reaches_a_process_unchanged(value: str, tmp_path: Path) -> None:
+def test_variable_with_any_text_reaches_a_process_unchanged(
+    value: str, tmp_path: Path
+) -> None:
     custom_facts = own_command(f"{sys.executable} -c PRINT {{account}} $STAGE_PATH")
     cluster = Cluster(gpu="h100", account=value, environment=(("VALUE", value),))
     job = build_job(
@@ -544,7 +546,7 @@ def test_unreadable_command_is_refused() -> None:
         assert message in str(caught.value)
 
 
-def test_unset_variable_stays_as_written() -> None:
+def test_reference_to_an_unset_variable_stays_as_written() -> None:
     """Preflight reports it together with all other missing variables."""
     caller = {name: value for name, value in CALLER.items() if name != "STAGE_PATH"}
     job = spec("maxtext_llama2/24.11", "fp8-256", caller=caller)

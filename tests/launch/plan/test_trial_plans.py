@@ -148,7 +148,7 @@ def commit_jobs(checkouts: Path, purpose: Purpose, missing: int) -> list[Planned
         "a folder that somebody names",
     ],
 )
-def test_commit_without_a_script_is_skipped_between_ends(
+def test_commit_without_the_launch_script_between_the_ends_is_skipped(
     tmp_path: Path, folder: str, purpose: Purpose, missing: int, skipped: list[str]
 ) -> None:
     jobs = commit_jobs(tmp_path / folder, purpose, missing)

@@ -154,7 +154,7 @@ def test_mistaken_search_is_refused_with_its_line(
     assert message in str(error.value)
 
 
-def test_comparison_has_no_key_of_a_search(tmp_path: Path) -> None:
+def test_variants_file_of_a_comparison_refuses_keys_of_a_search(tmp_path: Path) -> None:
     path = tmp_path / "variants.yaml"
     path.write_text(
         "schema: 1\nmost_runs: 60\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n"
@@ -167,7 +167,7 @@ def test_comparison_has_no_key_of_a_search(tmp_path: Path) -> None:
     ("line", "separate"),
     [("", False), ("allocation: shared\n", False), ("allocation: separate\n", True)],
 )
-def test_file_may_require_separate_jobs(
+def test_variants_file_may_require_separate_jobs(
     tmp_path: Path, line: str, separate: bool
 ) -> None:
     path = tmp_path / "variants.yaml"
@@ -189,7 +189,7 @@ def test_unknown_allocation_is_refused(tmp_path: Path) -> None:
         read_variants(path)
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"none\.yaml"):
         read_variants(tmp_path / "none.yaml")
 

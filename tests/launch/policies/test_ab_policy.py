@@ -93,7 +93,7 @@ def test_clear_difference_ends_the_comparison_early(difference: float) -> None:
     assert not answer.estimate.noise.measured  # too few pairs
 
 
-def test_equality_is_concluded_at_the_last_analysis() -> None:
+def test_variants_are_called_alike_only_at_the_last_analysis() -> None:
     trials, (answer,) = complete(SEPARATE, steady(cv=0.001, seed=2))
     assert (answer.outcome, answer.pairs, len(trials)) == (PairedOutcome.ALIKE, 4, 8)
     assert answer.estimate is not None
@@ -104,7 +104,7 @@ def test_equality_is_concluded_at_the_last_analysis() -> None:
     ("unit", "outcome"),
     [(0.0, PairedOutcome.SLOWER), (0.008, PairedOutcome.CANNOT_TELL)],
 )
-def test_printed_unit_of_both_arms_is_no_difference(
+def test_difference_of_one_printed_unit_between_variants_does_not_count(
     unit: float, outcome: PairedOutcome
 ) -> None:
     """All runs of an arm round the same way: 0.8 % may be any difference from 0 to 1.6
@@ -175,7 +175,7 @@ LOST, FAILED = TrialOutcome.LOST, TrialOutcome.DOES_NOT_RUN
         (1, FAILED, PairedOutcome.DOES_NOT_RUN),
     ],
 )
-def test_arm_lost_or_failing_twice_ends_the_comparison(
+def test_variant_that_is_lost_or_fails_twice_ends_the_comparison(
     variant: int, trial: TrialOutcome, outcome: PairedOutcome
 ) -> None:
     normal = steady()
@@ -192,7 +192,7 @@ def test_arm_lost_or_failing_twice_ends_the_comparison(
     assert sum(trial_made.outcome is trial for trial_made in trials) == 2
 
 
-def test_answered_or_failing_arm_stops_no_other() -> None:
+def test_variant_that_is_answered_or_fails_does_not_stop_the_others() -> None:
     settings = {"arms": 3}
     normal = steady(cv=0.001, seed=3)
 
@@ -221,7 +221,7 @@ def test_answered_or_failing_arm_stops_no_other() -> None:
     )
 
 
-def test_several_arms_share_the_level() -> None:
+def test_several_variants_share_the_significance_level() -> None:
     _, (alone,) = complete(SEPARATE, steady(0.05))
     _, (first, _) = complete({"arms": 3}, steady(0.05))
     assert alone.estimate is not None
@@ -241,7 +241,7 @@ def test_noise_of_earlier_comparisons_is_pooled() -> None:
     assert answer.estimate.degrees_of_freedom == 11
 
 
-def test_resumed_trials_give_the_same_step() -> None:
+def test_resumed_comparison_plans_the_same_next_run() -> None:
     trials, answers = complete(SHARED, steady(0.01, cv=0.004, seed=5))
     for cut in range(len(trials)):
         step = next_step(trials[:cut], **SHARED)
@@ -280,7 +280,7 @@ def conclude(trials: Sequence[Trial], policy: TrialPlan = TWO) -> Conclusion:
         ([GOOD, SLOW, GOOD, LOST_RUN], "new"),
     ],
 )
-def test_arm_that_is_due_runs_next(trials: list[Trial], variant: str) -> None:
+def test_variant_that_is_due_runs_next(trials: list[Trial], variant: str) -> None:
     step = next_runs(trial_history(ARMS[:2], trials), TWO)
     assert isinstance(step, NextRuns)
     (run,) = step.runs
@@ -336,7 +336,7 @@ def test_arm_that_is_due_runs_next(trials: list[Trial], variant: str) -> None:
         "reference crashed",
     ],
 )
-def test_arms_are_answered_once(
+def test_each_variant_is_answered_once(
     trials: list[Trial], reason: Reason, done: bool, text: str
 ) -> None:
     conclusion = conclude(trials)
@@ -346,7 +346,7 @@ def test_arms_are_answered_once(
     assert conclusion.report.names == ("good", "new")
 
 
-def test_each_of_three_arms_is_answered() -> None:
+def test_each_of_three_variants_is_answered() -> None:
     third = measured(2, 900.0)
     policy = TrialPlan(ARMS, most=12)
     conclusion = conclude([GOOD, SLOW, third, third, SLOW, GOOD], policy)
@@ -391,7 +391,9 @@ def test_noise_of_earlier_comparisons_is_used_and_reported() -> None:
 
 
 @pytest.mark.parametrize(("made", "warms_up"), [(1, True), (2, False)])
-def test_first_run_of_each_arm_is_a_warm_up(made: int, warms_up: bool) -> None:
+def test_first_run_of_each_variant_is_discarded_as_a_warm_up(
+    made: int, warms_up: bool
+) -> None:
     warm = [replace(trial, allocation=1, is_warm_up=True) for trial in (GOOD, SLOW)][
         :made
     ]
@@ -401,7 +403,7 @@ def test_first_run_of_each_arm_is_a_warm_up(made: int, warms_up: bool) -> None:
     assert (run.spec.allocation, run.spec.warm_up) == (1, warms_up)
 
 
-def test_refused_or_awaited_run_is_no_answer() -> None:
+def test_refused_or_waiting_run_gives_no_answer() -> None:
     history = trial_history(ARMS[:2], [GOOD, SLOW])
     waiting = replace(history, planned=(*history.planned, NextJob(ARMS[1], 1, 3)))
     assert describe_step(next_runs(waiting, TWO)) == ["wait"]

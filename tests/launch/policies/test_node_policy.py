@@ -94,7 +94,7 @@ def test_confirmation_run_replaces_the_requested_node_list() -> None:
     ],
     ids=["crashed", "slow again", "fast", "not compared with a history"],
 )
-def test_confirmation_is_described(
+def test_run_that_confirms_slow_nodes_is_described(
     end: JobEnd, confirmation: Confirmation | None, notes: tuple[str, ...]
 ) -> None:
     job = replace(ended(1, end), confirmation=confirmation)

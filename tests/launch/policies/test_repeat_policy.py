@@ -139,7 +139,7 @@ def test_run_over_its_checkpoint_budget_is_not_repeated() -> None:
 # --- one slow run is no regression ----------------------------------------------------
 
 
-def test_one_run_beyond_the_bound_is_unconfirmed() -> None:
+def test_one_launched_run_beyond_the_bound_is_unconfirmed() -> None:
     judgement = look_at(1.3)
     assert (judgement.verdict, judgement.reason) == (
         Verdict.INCONCLUSIVE,
@@ -183,12 +183,12 @@ def test_two_of_three_slow_runs_are_a_regression() -> None:
     assert decide_status(one_slow, SessionRules(inconclusive="skip")) is Status.FAILED
 
 
-def test_pass_is_possible_at_every_analysis() -> None:
+def test_launched_run_can_pass_at_every_interim_analysis() -> None:
     for factors in ((1.0,), (1.0, 1.005), (1.0, 1.005, 0.995)):
         assert look_at(*factors).verdict is Verdict.PASS
 
 
-def test_each_end_of_the_interval_has_its_level() -> None:
+def test_each_end_of_the_interval_has_its_significance_level() -> None:
     looser = look_at(1.06, 1.07, decision_rule=replace(SEQUENTIAL, regression=0.3))
     strict = look_at(1.06, 1.07)
     assert strict.estimate is not None
@@ -276,7 +276,7 @@ def test_run_is_repeated_until_verdict_is_certain(
         "checkpoint budget",
     ],
 )
-def test_history_decides_about_the_repeat(
+def test_noise_of_the_history_decides_whether_a_run_is_repeated(
     fields: dict[str, Any], expected: list[str]
 ) -> None:
     history = make_history(ONE, **{"verdict": judged(INCONCLUSIVE), **fields})
@@ -406,7 +406,7 @@ ELSEWHERE = replace(SPEC, exclude=("n1",))
         "waited in vain",
     ],
 )
-def test_without_other_nodes_repeats_run_anywhere(refusal: dict[str, Any]) -> None:
+def test_repeats_run_anywhere_if_no_other_nodes_exist(refusal: dict[str, Any]) -> None:
     history = make_history(ONE, ended(2, CRASHED, spec=ELSEWHERE, **refusal))
     assert describe_step(next_runs(history, RepeatPolicy())) == ["run 2, attempt 2"]
 
@@ -484,7 +484,7 @@ DONE, MISSED = Reason.PURPOSE_DONE.value, Reason.PURPOSE_MISSED.value
         ),
     ],
 )
-def test_purpose_job_is_skipped_with_files_else_invalid(
+def test_profile_or_trace_job_is_skipped_if_its_files_exist_else_invalid(
     purpose: Purpose, files: tuple[str, ...], expected: list[str]
 ) -> None:
     spec = replace(SPEC, purpose=purpose)

@@ -95,7 +95,9 @@ def test_change_within_a_printed_unit_is_not_searched() -> None:
 
 
 @pytest.mark.parametrize("first_slow", [1, 13, 31])
-def test_planted_change_is_named_with_its_size(first_slow: int) -> None:
+def test_simulated_slow_build_is_named_with_the_size_of_its_change(
+    first_slow: int,
+) -> None:
     trials, answer = complete(Builds({first_slow: 0.03}))
     assert answer.outcome is BisectOutcome.FOUND
     (change,) = answer.changes
@@ -123,7 +125,7 @@ def test_faster_end_ends_the_search_at_once() -> None:
     assert (answer.outcome, len(trials)) == (BisectOutcome.NO_CHANGE_BETWEEN_ENDS, 4)
 
 
-def test_broken_builds_are_tried_once_and_named() -> None:
+def test_builds_that_fail_are_tried_once_and_named() -> None:
     trials, answer = complete(Builds({16: 0.05}, broken=[14, 15, 16, 20]))
     (change,) = answer.changes
     assert (change.first, change.last) == (14, 17)
@@ -136,7 +138,7 @@ def test_broken_builds_are_tried_once_and_named() -> None:
     ("broken", "outcome"),
     [(0, BisectOutcome.GOOD_DOES_NOT_RUN), (31, BisectOutcome.BAD_DOES_NOT_RUN)],
 )
-def test_end_that_fails_twice_ends_the_search(
+def test_end_build_that_fails_twice_ends_the_search(
     broken: int, outcome: BisectOutcome
 ) -> None:
     trials, answer = complete(Builds({}, broken=[broken]))
@@ -195,7 +197,7 @@ def test_lost_run_is_repeated_and_two_pause_the_search() -> None:
     assert resumed.changes[0].first == answer.changes[0].first
 
 
-def test_resumed_trials_give_the_same_step() -> None:
+def test_resumed_comparison_plans_the_same_next_run() -> None:
     trials, answer = complete(Builds({8: 0.03, 22: 0.03}, broken=[9, 15]))
     for cut in range(0, len(trials), 3):
         assert next_step(trials[:cut], 32) == NextTrial(trials[cut].variant)
@@ -281,7 +283,7 @@ def test_noise_of_earlier_comparisons_shortens_the_search() -> None:
     assert len(trials) < len(alone)
 
 
-def test_cap_of_the_file_ends_the_search() -> None:
+def test_most_runs_of_the_file_ends_the_search() -> None:
     trials, conclusion = search(1.01, replace(NINE, cap=9))
     assert len(trials) == 9
     assert (conclusion.reason, conclusion.done) == (Reason.RANGE, True)

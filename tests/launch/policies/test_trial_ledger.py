@@ -108,7 +108,7 @@ def failed(end: JobEnd, reason: Reason = Reason.JOB_FAILED) -> EndedJob:
         *("other configuration", "refused", "diverged", "other nodes", "unknown nodes"),
     ],
 )
-def test_run_of_a_variant_becomes_a_trial(
+def test_measured_run_of_a_variant_becomes_a_trial(
     job: EndedJob, outcome: TrialOutcome, problem: str
 ) -> None:
     """A launcher may ignore the nodes of a job; the difference would be that of the
@@ -121,12 +121,12 @@ def test_run_of_a_variant_becomes_a_trial(
     assert (ledger.nodes, ledger.next_number) == (("n1", "n2"), 3)
 
 
-def test_order_of_nodes_is_no_difference() -> None:
+def test_node_list_in_another_order_is_the_same() -> None:
     swapped = ended_trial(2, NEW, Trial(1, MEASURED, 9.0), nodes=("n2", "n1"))
     assert read(FIRST, swapped).trials[2].outcome is MEASURED
 
 
-def test_removed_build_is_no_trial() -> None:
+def test_run_of_a_build_removed_from_the_file_is_no_trial() -> None:
     removed = ended(2, CRASHED, spec=replace(NEW, variant="gone"))
     ledger = read(FIRST, removed)
     assert (list(ledger.trials), ledger.next_number) == ([1], 3)
@@ -262,7 +262,7 @@ def test_allocations_are_given_up_after_three() -> None:
     assert ledger.separate_reason == f"3 allocations ended too early; {CANCELLED.text}"
 
 
-def test_separate_run_is_followed_by_separate_runs() -> None:
+def test_run_outside_an_allocation_is_followed_by_separate_jobs() -> None:
     """A resumed session may have begun with separate jobs."""
     (run,) = plan(read(FIRST, plan=SHARED)).runs
     assert run.spec.allocation == 0

@@ -281,7 +281,9 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damage_is_one_problem_with_its_remedy(name: str, tmp_path: Path) -> None:
+def test_launch_with_one_fault_has_one_problem_with_its_remedy(
+    name: str, tmp_path: Path
+) -> None:
     change, check, text, remedy = DAMAGE[name]
     (problem,) = check_launch(
         [change(tmp_path, plan_job(tmp_path))],

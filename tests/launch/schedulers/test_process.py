@@ -119,7 +119,9 @@ HOSTILE = [
 ]
 
 
-def test_hostile_arguments_arrive_as_data(folder: Folder) -> None:
+def test_arguments_with_shell_syntax_reach_the_command_unchanged(
+    folder: Folder,
+) -> None:
     names = {f"V{number}": value for number, value in enumerate(HOSTILE)}
     script = "import os, sys; sys.stdout.buffer.write(b'|'.join(map(os.fsencode, [*sys.argv[1:], *(os.environ[f'V{n}'] for n in range(10))])))"  # noqa: E501
     assert (
@@ -130,7 +132,7 @@ def test_hostile_arguments_arrive_as_data(folder: Folder) -> None:
     assert not (folder.path / "owned").exists()
 
 
-def test_command_gets_only_its_environment_and_a_mark(
+def test_command_gets_only_its_environment_and_an_identifying_variable(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALLER", "secret")
@@ -190,7 +192,7 @@ def test_script_without_an_interpreter_runs_in_sh(folder: Folder) -> None:
     assert folder.said() == "./launch.sh a b\n"
 
 
-def test_path_may_be_relative_to_the_job_folder(folder: Folder) -> None:
+def test_relative_search_path_is_resolved_from_the_job_folder(folder: Folder) -> None:
     (folder.path / "bin").mkdir()
     (folder.path / "bin/sbatch").write_text("#!/bin/sh\necho mine\n")
     (folder.path / "bin/sbatch").chmod(0o755)

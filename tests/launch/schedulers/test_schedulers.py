@@ -59,7 +59,7 @@ def test_typed_command_is_submitted_by_its_program(program: str, via: str) -> No
     assert find_via(program) == via
 
 
-def test_remarks_and_inquiries_name_their_source() -> None:
+def test_remarks_on_a_node_name_their_source() -> None:
     def run(arguments: Sequence[str], **_: Any) -> CommandOutput:
         listed = "n1|root|Unknown|bad nvlink\n" if arguments[0] == "sinfo" else ""
         return CommandOutput(0, listed, "")

@@ -136,7 +136,9 @@ def test_reading_that_contradicts_itself_is_inconsistent(
 
 
 @pytest.mark.slow
-def test_inconsistent_entry_is_read_again(cached_folder: CachedFolder) -> None:
+def test_log_with_an_inconsistent_cache_entry_is_read_again(
+    cached_folder: CachedFolder,
+) -> None:
     """The entry is signed with the key."""
     reading = read(cached_folder)
     cached_folder.again()
@@ -146,7 +148,7 @@ def test_inconsistent_entry_is_read_again(cached_folder: CachedFolder) -> None:
 
 
 @pytest.mark.slow
-def test_entry_of_another_log_is_ignored(cached_folder: CachedFolder) -> None:
+def test_cache_entry_of_another_log_is_ignored(cached_folder: CachedFolder) -> None:
     """The entry is copied to this log's name, without and with this log's digest. In
     the latter case the sizes differ."""
     other, own = (

@@ -52,7 +52,7 @@ def test_file_output_has_few_lines_and_total_time() -> None:
     assert len(lines) < 35
 
 
-def test_terminal_line_is_rewritten() -> None:
+def test_progress_line_is_rewritten_on_a_terminal() -> None:
     lines = watched(isatty=True, seconds=60, every=0.1)
     assert lines[0] == "\rllmbench: read 3 of 100 logs, 3 GB of 100 GB, about 65 s left"
     assert all(

@@ -228,7 +228,9 @@ def test_main_program_is_not_imported_by_workers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_no_worker_outlives_its_session(tmp_path: Path, ending: signal.Signals) -> None:
+def test_no_reader_process_outlives_its_session(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
     """The session hangs while reading, with its workers alive."""
     write_runs(tmp_path / "runs", 4)
     script = tmp_path / "script.py"

@@ -265,7 +265,7 @@ def test_cached_state_belongs_to_the_parsed_bytes(
 
 
 @pytest.mark.slow
-def test_removed_file_is_not_unchanged(cached_folder: CachedFolder) -> None:
+def test_removed_file_counts_as_changed(cached_folder: CachedFolder) -> None:
     log = cached_folder.logs[1]
     log.write_bytes(b"")
     cached_folder.again()

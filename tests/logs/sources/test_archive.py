@@ -194,7 +194,7 @@ FILES = [
     st.integers(0, 60_000),
     st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
 )
-def test_any_truncation_that_loses_members_is_reported(end: int, kind: int) -> None:
+def test_archive_truncated_by_members_is_always_reported(end: int, kind: int) -> None:
     """Missing runs must always be reported."""
     result = opened(archive(FILES[:20], kind)[:end])
     listed = files(result)

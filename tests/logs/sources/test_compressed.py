@@ -118,7 +118,9 @@ def zeros(size: int) -> Iterator[bytes]:
 
 
 @pytest.mark.slow
-def test_bomb_is_refused_by_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bomb_is_refused_by_its_ratio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(compressed, "UNSUSPECTED", 1 << 22)
     assert sum(map(len, Stream(zeros(1 << 22), Path("x")))) == 1 << 22
     with pytest.raises(LogError, match="no log compresses like that"):

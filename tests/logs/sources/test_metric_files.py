@@ -121,7 +121,7 @@ def test_metric_files_do_not_depend_on_block_size() -> None:
 
 
 @pytest.mark.slow
-def test_large_record_is_skipped() -> None:
+def test_too_large_event_record_is_skipped() -> None:
     """Images and histograms, also one that ends with a block."""
     data = event_file(frame(bytes(200_000)), event(1, scalar("iteration-time", 0.5)))
     for size in (0, 4096, 65_536):

@@ -57,7 +57,7 @@ def test_text_without_protocol_is_not_a_url(text: str) -> None:
 @pytest.mark.parametrize(
     "path", [Path("/s3:/x"), Path("runs/s3:"), Path(), Path("<stdin>")]
 )
-def test_paths_of_this_machine_are_not_remote(path: Path) -> None:
+def test_local_paths_are_not_remote(path: Path) -> None:
     assert not is_remote(path)
 
 

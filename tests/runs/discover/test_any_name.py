@@ -79,7 +79,9 @@ NAMES = (
 )
 @example(folders=["\n"], files=["log-\x1b[31m_1.out"])
 @example(folders=["\udcff"], files=["log-\udcff_1.out"])
-def test_any_name_is_read_or_ignored(folders: list[str], files: list[str]) -> None:
+def test_folder_of_any_name_is_read_or_ignored(
+    folders: list[str], files: list[str]
+) -> None:
     with tempfile.TemporaryDirectory() as root:
         path = Path(root, *folders)
         path.mkdir(parents=True, exist_ok=True)

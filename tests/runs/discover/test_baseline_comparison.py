@@ -418,7 +418,7 @@ MINOR = [
 
 
 @pytest.mark.parametrize(("dump", "setting", "value", "message"), MINOR)
-def test_minor_change_matches_and_is_reported(
+def test_run_with_a_minor_change_matches_with_a_caution(
     dump: str, setting: str, value: str, message: str
 ) -> None:
     text = DUMPS[dump]

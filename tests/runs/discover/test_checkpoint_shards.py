@@ -41,7 +41,9 @@ def test_shards_are_counted_in_documented_folders(
     assert count_shards(tree(files)) == shards
 
 
-def test_search_is_limited(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_checkpoint_files_is_limited(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checkpoint_shards, "ENTRIES", 10)
     root = tree(
         [

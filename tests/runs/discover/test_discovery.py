@@ -188,7 +188,7 @@ CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
         "experiments/grok1_314b_bf16_256/1744407969/log-x_8_0.out",
     ],
 )
-def test_closed_folder_is_read_only_if_given(tree: Tree, log: str) -> None:
+def test_folder_inside_a_run_folder_is_read_only_if_given(tree: Tree, log: str) -> None:
     """A run's folder is recognised by a launched log or its experiment's name, at any
     depth."""
     top = Path(log).parent
@@ -575,7 +575,7 @@ def test_names_with_any_characters_are_read(tree: Tree, part: str) -> None:
         (LOG, {}),
     ],
 )
-def test_surroundings_add_only_missing_hints(
+def test_folders_above_a_layout_add_only_missing_hints(
     tree: Tree, path: str, expected: dict[str, str]
 ) -> None:
     """A run on another GPU must not be taken for the only GPU that has a baseline."""

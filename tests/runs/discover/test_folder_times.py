@@ -55,7 +55,9 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("pretrain_grok1_314b_bf16_256_388660", None),
     ],
 )
-def test_stamp_is_epoch_or_date_and_time(name: str, expected: datetime | None) -> None:
+def test_timestamp_in_a_name_is_epoch_or_date_and_time(
+    name: str, expected: datetime | None
+) -> None:
     assert read_stamp(name) == expected
 
 

@@ -408,7 +408,7 @@ def test_contradicting_sources_match_no_baseline(
         ),
     ],
 )
-def test_candidates_fit_one_contradicting_value(
+def test_run_may_belong_to_keys_that_fit_one_of_two_contradicting_values(
     fields: dict[str, Any], more: dict[str, str], candidates: tuple[Key, ...]
 ) -> None:
     """Other configurations are not in doubt.
@@ -478,7 +478,7 @@ NEMO1 = make_log("nemo1")
         (make_run(make_all_fields(LLAMA), layout="workloads"), [], "layout"),
     ],
 )
-def test_single_difference_prevents_match(
+def test_single_different_fact_prevents_a_match(
     run_files: RunFiles, logs: list[ParsedLog], differs: str
 ) -> None:
     check_unmatched(identify_run(run_files, *logs), differs)
@@ -552,7 +552,7 @@ def test_misspelt_recipe_suggests_nearest_name() -> None:
         ),
     ],
 )
-def test_possible_keys_differ_least(
+def test_run_may_belong_only_to_the_keys_that_differ_least(
     fields: dict[str, Any], expected: tuple[Key, ...]
 ) -> None:
     assert identify_run(make_run(fields)).may_be == tuple(sorted(expected))

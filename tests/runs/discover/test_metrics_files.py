@@ -58,7 +58,7 @@ def test_metrics_next_to_logs_are_listed_separately(tmp_path: Path, log: str) ->
     ]
 
 
-def test_most_informative_kind_is_chosen(tmp_path: Path) -> None:
+def test_most_informative_kind_of_metrics_file_is_chosen(tmp_path: Path) -> None:
     write(tmp_path, "a/trainer_state.json", "a/trainer_log.jsonl")
     assert list(find_logs(tmp_path).values()) == [["trainer_log.jsonl"]]
     assert [path.name for path, _ in find_runs([tmp_path]).ignored] == [
@@ -96,7 +96,7 @@ def test_checkpoint_state_is_ignored(tmp_path: Path) -> None:
         "events.out.tfevents.1.n.profile-empty",
     ],
 )
-def test_other_name_is_no_metrics_file(name: str) -> None:
+def test_file_of_another_name_is_no_metrics_file(name: str) -> None:
     assert not is_metrics(name)
 
 

@@ -130,7 +130,7 @@ def test_experiment_name_is_parsed(name: str, expected: dict[str, str]) -> None:
         "",
     ],
 )
-def test_other_name_is_no_experiment(name: str) -> None:
+def test_name_of_another_form_is_no_experiment(name: str) -> None:
     assert read_experiment(name) is None
 
 
@@ -310,6 +310,6 @@ def test_megatron_bridge_name_without_gpus_ends_with_job(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["a.b.log", ".out", "a.", "..", "", "a"])
-def test_stem_equals_path_stem(file: str) -> None:
+def test_file_name_stem_equals_that_of_pathlib(file: str) -> None:
     # Python 3.14 treats a trailing dot as a suffix.
     assert strip_suffix(file) == (file if file.endswith(".") else Path(file).stem)

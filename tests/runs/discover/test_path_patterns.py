@@ -39,7 +39,7 @@ KEPT = (
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_daily_parts_are_generalised(name: str) -> None:
+def test_dates_and_job_numbers_in_paths_are_generalised(name: str) -> None:
     pattern, later = OPEN[name]
     assert generalise(name) == pattern
     assert matches(pattern, ("any", name))
@@ -47,7 +47,7 @@ def test_daily_parts_are_generalised(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_distinguishing_parts_are_kept(name: str) -> None:
+def test_path_components_that_distinguish_configurations_are_kept(name: str) -> None:
     assert generalise(name) == name
 
 
@@ -128,11 +128,11 @@ def test_random_torchrun_folder_is_generalised(launch: str) -> None:
         "b/x2/train.log",
     ],
 )
-def test_other_path_does_not_match(path: str) -> None:
+def test_run_at_another_path_does_not_match(path: str) -> None:
     assert matches("b/x/train.log", path.split("/")) is (path == "a/b/x/train.log")
 
 
-def test_number_matches_digits_only() -> None:
+def test_number_placeholder_of_a_path_pattern_matches_digits_only() -> None:
     assert not matches("run_#", ("run_fp8",))
     assert not matches("run_#", ("run_1_fp8",))
     assert matches("*_#", ("any_7",))

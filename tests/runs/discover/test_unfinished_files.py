@@ -80,7 +80,7 @@ def test_final_name_is_log_name(name: str, final: str) -> None:
         ),
     ],
 )
-def test_other_files_have_no_final_name(name: str) -> None:
+def test_files_that_are_not_unfinished_have_no_final_name(name: str) -> None:
     assert get_final_name(name) == ""
 
 

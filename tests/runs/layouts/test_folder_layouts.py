@@ -137,7 +137,7 @@ def test_contradicting_folders_all_yield_hints() -> None:
         ("/lustre/nemo-25.04/2025.05.04/runs", {}),
     ],
 )
-def test_surroundings_contain_gpu_and_release(
+def test_folders_above_a_layout_name_gpu_type_and_release(
     path: str, expected: dict[str, str]
 ) -> None:
     assert {
@@ -145,7 +145,7 @@ def test_surroundings_contain_gpu_and_release(
     } == expected
 
 
-def test_nearest_folder_counts() -> None:
+def test_value_of_the_nearest_folder_counts() -> None:
     parts = (
         "/",
         "h100",

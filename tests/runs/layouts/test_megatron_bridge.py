@@ -21,7 +21,7 @@ from pytest_llmbench.runs.layouts.megatron_bridge import (
 RELEASES = ("25.11", "26.02", "26.02.01", "26.04", "26.04.01")
 
 
-def test_row_name_contains_facts_of_row() -> None:
+def test_bridge_experiment_name_contains_facts_of_its_table_row() -> None:
     """Uses a table that was made independently; a name contains a subset of its row's
     facts."""
     read = 0
@@ -91,7 +91,9 @@ def test_row_name_contains_facts_of_row() -> None:
         ),
     ],
 )
-def test_name_is_parsed(name: str, facts: dict[str, str]) -> None:
+def test_experiment_name_is_parsed_into_its_fields(
+    name: str, facts: dict[str, str]
+) -> None:
     assert read_name(name) == facts
 
 

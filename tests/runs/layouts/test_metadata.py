@@ -42,7 +42,7 @@ job_config: {profile_enabled: false, proxy: true, strong_scaling: true, env_over
 """
 
 
-def test_full_record_is_read() -> None:
+def test_metadata_with_all_keys_is_read() -> None:
     """The release remains the text 25.10: as a number it would be 25.1."""
     record = parse_and_interpret(FULL)
     assert {hint.field: hint.value for hint in record.hints} == {
@@ -86,7 +86,9 @@ def test_full_record_is_read() -> None:
         ("", {}),
     ],
 )
-def test_environment_is_read(text: str, expected: dict[str, str]) -> None:
+def test_environment_of_a_run_is_read_from_its_metadata(
+    text: str, expected: dict[str, str]
+) -> None:
     environment = parse_and_interpret(text or "job_info: {}").environment
     assert dict(environment) == expected
     assert list(environment) == sorted(environment)
@@ -120,7 +122,9 @@ def test_launch_time_without_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> N
         (make_job_config("model_overrides: []"), {}),
     ],
 )
-def test_missing_keys_are_accepted(text: str, expected: dict[str, str]) -> None:
+def test_metadata_without_optional_keys_is_accepted(
+    text: str, expected: dict[str, str]
+) -> None:
     assert read_hints(text) == expected
     assert parse_and_interpret(text).problems == ()
 

@@ -212,7 +212,7 @@ def test_too_large_marker_excludes_no_run(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_forbidden_marker_excludes_no_run(stage: Path) -> None:
+def test_marker_without_read_permission_excludes_no_run(stage: Path) -> None:
     file = write(stage, f"t1 {NOW} 9")
     file.chmod(0)
     assert list(find_marker_problems(stage)) == [file]
@@ -252,7 +252,7 @@ def test_pending_marker_contains_start(stage: Path) -> None:
     assert runs["2"].excluded is Reason.VARIANT
 
 
-def test_other_exclusion_takes_precedence(tmp_path: Path) -> None:
+def test_profiled_run_of_a_trial_is_excluded_as_profiled(tmp_path: Path) -> None:
     """Otherwise a profiled run would count in its A/B comparison."""
     for name in ("log-grok1_314b_128_1_0.out", "log-grok1_314b_128_1_0.out.ab"):
         (tmp_path / name).touch()

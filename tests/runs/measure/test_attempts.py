@@ -115,7 +115,7 @@ CASES: list[tuple[str, tuple[ParsedLog, ...], tuple[str, str], list[str]]] = [
     [case[1:] for case in CASES],
     ids=[case[0] for case in CASES],
 )
-def test_note_reports_judged_attempt(
+def test_note_names_the_judged_attempt(
     logs: tuple[ParsedLog, ...], note: tuple[str, str], ended: list[str]
 ) -> None:
     measurement = measure_logs(*logs)
@@ -198,7 +198,7 @@ def test_fast_attempt_does_not_hide_slow_one(
     assert all("8.790 s" in text and "the slowest is judged" in text for text in notes)
 
 
-def test_invalid_attempt_is_no_rival() -> None:
+def test_invalid_attempt_does_not_replace_the_judged_attempt() -> None:
     """The previous attempt has another batch size: it does not measure this
     configuration."""
     other = make_timed_segment(8.79, line=1, global_batch_size=np.full(50, 128.0))

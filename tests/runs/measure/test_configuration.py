@@ -98,7 +98,7 @@ DIFFERENT: dict[str, Judge] = {
 
 
 @pytest.mark.parametrize("judge", DIFFERENT.values(), ids=DIFFERENT)
-def test_different_configuration_is_invalid(judge: Judge) -> None:
+def test_run_of_a_different_configuration_is_invalid(judge: Judge) -> None:
     assert {problem.reason for problem in judge().problems} == {
         Reason.WRONG_CONFIGURATION
     }
@@ -210,12 +210,12 @@ SAME: dict[str, Judge] = {
 
 
 @pytest.mark.parametrize("judge", SAME.values(), ids=SAME)
-def test_same_configuration_is_valid(judge: Judge) -> None:
+def test_run_of_the_stated_configuration_is_valid(judge: Judge) -> None:
     measurement = judge()
     assert measurement.valid, measurement.problems
 
 
-def test_much_padding_is_noted() -> None:
+def test_run_with_many_padding_tokens_is_noted() -> None:
     assert "padded" in {
         note.code for note in SAME["much padding in whole shapes"]().notes
     }
@@ -293,7 +293,7 @@ LESS_WORK: dict[str, Judge] = {
 
 
 @pytest.mark.parametrize("judge", LESS_WORK.values(), ids=LESS_WORK)
-def test_less_work_per_step_is_invalid(judge: Judge) -> None:
+def test_run_with_less_work_per_step_is_invalid(judge: Judge) -> None:
     assert {problem.reason for problem in judge().problems} == {Reason.LESS_WORK}
 
 
@@ -345,7 +345,7 @@ def test_same_work_per_step_is_valid(judge: Judge) -> None:
     assert measurement.valid, measurement.problems
 
 
-def test_more_work_per_step_is_noted() -> None:
+def test_run_with_more_work_per_step_is_noted() -> None:
     measurement = measure_work(
         {"samples_per_step": 64.0}, global_batch_size=np.full(50, 128.0)
     )

@@ -252,7 +252,7 @@ def test_run_matched_by_path_ignores_its_release() -> None:
     )
 
 
-def test_only_window_counts() -> None:
+def test_only_steps_of_the_window_are_averaged() -> None:
     seconds = [60.0] * 11 + [7.0] * 34 + [99.0] * 5
     measurement = measure_run(run(log(segment(steps(seconds)))))
     assert measurement.statistic_seconds == pytest.approx(7.0)
@@ -443,7 +443,7 @@ def test_recent_incomplete_run_is_probably_running() -> None:
         (Hint("micro_batch_size", "1", "name"), True),
     ],
 )
-def test_claims_have_to_match_baseline(hint: Hint, valid: bool) -> None:
+def test_stated_facts_have_to_match_the_baseline(hint: Hint, valid: bool) -> None:
     measurement = measure_run(run(hints=(hint,)))
     assert measurement.valid is valid
     if not valid:

@@ -149,7 +149,7 @@ def test_moving_means_are_detected(
 
 
 @pytest.mark.parametrize("width", [2, 5, 20])
-def test_every_width_is_detected_without_noise(width: int) -> None:
+def test_moving_mean_of_every_width_is_detected_without_noise(width: int) -> None:
     single = np.full(COUNT, 7.3)
     single[0] = 60.0
     assert detect_moving_mean(round_steps(average(single, width), 4)) == width

@@ -91,7 +91,7 @@ def test_recorded_loss_is_valid() -> None:
     assert measure_steps(columns, make_recorded_baseline(observed)).problems == ()
 
 
-def test_longer_run_may_lose_same_share() -> None:
+def test_longer_run_may_lose_the_same_fraction_of_time() -> None:
     observed = {
         Observed(name): value
         for name, value in measure_steps(
@@ -231,7 +231,7 @@ def test_session_tolerance_is_used() -> None:
     )
 
 
-def test_largest_sum_is_found() -> None:
+def test_stretch_of_steps_with_the_largest_sum_is_found() -> None:
     assert find_largest_sum(np.array([-1.0, 2.0, -0.5, 3.0, -9.0, 4.0])) == (1, 4)
     begin, end = find_largest_sum(np.array([-1.0, -2.0]))
     assert begin == end

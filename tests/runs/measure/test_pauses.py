@@ -60,7 +60,7 @@ def measure_excess(
         ({10: 100.0}, {Observed.LONGEST_EVALUATION: 40.0}, [np.nan]),
     ],
 )
-def test_excess_is_compared_with_other_pauses(
+def test_excess_of_a_pause_is_compared_with_other_pauses(
     seconds: dict[int, float], recorded: dict[Observed, float], excess: list[float]
 ) -> None:
     assert measure_excess(seconds, PauseKind.SAVE, recorded) == pytest.approx(

@@ -234,7 +234,7 @@ SOUND: dict[str, Judge] = {
 
 
 @pytest.mark.parametrize("judge", SOUND.values(), ids=SOUND)
-def test_training_is_valid(judge: Judge) -> None:
+def test_run_that_learns_is_valid(judge: Judge) -> None:
     measurement = judge()
     assert measurement.valid, measurement.problems
     assert "loss-stands-still" not in list_codes(measurement)

@@ -300,7 +300,7 @@ def test_small_rise_of_clock_is_noted(seconds: float, noted: bool) -> None:
     "observed",
     [{}, {**QUIET, Observed.WALL_CLOCK_RATIO: 1.3, Observed.RUN_CLOCK_RATIO: 1.3}],
 )
-def test_ratio_is_compared_with_recording(
+def test_ratio_of_clock_to_step_times_is_compared_with_recorded_runs(
     observed: dict[Observed, float],
 ) -> None:
     measured = measure_steps(

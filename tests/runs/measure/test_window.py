@@ -43,7 +43,7 @@ from pytest_llmbench.runs.measure.window import (
 WINDOW = Window(11, 44)
 
 
-def test_both_ends_of_window_count() -> None:
+def test_first_and_last_step_of_window_count() -> None:
     assert find_missing_steps(steps([1.0] * 34, first=11), WINDOW) == ()
     assert find_missing_steps(steps([1.0] * 33, first=11), WINDOW) == (44,)
     assert find_missing_steps(without(steps(), 11, 20), WINDOW) == (11, 20)
@@ -456,7 +456,7 @@ def test_untimed_step_outside_window_is_noted() -> None:
 
 
 @pytest.mark.parametrize(("step", "valid"), [(10, True), (11, False), (47, False)])
-def test_loss_may_be_missing_only_before_window(step: int, valid: bool) -> None:
+def test_loss_may_be_missing_before_the_window_only(step: int, valid: bool) -> None:
     """In half precision the first steps overflow and are skipped, without a loss."""
     measurement = measure_columns(has_loss=~mask_steps(step))
     assert measurement.valid is valid

@@ -174,7 +174,9 @@ def test_logs_and_archives_are_sides(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
-def test_margin_defines_alike(capsys: pytest.CaptureFixture[str]) -> None:
+def test_alike_option_sets_the_margin_of_equal_sides(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_side("a")
     write_side("b", first=10)
     (comparison,) = compare_as_json(capsys, "a", "b", "--margin=0.1%")["comparisons"]

@@ -29,7 +29,7 @@ from pytest_llmbench.tools.import_tables.mappings import load_mapping
         ("TFLOP/s", None),
     ],
 )
-def test_label_is_a_metric_only_if_unambiguous(
+def test_table_label_is_a_metric_only_if_unambiguous(
     label: str, metric: tuple[str, int] | None
 ) -> None:
     read = labels.parse_metric_label(load_mapping(), label)
@@ -46,7 +46,9 @@ def test_label_is_a_metric_only_if_unambiguous(
         ("Vocabulary", ""),
     ],
 )
-def test_label_is_a_column_only_if_spelled_exactly(label: str, field: str) -> None:
+def test_table_label_is_a_column_only_if_spelled_exactly(
+    label: str, field: str
+) -> None:
     assert labels.parse_column_label(load_mapping(), label) == field
 
 
@@ -108,7 +110,9 @@ def test_ambiguous_cell_is_refused_with_reason(
 @pytest.mark.parametrize(
     ("text", "facts"), [("8,192", {"gbs": 8192}), ("NA", {}), ("", {})]
 )
-def test_column_is_an_integer_or_absent(text: str, facts: labels.Facts) -> None:
+def test_table_cell_of_a_count_is_an_integer_or_missing(
+    text: str, facts: labels.Facts
+) -> None:
     mapping = load_mapping()
     label, cell = (labels.parse_cell(mapping, part, 1) for part in ("GBS", text))
     assert labels.read_value(mapping, labels.LabelledCell(label, cell)) == facts

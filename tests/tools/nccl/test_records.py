@@ -122,7 +122,7 @@ def test_incomplete_record_counts_as_damaged(
         "n1:7:7 [0] NCCL INFO comm 0x55 rank 1 nranks 2 cudaDev 0 - Init COMPLETE\n",
     ],
 )
-def test_other_lines_are_not_records(line: str) -> None:
+def test_nccl_lines_of_other_kinds_are_not_records(line: str) -> None:
     assert count_text(line).begun == 0
 
 
@@ -224,7 +224,7 @@ LINES = [
     st.lists(st.integers(1, 400), min_size=1),
     st.integers(150, 4000),
 )
-def test_pieces_do_not_depend_on_block_sizes(
+def test_trace_lines_do_not_depend_on_block_sizes(
     text: list[str], cuts: list[int], size: int
 ) -> None:
     whole = "".join(text).encode()

@@ -53,7 +53,9 @@ def test_certify_makes_items_fail(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_same_settings_change_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejudging_with_the_same_settings_changes_no_verdict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert replay(capsys, "--tolerance=5%") == ["0 of 82 items would change"]
 
 

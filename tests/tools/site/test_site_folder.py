@@ -37,7 +37,7 @@ def test_page_names_are_unique_and_safe(
 @pytest.mark.parametrize(
     "name", ["../index", "..", "", "A", "a" * 200, "con/fig", "é", "x\ny", "-o"]
 )
-def test_other_ids_get_a_digest(name: str) -> None:
+def test_page_name_of_an_unusual_id_contains_a_digest(name: str) -> None:
     assert "~" in name_page(name)
 
 

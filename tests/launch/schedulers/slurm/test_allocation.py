@@ -161,7 +161,7 @@ def test_run_has_environment_of_variant_and_allocation(held: Held) -> None:
     assert job.scheduler_id == "4711"
 
 
-def test_no_secret_is_written(held: Held) -> None:
+def test_allocation_writes_no_secret(held: Held) -> None:
     held.environment |= {"TOKEN": "hf_other", "URL": "http://me:hf_other@host"}
     held.leave_run()
     texts = [
@@ -346,7 +346,7 @@ def test_failed_step_of_an_allocation_is_assigned(
     ],
     ids=["no step yet", "another step", "failed step"],
 )
-def test_earlier_failure_hides_no_step_of_a_run(
+def test_failed_job_step_before_the_run_does_not_hide_its_result(
     held: Held, later: list[StepStatus], expected: tuple[Phase, Phase, str]
 ) -> None:
     """Until accounting is settled, a step with the exit code of an earlier step may be

@@ -93,7 +93,7 @@ def test_allocation_is_sized_for_the_most_runs(job: PlannedJob) -> None:
     )
 
 
-def test_run_in_an_allocation_is_the_script(job: PlannedJob) -> None:
+def test_run_in_an_allocation_executes_the_recipes_script(job: PlannedJob) -> None:
     run = place_run(job.spec, 2, warm_up=True)
     assert (run.via, run.command, run.allocation, run.warm_up) == (
         "allocation",
@@ -103,7 +103,7 @@ def test_run_in_an_allocation_is_the_script(job: PlannedJob) -> None:
     )
 
 
-def test_time_limit_of_a_run_is_its_share(job: PlannedJob) -> None:
+def test_time_limit_of_a_run_is_its_part_of_the_allocation(job: PlannedJob) -> None:
     limited = change(job, command=("sbatch", "--time=30", *SBATCH[1:]))
     allocation = plan(limited).size(4)
     assert allocation is not None

@@ -229,7 +229,9 @@ def test_single_unknown_job_is_no_error() -> None:
         CommandOutput(1, "", ""),
     ],
 )
-def test_silent_controller_is_away(answer: CommandOutput) -> None:
+def test_silent_slurm_controller_is_reported_as_unreachable(
+    answer: CommandOutput,
+) -> None:
     with pytest.raises(SchedulerAway, match="squeue does not answer"):
         Fake(sacct=SACCT, squeue=answer).status("1")
 
@@ -464,7 +466,7 @@ def test_durations_are_parsed(text: str, seconds: float | None) -> None:
     assert parse_duration(text) == seconds
 
 
-def test_clock_margin_is_subtracted() -> None:
+def test_clock_margin_is_subtracted_from_the_submission_time() -> None:
     """A job recorded a few minutes before our submission time is still ours."""
     fake = Fake(sacct=SACCT)
     later = SUBMITTED + timedelta(minutes=20)

@@ -167,7 +167,9 @@ def test_exactly_one_job_is_expected() -> None:
 
 
 @pytest.mark.parametrize("name", ["train-x8f2", "411_1", "7;rm", "", "१"])
-def test_foreign_job_id_is_uncertain(name: str) -> None:
+def test_printed_job_id_of_another_job_makes_the_submission_uncertain(
+    name: str,
+) -> None:
     with pytest.raises(SubmitError, match="expected a number as Slurm has") as caught:
         require_single([Submission(name)], job(Path("/scratch")), OUTPUT)
     assert caught.value.uncertain

@@ -150,7 +150,7 @@ def test_cluster_file_is_written_from_slurms_output() -> None:
     )
 
 
-def test_missing_slurm_is_reported_away() -> None:
+def test_missing_slurm_is_reported_as_unreachable() -> None:
     def run(
         arguments: Sequence[str], *, timeout: float, environment: object = None
     ) -> CommandOutput:

@@ -90,7 +90,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     assert not list(tmp_path.rglob("hacked"))
 
 
-def test_mark_and_placement_precede_the_launchers_options(site: Site) -> None:
+def test_token_and_node_options_precede_the_launchers_options(site: Site) -> None:
     options = ("--time=01:30:00", "--qos=high", "--nodelist=n[1-4]")
     job = site.intend(
         "sbatch --parsable -N 2 launch.sh -x",
@@ -131,14 +131,14 @@ def test_job_of_a_killed_launcher_is_found(site: Site, script: str) -> None:
     assert site.scheduler.recover(job) == Submission("12")
 
 
-def test_lost_answer_is_found_by_the_mark(site: Site) -> None:
+def test_job_whose_submission_answer_was_lost_is_found_by_its_token(site: Site) -> None:
     site.write("slurm $(bin)/sbatch", "kill -9 $PPID; exit 1")
     job = site.intend("sbatch launch.sh")
     site.queue.tokens[job.token] = "31"
     assert site.scheduler.submit(job) == Submission("31")
 
 
-def test_two_jobs_of_one_launcher_are_uncertain(site: Site) -> None:
+def test_launcher_that_submits_two_jobs_is_uncertain(site: Site) -> None:
     with pytest.raises(SubmitError, match=r"2 job ids \(12, 13\)") as caught:
         site.scheduler.submit(
             site.intend(
@@ -170,7 +170,9 @@ def test_sbatch_inside_a_job_is_unchanged(site: Site) -> None:
     assert site.seen.read_text().splitlines()[0] == "next.sh"
 
 
-def test_unplaced_job_past_the_wrapper_is_cancelled(site: Site) -> None:
+def test_job_that_bypassed_the_wrapper_without_its_nodes_is_cancelled(
+    site: Site,
+) -> None:
     script = f"'{site.write('other/sbatch', 'echo Submitted batch job 44')}' launch.sh"
     with pytest.raises(
         SubmitError,
@@ -184,7 +186,7 @@ def test_unplaced_job_past_the_wrapper_is_cancelled(site: Site) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--time=90",)])
-def test_unconstrained_job_past_the_wrapper_is_followed(
+def test_job_that_bypassed_the_wrapper_is_followed_if_nodes_do_not_matter(
     site: Site, options: tuple[str, ...]
 ) -> None:
     assert site.scheduler.submit(
@@ -193,7 +195,7 @@ def test_unconstrained_job_past_the_wrapper_is_followed(
     assert site.queue.cancelled == []
 
 
-def test_marked_job_counts_as_placed(site: Site) -> None:
+def test_job_with_its_token_counts_as_placed(site: Site) -> None:
     job = site.intend("echo Submitted batch job 44", exclude=("n7",))
     site.queue.tokens[job.token] = "44"
     assert site.scheduler.submit(job) == Submission("44")

@@ -114,7 +114,9 @@ def bench(tmp_path: Path, journal: Journal) -> Bench:
     return Bench(tmp_path, journal)
 
 
-def test_sbatch_gets_token_nodes_and_hostile_arguments_as_data(bench: Bench) -> None:
+def test_sbatch_gets_token_nodes_and_arguments_with_shell_syntax_unchanged(
+    bench: Bench,
+) -> None:
     value = "a b; $(touch hacked) \"'\n`touch hacked`"
     job = bench.intend(
         'printf "%s\\n" "$@" > seen; printf %s "$NAME" > env; echo Submitted batch job 4711',
@@ -147,7 +149,7 @@ def test_sbatch_gets_token_nodes_and_hostile_arguments_as_data(bench: Bench) -> 
         ("script", "Submitted batch job 12", Submission("12")),
     ],
 )
-def test_other_commands_run_unchanged(
+def test_commands_other_than_sbatch_run_unchanged(
     bench: Bench, via: str, text: str, expected: Submission
 ) -> None:
     job = bench.intend(f"echo $# '{text}'; exit 3", "one", via=via)
@@ -157,7 +159,7 @@ def test_other_commands_run_unchanged(
     assert (job.folder / "submit.out").read_text().startswith("1 ")
 
 
-def test_pattern_of_the_user_wins(bench: Bench) -> None:
+def test_job_id_pattern_of_the_user_wins(bench: Bench) -> None:
     job = bench.intend(
         "echo Submitted batch job 1; echo main job: 2", job_id=r"main job: (?P<job>\d+)"
     )

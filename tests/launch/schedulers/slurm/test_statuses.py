@@ -67,7 +67,7 @@ def ended(
         ),
     ],
 )
-def test_each_state_has_its_phase(state: str, phase: Phase) -> None:
+def test_each_slurm_state_has_a_phase(state: str, phase: Phase) -> None:
     assert find_phase(state) is phase
 
 
@@ -230,7 +230,7 @@ def test_held_states_never_start(state: str) -> None:
     assert explain_stuck(JobStatus(Phase.WAITING, state)).startswith(f"{state}: ")
 
 
-def test_each_log_ending_has_its_blame() -> None:
+def test_each_log_ending_is_blamed_on_the_run_or_the_infrastructure() -> None:
     blames = {code: find_blame(code) for code in EndingCode}
     infrastructure = {
         code for code, blame in blames.items() if blame is Blame.INFRASTRUCTURE
