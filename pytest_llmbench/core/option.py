@@ -487,7 +487,10 @@ def parse_checks(text: str) -> tuple[PreflightCheck, ...]:
 def list_folders(
     values: OptionValues, option: Option, directory: Path
 ) -> tuple[Path, ...]:
-    """Return folders that exist. Raises SettingsError."""
+    """Return the folders of an option.
+
+    Raises SettingsError if a folder does not exist.
+    """
     paths = values.get(option.dest) or ()
     return tuple(
         _find_folder(values.state(option.flag, path), path, directory) for path in paths

@@ -207,7 +207,7 @@ def compare_speed_ups(
 ) -> tuple[ConfigurationComparison, ...]:
     """Compare each (BF16, FP8) pair of equal work by the speed-up of FP8.
 
-    Verdicts are the verdicts of `compare`.
+    The verdicts have the same meaning as those of `compare`.
     """
     return tuple(
         compare(

@@ -143,6 +143,7 @@ def _describe_stored(stored: StoredRun) -> str:
 def _list_retried(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
+    """Yield a caution for each passing run after mostly bad runs of the same day."""
     for result in selected:
         judged = result.judgement.measurement
         good = result.judgement.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)

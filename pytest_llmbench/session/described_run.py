@@ -215,6 +215,7 @@ def _read_hints(run: Run) -> Iterator[tuple[str, str, str]]:
 
 
 def _read_stated(gpu: str, stated: StatedNames) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, value, option) for each value that the user stated."""
     for field in ("size", "dtype", "gpus"):
         if value := getattr(stated, field):
             yield field, value, f"--{field}"

@@ -213,6 +213,7 @@ def fill_references(text: str, caller: Mapping[str, str], where: str) -> str:
 
 
 def _convert_loose(text: str) -> str:
+    """Convert a YAML null, written in any spelling, to ""."""
     return "" if text in ("null", "~", "Null", "NULL") else text
 
 

@@ -558,9 +558,9 @@ def _find_bar(before: bytes, runtime: float) -> Bar | None:
 
 
 def _compare_bar(bar: Bar | None, runtime: float, planned: Span) -> str:
-    """Describe a contradiction between a run and its bar.
+    """Describe a contradiction between a run's summary and its progress bar.
 
-    The bar may show more time or fewer steps. Returns "" if they agree.
+    The progress bar may show more time or fewer steps. Returns "" if both agree.
     """
     if bar is None:
         return ""

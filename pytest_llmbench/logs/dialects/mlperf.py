@@ -223,7 +223,8 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 def _divide_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
     """Divide records into runs.
 
-    A run begins after the end of the previous run, or at a `run_start` after a time.
+    A run begins after the end of the previous run, or at a `run_start` that follows a
+    printed time.
     """
     runs: list[list[StepRecord]] = [[]]
     ended = timed = False

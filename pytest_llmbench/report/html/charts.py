@@ -194,7 +194,10 @@ def _draw_series(
     dates: Scale,
     width: int = WIDTH,
 ) -> tuple[Picture, list[str]]:
-    """Draw daily runs with their baselines and level changes; return picture and key."""
+    """Draw daily runs with their baselines and level changes.
+
+    Returns the picture and the entries of its legend.
+    """
     expected = [day.expected_seconds for day in days]
     lines = [value for value in expected if value]
     y = make_number_scale(

@@ -487,6 +487,7 @@ def _count_tokens(baseline: Baseline) -> int:
 
 
 def _check_claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
+    """Yield a problem for each value in a name or metadata that the baseline contradicts."""
     configuration = baseline.configuration
     expected = {
         name: getattr(configuration.parallelism, name) for name in CLAIMED_FIELDS
