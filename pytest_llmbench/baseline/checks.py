@@ -29,13 +29,13 @@ from pytest_llmbench.logs.dialect_table import (
 ROUNDED = 5e-4
 """Largest relative error of a value rounded to four digits."""
 
-FURTHEST = 3.0
+MOST_DEVIATIONS = 3.0
 """Largest distance of trimmed mean and mean, in standard deviations.
 
 The limit also holds for records that are means of several steps.
 """
 
-CLOCKS = timedelta(days=1)
+CLOCK_DIFFERENCE = timedelta(days=1)
 """Largest difference between the clocks of two machines."""
 
 
@@ -93,6 +93,7 @@ def _check_log(entry: YamlMapping, report: Report) -> None:
 
 
 def _find_pattern_problems(pattern: str) -> Iterator[str]:
+    """Yield the problems of a log pattern: invalid, too general, or bad groups."""
     try:
         # Such a pattern would find a step in every line.
         matches_nothing = compile_pattern(pattern).search(b"") is not None
@@ -114,6 +115,7 @@ def _find_pattern_problems(pattern: str) -> Iterator[str]:
 
 
 def _check_models(entry: YamlMapping, report: Report) -> None:
+    """Report unused models, and sizes that a model's formula needs but lacks."""
     models, used = entry["models"], {row["size"] for row in entry["configurations"]}
     for size, model in models.values.items():
         line = models.lines[size]
@@ -141,6 +143,7 @@ def _list_needed_sizes(model: YamlMapping) -> tuple[str, ...]:
 
 
 def _check_window(entry: YamlMapping, report: Report) -> None:
+    """Report a window that is reversed or exceeds the steps of a run."""
     custom, log = entry["dialect"] == REGEX, entry.get("log") or NOTHING
     starts = {name: dialect.first_step for name, dialect in DIALECTS.items()}
     starts |= {
@@ -190,7 +193,7 @@ def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -
     if row["gpu"] in peaks:
         source = f"peak_tflops of {row['gpu']}", peaks[row["gpu"]].values
         _check_name(row.lines["dtype"], "dtype", row["dtype"], source, report)
-    _check_cells(row, report)
+    _check_step_time_cells(row, report)
     recorded = row.get("recorded")
     if recorded is not None:
         _check_runs(recorded, report)
@@ -203,20 +206,20 @@ def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) ->
 
     Also reports 0 GPUs, which only drafted rows without a formula may state.
     """
-    counted = model is not None and model["formula"] != NO_FORMULA
-    missing = [repr(name) for name in SHAPE if counted and name not in row.values]
+    has_formula = model is not None and model["formula"] != NO_FORMULA
+    missing = [repr(name) for name in SHAPE if has_formula and name not in row.values]
     if missing:
         expected = "that key" if len(missing) == 1 else "them"
         report(
             row.line,
             f"found no {', '.join(missing)}, expected {expected} for counting FLOPs",
         )
-    if not row["gpus"] and (counted or row.get("match") is None):
+    if not row["gpus"] and (has_formula or row.get("match") is None):
         report(
             row.lines["gpus"],
             "found 0 GPUs, expected their number: only drafted rows without a formula may omit it",
         )
-    if counted and "logged_tflop" in row.values:
+    if has_formula and "logged_tflop" in row.values:
         line = row.lines["logged_tflop"]
         report(
             line,
@@ -224,7 +227,7 @@ def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) ->
         )
 
 
-def _check_cells(row: YamlMapping, report: Report) -> None:
+def _check_step_time_cells(row: YamlMapping, report: Report) -> None:
     """Report printed values that determine no step time."""
     cells = row.get("cells")
     if (
@@ -325,7 +328,7 @@ def _check_values(recorded: YamlMapping, statistic: str, report: Report) -> None
     deviation = recorded["standard_deviation_seconds"]
     # The mean shows stalls that the trimmed mean ignores, and decides in older files,
     # so it is checked too.
-    if abs(mean - trimmed) > FURTHEST * deviation + 2 * ROUNDED * trimmed:
+    if abs(mean - trimmed) > MOST_DEVIATIONS * deviation + 2 * ROUNDED * trimmed:
         means = f"mean_seconds {mean:.10g} with trimmed_mean_seconds {trimmed:.10g}"
         expected = f"a distance that a standard deviation of {deviation:.6g} s allows"
         report(
@@ -345,7 +348,7 @@ def _check_dates(recorded: YamlMapping, report: Report) -> None:
         (recorded["date"], recorded.lines["date"])
     ]
     for (before, line), (after, _) in pairwise(order):
-        if _parse_day(before) > _parse_day(after) + CLOCKS:
+        if _parse_day(before) > _parse_day(after) + CLOCK_DIFFERENCE:
             report(
                 line,
                 f"found {before} before {after}, expected the replaced values oldest first",
@@ -353,7 +356,7 @@ def _check_dates(recorded: YamlMapping, report: Report) -> None:
     newest = recorded.get("newest_run")
     if (
         newest is not None
-        and _parse_day(newest) > _parse_day(recorded["date"]) + CLOCKS
+        and _parse_day(newest) > _parse_day(recorded["date"]) + CLOCK_DIFFERENCE
     ):
         report(
             recorded.lines["newest_run"],
@@ -366,6 +369,7 @@ def _parse_day(text: str) -> date:
 
 
 def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
+    """Report incomplete errata, unknown configurations, and cells listed twice."""
     listed = set()
     for erratum in entry.get("errata", ()):
         shapes = {"cell", "cells", "printed", "corrected"} & set(erratum.lines)
@@ -390,6 +394,7 @@ def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> Non
 
 
 def _check_launch(launch: YamlMapping, report: Report) -> None:
+    """Report unknown commands and launchers, and profiling that ends too early."""
     commands = launch["commands"]
     _check_name(
         launch.lines["kind"],
@@ -418,6 +423,7 @@ def _check_launch(launch: YamlMapping, report: Report) -> None:
 def _check_checkpoint(
     checkpoint: YamlMapping, models: Collection[str], report: Report
 ) -> None:
+    """Report unknown model sizes, and ranges of GPUs in the wrong order."""
     for table in filter(
         None, map(checkpoint.get, ("disk_gb", "save_gpus", "load_gpus"))
     ):

@@ -81,12 +81,12 @@ def lint_file(file: RecipeFile) -> LintReport:
         for mismatch in _find_wrong_cells(baseline)
     ]
     columns = (
-        _find_wrong_columns(base, dp_excludes_ep=recipe.dp_excludes_ep)
+        _find_contradicting_columns(base, dp_excludes_ep=recipe.dp_excludes_ep)
         for base in recipe.baselines
     )
     mismatches = [*wrong_cells, *chain.from_iterable(columns)]
     findings = (
-        *_find_unexplained(file, mismatches),
+        *_find_unlisted_mismatches(file, mismatches),
         *_find_unfounded_errata(file, mismatches),
         *_find_wrong_constants(file),
         *_find_hidden_drift(file),
@@ -208,6 +208,7 @@ def _is_derived(baseline: Baseline, name: str, text: str) -> bool:
 
 
 def _find_wrong_cells(baseline: Baseline) -> Iterator[_Mismatch]:
+    """Yield the derived cells that the printed step time does not reproduce."""
     for name, printed in baseline.cells:
         if _is_derived(baseline, name, printed):
             value = recompute_cell(baseline, name)
@@ -216,9 +217,10 @@ def _find_wrong_cells(baseline: Baseline) -> Iterator[_Mismatch]:
                 yield _Mismatch(baseline, name, printed, expected)
 
 
-def _find_unexplained(
+def _find_unlisted_mismatches(
     file: RecipeFile, mismatches: Sequence[_Mismatch]
 ) -> Iterator[str]:
+    """Yield a finding for each mismatch without an erratum."""
     # Of the 213 derived cells of the five documents 30 do not reproduce: 11 use a BF16
     # peak of 989.5 instead of 989, 12 use 16 query groups instead of 8, 4 use half of
     # the batch, and 3 are rounded at another digit.
@@ -234,6 +236,7 @@ def _find_unexplained(
 def _find_unfounded_errata(
     file: RecipeFile, mismatches: Sequence[_Mismatch]
 ) -> Iterator[str]:
+    """Yield a finding for each erratum that does not match a mismatch."""
     by_cell = {
         (mismatch.baseline.key.id, mismatch.cell): mismatch for mismatch in mismatches
     }
@@ -278,16 +281,17 @@ def _replace_field(record: Any, path: str, value: object) -> Any:
 
 
 def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
+    """Yield printed FLOPs and worked examples that the formula does not reproduce."""
     # Only full models: the documents print no FLOPs of a proxy.
     for size, model in file.models:
-        of_size = [
+        configurations = [
             base.configuration
             for base in file.recipe.baselines
             if base.configuration.key.size == size
         ]
         full = {
             configuration.architecture
-            for configuration in of_size
+            for configuration in configurations
             if not (configuration.proxy or uses_logged_flops(configuration))
         }
         for architecture in full:
@@ -295,14 +299,15 @@ def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
             if model.printed_flops and not _is_same_flops(flops, model.printed_flops):
                 yield f": model {size}: found FLOPs {model.printed_flops}, expected {flops:.6g}"
         if model.worked:
-            yield from _find_wrong_sums(
-                size, model, next(iter(full or {of_size[0].architecture}))
+            yield from _find_wrong_worked_example(
+                size, model, next(iter(full or {configurations[0].architecture}))
             )
 
 
-def _find_wrong_sums(
+def _find_wrong_worked_example(
     size: str, model: StatedModel, architecture: Architecture
 ) -> Iterator[str]:
+    """Yield the FLOPs of a worked example that differ from the formula."""
     worked = dict(model.worked)
     example = replace(
         architecture,
@@ -340,15 +345,16 @@ def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
 
 
 def _is_same_flops(flops: float, printed: str) -> bool:
-    # Compare with the printed number of digits.
+    """True if FLOPs round to the printed FLOPs, which have fewer digits."""
     mantissa = printed.lower().partition("e")[0]
-    return float(f"{flops:.{len(mantissa) - 2}e}") == float(printed)
+    decimals = len(mantissa) - len("4.")
+    return float(f"{flops:.{decimals}e}") == float(printed)
 
 
 # --- consistency of group sizes, batch sizes and GPUs ---------------------------------
 
 
-def _find_wrong_columns(
+def _find_contradicting_columns(
     baseline: Baseline, *, dp_excludes_ep: bool
 ) -> Iterator[_Mismatch]:
     """Yield the columns that contradict each other.
@@ -373,6 +379,11 @@ def _find_wrong_columns(
 
 
 def _find_wrong_batch(baseline: Baseline, ranks: int) -> Iterator[_Mismatch]:
+    """Yield the accumulation or batch size if GBS is not MBS x GA x `ranks`.
+
+    If GA is not printed, the document may omit it: GBS then only has to be a multiple.
+    A document without any group but FSDP does not accumulate.
+    """
     configuration, groups = baseline.configuration, baseline.configuration.parallelism
     batch, micro = configuration.global_batch_size, configuration.micro_batch_size
     accumulation = configuration.gradient_accumulation
@@ -389,6 +400,7 @@ def _find_wrong_batch(baseline: Baseline, ranks: int) -> Iterator[_Mismatch]:
 
 
 def _divide_exactly(numerator: int, denominator: int) -> str | None:
+    """Return the quotient as text, or None if there is a remainder."""
     return None if numerator % denominator else str(numerator // denominator)
 
 
@@ -417,10 +429,10 @@ def _format_counts(reports: Sequence[LintReport]) -> str:
         sum(getattr(report, name) for report in reports)
         for name in ("configurations", "cells", "numbers", "derived", "reproduced")
     )
-    tabled = [
+    table_flags = [
         bool(erratum.configuration) for report in reports for erratum in report.errata
     ]
-    listed, prose = tabled.count(True), tabled.count(False)
+    listed, prose = table_flags.count(True), table_flags.count(False)
     return (
         f"{count_noun(configurations, 'configuration')}, {cells} cells ({numbers} numbers), {derived} derived: "
         f"{reproduced} reproduce, {derived - reproduced} do not; errata: {listed} in tables, {prose} in the text"

@@ -76,14 +76,15 @@ def read_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
         first = first_of.setdefault((baseline.kind, baseline.key.id), baseline)
         if first is not baseline:
             raise BaselineError(
-                f"{_format_place(baseline)}: found a second {baseline.kind} baseline of {baseline.key.id} "
-                f"(first at {_format_place(first)}), expected one; distinguish the two by task, scaling or variant"
+                f"{_format_location(baseline)}: found a second {baseline.kind} baseline of {baseline.key.id} "
+                f"(first at {_format_location(first)}), expected one; distinguish the two by task, scaling or variant"
             )
     _check_dialects(recipes)
     return recipes
 
 
 def _check_dialects(recipes: Sequence[Recipe]) -> None:
+    """Raise BaselineError if two files define the same dialect differently."""
     defined: dict[str, Recipe] = {}
     for recipe in (recipe for recipe in recipes if recipe.log):
         first = defined.setdefault(recipe.dialect, recipe)
@@ -132,6 +133,11 @@ def read_file(path: Path) -> RecipeFile:
 
 
 def _find_yaml_files(directory: Path) -> Iterator[Path]:
+    """Yield the *.yaml and *.yml under a folder; follows links, visits each folder once.
+
+    Raises BaselineError for an unreadable folder.
+    """
+
     def fail(error: OSError) -> None:
         raise BaselineError(
             f"{error.filename}: {error.strerror}, expected a readable folder"
@@ -195,10 +201,15 @@ def contains_recorded(path: Path) -> bool:
 
 
 def _find_values(root: Any) -> dict[str, Any]:
+    """Return the value nodes of a YAML mapping node, by their scalar keys."""
     return {key.value: value for key, value in root.value if key.id == "scalar"}
 
 
 def _read_kind(path: Path, root: Any) -> BaselineKind:
+    """Return the kind of a file, the first of KINDS if missing or invalid.
+
+    Raises BaselineError for another schema version.
+    """
     values = _find_values(root)
     version = values.get("schema")
     if version is None or version.value != SCHEMA:
@@ -214,7 +225,7 @@ def _read_kind(path: Path, root: Any) -> BaselineKind:
     )
 
 
-def _format_place(baseline: Baseline) -> str:
+def _format_location(baseline: Baseline) -> str:
     return f"{baseline.source.file}:{baseline.source.line}"
 
 
@@ -342,10 +353,7 @@ def _read_budgets(path: Path, entry: YamlMapping) -> Iterator[Budget]:
 
 
 def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
-    """Return one unit in the last place of the step times, by table.
-
-    In seconds.
-    """
+    """Return one unit in the last place of the step times, in seconds, by table."""
     # The cell with the most decimals decides: a spreadsheet prints 10.00 s as `10`.
     decimals: dict[str, int] = defaultdict(int)
     for row in entry["configurations"]:
@@ -365,6 +373,10 @@ def _make_baseline(
     row: YamlMapping,
     resolutions: Mapping[str, float],
 ) -> Baseline:
+    """Build the baseline of one configuration row.
+
+    `resolutions` are those of the printed step times, by table.
+    """
     window = Window(**entry["window"].values)
     recording = (
         _make_recording(row["recorded"]) if kind is BaselineKind.RECORDED else None
@@ -498,6 +510,7 @@ def _group_by_record(
 
 
 def _make_errata(entry: YamlMapping) -> Iterator[Erratum]:
+    """Yield the errata of a file; an erratum of cells becomes one per configuration."""
     for erratum in entry.get("errata", ()):
         location, reason = erratum["where"], erratum["reason"]
         cells = erratum.get("cells")
@@ -516,6 +529,7 @@ def _make_errata(entry: YamlMapping) -> Iterator[Erratum]:
 
 
 def _to_tuples(entry: YamlMapping | None) -> tuple[tuple[str, Any], ...]:
+    """Return a mapping as nested (key, value) pairs, () for None."""
     values = entry.values.items() if entry else ()
     return tuple(
         (key, _to_tuples(value) if isinstance(value, YamlMapping) else value)

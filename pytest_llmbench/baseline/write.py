@@ -59,7 +59,7 @@ much less than a second."""
 _OWNED = "|".join(key.name for key in FILE if key.is_owned)
 
 # Matched as text: a YAML library would drop comments, blank lines and quotes.
-_OWN = re.compile(
+_OWNER_KEYS = re.compile(
     rf"^(?:{_OWNED}):[^\n]*\n(?:(?:[ \t#\-][^\n]*)?\n)*", re.MULTILINE | re.ASCII
 )
 """Keys of a recorded file that recording never changes, with their lines."""
@@ -117,13 +117,13 @@ def write_recorded(
             if key in existing
         }
         # A wider tolerance of an added configuration must not affect existing ones.
-        limited = {
-            key: _keep_limits(baseline, existing, shared)
+        with_limits = {
+            key: _apply_shared_limits(baseline, existing, shared)
             for key, baseline in baselines.items()
         }
         merged = {
             key: replace(baseline, drift_budget=shared.drift_budget)
-            for key, baseline in {**existing, **limited}.items()
+            for key, baseline in {**existing, **with_limits}.items()
         }
         files.append((path, render_file(path, merged, shared), merged, replaced))
     for path, text, merged, _ in files:
@@ -242,6 +242,10 @@ def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> Share
 def _group_by_file(
     directory: Path, recorded: Sequence[tuple[Baseline, Recording]]
 ) -> dict[Path, dict[Key, Baseline]]:
+    """Make the recorded baselines, grouped by the file that they are written to.
+
+    Raises RecordError for two recordings of one configuration.
+    """
     files: dict[Path, dict[Key, Baseline]] = {}
     for published, recording in recorded:
         key = published.key
@@ -287,14 +291,16 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
             "move the file away or record elsewhere"
         )
     # Add a line break in case the last line has none.
-    lines = "".join(_OWN.findall(path.read_text(encoding="utf-8") + "\n")).rstrip("\n")
+    lines = "".join(
+        _OWNER_KEYS.findall(path.read_text(encoding="utf-8") + "\n")
+    ).rstrip("\n")
     shared = SharedKeys(
         file.tolerances, file.budgets, file.drift_budget, f"{lines}\n" if lines else ""
     )
     return {baseline.key: baseline for baseline in recipe.baselines}, shared
 
 
-def _keep_limits(
+def _apply_shared_limits(
     baseline: Baseline, existing: dict[Key, Baseline], shared: SharedKeys
 ) -> Baseline:
     """Apply the tolerances and budgets of the file to a new baseline."""
@@ -332,6 +338,7 @@ def lock_folder(directory: Path) -> Iterator[None]:
 
 
 def _acquire_lock(handle: int, directory: Path) -> None:
+    """Wait for the lock of a folder. Raises RecordError after PATIENCE_SECONDS."""
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -453,8 +460,12 @@ def _render_document(
     baselines: Mapping[Key, Baseline],
     shared: SharedKeys,
     render_row: Callable[[Baseline], dict[str, Any]],
-    more: Mapping[str, Any],
+    head_keys: Mapping[str, Any],
 ) -> str:
+    """Render the YAML of a file; `head_keys` follow the keys of the whole file.
+
+    Raises RecordError if the configurations were measured differently.
+    """
     import yaml
 
     ordered = [baselines[key] for key in sorted(baselines)]
@@ -463,12 +474,12 @@ def _render_document(
         ((base.key.gpu, base.key.dtype), format_peak(base.peak_tflops))
         for base in ordered
     )
-    for (gpu, dtype), peak in _agree(path, "peak TFLOP/s", pairs).items():
+    for (gpu, dtype), peak in _map_unambiguous(path, "peak TFLOP/s", pairs).items():
         peaks.setdefault(gpu, {})[dtype] = peak
     document = {
         "schema": 1,
         **_render_head(path, ordered, shared),
-        **more,
+        **head_keys,
         "peak_tflops": peaks,
         "models": _render_models(path, ordered),
         "configurations": [render_row(baseline) for baseline in ordered],
@@ -492,11 +503,11 @@ def _render_head(
 
     Raises RecordError if configurations were measured differently.
     """
-    limited = (
+    with_limits = (
         replace(base, tolerances=shared.tolerances, budgets=shared.budgets)
         for base in baselines
     )
-    heads = [_render_keys(FILE, baseline) for baseline in limited]
+    heads = [_render_keys(FILE, baseline) for baseline in with_limits]
     for head, baseline in zip(heads, baselines, strict=True):
         for name in {**heads[0], **head}:
             # Another window must not affect the configurations that exist already.
@@ -511,6 +522,7 @@ def _render_head(
 def _render_models(
     path: Path, baselines: Sequence[Baseline]
 ) -> dict[str, dict[str, Any]]:
+    """Render the models by size. Raises RecordError if a size has several models."""
     # A proxy's formula is not rounded. If the file contains the full model, its formula
     # is used for both.
     full = sorted(baselines, key=lambda baseline: baseline.configuration.proxy)
@@ -529,11 +541,11 @@ def _render_models(
     )
     return {
         size: {"formula": formulas[size], **model}
-        for size, model in _agree(path, "model", pairs).items()
+        for size, model in _map_unambiguous(path, "model", pairs).items()
     }
 
 
-def _agree(
+def _map_unambiguous(
     path: Path, quantity: str, pairs: Iterable[tuple[Any, Any]]
 ) -> dict[Any, Any]:
     """Map each name to its value. Raises RecordError if a name has several values."""
@@ -547,6 +559,7 @@ def _agree(
 
 
 def _render_row(baseline: Baseline, shared: SharedKeys) -> dict[str, Any]:
+    """Render a recorded configuration, without the limits of the whole file."""
     specific = replace(
         baseline,
         tolerances=tuple(
@@ -571,22 +584,22 @@ def _render_keys(keys: Iterable[KeyDefinition], baseline: Baseline) -> dict[str,
     for key in keys:
         value = attrgetter(key.field)(baseline) if key.field else None
         if value is not None and BaselineKind.RECORDED in key.allowed_in:
-            plain = key.write(value) if key.write else _to_plain(key.spec, value)
+            plain = key.write(value) if key.write else _to_yaml_types(key.spec, value)
             stated |= {key.name: plain} if plain or key.required_in else {}
     return stated
 
 
-def _to_plain(spec: Spec, value: Any) -> Any:
+def _to_yaml_types(spec: Spec, value: Any) -> Any:
     """Convert a value to the types that YAML writes, such as numpy numbers."""
     if isinstance(spec, Number):
         return int(value) if spec.whole else float(value)
     if isinstance(spec, Items):
-        return [_to_plain(spec.item, item) for item in value]
+        return [_to_yaml_types(spec.item, item) for item in value]
     if isinstance(spec, Fields):
         specs = {**spec.required, **spec.optional}
         values = {name: getattr(value, name, None) for name in specs}
         return {
-            name: _to_plain(specs[name], item)
+            name: _to_yaml_types(specs[name], item)
             for name, item in values.items()
             if item not in ("", None)
         }

@@ -47,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_stoppable(argv: Sequence[str] | None) -> int:
+    """Run a command that signals may stop, and return its exit code.
+
+    First replaces closed output streams, and refuses an unfit system with exit code 2.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed with `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
@@ -76,6 +80,7 @@ def _flush() -> None:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    """Run a command, print its output or error, and return the exit code."""
     parser = make_parser()
     if "_ARGCOMPLETE" in os.environ:  # called by a shell for completions only
         _complete(parser)
@@ -118,6 +123,7 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
+    """Build the parser with the commands of all tools, which are imported here."""
     from pytest_llmbench.tools.baselines import baselines_command as baselines
     from pytest_llmbench.tools.chat import chat_command as chat
     from pytest_llmbench.tools.compare import compare_command as compare

@@ -90,9 +90,9 @@ def read_stamps(
     if kind is None:
         kind = next(
             (
-                match_kind
+                found
                 for prefix in prefixes
-                if (match_kind := _find_kind(prefix)) is not None
+                if (found := _find_format(prefix)) is not None
             ),
             None,
         )
@@ -106,7 +106,8 @@ def read_stamps(
     return _unwrap(stamps, period) if period else stamps, kind
 
 
-def _find_kind(prefix: bytes) -> int | None:
+def _find_format(prefix: bytes) -> int | None:
+    """Return the index in STAMPS of the format of a text's time stamp, or None."""
     if b":" not in prefix:
         return None
     return next(
@@ -155,6 +156,10 @@ def _count_seconds(match: re.Match[bytes]) -> float:
 
 @lru_cache(maxsize=64)
 def _count_days(year: bytes | None, month: bytes | None, day: bytes | None) -> float:
+    """Return the day number of a date, 0 without a date, NaN for an invalid date.
+
+    A date without a year counts as one of a leap year, so that February 29 is valid.
+    """
     if month is None or day is None:
         return 0.0
     number = _MONTHS.index(month) + 1 if month in _MONTHS else int(month)
@@ -175,10 +180,11 @@ def find_pauses(text: bytes, begin: int, end: int) -> int:
     )
 
 
-def is_long(passed: Floats, seconds: Floats) -> Flags:
-    """Flag the gaps between lines that are longer than their steps.
+def mark_long_gaps(passed: Floats, seconds: Floats) -> Flags:
+    """Return a mask of the gaps between lines that are longer than their steps.
 
-    `passed` and `seconds` are gaps and step times in seconds, shape (n,).
+    `passed` are the gaps, `seconds` the times of the steps in them, in seconds,
+    shape (n,).
     """
     long: Flags = passed > LONG * seconds + LONG_SECONDS
     return long
@@ -231,13 +237,15 @@ class LineClocks:
                 else _group_rows(timed, ranks)
             )
             for rank, rows in by_rank.items():
-                of_rank = (
+                rank_records = (
                     records
                     if len(rows) == len(records)
                     else [records[row] for row in rows]
                 )
-                if of_rank:
-                    self._find_pauses(rank, chunk, of_rank, seconds[rows], stamps[rows])
+                if rank_records:
+                    self._find_pauses(
+                        rank, chunk, rank_records, seconds[rows], stamps[rows]
+                    )
         self._find_announced_pauses(chunk)
 
     def _read_stamps(self, chunk: ByteChunk, offsets: Sequence[int]) -> Sequence[float]:
@@ -246,7 +254,7 @@ class LineClocks:
         if not any(prefixes):
             return [NAN] * len(offsets)
         stamps, self._kind = read_stamps(prefixes, self._kind)
-        # continues from the chunk before
+        # unwraps from the last stamp of the chunk before
         if self._kind is not None and _PERIODS[self._kind]:
             stamps = _unwrap([self._last_stamp, *stamps], _PERIODS[self._kind])[1:]
             self._last_stamp = next(
@@ -281,7 +289,9 @@ class LineClocks:
             )
         first_row = 0 if before else 1  # index of the record after the first gap
         step_seconds = np.maximum(1, np.diff(steps)) * seconds[first_row:]
-        for gap in np.flatnonzero(is_long(np.diff(stamps), step_seconds)).tolist():
+        for gap in np.flatnonzero(
+            mark_long_gaps(np.diff(stamps), step_seconds)
+        ).tolist():
             record = records[gap + first_row]
             offset = record.origin.offset - chunk.offset
             if gap == 0 and before:
@@ -292,7 +302,7 @@ class LineClocks:
                     else 0
                 )
             else:
-                begin = _find_stop(chunk, records[gap + first_row - 1])
+                begin = _find_record_stop(chunk, records[gap + first_row - 1])
                 announced = 0
             kinds = announced | find_pauses(
                 chunk.text, begin, find_line_begin(chunk.text, begin, offset)
@@ -302,7 +312,7 @@ class LineClocks:
         self._last[rank] = _LastRecord(
             int(steps[-1]),
             float(stamps[-1]),
-            chunk.offset + _find_stop(chunk, records[-1]),
+            chunk.offset + _find_record_stop(chunk, records[-1]),
         )
 
     def _find_announced_pauses(self, chunk: ByteChunk) -> None:
@@ -319,7 +329,7 @@ class LineClocks:
         }
         for rank, last in self._last.items():
             stop = last.stop - chunk.offset
-            # the chunk has no step of the rank
+            # earlier announcements still count if this chunk has no step of the rank
             carried_over = self._announced.get(rank, 0) if stop < chunk.start else 0
             after_step = sum(
                 kind for kind, offset in announced.items() if offset >= max(stop, begin)
@@ -343,7 +353,7 @@ class _LastRecord(NamedTuple):
     stop: int
 
 
-def _find_stop(chunk: ByteChunk, record: StepRecord) -> int:
+def _find_record_stop(chunk: ByteChunk, record: StepRecord) -> int:
     """Return the end of a record's line in the text of a chunk."""
     return find_line_stop(
         chunk.text, record.origin.offset - chunk.offset, len(chunk.text)
@@ -392,7 +402,7 @@ def mark_restarts(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     resets = [
         index
         for index, (before, record) in enumerate(pairwise(records), 1)
-        if _is_reset(before, record)
+        if _has_restarted(before, record)
     ]
     if not resets:
         return list(records)
@@ -410,7 +420,8 @@ def mark_restarts(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     return with_starts
 
 
-def _is_reset(before: StepRecord, record: StepRecord) -> bool:
+def _has_restarted(before: StepRecord, record: StepRecord) -> bool:
+    """True if the clock went back although the step number rose."""
     return record.step > before.step and record.stamp < before.stamp
 
 
@@ -445,11 +456,11 @@ def time_steps(
     index, jump = find_set_clock(records) if first_step is None else (0, 0.0)
     usual_gap = gaps[len(gaps) // 2]
     first = records[0]._replace(mean_of=min(records[0].step, usual_gap) or 1)
-    # its clock restarted there
+    # the clock restarted before the first step
     if first_step is not None and first.since is not None and first.since[1] == 0:
-        first = _time_step(first, *first.since, 0.0)
+        first = _set_time(first, *first.since, 0.0)
     elif first_step is not None and 0 < first.step - first_step + 1 <= usual_gap:
-        first = _time_step(first, first_step - 1, 0.0, 0.0)
+        first = _set_time(first, first_step - 1, 0.0, 0.0)
     else:
         first = first._replace(resolution=0.0)
     timed = [
@@ -500,7 +511,7 @@ def find_set_clock(records: Sequence[StepRecord]) -> tuple[int, float]:
         <= SLACK + usual_seconds
         < HOUR / 3
     )
-    if not likely or (jump > 0 and not _is_as_fast(records, index)):
+    if not likely or (jump > 0 and not _prints_usual_rate(records, index)):
         return 0, 0.0
     return index, jump
 
@@ -517,7 +528,7 @@ def _estimate_gap(
     return usual_seconds * steps[index - 1] / find_median(steps)
 
 
-def _is_as_fast(records: Sequence[StepRecord], index: int) -> bool:
+def _prints_usual_rate(records: Sequence[StepRecord], index: int) -> bool:
     """True if a record prints at least half the median rate."""
     rates = [
         record.throughput if math.isnan(record.tokens) else record.tokens
@@ -533,9 +544,10 @@ def count_usual_gap(records: Sequence[StepRecord]) -> int:
 
 
 def _time_after(record: StepRecord, before: StepRecord) -> StepRecord:
+    """Compute the time of a record since `before`, or since its later `since`."""
     if record.since is None:
-        return _time_step(record, before.step, before.stamp, before.resolution)
-    return _time_step(record, *_get_begin(record, before), before.resolution)
+        return _set_time(record, before.step, before.stamp, before.resolution)
+    return _set_time(record, *_get_begin(record, before), before.resolution)
 
 
 def _get_begin(record: StepRecord, before: StepRecord) -> tuple[int, float]:
@@ -545,18 +557,22 @@ def _get_begin(record: StepRecord, before: StepRecord) -> tuple[int, float]:
     return before.step, before.stamp
 
 
-def _time_step(
+def _set_time(
     record: StepRecord, step: int, stamp: float, other_unit: float
 ) -> StepRecord:
+    """Set the time per step of a record, counted from `step` at the clock `stamp`.
+
+    `other_unit` is the resolution of `stamp`. The time is NaN if it is impossible.
+    """
     steps = record.step - step
     unit = max(record.resolution, other_unit)
-    seconds = _round(record.stamp - stamp, unit) / steps
+    seconds = _round_difference(record.stamp - stamp, unit) / steps
     if not 0 < seconds < math.inf:
         return record._replace(mean_of=steps, seconds=NAN, resolution=0.0)
     return record._replace(seconds=seconds, resolution=unit / steps, mean_of=steps)
 
 
-def _round(difference: float, unit: float) -> float:
+def _round_difference(difference: float, unit: float) -> float:
     """Round the difference of two clocks to the digits that both print."""
     return (
         round(difference, 1 + math.ceil(-math.log10(unit)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core.log_records import Steps
-from pytest_llmbench.logs.clock import find_pauses, is_long
+from pytest_llmbench.logs.clock import find_pauses, mark_long_gaps
 from pytest_llmbench.logs.dialect_table import DIALECTS, Dialect
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit
 from pytest_llmbench.logs.step_records import (
@@ -130,7 +130,7 @@ Numbers = Sequence[float]
 
 
 class Repeated(NamedTuple):
-    """Records that repeat a step."""
+    """The records of a segment that repeat a step: the first, and their number."""
 
     first: int  # index of the first record in its segment, later its line
     text: str
@@ -217,6 +217,10 @@ def read_segments(
 def _read_segment(
     reader: ColumnReader, text: bytes, offsets: Sequence[int], ends: Sequence[int]
 ) -> UniformSegment | None:
+    """Read one attempt by columns.
+
+    Returns None if its records are not alike, or if the last line is incomplete.
+    """
     stops = [text.find(b"\n", offset) for offset in offsets]
     if stops[-1] < 0 or any(map(gt, stops, offsets[1:])):
         return None  # the last line is incomplete, or two records share a line
@@ -262,7 +266,9 @@ def _find_pauses(
         return _fill(len(columns.step), 0)
     paused = np.zeros(len(columns.step), dtype=np.int64)
     step_seconds = np.diff(columns.step) * np.array(columns.seconds[1:])
-    for row in np.flatnonzero(is_long(np.diff(columns.stamp), step_seconds)).tolist():
+    for row in np.flatnonzero(
+        mark_long_gaps(np.diff(columns.stamp), step_seconds)
+    ).tolist():
         paused[row + 1] = find_pauses(text, stops[row], offsets[row + 1])
     return paused
 
@@ -422,6 +428,7 @@ def _read_rank(text: bytes, offsets: Sequence[int]) -> str | None:
 
 
 def _build_steps(columns: StepColumns, lines: Sequence[int], paused: Integers) -> Steps:
+    """Build the columns of a segment; columns that are not printed are NaN."""
     count = len(columns.step)
     numbers = {name: getattr(columns, field, None) for name, field in COLUMNS.items()}
     numbers["stamp"] = columns.stamp

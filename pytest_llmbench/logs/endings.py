@@ -132,6 +132,7 @@ class Tracebacks:
         }
 
     def _begin(self, hit: Hit) -> None:
+        """Open a traceback at its head, or continue the chain of the last one."""
         label, before = split_label(get_line_before(hit))
         if (
             label in self._open
@@ -154,7 +155,7 @@ class Tracebacks:
         if traceback.listed and _read_list(
             traceback, NEXT_LINE.split(content)[1:], hit.line
         ):
-            self._keep(label, traceback)
+            self._remember_ended(label, traceback)
             return
         self._open[label] = traceback
         if len(self._open) > KEPT:
@@ -170,13 +171,13 @@ class Tracebacks:
         for number, text in _iterate_lines(chunk, begin, end, line):
             label, content = split_label(text)
             traceback = self._open.get(label)
-            if traceback is not None and self._ends(traceback, content, number):
+            if traceback is not None and self._add_line(traceback, content, number):
                 del self._open[label]
-                self._keep(label, traceback)
+                self._remember_ended(label, traceback)
                 if not self._open:
                     return
 
-    def _ends(self, traceback: Traceback, content: bytes, number: int) -> bool:
+    def _add_line(self, traceback: Traceback, content: bytes, number: int) -> bool:
         """Add a line of the traceback's process. Returns True at its end."""
         traceback.lines += 1
         text = (
@@ -195,13 +196,15 @@ class Tracebacks:
             traceback.code = text[:EXCEPTION_BYTES].strip()
         return traceback.lines > LONGEST
 
-    def _keep(self, label: bytes, traceback: Traceback) -> None:
+    def _remember_ended(self, label: bytes, traceback: Traceback) -> None:
+        """Remember the last traceback of a process: a later one may be chained to it."""
         self._ended[label] = traceback
         if len(self._ended) > KEPT:
             del self._ended[next(iter(self._ended))]
 
 
 def _is_below_warning(hit: Hit) -> bool:
+    """True if one of the LINES_ABOVE lines above a head begins a warning."""
     above = hit.text[max(0, hit.start - REACH_BACK) : hit.start].split(b"\n")[:-1]
     return any(WARNED.search(line) for line in above[-LINES_ABOVE:])
 
@@ -316,7 +319,10 @@ class EndingLine(NamedTuple):
 
 
 def choose_cause(findings: Sequence[EndingLine]) -> Ending | None:
-    """Return the cause, with the most informative other finding as `beside`."""
+    """Return the cause, with the most informative other finding as `beside`.
+
+    Returns None without findings.
+    """
     if not findings:
         return None
     timeout_line = min(
@@ -397,10 +403,16 @@ def _get_strength(ending: Ending) -> float:
 
 
 def _is_framework_preemption(ending: Ending) -> bool:
+    """True if the framework, not Slurm, reported a preemption."""
     return ending.code == EndingCode.PREEMPTED and "Preemption detected" in ending.quote
 
 
 def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
+    """Return the cause among the first endings of each code.
+
+    This is the strongest one, except that Slurm's cancellation of a step may precede
+    its consequences, and the earliest of several crashes counts.
+    """
     strongest = min(first.values(), key=_get_strength)
     cancelled = first.get(EndingCode.STEP_CANCELLED)
     failed = first.get(EndingCode.TASK_FAILURE)
@@ -428,6 +440,7 @@ def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
 def _find_earliest(
     first: Mapping[EndingCode, Ending], codes: Iterable[EndingCode]
 ) -> Ending | None:
+    """Return the ending on the lowest line among those with one of these codes."""
     endings = [first[code] for code in codes if code in first]
     return min(endings, key=lambda ending: ending.line, default=None)
 
@@ -560,7 +573,7 @@ class Endings:
         raised = [
             traceback for traceback in self._tracebacks.latest if not traceback.warned
         ]
-        findings += map(_describe_traceback, raised)
+        findings += map(_make_ending_line, raised)
         if decisive.finished:
             findings = [
                 finding for finding in findings if finding.ending.code not in ORDERLY
@@ -570,14 +583,15 @@ class Endings:
         )
         if near is not None:
             return near
-        of_warnings = {
+        heads_below_warnings = {
             traceback.head for traceback in raised if traceback.below_warning
         }
         early = choose_cause(
             [
                 finding
                 for finding in findings
-                if finding.line >= decisive.first and finding.line not in of_warnings
+                if finding.line >= decisive.first
+                and finding.line not in heads_below_warnings
             ]
         )
         return early and replace(early, went_on=True)
@@ -645,7 +659,7 @@ def find_decisive_lines(
     )
 
 
-def _describe_traceback(traceback: Traceback) -> EndingLine:
+def _make_ending_line(traceback: Traceback) -> EndingLine:
     """Convert a traceback to an ending."""
     text: str = make_printable(traceback.first or HEAD, EXCEPTION_LENGTH)
     if traceback.code and b" " not in traceback.first:  # an exception without a message

@@ -388,6 +388,7 @@ class _CarriedStatements:
         return self._selected
 
     def _add_up_to(self, line: int) -> None:
+        """Carry the statements up to a line (inclusive) to all later segments."""
         stop = bisect_right(self._statements, line, lo=self._index, key=_get_line)
         for statement in self._statements[self._index : stop]:
             _add_value(self._values, statement)
@@ -407,6 +408,7 @@ def _add_value(
 
 
 def _flatten(values: dict[StatedField, dict[str, Statement]]) -> tuple[Statement, ...]:
+    """Return all statements of all fields, in log order."""
     return tuple(
         sorted(
             (
@@ -514,6 +516,7 @@ class CheckpointLines:
         return Checkpoints(tuple(records), self._unread)
 
     def _is_dispatch(self, meaning: Meaning) -> bool:
+        """True if a save of this meaning only dispatches the checkpoint."""
         if meaning is Meaning.STAGING_UNLESS_SYNCHRONOUS:
             return self._modes != {Meaning.SYNCHRONOUS}
         return (
@@ -625,6 +628,11 @@ class TrainingLines:
     def _add_to(
         self, segment: Segment, begin: int, end: float, lines: Sequence[int]
     ) -> Segment:
+        """Add the skipped updates and bad validations between two lines to a segment.
+
+        `lines` are the lines of all bad validations. Also adds learning rates that are
+        printed with the skipped updates, if no record prints one.
+        """
         first = segment.progress[0].line if segment.progress else segment.first_line
         bad = next(iter(lines[bisect_left(lines, first) : bisect_left(lines, end)]), 0)
         steps = segment.steps

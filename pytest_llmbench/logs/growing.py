@@ -69,7 +69,7 @@ class Growing:
         ]  # Offsets of the last process start and of the last sign of life.
         self._cutter: ChunkCutter
         self._collector: LogCollector
-        self._begin()
+        self._start_over()
 
     def read(self) -> ParsedLog:
         """Parse the log as it is now, as if its last line were complete.
@@ -128,7 +128,7 @@ class Growing:
                 return old
             self._read_new(file)
         tail = self._cutter.finish()._replace(whole=False)
-        self._latest = _find_latest(tail, self._latest)
+        self._latest = _find_latest_signs(tail, self._latest)
         collector = LogCollector(
             self._extra
             # Only the last bytes: a copy of all records would become slower with every
@@ -160,16 +160,17 @@ class Growing:
         Reads the whole file if it was replaced.
         """
         if not self._is_continued(file):
-            self._begin()
+            self._start_over()
         self._identity = file.identity
         while self.read_bytes < file.size:
             end = min(self.read_bytes + PIECE, file.size)
             chunk = self._cutter.push(file.read(self.read_bytes, end))
             self.read_bytes = end
-            self._latest = _find_latest(chunk, self._latest)
+            self._latest = _find_latest_signs(chunk, self._latest)
             self._collector.search(chunk)
 
-    def _begin(self) -> None:
+    def _start_over(self) -> None:
+        """Forget everything that was read, to read the file from its beginning."""
         self.read_bytes = 0
         self._latest = (-1, -1)
         self._cutter = ChunkCutter()
@@ -182,7 +183,7 @@ class Growing:
         return file.read(self._cutter.offset, self.read_bytes) == self._cutter.text
 
 
-def _find_latest(chunk: ByteChunk, before: tuple[int, int]) -> tuple[int, int]:
+def _find_latest_signs(chunk: ByteChunk, before: tuple[int, int]) -> tuple[int, int]:
     """Return the offsets of the last process start and sign of life.
 
     An offset is -1 if there is none.

@@ -104,13 +104,13 @@ class DialectRecords:
         self.parts: dialect_reader.UniformSegments = ()
         self.segments: tuple[Segment, ...] = ()
         self._clocks = LineClocks()
-        self._clocked = 0
+        self._clocks_read = 0
 
     def read_clocks(self, chunk: ByteChunk) -> None:
         """Read the timestamps of the lines whose records were read in this chunk."""
         if self.records:
-            self._clocks.add(chunk, self.records[self._clocked :])
-            self._clocked = len(self.records)
+            self._clocks.add(chunk, self.records[self._clocks_read :])
+            self._clocks_read = len(self.records)
 
     def add(self, hit: Hit, rank: str) -> bool:
         """Read the records at a marker.
@@ -298,10 +298,11 @@ class LogCollector:
             self.skip(chunk.next_line, chunk.text.endswith(b"\n", 0, chunk.stop))
 
     def _dispatch_hits(self, chunk: ByteChunk, hits: Sequence[Hit]) -> None:
+        """Pass the hits of a chunk to the collectors, and read clocks and settings."""
         boundaries, ends = [], []
         for hit in hits:
             if hit.marker in self._markers:
-                self._read_defined(hit)
+                self._read_user_defined(hit)
             self._dispatch(hit)
             if hit.marker in PREAMBLE_TEXTS:
                 self._preamble.reopen(hit.start)
@@ -321,11 +322,11 @@ class LogCollector:
 
     def _add_boundaries(self, hits: Sequence[Hit]) -> None:
         """Add the process boundaries that can matter."""
-        counting = self._list_relevant_markers()
+        relevant = self._list_relevant_markers()
         self._boundaries += (
             ProcessBoundary(hit.marker, hit.offset, hit.line, read_total(hit))
             for hit in hits
-            if hit.marker in counting
+            if hit.marker in relevant
         )
 
     def _read_uniform(
@@ -397,10 +398,10 @@ class LogCollector:
             if steps.get(name)
         ]
         if not names:
-            return replace(self._make_log(None), unread=tuple(self._list_unread()))
+            return replace(self._build_log(None), unread=tuple(self._list_unread()))
         chosen, *others = sorted(names, key=lambda name: -steps[name])
         logs = {
-            name: self._make_log(name)
+            name: self._build_log(name)
             for name in (chosen, *(others if self._defined else ()))
         }
         alike = [
@@ -447,7 +448,8 @@ class LogCollector:
                     else Unread(dialect.name, dialect.find)
                 )
 
-    def _make_log(self, chosen: str | None) -> ParsedLog:
+    def _build_log(self, chosen: str | None) -> ParsedLog:
+        """Build the log as read in the dialect `chosen`; None means without steps."""
         dialect = self._by_dialect[chosen].reader.dialect if chosen else NO_DIALECT
         starts, ends = (
             [
@@ -538,7 +540,7 @@ class LogCollector:
             self._trace_line, self._steps_since_trace = hit.line, False
         self._trace_begin = self._trace_begin or hit.line
 
-    def _read_defined(self, hit: Hit) -> None:
+    def _read_user_defined(self, hit: Hit) -> None:
         """Read the record at a text that a baseline file defines."""
         for definition in self._defined:
             if hit.marker == definition.find.encode():
@@ -577,6 +579,7 @@ class LogCollector:
 
 
 def _is_timed(record: StepRecord) -> bool:
+    """True if a record is a training step with a time, time stamp or token rate."""
     return record.mean_of > 0 and record.has_value
 
 

@@ -204,10 +204,10 @@ def _read_stream(
     if log.dialect is None and 0 < size <= LARGE and others:
         log = _choose_reading((log, parse_blocks(kept, others[0])))
     log = replace(log, fingerprint=fingerprint.digest(size), size_bytes=size)
-    return _add_cut_ending(log, stream) if stream.cut else log
+    return _add_truncation_ending(log, stream) if stream.cut else log
 
 
-def _add_cut_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
+def _add_truncation_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
     """Set the ending to CUT, unless the log states how it ended."""
     problem = f"the {stream.method} data of {stream.path.name} are truncated: copy or compress the log again"
     cut = Ending(EndingCode.CUT, NO_QUOTE, log.lines, problem)

@@ -32,13 +32,14 @@ class Bar(NamedTuple):
 
 
 def list_bars(text: bytes) -> list[Bar]:
+    """Return all drawings of bars in a text, in order."""
     return [_build_bar(match) for match in BAR.finditer(text)]
 
 
 def read_beginning(hit: Hit) -> StepRecord | None:
-    """Read the first drawing with steps of the bar that begins at a marker.
+    """Read the first drawing of a new bar that shows completed steps.
 
-    Returns None if there is none. The record has no time and mean_of 0. Its `bar`
+    Returns None if no step was completed. The record has no time and mean_of 0. Its `bar`
     contains the steps done at this drawing and at the next (0 if there is none).
     """
     empty_bar = NOTHING_DONE.search(hit.text, max(0, hit.start - REACH_BACK), hit.start)

@@ -141,6 +141,7 @@ class MarkerSearch:
     def _find_by_automata(
         self, text: bytes, start: int, reach: int
     ) -> list[tuple[int, bytes]]:
+        """Return the unordered (offset, marker) matches that the automata find."""
         matches = [
             offset
             for automaton in self._automata
@@ -209,6 +210,7 @@ def _list_shared_substrings(markers: Sequence[bytes]) -> list[bytes]:
 
 
 def _get_common_prefix(texts: Sequence[bytes]) -> bytes:
+    """Return the longest text with which all texts begin."""
     first, last = min(texts), max(texts)  # all other texts sort between these two
     shortest = min(len(first), len(last))
     return first[

@@ -366,6 +366,7 @@ def _add_times(attempt: SegmentDraft, reader: DialectReader) -> SegmentDraft:
 
 
 def _has_between(offsets: Sequence[int], begin: int, end: int) -> bool:
+    """True if an ascending offset is in `begin:end`."""
     return bisect_left(offsets, begin) < bisect_left(offsets, end)
 
 
@@ -500,6 +501,7 @@ def _collect_printed(rows: Sequence[StepRecord], field: str) -> tuple[Floats, Fl
 
 
 def _collect_since(rows: Sequence[StepRecord]) -> Floats:
+    """Return the time stamp of each record's `since`, NaN if not set."""
     since = list(map(GET_FIELD["since"], rows))
     if not any(since):
         return np.full(len(rows), NAN)
@@ -507,6 +509,7 @@ def _collect_since(rows: Sequence[StepRecord]) -> Floats:
 
 
 def _read_stamps(rows: Sequence[StepRecord], clocks: LineClocks) -> Floats:
+    """Return the stamps of the records, else those of their lines, else NaN."""
     stamps = collect_column(rows, "stamp")
     if clocks.stamps:
         others = np.array([clocks.stamps.get(row.origin.offset, NAN) for row in rows])
@@ -515,6 +518,7 @@ def _read_stamps(rows: Sequence[StepRecord], clocks: LineClocks) -> Floats:
 
 
 def _mark_pauses(rows: Sequence[StepRecord], clocks: LineClocks) -> Integers:
+    """Return the kinds of the pauses before each record, 0 for none."""
     paused = collect_column(rows, "paused", np.int64)
     if clocks.paused:
         paused |= np.array(

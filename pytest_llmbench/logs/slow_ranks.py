@@ -97,6 +97,10 @@ def find_slow_ranks(
 
 
 def _read_line(hit: Hit) -> SlowRankLine | None:
+    """Read the report of a slow rank on the line of a marker, or None.
+
+    The score is 1 if the line only names the rank.
+    """
     begin = find_line_begin(hit.text, max(0, hit.start - LENGTH), hit.start)
     text = hit.text[begin : find_line_stop(hit.text, hit.start, hit.end)][:LONGEST]
     if _EFFECT.search(text):

@@ -440,7 +440,11 @@ def choose_print(old: StepRecord, new: StepRecord) -> StepRecord:
     no gate passes because of the faster one. If they agree, the first record is kept. A
     non-finite loss or gradient norm of either record is copied.
     """
-    return add_divergence(new, old) if _beats(new, old) else add_divergence(old, new)
+    return (
+        add_divergence(new, old)
+        if _is_preferred(new, old)
+        else add_divergence(old, new)
+    )
 
 
 def have_same_time(old: StepRecord, new: StepRecord) -> bool:
@@ -469,7 +473,8 @@ def has_diverged(record: StepRecord) -> bool:
     return _is_not_finite(record.loss) or _is_not_finite(record.grad_norm)
 
 
-def _beats(new: StepRecord, old: StepRecord) -> bool:
+def _is_preferred(new: StepRecord, old: StepRecord) -> bool:
+    """True if `new` replaces `old`, by the rules of `choose_print`."""
     if new.possible != old.possible:
         return new.possible
     if new.precise != old.precise:
