@@ -151,7 +151,7 @@ def step(name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_failed_github_workflow_sends_and_uploads_the_result() -> None:
+def test_github_reports_a_failed_night_and_keeps_its_reports() -> None:
     steps = github()["jobs"]["judge"]["steps"]
     after = [
         step.get("name") or step["uses"]
@@ -167,7 +167,7 @@ def test_failed_github_workflow_sends_and_uploads_the_result() -> None:
 
 @pytest.mark.slow
 @CURL
-def test_github_steps_judge_and_send_the_result(
+def test_github_steps_judge_the_runs_and_send_the_message(
     home: Path, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
     address, received = hook
@@ -202,13 +202,13 @@ def test_github_steps_judge_and_send_the_result(
 
 
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
-def test_run_of_the_previous_night_does_not_satisfy_max_age(name: str) -> None:
+def test_ci_example_does_not_accept_the_run_of_the_night_before(name: str) -> None:
     (age,) = re.findall(r"LLMB_MAX_AGE: (\S+)", (CI / name).read_text())
     assert parse_age(age) < timedelta(days=1)
 
 
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml", "cron.sh"])
-def test_ci_examples_require_recorded_baselines_and_fail_for_a_trend(
+def test_each_ci_example_uses_recorded_baselines_and_fails_for_a_trend(
     name: str,
 ) -> None:
     text = (CI / name).read_text()
@@ -219,7 +219,7 @@ def test_ci_examples_require_recorded_baselines_and_fail_for_a_trend(
 
 
 @pytest.mark.slow
-def test_examples_fail_without_recorded_baselines(home: Path) -> None:
+def test_cron_script_fails_if_the_baseline_folder_is_empty(home: Path) -> None:
     shutil.rmtree(home / "baselines")
     (home / "baselines").mkdir()
     done = shell(home, ["bash", "-e", "-c", step("Judge")["run"]], LLMB_MAX_AGE="9000d")
@@ -245,7 +245,7 @@ def installation(name: str) -> str:
     return "\n".join(job["before_script"])
 
 
-def test_all_ci_examples_install_with_the_same_commands() -> None:
+def test_ci_examples_install_with_the_same_commands() -> None:
     """So the test below runs those of all three."""
     github = installation("github-actions.yml").strip()
     assert installation("cron.sh") == github
@@ -253,7 +253,7 @@ def test_all_ci_examples_install_with_the_same_commands() -> None:
 
 
 @pytest.mark.slow
-def test_examples_never_install_the_package_from_an_index(tmp_path: Path) -> None:
+def test_ci_examples_install_the_package_without_an_index(tmp_path: Path) -> None:
     """Whoever registers the name there would decide what the gate runs."""
     wheel = tmp_path / "pytest_llmbench-0.1.0-py3-none-any.whl"
     told = "Metadata-Version: 2.1\nName: pytest-llmbench\nVersion: 0.1.0\nProvides-Extra: history\nProvides-Extra: html\n"
@@ -292,7 +292,7 @@ def test_examples_never_install_the_package_from_an_index(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @CURL
-def test_gitlab_job_judges_and_sends_the_result(
+def test_gitlab_job_judges_the_runs_and_sends_the_message(
     home: Path, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
     address, received = hook
@@ -332,7 +332,7 @@ def reports(home: Path) -> Path:
 
 @pytest.mark.slow
 @CURL
-def test_failed_cron_session_keeps_reports_sends_result_and_exits_with_one(
+def test_failed_night_keeps_reports_sends_message_and_exits_with_one(
     home: Path, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
     address, received = hook
@@ -356,7 +356,7 @@ def test_failed_cron_session_keeps_reports_sends_result_and_exits_with_one(
 
 @pytest.mark.slow
 @CURL
-def test_passing_cron_session_exits_with_zero_if_the_chat_is_down(home: Path) -> None:
+def test_passed_night_exits_with_zero_although_the_chat_is_down(home: Path) -> None:
     done = shell(
         home, [CRON, LOGS, "-k", RECORDED], CHAT_WEBHOOK="http://127.0.0.1:9/secret"
     )
@@ -370,7 +370,7 @@ def test_passing_cron_session_exits_with_zero_if_the_chat_is_down(home: Path) ->
 
 @pytest.mark.slow
 @CURL
-def test_failed_start_of_the_nightly_session_is_sent(
+def test_night_that_cannot_start_is_reported_in_the_chat(
     home: Path, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
     address, received = hook
@@ -381,7 +381,7 @@ def test_failed_start_of_the_nightly_session_is_sent(
 
 
 @pytest.mark.slow
-def test_two_nightly_sessions_never_run_at_once(home: Path) -> None:
+def test_second_night_does_not_run_while_the_first_runs(home: Path) -> None:
     with (home / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = shell(home, [CRON, LOGS])

@@ -41,7 +41,7 @@ def read_script() -> dict[str, Any]:
     return runpy.run_path(str(CHECKOUT / "scripts" / "constraints"))
 
 
-def test_lowest_constraints_equal_the_bounds_in_pyproject() -> None:
+def test_lowest_tested_versions_equal_the_bounds_in_pyproject() -> None:
     lowest = dict(line.split("==") for line in read_script()["list_lowest"]())
     assert set(lowest) == {
         requirement.name for requirement in (*NEEDED, *EXTRAS, *TESTS)
@@ -50,7 +50,7 @@ def test_lowest_constraints_equal_the_bounds_in_pyproject() -> None:
         assert f">={lowest[requirement.name]}" in str(requirement.specifier)
 
 
-def test_constraints_contain_a_version_of_every_declared_dependency() -> None:
+def test_user_constraints_pin_every_dependency() -> None:
     """`scripts/constraints renew` writes them anew."""
     pins = [
         Requirement(line)
@@ -78,7 +78,7 @@ def test_constraints_contain_a_version_of_every_declared_dependency() -> None:
 
 
 @pytest.mark.slow
-def test_all_imported_packages_are_declared_dependencies() -> None:
+def test_every_imported_package_is_a_declared_dependency() -> None:
     declared = {
         canonicalize_name(requirement.name) for requirement in (*NEEDED, *EXTRAS)
     }

@@ -18,7 +18,7 @@ PROMISES = re.findall(
 @pytest.mark.parametrize(
     ("promise", "held_by"), PROMISES, ids=[promise[:40] for promise, _ in PROMISES]
 )
-def test_security_page_names_existing_tests(promise: str, held_by: str) -> None:
+def test_tests_named_by_security_promises_exist(promise: str, held_by: str) -> None:
     tests = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", held_by)
     assert promise.startswith("**")
     assert tests

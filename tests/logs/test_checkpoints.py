@@ -57,7 +57,9 @@ SAVE, LOAD = CheckpointAction.SAVE, CheckpointAction.LOAD
         ),
     ],
 )
-def test_time_is_read_in_seconds(line: str, action: str, seconds: float) -> None:
+def test_checkpoint_time_is_read_in_seconds(
+    line: str, action: str, seconds: float
+) -> None:
     (record,) = records("first", line)
     assert (record.action, record.seconds, record.line) == (action, seconds, 2)
     assert (record.torn, record.dispatched) == (False, False)

@@ -107,7 +107,9 @@ VALIDATION = "Validation: iteration 1/2\nValidation: iteration 2/2\n"
         "saving x to y\n",
     ],
 )
-def test_pause_is_marked_if_announced(between: str, block: int) -> None:
+def test_pause_between_steps_is_marked_if_a_line_announces_it(
+    between: str, block: int
+) -> None:
     lines = [
         nemo2_line(
             step,

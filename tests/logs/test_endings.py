@@ -65,7 +65,7 @@ def test_ending_names_failed_nodes(line: str, nodes: str) -> None:
 
 
 @pytest.mark.parametrize(("line", "code"), LINES)
-def test_every_example_ending_has_its_code(line: str, code: str | None) -> None:
+def test_line_of_an_ending_gives_its_ending_code(line: str, code: str | None) -> None:
     ending = parse("before\n" + line + "\nafter\n").ending
     assert (ending.code if ending else None) == code
     if ending:

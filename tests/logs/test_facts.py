@@ -54,7 +54,9 @@ PYXIS = "pyxis: importing docker image: nvcr.io#nvidia/nemo:25.07.02\n"
         ("llmb environment: nccl: 2.27.3\n" + NCCL, {"nccl": "2.26.6+cuda12.8"}),
     ],
 )
-def test_statement_is_read_anywhere(text: str, expected: dict[str, str]) -> None:
+def test_version_is_read_anywhere_in_the_log(
+    text: str, expected: dict[str, str]
+) -> None:
     for log in (
         text,
         text + nemo2_run(0, 9),

@@ -64,7 +64,7 @@ def last_step(path: Path) -> ReachedStep | None:
         "no text",
     ],
 )
-def test_total_number_of_steps_is_found(
+def test_last_step_of_a_growing_log_is_found(
     tmp_path: Path, text: str | bytes, expected: ReachedStep | None
 ) -> None:
     assert last_step(written(tmp_path, text)) == expected

@@ -117,7 +117,7 @@ def test_run_stopped_early_averages_its_completed_steps() -> None:
     assert (segment.total_steps, segment.finished) == (1921, False)
 
 
-def test_progress_bar_without_the_last_steps_still_counts_as_finished() -> None:
+def test_progress_bar_without_last_steps_still_counts_as_finished() -> None:
     (segment,) = parse(last_bar(1097, 1100) + summary("10.0", "110.0")).segments
     assert (segment.steps.index.tolist(), segment.finished) == ([1100], True)
 
@@ -499,7 +499,7 @@ def test_ambiguous_resumed_run_without_total_is_doubtful() -> None:
         pytest.param("", 3001, 0.033, False, id="no bar"),
     ],
 )
-def test_progress_bar_that_starts_late_contradicts_the_rate(
+def test_progress_bar_starting_late_contradicts_printed_rate(
     bars: str, runtime: float, rate: float, doubted: bool
 ) -> None:
     log = parse(bars + "x" * 600 + "\n" + summary(str(runtime), str(rate)))

@@ -443,7 +443,9 @@ def test_step_of_another_rank_after_end_is_not_restart() -> None:
         ([1, 2, 10, 20, 30, 40], 1),
     ],
 )
-def test_interval_needs_regular_multiples(printed: list[int], every: int) -> None:
+def test_log_interval_is_found_from_regular_step_numbers(
+    printed: list[int], every: int
+) -> None:
     assert find_interval(printed) == every
 
 
@@ -502,7 +504,7 @@ def test_times_of_an_interval_are_means(
         (12000, 7000, ("06:99:51.272611", "06:03:53.272611"), 1),
     ],
 )
-def test_second_print_may_be_mean_of_two_steps(
+def test_time_in_second_megatron_line_may_be_mean_of_two_steps(
     first: float, second: float, stamps: tuple[str, str], mean: int
 ) -> None:
     texts = [f" [2026-07-15 {stamp}]" if stamp else "" for stamp in stamps]
@@ -516,7 +518,7 @@ def test_second_print_may_be_mean_of_two_steps(
     ], "a line is lost"
 
 
-def test_second_print_after_restart_is_mean_of_two_steps() -> None:
+def test_time_in_second_line_after_restart_is_mean_of_two_steps() -> None:
     lines = [
         line(step, milliseconds, stamp=f" [2026-07-15 06:03:{second}.250]")
         for step, milliseconds, second in ((4, 12000, 10), (5, 7000, 12), (6, 2000, 14))
@@ -524,7 +526,7 @@ def test_second_print_after_restart_is_mean_of_two_steps() -> None:
     assert list_means(parse(line(3) + START + "".join(lines))) == [[1], [1, 2, 1]]
 
 
-def test_first_print_on_interval_adds_no_step_to_mean() -> None:
+def test_first_line_at_the_log_interval_covers_one_interval() -> None:
     """The first ten steps were slow, so the time between the lines fits both readings.
 
     Their line is not that of a first step.

@@ -38,7 +38,7 @@ def statistics_record(value: Mapping[str, float], **metadata: float) -> str:
 STOP = mlperf_record("run_stop", None, samples_count=64, status="success")
 
 
-def test_single_step_fills_columns() -> None:
+def test_mlperf_record_of_each_step_fills_columns() -> None:
     run = build_log(
         *(mlperf_step(step, 0.5 + step / 8, 7.5, BATCH) for step in range(4))
     )

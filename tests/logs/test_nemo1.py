@@ -36,7 +36,7 @@ def test_documented_line_fills_columns() -> None:
     ("printed", "unit"),
     [("24.00", 0.1), ("0.4567", 0.001), ("1.9e+3", 10.0), ("100.0", 1.0)],
 )
-def test_rate_of_a_progress_bar_has_three_significant_digits(
+def test_progress_bar_time_has_three_significant_digits(
     printed: str, unit: float
 ) -> None:
     columns = parse(bar(1, "0.000", printed)).segments[0].steps
@@ -109,7 +109,7 @@ def test_rounded_step_follows_from_the_progress_bar() -> None:
     assert segment.total_steps == 603000
 
 
-def test_exact_steps_give_offset_of_later_epoch() -> None:
+def test_rounded_step_in_a_later_epoch_follows_from_an_exact_step() -> None:
     text = bar(95, "994.0", "2.000") + "\n" + bar(101, "1e+3", "2.100") + "\n"
     assert steps(parse(text.replace("Epoch 0", "Epoch 1"))) == [[994, 1000]]
 
@@ -214,7 +214,7 @@ def test_similar_lines_are_not_steps(line: str) -> None:
 
 
 @pytest.mark.parametrize("time", ["01:..", "9<", "00 [12<"])
-def test_progress_bar_with_a_damaged_time_has_no_timestamp(time: str) -> None:
+def test_progress_bar_with_damaged_time_has_no_time_stamp(time: str) -> None:
     """The text `11:58<` at the end is not read as its time."""
     line = f"Epoch 0: :   0%|          | 5/4000 [{time}, reduced_train_loss=4.170, global_step=4.000, "
     line += "consumed_samples=2560.0, train_step_timing in s=13.70]\n"
