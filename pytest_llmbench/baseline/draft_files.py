@@ -72,6 +72,7 @@ def write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
 
 
 def _diff(path: Path, before: str, after: str) -> str:
+    """Return the unified diff from the file to the draft."""
     lines = difflib.unified_diff(
         before.splitlines(),
         after.splitlines(),

@@ -329,6 +329,7 @@ def _is_positive(text: str) -> bool:
 
 
 def _make_metric_spec(name: str) -> Text:
+    """Return the spec of a printed positive number that may be NA."""
     return Text(
         f'a printed {name} such as "7.325", or {" or ".join(NOT_GIVEN)}',
         rf"(?a:{_DIGITS}|{'|'.join(NOT_GIVEN)})",
@@ -337,12 +338,14 @@ def _make_metric_spec(name: str) -> Text:
 
 
 def _make_number_spec(name: str) -> Text:
+    """Return the spec of a printed positive number."""
     return Text(
         f'a printed {name} such as "37556"', rf"(?a:{_DIGITS})", accept=_is_positive
     )
 
 
 def _is_utilization(text: str) -> bool:
+    """True if a printed percentage is above 0 and at most 100, or not given."""
     return text in NOT_GIVEN or 0 < float(text.rstrip("%")) <= 100
 
 
@@ -357,10 +360,12 @@ def _format_tolerances(tolerances: Iterable[Tolerance]) -> str:
 
 
 def _map_budgets(budgets: Iterable[Budget]) -> dict[str, float]:
+    """Return the largest value of each metric, as a file states it."""
     return {budget.metric: float(budget.largest) for budget in budgets}
 
 
 def _map_match(match: RunMatch) -> dict[str, object]:
+    """Return the keys `path` and `says` of a match, as a file states them."""
     return {"path": match.path, "says": dict(match.says)}
 
 

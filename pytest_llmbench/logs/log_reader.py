@@ -133,6 +133,7 @@ def read_log(
 def _read_large(
     file: files.File, definitions: Sequence[RegexDialect], threads: int
 ) -> ParsedLog:
+    """Read a large file, which several threads search."""
     collector = LogCollector(definitions)
     fingerprint = _collect_file(file, collector, threads)
     return replace(
@@ -186,6 +187,11 @@ def read_ending(source: Path | Stream) -> Ending | None:
 def _read_stream(
     stream: Stream, attempts: Sequence[tuple[RegexDialect, ...]]
 ) -> ParsedLog:
+    """Read a log from a stream with the definitions of the first attempt.
+
+    If no step is found in a small log, its blocks are read again with the definitions
+    of the second attempt.
+    """
     fingerprint = Fingerprint()
     size = 0
     kept: list[bytes] = []  # a stream cannot be read twice
@@ -240,6 +246,7 @@ class Training:
         return Decisive(self._first, self._last[0] if full else self._first)
 
     def _is_training(self, hit: Hit) -> bool:
+        """True if a marker is on the line of a step, a progress bar or a start."""
         if hit.marker in STARTS:
             return True
         if hit.marker in BARS:

@@ -105,7 +105,7 @@ def _read_value(setting: Setting, name: str, text: str) -> str:
     if CODE.match(text):
         return ""
     as_printed = setting.form == "text" and text[0] != "["
-    value = text.lower() if as_printed else _normalise(text)
+    value = text.lower() if as_printed else _normalise_value(text)
     is_word = value[0].isalpha() or value[0] == "_"
     if setting.form == "number" and is_word and value not in CONSTANTS:
         return ""
@@ -116,7 +116,7 @@ def _read_value(setting: Setting, name: str, text: str) -> str:
     return f"{name}: {value}"
 
 
-def _normalise(text: str) -> str:
+def _normalise_value(text: str) -> str:
     """Return the canonical spelling of a value.
 
     `auto` for `AttnBackend.auto`, `none` for `null`, `8` for `8.0`. Lists lose quotes

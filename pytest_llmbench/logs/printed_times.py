@@ -207,6 +207,10 @@ class TimeNotation:
             )
 
     def _read_doubt(self, before: bytes, after: bytes) -> DropReason | None:
+        """Return the reason to doubt a time that its neighbouring words give, or None.
+
+        The words name a rate of samples or an average.
+        """
         if self._unit == RATE and (
             SAMPLES_AFTER.match(after) or SAMPLES_BEFORE.search(before)
         ):

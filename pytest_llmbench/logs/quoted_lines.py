@@ -191,4 +191,5 @@ def read_last_lines(path: Path, count: int) -> list[Quote]:
 
 
 def _quote(line: bytes) -> Quote:
+    """Return the first LINE_LENGTH characters of a line, control characters escaped."""
     return Quote(formatting.escape(line.decode(errors="replace").strip())[:LINE_LENGTH])

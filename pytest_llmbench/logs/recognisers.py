@@ -201,6 +201,7 @@ def _read_argument(match: re.Match[bytes]) -> str:
 
 
 def _read_switch(match: re.Match[bytes]) -> str:
+    """Return `not fp8` for false, otherwise `fp8`: true, or the name of a format."""
     return NOT_FP8 if match[1].lower() == b"false" else "fp8"
 
 
@@ -228,15 +229,18 @@ def _read_mebibytes(match: re.Match[bytes]) -> str:
 
 
 def _name_memory(gibibytes: float) -> str:
+    """Return the nearest of MEMORIES: `80 GB`."""
     size = min(MEMORIES, key=lambda nominal: abs(nominal - gibibytes) / nominal)
     return f"{size} GB"
 
 
 def _read_watts(match: re.Match[bytes]) -> str:
+    """Return a power limit rounded to 5 W."""
     return f"{round(float(match[1]) / 5) * 5} W"
 
 
 def _return_always(value: str) -> TextReader:
+    """Return a converter that ignores the match: the text itself states the fact."""
     return lambda _: value
 
 
@@ -1056,6 +1060,7 @@ def _read_milliseconds(match: re.Match[bytes]) -> CheckpointTime:
 
 
 def _time_nemo(verb: bytes, label: bytes) -> bytes:
+    """Return a pattern for the checkpoint time that NeMo prints after `label`."""
     return rb"Global Checkpoint %b\b(?:%b)?(?:[^\r\n]{0,200}?%b: %bs%b)?" % (
         verb,
         _RANK,
@@ -1222,7 +1227,7 @@ def _read_skipped(match: re.Match[bytes]) -> SkippedUpdate:
     return SkippedUpdate(
         match["rank"],
         match["scale"] or b"",
-        match["old"] != match["new"],  # the scale changed
+        halved=match["old"] != match["new"],
     )
 
 
@@ -1255,6 +1260,7 @@ class SkipCount(NamedTuple):
 
 
 def _read_skip_count(match: re.Match[bytes]) -> SkipCount:
+    """Return the number of skipped updates; the rate is NaN if missing or damaged."""
     rates = match.groupdict().get("rates") or b"nan"
     try:
         return SkipCount(int(match["count"]), max(map(float, rates.split(b","))))

@@ -127,7 +127,7 @@ class MarkerSearch:
             self._database.find_matches(text, start, reach) if self._database else None
         )
         if matches is None:
-            matches = self._find_by_automata(text, start, reach)
+            matches = self._find_with_automata(text, start, reach)
         matches.sort()
         while matches and matches[-1][0] >= stop:
             matches.pop()
@@ -138,7 +138,7 @@ class MarkerSearch:
         if self._compiling.acquire(blocking=False):  # never released
             self._database = compile_database(self._markers)
 
-    def _find_by_automata(
+    def _find_with_automata(
         self, text: bytes, start: int, reach: int
     ) -> list[tuple[int, bytes]]:
         """Return the unordered (offset, marker) matches that the automata find."""

@@ -243,12 +243,14 @@ def _keep_slower(other: SegmentDraft, kept: list[SegmentDraft]) -> SegmentDraft:
 
     Returns the dropped attempt.
     """
-    near = _find_overlapping(other, kept)
-    if len(near) != 1 or not _is_slower(other, kept[near[0]]):
+    overlapping_indices = _find_overlapping(other, kept)
+    if len(overlapping_indices) != 1 or not _is_slower(
+        other, kept[overlapping_indices[0]]
+    ):
         return other
     # The ranks of a run wait for each other. If they print different times, the slower
     # ones count: a gate must not pass on the faster.
-    faster, kept[near[0]] = kept[near[0]], other
+    faster, kept[overlapping_indices[0]] = kept[overlapping_indices[0]], other
     return faster
 
 

@@ -16,17 +16,25 @@ from pytest_llmbench.core.log_records import Quote
 from pytest_llmbench.logs.scan import Hit, find_line_begin, find_markers, iterate_chunks
 from pytest_llmbench.logs.step_records import find_line_stop, make_printable
 
-MARKERS = (b"traggl", b"TRAGGL", b"Score=", b"MnEtpt/Rnk", b"slow", b"Slow", b"SLOW")
+MARKERS = (
+    b"traggl",
+    b"TRAGGL",
+    b"Score=",
+    b"MnEtpt/Rnk",
+    b"slow",
+    b"Slow",
+    b"SLOW",
+)
 
 # Characters of a line that are quoted.
-LENGTH = 200
+QUOTED_CHARACTERS = 200
 
 # Bytes of a line that are searched.
-LONGEST = 2000
+SEARCHED_BYTES = 2000
 
 # A rank is slow below this share of the fastest rank, or of its own best. Reports print
 # the scores of healthy ranks, too.
-SLOW = 0.9
+SLOW_SCORE = 0.9
 
 _SCORE = re.compile(
     rb"\bRank=\d{1,7},? +Node=[\w.:-]{1,99},? +Score=(\d{1,3}(?:\.\d{1,9})?)"
@@ -101,8 +109,10 @@ def _read_line(hit: Hit) -> SlowRankLine | None:
 
     The score is 1 if the line only names the rank.
     """
-    begin = find_line_begin(hit.text, max(0, hit.start - LENGTH), hit.start)
-    text = hit.text[begin : find_line_stop(hit.text, hit.start, hit.end)][:LONGEST]
+    begin = find_line_begin(hit.text, max(0, hit.start - QUOTED_CHARACTERS), hit.start)
+    text = hit.text[begin : find_line_stop(hit.text, hit.start, hit.end)][
+        :SEARCHED_BYTES
+    ]
     if _EFFECT.search(text):
         return _read_effect(hit)
     if match := _THROUGHPUT.search(text):
@@ -110,8 +120,8 @@ def _read_line(hit: Hit) -> SlowRankLine | None:
         score, quoted = (slowest / fastest if fastest else 1.0), match[0]
     else:
         score, quoted = min(map(float, _SCORE.findall(text)), default=1.0), text
-    if score < SLOW or (score == 1 and _names_slow_rank(text)):
-        return SlowRankLine(hit.line, make_printable(quoted, LENGTH), score)
+    if score < SLOW_SCORE or (score == 1 and _names_slow_rank(text)):
+        return SlowRankLine(hit.line, make_printable(quoted, QUOTED_CHARACTERS), score)
     return None
 
 
@@ -123,7 +133,7 @@ def _read_effect(hit: Hit) -> SlowRankLine | None:
     worst = max(rows, key=lambda row: float(row[4]))
     shortest, waited = float(worst[3]), float(worst[4])
     score = shortest / (shortest + waited) if waited > 0 else 1.0
-    if score >= SLOW:
+    if score >= SLOW_SCORE:
         return None
     line = hit.line + hit.text.count(b"\n", hit.start, hit.start + worst.start())
     size, count = worst[1].decode(), worst[2].decode()

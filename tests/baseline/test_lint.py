@@ -197,7 +197,7 @@ def test_edited_file_has_a_finding(
     assert any(finding in text for text in findings), findings
 
 
-def test_drifted_value_without_a_reason_is_found(
+def test_drifted_value_without_a_reason_is_a_finding(
     tmp_path: Path,
 ) -> None:
     """Recording refuses such a value, so the file was edited."""
@@ -227,7 +227,7 @@ def test_drifted_value_without_a_reason_is_found(
     )
 
 
-def test_reason_without_earlier_values_is_found(
+def test_recorded_reason_without_earlier_values_is_a_finding(
     tmp_path: Path,
 ) -> None:
     (baseline, *_) = read_file(

@@ -771,7 +771,7 @@ def test_untimed_recipe_has_a_default_window(valid_file: Path, untimed: str) -> 
     assert read_recipe(valid_file).baselines[0].window == Window(5, 18)
 
 
-def test_untimed_recipe_has_no_cells(valid_file: Path, valid: str) -> None:
+def test_cells_in_an_untimed_recipe_are_refused(valid_file: Path, valid: str) -> None:
     text = valid.replace("kind: published", "kind: recipe")
     assert "found the unknown key 'cells', expected" in read_error(valid_file, text)
 

@@ -50,7 +50,7 @@ def test_script_reproduces_the_shipped_baseline_files(
 
 
 @pytest.mark.slow
-def test_step_time_comes_from_the_exact_column_not_a_rounded_one() -> None:
+def test_step_time_follows_the_exact_column_not_the_quantised_one() -> None:
     """LLAMA3_70B on H100 runs at 13 samples/s on 64 GPUs in 26.04.01: 19.69 s by
     tokens/s, 20.14 s by TFLOP/s."""
     rows = {

@@ -251,7 +251,7 @@ def test_full_model_added_to_proxy_models_keeps_its_rounded_flops_formula(
     assert formulas == {8: "grok", 512: "grok:3"}
 
 
-def test_file_keeps_its_drift_budget(
+def test_recorded_file_keeps_its_drift_budget(
     tmp_path: Path,
 ) -> None:
     ((path, _),) = write.write_recorded(
@@ -424,7 +424,9 @@ def rewrite_with_mean(path: Path) -> None:
     )
 
 
-def test_file_recorded_by_the_mean_uses_the_mean(tmp_path: Path) -> None:
+def test_baseline_file_recorded_by_the_mean_is_read_with_its_mean(
+    tmp_path: Path,
+) -> None:
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of(7.4))])
     rewrite_with_mean(path)
     (baseline,) = read_recipe(path).baselines
@@ -437,7 +439,7 @@ def test_file_recorded_by_the_mean_uses_the_mean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "added", [GROK[0], GROK[1]], ids=["the same configuration", "another configuration"]
 )
-def test_file_recorded_by_the_mean_is_not_extended(
+def test_baseline_file_recorded_by_the_mean_is_not_extended(
     tmp_path: Path, added: Baseline
 ) -> None:
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])

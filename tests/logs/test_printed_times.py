@@ -184,14 +184,14 @@ def test_shorter_time_at_line_end_is_truncated(
     ]
 
 
-def test_omitted_zeros_are_not_truncation() -> None:
+def test_time_without_its_trailing_zeros_is_not_truncated() -> None:
     times = [f"{6 + step / 100:.4g}" for step in range(50)]
     assert {len(time) for time in times} == {1, 3, 4}
     assert steps(parse(step_lines(times))) == [list(range(50))]
     assert steps(parse(step_lines(times, " s"))) == [list(range(50))]
 
 
-def test_suffix_on_some_lines_truncates_no_others() -> None:
+def test_suffix_on_some_lines_does_not_make_other_lines_truncated() -> None:
     lines = step_lines(["6.25"] * 50).splitlines()
     lines[10::10] = [f"{line} | saved" for line in lines[10::10]]
     assert dropped(parse("\n".join(lines) + "\n")) == {}
@@ -255,7 +255,7 @@ def make_records(times: list[float]) -> list[StepRecord]:
 
 
 @pytest.mark.parametrize("count", [FEWEST_TIMES, 500])
-def test_single_times_are_not_running_average(count: int) -> None:
+def test_single_step_times_are_not_taken_for_a_running_average(count: int) -> None:
     for noise in (0.0, 0.2):
         assert not is_running_average(
             make_records(

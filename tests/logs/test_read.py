@@ -235,7 +235,7 @@ def test_unreadable_log_is_named_with_the_reason(
         read(tmp_path)
 
 
-def test_last_trace_line_may_follow_a_step() -> None:
+def test_last_nccl_trace_line_after_a_step_is_found() -> None:
     trace = b"[0] NCCL INFO AllReduce: opCount 2 sendbuff 0x7ffb4713c200\n"
     for between in (b"", b"x" * 3_000_000 + b"\n"):
         data = trace * 3 + maxtext(0).encode() + between + trace

@@ -31,14 +31,16 @@ def make_records(
 
 @pytest.mark.parametrize("hour", [3600.0, -3600.0])
 @pytest.mark.parametrize("every", [1, 10])
-def test_hour_jump_contradicting_rate_is_removed(hour: float, every: int) -> None:
+def test_clock_jump_of_an_hour_that_contradicts_the_rate_is_removed(
+    hour: float, every: int
+) -> None:
     untimed = make_records({25: hour}, every=every)
     timed = time_steps(untimed)
     assert [record.seconds for record in timed[1:]] == [2.0] * (len(timed) - 1)
     assert [record.stamp for record in timed] == [record.stamp for record in untimed]
 
 
-def test_backward_hour_jump_needs_no_rate() -> None:
+def test_clock_set_back_by_an_hour_is_found_without_a_rate() -> None:
     assert find_set_clock(make_records({25: -3600.0}, rate=False)) == (24, -3600.0)
 
 
