@@ -85,7 +85,7 @@ def _check_log(entry: YamlMapping, report: Report) -> None:
     elif log is None:
         report(
             line,
-            f"found dialect: {REGEX} and no 'log', expected a 'log' mapping that describes its lines",
+            f"found dialect: {REGEX} and no 'log', expected a 'log' mapping that describes the lines of the log",
         )
     else:
         for problem in _find_pattern_problems(log["pattern"]):
@@ -374,7 +374,7 @@ def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> Non
     for erratum in entry.get("errata", ()):
         shapes = {"cell", "cells", "printed", "corrected"} & set(erratum.lines)
         if shapes not in ({"cell", "cells"}, {"printed", "corrected"}):
-            names = " and ".join(sorted(shapes)) or "none of them"
+            names = " and ".join(sorted(shapes)) or "neither of these pairs"
             report(
                 erratum.line,
                 f"found {names}, expected either cell and cells, or printed and corrected",

@@ -390,11 +390,11 @@ _SECONDS = Number(1e-6, _LARGEST_STEP_SECONDS)
 _COUNTED = Text('a count such as "104,689,827,840"', r"(?a:\d{1,3}(,?\d{3})*)")
 _FLOPS = Text('model FLOPs such as "4.27E+15"', r"(?a:\d\.\d{1,9}[eE]\+?\d{1,3})")
 _FORMULA = Text(
-    f"{' or '.join(FORMULA_NEEDS)}, with the digits it is rounded to as in llama:3 where the document rounds, or none",
+    f"{' or '.join(FORMULA_NEEDS)}, with the number of digits if the document rounds, as in llama:3, or none",
     rf"(?a:({'|'.join(map(re.escape, FORMULA_NEEDS))})(:[1-9])?|{NO_FORMULA})",
 )
 _PEAK = Text(
-    'a peak in TFLOP/s, or "NA" where nothing states one',
+    'a peak in TFLOP/s, or "NA" if unknown',
     rf"(?a:{_DIGITS}|{NO_PEAK})",
     accept=_is_positive,
 )

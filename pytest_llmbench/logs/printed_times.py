@@ -177,13 +177,11 @@ class TimeNotation:
         Compares it with the other times of the log.
         """
         if self._units[self._unit] and offset in self._other_unit:
-            return (
-                f"its time is in {self._other_unit[offset]}, others are in {self._unit}"
-            )
+            return f"the time is in {self._other_unit[offset]}, other times in {self._unit}"
         if offset in self._line_ends and self._may_be_truncated(
             self._line_ends[offset]
         ):
-            return "its time may be truncated: other lines continue after it or have more decimals"
+            return "the time may be truncated: other lines continue after it or have more decimals"
         return ""
 
     def tally_doubts(self, records: Sequence[StepRecord], tally: Tally) -> None:

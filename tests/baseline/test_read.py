@@ -588,7 +588,7 @@ OF_FIRST = f"{{where: x, reason: y, cell: mfu, cells: {{mine_8b-25.05-h100-bf16-
     [
         (
             "- {where: x, reason: y}",
-            "found none of them, expected either cell and cells, or printed and corrected",
+            "found neither of these pairs, expected either cell and cells, or printed and corrected",
         ),
         ("- {where: x, reason: y, printed: a}", "found printed, expected either"),
         (

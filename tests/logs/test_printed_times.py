@@ -203,7 +203,7 @@ def test_times_in_another_unit_are_dropped() -> None:
     times[7] = "980.00 ms"
     log = parse(step_lines(times, ","))
     assert steps(log) == [[step for step in range(30) if step != 7]]
-    assert log.dropped[0].shown == "step 7: its time is in ms, others are in s"
+    assert log.dropped[0].shown == "step 7: the time is in ms, other times in s"
     bars = [f"{1.1 + step / 1000:.2f}s/it" for step in range(30)]
     bars[3] = "1.02it/s"
     assert dropped(parse(step_lines(bars, "]"))) == {"torn": 1}
