@@ -180,6 +180,7 @@ def _check_peaks(entry: YamlMapping, report: Report) -> None:
 
 
 def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -> None:
+    """Report contradictions within one row, and with the models and peaks."""
     peaks = entry["peak_tflops"].values
     _check_name(
         row.lines["size"],

@@ -425,6 +425,7 @@ def format_lint_page(reports: Sequence[LintReport], width: int) -> str:
 
 
 def _format_counts(reports: Sequence[LintReport]) -> str:
+    """Return the sums of the counts of these files in one sentence."""
     configurations, cells, numbers, derived, reproduced = (
         sum(getattr(report, name) for report in reports)
         for name in ("configurations", "cells", "numbers", "derived", "reproduced")

@@ -347,6 +347,7 @@ def merge_budgets(*layers: Iterable[Budget]) -> tuple[Budget, ...]:
 
 
 def _read_budgets(path: Path, entry: YamlMapping) -> Iterator[Budget]:
+    """Yield the budgets of a file or row, each with its file name and line."""
     budgets = entry.get("budgets")
     for metric, largest in budgets.values.items() if budgets else ():
         yield Budget(metric, float(largest), f"{path.name}:{budgets.lines[metric]}")
@@ -446,6 +447,7 @@ def _name_dialect(entry: YamlMapping) -> str:
 
 
 def _make_log_dialect(entry: YamlMapping) -> RegexDialect | None:
+    """Build the custom dialect that a file defines, or None."""
     log = entry.get("log")
     if not log:
         return None
@@ -471,6 +473,7 @@ def _find_step_seconds(
 
 
 def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
+    """Build the configuration of one row, with the sizes of its model."""
     model, values = entry["models"][row["size"]], _group_by_record(CONFIGURATION, row)
     sizes = _group_by_record(MODEL, model)["configuration.architecture"]
     # A document rounds the FLOPs of its full model. Those of a proxy follow from the

@@ -334,5 +334,6 @@ def find_groups(pattern: str) -> Iterator[PatternGroup]:
 
 
 def _decode_message(error: Exception) -> str:
+    """Return the message of an RE2 error, which may be bytes."""
     text = error.args[0] if error.args else ""
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)

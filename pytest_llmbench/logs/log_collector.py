@@ -227,6 +227,7 @@ class LogCollector:
         )
 
     def _build_search(self, offset: int, *, traced: bool) -> MarkerSearch:
+        """Return the search from `offset` on, without TRACE markers if `traced`."""
         # Markers beyond AT_ONCE need a second automaton, so the cheapest come last:
         # none of them begins with a frequent text. Settings double the time of the
         # search, but occur only at the beginning of a log.

@@ -72,6 +72,7 @@ def read_beginning(hit: Hit) -> StepRecord | None:
 
 
 def _build_bar(match: re.Match[bytes]) -> Bar:
+    """Convert a match of BAR; the elapsed time `1:02:03` becomes seconds."""
     if match[5] is None:
         return Bar(int(match[1]), int(match[2]), NAN)
     return Bar(

@@ -369,6 +369,7 @@ class ChunkCutter:
         )
 
     def _cut_chunk(self, text: bytes, stop: int) -> ByteChunk:
+        """Return the chunk of `text` whose new part ends at `stop`."""
         next_line = self._line + text.count(b"\n", self._start, stop)
         return ByteChunk(text, self._start, stop, self.offset, self._line, next_line)
 
