@@ -334,6 +334,7 @@ def drop_duplicates(runs: Sequence[Run]) -> Kept:
 
 
 def _make_duplicate_key(run: Run) -> object:
+    """Return a key that is equal for copies of a run: configuration, job, logs, step times."""
     if not count_steps(run):
         return run.id
     logs = [attempt.log for attempt in run.attempts]

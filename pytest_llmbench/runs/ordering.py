@@ -248,6 +248,7 @@ def find_common_clock(
 
 
 def _date_run(run: Run, candidate: StartCandidate) -> Run:
+    """Set the start of a run, with its source and clock."""
     if (run.started, run.started_from, run.order_source) == (
         candidate.timestamp,
         candidate.source,

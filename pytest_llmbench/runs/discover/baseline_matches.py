@@ -107,6 +107,7 @@ def is_release(text: str, release: str) -> bool:
 
 
 def _are_compatible(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> bool:
+    """True if two claims about a field can both be true of one run."""
     if claim.value == other.value:
         return True
     if claim.field == "recipe":
@@ -331,6 +332,10 @@ def find_possible(
 def _measure_distance(
     match: Match, gpus: str, dtype: str
 ) -> tuple[bool, float, float, bool]:
+    """Return a sort key for the distance of a baseline from a run.
+
+    Compares the size, the number of other differences, the GPUs and the precision.
+    """
     fields = match.differences
     number = _read_count(gpus)
     gpu_distance = abs(math.log2(match.key.gpus / number)) if number else 0.0

@@ -194,6 +194,10 @@ def _mask_numbers(name: str) -> str:
 
 
 def _find_named_runs(walk: Walk) -> Discovery:
+    """Find all runs of a walk whose files are logs or metrics files by name.
+
+    Also lists unnamed files, and those that were ignored, unreadable or hidden.
+    """
     emptied = _drop_repeated_files(walk)
     job_folders = find_job_folders(walk.folders)
     job_folders = (*job_folders, *find_empty_launches(walk, job_folders, emptied))
@@ -451,6 +455,7 @@ def _make_run(
     metadata: Path | None,
     walk: Walk,
 ) -> RunFiles:
+    """Build the run of one job from its files, folders and metadata."""
     folder, layout = job_folder.folder, job_folder.layout
     attempts = tuple(attempt for _, attempt in sorted(draft.attempts.items()))
     described_by_folders = draft.described_by_folders and (

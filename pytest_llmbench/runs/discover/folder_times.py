@@ -41,6 +41,7 @@ def read_filing_date(folders: Sequence[str]) -> StartCandidate | None:
 def _read_innermost(
     clock: Clock, folders: Sequence[str], read: Callable[[str], datetime | None]
 ) -> StartCandidate | None:
+    """Return the start candidate of the innermost folder with a date, or None."""
     dates = ((read(name), name) for name in reversed(folders))
     return next(
         (

@@ -389,6 +389,7 @@ class Walk:
             self._archives.setdefault(path, folder.given_path)
 
     def _add_file(self, folder: Folder, entry: FolderEntry) -> None:
+        """Sort a file into logs, reports, skipped and unreadable files."""
         name = entry.name
         if _is_report(name):
             self.reports[entry.path] = _read_modified(entry)

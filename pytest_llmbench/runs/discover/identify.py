@@ -359,6 +359,7 @@ def _do_facts_suffice(facts: Collection[str], missing: Sequence[str]) -> bool:
 
 
 def _make_identity(key: Key, claims: Claims, missing: Sequence[str]) -> Identity:
+    """Build the identity of a run with one fitting baseline, and its explanation."""
     assumed = tuple(
         field for field in (*_OPTIONS, *missing) if field not in claims.by_field
     )
@@ -382,6 +383,10 @@ def _make_ambiguous(
     *,
     contradicted: bool,
 ) -> Identity:
+    """Build the identity of a run that fits several baselines, with an advice.
+
+    `contradicted` is true if the content of the log fits none of them.
+    """
     ids = join_first([key.id for key in candidates])
     open_fields = [
         field
@@ -467,6 +472,7 @@ def _make_contradicted(subject: Subject, find: Matching) -> Identity:
 def _make_unmatched(
     claims: Claims, matches: Sequence[Match], summary: str, recipes: Sequence[Recipe]
 ) -> Identity:
+    """Build the identity of a run that fits no baseline, with the nearest baselines."""
     nearby = find_nearest(matches, *_find_nearness(claims))
     differing = frozenset(nearby[0].differences) if nearby else frozenset()
     summary_text = (

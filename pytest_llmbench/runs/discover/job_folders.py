@@ -250,6 +250,10 @@ def _draft_jobs(
     path_by_name: Mapping[str, str],
     reasons: dict[str, str],
 ) -> list[JobDraft]:
+    """Group the logs of a folder into jobs, with their attempts and standard error.
+
+    Adds to `reasons` the compressed copies that are not read.
+    """
     by_name: dict[tuple[str, str], JobDraft] = {}
     for file in logs:
         plain = names.strip_compression(file.name)

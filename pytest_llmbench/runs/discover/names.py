@@ -192,6 +192,10 @@ def _read_innermost(name: str) -> Experiment | None:
 
 
 def _read(name: str, *, typed: bool) -> Experiment | None:
+    """Parse an experiment name into its fields and numbers.
+
+    None if the name has another form, or if `typed` and it names no task.
+    """
     match = _EXPERIMENT.fullmatch(name) or _UNSIZED.fullmatch(name)
     if not match or (typed and not match["type"]):
         return None

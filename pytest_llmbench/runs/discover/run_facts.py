@@ -283,6 +283,7 @@ def _list_values(facts: Iterable[RunFact]) -> Values:
 
 
 def _split_value(name: str, text: str) -> Iterator[tuple[FactKey, str]]:
+    """Yield each (fact key, value) of a stated value that may list several."""
     for item in text.split(LISTED):
         label, separator, value = (
             item.partition("=" if "=" in item else ": ")

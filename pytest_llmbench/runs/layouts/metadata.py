@@ -267,6 +267,7 @@ def _read_modes(tree: Tree, problems: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _find_exclusions(tree: Tree, problems: list[str]) -> Iterator[tuple[Reason, str]]:
+    """Yield each reason to exclude the run from judging, with the setting."""
     if _read_flag(tree, "profile_enabled", problems):
         yield Reason.PROFILED, "profile_enabled is true"
     environment = _read_job_config(tree, "env_overrides", problems)

@@ -179,6 +179,10 @@ def _list_folders(log: str) -> Iterator[str]:
 
 
 def _parse(text: str) -> TrialsFile:
+    """Parse the marker file of trials.
+
+    Reports the first damaged line, unless a later line of its token completes it.
+    """
     started: dict[str, float] = {}
     ended: set[str] = set()
     jobs: dict[str, float] = {}

@@ -359,6 +359,7 @@ def _make_summary(
     starts_over: bool,
     judged: bool,
 ) -> AttemptSummary:
+    """Summarise an attempt from one of its segments."""
     finished, last = is_finished(segment, steps), int(segment.steps.index[-1])
     return AttemptSummary(
         number=number,
@@ -376,6 +377,7 @@ def _make_summary(
 
 
 def _make_empty_summary(number: int, attempt: Attempt) -> AttemptSummary:
+    """Summarise an attempt without steps."""
     line = (
         attempt.log.ending.line
         if attempt.log.ending and not attempt.log.ending.file

@@ -505,6 +505,10 @@ def _check_claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
 
 
 def _check_rates(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
+    """Yield a problem if printed rates imply another model, batch or GPU count.
+
+    Rates times step time give the work of a step, which the baseline determines.
+    """
     configuration, steps, counted = baseline.configuration, timing.steps, timing.counted
     # a time computed from tokens/s always agrees with them
     printed = counted & ~timing.filled

@@ -275,6 +275,7 @@ def _make_unmeasured(
     problems: tuple[Problem, ...],
     excluded: Problem | None,
 ) -> Measurement:
+    """Build the measurement of a run without usable steps."""
     return Measurement(
         run=run,
         baseline=baseline,

@@ -142,6 +142,7 @@ def _list_averaging_notes(window: Steps) -> Iterator[Note]:
 
 
 def _list_assumption_notes(run: Run, baseline: Baseline) -> Iterator[Note]:
+    """Yield notes on assumed fields, another release and changed settings."""
     stated_release = next(
         (hint.value for hint in run.found.hints if hint.field == "release"), ""
     )

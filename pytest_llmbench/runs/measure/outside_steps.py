@@ -339,6 +339,7 @@ def _list_warm_up_notes(
 def _describe_slow_range(
     check: OutsideCheck, slow_range: SlowRange, window: Window
 ) -> str:
+    """Describe slow steps outside the window, with the time that they cost."""
     change = slow_range.step_seconds / check.share.step_seconds - 1
     is_single = slow_range.first == slow_range.last
     steps = (

@@ -268,6 +268,7 @@ def _get_work(configuration: Configuration) -> tuple[object, ...]:
 
 
 def _describe_family(configuration: Configuration) -> tuple[object, ...]:
+    """Return the facts that all members of a weak-scaling family share."""
     key = configuration.key
     return (
         (

@@ -214,6 +214,7 @@ def _is_recently_modified(run: Run, now: datetime) -> bool:
 def _find_unfinished(
     run: Run, choice: Choice, baseline: Baseline, now: datetime
 ) -> Iterator[Problem]:
+    """Yield a problem if the chosen segment did not reach its last step."""
     segment, ending = choice.segment, choice.attempt.log.ending
     if is_finished(segment, baseline.steps):
         return

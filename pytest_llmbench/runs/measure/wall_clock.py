@@ -314,6 +314,10 @@ def _replace_backward_jumps(intervals: Intervals, back: Flags) -> Intervals:
 
 
 def _compute_ratio(intervals: Intervals, mask: Flags) -> ClockRatio | None:
+    """Return clock time and step time of the masked intervals, None if there are none.
+
+    Also returns both without the intervals that lost the most time.
+    """
     if not mask.any():
         return None
     passed, took, lost = (
@@ -425,6 +429,7 @@ def find_unit_mismatch(timing: Timing) -> Iterator[Problem]:
 def _find_clock_excess(
     check: ClockCheck, timing: Timing, baseline: Baseline, recorded: Mapping[str, float]
 ) -> Iterator[Problem]:
+    """Yield a problem if the clock advances more per step time than was recorded."""
     window, run = (
         recorded.get(Observed.WALL_CLOCK_RATIO),
         recorded.get(Observed.RUN_CLOCK_RATIO),
@@ -674,6 +679,7 @@ def list_notes(
 
 
 def _list_pause_notes(check: ClockCheck, timing: Timing) -> Iterator[Note]:
+    """Yield a note that counts the gaps of evaluations and saves."""
     row = int(check.pauses.row[0])
     count, seconds = (
         count_noun(len(check.pauses.row), "gap"),

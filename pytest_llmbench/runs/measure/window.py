@@ -381,6 +381,7 @@ def _find_dispatched_steps(steps: Steps, bad: Flags) -> Iterator[Problem]:
 def _find_impossible_steps(
     steps: Steps, bad: Flags, baseline: Baseline
 ) -> Iterator[Problem]:
+    """Yield a problem if a step is faster than 100 % MFU allows."""
     if bad.any():
         row = int(np.argmax(bad))
         fastest = compute_possible_seconds(baseline)
@@ -396,6 +397,7 @@ def _find_impossible_steps(
 def _find_missing(
     steps: Steps, untimed: Flags, lost: set[int], window: Window
 ) -> Iterator[Problem]:
+    """Yield problems for steps of the window that are missing or have no time."""
     extent = f"of the steps {window.first} to {window.last}"
     only_step = f"step {window.first}" if window.first == window.last else ""
     if untimed.any():
