@@ -174,6 +174,10 @@ class LaunchSession:
             ) from None
 
     def _run(self, selected: Sequence[Key]) -> bool:
+        """Plan and launch the selected configurations, or continue an earlier session.
+
+        Returns whether the session ends without judging anything.
+        """
         self.planner = Planner(
             self.launch, self.settings.gpu, self.catalog, self.host, selected
         )
@@ -326,6 +330,7 @@ class LaunchSession:
         return recorded
 
     def _print_plan(self, plan: Plan) -> bool:
+        """Print the plan of a dry run. Returns True, because nothing is judged."""
         problems = self.planner.find_problems(plan)
         reruns = self.planner.list_reruns(plan)
         for line in plan.describe_allocations():
@@ -399,6 +404,7 @@ class LaunchSession:
         self.host.tell(f"llmbench: resuming session {self.session}")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
+        """Submit and follow the jobs of a plan, and judge their runs."""
         self.secrets = frozenset(
             value for job in plan.every_job for value in find_secret_values(job.spec)
         )
@@ -457,6 +463,7 @@ class LaunchSession:
         return policies
 
     def _choose_trial_policies(self, plan: Plan) -> dict[str, Policy]:
+        """Build the policy of each configuration that an A/B or a search runs."""
         cluster = self.planner.find_cluster_name(plan.jobs)
         next_runs = ab_policy.next_runs if self.launch.ab else search_policy.next_runs
         policies: dict[str, Policy] = {}
@@ -475,6 +482,11 @@ class LaunchSession:
     def _drive(
         self, engine: Engine, plan: Plan, journal: Journal, run_engine: RunEngine
     ) -> None:
+        """Submit the first jobs, then follow all jobs until every configuration ended.
+
+        With --llmb-submit-only, submits the jobs and prints the command to collect
+        them.
+        """
         specs = plan.first_specs
         if self.launch.submit_only:
             unsubmitted = engine.submit_only(specs, resumed=self.launch.continues)
@@ -506,6 +518,7 @@ class LaunchSession:
             )
 
     def _build_engine(self, journal: Journal, budget: HoursBudget) -> Engine:
+        """Build the engine that submits and follows the jobs of this session."""
         host, pending = self.host, self.launch.pending_limit.total_seconds()
         schedulers = Schedulers(Tools(host.run, host.environment, journal, host.sleep))
         submitter = Submitter(
@@ -548,6 +561,7 @@ class LaunchSession:
     def _judge(
         self, plan: Plan, run_engine: RunEngine, runs: LaunchedRuns
     ) -> SessionResults:
+        """Build the results of all configurations: judged, skipped and never submitted."""
         results = dict(self.results.configurations)
         for key, message in plan.skipped.items():
             reason = (

@@ -198,6 +198,10 @@ CLUSTER_SETTINGS = ("largest", "gpus_per_node", "exclude", "nodelist", "gpu_hour
 
 
 def _choose_purpose(values: OptionValues) -> Purpose:
+    """Return the purpose that an option requests.
+
+    Raises SettingsError if several options request one.
+    """
     requested = {
         flag: purpose
         for purpose, flag in PURPOSE_FLAGS.items()
@@ -212,6 +216,7 @@ def _choose_purpose(values: OptionValues) -> Purpose:
 
 
 def _refuse_contradicting_launch(settings: LaunchSettings) -> None:
+    """Raise SettingsError if two launch options contradict each other."""
     modes = [
         name
         for name in ("dry_run", "submit_only", "collect", "resume")

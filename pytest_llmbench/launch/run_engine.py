@@ -275,6 +275,10 @@ class RunEngine:
     def _conclude(
         self, configuration: _Configuration, conclusion: Conclusion
     ) -> list[NextJob]:
+        """Accept the conclusion on a configuration.
+
+        Returns the jobs that follow: node checks, and a profile after a regression.
+        """
         self._release(configuration.history.spec.case_id)
         configuration.conclusion = conclusion
         configuration.notes.append(conclusion.note)
@@ -421,6 +425,7 @@ def _list_judged(history: RunHistory) -> list[EndedJob]:
 
 
 def _add_jobs(configuration: _Configuration) -> ConfigurationResult:
+    """Return the result of a configuration with its jobs and node findings."""
     history, conclusion = configuration.history, configuration.conclusion
     if configuration.result is None or conclusion is None:
         raise ValueError(f"{history.spec.case_id} has not ended")
@@ -458,6 +463,7 @@ def _describe_job(
     conclusion: Conclusion,
     result: ConfigurationResult,
 ) -> LaunchedJob:
+    """Build the record of an ended job for the reports."""
     job, status = ended.job, ended.job.status
     files = (*history.files, *conclusion.files)
     loss = _find_loss(history, ended, conclusion)

@@ -77,6 +77,10 @@ class Builder:
             os.close(lock)
 
     def _build(self, job: Job, checkout: Path) -> None:
+        """Run the build command of a checkout, or reuse its recorded result.
+
+        Raises SubmitError if the build failed or was killed.
+        """
         file = checkout.with_name(f"{checkout.name}.build.json")
         record = _read_record(file)
         code = self._wait_for_end(record) if record else None
@@ -112,6 +116,11 @@ class Builder:
         return is_same and (code == 0 or is_own_failure)
 
     def _start(self, job: Job, checkout: Path, file: Path) -> BuildRecord:
+        """Start the build command, and record its process next to the checkout.
+
+        Raises SubmitError if the command cannot be started.
+        """
+
         def record(started: process.Process) -> None:
             records.append(
                 BuildRecord(

@@ -317,6 +317,7 @@ class Engine:
         return False
 
     def _has_room(self, spec: JobSpec) -> bool:
+        """True if a job may be submitted now: a slot is free and its scheduler answers."""
         if spec.allocation:
             return not waits_for_nodes(spec, (*self._queue, *self._intended))
         scheduler = self._schedulers.find(spec)
@@ -331,6 +332,11 @@ class Engine:
         )
 
     def _submit(self, job: Job, spec: JobSpec) -> None:
+        """Submit a planned job, and record the result.
+
+        A job beyond the GPU-hours is recorded as unaffordable. A job whose scheduler is
+        silent is tried again later.
+        """
         job = replace(
             job, spec=replace(spec, digests=())
         )  # the job of the journal has no secrets
@@ -386,6 +392,7 @@ class Engine:
         )
 
     def _record_submission(self, job: Job, submission: Submission) -> Job:
+        """Record the id and folder of a submitted job, and follow the job."""
         self._record_answer(job)
         submitted = replace(
             self._journal.record_submission(

@@ -163,6 +163,10 @@ def _advise_moving() -> str:
 
 
 def _prepare(database: sqlite3.Connection, file: Path) -> None:
+    """Create or check the tables of a journal.
+
+    Raises LaunchError for another version or a damaged file.
+    """
     with open_transaction(database):
         version = int(database.execute("PRAGMA user_version").fetchone()[0])
         empty = not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -266,6 +270,7 @@ def read_jobs(
 
 
 def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
+    """Read a job from its row. Raises LaunchError if the row is invalid."""
     try:
         spec = decode_spec(row["spec"])
         job = Job(
@@ -500,6 +505,7 @@ def _list_elsewhere(
 
 
 def _read_index(index: Path | None) -> list[tuple[str, Path]]:
+    """Read the newest (session, folder) entries of the index, skipping damaged lines."""
     entries: list[tuple[str, Path]] = []
     lines: list[bytes] = []
     if index is not None:
@@ -836,6 +842,10 @@ class Journal:
         submitted: datetime | None = None,
         over: datetime | None = None,
     ) -> Job:
+        """Keep a changed entry in memory and in the file. Returns its job.
+
+        Raises LaunchError if another program removed the job from the file.
+        """
         self._entries[entry.job.number] = entry
         times = [time.isoformat() if time else None for time in (submitted, over)]
         with open_transaction(self._database):
@@ -880,6 +890,7 @@ class Journal:
         return self.folder / "sessions" / f"{session}.lock"
 
     def _lock_session(self, session: str) -> int:
+        """Lock a session. Raises LaunchError if another process has locked it."""
         file = self._find_lock_file(session)
         handle = acquire_lock(file)
         if handle is None:

@@ -176,6 +176,7 @@ def summarize(jobs: Iterable[Job], waiting: int = 0) -> str:
 
 
 def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
+    """Yield a text with the number of jobs for each phase that has jobs."""
     by_phase: dict[Phase, list[Job]] = {phase: [] for phase in Phase}
     submitted = [job for job in jobs if not job.refused]
     for job in submitted:

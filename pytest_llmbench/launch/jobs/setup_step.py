@@ -290,6 +290,10 @@ def run_setup(step: PlannedJob, host: SetupHost) -> str:
 
 
 def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int:
+    """Run the setup command and collect its output.
+
+    Returns the exit code, or TOO_LONG if the command was stopped at the time limit.
+    """
     expired = threading.Event()
     mark = secrets.token_hex(16)
     with host.log.open("w", encoding="utf-8") as file, _start(step.spec, mark) as child:
@@ -339,6 +343,10 @@ def _start(spec: JobSpec, mark: str) -> subprocess.Popen[str]:
 
 
 def _follow_job(step: PlannedJob, host: SetupHost, output: SetupOutput) -> str:
+    """Follow the job that the setup command submitted.
+
+    Returns the reason if it failed, or "".
+    """
     scheduler, program = host.scheduler, step.spec.command[0]
     submissions = (
         scheduler.read_submissions(step.spec.via, "\n".join(output.lines))
@@ -437,6 +445,10 @@ def _print_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
 
 
 def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) -> str:
+    """Explain how to get the container image if the setup step did not.
+
+    Returns "" if the image exists or none is needed.
+    """
     images = find_images(step.facts.image, launch_checks.find_stages(step))
     if not images or any(image.is_file() and image.stat().st_size for image in images):
         return ""

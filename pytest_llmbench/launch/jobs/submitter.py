@@ -108,6 +108,7 @@ def _append_line(job: Job, job_id: str = "", printed: Path | None = None) -> Non
 
 
 def _write(file: Path, text: str, job: Job) -> None:
+    """Append text to a marker file and force it to disk. Raises SubmitError."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as lines:

@@ -253,6 +253,7 @@ class StallWatch:
         *,
         has_stepped: bool,
     ) -> Stall:
+        """Build the record of a stall: its position, duration and last step."""
         done, total = self._get_step(job, status) if has_stepped else (0, None)
         if not has_stepped or progress.starting:
             position = StallPosition.START

@@ -309,6 +309,7 @@ def _find_head(entry: YamlMapping) -> Mapping[str, str]:
 
 
 def _check_llmb_run(entry: YamlMapping, report: Report) -> None:
+    """Report missing keys and invalid gres values of an llmb-run cluster file."""
     head = _find_head(entry)
     for name in ("llmb_install", "gpu_type"):
         if not head.get(name):

@@ -182,6 +182,7 @@ def _explain_too_large(key: Key, cluster: Cluster) -> str:
 
 
 def _explain_not_installed(key: Key, cluster: Cluster) -> str:
+    """Return the reason if the recipe is not installed on the cluster, or ""."""
     if not cluster.installed or find_installed(key, cluster) is not None:
         return ""
     names = sorted({_name_installed(installed) for installed in cluster.installed})

@@ -202,6 +202,11 @@ def list_missing(spec: JobSpec, facts: LaunchFacts) -> list[str]:
 
 
 def _build_environment(job: JobInputs, nodes: int, variables: Pairs) -> dict[str, str]:
+    """Build the variables of a job.
+
+    Later sources override earlier ones: caller, cluster, installed recipe,
+    configuration, command, virtual environment, scheduler, variant.
+    """
     environment = {
         **_take_from_caller(job),
         **_take_from_cluster(job),
@@ -241,6 +246,7 @@ def list_passed(via: str) -> tuple[str, ...]:
 
 
 def _take_from_caller(job: JobInputs) -> dict[str, str]:
+    """Select the caller's variables that a job may receive."""
     active = ACTIVE if job.facts.virtual_environment else ()
     names = (
         *list_passed(job.command.via),
@@ -488,6 +494,7 @@ def build_arguments(
 
 
 def _split(job: JobInputs) -> list[str]:
+    """Split the launch command into words. Raises LaunchError if it is invalid."""
     try:
         arguments = fit.find_arguments(job.key, job.facts, job.command.name) or ""
         words = shlex.split(job.command.command.replace(fit.ARGUMENTS, arguments))
@@ -562,6 +569,7 @@ def find_log_folders(
 
 
 def _find_known_part(job: JobInputs, values: Mapping[str, str]) -> Path:
+    """Return the leading folders of the log path that are known before submission."""
     components = job.facts.log.split("/")[:-1]
     unknown = (
         index

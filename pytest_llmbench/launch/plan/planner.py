@@ -408,6 +408,7 @@ class Planner:
         return planned
 
     def _plan_variant(self, job: PlannedJob, variant: Variant) -> PlannedJob:
+        """Plan the job of a variant, as if the variant were installed on the cluster."""
         cluster = self.cluster
         try:
             self.cluster = install_variant(
@@ -534,6 +535,7 @@ def _read_installed(name: str, folder: Path) -> InstalledRecipe:
 
 
 def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
+    """Explain why no selected configuration fits, with the configurations per reason."""
     by_reason: dict[str, list[str]] = {}
     for key, reason in skipped.items():
         by_reason.setdefault(reason, []).append(key.id)

@@ -84,6 +84,7 @@ def parse_profile(text: str) -> ProfileRequest:
 
 
 def _split_part(item: str) -> tuple[str, str]:
+    """Split a setting of --llmb-profile into name and value. Raises LaunchError."""
     name, colon, value = item.partition(":")
     if name not in PARTS:
         raise LaunchError(
@@ -154,6 +155,11 @@ def _name_recipe(facts: LaunchFacts) -> str:
 
 
 def _set_profiling(facts: LaunchFacts, request: ProfileRequest, gpus: int) -> Pairs:
+    """Return the variables that profile a run.
+
+    Raises LaunchError if the recipe documents no such variable, or for invalid steps or
+    ranks.
+    """
     profiling = facts.profiling or Profiling(enable=())
     enable = _require_documented(facts, profiling.enable, "profiling", "--llmb-profile")
     start = profiling.default_start if request.start is None else request.start
@@ -252,6 +258,10 @@ def _set_saving(facts: LaunchFacts, key: Key) -> Pairs:
 
 
 def _set_loading(facts: LaunchFacts, folder: Path | None, key: Key) -> Pairs:
+    """Return the variables that load a checkpoint.
+
+    Raises LaunchError if the recipe, the scale or the folder does not allow it.
+    """
     checkpoint = facts.checkpoint or Checkpointing(save=(), load=())
     flag = "--llmb-load-checkpoint"
     pairs = _require_documented(facts, checkpoint.load, "loading of checkpoints", flag)
@@ -275,6 +285,7 @@ def _check_scale(
     scales: tuple[tuple[str, tuple[int, int | None]], ...],
     action: str,
 ) -> None:
+    """Raise LaunchError if checkpoints are not documented for this number of GPUs."""
     sizes = dict(scales)
     if scales and key.size not in sizes:
         raise LaunchError(
@@ -310,6 +321,7 @@ def _has_shards(folder: Path) -> bool:
 
 
 def _suggest_nearby(folder: Path) -> str:
+    """Explain why a folder is not a checkpoint, with the newest checkpoint under it."""
     missing = (
         "its folder `weights` has no file *.distcp"
         if (folder / "weights").is_dir()

@@ -136,6 +136,7 @@ def _make_builds(entry: YamlMapping, path: Path) -> Builds:
 
 
 def _check(entry: YamlMapping, report: Report) -> None:
+    """Report contradicting keys, repeated names and identical variants of a file."""
     if ("variants" in entry.lines) == ("commits" in entry.lines):
         report(entry.line, "expected either `variants` or `commits`")
     if "build" in entry.lines and "commits" not in entry.lines:
@@ -276,6 +277,7 @@ def refuse_same(jobs: Sequence[PlannedJob]) -> None:
 
 
 def _require_image(variant: Variant, spec: JobSpec, facts: LaunchFacts) -> None:
+    """Raise LaunchError if the recipe has no variable for the image of a variant."""
     documented = {name for name, _ in (*facts.required, *facts.optional)}
     commands = (
         command.command for command in facts.commands if command.via == spec.via
@@ -423,6 +425,11 @@ def _is_whole(checkout: Path, marker: Path) -> bool:
 
 
 def _check_out_anew(checkout: Path, marker: Path, call: Callable[..., str]) -> None:
+    """Check out a commit into a new folder.
+
+    `marker` exists while git works, so that an interrupted checkout is made again.
+    Raises LaunchError if a folder of other origin is in the way.
+    """
     if marker.exists() and checkout.exists():
         shutil.rmtree(checkout)
     elif checkout.exists():  # not created here, so do not remove it

@@ -205,6 +205,10 @@ def count_next_runs(policy: RepeatPolicy, judgement: Judgement, done: int) -> in
 def _conclude(
     history: RunHistory, result: ConfigurationResult, policy: RepeatPolicy
 ) -> Conclusion:
+    """End the measured runs of a configuration with their verdict.
+
+    Failed runs are lost GPU-hours; an INVALID result makes all runs lost.
+    """
     judgement = result.judgement
     unjudged = judgement.verdict is Verdict.INVALID
     if judgement.reason is Reason.NO_BASELINE:
@@ -262,6 +266,7 @@ def _conclude_unjudged(history: RunHistory) -> Conclusion:
 
 
 def _conclude_purpose(history: RunHistory, ended: EndedJob) -> Conclusion:
+    """End a run that profiles, traces, saves or loads instead of being judged."""
     purpose, run = history.spec.purpose, ended.dated_run
     if run is None:
         raise ValueError(f"{history.spec.case_id}: a run that was judged has no log")

@@ -151,6 +151,7 @@ def _end(
     ends: PairedEstimate | None,
     results: Sequence[LocatedChange | BuildRange] = (),
 ) -> BisectAnswer:
+    """Build the answer of a search from its trials and located changes."""
     changes = tuple(result for result in results if isinstance(result, LocatedChange))
     ranges = tuple(result for result in results if isinstance(result, BuildRange))
     skipped = {
@@ -256,6 +257,7 @@ class RunTable:
 
 
 def _tabulate(trials: Sequence[Trial], builds: int, noise: Noise | None) -> RunTable:
+    """Build the table of runs per build from the measured trials."""
     measured = list_measured(trials)
     variants = np.array([run.variant for run in measured])
     logarithms = np.array([run.logarithm for run in measured])

@@ -293,6 +293,7 @@ def read_ledger(history: RunHistory, plan: TrialPlan) -> TrialLedger:
 
 
 def _add_trial(ledger: TrialLedger, ended: EndedJob) -> None:
+    """Add an ended run to the trials of the ledger."""
     job, spec = ended.job, ended.job.spec
     ledger.newest = max(ledger.newest, spec.allocation)
     if not spec.allocation:
@@ -427,6 +428,7 @@ def conclude_without_hours(ledger: TrialLedger, purpose: Purpose) -> Conclusion:
 def _end_trials(
     ledger: TrialLedger, text: str, reason: Reason, report: TrialReport | None
 ) -> Conclusion:
+    """Build the conclusion of a comparison or search."""
     because = ledger.separate_reason if ledger.newest else ""
     return Conclusion(
         reason=reason,

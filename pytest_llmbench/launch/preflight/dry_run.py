@@ -152,6 +152,7 @@ def estimate_most(specs: Iterable[JobSpec], reruns: Reruns) -> float:
 
 
 def _estimate_maximum_of(spec: JobSpec, reruns: Reruns) -> float:
+    """Return the most GPU-hours of a job with all repeats, retries and node checks."""
     runs = reruns.repeats if spec.purpose is Purpose.MEASURE else 1
     stall_retries = min(reruns.retries, 1)
     confirmation = min(runs - 1, 1)  # never retried
@@ -191,6 +192,7 @@ def _format_build(spec: JobSpec) -> list[str]:
 def _format_job(
     spec: JobSpec, environment: dict[str, str], previous: dict[str, str] | None
 ) -> str:
+    """Format a planned job: size, folder, command, options and environment."""
     purpose = (
         ""
         if spec.purpose is Purpose.MEASURE
@@ -231,6 +233,7 @@ def format_command(spec: JobSpec) -> str:
 def _format_environment(
     environment: dict[str, str], previous: dict[str, str] | None
 ) -> Iterator[str]:
+    """Yield the variables of a job, or those that differ from the previous job."""
     if previous is None:
         yield from (
             f"{name}={quote_word(value)}" for name, value in sorted(environment.items())

@@ -271,6 +271,7 @@ def _run_checks(
     schedulers: Schedulers,
     machine: LocalMachine,
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
+    """Yield the problems of all preflight checks, each with its job."""
     for name, check in CHECKS.items():
         problems = (
             (job, problem)
@@ -454,6 +455,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _report_missing(planned: PlannedJob, names: Iterable[str]) -> Iterator[JobProblem]:
+    """Yield a problem for each variable that is not set."""
     meanings = dict(
         (
             ("HF_TOKEN", "Hugging Face access token"),

@@ -129,6 +129,7 @@ class LocalScheduler(Scheduler):
         return ""
 
     def _find_status(self, job: Job) -> JobStatus:
+        """Return the status of a local job from its process and its exit file."""
         begun = self._tools.records.find_process(job.number)
         running = begun is not None and process.is_alive(begun)
         # read after is_alive: the process writes its exit code last, so that a missing

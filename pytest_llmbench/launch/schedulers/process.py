@@ -165,6 +165,10 @@ def _let_go(process: Process, gate: int) -> None:
 def _spawn(
     arguments: list[str], environment: Mapping[str, str], go: int, out: int
 ) -> int:
+    """Start a shell in a new session. Returns its process id.
+
+    `go` is the descriptor of its input, `out` the descriptor of its output.
+    """
     # not subprocess.Popen, which warns if the object is deleted while the child runs
     actions = [
         (os.POSIX_SPAWN_DUP2, go, 0),
@@ -244,6 +248,10 @@ def _check_environment(environment: Mapping[str, str]) -> None:
 
 
 def _open_output(output: Path) -> int:
+    """Create the output file of a command.
+
+    Raises LaunchError if the file exists, because a command must not be started twice.
+    """
     try:
         return os.open(
             output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
@@ -333,6 +341,10 @@ def _drain(
     seconds: float,
     sleep: Callable[[float], object],
 ) -> dict[int, ProcessStat]:
+    """Wait until the remaining processes have ended.
+
+    Returns the processes that are still alive after `seconds`.
+    """
     waited, pause = 0.0, 0.01
     while remaining and waited < seconds:
         pause = min(pause * 1.5, 0.25, seconds - waited)

@@ -291,6 +291,11 @@ def resume_command(job: Job, tools: Tools, seconds: float) -> int | None:
 def _wait_for_end(
     job: Job, begun: process.Process, tools: Tools, seconds: float
 ) -> int | None:
+    """Wait for a submission. Returns its exit code, or None if it was stopped.
+
+    Raises SubmitError if the submission cannot be stopped, so that its result is
+    uncertain.
+    """
     code = process.wait(begun, job.folder / EXIT, seconds, tools.sleep)
     if code is not None:
         return code

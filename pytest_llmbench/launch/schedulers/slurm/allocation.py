@@ -142,6 +142,7 @@ def _holds_secret(text: str, spec: JobSpec) -> bool:
 
 
 def _explain_unshared(job: PlannedJob) -> str:
+    """Return the reason a job cannot share an allocation with others, or ""."""
     words = list_sbatch_words(job)
     if len(words) == len(job.spec.command):
         return "its command names no script"

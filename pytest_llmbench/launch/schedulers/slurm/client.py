@@ -274,6 +274,7 @@ def _list_seconds(starts: Sequence[JobStatus]) -> tuple[float, ...]:
 
 
 def _read_sacct_status(fields: Sequence[str]) -> JobStatus | None:
+    """Read a job status from the fields of a sacct row, None if they are invalid."""
     if len(fields) != SACCT_FIELDS.count(","):
         return None
     word, exit_code, derived, elapsed, submitted, started, ended, nodes = fields
@@ -299,6 +300,7 @@ def _read_sacct_status(fields: Sequence[str]) -> JobStatus | None:
 
 
 def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
+    """Read a job status from the fields of a squeue row, None if they are invalid."""
     if len(fields) < SQUEUE_FIELDS.count(","):
         return None
     (
@@ -718,6 +720,7 @@ class Slurm:
         return {} if _is_without_accounting(done) else _report_away("sacct", done)
 
     def _query_queue(self, jobs: Mapping[str, datetime]) -> Statuses:
+        """Query squeue for jobs. Raises SchedulerAway without an answer."""
         options = (
             "--noheader",
             "--all",
@@ -867,6 +870,7 @@ def _find_most_common(groups: Sequence[GpuNodes]) -> str:
 def _describe(
     best: GpuNodes, groups: Sequence[GpuNodes], account: str
 ) -> LearnedCluster:
+    """Build the record of the cluster, with the source of each value."""
     partition = best.partition
     gres_types = {group.gres_type for group in groups if group.partition == partition}
     gres_with_type = (
