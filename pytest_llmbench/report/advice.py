@@ -251,6 +251,7 @@ def _advise_resumption(resume: ReportedResumption) -> str:
 
 
 def _choose_advice(outcome: ConfigurationOutcome) -> str:
+    """Choose the advice for a configuration by its reason and its evidence."""
     reason = outcome.reason
     if outcome.timed == "document" and reason in (
         "slower-than-bound",

@@ -164,6 +164,7 @@ def _describe_estimate(estimate: Estimate | None) -> ReportedEstimate | None:
 
 
 def _describe_baseline(baseline: Baseline) -> ReportedBaseline:
+    """Build the record of a baseline: source, file and values."""
     recording = baseline.recording
     return ReportedBaseline(
         kind=str(baseline.kind),
@@ -246,6 +247,7 @@ def _describe_measurement(
 
 
 def _describe_run(measurement: Measurement, now: datetime) -> ReportedRun:
+    """Build the record of a run: job, start, age and attempts."""
     run = measurement.run
     return ReportedRun(
         id=run.id,
@@ -264,6 +266,7 @@ def _describe_run(measurement: Measurement, now: datetime) -> ReportedRun:
 
 
 def _describe_last_good(last: LastGoodRun | None) -> ReportedLastGood | None:
+    """Build the record of the last good run, or None."""
     if last is None:
         return None
     nodes = last.nodes and ComparedNodes(

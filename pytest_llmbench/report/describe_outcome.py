@@ -347,6 +347,7 @@ def list_properties(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
 def _describe_environment(
     measurement: Measurement | None, commit: str
 ) -> dict[str, str | None]:
+    """Return the environment of a run with its commit, sorted by name."""
     if measurement is None:
         return {}
     return dict(

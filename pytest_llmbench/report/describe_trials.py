@@ -67,6 +67,7 @@ def _describe_answer(answer: PairedAnswer, names: Sequence[str]) -> TrialAnswer:
 
 
 def _describe_estimate(estimate: PairedEstimate | None) -> TrialEstimate | None:
+    """Build the record of a paired estimate, or None."""
     if estimate is None:
         return None
     return TrialEstimate(
@@ -82,6 +83,7 @@ def _describe_estimate(estimate: PairedEstimate | None) -> TrialEstimate | None:
 
 
 def _describe_search(search: BisectAnswer, names: Sequence[str]) -> ReportedSearch:
+    """Build the record of a search, with the builds by name."""
     changes = (
         BuildChange(
             first=names[change.first],

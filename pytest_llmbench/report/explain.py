@@ -177,6 +177,7 @@ def _format_limit(outcome: ConfigurationOutcome, limit: float, expected: float) 
 
 
 def _format_window(outcome: ConfigurationOutcome, step_time: ReportedMetric) -> str:
+    """Format the measured window: steps, spread and the last step's time."""
     values, steps = len(outcome.window_seconds), sum(outcome.window_mean_of or ())
     count = (
         f"{formatting.count_noun(values, 'mean')} of {steps} steps found"

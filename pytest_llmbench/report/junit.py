@@ -90,6 +90,7 @@ def _make_session_case(problems: Sequence[str]) -> TestCase:
 
 
 def _make_case(outcome: OutcomeDocument) -> TestCase:
+    """Build the JUnit case of an outcome. The duration is that of the window."""
     from junit_xml import TestCase
 
     # The duration is that of the window, not of the test (milliseconds), so that the
@@ -171,6 +172,7 @@ def _list_values(outcome: OutcomeDocument) -> Iterator[tuple[str, object]]:
 def _list_configuration_values(
     outcome: ConfigurationOutcome,
 ) -> Iterator[tuple[str, object]]:
+    """Yield the JUnit properties of a configuration as (name, value)."""
     yield "tolerance", outcome.tolerance
     if outcome.log_difference is not None and outcome.verdict in JUDGED:
         yield (
@@ -210,6 +212,7 @@ def _list_metrics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, object]]
 
 
 def _list_run_values(run: ReportedRun) -> Iterator[tuple[str, object]]:
+    """Yield the JUnit properties of a run as (name, value)."""
     yield "run", run.id
     yield "job", run.job_id
     yield (

@@ -115,6 +115,7 @@ def describe(search: NodeSearch) -> NodesDocument:
 
 
 def _describe_suspect(suspect: Suspect, search: NodeSearch) -> ReportedSuspect:
+    """Build the record of suspect nodes, with their slow and fast runs."""
     return ReportedSuspect(
         nodes=tuple(suspect.nodes),
         probability=suspect.probability,
@@ -275,6 +276,7 @@ def _format_run(run: SuspectRun) -> str:
 
 
 def _list_suspects(document: NodesDocument) -> list[str]:
+    """Return a line for each of the first suspects, and the number of the others."""
     suspects = document.suspects
     texts = [
         f"{formatting.fold_nodes(suspect.nodes)}  {_format_probability(suspect)}, {_format_slowness(suspect)}; "

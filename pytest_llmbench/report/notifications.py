@@ -97,6 +97,7 @@ def _render_head(
     shown: Sequence[OutcomeDocument],
     ending: SessionEnding,
 ) -> str:
+    """Render the head of the job summary: state, cautions and counts."""
     red = any(outcome.status == "failed" for outcome in shown)
     state, details = ending.describe(shown, green=not red and not ending.failures)
     cautions = "".join(
@@ -204,6 +205,7 @@ def _render_section(title: str, outcomes: Sequence[OutcomeDocument], room: int) 
 
 
 def _render_row(outcome: OutcomeDocument) -> str:
+    """Render the table row of an outcome in the job summary."""
     numbers = ("", "", "")
     if isinstance(outcome, ConfigurationOutcome):
         numbers = (*format_step_time(outcome), format_mfu(outcome))
@@ -233,6 +235,7 @@ def _list_past(outcome: OutcomeDocument) -> list[tuple[str, str]]:
 def _format_commands(
     level: str, messages: Sequence[tuple[str, str]], state: str
 ) -> Iterator[str]:
+    """Yield the annotation commands of one level, at most MOST_ANNOTATIONS."""
     # The last annotation counts the ones that GitHub would drop silently.
     shown = (
         messages

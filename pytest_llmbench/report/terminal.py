@@ -253,6 +253,7 @@ def _list_checks(outcomes: Sequence[CheckOutcome]) -> Iterator[TerminalLine]:
 def _format_configuration(
     outcome: ConfigurationOutcome, verbosity: int
 ) -> Iterator[TerminalLine]:
+    """Yield the row of a configuration, its remarks and the files of its jobs."""
     step_time, change = format_step_time(outcome)
     age, _ = jobs.find_age(outcome)
     yield from _format_row(

@@ -99,6 +99,7 @@ def _describe_ends(answer: BisectAnswer, names: Sequence[str]) -> str:
 
 
 def _describe_changes(answer: BisectAnswer, names: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each located change or range, in the order of the builds."""
     results: list[LocatedChange | BuildRange] = [*answer.changes, *answer.ranges]
     for result in sorted(results, key=lambda result: result.first):
         build = names[result.last]
@@ -116,6 +117,7 @@ def _describe_changes(answer: BisectAnswer, names: Sequence[str]) -> Iterator[st
 def _describe_change(
     change: LocatedChange, build: str, confidence: str
 ) -> Iterator[str]:
+    """Yield the sentences on one located change."""
     limits = f"{_format_change(change.low)} to {_format_change(change.high)}"
     share = f"{100 * change.share:.0f} % of the difference between the ends"
     size = _format_change(change.size)

@@ -304,6 +304,7 @@ KINDS: dict[str, Callable[[Any], str]] = {
 def _phrase_few_recorded(
     runs: int, groups: float, grouped: bool, recommended: int
 ) -> str:
+    """Phrase that the baseline was recorded from too few independent runs."""
     independent = "as one" if groups == 1 else f"as {groups:.0f}"
     noun = count_noun(runs, "run")
     text = f"the baseline was recorded from {noun}"
@@ -342,6 +343,7 @@ def _phrase_save(
     held: int,
     slow: int,
 ) -> str:
+    """Phrase that slow steps include a checkpoint save."""
     took = ""
     if save_seconds is not None:
         took = f" ({save_seconds:.5g} of {seconds:.4g} s)"
@@ -363,6 +365,7 @@ def _phrase_stragglers(
     slowest: SlowestSteps,
     moving_mean: int,
 ) -> str:
+    """Phrase the number of slow steps and their effect on the mean."""
     listed, worst = format_steps(steps), _format_slowest(slowest)
     others = "" if worst.startswith(listed) else f"{listed}; "
     spread = ""
@@ -698,6 +701,7 @@ def _describe_run_on_nodes(run: RunOnNodes) -> str:
 
 
 def _describe_slow_nodes(found: NodeFinding) -> Iterator[str]:
+    """Yield the sentences on nodes to exclude and on suspects."""
     slow = _list_times(found.slow)
     sound = fold_nodes({node for _, _, nodes in found.fast for node in nodes})
     fast = f"{_list_times(found.fast)} on {sound}"
@@ -767,6 +771,7 @@ def phrase_scaling(comparison: ConfigurationComparison) -> str:
 
 
 def _describe_scaling(comparison: ConfigurationComparison) -> Iterator[str]:
+    """Yield the sentences on a weak-scaling or FP8 comparison."""
     kind, worst = comparison.kind, comparison.worst
     if worst is None:
         members = _list_members(kind, comparison.members)
@@ -799,6 +804,7 @@ def _name_member(kind: CheckKind, key: Key) -> str:
 
 
 def _describe_row(kind: CheckKind, row: ComparisonRow) -> str:
+    """Phrase the measured ratio of one configuration, with its interval and limit."""
     ratios = (row.measured, row.documented, row.bound)
     if kind is CheckKind.FP8_SPEEDUP:
         measured, documented, limit = (f"{ratio:.3f}" for ratio in ratios)
@@ -815,6 +821,7 @@ def _describe_row(kind: CheckKind, row: ComparisonRow) -> str:
 
 
 def _describe_work(comparison: ConfigurationComparison) -> str:
+    """Phrase the work that the compared configurations have in common."""
     first, other = comparison.configurations[0], comparison.configurations[-1]
     length, layers = first.architecture.sequence_length, first.architecture.layers
     model = f"sequence length {length}, {layers} layers"

@@ -60,6 +60,7 @@ def name_without_verdict(
 def _list_silences(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
+    """Yield a caution for configurations without a run on a day on which others ran."""
     judged = {
         result.case.key
         for result in selected
@@ -78,6 +79,7 @@ def _list_silences(
 def _list_hidden(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
+    """Yield cautions for runs and files that may be newer than the judged runs."""
     by_reason: dict[str, list[str]] = {}
     for result in selected:
         for run in _list_newer(result, results):

@@ -359,6 +359,7 @@ def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
 def _choose_baselines(
     recipes: Sequence[Recipe], against: str
 ) -> dict[Key, tuple[Baseline, ...]]:
+    """Choose the baselines of each configuration by their kind."""
     by_key: dict[Key, list[Baseline]] = defaultdict(list)
     for recipe in recipes:
         for baseline in recipe.baselines:
@@ -541,6 +542,7 @@ def read_suite(
 
 
 def _choose_gpu(workloads: YamlMapping, gpu: str, report: Report) -> str:
+    """Return the GPU type whose workloads count. Reports if none can be chosen."""
     names = list(workloads.values)
     if gpu in names or (not gpu and len(names) == 1):
         return gpu or names[0]

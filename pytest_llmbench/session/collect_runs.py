@@ -728,6 +728,10 @@ def _identify_as(run: Run, key: Key) -> Run:
 
 
 def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
+    """Read the log of an attempt, with the ending in its standard error.
+
+    An unreadable log has no segments and an ending that states the error.
+    """
     from pytest_llmbench.logs.endings import add_error_ending
 
     try:

@@ -174,6 +174,7 @@ def describe_run(run: Run, gpu: str = "", stated: StatedNames = NO_NAMES) -> Sta
 
 
 def _read_log(facts: Mapping[str, RunFact]) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, value, source) for each fact that the logs print."""
     for field, names in STATED.items():
         fact = next((facts[str(name)] for name in names if str(name) in facts), None)
         if fact is not None:
@@ -226,6 +227,7 @@ def _read_stated(gpu: str, stated: StatedNames) -> Iterator[tuple[str, str, str]
 def _read_layout(
     facts: Mapping[str, RunFact], values: Mapping[str, str]
 ) -> Parallelism:
+    """Return the parallelism that the facts and the device layout state."""
     texts = {field.name: values.get(field.name, "") for field in fields(Parallelism)}
     sizes = {
         name: int(text)

@@ -254,6 +254,7 @@ def _make_baseline(
     described: StatedRun,
     peaks: Mapping[tuple[str, str], float],
 ) -> Baseline:
+    """Build the drafted baseline of runs, without a step time."""
     choice = _choose_segment(runs)
     recipe, size = name_model(described, match.path, dialect)
     gpu, dtype = described.get_text("gpu"), described.get_text("dtype")
@@ -345,6 +346,7 @@ def _get_head(baseline: Baseline) -> tuple[object, ...]:
 
 
 def _make_draft(baseline: Baseline, runs: Sequence[Run], facts: StatedRun) -> Draft:
+    """Build the draft of a recipe file, with the lines to print about it."""
     key = baseline.key
     recipe = Recipe(
         name=key.recipe,

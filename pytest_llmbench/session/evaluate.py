@@ -307,6 +307,10 @@ def _measure_each(
     judged: str,
     settings: Settings | None,
 ) -> Iterator[Measurement]:
+    """Measure runs, newest first.
+
+    Runs older than the judged run get their step time only, unless each run is judged.
+    """
     tolerance = (
         DEFAULT_TOLERANCE.fraction
         if settings is None
@@ -484,6 +488,7 @@ def _list_run_keys(runs: Iterable[Run]) -> RunKeys:
 def _with_commit(
     measurement: Measurement, commits: Mapping[tuple[str, str | datetime], str]
 ) -> Measurement:
+    """Add the stored commit of a run to its environment, if it is known."""
     run = measurement.run
     commit = next(
         (commits[run_key] for run_key in run.same_run_keys if run_key in commits), ""

@@ -355,6 +355,10 @@ def _check_run_count(
     evidence: Evidence,
     fewer: int | None,
 ) -> ConfigurationResult:
+    """Overrule a pass with MISSING if there are fewer valid runs than required.
+
+    At least `fewer` runs, if not None, pass with a note.
+    """
     judgement = result.judgement
     if needed is None or judgement.verdict not in MAY_PASS:
         return result

@@ -137,6 +137,7 @@ def _judge(
     evidence: Evidence,
     decide: Decide,
 ) -> Mutant:
+    """Judge a configuration with some runs damaged, and return the result."""
     damaged = {
         id(measurement): _apply_damage(measurement, change) for measurement in runs
     }

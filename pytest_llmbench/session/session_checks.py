@@ -121,6 +121,7 @@ def check_speed_up(
 def _make_comparison_checks(
     comparisons: Iterable[ConfigurationComparison], settings: Settings
 ) -> Iterator[Check]:
+    """Yield a check for each comparison that has a verdict."""
     from pytest_llmbench.report.wording import phrase_scaling
 
     decides = settings.scaling == "fail"
@@ -204,6 +205,10 @@ def _make_trend_check(
     settings: Settings,
     acknowledged: Sequence[Acknowledgement],
 ) -> Check:
+    """Build the check of the level changes that persist.
+
+    It fails if --llmb-trend=fail is set and a slowdown is not accepted.
+    """
     from pytest_llmbench.report.wording import phrase
 
     unaccepted = _find_unaccepted(standing)
@@ -352,6 +357,7 @@ def check_slow_nodes(
 
 
 def _make_node_check(search: NodeSearch, catalog: Catalog) -> Check:
+    """Build the check that names slow nodes."""
     from pytest_llmbench.report.node_text import (
         describe,
         format_answer,

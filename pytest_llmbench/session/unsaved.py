@@ -92,6 +92,7 @@ def make_record(session: SessionDocument) -> SessionRecord:
 
 
 def _make_verdict(outcome: ConfigurationOutcome) -> VerdictRecord:
+    """Build the stored verdict of a configuration."""
     window = outcome.window
     return VerdictRecord(
         item=outcome.id,
@@ -152,6 +153,7 @@ def _make_noise(trials: ReportedTrials | None) -> NoiseRecord | None:
 
 
 def _make_run(outcome: ConfigurationOutcome) -> RunRecord | None:
+    """Build the stored run of a configuration, None without a run."""
     run = outcome.run
     if run is None or (outcome.overruled or outcome.verdict) == Verdict.MISSING:
         return None

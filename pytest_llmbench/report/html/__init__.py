@@ -455,6 +455,7 @@ def _make_title(outcomes: Sequence[OutcomeDocument]) -> str:
 def _show_configuration(
     outcome: ConfigurationOutcome, anchors: Mapping[Identity, str]
 ) -> ShownConfiguration:
+    """Build the content of one configuration on the page, with its charts."""
     anchor, excerpt = anchors[_identify(outcome)], outcome.excerpt
     charts = (
         draw_loss(outcome, f"{anchor}-loss"),

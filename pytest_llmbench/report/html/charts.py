@@ -279,6 +279,7 @@ def _describe_history(
     times: Sequence[float | None],
     changes: Sequence[DrawnChange],
 ) -> str:
+    """Describe the chart of daily runs in a sentence."""
     measured = [value for value in times if value is not None]
     untimed = times[:-1].count(None)
     now = " and this run" if times[-1] is not None else ", without this run"
@@ -385,6 +386,7 @@ def _select_core(outcome: ConfigurationOutcome, points: Points) -> list[float]:
 def _describe_steps(
     outcome: ConfigurationOutcome, points: Points, slow: Points, y: Scale
 ) -> str:
+    """Describe the chart of step times in a sentence."""
     values = [value for _, value in points]
     above = sum(value > y.high for value in values)
     below = sum(value < y.low for value in values)
@@ -453,6 +455,7 @@ def _choose_width(length: float, spread: float) -> float:
 def _describe_distribution(
     outcome: ConfigurationOutcome, times: Sequence[float]
 ) -> str:
+    """Describe the chart of the distribution in a sentence."""
     count = len(times)
     median, low, high = (
         formatting.format_seconds(times[int(count * quantile)])
@@ -510,6 +513,7 @@ def draw_loss(outcome: ConfigurationOutcome, name: str) -> Chart | None:
 def _describe_loss(
     points: Points, non_finite: Sequence[int], index: Sequence[int]
 ) -> str:
+    """Describe the chart of losses in a sentence."""
     losses = [loss for _, loss in points]
     first = f", first at step {non_finite[0]}" if non_finite else ""
     return make_sentence(

@@ -125,6 +125,7 @@ def _draw(expected: Mapping[str, Shares], measured: Shares, name: str) -> Chart 
 
 
 def _describe_scaling(expected: Mapping[str, Shares], measured: Shares) -> str:
+    """Describe the chart of scaling in a sentence."""
     by_size = {label: dict(shares) for label, shares in expected.items()}
     texts = []
     for size, share in measured:

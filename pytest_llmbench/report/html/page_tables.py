@@ -70,6 +70,7 @@ def list_tables(outcome: ConfigurationOutcome) -> Iterator[ShownTable]:
 
 
 def _list_change(change: ReportedChange) -> tuple[str, ...]:
+    """Return the cells of a level change."""
     environment = sorted(change.environment.items())
     return (
         change.started[:10],
