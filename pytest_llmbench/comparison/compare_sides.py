@@ -98,6 +98,7 @@ def _read_sides(
     history: StoreLocation | None,
     now: datetime,
 ) -> list[ComparedSide]:
+    """Read both sides, from paths or from the stored days of a history."""
     paths = [request for request in requests if request.path is not None]
     sides = read_paths(paths, settings, load(settings), now) if paths else ()
     by_label = {side.label: side for side in sides}
@@ -140,6 +141,7 @@ def _list_run_keys(name: str, run: SideRun) -> set[tuple[str, str, object]]:
 
 
 def _drop(side: ComparedSide, shared: set[tuple[str, str, object]]) -> ComparedSide:
+    """Remove the runs with these keys from a side, and list them as without data."""
     kept, dropped = {}, {}
     for (name, window), runs in side.runs.items():
         remaining = tuple(

@@ -186,6 +186,7 @@ def _rank(comparison: ReportedConfiguration) -> tuple[int, str]:
 
 
 def _describe_comparison(comparison: SideComparison) -> ReportedConfiguration:
+    """Build the record of one compared configuration. Differences become fractions."""
     estimate, window = comparison.estimate, comparison.window
     noise, differences = estimate.noise, comparison.differences
     return ReportedConfiguration(
@@ -225,6 +226,7 @@ def _describe_comparison(comparison: SideComparison) -> ReportedConfiguration:
 
 
 def _describe_side(runs: Sequence[SideRun]) -> ReportedSide:
+    """Build the record of the runs of one side, with their geometric mean."""
     logarithms = [math.log(run.statistic_seconds) for run in runs]
     return ReportedSide(
         step_seconds=math.exp(sum(logarithms) / len(logarithms)),

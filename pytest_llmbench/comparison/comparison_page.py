@@ -110,6 +110,7 @@ def name_anchor(configuration: str) -> str:
 
 
 def _make_entry(comparison: ReportedConfiguration, margin: float) -> _Entry:
+    """Build the section of one configuration on the page."""
     name, answer = comparison.configuration, SideAnswer(comparison.answer)
     anchor = name_anchor(name)
     colour, symbol = BADGES[answer]
@@ -137,6 +138,7 @@ def _list_cells(comparison: ReportedConfiguration) -> list[tuple[str, str]]:
 
 
 def _list_tables(comparison: ReportedConfiguration) -> Iterator[ShownTable]:
+    """Yield the tables of a configuration: differing facts, varying facts, runs."""
     yield (
         "Differs",
         ("fact", "A", "B"),

@@ -174,6 +174,7 @@ def _list_power(
 
 
 def _list_node_remarks(comparison: ReportedConfiguration) -> Iterator[tuple[str, str]]:
+    """Yield a warning if the difference of two runs may come from their nodes."""
     if comparison.groups != (1, 1) or comparison.same_nodes:
         return
     if comparison.same_nodes is None:

@@ -313,6 +313,7 @@ def _identify(
 def _measure_side(
     side: _LocatedRuns, runs: Sequence[Run], catalog: Catalog, now: datetime
 ) -> ComparedSide:
+    """Measure the runs of a side by configuration and window, and list unusable runs."""
     label = side.request.label
     counted: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
     no_data = list(side.no_data)
@@ -343,6 +344,7 @@ def _measure_side(
 def _make_no_data(
     label: str, run: Run, reason: Reason, text: str, configuration: str = ""
 ) -> NoData:
+    """Build the record of a run that cannot be compared, with the reason."""
     log = run.attempts[-1].files.log if run.attempts else run.found.folder
     return NoData(
         label,
@@ -355,6 +357,7 @@ def _make_no_data(
 
 
 def _make_side_run(measurement: Measurement) -> SideRun:
+    """Build the compared run from a measurement."""
     run = measurement.run
     within_error, rounding = split_within_error(measurement)
     return SideRun(
@@ -444,6 +447,7 @@ def read_stored_side(request: SideRequest, history: StoreLocation) -> ComparedSi
 
 
 def _make_stored_side_run(label: str, entry: StoredEntry) -> SideRun:
+    """Build the compared run from an entry of the history."""
     import numpy as np
 
     from pytest_llmbench.judge.estimate import bound_rounding

@@ -76,6 +76,7 @@ _OMITTED = ("id", "bound_seconds", "item", "mean_of", "step_seconds", "log_sha25
 
 
 def _make_verdict(row: Row, parse: ParseEnvironment) -> StoredVerdict:
+    """Read a verdict from its row. Raises ValueError for an invalid value."""
     metrics = parse_metrics(row["metrics"])
     require_time_if_counted(row["counts"], row["run_seconds"])
     # logged FLOPs give `mfu_logged` instead of `mfu`

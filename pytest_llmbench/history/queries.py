@@ -417,6 +417,7 @@ def read_stored_runs(
 def _read_last_days(
     connection: Connection, configurations: Collection[str], location: StoreLocation
 ) -> dict[str, tuple[StoredRun, ...]]:
+    """Read the last days of runs of each configuration, oldest first."""
     first_days = _find_first_days(connection, configurations)
     runs = _read_runs(connection, configurations, first_days, location)
     # Days without a shown verdict do not count: read older days instead.

@@ -112,6 +112,7 @@ def write(location: StoreLocation, record: SessionRecord) -> int:
 
 
 def _make_row(verdict: VerdictRecord, session: str, run: int | None) -> dict[str, Any]:
+    """Return the columns of a verdict."""
     seconds = [math.nan if value is None else value for value in verdict.step_seconds]
     return {
         "session": session,
@@ -250,6 +251,7 @@ def _find_last_judged(
 
 
 def _make_run_row(configuration: KeyRecord, run: RunRecord) -> dict[str, Any]:
+    """Return the columns of a run."""
     return {
         "configuration": configuration.id,
         "started": convert_to_stored(run.started) if run.started else None,

@@ -132,6 +132,7 @@ def locate_store(text: str, directory: Path, *, writes: bool = True) -> StoreLoc
 
 
 def _parse_sqlite_path(text: str, remainder: str) -> str:
+    """Return the path in an sqlite:/// URL. Raises HistoryError."""
     if not remainder.startswith("/"):
         raise HistoryError(
             f"{text}: found two slashes; write sqlite:///history.db, and sqlite:////tmp/history.db"
@@ -149,6 +150,7 @@ def _parse_sqlite_path(text: str, remainder: str) -> str:
 
 
 def _locate_file(path: Path, text: str, writes: bool) -> StoreLocation:
+    """Return the location of a SQLite file. Raises HistoryError if it is unusable."""
     _require("sqlalchemy", "history", text)
     if _read_version(sqlite3.sqlite_version) < _read_version(OLDEST_SQLITE):
         raise HistoryError(
@@ -165,6 +167,7 @@ def _locate_file(path: Path, text: str, writes: bool) -> StoreLocation:
 
 
 def _check_file(path: Path, text: str, writes: bool) -> None:
+    """Raise HistoryError unless the file can be read, and written if `writes`."""
     if not path.parent.is_dir():
         raise HistoryError(
             f"{text}: the folder {path.parent} does not exist: make it, or give another one"
@@ -194,6 +197,7 @@ def _check_file(path: Path, text: str, writes: bool) -> None:
 
 
 def _locate_server(text: str, remainder: str) -> StoreLocation:
+    """Return the location of a PostgreSQL database. Raises HistoryError."""
     _require("sqlalchemy", "postgresql", text)
     _require("psycopg", "postgresql", text)
     from sqlalchemy import URL, make_url
@@ -215,6 +219,7 @@ def _locate_server(text: str, remainder: str) -> StoreLocation:
 
 
 def _require(package: str, extra: str, text: str) -> None:
+    """Raise HistoryError if a package is missing, or if sqlalchemy is too old."""
     if importlib.util.find_spec(package) is None:
         raise HistoryError(
             f"{hide_password_of(text)}: needs {package}: pip install 'pytest-llmbench[{extra}]'"
@@ -368,6 +373,7 @@ def _format_error(error: DBAPIError) -> str:
 
 
 def _find_remedy(error: DBAPIError, location: StoreLocation) -> str:
+    """Return the remedy for a database error."""
     name = getattr(error.orig, "sqlite_errorname", "") or ""
     code = getattr(error.orig, "sqlstate", "") or ""
     remedies = (

@@ -90,6 +90,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _start(config: pytest.Config) -> None:
+    """Start the plugin: imports, signal handlers, settings.
+
+    Errors and signals of the start leave with redacted messages and announced reports.
+    """
     from pytest_llmbench.core.runtime import PlainImports, pause_garbage_collection
 
     imports = PlainImports("pytest_llmbench", "pytest_llmbench.suite")

@@ -192,6 +192,8 @@ def register_check_fixtures(config: pytest.Config) -> None:
 
 
 def _make_check_fixture(name: str, docstring: str) -> object:
+    """Make the fixture of a check, with the docstring for `pytest --fixtures`."""
+
     def describe_check(request: pytest.FixtureRequest) -> Check:
         case = get_case(request)
         check, outcome = get_session(request.config).describe_check(case)

@@ -82,6 +82,7 @@ def start(config: pytest.Config, stop: StopSignals) -> None:
 
 
 def _start(config: pytest.Config, stop: StopSignals) -> None:
+    """Check the options and start judging, unless the session does not judge."""
     if not is_worker(config):
         _refuse_misuse(config)
         _refuse_unknown_keys(config)
@@ -186,6 +187,7 @@ def _refuse_few_files() -> None:
 
 
 def _make_session(config: pytest.Config) -> Session:
+    """Make the session from the options, or from the controller of a worker."""
     if is_worker(config):
         return Session.unpack_from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
     session: Session = Session.from_options(

@@ -399,6 +399,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _finish(session: pytest.Session, state: Session) -> None:
+    """End a session: fail it if nothing was judged, then write and store everything."""
     config = session.config
     expected = (
         state.used or bool(find_judging_option(config)) or is_suite_requested(config)

@@ -46,6 +46,7 @@ def list_header(session: Session) -> Iterator[str]:
 
 
 def _list_settings(session: Session) -> Iterator[str]:
+    """Yield a header line for each setting of the session."""
     settings = session.settings
     yield f"baselines: {session.catalog.describe()}"
     for path in settings.baselines:
@@ -199,6 +200,8 @@ def flush_terminal(config: pytest.Config) -> None:
 def _discard_unread(
     write: Callable[..., None], flush: Callable[[], None]
 ) -> Callable[..., None]:
+    """Wrap a write function so that it discards output that nobody reads."""
+
     def attempt(*arguments: Any, **options: Any) -> None:
         try:
             write(*arguments, **options)
@@ -353,6 +356,7 @@ def _add_lines(
     outcome: OutcomeDocument,
     excerpts: Mapping[tuple[Path, int], Excerpt],
 ) -> OutcomeDocument:
+    """Add the redacted lines of its log excerpt to an outcome."""
     from msgspec.structs import replace
 
     from pytest_llmbench.core.redaction import hide_values
@@ -401,6 +405,7 @@ def _write(
 def _render_page(
     session: Session, outcomes: list[OutcomeDocument], ending: SessionEnding
 ) -> bytes:
+    """Render the HTML report."""
     from msgspec.structs import replace
 
     from pytest_llmbench.report.describe_outcome import (
@@ -465,6 +470,7 @@ def _render_document(
 def _make_document(
     session: Session, outcomes: Sequence[OutcomeDocument], ending: SessionEnding
 ) -> SessionDocument:
+    """Build the JSON document of the session."""
     from msgspec.structs import replace
 
     from pytest_llmbench.report.document import make_document

@@ -188,6 +188,7 @@ class Session:
         return self._results
 
     def _gather(self) -> SessionResults:
+        """Read and judge the runs, or prepare the results of a launch."""
         if self.settings.launch is not None:
             from pytest_llmbench.launch.launch_session import build_unlaunched_results
 
@@ -245,6 +246,7 @@ class Session:
         )
 
     def _make_host(self, tell: Callable[[str], None]) -> Host:
+        """Build the host of a launch: clock, commands, environment and folders."""
         import sys
         import time
 
@@ -593,6 +595,7 @@ class Session:
 
 
 def _is_judged(outcome: OutcomeDocument) -> bool:
+    """True if an outcome counts as judged, so that the session may pass."""
     from pytest_llmbench.core.codes import Reason
 
     if outcome.status == "failed":

@@ -78,6 +78,7 @@ def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
 
 
 def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) of the expected value: step time, window, tolerance, budgets."""
     printed = (
         f", printed to {baseline.resolution_seconds:g} s"
         if baseline.resolution_seconds
@@ -131,6 +132,7 @@ def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
 
 
 def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) of the model, parallelism, batch and peak."""
     configuration = baseline.configuration
     proxy = " (a proxy: not the full model)" if configuration.proxy else ""
     yield "model", _join_stated(_list_sizes(configuration)) + proxy
@@ -147,6 +149,7 @@ def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
 
 
 def _describe_origin(recipe: Recipe, baseline: Baseline) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) of the framework, document, file and launch command."""
     source = baseline.source
     yield (
         "framework",
@@ -189,6 +192,7 @@ def _format_metrics(baseline: Baseline) -> Iterator[str]:
 
 
 def _format_computed(baseline: Baseline, name: str, cell: str) -> str:
+    """Format the recomputed value of a cell with the digits of the cell."""
     if name == "step_time":
         return _format_number(baseline.step_seconds, ".10g")
     value = recompute_cell(baseline, name)
@@ -367,6 +371,7 @@ def _join_name(name: ConfigurationName) -> str:
 def _compare_pair(
     identifier: str, old: Baseline | None, new: Baseline | None
 ) -> BaselineDifference:
+    """Compare a configuration in two releases, of which one may lack it."""
     if old is None or new is None:
         return BaselineDifference(identifier, old, new)
     before, after = _collect_facts(old), _collect_facts(new)
@@ -525,6 +530,7 @@ def make_records(differences: Sequence[BaselineDifference]) -> list[dict[str, An
 
 
 def _format_lines(pair: BaselineDifference) -> Iterator[str]:
+    """Yield the lines of a difference: step times, then each changed fact."""
     moved = pair.utilization
     seconds = [
         formatting.format_seconds(side.step_seconds if side else None)
@@ -564,6 +570,7 @@ def _format_parts(moved: UtilizationChange) -> list[str]:
 
 
 def _make_record(pair: BaselineDifference) -> dict[str, Any]:
+    """Return a difference as a JSON object."""
     sides = {"before": pair.before, "after": pair.after}
     moved = pair.utilization
     return {

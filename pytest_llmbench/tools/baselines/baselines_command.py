@@ -101,6 +101,7 @@ def add(commands: Subparsers, add_import: Callable[[Subparsers], None]) -> None:
 
 
 def _add_draft(actions: Subparsers) -> None:
+    """Add the parser of `llmbench baselines draft`."""
     parser = actions.add_parser(
         "draft",
         help="Write baseline files without values for runs that match no baseline.",
@@ -128,6 +129,7 @@ def _add_draft(actions: Subparsers) -> None:
 
 
 def _draft(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench baselines draft`. The exit code is 1 if a file was not written."""
     from pytest_llmbench.baseline.draft_files import DraftFate, write_draft
     from pytest_llmbench.baseline.write import render_draft
     from pytest_llmbench.core.formatting import escape
@@ -192,6 +194,7 @@ def _read_names(arguments: argparse.Namespace) -> StatedNames:
 
 
 def _list(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench baselines list`."""
     from pytest_llmbench.baseline.read import find_shipped_tables
     from pytest_llmbench.tools.baselines.baseline_pages import format_table
 
@@ -222,6 +225,7 @@ def _list(arguments: argparse.Namespace) -> Output:
 
 
 def _show(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench baselines show`."""
     from pytest_llmbench.tools.baselines.baseline_pages import format_page
 
     recipes = read_recipes_in(arguments.baselines)
@@ -242,6 +246,7 @@ def _show(arguments: argparse.Namespace) -> Output:
 
 
 def _lint(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench baselines lint`. The exit code is 1 if there are findings."""
     from pytest_llmbench.baseline.lint import format_lint_page, lint_file
     from pytest_llmbench.baseline.read import (
         find_baseline_files,
@@ -260,6 +265,7 @@ def _lint(arguments: argparse.Namespace) -> Output:
 
 
 def _compare(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench baselines diff`. The exit code is 1 if anything changed."""
     import json
 
     from pytest_llmbench.tools.baselines.baseline_pages import (

@@ -38,6 +38,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench chat`."""
     from pytest_llmbench.core import runtime
     from pytest_llmbench.report import document, notifications
 

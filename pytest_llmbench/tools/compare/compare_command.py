@@ -73,6 +73,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench compare`."""
     from pytest_llmbench.comparison.compare_sides import compare_paths
     from pytest_llmbench.comparison.comparison_document import describe
     from pytest_llmbench.comparison.comparison_text import format_text

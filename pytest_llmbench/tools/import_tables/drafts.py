@@ -106,6 +106,7 @@ def _render_head(
     *,
     timed: bool,
 ) -> Iterator[str]:
+    """Yield the lines of a drafted file before its models."""
     about = prose.select("about")
     yield f"# Drafted from {escape(document)} by llmbench baselines import; docs/reference/baseline-files.md explains the keys."
     yield "schema: 1"
@@ -159,6 +160,7 @@ def _render_value(
 def _render_peaks(
     entries: Sequence[DocumentConfiguration], prose: Prose
 ) -> Iterator[str]:
+    """Yield the lines of the peaks by GPU type and precision."""
     yield "peak_tflops:"
     pairs = dict.fromkeys(
         (str(entry.facts["gpu"]), str(entry.facts["dtype"])) for entry in entries
@@ -185,6 +187,7 @@ def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:
 
 
 def _render_model(size: str, model: ProseValues) -> Iterator[str]:
+    """Yield the lines of one model."""
     formula, constant = model.get("formula"), model.get("printed_flops")
     yield f"  {_quote(size)}:"
     if formula is None:
@@ -208,6 +211,7 @@ def _render_model(size: str, model: ProseValues) -> Iterator[str]:
 
 
 def _render_worked_example(model: ProseValues) -> Iterator[str]:
+    """Yield the lines of a worked example, if the document states all of it."""
     sums = [model.get(f"worked {name}") for name in SUMS]
     shape = [model.get(name) for name in ("sequence_length", "layers")]
     # An incomplete example cannot be recomputed.
@@ -226,6 +230,7 @@ def _render_worked_example(model: ProseValues) -> Iterator[str]:
 
 
 def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[str]:
+    """Yield the lines of one configuration."""
     facts = entry.facts
     names = ("size", "gpu", "dtype", "task", "variant")
     key = ", ".join(

@@ -243,6 +243,7 @@ def read_value(mapping: DocumentMapping, labelled: LabelledCell) -> Facts:
 
 
 def _read_column(mapping: DocumentMapping, field: str, labelled: LabelledCell) -> Facts:
+    """Read a cell as the value of a configuration key."""
     label, cell = labelled
     if field == "size":
         return _read_size(mapping, label, cell)
@@ -391,6 +392,7 @@ def read_caption(mapping: DocumentMapping, text: str) -> Caption:
 def _find_facts(
     mapping: DocumentMapping, text: str
 ) -> Iterator[tuple[Facts, re.Match[str]]]:
+    """Yield the facts in a text, each with its match."""
     # Within a text, `h100` in lower case may be a name.
     whole = mapping.gpu.fullmatch(text)
     if whole:

@@ -34,6 +34,7 @@ Labelled = dict[str, str]
 def _read_separated(
     path: Path, mapping: DocumentMapping, delimiter: str
 ) -> DocumentTables:
+    """Read a CSV or TSV file as one table. Raises BaselineError."""
     text = read_text(path, "table", LARGEST_BYTES, BaselineError)
     reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[TableRow] = []
@@ -88,6 +89,7 @@ def read_records(path: Path, mapping: DocumentMapping) -> DocumentTables:
 def _find_records(
     mapping: DocumentMapping, node: Any, headings: tuple[str, ...], outer: Labelled
 ) -> Iterator[DocumentTable]:
+    """Yield a table of one row for each innermost record of a YAML or JSON node."""
     kind = getattr(node, "id", "")
     if kind == "sequence":
         for item in node.value:

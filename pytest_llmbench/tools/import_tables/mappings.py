@@ -198,6 +198,7 @@ def _check(custom: Mapping[str, Any]) -> None:
 
 
 def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapping:
+    """Merge sections of mapping files and compile their patterns."""
     merged = _merge(sections)
     terms = {
         f"{{{name}}}": f"(?:{'|'.join(patterns)})"

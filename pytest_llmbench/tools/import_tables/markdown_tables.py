@@ -230,6 +230,7 @@ def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _find_blocks(lines: Sequence[str]) -> Iterator[_Block]:
+    """Yield the tables and headings of a Markdown document in their order."""
     tokens = _make_parser().parse("\n".join(lines), {"lines": lines})
     for number, token in enumerate(tokens):
         start, end = token.map or (0, 0)
@@ -255,6 +256,7 @@ def _find_tables_in_code(
 
 
 def _find_bold_headings(lines: Sequence[str], start: int, end: int) -> Iterator[_Block]:
+    """Yield the lines of a paragraph that look like headings."""
     for number in range(start, end):
         match = _LOOKS_LIKE_HEADING.fullmatch(lines[number].strip())
         if match:
@@ -271,6 +273,7 @@ def _find_bold_headings(lines: Sequence[str], start: int, end: int) -> Iterator[
 def _make_tables(
     mapping: DocumentMapping, lines: Sequence[str], blocks: Sequence[_Block]
 ) -> Iterator[DocumentTable]:
+    """Build the tables, each with its headings and the short lines before it."""
     headings: list[_Block] = []
     begin = 0
     for block in blocks:

@@ -104,6 +104,7 @@ def read_prose(
 def _find_values(
     mapping: DocumentMapping, lines: Sequence[str]
 ) -> Iterator[tuple[ProseKey, ProseValue]]:
+    """Yield the values that sentences of the document state, with their line."""
     size = ""
     for number, line in enumerate(lines, 1):
         # Lines about measurements contain TFLOPS, too, so require the word.

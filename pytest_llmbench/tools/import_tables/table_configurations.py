@@ -214,6 +214,7 @@ def _read_task(mapping: DocumentMapping, *texts: str) -> Facts:
 def _read_rows(
     mapping: DocumentMapping, table: DocumentTable, rows: Sequence[TableRow]
 ) -> Iterator[Finding]:
+    """Yield the configurations of a table that has one in each row."""
     labels, heading = table.header.cells, table.heading
     names: Facts = {}
     if not read_labelled_model(mapping, heading):
@@ -279,6 +280,7 @@ def _is_caption(cell: Cell) -> bool:
 def _read_columns(
     mapping: DocumentMapping, table: DocumentTable, rows: Sequence[TableRow]
 ) -> Iterator[Finding]:
+    """Yield the configurations of a table that has one in each column."""
     title = table.header.cells[0]
     titled = DocumentConfiguration(
         title.line, title.text, _name_recipe(mapping, title.caption)

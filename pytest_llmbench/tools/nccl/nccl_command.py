@@ -72,6 +72,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench nccl`. The exit code is 1 if the traces differ."""
     import json
 
     from pytest_llmbench.session.settings import find_readable
@@ -249,6 +250,7 @@ def _render_histogram(rows: Sequence[TraceRow]) -> str:
 
 
 def _render_notes(trace: Trace) -> str:
+    """Render the notes on what was counted, and what was not."""
     from pytest_llmbench.tools.nccl.nccl_records import MEMBERS, PER_RANK
 
     names = sorted(

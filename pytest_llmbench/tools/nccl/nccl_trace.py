@@ -182,6 +182,10 @@ def _iterate_share(
 
 
 def _count_all(paths: Sequence[Path]) -> Counts:
+    """Count the records of all files, with several processes for large traces.
+
+    Counts in this process if a process is killed or a file grows meanwhile.
+    """
     shares = _choose_shares(paths)
     if shares == 1:
         return count_share(paths, 0, 1)
@@ -219,6 +223,7 @@ def _choose_shares(paths: Sequence[Path]) -> int:
 
 
 def _open_streams(paths: Sequence[Path]) -> Iterator[Stream]:
+    """Yield a stream for each file, also for the files in archives. Raises LogError."""
     stores = Stores()
     for path in _list_files(stores, paths):
         if not stores.is_archive(path):
@@ -256,6 +261,7 @@ def _list_files(stores: Stores, paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _walk_folder(stores: Stores, folder: Path) -> Iterator[Path]:
+    """Yield the regular files under a folder; each folder is visited once."""
     pending = [folder]
     seen = set()
     while pending:
@@ -327,6 +333,7 @@ def read_saved_or_logs(paths: Sequence[Path]) -> Trace:
 
 
 def _parse_trace(path: Path, text: bytes) -> Trace:
+    """Parse a saved trace. Refuses a text of another form or version."""
     try:
         values = parse_json(text)
     except ValueError as error:

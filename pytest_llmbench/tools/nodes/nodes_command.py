@@ -65,6 +65,7 @@ def _parse_day(text: str) -> date:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench nodes`."""
     from msgspec import convert, structs, to_builtins
 
     from pytest_llmbench.history.details import has_nodes

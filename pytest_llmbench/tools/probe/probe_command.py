@@ -123,6 +123,7 @@ def guard_exit(run: Callable[[], int]) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench probe`. The exit codes are those that `git bisect run` expects."""
     from pytest_llmbench.session.settings import find_readable
     from pytest_llmbench.tools.command_line import resolve_settings
     from pytest_llmbench.tools.probe.candidate import (
@@ -174,6 +175,7 @@ def _read_clock() -> datetime:
 
 
 def _describe(answer: ProbeAnswer) -> str:
+    """Format the answer: its sentence, the runs, the interval and the unusable runs."""
     lines = [
         f"probe: {SENTENCES[answer.outcome]}",
         f"  {answer.configuration}, valid runs of the build: {answer.runs}",

@@ -104,6 +104,7 @@ def probe(
 
 
 def _judge(request: ProbeRequest, settings: Settings, now: datetime) -> ProbeAnswer:
+    """Judge the new runs against the middle of the good and the bad runs."""
     paths = {GOOD: request.good, BAD: request.bad, NEW: request.new}
     requests = [
         SideRequest(label, str(path), path=path) for label, path in paths.items()

@@ -80,6 +80,7 @@ def _name_flag(name: str) -> str:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench replay`. The exit code is 1 if no run was judged."""
     from pytest_llmbench.core.option import name_destination
 
     values = {name: getattr(arguments, name) for name in map(name_destination, WHAT_IF)}

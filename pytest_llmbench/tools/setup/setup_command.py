@@ -80,6 +80,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run_setup(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench setup`. The exit code is 1 if the setup failed."""
     options = SetupOptions(
         arguments.recipe,
         arguments.release,
@@ -279,6 +280,7 @@ def add_cluster(commands: Subparsers) -> None:
 
 
 def _run_cluster(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench cluster`: print the cluster file, or write it with -o."""
     from pytest_llmbench.core.commands import run
     from pytest_llmbench.launch.plan.cluster_file import format_cluster_file
     from pytest_llmbench.launch.schedulers.registry import Schedulers

@@ -64,6 +64,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench site`."""
     from pytest_llmbench.comparison.unpaired import MARGIN
     from pytest_llmbench.session.settings import Settings
     from pytest_llmbench.tools.site.fleet_days import (

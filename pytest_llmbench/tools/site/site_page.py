@@ -167,6 +167,7 @@ def _format_timestamp(timestamp: datetime) -> str:
 def _describe_fleet(
     fleet: FleetDays, entries: Sequence[_PageEntry], facts: SiteFacts
 ) -> dict[str, Any]:
+    """Return the template values of the index page."""
     ordered = sorted(entries, key=_rank)
     counts = Counter(entry.badge.colour for entry in entries)
     columns = {day: column for column, day in enumerate(fleet.days)}
@@ -390,6 +391,7 @@ def _list_recent_changes(
 def _describe_page(
     entry: _PageEntry, compared: Mapping[str, str], location: str
 ) -> dict[str, Any]:
+    """Return the template values of the page of one configuration."""
     row, last = entry.row, entry.row.verdicts[-1]
     good = row.last_good
     link = compared.get(row.configuration)
@@ -421,6 +423,7 @@ def _describe_page(
 
 
 def _list_facts(row: FleetRow, last: StoredVerdict) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) of the facts on a configuration and its last verdict."""
     change = _find_last_change(row)
     yield "all changes", f"{format_change(row.total)} since {row.verdicts[0].day}"
     yield "last change", phrase(change) if change else "none"
@@ -440,6 +443,7 @@ def _list_facts(row: FleetRow, last: StoredVerdict) -> Iterator[tuple[str, str]]
 
 
 def _draw(row: FleetRow) -> Chart | None:
+    """Draw the daily step times of a configuration with its level changes."""
     days = [
         DrawnDay(
             verdict.day.isoformat(), verdict.verdict, seconds, verdict.expected_seconds
@@ -463,6 +467,7 @@ def _draw(row: FleetRow) -> Chart | None:
 
 
 def _list_change(change: LevelChange) -> tuple[str, ...]:
+    """Return the cells of a level change."""
     return (
         f"{change.started:%Y-%m-%d}",
         f"{change.kind}",
@@ -493,6 +498,7 @@ def _describe_acknowledged(entry: Acknowledgement) -> str:
 
 
 def _describe_day(verdict: StoredVerdict, colour: str) -> dict[str, Any]:
+    """Return the template values of one day."""
     return {
         "day": f"{verdict.day}",
         "badge": Badge(colour, SYMBOLS.get(verdict.verdict, "!"), verdict.verdict),

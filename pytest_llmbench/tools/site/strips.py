@@ -66,6 +66,7 @@ def draw_strip(row: FleetRow, colours: Sequence[str], day_columns: Columns) -> s
 def _list_attributes(
     row: FleetRow, colours: Sequence[str], width: int
 ) -> dict[str, str]:
+    """Return the SVG attributes of a strip."""
     return {
         "class": "strip",
         "role": "img",

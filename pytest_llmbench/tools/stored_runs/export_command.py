@@ -182,6 +182,7 @@ def _indent(text: str) -> str:
 
 
 def _format_csv(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[str]:
+    """Yield the rows as CSV text, one part at a time."""
     columns = _find_columns(store, parts)
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")

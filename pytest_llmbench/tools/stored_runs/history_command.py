@@ -160,6 +160,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
+    """Run a command of `llmbench history`."""
     writes = arguments.action in ("prune", "add")
     adds = (
         arguments.action == "add"
@@ -224,6 +225,7 @@ def _parse_words(text: str) -> str:
 
 
 def _list(store: StoreLocation, arguments: argparse.Namespace) -> str:
+    """Format the stored runs by configuration. Raises HistoryError without a run."""
     from pytest_llmbench.history.queries import list_runs
 
     rows = list_runs(store, arguments.k, arguments.since, arguments.limit)
@@ -366,6 +368,7 @@ def _confirm(question: str) -> bool:
 
 
 def _add(store: StoreLocation, arguments: argparse.Namespace) -> str:
+    """Store the sessions of files that could not be stored before."""
     from pytest_llmbench.history.record import write
     from pytest_llmbench.session.unsaved import read_unsaved
 

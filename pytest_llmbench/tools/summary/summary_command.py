@@ -120,6 +120,7 @@ def _parse_window(text: str) -> Window:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
+    """Run `llmbench summary`. The exit code is 1 without a run."""
     from pytest_llmbench.session.catalog import add_tables, load
     from pytest_llmbench.session.collect_runs import ingest
 
@@ -277,6 +278,7 @@ def format_skipped(ignored: Sequence[IgnoredFile]) -> str:
 def _make_row(
     run: Run, catalog: Catalog, window: Window | None, now: datetime
 ) -> SummaryRow:
+    """Build the row of a run."""
     from pytest_llmbench.runs.measure.measurement import choose_judged
 
     key, folder = run.identity.key, run.found
@@ -395,6 +397,7 @@ def _format_status(problem: Problem | None) -> str:
 
 
 def _format_attempts(run: Run, choice: Choice, total: int) -> str:
+    """Format the attempts of a run, or "" for a single attempt."""
     from pytest_llmbench.report.job_text import (
         describe_log_attempt,
         format_log_attempts,
@@ -468,6 +471,7 @@ def collect_facts(run: Run, choice: Choice | None, catalog: Catalog) -> dict[str
 
 
 def _read_configuration(configuration: Configuration) -> dict[str, Any]:
+    """Return the facts of a configuration by column."""
     key = configuration.key
     return {
         **{
