@@ -57,7 +57,7 @@ SPEC = job_spec(
     exclude=("n9",),
     scheduler_options=("--qos=high", "--nodelist=n[1-9]"),
 )
-ARMS = [replace(SPEC, variant=name) for name in ("good", "new")]
+VARIANTS = [replace(SPEC, variant=name) for name in ("good", "new")]
 
 HELD = AllocationPlan(
     replace(
@@ -82,7 +82,7 @@ class Course(LaunchedRuns):
         tmp_path: Path,
         *,
         hours: float = 100.0,
-        arms: Sequence[JobSpec] = ARMS,
+        variants: Sequence[JobSpec] = VARIANTS,
         held: AllocationPlan | None = None,
         used: Callable[[], Mapping[JobIdentity, float]] = dict,
         **settings: Any,
@@ -90,19 +90,22 @@ class Course(LaunchedRuns):
         self.folder = tmp_path
         self.seconds: float | None = None
         self.budget = HoursBudget(hours, used)
-        self.budget.reserve_first([arms[0]])
+        self.budget.reserve_first([variants[0]])
         self.released: list[str] = []
-        policy = TrialPlan(tuple(arms), held, 10, **settings)
+        policy = TrialPlan(tuple(variants), held, 10, **settings)
         self.engine = RunEngine(
             {KEY.id: partial(ab_policy.next_runs, policy=policy)},
-            [arms[0]],
+            [variants[0]],
             self,
             LaunchSettings(ab="v.yaml"),
             budget=self.budget,
             build_profile=lambda spec: spec,
             release=self.released.append,
         )
-        self.next = (place_run(arms[0], 1, warm_up=True) if held else arms[0], 1)
+        self.next = (
+            place_run(variants[0], 1, warm_up=True) if held else variants[0],
+            1,
+        )
         self.allocations: list[NextJob] = []
         self.made: list[str] = []
         self.nodes: tuple[str, ...] = ("n1", "n2")

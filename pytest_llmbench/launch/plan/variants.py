@@ -125,8 +125,8 @@ def _read(
 def _make_builds(entry: YamlMapping, path: Path) -> Builds:
     return Builds(
         variants=tuple(
-            _make_variant(arm, path.absolute().parent)
-            for arm in entry.get("variants") or ()
+            _make_variant(variant, path.absolute().parent)
+            for variant in entry.get("variants") or ()
         ),
         commits=entry.get("commits") or "",
         build=tuple(entry.get("build") or ()),
@@ -222,14 +222,14 @@ def install_variant(
     folder = variant.folder or installed.folder
     if variant.commit:
         folder = _check_out(variant, installed.folder or spec.directory, journal, run)
-    arm = replace(
+    installed = replace(
         installed,
         recipe=key.recipe,
         release=key.release,
         folder=folder,
         environment=tuple(environment.items()),
     )
-    return replace(cluster, installed=(arm, *cluster.installed))
+    return replace(cluster, installed=(installed, *cluster.installed))
 
 
 def refuse_ineffective(

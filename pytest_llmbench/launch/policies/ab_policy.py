@@ -60,8 +60,7 @@ def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
     ledger = read_ledger(history, policy)
     if not history.may_start:
         return conclude_without_hours(ledger, history.spec.purpose)
-    arms, noise = len(policy.names), policy.earlier
-    step = next_step(ledger.made, arms, noise, ledger.allocation)
+    step = next_step(ledger.made, len(policy.names), policy.earlier, ledger.allocation)
     if isinstance(step, NextTrial):
         return plan_trial(ledger, step)
     outcomes = {answer.outcome for answer in step}
@@ -76,20 +75,21 @@ def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
     return conclude_trials(ledger, text, reason, report, failed=failed)
 
 
-def count_most_runs(arms: int, *, shared: bool) -> int:
+def count_most_runs(variants: int, *, shared: bool) -> int:
     """Count the maximum number of runs of an A/B without failures, warm-ups included."""
-    return (MOST_PAIRS + shared) * arms
+    warm_ups = 1 if shared else 0
+    return (MOST_PAIRS + warm_ups) * variants
 
 
 def next_step(
     trials: Sequence[Trial],
-    arms: int = 2,
+    variant_count: int = 2,
     noise: Noise | None = None,
     allocation: int | None = None,
 ) -> NextTrial | tuple[PairedAnswer, ...]:
     """Choose the next run, or at the end return the answers for all but the reference.
 
-    `arms` includes the reference. `noise` is the noise of earlier A/Bs. `allocation` is
+    `variant_count` includes the reference. `noise` is the noise of earlier A/Bs. `allocation` is
     the number of the current allocation, in which the first run of each variant is a
     warm-up; None if each run is a separate job.
 
@@ -101,48 +101,55 @@ def next_step(
     """
     answers: dict[int, PairedAnswer] = {}
     estimates: dict[int, PairedEstimate] = {}
-    open_arms = list(range(1, arms))
+    undecided = list(range(1, variant_count))
     for rounds in range(1, MOST_PAIRS + 1):
-        for arm in open_arms:
-            if outcome := _find_end(trials, arm, rounds):
-                answers[arm] = PairedAnswer(
-                    arm, outcome, _count_pairs(trials, arm), estimates.get(arm)
+        for variant in undecided:
+            if outcome := _find_end(trials, variant, rounds):
+                answers[variant] = PairedAnswer(
+                    variant,
+                    outcome,
+                    _count_pairs(trials, variant),
+                    estimates.get(variant),
                 )
-        open_arms = [arm for arm in open_arms if arm not in answers]
-        if not open_arms:
+        undecided = [variant for variant in undecided if variant not in answers]
+        if not undecided:
             break
-        variants = [REFERENCE, *open_arms]
-        end = find_round_end(trials, variants, rounds)
+        running = [REFERENCE, *undecided]
+        end = find_round_end(trials, running, rounds)
         if end is None:
-            warm_up = choose_warm_up(trials, variants, allocation)
-            return warm_up or NextTrial(choose_in_round(trials, variants, rounds))
+            warm_up = choose_warm_up(trials, running, allocation)
+            return warm_up or NextTrial(choose_in_round(trials, running, rounds))
         if rounds < FIRST_ANALYSIS:
             continue
         fits = _fit(list_measured(trials[:end]))
-        level = get_level(rounds, noise, arms - 1)
-        for arm in open_arms:
-            estimates[arm] = estimate_difference(fits[arm], level, noise)
-            if outcome := _answer(estimates[arm], is_last=rounds == MOST_PAIRS):
-                answers[arm] = PairedAnswer(arm, outcome, rounds, estimates[arm])
-        open_arms = [arm for arm in open_arms if arm not in answers]
-    return tuple(answers[arm] for arm in sorted(answers))
+        level = get_level(rounds, noise, comparisons=variant_count - 1)
+        for variant in undecided:
+            estimates[variant] = estimate_difference(fits[variant], level, noise)
+            if outcome := _answer(estimates[variant], is_last=rounds == MOST_PAIRS):
+                answers[variant] = PairedAnswer(
+                    variant, outcome, rounds, estimates[variant]
+                )
+        undecided = [variant for variant in undecided if variant not in answers]
+    return tuple(answers[variant] for variant in sorted(answers))
 
 
-def _find_end(trials: Sequence[Trial], arm: int, rounds: int) -> PairedOutcome | None:
+def _find_end(
+    trials: Sequence[Trial], variant: int, rounds: int
+) -> PairedOutcome | None:
     """Return the outcome of a variant that gets no further pair, or None."""
-    for variant, outcome in (
+    for either, outcome in (
         (REFERENCE, PairedOutcome.REFERENCE_DOES_NOT_RUN),
-        (arm, PairedOutcome.DOES_NOT_RUN),
+        (variant, PairedOutcome.DOES_NOT_RUN),
     ):
-        if count_measured(trials, variant) < rounds:
-            failure = find_failure(trials, variant)
+        if count_measured(trials, either) < rounds:
+            failure = find_failure(trials, either)
             if failure:
                 return PairedOutcome.LOST if failure is TrialOutcome.LOST else outcome
     return None
 
 
-def _count_pairs(trials: Sequence[Trial], arm: int) -> int:
-    return min(count_measured(trials, variant) for variant in (REFERENCE, arm))
+def _count_pairs(trials: Sequence[Trial], variant: int) -> int:
+    return min(count_measured(trials, REFERENCE), count_measured(trials, variant))
 
 
 def _answer(estimate: PairedEstimate, *, is_last: bool) -> PairedOutcome | None:
@@ -164,14 +171,14 @@ def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
     The model has a constant, a linear trend over the runs and one effect per variant.
     With n runs of each of two variants the residuals have 2n - 3 degrees of freedom.
     """
-    arms = sorted({run.variant for run in measured} - {REFERENCE})
+    compared = sorted({run.variant for run in measured} - {REFERENCE})
     logarithms = np.array([run.logarithm for run in measured])
     variants = np.array([run.variant for run in measured])
     positions = np.array([run.position for run in measured], dtype=float)
     columns = [
         np.ones(len(measured)),
         positions - positions.mean(),
-        *(variants == arm for arm in arms),
+        *(variants == variant for variant in compared),
     ]
     design = np.stack(columns, axis=1)
     inverse = np.linalg.inv(design.T @ design)
@@ -181,21 +188,20 @@ def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
         [run.rounding for run in measured]
     )
     residuals = logarithms - design @ levels
-    squares, freedom = (
-        float(residuals @ residuals),
-        float(len(measured) - design.shape[1]),
-    )
+    sum_of_squares = float(residuals @ residuals)
+    degrees_of_freedom = float(len(measured) - design.shape[1])
     counts = {
-        variant: int(np.sum(variants == variant)) for variant in (REFERENCE, *arms)
+        variant: int(np.sum(variants == variant)) for variant in (REFERENCE, *compared)
     }
     return {
-        arm: Fit(
+        variant: Fit(
             float(levels[column]),
             float(inverse[column, column]),
-            squares,
-            freedom,
-            (counts[REFERENCE], counts[arm]),
+            sum_of_squares,
+            degrees_of_freedom,
+            (counts[REFERENCE], counts[variant]),
             rounding=float(roundings[column]),
         )
-        for column, arm in enumerate(arms, 2)
+        # columns 0 and 1 are the constant and the trend
+        for column, variant in enumerate(compared, 2)
     }

@@ -145,11 +145,12 @@ def choose_warm_up(
 ) -> NextTrial | None:
     """Choose the next warm-up in a shared allocation, or None.
 
-    The first run of each variant in an allocation is a is_warm_up warm-up.
+    The first run of each variant in an allocation is a warm-up, except for variants
+    that do not start.
     """
     if allocation is None:
         return None
-    warm = {
+    warmed_up = {
         trial.variant
         for trial in trials
         if trial.is_warm_up
@@ -158,16 +159,18 @@ def choose_warm_up(
     }
     # variants that do not start: their failures end the trial
     given_up = {variant for variant in variants if find_failure(trials, variant)}
-    cold = (variant for variant in variants if variant not in warm | given_up)
-    return next((NextTrial(variant, is_warm_up=True) for variant in cold), None)
+    remaining = (variant for variant in variants if variant not in warmed_up | given_up)
+    return next((NextTrial(variant, is_warm_up=True) for variant in remaining), None)
 
 
-def get_level(pairs: int, earlier: Noise | None, arms: int = 1) -> float:
+def get_level(pairs: int, earlier: Noise | None, comparisons: int = 1) -> float:
     """Return the one-sided significance level of the analysis after `pairs` pairs.
 
-    `arms` variants share the significance level (Bonferroni).
+    All `comparisons` share the significance level (Bonferroni).
     """
-    return (LEVELS_WITH_NOISE if earlier else LEVELS)[pairs - FIRST_ANALYSIS] / arms
+    return (LEVELS_WITH_NOISE if earlier else LEVELS)[
+        pairs - FIRST_ANALYSIS
+    ] / comparisons
 
 
 # --- the trials of a history ----------------------------------------------------------

@@ -274,7 +274,7 @@ def test_changed_variants_are_refused_on_resume(
 def test_commit_is_checked_out_in_the_journal_folder(
     gate: Gate, prepare: Prepare
 ) -> None:
-    """Each arm runs the script of its commit; the recipe's folder is unchanged."""
+    """Each variant runs the script of its commit; the recipe's folder is unchanged."""
     prepare(1.0, 1.0)
     recipe = gate.folder / "recipe"
 

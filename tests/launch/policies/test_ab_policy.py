@@ -107,7 +107,7 @@ def test_variants_are_called_alike_only_at_the_last_analysis() -> None:
 def test_difference_of_one_printed_unit_between_variants_does_not_count(
     unit: float, outcome: PairedOutcome
 ) -> None:
-    """All runs of an arm round the same way: 0.8 % may be any difference from 0 to 1.6
+    """All runs of a variant round the same way: 0.8 % may be any difference from 0 to 1.6
     %."""
 
     def run(_: int, step: NextTrial) -> Trial:
@@ -193,7 +193,7 @@ def test_variant_that_is_lost_or_fails_twice_ends_the_comparison(
 
 
 def test_variant_that_is_answered_or_fails_does_not_stop_the_others() -> None:
-    settings = {"arms": 3}
+    settings = {"variant_count": 3}
     normal = steady(cv=0.001, seed=3)
 
     def run(index: int, step: NextTrial) -> Trial:
@@ -223,7 +223,7 @@ def test_variant_that_is_answered_or_fails_does_not_stop_the_others() -> None:
 
 def test_several_variants_share_the_significance_level() -> None:
     _, (alone,) = complete(SEPARATE, steady(0.05))
-    _, (first, _) = complete({"arms": 3}, steady(0.05))
+    _, (first, _) = complete({"variant_count": 3}, steady(0.05))
     assert alone.estimate is not None
     assert first.estimate is not None
     assert first.estimate.level == alone.estimate.level / 2
@@ -251,8 +251,8 @@ def test_resumed_comparison_plans_the_same_next_run() -> None:
 
 # --- next_runs ------------------------------------------------------------------------
 
-ARMS = list_variants(("good", "new", "third"))
-TWO = TrialPlan(ARMS[:2], most=8)
+VARIANTS = list_variants(("good", "new", "third"))
+TWO = TrialPlan(VARIANTS[:2], most=8)
 HELD = AllocationPlan(
     replace(TRIAL, purpose=Purpose.ALLOCATION, command=("sbatch", "./launch.sh")),
     "",
@@ -281,7 +281,7 @@ def conclude(trials: Sequence[Trial], policy: TrialPlan = TWO) -> Conclusion:
     ],
 )
 def test_variant_that_is_due_runs_next(trials: list[Trial], variant: str) -> None:
-    step = next_runs(trial_history(ARMS[:2], trials), TWO)
+    step = next_runs(trial_history(VARIANTS[:2], trials), TWO)
     assert isinstance(step, NextRuns)
     (run,) = step.runs
     assert (run.spec.variant, run.repeat, run.attempt) == (variant, len(trials) + 1, 1)
@@ -348,7 +348,7 @@ def test_each_variant_is_answered_once(
 
 def test_each_of_three_variants_is_answered() -> None:
     third = measured(2, 900.0)
-    policy = TrialPlan(ARMS, most=12)
+    policy = TrialPlan(VARIANTS, most=12)
     conclusion = conclude([GOOD, SLOW, third, third, SLOW, GOOD], policy)
     assert "new is slower than good: +5.00 %" in conclusion.text
     assert "third is faster than good: -10.00 %" in conclusion.text
@@ -358,8 +358,8 @@ def test_inconclusive_comparison_names_the_detectable_difference() -> None:
     seconds = (1.0, 1.02, 0.99, 1.01, 1.0, 1.02, 0.99, 1.01)
     conclusion = conclude(
         [
-            measured(arm, 1000 * time)
-            for arm, time in zip((0, 1, 1, 0, 1, 0, 0, 1), seconds, strict=True)
+            measured(variant, 1000 * time)
+            for variant, time in zip((0, 1, 1, 0, 1, 0, 0, 1), seconds, strict=True)
         ]
     )
     assert conclusion.reason is Reason.PURPOSE_DONE
@@ -371,11 +371,11 @@ def test_noise_of_earlier_comparisons_is_used_and_reported() -> None:
     """It reveals a difference that four runs alone do not show; the new noise is
     stored."""
     trials = [
-        measured(arm, milliseconds)
-        for arm, milliseconds in ((0, 1000), (1, 1011), (1, 1013), (0, 1000))
+        measured(variant, milliseconds)
+        for variant, milliseconds in ((0, 1000), (1, 1011), (1, 1013), (0, 1000))
     ]
     noise = Noise(0.002, 10.0, "3 earlier A/Bs", measured=True)
-    assert isinstance(next_runs(trial_history(ARMS[:2], trials), TWO), NextRuns)
+    assert isinstance(next_runs(trial_history(VARIANTS[:2], trials), TWO), NextRuns)
     conclusion = conclude(trials, replace(TWO, earlier=noise))
     assert conclusion.text.startswith("new is slower than good: +1.20 % (98 %: ")
     assert (
@@ -397,15 +397,15 @@ def test_first_run_of_each_variant_is_discarded_as_a_warm_up(
     warm = [replace(trial, allocation=1, is_warm_up=True) for trial in (GOOD, SLOW)][
         :made
     ]
-    step = next_runs(trial_history(ARMS[:2], warm), replace(TWO, allocation=HELD))
+    step = next_runs(trial_history(VARIANTS[:2], warm), replace(TWO, allocation=HELD))
     assert isinstance(step, NextRuns)
     (run,) = step.runs
     assert (run.spec.allocation, run.spec.warm_up) == (1, warms_up)
 
 
 def test_refused_or_waiting_run_gives_no_answer() -> None:
-    history = trial_history(ARMS[:2], [GOOD, SLOW])
-    waiting = replace(history, planned=(*history.planned, NextJob(ARMS[1], 1, 3)))
+    history = trial_history(VARIANTS[:2], [GOOD, SLOW])
+    waiting = replace(history, planned=(*history.planned, NextJob(VARIANTS[1], 1, 3)))
     assert describe_step(next_runs(waiting, TWO)) == ["wait"]
     reason, text = describe_step(next_runs(replace(history, may_start=False), TWO))
     assert (reason, text[:19]) == (Reason.PURPOSE_MISSED.value, "the A/B is incomple")
