@@ -28,6 +28,7 @@ from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 SESSION = "--llmb-session"
 ACKNOWLEDGED = "--llmb-acknowledged"
 WIDTH = 79  # columns of the terminal
+BREAK = 4  # columns kept for the space before a word and ` \` after it
 
 LOCAL_METAVARS = ("PATH", "DIR", "FILE", "URL", "REASON")
 """Metavars of options that are left out of the command to collect a session.
@@ -41,8 +42,8 @@ def format_collect_command(
 ) -> str:
     """Format the command that collects a session from any folder.
 
-    The command is broken into lines of a terminal. `command` are the arguments of the
-    session that submitted the jobs.
+    The command is broken into lines of a terminal. `command` contains the arguments of
+    the session that submitted the jobs.
     """
     words = [
         "pytest",
@@ -55,7 +56,7 @@ def format_collect_command(
     ]
     lines = [""]
     for word in map(shlex.quote, words):
-        if len(lines[-1]) + len(word) > WIDTH - 4 and lines[-1]:
+        if len(lines[-1]) + len(word) > WIDTH - BREAK and lines[-1]:
             lines[-1] += " \\"
             lines.append("     ")
         lines[-1] += f" {word}" if lines[-1] else f"  {word}"
@@ -67,7 +68,7 @@ def format_resume_command(
 ) -> str:
     """Format the command that resumes a session, or with `collect` only collects it.
 
-    `command` are the arguments of the session.
+    `command` contains the arguments of the session.
     """
     options = [hide_password_of(argument) for argument in _drop_launching(command)]
     return shlex.join(
@@ -90,23 +91,23 @@ def _pick_selection(command: Sequence[str]) -> Iterator[str]:
 
 
 def _pick_judging(command: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments that change how runs are judged.
+    """Yield the arguments that change how runs are judged, with their values.
 
-    Without them a failed run could pass, for example with another tolerance.
+    Without these arguments a failed run could pass, for example with another tolerance.
+    Options with local values (LOCAL_METAVARS) are left out, except the file of
+    --llmb-acknowledged, whose path becomes absolute.
     """
     judging = [
         option for option in JUDGING_OPTIONS if option.metavar not in LOCAL_METAVARS
     ]
     options = {option.flag: option for option in judging if option.has_flag}
-    keys = tuple(f"{option.dest}=" for option in judging if option.ini)
+    ini_keys = tuple(f"{option.dest}=" for option in judging if option.ini)
+    short_overrides = tuple(f"-o{key}" for key in ini_keys)
+    long_overrides = tuple(f"--override-ini={key}" for key in ini_keys)
     for word, following in pairwise((*command, "")):
-        if word in ("-o", "--override-ini") and following.startswith(keys):
+        if word in ("-o", "--override-ini") and following.startswith(ini_keys):
             yield from (word, following)
-        elif word.startswith(
-            tuple(
-                f"{option}{key}" for option in ("-o", "--override-ini=") for key in keys
-            )
-        ):
+        elif word.startswith((*short_overrides, *long_overrides)):
             yield word
         flag, equals, value = word.partition("=")
         if flag == ACKNOWLEDGED:
@@ -118,7 +119,7 @@ def _pick_judging(command: Sequence[str]) -> Iterator[str]:
 
 
 def _drop_launching(command: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments, except those that select the launch or the session."""
+    """Yield the arguments without the options that start a launch or name a session."""
     for previous, word in pairwise(("", *command)):
         if (
             word not in LAUNCHING
@@ -131,9 +132,9 @@ def _drop_launching(command: Sequence[str]) -> Iterator[str]:
 def add_resumptions(
     results: Mapping[str, ConfigurationResult], engine: RunEngine, command: str
 ) -> dict[str, ConfigurationResult]:
-    """Add the command that resumes a collected session to its results.
+    """Add `command`, which resumes a collected session, to the results of its jobs.
 
-    Resuming is due if a run was held back or never submitted.
+    The command is marked as due if a run was held back or never submitted.
     """
     added = dict(results)
     histories = engine.histories
@@ -151,7 +152,7 @@ def add_resumptions(
 
 
 def _list_secrets(spec: JobSpec) -> tuple[str, ...]:
-    """List the names of the secrets that a job had."""
+    """List the names of the secret variables that have a value in a job."""
     environment = dict(spec.environment)
     return tuple(name for name in spec.secrets if environment.get(name))
 
@@ -166,9 +167,10 @@ class Interrupted(Exception):  # noqa: N818 (not an error: the user stopped it)
 def stop_jobs(
     engine: Engine, journal: Journal, launch: LaunchSettings, host: Host
 ) -> str:
-    """Cancel the jobs of this session, or keep them (`--llmb-keep-jobs`).
+    """Cancel the jobs of this session, or leave them running (`--llmb-keep-jobs`).
 
-    Returns the text that reports the outcome.
+    Returns a text for the user: what was cancelled, what may still run, and the command
+    to continue.
     """
     try:
         submitted = sum(
@@ -192,19 +194,19 @@ def stop_jobs(
     if (
         not submitted and journal.list_jobs()
     ):  # the jobs ended between two polls, and their runs can be judged
-        chain = launch.purpose in TRIALS  # each run decides the next one
+        is_trial = launch.purpose in TRIALS  # each run decides the next run
         command = format_resume_command(
-            journal.session, host.command, collect=not chain
+            journal.session, host.command, collect=not is_trial
         )
-        action = "resume" if chain else "judge"
+        action = "resume" if is_trial else "judge"
         return f"no job of session {journal.session} was running. To {action} it, run\n  {command}"
     return f"{formatting.count_noun(submitted, 'job')} cancelled, {describe_used(journal.list_jobs())}"
 
 
 def report_running_jobs(journal: Journal, launch: LaunchSettings, host: Host) -> None:
-    """Print the jobs that still run when a session ends in an error.
+    """Print the jobs that may still run when a session ends in an error.
 
-    Does nothing if the terminal is gone.
+    Prints nothing without such jobs, or if the terminal is gone.
     """
     with suppress(OSError):
         if journal.list_live():
@@ -217,6 +219,7 @@ def describe_running(journal: Journal, launch: LaunchSettings, host: Host) -> st
     """List the jobs that may still run, and the commands to cancel and to resume."""
     live = journal.list_live()
     submitted = [(load_scheduler(job.spec.via), job) for job in live if job.job_id]
+    # by scheduler; runs in one allocation share its id; local jobs have no such command
     ids: dict[type[Scheduler], list[str]] = {}
     for scheduler, job in submitted:
         known_ids = ids.setdefault(scheduler, [])
@@ -245,7 +248,7 @@ def describe_running(journal: Journal, launch: LaunchSettings, host: Host) -> st
 
 
 def describe_early_interrupt(launch: LaunchSettings, host: Host) -> str:
-    """Describe the jobs left running by an interruption before the launch."""
+    """Describe the jobs that may still run if a session is interrupted before its launch."""
     if not launch.continues:
         return "interrupted before anything was submitted"
     try:

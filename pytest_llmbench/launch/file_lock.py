@@ -40,12 +40,12 @@ def acquire_lock(path: Path) -> int | None:
 def is_locked(path: Path) -> bool:
     """True if a process holds the lock.
 
-    Takes the lock for a moment, so a process that acquires it just then is refused:
-    call this only if no process can.
+    Acquires a shared lock for a moment. Another process that tries to acquire the lock
+    in that moment is refused, so call this only while no other process can try.
     """
-    handle = os.open(path, os.O_RDONLY) if path_exists(path) else None
-    if handle is None:
+    if not path_exists(path):
         return False
+    handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -30,34 +30,33 @@ ROUNDING = 1e-9  # sums of GPU-hours that differ by less are equal
 def measure_cost(job: Job) -> JobCost:
     """Compute the GPU-hours that an ended job used.
 
-    The result states no `loss`. Nothing is estimated: a start of unknown length counts
-    as 0 hours, and the cost is marked as not exact. A run inside an allocation costs
-    nothing, since the allocation is counted.
+    A start of unknown length counts as 0 hours, and the cost is marked as not exact. A
+    run inside an allocation costs nothing, because the allocation is counted. The
+    `loss` of the cost is None; the caller determines it.
     """
     spec, status = job.spec, job.status
     if spec.allocation:
         return JobCost()
     if job.refused or status is None:
-        certain = job.refused and job.submission is not SubmissionState.UNCERTAIN
-        return JobCost(spec.gpu_hours, exact=certain)
-    hours_each = spec.occupied_gpus / SECONDS_PER_HOUR
-    requeued = sum(status.earlier_seconds) * hours_each
-    exact = len(status.earlier_seconds) >= status.restarts
+        never_ran = job.refused and job.submission is not SubmissionState.UNCERTAIN
+        return JobCost(spec.gpu_hours, exact=never_ran)
+    hours_per_second = spec.occupied_gpus / SECONDS_PER_HOUR
+    requeued = sum(status.earlier_seconds) * hours_per_second
+    has_all_starts = len(status.earlier_seconds) >= status.restarts
     if status.phase is not Phase.ENDED:  # purged or lost: it may have run for any time
         return JobCost(spec.gpu_hours, requeued, requeued, exact=False)
     seconds = status.elapsed_seconds
     if seconds is None and status.started and status.ended:
         seconds = (status.ended - status.started).total_seconds()
     phase = load_scheduler(spec.via).find_phase(status.state)
-    still_runs = (
-        status.ended_by is EndedBy.PYTEST and phase is not Phase.ENDED
-    )  # it is still running
-    used = requeued + max(seconds or 0.0, 0.0) * hours_each
+    # pytest gave the job up, but could not cancel it
+    still_runs = status.ended_by is EndedBy.PYTEST and phase is not Phase.ENDED
+    used = requeued + max(seconds or 0.0, 0.0) * hours_per_second
     return JobCost(
         spec.gpu_hours,
         used,
         requeued,
-        exact=exact and seconds is not None and not still_runs,
+        exact=has_all_starts and seconds is not None and not still_runs,
     )
 
 
@@ -105,9 +104,8 @@ class HoursBudget:
         self._used: dict[JobIdentity, float] = {}
         self._reserved: dict[JobIdentity, float] = {}
         self._submitted: set[JobIdentity] = set()
-        self._longest: dict[
-            str, float
-        ] = {}  # GPU-hours of the longest run in an allocation, by configuration
+        # GPU-hours of the longest run in an allocation, by configuration
+        self._longest: dict[str, float] = {}
 
     @property
     def used(self) -> float:
@@ -121,7 +119,7 @@ class HoursBudget:
         """
         for job in jobs:
             if job.number in live:
-                self._reserved[job.identity] = self._count_hours(job.spec)
+                self._reserved[job.identity] = self._estimate_hours(job.spec)
                 self._submitted.add(job.identity)
             else:
                 self.add_ended(job)
@@ -129,42 +127,49 @@ class HoursBudget:
     def reserve_first(self, specs: Iterable[JobSpec]) -> None:
         """Reserve the estimates of first runs, without checking the limit again."""
         for spec in specs:
-            identity = (spec.case_id, spec.purpose.value, 1, 1)
+            identity = NextJob(spec).identity
             if identity not in self._used:
-                self._reserved.setdefault(identity, self._count_hours(spec))
+                self._reserved.setdefault(identity, self._estimate_hours(spec))
 
     def reserve(self, jobs: Sequence[NextJob]) -> str:
-        """Reserve the estimates of the next jobs.
+        """Reserve the estimates of the next jobs, and return "".
 
-        Returns the reason if they exceed the limit, else "". Jobs that a resumed
-        session planned or ran before are not counted twice.
+        If the estimates exceed the limit, reserves nothing and returns the reason. Jobs
+        that a resumed session planned or ran before are not counted twice.
         """
         new = {
-            job.identity: self._count_hours(job.spec)
+            job.identity: self._estimate_hours(job.spec)
             for job in jobs
             if not self._is_counted(job)
         }
         reserved = sum(self._reserved.values())
         if new and self._exceeds(reserved + sum(new.values())):
-            runs = sum(purpose != Purpose.ALLOCATION for _, purpose, _, _ in new)
-            return self._explain(
-                formatting.count_noun(runs, "run"), sum(new.values()), reserved
-            )
+            purposes = [purpose for _case, purpose, _attempt, _repeat in new]
+            runs = sum(purpose != Purpose.ALLOCATION for purpose in purposes)
+            verb = "takes" if runs == 1 else "take"
+            subject = f"{formatting.count_noun(runs, 'run')} {verb}"
+            return self._explain(subject, sum(new.values()), reserved)
         self._reserved |= new
         return ""
 
     def admit(self, job: Job) -> str:
-        """Return the reason not to submit a planned job (any more), or ""."""
+        """Reserve the estimate of a job about to be submitted, and return "".
+
+        If the estimate exceeds the limit now, drops the reservation and returns the
+        reason. Of the reservations, only those of submitted jobs count against the job.
+        """
         identity = job.identity
         other_hours = sum(
             hours
             for other, hours in self._reserved.items()
             if other in self._submitted - {identity}
         )
-        if self._exceeds(other_hours + self._count_hours(job.spec)):
+        if self._exceeds(other_hours + self._estimate_hours(job.spec)):
             self._reserved.pop(identity, None)
-            return self._explain("it", self._count_hours(job.spec), other_hours)
-        self._reserved[identity] = self._count_hours(job.spec)
+            return self._explain(
+                "the job takes", self._estimate_hours(job.spec), other_hours
+            )
+        self._reserved[identity] = self._estimate_hours(job.spec)
         self._submitted.add(identity)
         return ""
 
@@ -187,14 +192,12 @@ class HoursBudget:
         Also remember the longest completed run of each configuration.
         """
         case, status = job.spec.case_id, job.status
-        self._used |= {
-            identity: hours
-            for identity, hours in self._measure_running().items()
-            if identity[0] == case
-        }
-        if (
-            status and status.state == "COMPLETED"
-        ):  # only a completed run predicts the next run
+        for identity, hours in self._measure_running().items():
+            allocation_case, *_ = identity
+            if allocation_case == case:
+                self._used[identity] = hours
+        # only a completed run predicts the next run
+        if status and status.state == "COMPLETED":
             hours = (
                 (status.elapsed_seconds or 0.0)
                 * job.spec.occupied_gpus
@@ -209,15 +212,15 @@ class HoursBudget:
         return self.used + hours > self.limit + ROUNDING
 
     def _explain(self, subject: str, hours: float, reserved: float) -> str:
-        verb = "takes" if subject == "it" or subject.startswith("1 ") else "take"
+        """Explain an exceeded limit. `subject` includes the verb: `2 runs take`."""
         needed, used, reserved_hours = map(
             formatting.format_hours, (hours, self.used, reserved)
         )
         reserved_text = f" and {reserved_hours} reserved" if reserved else ""
-        return f"{subject} {verb} {needed} GPU-hours, but {used} of the {self.limit:,.10g} allowed are used{reserved_text}"
+        return f"{subject} {needed} GPU-hours, but {used} of the {self.limit:,.10g} allowed are used{reserved_text}"
 
-    def _count_hours(self, spec: JobSpec) -> float:
-        """Return the estimate of a job.
+    def _estimate_hours(self, spec: JobSpec) -> float:
+        """Estimate the GPU-hours of a job.
 
         An allocation costs nothing in addition to the runs in it. A run in an
         allocation needs at least as long as the longest run so far.

@@ -16,7 +16,7 @@ from pytest_llmbench.core.redaction import (
     list_forms,
 )
 
-_SALT = 8  # characters of the salt of a digest
+_SALT_LENGTH = 8  # characters of the salt of a digest
 
 WITHHELD = Quote("(not shown: may contain a secret)")
 """Replaces a quote if the secrets in it are unknown."""
@@ -48,9 +48,10 @@ def has_unknown_secrets(spec: JobSpec) -> bool:
     """
     environment = dict(spec.environment)
     changed = (
-        make_digest(environment.get(name, ""), text[:_SALT]) != text
-        for name, text in spec.digests
+        make_digest(environment.get(name, ""), digest[:_SALT_LENGTH]) != digest
+        for name, digest in spec.digests
     )
+    # a resumed job has MASK in place of a secret that this session does not know
     return MASK in find_secret_values(spec) or any(changed)
 
 
@@ -59,7 +60,7 @@ def make_digest(value: str, salt: str = "") -> str:
 
     The digest is too short to reveal the value.
     """
-    salt = salt or secrets.token_hex(_SALT // 2)
+    salt = salt or secrets.token_hex(_SALT_LENGTH // 2)
     return (
         salt
         + hashlib.blake2b(
@@ -71,13 +72,15 @@ def make_digest(value: str, salt: str = "") -> str:
 def hide_in_quote(quote: Quote, spec: JobSpec) -> Quote:
     """Mask the secrets of a job in a line that it printed.
 
-    Also masks the beginning of a secret at the end of a truncated line. Withholds the
-    whole line if the secrets are unknown.
+    Also masks the beginning of a secret at the end of a truncated line. Replaces the
+    whole line by WITHHELD if the secrets are unknown.
     """
     if has_unknown_secrets(spec):
         return WITHHELD
     text = redact(quote, spec)
     line = text.removesuffix("…")
     forms = (form for value in find_secret_values(spec) for form in list_forms(value))
-    shared = max((count_shared(line, form) for form in forms), default=0)
-    return Quote(line[: len(line) - shared] + MASK if shared >= SHORTEST else text)
+    shared_length = max((count_shared(line, form) for form in forms), default=0)
+    return Quote(
+        line[: len(line) - shared_length] + MASK if shared_length >= SHORTEST else text
+    )

@@ -28,8 +28,10 @@ FIRST_SEARCH_SECONDS, LONGEST_SEARCH_SECONDS = 1.0, 60.0
 
 @dataclass(slots=True)
 class _FollowedLog:
-    searched: datetime | None = None
-    pause: float = 0.0  # before the next search
+    """The log of one start of a job, and the time of the last search for it."""
+
+    searched_at: datetime | None = None
+    pause_seconds: float = 0.0  # until the next search
     log: Growing | None = None
     has_steps: bool = False
 
@@ -48,12 +50,12 @@ class RunningLogs:
 
         Never raises an error for a log that is missing or cannot be read.
         """
-        searched = join_first([str(searched) for searched in list_log_paths(job)], 2)
-        late = all(
+        places = join_first([str(path) for path in list_log_paths(job)], 2)
+        prints_late = all(
             get_dialect(baseline.dialect).prints_late
             for baseline in self._catalog.baselines[job.spec.key]
         )
-        no_progress = LogProgress(place=searched, prints_late=late)
+        no_progress = LogProgress(place=places, prints_late=prints_late)
         try:
             log = self._find_log(job)
             if log is None:
@@ -66,13 +68,13 @@ class RunningLogs:
         except (LogError, OSError) as error:
             return replace(no_progress, problem=str(error))
         self._get_followed(job).has_steps |= progress.steps > 0
-        return replace(progress, place=searched, prints_late=late)
+        return replace(progress, place=places, prints_late=prints_late)
 
     def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in a job's log, or None.
 
-        The step consists of its number, the number of all steps and the seconds per
-        step.
+        The result consists of the number of the step, the number of all steps (None if
+        unknown) and the seconds per step.
         """
         try:
             log = self._find_log(job)
@@ -83,7 +85,7 @@ class RunningLogs:
         return step
 
     def _get_followed(self, job: Job) -> _FollowedLog:
-        """Return the state of the log of this start of a job.
+        """Return the state of the log of the latest start of a job.
 
         A requeued job may write another log.
         """
@@ -98,17 +100,20 @@ class RunningLogs:
         log.
         """
         followed, now = self._get_followed(job), self._now()
-        waited = (
-            (now - followed.searched).total_seconds() if followed.searched else -1.0
+        waited_seconds = (
+            (now - followed.searched_at).total_seconds()
+            if followed.searched_at
+            else -1.0
         )
-        certain = followed.has_steps and not (job.status and job.status.restarts)
+        is_final = followed.has_steps and not (job.status and job.status.restarts)
         # a clock that was set back must not stop the search
-        if certain or 0 <= waited < followed.pause:
+        if is_final or 0 <= waited_seconds < followed.pause_seconds:
             return followed.log
-        followed.pause = min(
-            max(2 * followed.pause, FIRST_SEARCH_SECONDS), LONGEST_SEARCH_SECONDS
+        followed.pause_seconds = min(
+            max(2 * followed.pause_seconds, FIRST_SEARCH_SECONDS),
+            LONGEST_SEARCH_SECONDS,
         )
-        followed.searched = now
+        followed.searched_at = now
         path = _search_log(job)
         if path and (followed.log is None or followed.log.path != path):
             baselines = self._catalog.baselines[job.spec.key]
@@ -121,7 +126,7 @@ class RunningLogs:
 
 
 def _search_log(job: Job) -> Path | None:
-    """Return the log of a job's latest attempt, or None."""
+    """Search the log of a job's latest attempt. Returns None if there is none."""
     since = estimate_submission(job)
     runs = find_runs([path for path in list_log_paths(job) if path_exists(path)]).runs
     logs = [

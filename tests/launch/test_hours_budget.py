@@ -210,7 +210,7 @@ def test_planned_job_is_refused_once_the_hours_are_used() -> None:
     budget.add_ended(job(elapsed_seconds=HOUR))
     assert (
         budget.admit(job(2, OTHER))
-        == "it takes 10.0 GPU-hours, but 16.0 of the 20 allowed are used"
+        == "the job takes 10.0 GPU-hours, but 16.0 of the 20 allowed are used"
     )
 
 
