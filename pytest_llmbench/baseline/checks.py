@@ -311,11 +311,9 @@ def _check_values(recorded: YamlMapping, statistic: str, report: Report) -> None
 
     Also reports a mean that is impossible for the standard deviation of the steps.
     """
-    trimmed, mean, seconds = (
-        recorded["trimmed_mean_seconds"],
-        recorded["mean_seconds"],
-        recorded["run_seconds"],
-    )
+    trimmed = recorded["trimmed_mean_seconds"]
+    mean = recorded["mean_seconds"]
+    seconds = recorded["run_seconds"]
     mean_of_runs = sum(seconds) / len(seconds)
     # If the mean decides, run_seconds may contain the means of the runs.
     values = (trimmed, mean) if statistic == "mean" else (trimmed,)

@@ -359,10 +359,8 @@ def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
     decimals: dict[str, int] = defaultdict(int)
     for row in entry["configurations"]:
         if "step_time" in row["cells"].values:
-            table, digits = (
-                row.get("table", ""),
-                count_decimals(row["cells"]["step_time"]),
-            )
+            table = row.get("table", "")
+            digits = count_decimals(row["cells"]["step_time"])
             decimals[table] = max(decimals[table], digits)
     return {table: float(f"1e-{digits}") for table, digits in decimals.items()}
 

@@ -432,10 +432,10 @@ def render_draft(path: Path, recipes: Sequence[Recipe], remarks: Sequence[str]) 
 
     All recipes have the same name and release. `remarks` become comments at the top.
     """
-    first, baselines = (
-        recipes[0],
-        {baseline.key: baseline for recipe in recipes for baseline in recipe.baselines},
-    )
+    first = recipes[0]
+    baselines = {
+        baseline.key: baseline for recipe in recipes for baseline in recipe.baselines
+    }
     head = {
         "title": first.title,
         "framework": first.framework,

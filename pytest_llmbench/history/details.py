@@ -82,10 +82,8 @@ def read_details(
 
 def _make_details(row: Row) -> tuple[RunKey, StoredDetails]:
     window = Window(row["first_step"], row["last_step"], row["statistic"])
-    steps, mean_of = (
-        unpack_steps(row["step_seconds"]),
-        parse_list("mean_of", row["mean_of"]),
-    )
+    steps = unpack_steps(row["step_seconds"])
+    mean_of = parse_list("mean_of", row["mean_of"])
     key = (row["configuration"], row["job_id"], row["started"], window)
     return key, StoredDetails(row["launcher"], _list_nodes(row), steps, tuple(mean_of))
 

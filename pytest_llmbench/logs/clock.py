@@ -283,10 +283,8 @@ class LineClocks:
         before = self._last.get(rank)
         steps = collect_column(records, "step", np.int64)
         if before:
-            steps, stamps = (
-                np.append(before.step, steps),
-                np.append(before.stamp, stamps),
-            )
+            steps = np.append(before.step, steps)
+            stamps = np.append(before.stamp, stamps)
         first_row = 0 if before else 1  # index of the record after the first gap
         step_seconds = np.maximum(1, np.diff(steps)) * seconds[first_row:]
         for gap in np.flatnonzero(

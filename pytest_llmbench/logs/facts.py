@@ -492,10 +492,8 @@ class CheckpointLines:
 
         `segments` are all segments of the log.
         """
-        first_lines, last_lines = (
-            [segment.first_line for segment in segments],
-            [segment.last_line for segment in segments],
-        )
+        first_lines = [segment.first_line for segment in segments]
+        last_lines = [segment.last_line for segment in segments]
         assigned = [
             (
                 meaning,

@@ -403,10 +403,8 @@ def count_step_tokens(records: Sequence[StepRecord]) -> list[StepRecord]:
     digits = max((count for _, count in printed), default=0)
     with_tokens, before = [], 0
     for row, record in enumerate(records):
-        tokens, least_growth = (
-            printed[row][0],
-            FEWEST_UNITS * get_significant_unit(printed[row][0], digits),
-        )
+        tokens = printed[row][0]
+        least_growth = FEWEST_UNITS * get_significant_unit(printed[row][0], digits)
         while before + 1 < row and tokens - printed[before + 1][0] >= least_growth:
             before += 1
         steps, grown = record.step - records[before].step, tokens - printed[before][0]

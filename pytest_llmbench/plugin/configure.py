@@ -307,10 +307,8 @@ def _read_ini_value(config: pytest.Config, name: str) -> Any:
 
 def _find_origins(config: pytest.Config, flags: Sequence[str]) -> Origins:
     """Return the sources of the given options and of the ini keys."""
-    typed, file = (
-        [str(argument) for argument in config.invocation_params.args],
-        _file(config),
-    )
+    typed = [str(argument) for argument in config.invocation_params.args]
+    file = _file(config)
     keys = [key for key in _file_keys(config) if key in INI_KEYS]
     arguments = {
         Written.TYPED: typed,

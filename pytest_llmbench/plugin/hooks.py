@@ -296,10 +296,8 @@ def _overrule(
         )
     )
     original = outcome.verdict or outcome.reason.upper()
-    verdict, text = (
-        "NOT_ASSERTED",
-        f"{original}, but the test {report.outcome} without checking the verdict",
-    )
+    verdict = "NOT_ASSERTED"
+    text = f"{original}, but the test {report.outcome} without checking the verdict"
     if report.failed:
         verdict, text = "TEST_FAILED", f"{original}, but the test failed: {error}"
     reason = verdict.lower().replace("_", "-")

@@ -382,10 +382,8 @@ def _describe_steps(measurement: Measurement | None) -> ReportedSteps | None:
     room = max(MOST_STEPS - int(np.count_nonzero(slow)), 1)
     regular = np.arange(len(slow)) % -(-len(slow) // room) == 0
     positions = np.flatnonzero(slow | regular)[:MOST_STEPS]
-    numbers, printed = (
-        segment.steps.index[positions].tolist(),
-        segment.steps.seconds[positions].tolist(),
-    )
+    numbers = segment.steps.index[positions].tolist()
+    printed = segment.steps.seconds[positions].tolist()
     values = [
         judged.get(number, value)
         for number, value in zip(numbers, printed, strict=True)
@@ -427,11 +425,9 @@ def _find_slow_line(measurement: Measurement) -> tuple[int, str]:
     Without stragglers, returns the line of the first step of the window. Returns
     (0, "") if no line is known.
     """
-    lines, numbers, seconds = (
-        measurement.window_lines,
-        measurement.window_steps,
-        measurement.window_seconds,
-    )
+    lines = measurement.window_lines
+    numbers = measurement.window_steps
+    seconds = measurement.window_seconds
     if not lines:
         return 0, ""
     if not _find_slow_steps(measurement):

@@ -112,11 +112,9 @@ def compare_metrics(outcome: ConfigurationOutcome) -> list[tuple[str, str, str, 
         # The log may print a metric that no baseline contains: only JSON has it, and
         # the row shows the computed value.
         if name in metrics and (definition.printed is None or baseline.get(name)):
-            measured, expected, form = (
-                metrics[name].value,
-                baseline.get(name),
-                definition.form,
-            )
+            measured = metrics[name].value
+            expected = baseline.get(name)
+            form = definition.form
             difference = formatting.format_difference(
                 measured / expected if measured is not None and expected else None
             )
@@ -169,10 +167,8 @@ def _format_limit(outcome: ConfigurationOutcome, limit: float, expected: float) 
     tolerance = outcome.tolerance + (
         f", {source}" if source not in ("", "default") else ""
     )
-    allowed, baseline = (
-        formatting.format_seconds(limit),
-        formatting.format_seconds(expected),
-    )
+    allowed = formatting.format_seconds(limit)
+    baseline = formatting.format_seconds(expected)
     return f"{allowed} = {baseline} x {limit / expected:.6g} (tolerance {tolerance})"
 
 
@@ -336,10 +332,8 @@ def list_last_good(last: ReportedLastGood | None) -> Iterator[tuple[str, str]]:
     when = f"{last.started[:16].replace('T', ' ')}{job} ({source})"
     seconds, since = formatting.format_seconds(last.step_time_seconds), ""
     if last.difference is not None:
-        size, days = (
-            formatting.format_difference(1 + last.difference),
-            formatting.count_noun(last.days, "day"),
-        )
+        size = formatting.format_difference(1 + last.difference)
+        days = formatting.count_noun(last.days, "day")
         since = f", {size} for {days}"
     yield "last good", f"{when}: {seconds}{since}"
     yield "since", "; ".join(_list_since(last))

@@ -138,11 +138,9 @@ def list_properties(outcome: ConfigurationOutcome) -> dict[str, str]:
 
 def summarize(outcome: ConfigurationOutcome) -> str:
     """Summarise the jobs: `on n[3-4], 2 attempts: job 12 on n1: FAILED`."""
-    nodes, runs, failed = (
-        format_nodes(outcome),
-        len(list_last_attempts(outcome)),
-        list_failed_attempts(outcome),
-    )
+    nodes = format_nodes(outcome)
+    runs = len(list_last_attempts(outcome))
+    failed = list_failed_attempts(outcome)
     texts = [f"on {nodes}"] if nodes else []
     texts += [f"{runs} runs"] if runs > 1 else []
     texts += (

@@ -185,10 +185,8 @@ def _render_section(title: str, outcomes: Sequence[OutcomeDocument], room: int) 
     """
     start, end = f"#### {len(outcomes)} {title}\n\n{HEAD}", "\n"
     if title == "passed":
-        start, end = (
-            f"<details><summary>{len(outcomes)} {title}</summary>\n\n{HEAD}",
-            "\n</details>\n\n",
-        )
+        start = f"<details><summary>{len(outcomes)} {title}</summary>\n\n{HEAD}"
+        end = "\n</details>\n\n"
     # Reserve 100 bytes for the count of the rows that do not fit.
     remaining = room - len((start + end).encode()) - 100
     rows: list[str] = []

@@ -318,10 +318,8 @@ def _is_later(
             and own_times[clock].zoned == other_times[clock].zoned
         ):
             return own_times[clock].timestamp >= other_times[clock].timestamp
-    written, other_written = (
-        own_times.get(Clock.FILE_TIME),
-        other_times.get(Clock.FILE_TIME),
-    )
+    written = own_times.get(Clock.FILE_TIME)
+    other_written = other_times.get(Clock.FILE_TIME)
     if (
         written is not None
         and other_written is not None

@@ -116,10 +116,8 @@ class Catalog:
 
         `keys` and the configurations that `settings` names are kept.
         """
-        keys_only_in_tables, required = (
-            self.keys_only_in_tables,
-            {*keys, *self.required_runs},
-        )
+        keys_only_in_tables = self.keys_only_in_tables
+        required = {*keys, *self.required_runs}
         patterns = _list_requested(
             settings, self.baselines.keys() - keys_only_in_tables
         )

@@ -448,10 +448,8 @@ def _list_outcome_cautions(
 ) -> Iterator[Caution]:
     """Yield the selected items without a verdict."""
     stale = sum(outcome.reason == Reason.TOO_OLD for outcome in configurations)
-    origin, limit = (
-        find_origin(session.settings.origins, "--llmb-max-age"),
-        session.settings.max_age,
-    )
+    origin = find_origin(session.settings.origins, "--llmb-max-age")
+    limit = session.settings.max_age
     if stale and limit and origin and not origin.typed:
         yield Caution(
             CautionCode.MAX_AGE,

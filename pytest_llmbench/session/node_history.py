@@ -46,10 +46,8 @@ def list_current_runs(results: Iterable[ConfigurationResult]) -> Iterator[Measur
         )
         for job in result.jobs:
             if job.purpose in TIMED and job.step_seconds and job.started is not None:
-                window, requeued = (
-                    result.judgement.baseline.window,
-                    job.cost.requeued > 0,
-                )
+                window = result.judgement.baseline.window
+                requeued = job.cost.requeued > 0
                 nodes = frozenset() if requeued else frozenset(job.nodes)
                 of_job = (job.started, job.job_id, job.step_seconds, nodes, software)
                 yield MeasuredRun(0, result.case.key.id, window, *of_job)

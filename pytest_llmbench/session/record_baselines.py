@@ -466,10 +466,8 @@ def _describe_levels(
         and _is_between(level, runs)
     ]
     if steps:
-        day, change = (
-            steps[-1].started.date(),
-            formatting.format_difference(1 + steps[-1].difference),
-        )
+        day = steps[-1].started.date()
+        change = formatting.format_difference(1 + steps[-1].difference)
         return CHANGED.format(change, day, day, _format_range(trimmed), ACCEPT)
     noise = expect_noise(
         runs, settings.assumed_cv * _find_largest_spread(runs) / LARGEST_SPREAD
@@ -484,10 +482,8 @@ def _describe_levels(
     levels = find_run_levels(in_time if ordered else trimmed, noise, ordered=ordered)
     if levels is None:
         return ""
-    fast, slow = (
-        formatting.format_seconds(levels.fast_seconds),
-        formatting.format_seconds(levels.slow_seconds),
-    )
+    fast = formatting.format_seconds(levels.fast_seconds)
+    slow = formatting.format_seconds(levels.slow_seconds)
     change = formatting.format_difference(levels.slow_seconds / levels.fast_seconds)
     return TWO_LEVELS.format(
         levels.fast_runs,
@@ -553,10 +549,8 @@ def _describe(recording: Recording, remarks: Sequence[Note]) -> str:
     runs = formatting.count_noun(recording.runs, "valid run")
     if recording.runs > 1:
         runs += f" ({_format_range(recording.run_seconds)})"
-    measured, mean = (
-        formatting.format_seconds(recording.trimmed_mean_seconds),
-        formatting.format_seconds(recording.mean_seconds),
-    )
+    measured = formatting.format_seconds(recording.trimmed_mean_seconds)
+    mean = formatting.format_seconds(recording.mean_seconds)
     line = f"recorded {measured} (trimmed mean; the mean is {mean}) from {runs}, not judged"
     return phrase_all((line, *remarks))
 
@@ -617,10 +611,8 @@ def _describe_since_first(recording: Recording) -> str:
     """Return the change since the first value, with its accepted reason."""
     if not recording.earlier:
         return ""
-    first, reason = (
-        recording.earlier[0],
-        f"; accepted: {recording.reason}" if recording.reason else "",
-    )
+    first = recording.earlier[0]
+    reason = f"; accepted: {recording.reason}" if recording.reason else ""
     change = formatting.format_difference(
         recording.trimmed_mean_seconds / first.seconds
     )

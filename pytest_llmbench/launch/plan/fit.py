@@ -186,14 +186,12 @@ def _explain_not_installed(key: Key, cluster: Cluster) -> str:
     if not cluster.installed or find_installed(key, cluster) is not None:
         return ""
     names = sorted({_name_installed(installed) for installed in cluster.installed})
-    name, similar = (
-        f"{key.recipe}-{key.release}",
-        [
-            _name_installed(installed)
-            for installed in cluster.installed
-            if _is_alike(installed, key)
-        ],
-    )
+    name = f"{key.recipe}-{key.release}"
+    similar = [
+        _name_installed(installed)
+        for installed in cluster.installed
+        if _is_alike(installed, key)
+    ]
     return f"{name} is not installed here; installed: {join_first(names)}{did_you_mean(name, similar)}"
 
 

@@ -148,10 +148,8 @@ class Plan:
         specs = []
         for job in self.jobs:
             case = job.spec.case_id
-            first, allocation_plan = (
-                self.variants.get(case, (job,))[0].spec,
-                self.allocations.get(case),
-            )
+            first = self.variants.get(case, (job,))[0].spec
+            allocation_plan = self.allocations.get(case)
             allocation = (
                 allocation_plan.size(self.runs.get(case, 1))
                 if allocation_plan
@@ -369,10 +367,8 @@ class Planner:
 
         Raises LaunchError if the recipe does not support `purpose`.
         """
-        baseline, facts = (
-            self.catalog.baselines[key][0],
-            self.facts[key.recipe, key.release],
-        )
+        baseline = self.catalog.baselines[key][0]
+        facts = self.facts[key.recipe, key.release]
         launch = self.launch if purpose is self.launch.purpose else LaunchSettings()
         checkpoint = (
             self.host.directory / launch.checkpoint if launch.checkpoint else None

@@ -242,10 +242,8 @@ def refuse_ineffective(
     """
     environment = dict(spec.environment)
     for name, text in variant.environment:
-        value, actual = (
-            fill_references(text, caller, f"variant {variant.name}: {name}"),
-            environment.get(name, ""),
-        )
+        value = fill_references(text, caller, f"variant {variant.name}: {name}")
+        actual = environment.get(name, "")
         # a virtual environment prepends its folder to PATH
         is_extended = name == "PATH" and actual.endswith(f"{os.pathsep}{value}")
         if not (name in environment and actual == value) and not is_extended:

@@ -167,10 +167,8 @@ def _estimate_maximum_of(spec: JobSpec, reruns: Reruns) -> float:
 
 
 def _format_hours(specs: Sequence[JobSpec]) -> str:
-    unknown, jobs = (
-        sum(not spec.gpu_hours for spec in specs),
-        count_noun(len(specs), "job"),
-    )
+    unknown = sum(not spec.gpu_hours for spec in specs)
+    jobs = count_noun(len(specs), "job")
     if unknown and unknown == len(specs):
         return f"{jobs} of unknown duration"
     unknown_text = (

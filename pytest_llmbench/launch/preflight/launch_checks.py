@@ -154,10 +154,8 @@ def is_required_version(version: str, required: str) -> bool:
 
     `3.12` accepts any 3.12.x, `3.10.12 or newer` any version from 3.10.12 on.
     """
-    version_numbers, required_numbers = (
-        _split_version(version),
-        _split_version(_read_version(required)),
-    )
+    version_numbers = _split_version(version)
+    required_numbers = _split_version(_read_version(required))
     if not version_numbers or not required_numbers:
         return False
     return (
@@ -185,10 +183,8 @@ def _advise_environment(planned: PlannedJob, machine: LocalMachine) -> str:
 
     Prefers a program on the job's PATH.
     """
-    required, path = (
-        planned.facts.python,
-        dict(planned.spec.environment).get("PATH", ""),
-    )
+    required = planned.facts.python
+    path = dict(planned.spec.environment).get("PATH", "")
     oldest = _split_version(_read_version(required))[:2]
     then = "then set `virtual_environment: DIR` in the cluster file"
     if not oldest:

@@ -133,10 +133,8 @@ def read_step(
         return _read_state(text, start, end, origin)
     if not text.startswith(LEARNING_RATE, start):
         return _read_run(text, start, end, origin)
-    before, after = (
-        BEFORE.search(text[max(0, start - REACH_BACK) : start]),
-        AFTER.match(text, start, end),
-    )
+    before = BEFORE.search(text[max(0, start - REACH_BACK) : start])
+    after = AFTER.match(text, start, end)
     if before is None or after is None:
         return None
     epoch, seen = EPOCH.search(after[2]), SEEN_PRINTED.search(after[2])
@@ -519,10 +517,8 @@ def _read_resumed(
     The record has `rounded` set. `precise` means that the rate counts all steps;
     Trainer from 5.19 on counts the remaining steps.
     """
-    word, resumed = (
-        WORD.search(text, max(0, start - REACH_BACK), start),
-        RESUMED.match(text, start, end),
-    )
+    word = WORD.search(text, max(0, start - REACH_BACK), start)
+    resumed = RESUMED.match(text, start, end)
     if word is None or resumed is None or bool(word[1]) != bool(resumed[1]):
         return None
     planned = PLANNED.findall(text, max(0, start - REACH_BACK), start)

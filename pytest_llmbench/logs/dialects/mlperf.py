@@ -41,16 +41,14 @@ SINGLE = -1
 BLOCK, BLOCK_FROM, BLOCK_TO = -2, -3, -4
 # Records without times: samples per step, tokens per sample, begin and end of blocks,
 # evaluations, begin and end of runs, a loss.
-BATCH, SEQUENCE, BLOCK_BEGINS, BLOCK_ENDS, EVALUATION, RUN_BEGINS, RUN_ENDS, LOSS = (
-    -5,
-    -6,
-    -7,
-    -8,
-    -9,
-    -10,
-    -11,
-    -12,
-)
+BATCH = -5
+SEQUENCE = -6
+BLOCK_BEGINS = -7
+BLOCK_ENDS = -8
+EVALUATION = -9
+RUN_BEGINS = -10
+RUN_ENDS = -11
+LOSS = -12
 # The result of an evaluation, kept only if it is not finite.
 BAD_RESULT = -13
 TIMED = (SINGLE, BLOCK, BLOCK_FROM, BLOCK_TO)
@@ -387,10 +385,8 @@ def _compare_clock(
     ratio = median(wall / record.seconds for record, wall in walls)
     if 1 / loose <= ratio <= loose:
         return ""
-    seconds, wall = (
-        median(record.seconds for record, _ in walls),
-        median(wall for _, wall in walls),
-    )
+    seconds = median(record.seconds for record, _ in walls)
+    wall = median(wall for _, wall in walls)
     return (
         f"a step of {seconds:.4g} s, but {wall:.4g} s by the time stamps of the records"
     )
@@ -475,16 +471,12 @@ def _number_singles(
             size = record.consumed / (step + 1)
             is_certain = size == int(size) > 0 if math.isfinite(size) else False
             if is_certain and not math.isnan(batch) and size != batch:
-                is_certain, size, step = (
-                    step == record.consumed and step % batch == 0,
-                    batch,
-                    step / batch - 1,
-                )
+                is_certain = step == record.consumed and step % batch == 0
+                size = batch
+                step = step / batch - 1
         else:
-            is_certain, step = (
-                unit > 0 and step % unit == 0 and step > 0,
-                step / unit - 1,
-            )
+            is_certain = unit > 0 and step % unit == 0 and step > 0
+            step = step / unit - 1
         if is_certain:
             consumed = (step + 1) * size
             yield record._replace(

@@ -447,11 +447,9 @@ class RegexReader(DialectReader):
         self, line: RecordLine, name: str, begin: int, value: bytes
     ) -> bool:
         """True unless the text around a number shows that it is truncated."""
-        group, before, after = (
-            self._groups[name],
-            line.text[:begin],
-            line.text[begin + len(value) :],
-        )
+        group = self._groups[name]
+        before = line.text[:begin]
+        after = line.text[begin + len(value) :]
         if name in COUNTS and (zeros := POINT_ZERO.match(after)):
             after = after[zeros.end() :]
         if STARTS_EARLIER.search(before[-4:]) or CONTINUES.match(after):

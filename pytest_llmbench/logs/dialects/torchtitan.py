@@ -113,10 +113,8 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     training = list(clock.drop_evaluations(records))
     for index in _find_partly_timed(training):
         record, before = training[index], training[index - 1]
-        steps, timed = (
-            record.step - before.step,
-            record.step - (record.since or (0, NAN))[0],
-        )
+        steps = record.step - before.step
+        timed = record.step - (record.since or (0, NAN))[0]
         text = f"step {record.step}: its time is the mean of {timed} of the {steps} steps before it"
         tally.add(DropReason.PARTLY_TIMED, record.origin.line, text)
     return training

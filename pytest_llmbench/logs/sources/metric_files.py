@@ -316,10 +316,8 @@ class EventRenderer:
             elif end > len(data):
                 break
             else:
-                record, checksum = (
-                    data[begin + HEADER : end - FOOTER],
-                    data[end - FOOTER : end],
-                )
+                record = data[begin + HEADER : end - FOOTER]
+                checksum = data[end - FOOTER : end]
                 self._refuse_damage(record, checksum)
                 lines += self._render_event(record)
                 begin = end

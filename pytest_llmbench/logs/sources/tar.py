@@ -69,11 +69,9 @@ def read_header(block: bytes) -> Header:
     """Parse a header of 512 bytes. Raises LogError if its checksum is wrong."""
     if not is_header(block):
         raise LogError("no member header where one is expected")
-    name, size, modified = (
-        _read_text(block[:100]),
-        _read_number(block[124:136]),
-        _read_number(block[136:148]),
-    )
+    name = _read_text(block[:100])
+    size = _read_number(block[124:136])
+    modified = _read_number(block[136:148])
     if block[257:263] == b"ustar\0" and (prefix := _read_text(block[345:500])):
         name = prefix + b"/" + name
     if size < 0:

@@ -394,11 +394,9 @@ class Walk:
         if _is_report(name):
             self.reports[entry.path] = _read_modified(entry)
             return
-        chosen, notable, link = (
-            name in folder.chosen,
-            _is_notable(name),
-            entry.is_symlink(),
-        )
+        chosen = name in folder.chosen
+        notable = _is_notable(name)
+        link = entry.is_symlink()
         if not notable and not folder.only_chosen and names.may_be_log(name):
             folder.unnamed.append(name)
         if not (chosen or notable or link):

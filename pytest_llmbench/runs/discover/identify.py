@@ -411,10 +411,8 @@ def _make_ambiguous(
         if field in _OPTIONS
     ]
     advice = f"give {' and '.join(options)}" if options else ""
-    explanation, summary = (
-        _join_clauses(summary_start, misfit, open_text, advice),
-        _join_clauses(summary_start, open_text),
-    )
+    explanation = _join_clauses(summary_start, misfit, open_text, advice)
+    summary = _join_clauses(summary_start, open_text)
     keys = tuple(candidates)
     return Identity(
         None,

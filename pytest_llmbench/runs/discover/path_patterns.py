@@ -175,10 +175,8 @@ def _generalise_name(name: str, job_id: str) -> str:
 
 
 def _replace_unless_size(match: re.Match[str]) -> str:
-    word_before, word_after = (
-        _WORD_BEFORE.search(match.string, 0, match.start()),
-        _WORD_AFTER.match(match.string, match.end()),
-    )
+    word_before = _WORD_BEFORE.search(match.string, 0, match.start())
+    word_after = _WORD_AFTER.match(match.string, match.end())
     adjacent_words = {word[1].lower() for word in (word_before, word_after) if word}
     is_size = any(
         int(match[0]) % unit == 0 for unit in _SHORT_ROUND

@@ -250,10 +250,8 @@ def _flatten(name: str, value: object) -> Iterator[str]:
 
 
 def _read_modes(tree: Tree, problems: list[str]) -> Iterator[tuple[str, str]]:
-    proxy, strong = (
-        _read_flag(tree, "proxy", problems),
-        _read_flag(tree, "strong_scaling", problems),
-    )
+    proxy = _read_flag(tree, "proxy", problems)
+    strong = _read_flag(tree, "strong_scaling", problems)
     if proxy is not None:
         yield "proxy", str(proxy).lower()
     if strong is not None:

@@ -321,10 +321,8 @@ def make_attempt_notes(attempts: Sequence[AttemptSummary]) -> Iterator[Note]:
         else f"restarted: {len(attempts)} attempts in {sources}"
     )
     if not judged.finished and attempts[-1].finished:
-        judged_name, failures = (
-            f"{judged_name} one",
-            f" with those that resumed it; it {judged.ended}{failures}",
-        )
+        judged_name = f"{judged_name} one"
+        failures = f" with those that resumed it; it {judged.ended}{failures}"
     yield Note(
         NoteCode.SEGMENTS if all_start_over else NoteCode.ATTEMPTS,
         f"{head}; the {judged_name}, from {origin}, is judged{failures}",

@@ -459,10 +459,8 @@ def _compute_target_share(window: Steps, baseline: Baseline) -> float:
 
     NaN if the log prints no target tokens.
     """
-    tokens, batch_tokens = (
-        window.target_tokens[np.isfinite(window.target_tokens)],
-        _count_tokens(baseline),
-    )
+    tokens = window.target_tokens[np.isfinite(window.target_tokens)]
+    batch_tokens = _count_tokens(baseline)
     return (
         float(tokens.max()) / batch_tokens
         if len(tokens) and batch_tokens

@@ -241,10 +241,8 @@ def _compute_statistic(
     The statistic is None without times. The numbers are () if no time is a mean of
     several steps.
     """
-    seconds, step_counts = (
-        timing.steps.seconds[timing.counted],
-        timing.steps.mean_of[timing.counted],
-    )
+    seconds = timing.steps.seconds[timing.counted]
+    step_counts = timing.steps.mean_of[timing.counted]
     mean_of = tuple(step_counts.tolist()) if (step_counts > 1).any() else ()
     return (
         compute_statistic(seconds, window.statistic, mean_of) if len(seconds) else None

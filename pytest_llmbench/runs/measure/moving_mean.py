@@ -121,10 +121,8 @@ def _predict_errors(values: Floats) -> Floats:
     half = len(values) // 2
     distance = values - _compute_upper_median(values[half:])
     before, after = distance[:-1], distance[1:]
-    as_warm_up, as_noise = (
-        _estimate_correlation(distance),
-        _estimate_correlation(distance[half:]),
-    )
+    as_warm_up = _estimate_correlation(distance)
+    as_noise = _estimate_correlation(distance[half:])
     return np.minimum(
         np.abs(after - as_warm_up * before), np.abs(after - as_noise * before)
     )

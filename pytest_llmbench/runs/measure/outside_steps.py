@@ -251,10 +251,8 @@ def find_problems(
 def _allow_seconds(check: OutsideCheck, recorded: float, baseline: Baseline) -> float:
     """Return the seconds the run may lose outside the window, given the recorded
     fraction."""
-    usual, recording = (
-        baseline.observed.get(Observed.OUTSIDE_LEVEL, 0.0),
-        baseline.recording,
-    )
+    usual = baseline.observed.get(Observed.OUTSIDE_LEVEL, 0.0)
+    recording = baseline.recording
     if recording is not None:  # the window's stalls occur outside it, too
         usual = max(usual, recording.mean_seconds / recording.trimmed_mean_seconds - 1)
     return check.share.allow_seconds(recorded, baseline, usual)

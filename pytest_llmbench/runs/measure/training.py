@@ -190,10 +190,8 @@ def observe(
     norms = curve.grad_norm[inside & np.isfinite(curve.grad_norm)]
     if len(norms):
         yield Observed.GRADIENT_NORM, compute_median(norms)
-    ends, window_losses = (
-        _compare_ends(curve.loss, curve.line),
-        curve.loss[inside & (curve.loss > 0)],
-    )
+    ends = _compare_ends(curve.loss, curve.line)
+    window_losses = curve.loss[inside & (curve.loss > 0)]
     if ends and len(window_losses) and not is_rewarded(run, choice, baseline):
         yield Observed.FIRST_LOSS, ends.first
         yield (
@@ -284,10 +282,8 @@ def _find_skipped(steps: Steps) -> Iterator[str]:
         return
     first, step_counts = get_first_steps(steps)[counted], steps.mean_of[counted]
     leading = np.clip(get_first_steps(steps)[0] + LEADING - first, 0, step_counts)
-    late_skipped, late_total = (
-        int(np.maximum(skipped - leading, 0).sum()),
-        int((step_counts - leading).sum()),
-    )
+    late_skipped = int(np.maximum(skipped - leading, 0).sum())
+    late_total = int((step_counts - leading).sum())
     if late_skipped > MOST_SKIPPED * late_total:
         yield (
             f"{late_skipped} of {formatting.count_noun(late_total, 'step')} after the first {LEADING} were skipped: "

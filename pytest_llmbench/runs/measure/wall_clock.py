@@ -320,11 +320,9 @@ def _compute_ratio(intervals: Intervals, mask: Flags) -> ClockRatio | None:
     """
     if not mask.any():
         return None
-    passed, took, lost = (
-        intervals.passed[mask],
-        intervals.took[mask],
-        intervals.lost[mask],
-    )
+    passed = intervals.passed[mask]
+    took = intervals.took[mask]
+    lost = intervals.lost[mask]
     shorter = np.argsort(lost)[: len(lost) - max(1, int(LARGEST_GAPS * len(lost)))]
     return ClockRatio(
         float(passed.sum()),
@@ -399,10 +397,8 @@ def find_problems(
 def find_unit_mismatch(timing: Timing) -> Iterator[Problem]:
     """Yield a problem if step times and timestamps differ by an order of magnitude."""
     steps = timing.steps
-    passed, took = (
-        np.diff(steps.stamp),
-        np.diff(steps.index) * np.where(timing.usable, steps.seconds, np.nan)[1:],
-    )
+    passed = np.diff(steps.stamp)
+    took = np.diff(steps.index) * np.where(timing.usable, steps.seconds, np.nan)[1:]
     known = np.isfinite(passed) & np.isfinite(took) & (took > 0)
     if np.count_nonzero(known) < FEWEST_INTERVALS:
         return
@@ -430,10 +426,8 @@ def _find_clock_excess(
     check: ClockCheck, timing: Timing, baseline: Baseline, recorded: Mapping[str, float]
 ) -> Iterator[Problem]:
     """Yield a problem if the clock advances more per step time than was recorded."""
-    window, run = (
-        recorded.get(Observed.WALL_CLOCK_RATIO),
-        recorded.get(Observed.RUN_CLOCK_RATIO),
-    )
+    window = recorded.get(Observed.WALL_CLOCK_RATIO)
+    run = recorded.get(Observed.RUN_CLOCK_RATIO)
     if (
         window is not None
         and check.window is not None
@@ -681,10 +675,8 @@ def list_notes(
 def _list_pause_notes(check: ClockCheck, timing: Timing) -> Iterator[Note]:
     """Yield a note that counts the gaps of evaluations and saves."""
     row = int(check.pauses.row[0])
-    count, seconds = (
-        count_noun(len(check.pauses.row), "gap"),
-        format_seconds(float(check.pauses.seconds.sum())),
-    )
+    count = count_noun(len(check.pauses.row), "gap")
+    seconds = format_seconds(float(check.pauses.seconds.sum()))
     regular = bool((check.pauses.kind == PauseKind.REGULAR).all())
     context = (
         "at regular intervals, as for evaluations or saves"

@@ -70,10 +70,8 @@ def find_uncovered(steps: Steps, mask: Flags, window: Window) -> tuple[int, ...]
 
     The mask has shape (n,).
     """
-    covered, required = (
-        find_covered_steps(steps, mask, window),
-        range(window.first, window.last + 1),
-    )
+    covered = find_covered_steps(steps, mask, window)
+    required = range(window.first, window.last + 1)
     return (
         ()
         if len(covered) == len(required)
@@ -460,10 +458,8 @@ def _find_straddling(
         else f"the time at step {steps.index[row]} is the mean of {steps.mean_of[row]} steps"
     )
     whole = timing.counted if timing.counted.any() else _mask_straddling(timing, window)
-    first, last = (
-        int(get_first_steps(steps)[whole].min()),
-        int(steps.index[whole].max()),
-    )
+    first = int(get_first_steps(steps)[whole].min())
+    last = int(steps.index[whole].max())
     text = f"{intervals}: {format_ranges(straddled)} not covered; a window of whole intervals is {first} to {last}"
     yield Problem(Reason.WINDOW_INCOMPLETE, text, int(steps.line[row]))
 

@@ -127,10 +127,8 @@ def _judge(request: ProbeRequest, settings: Settings, now: datetime) -> ProbeAns
             decide_probe(good, bad, good, (errors[0], errors[1], errors[0]))[0]
             is ProbeOutcome.ENDS_ALIKE
         )
-        outcome, estimate = (
-            ProbeOutcome.ENDS_ALIKE if alike else ProbeOutcome.DOES_NOT_RUN,
-            None,
-        )
+        outcome = ProbeOutcome.ENDS_ALIKE if alike else ProbeOutcome.DOES_NOT_RUN
+        estimate = None
     no_data = (
         f"{run.run}: {run.reason}" + (f": {run.text}" if run.text else "")
         for run in sides[NEW].no_data

@@ -290,10 +290,8 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
     learned = schedulers.learn_cluster(arguments.gpu.lower())
     if learned is None:
         clusters = schedulers.list_clusters()
-        names, inquiries = (
-            " and ".join(cluster.name for cluster in clusters),
-            ", ".join(cluster.gpu_inquiry for cluster in clusters),
-        )
+        names = " and ".join(cluster.name for cluster in clusters)
+        inquiries = ", ".join(cluster.gpu_inquiry for cluster in clusters)
         missing = (
             f"no GPUs of type {arguments.gpu}"
             if arguments.gpu

@@ -312,10 +312,8 @@ def _find_all_changes(
     def find(name: str, noise: Noise | None) -> tuple[LevelChange, ...]:
         if len(runs[name]) < FEWEST:
             return ()
-        covering, pooled = (
-            select_covering(name, acknowledged),
-            with_prior(noise, prior, cv),
-        )
+        covering = select_covering(name, acknowledged)
+        pooled = with_prior(noise, prior, cv)
         return find_changes(
             runs[name], pooled, covering, now.date(), correlation=correlation
         )

@@ -80,10 +80,8 @@ def _run(arguments: argparse.Namespace) -> Output:
         raise HistoryError(
             f"-o {arguments.output}: found a URL, expected a folder on this machine"
         )
-    store, now = (
-        open_history(arguments.history, reports_future=False),
-        datetime.now(UTC),
-    )
+    store = open_history(arguments.history, reports_future=False)
+    now = datetime.now(UTC)
     since = now - timedelta(days=arguments.days)
     fleet = collect_days(store, since, now, find_acknowledged(arguments.acknowledged))
     compared = compare_with_last_good(fleet, store, Settings(), MARGIN)

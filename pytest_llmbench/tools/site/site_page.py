@@ -113,11 +113,9 @@ def render_site(
         _PageEntry(row, *_choose_badge(row), name_page(row.configuration))
         for row in fleet.rows
     ]
-    environment, style, script = (
-        make_environment(),
-        read_asset("style.css"),
-        read_asset("script.js"),
-    )
+    environment = make_environment()
+    style = read_asset("style.css")
+    script = read_asset("script.js")
     common: dict[str, Any] = {
         "style": style,
         "script": script,

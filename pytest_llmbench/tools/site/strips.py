@@ -120,10 +120,8 @@ def _draw_line(
     centre = (low + high) / 2
     last_x, last_y = 0.0, 0.0
     for index, ((column, _), value) in enumerate(zip(points, clipped, strict=True)):
-        x, y = (
-            column + 0.5,
-            round((TOP + BOTTOM) / 2 - (value - centre) / span * (BOTTOM - TOP), 1),
-        )
+        x = column + 0.5
+        y = round((TOP + BOTTOM) / 2 - (value - centre) / span * (BOTTOM - TOP), 1)
         # Relative coordinates are shorter than absolute ones.
         yield f"M{x:g} {y:g}" if index == 0 else f"l{x - last_x:g} {y - last_y:.3g}"
         last_x, last_y = x, y

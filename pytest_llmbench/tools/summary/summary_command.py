@@ -320,10 +320,8 @@ def _add_numbers(
     measured = compute_timing(
         steps, dataclasses.replace(baseline, window=chosen)
     ).window
-    time, tflops = (
-        _compute_mean(measured, "seconds"),
-        _compute_mean(measured, "tflops_per_gpu"),
-    )
+    time = _compute_mean(measured, "seconds")
+    tflops = _compute_mean(measured, "tflops_per_gpu")
     return row._replace(
         steps=len(steps),
         time_mean_s=time[0],

@@ -115,10 +115,8 @@ def explain_unlike(first: PlannedJob, other: PlannedJob) -> str:
         first
     ) != read_directives(other):
         return f"{name} passes other options to sbatch"
-    first_environment, other_environment = (
-        dict(first.spec.environment),
-        dict(other.spec.environment),
-    )
+    first_environment = dict(first.spec.environment)
+    other_environment = dict(other.spec.environment)
     different = sorted(
         variable
         for variable in first_environment | other_environment

@@ -278,10 +278,8 @@ def _read_sacct_status(fields: Sequence[str]) -> JobStatus | None:
     if len(fields) != SACCT_FIELDS.count(","):
         return None
     word, exit_code, derived, elapsed, submitted, started, ended, nodes = fields
-    state, codes = (
-        _STATE.fullmatch(word),
-        (_parse_code(exit_code), _parse_code(derived)),
-    )
+    state = _STATE.fullmatch(word)
+    codes = (_parse_code(exit_code), _parse_code(derived))
     if not state or not all(codes):
         return None
     return JobStatus(

@@ -158,10 +158,8 @@ def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem
         remedy = "select smaller jobs with -k, or set `largest` in the cluster file"
         yield JobProblem(problem, remedy, f"{spec.nodes} nodes", PreflightCheck.NODES)
     if not partition.up:
-        problem, remedy = (
-            f"{name} accepts no jobs: it is down",
-            "name another partition in the cluster file, or wait",
-        )
+        problem = f"{name} accepts no jobs: it is down"
+        remedy = "name another partition in the cluster file, or wait"
         yield JobProblem(problem, remedy, check=PreflightCheck.PARTITION)
     limit, time = partition.time_limit_seconds, find_requested_time(planned)
     if limit is not None and read_time_limit(time) > limit:

@@ -352,10 +352,8 @@ def _explain_missing(job: Job, code: int | None, text: str) -> LaunchError:
     if code is None or doubtful or code > KILLED or ended_well:
         look, mark = "squeue --me -t all -o '%i %T %j %V'", ""
         if _is_marked(job):
-            look, mark = (
-                "squeue --me -t all -o '%i %T %j %k'",
-                f" (its comment would be llmb:{job.token})",
-            )
+            look = "squeue --me -t all -o '%i %T %j %k'"
+            mark = f" (its comment would be llmb:{job.token})"
         return SubmitError(
             describe_doubt(job, output, look, mark=mark, text=text), uncertain=True
         )
