@@ -160,11 +160,8 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
                 [*folders, *(name for name in names if name not in yaml_names)],
                 fail,
             ):
-                waiting += (
-                    [Path(os.path.realpath(link))]
-                    if not links_to_ancestor(link)
-                    else []
-                )
+                if not links_to_ancestor(link):
+                    waiting.append(Path(os.path.realpath(link)))
             yield from (Path(folder, name) for name in yaml_names)
 
 

@@ -30,7 +30,8 @@ def format_text(document: ComparisonDocument) -> str:
     """
     lines = [line for text in list_remarks(document) for line in wrap(text)]
     lines += [*_format_side(document.a), *_format_side(document.b)]
-    lines += [""] if document.comparisons else []
+    if document.comparisons:
+        lines.append("")
     for comparison in document.comparisons:
         lines += _format_row(comparison)
     for comparison in document.comparisons:

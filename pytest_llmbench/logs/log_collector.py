@@ -528,7 +528,8 @@ class LogCollector:
             self._read_step(hit)
         elif hit.marker == bars.BEGIN:
             begun = bars.read_beginning(hit)
-            self._bars += [begun] if begun else []
+            if begun:
+                self._bars.append(begun)
         elif hit.marker in recognisers.TRACE.by_marker:
             if any(recognisers.TRACE.read(hit)):
                 self._add_trace_line(hit)

@@ -346,7 +346,8 @@ class Collector:
                 self.session.add_reported(report.nodeid, report.llmb)
         elif hasattr(report, "llmb_unjudged"):
             self.session.used = True
-            self.session.unjudged += [report.nodeid] if report.skipped else []
+            if report.skipped:
+                self.session.unjudged.append(report.nodeid)
         elif report.failed and report.when not in ("setup", "call", "teardown"):
             # xdist reports a crash with another value of `when`.
             self.session.described += self.session.describe_crash(

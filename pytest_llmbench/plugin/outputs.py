@@ -398,7 +398,8 @@ def _write(
         )
         return False
     line = f"{label}: {formatting.format_path(path, session.directory)}"
-    session.written += [line] if line not in session.written else []
+    if line not in session.written:
+        session.written.append(line)
     return True
 
 

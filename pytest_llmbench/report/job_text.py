@@ -142,12 +142,12 @@ def summarize(outcome: ConfigurationOutcome) -> str:
     runs = len(list_last_attempts(outcome))
     failed = list_failed_attempts(outcome)
     texts = [f"on {nodes}"] if nodes else []
-    texts += [f"{runs} runs"] if runs > 1 else []
-    texts += (
-        [f"{runs + len(failed)} attempts: {'; '.join(map(_format_result, failed))}"]
-        if failed
-        else []
-    )
+    if runs > 1:
+        texts.append(f"{runs} runs")
+    if failed:
+        texts.append(
+            f"{runs + len(failed)} attempts: {'; '.join(map(_format_result, failed))}"
+        )
     return ", ".join(texts)
 
 
@@ -157,8 +157,10 @@ def format_job(outcome: ConfigurationOutcome, job: ReportedJob) -> str:
     runs = len({other.repeat for other in same_purpose})
     attempts = [other.attempt for other in same_purpose if other.repeat == job.repeat]
     labels = [] if job.purpose == MEASURE else [job.purpose]
-    labels += [f"run {job.repeat} of {runs}"] if runs > 1 else []
-    labels += [f"attempt {job.attempt} of {len(attempts)}"] if len(attempts) > 1 else []
+    if runs > 1:
+        labels.append(f"run {job.repeat} of {runs}")
+    if len(attempts) > 1:
+        labels.append(f"attempt {job.attempt} of {len(attempts)}")
     retried = ", retried" if job.attempt < max(attempts) else ""
     return ": ".join(
         filter(None, (", ".join(labels), f"{_format_result(job)}{retried}"))

@@ -366,7 +366,8 @@ def _make_draft(baseline: Baseline, runs: Sequence[Run], facts: StatedRun) -> Dr
     lines = [
         f"{key.id}: {count_noun(len(runs), 'run')} at {match.path if match else ''}"
     ]
-    lines += [f"  found {join_first(facts.taken, 99)}"] if facts.taken else []
+    if facts.taken:
+        lines.append(f"  found {join_first(facts.taken, 99)}")
     lines += [f"  conflicting values of {conflict}" for conflict in facts.conflicts]
     unknown = facts.list_unknown()
     if unknown:

@@ -93,7 +93,8 @@ def find_suspect_nodes(
                 break_on_hyphens=False,
             )
         )
-        plans += [plan] if plan else []
+        if plan:
+            plans.append(plan)
     return tuple(plans)
 
 

@@ -37,11 +37,10 @@ def list_tables(outcome: ConfigurationOutcome) -> Iterator[ShownTable]:
     )
     attempts = [_list_attempt(attempt) for attempt in outcome.tries or ()]
     omitted = outcome.tries[-1].number - len(attempts) if outcome.tries else 0
-    attempts += (
-        [("others", "", f"{omitted} more, not judged and not listed", "")]
-        if omitted
-        else []
-    )
+    if omitted:
+        attempts.append(
+            ("others", "", f"{omitted} more, not judged and not listed", "")
+        )
     yield (
         "Attempts in the logs",
         ("attempt", "steps", "end", "log"),

@@ -533,7 +533,8 @@ def _summarise_claims(claims: Claims, layout: str, dialects: Collection[str]) ->
         for field in _KEY_FIELDS
         if field in claims.by_field
     ]
-    values += [f"folders of the {layout} layout"] if layout else []
+    if layout:
+        values.append(f"folders of the {layout} layout")
     values += [f"a {dialect} log" for dialect in sorted(dialects)]
     return ", ".join(values) or "a run without known facts"
 

@@ -192,7 +192,8 @@ def _parse(text: str) -> TrialsFile:
         # a last line without a line feed was truncated
         entry = _ENTRY.fullmatch(line) if number < len(lines) else None
         if entry is None or not (entry["job"] or float(entry["time"]) >= FIRST_TIME):
-            damaged += [(number, line.partition(" ")[0])] if line else []
+            if line:
+                damaged.append((number, line.partition(" ")[0]))
             continue
         token, seconds, job = entry["token"], float(entry["time"]), entry["job"]
         if not job:

@@ -258,7 +258,8 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[st
         if worked
         else []
     )
-    notes += [f"   {FILL_IN} {', '.join(needed)}"] if needed else []
+    if needed:
+        notes.append(f"   {FILL_IN} {', '.join(needed)}")
     if keys:
         yield f"     {', '.join(keys)},{''.join(notes)}"
     cells = ", ".join(

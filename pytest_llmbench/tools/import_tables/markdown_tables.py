@@ -168,7 +168,8 @@ def read_markdown(text: str, mapping: DocumentMapping) -> DocumentTables:
     for number, line in enumerate(text.split("\n")):
         if number not in covered:
             texts = _split_unmatched(line, is_hidden=line != prose[number])
-            outside += [make_row(mapping, number + 1, texts)] if texts else []
+            if texts:
+                outside.append(make_row(mapping, number + 1, texts))
     tables = tuple(_make_tables(mapping, lines, blocks))
     return DocumentTables(tables, tuple(outside), tuple(prose))
 
