@@ -24,22 +24,22 @@ SHORT_LIST = 40
 COMMIT = 12  # characters of a shortened commit, which are enough to identify it
 
 ENDINGS = {
-    EndingCode.TIME_LIMIT: "it reached its time limit",
-    EndingCode.NODE_FAILURE: "one of its nodes failed",
-    EndingCode.GPU_FAILURE: "one of its GPUs failed",
+    EndingCode.TIME_LIMIT: "the job reached its time limit",
+    EndingCode.NODE_FAILURE: "a node of the job failed",
+    EndingCode.GPU_FAILURE: "a GPU of the job failed",
     EndingCode.OUT_OF_MEMORY: "a node ran out of host memory",
     EndingCode.GPU_OUT_OF_MEMORY: "a GPU ran out of memory",
-    EndingCode.DIVERGED: "it stopped itself because its loss or a gradient was NaN or infinite",
-    EndingCode.PREEMPTED: "it was preempted",
-    EndingCode.REQUEUED: "it was put back into the queue",
-    EndingCode.CANCELLED: "it was cancelled manually (scancel)",
+    EndingCode.DIVERGED: "the run stopped itself because the loss or a gradient was NaN or infinite",
+    EndingCode.PREEMPTED: "the job was preempted",
+    EndingCode.REQUEUED: "the job was put back into the queue",
+    EndingCode.CANCELLED: "the job was cancelled manually (scancel)",
     EndingCode.SEGFAULT: "a process crashed",
     EndingCode.TRACEBACK: "a process died of an exception",
     EndingCode.NCCL_TIMEOUT: "NCCL gave up waiting for a collective operation",
-    EndingCode.EXITED: "it exited before its last step",
+    EndingCode.EXITED: "the process exited before the last step of the run",
     EndingCode.AFTERMATH: "a process ended because another one had failed, for a reason that is not in the log",
-    EndingCode.TASK_FAILURE: "one of its tasks failed",
-    EndingCode.STEP_CANCELLED: "its job step was cancelled, manually (scancel) or after a failure that is not in the log",
+    EndingCode.TASK_FAILURE: "a task of the job failed",
+    EndingCode.STEP_CANCELLED: "the job step was cancelled, manually (scancel) or after a failure that is not in the log",
 }
 """The text for each ending of a log.
 
@@ -50,15 +50,17 @@ Endings with other codes are described by their `problem`.
 def describe_ending(ending: Ending, log: str) -> str:
     """Describe how a run ended, with the quoted line and its location.
 
-    `log` is the name of the log. For example: `it reached its time limit: error: ***
+    `log` is the name of the log. For example: `the job reached its time limit: error: ***
     STEP 7.2 ON n1 CANCELLED ... (x_7.err:559); before that ...`
     """
     if ending.code not in ENDINGS:
         return ending.problem
     evidence = (
-        "training began after it" if ending.before_training else "steps follow it"
+        "training began after this line"
+        if ending.before_training
+        else "steps follow this line"
     )
-    doubt = f"; {evidence}, so it may not be the cause" if ending.went_on else ""
+    doubt = f"; {evidence}, so this may not be the cause" if ending.went_on else ""
     other = ending.beside
     return (
         _describe_end(ending, log)

@@ -125,11 +125,11 @@ def read_ending(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
             Blame.INFRASTRUCTURE,
             "NCCL gave up waiting for a collective operation: ",
         ),
-        (ECC + WAITED, Blame.INFRASTRUCTURE, "one of its GPUs failed: "),
+        (ECC + WAITED, Blame.INFRASTRUCTURE, "a GPU of the job failed: "),
         (
             "srun: error: n1: task 3: Killed\n" + WAITED,
             Blame.RUN,
-            "one of its tasks failed: ",
+            "a task of the job failed: ",
         ),
     ],
 )

@@ -178,7 +178,7 @@ def test_exception_with_three_steps_after_it_is_doubtful(
     ending = end(nemo2_log(order, TRACEBACK=TRACEBACK))
     assert (ending.line, ending.went_on, ending.rank) == (32, went_on, "rank 2")
     assert (
-        "steps follow it, so it may not be the cause"
+        "steps follow this line, so this may not be the cause"
         in formatting.describe_ending(ending, "x.out")
     ) is went_on
 
@@ -256,7 +256,7 @@ def test_real_job_ends_as_in_its_error_file() -> None:
     assert ending is not None
     assert combine_endings(None, ending) is ending
     assert formatting.describe_ending(ending, "3108456.out") == (
-        "it reached its time limit: 0: [2026-08-18T04:17:57.018] error: *** STEP 3108456.2 ON nid007590 CANCELLED AT "
+        "the job reached its time limit: 0: [2026-08-18T04:17:57.018] error: *** STEP 3108456.2 ON nid007590 CANCELLED AT "
         "2026-08-18T04:17:57 DUE TO TIME LIMIT *** (3108456.err:558, task 0)"
     )
 
@@ -283,7 +283,7 @@ def test_error_before_training_ends_no_run_with_steps(
     without_steps = add_error_ending(parse("no step\n"), error).ending
     assert without_steps is not None
     assert formatting.describe_ending(without_steps, "x.out").endswith(
-        "(x.err:3); training began after it, so it may not be the cause"
+        "(x.err:3); training began after this line, so this may not be the cause"
     )
 
 
@@ -349,7 +349,7 @@ MEGATRON = "".join(
 
 def test_program_that_ends_itself_early_gives_its_reason() -> None:
     assert formatting.describe_ending(end(MEGATRON + DATA_USED), "x.out") == (
-        "it exited before its last step: [exiting program after consuming all available data at iteration 30] "
+        "the process exited before the last step of the run: [exiting program after consuming all available data at iteration 30] "
         "datetime: 2026-06-26 14:33:14 (x.out:31)"
     )
     assert parse(MEGATRON.replace("/      50", "/      30") + DATA_USED).ending is None

@@ -155,7 +155,7 @@ def explain_unfit(
     """
     key = configuration.key
     if facts is None:
-        return f"no launch facts for {key.recipe} {key.release}: none of its baseline files has a `launch:` section"
+        return f"no launch facts for {key.recipe} {key.release}: no baseline file of this recipe has a `launch:` section"
     return (
         _explain_wrong_type(key, cluster)
         or _explain_too_large(key, cluster)
@@ -249,7 +249,10 @@ def explain_no_arguments(key: Key, facts: LaunchFacts, command: Command) -> str:
         or find_arguments(key, facts, command.name) is not None
     ):
         return ""
-    return command.otherwise or f"its row has no `arguments` for {command.name!r}"
+    return (
+        command.otherwise
+        or f"the row of the configuration has no `arguments` for {command.name!r}"
+    )
 
 
 def choose_launcher(
@@ -283,7 +286,7 @@ def choose_command(
         names = ", ".join(by_name)
         source = f"--llmb-launcher={name}" if option else f"launcher {name!r}"
         raise LaunchError(
-            f"{key.id}: {source}: its recipe has no such launcher{did_you_mean(name, by_name)}; expected one of {names}"
+            f"{key.id}: {source}: the recipe has no such launcher{did_you_mean(name, by_name)}; expected one of {names}"
         )
     if reason := explain_no_arguments(key, facts, by_name[name]):
         raise LaunchError(f"{key.id}: {reason}")

@@ -376,7 +376,7 @@ def _check(job: JobInputs, environment: Mapping[str, str]) -> None:
             )
         if "\0" in value:
             raise LaunchError(
-                f"{job.key.id}: the value of {name} contains a NUL character: no environment can contain it"
+                f"{job.key.id}: the value of {name} contains a NUL character, which no variable can contain"
             )
         if (size := len(os.fsencode(f"{name}={value}")) + 1) > LONGEST:
             raise LaunchError(
@@ -488,7 +488,7 @@ def build_arguments(
         words.append(fill(job, template, values, environment))
     if "\0" in "".join(words):
         raise LaunchError(
-            f"{job.key.id}: its command contains a NUL character: no argument can contain it"
+            f"{job.key.id}: the command contains a NUL character, which no argument can contain"
         )
     return job.scheduler.complete_command(job.command.via, words, job.cluster)
 

@@ -239,9 +239,9 @@ def explain_ineffective(
             yield f"{name} has no effect: {PURPOSE_FLAGS[switches[name]]} sets it"
         elif SETTING.fullmatch(name) and name not in read:
             available = (
-                f"it reads {', '.join(read)}"
+                f"the recipe reads {', '.join(read)}"
                 if read
-                else "its document has no profiling"
+                else "the document of the recipe has no profiling"
             )
             yield f"{name} has no effect on {_name_recipe(facts)}: {available}"
         elif name in read and purpose is not Purpose.PROFILE:
@@ -312,7 +312,7 @@ def explain_unloadable(folder: Path, stage: Path | None) -> str:
     if not _has_shards(folder / "weights"):
         return _suggest_nearby(folder)
     if stage is not None and not folder.resolve().is_relative_to(stage.resolve()):
-        return f"it must be in {stage}, the only folder that jobs can access: move or copy it there"
+        return f"the checkpoint must be in {stage}, the only folder that jobs can access: move or copy it there"
     return ""
 
 
@@ -323,7 +323,7 @@ def _has_shards(folder: Path) -> bool:
 def _suggest_nearby(folder: Path) -> str:
     """Explain why a folder is not a checkpoint, with the newest checkpoint under it."""
     missing = (
-        "its folder `weights` has no file *.distcp"
+        "the folder `weights` has no file *.distcp"
         if (folder / "weights").is_dir()
         else "no folder `weights`"
     )

@@ -405,7 +405,7 @@ def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
         lock = acquire_lock(checkout.with_name(f"{checkout.name}.lock"))
         if lock is None:
             raise LaunchError(
-                f"{checkout}: another session is checking it out: retry when that is done"
+                f"{checkout}: another session is checking out this commit: retry when that is done"
             )
         try:
             if not _is_whole(checkout, marker):
@@ -453,9 +453,9 @@ def _require_unchanged(checkout: Path, call: Callable[..., str]) -> None:
     Untracked files, such as those of a build, are allowed. Raises LaunchError.
     """
     changed = call("status", "--porcelain", "--untracked-files=no").splitlines()
-    change = f"{changed[0].split(maxsplit=1)[-1]} was changed in it" if changed else ""
+    change = f"{changed[0].split(maxsplit=1)[-1]} was changed" if changed else ""
     if call("rev-parse", "HEAD") != checkout.name:
-        change = "it has another commit checked out"
+        change = "another commit is checked out"
     if change:
         raise LaunchError(
             f"{checkout}: {change}: its runs would not be those of the commit; remove the folder (rm -rf)"

@@ -287,7 +287,7 @@ def read_ledger(history: RunHistory, plan: TrialPlan) -> TrialLedger:
         if job.spec.variant not in plan.names:  # a build removed from the list
             continue
         if job.refused and job.spec.allocation in ledger.ended:
-            continue  # submitted after its allocation ended: not a run
+            continue  # submitted after the allocation of the run ended: not a run
         _add_trial(ledger, ended)
     for planned in history.planned:
         if planned.spec.purpose is Purpose.ALLOCATION:
@@ -336,7 +336,7 @@ def _find_failure(ended: EndedJob) -> tuple[TrialOutcome, str]:
     text = ended.problem.text if ended.problem else ""
     reason = ended.problem.reason if ended.problem else None
     if _ended_with_allocation(ended):
-        return TrialOutcome.LOST, f"its allocation ended: {text}"
+        return TrialOutcome.LOST, f"the allocation of the run ended: {text}"
     if _is_log_missing(ended):
         return TrialOutcome.LOST, text
     if ended.end.blame in VARIANT_FAILURES or reason is Reason.WRONG_CONFIGURATION:
@@ -364,7 +364,7 @@ def _describe_other_nodes(nodes: Sequence[str], first: Sequence[str]) -> str:
         return "its nodes are unknown"
     if first and set(nodes) != set(first):
         location = formatting.fold_nodes(nodes)
-        return f"it ran on {location}, not on the nodes of the first run"
+        return f"the run used {location}, not the nodes of the first run"
     return ""
 
 

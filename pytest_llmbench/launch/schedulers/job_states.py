@@ -42,12 +42,12 @@ Ends = Mapping[str, tuple[Blame, str]]
 """Blame and description of an end, by state."""
 
 ENDS: Ends = {
-    "BOOT_FAIL": (Blame.INFRASTRUCTURE, "its nodes did not start"),
+    "BOOT_FAIL": (Blame.INFRASTRUCTURE, "the nodes did not start"),
     "NODE_FAIL": (Blame.INFRASTRUCTURE, "a node failed under it"),
-    "PREEMPTED": (Blame.INFRASTRUCTURE, "another job took its nodes"),
+    "PREEMPTED": (Blame.INFRASTRUCTURE, "another job took the nodes"),
     "TIMEOUT": (
         Blame.RUN,
-        "it reached its time limit: give it more time, or fewer steps",
+        "the job reached its time limit: allow more time, or fewer steps",
     ),
     "OUT_OF_MEMORY": (Blame.RUN, "a node ran out of host memory"),
 }

@@ -484,7 +484,7 @@ def test_cancelled_allocation_costs_its_current_run(
     outcome = read_outcome(gate)
     assert re.match(r"v1 is slower than v0: \+[45]", outcome["text"]), outcome["text"]
     assert list_variants(gate) == "010 011010"
-    assert "its allocation ended: CANCELLED" in outcome["jobs"][2]["text"]
+    assert "the allocation of the run ended: CANCELLED" in outcome["jobs"][2]["text"]
 
 
 @pytest.fixture
@@ -528,7 +528,7 @@ def test_expired_allocation_costs_its_current_run(
     ), outcome["text"]
     assert list_variants(gate) == "0101 01110"
     assert len({nodes for _, nodes, _ in read_started(gate)}) == 1
-    assert f"its allocation ended: {state}" in outcome["jobs"][3]["text"]
+    assert f"the allocation of the run ended: {state}" in outcome["jobs"][3]["text"]
     assert outcome["jobs"][3]["step_seconds"] is None
 
 

@@ -283,7 +283,7 @@ def test_launcher_unknown_to_the_recipe_is_refused() -> None:
     ):
         spec("grok1/25.05", "h100-fp8-512", launcher="scrpt")
     with pytest.raises(
-        LaunchError, match="launcher 'sbatch': its recipe has no such launcher"
+        LaunchError, match="launcher 'sbatch': the recipe has no such launcher"
     ):
         spec("grok1/25.05", "h100-fp8-512", replace(CLUSTER, launcher="sbatch"))
 
@@ -509,7 +509,7 @@ def test_impossible_variable_is_refused_without_its_value() -> None:
     )
     with pytest.raises(LaunchError, match="'A B' in cluster is not a variable name"):
         spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("A B", "x"),)))
-    with pytest.raises(LaunchError, match="its command contains a NUL"):
+    with pytest.raises(LaunchError, match="the command contains a NUL"):
         build_job(
             baseline("grok1/24.11", "fp8-8"),
             own_command("sbatch a\0b"),

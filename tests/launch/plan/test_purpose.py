@@ -145,13 +145,13 @@ def test_variables_come_from_the_document(name: str) -> None:
             FACTS,
             Purpose.PROFILE,
             "RUN_CONF_PROFILE_RANKS",
-            "has no effect on llama3.1 25.04: it reads PROFILE_START_STEP, PROFILE_STOP_STEP",
+            "has no effect on llama3.1 25.04: the recipe reads PROFILE_START_STEP, PROFILE_STOP_STEP",
         ),
         (
             PLAIN,
             Purpose.MEASURE,
             "RUN_CONF_PROFILE_CPU",
-            "has no effect on grok1 24.11: its document has no profiling",
+            "has no effect on grok1 24.11: the document of the recipe has no profiling",
         ),
         (
             NEMOTRON,
@@ -301,7 +301,9 @@ def test_checkpoint_outside_the_stage_folder_is_refused(tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
     (stage / "link").symlink_to(checkpoint(tmp_path / "other"))
-    assert f"it must be in {stage}" in explain_unloadable(stage / "link", stage)
+    assert f"the checkpoint must be in {stage}" in explain_unloadable(
+        stage / "link", stage
+    )
 
 
 def test_loading_needs_a_folder_and_enough_gpus(tmp_path: Path) -> None:

@@ -441,11 +441,11 @@ def test_changed_checkout_is_refused(check_out: Callable[[], Path]) -> None:
     checkout = check_out()
     (checkout / "launch.sh").write_text("steps 1.05\n")
     with pytest.raises(
-        LaunchError, match=r"launch\.sh was changed in it: .*; remove the folder"
+        LaunchError, match=r"launch\.sh was changed: .*; remove the folder"
     ):
         check_out()
     call_git(checkout, "checkout", "-qf", "HEAD~1")
-    with pytest.raises(LaunchError, match="it has another commit checked out"):
+    with pytest.raises(LaunchError, match="another commit is checked out"):
         check_out()
 
 
@@ -467,7 +467,9 @@ def test_checkout_by_another_session_is_refused(check_out: Callable[[], Path]) -
     checkout.with_name(f"{checkout.name}.part").touch()
     lock = acquire_lock(checkout.with_name(f"{checkout.name}.lock"))
     assert lock
-    with pytest.raises(LaunchError, match="another session is checking it out"):
+    with pytest.raises(
+        LaunchError, match="another session is checking out this commit"
+    ):
         check_out()
     os.close(lock)
     assert check_out() == checkout

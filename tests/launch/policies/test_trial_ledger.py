@@ -95,7 +95,7 @@ def failed(end: JobEnd, reason: Reason = Reason.JOB_FAILED) -> EndedJob:
         (
             ended_trial(2, NEW, Trial(1, MEASURED, 9.0), nodes=("n1", "n3")),
             LOST,
-            "it ran on n[1,3], not on the nodes of the first run",
+            "the run used n[1,3], not the nodes of the first run",
         ),
         (
             ended_trial(2, NEW, Trial(1, MEASURED, 9.0), nodes=()),
@@ -185,7 +185,7 @@ def test_ended_allocation_is_followed_by_a_smaller_one() -> None:
     """Nine of ten runs remain, and get the same nodes."""
     lost = end_placed(2, CANCELLED, GONE)
     ledger = read(placed(1, 1.0), end_holder(), lost, plan=SHARED)
-    assert ledger.problems[2] == f"its allocation ended: {CANCELLED.text}"
+    assert ledger.problems[2] == f"the allocation of the run ended: {CANCELLED.text}"
     step = plan(ledger)
     allocation, run = step.runs
     assert allocation.identity == (TRIAL.case_id, "allocation", 1, 2)
@@ -210,7 +210,7 @@ def test_planned_allocation_is_not_planned_again() -> None:
         (CRASHED, replace(GONE, state="FAILED", exit_code="1:0"), DOES_NOT_RUN, ""),
         (HUNG, GONE, DOES_NOT_RUN, ""),
         (CRASHED, None, DOES_NOT_RUN, ""),
-        (CRASHED, GONE, LOST, "its allocation ended: "),
+        (CRASHED, GONE, LOST, "the allocation of the run ended: "),
     ],
     ids=["failed", "hung", "script not copied", "ended with its allocation"],
 )

@@ -735,7 +735,7 @@ def test_checkpoint_must_be_in_the_stage_folder(tmp_path: Path) -> None:
     job = plan_job(tmp_path, purpose=Purpose.LOAD_CHECKPOINT)
     assert find_problems(with_(job, LOAD_CHECKPOINT_PATH=str(inside))) == []
     (line,) = find_problems(with_(job, LOAD_CHECKPOINT_PATH=str(outside)))
-    assert f"it must be in {tmp_path}/stage" in line
+    assert f"the checkpoint must be in {tmp_path}/stage" in line
 
 
 # --- text -----------------------------------------------------------------------------

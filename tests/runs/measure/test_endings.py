@@ -35,10 +35,10 @@ def find_first_problem(run: Run) -> Problem:
     ("ending", "reason", "text", "line"),
     [
         (RAISED, Reason.INCOMPLETE, "a process died of an exception: ValueError: x (log-x_1_0.out:150, rank 5)", 150),
-        (NOT_A_NUMBER, Reason.DIVERGED, "it stopped itself because its loss or a gradient was NaN or infinite: Runt", 150),
-        (IN_ERR, Reason.INCOMPLETE, "it reached its time limit: *** JOB 1 CANCELLED DUE TO TIME LIMIT *** (x_1.err:",
+        (NOT_A_NUMBER, Reason.DIVERGED, "the run stopped itself because the loss or a gradient was NaN or infinite: Runt", 150),
+        (IN_ERR, Reason.INCOMPLETE, "the job reached its time limit: *** JOB 1 CANCELLED DUE TO TIME LIMIT *** (x_1.err:",
          129),
-        (WARNED, Reason.INCOMPLETE, "(log-x_1_0.out:120); steps follow it, so it may not be the cause", 120),
+        (WARNED, Reason.INCOMPLETE, "(log-x_1_0.out:120); steps follow this line, so this may not be the cause", 120),
     ],
 )  # fmt: skip
 def test_incomplete_run_reports_its_ending(

@@ -58,12 +58,12 @@ _PHASES = {
 _ENDS = {
     **ENDS,
     "REVOKED": (Blame.INFRASTRUCTURE, "another cluster of the federation took it over"),
-    "DEADLINE": (Blame.RUN, "it reached its deadline (--deadline)"),
+    "DEADLINE": (Blame.RUN, "the job reached its deadline (--deadline)"),
     "OUT_OF_MEMORY": (Blame.RUN, "a node ran out of host memory (--mem)"),
 }
 
 
-_HELD = "it was put back into the queue and held: see `scontrol show job`, then `scontrol release`"
+_HELD = "the job was put back into the queue and held: see `scontrol show job`, then `scontrol release`"
 _HELD_STATES = {
     "REQUEUE_HOLD": _HELD,
     "SPECIAL_EXIT": _HELD,

@@ -89,7 +89,7 @@ def test_each_slurm_state_has_a_phase(state: str, phase: Phase) -> None:
         (ended("DEADLINE"), Blame.RUN, "deadline"),
         (ended("NODE_FAIL"), Blame.INFRASTRUCTURE, "a node failed"),
         (ended("BOOT_FAIL"), Blame.INFRASTRUCTURE, "did not start"),
-        (ended("PREEMPTED"), Blame.INFRASTRUCTURE, "took its nodes"),
+        (ended("PREEMPTED"), Blame.INFRASTRUCTURE, "took the nodes"),
         (
             ended("CANCELLED", cancelled_by="1000"),
             Blame.CANCELLED,
