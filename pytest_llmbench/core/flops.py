@@ -38,11 +38,9 @@ def count_grok_flops(architecture: Architecture) -> Terms:
     (1 + g/a + s/(2h)); 18 L f h k; 6 V h. Source: the notes of the Grok 1 document
     (314B, release 25.05).
     """
-    layers, hidden, sequence = (
-        architecture.layers,
-        architecture.hidden_size,
-        architecture.sequence_length,
-    )
+    layers = architecture.layers
+    hidden = architecture.hidden_size
+    sequence = architecture.sequence_length
     projections = _count_projections(architecture)
     return Terms(
         attention=projections + 6 * layers * hidden * sequence,
@@ -62,11 +60,9 @@ def count_llama_flops(architecture: Architecture) -> Terms:
     Source: the notes of the Llama 3.1 document (release 25.04) and of the MaxText Llama
     2 document (24.11).
     """
-    layers, hidden, sequence = (
-        architecture.layers,
-        architecture.hidden_size,
-        architecture.sequence_length,
-    )
+    layers = architecture.layers
+    hidden = architecture.hidden_size
+    sequence = architecture.sequence_length
     return Terms(
         attention=_count_projections(architecture) + 12 * layers * hidden * sequence,
         mlp=18 * layers * _require(architecture, "ffn_size") * hidden,
@@ -80,11 +76,9 @@ def count_nemotron_flops(architecture: Architecture) -> Terms:
     Per token: 24 L h^2 + 12 L h s; 48 L h^2; 6 V h. Source: the notes of the Nemotron 4
     document (340B, release 25.01).
     """
-    layers, hidden, sequence = (
-        architecture.layers,
-        architecture.hidden_size,
-        architecture.sequence_length,
-    )
+    layers = architecture.layers
+    hidden = architecture.hidden_size
+    sequence = architecture.sequence_length
     # The document ignores that the model groups its queries.
     return Terms(
         attention=24 * layers * hidden**2 + 12 * layers * hidden * sequence,
@@ -180,10 +174,8 @@ def count_hybrid_flops(architecture: Architecture) -> Terms:
     )
     routed = 0
     if expert:
-        latent, width = (
-            architecture.expert_latent_size,
-            _require(architecture, "expert_ffn_size"),
-        )
+        latent = architecture.expert_latent_size
+        width = _require(architecture, "expert_ffn_size")
         routed = (
             6
             * matrices
@@ -228,6 +220,7 @@ def _count_mlp(architecture: Architecture, width: int) -> int:
 
 
 def _count_experts(architecture: Architecture) -> int:
+    """Return the FLOPs of the MLPs of all layers: expert layers and dense layers."""
     dense = architecture.dense_layers or 0
     expert = architecture.layers - dense + (architecture.mtp_layers or 0)
     width = _require(architecture, "expert_ffn_size") * _require(architecture, "top_k")
@@ -289,10 +282,8 @@ def _count_projections(architecture: Architecture) -> int:
 
     The heads divide the hidden size of every real model.
     """
-    heads, groups = (
-        _require(architecture, "attention_heads"),
-        _require(architecture, "query_groups"),
-    )
+    heads = _require(architecture, "attention_heads")
+    groups = _require(architecture, "query_groups")
     square = 12 * architecture.layers * architecture.hidden_size**2
     return square + square * groups // heads
 

@@ -236,6 +236,7 @@ def fold_nodes(nodes: Iterable[str]) -> str:
 
 
 def _group(head: str, numbers: Iterable[str], tail: str) -> str:
+    """Fold the numbers of nodes with one name into ranges, as Slurm writes them."""
     rows: list[list[str]] = []
     # Slurm keeps leading zeros: n08, n09 and n10 are a range, and n9 is not n09.
     for digits in sorted(numbers, key=lambda digits: (int(digits), len(digits))):

@@ -109,6 +109,7 @@ def read_tables(path: Path) -> dict[str, dict[str, object]]:
 
 
 def _list_tables(root: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield (dotted name, keys) of each table of a TOML file, outer tables first."""
     pending = [("", root)]
     while pending:
         name, table = pending.pop()

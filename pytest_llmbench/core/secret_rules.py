@@ -235,6 +235,10 @@ def is_assigned_secret(name: str, value: str, *, loose: bool) -> bool:
 
 
 def _is_password(name: str, value: str, *, loose: bool) -> bool:
+    """True if the value of a name that means a password is a secret.
+
+    `loose` is True if the assignment may be a part of a sentence.
+    """
     if re.search(_WEAK, normalise(name)) and not is_random(value):
         return False
     if (
@@ -307,6 +311,7 @@ def find_assigned(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _find_value(text: str, match: re.Match[str]) -> tuple[int, int] | None:
+    """Return the span of a secret value after a name that means a secret, or None."""
     start = match.start()
     before = _match(_NAME_BEFORE, text[max(0, start - 64) : start][::-1])[0][::-1]
     name = (before + text[start : match.end("rest")]).lstrip("-.$")

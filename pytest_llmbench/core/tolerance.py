@@ -129,6 +129,7 @@ def _make_tolerance(text: str, source: str) -> Tolerance:
 
 
 def _describe_scope(name: str) -> str:
+    """Return the metric that a tolerance names. Raises ValueError if it is unknown."""
     if name in _WORDS or name in NAMES:
         return _WORDS.get(name, name)
     valid = ", ".join(NAMES)

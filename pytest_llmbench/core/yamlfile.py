@@ -88,6 +88,7 @@ def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None
 
 
 def _find_extra(event: Any, name: str, depth: int, documents: int) -> str:
+    """Describe a YAML feature that is not accepted, or return ""."""
     if name == "AliasEvent" or getattr(event, "anchor", None):
         sign = "*" if name == "AliasEvent" else "&"
         return f"the {'alias' if sign == '*' else 'anchor'} {sign}{event.anchor}, expected no anchors or aliases"
@@ -103,6 +104,7 @@ def _find_extra(event: Any, name: str, depth: int, documents: int) -> str:
 
 
 def _format_syntax_error(path: Path, error: Any, text: str) -> str:
+    """Format a syntax error with its line and a hint."""
     position = error.problem_mark or error.context_mark
     if position is None:
         return f"{path}: found {error.problem}, expected YAML"
@@ -351,6 +353,7 @@ class Fields:
 def _read_mapping(
     node: Node, report: Report, spec: Callable[[Node], Spec | None]
 ) -> Any:
+    """Read a mapping, each value by the spec of its key; report duplicate keys."""
     if node.id != "mapping":
         return _report_wrong(node, "a mapping of keys to values", report)
     values: dict[str, Any] = {}

@@ -80,7 +80,7 @@ def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement]) -> Ev
     idle_notes = [
         note
         for entry in matching
-        if (note := _find_idle_reason(entry, evidence)) is not None
+        if (note := _find_idle_note(entry, evidence)) is not None
     ]
     without_effect = {note.acknowledgement for note in idle_notes}
     in_force = tuple(entry for entry in matching if entry not in without_effect)
@@ -127,6 +127,7 @@ def make_accepted_note(
 def _accept_problems(
     run: Measurement, entries: Sequence[Acknowledgement]
 ) -> Measurement:
+    """Turn the accepted problems of a run into notes."""
     pairs = [
         (problem, find_accepted(problem.reason, run, entries))
         for problem in run.problems
@@ -166,7 +167,7 @@ def apply_acknowledgements(
     if not covering or newest is None or newest.run.started is None:
         return evidence
     began = [entry for entry in covering if entry.since <= newest.run.started.date()]
-    notes = [_find_idle_reason(entry, evidence) for entry in began]
+    notes = [_find_idle_note(entry, evidence) for entry in began]
     idle = [note for note in notes if note is not None]
     active = [entry for entry, note in zip(began, notes, strict=True) if note is None]
     accepted = _compute_shift(evidence, active)
@@ -180,7 +181,7 @@ def apply_acknowledgements(
     if shift > 0 and _meets_own_bound(newest, evidence, shift):
         shift = 0.0
         remarks = [
-            _note_idle(CodedStatement(StatementCode.IDLE_FASTER, entry=entry))
+            _make_idle_note(CodedStatement(StatementCode.IDLE_FASTER, entry=entry))
             for entry in active
         ]
     return dataclasses.replace(
@@ -189,7 +190,7 @@ def apply_acknowledgements(
     )
 
 
-def rejects_improvement(evidence: Evidence) -> bool:
+def has_accepted_change(evidence: Evidence) -> bool:
     """True if an acknowledged change is in effect.
 
     A run that is faster than the accepted level is then a PASS, not an IMPROVEMENT:
@@ -198,13 +199,15 @@ def rejects_improvement(evidence: Evidence) -> bool:
     return any(note.code is NoteCode.ACKNOWLEDGED for note in evidence.remarks)
 
 
-def _find_idle_reason(entry: Acknowledgement, evidence: Evidence) -> Note | None:
+def _find_idle_note(entry: Acknowledgement, evidence: Evidence) -> Note | None:
     """Note why an acknowledgement that has begun has no effect, or return None."""
     if evidence.rules.certify:
-        return _note_idle(CodedStatement(StatementCode.IDLE_CERTIFIED, entry=entry))
+        return _make_idle_note(
+            CodedStatement(StatementCode.IDLE_CERTIFIED, entry=entry)
+        )
     if evidence.now.date() > entry.expires:
         expired = CodedStatement(StatementCode.IDLE_EXPIRED, entry=entry)
-        return _note_idle(expired, NoteCode.ACKNOWLEDGEMENT_EXPIRED)
+        return _make_idle_note(expired, NoteCode.ACKNOWLEDGEMENT_EXPIRED)
     if entry.accepts is not None:
         return None
     recording = evidence.baseline.recording
@@ -212,10 +215,10 @@ def _find_idle_reason(entry: Acknowledgement, evidence: Evidence) -> Note | None
     if last < entry.since.isoformat():
         return None
     recorded = CodedStatement(StatementCode.IDLE_RECORDED, entry=entry, recorded=last)
-    return _note_idle(recorded)
+    return _make_idle_note(recorded)
 
 
-def _note_idle(
+def _make_idle_note(
     idle: CodedStatement, code: NoteCode = NoteCode.ACKNOWLEDGEMENT_IDLE
 ) -> Note:
     return Note(code, idle, acknowledgement=idle.values["entry"])
@@ -295,6 +298,7 @@ def move_baseline(evidence: Evidence, factor: float) -> Evidence:
 
 
 def _scale_baseline(baseline: Baseline, factor: float) -> Baseline:
+    """Multiply all step times of a baseline by `factor`."""
     recording = baseline.recording
     if recording is not None:
         recording = dataclasses.replace(

@@ -171,7 +171,7 @@ def find_quantised_time(
     such run.
     """
     for run in current:
-        slowest = _find_slowest(run, evidence)
+        slowest = _compute_slowest_true_time(run, evidence)
         bound = evidence.baseline.step_seconds * evidence.tolerance.factor
         if slowest > bound * (1 + EPSILON):
             seconds = run.statistic_seconds or math.nan
@@ -181,7 +181,7 @@ def find_quantised_time(
     return None
 
 
-def _find_slowest(run: Measurement, evidence: Evidence) -> float:
+def _compute_slowest_true_time(run: Measurement, evidence: Evidence) -> float:
     """Return the slowest true statistic that would be printed as the same value.
 
     NaN if one printed unit is within the margin, or if the steps differ by a unit,

@@ -77,7 +77,7 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
         *_note_moves(recording, evidence.drift_budget),
     )
     meets = (
-        _find_furthest(judgement, drift) <= drift.limit + EQUAL
+        _find_furthest_value(judgement, drift) <= drift.limit + EQUAL
         and drift.answered is not Answer.BEYOND
         and not drift.edited
     )
@@ -121,7 +121,7 @@ def _measure_drift(
     return _Drift(first, estimate.difference + since, limit, answered, edited)
 
 
-def _find_furthest(judgement: Judgement, drift: _Drift) -> float:
+def _find_furthest_value(judgement: Judgement, drift: _Drift) -> float:
     """Return the log difference of the measured time to the reference value.
 
     If launched runs differ too much to be averaged, the slowest run is used.
@@ -145,6 +145,7 @@ def _decide_drifted(drift: _Drift, *, unconfirmed: bool) -> tuple[Verdict, Reaso
 def _state_drift(
     recording: Recording, drift: _Drift, evidence: Evidence
 ) -> CodedStatement:
+    """State the drift of a run, or of an edited recording, with its limits."""
     limits = DriftLimits(evidence.drift_budget, evidence.tolerance)
     first = drift.first
     if drift.edited:
@@ -199,7 +200,9 @@ def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:
 # --- checkpoints ----------------------------------------------------------------------
 
 
-def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Judgement:
+def apply_checkpoint_budgets(
+    judgement: Judgement, runs: Iterable[Measurement]
+) -> Judgement:
     """Overrule a verdict if a run violates a checkpoint budget.
 
     A run over a budget is a REGRESSION (over-budget). A run that saved or loaded a

@@ -91,7 +91,7 @@ def find_level_shifts(
     sigma = noise.sigma * compute_spread_correction(correlation)
     winsorised = winsorise_series(series, sigma)
     threshold = compute_quantile(
-        1 - choose_level(len(series)), noise.degrees_of_freedom
+        1 - choose_false_alarm_probability(len(series)), noise.degrees_of_freedom
     )
     cuts = [
         0,
@@ -99,7 +99,7 @@ def find_level_shifts(
         len(series),
     ]
     describe = cache(
-        lambda begin, end: _describe_piece(
+        lambda begin, end: _summarise_piece(
             series[begin:end], winsorised[begin:end], correlation
         )
     )
@@ -127,7 +127,7 @@ def find_level_shifts(
     return ()
 
 
-def choose_level(days: int) -> float:
+def choose_false_alarm_probability(days: int) -> float:
     """Return the one-sided false alarm probability for a number of days."""
     return FALSE_ALARM * min(1.0, (LONG_SERIES / days) ** 3)
 
@@ -212,7 +212,7 @@ class _Piece(NamedTuple):
     )
 
 
-def _describe_piece(series: Floats, winsorised: Floats, correlation: float) -> _Piece:
+def _summarise_piece(series: Floats, winsorised: Floats, correlation: float) -> _Piece:
     count = len(series)
     relative_error = math.sqrt(
         float(compute_variance_inflation(np.array(float(count)), correlation)) / count

@@ -240,12 +240,12 @@ def _make_family_ids(smallest: Sequence[Configuration]) -> list[str]:
     for stem, configuration in zip(stems, smallest, strict=True):
         same_stem[stem].append(configuration)
     return [
-        "-".join([stem, *_distinguish(configuration, same_stem[stem])])
+        "-".join([stem, *_list_distinguishing_facts(configuration, same_stem[stem])])
         for stem, configuration in zip(stems, smallest, strict=True)
     ]
 
 
-def _distinguish(
+def _list_distinguishing_facts(
     configuration: Configuration, namesakes: Sequence[Configuration]
 ) -> list[str]:
     """Return the facts that distinguish a family from those with the same id.

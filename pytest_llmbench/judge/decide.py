@@ -21,13 +21,13 @@ from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge import agreement, explanation
 from pytest_llmbench.judge.acknowledged import (
     find_accepted,
+    has_accepted_change,
     make_accepted_note,
-    rejects_improvement,
 )
 from pytest_llmbench.judge.budgets import (
+    apply_checkpoint_budgets,
     apply_drift_budget,
     select_budgeted_runs,
-    with_budget_verdict,
 )
 from pytest_llmbench.judge.estimate import (
     EPSILON,
@@ -81,6 +81,7 @@ def judge(evidence: Evidence) -> Judgement:
 
 
 def _judge_newest(evidence: Evidence) -> Judgement:
+    """Judge the newest comparable run, or the run of a launch."""
     launched = next(
         (run for run in evidence.measurements if run.run.found.launch), None
     )
@@ -113,7 +114,7 @@ def _finish(judgement: Judgement, evidence: Evidence) -> Judgement:
     judgement = explanation.with_remarks(judgement, evidence)
     judgement = apply_drift_budget(judgement, evidence)
     runs = select_budgeted_runs(evidence, judgement)
-    judgement = with_budget_verdict(judgement, runs)
+    judgement = apply_checkpoint_budgets(judgement, runs)
     return _certify(explanation.with_timing_label(judgement), evidence.rules)
 
 
@@ -149,6 +150,7 @@ def _find_uncertainty(judgement: Judgement, against: str) -> VerdictStatement | 
 
 
 def _judge_first(evidence: Evidence) -> Judgement:
+    """Judge the first run without other runs of its launch or repeats."""
     measurement = evidence.measurements[0]
     problem = measurement.excluded
     if problem is not None:
@@ -174,6 +176,7 @@ def _drop_launch(measurement: Measurement) -> Measurement:
 
 
 def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
+    """Judge a run together with the other runs of its launch."""
     started = newest.run.started
     if started is None and evidence.max_age is not None:
         return _judge_undated(evidence, newest)
@@ -226,6 +229,7 @@ def _judge_undated(evidence: Evidence, newest: Measurement) -> Judgement:
 
 
 def _judge_missing(evidence: Evidence) -> Judgement:
+    """Build the judgement of a configuration without a comparable run."""
     last_valid = find_last_valid(evidence)
     if not evidence.measurements:
         missing = CodedStatement(
@@ -254,29 +258,34 @@ class _Decision:
 
 
 def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
+    """Compare the current runs with the baseline, and decide."""
     current_runs = select_current_runs(newest, evidence)
     current, counted = current_runs.runs, current_runs.counted
     older = current_runs.previous
     noise = estimate_noise(evidence, older, counted)
     estimate = estimate_difference(counted, evidence, noise)
     shape = find_current_shape(current_runs)
-    finding = _decide(estimate, counted, evidence, shape)
+    decision = _decide(estimate, counted, evidence, shape)
     literal = agreement.apply_literal_rule(counted, evidence, estimate)
     if current_runs.apart:
-        finding = _decide_apart(finding)
+        decision = _decide_apart(decision)
         alone = [_apply_alone(run, evidence, noise) for run in counted]
         literal = agreement.LiteralRule(all(rule.meets for rule in alone))
-    finding = _confirm(finding, counted, evidence, apart=current_runs.apart)
-    if finding.reason is Reason.CANNOT_TELL and len(current) == 1:
-        finding = (
-            _decide_over_days(evidence, counted[0], older, literal.meets) or finding
+    decision = _confirm(decision, counted, evidence, apart=current_runs.apart)
+    if decision.reason is Reason.CANNOT_TELL and len(current) == 1:
+        decision = (
+            _decide_over_days(evidence, counted[0], older, literal.meets) or decision
         )
-    finding, meets, accepted = _apply_literal_rule(finding, literal, newest, evidence)
-    compared = explanation.state_comparison(finding.verdict, estimate, counted[0])
-    judgement = _make_judgement(evidence, finding.verdict, finding.reason, None, newest)
+    decision, meets, accepted = _report_literal_rule(
+        decision, literal, newest, evidence
+    )
+    compared = explanation.state_comparison(decision.verdict, estimate, counted[0])
+    judgement = _make_judgement(
+        evidence, decision.verdict, decision.reason, None, newest
+    )
     return replace(
         judgement,
-        statements=(*compared, *finding.because),
+        statements=(*compared, *decision.because),
         log_difference=estimate.difference,
         meets_point=meets,
         notes=(
@@ -293,42 +302,42 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
     )
 
 
-def _apply_literal_rule(
-    finding: _Decision,
+def _report_literal_rule(
+    decision: _Decision,
     literal: agreement.LiteralRule,
     newest: Measurement,
     evidence: Evidence,
 ) -> tuple[_Decision, bool, tuple[Note, ...]]:
-    """Report a violation of the literal rule in an undecided finding.
+    """Report a violation of the literal rule in an undecided decision.
 
-    Returns the finding, whether it meets the literal rule, and a note if the violation
+    Returns the decision, whether it meets the literal rule, and a note if the violation
     was accepted.
     """
     undecided = (Reason.CANNOT_TELL, Reason.FEW_STEPS_DECIDE)
     if (
         literal.reason is None
         or literal.because is None
-        or finding.reason not in undecided
+        or decision.reason not in undecided
     ):
-        return finding, literal.meets, ()
+        return decision, literal.meets, ()
     entry = find_accepted(literal.reason, newest, evidence.accepted)
     if entry is not None:
-        return finding, True, (make_accepted_note(entry, literal.because),)
-    if literal.reason is not finding.reason:
-        because = (literal.because, *finding.because)
-        finding = replace(finding, reason=literal.reason, because=because)
-    return finding, literal.meets, ()
+        return decision, True, (make_accepted_note(entry, literal.because),)
+    if literal.reason is not decision.reason:
+        because = (literal.because, *decision.because)
+        decision = replace(decision, reason=literal.reason, because=because)
+    return decision, literal.meets, ()
 
 
-def _decide_apart(finding: _Decision) -> _Decision:
+def _decide_apart(decision: _Decision) -> _Decision:
     """Decide launched runs that differ too much to be averaged.
 
     Only a REGRESSION is kept; anything else becomes INCONCLUSIVE. If the newest run
     decided, relaunching until a run passes would be rewarded. The mean of two states
     describes neither state.
     """
-    if finding.verdict is Verdict.REGRESSION:
-        return finding
+    if decision.verdict is Verdict.REGRESSION:
+        return decision
     return _Decision(
         Verdict.INCONCLUSIVE,
         Reason.REPEATS_DISAGREE,
@@ -337,20 +346,20 @@ def _decide_apart(finding: _Decision) -> _Decision:
 
 
 def _confirm(
-    finding: _Decision, runs: Sequence[Measurement], evidence: Evidence, *, apart: bool
+    decision: _Decision, runs: Sequence[Measurement], evidence: Evidence, *, apart: bool
 ) -> _Decision:
     """Require a REGRESSION in as many runs as the decision rule demands.
 
-    Otherwise the finding becomes INCONCLUSIVE. A slow node makes one run slow, but not
+    Otherwise the decision becomes INCONCLUSIVE. A slow node makes one run slow, but not
     a second run on other nodes.
     """
     fewest = evidence.decision_rule.fewest
-    if finding.verdict is not Verdict.REGRESSION or fewest == 1:
-        return finding
+    if decision.verdict is not Verdict.REGRESSION or fewest == 1:
+        return decision
     limit = math.log(evidence.tolerance.factor)
     beyond = sum(average_difference([run], evidence.baseline) > limit for run in runs)
     if beyond >= fewest and not (apart and len(runs) <= fewest):
-        return finding
+        return decision
     because = CodedStatement(StatementCode.UNCONFIRMED_RUNS, runs=beyond)
     if apart:
         because = CodedStatement(StatementCode.RUNS_APART)
@@ -367,6 +376,7 @@ def _apply_alone(
 def _decide(
     estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape
 ) -> _Decision:
+    """Decide by the interval, unless another statistic or a warm-up contradicts it."""
     answered = _compare_interval(estimate)
     few_values = estimate.threshold_only and answered is Answer.WITHIN
     if few_values or answered is Answer.INCONCLUSIVE:
@@ -415,7 +425,7 @@ def _find_undecided(
     if because is None:
         if within:
             return None
-        because = explanation.count_runs_needed(estimate)
+        because = explanation.state_runs_needed(estimate)
     pattern = () if shape.kind is ShapeKind.EVEN else shape.statements
     return _Decision(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, (because, *pattern))
 
@@ -430,7 +440,7 @@ def _find_implausible(
 
 
 def _decide_faster(evidence: Evidence) -> _Decision:
-    if rejects_improvement(evidence):
+    if has_accepted_change(evidence):
         beyond = CodedStatement(StatementCode.BEYOND_ACCEPTED_LEVEL)
         return _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE, (beyond,))
     advice = explanation.advise_refresh(evidence.baseline)
@@ -486,6 +496,7 @@ def _make_judgement(
     statement: VerdictStatement | None,
     measurement: Measurement | None = None,
 ) -> Judgement:
+    """Build a judgement, with the notes of its measurement."""
     expected = evidence.baseline.step_seconds
     bound = expected * evidence.tolerance.factor
     measured = measurement.statistic_seconds if measurement else None

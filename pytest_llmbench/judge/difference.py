@@ -41,10 +41,8 @@ def estimate_difference(
     than 2.8 degrees of freedom. The rounding bound is added to both ends of the
     interval.
     """
-    run_noise, residual_noise = (
-        pool_noise(fit.squares, fit.freedom, earlier),
-        _measure_noise(fit.squares, fit.freedom),
-    )
+    run_noise = pool_noise(fit.squares, fit.freedom, earlier)
+    residual_noise = _measure_noise(fit.squares, fit.freedom)
     error = max(run_noise.sigma * math.sqrt(fit.factor), fit.floor)
     freedom = run_noise.degrees_of_freedom
     width = compute_quantile(1 - level, freedom) * error + fit.rounding

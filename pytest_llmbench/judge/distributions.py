@@ -197,11 +197,9 @@ def compute_polygamma(x: float) -> tuple[float, float, float]:
     """Return digamma, trigamma and tetragamma of a positive number."""
     digamma = trigamma = tetragamma = 0.0
     while x < ASYMPTOTIC:
-        digamma, trigamma, tetragamma = (
-            digamma - 1 / x,
-            trigamma + 1 / x**2,
-            tetragamma - 2 / x**3,
-        )
+        digamma = digamma - 1 / x
+        trigamma = trigamma + 1 / x**2
+        tetragamma = tetragamma - 2 / x**3
         x += 1
     digamma += math.log(x) - 1 / (2 * x)
     trigamma += 1 / x + 1 / (2 * x**2)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # attrgetter is faster than a lambda: a year of daily runs of 82 configurations is
 # 30,000 runs.
-_STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")
+_GET_STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")
 
 FEWEST_STEPS = 3  # a shorter window does not determine its spread
 MAX_SPREAD = 3 * math.sqrt(
@@ -173,7 +173,9 @@ def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
 
 
 def _list_logarithms(previous: PreviousRuns) -> Floats:
-    logarithms: Floats = np.log(np.array(list(map(_STATISTIC, previous)), dtype=float))
+    logarithms: Floats = np.log(
+        np.array(list(map(_GET_STATISTIC, previous)), dtype=float)
+    )
     return logarithms
 
 

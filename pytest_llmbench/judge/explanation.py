@@ -96,7 +96,7 @@ def advise_refresh(baseline: Baseline) -> CodedStatement:
     return CodedStatement(StatementCode.REFRESH_BASELINE)
 
 
-def count_runs_needed(estimate: Estimate) -> CodedStatement:
+def state_runs_needed(estimate: Estimate) -> CodedStatement:
     """Return the number of runs that would decide an INCONCLUSIVE result."""
     runs, needed = estimate.runs, estimate.repeats_needed
     if needed is None:

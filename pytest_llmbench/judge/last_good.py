@@ -78,35 +78,37 @@ def find_last_good(
         if (
             seconds is not None
             and within
-            and (verdict := _find_green(run, evidence, past))
+            and (verdict := _find_passing_verdict(run, evidence, past))
         ):
             return _describe(run, verdict, judgement, _count_days(later, started))
         later.append(run)
     return None
 
 
-def _find_green(run: PreviousRun, evidence: Evidence, past: Sequence[StoredRun]) -> str:
+def _find_passing_verdict(
+    run: PreviousRun, evidence: Evidence, past: Sequence[StoredRun]
+) -> str:
     """Return the verdict of a passing run, or "" if it did not pass.
 
     A measured run passes if judging it as of its own start passes and, if the history
     contains its verdict, that verdict passed too.
     """
     if isinstance(run, StoredRun):
-        return run.verdict if _was_green(run) else ""
+        return run.verdict if _has_passed(run) else ""
     keys = run.run.same_run_keys
     same = [
         stored
         for stored in past
         if stored.window == run.baseline.window and keys & stored.same_run_keys
     ]
-    if not all(map(_was_green, same)):
+    if not all(map(_has_passed, same)):
         return ""
     judgement = judge_evidence(_restore_evidence(evidence, run), alone=True)
     status = decide_status(judgement, evidence.rules, required=True)
     return str(judgement.verdict) if status is Status.PASSED else ""
 
 
-def _was_green(stored: StoredRun) -> bool:
+def _has_passed(stored: StoredRun) -> bool:
     # User tests store other verdicts (NOT_ASSERTED, TEST_FAILED).
     return stored.verdict in MAY_PASS and stored.status == Status.PASSED
 
@@ -178,6 +180,7 @@ def _count_days(later: Iterable[PreviousRun], started: datetime) -> int:
 def _describe(
     run: PreviousRun, verdict: str, judgement: Judgement, days: int
 ) -> LastGoodRun:
+    """Build the record of the last good run, compared with the failed run."""
     red, seconds = judgement.measurement, run.statistic_seconds
     if run.started is None or seconds is None:
         raise ValueError(f"{run} has no start or no step time")
@@ -284,6 +287,7 @@ def list_settings(measurement: Measurement) -> dict[str, str]:
 
 
 def _list_stated(measurement: Measurement) -> Iterable[tuple[str, str]]:
+    """Yield (name, value) of each setting that the names and the log state."""
     files = measurement.run.found
     if files.launcher:
         yield "launcher", files.launcher

@@ -103,6 +103,7 @@ def _make_changes(
     acknowledged: Sequence[Acknowledgement],
     today: date,
 ) -> list[LevelChange]:
+    """Build the level changes of shifts, with environment and acknowledgement."""
     entries = assign_acknowledgements(kind, shifts, daily_runs, acknowledged, today)
     changes = []
     for shift, lasting, entry in zip(
@@ -151,6 +152,10 @@ def compare_environments(
 def _find_difference(
     environments: Sequence[Mapping[str, str]], name: str, position: int
 ) -> tuple[str, str] | None:
+    """Return the values of a setting before and after a change, or None.
+
+    Both must be constant over the surrounding days.
+    """
     for index in (position, position - 1, position + 1):
         before = [
             environment[name]
@@ -265,10 +270,8 @@ def _covers_changes(entry: Acknowledgement, changes: Sequence[LevelShift]) -> bo
     size.
     """
     sign = math.copysign(1.0, entry.fraction)
-    accepted, total = (
-        abs(math.log1p(entry.fraction)),
-        sign * sum(shift.difference for shift in changes),
-    )
+    accepted = abs(math.log1p(entry.fraction))
+    total = sign * sum(shift.difference for shift in changes)
     half_width = math.hypot(*(shift.difference - shift.low for shift in changes))
     return (
         sign * changes[-1].difference > 0

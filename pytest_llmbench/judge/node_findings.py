@@ -103,6 +103,7 @@ def _explain_apart(
     bound_seconds: float,
     known_slow: frozenset[str],
 ) -> NodeFinding:
+    """Explain clearly separated slow and fast runs by their nodes."""
     cleared = set(chain.from_iterable(nodes for _, _, nodes in fast))
     if any(cleared.issuperset(nodes) for _, _, nodes in slow):
         return NodeFinding(NodeCause.SAME_NODES, tuple(slow), tuple(fast))

@@ -431,10 +431,8 @@ def _find_by_launch(
     The log of the returned run must be stamped before its launch, which shows that the
     log's clock is wrong or in another zone.
     """
-    logged, launched = (
-        _find_start_candidate(newest.run, Clock.LOG),
-        _find_launch(newest.run),
-    )
+    logged = _find_start_candidate(newest.run, Clock.LOG)
+    launched = _find_launch(newest.run)
     if (
         logged is None
         or launched is None
@@ -442,10 +440,8 @@ def _find_by_launch(
     ):
         return None
     for other in others:
-        other_logged, other_launched = (
-            _find_start_candidate(other.run, Clock.LOG),
-            _find_launch(other.run),
-        )
+        other_logged = _find_start_candidate(other.run, Clock.LOG)
+        other_launched = _find_launch(other.run)
         if (
             other_logged is None
             or other_launched is None

@@ -95,10 +95,8 @@ def find_pattern(window: WindowColumns, resolution: float) -> Pattern:
     The slow steps are those of the upper level if there are two levels, otherwise the
     stragglers.
     """
-    stragglers, levels = (
-        find_stragglers(window.seconds, resolution),
-        find_step_levels(window.seconds, resolution),
-    )
+    stragglers = find_stragglers(window.seconds, resolution)
+    levels = find_step_levels(window.seconds, resolution)
     kind, statement = _classify_pattern(
         window, levels.slow if levels else stragglers, levels
     )
@@ -164,6 +162,7 @@ def list_steps(window: WindowColumns, steps: Flags) -> StepList:
 
 
 def _list_spans(window: WindowColumns, stretches: Sequence[range]) -> StepList:
+    """Return the first spans of slow steps, and the number of the other steps."""
     spans = [
         StepSpan(
             window.begin(stretch[0]),
@@ -188,6 +187,7 @@ def _count_steps(window: WindowColumns, stretches: Sequence[range]) -> int:
 def _measure_period(
     window: WindowColumns, slow: Flags, period: range
 ) -> CodedStatement:
+    """State the period of slow steps, and how much slower they are."""
     excess = (
         compute_median(window.seconds[period.start :: period.step])
         / compute_median(window.seconds[~slow])
@@ -343,6 +343,7 @@ def find_save(measurement: Measurement, slow: Flags) -> CodedStatement | None:
 def _find_saves_in_steps(
     measurement: Measurement, slow: Flags, saves: Sequence[CheckpointRecord]
 ) -> Iterator[ReportedSave]:
+    """Yield the checkpoint saves that explain slow steps, by their time and place."""
     lines = (_find_line_before(measurement), *measurement.window_lines)
     means = measurement.mean_of or (1,) * len(measurement.window_seconds)
     median = compute_median(np.array(measurement.window_seconds))

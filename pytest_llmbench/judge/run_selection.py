@@ -331,10 +331,8 @@ def _make_stall_note(run: Measurement, rows: Sequence[int], often: int = 0) -> N
         )
         for row in sorted(rows)
     ]
-    mean, without_stalls = (
-        run.statistic_seconds,
-        _replace_steps(run, rows).statistic_seconds,
-    )
+    mean = run.statistic_seconds
+    without_stalls = _replace_steps(run, rows).statistic_seconds
     line = max(steps, key=lambda step: step.ratio).line
     if often:
         repeated = CodedStatement(

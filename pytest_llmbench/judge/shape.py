@@ -122,6 +122,7 @@ def _name_shape(
 
 
 def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
+    """Build the note on slow steps: their share of the time and their effect on the mean."""
     slow, seconds = pattern.stragglers, window.seconds
     count = int(np.count_nonzero(slow))
     if not count:
@@ -193,10 +194,8 @@ def _note_warm_up(window: WindowColumns, warm_up: WarmUp | None) -> Note | None:
 
 def _note_means(window: WindowColumns) -> Note | None:
     """Note that mean and trimmed mean differ by more than 1 %."""
-    mean, trimmed = (
-        compute_mean(window.seconds, window.mean_of),
-        compute_trimmed_mean(window.seconds, window.mean_of),
-    )
+    mean = compute_mean(window.seconds, window.mean_of)
+    trimmed = compute_trimmed_mean(window.seconds, window.mean_of)
     if abs(mean / trimmed - 1) <= MEAN_DIFFERENCE:
         return None
     means = CodedStatement(

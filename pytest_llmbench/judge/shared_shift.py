@@ -167,6 +167,10 @@ def _summarise(
     moves: Sequence[tuple[float, float]],
     against: ShiftReference,
 ) -> SharedShift | None:
+    """Return the shift that most configurations share, or None.
+
+    `moves` contains the (shift, error) of each configuration, as logarithms.
+    """
     if len(configurations) < MIN_CONFIGURATIONS:
         return None
     shifts, errors = np.array(moves).T

@@ -185,6 +185,7 @@ class NodeModel:
 def _make_model(
     runs: Sequence[NodeRun], groups: Sequence[tuple[str, ...]]
 ) -> NodeModel:
+    """Build the model of runs and groups of nodes that always ran together."""
     residuals = np.array([run.logarithm - run.level for run in runs])
     sigma = np.array(
         [run.sigma * math.sqrt(1 + MEDIAN_VARIANCE / run.days) for run in runs]
@@ -476,6 +477,7 @@ def _describe_suspect(
     *,
     log_ratio: float,
 ) -> Suspect:
+    """Build the record of suspect nodes: slowness, slow and fast runs, doubt."""
     slowness, low, high = _estimate_slowness(model, member)
     slow = member & (model.residuals > slowness / 2)
     indices = range(len(runs))
@@ -498,11 +500,9 @@ def _estimate_slowness(model: NodeModel, member: Flags) -> tuple[float, float, f
 
     From the posterior given the runs with the node.
     """
-    residuals, sigma, freedom = (
-        model.residuals[member],
-        model.sigma[member],
-        model.freedom[member],
-    )
+    residuals = model.residuals[member]
+    sigma = model.sigma[member]
+    freedom = model.freedom[member]
     density = _compute_log_density(
         residuals, sigma, freedom, np.append(SLOWNESS_GRID, 0.0), math.inf
     )
@@ -697,6 +697,7 @@ def _merge_same(runs: Sequence[ConfigurationRun]) -> Iterator[ConfigurationRun]:
 def _make_node_runs(
     name: str, runs: Iterable[ConfigurationRun], levels: Mapping[date, DayLevel]
 ) -> Iterator[NodeRun]:
+    """Yield the runs of a configuration, each with the level and noise of its day."""
     for run in runs:
         day_level = levels[run.day]
         yield NodeRun(
@@ -717,6 +718,7 @@ def _make_node_runs(
 def _find_levels(
     series: ConfigurationDays, prior: Noise | None, correlation: float
 ) -> dict[date, DayLevel]:
+    """Return the level and the noise of each day of a configuration."""
     levels, counts, segments = _compute_levels(series.values, series.noise, correlation)
     day_levels = {}
     for index, day in enumerate(series.days):

@@ -33,7 +33,7 @@ from pytest_llmbench.core.stall_limits import StallPosition
 from pytest_llmbench.core.statements import NodeFinding
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.core.userfile import path_exists
-from pytest_llmbench.judge.budgets import with_budget_verdict
+from pytest_llmbench.judge.budgets import apply_checkpoint_budgets
 from pytest_llmbench.judge.estimate import bound_run_rounding
 from pytest_llmbench.judge.node_findings import judge_nodes
 from pytest_llmbench.judge.run_selection import find_unusable
@@ -316,7 +316,7 @@ class LaunchedRuns:
         )
         judgement = dataclasses.replace(judgement, measurement=measurement)
         return (
-            with_budget_verdict(judgement, [measurement])
+            apply_checkpoint_budgets(judgement, [measurement])
             if is_done and measurement is not None
             else judgement
         )
@@ -456,10 +456,8 @@ class LaunchedRuns:
     def list_failed_nodes(self, job: Job, run: Run) -> tuple[str, ...]:
         """List the job's nodes that its log reports as failed."""
         ending = run.attempts[-1].log.ending if run.attempts else None
-        nodes_of_job, expand = (
-            job.status.nodes if job.status else (),
-            load_scheduler(job.spec.via).expand_nodes,
-        )
+        nodes_of_job = job.status.nodes if job.status else ()
+        expand = load_scheduler(job.spec.via).expand_nodes
         return (
             tuple(node for node in expand(ending.nodes) if node in nodes_of_job)
             if ending and nodes_of_job

@@ -14,7 +14,7 @@ from pytest_llmbench.judge.change_points import (
     FEWEST,
     MIN_CHANGE,
     LevelShift,
-    choose_level,
+    choose_false_alarm_probability,
     find_level_shifts,
     winsorise_series,
 )
@@ -214,7 +214,7 @@ def test_pelt_search_finds_the_same_changes() -> None:
 def test_false_alarm_level_is_stricter_for_longer_series(
     days: int, expected: float
 ) -> None:
-    assert choose_level(days) == pytest.approx(expected)
+    assert choose_false_alarm_probability(days) == pytest.approx(expected)
 
 
 def test_same_size_of_change_is_found_only_in_a_short_series() -> None:

@@ -221,7 +221,8 @@ class Engine:
                     if job.job_id
                     else self._await_submission(self._restore_job(job))
                 )
-                to_cancel += [submitted] if submitted else []
+                if submitted:
+                    to_cancel.append(submitted)
             except LaunchError as error:
                 self._report(str(error))
                 recorded = next(

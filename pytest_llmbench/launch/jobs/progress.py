@@ -73,10 +73,8 @@ class Progress:
             self.report(
                 f"job {job.job_id} running{_name_nodes(status)}: {_name_job(job)}", now
             )
-        was_stalled, is_stalled = (
-            previous is not None and previous.stall is not None,
-            status.stall is not None,
-        )
+        was_stalled = previous is not None and previous.stall is not None
+        is_stalled = status.stall is not None
         if is_running and was_stalled != is_stalled:
             self.report(self._describe_stall(job, status, cancels=cancels), now)
 

@@ -415,10 +415,8 @@ def _wait_for_job(
 def _explain_end(job: Job, status: JobStatus | None) -> str:
     scheduler = load_scheduler(job.spec.via)
     if status is None or status.phase is Phase.UNKNOWN:
-        minutes, inquiry = (
-            LIMITS.lost_seconds / 60,
-            scheduler.format_inquiry(job.job_id),
-        )
+        minutes = LIMITS.lost_seconds / 60
+        inquiry = scheduler.format_inquiry(job.job_id)
         return f"{scheduler.name} has had no record of it for {minutes:.0f} minutes. Try `{inquiry}`"
     end = scheduler.explain_end(status)
     return "" if end.blame is Blame.NONE else end.text

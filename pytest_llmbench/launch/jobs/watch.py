@@ -515,10 +515,8 @@ class Watch:
         The reason must persist for some time.
         """
         scheduler = load_scheduler(job.spec.via)
-        is_node_job, needs_these_nodes = (
-            job.spec.purpose in BESIDE,
-            job.spec.purpose in (*TRIALS, Purpose.ALLOCATION),
-        )
+        is_node_job = job.spec.purpose in BESIDE
+        needs_these_nodes = job.spec.purpose in (*TRIALS, Purpose.ALLOCATION)
         stuck = reason = scheduler.explain_stuck(status)
         if not stuck and (is_node_job or needs_these_nodes):
             reason = scheduler.explain_unavailable(status, reserved=is_node_job)
