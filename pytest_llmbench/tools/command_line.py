@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WIDTH = 79
 
-ACKNOWLEDGED = name_destination("--llmb-acknowledged")
+ACKNOWLEDGED_KEY = name_destination("--llmb-acknowledged")
 """The ini key for the file of acknowledged changes."""
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def redact_values(values: Any, kept: Collection[str] = ()) -> Any:
-    """Redact secrets in nested dictionaries and lists; values of `kept` keys stay."""
+    """Redact secrets in nested dictionaries and lists; copy the values of `kept` keys."""
     return make_redactor().redact_values(values, kept)
 
 
@@ -89,30 +89,36 @@ def print_to_stderr(text: str) -> None:
 # --- the file of acknowledged changes -------------------------------------------------
 
 
-def add_acknowledged(parser: argparse.ArgumentParser, effect: str) -> None:
+def add_acknowledged_option(parser: argparse.ArgumentParser, effect: str) -> None:
     """Add the option --acknowledged; `effect` describes its use in the help text."""
     parser.add_argument(
         "--acknowledged",
         metavar="FILE",
         type=Path,
         help=f"File of acknowledged changes, as for pytest's --llmb-acknowledged: {effect} "
-        f"(default: {ACKNOWLEDGED} in pytest's configuration file).",
+        f"(default: {ACKNOWLEDGED_KEY} in pytest's configuration file).",
     )
 
 
-def find_acknowledged(typed: Path | None) -> Path | None:
-    """Return the file of acknowledged changes, or None.
+def find_acknowledged_file(typed: Path | None) -> Path | None:
+    """Return the typed file of acknowledged changes, else that of pytest's configuration.
 
-    It is the typed file, else the file that pytest's configuration names.
+    Returns None if neither names a file. A path in a configuration file is relative to
+    the folder of that file.
     """
     from pytest_llmbench.core.ini_file import find_file_value
 
-    configured = None if typed else find_file_value(ACKNOWLEDGED, Path.cwd())
-    return configured[1].parent / configured[0] if configured else typed
+    if typed:
+        return typed
+    configured = find_file_value(ACKNOWLEDGED_KEY, Path.cwd())
+    if configured is None:
+        return None
+    file_name, configuration_file = configured
+    return configuration_file.parent / file_name
 
 
-def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
-    """Read the recipes of all shipped baseline files and of the user's directories."""
+def read_shipped_and_custom_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
+    """Read the recipes of all shipped baseline files and of the user's `directories`."""
     from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 
     return read_recipes([find_shipped_baselines(), *directories])
@@ -121,7 +127,7 @@ def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
 # --- the options of subcommands that read runs ----------------------------------------
 
 
-def add_runs(parser: argparse.ArgumentParser) -> None:
+def add_log_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the argument LOGS and the options that identify configurations."""
     parser.add_argument(
         "logs",
@@ -129,11 +135,11 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="Log files, archives or folders with runs.",
     )
-    add_baselines(parser)
+    add_baseline_options(parser)
 
 
-def add_baselines(parser: argparse.ArgumentParser) -> None:
-    """Add the options that identify the configuration of a run."""
+def add_baseline_options(parser: argparse.ArgumentParser) -> None:
+    """Add --baselines, --release and --gpu, which identify the configuration of a run."""
     for flag, metavar, meaning in (
         ("--baselines", "DIR", "Folder of baseline files, added to the shipped files"),
         ("--release", "RELEASE", "Release of runs that do not state it"),
@@ -142,14 +148,17 @@ def add_baselines(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             flag,
             metavar=metavar,
-            help=f"{meaning}, as pytest's --llmb-{flag[2:]} (default: none).",
+            help=f"{meaning}, as pytest's --llmb-{flag.removeprefix('--')} (default: none).",
         )
 
 
-def resolve_settings(arguments: argparse.Namespace, **others: object) -> Settings:
+def resolve_settings(
+    arguments: argparse.Namespace, **further_values: object
+) -> Settings:
     """Build the settings from LOGS, --baselines, --release and --gpu.
 
-    `others` are further values by the name of pytest's option. Raises SettingsError.
+    `further_values` are values of other options of pytest, such as `llmb_json=FILE`.
+    Raises SettingsError.
     """
     from pytest_llmbench.core.option import refuse_blank
     from pytest_llmbench.session.settings import resolve
@@ -162,20 +171,24 @@ def resolve_settings(arguments: argparse.Namespace, **others: object) -> Setting
         "llmb_release": arguments.release,
         "llmb_gpu": arguments.gpu,
     }
-    values |= others
-    refuse_blank(values)
+    values |= further_values
+    refuse_blank(values)  # raises SettingsError for an empty value
     return resolve(values, Path.cwd())
 
 
 @contextmanager
 def rename_flags() -> Iterator[None]:
-    """Rewrite option names in error messages: --release, not --llmb-release."""
+    """Replace pytest's option names in errors by those of `llmbench`.
+
+    `--llmb-release` becomes `--release`, and `--llmb-logs` becomes the argument LOGS.
+    """
     try:
         yield
     except SettingsError as error:
         text = (
             str(error).replace("--llmb-logs=", "LOGS ").replace("--llmb-logs", "LOGS")
         )
+        # An ini key, such as `llmb_max_age=`, becomes `--max-age=`.
         text = re.sub(
             r"\bllmb_(\w+)(?==)", lambda key: "--" + key[1].replace("_", "-"), text
         )

@@ -18,18 +18,20 @@ from pytest_llmbench.tools.command_line import print_to_stderr
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
 
-VARIABLE = "LLMB_HISTORY"
-KEY = name_destination("--llmb-history")
+HISTORY_VARIABLE = "LLMB_HISTORY"
+"""The environment variable that names the history store."""
+
+HISTORY_KEY = name_destination("--llmb-history")
 """The ini key for the history store."""
 
 LARGEST_COUNT = 100_000
 """Largest number of days or runs that an option accepts (273 years of days)."""
 
 
-def add_history(parser: argparse.ArgumentParser) -> None:
+def add_history_option(parser: argparse.ArgumentParser) -> None:
     """Add the option --history."""
     metavar = get_option("--llmb-history").metavar
-    default = f"default: the environment variable {VARIABLE}, else {KEY} in pytest's configuration file"
+    default = f"default: the environment variable {HISTORY_VARIABLE}, else {HISTORY_KEY} in pytest's configuration file"
     parser.add_argument(
         "--history",
         metavar=metavar,
@@ -37,7 +39,7 @@ def add_history(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_history(
+def locate_history(
     typed: str | None,
     *,
     writes: bool = False,
@@ -46,27 +48,30 @@ def open_history(
 ) -> StoreLocation:
     """Locate the history store and check that it can be used.
 
-    The store is the typed one, else the one that the environment or pytest's
-    configuration names. Nothing is written here. `writes`: the caller will write to the
-    store. `creates`: the store need not exist yet. `reports_future`: warn of sessions
-    dated in the future. Raises HistoryError if no store is named or if it is unusable.
+    Uses the typed store, else the store that the environment or pytest's configuration
+    names; prints a name that was not typed. Writes nothing to the store. The returned
+    store omits sessions dated more than a day in the future.
+
+    `writes`: the caller will write to the store. `creates`: the store need not exist
+    yet. `reports_future`: warn of sessions dated in the future. Raises HistoryError if no
+    store is named, or if the store is unusable.
     """
     from pytest_llmbench.history.store import locate_store, refuse_damaged
 
-    stated = find_stated(typed, Path.cwd())
-    if stated is None:
+    named = find_history_name(typed, Path.cwd())
+    if named is None:
         raise HistoryError(
-            f"no history is named: give --history, set the environment variable {VARIABLE}, or set {KEY} in pytest's "
+            f"no history is named: give --history, set the environment variable {HISTORY_VARIABLE}, or set {HISTORY_KEY} in pytest's "
             "configuration"
         )
-    text, source = stated
+    text, source = named
     store = locate_store(text, Path.cwd(), writes=writes)
-    if source:  # not typed: print which store is read or pruned
+    if source:  # not typed, so print the store that is read or pruned
         print_to_stderr(f"history: {formatting.escape(store.shown)} ({source})")
     if writes and not creates:
-        locate_store(
-            text, Path.cwd(), writes=False
-        )  # a mistyped name must not pass as an empty store
+        # Raises HistoryError if the store does not exist: a mistyped name must not pass as
+        # an empty store.
+        locate_store(text, Path.cwd(), writes=False)
     refuse_damaged(store)
     store = store.until(datetime.now(UTC))
     if reports_future:
@@ -84,23 +89,27 @@ def print_future_sessions(store: StoreLocation) -> None:
         )
 
 
-def find_stated(typed: str | None, directory: Path) -> tuple[str, str] | None:
-    """Return the location of the history and its source; None if no history is named.
+def find_history_name(typed: str | None, directory: Path) -> tuple[str, str] | None:
+    """Return (name, source) of the history; None if no history is named.
 
-    The source is "" for a typed location, else the variable or the ini key and file.
+    The source is "" for a typed name, else the environment variable, or the ini key with
+    its file.
     """
     from pytest_llmbench.core.ini_file import find_file_value
 
     if typed is not None:
         return typed, ""
-    if text := os.environ.get(VARIABLE):
-        return text, VARIABLE
-    configured = find_file_value(KEY, directory)
-    return (configured[0], f"{KEY} in {configured[1]}") if configured else None
+    if text := os.environ.get(HISTORY_VARIABLE):
+        return text, HISTORY_VARIABLE
+    configured = find_file_value(HISTORY_KEY, directory)
+    if configured is None:
+        return None
+    name, configuration_file = configured
+    return name, f"{HISTORY_KEY} in {configuration_file}"
 
 
 def parse_count(text: str) -> int:
-    """Parse an integer from 1 to LARGEST_COUNT. Raises ArgumentTypeError."""
+    """Parse an integer from 1 to LARGEST_COUNT, else raise ArgumentTypeError."""
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= LARGEST_COUNT):
         raise argparse.ArgumentTypeError(
             f"found {text!r}, expected a number from 1 to {LARGEST_COUNT:,}"

@@ -19,7 +19,7 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.report.document import render_session
 from pytest_llmbench.session.unsaved import write_unsaved
-from pytest_llmbench.tools.command_line import read_recipes_in
+from pytest_llmbench.tools.command_line import read_shipped_and_custom_recipes
 
 TOKEN = "hf_53cr3t-of-m1ne"
 FOREIGN = "hf_" + "aB3" * 11
@@ -27,7 +27,7 @@ FOREIGN = "hf_" + "aB3" * 11
 
 BASELINES = {
     baseline.key.id: baseline
-    for recipe in read_recipes_in(())
+    for recipe in read_shipped_and_custom_recipes(())
     for baseline in recipe.baselines
 }
 GROK = "grok1_314b-25.05-gb200-bf16-128"

@@ -79,22 +79,23 @@ def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
 
 def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of the expected value: step time, window, tolerance, budgets."""
+    """Yield (label, text) of kind, step time, window, tolerance, budgets and recording."""
     printed = (
         f", printed to {baseline.resolution_seconds:g} s"
         if baseline.resolution_seconds
         else ""
     )
     yield "kind", baseline.kind
-    timed = not math.isnan(baseline.step_seconds)
+    has_step_time = not math.isnan(baseline.step_seconds)
     yield (
         "expected",
         f"{baseline.step_seconds:.10g} s a step{printed}"
-        if timed
+        if has_step_time
         else "no step time yet: record a baseline",
     )
     yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
-    of_mean = str(baseline.timed_window or baseline.timed.replace("_", " "))
-    yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, of_mean)
+    timed = str(baseline.timed_window or baseline.timed.replace("_", " "))
+    yield "timed", "the last step of a run" if baseline.timed == "last_step" else timed
     yield "tolerance", _join_tolerances(baseline) or "the session's"
     yield "budgets", _join_budgets(baseline)
     if baseline.recording:
@@ -102,7 +103,7 @@ def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
 
 
 def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
-    """Yield the recorded runs, their author and environment, and the earlier values."""
+    """Yield (label, text) of the recorded runs, their author and environment, and drift."""
     spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"
     groups = (
         f" from {formatting.count_noun(recording.groups, 'independent group')} (days or node sets)"
@@ -117,13 +118,12 @@ def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
     yield "by", recording.by
     yield "ran in", _join_stated(dict(recording.environment))
     for value in recording.earlier:
+        author = f", {value.by}" if value.by else ""
         reason = f": {value.reason}" if value.reason else ""
-        yield (
-            "earlier",
-            f"{value.seconds:.6g} s, {value.date}{f', {value.by}' if value.by else ''}{reason}",
-        )
+        yield "earlier", f"{value.seconds:.6g} s, {value.date}{author}{reason}"
     yield "accepted", recording.reason
-    yield "levels", recording.levels and f"several, accepted: {recording.levels}"
+    if recording.levels:
+        yield "levels", f"several, accepted: {recording.levels}"
     if recording.earlier:
         yield (
             "drift",
@@ -133,10 +133,11 @@ def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
 
 def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of the model, parallelism, batch and peak."""
+    """Yield (label, text) of model, parallelism, batch and peak FLOPS."""
     configuration = baseline.configuration
     proxy = " (a proxy: not the full model)" if configuration.proxy else ""
     yield "model", _join_stated(_list_sizes(configuration)) + proxy
-    yield "groups", _join_stated(_list_groups(configuration)) or "not stated"
+    yield "groups", _join_stated(_list_parallelism(configuration)) or "not stated"
     yield "batch", _join_stated(_list_batch(configuration))
     peak = (
         "not stated"
@@ -150,6 +151,7 @@ def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
 
 def _describe_origin(recipe: Recipe, baseline: Baseline) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of the framework, document, file and launch command."""
+    """Yield (label, text) of framework, document, baseline file and launch command."""
     source = baseline.source
     yield (
         "framework",
@@ -170,18 +172,16 @@ def _describe_origin(recipe: Recipe, baseline: Baseline) -> Iterator[tuple[str, 
 
 
 def _format_metrics(baseline: Baseline) -> Iterator[str]:
-    """Yield the lines of a table of metrics, as printed and as recomputed.
+    """Yield the lines of a table of metrics: each as printed and as recomputed.
 
-    Metrics are recomputed from the step time and the constants of the baseline.
+    The recomputed value follows from the step time and the constants of the baseline.
     """
     printed = dict(baseline.cells)
     yield f"  {'metric':<22} {'printed':>12}  {'computed':>12}"
     for key in CELLS:
         cell = printed.get(key.name, "-")
-        if cell == "-" and key.name not in (
-            "step_time",
-            *DERIVED,
-        ):  # only the tables of some documents have these columns
+        # Columns that only some documents have are left out if they are empty.
+        if cell == "-" and key.name not in ("step_time", *DERIVED):
             continue
         computed = _format_computed(baseline, key.name, cell)
         yield f"  {key.meaning:<22} {cell:>12}  {computed:>12}"
@@ -193,6 +193,7 @@ def _format_metrics(baseline: Baseline) -> Iterator[str]:
 
 def _format_computed(baseline: Baseline, name: str, cell: str) -> str:
     """Format the recomputed value of a cell with the digits of the cell."""
+    """Format the recomputed value of a metric with the digits of the printed `cell`."""
     if name == "step_time":
         return _format_number(baseline.step_seconds, ".10g")
     value = recompute_cell(baseline, name)
@@ -207,8 +208,8 @@ def _format_computed(baseline: Baseline, name: str, cell: str) -> str:
     return f"{value * 100:.2f}%" if name == "mfu" else f"{value:.2f}"
 
 
-def _format_number(value: float, digits: str) -> str:
-    return "-" if math.isnan(value) else f"{value:{digits}}"
+def _format_number(value: float, number_format: str) -> str:
+    return "-" if math.isnan(value) else f"{value:{number_format}}"
 
 
 def _list_sizes(configuration: Configuration) -> dict[str, Any]:
@@ -218,7 +219,7 @@ def _list_sizes(configuration: Configuration) -> dict[str, Any]:
     }
 
 
-def _list_groups(configuration: Configuration) -> dict[str, int | None]:
+def _list_parallelism(configuration: Configuration) -> dict[str, int | None]:
     return {
         name.upper(): size for name, size in asdict(configuration.parallelism).items()
     }
@@ -234,6 +235,7 @@ def _list_batch(configuration: Configuration) -> dict[str, int | None]:
 
 
 def _join_stated(facts: Mapping[str, Any]) -> str:
+    """Join the facts that are not None: `TP 4, PP 2`."""
     return ", ".join(
         f"{name} {value}" for name, value in facts.items() if value is not None
     )
@@ -251,10 +253,14 @@ def _join_budgets(baseline: Baseline) -> str:
 
 # --- comparing two sets of baselines --------------------------------------------------
 
-PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
-"""The causes of a change of MFU; the last is the remainder that the others leave."""
+CAUSES = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
+"""The causes of a change of MFU; the last is the remainder after all others."""
 
 ConfigurationName = tuple[str | int, ...]
+"""The components of a configuration id, to match the configurations of two sets."""
+
+NEGLIGIBLE_MFU_CHANGE = 1e-9
+"""Largest log ratio of two equal MFU values, from floating-point rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +269,8 @@ class UtilizationChange:
 
     before: float
     after: float
-    parts: Mapping[str, float]
-    """The log ratio of each cause (PARTS); they add up to log(after / before)."""
+    log_ratios: Mapping[str, float]
+    """The log ratio of each cause (CAUSES); all together add up to log(after / before)."""
 
     printed: bool
     """True if both values are printed in the documents, False if both are computed.
@@ -279,12 +285,12 @@ class BaselineDifference:
 
     id: str
     before: Baseline | None
-    """Its baseline in the first set, or None."""
+    """The baseline of the configuration in the first set, or None."""
 
     after: Baseline | None
-    """Its baseline in the second set, or None."""
+    """The baseline of the configuration in the second set, or None."""
 
-    facts: tuple[tuple[str, str, str], ...] = ()
+    changed_facts: tuple[tuple[str, str, str], ...] = ()
     """The changed facts other than the step time: (name, before, after)."""
 
     utilization: UtilizationChange | None = None
@@ -298,20 +304,21 @@ class BaselineDifference:
         return ratio if math.isfinite(ratio) else None
 
     @property
-    def is_change(self) -> bool:
-        """True if the two baselines differ or one is missing."""
+    def has_changed(self) -> bool:
+        """True if the two baselines differ, or if one of them is None."""
         if self.before is None or self.after is None:
             return True
         # make_finite turns NaN into None, because NaN != NaN.
-        times = {
+        step_times = {
             formatting.make_finite(baseline.step_seconds)
             for baseline in (self.before, self.after)
         }
-        moved = (
+        has_other_mfu = (
             self.utilization is not None
-            and abs(math.log(self.utilization.after / self.utilization.before)) > 1e-9
+            and abs(math.log(self.utilization.after / self.utilization.before))
+            > NEGLIGIBLE_MFU_CHANGE
         )
-        return bool(self.facts) or len(times) > 1 or moved
+        return bool(self.changed_facts) or len(step_times) > 1 or has_other_mfu
 
 
 def compare_baselines(
@@ -319,24 +326,27 @@ def compare_baselines(
 ) -> tuple[BaselineDifference, ...]:
     """Compare all configurations of two sets, sorted by name.
 
-    Configurations are matched by name without release if such names are unique in each
-    set, else with release, else with release and kind. Raises BaselineError if even
-    these names are not unique.
+    Two configurations are the same if their names are equal. Names contain neither
+    release nor kind if they are unique in each set without; else the release; else
+    release and kind. Raises BaselineError if even the longest names are not unique.
     """
-    name = _choose_naming(before, after)
+    make_name = _choose_naming(before, after)
     old, new = (
-        {name(baseline): baseline for baseline in side} for side in (before, after)
+        {make_name(baseline): baseline for baseline in side} for side in (before, after)
     )
     return tuple(
-        _compare_pair(_join_name(key), old.get(key), new.get(key))
-        for key in sorted({*old, *new})
+        _compare_pair(_join_name(name), old.get(name), new.get(name))
+        for name in sorted({*old, *new})
     )
 
 
 def _choose_naming(
     before: Sequence[Baseline], after: Sequence[Baseline]
 ) -> Callable[[Baseline], ConfigurationName]:
-    """Choose the shortest naming that is unique in each set. Raises BaselineError."""
+    """Choose the function that makes the shortest names unique in each set.
+
+    Raises BaselineError with the first duplicate if no function makes unique names.
+    """
     # Most comparisons are between two releases of one recipe, so names omit the
     # release if possible.
     namings: tuple[Callable[[Baseline], ConfigurationName], ...] = (
@@ -351,6 +361,7 @@ def _choose_naming(
         counts = [Counter(map(naming, side)) for side in (before, after)]
         if all(count == 1 for counter in counts for count in counter.values()):
             return naming
+    # `counts` are those of the longest names.
     duplicate = next(
         name for counter in counts for name, count in counter.items() if count > 1
     )
@@ -360,6 +371,7 @@ def _choose_naming(
 
 
 def _make_name(key: Key, release: str) -> ConfigurationName:
+    """Make a name from the components of a key that are not empty."""
     head = (f"{key.recipe}_{key.size}", release, key.gpu, key.dtype, key.gpus)
     return tuple(filter(None, (*head, key.task, key.scaling, key.variant)))
 
@@ -386,10 +398,10 @@ def _compare_pair(
 
 
 def _collect_facts(baseline: Baseline) -> dict[str, str]:
-    """Return the facts to compare, except the step time, as texts by name."""
+    """Return the compared facts of a baseline, without the step time, as texts by name."""
     configuration = baseline.configuration
     facts = {
-        **_list_groups(configuration),
+        **_list_parallelism(configuration),
         **_list_batch(configuration),
         **_list_sizes(configuration),
         "proxy": "yes" if configuration.proxy else "no",
@@ -398,18 +410,18 @@ def _collect_facts(baseline: Baseline) -> dict[str, str]:
         "tolerance": _join_tolerances(baseline) or "the session's",
         "budgets": _join_budgets(baseline) or None,
         **_collect_recorded_facts(baseline.recording),
-        "drift budget": baseline.drift_budget
-        and f"{baseline.drift_budget * 100:.10g} %",
+        "drift budget": f"{baseline.drift_budget * 100:.10g} %"
+        if baseline.drift_budget
+        else baseline.drift_budget,
         "peak": "NA"
         if math.isnan(baseline.peak_tflops)
         else f"{baseline.peak_tflops:.10g}",
         "dialect": "regex" if baseline.log else baseline.dialect,
-        **{
-            f"log {name}": getattr(baseline.log, name, None)
-            for name in (key.name for key in LOG)
-        },
-        "logged TFLOP/s": baseline.logged_tflops_factor
-        and f"x {baseline.logged_tflops_factor:.6g}",
+        # `baseline.log` is None unless the baseline file defines its own log pattern.
+        **{f"log {key.name}": getattr(baseline.log, key.name, None) for key in LOG},
+        "logged TFLOP/s": f"x {baseline.logged_tflops_factor:.6g}"
+        if baseline.logged_tflops_factor
+        else baseline.logged_tflops_factor,
         "kind": baseline.kind,
     }
     return {name: "-" if value is None else str(value) for name, value in facts.items()}
@@ -418,28 +430,34 @@ def _collect_facts(baseline: Baseline) -> dict[str, str]:
 def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None]:
     """Return the facts of a recording that affect verdicts: mean, drift origin, levels.
 
-    The mean is given relative to the trimmed mean.
+    The mean is formatted as its difference from the trimmed mean. All values are None
+    without a recording.
     """
     if recording is None:
         return {"mean": None, "drift from": None, "levels": None}
     # A larger mean or another drift origin lets slower runs pass.
     first = find_reference(recording)
     # Rounded to 0.1 % of the trimmed mean: exact means always differ.
-    above = formatting.format_difference(
+    mean_over_trimmed = formatting.format_difference(
         recording.mean_seconds / recording.trimmed_mean_seconds
     )
     origin = f"{formatting.format_seconds(first.seconds)} of {first.date}"
-    return {"mean": above, "drift from": origin, "levels": recording.levels or None}
+    return {
+        "mean": mean_over_trimmed,
+        "drift from": origin,
+        "levels": recording.levels or None,
+    }
 
 
 def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | None:
     """Split the change of MFU into its causes.
 
+    Uses the MFU values that the documents print, if both do, else computed values.
     Returns None if a peak, a step time or a FLOPs formula is unknown.
     """
     # Between two releases, MFU once changed by its formula alone, at equal step times.
-    numbers = (old.step_seconds, new.step_seconds, old.peak_tflops, new.peak_tflops)
-    if not all(math.isfinite(value) and value > 0 for value in numbers):
+    needed = (old.step_seconds, new.step_seconds, old.peak_tflops, new.peak_tflops)
+    if not all(math.isfinite(value) and value > 0 for value in needed):
         return None
     printed = [_parse_printed_mfu(baseline) for baseline in (old, new)]
     # Never mix printed and computed MFU: the change of method would look like a change
@@ -451,7 +469,7 @@ def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | No
     before, after = (
         value for value in (printed if are_printed else computed) if value is not None
     )
-    parts = {
+    log_ratios = {
         "step time": math.log(old.step_seconds / new.step_seconds),
         "FLOPs formula": math.log(
             count_model_flops(new.configuration.architecture)
@@ -463,25 +481,23 @@ def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | No
         "peak": math.log(old.peak_tflops / new.peak_tflops),
     }
     # Logarithms add up, percentages do not.
-    remainder = math.log(after / before) - sum(parts.values())
-    return UtilizationChange(
-        before,
-        after,
-        {**parts, PARTS[-1]: remainder if are_printed else 0.0},
-        are_printed,
-    )
+    remainder = math.log(after / before) - sum(log_ratios.values())
+    # Computed values leave only a rounding error.
+    log_ratios[CAUSES[-1]] = remainder if are_printed else 0.0
+    return UtilizationChange(before, after, log_ratios, printed=are_printed)
 
 
 def _parse_printed_mfu(baseline: Baseline) -> float | None:
+    """Return the printed MFU as a fraction; None if it is not a percentage."""
     text = dict(baseline.cells).get("mfu", "")
     return float(text.rstrip("%")) / 100 if text.endswith("%") else None
 
 
 NAME_WIDTH = 38
-SMALLEST = 0.0005
+SMALLEST_CAUSE = 0.0005
 """Smallest cause of an MFU change that is printed, as a log ratio: 0.1 % if rounded."""
 
-ROUNDING = 0.005
+SMALLEST_REMAINDER = 0.005
 """Smallest remainder of an MFU change that is printed, as a log ratio.
 
 Smaller remainders come from the rounding of printed MFU values.
@@ -497,9 +513,9 @@ def format_differences(
     are the causes of its MFU change and its changed facts.
     """
     changed = [
-        pair for pair in differences if pair.before and pair.after and pair.is_change
+        pair for pair in differences if pair.before and pair.after and pair.has_changed
     ]
-    lines = [line for pair in changed for line in _format_lines(pair)]
+    lines = [line for pair in changed for line in _format_difference(pair)]
     if lines:
         lines.insert(
             0,
@@ -529,53 +545,60 @@ def make_records(differences: Sequence[BaselineDifference]) -> list[dict[str, An
     return [_make_record(pair) for pair in differences]
 
 
-def _format_lines(pair: BaselineDifference) -> Iterator[str]:
+def _format_difference(pair: BaselineDifference) -> Iterator[str]:
     """Yield the lines of a difference: step times, then each changed fact."""
-    moved = pair.utilization
+    """Yield the table row of a changed configuration, and a line for each change."""
+    mfu_change = pair.utilization
     seconds = [
         formatting.format_seconds(side.step_seconds if side else None)
         for side in (pair.before, pair.after)
     ]
     change = formatting.format_difference(pair.step_time_ratio)
-    mfu = formatting.format_difference(moved.after / moved.before) if moved else "-"
+    mfu = (
+        formatting.format_difference(mfu_change.after / mfu_change.before)
+        if mfu_change
+        else "-"
+    )
     row = f"{seconds[0]:>10} {seconds[1]:>10} {change:>9} {mfu:>8}"
-    yield from (
-        [pair.id, f"{'':<{NAME_WIDTH}} {row}"]
-        if len(pair.id) > NAME_WIDTH
-        else [f"{pair.id:<{NAME_WIDTH}} {row}"]
-    )
-    changes = (
-        [_format_utilization(moved)]
-        if moved and (_format_parts(moved) or mfu != "0.0 %")
-        else []
-    )
-    changes += [f"{name}: {before} -> {after}" for name, before, after in pair.facts]
+    if len(pair.id) > NAME_WIDTH:
+        yield pair.id
+        yield f"{'':<{NAME_WIDTH}} {row}"
+    else:
+        yield f"{pair.id:<{NAME_WIDTH}} {row}"
+    changes = []
+    if mfu_change and (_format_causes(mfu_change) or mfu != "0.0 %"):
+        changes.append(_format_utilization(mfu_change))
+    changes += [
+        f"{name}: {before} -> {after}" for name, before, after in pair.changed_facts
+    ]
     for line in changes:
         yield from wrap(line, first="  ", rest="    ")
 
 
-def _format_utilization(moved: UtilizationChange) -> str:
+def _format_utilization(change: UtilizationChange) -> str:
     """Format a change: `MFU 41.5% -> 54.2%, by step time +30.7 %`."""
-    parts = _format_parts(moved)
-    method = "" if moved.printed else " (computed)"
-    return f"MFU {moved.before:.2%} -> {moved.after:.2%}{method}, by {', '.join(parts) or 'rounding'}"
+    causes = ", ".join(_format_causes(change)) or "rounding"
+    method = "" if change.printed else " (computed)"
+    return f"MFU {change.before:.2%} -> {change.after:.2%}{method}, by {causes}"
 
 
-def _format_parts(moved: UtilizationChange) -> list[str]:
+def _format_causes(change: UtilizationChange) -> list[str]:
+    """Format the causes that are large enough: `step time +30.7 %`."""
     return [
-        f"{name} {formatting.format_difference(math.exp(share))}"
-        for name, share in moved.parts.items()
-        if abs(share) >= (ROUNDING if name == PARTS[-1] else SMALLEST)
+        f"{name} {formatting.format_difference(math.exp(log_ratio))}"
+        for name, log_ratio in change.log_ratios.items()
+        if abs(log_ratio)
+        >= (SMALLEST_REMAINDER if name == CAUSES[-1] else SMALLEST_CAUSE)
     ]
 
 
 def _make_record(pair: BaselineDifference) -> dict[str, Any]:
     """Return a difference as a JSON object."""
     sides = {"before": pair.before, "after": pair.after}
-    moved = pair.utilization
+    mfu_change = pair.utilization
     return {
         "id": pair.id,
-        "changed": pair.is_change,
+        "changed": pair.has_changed,
         **{name: None if side is None else side.key.id for name, side in sides.items()},
         "step_seconds": [
             None if side is None else formatting.make_finite(side.step_seconds)
@@ -584,8 +607,8 @@ def _make_record(pair: BaselineDifference) -> dict[str, Any]:
         "step_time_change": None
         if pair.step_time_ratio is None
         else pair.step_time_ratio - 1,
-        "mfu": None if moved is None else [moved.before, moved.after],
-        "mfu_printed": None if moved is None else moved.printed,
-        "mfu_log_parts": None if moved is None else dict(moved.parts),
-        "facts": {name: [before, after] for name, before, after in pair.facts},
+        "mfu": None if mfu_change is None else [mfu_change.before, mfu_change.after],
+        "mfu_printed": None if mfu_change is None else mfu_change.printed,
+        "mfu_log_parts": None if mfu_change is None else dict(mfu_change.log_ratios),
+        "facts": {name: [before, after] for name, before, after in pair.changed_facts},
     }

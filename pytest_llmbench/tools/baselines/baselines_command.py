@@ -15,8 +15,8 @@ from pytest_llmbench.tools.command_line import (
     WIDTH,
     Output,
     Subparsers,
-    add_runs,
-    read_recipes_in,
+    add_log_arguments,
+    read_shipped_and_custom_recipes,
     redact_values,
     rename_flags,
     resolve_settings,
@@ -106,7 +106,7 @@ def _add_draft(actions: Subparsers) -> None:
         "draft",
         help="Write baseline files without values for runs that match no baseline.",
     )
-    add_runs(parser)
+    add_log_arguments(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -130,6 +130,10 @@ def _add_draft(actions: Subparsers) -> None:
 
 def _draft(arguments: argparse.Namespace) -> Output:
     """Run `llmbench baselines draft`. The exit code is 1 if a file was not written."""
+    """Write one draft file for each recipe, and print the drafts and the files.
+
+    The exit code is 1 if nothing was written or an existing file was kept.
+    """
     from pytest_llmbench.baseline.draft_files import DraftFate, write_draft
     from pytest_llmbench.baseline.write import render_draft
     from pytest_llmbench.core.formatting import escape
@@ -145,11 +149,11 @@ def _draft(arguments: argparse.Namespace) -> Output:
     runs = ingest(settings, catalog, datetime.now(UTC)).runs
     drafts = draft_baselines(runs, settings, catalog, stated)
     written = []
-    for path, of_file in drafts.group_by_file(Path(arguments.output)).items():
+    for path, file_drafts in drafts.group_by_file(Path(arguments.output)).items():
         remarks = [
-            escape(redact_text(line)) for draft in of_file for line in draft.lines
+            escape(redact_text(line)) for draft in file_drafts for line in draft.lines
         ]
-        text = render_draft(path, [draft.recipe for draft in of_file], remarks)
+        text = render_draft(path, [draft.recipe for draft in file_drafts], remarks)
         written.append(write_draft(path, text, force=False))
     lines = [
         line
@@ -157,16 +161,16 @@ def _draft(arguments: argparse.Namespace) -> Output:
         for line in textwrap.wrap(escape(redact_text(text)), WIDTH, **HANGING)
     ]
     for file in written:
-        kept = (
+        fate = (
             "another file exists and was kept; give another folder"
             if file.fate == DraftFate.KEPT
             else file.fate
         )
-        lines.append(f"{file.path}: {kept}")
-    whole = bool(written) and all(file.fate != DraftFate.KEPT for file in written)
+        lines.append(f"{file.path}: {fate}")
+    is_complete = bool(written) and all(file.fate != DraftFate.KEPT for file in written)
     return Output(
         "\n".join(lines) or "nothing to draft: found no run without a baseline",
-        0 if whole else 1,
+        0 if is_complete else 1,
     )
 
 
@@ -187,6 +191,7 @@ def _read_names(arguments: argparse.Namespace) -> StatedNames:
                 f"--{name}= is empty: give a value, or leave the option out"
             )
     try:
+        # Raises ValueError for an invalid number; `1` stands for an omitted option.
         parse_count(names.get("gpus", "1"))
     except ValueError as error:
         raise SettingsError(f"--gpus={arguments.gpus}: {error}") from None
@@ -195,21 +200,25 @@ def _read_names(arguments: argparse.Namespace) -> StatedNames:
 
 def _list(arguments: argparse.Namespace) -> Output:
     """Run `llmbench baselines list`."""
+    """List all configurations, or those of --recipe.
+
+    Without --recipe, the imported tables are left out, and standard error names them.
+    """
     from pytest_llmbench.baseline.read import find_shipped_tables
     from pytest_llmbench.tools.baselines.baseline_pages import format_table
 
-    recipes = read_recipes_in(arguments.baselines)
+    recipes = read_shipped_and_custom_recipes(arguments.baselines)
     names = sorted({recipe.name for recipe in recipes})
     name = arguments.recipe
     if name and name not in names:
         raise BaselineError(
             f"--recipe {name}: expected {', '.join(names)}{did_you_mean(name, names)}"
         )
-    tables = find_shipped_tables()
+    imported = find_shipped_tables()
     chosen = [
         recipe
         for recipe in recipes
-        if recipe.name == name or not (name or recipe.path.is_relative_to(tables))
+        if recipe.name == name or not (name or recipe.path.is_relative_to(imported))
     ]
     hidden = {recipe.name for recipe in recipes} - {recipe.name for recipe in chosen}
     hint = (
@@ -228,7 +237,7 @@ def _show(arguments: argparse.Namespace) -> Output:
     """Run `llmbench baselines show`."""
     from pytest_llmbench.tools.baselines.baseline_pages import format_page
 
-    recipes = read_recipes_in(arguments.baselines)
+    recipes = read_shipped_and_custom_recipes(arguments.baselines)
     pairs = [(recipe, baseline) for recipe in recipes for baseline in recipe.baselines]
     chosen = [
         (recipe, baseline)
@@ -256,7 +265,7 @@ def _lint(arguments: argparse.Namespace) -> Output:
     )
 
     paths = find_baseline_files(arguments.paths or [find_shipped_baselines()])
-    read_recipes(paths)
+    read_recipes(paths)  # raises BaselineError if a file is invalid
     reports = [lint_file(read_file(path)) for path in paths]
     return Output(
         format_lint_page(reports, WIDTH),
@@ -279,7 +288,7 @@ def _compare(arguments: argparse.Namespace) -> Output:
         for side in (arguments.before, arguments.after)
     )
     differences = compare_baselines(before, after)
-    code = 1 if any(pair.is_change for pair in differences) else 0
+    code = 1 if any(pair.has_changed for pair in differences) else 0
     if arguments.format == "json":
         return Output(
             json.dumps(redact_values(make_records(differences)), indent=1),
@@ -304,7 +313,7 @@ def _read_side(name: str, directories: Sequence[Path]) -> list[Baseline]:
         return [
             baseline for recipe in read_recipes([path]) for baseline in recipe.baselines
         ]
-    recipes = read_recipes_in(directories)
+    recipes = read_shipped_and_custom_recipes(directories)
     releases = sorted({recipe.release for recipe in recipes})
     if name not in releases:
         expected = f"expected a file, a folder or a release among {', '.join(releases)}"

@@ -13,7 +13,7 @@ from pytest_llmbench.core.options import get_option
 from pytest_llmbench.tools.command_line import (
     Output,
     Subparsers,
-    add_baselines,
+    add_baseline_options,
     rename_flags,
     resolve_settings,
 )
@@ -28,7 +28,7 @@ EXIT_CODES = (
     "compared, with --strict."
 )
 
-SIDE = (
+SIDE_HELP = (
     "The first side: a log, folder or archive of runs; or, from a history, a day, a range of days such as "
     "2026-11-01..2026-11-07, or a session."
 )
@@ -42,7 +42,7 @@ def add(commands: Subparsers) -> None:
         description="Is B slower than A? Compares each configuration that both have, and lists other differences.",
         epilog=EXIT_CODES,
     )
-    parser.add_argument("a", metavar="A", help=SIDE)
+    parser.add_argument("a", metavar="A", help=SIDE_HELP)
     parser.add_argument(
         "b", metavar="B", help="The second side, which may be slower; as A."
     )
@@ -50,7 +50,7 @@ def add(commands: Subparsers) -> None:
         "--margin",
         metavar="PERCENT",
         default="1%",
-        help="A and B count as alike if their step times differ by less (default: 1%%).",
+        help="A and B count as alike if their step times differ by less than this (default: 1%%).",
     )
     parser.add_argument(
         "--strict",
@@ -63,7 +63,7 @@ def add(commands: Subparsers) -> None:
         help="The history with the days and sessions, and with the day-to-day noise and the nodes of runs (default: as "
         "for `llmbench history`).",
     )
-    add_baselines(parser)
+    add_baseline_options(parser)
     for flag, meaning in (
         ("--json", "Write the complete comparison as JSON to this file."),
         ("--html", "Write the comparison as an HTML page to this file."),
@@ -82,7 +82,9 @@ def _run(arguments: argparse.Namespace) -> Output:
 
     try:
         margin = parse_percentage(arguments.margin)
-        if not arguments.margin.rstrip().endswith("%"):  # 0.5: percent or fraction?
+        if not arguments.margin.rstrip().endswith(
+            "%"
+        ):  # 0.5 is ambiguous: % or fraction
             raise ValueError(
                 f"found {arguments.margin!r}, expected a percentage such as 1% or 0.5%"
             )
@@ -90,15 +92,15 @@ def _run(arguments: argparse.Namespace) -> Output:
         raise SettingsError(f"--margin={arguments.margin}: {error}") from None
     now = datetime.now(UTC)
     with rename_flags():
-        history = _open_history(arguments.history)
+        history = _locate_history_if_named(arguments.history)
         a = parse_side("A", arguments.a, history, Path.cwd())
         b = parse_side("B", arguments.b, history, Path.cwd())
         refuse_same(a, b)
         arguments.logs = [side.text for side in (a, b) if side.path is not None]
-        settings = _resolve(arguments, history)
+        settings = _resolve_settings(arguments, history)
         compared = compare_paths((a, b), settings, history, margin, now)
     document = describe(compared, now, strict=arguments.strict)
-    problem = _write(document, settings, now)
+    problem = _write_files(document, settings, now)
     return Output(
         format_text(document),
         2 if problem else document.exit_code,
@@ -107,28 +109,32 @@ def _run(arguments: argparse.Namespace) -> Output:
     )
 
 
-def _open_history(typed: str | None) -> StoreLocation | None:
-    """Open the history store; None if no history is named.
+def _locate_history_if_named(typed: str | None) -> StoreLocation | None:
+    """Locate the history store; None if no history is named.
 
-    The store is the typed one, else the one that the environment or pytest's
-    configuration names.
+    Uses the typed store, else the store that the environment or pytest's configuration
+    names. Raises HistoryError, with the name's source, if the store is unusable.
     """
-    from pytest_llmbench.tools.history_options import find_stated, open_history
+    from pytest_llmbench.tools.history_options import find_history_name, locate_history
 
     if typed is not None and not typed.strip():
         raise SettingsError(
             "--history= is empty: give a value, or leave the option out"
         )
-    stated = find_stated(typed, Path.cwd())
-    if stated is None:
+    named = find_history_name(typed, Path.cwd())
+    if named is None:
         return None
+    _, source = named
     try:
-        return open_history(typed)
+        return locate_history(typed)
     except HistoryError as error:
-        raise HistoryError(f"{stated[1] or '--history'}: {error}") from None
+        raise HistoryError(f"{source or '--history'}: {error}") from None
 
 
-def _resolve(arguments: argparse.Namespace, history: StoreLocation | None) -> Settings:
+def _resolve_settings(
+    arguments: argparse.Namespace, history: StoreLocation | None
+) -> Settings:
+    """Build the settings. Raises SettingsError if an output file is also an input."""
     from pytest_llmbench.session.settings import list_outputs, refuse_shared
 
     settings = resolve_settings(
@@ -140,10 +146,12 @@ def _resolve(arguments: argparse.Namespace, history: StoreLocation | None) -> Se
     return settings
 
 
-def _write(compared: ComparisonDocument, settings: Settings, now: datetime) -> str:
-    """Write the requested files; return the error message, or "".
+def _write_files(
+    compared: ComparisonDocument, settings: Settings, now: datetime
+) -> str:
+    """Write the requested JSON and HTML files; return the error message, or "".
 
-    The comparison is printed even if a file cannot be written.
+    Raises no error, so that the comparison is still printed.
     """
     import msgspec
 

@@ -17,11 +17,15 @@ from pytest_llmbench.tools.import_tables.table_configurations import (
 )
 
 FILL_IN = "# fill in:"
+"""Comment of a line that needs a value before the file is valid."""
+
 NOT_STATED = "# not stated"
+"""Comment of a line whose value the document does not state."""
+
 USUAL = f"{NOT_STATED}: the usual"
 USUAL_WINDOW = f"window: {{statistic: mean, first: 11, last: 44}}   {USUAL}"
-SUMS = ("attention", "mlp", "embedding")
-SIZES = (
+WORKED_SUMS = ("attention", "mlp", "embedding")
+MODEL_KEYS = (
     "hidden_size",
     "attention_heads",
     "query_groups",
@@ -30,7 +34,7 @@ SIZES = (
     "vocabulary_size",
     "printed_flops",
 )
-HINTS = {
+FILL_IN_HINTS = {
     "dialect": ", that of the log: nemo1, nemo2, maxtext, megatron, torchtitan, ..."
 }
 
@@ -59,7 +63,7 @@ class BaselineDraft:
         return tuple((line, text) for line, text, _ in self._split_lines(NOT_STATED))
 
     def _split_lines(self, marker: str) -> Iterator[tuple[int, str, str]]:
-        """Yield number (1-based), text before and text after of lines with `marker`."""
+        """Yield (1-based line number, text before `marker`, text after) of matching lines."""
         for number, line in enumerate(self.text.splitlines(), 1):
             if marker in line:
                 before, _, after = line.partition(marker)
@@ -73,11 +77,18 @@ def make_draft(
     document: str,
     release: str,
 ) -> BaselineDraft:
-    """Render the draft for the configurations of one recipe, from `document`."""
+    """Render the draft of one recipe; `entries` are its configurations.
+
+    `document` is the name of the document.
+    """
     recipe, cells = entries[0].recipe, sum(len(entry.cells) for entry in entries)
     sizes = tuple(dict.fromkeys(str(entry.facts["size"]) for entry in entries))
-    models = {size: _select_model(prose, size, alone=len(sizes) == 1) for size in sizes}
-    lines = [*_render_head(mapping, recipe, release, document, prose, timed=cells > 0)]
+    models = {
+        size: _select_model(prose, size, is_only_size=len(sizes) == 1) for size in sizes
+    }
+    lines = [
+        *_render_head(mapping, recipe, release, document, prose, has_metrics=cells > 0)
+    ]
     lines += _render_peaks(entries, prose)
     if any(models.values()):
         lines += [
@@ -86,10 +97,10 @@ def make_draft(
             *(line for size in sizes for line in _render_model(size, models[size])),
         ]
     lines += ["", "configurations:"]
-    before = None
+    last_source = None
     for entry in entries:
-        if before != (entry.table, entry.line):
-            before = entry.table, entry.line
+        if last_source != (entry.table, entry.line):
+            last_source = entry.table, entry.line
             lines.append(
                 f"  # {escape(entry.table)} (line {entry.line} of the document)"
             )
@@ -104,13 +115,17 @@ def _render_head(
     document: str,
     prose: Prose,
     *,
-    timed: bool,
+    has_metrics: bool,
 ) -> Iterator[str]:
     """Yield the lines of a drafted file before its models."""
+    """Yield the lines before the peaks: names, source, window and steps.
+
+    Without metrics, the file is of the kind `recipe`, which needs no steps.
+    """
     about = prose.select("about")
     yield f"# Drafted from {escape(document)} by llmbench baselines import; docs/reference/baseline-files.md explains the keys."
     yield "schema: 1"
-    yield f"kind: {'published' if timed else 'recipe'}"
+    yield f"kind: {'published' if has_metrics else 'recipe'}"
     yield f"recipe: {_quote(recipe)}"
     yield f"release: {json.dumps(release)}"
     yield f"title: {_quote(f'{recipe} {release}')}"
@@ -119,18 +134,19 @@ def _render_head(
     yield _render_value("dialect", about.get("dialect"))
     yield f"source: {{document: {_quote(document)}}}"
     yield ""
-    if timed or "timed" in about:
+    if has_metrics or "timed" in about:
         yield _render_usual("timed", about, "mean")
     if "first" in about:
         first, last = about["first"], about["last"]
         yield f"window: {{statistic: mean, first: {first.value}, last: {last.value}}}   # {first.source}"
     else:
         yield USUAL_WINDOW
-    if timed or "steps" in about:
+    if has_metrics or "steps" in about:
         yield _render_usual("steps", about, "50")
 
 
 def _render_framework(mapping: DocumentMapping, about: ProseValues) -> str:
+    """Render the stated framework, else the framework of the dialect, else `unknown`."""
     if "framework" in about:
         return _render_value("framework", about["framework"])
     dialect = about.get("dialect")
@@ -140,6 +156,7 @@ def _render_framework(mapping: DocumentMapping, about: ProseValues) -> str:
 
 
 def _render_usual(name: str, about: ProseValues, usual: str) -> str:
+    """Render the stated value of a key, else the usual value with a comment."""
     return (
         _render_value(name, about[name])
         if name in about
@@ -150,10 +167,13 @@ def _render_usual(name: str, about: ProseValues, usual: str) -> str:
 def _render_value(
     name: str, stated: ProseValue | None, indent: str = "", text: str = ""
 ) -> str:
-    """Render a key with its value and source, or a key to fill in."""
+    """Render a key with its value and source, or a key to fill in if `stated` is None.
+
+    `text` is the value in YAML, if it differs from the stated value.
+    """
     # The schema refuses `null`, so an incomplete draft cannot judge runs.
     if stated is None:
-        return f"{indent}{name}: null   {FILL_IN} {name}{HINTS.get(name, '')}"
+        return f"{indent}{name}: null   {FILL_IN} {name}{FILL_IN_HINTS.get(name, '')}"
     return f"{indent}{name}: {text or stated.value}   # {stated.source}"
 
 
@@ -161,6 +181,10 @@ def _render_peaks(
     entries: Sequence[DocumentConfiguration], prose: Prose
 ) -> Iterator[str]:
     """Yield the lines of the peaks by GPU type and precision."""
+    """Yield the peaks of all GPU types and precisions of the configurations.
+
+    A peak that the document does not state is the vendor's, if known.
+    """
     yield "peak_tflops:"
     pairs = dict.fromkeys(
         (str(entry.facts["gpu"]), str(entry.facts["dtype"])) for entry in entries
@@ -168,7 +192,7 @@ def _render_peaks(
     for gpu in dict.fromkeys(gpu for gpu, _ in pairs):
         peaks = prose.select("peak", gpu)
         yield f"  {gpu}:"
-        for dtype in (dtype for other, dtype in pairs if other == gpu):
+        for dtype in (dtype for pair_gpu, dtype in pairs if pair_gpu == gpu):
             if dtype in peaks:
                 yield _render_value(
                     dtype, peaks[dtype], "    ", json.dumps(peaks[dtype].value)
@@ -178,27 +202,30 @@ def _render_peaks(
                 yield f'    {dtype}: "{peak or NO_PEAK}"   {NOT_STATED}{": the vendor gives it" if peak else ""}'
 
 
-def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:
+def _select_model(prose: Prose, size: str, *, is_only_size: bool) -> ProseValues:
     """Select the values of a model size.
 
-    `alone`: it is the only size, so that values without a size apply to it.
+    Values without a size apply only if the document has no other size.
     """
-    return {**(prose.select("model") if alone else {}), **prose.select("model", size)}
+    unsized = prose.select("model") if is_only_size else {}
+    return {**unsized, **prose.select("model", size)}
 
 
 def _render_model(size: str, model: ProseValues) -> Iterator[str]:
     """Yield the lines of one model."""
+    """Yield the lines of a model: formula, dimensions and worked example."""
     formula, constant = model.get("formula"), model.get("printed_flops")
     yield f"  {_quote(size)}:"
     if formula is None:
         yield f"    formula: none   {NOT_STATED}: docs/explanation/flops.md has formulas for MFU"
-        for name in (name for name in SIZES if name in model):
+        for name in (name for name in MODEL_KEYS if name in model):
             text = model[name].value
             yield _render_value(
                 name, model[name], "    ", text if text.isdigit() else json.dumps(text)
             )
         return
-    # Documents compute their tables with the rounded constant: keep its digits.
+    # Documents compute their tables with the rounded constant, so append the number of
+    # its digits to the formula: `1.3e12` has 3 characters before the exponent, 2 digits.
     digits = f":{len(constant.value.lower().partition('e')[0]) - 1}" if constant else ""
     yield _render_value("formula", formula, "    ", f"{formula.value}{digits}")
     for name in ("hidden_size", *FORMULA_NEEDS[formula.value], "vocabulary_size"):
@@ -212,18 +239,22 @@ def _render_model(size: str, model: ProseValues) -> Iterator[str]:
 
 def _render_worked_example(model: ProseValues) -> Iterator[str]:
     """Yield the lines of a worked example, if the document states all of it."""
-    sums = [model.get(f"worked {name}") for name in SUMS]
+    """Yield the lines of the worked FLOPs example, if it is complete."""
+    sums = [model.get(f"worked {name}") for name in WORKED_SUMS]
     shape = [model.get(name) for name in ("sequence_length", "layers")]
     # An incomplete example cannot be recomputed.
     if None in sums or None in shape:
         return
     yield "    worked:"
     for name, stated in zip(
-        ("sequence_length", "layers", *SUMS), (*shape, *sums), strict=True
+        ("sequence_length", "layers", *WORKED_SUMS), (*shape, *sums), strict=True
     ):
         if stated is not None:
             yield _render_value(
-                name, stated, "      ", json.dumps(stated.value) if name in SUMS else ""
+                name,
+                stated,
+                "      ",
+                json.dumps(stated.value) if name in WORKED_SUMS else "",
             )
     if flops := model.get("worked flops"):
         yield _render_value("flops", flops, "      ", json.dumps(flops.value))
@@ -231,34 +262,39 @@ def _render_worked_example(model: ProseValues) -> Iterator[str]:
 
 def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[str]:
     """Yield the lines of one configuration."""
+    """Yield the lines of a configuration: key, columns and printed metrics.
+
+    Columns that the table does not contain come from the text about the model.
+    """
     facts = entry.facts
-    names = ("size", "gpu", "dtype", "task", "variant")
+    key_names = ("size", "gpu", "dtype", "task", "variant")
     key = ", ".join(
-        f"{name}: {_quote(str(facts[name]))}" for name in names if name in facts
+        f"{name}: {_quote(str(facts[name]))}" for name in key_names if name in facts
     )
     title = f", table: {_quote(entry.table)}" if entry.table else ""
     yield f"  - {{{key}, gpus: {facts['gpus']}{title},"
-    worked = {
+    from_text = {
         name: model[name]
         for name in ("sequence_length", "layers")
         if name in model and name not in facts
     }
     columns = {
-        name: worked[name].value if name in worked else facts.get(name)
+        name: from_text[name].value if name in from_text else facts.get(name)
         for name in COLUMNS
     }
     needed = [name for name in SHAPE if columns[name] is None and "formula" in model]
     keys = [f"{name}: {value}" for name, value in columns.items() if value is not None]
-    keys += [f"{name}: null" for name in needed] + ["proxy: true"] * ("proxy" in facts)
-    keys += [f"{name}: {facts[name]}" for name in ("logged_tflop",) if name in facts]
-    notes = (
-        [
-            f"   # {', '.join(f'{name}: {value.source}' for name, value in worked.items())}"
-        ]
-        if worked
-        else []
-    )
+    keys += [f"{name}: null" for name in needed]
+    if "proxy" in facts:
+        keys.append("proxy: true")
+    if "logged_tflop" in facts:
+        keys.append(f"logged_tflop: {facts['logged_tflop']}")
+    notes = []
+    if from_text:
+        sources = [f"{name}: {value.source}" for name, value in from_text.items()]
+        notes.append(f"   # {', '.join(sources)}")
     if needed:
+        if needed:
         notes.append(f"   {FILL_IN} {', '.join(needed)}")
     if keys:
         yield f"     {', '.join(keys)},{''.join(notes)}"

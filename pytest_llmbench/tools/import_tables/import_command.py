@@ -75,18 +75,22 @@ def add(actions: Subparsers) -> None:
 
 
 def run_import(arguments: argparse.Namespace) -> Output:
-    """Print or write the drafts. The exit code is 1 if a cell was not read."""
+    """Print or write the drafts.
+
+    The exit code is 1 if a cell was not read or an existing file was kept. Raises
+    BaselineError if the document contains no configuration.
+    """
     from pytest_llmbench.baseline.draft_files import DraftFate
     from pytest_llmbench.tools.import_tables.imported_documents import (
         import_document,
         read_document,
         write_drafts,
     )
-    from pytest_llmbench.tools.import_tables.mappings import KEY, load_mapping
+    from pytest_llmbench.tools.import_tables.mappings import KEY_COLUMNS, load_mapping
 
     stated = {
         name: value
-        for name in (*KEY[:3], "recipe")
+        for name in (*KEY_COLUMNS[:3], "recipe")
         if (value := getattr(arguments, name))
     }
     mapping = load_mapping(arguments.mapping).add_stated(stated)
@@ -95,13 +99,13 @@ def run_import(arguments: argparse.Namespace) -> Output:
         read_document(path, mapping), path.name, arguments.release, mapping
     )
     if not imported.drafts:
-        cells = (
+        details = (
             "\n".join(format_report(imported, ()))
             if imported.unread
-            else "it contains no table"
+            else "the document contains no table"
         )
         message = f"{path.name}: found no configuration, expected a table with numbers of GPUs"
-        raise BaselineError(f"{message}\n{cells}")
+        raise BaselineError(f"{message}\n{details}")
     if arguments.output is None:
         text = "\n".join(draft.text for draft in imported.drafts).rstrip("\n")
         return Output(
@@ -129,18 +133,19 @@ def format_report(
     for file in written:
         if file.difference:
             yield file.difference
-        kept = "another file exists and was kept; --force replaces it"
+        kept = "another file exists and was kept; give --force to replace it"
         yield f"{file.path}: {kept if file.fate == DraftFate.KEPT else file.fate}"
     for draft in imported.drafts:
-        for line, key in draft.fill_in:
-            yield from _wrap(f"to fill in, {draft.recipe} line {line}: {key}")
+        for line, name in draft.fill_in:
+            yield from _wrap(f"to fill in, {draft.recipe} line {line}: {name}")
         if draft.assumed:
             texts = [f"line {line} {value}" for line, value in draft.assumed]
             yield from _wrap(f"not stated, {draft.recipe}: {'; '.join(texts)}")
-    grouped: dict[tuple[int, str], list[str]] = {}
+    texts_by_line_and_reason: dict[tuple[int, str], list[str]] = {}
     for cell in imported.unread:
-        grouped.setdefault((cell.line, cell.reason), []).append(repr(cell.text))
-    for (line, reason), texts in grouped.items():
+        key = (cell.line, cell.reason)
+        texts_by_line_and_reason.setdefault(key, []).append(repr(cell.text))
+    for (line, reason), texts in texts_by_line_and_reason.items():
         yield from _wrap(
             f"not read, line {line} of {imported.document}: {', '.join(texts)}: {reason}"
         )

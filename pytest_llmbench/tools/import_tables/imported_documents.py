@@ -62,7 +62,7 @@ def read_document(path: Path, mapping: DocumentMapping) -> DocumentTables:
 def import_document(
     tables: DocumentTables, name: str, release: str, mapping: DocumentMapping
 ) -> ImportedDocument:
-    """Make the drafts of a document, which they cite as `name`.
+    """Make the drafts of a document; `name` is the name of the document in the drafts.
 
     Raises BaselineError for an invalid release, recipe or size.
     """
@@ -99,12 +99,12 @@ def select_release(
     releases = list(dict.fromkeys(filter(None, stated)))
     if releases and release not in releases:
         raise BaselineError(
-            f"{name}: found tables of {', '.join(releases)}, but not of {release}: give one of these as --release"
+            f"{name}: found tables of {', '.join(releases)}, but not of {release}: give one of these releases as --release"
         )
     chosen = [
         table
-        for table, other in zip(tables.tables, stated, strict=True)
-        if other in ("", release)
+        for table, table_release in zip(tables.tables, stated, strict=True)
+        if table_release in ("", release)
     ]
     return replace(tables, tables=tuple(chosen))
 
@@ -114,8 +114,9 @@ def write_drafts(
 ) -> tuple[WrittenDraft, ...]:
     """Write redacted drafts to `output`.
 
-    A folder gets the files <recipe>/<release>.yaml; a YAML file gets the only draft.
-    Raises BaselineError as `write_draft` does, and for several recipes in one file.
+    If `output` is a folder, writes <recipe>/<release>.yaml in it. If it is a YAML file,
+    writes the only draft. Raises BaselineError as `write_draft` does, and if `output` is a
+    file but there are several recipes.
     """
     is_file = output.suffix in (".yaml", ".yml") and not output.is_dir()
     if is_file and len(imported.drafts) > 1:

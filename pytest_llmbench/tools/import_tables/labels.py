@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.tools.import_tables.mappings import (
     IGNORED,
-    KEY,
+    KEY_COLUMNS,
     TEXT_COLUMNS,
     DocumentMapping,
     normalize,
@@ -25,12 +25,12 @@ PRETRAINING = "pretrain"
 ABSENT = ("", "-", "--", "\u2013", "\u2014", "NA", "N/A", "n/a", "na", "None", "none")
 """The texts that documents use for a missing value."""
 
-_NOT_GIVEN = {"NA": "NA", "na": "NA", "N/A": "n/a", "n/a": "n/a"}
-"""The texts for missing values that a baseline file keeps (for _MAY_BE_ABSENT)."""
+_KEPT_ABSENT = {"NA": "NA", "na": "NA", "N/A": "n/a", "n/a": "n/a"}
+"""The texts of missing metrics (_MAY_BE_ABSENT), as a baseline file writes them."""
 
 _MAY_BE_ABSENT = ("tokens_per_second", "mfu", "days_to_1t")
 _THROUGHPUTS = ("tokens_per_second", "tokens_per_second_per_gpu")
-_PERCENT = ("%", "percent")
+_PERCENT_UNITS = ("%", "percent")
 
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,12})?", re.ASCII)
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d{1,12})?", re.ASCII)
@@ -58,7 +58,7 @@ class UnreadCell(NamedTuple):
     text: str
     reason: str
     decisive: bool = True
-    """False if its table has another subject."""
+    """False if the table of the cell is not about performance or configurations."""
 
 
 class Metric(NamedTuple):
@@ -71,7 +71,7 @@ class Metric(NamedTuple):
 
     @property
     def power(self) -> int:
-        """The power of ten of the unit."""
+        """The power of ten of the unit; 0 without a unit."""
         return self.units.get(self.unit, 0)
 
 
@@ -138,15 +138,15 @@ class LabelledCell(NamedTuple):
 
 def parse_cell(mapping: DocumentMapping, text: str, line: int) -> Cell:
     """Parse the text of a cell as a label, as a caption and as a number."""
-    number = _WITH_UNIT.fullmatch(text.rstrip(_FOOTNOTE_MARKS))
+    match = _WITH_UNIT.fullmatch(text.rstrip(_FOOTNOTE_MARKS))
     return Cell(
-        text,
-        line,
-        parse_metric_label(mapping, text),
-        parse_column_label(mapping, text),
-        read_caption(mapping, text),
-        number[1] if number else "",
-        (number[2] or "").lower() if number else "",
+        text=text,
+        line=line,
+        metric=parse_metric_label(mapping, text),
+        column=parse_column_label(mapping, text),
+        caption=read_caption(mapping, text),
+        number=match[1] if match else "",
+        unit=(match[2] or "").lower() if match else "",
     )
 
 
@@ -156,7 +156,8 @@ def parse_cell(mapping: DocumentMapping, text: str, line: int) -> Cell:
 def parse_metric_label(mapping: DocumentMapping, label: str) -> Metric | None:
     """Return the metric that a label names, or None.
 
-    Text in parentheses must be a unit of the metric. A throughput needs its unit.
+    Text in parentheses must be a unit of the metric. A throughput needs a unit, or the
+    word `token`. The headers of a user's mapping file are literal and override patterns.
     """
     header = mapping.headers.get(normalize(label), "")
     if header:
@@ -166,13 +167,13 @@ def parse_metric_label(mapping: DocumentMapping, label: str) -> Metric | None:
     bare, unit = _split_label(label)
     for name, metric in mapping.metrics.items():
         is_named = metric.pattern.fullmatch(bare)
-        if is_named and _has_its_unit(name, bare, unit, metric.units):
+        if is_named and _has_valid_unit(name, bare, unit, metric.units):
             return Metric(name, unit, metric.units)
     return None
 
 
 def parse_column_label(mapping: DocumentMapping, label: str) -> str:
-    """Return the column that a label names, or ""."""
+    """Return the column that a label names, or ""; IGNORED for a column to skip."""
     text = normalize(label)
     header = mapping.headers.get(text, "")
     if header:
@@ -184,10 +185,11 @@ def parse_column_label(mapping: DocumentMapping, label: str) -> str:
     )
 
 
-def _has_its_unit(name: str, bare: str, unit: str, units: Mapping[str, int]) -> bool:
+def _has_valid_unit(name: str, bare: str, unit: str, units: Mapping[str, int]) -> bool:
+    """True if the unit of a label fits the metric `name`; `bare` is the rest of the label."""
     if unit and unit not in units and unit != name:
         return False
-    # Without its unit, a throughput may be per GPU or in total.
+    # Without a unit, a throughput may be per GPU or in total.
     if name in _THROUGHPUTS and not unit and "token" not in bare:
         return False
     return name != "days_to_1t" or bool(unit) or "days" in bare
@@ -225,7 +227,7 @@ def is_shifted(mapping: DocumentMapping, labelled: LabelledCell) -> bool:
 def read_value(mapping: DocumentMapping, labelled: LabelledCell) -> Facts:
     """Read a cell: a metric in the form of a baseline file, or columns.
 
-    Raises ValueError with the reason if a baseline file cannot contain the cell.
+    Returns {} for a missing value and for an ignored column. Raises ValueError with the reason if a baseline file cannot contain the cell.
     """
     label, cell = labelled
     if label.metric:
@@ -244,6 +246,7 @@ def read_value(mapping: DocumentMapping, labelled: LabelledCell) -> Facts:
 
 def _read_column(mapping: DocumentMapping, field: str, labelled: LabelledCell) -> Facts:
     """Read a cell as the value of a configuration key."""
+    """Read a cell of the column `field`. Raises ValueError with the reason."""
     label, cell = labelled
     if field == "size":
         return _read_size(mapping, label, cell)
@@ -266,19 +269,25 @@ def read_metric(metric: Metric, cell: Cell) -> str:
     """
     name, unit = metric.name, cell.unit
     if cell.is_absent:
-        return _NOT_GIVEN.get(cell.text, "") if name in _MAY_BE_ABSENT else ""
+        return _KEPT_ABSENT.get(cell.text, "") if name in _MAY_BE_ABSENT else ""
     if not cell.number:
-        raise ValueError("it is not a number")
+        raise ValueError("the value is not a number")
     if _SECOND_NUMBER.fullmatch(unit):
-        raise ValueError("it contains two values, and the second is not explained")
+        raise ValueError(
+            "the value contains two values, and the second is not explained"
+        )
     if unit and unit not in metric.units:
         raise ValueError(f"found unit {unit!r}, expected {', '.join(metric.units)}")
     power = metric.units[unit] if unit else metric.power
     digits = _read_digits(name, cell.number, large=name in _THROUGHPUTS or power < 0)
     if Decimal(digits) <= 0:
-        raise ValueError("it is not above 0")
+        raise ValueError("the value is not above 0")
     if name == "mfu":
-        return _read_percentage(digits, bool(unit), metric.unit in _PERCENT)
+        return _read_percentage(
+            digits,
+            in_cell=bool(unit),
+            in_label=metric.unit in _PERCENT_UNITS,
+        )
     return digits if power == 0 else f"{Decimal(digits).scaleb(power):f}"
 
 
@@ -290,23 +299,29 @@ def _read_digits(name: str, number: str, *, large: bool) -> str:
     """
     # `85.459` tokens/s may be 85,459; a step time of `7,325` may be 7.325 s or 7325 s.
     if large and _POINT_OR_THOUSANDS.fullmatch(number):
-        raise ValueError("its point may separate thousands")
+        raise ValueError("the point of the value may separate thousands")
     if _NUMBER.fullmatch(number):
         return number
     has_thousands = name in _THROUGHPUTS or "." in number or number.count(",") > 1
     if _THOUSANDS.fullmatch(number) and has_thousands:
         return number.replace(",", "")
     raise ValueError(
-        "the comma may be a decimal comma" if "," in number else "it is not a number"
+        "the comma may be a decimal comma"
+        if "," in number
+        else "the value is not a number"
     )
 
 
-def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
+def _read_percentage(digits: str, *, in_cell: bool, in_label: bool) -> str:
+    """Return a percentage. Raises ValueError if the value may be a fraction.
+
+    `in_cell`, `in_label`: the percent sign is in the cell or in the label.
+    """
     # 0.47 under `MFU %` may be a fraction, or half a percent.
     if not in_cell and (not in_label or Decimal(digits) < 1):
         raise ValueError("the value may be a percentage or a fraction")
     if Decimal(digits) > 100:
-        raise ValueError("it is above 100 %")
+        raise ValueError("the value is above 100 %")
     return f"{digits}%"
 
 
@@ -315,7 +330,7 @@ def parse_integer(text: str) -> int:
     digits = text.replace(",", "")
     is_number = _THOUSANDS.fullmatch(text) or _NUMBER.fullmatch(text)
     if not is_number or "." in text or int(digits) == 0:
-        raise ValueError("it is not a whole number above 0")
+        raise ValueError("the value is not a whole number above 0")
     return int(digits)
 
 
@@ -326,10 +341,10 @@ def _read_size(mapping: DocumentMapping, label: Cell, cell: Cell) -> Facts:
     if size and (is_size or not size["before"]):
         return {"size": size["size"].lower()} | ({"proxy": 1} if size["proxy"] else {})
     if is_size:
-        raise ValueError("it is not a model size such as 70b")
+        raise ValueError("the value is not a model size such as 70b")
     model = read_model_name(mapping, cell.text)
     if not model:
-        raise ValueError("it is not the name of a model")
+        raise ValueError("the value is not the name of a model")
     return model
 
 
@@ -340,25 +355,26 @@ def _read_gpus(mapping: DocumentMapping, field: str, cell: Cell) -> Facts:
         for name, value in cell.facts.items()
         if name in ("gpu", "gpus") and value
     }
-    is_plain = field in facts and facts == cell.facts
-    if not is_plain or find_unknown_words(mapping, cell.caption):
+    has_only_gpu_facts = field in facts and facts == cell.facts
+    if not has_only_gpu_facts or find_unknown_words(mapping, cell.caption):
         expected = "GPU type such as H100" if field == "gpu" else "number of GPUs"
-        raise ValueError(f"it is not a {expected}")
+        raise ValueError(f"the value is not a {expected}")
     return facts
 
 
 def _read_dtype(mapping: DocumentMapping, cell: Cell) -> str:
     dtypes = parse_dtypes(mapping, cell.text)
     if not dtypes:
-        raise ValueError("it is not a precision such as BF16 or BF16/FP8")
+        raise ValueError("the value is not a precision such as BF16 or BF16/FP8")
     return "/".join(dtypes)
 
 
 def _read_name(mapping: DocumentMapping, field: str, cell: Cell) -> str:
+    """Read a task, or another name in lower case with underscores."""
     task = parse_task(mapping, cell.text) if field == "task" else None
     name = task or _make_name(cell.text)
     if not name:
-        raise ValueError(f"it is not the name of a {field}")
+        raise ValueError(f"the value is not the name of a {field}")
     return name
 
 
@@ -377,14 +393,14 @@ def join_facts(statements: Iterable[Facts]) -> Facts:
 def read_caption(mapping: DocumentMapping, text: str) -> Caption:
     """Read the facts of a header or title, such as `8x H100 GPUs`."""
     facts = list(_find_facts(mapping, text))
-    rest, first = text, len(text)
+    rest, first_fact = text, len(text)
     for _, match in facts:
         start, end = match.span()
         rest = rest[:start] + " " * (end - start) + rest[end:]
-        first = min(first, start)
+        first_fact = min(first_fact, start)
     return Caption(
         join_facts(stated for stated, _ in facts),
-        text[:first].strip(" (|,-"),
+        text[:first_fact].strip(" (|,-"),
         " ".join(rest.split()),
     )
 
@@ -393,14 +409,16 @@ def _find_facts(
     mapping: DocumentMapping, text: str
 ) -> Iterator[tuple[Facts, re.Match[str]]]:
     """Yield the facts in a text, each with its match."""
-    # Within a text, `h100` in lower case may be a name.
+    """Yield the facts in a text, each with its match; matches may overlap."""
+    # A GPU type in lower case counts only if it is the whole text: `h100` within a text
+    # may be part of a name.
     whole = mapping.gpu.fullmatch(text)
     if whole:
         yield {"gpu": text.lower()}, whole
         return
     for match in _NAMED_NUMBER.finditer(text):
         name = parse_column_label(mapping, match[1].strip())
-        if name and name not in (*KEY[:3], *TEXT_COLUMNS, IGNORED):
+        if name and name not in (*KEY_COLUMNS[:3], *TEXT_COLUMNS, IGNORED):
             yield {name: int(match[2])}, match
     for match in mapping.counts.finditer(text):
         yield {"gpus": int(match["count"].replace(",", ""))}, match
@@ -416,9 +434,10 @@ def _find_facts(
 
 
 def find_unknown_words(mapping: DocumentMapping, column: Caption) -> str:
-    """Return the words of a column header that are neither facts nor fillers.
+    """Return the unknown words of a column header, and the facts with several values.
 
-    Such words may describe another configuration or measurement: `(previous release)`.
+    Known words are facts, fillers and tasks. An unknown word may describe another
+    configuration or measurement: `(previous release)`.
     """
     words = re.findall(r"\w+|~~", column.rest)  # `~~`: struck out
     unknown = [
@@ -433,13 +452,14 @@ def find_unknown_words(mapping: DocumentMapping, column: Caption) -> str:
 def make_recipe_name(mapping: DocumentMapping, before: str) -> str:
     """Convert the words of a title to a recipe name: `Llama 3.1` becomes llama3.1.
 
-    Returns "" if they are not a name.
+    Drops a release. Returns "" if the words are not a name.
     """
     words = " ".join(mapping.headings["release"].sub("", before).split())
     return _make_name(re.sub(r"\s(?=\d)", "", words))
 
 
 def _make_name(words: str) -> str:
+    """Convert words to a name in lower case with underscores; "" if that is invalid."""
     name = re.sub(r"[^a-z0-9.]+", "_", words.lower()).strip("_.")
     return name if re.fullmatch(r"[a-z0-9][a-z0-9._]{0,99}", name) else ""
 
@@ -451,10 +471,11 @@ def read_labelled_model(mapping: DocumentMapping, heading: str) -> Facts:
 
 
 def read_model_name(mapping: DocumentMapping, text: str) -> Facts:
-    """Read recipe and size from the name of a model; {} if it is not a name.
+    """Read recipe, size and model name from the name of a model; {} for other texts.
 
-    `LLAMA3.1_405B` gives recipe llama3.1 and size 405b. `DeepSeekV3 (w/o MTP)` has no
-    size, so that the whole name is both recipe and size, unless the name ends in a size.
+    `LLAMA3.1_405B` gives recipe llama3.1 and size 405b. If the text is not a recipe
+    followed by a size, such as `DeepSeekV3 (w/o MTP)`, the whole name is the recipe; the
+    size is the size at its end, else the whole name.
     """
     caption = read_caption(mapping, text)
     spelled = re.sub(
@@ -476,7 +497,7 @@ def read_model_name(mapping: DocumentMapping, text: str) -> Facts:
 
 
 def parse_dtypes(mapping: DocumentMapping, text: str) -> tuple[str, ...]:
-    """Parse one or several precisions, such as `BF16/FP8`, in lower case."""
+    """Parse one or several precisions, such as `BF16/FP8`, to lower case; () if invalid."""
     if not mapping.dtypes.fullmatch(text):
         return ()
     return tuple(mapping.dtype.findall(text.lower().replace("-", "_")))

@@ -27,7 +27,7 @@ NO_VALUE = "-"
 Programs do not omit cells, so an empty cell does not mean that the row is shifted.
 """
 
-Labelled = dict[str, str]
+Scalars = dict[str, str]
 """The scalars of a record by dotted key."""
 
 
@@ -35,6 +35,7 @@ def _read_separated(
     path: Path, mapping: DocumentMapping, delimiter: str
 ) -> DocumentTables:
     """Read a CSV or TSV file as one table. Raises BaselineError."""
+    """Read the table of a file with separated values. The first row is the header."""
     text = read_text(path, "table", LARGEST_BYTES, BaselineError)
     reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[TableRow] = []
@@ -87,18 +88,28 @@ def read_records(path: Path, mapping: DocumentMapping) -> DocumentTables:
 
 
 def _find_records(
-    mapping: DocumentMapping, node: Any, headings: tuple[str, ...], outer: Labelled
+    mapping: DocumentMapping,
+    node: Any,
+    headings: tuple[str, ...],
+    outer_scalars: Scalars,
 ) -> Iterator[DocumentTable]:
     """Yield a table of one row for each innermost record of a YAML or JSON node."""
+    """Yield a table for each record in a YAML node.
+
+    `headings` are the keys of the outer mappings, and `outer_scalars` the scalars of the
+    outer records.
+    """
     kind = getattr(node, "id", "")
     if kind == "sequence":
         for item in node.value:
-            yield from _find_records(mapping, item, headings, outer)
+            yield from _find_records(mapping, item, headings, outer_scalars)
     elif kind == "mapping" and not any(_is_plain(value) for _, value in node.value):
         for name, value in node.value:
-            yield from _find_records(mapping, value, (*headings, name.value), outer)
+            yield from _find_records(
+                mapping, value, (*headings, name.value), outer_scalars
+            )
     elif kind == "mapping":
-        scalars = outer | dict(_list_scalars(node, ""))
+        scalars = outer_scalars | dict(_list_scalars(node, ""))
         nested = [
             table
             for name, value in _list_record_lists(node, "")
@@ -121,7 +132,7 @@ def _is_plain(node: Any) -> bool:
 
 
 def _list_scalars(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the scalars of a record and of its nested mappings."""
+    """Yield (dotted key, text) of the scalars of a record and of its nested mappings."""
     for name, value in node.value:
         if value.id == "mapping":
             yield from _list_scalars(value, f"{prefix}{name.value}.")
@@ -140,6 +151,7 @@ def _read_plain(node: Any) -> str:
 
 
 def _list_record_lists(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, node) of the lists of records inside a record."""
     for name, value in node.value:
         if value.id == "mapping":
             yield from _list_record_lists(value, f"{prefix}{name.value}.")

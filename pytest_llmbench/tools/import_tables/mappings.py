@@ -24,8 +24,11 @@ FAMILIES = ("common", "recipe_documents", "nemo")
 IGNORED = "ignore"
 """The key of a header whose cells are not imported."""
 
-KEY = ("size", "gpu", "dtype", "gpus")
-"""The columns that every configuration must have."""
+KEY_COLUMNS = ("size", "gpu", "dtype", "gpus")
+"""The columns that every configuration must have.
+
+Text above a table, and options of the command, may state all but the last.
+"""
 
 METRICS = (
     "step_time",
@@ -79,7 +82,7 @@ class TextPattern:
 
     pattern: re.Pattern[str]
     stated: Mapping[str, str]
-    named: bool = False
+    has_size: bool = False
     """True if the same line names the size of the model."""
 
 
@@ -108,13 +111,29 @@ class DocumentMapping:
     """The dotted path of the records in a YAML or JSON file; "" for all records."""
 
     tasks: Mapping[str, re.Pattern[str]]
+    """Patterns of tasks; the task "" is the matched text itself."""
+
     headings: Mapping[str, re.Pattern[str]]
+    """Patterns of a `release` and of a labelled `model` in headings."""
+
     above: tuple[tuple[str, re.Pattern[str]], ...]
+    """(column, pattern) of facts in the text above a table: `System: DGX-H100`."""
+
     fillers: frozenset[str]
+    """Words in headers that may be ignored."""
+
     frameworks: Mapping[str, str]
+    """Dialect -> name of its framework."""
+
     peaks: re.Pattern[str]
+    """A GPU type, or a peak of the GPU type before it, in a line of text."""
+
     about: tuple[TextPattern, ...]
+    """Patterns of the measurement (window, timed steps) in a line of text."""
+
     models: tuple[TextPattern, ...]
+    """Patterns of model sizes and FLOPs formulas, for whole lines of text."""
+
     words: tuple[tuple[str, re.Pattern[str]], ...]
     """Patterns of size, GPU type and precision within a text."""
 
@@ -130,9 +149,10 @@ class DocumentMapping:
     """The suffix `proxy` after a model size."""
 
     size_cell: re.Pattern[str]
+    """A cell that ends with a model size, such as `Llama 70B`."""
 
     def add_stated(self, stated: Mapping[str, str | int]) -> DocumentMapping:
-        """Return a copy with further stated values, which take precedence."""
+        """Return a copy with further stated values; these override the existing values."""
         return replace(self, stated={**self.stated, **stated})
 
 
@@ -151,7 +171,7 @@ def load_mapping(path: Path | None = None) -> DocumentMapping:
     text = read_text(path, "mapping file", LARGEST_MAPPING_BYTES, BaselineError)
     try:
         custom = tomllib.loads(text)
-        _check(custom)
+        _refuse_unknown_names(custom)
         return _compile([custom, *sections], path.name)
     except tomllib.TOMLDecodeError as error:
         raise BaselineError(f"{path}: {error}, expected TOML") from error
@@ -165,7 +185,7 @@ def load_mapping(path: Path | None = None) -> DocumentMapping:
         ) from error
 
 
-def _check(custom: Mapping[str, Any]) -> None:
+def _refuse_unknown_names(custom: Mapping[str, Any]) -> None:
     """Raise ValueError for an unknown section, key or unit of a user's file."""
     shipped = load_mapping()
     columns = {*shipped.columns, *TEXT_COLUMNS}
@@ -199,6 +219,10 @@ def _check(custom: Mapping[str, Any]) -> None:
 
 def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapping:
     """Merge sections of mapping files and compile their patterns."""
+    """Merge the contents of mapping files and compile their patterns.
+
+    The first file takes precedence. `source` is the name of the user's file, or "".
+    """
     merged = _merge(sections)
     terms = {
         f"{{{name}}}": f"(?:{'|'.join(patterns)})"
@@ -252,15 +276,19 @@ def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapp
         fillers=frozenset(merged["words"]["fillers"]),
         frameworks=merged["frameworks"],
         peaks=compile_pattern(merged["peaks"]["pattern"], re.ASCII),
-        about=tuple(_compile_text(compile_pattern, entry) for entry in merged["about"]),
-        models=tuple(
-            _compile_text(compile_pattern, entry) for entry in merged["model"]
+        about=tuple(
+            _compile_text_pattern(compile_pattern, entry) for entry in merged["about"]
         ),
-        **_compile_words(compile_pattern),
+        models=tuple(
+            _compile_text_pattern(compile_pattern, entry) for entry in merged["model"]
+        ),
+        **_compile_fixed_patterns(compile_pattern),
     )
 
 
-def _compile_text(compile_pattern: Compile, entry: Mapping[str, Any]) -> TextPattern:
+def _compile_text_pattern(
+    compile_pattern: Compile, entry: Mapping[str, Any]
+) -> TextPattern:
     formula = {"formula": entry["formula"]} if "formula" in entry else {}
     stated = {**entry.get("stated", {}), **formula}
     return TextPattern(
@@ -268,8 +296,8 @@ def _compile_text(compile_pattern: Compile, entry: Mapping[str, Any]) -> TextPat
     )
 
 
-def _compile_words(compile_pattern: Compile) -> dict[str, Any]:
-    """Compile the fixed patterns, which contain the terms of the mapping files."""
+def _compile_fixed_patterns(compile_pattern: Compile) -> dict[str, Any]:
+    """Compile the patterns that mapping files cannot change, except for their terms."""
     dtypes = r"{dtype}(?:\s*[/,&]\s*{dtype})*"
     counts = (
         r"(?<![\w.,])(?P<count>\d{1,3}(?:,\d{3})+|\d{1,9})\s*(?:[x\u00d7]\s*(?P<first>{gpu})s?\b"
@@ -296,6 +324,10 @@ def _compile_words(compile_pattern: Compile) -> dict[str, Any]:
 def _make_renames(
     name: str, values: Mapping[str, Any]
 ) -> dict[str, dict[str, str | int]]:
+    """Return the replacements of a column: literal text -> the columns to use instead.
+
+    A replacement that is not a dictionary is a value of the same column.
+    """
     return {
         normalize(text): new if isinstance(new, dict) else {name: new}
         for text, new in values.items()
@@ -303,7 +335,7 @@ def _make_renames(
 
 
 def _merge(sections: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge files key by key: lists are joined, of other values the first is used."""
+    """Merge mapping files key by key: join lists, and keep the first of other values."""
     merged: dict[str, Any] = {
         name: {} for name in ("headers", "values", "stated", "document")
     }
@@ -312,8 +344,8 @@ def _merge(sections: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _merge_into(merged: dict[str, Any], other: Mapping[str, Any]) -> None:
-    pending: list[tuple[dict[str, Any], Mapping[str, Any]]] = [(merged, other)]
+def _merge_into(merged: dict[str, Any], section: Mapping[str, Any]) -> None:
+    pending: list[tuple[dict[str, Any], Mapping[str, Any]]] = [(merged, section)]
     while pending:  # a user's file may nest tables to any depth
         target, source = pending.pop()
         for name, value in source.items():

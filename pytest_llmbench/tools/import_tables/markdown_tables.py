@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.tools.import_tables.labels import Cell, UnreadCell, parse_cell
-from pytest_llmbench.tools.import_tables.mappings import KEY, DocumentMapping
+from pytest_llmbench.tools.import_tables.mappings import KEY_COLUMNS, DocumentMapping
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -51,7 +51,8 @@ _HIDDEN = (
 )
 """Patterns of comments and HTML tables, each with its closing text."""
 
-_STRUCK = ("del", "s", "strike")
+_STRUCK_TAGS = ("del", "s", "strike")
+"""HTML tags of text that is struck out."""
 
 
 class TableRow(NamedTuple):
@@ -63,8 +64,8 @@ class TableRow(NamedTuple):
     cells: tuple[Cell, ...]
     """The cells, at least one."""
 
-    closed: bool = True
-    """True if the last cell ends with a pipe."""
+    ends_with_pipe: bool = True
+    """True if a pipe follows the last cell."""
 
 
 def make_row(mapping: DocumentMapping, line: int, texts: Iterable[str]) -> TableRow:
@@ -75,7 +76,7 @@ def make_row(mapping: DocumentMapping, line: int, texts: Iterable[str]) -> Table
 def refuse_rows(
     rows: Iterable[TableRow], reason: str, *, decisive: bool = True
 ) -> Iterator[UnreadCell]:
-    """Convert all cells of some rows to unread cells."""
+    """Convert the non-empty cells of `rows` to unread cells."""
     for row in rows:
         for cell in row.cells:
             if cell.text:
@@ -116,14 +117,15 @@ class DocumentTable:
         texts = (self.heading, self.lead, *(label.text for label in labels))
         if not any(_PEAK.search(text) for text in texts):
             return False
+        # A column of measurements other than TFLOP/s, or of settings, means measurements.
         metrics = {label.metric.name for label in labels if label.metric}
         columns = {label.column for label in labels}
-        if metrics - {"tflops_per_gpu"} or columns - {"", *KEY[:3]}:
+        if metrics - {"tflops_per_gpu"} or columns - {"", *KEY_COLUMNS[:3]}:
             return False
         return not any("gpus" in label.facts for label in labels)
 
     @property
-    def is_timed(self) -> bool:
+    def has_measurements(self) -> bool:
         """True if the table contains a measured metric."""
         return any(label.metric for label in self.labels) and not self.is_about_peaks
 
@@ -155,10 +157,10 @@ class _Block(NamedTuple):
 def read_markdown(text: str, mapping: DocumentMapping) -> DocumentTables:
     """Read all tables of a document, and the lines outside that look like rows."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    prose = [_blank_long(line) for line in _hide(text).split("\n")]
+    prose = [_blank_long(line) for line in _blank_hidden(text).split("\n")]
     lines = [_unquote(line) for line in prose]
     blocks = list(_find_blocks(lines))
-    covered = {
+    lines_in_tables = {
         line
         for block in blocks
         if not block.level
@@ -166,7 +168,7 @@ def read_markdown(text: str, mapping: DocumentMapping) -> DocumentTables:
     }
     outside: list[TableRow] = []
     for number, line in enumerate(text.split("\n")):
-        if number not in covered:
+        if number not in lines_in_tables:
             texts = _split_unmatched(line, is_hidden=line != prose[number])
             if texts:
                 outside.append(make_row(mapping, number + 1, texts))
@@ -174,8 +176,8 @@ def read_markdown(text: str, mapping: DocumentMapping) -> DocumentTables:
     return DocumentTables(tables, tuple(outside), tuple(prose))
 
 
-def _hide(text: str) -> str:
-    """Replace comments and HTML tables by empty lines."""
+def _blank_hidden(text: str) -> str:
+    """Replace comments and HTML tables by as many empty lines."""
     for pattern, closing in _HIDDEN:
         # After the last closing text no opening can match: skip the costly search.
         last = text.lower().rfind(closing) + len(closing)
@@ -232,6 +234,7 @@ def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 def _find_blocks(lines: Sequence[str]) -> Iterator[_Block]:
     """Yield the tables and headings of a Markdown document in their order."""
+    """Yield the headings and tables of a document, in order."""
     tokens = _make_parser().parse("\n".join(lines), {"lines": lines})
     for number, token in enumerate(tokens):
         start, end = token.map or (0, 0)
@@ -249,6 +252,7 @@ def _find_blocks(lines: Sequence[str]) -> Iterator[_Block]:
 def _find_tables_in_code(
     lines: Sequence[str], start: int, end: int
 ) -> Iterator[_Block]:
+    """Yield the tables in a code block, which many documents use for plain tables."""
     while start < end:
         stop = _find_table_end(lines[:end], start)
         if stop:
@@ -258,6 +262,7 @@ def _find_tables_in_code(
 
 def _find_bold_headings(lines: Sequence[str], start: int, end: int) -> Iterator[_Block]:
     """Yield the lines of a paragraph that look like headings."""
+    """Yield the lines of a paragraph that are headings: bold text, or an HTML heading."""
     for number in range(start, end):
         match = _LOOKS_LIKE_HEADING.fullmatch(lines[number].strip())
         if match:
@@ -275,8 +280,9 @@ def _make_tables(
     mapping: DocumentMapping, lines: Sequence[str], blocks: Sequence[_Block]
 ) -> Iterator[DocumentTable]:
     """Build the tables, each with its headings and the short lines before it."""
+    """Yield each table with its headings, and the lines since the block before it."""
     headings: list[_Block] = []
-    begin = 0
+    end_of_last_block = 0
     for block in blocks:
         if block.title:
             headings = [outer for outer in headings if outer.level < block.level]
@@ -284,7 +290,7 @@ def _make_tables(
         if not block.level:
             between = [
                 line
-                for line in lines[begin : block.start]
+                for line in lines[end_of_last_block : block.start]
                 if line.strip() and len(line) <= LONGEST_REMARK
             ]
             yield DocumentTable(
@@ -292,11 +298,12 @@ def _make_tables(
                 header=_read_row(mapping, lines, block.start),
                 rows=tuple(
                     _read_row(mapping, lines, number)
+                    # The second line of a table consists of dashes.
                     for number in range(block.start + 2, block.end)
                 ),
                 between=tuple(strip_markup(line) for line in between),
             )
-        begin = block.end
+        end_of_last_block = block.end
 
 
 # --- rows -----------------------------------------------------------------------------
@@ -307,7 +314,7 @@ def _find_table_end(lines: Sequence[str], start: int) -> int:
 
     Returns 0 if no table starts there.
     """
-    if not _is_header(lines, start, 1):
+    if not _is_header(lines, start, min_dashes=1):
         return 0
     stop = start + 2
     while stop < len(lines):
@@ -315,14 +322,18 @@ def _find_table_end(lines: Sequence[str], start: int) -> int:
         if not _PIPE.search(lines[stop]) and not _NUMBERS.fullmatch(lines[stop]):
             break
         # `| - | - |` is a row of missing values; longer dashes belong to a new header.
-        if _is_header(lines, stop, 3):
+        if _is_header(lines, stop, min_dashes=3):
             break
         stop += 1
     return stop
 
 
-def _is_header(lines: Sequence[str], start: int, least: int) -> bool:
-    """True if the next line consists of dashes, at least `least` in each cell."""
+def _is_header(lines: Sequence[str], start: int, min_dashes: int) -> bool:
+    """True if line `start` is the header of a table.
+
+    A header contains a pipe, and the next line consists of dashes, at least `min_dashes`
+    in each cell.
+    """
     if (
         start + 1 >= len(lines)
         or not _PIPE.search(lines[start])
@@ -333,7 +344,7 @@ def _is_header(lines: Sequence[str], start: int, least: int) -> bool:
     return (
         "|" in dashes
         and _is_dashes(dashes)
-        and all(cell.count("-") >= least for cell in _split_cells(dashes))
+        and all(cell.count("-") >= min_dashes for cell in _split_cells(dashes))
     )
 
 
@@ -358,14 +369,15 @@ def _strip_cells(line: str) -> list[str]:
 def _read_row(mapping: DocumentMapping, lines: Sequence[str], number: int) -> TableRow:
     line = lines[number]
     row = make_row(mapping, number + 1, _strip_cells(line))
-    return row._replace(closed=line.rstrip().endswith("|"))
+    return row._replace(ends_with_pipe=line.rstrip().endswith("|"))
 
 
 def _split_unmatched(line: str, *, is_hidden: bool) -> list[str]:
     """Split a line outside of tables that looks like a row; [] for other lines.
 
-    It looks like a row if it has a number between pipes, tabs or HTML tags, or if it is
-    hidden (in a comment or HTML table) and contains only numbers.
+    A line looks like a row if it has a number between pipes, tabs or HTML tags, or if it
+    is hidden (in a comment or HTML table) and contains only numbers. A very long line
+    with a pipe becomes one cell with its first characters.
     """
     if len(line) > LONGEST_LINE:
         return [f"{line[:40]}..."] if "|" in line else []
@@ -401,12 +413,16 @@ def _list_texts(tokens: Sequence[Token]) -> Iterator[str]:
         elif is_superscript:
             continue
         elif tag:
-            yield "~~" if tag[1] in _STRUCK else " " * bool(tag[1])
+            if tag[1] in _STRUCK_TAGS:
+                yield "~~"
+            elif tag[1]:  # an HTML comment has no tag name
+                yield " "
         elif token.type in ("s_open", "s_close"):
             yield "~~"
         elif token.type in ("softbreak", "hardbreak"):
             yield " "
         elif token.type in ("link_open", "link_close"):
+            # The text next to the opening or closing of the link, inside the link.
             inside = tokens[number + 1 if token.nesting > 0 else number - 1].content
             # Keep the number of a footnote apart from adjacent digits.
             yield " " if _LINKED_NUMBER.fullmatch(inside) else ""

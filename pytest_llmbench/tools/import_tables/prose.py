@@ -50,6 +50,7 @@ class ProseKey(NamedTuple):
 
 
 ProseValues = Mapping[str, ProseValue]
+"""The values of one `kind` and `owner`, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Prose:
     """The values that contradict each other."""
 
     def select(self, kind: str, owner: str = "") -> ProseValues:
-        """Select the values of a GPU type, a model or the measurement, by name."""
+        """Select the values of a kind and owner (see ProseKey), by name."""
         return {
             key.name: value
             for key, value in self.values.items()
@@ -74,7 +75,11 @@ def read_prose(
     lines: Sequence[str],
     peak_tables: Iterable[DocumentTable] = (),
 ) -> Prose:
-    """Read the values of a document's text and of its tables of peak FLOPS."""
+    """Read the values of a document's text and of its tables of peak FLOPS.
+
+    If the text states several values of a key, all of them are unread. The values of the
+    mapping's section `document` override the text.
+    """
     values_of: dict[ProseKey, list[ProseValue]] = defaultdict(list)
     for key, value in _find_values(mapping, lines):
         values_of[key].append(value)
@@ -105,7 +110,9 @@ def _find_values(
     mapping: DocumentMapping, lines: Sequence[str]
 ) -> Iterator[tuple[ProseKey, ProseValue]]:
     """Yield the values that sentences of the document state, with their line."""
-    size = ""
+    """Yield all peaks, model dimensions and facts of the measurement in the text."""
+    # The model size of the worked example that the current line belongs to.
+    example_size = ""
     for number, line in enumerate(lines, 1):
         # Lines about measurements contain TFLOPS, too, so require the word.
         if "peak" in line:
@@ -114,14 +121,15 @@ def _find_values(
         # A worked example names its model in its first line only.
         facts = read_caption(mapping, line).facts
         line_size = "" if "proxy" in facts else str(facts.get("size", ""))
-        size = line_size if line.rstrip().endswith("calculation:") else size
+        if line.rstrip().endswith("calculation:"):
+            example_size = line_size
         for entry in mapping.models:
             match = entry.pattern.fullmatch(line.strip())
-            for name, value in (
-                {**entry.stated, **match.groupdict()}.items() if match else ()
-            ):
+            if match is None:
+                continue
+            owner = line_size if entry.has_size else example_size
+            for name, value in {**entry.stated, **match.groupdict()}.items():
                 if value:
-                    owner = line_size if entry.named else size
                     yield (
                         ProseKey("model", owner, name.replace("worked_", "worked ")),
                         ProseValue(value, number),
@@ -131,6 +139,7 @@ def _find_values(
 
 
 def _find_measurement(mapping: DocumentMapping, line: str) -> Iterator[tuple[str, str]]:
+    """Yield (key, value) of the measurement in a line, such as window and dialect."""
     for entry in mapping.about:
         match = entry.pattern.search(line)
         if match:
@@ -141,6 +150,7 @@ def _find_measurement(mapping: DocumentMapping, line: str) -> Iterator[tuple[str
 
 
 def _find_peaks(mapping: DocumentMapping, line: str) -> Iterator[tuple[ProseKey, str]]:
+    """Yield the peaks in a line, in TFLOP/s; each belongs to the GPU type before it."""
     gpu = ""
     for match in mapping.peaks.finditer(line):
         if match["gpu"]:
@@ -153,7 +163,10 @@ def _find_peaks(mapping: DocumentMapping, line: str) -> Iterator[tuple[ProseKey,
 
 
 def _read_peaks(table: DocumentTable) -> Iterator[tuple[ProseKey, ProseValue]]:
-    """Yield the peaks of a table of GPU types and precisions, in rows or columns."""
+    """Yield the peaks of a table whose rows are GPU types and columns precisions.
+
+    Rows and columns may be exchanged. Yields nothing for a table without a FLOPS unit.
+    """
     labels = table.header.cells
     texts = (table.heading, table.lead, *(label.text for label in labels))
     unit = _UNIT.search(" ".join(texts))
@@ -173,4 +186,5 @@ def _read_peaks(table: DocumentTable) -> Iterator[tuple[ProseKey, ProseValue]]:
 
 
 def _to_tera(number: str, prefix: str) -> str:
+    """Convert a number of TFLOPS or PFLOPS (by prefix) to TFLOPS."""
     return f"{(Decimal(number) * (1000 if prefix.upper() == 'P' else 1)).normalize():f}"

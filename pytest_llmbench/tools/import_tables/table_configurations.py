@@ -27,16 +27,20 @@ from pytest_llmbench.tools.import_tables.labels import (
     read_labelled_model,
     read_value,
 )
-from pytest_llmbench.tools.import_tables.mappings import KEY, METRICS, DocumentMapping
+from pytest_llmbench.tools.import_tables.mappings import (
+    KEY_COLUMNS,
+    METRICS,
+    DocumentMapping,
+)
 from pytest_llmbench.tools.import_tables.markdown_tables import (
     DocumentTable,
     TableRow,
     refuse_rows,
 )
 
-SHIFTED = "the last cell of its row is empty, so the row may be shifted: write NA for a missing value"
-PEAKS = "its table is about peak FLOPS of GPUs, not about measurements"
-OTHER_SUBJECT = "its table is not about performance or configurations"
+SHIFTED_ROW = "the last cell of the row is empty, so the row may be shifted: write NA for a missing value"
+PEAK_TABLE = "the table of the cell is about peak FLOPS of GPUs, not about measurements"
+OTHER_SUBJECT = "the table of the cell is not about performance or configurations"
 
 _PAIR = re.compile(r"([^\s()]+) \(([^\s()]+)\)")
 
@@ -82,12 +86,12 @@ def read_table(mapping: DocumentMapping, table: DocumentTable) -> Iterator[Findi
     """
     about_peaks = table.is_about_peaks
     if about_peaks or not _is_about_configurations(table):
-        reason = PEAKS if about_peaks else OTHER_SUBJECT
+        reason = PEAK_TABLE if about_peaks else OTHER_SUBJECT
         yield from refuse_rows((table.header, *table.rows), reason, decisive=False)
         return
     unit_line = _find_unit_line(mapping, table)
     if unit_line:
-        reason = f"a cell contains only a unit (line {unit_line}): it is unknown which values it applies to"
+        reason = f"a cell in line {unit_line} contains only a unit: the values of this unit are unknown"
         yield from refuse_rows(table.rows, reason)
         return
     complete: list[TableRow] = []
@@ -98,6 +102,7 @@ def read_table(mapping: DocumentMapping, table: DocumentTable) -> Iterator[Findi
             complete.append(row)
     in_header = sum(label.is_label for label in table.header.cells)
     in_column = sum(row.cells[0].is_label for row in table.rows)
+    # A tie means rows, because most tables have one configuration in each row.
     read = _read_rows if in_header >= in_column and in_header > 0 else _read_columns
     for finding in read(mapping, table, complete):
         if isinstance(finding, UnreadCell):
@@ -110,10 +115,11 @@ def read_table(mapping: DocumentMapping, table: DocumentTable) -> Iterator[Findi
 
 
 def _is_about_configurations(table: DocumentTable) -> bool:
+    """True if a label is a metric or a setting, or if a column header counts GPUs."""
     labels = table.labels
     if any(label.metric for label in labels):
         return True
-    if {label.column for label in labels} - {"", "task", *KEY[:3]}:
+    if {label.column for label in labels} - {"", "task", *KEY_COLUMNS[:3]}:
         return True
     return any("gpus" in cell.facts for cell in table.header.cells[1:])
 
@@ -129,26 +135,28 @@ def _find_unit_line(mapping: DocumentMapping, table: DocumentTable) -> int:
 def _check_rows(table: DocumentTable) -> Iterator[tuple[TableRow, str]]:
     """Yield each row with the reason not to read it, or "".
 
-    Rows must have as many cells as the header; empty cells after a full row are dropped.
-    Rows are not padded or cut as on GitHub, which would move values to other columns.
+    A row must have as many cells as the header. Empty cells after a full row are
+    dropped. Unlike on GitHub, no other row is padded or cut, because that would move
+    values to other columns.
     """
     width = len(table.header.cells)
     for row, following in zip_longest(table.rows, table.rows[1:]):
         texts = [cell.text for cell in row.cells]
         is_padded = all(texts[:width]) and not any(texts[width:])
         cells = row.cells[:width] if is_padded else row.cells
-        is_open = table.header.closed > row.closed
+        lacks_pipe = table.header.ends_with_pipe and not row.ends_with_pipe
         problem = ""
         if len(cells) != width:
-            problem = f"its row has {len(cells)} cells but the header {width}: the row may be shifted"
-        elif is_open and following is not None and len(following.cells) < width:
-            problem = f"its row does not end with a pipe, but the header does: line {following.line} may continue the row"
+            problem = f"the row has {len(cells)} cells, but the header has {width}: the row may be shifted"
+        elif lacks_pipe and following is not None and len(following.cells) < width:
+            problem = f"the row does not end with a pipe, but the header does: line {following.line} may continue the row"
         elif cells[0].metric and any(texts[1:]) and not cells[-1].text:
-            problem = SHIFTED
+            problem = SHIFTED_ROW
         yield row._replace(cells=cells), problem
 
 
 def _refuse_below(rows: Sequence[TableRow]) -> Iterator[UnreadCell]:
+    """Yield the cells from a second header on, of which `rows[0]` is the header."""
     if rows:
         reason = f"line {rows[0].line} looks like another header: the meaning of the rows below it is unknown"
         yield from refuse_rows(rows, reason)
@@ -181,7 +189,7 @@ def _read_above(mapping: DocumentMapping, table: DocumentTable) -> Facts:
     for text in table.headings[:-1]:
         stated |= _select_facts(read_caption(mapping, text).facts, ["gpu"])
     stated |= _select_facts(
-        read_caption(mapping, table.heading).facts, [*KEY[:3], "proxy"]
+        read_caption(mapping, table.heading).facts, [*KEY_COLUMNS[:3], "proxy"]
     )
     lead = _select_facts(read_caption(mapping, table.lead).facts, stated)
     remarks = (_read_remark(mapping, text) for text in table.between)
@@ -215,20 +223,21 @@ def _read_rows(
     mapping: DocumentMapping, table: DocumentTable, rows: Sequence[TableRow]
 ) -> Iterator[Finding]:
     """Yield the configurations of a table that has one in each row."""
+    """Yield a configuration for each row up to a second header, and the unread cells."""
     labels, heading = table.header.cells, table.heading
     names: Facts = {}
     if not read_labelled_model(mapping, heading):
         names = _name_recipe(mapping, read_caption(mapping, heading))
-    inner = _find_first([_is_header(labels, row) for row in rows])
-    for row in rows[:inner]:
+    second_header = _find_first([_is_header(labels, row) for row in rows])
+    for row in rows[:second_header]:
         if row.cells[-1].text == "" and labels[-1].is_label:
-            yield from refuse_rows([row], SHIFTED)
+            yield from refuse_rows([row], SHIFTED_ROW)
             continue
         cells = list(map(LabelledCell, labels, row.cells))
-        for part in _split_pairs(mapping, cells):
+        for row_cells in _split_pairs(mapping, cells):
             titled = DocumentConfiguration(row.line, heading, names)
-            yield from _make_configuration(mapping, titled, (), part)
-    yield from _refuse_below(rows[inner:])
+            yield from _make_configuration(mapping, titled, (), row_cells)
+    yield from _refuse_below(rows[second_header:])
 
 
 def _find_first(matches: Sequence[bool]) -> int:
@@ -263,7 +272,7 @@ def _split_pairs(
 
 
 def _is_header(labels: Sequence[Cell], row: TableRow) -> bool:
-    """True for the header of another table, or a second line of the header."""
+    """True if a row is the header of another table, or a second line of the header."""
     return any(
         cell.is_label or (label.metric and _is_caption(cell))
         for label, cell in zip(labels, row.cells, strict=True)
@@ -271,7 +280,8 @@ def _is_header(labels: Sequence[Cell], row: TableRow) -> bool:
 
 
 def _is_caption(cell: Cell) -> bool:
-    return bool(cell.facts.keys() & set(KEY)) and not cell.caption.rest
+    """True if a cell contains only facts, such as `8x H100`, and one of a key column."""
+    return bool(cell.facts.keys() & set(KEY_COLUMNS)) and not cell.caption.rest
 
 
 # --- a column for each configuration --------------------------------------------------
@@ -281,50 +291,59 @@ def _read_columns(
     mapping: DocumentMapping, table: DocumentTable, rows: Sequence[TableRow]
 ) -> Iterator[Finding]:
     """Yield the configurations of a table that has one in each column."""
+    """Yield a configuration for each column up to a second header, and unread cells.
+
+    The first cell of the header is the title of all columns.
+    """
     title = table.header.cells[0]
     titled = DocumentConfiguration(
         title.line, title.text, _name_recipe(mapping, title.caption)
     )
-    inner = _find_first([_names_columns(row) for row in rows])
+    second_header = _find_first([_names_columns(row) for row in rows])
     yield from _refuse_title(mapping, title)
-    yield from _refuse_below(rows[inner:])
-    rows = rows[:inner]
+    yield from _refuse_below(rows[second_header:])
+    rows = rows[:second_header]
     labels = [row.cells[0] for row in rows]
     for label in labels:
         if any(map(str.isdigit, label.text)) and not label.is_label:
-            yield label.refuse("it is in the first column, where a label is expected")
+            yield label.refuse(
+                "the first column contains this cell, but a label is expected"
+            )
     stated_by_rows = {label.column for label in labels}
     # A row with a value for each column states more than the title of all columns.
-    about = {
+    title_facts = {
         name: value
         for name, value in title.facts.items()
-        if name in KEY or name not in stated_by_rows
+        if name in KEY_COLUMNS or name not in stated_by_rows
     }
     for number, column in enumerate(table.header.cells[1:], 1):
         cells = [row.cells[number] for row in rows]
         unknown = find_unknown_words(mapping, column.caption)
         if unknown:
-            reason = f"the header of its column, {column.text!r}, is not understood: {unknown!r}"
-            yield column.refuse(f"{unknown!r} in it is not understood")
+            reason = f"{unknown!r} in the header of the column, {column.text!r}, is not understood"
+            yield column.refuse(f"{unknown!r} is not understood")
             yield from (cell.refuse(reason) for cell in cells if not cell.is_absent)
             continue
         task: Facts = {}
         if "task" not in stated_by_rows:
             task = _read_task(mapping, title.text, column.text)
         labelled = list(map(LabelledCell, labels, cells))
-        captions = (about | task, column.facts)
+        captions = (title_facts | task, column.facts)
         yield from _make_configuration(mapping, titled, captions, labelled)
 
 
 def _names_columns(row: TableRow) -> bool:
-    """True for the header of another table, with `8x H100 GPUs` over a column."""
+    """True if a row is the header of another table, with `8x H100 GPUs` over a column."""
     if row.cells[0].is_label:
         return False
     return any("gpus" in cell.facts for cell in row.cells[1:])
 
 
 def _refuse_title(mapping: DocumentMapping, title: Cell) -> Iterator[UnreadCell]:
-    """Yield the title as an unread cell if it has an unknown number or contradictions."""
+    """Yield the title as an unread cell if it has an unknown number or contradictions.
+
+    A recipe name before the first fact, and a release, may contain numbers.
+    """
     _, before, rest = title.caption
     words = rest.removeprefix(" ".join(before.split())).split()
     rest = " ".join(word for word in words if not parse_release(mapping, [word]))
@@ -339,12 +358,18 @@ def _refuse_title(mapping: DocumentMapping, title: Cell) -> Iterator[UnreadCell]
 
 
 def _name_recipe(mapping: DocumentMapping, title: Caption) -> Facts:
-    """Read the recipe that a title names before its size or precision."""
+    """Read the recipe that a title names before its size or precision.
+
+    Returns `recipe` if the title states a size, and `unsized` (a possible recipe) if it
+    states a precision.
+    """
     name = make_recipe_name(mapping, title.before)
-    sources = {"recipe": "size", "unsized": "dtype"}
-    return {
-        key: name for key, source in sources.items() if name and title.facts.get(source)
-    }
+    facts: Facts = {}
+    if name and title.facts.get("size"):
+        facts["recipe"] = name
+    if name and title.facts.get("dtype"):
+        facts["unsized"] = name
+    return facts
 
 
 def _make_configuration(
@@ -367,7 +392,7 @@ def _make_configuration(
     kept = {
         name: value
         for name, value in facts.items()
-        if value != "" or name in (*KEY, "task")
+        if value != "" or name in (*KEY_COLUMNS, "task")
     }
     values = tuple(cell for cell, stated in read if stated.keys().isdisjoint(ambiguous))
     entry = replace(titled, facts=titled.facts | kept, values=values)
@@ -396,14 +421,14 @@ def _read_cells(
     for labelled in cells:
         column, cell = {labelled.label.column}, labelled.cell
         if cell.text == "":  # possibly merged with the cell above
-            lost |= column & {*KEY[:3], "task"}
+            lost |= column & {*KEY_COLUMNS[:3], "task"}
         try:
             read.append((labelled, read_value(mapping, labelled)))
         except ValueError as error:
             unread.append(labelled.refuse(str(error)))
-            lost |= column & {*KEY, "task"}
+            lost |= column & {*KEY_COLUMNS, "task"}
             if _is_caption(cell):
-                lost |= cell.facts.keys() & set(KEY)
+                lost |= cell.facts.keys() & set(KEY_COLUMNS)
     return read, unread, lost
 
 

@@ -13,8 +13,8 @@ from pytest_llmbench.core.redaction import IDENTIFYING
 from pytest_llmbench.tools.command_line import (
     Output,
     Subparsers,
-    add_acknowledged,
-    find_acknowledged,
+    add_acknowledged_option,
+    find_acknowledged_file,
     redact_values,
 )
 
@@ -33,7 +33,7 @@ KEPT = IDENTIFYING | {"exclude", "too_few_nights"}
 
 def add(commands: Subparsers) -> None:
     """Add the parser of `llmbench nodes`."""
-    from pytest_llmbench.tools.history_options import add_history
+    from pytest_llmbench.tools.history_options import add_history_option
 
     parser = commands.add_parser(
         "nodes", help=HELP, description=HELP, epilog=EXIT_CODES
@@ -44,8 +44,8 @@ def add(commands: Subparsers) -> None:
         type=_parse_day,
         help="Use only runs from this day (UTC) on, for example after a repair (default: the last 60 days with runs).",
     )
-    add_history(parser)
-    add_acknowledged(parser, "runs before the last repair of a node are ignored")
+    add_history_option(parser)
+    add_acknowledged_option(parser, "runs before the last repair of a node are ignored")
     parser.add_argument(
         "--json",
         metavar="FILE",
@@ -72,12 +72,12 @@ def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.report.node_text import NodesDocument, describe, format_text
     from pytest_llmbench.session.acknowledgements import read_acknowledged
     from pytest_llmbench.session.node_history import search_history, search_runs
-    from pytest_llmbench.tools.history_options import open_history
+    from pytest_llmbench.tools.history_options import locate_history
 
-    store = open_history(arguments.history)
+    store = locate_history(arguments.history)
     _refuse_history(arguments.json, store)
     now = datetime.now(UTC)
-    acknowledged = find_acknowledged(arguments.acknowledged)
+    acknowledged = find_acknowledged_file(arguments.acknowledged)
     repaired = (
         read_acknowledged(acknowledged, (), now.date(), others=True).last_repair
         if acknowledged

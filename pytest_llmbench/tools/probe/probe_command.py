@@ -19,7 +19,7 @@ from pytest_llmbench.tools.command_line import (
     WIDTH,
     Output,
     Subparsers,
-    add_baselines,
+    add_baseline_options,
     print_to_stderr,
     rename_flags,
 )
@@ -91,7 +91,7 @@ def add(commands: Subparsers) -> None:
         default="",
         help="Configuration to compare, if both ends have runs of several.",
     )
-    add_baselines(parser)
+    add_baseline_options(parser)
     parser.add_argument(
         "words",
         metavar="RUNS | COMMAND",

@@ -20,7 +20,7 @@ from pytest_llmbench.core.run_records import make_run_keys
 from pytest_llmbench.tools.command_line import (
     Output,
     Subparsers,
-    add_runs,
+    add_log_arguments,
     rename_flags,
     resolve_settings,
 )
@@ -55,7 +55,7 @@ def add(commands: Subparsers) -> None:
         "replay",
         help="Judge the same runs under other settings and list the verdicts that change.",
     )
-    add_runs(parser)
+    add_log_arguments(parser)
     for option in OPTIONS:
         if option.flag in WHAT_IF:
             keywords = (
@@ -104,9 +104,9 @@ def _run(arguments: argparse.Namespace) -> Output:
 def _run_against_history(
     arguments: argparse.Namespace, changed: Mapping[str, object]
 ) -> Output:
-    from pytest_llmbench.tools.history_options import open_history
+    from pytest_llmbench.tools.history_options import locate_history
 
-    store = open_history(arguments.history)
+    store = locate_history(arguments.history)
     with rename_flags():
         settings = resolve_settings(arguments, llmb_runs="each", **changed)
         replayed = replay_history(settings, store, datetime.now(UTC))

@@ -24,7 +24,7 @@ from pytest_llmbench.tools.command_line import (
     Output,
     Subparsers,
     print_to_stdout,
-    read_recipes_in,
+    read_shipped_and_custom_recipes,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _run_setup(arguments: argparse.Namespace) -> Output:
     )
     text, is_good = set_up(
         options,
-        read_recipes_in(arguments.baselines),
+        read_shipped_and_custom_recipes(arguments.baselines),
         Path.cwd(),
         os.environ,
         print_to_stdout,

@@ -19,10 +19,14 @@ from pytest_llmbench.report.html.site_names import INDEX
 from pytest_llmbench.tools.command_line import (
     Output,
     Subparsers,
-    add_acknowledged,
-    find_acknowledged,
+    add_acknowledged_option,
+    find_acknowledged_file,
 )
-from pytest_llmbench.tools.history_options import add_history, open_history, parse_count
+from pytest_llmbench.tools.history_options import (
+    add_history_option,
+    locate_history,
+    parse_count,
+)
 from pytest_llmbench.tools.site.site_folder import COMPARISONS, write_site
 
 if TYPE_CHECKING:
@@ -41,7 +45,7 @@ def add(commands: Subparsers) -> None:
         "site",
         help="Write a history as static HTML pages: all configurations by day.",
     )
-    add_history(parser)
+    add_history_option(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -57,7 +61,7 @@ def add(commands: Subparsers) -> None:
         default=DEFAULT_DAYS,
         help=f"Show the runs of the last N days (default: {DEFAULT_DAYS}).",
     )
-    add_acknowledged(
+    add_acknowledged_option(
         parser, "changes in it are marked as acknowledged and not listed as recent"
     )
     parser.set_defaults(command=_run)
@@ -80,10 +84,12 @@ def _run(arguments: argparse.Namespace) -> Output:
         raise HistoryError(
             f"-o {arguments.output}: found a URL, expected a folder on this machine"
         )
-    store = open_history(arguments.history, reports_future=False)
+    store = locate_history(arguments.history, reports_future=False)
     now = datetime.now(UTC)
     since = now - timedelta(days=arguments.days)
-    fleet = collect_days(store, since, now, find_acknowledged(arguments.acknowledged))
+    fleet = collect_days(
+        store, since, now, find_acknowledged_file(arguments.acknowledged)
+    )
     compared = compare_with_last_good(fleet, store, Settings(), MARGIN)
     try:
         pages = dict(_render(fleet, compared, now))

@@ -17,8 +17,8 @@ from pytest_llmbench.core.text import wrap
 from pytest_llmbench.tools.command_line import Output, Subparsers, print_to_stdout
 from pytest_llmbench.tools.history_options import (
     LARGEST_COUNT,
-    add_history,
-    open_history,
+    add_history_option,
+    locate_history,
     parse_count,
     print_future_sessions,
 )
@@ -156,7 +156,7 @@ def add(commands: Subparsers) -> None:
         help="Files named llmb-history-unsaved-*.json.",
     )
     for action in (listing, showing, exporting, pruning, adding):
-        add_history(action)
+        add_history_option(action)
 
 
 def _run(arguments: argparse.Namespace) -> Output:
@@ -165,7 +165,7 @@ def _run(arguments: argparse.Namespace) -> Output:
     adds = (
         arguments.action == "add"
     )  # `_add` itself reports sessions dated in the future
-    store = open_history(
+    store = locate_history(
         arguments.history, writes=writes, creates=adds, reports_future=not adds
     )
     if arguments.action == "export":

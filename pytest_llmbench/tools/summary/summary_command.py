@@ -16,7 +16,7 @@ from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.tools.command_line import (
     Output,
     Subparsers,
-    add_runs,
+    add_log_arguments,
     redact_values,
     rename_flags,
     resolve_settings,
@@ -91,7 +91,7 @@ def add(commands: Subparsers) -> None:
         "summary",
         help="List runs with status, step time and TFLOP/s, one line for each.",
     )
-    add_runs(parser)
+    add_log_arguments(parser)
     parser.add_argument(
         "--format",
         choices=("table", "csv", "json"),

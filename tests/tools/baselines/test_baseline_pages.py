@@ -58,7 +58,7 @@ def compare_one(before: Baseline, after: Baseline) -> BaselineDifference:
 def test_shipped_files_equal_themselves() -> None:
     differences = compare_baselines(SHIPPED, SHIPPED)
     assert len(differences) == 82
-    assert not any(difference.is_change for difference in differences)
+    assert not any(difference.has_changed for difference in differences)
     assert (
         format_differences(differences, "A", "B")
         == "82 configurations in both, 0 of them changed"
@@ -69,9 +69,9 @@ def test_untimed_baselines_are_equal() -> None:
     untimed = replace(
         BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=()
     )
-    assert not compare_one(untimed, replace(untimed)).is_change
-    assert compare_one(untimed, replace(untimed, step_seconds=7.3)).is_change
-    assert compare_one(replace(untimed, step_seconds=7.3), untimed).is_change
+    assert not compare_one(untimed, replace(untimed)).has_changed
+    assert compare_one(untimed, replace(untimed, step_seconds=7.3)).has_changed
+    assert compare_one(replace(untimed, step_seconds=7.3), untimed).has_changed
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_changed_log_pattern_is_a_change(name: str, value: str | int) -> None:
     before = replace(BASELINE, log=log)
     after = replace(BASELINE, log=replace(log, **{name: value}))  # type: ignore[arg-type]
     difference = compare_one(before, after)
-    assert difference.is_change
-    assert [(name, new) for name, _, new in difference.facts] == [
+    assert difference.has_changed
+    assert [(name, new) for name, _, new in difference.changed_facts] == [
         (f"log {name}", str(value))
     ]
-    assert "dialect" in str(compare_one(before, BASELINE).facts)
+    assert "dialect" in str(compare_one(before, BASELINE).changed_facts)
 
 
 UNPRINTED = replace(BASELINE, cells=())
@@ -105,9 +105,11 @@ def test_mfu_change_has_only_its_cause(cause: str) -> None:
     after, ratio = MFU_CAUSES[cause]
     moved = compare_one(UNPRINTED, after).utilization
     assert moved
-    assert moved.after / moved.before == pytest.approx(math.exp(moved.parts[cause]))
+    assert moved.after / moved.before == pytest.approx(
+        math.exp(moved.log_ratios[cause])
+    )
     assert ratio is None or moved.after / moved.before == pytest.approx(ratio)
-    assert [name for name, share in moved.parts.items() if abs(share) > 1e-12] == [
+    assert [name for name, share in moved.log_ratios.items() if abs(share) > 1e-12] == [
         cause
     ]
 
@@ -163,11 +165,11 @@ def test_other_changed_facts_are_listed(
     after: Baseline, fact: tuple[str, str, str] | None
 ) -> None:
     difference = compare_one(BASELINE, after)
-    assert difference.is_change
+    assert difference.has_changed
     assert (
-        difference.facts == (fact,)
+        difference.changed_facts == (fact,)
         if fact
-        else [name for name, _, _ in difference.facts] == ["window"]
+        else [name for name, _, _ in difference.changed_facts] == ["window"]
     )
 
 
@@ -205,7 +207,7 @@ def test_changed_recording_is_listed_if_verdicts_change(
     recording = replace(RECORDED, earlier=(AcceptedValue("2025-11-01", 7.2),))
     before = change(kind=BaselineKind.RECORDED, recording=recording)
     after = change(before, recording=replace(recording, **changes))  # type: ignore[arg-type]
-    assert compare_one(before, after).facts == ((fact,) if fact else ())
+    assert compare_one(before, after).changed_facts == ((fact,) if fact else ())
 
 
 def test_names_omit_release_only_between_two_releases() -> None:

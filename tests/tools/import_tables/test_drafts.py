@@ -177,7 +177,7 @@ def test_peak_table_gives_peaks_but_no_configuration() -> None:
     )
     assert (made.configurations, result.is_complete) == (2, True)
     assert {cell.reason for cell in result.unread} == {
-        "its table is about peak FLOPS of GPUs, not about measurements"
+        "the table of the cell is about peak FLOPS of GPUs, not about measurements"
     }
 
 
@@ -236,7 +236,7 @@ def test_different_file_is_kept_and_diff_is_printed(tmp_path: Path) -> None:
     assert (file.fate, path.read_bytes()) == ("kept", before)
     assert '-     cells: {step_time: "9.36", mfu: "NA"}}' in file.difference
     assert '+     cells: {step_time: "9.40", mfu: "NA"}}' in file.difference
-    assert "another file exists and was kept; --force replaces it" in "\n".join(
+    assert "another file exists and was kept; give --force to replace it" in "\n".join(
         format_report(changed, [file])
     )
     (file,) = write_drafts(changed, path, force=True)

@@ -80,19 +80,19 @@ def test_metric_keeps_its_printed_digits(
     ("metric", "label", "text", "reason"),
     [
         ("step_time", "Step time", "7,325", "the comma may be a decimal comma"),
-        ("step_time", "Step time", "0.00", "it is not above 0"),
-        ("step_time", "Step time", "~7.3", "it is not a number"),
+        ("step_time", "Step time", "0.00", "the value is not above 0"),
+        ("step_time", "Step time", "~7.3", "the value is not a number"),
         (
             "step_time",
             "Step time",
             "7.3 (7.4)",
-            "it contains two values, and the second is not explained",
+            "the value contains two values, and the second is not explained",
         ),
         ("step_time", "Step time", "7.3 \u00b1 0.1", "found unit"),
         ("tokens_per_second", "Tokens/s", "174k", "found unit 'k', expected"),
         ("mfu", "MFU", "0.4759", "may be a percentage or a fraction"),
         ("mfu", "MFU (%)", "0.4759", "may be a percentage or a fraction"),
-        ("mfu", "MFU", "147%", "it is above 100 %"),
+        ("mfu", "MFU", "147%", "the value is above 100 %"),
     ],
 )
 def test_ambiguous_cell_is_refused_with_reason(

@@ -119,7 +119,7 @@ def test_shifted_or_unknown_value_is_listed_with_line(tmp_path: Path) -> None:
     result = read_as(tmp_path, "a.csv", short)
     assert [entry.facts["gpus"] for entry in result.configurations] == [1024]
     assert (
-        "2 oak: its row has 6 cells but the header 8: the row may be shifted"
+        "2 oak: the row has 6 cells, but the header has 8: the row may be shifted"
         in list_unread(result)
     )
     odd = [{**RECORDS[0], "runs": [1, 2], "nested": {"deep": [{"gpus": 8}]}}]

@@ -31,7 +31,11 @@ from pytest_llmbench.tools.import_tables.imported_documents import (
     select_release,
     write_drafts,
 )
-from pytest_llmbench.tools.import_tables.mappings import KEY, METRICS, load_mapping
+from pytest_llmbench.tools.import_tables.mappings import (
+    KEY_COLUMNS,
+    METRICS,
+    load_mapping,
+)
 from pytest_llmbench.tools.import_tables.markdown_tables import (
     DocumentTables,
     read_markdown,
@@ -44,7 +48,7 @@ DOCUMENTS = {
     "nemotron4/25.01": "003_6c8318a40332ad32.txt",
     "llama3.1/25.04": "004_a73f50c75f1f041c.txt",
 }
-NAMES = {*KEY, *METRICS, "recipe", "model", "unsized", "proxy"}
+NAMES = {*KEY_COLUMNS, *METRICS, "recipe", "model", "unsized", "proxy"}
 
 
 def text_of(name: str) -> str:
@@ -58,7 +62,7 @@ def import_shared(name: str) -> ImportedDocument:
 def find_shipped(name: str) -> Mapping[tuple[int | str, ...], Baseline]:
     baselines = read_recipe(find_shipped_baselines() / f"{name}.yaml").baselines
     return {
-        tuple(getattr(baseline.key, field) for field in KEY): baseline
+        tuple(getattr(baseline.key, field) for field in KEY_COLUMNS): baseline
         for baseline in baselines
     }
 
@@ -92,9 +96,9 @@ def test_all_shipped_cells_are_imported(
 ) -> None:
     """Covers 82 configurations and 313 cells, with columns, proxies and titles."""
     entries, files = read(text_of(name)).configurations, find_shipped(name)
-    assert [tuple(entry.facts[field] for field in KEY) for entry in entries] == list(
-        files
-    )
+    assert [
+        tuple(entry.facts[field] for field in KEY_COLUMNS) for entry in entries
+    ] == list(files)
     assert (len(entries), sum(len(entry.cells) for entry in entries)) == (
         configurations,
         cells,

@@ -98,7 +98,7 @@ def test_task_in_title_distinguishes_configurations() -> None:
 @pytest.mark.parametrize("cells", ["| 1.32 | 1.33 | | 1.34 |", "| | 1.32 | 1.33 | |"])
 def test_cells_beyond_the_header_must_be_empty(cells: str) -> None:
     result = list_unread(read(TUNED.replace("| 1.32 | 1.33 | | | |", cells)))
-    assert any("its row has 5 cells but the header 3" in line for line in result)
+    assert any("the row has 5 cells, but the header has 3" in line for line in result)
 
 
 TASKS = """\
@@ -142,13 +142,13 @@ def test_task_column_overrides_a_heading() -> None:
             "- Results at FP8 precision.",
             "- Gradients are reduced in FP32.",
             [],
-            "no precision is stated for it; give",
+            "no precision is stated for the configuration; give",
         ),
         (
             "## Fine-tuning (LoRA)",
             "## Fine-tuning on B200",
             [],
-            "more than one GPU type is stated for it",
+            "more than one GPU type is stated for the configuration",
         ),
     ],
 )
@@ -258,12 +258,12 @@ def test_title_without_size_takes_it_from_a_configuration_table() -> None:
         (
             "GBS | Seq Length | Tokens/sec/GPU",
             "64 | 4096 | 31357 (29925)",
-            "it contains two values, and the second is not explained",
+            "the value contains two values, and the second is not explained",
         ),
         (
             "Tokens/sec/GPU",
             "31357",
-            "no step time can be computed from it without GBS and sequence length",
+            "a step time cannot be computed from tokens/s per GPU without GBS and sequence length",
         ),
     ],
 )
@@ -355,7 +355,7 @@ def test_release_selects_tables_by_heading() -> None:
     assert draft(text, release="25.04").is_complete
     with pytest.raises(
         BaselineError,
-        match=r"found tables of 25\.04, but not of 25\.05: give one of these as --release",
+        match=r"found tables of 25\.04, but not of 25\.05: give one of these releases as --release",
     ):
         draft(text, release="25.05")
 

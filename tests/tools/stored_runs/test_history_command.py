@@ -21,7 +21,7 @@ from pytest_llmbench.history.prune import prune
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.session.unsaved import write_unsaved
-from pytest_llmbench.tools.history_options import find_stated
+from pytest_llmbench.tools.history_options import find_history_name
 from pytest_llmbench.tools.stored_runs.history_command import parse_days
 
 pytestmark = pytest.mark.wheel
@@ -446,12 +446,12 @@ def test_typed_history_overrides_variable_and_ini_key(
     ini = tmp_path / "pytest.ini"
     ini.write_text("[pytest]\nllmb_history = ini.db\n")
     of_ini = ("ini.db", f"llmb_history in {ini}")
-    assert find_stated(None, tmp_path) == of_ini
+    assert find_history_name(None, tmp_path) == of_ini
     monkeypatch.setenv("LLMB_HISTORY", "variable.db")
-    assert find_stated(None, tmp_path) == ("variable.db", "LLMB_HISTORY")
-    assert find_stated("typed.db", tmp_path) == ("typed.db", "")
+    assert find_history_name(None, tmp_path) == ("variable.db", "LLMB_HISTORY")
+    assert find_history_name("typed.db", tmp_path) == ("typed.db", "")
     monkeypatch.setenv("LLMB_HISTORY", "")
-    assert find_stated(None, tmp_path) == of_ini
+    assert find_history_name(None, tmp_path) == of_ini
 
 
 @pytest.mark.usefixtures("_no_variable")
@@ -476,7 +476,7 @@ def test_nearest_pytest_configuration_names_the_history(
     folder.mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\nllmb_history = outer.db\n")
     (folder / name).write_text(text)
-    assert (find_stated(None, folder) or (None,))[0] == expected
+    assert (find_history_name(None, folder) or (None,))[0] == expected
 
 
 @pytest.mark.slow
