@@ -19,7 +19,7 @@ PACKAGE = Path(pytest_llmbench.__file__).parent
 BOUNDED = {
     "baseline.lint._replace_field": "the fields in a path that the code names",
     "baseline.read._to_tuples": "`core.yamlfile.DEEPEST`",
-    "baseline.write._to_plain": "the schema of baseline files",
+    "baseline.write._to_yaml_types": "the schema of baseline files",
     "core.formatting.escape_values": "the documents that a session makes",
     "core.log_records.change_ending": "an ending and the one next to it",
     "core.redaction.Redactor.redact_values.change": "`core.userfile.DEEPEST_JSON`",

@@ -294,7 +294,6 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[st
         sources = [f"{name}: {value.source}" for name, value in from_text.items()]
         notes.append(f"   # {', '.join(sources)}")
     if needed:
-        if needed:
         notes.append(f"   {FILL_IN} {', '.join(needed)}")
     if keys:
         yield f"     {', '.join(keys)},{''.join(notes)}"
