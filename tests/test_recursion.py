@@ -50,7 +50,7 @@ BOUNDED = {
         ),
         "`core.yamlfile.DEEPEST`",
     ),
-    "tools.import_tables.mappings._check": "one call, for the shipped mappings",
+    "tools.import_tables.mappings._refuse_unknown_names": "one call, for the shipped mappings",
     "tools.import_tables.mappings.load_mapping": "one call, for the shipped mappings",
 }
 """The allowed recursive functions, and the limit of each recursion depth."""

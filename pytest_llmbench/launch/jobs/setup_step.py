@@ -70,7 +70,6 @@ LAST_LINES = 8
 POLL_SECONDS = 5.0
 LIMITS = Limits()
 GRACE_SECONDS = 10.0
-TOO_LONG = 124  # the exit code of timeout(1)
 
 # pip exits with 0 despite these lines, and the recipes' documents call them harmless
 RESOLVER = "pip's dependency resolver does not currently take into account"
@@ -276,10 +275,8 @@ def run_setup(step: PlannedJob, host: SetupHost) -> str:
     host.log.parent.mkdir(parents=True, exist_ok=True)
     output = SetupOutput(step, host.tell)
     code = _run(step, host, output)
-    if code:
-        outcome = (
-            "ran out of time" if code is TOO_LONG else f"ended with exit code {code}"
-        )
+    if code != 0:
+        outcome = "ran out of time" if code is None else f"ended with exit code {code}"
         return output.explain_failure(
             f"{format_command(step.spec)} {outcome}", host.log
         )
@@ -289,10 +286,10 @@ def run_setup(step: PlannedJob, host: SetupHost) -> str:
     return _explain_missing_image(step, output, host.log)
 
 
-def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int:
+def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int | None:
     """Run the setup command and collect its output.
 
-    Returns the exit code, or TOO_LONG if the command was stopped at the time limit.
+    Returns the exit code, or None if the command was stopped at the time limit.
     """
     expired = threading.Event()
     mark = secrets.token_hex(16)
@@ -318,7 +315,7 @@ def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int:
             raise
         finally:
             timer.cancel()
-    return TOO_LONG if expired.is_set() else code
+    return None if expired.is_set() else code
 
 
 def _start(spec: JobSpec, mark: str) -> subprocess.Popen[str]:
@@ -455,7 +452,7 @@ def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) ->
         return f"the setup step succeeded. Fetch the container image {name} separately:\n  {import_command}"
     folders = " or ".join(str(path.parent) for path in images)
     return output.explain_failure(
-        f"it succeeded, but there is no container image {images[0].name} in {folders}",
+        f"the setup step ended without an error, but left no container image {images[0].name} in {folders}",
         file,
     )
 

@@ -260,8 +260,15 @@ def test_missing_image_after_setup_is_a_failure(tmp_path: Path) -> None:
         step(tmp_path, ": > $STAGE_PATH/a.sqsh", facts), world(tmp_path, [])
     )
     assert (
-        "setup failed: it succeeded, but there is no container image a.sqsh in" in text
+        "setup failed: the setup step ended without an error, but left no container "
+        "image a.sqsh in" in text
     )
+
+
+def test_exit_code_of_timeout_does_not_mean_out_of_time(tmp_path: Path) -> None:
+    """124 is the exit code of timeout(1), which the script itself may call."""
+    text = run_setup(step(tmp_path, "exit 124"), world(tmp_path, []))
+    assert text.startswith("setup failed: ./setup.sh ended with exit code 124")
 
 
 def test_separately_fetched_image_shows_its_command(tmp_path: Path) -> None:
