@@ -203,7 +203,7 @@ def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -
 
 
 def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) -> None:
-    """Report missing keys for counting FLOPs, and logged work next to a formula.
+    """Report missing sizes for a FLOPs formula, and `logged_tflop` next to a formula.
 
     Also reports 0 GPUs, which only drafted rows without a formula may state.
     """

@@ -77,7 +77,7 @@ class SessionOptions(OptionRecord):
     )
     inconclusive: str = declare(
         "--llmb-inconclusive=MODE",
-        "Choose how runs end that are too noisy to decide: literal (pass if measured <= bound), fail or skip",
+        "Choose how runs end that are too noisy to decide: literal (pass if the measured value is within the limit), fail or skip",
         choices=("literal", "fail", "skip"),
         default="literal",
         ini="string",
@@ -202,9 +202,9 @@ class SessionOptions(OptionRecord):
     )
     timed: str = declare(
         "--llmb-timed=WHICH",
-        "Judge the steps of the baseline's window, or the steps that its document "
-        "timed (often only the last one; use it only to compare with the document's "
-        "tables): window or document",
+        "Judge the steps of the baseline's window, or the steps that its document timed: "
+        "window or document. `document` is often a single step; use it only to compare "
+        "with the document's tables",
         choices=("window", "document"),
         default="window",
         ini="string",

@@ -695,7 +695,10 @@ def hide_tokens(text: str) -> str:
 
 
 def hide_password_of(url: str) -> str:
-    """Hide the password in a text that is a single URL; it may contain spaces."""
+    """Hide the password in a text that is a single URL.
+
+    The password may contain spaces.
+    """
     pattern = rf"({_USER}):(?!:|{_PORT}).*@|({_OF_DATABASE}):(?!:).*@"
     return hide_tokens(re.sub(pattern, rf"\1\2:{MASK}@", url, flags=re.DOTALL))
 

@@ -58,15 +58,15 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Overrule a verdict if the run exceeds the drift budget.
 
     The run is compared with the accepted reference value (`find_reference`). The limit
-    is the budget, or the tolerance if larger. The result is a REGRESSION (drifted) if
-    the run is shown to exceed the limit, however close it is to later recorded values.
-    It is also a REGRESSION if the recorded value itself exceeds the budget (the file
-    was edited or the budget reduced) and the run is not shown to be within the limit.
+    is the budget, or the tolerance if larger.
 
-    If nothing is shown but the measured value exceeds the limit, the verdict becomes
-    INCONCLUSIVE and does not meet the literal rule, so that repeated recording cannot
-    move the level further than the reference allows. Other verdicts are kept, with a
-    note on the distance.
+    - REGRESSION (drifted): the run is shown to exceed the limit, however close it is to
+      later recorded values. Also if the recorded value itself exceeds the budget (the
+      file was edited or the budget reduced) and the run is not shown to be within the
+      limit.
+    - INCONCLUSIVE, which fails: only the measured value exceeds the limit. Repeated
+      recording thus cannot move the level further than the reference allows.
+    - Other verdicts are kept, with a note on the distance.
     """
     recording, estimate = judgement.baseline.recording, judgement.estimate
     if recording is None or not recording.earlier or estimate is None:

@@ -337,9 +337,9 @@ def find_drift(
     smallest: float = 0.0,
     correlation: float = 0.0,
 ) -> LevelShift | None:
-    """Find a drift that persists at the end of a series of daily log step times.
+    """Find a drift that persists at the end of a series of days.
 
-    `values` has shape (n,), oldest first; positive is slower.
+    `values` are ln(step time), one value a day, oldest first, shape (n,).
 
     A cumulative sum of the differences from the mean of the first 20 days detects the
     drift (Page, Biometrika 41, 1954). Days are in units of sigma and winsorised as in

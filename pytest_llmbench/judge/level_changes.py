@@ -205,11 +205,11 @@ def assign_acknowledgements(
 ) -> list[Acknowledgement | None]:
     """Assign an acknowledgement to each change, oldest first.
 
-    None if a change was not acknowledged. An acknowledgement covers changes in its
-    direction near its day, if their sum, including opposite changes in between, is not
-    shown to exceed it. If a change was partly reverted, only its lasting part needs to
-    be covered. If several acknowledgements fit, those that have not expired (`today`)
-    are preferred, then the nearest day.
+    None if a change was not acknowledged. An acknowledgement covers changes near its
+    day and in its direction, as long as their sum is not shown to exceed it. Opposite
+    changes in between reduce the sum. Only the lasting part of a partly reverted change
+    needs to be covered. If several acknowledgements fit, those that have not expired
+    (`today`) are preferred, then the nearest day.
     """
     covered: list[list[LevelShift]] = [[] for _ in acknowledged]
     chosen: list[Acknowledgement | None] = []

@@ -174,13 +174,14 @@ def expect_noise(runs: Sequence[Measurement], assumed_cv: float) -> float:
 
     Combines the assumed run-to-run noise with the within-run errors.
     """
-    errors = [_estimate_error_within(run) for run in runs]
+    errors = [_estimate_within_run_error(run) for run in runs]
     return math.hypot(
         assumed_cv, math.sqrt(sum(error**2 for error in errors) / len(errors))
     )
 
 
-def _estimate_error_within(run: Measurement) -> float:
+def _estimate_within_run_error(run: Measurement) -> float:
+    """Return the relative standard error of a run's trimmed mean, with its rounding."""
     if len(run.window_seconds) < FEWEST_STEPS:
         return 0.0
     window = np.array(run.window_seconds)

@@ -489,7 +489,7 @@ def _keep_logs(job: Job, template: str, since: datetime) -> None:
     """Move the logs of a run in a shared allocation to the job's own folder.
 
     Later runs in the allocation would overwrite the logs. `template` is the end of the
-    log paths.
+    log paths; as many path components are kept.
     """
     if has_logs_in_folder(job):
         return

@@ -205,7 +205,7 @@ class TimeNotation:
             )
 
     def _read_doubt(self, before: bytes, after: bytes) -> DropReason | None:
-        """Return the reason to doubt a time that its neighbouring words give, or None.
+        """Return why the words around a time make it doubtful, or None.
 
         The words name a rate of samples or an average.
         """

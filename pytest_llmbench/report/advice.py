@@ -246,6 +246,7 @@ def _advise_on_machine(outcome: ConfigurationOutcome, advice: str) -> str:
 
 
 def _advise_resumption(resume: ReportedResumption) -> str:
+    """Advise to resume a collected session, with the secrets that its jobs need."""
     secrets = f", set {', '.join(resume.secrets)} and" if resume.secrets else ","
     return COLLECTED.format(secrets=secrets, command=resume.command)
 

@@ -253,7 +253,7 @@ def choose_common_colour(outcomes: Sequence[OutcomeDocument]) -> str:
 
 
 def explain_no_judged_run(outcomes: Sequence[OutcomeDocument]) -> str:
-    """Return the reason why the session judged nothing, or "" if it did."""
+    """Return the reason the session judged no run, or "" if it judged one."""
     return next((outcome.context for outcome in outcomes if outcome.context), "")
 
 
@@ -281,12 +281,12 @@ def count_verdicts(outcomes: Sequence[OutcomeDocument]) -> VerdictCounts:
 
 def _count_verdicts(outcomes: Sequence[OutcomeDocument], status: str) -> dict[str, int]:
     names = Counter(
-        _name_count(outcome) for outcome in outcomes if outcome.status == status
+        _get_count_label(outcome) for outcome in outcomes if outcome.status == status
     )
     return dict(sorted(names.items(), key=rank_count))
 
 
-def _name_count(outcome: OutcomeDocument) -> str:
+def _get_count_label(outcome: OutcomeDocument) -> str:
     if outcome.kind == "configuration" or is_guard(outcome):
         return outcome.verdict
     return outcome.reason.upper()

@@ -581,7 +581,7 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
     # what was accepted, recorded and budgeted
     StatementCode.ACCEPTED_REASON: "{statement:phrase} ({entry:phrase})",
     StatementCode.ACCEPTED_IN_ALL: (
-        "acknowledged changes add up to {change:log_change}; at most +10.0 % counts"
+        "acknowledged changes add up to {change:log_change}; only +10.0 % of it is accepted"
     ),
     StatementCode.IDLE_CERTIFIED: (
         "no effect under --llmb-certify: {entry:phrase} ({entry.place})"

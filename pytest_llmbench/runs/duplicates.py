@@ -497,12 +497,16 @@ def count_steps(run: Run) -> int:
 def mark_duplicates(runs: Sequence[Run]) -> Kept:
     """Mark runs whose steps duplicate another job's.
 
-    Returns the runs to judge, newest first, and the dropped duplicates. If both runs
-    have the same configuration, the newer run is the duplicate. Otherwise it is the run
-    that started later or, if a start is unknown, was written later. If the order is
-    unknown, both are marked. Two kinds of duplicates are dropped: a second log of the
-    same job and configuration elsewhere, and a log without a job id whose start is
-    unknown or equal to the other start.
+    Returns the runs to judge, newest first, and the dropped duplicates. The duplicate
+    of two runs is
+
+    - the newer run, if both have the same configuration,
+    - else the run that started later or, if a start is unknown, was written later,
+    - both, if their order is unknown.
+
+    Two kinds of duplicates are dropped: a second log of the same job and configuration
+    elsewhere, and a log without a job id whose start is unknown or equal to the other
+    start.
     """
     earlier = _EarlierRuns()
     runs_by_key: dict[Key | None, list[Run]] = defaultdict(list)

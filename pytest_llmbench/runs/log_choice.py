@@ -172,7 +172,11 @@ class Neighbours:
         return list(chain.from_iterable(self._at.get(folder, {}).values()))
 
     def is_near(self, folder: Path, given_path: Path) -> bool:
-        """True if a run is below the folder, or in or above it under `given_path`."""
+        """True if this index contains a run near a folder.
+
+        Near are runs under the folder, in it, and in its parents; the latter two only
+        if they were found under the same `given_path`.
+        """
         above = (self._at.get(candidate, {}) for candidate in (folder, *folder.parents))
         return folder in self._under or any(given_path in runs for runs in above)
 
@@ -193,7 +197,7 @@ class Neighbours:
         return max(near, key=_get_modified, default=None)
 
     def find_newest_searched(self, run: RunFiles) -> RunFiles | None:
-        """Return the newest run under the given path of a run, or None."""
+        """Return the newest run that was found under the `given_path` of a run, or None."""
         return self._newest.get(run.given_path)
 
 

@@ -482,7 +482,7 @@ def _list_without_verdict(
     absences = {
         outcome.id: absence
         for outcome in configurations
-        if (absence := _describe_absence(outcome))
+        if (absence := _get_absence(outcome))
     }
     yield from name_without_verdict(configurations, absences)
     documented = list_documented_absent(configurations)
@@ -503,16 +503,16 @@ def _list_without_verdict(
         yield Caution(CautionCode.WITHOUT_VERDICT, text)
 
 
-def _describe_absence(outcome: ConfigurationOutcome) -> str:
-    """Return the status that a configuration has instead of a verdict.
+def _get_absence(outcome: ConfigurationOutcome) -> str:
+    """Return why a configuration was not judged: MISSING, NOT_COMPARABLE or the like.
 
-    "" if it is judged, fails, or was not meant to be judged.
+    Returns "" if it was judged or failed, or if its run had another purpose.
     """
-    unknown = (
+    verdict_unused = (
         outcome.status == "passed" and outcome.overruled in ABSENT
     )  # a test that did not use the verdict
     skipped = outcome.status == "skipped" and outcome.reason != Reason.PURPOSE_DONE
-    return outcome.overruled or outcome.verdict if unknown or skipped else ""
+    return outcome.overruled or outcome.verdict if verdict_unused or skipped else ""
 
 
 # --- deselected items -----------------------------------------------------------------

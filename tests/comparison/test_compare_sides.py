@@ -229,7 +229,7 @@ def test_unused_run_is_listed_with_its_configuration(
 
 
 @pytest.mark.parametrize("text", ["2025-11-01", "20251101-0300-0123456789ab"])
-def test_side_named_like_a_day_is_a_folder_without_history_or_with_a_path(
+def test_day_is_read_as_a_folder_if_no_history_is_given_or_it_is_a_path(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     history_location: StoreLocation,

@@ -144,7 +144,7 @@ def test_log_is_not_quoted_without_the_secrets_of_the_job() -> None:
     assert hide_in_quote(Quote("token: hf_secret"), job) == WITHHELD
 
 
-def test_printed_environment_is_masked_in_its_order() -> None:
+def test_masked_environment_keeps_its_order() -> None:
     environment = {
         "A": "1",
         "HF_TOKEN": "hf_secret",

@@ -197,7 +197,7 @@ def test_automata_search_everything_without_hyperscan(
 
 
 @pytest.mark.slow
-def test_automata_find_texts_that_hyperscan_rejects(
+def test_automata_find_markers_that_hyperscan_cannot_compile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scan, "WORTH", -1)

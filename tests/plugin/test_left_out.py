@@ -142,7 +142,7 @@ def test_failed_trend_of_a_selected_configuration_is_kept(
 
 
 @pytest.mark.slow
-def test_selected_configuration_keeps_only_its_own_trend(
+def test_selecting_a_configuration_leaves_out_the_trends_of_others(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     code, names, document = red(
@@ -179,7 +179,7 @@ def test_marks_of_a_check_name_its_configurations(
     ],
     ids=["one-configuration", "not-the-check", "node-id", "another-recipe"],
 )
-def test_cluster_change_stays_with_each_of_its_configurations(
+def test_selecting_one_of_its_configurations_keeps_the_shared_shift(
     week: Path, pytester: pytest.Pytester, options: tuple[str, ...], stays: bool
 ) -> None:
     code, names, document = red(week, pytester, *options)
@@ -221,7 +221,7 @@ def test_last_failed_trend_fails_and_counts_other_failures(
 
 
 @pytest.mark.slow
-def test_last_failed_keeps_a_trend_that_failed_since(
+def test_last_failed_option_keeps_a_trend_that_failed_after_the_last_session(
     fortnight: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The item failed for another reason; that its trend is red was nobody's wish

@@ -504,7 +504,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.ACCEPTED_IN_ALL,
         {"change": 0.14},
-        "acknowledged changes add up to +15.0 %; at most +10.0 % counts",
+        "acknowledged changes add up to +15.0 %; only +10.0 % of it is accepted",
     ),
     (
         C.IDLE_CERTIFIED,

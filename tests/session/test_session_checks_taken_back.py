@@ -180,7 +180,7 @@ def test_accepted_later_change_does_not_fail_earlier_one() -> None:
     )
 
 
-def test_entry_of_reverted_change_does_not_cover_the_next(
+def test_acknowledgement_of_a_reverted_change_does_not_cover_a_later_one(
     tmp_path: Path,
 ) -> None:
     """Both entries together would accept 10 % for a configuration that is 5 % slower."""

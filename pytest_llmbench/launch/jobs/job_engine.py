@@ -381,7 +381,7 @@ class Engine:
                 self._submit_again(job)
 
     def _submit_again(self, job: Job) -> None:
-        """Replace a job that was not submitted by a new job in a new folder.
+        """Repeat a failed submission as a new job in a new folder.
 
         The journal keeps both jobs.
         """

@@ -188,6 +188,7 @@ def _is_headless(text: bytes, start: int, stop: int) -> bool:
     heads = [match.start() for match in HEAD_BEGIN.finditer(before)]
     if not heads:
         return True
+    # The last head already has a time, so it belongs to an earlier record.
     return ELAPSED in before[heads[-1] :] and bool(LINE_BREAK.search(before, heads[-1]))
 
 

@@ -344,9 +344,9 @@ def _pair_with_stops(
 
 
 def _make_single(record: StepRecord, batch: float) -> StepRecord:
-    """Return a block time as a single step, numbered from 0.
+    """Return the time of a block as the time of a single step.
 
-    `consumed` counts the samples since the start of the run.
+    The step is numbered from 0 by the samples consumed since the start of the run.
     """
     return record._replace(step=SINGLE, targets=record.consumed / batch - 1)
 
@@ -420,7 +420,7 @@ def _list_single_walls(
 def _list_block_walls(
     run: Sequence[StepRecord], kept: Sequence[StepRecord]
 ) -> list[tuple[StepRecord, float]]:
-    """Return means of blocks with the wall time per step of their block.
+    """Return the mean of each block with the wall time per step of the block.
 
     Skips the first block.
     """
@@ -429,18 +429,14 @@ def _list_block_walls(
     begin = end = NAN
     for record in run:
         if record.step in (BLOCK_BEGINS, BLOCK_ENDS) and record.since:
-            begin, end = (
-                (record.since[1], NAN)
-                if record.step == BLOCK_BEGINS
-                else (begin, record.since[1])
-            )
+            if record.step == BLOCK_BEGINS:
+                begin, end = record.since[1], NAN
+            else:
+                end = record.since[1]
         step = by_offset.get(record.origin.offset)
         if step is not None and record.step in (BLOCK, BLOCK_TO):
-            _add_wall(
-                walls,
-                step,
-                ((record.stamp if math.isnan(end) else end) - begin) / step.mean_of,
-            )
+            stop = record.stamp if math.isnan(end) else end
+            _add_wall(walls, step, (stop - begin) / step.mean_of)
             begin = end = NAN
     return walls[1:]
 

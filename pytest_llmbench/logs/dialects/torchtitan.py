@@ -156,7 +156,7 @@ def _find_partly_timed(records: Sequence[StepRecord]) -> list[int]:
 def _read_validation(
     origin: RecordOrigin, head: re.Match[bytes] | None, before: bytes
 ) -> StepRecord | None:
-    """Parse the step of a validation and the time of its end.
+    """Parse the line of a validation: its step, and the clock at its end.
 
     Returns None for other similar lines.
     """

@@ -252,6 +252,7 @@ def _find_named_runs(walk: Walk) -> Discovery:
 def _mark_twin(
     run: RunFiles, job_folder: JobFolder, folders: Collection[str]
 ) -> RunFiles:
+    """Mark a run whose folder is the companion of another run's, with the reason."""
     reason, explanation = find_companion(
         job_folder.folder.parts, len(job_folder.layout.inside), folders
     )

@@ -233,8 +233,8 @@ def read_workload(name: str) -> NamePairs:
 def read_log_name(stem: str, folder: str = "") -> LogName:
     """Parse the name of a log without its `.out`.
 
-    A folder named by a number states the GPU count: `log-mine_small_8_1` in folder `8`
-    is job 1, not job 8, although `small` does not look like a size.
+    If the folder has the name of the first trailing number, this number is the GPU
+    count and the second number is the job: `log-mine_small_8_1` in folder `8` is job 1.
     """
     launched = stem.lower().startswith("log-")
     name = stem[4:] if launched else stem

@@ -65,7 +65,7 @@ class RunShare:
         )
 
     def to_seconds(self, fraction: float) -> float:
-        """Convert a fraction of the run's step time to seconds."""
+        """Convert a fraction of the total time of these steps to seconds."""
         return fraction * self.steps * self.step_seconds
 
     def allow_seconds(
@@ -97,7 +97,7 @@ class RunShare:
 
 
 def measure_share(timing: Timing, window: Window, extra: int = 0) -> RunShare:
-    """Return the steps after the warm-up.
+    """Count the steps after the warm-up, in all and outside the window.
 
     `extra` steps are added to the warm-up if the times are moving means.
     """

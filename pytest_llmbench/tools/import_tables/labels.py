@@ -474,8 +474,8 @@ def read_model_name(mapping: DocumentMapping, text: str) -> Facts:
     """Read recipe, size and model name from the name of a model; {} for other texts.
 
     `LLAMA3.1_405B` gives recipe llama3.1 and size 405b. If the text is not a recipe
-    followed by a size, such as `DeepSeekV3 (w/o MTP)`, the whole name is the recipe; the
-    size is the size at its end, else the whole name.
+    followed by a size, such as `DeepSeekV3 (w/o MTP)`, the whole name is the recipe. The
+    size is then the size at the end of the name, or the whole name without such a size.
     """
     caption = read_caption(mapping, text)
     spelled = re.sub(

@@ -580,7 +580,7 @@ def test_dry_run_shows_variables_and_image_command(tmp_path: Path) -> None:
     ],
     ids=["done", "failed"],
 )
-def test_command_ends_with_the_next_step_or_its_failure(
+def test_setup_command_prints_the_next_step_or_the_failure_last(
     script: str,
     expected: tuple[int, str],
     tmp_path: Path,

@@ -283,7 +283,7 @@ def test_hang_after_the_last_step_names_the_final_save() -> None:
     )
 
 
-def test_stall_limit_is_set_and_cancelling_switched_off() -> None:
+def test_stall_limit_option_sets_both_limits_and_none_never_cancels() -> None:
     custom = RunningJob(FAST, limits=StallLimits(180.0)).run(9000.0)
     assert 180.0 <= custom.reported[0] - 190.0 <= 240.0
     assert custom.cancelled is not None

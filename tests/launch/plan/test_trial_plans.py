@@ -55,7 +55,7 @@ def record(variants: Variants) -> dict[str, Any]:
     return {"variants": digest_variants(variants), "scripts": digest_scripts(variants)}
 
 
-def test_unchanged_or_unknown_script_is_accepted(
+def test_resumed_search_accepts_a_script_that_is_unchanged_or_was_not_recorded(
     variants: Variants, script: Path
 ) -> None:
     """An earlier version recorded no script, or the script was missing."""

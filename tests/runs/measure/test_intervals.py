@@ -175,7 +175,7 @@ def test_single_mean_of_run_is_measured() -> None:
     )
 
 
-def test_long_run_with_one_record_is_no_load_test() -> None:
+def test_long_run_with_one_record_is_not_taken_for_a_checkpoint_load() -> None:
     columns = means_of(50, [7.4])
     loading = Checkpoints((CheckpointRecord(CheckpointAction.LOAD, line=9, part=1),))
     assert (
