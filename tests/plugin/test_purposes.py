@@ -65,7 +65,7 @@ def test_ineffective_manual_setting_is_reported(
         assert result.ret == pytest.ExitCode.OK
         result.stdout.fnmatch_lines_random(
             [
-                "RUN_CONF_PROFILE_RANKS has no effect on fake 24.11: it reads*",
+                "RUN_CONF_PROFILE_RANKS has no effect on fake 24.11: the recipe reads*",
                 "ENABLE_PROFILE has no effect: --llmb-profile sets it",
             ]
         )
