@@ -78,7 +78,6 @@ def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
 
 
 def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of the expected value: step time, window, tolerance, budgets."""
     """Yield (label, text) of kind, step time, window, tolerance, budgets and recording."""
     printed = (
         f", printed to {baseline.resolution_seconds:g} s"
@@ -132,7 +131,6 @@ def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
 
 
 def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of the model, parallelism, batch and peak."""
     """Yield (label, text) of model, parallelism, batch and peak FLOPS."""
     configuration = baseline.configuration
     proxy = " (a proxy: not the full model)" if configuration.proxy else ""
@@ -150,7 +148,6 @@ def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
 
 
 def _describe_origin(recipe: Recipe, baseline: Baseline) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of the framework, document, file and launch command."""
     """Yield (label, text) of framework, document, baseline file and launch command."""
     source = baseline.source
     yield (
@@ -192,7 +189,6 @@ def _format_metrics(baseline: Baseline) -> Iterator[str]:
 
 
 def _format_computed(baseline: Baseline, name: str, cell: str) -> str:
-    """Format the recomputed value of a cell with the digits of the cell."""
     """Format the recomputed value of a metric with the digits of the printed `cell`."""
     if name == "step_time":
         return _format_number(baseline.step_seconds, ".10g")
@@ -546,7 +542,6 @@ def make_records(differences: Sequence[BaselineDifference]) -> list[dict[str, An
 
 
 def _format_difference(pair: BaselineDifference) -> Iterator[str]:
-    """Yield the lines of a difference: step times, then each changed fact."""
     """Yield the table row of a changed configuration, and a line for each change."""
     mfu_change = pair.utilization
     seconds = [

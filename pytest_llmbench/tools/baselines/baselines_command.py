@@ -129,7 +129,6 @@ def _add_draft(actions: Subparsers) -> None:
 
 
 def _draft(arguments: argparse.Namespace) -> Output:
-    """Run `llmbench baselines draft`. The exit code is 1 if a file was not written."""
     """Write one draft file for each recipe, and print the drafts and the files.
 
     The exit code is 1 if nothing was written or an existing file was kept.
@@ -199,7 +198,6 @@ def _read_names(arguments: argparse.Namespace) -> StatedNames:
 
 
 def _list(arguments: argparse.Namespace) -> Output:
-    """Run `llmbench baselines list`."""
     """List all configurations, or those of --recipe.
 
     Without --recipe, the imported tables are left out, and standard error names them.

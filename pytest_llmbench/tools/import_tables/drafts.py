@@ -117,7 +117,6 @@ def _render_head(
     *,
     has_metrics: bool,
 ) -> Iterator[str]:
-    """Yield the lines of a drafted file before its models."""
     """Yield the lines before the peaks: names, source, window and steps.
 
     Without metrics, the file is of the kind `recipe`, which needs no steps.
@@ -180,7 +179,6 @@ def _render_value(
 def _render_peaks(
     entries: Sequence[DocumentConfiguration], prose: Prose
 ) -> Iterator[str]:
-    """Yield the lines of the peaks by GPU type and precision."""
     """Yield the peaks of all GPU types and precisions of the configurations.
 
     A peak that the document does not state is the vendor's, if known.
@@ -212,7 +210,6 @@ def _select_model(prose: Prose, size: str, *, is_only_size: bool) -> ProseValues
 
 
 def _render_model(size: str, model: ProseValues) -> Iterator[str]:
-    """Yield the lines of one model."""
     """Yield the lines of a model: formula, dimensions and worked example."""
     formula, constant = model.get("formula"), model.get("printed_flops")
     yield f"  {_quote(size)}:"
@@ -238,7 +235,6 @@ def _render_model(size: str, model: ProseValues) -> Iterator[str]:
 
 
 def _render_worked_example(model: ProseValues) -> Iterator[str]:
-    """Yield the lines of a worked example, if the document states all of it."""
     """Yield the lines of the worked FLOPs example, if it is complete."""
     sums = [model.get(f"worked {name}") for name in WORKED_SUMS]
     shape = [model.get(name) for name in ("sequence_length", "layers")]
@@ -261,7 +257,6 @@ def _render_worked_example(model: ProseValues) -> Iterator[str]:
 
 
 def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[str]:
-    """Yield the lines of one configuration."""
     """Yield the lines of a configuration: key, columns and printed metrics.
 
     Columns that the table does not contain come from the text about the model.

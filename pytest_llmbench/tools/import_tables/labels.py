@@ -245,7 +245,6 @@ def read_value(mapping: DocumentMapping, labelled: LabelledCell) -> Facts:
 
 
 def _read_column(mapping: DocumentMapping, field: str, labelled: LabelledCell) -> Facts:
-    """Read a cell as the value of a configuration key."""
     """Read a cell of the column `field`. Raises ValueError with the reason."""
     label, cell = labelled
     if field == "size":
@@ -408,7 +407,6 @@ def read_caption(mapping: DocumentMapping, text: str) -> Caption:
 def _find_facts(
     mapping: DocumentMapping, text: str
 ) -> Iterator[tuple[Facts, re.Match[str]]]:
-    """Yield the facts in a text, each with its match."""
     """Yield the facts in a text, each with its match; matches may overlap."""
     # A GPU type in lower case counts only if it is the whole text: `h100` within a text
     # may be part of a name.

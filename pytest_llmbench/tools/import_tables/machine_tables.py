@@ -34,7 +34,6 @@ Scalars = dict[str, str]
 def _read_separated(
     path: Path, mapping: DocumentMapping, delimiter: str
 ) -> DocumentTables:
-    """Read a CSV or TSV file as one table. Raises BaselineError."""
     """Read the table of a file with separated values. The first row is the header."""
     text = read_text(path, "table", LARGEST_BYTES, BaselineError)
     reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -93,7 +92,6 @@ def _find_records(
     headings: tuple[str, ...],
     outer_scalars: Scalars,
 ) -> Iterator[DocumentTable]:
-    """Yield a table of one row for each innermost record of a YAML or JSON node."""
     """Yield a table for each record in a YAML node.
 
     `headings` are the keys of the outer mappings, and `outer_scalars` the scalars of the

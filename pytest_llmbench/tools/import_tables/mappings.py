@@ -218,7 +218,6 @@ def _refuse_unknown_names(custom: Mapping[str, Any]) -> None:
 
 
 def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapping:
-    """Merge sections of mapping files and compile their patterns."""
     """Merge the contents of mapping files and compile their patterns.
 
     The first file takes precedence. `source` is the name of the user's file, or "".

@@ -233,7 +233,6 @@ def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _find_blocks(lines: Sequence[str]) -> Iterator[_Block]:
-    """Yield the tables and headings of a Markdown document in their order."""
     """Yield the headings and tables of a document, in order."""
     tokens = _make_parser().parse("\n".join(lines), {"lines": lines})
     for number, token in enumerate(tokens):
@@ -261,7 +260,6 @@ def _find_tables_in_code(
 
 
 def _find_bold_headings(lines: Sequence[str], start: int, end: int) -> Iterator[_Block]:
-    """Yield the lines of a paragraph that look like headings."""
     """Yield the lines of a paragraph that are headings: bold text, or an HTML heading."""
     for number in range(start, end):
         match = _LOOKS_LIKE_HEADING.fullmatch(lines[number].strip())
@@ -279,7 +277,6 @@ def _find_bold_headings(lines: Sequence[str], start: int, end: int) -> Iterator[
 def _make_tables(
     mapping: DocumentMapping, lines: Sequence[str], blocks: Sequence[_Block]
 ) -> Iterator[DocumentTable]:
-    """Build the tables, each with its headings and the short lines before it."""
     """Yield each table with its headings, and the lines since the block before it."""
     headings: list[_Block] = []
     end_of_last_block = 0

@@ -109,7 +109,6 @@ def read_prose(
 def _find_values(
     mapping: DocumentMapping, lines: Sequence[str]
 ) -> Iterator[tuple[ProseKey, ProseValue]]:
-    """Yield the values that sentences of the document state, with their line."""
     """Yield all peaks, model dimensions and facts of the measurement in the text."""
     # The model size of the worked example that the current line belongs to.
     example_size = ""

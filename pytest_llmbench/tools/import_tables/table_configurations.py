@@ -222,7 +222,6 @@ def _read_task(mapping: DocumentMapping, *texts: str) -> Facts:
 def _read_rows(
     mapping: DocumentMapping, table: DocumentTable, rows: Sequence[TableRow]
 ) -> Iterator[Finding]:
-    """Yield the configurations of a table that has one in each row."""
     """Yield a configuration for each row up to a second header, and the unread cells."""
     labels, heading = table.header.cells, table.heading
     names: Facts = {}
@@ -290,7 +289,6 @@ def _is_caption(cell: Cell) -> bool:
 def _read_columns(
     mapping: DocumentMapping, table: DocumentTable, rows: Sequence[TableRow]
 ) -> Iterator[Finding]:
-    """Yield the configurations of a table that has one in each column."""
     """Yield a configuration for each column up to a second header, and unread cells.
 
     The first cell of the header is the title of all columns.
