@@ -205,7 +205,9 @@ def _build_environment(job: JobInputs, nodes: int, variables: Pairs) -> dict[str
     """Build the variables of a job.
 
     Later sources override earlier ones: caller, cluster, installed recipe,
-    configuration, command, virtual environment, scheduler, variant.
+    configuration, command, virtual environment, scheduler, `variables`. Variables that
+    the document forbids, or that belong to another purpose, are removed before
+    `variables` are added.
     """
     environment = {
         **_take_from_caller(job),
