@@ -301,7 +301,7 @@ def _identify(
     runs: Sequence[Run], drafts: Drafts, identity_by_run_id: Mapping[str, Identity]
 ) -> tuple[Run, ...]:
     """Identify runs; given identities take precedence."""
-    identified = drafts.identify(runs)
+    identified = drafts.assign(runs)
     return tuple(
         dataclasses.replace(run, identity=identity_by_run_id[run.id])
         if run.id in identity_by_run_id

@@ -368,7 +368,7 @@ class Session:
         """Convert an outcome into its document, with secrets redacted."""
         from pytest_llmbench.report.describe_outcome import describe, redact
 
-        own = outcome.case.key in self.results.own
+        own = outcome.case.key in self.results.user_keys
         document = describe(
             outcome, self.now, self.directory, self.settings.commit, own=own
         )

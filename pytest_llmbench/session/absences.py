@@ -1,4 +1,4 @@
-"""Cautions about missing or ignored runs; each caution names the runs."""
+"""Cautions about missing or ignored runs; each caution names them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
     from pytest_llmbench.session.settings import Settings
 
-NAMED = 3
+MOST_NAMES = 3
 """Maximum number of names in a line."""
 
 SAME_DAY = timedelta(hours=12)
@@ -34,33 +34,35 @@ def list_absence_cautions(
 ) -> Iterator[Caution]:
     """Yield cautions about missing, ignored and retried runs of the selected
     configurations."""
-    yield from _list_silences(results, selected)
-    yield from _list_hidden(results, selected)
-    yield from _list_newer_stored(results, selected)
-    yield from _list_retried(results, selected)
+    yield from _caution_silent(results, selected)
+    yield from _caution_not_judged(results, selected)
+    yield from _caution_newer_stored(results, selected)
+    yield from _caution_retried(results, selected)
 
 
-def name_without_verdict(
+def caution_without_verdict(
     outcomes: Sequence[ConfigurationOutcome], absences: Mapping[str, str]
 ) -> Iterator[Caution]:
-    """Yield the user's configurations without a verdict.
+    """Yield one caution that names the user's configurations without a verdict.
 
-    `absences` maps ids of configurations to the reason.
+    `absences` maps the id of each configuration without a verdict to the reason.
     """
     user_ids = [outcome.id for outcome in outcomes if outcome.own]
     labels = [f"{name} ({absences[name]})" for name in user_ids if name in absences]
     if labels:
-        text = f"no verdict on {formatting.join_first(labels, NAMED)}"
+        text = f"no verdict on {formatting.join_first(labels, MOST_NAMES)}"
         yield Caution(
             CautionCode.WITHOUT_VERDICT,
             f"{text}, {len(labels)} of your {len(user_ids)} configurations",
         )
 
 
-def _list_silences(
+def _caution_silent(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
     """Yield a caution for configurations without a run on a day on which others ran."""
+    """Yield one caution that names the judged configurations whose next run is overdue
+    although other configurations ran."""
     judged = {
         result.case.key
         for result in selected
@@ -72,33 +74,36 @@ def _list_silences(
             f"{silence.key.id} (last {silence.last:%Y-%m-%d})" for silence in silent
         ]
         newest_start = max(silence.others for silence in silent)
-        text = f"no run of {formatting.join_first(labels, NAMED)}, although others ran on {newest_start:%Y-%m-%d}"
+        text = f"no run of {formatting.join_first(labels, MOST_NAMES)}, although others ran on {newest_start:%Y-%m-%d}"
         yield Caution(CautionCode.SILENT, text)
 
 
-def _list_hidden(
+def _caution_not_judged(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
     """Yield cautions for runs and files that may be newer than the judged runs."""
-    by_reason: dict[str, list[str]] = {}
+    """Yield cautions about newer runs that a marker file excludes from the verdict, and
+    about newer files that were not read."""
+    names_by_reason: dict[str, list[str]] = {}
     for result in selected:
         for run in _list_newer(result, results):
-            # Any job may write such a marker and name a regular job in it.
+            # A run of an A/B test is excluded by a marker file. Any job may write such a
+            # file, and name a regular job in it.
             if (
                 run.excluded is not None
                 and run.excluded.reason is Reason.VARIANT
                 and not run.run.found.launch
             ):
-                by_reason.setdefault(run.excluded.text, []).append(run.run.id)
-    for text, names in by_reason.items():
-        names_text = formatting.join_first(names, NAMED)
+                names_by_reason.setdefault(run.excluded.text, []).append(run.run.id)
+    for text, names in names_by_reason.items():
+        names_text = formatting.join_first(names, MOST_NAMES)
         yield Caution(
             CautionCode.NEWER_RUN,
             formatting.escape(f"newer, but not judged: {names_text}: {text}"),
         )
     if results.hidden:
         names_text = formatting.join_first(
-            [f"{file.name} ({file.reason})" for file in results.hidden], NAMED
+            [f"{file.name} ({file.reason})" for file in results.hidden], MOST_NAMES
         )
         yield Caution(
             CautionCode.NEWER_RUN,
@@ -109,8 +114,10 @@ def _list_hidden(
 def _list_newer(
     result: ConfigurationResult, results: SessionResults
 ) -> Iterator[Measurement]:
-    """Yield the runs of a configuration that are newer than the judged one, or all
-    runs."""
+    """Yield the runs of a configuration that are newer than the judged run.
+
+    Yields all runs if none was judged.
+    """
     judged = result.judgement.measurement
     for run in results.measurements.get(result.case.key, ()):
         if judged is not None and run.run is judged.run and judged.excluded is None:
@@ -118,10 +125,11 @@ def _list_newer(
         yield run
 
 
-def _list_newer_stored(
+def _caution_newer_stored(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
-    """Yield the newer runs that are only in the history, failed ones first."""
+    """Yield one caution that names the newer runs that only the history contains,
+    failed runs first."""
     keys = {result.case.key for result in selected}
     newer = [
         (key, stored) for key, stored in results.newer_stored.items() if key in keys
@@ -129,7 +137,8 @@ def _list_newer_stored(
     newer.sort(key=lambda pair: pair[1].status == Status.PASSED)
     if newer:
         runs = formatting.join_first(
-            [f"{key.id} ({_describe_stored(stored)})" for key, stored in newer], NAMED
+            [f"{key.id} ({_describe_stored(stored)})" for key, stored in newer],
+            MOST_NAMES,
         )
         yield Caution(
             CautionCode.NEWER_RUN,
@@ -142,22 +151,26 @@ def _describe_stored(stored: StoredRun) -> str:
     return f"{job} of {stored.started:%Y-%m-%d %H:%M}, {stored.verdict}"
 
 
-def _list_retried(
+def _caution_retried(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
     """Yield a caution for each passing run after mostly bad runs of the same day."""
+    """Yield a caution for each good run if most runs of the same day are bad.
+
+    Runs of a launch are ignored: a launch reports its own retries.
+    """
     for result in selected:
         judged = result.judgement.measurement
-        good = result.judgement.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
+        is_good = result.judgement.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
         if (
-            good
+            is_good
             and judged is not None
             and judged.started is not None
             and not judged.run.found.launch
         ):
             same_day = [
                 judged,
-                *_list_day(
+                *_list_same_day_runs(
                     judged,
                     judged.started,
                     results.measurements.get(result.case.key, ()),
@@ -172,17 +185,20 @@ def _list_retried(
                 text = f"{result.case.id}: {len(bad)} of {len(same_day)} runs of a day are bad, but the last one is good"
                 yield Caution(
                     CautionCode.RETRIED,
-                    formatting.escape(f"{text}: {formatting.join_first(bad, NAMED)}"),
+                    formatting.escape(
+                        f"{text}: {formatting.join_first(bad, MOST_NAMES)}"
+                    ),
                 )
 
 
-def _list_day(
+def _list_same_day_runs(
     judged: Measurement, started: datetime, runs: Collection[Measurement]
 ) -> Iterator[Measurement]:
+    """Yield the other comparable runs that started within SAME_DAY before `started`."""
     for run in runs:
-        comparable = run.run is not judged.run and run.excluded is None
+        is_comparable = run.run is not judged.run and run.excluded is None
         if (
-            comparable
+            is_comparable
             and run.started is not None
             and timedelta(0) <= started - run.started < SAME_DAY
         ):
@@ -190,7 +206,7 @@ def _list_day(
 
 
 def _is_bad(run: Measurement, bound: float) -> bool:
-    """True if a run cannot be judged or exceeds the bound."""
+    """True if a run cannot be judged or its step time exceeds `bound`."""
     from pytest_llmbench.judge.run_selection import find_unusable
 
     return find_unusable(run) is not None or (run.statistic_seconds or 0.0) > bound
@@ -199,7 +215,11 @@ def _is_bad(run: Measurement, bound: float) -> bool:
 def advise_no_judged_run(
     results: SessionResults, settings: Settings, directory: Path
 ) -> str:
-    """Return the next step for a session without any judged run."""
+    """Advise what to do next if a session judged no run.
+
+    The advice depends on whether no run was found, all runs are unmatched, or other
+    runs were found.
+    """
     from pytest_llmbench.report.advice import (
         FOUND,
         LOST,

@@ -36,15 +36,19 @@ from pytest_llmbench.core.yamlfile import (
 from pytest_llmbench.judge.acknowledged import LARGEST
 from pytest_llmbench.session.catalog import Catalog
 
-LONGEST = timedelta(days=366)  # a longer acknowledgement must be renewed each year
-# A forgotten entry would let every recording drift.
+LONGEST = timedelta(days=366)
+"""Longest validity of an accepted change from today: it must be renewed each year."""
+
 LONGEST_RECORDING = timedelta(days=31)
+"""Longest validity of an accepted recording: if forgotten, it lets baselines drift."""
 
-INSTEAD = "record a new baseline for a larger change, with `accept: drift` in the file of --llmb-acknowledged"
+RECORD_INSTEAD = "record a new baseline for a larger change, with `accept: drift` in the file of --llmb-acknowledged"
 
-# Two acknowledgements of one configuration that start within this time are for the same
-# change, which must be accepted only once.
-SAME = timedelta(days=7)
+SAME_CHANGE = timedelta(days=7)
+"""Two entries of one configuration that start within this time accept the same change.
+
+A change must be accepted only once.
+"""
 
 
 def _parse_day(text: str) -> date:
@@ -54,11 +58,11 @@ def _parse_day(text: str) -> date:
         raise ValueError(f"found {text!r}, expected a day such as 2025-11-20") from None
 
 
-def _parse_slower(text: str) -> float:
+def _parse_slowdown(text: str) -> float:
     try:
         return parse_fraction(text, "a percentage such as 6%", LARGEST)
     except ValueError as error:
-        raise ValueError(f"{error}; {INSTEAD}") from None
+        raise ValueError(f"{error}; {RECORD_INSTEAD}") from None
 
 
 def _parse_reason(text: str) -> Reason:
@@ -80,7 +84,7 @@ _ENTRY = Fields(
         "by": Text("a name"),
     },
     {
-        "slower": ConvertedScalar(_parse_slower),
+        "slower": ConvertedScalar(_parse_slowdown),
         "faster": _PERCENT,
         "accept": ConvertedScalar(_parse_reason),
     },
@@ -119,20 +123,20 @@ class AcknowledgedFile:
 
 
 def read_acknowledged(
-    path: Path, names: Sequence[str], today: date, *, others: bool = False
+    path: Path, names: Sequence[str], today: date, *, allow_unknown: bool = False
 ) -> AcknowledgedFile:
     """Read a file of acknowledged changes.
 
-    `names` are the ids of the known configurations; with `others`, there may be more.
-    Raises SettingsError with file, line, found and expected value. Refuses unknown
-    configurations, changes that are accepted twice, expiry dates too far from `today`,
+    `names` are the ids of the known configurations. Raises SettingsError with file,
+    line, found and expected value. Refuses unknown configurations unless
+    `allow_unknown`, changes that are accepted twice, expiry dates too far from `today`,
     and future repairs.
     """
 
     def check(entry: YamlMapping, report: Report) -> None:
         changes = entry["acknowledged"]
         for position, change in enumerate(changes):
-            if not others:
+            if not allow_unknown:
                 _check_name(change, names, report)
             _check_change(change, today, report)
             _check_once(change, changes[:position], names, report)
@@ -154,7 +158,7 @@ def read_acknowledged(
 
 
 def with_acknowledged(catalog: Catalog, path: Path, today: date) -> Catalog:
-    """Add the entries of a file to a catalog."""
+    """Return a catalog with the entries of a file of acknowledged changes."""
     file = read_acknowledged(path, [key.id for key in catalog.baselines], today)
     return replace(
         catalog,
@@ -165,6 +169,7 @@ def with_acknowledged(catalog: Catalog, path: Path, today: date) -> Catalog:
 
 
 def _check_name(entry: YamlMapping, names: Sequence[str], report: Report) -> None:
+    """Report an entry whose id or pattern matches no known configuration."""
     pattern = entry["configuration"]
     if not any(fnmatchcase(name, pattern) for name in names):
         hint = did_you_mean(pattern, names)
@@ -217,35 +222,38 @@ def _check_expiry(
 
 
 def _check_once(
-    later: YamlMapping,
-    others: Sequence[YamlMapping],
+    entry: YamlMapping,
+    earlier_entries: Sequence[YamlMapping],
     names: Sequence[str],
     report: Report,
 ) -> None:
-    """Report a change that is accepted twice."""
-    # The level would move twice.
-    for other in others:
-        shared = [
+    """Report an entry that accepts the change of an earlier entry again."""
+    # The accepted level would move twice.
+    for earlier in earlier_entries:
+        in_both = [
             name
             for name in names
-            if all(
-                fnmatchcase(name, entry["configuration"]) for entry in (later, other)
-            )
+            if fnmatchcase(name, entry["configuration"])
+            and fnmatchcase(name, earlier["configuration"])
         ]
         if (
-            shared
-            and later.get("accept") == other.get("accept")
-            and abs(later["since"] - other["since"]) <= SAME
+            in_both
+            and entry.get("accept") == earlier.get("accept")
+            and abs(entry["since"] - earlier["since"]) <= SAME_CHANGE
         ):
-            problem = f"found {shared[0]} again (first in line {other.line}), expected each change once"
+            problem = f"found {in_both[0]} again (first in line {earlier.line}), expected each change once"
             report(
-                later.line,
+                entry.line,
                 f"{problem}: edit the first entry, for example its `expires`",
             )
             return
 
 
-def _read_fraction(entry: YamlMapping) -> float:
+def _get_signed_fraction(entry: YamlMapping) -> float:
+    """Return the accepted change: positive if slower, negative if faster.
+
+    0 for an entry that accepts a reason instead of a change.
+    """
     if entry.get("accept"):
         return 0.0
     slower = entry.get("slower")
@@ -255,7 +263,7 @@ def _read_fraction(entry: YamlMapping) -> float:
 def _make_acknowledgement(entry: YamlMapping, path: Path) -> Acknowledgement:
     return Acknowledgement(
         configuration=entry["configuration"],
-        fraction=_read_fraction(entry),
+        fraction=_get_signed_fraction(entry),
         since=entry["since"],
         expires=entry["expires"],
         reason=entry["reason"],

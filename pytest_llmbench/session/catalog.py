@@ -51,7 +51,6 @@ from pytest_llmbench.session.settings import DEFAULT_TOLERANCE, Settings
 LAST_STEP = "last_step"
 """Value of `timed` in a baseline file whose document timed only the last step."""
 
-
 PLAUSIBLE = 0.15
 """The largest plausible speed-up, as a fraction of the baseline's time.
 
@@ -72,13 +71,13 @@ class Catalog:
     baselines: Mapping[Key, tuple[Baseline, ...]]
     acknowledged: tuple[Acknowledgement, ...] = ()
     accepted_recordings: tuple[AcceptedRecording, ...] = ()
-    last_repair: date | None = None  # of a node, whose earlier runs are then ignored
+    last_repair: date | None = None
+    """The day of the latest node repair; earlier runs do not count against nodes."""
     required_runs: Mapping[Key, RequiredRuns] = field(default_factory=dict)
     tables: tuple[Recipe, ...] = ()
-    """Shipped files with hundreds of configurations.
+    """Shipped files that were imported from tables with hundreds of configurations.
 
-    They are read, and their configurations become items, only if something requires
-    them.
+    The files are read, and their configurations become items, only on demand.
     """
 
     @property
@@ -88,43 +87,43 @@ class Catalog:
         No other baseline file contains them.
         """
         other_recipes = (recipe for recipe in self.recipes if recipe not in self.tables)
-        always = {
+        other_keys = {
             baseline.key for recipe in other_recipes for baseline in recipe.baselines
         }
         return (
             frozenset(
                 baseline.key for table in self.tables for baseline in table.baselines
             )
-            - always
+            - other_keys
         )
 
     @property
-    def own(self) -> frozenset[Key]:
-        """Configurations in the user's files."""
+    def user_keys(self) -> frozenset[Key]:
+        """Configurations in the user's files, even if a shipped file has them, too."""
         from pytest_llmbench.baseline.read import find_shipped_baselines
 
         shipped = find_shipped_baselines()
-        users = (
+        user_recipes = (
             recipe for recipe in self.recipes if not recipe.path.is_relative_to(shipped)
         )
         return frozenset(
-            baseline.key for recipe in users for baseline in recipe.baselines
+            baseline.key for recipe in user_recipes for baseline in recipe.baselines
         )
 
     def select(self, keys: Iterable[Key | None], settings: Settings) -> Catalog:
-        """Return a catalog without the configurations of tables that nothing requires.
+        """Return a catalog without the unneeded configurations of tables.
 
-        `keys` and the configurations that `settings` names are kept.
+        Keeps those in `keys`, in suite files and in the options of `settings`.
         """
         keys_only_in_tables = self.keys_only_in_tables
-        required = {*keys, *self.required_runs}
+        needed = {*keys, *self.required_runs}
         patterns = _list_requested(
             settings, self.baselines.keys() - keys_only_in_tables
         )
         unrequested = {
             key
             for key in keys_only_in_tables
-            if key not in required and not _is_requested(key, patterns)
+            if key not in needed and not _is_requested(key, patterns)
         }
         return replace(
             self,
@@ -136,25 +135,22 @@ class Catalog:
         )
 
     def describe_unrequested(self) -> str:
-        """Return a line about the configurations of tables without a run, or ""."""
+        """Return a line about the table configurations that became no item, or ""."""
         count = len(self.keys_only_in_tables - self.baselines.keys())
-        subject = (
-            formatting.count_noun(count, "configuration")
-            if count
-            else "any configuration"
-            if not self.tables
-            else ""
-        )
-        return (
-            f"no run of {subject} of Megatron-Bridge's tables (docs/reference/megatron-bridge.md)"
-            if subject
-            else ""
-        )
+        if count:
+            subject = formatting.count_noun(count, "configuration")
+        elif not self.tables:  # no run may belong to one, so the tables were not read
+            subject = "any configuration"
+        else:
+            return ""
+        return f"no run of {subject} of Megatron-Bridge's tables (docs/reference/megatron-bridge.md)"
 
     @property
     def definitions(self) -> tuple[RegexDialect, ...]:
-        """The custom dialects: of the baseline files in path order, then the shipped
-        ones."""
+        """The log formats that are defined by patterns.
+
+        First those of the baseline files, in path order, then the shipped ones.
+        """
         custom = dict.fromkeys(recipe.log for recipe in self.recipes if recipe.log)
         return (*custom, *load_definitions().values())
 
@@ -166,8 +162,8 @@ class Catalog:
         )
 
     def describe(self) -> str:
-        """Return `82 configurations in 5 files`, with the number of recorded ones."""
-        recorded = sum(
+        """Return `82 configurations in 5 files, 3 recorded here`, without tables."""
+        recorded_count = sum(
             baseline.kind is BaselineKind.RECORDED
             for chosen in self.baselines.values()
             for baseline in chosen
@@ -176,21 +172,22 @@ class Catalog:
             len(self.baselines) - len(self.keys_only_in_tables), "configuration"
         )
         text = f"{configurations} in {formatting.count_noun(len(self.recipes) - len(self.tables), 'file')}"
-        return text + (f", {recorded} recorded here" if recorded else "")
+        return text + (f", {recorded_count} recorded here" if recorded_count else "")
 
 
 def load(settings: Settings) -> Catalog:
-    """Read the shipped baselines and the user's.
+    """Read the shipped and the user's baseline files, and the suite files.
 
-    Raises BaselineError, or SettingsError for an option that no baseline satisfies.
+    The shipped tables are read only if an option may need them. Raises BaselineError, or
+    SettingsError for an option that no baseline satisfies.
     """
     from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 
     recipes = read_recipes([*list_shipped_baselines(), *settings.baselines])
-    catalog = Catalog(recipes, _choose(recipes, settings))
+    catalog = Catalog(recipes, _choose_baselines(recipes, settings))
     if _needs_tables(settings, catalog):
         catalog = add_tables(catalog, read_tables(), settings)
-    _check(settings, catalog)
+    _check_options(settings, catalog)
     required_runs = (
         _read_required_runs(settings, catalog.recipes) if settings.suites else {}
     )
@@ -198,7 +195,7 @@ def load(settings: Settings) -> Catalog:
 
 
 def read_tables() -> tuple[Recipe, ...]:
-    """Read the shipped tables, whose configurations become items only on demand."""
+    """Read the shipped tables (see `Catalog.tables`)."""
     from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 
     return read_recipes([find_shipped_tables()])
@@ -207,11 +204,11 @@ def read_tables() -> tuple[Recipe, ...]:
 def add_tables(
     catalog: Catalog, tables: tuple[Recipe, ...], settings: Settings
 ) -> Catalog:
-    """Add tables to a catalog that has none."""
+    """Return a catalog with `tables`, unless it has tables already."""
     if not tables or catalog.tables:
         return catalog
     recipes = (*catalog.recipes, *tables)
-    chosen = {**catalog.baselines, **_choose(recipes, settings)}
+    chosen = {**catalog.baselines, **_choose_baselines(recipes, settings)}
     return replace(
         catalog, recipes=recipes, baselines=dict(sorted(chosen.items())), tables=tables
     )
@@ -222,21 +219,27 @@ def _needs_tables(settings: Settings, catalog: Catalog) -> bool:
     contains one."""
     keys = catalog.baselines.keys()
     releases, gpus = {key.release for key in keys}, {key.gpu for key in keys}
-    unknown = {settings.release, settings.baseline_release} - {"", *releases} or {
-        settings.gpu
-    } - {"", *gpus}
-    is_named = (
+    unknown_releases = {settings.release, settings.baseline_release} - {"", *releases}
+    unknown_gpus = {settings.gpu} - {"", *gpus}
+    may_be_named = (
         _list_requested(settings, keys) or settings.suites or settings.acknowledged
     )
     return bool(
-        is_named or unknown or any(key.recipe == MEGATRON_BRIDGE for key in keys)
+        may_be_named
+        or unknown_releases
+        or unknown_gpus
+        or any(key.recipe == MEGATRON_BRIDGE for key in keys)
     )
 
 
-def _choose(
+def _choose_baselines(
     recipes: Sequence[Recipe], settings: Settings
 ) -> dict[Key, tuple[Baseline, ...]]:
-    chosen = _choose_baselines(recipes, settings.against)
+    """Return the deciding baselines of each configuration, sorted by key.
+
+    With --llmb-timed=document, their windows are those that the documents timed.
+    """
+    chosen = _choose_by_kind(recipes, settings.against)
     if settings.timed != TimedBy.DOCUMENT:
         return chosen
     return {
@@ -248,27 +251,27 @@ def _choose(
 def _read_required_runs(
     settings: Settings, recipes: Sequence[Recipe]
 ) -> dict[Key, RequiredRuns]:
-    read = [read_suite(path, recipes, settings) for path in settings.suites]
-    every = (pair for suite in read for pair in suite.items())
-    return dict(
-        sorted(every, key=lambda pair: pair[1].runs)
-    )  # among several files, the largest number of runs applies
+    """Read all suite files; the file that requires most runs of a key applies."""
+    suites = [read_suite(path, recipes, settings) for path in settings.suites]
+    all_required = (pair for suite in suites for pair in suite.items())
+    # The last of several equal keys remains in the dict.
+    return dict(sorted(all_required, key=lambda pair: pair[1].runs))
 
 
 def is_required(key: Key, patterns: Iterable[str]) -> bool:
-    """True if `all`, an id or a shell pattern matches the configuration."""
+    """True if one of `patterns` (`all`, an id or a shell pattern) matches `key`."""
     return any(
         pattern == "all" or fnmatch.fnmatchcase(key.id, pattern) for pattern in patterns
     )
 
 
-def _list_requested(settings: Settings, others: Iterable[Key]) -> list[str]:
+def _list_requested(settings: Settings, other_keys: Iterable[Key]) -> list[str]:
     """Return the ids and patterns that may select configurations of tables.
 
-    An id or pattern of `settings.requested` that matches `others` does not refer to
-    tables. `all` never refers to tables.
+    An id or pattern of `settings.requested` that matches one of `other_keys` does not
+    refer to tables. `all` never refers to tables.
     """
-    ids = [key.id for key in others]
+    ids = [key.id for key in other_keys]
     selected = [
         text
         for text in settings.requested
@@ -283,12 +286,12 @@ def _is_requested(key: Key, patterns: Iterable[str]) -> bool:
 
 
 def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
-    """Return the tolerance with the smallest bound on the step time.
+    """Return the tolerance that allows the smallest step time.
 
-    For each metric the command line takes precedence over the ini file, then the
-    baseline file. By default the step time itself is limited to +5 %. A tolerance on
-    another metric can only narrow the bound. A certificate applies the baseline file's
-    tolerances as well, unless a tolerance was given on the command line.
+    For each metric, a tolerance on the command line replaces that of the ini file, which
+    replaces that of the baseline file, which replaces the default (step time +5 %). A
+    tolerance on another metric can only lower the limit. --llmb-certify also applies the
+    baseline file's tolerances, unless a tolerance was given on the command line.
     """
     tolerances = merge_tolerances(
         [DEFAULT_TOLERANCE], baseline.tolerances, settings.tolerances
@@ -296,10 +299,8 @@ def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
     if settings.certify and not any(
         limit.source == ToleranceSource.OPTION for limit in settings.tolerances
     ):
-        tolerances = (
-            *tolerances,
-            *baseline.tolerances,
-        )  # certifying must not loosen a stricter file
+        # An ini file must not loosen the tolerance of a stricter baseline file.
+        tolerances = (*tolerances, *baseline.tolerances)
     return min(tolerances, key=lambda tolerance: tolerance.factor)
 
 
@@ -308,9 +309,9 @@ def select_drift_budget(settings: Settings, baseline: Baseline) -> float:
     return settings.drift_budget or baseline.drift_budget or DRIFT_BUDGET
 
 
-def is_any_improvement(key: Key, settings: Settings, catalog: Catalog) -> bool:
+def may_be_any_faster(key: Key, settings: Settings, catalog: Catalog) -> bool:
     """True if a run of this configuration may be faster by any amount."""
-    # Releases differ by up to 24 %.
+    # The documented values of two releases differ by up to 24 %.
     if settings.any_improvement or settings.baseline_release:
         return True
     # Other processes may slow down a local run by an unknown amount.
@@ -325,8 +326,10 @@ def is_any_improvement(key: Key, settings: Settings, catalog: Catalog) -> bool:
 
 
 def find_contradiction(baseline: Baseline, catalog: Catalog) -> Contradiction | None:
-    """Return a number of the baseline that contradicts its step time, unless it is an
-    erratum."""
+    """Return the contradiction between a number of a baseline and its step time.
+
+    Numbers that are listed as errata are ignored. None without a contradiction.
+    """
     if not baseline.cells or not math.isfinite(baseline.step_seconds):
         return None
     from pytest_llmbench.baseline import lint
@@ -339,13 +342,14 @@ def find_contradiction(baseline: Baseline, catalog: Catalog) -> Contradiction | 
 
 
 def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
-    """Return ids and step times of the other configurations of the same recipe.
+    """Return (id, step time) of each other configuration of the same recipe.
 
-    Configurations without a step time are left out."""
+    Configurations without a step time are left out.
+    """
     relatives = (
-        of_key[0]
-        for other, of_key in catalog.baselines.items()
-        if other.recipe == key.recipe and other != key
+        baselines[0]
+        for other_key, baselines in catalog.baselines.items()
+        if other_key.recipe == key.recipe and other_key != key
     )
     return tuple(
         (baseline.key.id, baseline.step_seconds)
@@ -354,7 +358,7 @@ def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
     )
 
 
-def _choose_baselines(
+def _choose_by_kind(
     recipes: Sequence[Recipe], against: str
 ) -> dict[Key, tuple[Baseline, ...]]:
     """Choose the baselines of each configuration by their kind."""
@@ -364,7 +368,7 @@ def _choose_baselines(
             by_key[baseline.key].append(baseline)
     return {
         key: _select_kind(
-            _with_published(_with_a_value(baselines)), against or "recorded"
+            _with_published(_drop_without_value(baselines)), against or "recorded"
         )
         for key, baselines in sorted(by_key.items())
     }
@@ -372,7 +376,7 @@ def _choose_baselines(
 
 def _with_published(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
     """Add the published step time to the recorded baselines of a configuration."""
-    published = next(
+    published_seconds = next(
         (
             baseline.step_seconds
             for baseline in baselines
@@ -381,14 +385,14 @@ def _with_published(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
         None,
     )
     return [
-        replace(baseline, published_seconds=published)
+        replace(baseline, published_seconds=published_seconds)
         if baseline.kind is BaselineKind.RECORDED
         else baseline
         for baseline in baselines
     ]
 
 
-def _with_a_value(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
+def _drop_without_value(baselines: Sequence[Baseline]) -> Sequence[Baseline]:
     """Return the baselines with a value, or all of them if none has one."""
     return [
         baseline for baseline in baselines if baseline.kind is not BaselineKind.RECIPE
@@ -410,8 +414,8 @@ def _select_kind(baselines: Sequence[Baseline], kind: str) -> tuple[Baseline, ..
 def _time_as_documented(baseline: Baseline) -> Baseline:
     """Return a published baseline with the window that its document timed.
 
-    Other baselines are unchanged. Valid runs must still have finished and contain the
-    usual window.
+    A valid run must still have finished and contain the usual window
+    (`required_window`). Baselines of another kind are returned unchanged.
     """
     if baseline.kind is not BaselineKind.PUBLISHED:
         return baseline
@@ -442,7 +446,7 @@ def _get_first_step(baseline: Baseline) -> int:
     )
 
 
-def _check(settings: Settings, catalog: Catalog) -> None:
+def _check_options(settings: Settings, catalog: Catalog) -> None:
     """Raise SettingsError for options that no baseline satisfies."""
     # A misspelled value must not silently select no baseline.
     keys = list(catalog.baselines)
@@ -493,7 +497,7 @@ def _check(settings: Settings, catalog: Catalog) -> None:
 #           dtypes: [bf16, fp8]
 
 # The defaults of llmb-run: llmb_run/exemplar.py in NVIDIA/dgxc-benchmarking.
-SCALE, REPEATS = 512, 3
+DEFAULT_SCALE, DEFAULT_REPEATS = 512, 3
 
 _DTYPES = Fields({"dtypes": Items(Text("a precision such as bf16"))})
 _WORKLOAD = Names(_DTYPES, Text("a workload such as pretrain_grok1_314b"))
@@ -527,8 +531,11 @@ def read_suite(
     def check(entry: YamlMapping, report: Report) -> None:
         gpu = _choose_gpu(entry["workloads"], settings.gpu, report)
         config: YamlMapping = entry["config"]
-        scale, runs = config.get("scale", SCALE), config.get("repeats", REPEATS)
-        for name, line, dtype in _list_wanted(entry["workloads"].get(gpu, ()), report):
+        scale = config.get("scale", DEFAULT_SCALE)
+        runs = config.get("repeats", DEFAULT_REPEATS)
+        for name, line, dtype in _list_workloads(
+            entry["workloads"].get(gpu, ()), report
+        ):
             for key in _find_keys(
                 name, (gpu, dtype, scale), recipes, settings, partial(report, line)
             ):
@@ -541,6 +548,11 @@ def read_suite(
 
 def _choose_gpu(workloads: YamlMapping, gpu: str, report: Report) -> str:
     """Return the GPU type whose workloads count. Reports if none can be chosen."""
+    """Return `gpu`, or the only GPU type of a suite file.
+
+    Reports a problem and returns "" if the file has no such GPU type, or has several
+    and `gpu` is "".
+    """
     names = list(workloads.values)
     if gpu in names or (not gpu and len(names) == 1):
         return gpu or names[0]
@@ -557,7 +569,7 @@ def _choose_gpu(workloads: YamlMapping, gpu: str, report: Report) -> str:
     return ""
 
 
-def _list_wanted(
+def _list_workloads(
     workloads: Sequence[YamlMapping], report: Report
 ) -> Iterator[tuple[str, int, str]]:
     """Yield workload, line and precision for each precision of each workload."""
@@ -582,18 +594,22 @@ def _find_keys(
     settings: Settings,
     report_line: Callable[[str], None],
 ) -> Iterator[Key]:
-    """Yield the configurations of a workload for a GPU type, precision and number of
-    GPUs."""
+    """Yield the configurations of a workload in one cell of the suite file.
+
+    `cell` is the GPU type, the precision and the number of GPUs. Uses the newest
+    release. Configurations with a task, scaling or variant are yielded only if there
+    are no others. Calls `report_line` if there is no baseline.
+    """
     of_workload = [
         key
-        for key, names in _find_known(recipes, settings.release)
+        for key, names in _list_keys_with_names(recipes, settings.release)
         if name.casefold() in names
     ]
     if not of_workload:
         known_names = sorted(
             {
                 f"pretrain_{key.recipe}_{key.size}"
-                for key, _ in _find_known(recipes, settings.release)
+                for key, _ in _list_keys_with_names(recipes, settings.release)
             }
         )
         hint = did_you_mean(name, known_names)
@@ -624,36 +640,39 @@ def _find_keys(
             f"found {name} in {dtype} on {scale} {gpu}, expected one with a baseline: {hint or 'there is none for this GPU type'}"
         )
         return
-    newest = max((key.release for key in matching), key=_release)
-    plain = [
+    newest = max((key.release for key in matching), key=_parse_release)
+    without_variant = [
         key
         for key in matching
         if key.release == newest and not (key.task or key.scaling or key.variant)
     ]
-    yield from plain or [key for key in matching if key.release == newest]
+    yield from without_variant or [key for key in matching if key.release == newest]
 
 
-def _find_known(
+def _list_keys_with_names(
     recipes: Sequence[Recipe], release: str
 ) -> Iterator[tuple[Key, frozenset[str]]]:
-    """Yield each key with its lower-case names: its id, and the workload with and
-    without task."""
+    """Yield each key of a release ("": all) with its names in lower case.
+
+    The names are the id, and `MODEL_SIZE` with and without `pretrain_`.
+    """
     for recipe in recipes:
         for key in (
             baseline.key
             for baseline in recipe.baselines
             if release in ("", recipe.release)
         ):
-            plain = {
+            model_names = {
                 f"{name}_{key.size}".casefold() for name in (recipe.name, *recipe.names)
             }
             workload_names = (
                 f"{task}{name}"
                 for task in ("", "pretrain_", "pretraining_")
-                for name in plain
+                for name in model_names
             )
             yield key, frozenset((key.id.casefold(), *workload_names))
 
 
-def _release(text: str) -> tuple[int, ...]:
+def _parse_release(text: str) -> tuple[int, ...]:
+    """Return the numbers of a release, for sorting: `25.05.01` is (25, 5, 1)."""
     return tuple(int(digits) for digits in re.findall(r"\d+", text))

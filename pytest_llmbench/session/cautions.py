@@ -42,7 +42,10 @@ from pytest_llmbench.core.tolerance import (
     is_beyond,
 )
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.session.absences import list_absence_cautions, name_without_verdict
+from pytest_llmbench.session.absences import (
+    caution_without_verdict,
+    list_absence_cautions,
+)
 from pytest_llmbench.session.catalog import Catalog, select_drift_budget
 from pytest_llmbench.session.outcomes import (
     SessionResults,
@@ -62,14 +65,16 @@ if TYPE_CHECKING:
         OutcomeDocument,
     )
 
-# A recorded baseline that is slower than the published one by more than this passes runs
-# that the default tolerance would fail.
-FAR = 0.05
+MUCH_SLOWER = 0.05
+"""Caution about recorded baselines that are slower than published ones by more.
+
+They pass runs that the default tolerance would fail.
+"""
 
 Subject = tuple[str, str]
 """The subject of an item: the name of the built-in test, and the id of the case."""
 
-TEST = "test_performance"
+PERFORMANCE_TEST = "test_performance"
 """The built-in test of the configurations."""
 
 LOST_TIME = (
@@ -82,8 +87,8 @@ LOST_TIME = (
 The loss exceeds that of recorded runs, or would fail if a recording were available.
 """
 
-NAMED = 3
-"""Maximum number of failed items in a line."""
+MOST_NAMES = 3
+"""Maximum number of names in a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ class Selection:
     deselected: tuple[Subject, ...] = ()
 
     def list_without(self, nodes: Collection[str]) -> tuple[Subject, ...]:
-        """Return the selected subjects that none of these items (node ids) covers."""
+        """Return the selected subjects that belong to none of the items `nodes`."""
         covered = set(
             chain.from_iterable(
                 subjects for node, subjects in self.kept.items() if node in nodes
@@ -118,25 +123,27 @@ class JudgedSession:
     """A judged session with its settings and the observations of the pytest hooks."""
 
     described: Sequence[OutcomeDocument]
-    """The outcomes of its items."""
+    """The outcome documents of the items."""
     results: SessionResults
     settings: Settings
     catalog: Catalog
     today: date
     noticed: Sequence[Caution]
+    """Cautions that the pytest hooks observed."""
     unjudged: Sequence[str]
     """Node ids of items that were skipped before they had a verdict."""
 
     def get_origin(self, flag: str) -> Origin:
-        """Return the origin of an option's value."""
+        """Return the origin of an option's value; by default, it was typed."""
         return find_origin(self.settings.origins, flag) or Origin(Written.TYPED, flag)
 
 
 def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     """Yield all cautions of a session.
 
-    These are findings that do not fail, observations of the hooks, weakened settings,
-    and items without a verdict.
+    They report findings that do not fail, observations of the hooks, settings that
+    weaken the gate, and items without a verdict. A recording session has only the first
+    two.
     """
     from pytest_llmbench.report.outcome_documents import select_configurations
     from pytest_llmbench.report.verdicts import list_findings, select_worst
@@ -164,7 +171,7 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
 
 
 def _list_judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgement]:
-    """Yield the judgements that are based on a run, against all baselines."""
+    """Yield all judgements that are based on a run, for each baseline of a result."""
     for result in results:
         yield from (
             judgement
@@ -179,7 +186,10 @@ def _list_judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgeme
 def _list_tolerance_cautions(
     judgements: Sequence[Judgement], settings: Settings
 ) -> Iterator[Caution]:
-    """Yield the tolerances that differ from the default, except stricter typed ones."""
+    """Yield the tolerances that differ from the default.
+
+    A tolerance that is stricter and was typed on the command line needs no caution.
+    """
     expected = CERTIFIED if settings.certify else DEFAULT_TOLERANCE
     counts: dict[tuple[Tolerance, str], int] = {}
     for judgement in judgements:
@@ -222,29 +232,32 @@ def _find_tolerance_origin(tolerance: Tolerance, settings: Settings) -> Origin |
 def _list_acknowledgement_cautions(
     judgements: Sequence[Judgement], session: JudgedSession
 ) -> Iterator[Caution]:
-    """Yield the number of acknowledged changes in force and the largest level."""
+    """Yield the accepted reasons, then the number of accepted changes in force, with
+    the largest slowdown that they add up to in one configuration."""
     from pytest_llmbench.judge.acknowledged import LARGEST
 
-    levels = {
+    in_force_by_key = {
         judgement.baseline.key: _select_in_force(judgement, session)
         for judgement in judgements
     }
     yield from _list_accepted_reasons(judgements)
-    entries = {entry.place for entries in levels.values() for entry in entries}
-    if not entries:
+    places = {
+        entry.place for in_force in in_force_by_key.values() for entry in in_force
+    }
+    if not places:
         return
     largest = max(
         math.prod(1 + entry.fraction for entry in in_force)
-        for in_force in levels.values()
+        for in_force in in_force_by_key.values()
         if in_force
     )
-    changes = formatting.count_noun(len(entries), "acknowledged change")
+    changes = formatting.count_noun(len(places), "acknowledged change")
     text = f"{changes} in force, up to {formatting.format_difference(min(largest, 1 + LARGEST))}"
     yield Caution(CautionCode.ACKNOWLEDGED, text)
 
 
 def _list_accepted_reasons(judgements: Sequence[Judgement]) -> Iterator[Caution]:
-    """Yield the configurations that would fail without an accepted reason."""
+    """Yield each accepted reason with the configurations that fail without it."""
     accepted: dict[str, list[str]] = {}
     for judgement in judgements:
         for note in judgement.notes:
@@ -262,7 +275,8 @@ def _list_accepted_reasons(judgements: Sequence[Judgement]) -> Iterator[Caution]
 
 
 def _list_changed_settings(judgements: Sequence[Judgement]) -> Iterator[Caution]:
-    """Yield the settings that differ from the recorded runs in the same configuration."""
+    """Yield each changed setting with the configurations whose run was recorded with
+    another value."""
     changed: dict[str, list[str]] = {}
     for judgement in judgements:
         for note in judgement.notes:
@@ -271,12 +285,15 @@ def _list_changed_settings(judgements: Sequence[Judgement]) -> Iterator[Caution]
     for text, names in changed.items():
         yield Caution(
             CautionCode.SETTING_CHANGED,
-            f"{formatting.join_first(list(dict.fromkeys(names)), NAMED)}: {text}",
+            f"{formatting.join_first(list(dict.fromkeys(names)), MOST_NAMES)}: {text}",
         )
 
 
 def _list_lost_time(judgements: Sequence[Judgement]) -> Iterator[Caution]:
-    """Yield the runs that lost time outside of their steps but do not fail for it."""
+    """Yield the runs that lost time outside of their steps but are not INVALID.
+
+    The first MOST_NAMES get a caution each; the others are counted.
+    """
     texts = dict.fromkeys(
         f"{judgement.baseline.key.id}: {phrase(note)}"
         for judgement in judgements
@@ -284,16 +301,17 @@ def _list_lost_time(judgements: Sequence[Judgement]) -> Iterator[Caution]:
         for note in judgement.notes
         if note.code in LOST_TIME
     )
-    for text in list(texts)[:NAMED]:
+    for text in list(texts)[:MOST_NAMES]:
         yield Caution(CautionCode.TIME_LOST, text)
-    if len(texts) > NAMED:
-        text = f"{len(texts) - NAMED} more losses of time outside the step time"
+    if len(texts) > MOST_NAMES:
+        text = f"{len(texts) - MOST_NAMES} more losses of time outside the step time"
         yield Caution(CautionCode.TIME_LOST, text)
 
 
 def _select_in_force(
     judgement: Judgement, session: JudgedSession
 ) -> list[Acknowledgement]:
+    """Return the acknowledgements that affect a judgement today."""
     from pytest_llmbench.judge.acknowledged import select_covering
 
     if not any(note.code is NoteCode.ACKNOWLEDGED for note in judgement.notes):
@@ -312,12 +330,16 @@ def _list_baseline_cautions(
         for baseline in recorded
         if baseline.published_seconds
     }
-    slow = {name: ratio for name, ratio in ratios.items() if ratio > 1 + FAR}
-    if slow:
-        slowest = _join_largest(slow)
-        slower = f"{(max(slow.values()) - 1) * 100:.0f} % slower than published"
-        several = "baselines are up to " if len(slow) > 1 else ""
-        text = f"recorded {several}{slower}: {slowest}"
+    slower_ratios = {
+        name: ratio for name, ratio in ratios.items() if ratio > 1 + MUCH_SLOWER
+    }
+    if slower_ratios:
+        slowest = _join_largest(slower_ratios)
+        percent = (max(slower_ratios.values()) - 1) * 100
+        subject = (
+            "recorded baselines are up to" if len(slower_ratios) > 1 else "recorded"
+        )
+        text = f"{subject} {percent:.0f} % slower than published: {slowest}"
         yield Caution(CautionCode.RECORDED_SLOWER, text)
     yield from _list_moved_baselines(recorded, session.settings)
     budgets = {select_drift_budget(session.settings, baseline) for baseline in recorded}
@@ -352,8 +374,10 @@ def _find_recorded(judgements: Sequence[Judgement], catalog: Catalog) -> list[Ba
 def _list_moved_baselines(
     recorded: Sequence[Baseline], settings: Settings
 ) -> Iterator[Caution]:
-    """Yield the recorded baselines whose accepted moves exceed the drift budget in
-    total."""
+    """Yield the recorded baselines that moved beyond the drift budget in total.
+
+    Each recording stayed within the budget or was accepted, but their sum does not.
+    """
     moved = {
         baseline.key.id: recording.trimmed_mean_seconds / origin.seconds
         for baseline in recorded
@@ -372,13 +396,14 @@ def _list_moved_baselines(
 
 
 def _join_largest(ratios: Mapping[str, float]) -> str:
-    """Return the name of the largest ratio and the number of the others."""
+    """Return the name with the largest ratio, and the number of the other names."""
     names = sorted(ratios, key=lambda name: ratios[name], reverse=True)
     return formatting.join_first(names, 1)
 
 
 def _list_settings_cautions(session: JudgedSession) -> Iterator[Caution]:
-    """Yield the options that weaken the gate, and selections that were not typed."""
+    """Yield the options that weaken the gate, options that leave out runs or baselines
+    if they were not typed, and the options that others override."""
     for code, text in _describe_options(session):
         yield Caution(code, f"{text} ({session.get_origin(f'--llmb-{code}')})")
     for code, text in _describe_selection(session):
@@ -393,7 +418,10 @@ def _list_settings_cautions(session: JudgedSession) -> Iterator[Caution]:
 
 
 def _describe_options(session: JudgedSession) -> Iterator[tuple[CautionCode, str]]:
-    """Yield the options that weaken the gate; each code is the option's name."""
+    """Yield (code, text) of each option that weakens the gate.
+
+    The code is the name of the option without `--llmb-`.
+    """
     settings = session.settings
     if settings.unmatched == "list":
         unmatched = len(session.results.unmatched)
@@ -401,7 +429,8 @@ def _describe_options(session: JudgedSession) -> Iterator[tuple[CautionCode, str
         yield CautionCode.UNMATCHED, f"unmatched runs do not fail{count}"
     if settings.inconclusive == "skip":
         yield CautionCode.INCONCLUSIVE, "INCONCLUSIVE is skipped"
-    # The default is stricter than the option.
+    # An improvement of any size passes only if the option was given: the default fails
+    # implausibly large ones.
     if settings.improvement == "pass" and find_origin(
         settings.origins, "--llmb-improvement"
     ):
@@ -414,7 +443,10 @@ def _describe_options(session: JudgedSession) -> Iterator[tuple[CautionCode, str
 
 
 def _describe_selection(session: JudgedSession) -> Iterator[tuple[CautionCode, str]]:
-    """Yield the options that leave out runs or baselines."""
+    """Yield (code, text) of each option that leaves out or averages runs or baselines.
+
+    The code is the name of the option without `--llmb-`.
+    """
     settings = session.settings
     if _ignores_recorded(session):
         yield CautionCode.AGAINST, "recorded baselines are ignored"
@@ -446,14 +478,14 @@ def _format_percent(fraction: float) -> str:
 def _list_outcome_cautions(
     configurations: Sequence[ConfigurationOutcome], session: JudgedSession
 ) -> Iterator[Caution]:
-    """Yield the selected items without a verdict."""
-    stale = sum(outcome.reason == Reason.TOO_OLD for outcome in configurations)
+    """Yield the selected items without a verdict: stale, skipped, or without a run."""
+    stale_count = sum(outcome.reason == Reason.TOO_OLD for outcome in configurations)
     origin = find_origin(session.settings.origins, "--llmb-max-age")
     limit = session.settings.max_age
-    if stale and limit and origin and not origin.typed:
+    if stale_count and limit and origin and not origin.typed:
         yield Caution(
             CautionCode.MAX_AGE,
-            f"{stale} stale, older than {formatting.format_age(limit)} ({origin})",
+            f"{stale_count} stale, older than {formatting.format_age(limit)} ({origin})",
         )
     if session.unjudged and not any(
         caution.code is CautionCode.SKIPPED_ITEMS for caution in session.noticed
@@ -472,10 +504,10 @@ def _list_outcome_cautions(
 def _list_without_verdict(
     configurations: Sequence[ConfigurationOutcome],
 ) -> Iterator[Caution]:
-    """Yield the configurations without a verdict.
+    """Yield up to three cautions about the configurations without a verdict.
 
-    The user's own configurations are named, documented ones without a run are
-    summarised, and the others are counted.
+    The first names the user's configurations, the second summarises the documented ones
+    without a run, the third counts the others by their status.
     """
     from pytest_llmbench.report.verdicts import count_documented, list_documented_absent
 
@@ -484,7 +516,7 @@ def _list_without_verdict(
         for outcome in configurations
         if (absence := _get_absence(outcome))
     }
-    yield from name_without_verdict(configurations, absences)
+    yield from caution_without_verdict(configurations, absences)
     documented = list_documented_absent(configurations)
     if documented:
         yield Caution(CautionCode.WITHOUT_VERDICT, count_documented(documented))
@@ -504,15 +536,16 @@ def _list_without_verdict(
 
 
 def _get_absence(outcome: ConfigurationOutcome) -> str:
-    """Return why a configuration was not judged: MISSING, NOT_COMPARABLE or the like.
+    """Return the verdict of a configuration without an answer, such as MISSING.
 
-    Returns "" if it was judged or failed, or if its run had another purpose.
+    "" if the configuration was judged, failed, or ran for another purpose.
     """
-    verdict_unused = (
-        outcome.status == "passed" and outcome.overruled in ABSENT
-    )  # a test that did not use the verdict
-    skipped = outcome.status == "skipped" and outcome.reason != Reason.PURPOSE_DONE
-    return outcome.overruled or outcome.verdict if verdict_unused or skipped else ""
+    # A user's test may pass without looking at the verdict.
+    is_ignored = outcome.status == "passed" and outcome.overruled in ABSENT
+    is_skipped = outcome.status == "skipped" and outcome.reason != Reason.PURPOSE_DONE
+    if is_ignored or is_skipped:
+        return outcome.overruled or outcome.verdict
+    return ""
 
 
 # --- deselected items -----------------------------------------------------------------
@@ -523,15 +556,15 @@ def list_subjects(
 ) -> dict[Subject, str]:
     """Return all subjects with a run, selected or not.
 
-    Failed subjects map to their verdict and id, others to "". A recording has no failed
-    subjects.
+    The value is the verdict and the id if the subject fails, else "". `failing` are the
+    unmatched runs that fail. Recording sessions have no failed subjects.
     """
     with_run = (
         result
         for result in results.configurations.values()
         if result.judgement.measurement is not None
     )
-    labels = {(TEST, result.case.id): "" for result in with_run}
+    labels = {(PERFORMANCE_TEST, result.case.id): "" for result in with_run}
     labels |= {
         _make_subject(check): f"{check.kind} {check.id}" if check.failed else ""
         for check in results.checks
@@ -543,7 +576,7 @@ def list_subjects(
         for result in find_red_results(results, settings)
     }
     labels |= {
-        (TEST, identifier): f"{verdict} {identifier}"
+        (PERFORMANCE_TEST, identifier): f"{verdict} {identifier}"
         for identifier, verdict in red.items()
     }
     return labels | {
@@ -560,15 +593,15 @@ def caution_skipped(
     selection: Selection,
     ran: Collection[str],
     skipped: Collection[str],
-    seen: Mapping[Subject, str],
+    labels_by_subject: Mapping[Subject, str],
     by: str,
 ) -> Iterator[Caution]:
     """Yield cautions about the items that were not selected or did not run.
 
     `ran` and `skipped` are node ids; `skipped` items ended before they had a verdict.
-    `seen` is the result of `list_subjects`. `by` names the options of the selection. It is
-    "" if the selection determined what to launch or record; then only failed subjects
-    are reported as left out.
+    `labels_by_subject` is the result of `list_subjects`. `by` names the options of the
+    selection, or is "" if the selection chose what to launch or record. With "", only
+    failed subjects are reported as left out.
     """
     not_run = selection.list_without(ran)
     unjudged = set(
@@ -591,11 +624,15 @@ def caution_skipped(
         ),
     )
     for code, description, subjects, only_red in groups:
-        labels = [seen[subject] for subject in sorted(subjects) if subject in seen]
+        labels = [
+            labels_by_subject[subject]
+            for subject in sorted(subjects)
+            if subject in labels_by_subject
+        ]
         red = list(filter(None, labels))
         if red or (labels and not only_red):
             summary = (
-                f"{len(red)} would fail: {formatting.join_first(red, NAMED)}"
+                f"{len(red)} would fail: {formatting.join_first(red, MOST_NAMES)}"
                 if red
                 else "none would fail"
             )
@@ -610,11 +647,15 @@ def caution_skipped(
 def caution_newer(
     results: SessionResults, selection: Selection, without_item: Iterable[UnmatchedRun]
 ) -> Iterator[Caution]:
-    """Yield the runs without an item that may be newer runs of selected configurations."""
+    """Yield one caution that names the possibly newer runs that have no item.
+
+    These are runs in `without_item` that may be runs of a selected configuration, newer
+    than the judged run.
+    """
     names = (
         name
         for test, name in chain.from_iterable(selection.kept.values())
-        if test == TEST
+        if test == PERFORMANCE_TEST
     )
     judged = {
         result.case.key: result.judgement.measurement
@@ -626,5 +667,5 @@ def caution_newer(
         if any(key in judged and may_be_newer(run, judged[key]) for key in run.about)
     ]
     if newer:
-        text = f"not judged, but possibly newer than the judged runs: {formatting.join_first(newer, NAMED)}"
+        text = f"not judged, but possibly newer than the judged runs: {formatting.join_first(newer, MOST_NAMES)}"
         yield Caution(CautionCode.NEWER_RUN, formatting.escape(text))

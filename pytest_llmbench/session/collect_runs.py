@@ -74,7 +74,7 @@ from pytest_llmbench.runs.unnamed_logs import FEWEST_STEPS, LogDetector
 from pytest_llmbench.session.catalog import Catalog, read_tables
 from pytest_llmbench.session.settings import Settings
 
-NO_STEP = "no training step in a supported format (docs/reference/dialects.md), and not named like a job log"
+NO_STEPS = "no training step in a supported format (docs/reference/dialects.md), and not named like a job log"
 
 if TYPE_CHECKING:
     from pytest_llmbench.logs.reading.run_reader import ReadCounts, Reading
@@ -90,10 +90,10 @@ exclude the runs of all later days.
 
 
 FIRST_DATE = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
-"""Timestamps of lines before this are not dates: they restart with each attempt."""
+"""Earlier timestamps of lines are not dates: they restart with each attempt."""
 
 
-ZONES_DIFFER = timedelta(hours=14)
+LARGEST_ZONE_DIFFERENCE = timedelta(hours=14)
 """Largest difference between a log's time zone and the local one."""
 
 
@@ -113,7 +113,7 @@ class IngestedRuns:
 
 
 HiddenFile = tuple[Path, datetime, str]
-"""A file that was not read, its modification time, and a description."""
+"""A file that was not read, with its modification time and the reason."""
 
 
 def ingest(
@@ -142,11 +142,11 @@ def ingest_job(
     *,
     since: datetime | None,
 ) -> Run | None:
-    """Return the run that a job left in these files and folders, or None without a log.
+    """Return the run of a job from the logs under `paths`, or None if there is no log.
 
-    Later paths are searched only if no earlier path contains steps of the job. The run
-    is assigned to `key`, the launched configuration, unless its contents contradict
-    this.
+    A path is searched only if no earlier path contains steps of the job. Files from
+    before `since` are ignored. The run is assigned to `key`, the launched
+    configuration, unless the run's contents contradict this.
     """
     from pytest_llmbench.runs.discover.discovery import find_runs
 
@@ -160,8 +160,8 @@ def ingest_job(
             # another job.
             if since and files.modified and files.modified < since:
                 continue
-            (read,) = reader.read_streams([files])
-            run = reader.identify(read)
+            (read_run,) = reader.read_streams([files])
+            run = reader.identify(read_run)
             if best is None or count_steps(run) > count_steps(best):
                 best = run
         if best is not None and count_steps(best):
@@ -224,27 +224,31 @@ class _RunReader:
         run_files: Sequence[RunFiles],
         tell: Callable[[ReadCounts], None] | None = None,
     ) -> list[ReadRun]:
-        """Read the logs of runs, from standard error if only that contains steps."""
+        """Read the logs of runs, or their standard error if only that contains steps."""
         runs = self.read(run_files, tell)
-        swapped = [files for run in runs if (files := swap_silent_streams(run))]
-        if not swapped:
+        error_files = [files for run in runs if (files := swap_silent_streams(run))]
+        if not error_files:
             return runs
-        swapped_runs = {run.files.id: run for run in self.read(swapped)}
+        error_runs = {run.files.id: run for run in self.read(error_files)}
         return [
-            choose_streams(run, swapped_runs[run.files.id])
-            if run.files.id in swapped_runs
+            choose_streams(run, error_runs[run.files.id])
+            if run.files.id in error_runs
             else run
             for run in runs
         ]
 
     def identify(self, read: ReadRun) -> Run:
-        """Determine the configuration and the start of a run."""
+        """Determine the configuration and the start of a run.
+
+        Also counts the files of its checkpoints if the log reports that one was saved.
+        """
         from pytest_llmbench.runs.discover.checkpoint_shards import count_shards
         from pytest_llmbench.runs.discover.identify import identify
 
         files, logs = read.files, read.logs
         saves = any(log.checkpoints.save_line for log in logs)
-        if saves and files.layout != "results":  # one folder for many jobs
+        # In the layout "results", one folder contains the files of many jobs.
+        if saves and files.layout != "results":
             files = dataclasses.replace(files, shards=count_shards(files.folder))
         identity = identify(
             files,
@@ -281,7 +285,8 @@ class _RunReader:
     def read_in_known_dialect(self, run: Run) -> Run:
         """Return a run with its logs read in the dialects of its baselines.
 
-        Without a baseline, in the dialects of all tables.
+        If its configuration has no baseline, uses the dialects of all tables. A run
+        without a known configuration is returned unchanged.
         """
         key = run.identity.key
         if key is None or not any(attempt.log.readings for attempt in run.attempts):
@@ -296,10 +301,10 @@ class _RunReader:
         return dataclasses.replace(run, attempts=tuple(attempts))
 
     def make_unreadable(self, path: Path, reason: str) -> UnmatchedRun:
-        """Build the item for an unreadable file.
+        """Build the unmatched run that reports an unreadable file.
 
-        It concerns the configurations that the file's path allows: all if the path
-        states none.
+        `about` are the configurations to which the file may belong, according to its
+        path.
         """
         from pytest_llmbench.runs.discover.identify import identify
         from pytest_llmbench.runs.layouts.folder_layouts import read_path_hints
@@ -321,12 +326,13 @@ class _RunReader:
         )
 
     def make_unreadable_marker(self, path: Path, reason: str) -> UnmatchedRun:
-        """Build the item for an unreadable marker file of an A/B.
+        """Build the unmatched run that reports an unreadable marker file of an A/B test.
 
-        The runs of the A/B in its folder are then unknown.
+        Without the marker, the runs of the test cannot be distinguished from others.
         """
         text = f"{formatting.escape(str(path))} lists the runs of an A/B, but cannot be read: {reason}"
-        name = f"{path.parent.name}/{path.name}"  # all such files have the same name
+        # All marker files have the same name, so the id contains the folder.
+        name = f"{path.parent.name}/{path.name}"
         return dataclasses.replace(
             self.make_unreadable(path, reason),
             id=f"unreadable-{name}",
@@ -347,10 +353,9 @@ class _Collection:
         self._search = RunSearch(reader.settings.logs, reader.stores)
         self._found = self._search.discovery
         self._runs: list[Run] = []
-        self._silent: list[ReadRun] = []  # logs without a step
-        self._unnamed: set[str] = (
-            set()
-        )  # ids of runs whose logs are not named like logs
+        self._without_steps: list[ReadRun] = []
+        # ids of runs whose logs are not named like logs
+        self._unnamed_ids: set[str] = set()
         # files that are not read, but may belong to a newer run than the logs next to them
         self._hidden: list[HiddenFile] = list(self._found.hidden)
         self._ignored = [
@@ -360,65 +365,71 @@ class _Collection:
         ]
 
     def add_logs(self, tell: Callable[[ReadCounts], None] | None) -> None:
-        """Add the logs that are runs, including launches that died before their first
-        step."""
+        """Add the runs with steps and the launches that died before their first step.
+
+        The other logs are added to the ignored files, with the reason.
+        """
         from pytest_llmbench.runs.discover.run_facts import is_at_baseline_path
 
         for run in self._reader.read_streams(self._found.runs, tell):
             if (
                 _is_run(run)
-                or _is_unread(run, self._reader.catalog)
+                or _has_unread_lines(run, self._reader.catalog)
                 or is_at_baseline_path(run.files, self._recipes)
             ):
                 self._runs.append(self._identify(run))
             else:
-                self._silent.append(run)
-        filled = {run.found.folder for run in self._runs}
-        for run in self._silent:
-            # the only log of a launch, whatever its name
-            if run.files.folder not in filled and _has_died(run.files):
+                self._without_steps.append(run)
+        folders_with_runs = {run.found.folder for run in self._runs}
+        for run in self._without_steps:
+            # If the folder of a launch contains no run, the log belongs to the launch,
+            # whatever its name.
+            if run.files.folder not in folders_with_runs and _has_died(run.files):
                 self._runs.append(self._identify(run))
             else:
                 reason = _describe_unread(run, self._reader.catalog)
-                self._ignore(run.files.id, NO_STEP + reason)
+                self._ignore(run.files.id, NO_STEPS + reason)
 
     def add_metrics(self) -> None:
-        """Add the runs that metrics files contain, and drop the logs that they
-        displace."""
+        """Add the runs that metrics files contain.
+
+        Drops the logs that contain fewer steps of the same runs. Metrics that are not
+        used are added to the ignored or hidden files.
+        """
         metrics = self._found.metrics
         if not metrics:
             return
-        logged = {run.id: ReadRun(run.found, run.attempts) for run in self._runs}
+        logged_runs = {run.id: ReadRun(run.found, run.attempts) for run in self._runs}
         surroundings = Surroundings(
             Neighbours(run.found for run in self._runs),
-            Neighbours(run.files for run in self._silent),
+            Neighbours(run.files for run in self._without_steps),
             frozenset(run.id for run in self._runs if _can_be_displaced(run)),
         )
-        chosen, displaced = self._choose_metrics(logged, surroundings)
+        chosen, displaced = self._choose_metrics(logged_runs, surroundings)
         with_steps: list[ReadRun] = []
         for run in chosen:
             if _is_run(run):
                 with_steps.append(run)
             else:
-                self._ignore(run.files.id, NO_STEP)
-        names = {run.files.id for run in chosen}
-        left_out = [files for files in metrics if files.id not in names]
+                self._ignore(run.files.id, NO_STEPS)
+        chosen_ids = {run.files.id for run in chosen}
+        left_out = [files for files in metrics if files.id not in chosen_ids]
         for attempt in chain.from_iterable(files.attempts for files in left_out):
             self._ignore(attempt.log.name, LEFT_OUT)
-        for name, winner in displaced.items():
-            self._ignore(name, _describe_displaced(logged[name], winner))
+        for run_id, winner in displaced.items():
+            self._ignore(run_id, _describe_displaced(logged_runs[run_id], winner))
         self._hide_later(left_out, surroundings)
         self._runs = [run for run in self._runs if run.id not in displaced]
         self._runs += map(self._identify, with_steps)
         self._add_died(with_steps)
 
     def _choose_metrics(
-        self, logged: Mapping[str, ReadRun], surroundings: Surroundings
+        self, logged_runs: Mapping[str, ReadRun], surroundings: Surroundings
     ) -> tuple[list[ReadRun], dict[str, ReadRun]]:
         """Select the metrics files to use as runs.
 
-        Returns those whose steps no log contains, and, by the id of each displaced log,
-        the metrics that contain more of its steps.
+        Returns the metrics to use, and those of them that displace a log because they
+        contain many more step times, by the id of the log's run.
         """
         from pytest_llmbench.runs.discover.run_facts import is_at_baseline_path
 
@@ -441,18 +452,20 @@ class _Collection:
         winners: list[ReadRun] = []
         displaced: dict[str, ReadRun] = {}
         for run in by_claim[Claim.CONTESTED]:
-            rival = surroundings.find_rival(run.files).id
-            if has_many_more_times(run, logged[rival]):
+            log_id = surroundings.find_rival(run.files).id
+            if has_many_more_times(run, logged_runs[log_id]):
                 winners.append(run)
-                displaced[rival] = run
-        unlike = find_unmatched_metrics(by_claim[Claim.DOUBTFUL], list(logged.values()))
-        return [*by_claim[Claim.RUN], *winners, *unlike], displaced
+                displaced[log_id] = run
+        without_log = find_unmatched_metrics(
+            by_claim[Claim.DOUBTFUL], list(logged_runs.values())
+        )
+        return [*by_claim[Claim.RUN], *winners, *without_log], displaced
 
     def _hide_later(
         self, metrics: Sequence[RunFiles], surroundings: Surroundings
     ) -> None:
-        """Record metrics with steps that may belong to a later run than the logs next
-        to them."""
+        """Add metrics with steps to the hidden files if they may belong to a later run
+        than the logs next to them."""
         later = [files for files in metrics if surroundings.is_later(files)]
         for run in self._reader.read(later) if later else ():
             if _is_run(run):
@@ -461,21 +474,24 @@ class _Collection:
                 self._hidden.append((run.files.attempts[-1].log, modified, description))
 
     def _add_died(self, metrics: Sequence[ReadRun]) -> None:
-        """Add launches that died before their first step.
+        """Add launches that died before their first step, in folders with metrics.
 
-        Each is a run of the configuration of the preceding launch in its folder, which
-        is known from the metrics of that launch.
+        Their configuration is that of the preceding launch in the same folder, which
+        wrote the metrics.
         """
         by_id = {run.id: run for run in self._runs}
-        for console, name in find_failed_launches(metrics, self._silent):
-            identity = by_id[name].identity
+        for console, previous_id in find_failed_launches(metrics, self._without_steps):
+            identity = by_id[previous_id].identity
             if identity.key is not None:
                 run = self._identify(console)
                 self._runs.append(dataclasses.replace(run, identity=identity))
 
     def add_unnamed(self) -> None:
-        """Add files that are not named like logs but contain steps that no log
-        contains."""
+        """Add the runs of files that are not named like logs.
+
+        Ignores runs of jobs that have a log with steps, and runs with few steps, unless
+        a baseline file names their path.
+        """
         from pytest_llmbench.runs.discover.run_facts import is_at_baseline_path
 
         if not self._found.unnamed:
@@ -483,14 +499,14 @@ class _Collection:
         accepted = self._search_unnamed()
         if not accepted:
             return
-        jobs = {
+        jobs_with_log = {
             run.found.job_id
             for run in self._runs
             if run.found.job_id and count_steps(run)
         }
         for run in self._reader.read_streams(self._search.find_unnamed_runs(accepted)):
             steps, job = count_trained_steps(run.logs), run.files.job_id
-            if job in jobs:
+            if job in jobs_with_log:
                 reason = f"{steps} steps, but job {job} has another log with steps"
                 self._ignore(run.files.id, reason)
             elif steps < FEWEST_STEPS and not is_at_baseline_path(
@@ -499,13 +515,13 @@ class _Collection:
                 reason = f"not named like a log, and {steps} steps: expected {FEWEST_STEPS} or more"
                 self._ignore(run.files.id, reason)
             else:
-                self._unnamed.add(run.files.id)
+                self._unnamed_ids.add(run.files.id)
                 self._runs.append(self._identify(run))
 
     def _search_unnamed(self) -> list[Path]:
-        """Return the files with steps among those not named like logs.
+        """Return the files that are not named like logs but contain steps.
 
-        The other files are added to the ignored or hidden files.
+        The other files that are not named like logs become ignored or hidden files.
         """
         from pytest_llmbench.runs.discover.path_patterns import matches
         from pytest_llmbench.runs.discover.run_facts import list_baseline_paths
@@ -540,14 +556,18 @@ class _Collection:
             )
             accepted += [folder / name for name in choice.accepted]
             ignored += [IgnoredFile(name, reason) for name, reason in choice.ignored]
-        names = {path.name for path in accepted}
-        self._ignored = [file for file in self._ignored if file.name not in names]
+        accepted_names = {path.name for path in accepted}
+        self._ignored = [
+            file for file in self._ignored if file.name not in accepted_names
+        ]
         self._ignored += ignored
         return accepted
 
     def finish(self) -> IngestedRuns:
-        """Return each run once, with the files that are not runs."""
-        kept, copies, left_out = _keep_once(self._runs, self._unnamed, self._reader.now)
+        """Drop the duplicates; return the runs and the files that are not runs."""
+        kept, copies, left_out = _drop_all_duplicates(
+            self._runs, self._unnamed_ids, self._reader.now
+        )
         unreadable = [
             *starmap(self._reader.make_unreadable, self._found.unreadable),
             *starmap(self._reader.make_unreadable_marker, self._found.unreadable_marks),
@@ -558,10 +578,14 @@ class _Collection:
             (*self._ignored, *left_out),
             self._reader.tables.recipes,
             copies,
-            tuple(_find_hidden(self._hidden, kept)),
+            tuple(_select_newer(self._hidden, kept)),
         )
 
     def _identify(self, read: ReadRun) -> Run:
+        """Determine the configuration of a run, and read its logs in known dialects.
+
+        Removes the exclusion of a run that cannot be the A/B job with an unknown id.
+        """
         run = self._reader.identify(read)
         if not _may_be_trial(run):
             run = _drop_pending_mark(run)
@@ -571,19 +595,20 @@ class _Collection:
         self._ignored.append(IgnoredFile(name, reason))
 
 
-def _keep_once(
+def _drop_all_duplicates(
     runs: Sequence[Run], unnamed: Collection[str], now: datetime
 ) -> tuple[list[Run], tuple[tuple[Run, Run], ...], list[IgnoredFile]]:
-    """Drop duplicate runs.
+    """Drop copies, logs of other ranks, and runs that a later one replaced.
 
-    Returns the runs, newest first, the copies with their originals, and the dropped
-    files. `unnamed` contains the ids of runs whose logs are not named like logs.
+    Returns the runs, newest first; (copy, original) pairs of runs with the same steps;
+    and the dropped files. `unnamed` are the ids of runs whose logs are not named like
+    logs.
     """
     remaining, attached = drop_attached(runs)
     remaining, tracked = drop_tracked(remaining, unnamed)
     remaining, ranks = drop_ranks(remaining)
-    once, copies = drop_duplicates(order_runs(remaining, now))
-    kept, superseded = drop_superseded(order_runs(once, now), now)
+    remaining, copies = drop_duplicates(order_runs(remaining, now))
+    kept, superseded = drop_superseded(order_runs(remaining, now), now)
     kept, repeated = mark_duplicates(kept)
     notes = [
         *superseded,
@@ -599,21 +624,21 @@ def _keep_once(
     return kept, (*copies, *repeated), notes
 
 
-def _find_hidden(
+def _select_newer(
     hidden: Sequence[HiddenFile], runs: Sequence[Run]
 ) -> Iterator[IgnoredFile]:
-    """Yield the unread files that are newer than all runs in the nearest folder with
-    runs."""
+    """Yield the unread files that are newer than the runs in the nearest folder.
+
+    That is the innermost folder around the file that contains runs.
+    """
+    if not hidden:
+        return
     newest: dict[Path, datetime] = {}
-    for run in runs if hidden else ():
+    for run in runs:
         if run.started is not None:
             for folder in (run.found.folder, *run.found.folder.parents):
                 newest[folder] = max(newest.get(folder, run.started), run.started)
-    logs = (
-        {attempt.files.log for run in runs for attempt in run.attempts}
-        if hidden
-        else set()
-    )
+    logs = {attempt.files.log for run in runs for attempt in run.attempts}
     by_path = {
         path: (modified, description)
         for path, modified, description in hidden
@@ -628,7 +653,7 @@ def _find_hidden(
 
 
 def _make_ids_unique(entries: Iterable[UnmatchedRun]) -> Iterator[UnmatchedRun]:
-    """Yield the entries, with a number appended to repeated ids."""
+    """Yield the entries; the second entry with an id gets the suffix `~2`, and so on."""
     counts: Counter[str] = Counter()
     for entry in entries:
         counts[entry.id] += 1
@@ -641,15 +666,15 @@ def _make_ids_unique(entries: Iterable[UnmatchedRun]) -> Iterator[UnmatchedRun]:
 
 
 def _may_be_trial(run: Run) -> bool:
-    """True if a run may be an A/B job with an unknown id.
+    """True if a run may be the A/B job whose id is unknown.
 
-    Such a run is undated, or started around the submission of the job.
+    This is possible if the run is undated or started around the job's submission.
     """
     since = run.found.trial_pending_since
     return (
         run.started is None
         or since is None
-        or -ZONES_DIFFER < run.started - since <= LONGEST_WAIT
+        or -LARGEST_ZONE_DIFFERENCE < run.started - since <= LONGEST_WAIT
     )
 
 
@@ -669,12 +694,14 @@ def _drop_pending_mark(run: Run) -> Run:
 def _list_later_outputs(
     files: UnnamedFiles, logs: Sequence[RunFiles], detector: LogDetector, stores: Stores
 ) -> Iterator[HiddenFile]:
-    """Yield files with steps that were written long after all logs next to them.
+    """Yield files with steps that were written long after all `logs` next to them.
 
-    The logs are read instead of these files.
+    Such files are not read, because there are logs, but may be a newer run.
     """
     newest = max((log.modified for log in logs if log.modified), default=None)
-    for name in files.names if newest else ():
+    if newest is None:
+        return
+    for name in files.names:
         try:
             modified = datetime.fromtimestamp(
                 stores.stat(files.folder / name).st_mtime, UTC
@@ -682,8 +709,7 @@ def _list_later_outputs(
         except OSError:  # deleted in the meantime
             continue
         if (
-            newest
-            and modified - newest > WRITTEN_ALONG
+            modified - newest > WRITTEN_ALONG
             and has_log_word(name)
             and detector.contains_steps(files, name)
         ):
@@ -698,8 +724,10 @@ def _can_be_displaced(run: Run) -> bool:
     """True if metrics with more times may replace the log of a run."""
     # For a known configuration the log is kept, since its baseline was recorded from
     # such a log.
-    unknown = run.identity.key is None and not run.identity.candidates
-    return unknown and may_metrics_have_more([attempt.log for attempt in run.attempts])
+    is_unknown = run.identity.key is None and not run.identity.candidates
+    return is_unknown and may_metrics_have_more(
+        [attempt.log for attempt in run.attempts]
+    )
 
 
 def _describe_displaced(run: ReadRun, metrics: ReadRun) -> str:
@@ -710,20 +738,21 @@ def _describe_displaced(run: ReadRun, metrics: ReadRun) -> str:
 def _identify_as(run: Run, key: Key) -> Run:
     """Assign a run to the launched configuration unless its contents contradict this."""
     identity = run.identity
-    unidentified = identity.key is None and not identity.contradicted
-    # The files next to the log of a table row state what ran. If they are near to other
-    # rows and match none, it was another workload.
-    is_other = any(
+    if identity.key is not None or identity.contradicted:
+        return run
+    # The files next to the log of a table's configuration state what ran. If they
+    # resemble other rows of the table but match none, the run was another workload.
+    is_other_workload = any(
         neighbour.recipe == key.recipe == MEGATRON_BRIDGE
         for neighbour in identity.nearest
     )
-    fits = key in identity.candidates or not (identity.candidates or is_other)
-    return (
-        dataclasses.replace(
-            run, identity=Identity(key, "it was launched as this configuration")
-        )
-        if unidentified and fits
-        else run
+    is_possible = (
+        key in identity.candidates if identity.candidates else not is_other_workload
+    )
+    if not is_possible:
+        return run
+    return dataclasses.replace(
+        run, identity=Identity(key, "it was launched as this configuration")
     )
 
 
@@ -731,6 +760,11 @@ def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
     """Read the log of an attempt, with the ending in its standard error.
 
     An unreadable log has no segments and an ending that states the error.
+    """
+    """Return the parsed log of an attempt, with the ending that its standard error
+    shows.
+
+    An unreadable file gives a log without steps whose ending is UNREADABLE.
     """
     from pytest_llmbench.logs.endings import add_error_ending
 
@@ -747,9 +781,9 @@ def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
 
 
 def _is_run(run: ReadRun) -> bool:
-    """True if the files are a training run.
+    """True if the files contain steps or could not be read.
 
-    They contain steps, could not be read, or look like the files of a launched job.
+    Also true if their folders name a workload and they belong to a launched job.
     """
     if any(
         log.segments or (log.ending and log.ending.code is EndingCode.UNREADABLE)
@@ -757,13 +791,13 @@ def _is_run(run: ReadRun) -> bool:
     ):
         return True
     files = run.files
-    launched = (
+    is_launched = (
         files.job_id
         or files.metadata
         or files.logless_job
         or any(LAUNCHED.match(attempt.log.name) for attempt in files.attempts)
     )
-    return bool(launched) and _names_workload(files)
+    return bool(is_launched) and _names_workload(files)
 
 
 def _has_died(files: RunFiles) -> bool:
@@ -776,9 +810,11 @@ def _names_workload(files: RunFiles) -> bool:
     return {"recipe", "size"} <= {hint.field for hint in files.hints}
 
 
-def _is_unread(run: ReadRun, catalog: Catalog) -> bool:
-    """True if the name matches a recipe with its own log definition and the log
-    contains matching lines."""
+def _has_unread_lines(run: ReadRun, catalog: Catalog) -> bool:
+    """True if the custom dialect of the run's recipe found lines that it cannot read.
+
+    The recipe is known from the folders or file names of the run.
+    """
     stated_names = {
         hint.value.casefold() for hint in run.files.hints if hint.field == "recipe"
     }
@@ -796,9 +832,10 @@ def _is_unread(run: ReadRun, catalog: Catalog) -> bool:
 
 
 def _describe_unread(run: ReadRun, catalog: Catalog) -> str:
-    """Explain why a custom dialect finds no step in a log.
+    """Explain why a custom dialect finds no step in a log; "" without an explanation.
 
-    Applies to the only custom dialect, or to dialects whose `find` text is in the log.
+    Explains the first dialect whose `find` text is in the log, or the user's only
+    dialect.
     """
     unread = [
         dialect
@@ -813,8 +850,10 @@ def _describe_unread(run: ReadRun, catalog: Catalog) -> str:
 def _list_start_candidates(
     files: RunFiles, logs: Sequence[ParsedLog]
 ) -> Iterator[StartCandidate]:
-    """Yield the possible start times of a run: metadata or its name, log, parent
-    folder, file."""
+    """Yield the possible start times of a run, the most reliable first.
+
+    From the metadata or the run's folder name, the log, other folders, and the file.
+    """
     own_candidates = [
         candidate
         for candidate in files.start_candidates
@@ -822,7 +861,7 @@ def _list_start_candidates(
     ]
     yield from own_candidates
     from_log = _date_by_log(logs)
-    # The timestamps are wrong if they are before the launch: the clock was never set.
+    # A log that starts before its launch was written with a wrong clock.
     if from_log is not None and all(
         candidate.timestamp - from_log.timestamp <= CLOCK_SKEW
         for candidate in own_candidates
@@ -838,37 +877,37 @@ def _list_start_candidates(
 
 
 def _date_by_log(logs: Sequence[ParsedLog]) -> StartCandidate | None:
-    """Return the first timestamp of the last attempt that has steps.
+    """Return the start of the last attempt that has steps and a timestamp.
 
-    Uses any attempt with a timestamp if no attempt has both.
+    If no attempt has both, returns the first timestamp of the logs. None without any.
     """
     # A requeued job may run again days later, so that its last attempt counts.
-    stamped = [log for log in logs if log.started is not None]
-    logged = next(
-        (log for log in reversed(stamped) if log.segments), next(iter(stamped), None)
+    stamped_logs = [log for log in logs if log.started is not None]
+    chosen = next(
+        (log for log in reversed(stamped_logs) if log.segments),
+        next(iter(stamped_logs), None),
     )
-    if logged is None or logged.started is None:
+    if chosen is None or chosen.started is None:
         return None
-    zoned = logged.started.tzinfo is not None
-    began = logged.started.astimezone(UTC) + _measure_restart(logged.segments)
-    return StartCandidate(Clock.LOG, began, "the log's first time stamp", zoned)
+    zoned = chosen.started.tzinfo is not None
+    started = chosen.started.astimezone(UTC) + _measure_restart(chosen.segments)
+    return StartCandidate(Clock.LOG, started, "the log's first time stamp", zoned)
 
 
 def _measure_restart(segments: Sequence[Segment]) -> timedelta:
-    """Return the time from the first to the last attempt in a log.
+    """Return the time between the first steps of the first and the last attempt.
 
-    0 unless the timestamps have dates.
+    0 if the log contains one attempt, or if its timestamps have no dates.
     """
     if len(segments) < 2:
         return timedelta(0)
-    first, last = (
-        _read_first_stamp(segment.steps) for segment in (segments[0], segments[-1])
-    )
-    passed = last - first if min(first, last) > FIRST_DATE else 0.0
-    return timedelta(seconds=max(0.0, passed))
+    first = _get_first_stamp(segments[0].steps)
+    last = _get_first_stamp(segments[-1].steps)
+    passed_seconds = last - first if min(first, last) > FIRST_DATE else 0.0
+    return timedelta(seconds=max(0.0, passed_seconds))
 
 
-def _read_first_stamp(steps: Steps) -> float:
+def _get_first_stamp(steps: Steps) -> float:
     """Return the first timestamp of a segment, or 0."""
     import numpy as np
 

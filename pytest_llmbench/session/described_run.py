@@ -41,7 +41,7 @@ _PRECISIONS = {
     "fp16": "fp16",
     "float32": "fp32",
 }
-_RECIPES = {
+_SUFFIXES = {
     "fp8_recipe: tensorwise": "cs",
     "fp8_recipe: mxfp8": "mx",
     "fp8_recipe: blockwise": "sc",
@@ -49,18 +49,20 @@ _RECIPES = {
 _SIZE = re.compile(
     r"(?:^|[_/ -])(\d+(?:\.\d+)?[bmt](?:[_-]a\d+(?:\.\d+)?b)?|\d+x\d+(?:\.\d+)?b)(?=$|[_/ .-])"
 )
-_GROUPS = {
+_PARALLELISM_FIELDS = {
     "tensor": "tp",
     "pipeline": "pp",
     "context": "cp",
     "expert": "ep",
     "data": "dp",
 }
-_GROUP = re.compile(
+_PARALLEL_SIZE = re.compile(
     r"(tensor|pipeline|context|expert|data)[-_ ](?:model[-_ ])?parallel[-_ ]size: (\d{1,7})"
 )
-_AXIS = re.compile(r"(?<![a-z_])(pp|cp|tp|ep|etp|dp_replicate|dp_shard)=(\d{1,7})")
-_GENERIC = re.compile(
+_PARALLEL_AXIS = re.compile(
+    r"(?<![a-z_])(pp|cp|tp|ep|etp|dp_replicate|dp_shard)=(\d{1,7})"
+)
+_GENERIC_WORDS = re.compile(
     r"(?:logs?|outs?|outputs?|results?|runs?|train(?:ing)?|trainer|experiments?|slurm|stdout|stderr|jobs?|main|test|nemo"
     r"|data|tmp|night|day|version|attempt|default|pretrain(?:ing)?|model|file|console|txt|err|rank"
     r"|tensorboard|tb|events?|tfevents|lightning|metrics|state|logging)+"
@@ -68,7 +70,7 @@ _GENERIC = re.compile(
 
 
 # The wildcards of a path pattern, including the separators in a timestamp.
-_OPEN = re.compile(r"[#*](?:[tz:.-]*[#*])*z?(?![a-z])|[#*]")
+_WILDCARDS = re.compile(r"[#*](?:[tz:.-]*[#*])*z?(?![a-z])|[#*]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class StatedRun:
     sources."""
 
     values: Mapping[str, str]
-    taken: tuple[str, ...]  # each value with its source, in words
+    found: tuple[str, ...]  # each value with its source, in words
     conflicts: tuple[str, ...]
     models: tuple[str, ...]  # names of its model, the most reliable first
     parallelism: Parallelism
@@ -100,7 +102,7 @@ class StatedRun:
         return self.values.get(field, default)
 
     def get_number(self, field: str) -> int | None:
-        """Return a whole number above 0, or None if it is unknown or invalid."""
+        """Return a value as a whole number above 0; None if it is unknown or invalid."""
         text = self.values.get(field, "").replace(",", "").removesuffix(".0")
         return int(text) or None if text.isdecimal() and len(text) < 10 else None
 
@@ -120,22 +122,23 @@ class StatedRun:
             (abbreviation, self.get_number(field))
             for field, abbreviation in abbreviations.items()
         ]
-        groups = [
+        parallel_sizes = [
             (field.name, getattr(self.parallelism, field.name))
             for field in fields(Parallelism)
         ]
+        # A size of 1 is the usual one, except of the global batch.
         return "-".join(
             f"{name}{size}"
-            for name, size in (*sizes, *groups)
+            for name, size in (*sizes, *parallel_sizes)
             if size and (size > 1 or name == "gbs")
         )
 
 
 def describe_run(run: Run, gpu: str = "", stated: StatedNames = NO_NAMES) -> StatedRun:
-    """Describe a run by its log, metadata, names and the user's names, in this order of
-    trust.
+    """Collect the values of a run and their sources, the most reliable source first.
 
-    `gpu` is the value of --llmb-gpu.
+    Sources are the log, the metadata and names of folders, then the names in `stated`
+    and `gpu`, the value of --llmb-gpu. Values that differ are listed as conflicts.
     """
     facts = {
         fact.name: fact
@@ -143,9 +146,9 @@ def describe_run(run: Run, gpu: str = "", stated: StatedNames = NO_NAMES) -> Sta
     }
     values_by_field: dict[str, list[tuple[str, str]]] = {}
     for field, value, source in (
-        *_read_log(facts),
-        *_read_hints(run),
-        *_read_stated(gpu, stated),
+        *_list_log_values(facts),
+        *_list_hint_values(run),
+        *_list_stated_values(gpu, stated),
     ):
         values_by_field.setdefault(field, []).append((value, source))
     values = {field: pairs[0][0] for field, pairs in values_by_field.items()}
@@ -165,16 +168,17 @@ def describe_run(run: Run, gpu: str = "", stated: StatedNames = NO_NAMES) -> Sta
         for value, _ in values_by_field.get(field, ())
     ]
     return StatedRun(
-        {field: value for field, value in values.items() if field != "model"},
-        tuple(sources),
-        tuple(conflicts),
-        (*([stated.model] if stated.model else []), *models),
-        _read_layout(facts, values),
+        values={field: value for field, value in values.items() if field != "model"},
+        found=tuple(sources),
+        conflicts=tuple(conflicts),
+        models=(stated.model, *models) if stated.model else tuple(models),
+        parallelism=_read_parallelism(facts, values),
     )
 
 
-def _read_log(facts: Mapping[str, RunFact]) -> Iterator[tuple[str, str, str]]:
+def _list_log_values(facts: Mapping[str, RunFact]) -> Iterator[tuple[str, str, str]]:
     """Yield (field, value, source) for each fact that the logs print."""
+    """Yield (field, value, source) of a log's facts: sizes, precision, model names."""
     for field, names in STATED.items():
         fact = next((facts[str(name)] for name in names if str(name) in facts), None)
         if fact is not None:
@@ -188,12 +192,12 @@ def _read_log(facts: Mapping[str, RunFact]) -> Iterator[tuple[str, str, str]]:
         and len(quantized.values) == 1
         and quantized.last not in ("none", "not fp8")
     ):
-        recipes = (
-            [_RECIPES[value] for value in numbers.values if value in _RECIPES]
+        suffixes = (
+            [_SUFFIXES[value] for value in numbers.values if value in _SUFFIXES]
             if numbers
             else []
         )
-        yield "dtype", "_".join((quantized.last, *recipes[:1])), quantized.source
+        yield "dtype", "_".join((quantized.last, *suffixes[:1])), quantized.source
     elif numbers and not (quantized and len(quantized.values) > 1):
         floats = {
             _PRECISIONS[value] for value in numbers.values if value in _PRECISIONS
@@ -201,22 +205,28 @@ def _read_log(facts: Mapping[str, RunFact]) -> Iterator[tuple[str, str, str]]:
         if len(floats) == 1:
             yield "dtype", floats.pop(), numbers.source
     models = facts.get(str(StatedField.MODEL))
-    for value in (models.last, *reversed(models.values)) if models else ():
+    if models is None:
+        return
+    for value in (models.last, *reversed(models.values)):
         name = value.rstrip("/").rpartition("/")[2]
-        # Optimizers and schedules have names as well, but a single name is the model's.
-        if _SIZE.search(name.lower()) or (
-            len(models.values) == 1 and not _is_generic(name) if models else False
-        ):
-            yield "model", name, models.source if models else ""
+        # Optimizers and schedules have names as well: a name without a size is the
+        # model's only if there is no other.
+        is_only_name = len(models.values) == 1 and not _is_generic(name)
+        if _SIZE.search(name.lower()) or is_only_name:
+            yield "model", name, models.source
 
 
-def _read_hints(run: Run) -> Iterator[tuple[str, str, str]]:
+def _list_hint_values(run: Run) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, value, source) of the run's metadata, folders and file names."""
     for hint in run.found.hints:
         yield hint.field, hint.value.casefold(), hint.source
 
 
-def _read_stated(gpu: str, stated: StatedNames) -> Iterator[tuple[str, str, str]]:
+def _list_stated_values(
+    gpu: str, stated: StatedNames
+) -> Iterator[tuple[str, str, str]]:
     """Yield (field, value, option) for each value that the user stated."""
+    """Yield (field, value, option) of the values that the user gave."""
     for field in ("size", "dtype", "gpus"):
         if value := getattr(stated, field):
             yield field, value, f"--{field}"
@@ -224,10 +234,11 @@ def _read_stated(gpu: str, stated: StatedNames) -> Iterator[tuple[str, str, str]
         yield "gpu", gpu, "--llmb-gpu"
 
 
-def _read_layout(
+def _read_parallelism(
     facts: Mapping[str, RunFact], values: Mapping[str, str]
 ) -> Parallelism:
     """Return the parallelism that the facts and the device layout state."""
+    """Return the parallel sizes: of the log, else of the metadata or names."""
     texts = {field.name: values.get(field.name, "") for field in fields(Parallelism)}
     sizes = {
         name: int(text)
@@ -236,8 +247,11 @@ def _read_layout(
     }
     layout = facts.get(str(StatedField.LAYOUT))
     text = "; ".join(layout.values) if layout else ""
-    sizes |= {_GROUPS[name]: int(size) for name, size in _GROUP.findall(text)}
-    axes = {name: int(size) for name, size in _AXIS.findall(text)}
+    sizes |= {
+        _PARALLELISM_FIELDS[name]: int(size)
+        for name, size in _PARALLEL_SIZE.findall(text)
+    }
+    axes = {name: int(size) for name, size in _PARALLEL_AXIS.findall(text)}
     if axes:
         sizes["dp"] = axes.pop("dp_replicate", 1) * axes.pop("dp_shard", 1)
     return Parallelism(
@@ -246,9 +260,10 @@ def _read_layout(
 
 
 def name_model(described: StatedRun, path: str, dialect: str) -> tuple[str, str]:
-    """Return a name and a size for the model of a run.
+    """Return (name, size) of a run's model, for use in a key.
 
-    Uses the known facts, else the folders or the log's name, else the dialect.
+    The name is from the run's values, else from the folders or the log in `path`, else
+    the dialect. The size may be UNSIZED.
     """
     size = described.values.get("size", "")
     for text in (*described.models, *_list_names(path)):
@@ -263,7 +278,7 @@ def name_model(described: StatedRun, path: str, dialect: str) -> tuple[str, str]
 
 
 def _list_names(path: str) -> Sequence[str]:
-    """Return the components of a path pattern that may name the model.
+    """Return the folders and the log of a path pattern, without generic names.
 
     The innermost folder comes first, the log last.
     """
@@ -273,11 +288,12 @@ def _list_names(path: str) -> Sequence[str]:
 
 
 def _is_generic(name: str) -> bool:
+    """True for a name that cannot be that of a model, such as `logs` or `train_2`."""
     word = re.sub(r"[^a-z]+", "", name.lower())
-    return len(word) < 2 or _GENERIC.fullmatch(word) is not None
+    return len(word) < 2 or _GENERIC_WORDS.fullmatch(word) is not None
 
 
 def _make_slug(text: str) -> str:
     """Return a text in the form of a recipe name or size; may be ""."""
-    filled = _OPEN.sub("_", text.lower())
-    return re.sub(r"[^a-z0-9.+]+", "_", filled)[:60].strip("_.+-")
+    without_wildcards = _WILDCARDS.sub("_", text.lower())
+    return re.sub(r"[^a-z0-9.+]+", "_", without_wildcards)[:60].strip("_.+-")

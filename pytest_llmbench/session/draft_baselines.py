@@ -101,8 +101,8 @@ class Drafts:
             baselines={**catalog.baselines, **drafted},
         )
 
-    def identify(self, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """Assign each drafted run to its draft's configuration."""
+    def assign(self, runs: Iterable[Run]) -> tuple[Run, ...]:
+        """Return `runs`; runs with a draft get the configuration of the draft."""
         keys = {
             id(run): draft.baseline.key for draft in self.drafts for run in draft.runs
         }
@@ -131,25 +131,25 @@ def draft_baselines(
     for run in runs:
         if run.identity.key is not None:
             continue
-        reason = _explain_refusal(run)
+        reason = _explain_no_draft(run)
         if reason:
             refused.append(f"{run.id}: no baseline was drafted: {reason}")
             continue
         logs = [attempt.log for attempt in run.attempts]
         groups[_find_dialect(logs), _make_match(run, logs, settings)].append(run)
-    taken = {key: baselines[0] for key, baselines in catalog.baselines.items()}
+    existing = {key: baselines[0] for key, baselines in catalog.baselines.items()}
     drafts = []
     for (dialect, match), of_group in groups.items():
         facts = describe_run(of_group[0], settings.gpu, stated)
         baseline = _make_baseline(of_group, dialect, match, facts, _list_peaks(catalog))
-        baseline = _name_apart(baseline, facts, taken)
-        taken[baseline.key] = baseline
+        baseline = _make_key_unique(baseline, facts, existing)
+        existing[baseline.key] = baseline
         drafts.append(_make_draft(baseline, of_group, facts))
-    return Drafts(tuple(drafts), (*_list_alike(drafts), *refused))
+    return Drafts(tuple(drafts), (*_list_similar_paths(drafts), *refused))
 
 
 def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
-    """Add the baselines that were drafted and recorded in a folder earlier.
+    """Return a catalog with the baselines that were recorded from drafts in a folder.
 
     Further runs of these configurations are then recorded under the same names.
     """
@@ -157,7 +157,7 @@ def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
         recipes = read_recipes([directory]) if directory.is_dir() else ()
     except (
         BaselineError
-    ):  # the folder is empty, or writing to it will report the problem
+    ):  # the folder has no baseline files, or recording into it reports the problem
         return catalog
     recorded = {
         baseline.key: (baseline,)
@@ -177,24 +177,24 @@ def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
     )
 
 
-def _list_alike(drafts: Sequence[Draft]) -> Iterator[str]:
+def _list_similar_paths(drafts: Sequence[Draft]) -> Iterator[str]:
     """Yield a message for drafts whose paths differ only in numbers.
 
     Such a number may identify a run, like a job id, or a configuration.
     """
-    alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    ids_by_path: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for draft in drafts:
         match = draft.baseline.match
         if match is not None:
-            alike[re.sub(r"\d+", "#", match.path), match.says].append(
+            ids_by_path[re.sub(r"\d+", "#", match.path), match.says].append(
                 draft.baseline.key.id
             )
-    for (path, _), ids in alike.items():
+    for (path, _), ids in ids_by_path.items():
         if len(ids) > 1:
             yield f"{join_first(ids)} differ only in a number of their path: if they are one configuration, write `path: {path}`"
 
 
-def _explain_refusal(run: Run) -> str:
+def _explain_no_draft(run: Run) -> str:
     """Return the reason to draft no baseline from a run, or ""."""
     # A run that may belong to several rows of a table still gets a draft, so that the
     # user need not decide on the row first.
@@ -214,15 +214,17 @@ def _explain_refusal(run: Run) -> str:
 
 
 def _find_dialect(logs: Sequence[ParsedLog]) -> str:
+    """Return the dialect of the last log with steps, or ""."""
     return next(
         (log.dialect for log in reversed(logs) if log.dialect and log.segments), ""
     )
 
 
 def _make_match(run: Run, logs: Sequence[ParsedLog], settings: Settings) -> RunMatch:
-    """Return the path pattern of a run, relative to the given paths, and its facts.
+    """Return the path pattern and the facts that runs of the same configuration share.
 
-    For a log that was given itself, the pattern is its folder and its name.
+    The pattern is relative to the path of `settings.logs` that contains the run, but
+    contains at least the log's folder and name.
     """
     components = list_parts(run.found)
     folder = run.found.attempts[0].log.parent
@@ -240,7 +242,7 @@ def _make_match(run: Run, logs: Sequence[ParsedLog], settings: Settings) -> RunM
 
 
 def _list_peaks(catalog: Catalog) -> dict[tuple[str, str], float]:
-    """Return the peaks in the baseline files by GPU type and precision."""
+    """Return the peak TFLOP/s in baseline files, by (GPU type, precision)."""
     stated = (
         (key, baselines[0].peak_tflops) for key, baselines in catalog.baselines.items()
     )
@@ -255,6 +257,7 @@ def _make_baseline(
     peaks: Mapping[tuple[str, str], float],
 ) -> Baseline:
     """Build the drafted baseline of runs, without a step time."""
+    """Draft a baseline without a value for runs of one configuration."""
     choice = _choose_segment(runs)
     recipe, size = name_model(described, match.path, dialect)
     gpu, dtype = described.get_text("gpu"), described.get_text("dtype")
@@ -278,12 +281,13 @@ def _make_baseline(
         described.get_number("global_batch_size") or 0,
         described.get_number("micro_batch_size"),
     )
+    window, *_ = choose_window(choice.segment)
     return Baseline(
         configuration=configuration,
         kind=BaselineKind.RECIPE,
         step_seconds=math.nan,
         cells=(),
-        window=choose_window(choice.segment)[0],
+        window=window,
         timed="mean",
         steps=count_expected_steps(choice),
         dialect=dialect,
@@ -294,11 +298,17 @@ def _make_baseline(
 
 
 def _choose_segment(runs: Sequence[Run]) -> Choice:
-    """Return the segment to judge in the newest run that did not die, else in the
-    newest run."""
-    chosen = (choose_segment(run.attempts, USUAL_WINDOW, UNKNOWN_STEPS) for run in runs)
+    """Return the judged segment of the newest run with a known number of steps.
+
+    If no run has one, returns that of the newest run.
+    """
+    candidates = (
+        choose_segment(run.attempts, USUAL_WINDOW, UNKNOWN_STEPS) for run in runs
+    )
     choices = [
-        choice for choice in chosen if choice is not None and len(choice.segment.steps)
+        choice
+        for choice in candidates
+        if choice is not None and len(choice.segment.steps)
     ]
     return next(
         (choice for choice in choices if count_expected_steps(choice) != UNKNOWN_STEPS),
@@ -306,47 +316,46 @@ def _choose_segment(runs: Sequence[Run]) -> Choice:
     )
 
 
-def _name_apart(
-    baseline: Baseline, described: StatedRun, taken: Mapping[Key, Baseline]
+def _make_key_unique(
+    baseline: Baseline, described: StatedRun, existing: Mapping[Key, Baseline]
 ) -> Baseline:
-    """Give a drafted baseline a unique variant, and a release with a suitable file.
+    """Give a drafted baseline a key that no existing baseline has.
 
-    All baselines of one file have the same window, number of steps and dialect, so
-    a baseline that differs from the others gets another release.
+    All baselines of one file have the same dialect, number of steps and window. A draft
+    that differs in these gets another release, which is another file. Within a file,
+    drafts are distinguished by their variant.
     """
-    key, measurement = baseline.key, _get_head(baseline)
-    releases = (OWN, *(f"{OWN}-{number}" for number in range(2, len(taken) + 3)))
-    of_recipe = [other for other in taken.values() if other.key.recipe == key.recipe]
-    # A baseline file has one window, one number of steps and one dialect.
+    key, head = baseline.key, _get_head(baseline)
+    numbers = range(2, len(existing) + 3)  # more numbers than baselines: one is free
+    releases = (OWN, *(f"{OWN}-{number}" for number in numbers))
+    of_recipe = [other for other in existing.values() if other.key.recipe == key.recipe]
     release = next(
         release
         for release in releases
         if all(
-            _get_head(other) == measurement
+            _get_head(other) == head
             for other in of_recipe
             if other.key.release == release
         )
     )
     key = replace(key, release=release)
-    variants = (
-        "",
-        described.summarise(),
-        *(f"v{number}" for number in range(2, len(taken) + 3)),
-    )
+    variants = ("", described.summarise(), *(f"v{number}" for number in numbers))
     key = next(
         candidate
         for variant in variants
-        if (candidate := replace(key, variant=variant)) not in taken
+        if (candidate := replace(key, variant=variant)) not in existing
     )
     return replace(baseline, configuration=replace(baseline.configuration, key=key))
 
 
 def _get_head(baseline: Baseline) -> tuple[object, ...]:
+    """Return the values that all baselines of one file share."""
     return baseline.dialect, baseline.steps, baseline.window[:2]
 
 
 def _make_draft(baseline: Baseline, runs: Sequence[Run], facts: StatedRun) -> Draft:
     """Build the draft of a recipe file, with the lines to print about it."""
+    """Put a drafted baseline into a recipe, and describe it in lines of text."""
     key = baseline.key
     recipe = Recipe(
         name=key.recipe,
@@ -367,7 +376,8 @@ def _make_draft(baseline: Baseline, runs: Sequence[Run], facts: StatedRun) -> Dr
         f"{key.id}: {count_noun(len(runs), 'run')} at {match.path if match else ''}"
     ]
     if facts.taken:
-        lines.append(f"  found {join_first(facts.taken, 99)}")
+        if facts.found:
+        lines.append(f"  found {join_first(facts.found, 99)}")
     lines += [f"  conflicting values of {conflict}" for conflict in facts.conflicts]
     unknown = facts.list_unknown()
     if unknown:

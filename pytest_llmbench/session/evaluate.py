@@ -35,7 +35,7 @@ from pytest_llmbench.session.catalog import (
     add_tables,
     find_contradiction,
     find_relatives,
-    is_any_improvement,
+    may_be_any_faster,
     select_drift_budget,
     select_tolerance,
 )
@@ -44,7 +44,7 @@ from pytest_llmbench.session.fleet import (
     compute_efficiencies,
     find_fleet_shift,
     find_previous_runs,
-    find_unneeded,
+    find_unneeded_entries,
     with_changes,
     with_metric,
     with_shift,
@@ -75,7 +75,7 @@ Past = Mapping[Key, Sequence[StoredRun]]
 
 NO_PAST: Past = {}
 
-OF_TRIALS = (Reason.VARIANT, Reason.PURPOSE_MISSED)
+TRIAL_REASONS = (Reason.VARIANT, Reason.PURPOSE_MISSED)
 """Reasons of stored verdicts on runs of an A/B."""
 
 
@@ -88,9 +88,8 @@ def gather(
 ) -> SessionResults:
     """Discover, read and judge all runs under the given paths.
 
-    `tell` is called with the progress of reading. The history is used only to estimate
-    noise. If runs match shipped tables, the history is read again for their
-    configurations.
+    `tell` is called with the progress of reading. If runs match shipped tables,
+    `history` is read again for the configurations of these runs.
     """
     # Thousands of runs make many long-lived objects without cycles, which the collector
     # would traverse in vain.
@@ -116,13 +115,16 @@ def _evaluate_recorded(
     now: datetime,
     tell: Callable[[ReadCounts], None] | None,
 ) -> SessionResults:
-    """Measure the runs for a recording; unmatched runs get drafted baselines."""
+    """Evaluate the runs for a recording; unmatched runs get drafted baselines.
+
+    `directory` is the folder of the recorded baselines.
+    """
     from pytest_llmbench.session.draft_baselines import add_recorded, draft_baselines
 
     catalog = add_recorded(catalog, directory)
     ingested = ingest(settings, catalog, now, tell)
     drafts = draft_baselines(ingested.runs, settings, catalog)
-    identified = dataclasses.replace(ingested, runs=drafts.identify(ingested.runs))
+    identified = dataclasses.replace(ingested, runs=drafts.assign(ingested.runs))
     results = evaluate_runs(identified, settings, drafts.add_to(catalog), now)
     return dataclasses.replace(results, remarks=drafts.lines, drafted=drafts.recipes)
 
@@ -137,15 +139,15 @@ def evaluate_runs(
     """Measure and judge the ingested runs.
 
     Runs before `settings.since` are only used to estimate noise. Each configuration is
-    first measured and judged alone, then checked against suite files, then compared
-    with all other configurations.
+    first measured and judged alone. The results are then checked against suite files
+    and compared with each other. `past` are the stored runs.
     """
     keys = (run.identity.key for run in ingested.runs)
     catalog = add_tables(catalog, ingested.tables, settings).select(keys, settings)
-    # A copy may be in this session's folder while its original is only in the history.
+    # The copy of a run may be on disk while the run itself is only in the history.
     runs = mark_past_duplicates(ingested.runs, past)
-    current = [run for run in runs if not _is_before(run, settings)]
-    # A recording stores more than the step time of each of its runs.
+    current = [run for run in runs if not _is_before_since(run, settings)]
+    # A recording needs all metrics of each run, not only those of the newest run.
     judged_runs = settings.runs if settings.record is None else "each"
     measured = measure_runs(runs, catalog, now, judged_runs, settings)
     judged = judge_measured(measured, settings, catalog, now, past)
@@ -158,7 +160,7 @@ def evaluate_runs(
         runs_before_since=len(ingested.runs) - len(current),
         ignored=ingested.ignored,
         measurements={
-            key: _select_current(per_baseline[0], settings)
+            key: _drop_before_since(per_baseline[0], settings)
             for key, per_baseline in measured.items()
         },
         checks=checks,
@@ -168,7 +170,7 @@ def evaluate_runs(
         else (),
         tables=ingested.tables,
         keys_only_in_tables=catalog.keys_only_in_tables,
-        own=catalog.own,
+        user_keys=catalog.user_keys,
         silences=_find_silences(judged, now),
         newer_stored=_find_newer_stored(judged, measured, ingested.copies, past),
         hidden=ingested.hidden,
@@ -176,6 +178,7 @@ def evaluate_runs(
 
 
 def _find_silences(judged: JudgedConfigurations, now: datetime) -> tuple[Silence, ...]:
+    """Find the configurations that did not run when they were due."""
     return find_silences(
         {key: list_starts(evidence) for key, (_, evidence) in judged.newest.items()},
         now,
@@ -188,28 +191,32 @@ def _find_newer_stored(
     copies: Sequence[tuple[Run, Run]],
     past: Past,
 ) -> dict[Key, StoredRun]:
-    """Return the newest stored run of each configuration that is newer than the judged
-    run.
+    """Return the newest stored run of each key, if newer than the judged run.
 
-    Runs whose logs were read or dropped as copies are ignored.
+    Stored runs whose logs were read or dropped as copies are ignored.
     """
-    newer = {}
+    newest_stored = {}
     for key, (result, _) in judged.newest.items():
-        run = result.judgement.measurement
-        later = [] if run is None else _list_later(run.run, past.get(key, ()))
+        judged_run = result.judgement.measurement
+        if judged_run is None:
+            continue
+        later = _list_later(judged_run.run, past.get(key, ()))
         if later:
-            left_out = [copy for copy, _ in copies if copy.identity.key == key]
-            runs = [*left_out, *(other.run for other in measured[key][0])]
-            unread = exclude_same_runs(later, _list_run_keys(runs))
-            if unread:
-                newer[key] = unread[0]
-    return newer
+            dropped = [copy for copy, _ in copies if copy.identity.key == key]
+            read_runs = [
+                *dropped,
+                *(measurement.run for measurement in measured[key][0]),
+            ]
+            without_log = exclude_same_runs(later, _list_run_keys(read_runs))
+            if without_log:
+                newest_stored[key] = without_log[0]
+    return newest_stored
 
 
 def _list_later(run: Run, past: Sequence[StoredRun]) -> list[StoredRun]:
-    """List the stored runs that started after `run`, newest first, valid or not.
+    """Return the stored runs that started after `run`, newest first, valid or not.
 
-    Runs of an A/B are ignored. So are other logs of the same job, which may have a
+    Ignores runs of an A/B test and other logs of the job of `run`, which may have a
     later start.
     """
     started, job_id = run.started, run.found.job_id
@@ -219,14 +226,16 @@ def _list_later(run: Run, past: Sequence[StoredRun]) -> list[StoredRun]:
     return [
         stored
         for stored in later
-        if stored.reason not in OF_TRIALS and (not job_id or stored.job_id != job_id)
+        if stored.reason not in TRIAL_REASONS
+        and (not job_id or stored.job_id != job_id)
     ]
 
 
 def _list_remarks(
     judged: JudgedConfigurations, settings: Settings, catalog: Catalog
 ) -> Iterator[str]:
-    yield from find_unneeded(judged, catalog.acknowledged)
+    """Yield lines on unneeded acknowledgements and on tables without runs."""
+    yield from find_unneeded_entries(judged, catalog.acknowledged)
     if not settings.requested:  # a selection by name needs no remark on other tables
         yield from filter(None, [catalog.describe_unrequested()])
 
@@ -240,23 +249,23 @@ def add_fleet_findings(
 ) -> tuple[JudgedConfigurations, tuple[Check, ...]]:
     """Add the findings that need the results of all configurations.
 
-    Returns the results and the checks on them.
+    Returns the results with these findings, and the checks of the session.
     """
     previous = find_previous_runs(judged)
     judged = with_warnings(with_shift(judged, find_fleet_shift(judged, previous)))
     # Acknowledged changes do not apply to a recording, which defines a new level, or to
     # a certificate, which refers to the published level.
-    accepts = settings.record is None and not settings.certify
+    applies = settings.record is None and not settings.certify
     judged = with_changes(
-        judged, previous, catalog.acknowledged if accepts else (), now
+        judged, previous, catalog.acknowledged if applies else (), now
     )
     if settings.record is None:
         judged = with_slow_ranks(with_last_good(judged, settings, past), settings)
-    checks = make_checks if settings.record is None else check_anything_judged
-    return judged, tuple(checks(judged, settings, catalog))
+    list_checks = make_checks if settings.record is None else check_anything_judged
+    return judged, tuple(list_checks(judged, settings, catalog))
 
 
-def _is_before(run: Run, settings: Settings) -> bool:
+def _is_before_since(run: Run, settings: Settings) -> bool:
     return (
         settings.since is not None
         and run.started is not None
@@ -264,13 +273,13 @@ def _is_before(run: Run, settings: Settings) -> bool:
     )
 
 
-def _select_current(
+def _drop_before_since(
     measurements: Sequence[Measurement], settings: Settings
 ) -> tuple[Measurement, ...]:
     return tuple(
         measurement
         for measurement in measurements
-        if not _is_before(measurement.run, settings)
+        if not _is_before_since(measurement.run, settings)
     )
 
 
@@ -283,8 +292,9 @@ def measure_runs(
 ) -> Measured:
     """Measure runs, newest first, against all baselines of their configurations.
 
-    Older runs are measured for their step time only, unless `judged` is "each". The
-    tolerances are those of `settings`, if given.
+    If `judged` is "newest", runs older than the newest comparable run are measured for
+    their step time only. Without `settings`, the default tolerance applies. Also adds
+    the weak-scaling efficiencies.
     """
     by_key: dict[Key, list[Run]] = defaultdict(list)
     for run in runs:
@@ -292,15 +302,15 @@ def measure_runs(
             by_key[run.identity.key].append(run)
     measured = {
         key: tuple(
-            tuple(_measure_each(by_key[key], baseline, now, judged, settings))
+            tuple(_measure_against(by_key[key], baseline, now, judged, settings))
             for baseline in baselines
         )
         for key, baselines in catalog.baselines.items()
     }
-    return _with_scaling(measured, catalog)
+    return _with_efficiencies(measured, catalog)
 
 
-def _measure_each(
+def _measure_against(
     runs: Sequence[Run],
     baseline: Baseline,
     now: datetime,
@@ -311,35 +321,46 @@ def _measure_each(
 
     Runs older than the judged run get their step time only, unless each run is judged.
     """
+    """Measure runs, newest first, against one baseline (see `measure_runs`)."""
     tolerance = (
         DEFAULT_TOLERANCE.fraction
         if settings is None
         else select_tolerance(settings, baseline).factor - 1
     )
-    newest = True  # until the first comparable run, which is the judged one
+    # True up to the newest comparable run, which is the judged one.
+    is_measured_fully = True
     for run in runs:
         measurement = measure(
-            run, baseline, now, step_time_only=not newest, tolerance=tolerance
+            run,
+            baseline,
+            now,
+            step_time_only=not is_measured_fully,
+            tolerance=tolerance,
         )
-        newest = newest and (judged != "newest" or measurement.excluded is not None)
+        if judged == "newest" and measurement.excluded is None:
+            is_measured_fully = False
         yield measurement
 
 
-def _with_scaling(measured: Measured, catalog: Catalog) -> Measured:
-    """Add the weak-scaling efficiency to the newest valid run of each family member."""
+def _with_efficiencies(measured: Measured, catalog: Catalog) -> Measured:
+    """Add the weak-scaling efficiency to the newest valid run of each key.
+
+    Only runs against the first baseline of a key are compared and changed.
+    """
     newest = {
         key: next((run for run in runs[0] if run.valid), None)
         for key, runs in measured.items()
     }
     valid = {key: run for key, run in newest.items() if run is not None}
-    scaled = dict(measured)
+    changed = dict(measured)
     for key, efficiency in compute_efficiencies(valid, catalog.configurations):
-        first = tuple(
+        first_baseline, *other_baselines = measured[key]
+        with_added = tuple(
             with_metric(run, efficiency) if run is newest[key] else run
-            for run in measured[key][0]
+            for run in first_baseline
         )
-        scaled[key] = (first, *measured[key][1:])
-    return scaled
+        changed[key] = (with_added, *other_baselines)
+    return changed
 
 
 def judge_measured(
@@ -349,13 +370,14 @@ def judge_measured(
     now: datetime,
     past: Past = NO_PAST,
 ) -> JudgedConfigurations:
-    """Judge all configurations. Returns results with the evidence for each baseline, by
-    item id."""
+    """Judge all configurations.
+
+    Returns the results by item id, each with the evidence for each baseline.
+    """
     by_id = {}
-    for key, collected in collect_evidence(
-        measured, settings, catalog, now, past
-    ).items():
-        for case, of_case in _list_cases(key, collected, settings.runs):
+    evidence_by_key = collect_evidence(measured, settings, catalog, now, past)
+    for key, of_key in evidence_by_key.items():
+        for case, of_case in _list_cases(key, of_key, settings.runs):
             evidence = apply_acknowledged_levels(of_case, settings, catalog)
             # The evidence is kept for the later comparisons between configurations.
             by_id[case.id] = (judge_case(case, evidence), evidence)
@@ -371,41 +393,48 @@ def collect_evidence(
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Collect the evidence for each baseline of each key.
 
-    The noise prior is estimated from all configurations.
+    The noise prior is estimated from the earlier runs of all configurations.
     """
-    evidence = {}
-    for key, per_baseline in measured.items():
-        runs, stored = _combine_with_stored(per_baseline, past.get(key, ()))
-        for_key = [
-            _build_evidence(baseline, of_baseline, stored, settings, now)
-            for baseline, of_baseline in zip(catalog.baselines[key], runs, strict=True)
+    evidence_by_key = {}
+    for key, without_commits in measured.items():
+        stored_runs = past.get(key, ())
+        per_baseline = _add_stored_commits(without_commits, stored_runs)
+        stored = _list_only_stored(without_commits, stored_runs)
+        evidence = [
+            _build_evidence(baseline, measurements, stored, settings, now)
+            for baseline, measurements in zip(
+                catalog.baselines[key], per_baseline, strict=True
+            )
         ]
-        if any(runs):
-            for_key = [
-                _add_doubts(unchecked, settings, catalog) for unchecked in for_key
+        if any(per_baseline):
+            evidence = [
+                _add_doubts(of_baseline, settings, catalog) for of_baseline in evidence
             ]
-        evidence[key] = tuple(for_key)
+        evidence_by_key[key] = tuple(evidence)
     # The prior pools all configurations, since one alone has too few runs.
-    previous = (
-        (first.baseline, list_before_newest(first)) for first, *_ in evidence.values()
+    earlier_runs = (
+        (first.baseline, list_before_newest(first))
+        for first, *_ in evidence_by_key.values()
     )
-    noise = estimate_prior(previous, settings.assumed_cv)
+    prior = estimate_prior(earlier_runs, settings.assumed_cv)
     return {
         key: tuple(
-            dataclasses.replace(of_baseline, prior=noise)
-            for of_baseline in per_baseline
+            dataclasses.replace(of_baseline, prior=prior) for of_baseline in evidence
         )
-        for key, per_baseline in evidence.items()
+        for key, evidence in evidence_by_key.items()
     }
 
 
 def _add_doubts(evidence: Evidence, settings: Settings, catalog: Catalog) -> Evidence:
-    """Add contradictions of the baseline and the limit for plausible speed-ups."""
+    """Add a contradiction in the baseline, and the largest plausible speed-up.
+
+    The step times of related configurations are added too, to explain a speed-up.
+    """
     key, baseline = evidence.baseline.key, evidence.baseline
     checked = dataclasses.replace(
         evidence, contradiction=find_contradiction(baseline, catalog)
     )
-    if is_any_improvement(key, settings, catalog):
+    if may_be_any_faster(key, settings, catalog):
         return checked
     relatives = find_relatives(key, catalog)
     return dataclasses.replace(checked, plausible=PLAUSIBLE, relatives=relatives)
@@ -434,11 +463,11 @@ def _build_evidence(
 ) -> Evidence:
     """Build the evidence for one baseline.
 
-    Its noise prior is the assumed noise; that of all configurations is added later.
+    The prior is the assumed noise, until `collect_evidence` has estimated a better one.
     """
     return Evidence(
         baseline=baseline,
-        measurements=_select_current(measurements, settings),
+        measurements=_drop_before_since(measurements, settings),
         tolerance=select_tolerance(settings, baseline),
         now=now,
         prior=assume_noise(settings.assumed_cv),
@@ -446,7 +475,7 @@ def _build_evidence(
         excluded_by_since=tuple(
             measurement
             for measurement in measurements
-            if _is_before(measurement.run, settings)
+            if _is_before_since(measurement.run, settings)
         ),
         repeat_window=settings.repeat_window,
         assumed_cv=settings.assumed_cv,
@@ -456,13 +485,20 @@ def _build_evidence(
     )
 
 
-def _combine_with_stored(
+def _list_only_stored(
     per_baseline: tuple[tuple[Measurement, ...], ...], past: Sequence[StoredRun]
-) -> tuple[tuple[tuple[Measurement, ...], ...], list[StoredRun]]:
-    """Add stored commits to runs; list the valid stored runs that are not among these.
+) -> list[StoredRun]:
+    """Return the valid stored runs that are not among the measured runs."""
+    keys = _list_run_keys(measurement.run for measurement in per_baseline[0])
+    return exclude_same_runs([stored for stored in past if stored.valid], keys)
 
-    The commit of a run is that of the first session that judged it; logs do not contain
-    it.
+
+def _add_stored_commits(
+    per_baseline: tuple[tuple[Measurement, ...], ...], past: Sequence[StoredRun]
+) -> tuple[tuple[Measurement, ...], ...]:
+    """Add the commit of each run from the history, since logs do not contain it.
+
+    The commit is that of the first session that judged the run.
     """
     keys = _list_run_keys(measurement.run for measurement in per_baseline[0])
     jobs = {job_id for job_id, _ in keys}
@@ -471,17 +507,15 @@ def _combine_with_stored(
         if stored.job_id in jobs and "commit" in stored.environment:
             commit = stored.environment["commit"]
             commits.update(dict.fromkeys(stored.same_run_keys & keys, commit))
-    if commits:
-        per_baseline = tuple(
-            tuple(_with_commit(run, commits) for run in runs) for runs in per_baseline
-        )
-    return per_baseline, exclude_same_runs(
-        [stored for stored in past if stored.valid], keys
+    if not commits:
+        return per_baseline
+    return tuple(
+        tuple(_with_commit(run, commits) for run in runs) for runs in per_baseline
     )
 
 
 def _list_run_keys(runs: Iterable[Run]) -> RunKeys:
-    """Return the keys of several runs."""
+    """Return the keys by which runs are recognised in the history."""
     return frozenset(key for run in runs for key in run.same_run_keys)
 
 
@@ -504,9 +538,10 @@ def _with_commit(
 def _list_cases(
     key: Key, per_baseline: tuple[Evidence, ...], runs: str
 ) -> Iterator[tuple[Case, tuple[Evidence, ...]]]:
-    """Yield one case for the configuration, or one for each of its runs.
+    """Yield each case of a configuration with its evidence for each baseline.
 
-    In a case of one run, the older runs are its history.
+    With `runs` "newest", there is one case. Otherwise each run is a case, whose evidence
+    contains the run and all older ones.
     """
     measurements = per_baseline[0].measurements
     if runs == "newest" or not measurements:
@@ -514,7 +549,7 @@ def _list_cases(
         return
     labels = [measurement.run.found.job_id or "run" for measurement in measurements]
     for position, label in enumerate(labels):
-        # Several runs may have the same job id or none, but ids must be unique.
+        # Several runs may have the same job id or no job id, but ids must be unique.
         unique = label if labels.count(label) == 1 else f"{label}-{position + 1}"
         of_case = tuple(
             dataclasses.replace(

@@ -58,12 +58,14 @@ PreviousByKey: TypeAlias = "Mapping[Key, tuple[PreviousRun, ...]]"
 
 
 def find_fleet_shift(
-    judged: JudgedConfigurations, older: PreviousByKey
+    judged: JudgedConfigurations, previous: PreviousByKey
 ) -> SharedShift | None:
-    """Return the shift shared by most configurations, since their last runs or
-    baselines."""
+    """Return the change of step time that most configurations share, or None.
+
+    A configuration is compared with its previous runs, else with its baseline.
+    """
     shifts = [
-        measure_shift(result.judgement, older[key])
+        measure_shift(result.judgement, previous[key])
         for key, (result, _) in judged.newest.items()
     ]
     return find_shared_shift([shift for shift in shifts if shift is not None])
@@ -72,21 +74,21 @@ def find_fleet_shift(
 def with_shift(
     judged: JudgedConfigurations, shift: SharedShift | None
 ) -> JudgedConfigurations:
-    """Add the shared shift to the results, and to the text of each regression.
+    """Add a shared shift to the session, and to the text of each regression.
 
-    Regressions still fail.
+    The regressions still fail.
     """
     judged = replace(judged, shift=shift)
     # A speed-up does not explain a regression.
     if shift is None or shift.shift < 0:
         return judged
 
-    def name_shift(judgement: Judgement, _: Evidence) -> Judgement:
+    def add_shift(judgement: Judgement, _: Evidence) -> Judgement:
         if judgement.verdict is not Verdict.REGRESSION:
             return judgement
         return judgement.add_statements(shift)
 
-    return judged.map_newest(name_shift)
+    return judged.map_newest(add_shift)
 
 
 def list_judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
@@ -95,9 +97,9 @@ def list_judged_runs(judgement: Judgement) -> tuple[Measurement, ...]:
 
 
 def find_previous_runs(judged: JudgedConfigurations) -> PreviousByKey:
-    """Return the daily runs of each key before the current ones, oldest first.
+    """Return the daily runs of each key before the judged runs, oldest first.
 
-    These are all daily runs if nothing was judged.
+    For a key without a judged run, returns all daily runs.
     """
     newest = judged.newest
     return {
@@ -107,7 +109,10 @@ def find_previous_runs(judged: JudgedConfigurations) -> PreviousByKey:
 
 
 def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
-    """Add a note to each passed result that is slower than its baseline beyond chance."""
+    """Add a note to each passed result that is significantly slower than its baseline.
+
+    The p-values are adjusted for the number of configurations.
+    """
     estimates = {
         key: result.judgement.estimate for key, (result, _) in judged.newest.items()
     }
@@ -145,9 +150,10 @@ def with_changes(
     acknowledged: Sequence[Acknowledgement],
     now: datetime,
 ) -> JudgedConfigurations:
-    """Add the changes in the daily runs of each configuration to its newest result.
+    """Add the level changes in each configuration's daily runs to its newest result.
 
-    Also detects flips around the bound since the last change.
+    Also adds the daily runs, and flips of the verdict around the limit since the last
+    change.
     """
     earlier = {key: list_daily_runs(runs) for key, runs in previous.items()}
     series: dict[Key, DailyRuns] = {
@@ -188,25 +194,26 @@ def with_changes(
     return judged.map_newest(add_changes)
 
 
-def find_unneeded(
+def find_unneeded_entries(
     judged: JudgedConfigurations, acknowledged: Sequence[Acknowledgement]
 ) -> Iterator[str]:
-    """Yield a remark for each acknowledgement without effect or with a reverted change."""
+    """Yield a remark for each acknowledgement that no run needs, or whose change was
+    reverted.
+
+    Unless removed, such an entry would hide the next regression.
+    """
     from pytest_llmbench.report.wording import phrase
 
-    # Such an entry would hide the next regression until it is removed.
     judgements = [result.judgement for result, _ in judged.by_id.values()]
     mentioned = {
         note.acknowledgement for judgement in judgements for note in judgement.notes
     }
     changes = [change for judgement in judgements for change in judgement.changes]
     for entry in acknowledged:
-        persisting = [
-            change.stands for change in changes if change.acknowledged == entry
-        ]
+        of_entry = [change for change in changes if change.acknowledged == entry]
         if entry not in mentioned:
             yield f"{entry.place}: not needed by any run ({entry.configuration}): {phrase(entry)}"
-        elif persisting and not any(persisting):
+        elif of_entry and not any(change.stands for change in of_entry):
             yield f"{entry.place}: the change was reverted, remove this entry ({entry.configuration}): {phrase(entry)}"
 
 
@@ -216,9 +223,10 @@ def find_unneeded(
 def compute_efficiencies(
     newest: Mapping[Key, Measurement], configurations: Sequence[Configuration]
 ) -> Iterator[tuple[Key, Metric]]:
-    """Yield the weak-scaling efficiency of the measured members of each family.
+    """Yield (key, weak-scaling efficiency) of the measured configurations.
 
-    The smallest member of the family must be measured.
+    A family consists of configurations that differ in the number of GPUs. Its smallest
+    configuration must be measured.
     """
     seconds = {
         key: measurement.statistic_seconds
@@ -240,10 +248,12 @@ def with_metric(measurement: Measurement, added: Metric) -> Measurement:
 def with_efficiencies(
     judged: JudgedConfigurations, configurations: Sequence[Configuration]
 ) -> JudgedConfigurations:
-    """Add the weak-scaling efficiencies to results that were judged one by one."""
-    # This must be the last stage, since the evidence contains the measurements without
-    # the metric. As for runs on disk, only valid runs are compared, using the first
-    # baseline of their configuration.
+    """Add the weak-scaling efficiencies to results that were judged one by one.
+
+    Only valid runs that the first baseline of their configuration judged are compared,
+    as in `measure_runs`. Call this last: the evidence still has the measurements without
+    the efficiencies.
+    """
     measurements = {
         result.case.key: result.judgement.measurement
         for result, evidence in judged.by_id.values()
@@ -251,15 +261,15 @@ def with_efficiencies(
         and result.judgement.measurement.valid
         and result.judgement.baseline is evidence[0].baseline
     }
-    added = dict(compute_efficiencies(measurements, configurations))
+    efficiencies = dict(compute_efficiencies(measurements, configurations))
 
     def add_efficiency(
         result: ConfigurationResult, _: tuple[Evidence, ...]
     ) -> ConfigurationResult:
         key = result.case.key
-        if key not in added:
+        if key not in efficiencies:
             return result
-        measurement = with_metric(measurements[key], added[key])
+        measurement = with_metric(measurements[key], efficiencies[key])
         return replace(
             result, judgement=replace(result.judgement, measurement=measurement)
         )

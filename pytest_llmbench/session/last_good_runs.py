@@ -22,14 +22,17 @@ def with_last_good(
     settings: Settings,
     past: Mapping[Key, Sequence[StoredRun]],
 ) -> JudgedConfigurations:
-    """Add the last good run, if known, to each failed result."""
+    """Add the last good run, if known, to each failed result.
+
+    Results whose verdict is in ABSENT are unchanged.
+    """
 
     def add_last_good(
         result: ConfigurationResult, of_baselines: tuple[Evidence, ...]
     ) -> ConfigurationResult:
         judgement = result.judgement
-        red = is_red(judgement, settings.rules, required=True)
-        if not red or judgement.verdict in ABSENT:
+        is_failed = is_red(judgement, settings.rules, required=True)
+        if not is_failed or judgement.verdict in ABSENT:
             return result
         evidence = result.pick_deciding(of_baselines)
         last = find_last_good(judgement, evidence, past.get(result.case.key, ()))
@@ -44,7 +47,10 @@ def with_last_good(
 def list_last_good_keys(
     results: SessionResults,
 ) -> dict[str, tuple[str, str, datetime, Window]]:
-    """Return the values that identify each last good run in the history, by item id."""
+    """Return the values that identify each last good run in the history, by item id.
+
+    These are the configuration's id, the job id, the start and the window.
+    """
     return {
         name: (
             result.case.key.id,
@@ -81,9 +87,9 @@ def _add_details(
 
 
 def _list_nodes(result: ConfigurationResult) -> tuple[str, ...]:
-    """Return the nodes of the runs behind a verdict; empty if unknown.
+    """Return the nodes of the jobs whose runs were judged; empty if unknown.
 
-    Uses the last job if the runs have no known job.
+    If the jobs of the runs are unknown, returns the nodes of the last job.
     """
     job_ids = {run.run.found.job_id for run in result.judgement.runs}
     jobs = [job for job in result.jobs if job.job_id in job_ids] or result.jobs[-1:]

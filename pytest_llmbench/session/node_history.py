@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
 
 
+UNSTORED = 0
+"""Id of a run that is not in the history."""
+
+
 def search_history(
     location: StoreLocation, since: date | None, current: Iterable[MeasuredRun] = ()
 ) -> NodeSearch:
-    """Search a history for slow nodes, using runs since `since` and the `current` ones.
+    """Search the stored runs since `since` and the `current` runs for slow nodes.
 
-    The history may not contain the current runs yet. Raises HistoryError if it cannot
-    be read.
+    Current runs that are stored already count once. Raises HistoryError if the history
+    cannot be read.
     """
     from pytest_llmbench.history.details import list_measured_runs
 
@@ -47,10 +51,11 @@ def list_current_runs(results: Iterable[ConfigurationResult]) -> Iterator[Measur
         for job in result.jobs:
             if job.purpose in TIMED and job.step_seconds and job.started is not None:
                 window = result.judgement.baseline.window
-                requeued = job.cost.requeued > 0
-                nodes = frozenset() if requeued else frozenset(job.nodes)
+                # The attempts of a requeued job may have run on different nodes.
+                is_requeued = job.cost.requeued > 0
+                nodes = frozenset() if is_requeued else frozenset(job.nodes)
                 of_job = (job.started, job.job_id, job.step_seconds, nodes, software)
-                yield MeasuredRun(0, result.case.key.id, window, *of_job)
+                yield MeasuredRun(UNSTORED, result.case.key.id, window, *of_job)
 
 
 def compare_with_history(
@@ -62,13 +67,16 @@ def compare_with_history(
     """Compare a run on suspect `nodes` with the usual level of its configuration.
 
     Returns the slowdown of the run as a fraction, and a flag. The flag is True if a
-    search that includes the run names one of the nodes as slow and counts the run as
-    slow. Returns None if there are no comparable days. Raises HistoryError if the history cannot be read.
+    search that includes the run names one of `nodes` as slow and counts the run as slow.
+    Returns None if there are no comparable days. Raises HistoryError if the history
+    cannot be read.
     """
     search = search_history(location, since, [run])
-    # if the session was judged before, the history contains the run under another id
-    same = (name for name, other in search.runs.items() if other.key == run.key)
-    run_id = next(same, run.id)
+    # If the run was stored before, the search contains it under its id in the history.
+    ids = (
+        run_id for run_id, searched in search.runs.items() if searched.key == run.key
+    )
+    run_id = next(ids, run.id)
     difference = (search.evidence.differences or {}).get(run_id)
     if difference is None:
         return None
@@ -99,23 +107,23 @@ def search_runs(
     by_id = {run.id: run for run in runs}
     series: dict[tuple[str, Window], list[ConfigurationRun]] = defaultdict(list)
     for run in by_id.values():
-        placed_run = ConfigurationRun(
+        configuration_run = ConfigurationRun(
             run.id, run.started.date(), math.log(run.seconds), run.nodes, run.software
         )
-        series[run.configuration, run.window].append(placed_run)
-    names = {
+        series[run.configuration, run.window].append(configuration_run)
+    configuration_by_name = {
         f"{configuration} {tuple(window)}": configuration
         for configuration, window in series
     }
-    placed_runs, short_series = compare_with_levels(
-        dict(zip(names, series.values(), strict=True)), since
+    compared_runs, short_series = compare_with_levels(
+        dict(zip(configuration_by_name, series.values(), strict=True)), since
     )
-    analysed = {run.id: by_id[run.id] for run in placed_runs}
-    compared = {run.configuration for run in analysed.values()}
-    too_few = {names[name] for name in short_series} - compared
+    analysed = {run.id: by_id[run.id] for run in compared_runs}
+    with_level = {run.configuration for run in analysed.values()}
+    too_few = {configuration_by_name[name] for name in short_series} - with_level
     return NodeSearch(
         history,
-        find_slow_node(placed_runs),
+        find_slow_node(compared_runs),
         analysed,
         since,
         tuple(sorted(too_few)),

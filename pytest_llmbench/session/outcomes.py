@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.statements import SharedShift
 
 
+MOST_REASONS = 5
+"""Maximum number of reasons in the explanation of a session without a judged run."""
+
+
 @dataclass(frozen=True, slots=True)
 class JudgedConfigurations:
     """The results of a session, with the evidence for each baseline.
@@ -55,8 +59,8 @@ class JudgedConfigurations:
 
     @property
     def newest(self) -> dict[Key, tuple[ConfigurationResult, Evidence]]:
-        """The result of each key's newest run, with the evidence of its deciding
-        verdict."""
+        """The result of each key's newest run, with the evidence for the baseline that
+        decided."""
         newest: dict[Key, tuple[ConfigurationResult, Evidence]] = {}
         for result, evidence in self.by_id.values():
             if result.case.key not in newest:
@@ -131,7 +135,7 @@ class SessionResults:
     """Configurations of tables; `--llmb-require=all` does not require runs of them."""
     required: frozenset[Key] = frozenset()
     """Configurations required by a suite file."""
-    own: frozenset[Key] = frozenset()
+    user_keys: frozenset[Key] = frozenset()
     """Configurations in the user's files, even if a shipped file contains them, too."""
     silences: tuple[Silence, ...] = ()
     """Configurations that did not run when they were due."""
@@ -157,8 +161,8 @@ def decide_outcomes(
     """Return the outcome of each selected item.
 
     If no selected item was judged, and no job served another purpose, all items fail.
-    With `guarded`, a check reports this instead (see `decide_guard`), so that skipped
-    items remain skipped.
+    With `guarded`, the check SOMETHING_JUDGED fails instead (see `decide_guard`), and
+    skipped items remain skipped.
     """
     chosen_results = [results.configurations[identifier] for identifier in selected]
     judged = _list_judged_keys(chosen_results)
@@ -182,10 +186,10 @@ def decide_outcomes(
 def decide_guard(
     checks: Sequence[Check], outcomes: Sequence[Outcome]
 ) -> tuple[Check, ...]:
-    """Set the SOMETHING_JUDGED check.
+    """Return the checks with the status of SOMETHING_JUDGED decided.
 
-    It fails if nothing was judged or selected, and is skipped if invalid runs already
-    fail the session.
+    The check fails if nothing was judged or selected. It is skipped instead if an
+    INVALID run fails the session already.
     """
     context = next((outcome.context for outcome in outcomes if outcome.context), ())
     if not context and outcomes:
@@ -211,7 +215,7 @@ def decide_guard(
 def find_red_results(
     results: SessionResults, settings: Settings
 ) -> Iterator[ConfigurationResult]:
-    """Yield the results that fail by themselves, selected or not."""
+    """Yield the results whose own verdict fails, selected or not."""
     judged = _list_judged_keys(results.configurations.values())
     for result in results.configurations.values():
         current = invalidate_if_newer_unmatched(result, results.unmatched, settings)
@@ -229,15 +233,25 @@ def _decide_status(
     results: SessionResults,
     settings: Settings,
 ) -> Status:
-    """Return the status of an item; `judged` are the keys with a verdict."""
+    """Return the status of an item; `judged` are the keys with a judged run.
+
+    A required item fails if its configuration has no judged run or is INCONCLUSIVE.
+    """
     key = result.case.key
-    in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
-    absent = key in results.keys_only_in_tables and result.judgement.measurement is None
+    has_no_answer = (
+        key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
+    )
+    # `--llmb-require=all` does not require runs of the configurations of tables.
+    is_exempt = (
+        key in results.keys_only_in_tables and result.judgement.measurement is None
+    )
     patterns = [
-        pattern for pattern in settings.require if pattern != "all" or not absent
+        pattern for pattern in settings.require if pattern != "all" or not is_exempt
     ]
-    required = (key in results.required or is_required(key, patterns)) and in_doubt
-    return decide_status(result.judgement, settings.rules, required=required)
+    required = key in results.required or is_required(key, patterns)
+    return decide_status(
+        result.judgement, settings.rules, required=required and has_no_answer
+    )
 
 
 def judge_case(case: Case, evidence: Sequence[Evidence]) -> ConfigurationResult:
@@ -252,7 +266,10 @@ def judge_case(case: Case, evidence: Sequence[Evidence]) -> ConfigurationResult:
 def _explain_no_judged_run(
     results: SessionResults, selected: int, settings: Settings
 ) -> tuple[str, ...]:
-    """Explain that nothing was judged: the runs found and the options that match them."""
+    """Return sentences on why nothing was judged: no runs, all too old, or others.
+
+    `selected` is the number of selected configurations.
+    """
     beginning = f"nothing was judged: no valid run of the {formatting.count_noun(selected, 'selected configuration')}"
     if settings.launch is not None:
         return (f"{beginning}.",)
@@ -278,23 +295,26 @@ def _explain_no_judged_run(
 
 
 def _describe_runs(results: SessionResults) -> str:
-    """List the runs, grouped by the reason for which they were not judged."""
-    ids: dict[str, list[str]] = {}
+    """Name the runs, grouped by the reason for which they were not judged.
+
+    Only the first MOST_REASONS reasons are listed; the other runs are counted.
+    """
+    ids_by_reason: dict[str, list[str]] = {}
     for unmatched in results.unmatched:
         nearest = f"nearest {unmatched.nearest[0].id}" if unmatched.nearest else ""
-        ids.setdefault(
+        ids_by_reason.setdefault(
             "; ".join(filter(None, (unmatched.summary, nearest, unmatched.advice))), []
         ).append(unmatched.id)
     for judgement in (result.judgement for result in results.configurations.values()):
         if judgement.measurement:
-            ids.setdefault(
+            ids_by_reason.setdefault(
                 f"{judgement.baseline.key.id}: {judgement.verdict}", []
             ).append(judgement.measurement.run.id)
     texts = [
         f"{formatting.join_first(names)} ({reason})"
-        for reason, names in list(ids.items())[:5]
+        for reason, names in list(ids_by_reason.items())[:MOST_REASONS]
     ]
-    remaining = sum(len(names) for names in list(ids.values())[5:])
+    remaining = sum(len(names) for names in list(ids_by_reason.values())[MOST_REASONS:])
     return ", ".join(texts) + (f" and {remaining} more" if remaining else "")
 
 
@@ -304,7 +324,7 @@ def invalidate_if_newer_unmatched(
     """Return an INVALID result if a newer unmatched run may belong to the
     configuration.
 
-    An older run must not be judged in its place.
+    Otherwise, an older run would be judged in place of the unmatched run.
     """
     measurement = result.judgement.measurement
     if measurement is None or result.case.run_id or settings.unmatched == "list":
@@ -338,9 +358,9 @@ def apply_requirements(
 ) -> JudgedConfigurations:
     """Apply the number of runs that suite files require.
 
-    A verdict that may pass becomes MISSING if there are fewer valid runs. Only runs within `max_age`
-    count. If a launch was told to make `fewer` runs and there are that many, the
-    verdict is kept with a note.
+    A verdict that may pass becomes MISSING if there are fewer valid runs. Only runs
+    within `max_age` count. `fewer` is the smaller number of runs that the user chose for
+    a launch: if there are as many, the verdict is kept with a note.
     """
     return judged.map(
         lambda result, evidence: _check_run_count(
@@ -382,6 +402,6 @@ def _check_run_count(
 
 
 def _is_countable(run: Measurement, evidence: Evidence) -> bool:
-    """True for a valid run within `max_age`; without `max_age` it may be undated."""
-    dated = run.run.started is not None or evidence.max_age is None
-    return run.valid and dated and not evidence.is_too_old(run.run.started)
+    """True for a valid run within `max_age`; if there is no `max_age`, of any date."""
+    is_dated = run.run.started is not None or evidence.max_age is None
+    return run.valid and is_dated and not evidence.is_too_old(run.run.started)

@@ -256,7 +256,7 @@ def _list_entry(
     for an entry. Returns nothing for several changes, which one entry cannot accept.
     """
     from pytest_llmbench.judge.acknowledged import LARGEST, select_covering
-    from pytest_llmbench.session.acknowledgements import INSTEAD, SAME
+    from pytest_llmbench.session.acknowledgements import RECORD_INSTEAD, SAME_CHANGE
 
     slower = _select_unaccepted([change for change in changes if change.stands])
     if len(slower) != 1:
@@ -267,7 +267,7 @@ def _list_entry(
         )
     since = slower[0].started.date()
     for acknowledgement in select_covering(key.id, acknowledged):
-        if abs(acknowledgement.since - since) <= SAME:
+        if abs(acknowledgement.since - since) <= SAME_CHANGE:
             reason = "it starts within a week of this change, so a second entry would be refused"
             return f"to accept it, change the entry of {acknowledgement.place}:", reason
     # Changes that were reverted before this day are visible in the earlier runs. Only
@@ -288,7 +288,7 @@ def _list_entry(
     if percent > LARGEST * 100:
         # A larger value would be refused when the file is read.
         return (
-            f"it is more than the {LARGEST * 100:g} % that an entry may accept; {INSTEAD}",
+            f"it is more than the {LARGEST * 100:g} % that an entry may accept; {RECORD_INSTEAD}",
         )
     return (
         "to accept it, add under `acknowledged:` in the file:",

@@ -18,7 +18,10 @@ from pytest_llmbench.core.run_records import (
     Problem,
     StoredRun,
 )
-from pytest_llmbench.session.absences import list_absence_cautions, name_without_verdict
+from pytest_llmbench.session.absences import (
+    caution_without_verdict,
+    list_absence_cautions,
+)
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.collect_runs import IngestedRuns
 from pytest_llmbench.session.evaluate import evaluate_runs
@@ -228,7 +231,7 @@ def test_own_configurations_without_a_verdict_are_named() -> None:
     outcomes = [told(identifier="a", own=True), told(identifier="b", own=True)]
     outcomes += [told(identifier="shipped", own=False), told(identifier="old")]
     absences = {"a": "MISSING", "shipped": "MISSING", "old": "MISSING"}
-    (caution,) = name_without_verdict(outcomes, absences)
+    (caution,) = caution_without_verdict(outcomes, absences)
     assert caution.code is CautionCode.WITHOUT_VERDICT
     assert caution.text == "no verdict on a (MISSING), 1 of your 2 configurations"
-    assert list(name_without_verdict(outcomes[2:], absences)) == []
+    assert list(caution_without_verdict(outcomes[2:], absences)) == []

@@ -29,7 +29,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.level_changes import find_changes
 from pytest_llmbench.session.acknowledgements import read_acknowledged
 from pytest_llmbench.session.catalog import Catalog
-from pytest_llmbench.session.fleet import find_unneeded
+from pytest_llmbench.session.fleet import find_unneeded_entries
 from pytest_llmbench.session.outcomes import JudgedConfigurations
 from pytest_llmbench.session.session_checks import check_trends
 from pytest_llmbench.session.settings import Settings
@@ -123,7 +123,11 @@ def judge_levels(
     )
     level = judged_evidence.baseline.step_seconds / 7.325
     return SessionFindings(
-        changes, checks, level, judgement.verdict, tuple(find_unneeded(judged, entries))
+        changes,
+        checks,
+        level,
+        judgement.verdict,
+        tuple(find_unneeded_entries(judged, entries)),
     )
 
 

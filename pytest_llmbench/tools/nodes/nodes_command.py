@@ -79,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> Output:
     now = datetime.now(UTC)
     acknowledged = find_acknowledged_file(arguments.acknowledged)
     repaired = (
-        read_acknowledged(acknowledged, (), now.date(), others=True).last_repair
+        read_acknowledged(acknowledged, (), now.date(), allow_unknown=True).last_repair
         if acknowledged
         else None
     )

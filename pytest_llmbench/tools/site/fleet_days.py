@@ -94,7 +94,7 @@ def collect_days(
     if acknowledged:
         names = list(series)
         entries = read_acknowledged(
-            acknowledged, names, now.date(), others=True
+            acknowledged, names, now.date(), allow_unknown=True
         ).changes
     changes = _find_all_changes(series, entries, now)
     rows = tuple(
