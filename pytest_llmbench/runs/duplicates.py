@@ -80,6 +80,7 @@ Kept = tuple[list[Run], list[tuple[Run, Run]]]
 
 
 def _drop(runs: Sequence[Run], dropped: Mapping[str, tuple[Run, Run]]) -> Kept:
+    """Remove the dropped runs, given by id as (dropped run, kept run), from `runs`."""
     return [run for run in runs if run.id not in dropped], list(dropped.values())
 
 
@@ -97,14 +98,17 @@ def drop_attached(runs: Sequence[Run]) -> Kept:
         else:
             others.append(run)
     attached = [run for run in others if run.found.folder in launched]
-    logs: dict[object, list[Run]] = defaultdict(list)  # a folder may hold thousands
+    # by folder and first timing, because a folder may contain thousands of logs
+    launched_by_start: dict[object, list[Run]] = defaultdict(list)
     for folder in {run.found.folder for run in attached}:
         for run in launched[folder]:
-            logs[folder, *_list_timings(run)[:1]].append(run)
+            launched_by_start[folder, *_list_timings(run)[:1]].append(run)
     copies: dict[str, tuple[Run, Run]] = {}
     for run in attached:
         timings = _list_timings(run)
-        for other in logs[run.found.folder, *timings[:1]] if timings else ():
+        if not timings:
+            continue
+        for other in launched_by_start[run.found.folder, timings[0]]:
             same_job = run.found.job_id in ("", other.found.job_id)
             if same_job and timings == _list_timings(other)[: len(timings)]:
                 copies[run.id] = (run, other)
@@ -113,19 +117,21 @@ def drop_attached(runs: Sequence[Run]) -> Kept:
 
 
 def _is_launched(run: Run) -> bool:
+    """True if a log of the run is named like a launcher's log."""
     return any(LAUNCHED.match(attempt.files.log.name) for attempt in run.attempts)
 
 
 def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> Kept:
-    """Drop logs in which a tool recorded another run's console.
+    """Drop logs in which a tool recorded the console output of another run.
 
     W&B and torchrun store process output in separate folders: the log outside these
-    folders is kept. Rank 0's file of torchrun may lack the console's standard error,
-    such as the number of steps, and therefore show other times. `unnamed` contains the
-    ids of runs whose logs are not named like logs: another log takes precedence. A log
-    in a parent folder also takes precedence over a run without a known configuration
-    and job.
+    folders is kept. torchrun's file of rank 0 may lack the standard error, such as the
+    number of steps, and therefore show other times. `unnamed` contains the ids of runs
+    whose logs are not named like logs: a log of the same run that is named like a log
+    is kept instead. A run without a known configuration and job is dropped if a folder
+    above it contains a log of the same run.
     """
+    # the runs that are dropped if another log of the same run is found
     secondary = {run.id for run in runs if _is_tracked(run) or run.id in unnamed}
     unidentified = {
         run.id for run in runs if run.identity.key is None and not run.found.job_id
@@ -190,18 +196,20 @@ def _list_console_keys(run: Run, around: int = 0) -> Iterator[object]:
 
 
 def _is_console(other: Run, run: Run) -> bool:
-    """True if `other` is the console that the log of `run` was recorded from.
+    """True if `other` is the console log from which a tool recorded the log of `run`.
 
-    It contains all segments of `run`, which are the attempts of a launch.
+    The console log contains all segments (attempts) of `run`. If the two logs were
+    last modified at different times, equal beginnings do not suffice: the equal steps
+    must prove a duplicate.
     """
     jobs = {run.found.job_id, other.found.job_id} - {""}
     if len(jobs) > 1:
         return False
-    written = run.found.modified, other.found.modified
+    written, other_written = run.found.modified, other.found.modified
     together = (
-        written[0] is None
-        or written[1] is None
-        or abs(written[0] - written[1]) <= WRITTEN_ALONG
+        written is None
+        or other_written is None
+        or abs(written - other_written) <= WRITTEN_ALONG
     )
     segments, other_segments = list_steps(run), list_steps(other)
     if not together:
@@ -225,12 +233,17 @@ def _is_console(other: Run, run: Run) -> bool:
 
 
 def _begins_alike(steps: Steps, other: Steps) -> bool:
+    """True if one segment begins with all steps and times of the other one.
+
+    The shorter segment must have at least `BEGUN_ALIKE` steps.
+    """
     timings, other_timings = _list_segment_timings(steps), _list_segment_timings(other)
     shared = min(len(timings), len(other_timings))
     return shared >= BEGUN_ALIKE and timings[:shared] == other_timings[:shared]
 
 
 def _takes_as_long(steps: Steps, other: Steps) -> bool:
+    """True if all steps of two segments have times, with equal sums."""
     elapsed, other_elapsed = _measure_elapsed(steps), _measure_elapsed(other)
     return elapsed > 0 and math.isclose(elapsed, other_elapsed, rel_tol=SAME_ELAPSED)
 
@@ -242,16 +255,19 @@ def _measure_elapsed(steps: Steps) -> float:
 
 
 def drop_ranks(runs: Sequence[Run]) -> Kept:
-    """Drop the logs of further processes of a run; the first process counts.
+    """Drop the logs of all processes of a run except the first process.
 
-    Each process writes the same steps at the same pace into a file that differs by its
-    rank. A file with another pace is a separate run.
+    The processes write the same steps at the same pace into files whose names differ
+    only in the rank. A file with another pace is a separate run.
     """
     groups: dict[tuple[Path, str], list[tuple[int, Run]]] = defaultdict(list)
     for run in runs:
-        rank = names.read_rank(_get_log_name(run))
-        if rank and _OF_PROCESS.search(rank[0]) and count_steps(run):
-            groups[run.found.folder, rank[0]].append((rank[1], run))
+        name_and_rank = names.read_rank(_get_log_name(run))
+        if name_and_rank is None:
+            continue
+        shared_name, rank = name_and_rank
+        if _OF_PROCESS.search(shared_name) and count_steps(run):
+            groups[run.found.folder, shared_name].append((rank, run))
     dropped: dict[str, tuple[Run, Run]] = {}
     for group in groups.values():
         (_, first), *others = sorted(group, key=lambda ranked: ranked[0])
@@ -262,6 +278,7 @@ def drop_ranks(runs: Sequence[Run]) -> Kept:
 
 
 def _get_log_name(run: Run) -> str:
+    """Return the name of the log of a run with a single attempt, else ""."""
     return run.attempts[0].files.log.name if len(run.attempts) == 1 else ""
 
 
@@ -291,11 +308,11 @@ def _sum_times(steps: Steps) -> float:
 
 
 def drop_duplicates(runs: Sequence[Run]) -> Kept:
-    """Drop all but one of each group of duplicates.
+    """Drop all but one of each group of duplicates of one job.
 
     Duplicates are runs of one configuration and job whose logs are equal, compressed or
-    not. A run with the same start and the beginning of another's steps is a duplicate,
-    too: it was copied while the job ran.
+    not. A log that was copied while the job ran is a duplicate, too: such a run has the
+    same start, and its steps are the first steps of the complete run.
     """
     groups: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
@@ -335,6 +352,10 @@ def drop_duplicates(runs: Sequence[Run]) -> Kept:
 
 def _make_duplicate_key(run: Run) -> object:
     """Return a key that is equal for copies of a run: configuration, job, logs, step times."""
+    """Return a key that only runs of one configuration and job with equal logs share.
+
+    A run without steps shares its key with no other run.
+    """
     if not count_steps(run):
         return run.id
     logs = [attempt.log for attempt in run.attempts]
@@ -379,14 +400,14 @@ def _merge_dates(duplicates: Sequence[Run]) -> Run:
     ]
     stated = [run.started for run in duplicates if run.started is not None]
     if not written or (
-        _lie_apart(written)
+        _contradict(written)
         and any(run.found.dated for run in duplicates)
-        and _lie_apart([*written, *stated])
+        and _contradict([*written, *stated])
     ):
         return dataclasses.replace(
             last,
             started=None,
-            started_from="its copies contradict each other",
+            started_from="the copies of the log contradict each other",
             start_candidates=(),
         )
     first_written = StartCandidate(Clock.FILE_TIME, min(written), FILE_TIME, zoned=True)
@@ -398,8 +419,9 @@ def _merge_dates(duplicates: Sequence[Run]) -> Run:
     )
 
 
-def _lie_apart(moments: Sequence[datetime]) -> bool:
-    return max(moments) - min(moments) > CLOCK_SKEW
+def _contradict(times: Sequence[datetime]) -> bool:
+    """True if the times differ by more than clocks do."""
+    return max(times) - min(times) > CLOCK_SKEW
 
 
 def _is_partial_duplicate(run: Run, other: Run) -> bool:
@@ -450,6 +472,7 @@ def _share_start(run: Run, other: Run) -> bool:
 
 
 def _list_starts(run: Run) -> set[datetime]:
+    """Return the starts in metadata, in folder names and in the logs."""
     stated = {
         candidate.timestamp
         for candidate in run.start_candidates
@@ -463,13 +486,14 @@ def _list_starts(run: Run) -> set[datetime]:
 
 
 def _list_timings(run: Run) -> list[tuple[int, float | None]]:
-    """Return steps and times, None for missing times (NaN never compares equal)."""
+    """Return (step number, time) of all steps; the time is None if missing."""
     return [
         timing for steps in list_steps(run) for timing in _list_segment_timings(steps)
     ]
 
 
 def _list_segment_timings(steps: Steps) -> list[tuple[int, float | None]]:
+    # NaN never compares equal, None does
     rows = zip(steps.index.tolist(), read_times(steps).tolist(), strict=True)
     return [
         (index, None if math.isnan(seconds) else seconds) for index, seconds in rows
@@ -477,10 +501,10 @@ def _list_segment_timings(steps: Steps) -> list[tuple[int, float | None]]:
 
 
 def _measure_extent(run: Run) -> tuple[int, int, int]:
-    """Return a sort key for how complete a run is.
+    """Return a sort key that is larger for a more complete run.
 
-    With equal steps, attempts and lines decide: a copy made earlier may lack a later
-    attempt that failed.
+    If the numbers of steps are equal, attempts and lines decide: an early copy of a log
+    may lack a later attempt that failed.
     """
     return (
         count_steps(run),
@@ -495,18 +519,15 @@ def count_steps(run: Run) -> int:
 
 
 def mark_duplicates(runs: Sequence[Run]) -> Kept:
-    """Mark runs whose steps duplicate another job's.
+    """Mark runs whose steps duplicate the steps of another job.
 
-    Returns the runs to judge, newest first, and the dropped duplicates. The duplicate
-    of two runs is
-
-    - the newer run, if both have the same configuration,
-    - else the run that started later or, if a start is unknown, was written later,
-    - both, if their order is unknown.
-
-    Two kinds of duplicates are dropped: a second log of the same job and configuration
-    elsewhere, and a log without a job id whose start is unknown or equal to the other
-    start.
+    `runs` must be sorted, newest first. Returns the runs to judge in this order, and
+    the dropped duplicates. If both runs have the same configuration, the newer run is
+    the duplicate. Otherwise the duplicate is the run that started later or, if a start
+    is unknown, was written later. If the order is unknown, both are marked. Two kinds
+    of duplicates are dropped: a second log of the same job and configuration in another
+    folder, and a log without a job id whose start is unknown or equal to the start of
+    the other run.
     """
     earlier = _EarlierRuns()
     runs_by_key: dict[Key | None, list[Run]] = defaultdict(list)
@@ -517,7 +538,7 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
     for run in reversed(runs):
         if run.identity.key is None or not count_steps(run):
             continue
-        for other in earlier.find_alike(run):
+        for other in earlier.add(run):
             if (
                 run.id not in duplicates
                 and run.id not in dropped_pairs
@@ -537,19 +558,22 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
 
 
 class _EarlierRuns:
-    """The runs seen so far, by hashes of their steps, their text and samples of their
-    logs."""
+    """The runs added so far, indexed by hashes of their steps and of their logs."""
 
     def __init__(self) -> None:
         self._by_steps: dict[object, Run] = {}
         self._by_sample: dict[int, list[Run]] = defaultdict(list)
 
-    def find_alike(self, run: Run) -> list[Run]:
-        """Return the earlier runs that this run may duplicate, oldest first, and add
-        this run."""
+    def add(self, run: Run) -> list[Run]:
+        """Add a run; return the earlier runs that it may duplicate, oldest first."""
         hashes = [hash_steps(steps) for steps in list_steps(run)]
-        steps = tuple(step_hash for step_hash, _ in hashes)
-        keys = (steps, (steps, run.identity.key), (steps, _hash_logs(run)))
+        step_hashes = tuple(step_hash for step_hash, _ in hashes)
+        # the oldest run with these steps, also of this configuration and with this text
+        keys = (
+            step_hashes,
+            (step_hashes, run.identity.key),
+            (step_hashes, _hash_logs(run)),
+        )
         candidates = {
             earlier.id: earlier
             for earlier in (self._by_steps.setdefault(key, run) for key in keys)
@@ -574,8 +598,7 @@ class _EarlierRuns:
 def mark_past_duplicates(
     runs: Sequence[Run], history: Mapping[Key, Sequence[StoredRun]]
 ) -> Sequence[Run]:
-    """Mark runs whose logs are identical to those of another job's valid run in the
-    history."""
+    """Mark runs whose logs equal the logs of another job's valid run in the history."""
     originals = {
         past_run.logs: (past_run, key)
         for key, key_runs in history.items()
@@ -592,6 +615,12 @@ def mark_past_duplicates(
 
 
 def _mark_past_duplicate(run: Run, original: StoredRun, key: Key | None) -> Run:
+    """Mark a run as a duplicate of a run in the history that has the same logs.
+
+    `key` is the configuration of the run in the history. Returns `run` unchanged if it
+    may be of the same job, is unidentified, older or marked already, or if the equality
+    may be chance (a log without timestamps, of another configuration, with few times).
+    """
     job = run.found.job_id
     same_job = not job or original.job_id in ("", job)
     if run.duplicate_of or run.identity.key is None or same_job:
@@ -600,8 +629,8 @@ def _mark_past_duplicate(run: Run, original: StoredRun, key: Key | None) -> Run:
         # the run in the history is the duplicate, judged before the original appeared
         return run
     equal = list_all_steps(run)
-    stamped = all(attempt.log.started is not None for attempt in run.attempts)
-    certain = stamped or is_equal_enough(equal)
+    has_timestamps = all(attempt.log.started is not None for attempt in run.attempts)
+    certain = has_timestamps or is_equal_enough(equal)
     if not certain and key != run.identity.key:
         return run
     name = f"of {original.started:%Y-%m-%d} in the history"
@@ -612,6 +641,7 @@ def _mark_past_duplicate(run: Run, original: StoredRun, key: Key | None) -> Run:
 
 
 def _hash_logs(run: Run) -> str:
+    """Return a hash of the texts of all logs of a run, "" if the run has no steps."""
     return (
         join_fingerprints([attempt.log.fingerprint for attempt in run.attempts])
         if count_steps(run)
@@ -626,10 +656,10 @@ def _classify_pair(
     duplicates: dict[str, DuplicateOf],
     dropped_pairs: dict[str, tuple[Run, Run]],
 ) -> None:
-    """Record a run as a duplicate of an older run, or as dropped.
+    """Record a run as a duplicate of an older run (`other`), or as dropped.
 
-    Records nothing unless their steps are equal. `same_key_runs` contains all runs of
-    the run's configuration.
+    Adds to `duplicates` or `dropped_pairs`, or to neither if the steps of the two runs
+    differ. `same_key_runs` contains all runs of the configuration of `run`.
     """
     equal = find_equal_steps(run, other)
     if not equal:
@@ -637,6 +667,7 @@ def _classify_pair(
     is_same_key = run.identity.key == other.identity.key
     certain = is_equal_enough(equal)
     if is_same_key and certain:
+        # if a third run, which differs, has these times, too, they prove nothing
         witnesses = (
             candidate
             for candidate in same_key_runs[:MOST_ALIKE]
@@ -656,30 +687,34 @@ def _classify_pair(
         if certain and run.found.folder != other.found.folder:
             dropped_pairs[run.id] = (run, other)
     else:
-        times = len(count_times(equal))
+        different_times = len(count_times(equal))
         for duplicate, original in _order_duplicates(run, other):
-            original_name = original.found.job_id, original.id
             duplicates.setdefault(
                 duplicate.id,
-                DuplicateOf(*original_name, _count_steps_in(equal), times, certain),
+                DuplicateOf(
+                    original.found.job_id,
+                    original.id,
+                    _count_steps_in(equal),
+                    different_times,
+                    certain,
+                ),
             )
 
 
 def _is_unidentified(run: Run, *pair: Run) -> bool:
-    """True if a run cannot be distinguished from the other run of `pair`.
-
-    It has no job id, and its start is unknown or equal to the other start.
-    """
+    """True if a run of `pair` has no job id and a start that is unknown or shared."""
     starts = {side.found.started for side in pair}
     return not run.found.job_id and (run.found.started is None or len(starts) == 1)
 
 
 def _is_same_text(run: Run, other: Run) -> bool:
-    """True if two runs have identical logs with timestamps, which no second job
-    produces."""
+    """True if two runs have identical logs with timestamps.
+
+    Two jobs never write the same timestamps.
+    """
     logs, others = ([attempt.log for attempt in side.attempts] for side in (run, other))
-    stamped = all(log.started is not None and log.fingerprint for log in logs)
-    return stamped and [log.fingerprint for log in logs] == [
+    have_timestamps = all(log.started is not None and log.fingerprint for log in logs)
+    return have_timestamps and [log.fingerprint for log in logs] == [
         log.fingerprint for log in others
     ]
 
@@ -733,7 +768,7 @@ _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 class EqualSteps(NamedTuple):
     """The steps of one segment that another run prints, too."""
 
-    numbers: Integers
+    numbers: Integers  # the step numbers
     times: Floats  # as `read_times` returns them
     averaged: int = 1  # each time is the mean of this many steps
 
@@ -792,7 +827,11 @@ def find_equal_steps(run: Run, other: Run) -> list[EqualSteps]:
 
 
 def _find_equal_rows(steps: Steps, counterparts: Sequence[Steps]) -> Integers:
-    """Return the rows of the steps that the best counterpart prints, too."""
+    """Return the rows of `steps` that the best counterpart prints, too.
+
+    The best counterpart shares most steps. Empty if every counterpart shares fewer than
+    half of the steps, or contradicts a time or a loss.
+    """
     import numpy as np
 
     best: Integers = np.empty(0, dtype=np.int64)
@@ -810,9 +849,9 @@ def _find_equal_rows(steps: Steps, counterparts: Sequence[Steps]) -> Integers:
 
 
 def count_times(equal: Sequence[EqualSteps]) -> Counter[float]:
-    """Count the equal steps for each printed time, without the warm-up.
+    """Return the number of equal steps for each printed time, without the warm-up.
 
-    Of moving means over n steps, only every n-th value counts.
+    If the times are moving means over n steps, only every n-th value counts.
     """
     times: Counter[float] = Counter()
     for segment in equal:
@@ -825,9 +864,10 @@ def count_times(equal: Sequence[EqualSteps]) -> Counter[float]:
 
 
 def is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
-    """True if two different runs would not print so many equal times.
+    """True if the equal times are too many, and too different, to be chance.
 
-    Runs whose times follow from the step numbers are an exception.
+    Runs whose times depend only on the step numbers are not recognised here, see
+    `_depend_on_step_numbers`.
     """
     times = count_times(equal)
     if len(times) >= DIFFERENT_TIMES:
@@ -839,17 +879,19 @@ def is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
 def _depend_on_step_numbers(
     equal: Sequence[EqualSteps], witnesses: Iterable[Run]
 ) -> bool:
-    """True if another run prints more than half of these times at the same steps."""
+    """True if a witness (a different run) prints more than half of the equal times."""
     return any(
         2 * _count_agreeing(equal, run) > _count_steps_in(equal) for run in witnesses
     )
 
 
 def _count_steps_in(equal: Sequence[EqualSteps]) -> int:
+    """Return the number of equal steps of all segments."""
     return sum(len(segment.numbers) for segment in equal)
 
 
 def _count_agreeing(equal: Sequence[EqualSteps], witness: Run) -> int:
+    """Count the equal steps with the same time in the last segment of a witness."""
     import numpy as np
 
     agreeing = 0
@@ -865,12 +907,15 @@ def _count_agreeing(equal: Sequence[EqualSteps], witness: Run) -> int:
 
 
 def hash_steps(steps: Steps) -> tuple[int, list[int]]:
-    """Return a hash of all steps of a segment, and sampled hashes of short sequences.
+    """Return a hash of all steps of a segment, and the smallest hashes of short
+    sequences.
 
     A complete duplicate has the same first hash. A duplicate with lost or added lines
-    still has some of the sampled hashes.
+    still has some of the other hashes.
     """
     import numpy as np
+
+    # one hash per row of step number, time and loss, then one per SHINGLE rows
 
     factors = [np.uint64(factor) for factor in _FACTORS]
     rows = steps.index.astype(np.uint64) * factors[0]

@@ -59,44 +59,52 @@ class ReadRun:
 
 
 def count_times(logs: Iterable[ParsedLog]) -> int:
-    """Count the step times in logs, each mean over several steps as one."""
+    """Count the printed step times in logs; a mean over several steps is one time."""
     return sum(
-        len(_read_seconds(segment.steps.seconds))
+        len(_drop_missing(segment.steps.seconds))
         for log in logs
         for segment in log.segments
     )
 
 
 def count_trained_steps(logs: Iterable[ParsedLog]) -> int:
-    """Count the steps that the records of logs cover."""
+    """Count the steps in logs; a mean over n steps counts as n."""
     return sum(
         int(segment.steps.mean_of.sum()) for log in logs for segment in log.segments
     )
 
 
-def _read_seconds(seconds: Floats) -> Floats:
+def _drop_missing(seconds: Floats) -> Floats:
+    """Return the times that are finite."""
     import numpy as np
 
     return seconds[np.isfinite(seconds)]
 
 
 def may_metrics_have_more(logs: Sequence[ParsedLog]) -> bool:
-    """True if logs contain step times, but so few that metrics may contain many more."""
+    """True if metrics of the run may contain many more step times than the logs.
+
+    Logs without any step time do not count.
+    """
     return 0 < OUTDONE * count_times(logs) <= count_trained_steps(logs)
 
 
 def swap_streams(files: AttemptFiles) -> AttemptFiles | None:
-    """Return an attempt with its standard error as the log, or None if it has none."""
-    return AttemptFiles(files.number, files.err, files.log) if files.err else None
+    """Exchange log and standard error of an attempt; None without standard error."""
+    if files.err is None:
+        return None
+    return AttemptFiles(files.number, log=files.err, err=files.log)
 
 
 def swap_silent_streams(run: ReadRun) -> RunFiles | None:
     """Use standard error as the log of each attempt whose log has no steps.
 
-    None if nothing changes.
+    Returns None if nothing changes. The returned files are not read yet.
     """
     attempts = [
-        (None if attempt.log.segments else swap_streams(attempt.files)) or attempt.files
+        attempt.files
+        if attempt.log.segments
+        else swap_streams(attempt.files) or attempt.files
         for attempt in run.attempts
     ]
     changed = any(
@@ -107,7 +115,7 @@ def swap_silent_streams(run: ReadRun) -> RunFiles | None:
 
 
 def choose_streams(run: ReadRun, swapped: ReadRun) -> ReadRun:
-    """Use the attempts of `swapped` that contain steps if the original ones do not."""
+    """Return `run`, with the attempts of `swapped` where only these contain steps."""
     pairs = zip(run.attempts, swapped.attempts, strict=True)
     attempts = tuple(
         other if other.log.segments and not original.log.segments else original
@@ -122,7 +130,8 @@ def choose_streams(run: ReadRun, swapped: ReadRun) -> ReadRun:
 class Neighbours:
     """Runs indexed by folder and given path.
 
-    Finds the runs in, above or below a folder, among those under the same given path.
+    The given path is the path on the command line under which a run was found. Unless
+    a method says otherwise, it finds only runs with the same given path.
     """
 
     def __init__(self, runs: Iterable[RunFiles]) -> None:
@@ -164,24 +173,20 @@ class Neighbours:
         )
 
     def has_in(self, folder: Path) -> bool:
-        """True if a run is in the folder."""
+        """True if a run of any given path is in the folder."""
         return folder in self._at
 
     def list_in(self, folder: Path) -> list[RunFiles]:
-        """Return the runs in a folder."""
+        """Return the runs in a folder, of all given paths."""
         return list(chain.from_iterable(self._at.get(folder, {}).values()))
 
     def is_near(self, folder: Path, given_path: Path) -> bool:
-        """True if this index contains a run near a folder.
-
-        Near are runs under the folder, in it, and in its parents; the latter two only
-        if they were found under the same `given_path`.
-        """
+        """True if a run is below the folder, or a run of `given_path` in or above it."""
         above = (self._at.get(candidate, {}) for candidate in (folder, *folder.parents))
         return folder in self._under or any(given_path in runs for runs in above)
 
     def has_inside(self, folder: Path) -> bool:
-        """True if a run is in the folder or below it."""
+        """True if a run of any given path is in the folder or below it."""
         return folder in self._at or folder in self._under
 
     def find_newest(self, run: RunFiles) -> RunFiles | None:
@@ -196,15 +201,15 @@ class Neighbours:
         )
         return max(near, key=_get_modified, default=None)
 
-    def find_newest_searched(self, run: RunFiles) -> RunFiles | None:
-        """Return the newest run that was found under the `given_path` of a run, or None."""
+    def find_newest_of_given_path(self, run: RunFiles) -> RunFiles | None:
+        """Return the newest run that was found with the `given_path` of `run`, or None."""
         return self._newest.get(run.given_path)
 
 
 class Claim(Enum):
-    """The relation of metrics to the logs next to them."""
+    """The relation of metrics to the logs near them."""
 
-    RUN = "run"  # a run of its own: no log has these steps
+    RUN = "run"  # the metrics are a separate run: no log has these steps
     CONTESTED = "contested"  # the log next to the metrics has few step times
     # the log next to the metrics has no steps; a log elsewhere may be of the same run
     DOUBTFUL = "doubtful"
@@ -217,7 +222,7 @@ class Surroundings:
 
     runs: Neighbours
     silent: Neighbours  # logs without steps
-    # the ids of the runs that metrics may replace
+    # the ids of the runs with so few step times that metrics may replace their logs
     outdone: frozenset[str] = field(default_factory=frozenset)
 
     def classify(
@@ -232,7 +237,7 @@ class Surroundings:
         if near:
             contested = len(near) == 1 and near[0].id in self.outdone
             return Claim.CONTESTED if contested else Claim.HIDDEN
-        if is_at_baseline_path or not self.runs.find_newest_searched(metrics):
+        if is_at_baseline_path or not self.runs.find_newest_of_given_path(metrics):
             return Claim.RUN
         if is_recorded:
             return Claim.DOUBTFUL
@@ -241,11 +246,12 @@ class Surroundings:
         return Claim.DOUBTFUL if has_console else Claim.HIDDEN
 
     def is_later(self, metrics: RunFiles) -> bool:
-        """True if metrics may belong to a later run than the newest log.
+        """True if metrics were modified long after the newest log.
 
-        They must be modified long after that log.
+        They may belong to a later run than this log, which is near the metrics or, if
+        no log is near, of the same given path.
         """
-        newest = self.runs.find_newest(metrics) or self.runs.find_newest_searched(
+        newest = self.runs.find_newest(metrics) or self.runs.find_newest_of_given_path(
             metrics
         )
         return bool(
@@ -255,25 +261,29 @@ class Surroundings:
         )
 
     def find_rival(self, metrics: RunFiles) -> RunFiles:
-        """Return the run next to contested metrics."""
+        """Return the only run near contested metrics (see `classify`)."""
         return self.runs.find(metrics)[0]
 
 
 def has_many_more_times(metrics: ReadRun, run: ReadRun) -> bool:
     """True if metrics contain many more step times than the log of the same launch."""
-    written = metrics.files.modified, run.files.modified
-    together = None in written or abs(written[0] - written[1]) <= SAME_LAUNCH  # type: ignore[operator]
+    written, log_written = metrics.files.modified, run.files.modified
+    together = (
+        written is None
+        or log_written is None
+        or abs(written - log_written) <= SAME_LAUNCH
+    )
     return together and count_times(metrics.logs) >= OUTDONE * count_times(run.logs)
 
 
 def find_failed_launches(
     metrics: Sequence[ReadRun], silent: Iterable[ReadRun]
 ) -> Iterator[tuple[ReadRun, str]]:
-    """Yield failed launches without steps, each with the id of older metrics.
+    """Yield (failed launch, id of older metrics near it).
 
-    The log of such a launch reports a failure and was modified much later than the
-    newest metrics in, above or below its folder. These metrics must not be judged in
-    its place.
+    `silent` are runs whose logs have no steps. Such a run is a failed launch if its log
+    reports a failure and was modified much later than the newest metrics in, above
+    or below its folder. The older metrics must not be judged in place of this launch.
     """
     neighbours = Neighbours(run.files for run in metrics)
     for console in silent:
@@ -286,13 +296,18 @@ def find_failed_launches(
 
 
 def _get_modified(files: RunFiles) -> datetime:
+    """Return the modification time of a run, the earliest possible time if unknown."""
     return files.modified or datetime.min.replace(tzinfo=UTC)
 
 
 def find_unmatched_metrics(
     metrics: Sequence[ReadRun], runs: Sequence[ReadRun]
 ) -> Iterator[ReadRun]:
-    """Yield the metrics whose steps match no run by last step, median time and losses."""
+    """Yield the metrics that belong to none of the runs.
+
+    Metrics belong to a run if they contain a segment with about the same last step,
+    median step time and losses. Metrics without step times are not returned.
+    """
     by_last: dict[int, list[_Extent]] = defaultdict(list)
     for extent in _list_extents(runs):
         by_last[extent.last].append(extent)
@@ -315,17 +330,19 @@ def find_unmatched_metrics(
 
 
 class _Extent(NamedTuple):
-    last: int
-    median: float
+    """A segment with the properties that identify it."""
+
+    last: int  # the last step, counted from the first one
+    median: float  # of the step times, in seconds
     segment: Segment
 
 
 def _list_extents(runs: Iterable[ReadRun]) -> Iterator[_Extent]:
-    """Yield the last step and the median step time of each segment of the logs."""
+    """Yield the extent of each segment that has step times."""
 
     segments = (segment for run in runs for log in run.logs for segment in log.segments)
     for segment in segments:
-        seconds = _read_seconds(segment.steps.seconds)
+        seconds = _drop_missing(segment.steps.seconds)
         if len(seconds):
             yield _Extent(
                 int(segment.steps.index[-1]) - segment.first_step,
@@ -337,7 +354,7 @@ def _list_extents(runs: Iterable[ReadRun]) -> Iterator[_Extent]:
 def _differ_in_loss(extent: _Extent, other: _Extent) -> bool:
     """True if two segments print different losses for the same steps.
 
-    One of them may count its steps from 0.
+    One of the segments may count its steps from 0. False if too few losses are shared.
     """
     differences = [
         _compare_losses(extent.segment.steps, other.segment.steps, offset)
@@ -348,8 +365,11 @@ def _differ_in_loss(extent: _Extent, other: _Extent) -> bool:
 
 
 def _compare_losses(steps: Steps, others: Steps, offset: int) -> float | None:
-    """Return the median relative difference of losses, None if too few steps are
-    shared."""
+    """Return the median relative difference of the losses of two segments.
+
+    `offset` is added to the step numbers of `others`. None if fewer than
+    `FEWEST_LOSSES` losses are shared.
+    """
     import numpy as np
 
     _, rows, other_rows = np.intersect1d(

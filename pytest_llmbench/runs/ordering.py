@@ -109,7 +109,7 @@ def _make_primary_key(
 
 
 def _measure_slowness(run: Run) -> float:
-    """Return the median step time of the last segment, 0 if a time is missing."""
+    """Return the median step time of a run's last segment, 0 if a time is missing."""
     segments = [segment for attempt in run.attempts for segment in attempt.log.segments]
     if (
         not segments
@@ -121,6 +121,7 @@ def _measure_slowness(run: Run) -> float:
 
 
 def _read_job_number(run: Run) -> tuple[int, str]:
+    """Return a sort key of the job id: its number (0 if it has none) and its text."""
     job = run.found.job_id
     return (
         (int(job), job)
@@ -130,11 +131,11 @@ def _read_job_number(run: Run) -> tuple[int, str]:
 
 
 def _date_group(runs: Sequence[Run], now: datetime) -> list[Run]:
-    """Date the runs of one configuration by the first clock that all runs with steps
-    have.
+    """Date the runs of one configuration by one clock.
 
-    Runs without steps may lack that clock. They are then placed relative to the other
-    runs (`_place_stepless_run`).
+    This is the first clock of `CLOCKS` that dates all runs with steps. A run without
+    steps that lacks this clock is dated relative to the other runs
+    (`_place_stepless_run`). Without such a clock, only `order_source` changes.
     """
     candidates = {
         run.id: {
@@ -172,7 +173,8 @@ def _move_latest_last(
 ) -> list[Run]:
     """Move a run after the others if a better clock shows that it is the latest.
 
-    Only some of the runs have the better clock.
+    `clock` dates all runs; a better clock dates only some of them, including the newest
+    run by `clock`.
     """
     # Otherwise a single old log without a timestamp would make file times decide, which
     # copying changes.
@@ -203,7 +205,10 @@ def _order_started_together(
     candidates: Mapping[str, Mapping[Clock, StartCandidate]],
     clock: Clock,
 ) -> list[Run]:
-    """Order runs with equal starts by the next clock that all of them have."""
+    """Order runs with equal starts by the next clock that dates all of them.
+
+    Adds microseconds to the starts.
+    """
     # Jobs of one folder share its timestamp, and the first submitted may start last.
     # File times are excluded: they are less reliable than job ids.
     groups: dict[datetime | None, list[Run]] = {}
@@ -216,13 +221,14 @@ def _order_started_together(
         )
         if len(group) == 1 or started is None or finer is None:
             continue
-        moments = sorted({candidates[run.id][finer].timestamp for run in group})
-        ranks = {
-            moment: timedelta(microseconds=rank) for rank, moment in enumerate(moments)
+        timestamps = sorted({candidates[run.id][finer].timestamp for run in group})
+        delays = {
+            timestamp: timedelta(microseconds=rank)
+            for rank, timestamp in enumerate(timestamps)
         }
         for run in group:
-            rank = ranks[candidates[run.id][finer].timestamp]
-            ordered[run.id] = dataclasses.replace(run, started=started + rank)
+            delay = delays[candidates[run.id][finer].timestamp]
+            ordered[run.id] = dataclasses.replace(run, started=started + delay)
     return [ordered.get(run.id, run) for run in dated]
 
 
@@ -230,9 +236,10 @@ def find_common_clock(
     candidates: Sequence[Mapping[Clock, StartCandidate]],
     clocks: Sequence[Clock] = CLOCKS,
 ) -> Clock | None:
-    """Return the first clock that dates all of these runs, or None.
+    """Return the first clock that dates all runs, or None.
 
-    Either all of its times have a zone, or none has.
+    `candidates` contains the start times of each run. A clock is skipped if only some
+    of its times have a zone.
     """
     for clock in clocks:
         zones = {
@@ -249,6 +256,7 @@ def find_common_clock(
 
 def _date_run(run: Run, candidate: StartCandidate) -> Run:
     """Set the start of a run, with its source and clock."""
+    """Return a run that starts at the time of a candidate."""
     if (run.started, run.started_from, run.order_source) == (
         candidate.timestamp,
         candidate.source,
@@ -271,8 +279,8 @@ def _place_stepless_run(
 ) -> Run:
     """Date a run without steps, by `clock` if possible.
 
-    Otherwise the run is placed after the last run that is earlier by `_is_later`, or
-    before all runs.
+    Otherwise the run starts just after the last of the dated runs that are earlier by
+    `_is_later`. If no run is earlier, it starts before all of them.
     """
     own_candidate = candidates[run.id].get(clock)
     if (
@@ -287,7 +295,7 @@ def _place_stepless_run(
     started, relation = (
         (max(starts), "later") if earlier else (min(starts) - FRESH, "earlier")
     )
-    neighbour = next(
+    neighbour = next(  # the latest earlier run, or the first of all runs
         other for other in dated if other.started in (started, started + FRESH)
     )
     if earlier:
@@ -306,10 +314,10 @@ def _is_later(
 ) -> bool:
     """True if a run is later than another run.
 
-    Compares the times by the first clock that both have, else the file times, else the
-    job ids.
+    Compares the times of the first clock that dates both runs, else the file times,
+    else the job ids.
     """
-    # In doubt, later: a failed run must not be ordered before its time.
+    # Equal times count as later: a failed run must not be ordered too early.
     own_times, other_times = candidates[run.id], candidates[other.id]
     for clock in CLOCKS[:-1]:
         if (
@@ -336,18 +344,18 @@ def _is_later(
 def drop_superseded(
     runs: Sequence[Run], now: datetime
 ) -> tuple[list[Run], list[IgnoredFile]]:
-    """Drop logless jobs that are superseded or too old; return notes on the dropped
-    jobs.
+    """Drop logless jobs that are superseded or too old.
 
-    A logless job is kept while it may wait in the queue, and longer if an older run
-    would be judged in its place. A launch of the last minutes is recorded with the run
-    that is judged instead (`Run.starting`). `runs` is sorted, newest first.
+    Returns the remaining runs, and a note on each dropped job. `runs` must be sorted,
+    newest first. A logless job is kept while it may wait in the queue, and longer if an
+    older run would be judged in its place. A launch of the last minutes is dropped, and
+    listed in the runs that are judged instead (`Run.starting`).
     """
     indices = {run.id: index for index, run in enumerate(runs)}
-    newest: dict[Key | None, Run] = {}
+    newest_with_log: dict[Key | None, Run] = {}
     for run in runs:
         if run.attempts:
-            newest.setdefault(run.identity.key, run)
+            newest_with_log.setdefault(run.identity.key, run)
     remaining: list[Run] = []
     notes: list[IgnoredFile] = []
     starting: dict[str, tuple[str, ...]] = {}
@@ -358,9 +366,9 @@ def drop_superseded(
         started = run.started or run.found.modified
         keys = {run.identity.key} if run.identity.key else set(run.identity.candidates)
         replaced = [
-            newest[key]
+            newest_with_log[key]
             for key in keys
-            if key in newest and indices[newest[key].id] > index
+            if key in newest_with_log and indices[newest_with_log[key].id] > index
         ]
         is_unidentified = run.found.logless_job is LoglessJob.FOLDER and not keys
         if (
@@ -368,9 +376,8 @@ def drop_superseded(
             and now - started < FRESH
             and run.found.logless_job is not LoglessJob.METADATA
         ):
-            starting |= {
-                rival.id: (*starting.get(rival.id, ()), run.id) for rival in replaced
-            }
+            for judged in replaced:
+                starting[judged.id] = (*starting.get(judged.id, ()), run.id)
             notes.append(IgnoredFile(run.id, "launched minutes ago, no log yet"))
         elif not is_unidentified and (
             replaced or (started is not None and now - started <= LONGEST_QUEUE)

@@ -69,9 +69,10 @@ class LogDetector:
     ) -> UnnamedChoice:
         """Choose the files of a folder that are logs.
 
-        The files in `at_baseline_path` match a baseline's path and are always chosen.
-        `has_log` is true if a log in the folder contains steps; `has_log_near`, if a
-        log in its parents or subfolders contains steps.
+        `at_baseline_path` contains the files that match the path of a baseline; they
+        are always chosen. `has_log` is true if the folder contains a log with steps:
+        no other file is chosen. `has_log_near` is true if a parent folder or subfolder
+        contains such a log: only files named like job output are examined.
         """
         baseline_files = frozenset(at_baseline_path)
         others = [name for name in files.names if name not in baseline_files]
@@ -105,7 +106,7 @@ class LogDetector:
             ) >= MOST_EXAMINED and not names.is_job_output(kind[0]):
                 remaining = sum(map(len, kinds[index:])) - 1
                 not_examined[kind[0]] = (
-                    f"not examined, like {remaining} more: {MOST_EXAMINED} files next to it contain no step"
+                    f"not examined, like {remaining} more: {MOST_EXAMINED} files in this folder contain no step"
                 )
                 break
             logs_found += _find_logs_of_kind(kind, contains_steps)
@@ -123,19 +124,25 @@ class LogDetector:
         )
 
     def contains_steps(self, files: UnnamedFiles, name: str) -> bool:
-        """True if samples of a text file contain a step marker; False if it is
-        unreadable."""
+        """True if samples of a file contain a step marker.
+
+        False for unreadable and for binary files.
+        """
         try:
             samples = self._stores.read_samples(files.folder / name)
         except LogError:
             return False
-        if b"\0" in samples[0]:
+        is_binary = b"\0" in samples[0]
+        if is_binary:
             return False
         return any(marker in sample for sample in samples for marker in self._markers)
 
 
 def _list_kinds(file_names: Sequence[str]) -> list[list[str]]:
-    """Group names that differ only in numbers, job outputs and small groups first."""
+    """Group names that differ only in numbers.
+
+    Groups of job outputs come first, then small groups.
+    """
     kinds: dict[str, list[str]] = defaultdict(list)
     for name in file_names:
         kinds[_NUMBER.sub("#", name.lower())].append(name)
@@ -166,7 +173,8 @@ def _find_logs_of_kind(
 def _choose_outputs(log_names: Sequence[str], existing: Sequence[str]) -> list[str]:
     """Replace standard error by the standard output of its job, if that exists.
 
-    Reading both will show which one is the log.
+    A caller that reads the standard output also reads its standard error, and then
+    decides which of the two is the log.
     """
     files = set(existing)
     outputs = {name: names.name_paired_stream(name, "stdout") for name in log_names}
@@ -178,8 +186,11 @@ def _choose_outputs(log_names: Sequence[str], existing: Sequence[str]) -> list[s
 
 
 def _drop_further_ranks(log_names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Keep the first process of each run; return the others with the reason."""
-    first: dict[str, tuple[int, str]] = {}
+    """Keep the log of the first process of each run.
+
+    Returns the kept names, and the reason for each dropped name.
+    """
+    first: dict[str, tuple[int, str]] = {}  # by shared name: rank and file name
     ranks = {name: rank for name in log_names if (rank := names.read_rank(name))}
     for name, (shared, number) in ranks.items():
         first[shared] = min(first.get(shared, (number, name)), (number, name))
