@@ -123,7 +123,7 @@ def read_archive(path: Path) -> Any:
     members = list(_members(opened, path))
     read = {
         str(one): capture(lambda text=text: parse.read_log(text))  # type: ignore[misc]
-        for one, text in opened.read_packed(members)
+        for one, text in opened.read_from_archives(members)
     }
     return {"members": list(map(str, members)), **read}
 

@@ -210,7 +210,7 @@ def _read_stream(
     if log.dialect is None and 0 < size <= LARGE and others:
         log = _choose_reading((log, parse_blocks(kept, others[0])))
     log = replace(log, fingerprint=fingerprint.digest(size), size_bytes=size)
-    return _add_truncation_ending(log, stream) if stream.cut else log
+    return _add_truncation_ending(log, stream) if stream.is_truncated else log
 
 
 def _add_truncation_ending(log: ParsedLog, stream: Stream) -> ParsedLog:

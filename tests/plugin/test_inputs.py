@@ -169,7 +169,7 @@ def test_remote_folder_is_judged_like_a_local_one(
         ("nope://bucket", "*fsspec does not know the protocol 'nope'*"),
         (
             "ftp://me:secret@host/runs",
-            "*a password or a signature in a path ends up in reports*",
+            "*reports would show the password or signature in this URL*",
         ),
     ],
 )

@@ -175,11 +175,11 @@ def test_recorded_baseline_and_custom_test_show_no_token(
         ),
         (
             "--llmb-logs=zip://a::https://u:pw-1s@h",
-            "a password or a signature in a path ends up in reports",
+            "reports would show the password or signature in this URL",
         ),
         (
             "--llmb-logs=https://h/a?X-Amz-Signature=pw-1s",
-            "a password or a signature in a path ends up in reports",
+            "reports would show the password or signature in this URL",
         ),
     ],
 )

@@ -75,6 +75,7 @@ class LogCache:
             ).encode("utf-8", "surrogatepass")
         ).digest()
         self._file = folder / f"{self._identity.hex()[:32]}{SUFFIX}"
+        # The cached results that were requested, and the new results.
         self._used: list[FileReading] = []
 
     def find_unchanged(
@@ -124,7 +125,7 @@ class LogCache:
                     _HEADER.pack(MAGIC, self._sign(data, self._make_key())) + data,
                 )
                 self._used += new
-                self._tidy()
+                self._remove_unused_files()
 
     def _load(self) -> Sequence[FileReading]:
         """Return the contents of the cache file.
@@ -155,6 +156,10 @@ class LogCache:
         return data if magic == MAGIC and signed else b""
 
     def _sign(self, data: bytes, key: bytes) -> bytes:
+        """Return the signature of the cache file's identity and `data`.
+
+        Raises ValueError if the key has the wrong length.
+        """
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key of {len(key)} bytes")
         return hmac.digest(key, self._identity + data, "sha256")
@@ -172,6 +177,7 @@ class LogCache:
         return key
 
     def _write(self, path: Path, data: bytes) -> None:
+        """Write a file of the cache folder, or replace it in one step."""
         # Written completely and then renamed, so a concurrent session never sees half a
         # file, on any file system. The last writer wins; results of the others are read
         # again.
@@ -185,19 +191,18 @@ class LogCache:
                 os.unlink(name)
             raise
 
-    def _tidy(self) -> None:
+    def _remove_unused_files(self) -> None:
         """Remove cache files not used for OLDEST_SECONDS, and the least recently used.
 
         The remaining files have at most LARGEST bytes.
         """
         files = sorted(_list_files(self._folder), reverse=True)
-        now = (
-            self._file.stat().st_mtime
-        )  # written just now; a file server has a clock of its own
+        # The time of the file that was just written: a file server has its own clock.
+        now = self._file.stat().st_mtime
         remaining = LARGEST
-        for used, size, path in files:
+        for last_use, size, path in files:
             remaining -= size
-            if remaining < 0 or now - used > OLDEST_SECONDS:
+            if remaining < 0 or now - last_use > OLDEST_SECONDS:
                 path.unlink(missing_ok=True)
 
 
@@ -218,7 +223,7 @@ def _read_trusted(path: Path, limit: int) -> bytes:
             return b""
         data = file.read(limit)
         with contextlib.suppress(OSError):
-            os.utime(handle)  # `_tidy` keeps recently used files
+            os.utime(handle)  # `_remove_unused_files` keeps recently used files
     return data
 
 

@@ -78,7 +78,7 @@ _COLUMNS = dict(
     )
 )
 _FLAGS = [name for name, kind in _COLUMNS.items() if kind == np.bool_]
-_ALIGNED = 8
+_ALIGNED = 8  # bytes
 # A segment begins with a bit mask of the columns that are stored as one value because
 # it is the same for all steps. Two thirds of the columns of most logs are, so the
 # results of 100,000 logs fit into memory.
@@ -89,11 +89,13 @@ _COUNTED = "index"
 
 
 @lru_cache(1024)
-def _lay_out(count: int, repeated: int) -> tuple[Mapping[str, tuple[int, int]], int]:
-    """Return the (begin, end) offsets of each column and the size of the segment.
+def _compute_layout(
+    count: int, repeated: int
+) -> tuple[Mapping[str, tuple[int, int]], int]:
+    """Return the (begin, end) offsets of each column, and the size of the segment.
 
-    `count` is the number of steps, `repeated` the bit mask of the columns stored as one
-    value.
+    `count` is the number of steps. In the bit mask `repeated`, bit n is set if column n
+    is stored as one value.
     """
     offsets = {}
     end = _REPEATED.size
@@ -103,12 +105,12 @@ def _lay_out(count: int, repeated: int) -> tuple[Mapping[str, tuple[int, int]], 
     return offsets, _pad(end)
 
 
-def _fill(value: bytes, name: str, count: int) -> NDArray[Any]:
-    """Build a read-only column that repeats one value."""
+def _repeat_value(value: bytes, name: str, count: int) -> NDArray[Any]:
+    """Build the read-only column `name` that repeats one value."""
     return np.frombuffer(value * count, _COLUMNS[name])
 
 
-_share = lru_cache(1024)(_fill)
+_get_shared_column = lru_cache(1024)(_repeat_value)
 # Longer columns are not shared: they would fill the memory, and few segments have the
 # same length.
 _LONGEST_SHARED = 1000
@@ -121,17 +123,19 @@ class _PackedSteps(LazySteps):
     """
 
     __slots__ = ("_position",)
-    _position: tuple[
-        bytes, int, int, int
-    ]  # bytes, offset of the segment, number of steps, mask of repeated columns
+    # Bytes, offset of the segment, number of steps, bit mask of the repeated columns.
+    _position: tuple[bytes, int, int, int]
 
     def _make_column(self, name: str) -> NDArray[Any]:
+        """Decode the column `name`."""
         data, offset, count, repeated = self._position
-        begin, end = _lay_out(count, repeated)[0][name]
-        if end - begin == count * _COLUMNS[name].itemsize:
+        offsets, _ = _compute_layout(count, repeated)
+        begin, end = offsets[name]
+        has_all_values = end - begin == count * _COLUMNS[name].itemsize
+        if has_all_values:
             return np.frombuffer(data, _COLUMNS[name], count, offset + begin)
-        fill = _share if count <= _LONGEST_SHARED else _fill
-        return fill(data[offset + begin : offset + end], name, count)
+        repeat_value = _get_shared_column if count <= _LONGEST_SHARED else _repeat_value
+        return repeat_value(data[offset + begin : offset + end], name, count)
 
 
 class _StepReader:
@@ -140,21 +144,18 @@ class _StepReader:
     def __init__(self, data: bytes, begin: int) -> None:
         self._data = data
         self.offset = begin
-        self.most_values = max(
-            len(data), 1 << 20
-        )  # per column: its size does not limit it, since a value may be repeated
+        # Limit for one column, because a repeated value takes no space in the data.
+        self.most_values = max(len(data), 1 << 20)
 
-    def take(self, count: int) -> Steps:
+    def read_steps(self, count: int) -> Steps:
         """Decode the next `count` steps. Raises ValueError if the data contain fewer."""
         begin = self.offset
         (repeated,) = _REPEATED.unpack_from(self._data, begin)
-        offsets, size = _lay_out(count, repeated)
+        offsets, size = _compute_layout(count, repeated)
         self.offset = begin + size
-        whole = (
-            offsets[_COUNTED][1] - offsets[_COUNTED][0]
-            == count * _COLUMNS[_COUNTED].itemsize
-        )
-        if count < 0 or self.offset > len(self._data) or not whole:
+        counted_begin, counted_end = offsets[_COUNTED]
+        is_whole = counted_end - counted_begin == count * _COLUMNS[_COUNTED].itemsize
+        if count < 0 or self.offset > len(self._data) or not is_whole:
             raise ValueError(f"no {count} steps in {len(self._data)} bytes")
         flags = self._data[
             begin + offsets[_FLAGS[0]][0] : begin + offsets[_FLAGS[-1]][1]
@@ -167,11 +168,12 @@ class _StepReader:
 
 
 def _pack_steps(steps: Steps) -> bytes | memoryview:
-    if packed := getattr(
-        steps, "_position", None
-    ):  # unpacked steps are still in their bytes; modified copies have none
-        data, begin, count, repeated = packed
-        return memoryview(data)[begin : begin + _lay_out(count, repeated)[1]]
+    """Encode the steps of one segment; unpacked steps are returned as they were read."""
+    # Only unpacked steps have a position; a modified copy has none.
+    if position := getattr(steps, "_position", None):
+        data, begin, count, repeated = position
+        _, size = _compute_layout(count, repeated)
+        return memoryview(data)[begin : begin + size]
     columns, repeated, count = [], 0, len(steps)
     for number, (name, kind) in enumerate(_COLUMNS.items()):
         column = np.asarray(getattr(steps, name), kind).tobytes()
@@ -185,6 +187,7 @@ def _pack_steps(steps: Steps) -> bytes | memoryview:
 
 
 def _pad(size: int) -> int:
+    """Round a size up to a multiple of _ALIGNED."""
     return size + -size % _ALIGNED
 
 
@@ -277,10 +280,12 @@ def _list_scalars(kind: Any) -> frozenset[type]:
 
 
 def _is_leaf(kind: Any) -> bool:
+    """True if values of a type are encoded without their components."""
     return kind is Steps or kind in _TEXTS or bool(_list_scalars(kind))
 
 
 def _is_tuple(kind: Any) -> bool:
+    """True for a tuple type or a NamedTuple, False for a dataclass."""
     return issubclass(get_origin(kind) or kind, tuple)
 
 
@@ -296,11 +301,11 @@ def _to_json(
     if len(values) > 1 and all(map(is_, values, repeat(values[0]))):
         return {_SAME: _to_json(kind, values[:1], steps)}
     if _is_leaf(kind):
-        return _convert_leaves(kind, values, steps)
+        return _encode_leaves(kind, values, steps)
     components = _list_component_types(kind)
     if isinstance(kind, UnionType):
         types = [get_origin(component) or component for component in components]
-        numbers = [
+        type_indices = [
             types.index(type(value))
             for value in _check_column(values, len(values), types)
         ]
@@ -308,13 +313,13 @@ def _to_json(
             [value for value in values if type(value) is member] for member in types
         ]
         return [
-            numbers,
+            type_indices,
             *(
                 _to_json(component, member, steps)
                 for component, member in zip(components, members, strict=True)
             ),
         ]
-    if components[-1] is ...:
+    if components[-1] is ...:  # tuple[item, ...]
         return [
             list(map(len, values)),
             _to_json(components[0], list(chain.from_iterable(values)), steps),
@@ -330,9 +335,13 @@ def _to_json(
     ]
 
 
-def _convert_leaves(
+def _encode_leaves(
     kind: Any, values: Sequence[Any], steps: list[Steps]
 ) -> Sequence[Any]:
+    """Encode values of a leaf type.
+
+    Of steps only their number is encoded here; they are appended to `steps`.
+    """
     if kind is Steps:
         steps += values
         return list(map(len, values))
@@ -353,11 +362,11 @@ def _from_json(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any
     if isinstance(tree, dict):
         return _from_json(kind, tree[_SAME], 1, steps) * count
     if _is_leaf(kind):
-        return _make_leaves(kind, tree, count, steps)
+        return _decode_leaves(kind, tree, count, steps)
     components = _list_component_types(kind)
     if isinstance(kind, UnionType):
-        return _join_members(components, tree, count, steps)
-    if components[-1] is ...:
+        return _decode_union(components, tree, count, steps)
+    if components[-1] is ...:  # tuple[item, ...]
         lengths = _check_column(tree[0], count, {int})
         items = iter(_from_json(components[0], tree[1], sum(lengths), steps))
         return [tuple(islice(items, length)) for length in lengths]
@@ -373,6 +382,7 @@ def _from_json(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any
 
 
 def _make_records(kind: Any, columns: Sequence[list[Any]], count: int) -> list[Any]:
+    """Build `count` dataclass records from one list of values for each field."""
     records = list(map(object.__new__, repeat(kind, count)))
     for name, column in zip(_list_fields(kind), columns, strict=True):
         # Takes a third of the time of calling the type with all values.
@@ -380,33 +390,34 @@ def _make_records(kind: Any, columns: Sequence[list[Any]], count: int) -> list[A
     return records
 
 
-def _make_leaves(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any]:
+def _decode_leaves(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any]:
+    """Decode `count` values of a leaf type, the reverse of `_encode_leaves`."""
     if kind is Steps:
-        return list(map(steps.take, _check_column(tree, count, {int})))
+        return list(map(steps.read_steps, _check_column(tree, count, {int})))
     if kind in _TEXTS:
         return list(map(_TEXTS[kind][1], _check_column(tree, count, {str})))
     return _check_column(tree, count, _list_scalars(kind))
 
 
-def _join_members(
+def _decode_union(
     components: Sequence[Any], tree: Any, count: int, steps: _StepReader
 ) -> list[Any]:
     """Decode values of a union type.
 
     The tree contains the index of each value's type, and a column for each type.
     """
-    numbers = _check_column(tree[0], count, {int})
-    counts = Counter(numbers)
+    type_indices = _check_column(tree[0], count, {int})
+    counts = Counter(type_indices)
     if not counts.keys() <= set(range(len(components))):
         raise ValueError(
             f"found types {sorted(counts)}, expected fewer than {len(components)}"
         )
     columns = zip(components, tree[1:], strict=True)
     members = [
-        iter(_from_json(component, column, counts[n], steps))
-        for n, (component, column) in enumerate(columns)
+        iter(_from_json(component, column, counts[index], steps))
+        for index, (component, column) in enumerate(columns)
     ]
-    return [next(members[number]) for number in numbers]
+    return [next(members[index]) for index in type_indices]
 
 
 def _check_column(values: Any, count: int, kinds: Collection[type] = ()) -> list[Any]:

@@ -15,24 +15,25 @@ from pytest_llmbench.logs.sources.compressed import is_compressed
 
 
 def is_consistent(reading: FileReading) -> bool:
-    """True if a reading is consistent in itself and with its file."""
+    """True if the numbers of a cached result agree with each other and with the file."""
     file, result, state = reading
     if state is None:
         return False
     if not file.is_log:
         return result is None or (
             isinstance(result, Ending)
-            and all(line >= 0 for line in _list_endings(result))
+            and all(line >= 0 for line in _list_ending_lines(result))
         )
     if not isinstance(result, ParsedLog) or (
         result.size_bytes != state.size and not is_compressed(file.path)
     ):
         return False
-    return _fits_text(result, result.size_bytes)
+    return _can_be_result_of(result, result.size_bytes)
 
 
-def _fits_text(log: ParsedLog, size: int) -> bool:
-    """True if a log of `size` bytes can contain this result and its `readings`."""
+def _can_be_result_of(log: ParsedLog, size: int) -> bool:
+    """True if a log of `size` bytes can have this result, and its `readings` too."""
+    # A fingerprint begins with the size as a hexadecimal number.
     return (
         0 <= log.lines <= size + 1
         and log.fingerprint.partition("-")[0] in ("", f"{log.size_bytes:x}")
@@ -41,12 +42,12 @@ def _fits_text(log: ParsedLog, size: int) -> bool:
         and all(0 <= line <= log.lines for line in _list_lines(log))
         and all(
             map(
-                _fits_segment,
+                _is_valid_segment,
                 log.segments,
                 (0, *(segment.last_line for segment in log.segments)),
             )
         )
-        and all(_fits_text(reading, size) for reading in log.readings)
+        and all(_can_be_result_of(reading, size) for reading in log.readings)
     )
 
 
@@ -56,22 +57,23 @@ def _list_lines(log: ParsedLog) -> Iterator[int]:
     yield from (record.line for record in log.checkpoints.records)
     yield from (record.first_line for record in log.dropped)
     yield from (dialect.first_line for dialect in log.unread)
-    yield from _list_endings(log.ending)
+    yield from _list_ending_lines(log.ending)
     for segment in log.segments:
         yield from (segment.first_line, segment.last_line)
         yield from (statement.line for statement in segment.stated)
 
 
-def _list_endings(ending: Ending | None) -> Iterator[int]:
+def _list_ending_lines(ending: Ending | None) -> Iterator[int]:
+    """Yield the line numbers of an ending and of the endings beside it."""
     while ending is not None:
         yield ending.line
         ending = ending.beside
 
 
-def _fits_segment(segment: Segment, after: int) -> bool:
-    """True if a segment begins after line `after` and contains its steps in order."""
+def _is_valid_segment(segment: Segment, line_before: int) -> bool:
+    """True if a segment begins after `line_before` and contains its steps in order."""
     steps: Steps = segment.steps
-    if not len(steps) or segment.first_line <= after:
+    if not len(steps) or segment.first_line <= line_before:
         return False
     # Lists, because most logs have about fifty steps and numpy takes twice as long for
     # so few.

@@ -30,7 +30,7 @@ from pytest_llmbench.logs.reading.codec import (
 )
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.compressed import Stream
-from pytest_llmbench.logs.sources.files import UnchangedFile, read_state
+from pytest_llmbench.logs.sources.files import HashedFile, read_state
 
 LONGEST_MESSAGE = 200  # characters of an unexpected exception
 
@@ -51,11 +51,14 @@ Answer: TypeAlias = tuple[Batch, bytes]
 
 
 def read_file(
-    file: FileToRead, definitions: Sequence[RegexDialect], *, keep: bool
+    file: FileToRead, definitions: Sequence[RegexDialect], *, with_state: bool
 ) -> FileReading:
-    """Read one file. With `keep`, include its state if the result may be cached."""
+    """Read one file.
+
+    The result contains the file's state only `with_state`, and only if it may be cached.
+    """
     path = Path(file.path)
-    if not keep:
+    if not with_state:
         return FileReading(file, parse(path, definitions, is_log=file.is_log), None)
     if read_size(file.path) > files.COMPARED_WHOLE:
         before = read_state(file.path, time.time_ns())
@@ -63,12 +66,12 @@ def read_file(
         state = (
             before if before == read_state(file.path, time.time_ns(), before) else None
         )
-    # Hashed while it is read: the state is that of the parsed bytes, even if the file
-    # changes meanwhile.
     else:
-        whole = UnchangedFile(path)
-        result = parse(Stream(whole, path), definitions, is_log=file.is_log)
-        state = whole.state
+        # Hashed while it is read: the state is that of the parsed bytes, even if the
+        # file changes meanwhile.
+        hashed = HashedFile(path)
+        result = parse(Stream(hashed, path), definitions, is_log=file.is_log)
+        state = hashed.state
     return FileReading(file, result, None if isinstance(result, LogError) else state)
 
 
@@ -92,7 +95,7 @@ def parse(
 def _describe_failure(error: Exception) -> str:
     """Describe the exception that prevented reading a file."""
     if isinstance(error, MemoryError):
-        return "it takes more memory than there is"
+        return "not enough memory"
     return clip(f"{type(error).__name__}: {error}", LONGEST_MESSAGE)
 
 
@@ -109,7 +112,7 @@ def read_batches(
     definitions: Sequence[RegexDialect],
     workers: int,
     *,
-    keep: bool,
+    with_state: bool,
 ) -> Generator[Sequence[FileReading]]:
     """Yield the results of each batch, in any order.
 
@@ -119,11 +122,13 @@ def read_batches(
     answered: SimpleQueue[Answer] = SimpleQueue()
     for batch in batches:
         waiting.put(batch)
-    with _start_workers(workers, pickle.dumps((definitions, keep)), waiting, answered):
+    with _start_workers(
+        workers, pickle.dumps((definitions, with_state)), waiting, answered
+    ):
         for _ in batches:
             batch, data = next_batch(waiting, answered)
             yield _unpack_answer(batch, data) or [
-                read_file(file, definitions, keep=keep) for file in batch
+                read_file(file, definitions, with_state=with_state) for file in batch
             ]
 
 
@@ -148,10 +153,10 @@ def _unpack_answer(batch: Batch, data: bytes) -> Sequence[FileReading]:
     readings = unpack(data) if data else []
     # This process reads unreadable files again and reports the error: a worker may have
     # other limits.
-    failed = len(readings) != len(batch) or any(
+    is_incomplete = len(readings) != len(batch) or any(
         isinstance(reading.result, LogError) for reading in readings
     )
-    return [] if failed else readings
+    return [] if is_incomplete else readings
 
 
 @contextmanager
@@ -166,9 +171,8 @@ def _start_workers(
     threads: list[Thread] = []
     try:
         for _ in range(count):
-            with suppress(
-                OSError, RuntimeError
-            ):  # the user's limit of processes or threads is reached
+            # Fewer workers if the user's limit of processes or threads is reached.
+            with suppress(OSError, RuntimeError):
                 processes.append(start_worker())
                 thread = Thread(
                     target=_feed,
@@ -184,12 +188,13 @@ def _start_workers(
         for thread in threads:
             thread.join()
         for process in processes:
-            with suppress(OSError):  # input that it had not read when it was killed
+            # Fails if the killed worker had not read all of its input.
+            with suppress(OSError):
                 process.communicate()
 
 
 def start_worker() -> subprocess.Popen[bytes]:
-    """Start a process that reads the files requested on its standard input."""
+    """Start a process that runs `serve`."""
     flags = [
         "-I",
         "-S",
@@ -227,27 +232,29 @@ def _feed(
             + setup
         )
         requests.flush()
-        alive = answers.read(len(READY)) == READY
-        while alive:
+        is_alive = answers.read(len(READY)) == READY
+        while is_alive:
             batch = waiting.get_nowait()
             data = b""
             try:
                 requests.write(pickle.dumps(batch))
                 requests.flush()
-                with suppress(
-                    EOFError, pickle.UnpicklingError
-                ):  # the worker ended before it replied
+                # The worker may end before it has replied.
+                with suppress(EOFError, pickle.UnpicklingError):
                     data = pickle.load(answers)  # noqa: S301 (of a process that runs our own code)
             finally:
                 answered.put((batch, data))
-            alive = bool(data)
+            is_alive = bool(data)
 
 
 def serve() -> None:
-    """Serve read requests as a worker, until the standard input closes."""
+    """Serve as a worker: read the batches requested on standard input until it closes.
+
+    Writes READY, then one packed result for each batch, to standard output.
+    """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # printed text must not mix with the replies
-    definitions, keep = pickle.load(sys.stdin.buffer)  # noqa: S301 (of the session that started this process)
+    definitions, with_state = pickle.load(sys.stdin.buffer)  # noqa: S301 (of the session that started this process)
     answers.write(READY)
     answers.flush()
     with suppress(EOFError):  # the session closed the pipe: no more requests
@@ -255,7 +262,12 @@ def serve() -> None:
             batch = pickle.load(sys.stdin.buffer)  # noqa: S301
             with pause_garbage_collection():
                 pickle.dump(
-                    pack([read_file(file, definitions, keep=keep) for file in batch]),
+                    pack(
+                        [
+                            read_file(file, definitions, with_state=with_state)
+                            for file in batch
+                        ]
+                    ),
                     answers,
                 )
             answers.flush()

@@ -47,9 +47,9 @@ class ReadCounts(NamedTuple):
     """Files and bytes read so far, and in total."""
 
     files: int
-    of_files: int
+    total_files: int
     size: int
-    of_size: int
+    total_size: int
 
 
 class Reading:
@@ -73,17 +73,17 @@ class Reading:
         self._report = report
         attempts = [attempt for run in runs for attempt in run.attempts]
         requested = {
-            _name_file(attempt.log, is_log=True): attempt.log for attempt in attempts
+            _make_request(attempt.log, is_log=True): attempt.log for attempt in attempts
         }
         requested |= {
-            _name_file(attempt.err, is_log=False): attempt.err
+            _make_request(attempt.err, is_log=False): attempt.err
             for attempt in attempts
             if attempt.err
         }
         self._results: dict[FileToRead, ReadResult] = {}
-        for path, text in stores.read_packed(requested.values()):
-            is_log = _name_file(path, is_log=True) in requested
-            self._results[_name_file(path, is_log=is_log)] = self._read(
+        for path, text in stores.read_from_archives(requested.values()):
+            is_log = _make_request(path, is_log=True) in requested
+            self._results[_make_request(path, is_log=is_log)] = self._parse(
                 text, is_log=is_log
             )
         self._read_here(
@@ -97,27 +97,32 @@ class Reading:
 
     def get_log(self, path: Path) -> ParsedLog:
         """Return a parsed log. Raises LogError if it cannot be read."""
-        return cast("ParsedLog", self._find(path, is_log=True))
+        return cast("ParsedLog", self._get_result(path, is_log=True))
 
     def get_ending(self, path: Path) -> Ending | None:
         """Return the ending on a standard error, or None without an ending.
 
         Raises LogError if the file cannot be read.
         """
-        return cast("Ending | None", self._find(path, is_log=False))
+        return cast("Ending | None", self._get_result(path, is_log=False))
 
-    def _find(self, path: Path, *, is_log: bool) -> ParsedLog | Ending | None:
-        file = _name_file(path, is_log=is_log)
+    def _get_result(self, path: Path, *, is_log: bool) -> ParsedLog | Ending | None:
+        """Return the result of a file, which is read now if it is remote.
+
+        Raises LogError if the file cannot be read.
+        """
+        file = _make_request(path, is_log=is_log)
         result = (
             self._results[file]
             if file in self._results
-            else self._read(self._stores.stream(path), is_log=is_log)
+            else self._parse(self._stores.stream(path), is_log=is_log)
         )
         if isinstance(result, LogError):
             raise result
         return result
 
-    def _read(self, text: Stream | LogError, *, is_log: bool) -> ReadResult:
+    def _parse(self, text: Stream | LogError, *, is_log: bool) -> ReadResult:
+        """Parse the text of a file; an error is returned unchanged."""
         return (
             text
             if isinstance(text, LogError)
@@ -140,15 +145,21 @@ class Reading:
             self._report(ReadCounts(0, 0, 0, 0))
 
     def _read_new(self, sizes: dict[FileToRead, int], cache: LogCache | None) -> None:
+        """Read the files with these sizes, and add their results to the cache.
+
+        Large logs are read one after the other, all other files by several processes.
+        """
         from pytest_llmbench.logs.log_reader import LARGE
 
-        alone = {
+        large_logs = {
             file
             for file, size in sizes.items()
             if file.is_log and size >= LARGE and not is_compressed(file.path)
         }
-        shared = {file: size for file, size in sizes.items() if file not in alone}
-        keep = cache is not None
+        other_sizes = {
+            file: size for file, size in sizes.items() if file not in large_logs
+        }
+        with_state = cache is not None
         new: list[FileReading] = []
         done = ReadCounts(0, len(sizes), 0, sum(sizes.values()))
 
@@ -163,17 +174,20 @@ class Reading:
                 self._report(done)
 
         add_results([])
-        batches = list(make_batches(shared))
+        batches = list(make_batches(other_sizes))
         answers = read_batches(
-            batches, self._definitions, count_workers(shared, len(batches)), keep=keep
+            batches,
+            self._definitions,
+            count_workers(other_sizes, len(batches)),
+            with_state=with_state,
         )
-        with closing(
-            answers
-        ):  # The traceback of an interrupted session would keep the workers alive.
+        # Closed here: the traceback of an interrupted session would keep the workers
+        # alive.
+        with closing(answers):
             for readings in answers:
                 add_results(readings)
-        for file in sorted(alone):  # Several threads search each of these files.
-            add_results([read_file(file, self._definitions, keep=keep)])
+        for file in sorted(large_logs):  # Several threads search each of these files.
+            add_results([read_file(file, self._definitions, with_state=with_state)])
         self._results |= {reading.file: reading.result for reading in new}
         if cache:
             cache.keep(new)
@@ -203,7 +217,7 @@ def make_batches(sizes: dict[FileToRead, int]) -> Iterator[list[FileToRead]]:
         yield batch
 
 
-def _name_file(path: Path, *, is_log: bool) -> FileToRead:
+def _make_request(path: Path, *, is_log: bool) -> FileToRead:
     return FileToRead(os.fspath(path), is_log)
 
 
@@ -248,7 +262,7 @@ class ReadingProgress:
         self._began: float | None = None
         self._next = 0.0
         self._pause = LINE_SECONDS
-        self._written = False
+        self._is_shown = False
 
     def __call__(self, done: ReadCounts) -> None:
         """Print progress if the interval has elapsed. The first call starts the clock."""
@@ -256,16 +270,16 @@ class ReadingProgress:
         if self._began is None:
             self._began = now
             self._next = now + FIRST_SECONDS
-        ended = done.files == done.of_files
+        is_ended = done.files == done.total_files
         terminal = self._terminal()
-        if terminal is None or not (self._written if ended else now >= self._next):
+        if terminal is None or not (self._is_shown if is_ended else now >= self._next):
             return
-        self._written = True
+        self._is_shown = True
         line = f"llmbench: {describe_progress(done, now - self._began)}"
         if terminal.isatty:
             terminal.rewrite(line, erase=True)
             self._next = now + REWRITE_SECONDS
-        if ended or not terminal.isatty:
+        if is_ended or not terminal.isatty:
             terminal.write_line("" if terminal.isatty else line)
             self._next = now + self._pause
             self._pause = min(self._pause * 2, LONGEST_SECONDS)
@@ -274,17 +288,17 @@ class ReadingProgress:
 
 def describe_progress(done: ReadCounts, seconds: float) -> str:
     """Format progress as `read 120 of 5000 logs, 1.2 GB of 30 GB, about 40 s left`."""
-    if done.files == done.of_files:
+    if done.files == done.total_files:
         return f"read {done.files} logs, {format_size(done.size)}, in {_format_duration(seconds)}"
     amount, total = (
-        (done.size, done.of_size) if done.size else (done.files, done.of_files)
+        (done.size, done.total_size) if done.size else (done.files, done.total_files)
     )
     remaining = (
         f", about {_format_duration(seconds * (total - amount) / amount)} left"
         if amount
         else ""
     )
-    return f"read {done.files} of {done.of_files} logs, {format_size(done.size)} of {format_size(done.of_size)}{remaining}"
+    return f"read {done.files} of {done.total_files} logs, {format_size(done.size)} of {format_size(done.total_size)}{remaining}"
 
 
 def format_size(count: float) -> str:
@@ -297,6 +311,7 @@ def format_size(count: float) -> str:
 
 
 def _format_duration(seconds: float) -> str:
+    """Format a duration as `40 s`, `12 min` or `2.5 h`."""
     minutes = round(seconds / 60)
     return (
         f"{seconds:.0f} s"

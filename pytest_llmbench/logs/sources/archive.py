@@ -67,21 +67,22 @@ class Archive:
         [], Iterable[bytes]
     ]  # Called once for the list, and once for all requested texts.
     listing: Listing
-    wanted: Callable[[str], bool]  # True if a file of this name is listed
-    sampled: Callable[[str], bool] = lambda _: (
-        False
-    )  # True if the text of a file of this name decides whether it is a log.
+    # True if a file of this name is listed.
+    is_wanted: Callable[[str], bool]
+    # True if the text of a file of this name decides whether it is a log.
+    is_sampled: Callable[[str], bool] = lambda _: False
     ignored: Notes = field(default_factory=list)
     unreadable: Notes = field(default_factory=list)
+    # The member number of each listed file.
     _numbers: dict[Path, int] = field(default_factory=dict)
-    _launches: list[Path] = field(default_factory=list)
+    _launch_folders: list[Path] = field(default_factory=list)
+    # The texts of metadata files.
     _small: dict[Path, bytes] = field(default_factory=dict)
     _small_size: int = 0
     _samples: dict[Path, tuple[bytes, ...]] = field(default_factory=dict)
     _samples_size: int = 0
-    _unnamed: dict[Path, ArchiveMember] = field(
-        default_factory=dict
-    )  # files that only `sampled` selects
+    # The files that only `is_sampled` selects.
+    _possible_logs: dict[Path, ArchiveMember] = field(default_factory=dict)
 
     def list(self) -> Path:
         """List all members. Returns the folder that represents the archive.
@@ -96,27 +97,24 @@ class Archive:
             self.unreadable.append((self.path, str(error)))
             return self.listing.root
         self._list_members(stream, reader)
-        if (
-            not self._numbers
-            # Files without a known name determine the top folder only if there are no
-            # others.
-        ):
-            self._list_unnamed()
+        # Possible logs determine the top folder only if there are no other files.
+        if not self._numbers:
+            self._list_possible_logs()
         top = self.listing.find_top()
-        self._list_unnamed()
-        if not (self._numbers or self._launches or self.ignored or self.unreadable):
+        self._list_possible_logs()
+        if not (
+            self._numbers or self._launch_folders or self.ignored or self.unreadable
+        ):
             self.ignored.append(
                 (self.path, "an archive without a file named like a log")
             )
-        for (
-            folder
-            # After finding the top, which empty folders must not affect.
-        ) in self._launches:
+        # After finding the top, which empty folders must not affect.
+        for folder in self._launch_folders:
             self.listing.add_folder(folder)
         return top
 
     def _list_members(self, stream: Stream, reader: TarReader) -> None:
-        """List the members up to the first damage, and record the damage."""
+        """List the members up to the first damage; record damage and duplicates."""
         last: ArchiveMember | None = None
         counts: Counter[Path] = Counter()
         try:
@@ -125,38 +123,38 @@ class Archive:
                 last = member
                 self._keep_text(member, reader)
             self._list_member(last, counts)
-            if reader.trailing:
+            if reader.has_trailing_data:
                 self.unreadable.append(
                     (
                         self.path,
-                        "has data after its end, which are not read: pack it again",
+                        "has data after its end, which are not read: pack the archive again",
                     )
                 )
             elif last is None:
                 self.unreadable.append(
                     (
                         self.path,
-                        "contains no member: it is empty, or its data were replaced by zeros",
+                        "contains no member: the archive is empty, or its data were replaced by zeros",
                     )
                 )
         except LogError as error:
             problem = (
                 "the archive is truncated or still being written"
-                if stream.cut
+                if stream.is_truncated
                 else "the archive is truncated or damaged"
             )
             position = f" after {_shorten(last.name)}" if last else " at its beginning"
             consequence = (
-                "complete members before that are read" if last else "nothing is read"
+                "the complete members before are read" if last else "nothing is read"
             )
             self.unreadable.append(
                 (self.path, f"{problem}{position}: {error}; {consequence}")
             )
-        if stream.cut and not self.unreadable:
+        if stream.is_truncated and not self.unreadable:
             self.unreadable.append(
                 (
                     self.path,
-                    f"the {stream.method} data are truncated: copy it again",
+                    f"the {stream.method} data are truncated: copy the archive again",
                 )
             )
         for path, count in counts.items():
@@ -168,14 +166,14 @@ class Archive:
                     )
                 )
 
-    def read_small(self, path: Path, limit: int) -> bytes:
+    def read_metadata(self, path: Path, limit: int) -> bytes:
         """Return the first `limit` bytes of a metadata file.
 
         Raises LogError if the file was too large to be kept.
         """
         if path not in self._small:
             raise LogError(
-                f"cannot be read: larger than {SMALL} bytes, or too many of its kind in the archive"
+                f"cannot be read: larger than {SMALL} bytes, or the archive contains too many metadata files"
             )
         return self._small[path][:limit]
 
@@ -220,7 +218,7 @@ class Archive:
         path = _locate_member(self.path, member)
         if path is None or not member.is_file:
             return
-        if self.sampled(path.name):
+        if self.is_sampled(path.name):
             self._keep_samples(path, member.size, reader)
             return
         if not member.name.lower().endswith(_METADATA):
@@ -231,58 +229,65 @@ class Archive:
             self._small[path] = b"".join(reader.read_data())
 
     def _keep_samples(self, path: Path, size: int, reader: TarReader) -> None:
+        """Keep the beginning, middle and end of a file, unless all samples get too large.
+
+        `size` is the size of the file in bytes.
+        """
         last = max(0, size - SAMPLE)
         samples = dict.fromkeys(sorted({0, last // 2, last}), b"")
         self._samples_size += min(size, len(samples) * SAMPLE)
         if self._samples_size > ALL_SAMPLES:
             return
-        position = 0
+        offset = 0  # of the block in the file
         for block in reader.read_data():
             for begin, kept in samples.items():
                 samples[begin] += block[
-                    max(0, begin + len(kept) - position) : max(
-                        0, begin + SAMPLE - position
-                    )
+                    max(0, begin + len(kept) - offset) : max(0, begin + SAMPLE - offset)
                 ]
-            position += len(block)
+            offset += len(block)
         self._samples[path] = tuple(samples.values())
 
-    def _list_unnamed(self) -> None:
+    def _list_possible_logs(self) -> None:
         """Add to the listing the files that may be logs with an unusual name."""
-        for path, member in self._unnamed.items():
+        for path, member in self._possible_logs.items():
             if len(self.listing) > FOLDERS:
-                self.unreadable.append((self.path, _describe_folders()))
+                self.unreadable.append((self.path, _describe_folder_limit()))
                 break
             if self.listing.add(path, max(member.modified, 0.0)):
                 self._numbers[path] = member.number
-        self._unnamed.clear()
+        self._possible_logs.clear()
 
     def _list_member(self, member: ArchiveMember | None, counts: Counter[Path]) -> None:
-        """List a member that was read completely, or record why it is not listed."""
+        """List a member that was read completely, or record why it is not listed.
+
+        Counts the copies of a listed file in `counts`.
+        """
         if member is None or member.kind == "label":
             return
         path = _locate_member(self.path, member)
         if member.kind == FOLDER:
             self._add_launch_folder(path)
             return
-        link = member.kind in (HARD_LINK, LINK)
+        is_link = member.kind in (HARD_LINK, LINK)
         if path is None:
             shown_path = self.path / "..." / _shorten(PurePosixPath(member.name).name)
             self._skip_member(
                 shown_path,
                 member,
-                "its name points outside the archive, or is not a file name",
+                "the name points outside the archive, or is not a file name",
             )
         elif not member.is_file:
             target = f" to {_shorten(member.target)}" if member.target else ""
             replaces_file = path in self._numbers
             reason = f"a {member.kind}{target} in an archive: not followed{', though it replaces a file' if replaces_file else ''}"
-            self._skip_member(path, member, reason, ignored=link and not replaces_file)
-        elif not self.wanted(path.name):
-            if self.sampled(path.name):
-                self._unnamed[path] = member
+            self._skip_member(
+                path, member, reason, ignored=is_link and not replaces_file
+            )
+        elif not self.is_wanted(path.name):
+            if self.is_sampled(path.name):
+                self._possible_logs[path] = member
         elif len(self.listing) > FOLDERS:
-            raise LogError(_describe_folders())
+            raise LogError(_describe_folder_limit())
         elif not self.listing.add(path, max(member.modified, 0.0)):
             self._skip_member(path, member, "is a file and a folder in the archive")
         else:
@@ -292,9 +297,9 @@ class Archive:
     def _add_launch_folder(self, path: Path | None) -> None:
         """Remember a folder that is named like a launch's folder."""
         if path is not None and _LAUNCH.search(path.name):
-            if len(self._launches) >= FOLDERS:
-                raise LogError(_describe_folders())
-            self._launches.append(path)
+            if len(self._launch_folders) >= FOLDERS:
+                raise LogError(_describe_folder_limit())
+            self._launch_folders.append(path)
 
     def _skip_member(
         self, path: Path, member: ArchiveMember, reason: str, *, ignored: bool = False
@@ -303,11 +308,12 @@ class Archive:
 
         A possible log is recorded in `unreadable`, other members in `ignored`.
         """
-        may_be_log = self.wanted(PurePosixPath(member.name).name) and not ignored
+        may_be_log = self.is_wanted(PurePosixPath(member.name).name) and not ignored
         (self.unreadable if may_be_log else self.ignored).append((path, reason))
 
 
-def _describe_folders() -> str:
+def _describe_folder_limit() -> str:
+    """Describe why nothing more of an archive with too many folders is listed."""
     return f"more than {FOLDERS:,} folders with files, so the newest run may be missing: give --llmb-logs fewer"
 
 
@@ -351,4 +357,5 @@ def _locate_member(archive: Path, member: ArchiveMember) -> Path | None:
 
 
 def _shorten(name: str) -> str:
+    """Return a name in at most 80 characters: a long name loses its beginning."""
     return name if len(name) <= 80 else f"...{name[-77:]}"

@@ -70,8 +70,8 @@ class Decoder(Protocol):
 class Stream:
     """The text of a file in blocks, to be read once.
 
-    After reading, `method` is the compression ("" without), and `cut` is True if the
-    compressed data are truncated. Iterating raises LogError for damaged data.
+    After reading, `method` is the compression ("" without), and `is_truncated` is True
+    if the compressed data are truncated. Iterating raises LogError for damaged data.
     """
 
     def __init__(self, blocks: Iterable[bytes], path: Path) -> None:
@@ -79,14 +79,17 @@ class Stream:
         self._blocks = blocks
         self.path = path
         self.method = ""
-        self.cut = False
+        self.is_truncated = False
 
     def __iter__(self) -> Iterator[bytes]:
+        """Return an iterator over the text, chosen by the name and the first bytes."""
         blocks = iter(self._blocks)
         head = b""
-        while not is_head(self.path.name, head) and (block := next(blocks, b"")):
+        while not is_head_sufficient(self.path.name, head) and (
+            block := next(blocks, b"")
+        ):
             head += block
-        self.method = find_method(head)
+        self.method = find_compression(head)
         if self.method == "zip":
             raise LogError(
                 f"{self.path} is a zip archive, which is not supported: unpack it and give its folder"
@@ -94,8 +97,8 @@ class Stream:
         whole = chain([head] if head else [], blocks)
         renderer = None if self.method else choose_renderer(self.path.name, head)
         if renderer:
-            return _gather(self._render(renderer, whole))
-        return _gather(self._decompress(whole)) if self.method else whole
+            return _join_blocks(self._render(renderer, whole))
+        return _join_blocks(self._decompress(whole)) if self.method else whole
 
     def _render(self, renderer: Renderer, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the lines made from a file of metrics."""
@@ -107,7 +110,7 @@ class Stream:
                 f"the events of {self.path} are damaged: {error}; copy the file again"
             ) from error
         yield renderer.finish()
-        self.method, self.cut = "event", renderer.unfinished
+        self.method, self.is_truncated = "event", renderer.unfinished
 
     def _decompress(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the text of all members. Zeros between members are padding."""
@@ -124,7 +127,7 @@ class Stream:
                     yield text
                 unused = decoder.unused_data if decoder.eof else b""
                 decoder = None if decoder.eof else decoder
-        self.cut = decoder is not None
+        self.is_truncated = decoder is not None
 
     def _iterate_parts(
         self, decoder: Decoder, data: bytes, offset: int
@@ -141,21 +144,27 @@ class Stream:
         yield text
 
     def _decompress_part(self, decoder: Decoder, data: bytes, offset: int) -> bytes:
+        """Decompress one part. Raises LogError, with `offset`, for damaged data."""
         try:
+            # 0 is no limit: gzip returns all text of its SLICE at once.
             return decoder.decompress(
                 data, 0 if self.method == "gzip" else LARGEST_PART
             )
-        except _list_errors() as error:
+        except _list_decoder_errors() as error:
             raise LogError(
                 f"the {self.method} data of {self.path} are damaged after {offset} bytes of text: {error}; "
                 "copy or compress it again"
             ) from error
         except MemoryError as error:
             raise LogError(
-                f"the {self.method} data of {self.path} need more memory than there is, after {offset} bytes of text"
+                f"the {self.method} data of {self.path} need more memory than is available, after {offset} bytes of text"
             ) from error
 
     def _refuse_bomb(self, consumed: int, produced: int) -> None:
+        """Raise LogError if a file has too much text for its compressed bytes.
+
+        `consumed` are the compressed bytes so far, `produced` the bytes of text.
+        """
         if produced > LARGEST or (
             produced > UNSUSPECTED and produced > RATIO * consumed
         ):
@@ -165,8 +174,8 @@ class Stream:
             )
 
 
-def find_method(head: bytes) -> str:
-    """Return the compression method of data with these first bytes, "" if uncompressed."""
+def find_compression(head: bytes) -> str:
+    """Return the compression of data with these first bytes, "" if uncompressed."""
     return next(
         (method for method, magic in MAGIC.items() if re.match(magic, head, re.DOTALL)),
         "",
@@ -205,7 +214,7 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
 }
 
 
-def _list_errors() -> tuple[type[Exception], ...]:
+def _list_decoder_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that decoders raise for invalid data."""
     import lzma
 
@@ -214,7 +223,7 @@ def _list_errors() -> tuple[type[Exception], ...]:
     return zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError
 
 
-def _gather(texts: Iterable[bytes]) -> Iterator[bytes]:
+def _join_blocks(texts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes in blocks large enough to be searched efficiently."""
     pieces: list[bytes] = []
     size = 0
@@ -228,7 +237,7 @@ def _gather(texts: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(pieces)
 
 
-def is_head(name: str, head: bytes) -> bool:
+def is_head_sufficient(name: str, head: bytes) -> bool:
     """True if these first bytes suffice to decide how the file is read."""
     if len(head) < HEAD:
         return False
@@ -240,7 +249,7 @@ def is_converted(name: str, head: bytes) -> bool:
 
     Its text then differs from its bytes.
     """
-    return bool(find_method(head)) or choose_renderer(name, head) is not None
+    return bool(find_compression(head)) or choose_renderer(name, head) is not None
 
 
 def is_compressed(path: str) -> bool:

@@ -54,7 +54,7 @@ class FileState(NamedTuple):
 
 
 # Bytes per sample of a large file.
-SAMPLES = 4096
+SAMPLE_BYTES = 4096
 
 _CHANGED = "changed while it was read ({what}): read it again when nothing writes to it"
 
@@ -80,9 +80,8 @@ class File:
             raise _make_error(path, error) from error
         self.size = self._opened.st_size
         self.identity = self._opened.st_dev, self._opened.st_ino
-        self.modified = (
-            self._opened.st_mtime
-        )  # Seconds since 1970, by the clock of the file system.
+        # Seconds since 1970, by the clock of the file system.
+        self.modified = self._opened.st_mtime
         if not S_ISREG(self._opened.st_mode):
             self._close()
             raise LogError(f"cannot read {path}: not a regular file")
@@ -115,14 +114,14 @@ class File:
         data = b""
         while len(data) < end - begin:
             try:
-                more = os.pread(
+                chunk = os.pread(
                     self._handle, end - begin - len(data), begin + len(data)
                 )
             except OSError as error:
                 raise _make_error(self.path, error) from error
-            if not more:
+            if not chunk:
                 self._raise_shortened(begin + len(data))
-            data = data + more if data else more
+            data = data + chunk if data else chunk
         return data
 
     def blocks(self) -> Iterator[bytes]:
@@ -141,13 +140,13 @@ class File:
         `head` are the first bytes, as read before.
         """
         try:
-            change = self._find_change(head)
+            change = self._describe_change(head)
         except OSError as error:
             raise _make_error(self.path, error) from error
         if change:
             raise LogError(f"{self.path}: {_CHANGED.format(what=change)}")
 
-    def _find_change(self, head: bytes) -> str:
+    def _describe_change(self, head: bytes) -> str:
         """Describe how the file changed since it was opened.
 
         Returns "" if the file is the same or has only grown.
@@ -162,15 +161,15 @@ class File:
             return "another file has its name"
         if os.fstat(self._handle).st_size < self.size:
             return "it was shortened"
-        if (
-            os.pread(self._handle, len(head), 0) != head
-        ):  # shortened, then rewritten beyond its old size
+        # Shortened, then rewritten beyond its old size.
+        if os.pread(self._handle, len(head), 0) != head:
             return "its beginning changed"
         return ""
 
     def _raise_shortened(self, offset: int) -> None:
-        missing = f"it is {self.size - offset} bytes shorter than at its opening"
-        raise LogError(f"{self.path}: {_CHANGED.format(what=missing)}")
+        """Raise LogError for a file that now ends at `offset`."""
+        change = f"it is {self.size - offset} bytes shorter than at its opening"
+        raise LogError(f"{self.path}: {_CHANGED.format(what=change)}")
 
 
 def read_samples(path: Path, size: int) -> tuple[bytes, ...]:
@@ -203,11 +202,12 @@ def slice_blocks(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def _make_error(path: Path, error: OSError) -> LogError:
+    """Convert the error of reading a file to a LogError."""
     return LogError(f"cannot read {path}: {error.strerror or error}")
 
 
 def _has_data(handle: int, least: int) -> bool:
-    """True if at least `least` bytes of a file were written.
+    """True if at least `least` bytes of a file were written, or if this is unknown.
 
     A hole of terabytes takes no space on disk, but hours to read.
     """
@@ -220,9 +220,8 @@ def _has_data(handle: int, least: int) -> bool:
             end = os.lseek(handle, offset, os.SEEK_HOLE)
             written, offset = written + end - offset, end
     except OSError as error:
-        return (
-            error.errno != errno.ENXIO
-        )  # ENXIO: only a hole follows. Other errors: unknown.
+        # ENXIO: only a hole follows. After other errors the answer is unknown.
+        return error.errno != errno.ENXIO
     return True
 
 
@@ -250,9 +249,9 @@ def read_state(
                 status.st_mtime_ns, status.st_ctime_ns
             ) < LATE_WRITES_NS or is_in_memory(status):
                 return None
-            offsets = (0, size // 3, size * 2 // 3, size - SAMPLES)
+            offsets = (0, size // 3, size * 2 // 3, size - SAMPLE_BYTES)
             digest = hashlib.sha256(
-                b"".join(os.pread(handle, SAMPLES, offset) for offset in offsets)
+                b"".join(os.pread(handle, SAMPLE_BYTES, offset) for offset in offsets)
             )
         finally:
             os.close(handle)
@@ -263,20 +262,24 @@ def read_state(
 
 
 def is_in_memory(status: os.stat_result) -> bool:
-    """True if a file is on an in-memory or unknown file system."""
+    """True if a file is on a mounted in-memory file system.
+
+    Raises OSError if the mounted file systems cannot be listed.
+    """
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     with open(MOUNTS, encoding="utf-8", errors="replace") as mounts:
         fields = (line.split() for line in mounts)
+        # Field 2 is the device; the type of the file system follows the separator "-".
         return any(
             mount[2] == device and mount[mount.index("-") + 1] in IN_MEMORY
             for mount in fields
         )
 
 
-class UnchangedFile:
-    """Iterator over the bytes of a file, which records the file's state.
+class HashedFile:
+    """The bytes of a file, hashed while they are iterated, which works once.
 
-    Can be iterated once.
+    The bytes that were read determine `state`.
     """
 
     def __init__(self, path: Path) -> None:

@@ -33,17 +33,17 @@ class FolderEntry(Protocol):
 
 
 def describe_limit(limit: int, items: str) -> str:
-    """Describe why nothing more is read."""
+    """Describe why nothing after the first `limit` items is read."""
     return f"not read, like everything after it: more than {limit:,} {items}, so the newest run may be missing; give --llmb-logs fewer"
 
 
 def make_status(kind: int, device: int, number: int, modified: float) -> os.stat_result:
     """Build an `os.stat_result` for an entry that the system does not know.
 
-    A modification time of 0 is unknown.
+    `modified` is in seconds since 1970, 0 if unknown.
     """
-    # The ten values of every system, with whole seconds. The fractional time is not
-    # part of the sequence.
+    # The ten values of every system, whose times are whole seconds. The time with
+    # fractions is only an attribute.
     return os.stat_result(
         (kind, number, device, 1, 0, 0, 0, 0, 0, 0), {"st_mtime": modified}
     )
@@ -56,7 +56,7 @@ class ListedEntry:
     name: str
     path: str
     status: os.stat_result
-    refused: str = ""  # the reason if it cannot be read
+    refused: str = ""  # the reason why the entry cannot be read
 
     def is_dir(self) -> bool:
         """True for a folder. Raises OSError if the entry is refused."""
@@ -81,16 +81,17 @@ class Listing:
     # A negative number, unlike the system's devices. Distinguishes the files of
     # different listings.
     device: int
-    _items: dict[Path, ListedEntry] = field(default_factory=dict)
-    _inside: dict[Path, dict[str, ListedEntry]] = field(default_factory=dict)
+    _entries: dict[Path, ListedEntry] = field(default_factory=dict)
+    # The entries of each folder, by name.
+    _entries_of: dict[Path, dict[str, ListedEntry]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Add the empty root."""
-        self._list_folder(self.root)
+        self._add_one_folder(self.root)
 
     def __len__(self) -> int:
         """Return the number of folders."""
-        return len(self._inside)
+        return len(self._entries_of)
 
     def add(self, path: Path, modified: float) -> bool:
         """Add a file and its parent folders, or replace an earlier file.
@@ -102,12 +103,13 @@ class Listing:
             for folder in path.parents
             if folder != self.root and self.root in folder.parents
         ]
-        if path in self._inside or any(
-            folder in self._items and folder not in self._inside for folder in parents
+        if path in self._entries_of or any(
+            folder in self._entries and folder not in self._entries_of
+            for folder in parents
         ):
             return False
         for folder in reversed(parents):
-            self._list_folder(folder)
+            self._add_one_folder(folder)
         self._put(path, S_IFREG, modified)
         return True
 
@@ -119,43 +121,48 @@ class Listing:
             if self.root in folder.parents
         ]
         if not any(
-            folder in self._items and folder not in self._inside for folder in chain
+            folder in self._entries and folder not in self._entries_of
+            for folder in chain
         ):
             for folder in chain:
-                self._list_folder(folder)
+                self._add_one_folder(folder)
 
     def stat(self, path: Path) -> os.stat_result:
         """Return the status of a path. Raises FileNotFoundError if it is not listed."""
-        if path not in self._items:
+        if path not in self._entries:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        return self._items[path].status
+        return self._entries[path].status
 
     def scan(self, path: Path) -> list[ListedEntry]:
         """Return the entries of a folder. Raises NotADirectoryError for other paths."""
-        if path not in self._inside:
+        if path not in self._entries_of:
             raise NotADirectoryError(
                 errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)
             )
-        return list(self._inside[path].values())
+        return list(self._entries_of[path].values())
 
     def find_top(self) -> Path:
         """Return the root's only entry if it is a folder, else the root."""
-        items = self.scan(self.root)
-        return (
-            Path(items[0].path) if len(items) == 1 and items[0].is_dir() else self.root
-        )
+        entries = self.scan(self.root)
+        if len(entries) == 1 and entries[0].is_dir():
+            return Path(entries[0].path)
+        return self.root
 
-    def _list_folder(self, path: Path) -> None:
-        if path not in self._inside:
-            self._inside[path] = {}
+    def _add_one_folder(self, path: Path) -> None:
+        """Add an empty folder, whose parent is listed, unless it is listed itself."""
+        if path not in self._entries_of:
+            self._entries_of[path] = {}
             self._put(path, S_IFDIR, 0.0)
 
     def _put(self, path: Path, kind: int, modified: float) -> None:
+        """Add or replace an entry, whose parent is listed; the entry keeps its number."""
         number = (
-            self._items[path].status.st_ino if path in self._items else len(self._items)
+            self._entries[path].status.st_ino
+            if path in self._entries
+            else len(self._entries)
         )
-        item = self._items[path] = ListedEntry(
+        entry = self._entries[path] = ListedEntry(
             path.name, str(path), make_status(kind, self.device, number, modified)
         )
         if path != self.root:
-            self._inside[path.parent][path.name] = item
+            self._entries_of[path.parent][path.name] = entry

@@ -114,9 +114,13 @@ LONGEST_ARGUMENT = 300
 # A longer line contains no metrics.
 LONGEST_ROW = 1 << 20
 
+# Suffix of the tags under which TensorBoard stores texts, such as the arguments.
 TEXT = "/text_summary"
+# Width of the names in the arguments that Megatron prints to its log.
 ARGUMENT_WIDTH = 48
+# The argument with the total number of steps.
 TOTAL = "train_iters"
+# The column with the step number.
 STEP = "step"
 # The time of a row, in seconds since 1970, which W&B writes in each row.
 TIMESTAMP = "_timestamp"
@@ -143,9 +147,9 @@ def choose_renderer(name: str, head: bytes) -> Renderer | None:
     if EVENTS.match(head):
         return EventRenderer()
     line = head.partition(b"\n")[0]
-    if name.endswith(".csv") and _is_table(_split_row(line)):
+    if name.endswith(".csv") and _has_step_times(_split_row(line)):
         return TableRenderer()
-    if name.endswith(".jsonl") and _is_table(list(_read_object(line))):
+    if name.endswith(".jsonl") and _has_step_times(list(_read_object(line))):
         return ObjectRenderer()
     return None
 
@@ -155,13 +159,15 @@ def needs_first_line(name: str) -> bool:
     return name.endswith((".csv", ".jsonl"))
 
 
-def _is_table(names: Sequence[str]) -> bool:
+def _has_step_times(names: Sequence[str]) -> bool:
+    """True if columns of these names contain step numbers and step times."""
     return STEP in names and any(name in names for name in STEP_TIMES)
 
 
 def _render_scalar(
     step: int, total: str, timestamp: float, value: float, name: str
 ) -> str:
+    """Format a value as a line that `logs/dialects/metrics.py` reads."""
     return f"llmb scalar: {step}/{total} {timestamp:.6f} {value!r} {name}\n"
 
 
@@ -195,6 +201,7 @@ class RowRenderer:
         return b"" if self._too_long else self._render_row(self._incomplete)
 
     def _render_row(self, row: bytes) -> bytes:
+        """Return a line for each known value of a row; an empty line if there are none."""
         values = self._read_row(row) if row.strip() and len(row) <= LONGEST_ROW else {}
         step = _read_number(values.get(STEP))
         if step is None or not (0 <= step < LARGEST_STEP and step == int(step)):
@@ -217,6 +224,7 @@ class RowRenderer:
         return "".join(lines).encode() or b"\n"
 
     def _read_row(self, row: bytes) -> dict[str, object]:
+        """Return the values of a row by name; {} for a row without values."""
         raise NotImplementedError
 
 
@@ -250,6 +258,7 @@ class ObjectRenderer(RowRenderer):
 
 
 def _split_row(line: bytes) -> list[str]:
+    """Split a line of CSV into cells; [] if it is invalid."""
     try:
         return next(csv.reader([line.decode("utf-8-sig", "replace").strip()]), [])
     except csv.Error:
@@ -257,6 +266,7 @@ def _split_row(line: bytes) -> list[str]:
 
 
 def _read_object(line: bytes) -> dict[str, object]:
+    """Parse a JSON object; {} for anything else."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -281,7 +291,19 @@ FOOTER = 4
 MASK = 0xA282EAD8
 """Added to a rotated checksum."""
 
+CRC_POLYNOMIAL = 0x82F63B78
+"""The polynomial of CRC-32C, with its bits reversed."""
+
 Field = tuple[int, "int | bytes"]
+"""Number and value of a field in a protocol buffer message."""
+
+# Field numbers of the messages Event, Summary, Summary.Value and TensorProto.
+EVENT_TIME, EVENT_STEP, EVENT_SUMMARY = 1, 2, 5
+SUMMARY_VALUE = 1
+VALUE_TAG, VALUE_SIMPLE, VALUE_TENSOR = 1, 2, 8
+TENSOR_TYPE, TENSOR_CONTENT, TENSOR_FLOATS, TENSOR_STRINGS = 1, 4, 5, 8
+# The number of the type float in TENSOR_TYPE.
+FLOAT_TYPE = 1
 
 
 class EventRenderer:
@@ -347,23 +369,24 @@ class EventRenderer:
             (
                 value
                 for number, value in fields
-                if number == 2 and isinstance(value, int)
+                if number == EVENT_STEP and isinstance(value, int)
             ),
             0,
         )
         timestamp = next(
-            (_unpack("<d", value) for number, value in fields if number == 1), math.nan
+            (_unpack("<d", value) for number, value in fields if number == EVENT_TIME),
+            math.nan,
         )
         if step >= LARGEST_STEP:
             return
         for number, summary in fields:
             values = (
                 read_fields(summary)
-                if number == 5 and isinstance(summary, bytes)
+                if number == EVENT_SUMMARY and isinstance(summary, bytes)
                 else ()
             )
-            for inner, value in values:
-                if inner == 1 and isinstance(value, bytes):
+            for value_number, value in values:
+                if value_number == SUMMARY_VALUE and isinstance(value, bytes):
                     yield from self._render_value(
                         dict(read_fields(value)), step, timestamp
                     )
@@ -371,17 +394,26 @@ class EventRenderer:
     def _render_value(
         self, fields: dict[int, int | bytes], step: int, timestamp: float
     ) -> Iterator[str]:
-        tag = fields.get(1, b"")
+        """Yield the line of a value with a known name, or of an argument."""
+        tag = fields.get(VALUE_TAG, b"")
         name = tag.decode("utf-8", "replace") if isinstance(tag, bytes) else ""
-        tensor = fields.get(8)
+        tensor = fields.get(VALUE_TENSOR)
         if name in METRIC_NAMES:
-            value = _unpack("<f", fields[2]) if 2 in fields else _read_tensor(tensor)
+            value = (
+                _unpack("<f", fields[VALUE_SIMPLE])
+                if VALUE_SIMPLE in fields
+                else _read_tensor(tensor)
+            )
             yield _render_scalar(step, self._total, timestamp, value, name)
         elif name.endswith(TEXT) and isinstance(tensor, bytes):
             yield from self._render_argument(name.removesuffix(TEXT), tensor)
 
     def _render_argument(self, name: str, tensor: bytes) -> Iterator[str]:
-        text = dict(read_fields(tensor)).get(8, b"")
+        """Yield the line of an argument, as in Megatron's log.
+
+        Remembers the total number of steps for the lines of later values.
+        """
+        text = dict(read_fields(tensor)).get(TENSOR_STRINGS, b"")
         value = text.decode("utf-8", "replace") if isinstance(text, bytes) else ""
         if not (
             ARGUMENT.fullmatch(name)
@@ -403,6 +435,7 @@ def read_fields(data: bytes) -> Iterator[Field]:
         if key is None:
             return
         number, kind = key >> 3, key & 7
+        # Kinds: 0 is a varint, 1 eight bytes, 2 bytes after their length, 5 four bytes.
         if kind == 0:
             value, offset = _read_varint(data, offset)
             if value is None:
@@ -420,6 +453,10 @@ def read_fields(data: bytes) -> Iterator[Field]:
 
 
 def _read_varint(data: bytes, offset: int) -> tuple[int | None, int]:
+    """Return an integer of variable length, and the offset after it.
+
+    The integer is None if it is truncated or too long.
+    """
     value = 0
     for shift in range(0, 70, 7):
         if offset >= len(data):
@@ -437,11 +474,13 @@ def _read_tensor(tensor: int | bytes | None) -> float:
     if not isinstance(tensor, bytes):
         return math.nan
     fields = dict(read_fields(tensor))
-    of_float = fields.get(1) == 1
-    return _unpack("<f", fields.get(5) or fields.get(4)) if of_float else math.nan
+    if fields.get(TENSOR_TYPE) != FLOAT_TYPE:
+        return math.nan
+    return _unpack("<f", fields.get(TENSOR_FLOATS) or fields.get(TENSOR_CONTENT))
 
 
 def _unpack(kind: str, value: int | bytes | None) -> float:
+    """Unpack a number of the format `kind`; NaN if `value` has another size."""
     if not isinstance(value, bytes) or len(value) != struct.calcsize(kind):
         return math.nan
     number: float = struct.unpack(kind, value)[0]
@@ -459,10 +498,11 @@ def compute_checksum(data: bytes) -> int:
 
 @cache
 def _make_table() -> tuple[int, ...]:
+    """Build the CRC-32C of each byte."""
     values = []
     for byte in range(256):
         value = byte
         for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+            value = value >> 1 ^ (CRC_POLYNOMIAL if value & 1 else 0)
         values.append(value)
     return tuple(values)

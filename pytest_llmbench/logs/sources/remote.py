@@ -26,9 +26,11 @@ BLOCK = 1 << 20
 # The maximum number of listed files and folders.
 ENTRIES = 1_000_000
 
+# Names of the modification time in the records of different protocols.
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _KINDS = {"directory": S_IFDIR, "file": S_IFREG}
-_SAME = ("size", "ETag", "etag", "VersionId", "generation", *_TIMES)
+# Fields that stay equal while a file is unchanged.
+_VERSION_FIELDS = ("size", "ETag", "etag", "VersionId", "generation", *_TIMES)
 
 
 def check_url(flag: str, url: str) -> Path:
@@ -40,8 +42,8 @@ def check_url(flag: str, url: str) -> Path:
     match = URL.fullmatch(url)
     if match and hide_password_of(url) != url:
         raise SettingsError(
-            f"{flag}={match['protocol']}://...: a password or a signature in a path ends up in reports; give it as "
-            "fsspec's configuration or the protocol's own variables do"
+            f"{flag}={match['protocol']}://...: reports would show the password or signature in this URL; "
+            "set it in fsspec's configuration or in the protocol's environment variables"
         )
     try:
         import fsspec
@@ -63,7 +65,7 @@ def check_url(flag: str, url: str) -> Path:
                 if name != protocol
             )
             raise SettingsError(
-                f"{flag}={url}: fsspec does not know the protocol {protocol!r}; give one of {protocols}"
+                f"{flag}={url}: fsspec does not know the protocol {protocol!r}; use one of {protocols}"
             ) from None
     return to_path(url)
 
@@ -90,15 +92,18 @@ class Remote:
         items = {}
         for record in records:
             name = str(record["name"]).rstrip("/").rpartition("/")[2]
+            # Object stores list an empty folder as an object with the folder's name.
             is_folder_marker = str(record["name"]).strip("/") == str(remote_path).strip(
                 "/"
-            )  # an object store's marker of an empty folder
+            )
             if name and not is_folder_marker:
-                linked = record.get("type") == "link" or (
+                is_link = record.get("type") == "link" or (
                     record.get("islink") and record.get("type") != "file"
                 )
                 refused = (
-                    "a link, which is not followed in a remote folder" if linked else ""
+                    "a link, which is not followed in a remote folder"
+                    if is_link
+                    else ""
                 )
                 refused = "not a file name" if "\0" in name else refused
                 items[name] = ListedEntry(
@@ -117,6 +122,7 @@ class Remote:
                 system, remote_path = _open_filesystem(path)
                 before = system.info(remote_path)
                 with system.open(remote_path, "rb") as file:
+                    # None if the size is unknown or 0: then read to the end.
                     remaining = int(before.get("size") or 0) or None
                     while block := file.read(
                         BLOCK if remaining is None else min(BLOCK, remaining)
@@ -133,12 +139,13 @@ class Remote:
             raise LogError(
                 f"cannot read {to_url(path)}: {error.strerror or error}"
             ) from error
-        if remaining or _identify(before) != _identify(after):
+        if remaining or _get_version(before) != _get_version(after):
             raise LogError(
                 f"{to_url(path)}: changed while it was read: read it again when nothing writes to it"
             )
 
     def _read_status(self, path: Path, record: Mapping[str, Any]) -> os.stat_result:
+        """Convert a record of fsspec. Raises OSError after ENTRIES different paths."""
         number = self._numbers.setdefault(path, len(self._numbers))
         if number >= ENTRIES:
             raise OSError(errno.EFBIG, describe_limit(ENTRIES, "files and folders"))
@@ -151,6 +158,7 @@ class Remote:
 
 
 def _open_filesystem(path: Path) -> tuple[Any, str]:
+    """Return the file system of fsspec for a path, and the path within it."""
     import fsspec.core
 
     system, remote_path = fsspec.core.url_to_fs(to_url(path))
@@ -187,5 +195,6 @@ def _read_modified(record: Mapping[str, Any]) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _identify(record: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(record.get(name)) for name in _SAME)
+def _get_version(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields of a record that differ if the file was changed."""
+    return tuple(str(record.get(name)) for name in _VERSION_FIELDS)

@@ -32,11 +32,14 @@ READ_BYTES = 1 << 20
 # Bytes that are kept in memory. More bytes go to a temporary file that the system
 # removes with the process.
 IN_MEMORY = 1 << 26
+# Device numbers of the sources other than local files: negative, which no file has. Each
+# archive gets its own number, downwards from FIRST_ARCHIVE_DEVICE.
+REMOTE_DEVICE, INPUT_DEVICE, FIRST_ARCHIVE_DEVICE = -1, -2, -3
 
 SpooledInput = tempfile.SpooledTemporaryFile[bytes]
 
 # Copies of streams, which cannot be read twice: a session may judge its input twice.
-_READ: WeakKeyDictionary[BinaryIO, SpooledInput | LogError] = WeakKeyDictionary()
+_SPOOLED: WeakKeyDictionary[BinaryIO, SpooledInput | LogError] = WeakKeyDictionary()
 
 
 def check_input(flag: str, source: object) -> Path:
@@ -62,9 +65,9 @@ def read_input(source: BinaryIO | None = None) -> Iterator[bytes]:
     stream = source or getattr(sys.stdin, "buffer", None)
     if stream is None:
         raise LogError("cannot read standard input: there is none")
-    if stream not in _READ:
-        _READ[stream] = _spool(stream)
-    stored = _READ[stream]
+    if stream not in _SPOOLED:
+        _SPOOLED[stream] = _spool(stream)
+    stored = _SPOOLED[stream]
     if isinstance(stored, LogError):
         raise stored
     stored.seek(0)
@@ -73,6 +76,10 @@ def read_input(source: BinaryIO | None = None) -> Iterator[bytes]:
 
 
 def _spool(source: BinaryIO) -> SpooledInput | LogError:
+    """Copy all bytes of a stream; return the error if this fails.
+
+    The copy is closed when the stream is deleted.
+    """
     spool: SpooledInput = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
     finalize(source, spool.close)
     try:
@@ -116,8 +123,8 @@ class Stores:
 
     def __init__(self) -> None:
         self._machine = LocalFiles()
-        self._remote = Remote(device=-1)
-        self._input = Listing(Path(), device=-2)
+        self._remote = Remote(device=REMOTE_DEVICE)
+        self._input = Listing(Path(), device=INPUT_DEVICE)
         self._input.add(STANDARD_INPUT, 0.0)
         self._archives: dict[Path, Archive] = {}
 
@@ -130,7 +137,7 @@ class Stores:
     def stat(self, path: Path | str) -> os.stat_result:
         """Return the status of a file or folder. Raises OSError with the reason if it
         is unknown."""
-        if self._is_here(path):
+        if self._is_surely_local(path):
             return self._machine.stat(path)
         path = Path(path)
         return self._find_source(path).stat(path)
@@ -140,7 +147,7 @@ class Stores:
 
         Raises OSError with the reason if the folder cannot be listed.
         """
-        if self._is_here(path):
+        if self._is_surely_local(path):
             return sorted(self._machine.scan(path), key=_BY_NAME)
         path = Path(path)
         return sorted(self._find_source(path).scan(path), key=_BY_NAME)
@@ -163,7 +170,7 @@ class Stores:
         if self.find_archive(path) is not None or not S_ISREG(self.stat(path).st_mode):
             return False
         try:
-            return is_called_archive(path.name) or is_archive(
+            return has_archive_name(path.name) or is_archive(
                 _read_head(self.stream(path), BLOCK)
             )
         except LogError:
@@ -172,35 +179,39 @@ class Stores:
     def open_archive(
         self,
         path: Path,
-        wanted: Callable[[str], bool],
-        sampled: Callable[[str], bool] = lambda _: False,
+        is_wanted: Callable[[str], bool],
+        is_sampled: Callable[[str], bool] = lambda _: False,
     ) -> tuple[Archive, Path]:
         """Open an archive and list its files.
 
         Returns the archive, and the folder under which its files appear.
 
-        Files whose names satisfy `wanted` are listed. Files whose names satisfy
-        `sampled` are listed with samples of their text.
+        Files whose names satisfy `is_wanted` are listed. Files whose names satisfy
+        `is_sampled` are listed with samples of their text.
         """
-        # a negative device number, which no file has, for each archive
-        listing = Listing(path, device=-3 - len(self._archives))
-        archive = Archive(path, lambda: self._blocks(path), listing, wanted, sampled)
+        listing = Listing(path, device=FIRST_ARCHIVE_DEVICE - len(self._archives))
+        archive = Archive(
+            path, lambda: self._read_blocks(path), listing, is_wanted, is_sampled
+        )
         top = archive.list()
         self._archives[path] = archive
         return archive, top
 
     def stream(self, path: Path) -> Stream:
         """Return the text of a file outside archives. The file is opened on iteration."""
-        return Stream(self._blocks(path), path)
+        return Stream(self._read_blocks(path), path)
 
     def read_small(self, path: Path, limit: int) -> bytes:
-        """Return the first `limit` bytes of a file. Raises LogError if it cannot be
-        read."""
+        """Return the first `limit` bytes of a file.
+
+        In an archive only metadata files can be read. Raises LogError for other files,
+        and if the file cannot be read.
+        """
         archive = self.find_archive(path)
         return (
-            archive.read_small(path, limit)
+            archive.read_metadata(path, limit)
             if archive
-            else _read_head(self._blocks(path), limit)
+            else _read_head(self._read_blocks(path), limit)
         )
 
     def read_samples(self, path: Path) -> tuple[bytes, ...]:
@@ -214,7 +225,7 @@ class Stores:
             archive.read_samples(path) if archive else files.read_samples(path, SAMPLE)
         )
 
-    def read_packed(
+    def read_from_archives(
         self, paths: Iterable[Path]
     ) -> Iterator[tuple[Path, Stream | LogError]]:
         """Yield (path, text) of the paths in archives, one pass per archive.
@@ -222,11 +233,11 @@ class Stores:
         Texts come in archive order. Read each text before requesting the next. If an
         archive fails, all its remaining paths get the LogError.
         """
-        of_archive: dict[Path, list[Path]] = {}
+        requested_by_archive: dict[Path, list[Path]] = {}
         for path in paths:
             if archive := self.find_archive(path):
-                of_archive.setdefault(archive.path, []).append(path)
-        for root, requested in of_archive.items():
+                requested_by_archive.setdefault(archive.path, []).append(path)
+        for root, requested in requested_by_archive.items():
             remaining = dict.fromkeys(requested)
             try:
                 for path, stream in self._archives[root].read(requested):
@@ -235,29 +246,32 @@ class Stores:
             except LogError as error:
                 yield from ((path, error) for path in remaining)
 
-    def _is_here(self, path: Path | str) -> bool:
-        """True if a path is certainly on this machine. Does not parse the path."""
+    def _is_surely_local(self, path: Path | str) -> bool:
+        """True if a path is on this machine; False if that needs a closer look."""
         return not self._archives and os.path.isabs(path)
 
     def _find_source(self, path: Path) -> FileSource:
+        """Return the source that can list a path."""
         if archive := self.find_archive(path):
             return archive.listing
         if is_remote(path):
             return self._remote
         return self._machine if path.is_absolute() else self._input
 
-    def _blocks(self, path: Path) -> Iterator[bytes]:
+    def _read_blocks(self, path: Path) -> Iterator[bytes]:
+        """Yield the bytes of a file outside archives."""
         if path == STANDARD_INPUT:
             return read_input()
         return self._remote.blocks(path) if is_remote(path) else files.read_blocks(path)
 
 
-def is_called_archive(name: str) -> bool:
-    """True if a name ends like that of a tar archive."""
+def has_archive_name(name: str) -> bool:
+    """True if a file name has the suffix of a tar archive."""
     return NAME.fullmatch(name) is not None
 
 
 def _read_head(blocks: Iterable[bytes], size: int) -> bytes:
+    """Return the first `size` bytes, or all if there are fewer."""
     head = b""
     for block in blocks:
         head += block

@@ -49,8 +49,10 @@ class Header:
     flag: bytes
     size: int
     modified: float
-    target: bytes
-    extended: bool = False
+    target: bytes  # of a link
+    is_map_continued: bool = (
+        False  # the map of a sparse file continues after the header
+    )
 
     @property
     def kind(self) -> str:
@@ -69,6 +71,7 @@ def read_header(block: bytes) -> Header:
     """Parse a header of 512 bytes. Raises LogError if its checksum is wrong."""
     if not is_header(block):
         raise LogError("no member header where one is expected")
+    # The offsets of the fields are those of the POSIX and GNU formats.
     name = _read_text(block[:100])
     size = _read_number(block[124:136])
     modified = _read_number(block[136:148])
@@ -77,9 +80,14 @@ def read_header(block: bytes) -> Header:
     if size < 0:
         raise LogError(f"a member of {size} bytes")
     flag = block[156:157]
-    extended = flag == b"S" and block[482:483] not in (b"\0", b"0")
+    is_map_continued = flag == b"S" and block[482:483] not in (b"\0", b"0")
     return Header(
-        name, flag, size, float(modified), _read_text(block[157:257]), extended
+        name,
+        flag,
+        size,
+        float(modified),
+        target=_read_text(block[157:257]),
+        is_map_continued=is_map_continued,
     )
 
 
@@ -91,10 +99,11 @@ def is_header(block: bytes) -> bool:
         checksum = _read_number(block[148:156])
     except LogError:
         return False
+    # The checksum counts its own field as blanks. Some old systems summed signed bytes.
     summed = block[:148] + b" " * 8 + block[156:BLOCK]
     return checksum == sum(summed) or checksum == sum(
         struct.unpack(f"{BLOCK}b", summed)
-    )  # some old systems summed signed bytes
+    )
 
 
 def read_pax(data: bytes) -> dict[str, bytes]:
@@ -121,12 +130,12 @@ def apply_pax(header: Header, values: Mapping[str, bytes]) -> Header:
     """Override the fields of a header with the pax headers before it."""
     if not values:
         return header
-    sparse = any(key.startswith("GNU.sparse.") for key in values)
+    is_sparse = any(key.startswith("GNU.sparse.") for key in values)
     name = values.get("GNU.sparse.name") or values.get("path") or header.name
     return replace(
         header,
         name=name.rstrip(b"\0"),
-        flag=b"S" if sparse and header.kind == FILE else header.flag,
+        flag=b"S" if is_sparse and header.kind == FILE else header.flag,
         size=int(_read_decimal(values["size"])) if values.get("size") else header.size,
         modified=_read_decimal(values["mtime"])
         if values.get("mtime")
@@ -136,6 +145,7 @@ def apply_pax(header: Header, values: Mapping[str, bytes]) -> Header:
 
 
 def _read_text(field: bytes) -> bytes:
+    """Return the text of a field, which a zero byte ends."""
     return field.partition(b"\0")[0]
 
 
@@ -207,17 +217,19 @@ class TarReader:
         self._padding = 0
         self._global_values: dict[str, bytes] = {}
         self._names_size = 0
-        self.trailing = False
+        self.has_trailing_data = False
 
     def read_members(self) -> Iterator[ArchiveMember]:
         """Yield the members in archive order.
 
-        After the last one, `trailing` is True if data follow the end of the archive.
+        Afterwards `has_trailing_data` is True if data follow the end of the archive.
         """
         for number in range(MEMBERS + 1):
             header = self._read_member_header()
             if header is None:
-                self.trailing = any(block.strip(b"\0") for block in self._read_rest())
+                self.has_trailing_data = any(
+                    block.strip(b"\0") for block in self._read_rest()
+                )
                 return
             self._names_size += len(header.name) + len(header.target)
             if number == MEMBERS or self._names_size > NAMES:
@@ -282,22 +294,24 @@ class TarReader:
         return read_pax(data)
 
     def _begin_member(self, header: Header) -> Header:
-        """Prepare to read the data of a member."""
-        more = header.extended
-        while more:  # the map of a sparse file's holes, which is not needed
-            more = self._read_exactly(BLOCK)[504:505] not in (b"\0", b"0")
+        """Prepare to read the data of a member. Returns the header unchanged."""
+        # The map of a sparse file's holes is not needed.
+        is_map_continued = header.is_map_continued
+        while is_map_continued:
+            is_map_continued = self._read_exactly(BLOCK)[504:505] not in (b"\0", b"0")
         self._remaining = 0 if header.kind in DATALESS else header.size
         self._padding = -self._remaining % BLOCK
         return header
 
     def _skip(self) -> None:
-        """Skip the remaining data of a member."""
+        """Skip the remaining data of a member, and the padding after it."""
         self._remaining += self._padding
         self._padding = 0
         for _ in self.read_data():
             pass
 
     def _read_exactly(self, size: int) -> bytes:
+        """Return the next `size` bytes. Raises LogError if there are fewer."""
         pieces = []
         while size:
             pieces.append(self._read_some(size))
@@ -309,12 +323,13 @@ class TarReader:
         while not self._buffer:
             block = next(self._blocks, None)
             if block is None:
-                raise LogError("it is truncated")
+                raise LogError("the data end too early")
             self._buffer = memoryview(block)
         data, self._buffer = bytes(self._buffer[:limit]), self._buffer[limit:]
         return data
 
     def _read_rest(self) -> Iterator[bytes]:
+        """Yield all bytes that were not read yet."""
         yield bytes(self._buffer)
         yield from self._blocks
 

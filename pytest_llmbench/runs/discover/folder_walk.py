@@ -18,7 +18,7 @@ from typing import NamedTuple
 from pytest_llmbench.core.userfile import links_to_ancestor
 from pytest_llmbench.logs.sources.archive import SCRIPT
 from pytest_llmbench.logs.sources.listing import FolderEntry, describe_limit
-from pytest_llmbench.logs.sources.stores import Stores, is_called_archive
+from pytest_llmbench.logs.sources.stores import Stores, has_archive_name
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.metrics_files import is_metrics
 from pytest_llmbench.runs.discover.unfinished_files import find_unfinished
@@ -421,7 +421,7 @@ class Walk:
         return (
             self.opens_archives
             and not folder.only_chosen
-            and is_called_archive(name)
+            and has_archive_name(name)
             and _is_kept(name)
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.log_records import VARIANT_MARK
 from pytest_llmbench.core.run_records import AttemptFiles, LoglessJob
-from pytest_llmbench.logs.sources.stores import is_called_archive
+from pytest_llmbench.logs.sources.stores import has_archive_name
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.folder_times import read_stamp
 from pytest_llmbench.runs.discover.folder_walk import (
@@ -198,7 +198,7 @@ def is_relevant(name: str) -> bool:
     profile."""
     plain = names.strip_compression(name).lower()
     logged = names.is_log_name(plain) or plain.endswith((".err", REPORT))
-    is_input = logged or is_metrics(name) or is_called_archive(name)
+    is_input = logged or is_metrics(name) or has_archive_name(name)
     return not name.startswith(".") and (is_input or bool(FILE_NAME.fullmatch(name)))
 
 
@@ -595,7 +595,7 @@ def _may_be_log(name: str) -> bool:
     logged = (
         plain.endswith((".out", ".log"))
         or RENAMED.fullmatch(name) is not None
-        or is_called_archive(name)
+        or has_archive_name(name)
     )
     return logged and not plain.startswith(COPIED_OUTPUT)
 

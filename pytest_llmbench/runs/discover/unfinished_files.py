@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Collection, Iterable
 
-from pytest_llmbench.logs.sources.stores import is_called_archive
+from pytest_llmbench.logs.sources.stores import has_archive_name
 from pytest_llmbench.runs.discover.metrics_files import is_metrics
 from pytest_llmbench.runs.discover.names import (
     is_launched,
@@ -90,7 +90,7 @@ def _is_log(name: str) -> bool:
     return (
         is_log_name(strip_compression(name).lower())
         or is_metrics(name)
-        or is_called_archive(name)
+        or has_archive_name(name)
     )
 
 

@@ -167,7 +167,7 @@ def count_share(paths: Sequence[Path], share: int, shares: int) -> Counts:
     for stream in _open_streams(paths):
         counts.files += 1
         count_records(_iterate_share(stream, counts, share, shares), counts)
-        counts.cut += stream.cut
+        counts.cut += stream.is_truncated
     return counts
 
 
@@ -232,7 +232,7 @@ def _open_streams(paths: Sequence[Path]) -> Iterator[Stream]:
         archive, top = stores.open_archive(path, lambda _: True)
         for path_in_archive, reason in archive.unreadable:
             raise LogError(f"{path_in_archive}: {reason}")
-        for _, stream in stores.read_packed(list(_walk_folder(stores, top))):
+        for _, stream in stores.read_from_archives(list(_walk_folder(stores, top))):
             if isinstance(stream, LogError):
                 raise stream
             yield stream

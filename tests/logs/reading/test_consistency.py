@@ -103,13 +103,15 @@ def cut_steps(log: ParsedLog, count: int) -> Any:
 
 
 def read(cached_folder: CachedFolder) -> FileReading:
-    return read_file(FileToRead(str(cached_folder.logs[1]), is_log=True), (), keep=True)
+    return read_file(
+        FileToRead(str(cached_folder.logs[1]), is_log=True), (), with_state=True
+    )
 
 
 @pytest.fixture(scope="module")
 def reading(tmp_path_factory: pytest.TempPathFactory) -> FileReading:
     (log,) = write_runs(tmp_path_factory.mktemp("runs"), 1)
-    return read_file(FileToRead(str(log), is_log=True), (), keep=True)
+    return read_file(FileToRead(str(log), is_log=True), (), with_state=True)
 
 
 def test_real_reading_is_consistent(reading: FileReading) -> None:
@@ -160,7 +162,7 @@ def test_cache_entry_of_another_log_is_ignored(cached_folder: CachedFolder) -> N
     )
     longer = read(cached_folder)
     assert is_consistent(longer)
-    state = read_file(own, (), keep=True).state
+    state = read_file(own, (), with_state=True).state
     for entry in (
         other._replace(file=own),
         longer._replace(file=own),

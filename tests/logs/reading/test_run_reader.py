@@ -70,7 +70,7 @@ def test_workers_give_the_same_results(
         "slurmstepd: error: CANCELLED DUE TO TIME LIMIT\n"
     )
     expected = [
-        to_bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        to_bits(read_file(FileToRead(str(path), True), (), with_state=False).result)
         for path in logs
     ]
     by_workers(monkeypatch)
@@ -103,7 +103,7 @@ def test_batch_of_a_dead_worker_is_read_again(
     """Each worker sends its first reply, then dies."""
     logs = write_runs(tmp_path, 6)
     expected = [
-        to_bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        to_bits(read_file(FileToRead(str(path), True), (), with_state=False).result)
         for path in logs
     ]
     greeting = f"head -c 1 >/dev/null; printf '{file_reader.READY.decode()}'"
@@ -133,7 +133,7 @@ def test_logs_are_read_without_workers_that_cannot_start(
 ) -> None:
     logs = write_runs(tmp_path, 4)
     expected = [
-        to_bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        to_bits(read_file(FileToRead(str(path), True), (), with_state=False).result)
         for path in logs
     ]
     replace_workers(monkeypatch, two_workers, command)
@@ -167,7 +167,7 @@ def test_large_files_are_read_by_the_main_process(
     """Large files use several processors, compressed ones only one."""
     logs = write_runs(tmp_path, 3)
     expected = [
-        to_bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        to_bits(read_file(FileToRead(str(path), True), (), with_state=False).result)
         for path in logs
     ]
     batches: list[Batch] = []

@@ -120,7 +120,7 @@ def test_log_with_unsafe_path_is_unreadable(name: str) -> None:
     result = opened(archive([("y.out", b"1"), (name, b"2")]))
     assert files(result) == ["y.out"]
     assert [reason for _, reason in result.unreadable] == [
-        "its name points outside the archive, or is not a file name"
+        "the name points outside the archive, or is not a file name"
     ]
     other = opened(archive([("y.out", b"1"), (name.replace(".out", ".md"), b"2")]))
     assert (other.unreadable, len(other.ignored)) == ([], 1)
@@ -180,7 +180,7 @@ def test_truncated_archive_is_read_to_its_end_and_reported() -> None:
     ((path, reason),) = result.unreadable
     assert path == ROOT
     assert reason.startswith(
-        "the archive is truncated or damaged after c.out: it is truncated; complete members"
+        "the archive is truncated or damaged after c.out: the data end too early; the complete members"
     )
 
 
@@ -252,7 +252,7 @@ def test_truncated_compressed_archive_is_reported(missing: int) -> None:
 def test_archive_after_an_archive_is_reported() -> None:
     result = opened(archive([("x.out", b"1")]) + archive([("y.out", b"1")]))
     assert notes(result.unreadable) == {
-        "x.tar": "has data after its end, which are not read: pack it again"
+        "x.tar": "has data after its end, which are not read: pack the archive again"
     }
 
 
@@ -279,11 +279,11 @@ def test_small_metadata_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             ]
         )
     )
-    assert result.read_small(ROOT / "a.yaml", 3) == b"a: "
-    assert result.read_small(ROOT / "c.yaml", 99) == b"c: 1"
+    assert result.read_metadata(ROOT / "a.yaml", 3) == b"a: "
+    assert result.read_metadata(ROOT / "c.yaml", 99) == b"c: 1"
     for name in "bd":
-        with pytest.raises(LogError, match="larger than 8 bytes, or too many"):
-            result.read_small(ROOT / f"{name}.yaml", 99)
+        with pytest.raises(LogError, match="larger than 8 bytes, or the archive"):
+            result.read_metadata(ROOT / f"{name}.yaml", 99)
 
 
 def test_number_of_folders_is_bounded(
@@ -365,7 +365,7 @@ def test_archive_that_cannot_be_opened_is_unreadable() -> None:
 )
 def test_archive_of_zeros_is_unreadable(data: bytes) -> None:
     assert notes(opened(data).unreadable) == {
-        "x.tar": "contains no member: it is empty, or its data were replaced by zeros"
+        "x.tar": "contains no member: the archive is empty, or its data were replaced by zeros"
     }
 
 
@@ -391,5 +391,5 @@ def test_member_name_with_nul_is_refused() -> None:
     result = opened(pax(record(b"path", b"a\0b.out")) + archive([("x.out", b"1")]))
     assert files(result) == []
     assert [reason for _, reason in result.unreadable] == [
-        "its name points outside the archive, or is not a file name"
+        "the name points outside the archive, or is not a file name"
     ]

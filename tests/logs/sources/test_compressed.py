@@ -47,7 +47,7 @@ def test_decompression_does_not_depend_on_block_size(method: str, size: int) -> 
     text = TEXT[:20_000]
     result = stream(METHODS[method](text), size)
     assert b"".join(result) == text
-    assert (result.method, result.cut) == (method, False)
+    assert (result.method, result.is_truncated) == (method, False)
 
 
 @pytest.mark.slow
@@ -61,14 +61,14 @@ def test_all_members_of_a_file_are_read(method: str, between: bytes) -> None:
         pack(TEXT[:1000]) + between + pack(b"") + pack(TEXT[1000:]) + between
     )
     assert b"".join(result) == TEXT
-    assert not result.cut
+    assert not result.is_truncated
 
 
 @pytest.mark.parametrize("data", [b"", b"BZhello, a log", b"\xfd7zXZ", TEXT])
 def test_uncompressed_text_is_unchanged(data: bytes) -> None:
     result = stream(data, 3)
     assert b"".join(result) == data
-    assert (result.method, result.cut) == ("", False)
+    assert (result.method, result.is_truncated) == ("", False)
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_truncated_data_give_their_text_and_are_flagged(method: str) -> None:
     for end in (len(data) - 1, len(data) // 2, 12):
         result = stream(data[:end])
         assert TEXT.startswith(b"".join(result))
-        assert result.cut, end
+        assert result.is_truncated, end
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_truncated_data_give_all_available_text(method: str, missing: int) -> No
     data = METHODS[method](bytes(1 << 23))
     result = stream(data[: len(data) - missing])
     assert sum(map(len, result)) == 1 << 23
-    assert result.cut is (missing > 0)
+    assert result.is_truncated is (missing > 0)
 
 
 def test_exhausted_memory_of_a_decoder_raises_log_error(
@@ -171,7 +171,7 @@ def test_exhausted_memory_of_a_decoder_raises_log_error(
 
     monkeypatch.setitem(compressed._DECODERS, "bzip2", Greedy)
     with pytest.raises(
-        LogError, match=r"the bzip2 data of x\.log need more memory than there is"
+        LogError, match=r"the bzip2 data of x\.log need more memory than is available"
     ):
         b"".join(stream(bz2.compress(TEXT)))
 

@@ -64,11 +64,11 @@ def test_local_paths_are_not_remote(path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("nope://x", "fsspec does not know the protocol 'nope'; give one of s3,"),
+        ("nope://x", "fsspec does not know the protocol 'nope'; use one of s3,"),
         ("s3://bucket/x", "fsspec reads s3:// with another package: Install s3fs"),
         (
             "ftp://me:secret@host/x",
-            "a password or a signature in a path ends up in reports",
+            "reports would show the password or signature in this URL",
         ),
     ],
 )

@@ -112,7 +112,7 @@ WHOLE = archive(FILES)
     "data", [b"", WHOLE[:100], WHOLE[: 2 * BLOCK + 7], WHOLE.rstrip(b"\0")]
 )
 def test_truncated_archive_raises_an_error(data: bytes) -> None:
-    with pytest.raises(LogError, match="it is truncated"):
+    with pytest.raises(LogError, match="the data end too early"):
         read(data)
 
 
