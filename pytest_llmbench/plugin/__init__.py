@@ -26,7 +26,7 @@ def pytest_addoption(
     for option in OPTIONS:
         if option.ini:
             kind: Any = option.ini
-            parser.addini(option.dest, help=_describe_key(option), type=kind)
+            parser.addini(option.dest, help=_describe_ini_key(option), type=kind)
     for option in TYPED_OPTIONS:
         keywords: dict[str, Any] = {
             "action": "append" if option.repeats else "store",
@@ -39,7 +39,8 @@ def pytest_addoption(
         group.addoption(option.flag, dest=option.dest, help=option.help, **keywords)
 
 
-def _describe_key(option: Option) -> str:
+def _describe_ini_key(option: Option) -> str:
+    """Return the help of an option's ini key."""
     return f"Default of {option.flag}." if option.has_flag else option.help
 
 
@@ -94,6 +95,10 @@ def _start(config: pytest.Config) -> None:
 
     Errors and signals of the start leave with redacted messages and announced reports.
     """
+    """Handle signals, then start a session with typed llmb options.
+
+    An interrupted start is recorded in the reports before KeyboardInterrupt is raised.
+    """
     from pytest_llmbench.core.runtime import PlainImports, pause_garbage_collection
 
     imports = PlainImports("pytest_llmbench", "pytest_llmbench.suite")
@@ -147,6 +152,7 @@ def _is_program() -> bool:
         for frame in frames
         if frame.f_code.co_name.endswith("main")
     ]
+    # The innermost frame is `pytest.main`; the next one called it.
     return mains[1:2] in (["console_main"], ["_console_main"])
 
 

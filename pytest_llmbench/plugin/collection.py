@@ -28,12 +28,12 @@ from pytest_llmbench.plugin.fixtures import get_case
 from pytest_llmbench.plugin.stash import (
     CASES,
     COLLECTED,
+    DESELECTED_BY_NAME,
     MESSAGE,
     OUTCOME,
     SESSION,
     SUITE,
     SUITE_ID,
-    UNNAMED,
     find_judging_option,
     get_session,
     is_deselected,
@@ -54,7 +54,7 @@ PERFORMANCE = "test_performance"
 """The test of the configurations, which is collected even without cases."""
 
 
-SELECTING = (
+SELECTING_MODULES = (
     "_pytest.mark",
     "_pytest.cacheprovider",
     "_pytest.stepwise",
@@ -198,11 +198,11 @@ def _make_check_fixture(name: str, docstring: str) -> object:
         case = get_case(request)
         check, outcome = get_session(request.config).describe_check(case)
         # Judged runs have their own verdicts, so this check need not be reported.
-        silent = (
+        is_silent = (
             check.kind is CheckKind.SOMETHING_JUDGED and check.status is Status.PASSED
         )
         # The verdict of a configuration has priority.
-        if OUTCOME not in request.node.stash and not silent:
+        if OUTCOME not in request.node.stash and not is_silent:
             request.node.stash[OUTCOME], request.node.stash[MESSAGE] = (
                 outcome,
                 check.message,
@@ -233,6 +233,7 @@ def select_by_id(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _is_under(nodeid: str, requested: str) -> bool:
+    """True if a node is the requested node, or is in it."""
     return nodeid == requested or nodeid.startswith(
         (f"{requested}::", f"{requested}[", f"{requested}/")
     )
@@ -257,16 +258,17 @@ def _make_marks(name: str, case: Any) -> list[pytest.MarkDecorator]:
     """
     key = getattr(case, "key", None)
     if key is not None:
-        return [_mark(key)]
+        return [_make_mark(key)]
     if name == "test_unmatched_run":
         return [pytest.mark.llmb(unmatched=True)]
     return [
         pytest.mark.llmb(check=case.kind),
-        *(_mark(about, check=case.kind) for about in case.about),
+        *(_make_mark(about, check=case.kind) for about in case.about),
     ]
 
 
-def _mark(key: Key, **arguments: str) -> pytest.MarkDecorator:
+def _make_mark(key: Key, **arguments: str) -> pytest.MarkDecorator:
+    """Return the `llmb` mark of a configuration, with additional arguments."""
     return pytest.mark.llmb(
         model=key.recipe,
         size=key.size,
@@ -289,8 +291,11 @@ def pytest_collection_modifyitems(
 
     These are checks and unmatched runs that did not match `-k` or `-m` themselves.
     """
-    collected, unnamed = list(items), set[pytest.Item]()
-    config.stash[COLLECTED], config.stash[UNNAMED] = collected, unnamed
+    collected, deselected_by_name = list(items), set[pytest.Item]()
+    config.stash[COLLECTED], config.stash[DESELECTED_BY_NAME] = (
+        collected,
+        deselected_by_name,
+    )
     if config.getoption("stepwise", False):
         # --stepwise looks for the last failed item among the given items.
         select_by_id(config, items)
@@ -298,10 +303,10 @@ def pytest_collection_modifyitems(
     if not is_suite_requested(config):
         added = _select_failing_checks(session, collected)
         collected += added
-        unnamed.update(added)
-    restored = _select_guarded(collected, unnamed, items)
+        deselected_by_name.update(added)
+    restored = _select_guard_or_configurations(collected, deselected_by_name, items)
     items += restored
-    related = _select_related(collected, unnamed, items)
+    related = _select_related(collected, deselected_by_name, items)
     items += related
     restored += related
     _correct_deselected(config, restored)
@@ -311,13 +316,13 @@ def pytest_collection_modifyitems(
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Record the items that were deselected by name."""
     # The hook has no argument for the caller, so inspect the stack.
-    if items and _find_caller() in SELECTING:
-        items[0].config.stash[UNNAMED].update(items)
+    if items and _find_caller() in SELECTING_MODULES:
+        items[0].config.stash[DESELECTED_BY_NAME].update(items)
 
 
 def _find_caller() -> str:
     """Return the name of the module that called the current hook."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(2)  # the caller of the hook function
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(
         "pluggy"
     ):
@@ -342,9 +347,9 @@ def is_guard(item: pytest.Item) -> bool:
     )
 
 
-def _select_guarded(
+def _select_guard_or_configurations(
     collected: Sequence[pytest.Item],
-    unnamed: set[pytest.Item],
+    deselected_by_name: set[pytest.Item],
     remaining: Sequence[pytest.Item],
 ) -> list[pytest.Item]:
     """Return the guard item or the configurations, so that both are selected together.
@@ -354,29 +359,31 @@ def _select_guarded(
     run would fail. If only the guard is selected, for example by --lf, the
     configurations are returned.
     """
-    judged = {
+    is_configuration = {
         item: any(isinstance(case, Case) for _, case in _list_cases(item))
         for item in collected
     }
     deselected = [item for item in collected if item not in set(remaining)]
-    if any(judged.get(item) for item in remaining):
+    if any(is_configuration.get(item) for item in remaining):
         return [
             item
             for item in deselected
-            if is_guard(item) and (item in unnamed or is_deselected(item))
+            if is_guard(item) and (item in deselected_by_name or is_deselected(item))
         ]
     if any(map(is_guard, remaining)):
         return [
             item
             for item in deselected
-            if judged[item] and item in unnamed and not is_deselected(item)
+            if is_configuration[item]
+            and item in deselected_by_name
+            and not is_deselected(item)
         ]
     return []
 
 
 def _select_related(
     collected: Sequence[pytest.Item],
-    unnamed: set[pytest.Item],
+    deselected_by_name: set[pytest.Item],
     remaining: Sequence[pytest.Item],
 ) -> list[pytest.Item]:
     """Return the items deselected by name that are about a selected configuration.
@@ -395,6 +402,7 @@ def _select_related(
     }
 
     def is_related(subject: Subject, case: Any, node: str) -> bool:
+        """True if a deselected case must be selected with the remaining items."""
         if case.id in ids or not keys.isdisjoint(case.about):
             return node.startswith(f"{SUITE_ID}/") or (
                 _is_failing(case) and subject not in subjects
@@ -405,7 +413,7 @@ def _select_related(
             and subject not in subjects
         )
 
-    missing = unnamed.difference(remaining)
+    missing = deselected_by_name.difference(remaining)
     deselected = (
         item for item in collected if item in missing and not is_deselected(item)
     )
@@ -488,16 +496,20 @@ def make_selection(session: pytest.Session) -> Selection:
         for item in session.items
     }
     present = {subject for subjects in selected.values() for subject in subjects}
-    by_name: dict[Subject, bool] = {}
+    # True if the subject's items were deselected by name only, not by --deselect,
+    # a conftest or another plugin.
+    is_by_name: dict[Subject, bool] = {}
     for item in session.config.stash[COLLECTED]:
-        unnamed = item in session.config.stash[UNNAMED] and not is_deselected(item)
+        is_deselected_by_name = item in session.config.stash[
+            DESELECTED_BY_NAME
+        ] and not is_deselected(item)
         for subject, _ in _list_cases(item):
-            by_name[subject] = by_name.get(subject, True) and unnamed
-    for subject in list(_list_never_collected(session.config, by_name)):
-        by_name[subject] = not is_suite_requested(session.config)
-    missing = [subject for subject in by_name if subject not in present]
-    left_out, deselected = (
-        [subject for subject in missing if by_name[subject] is unnamed]
-        for unnamed in (True, False)
-    )
-    return Selection(selected, tuple(left_out), tuple(deselected))
+            is_by_name[subject] = (
+                is_by_name.get(subject, True) and is_deselected_by_name
+            )
+    for subject in list(_list_never_collected(session.config, is_by_name)):
+        is_by_name[subject] = not is_suite_requested(session.config)
+    missing = [subject for subject in is_by_name if subject not in present]
+    left_out = tuple(subject for subject in missing if is_by_name[subject])
+    deselected = tuple(subject for subject in missing if not is_by_name[subject])
+    return Selection(selected, left_out, deselected)

@@ -52,8 +52,8 @@ from pytest_llmbench.plugin.stash import (
     is_launching,
     is_suite_requested,
     is_worker,
-    list_requested,
     list_requested_ids,
+    list_requested_patterns,
     raise_usage_errors,
 )
 from pytest_llmbench.report.output_files import REPORTS
@@ -83,6 +83,7 @@ def start(config: pytest.Config, stop: StopSignals) -> None:
 
 def _start(config: pytest.Config, stop: StopSignals) -> None:
     """Check the options and start judging, unless the session does not judge."""
+    """Do the work of `start`, raising errors of any kind."""
     if not is_worker(config):
         _refuse_misuse(config)
         _refuse_unknown_keys(config)
@@ -101,6 +102,7 @@ def _start(config: pytest.Config, stop: StopSignals) -> None:
 
 
 def _start_judging(config: pytest.Config, stop: StopSignals) -> None:
+    """Create the session, register its hooks and fixtures, and read the baselines."""
     session = _make_session(config)
     session.stop = stop
     config.stash[SESSION] = session
@@ -119,25 +121,35 @@ def announce(config: pytest.Config) -> None:
 
 def _void_old_reports(config: pytest.Config, problem: str) -> None:
     """Replace existing reports by the reason why this session could not start."""
-    old = {
+    old_reports = {
         flag: path
         for flag, path in _find_reports(config).items()
         if os.path.exists(path)
     }
     with suppress(ReportError):  # the exit code is 4 in any case
         announce_reports(
-            old, pytest.ExitCode.USAGE_ERROR, f"the session could not start: {problem}"
+            old_reports,
+            pytest.ExitCode.USAGE_ERROR,
+            f"the session could not start: {problem}",
         )
 
 
 def _find_reports(config: pytest.Config) -> dict[str, Path]:
     """Return the paths of the reports that the session will write, by flag."""
-    silent = (*INFORMATION, "help", "markers", "llmb_dry_run", "llmb_submit_only")
-    if is_worker(config) or any(config.getoption(name, None) for name in silent):
+    without_reports = (
+        *INFORMATION,
+        "help",
+        "markers",
+        "llmb_dry_run",
+        "llmb_submit_only",
+    )
+    if is_worker(config) or any(
+        config.getoption(name, None) for name in without_reports
+    ):
         return {}
     paths = {
         flag: path
-        for flag, path in _find_written(config).items()
+        for flag, path in _find_pytest_outputs(config).items()
         if flag == "--junitxml"
     }
     for flag in REPORTS:
@@ -158,7 +170,7 @@ def report_unlaunched(config: pytest.Config) -> None:
             sys.stderr.write(f"llmbench: {text}\n")
 
 
-def _find_written(config: pytest.Config) -> dict[str, Path]:
+def _find_pytest_outputs(config: pytest.Config) -> dict[str, Path]:
     """Return the paths of the files that pytest itself writes, by flag."""
     written = {
         flag: config.getoption(name, None) for flag, name in WRITTEN_BY_PYTEST.items()
@@ -188,6 +200,10 @@ def _refuse_few_files() -> None:
 
 def _make_session(config: pytest.Config) -> Session:
     """Make the session from the options, or from the controller of a worker."""
+    """Create the session from the options, or in an xdist worker from the controller.
+
+    Raises SettingsError for an invalid value, or if two outputs share a file.
+    """
     if is_worker(config):
         return Session.unpack_from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
     session: Session = Session.from_options(
@@ -195,12 +211,14 @@ def _make_session(config: pytest.Config) -> Session:
     )
     settings = session.settings
     history = settings.history and settings.history.until(session.now)
-    settings = settings.replace(requested=list_requested(config), history=history)
-    written = _find_written(config)
+    settings = settings.replace(
+        requested=list_requested_patterns(config), history=history
+    )
+    written = _find_pytest_outputs(config)
     refuse_shared(written, list_outputs(settings))
     refuse_logs(settings.logs, written)
-    session.noticed += _find_shadowed(config)
-    session.tell_reading = _make_progress(config)
+    session.noticed += _find_shadowed_files(config)
+    session.report_reading = _make_progress(config)
     session.command = tuple(map(str, config.invocation_params.args))
     if any(config.getoption(name, None) for name in INFORMATION):
         # Such a session neither judges nor stores.
@@ -275,6 +293,7 @@ def _refuse_misuse(config: pytest.Config) -> None:
 
 
 def _is_distributed(config: pytest.Config) -> bool:
+    """True if pytest-xdist distributes the tests."""
     return (
         bool(config.getoption("numprocesses", None))
         or config.getoption("dist", "no") != "no"
@@ -298,18 +317,21 @@ def _read_values(config: pytest.Config) -> OptionValues:
 
 
 def _read_ini_value(config: pytest.Config, name: str) -> Any:
+    """Return the value of an ini key. Raises UsageError for an invalid value."""
     try:
         return config.getini(name)
     except (TypeError, ValueError) as error:
         # Before version 9.2 pytest does not name the key.
-        raise pytest.UsageError(f"{_file(config)}: {name}: {error}") from None
+        raise pytest.UsageError(
+            f"{_format_ini_path(config)}: {name}: {error}"
+        ) from None
 
 
 def _find_origins(config: pytest.Config, flags: Sequence[str]) -> Origins:
     """Return the sources of the given options and of the ini keys."""
     typed = [str(argument) for argument in config.invocation_params.args]
-    file = _file(config)
-    keys = [key for key in _file_keys(config) if key in INI_KEYS]
+    file = _format_ini_path(config)
+    keys = [key for key in _read_ini_keys(config) if key in INI_KEYS]
     arguments = {
         Written.TYPED: typed,
         Written.ENVIRONMENT: shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
@@ -321,7 +343,7 @@ def _find_origins(config: pytest.Config, flags: Sequence[str]) -> Origins:
     }
 
 
-def _find_shadowed(config: pytest.Config) -> Iterator[Caution]:
+def _find_shadowed_files(config: pytest.Config) -> Iterator[Caution]:
     """Yield a caution for each ini file with ignored llmb keys.
 
     Pytest ignores such a file if it reads another one in the same folder.
@@ -342,17 +364,18 @@ def _refuse_unknown_keys(config: pytest.Config) -> None:
         override.partition("=")[0]
         for override in config.getoption("override_ini") or ()
     ]
-    keys = _file_keys(config)
+    keys = _read_ini_keys(config)
     refuse_unknown(
-        [key for key in keys if not _is_declared(config, key)], _file(config)
+        [key for key in keys if not _is_declared(config, key)], _format_ini_path(config)
     )
     refuse_unknown([key for key in overrides if not _is_declared(config, key)], "-o")
-    refuse_empty(keys, _file(config))
+    refuse_empty(keys, _format_ini_path(config))
     if config.inipath is not None and config.inipath.is_file():
-        refuse_misplaced(config.inipath, _file(config))
+        refuse_misplaced(config.inipath, _format_ini_path(config))
 
 
 def _is_declared(config: pytest.Config, key: str) -> bool:
+    """True if pytest or a plugin declares an ini key."""
     try:
         config.getini(key)
     except (TypeError, ValueError):
@@ -362,13 +385,14 @@ def _is_declared(config: pytest.Config, key: str) -> bool:
     return True
 
 
-def _file_keys(config: pytest.Config) -> dict[str, object]:
+def _read_ini_keys(config: pytest.Config) -> dict[str, object]:
     """Return the keys of pytest's configuration file, or {} without a file."""
     path = config.inipath
     return read_file_keys(path) if path is not None and path.is_file() else {}
 
 
-def _file(config: pytest.Config) -> str:
+def _format_ini_path(config: pytest.Config) -> str:
+    """Return the path of pytest's configuration file for messages, "" without a file."""
     path = config.inipath
     return (
         ""

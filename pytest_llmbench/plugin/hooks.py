@@ -67,17 +67,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Flush output before Python ends, where an error would change the exit code."""
-    _print_unshown(config)
+    _print_unsummarised_failures(config)
     flush_terminal(config)
 
 
-def _print_unshown(config: pytest.Config) -> None:
+def _print_unsummarised_failures(config: pytest.Config) -> None:
     """Print the session's failures to standard error if there was no summary.
 
     The summary is missing with `--no-summary` and `-p no:terminal`.
     """
     session = get_session(config)
-    if is_worker(config) or session.summarised:
+    if is_worker(config) or session.has_summary:
         return
     with suppress(OSError):
         for failure in session.failures:
@@ -153,7 +153,7 @@ def _launch_selected(session: pytest.Session) -> bool:
     print_line = _make_printer(config)
     print_line("")
     try:
-        ends: bool = raise_usage_errors(
+        must_end: bool = raise_usage_errors(
             lambda: get_session(config).launch(
                 list(list_selected_ids(session.items)), print_line
             )
@@ -162,9 +162,9 @@ def _launch_selected(session: pytest.Session) -> bool:
         # pytest.exit would add text to the commands in this message.
         print_line(f"llmbench: {error}")
         pytest.exit("the launch was stopped", returncode=pytest.ExitCode.INTERRUPTED)
-    if not ends:
+    if not must_end:
         add_checks(session)
-    return ends
+    return must_end
 
 
 def _make_printer(config: pytest.Config) -> Callable[[str], None]:
@@ -215,11 +215,12 @@ def _advise_failed_checks(failed: Collection[str]) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: Any
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach outcome, headline and selection to the test report.
+    """Attach the outcome of an item to its test report, and redact the report.
 
-    They are attached as plain values, because xdist and pytest-forked serialise
-    reports. If a user's own test ended otherwise than its verdict, the result of the
-    test overrules the outcome.
+    If a user's own test ended otherwise than its verdict, the result of the test
+    overrules the outcome. Also attaches a headline for pytest's short summary, a mark
+    if the item has no outcome, and in an xdist worker the selection (once). All values
+    are plain, because xdist and pytest-forked serialise reports.
     """
     report = yield
     if OUTCOME in item.stash and (call.when == "call" or not report.passed):
@@ -277,8 +278,9 @@ def _begins_with(report: pytest.TestReport, message: str) -> bool:
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None or not message:
         return False
-    first = str(crash.message).partition("\n")[0]
-    return first.partition(": ")[2] == message.partition("\n")[0]
+    first_line = str(crash.message).partition("\n")[0]
+    # The name of the exception precedes the message.
+    return first_line.partition(": ")[2] == message.partition("\n")[0]
 
 
 def _overrule(
@@ -339,18 +341,18 @@ class Collector:
         if hasattr(report, "llmb_selection"):
             self.session.selection = Selection(**report.llmb_selection)
         if report.when == "call" or not report.passed:
-            self.session.ran.add(report.nodeid)
+            self.session.finished_ids.add(report.nodeid)
         if hasattr(report, "llmb"):
             # Other outcomes are from plugins that rerun the test.
             if report.outcome in ("passed", "failed", "skipped"):
-                self.session.add_reported(report.nodeid, report.llmb)
+                self.session.add_outcome(report.nodeid, report.llmb)
         elif hasattr(report, "llmb_unjudged"):
-            self.session.used = True
+            self.session.has_plugin_items = True
             if report.skipped:
-                self.session.unjudged.append(report.nodeid)
+                self.session.unjudged_ids.append(report.nodeid)
         elif report.failed and report.when not in ("setup", "call", "teardown"):
             # xdist reports a crash with another value of `when`.
-            self.session.described += self.session.describe_crash(
+            self.session.finished_outcomes += self.session.describe_crash(
                 report.nodeid, report.longreprtext
             )
 
@@ -399,26 +401,37 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def _finish(session: pytest.Session, state: Session) -> None:
     """End a session: fail it if nothing was judged, then write and store everything."""
+    """Record the failures of the session itself, and write all of its outputs.
+
+    Changes the exit code if the session judged nothing, if a report hides a failed item
+    or cannot be written, or if the session was interrupted meanwhile.
+    """
     config = session.config
-    expected = (
-        state.used or bool(find_judging_option(config)) or is_suite_requested(config)
+    expects_verdicts = (
+        state.has_plugin_items
+        or bool(find_judging_option(config))
+        or is_suite_requested(config)
     )
     if state.ended_early:
-        session.exitstatus = session.exitstatus or int(state.problems)
+        session.exitstatus = session.exitstatus or int(state.has_launch_problems)
         return
-    if session.exitstatus == pytest.ExitCode.OK and expected and not state.judged:
+    if (
+        session.exitstatus == pytest.ExitCode.OK
+        and expects_verdicts
+        and not state.has_judged
+    ):
         state.failures.append("nothing was judged: no test with a verdict was finished")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if session.exitstatus == pytest.ExitCode.OK and any(
-        item.status == "failed" for item in state.described
+        item.status == "failed" for item in state.finished_outcomes
     ):
         state.failures.append(
             "a failed item was reported as passed: a conftest or a plugin changed its report"
         )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expected:
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expects_verdicts:
         state.failures.append(NOTHING_SELECTED)
-    state.notice_left_out(list_selecting_options(config))
+    state.add_selection_cautions(list_selecting_options(config))
     try:
         if not write_reports(state, int(session.exitstatus)):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
@@ -435,12 +448,12 @@ def _record_interruption(session: pytest.Session, state: Session) -> bool:
 
     Returns True if the session was interrupted and this was not recorded before.
     """
-    ran = session.exitstatus not in (
+    is_started = session.exitstatus not in (
         pytest.ExitCode.INTERNAL_ERROR,
         pytest.ExitCode.USAGE_ERROR,
     )
-    stopped = session.exitstatus == pytest.ExitCode.INTERRUPTED or state.stop.number
-    if state.interrupted or not (stopped and ran):
+    is_stopped = session.exitstatus == pytest.ExitCode.INTERRUPTED or state.stop.number
+    if state.interrupted or not (is_stopped and is_started):
         return False
     state.interrupted = True
     session.exitstatus = pytest.ExitCode.INTERRUPTED
@@ -466,7 +479,7 @@ def pytest_terminal_summary(
 ) -> None:
     """Print a line for each configuration, the next steps, and the counts."""
     session = get_session(config)
-    session.summarised = True
+    session.has_summary = True
     # Failures and JUnit report are already written. Shorten the messages for the short
     # summary, which is not cut to the terminal width in CI and with -vv.
     for report in chain.from_iterable(terminalreporter.stats.values()):

@@ -39,6 +39,9 @@ NOT_ENDED = (
 )
 """The failure in reports from the start of a session to its end."""
 
+MOST_UNMATCHED_REMARKS = 5
+"""Maximum number of unmatched runs without an item that the summary names."""
+
 
 def list_header(session: Session) -> Iterator[str]:
     """Yield the settings for the head of the session's output and for reports."""
@@ -47,6 +50,7 @@ def list_header(session: Session) -> Iterator[str]:
 
 def _list_settings(session: Session) -> Iterator[str]:
     """Yield a header line for each setting of the session."""
+    """Yield the baselines, tolerances, folders and changed settings of a session."""
     settings = session.settings
     yield f"baselines: {session.catalog.describe()}"
     for path in settings.baselines:
@@ -59,10 +63,10 @@ def _list_settings(session: Session) -> Iterator[str]:
         yield f"{'history' if settings.launch else 'logs'}: {formatting.format_path(path, session.directory)}"
     if session.history:
         yield f"history in {session.history.describe()}"
-    yield from _list_rules(session)
+    yield from _list_changed_settings(session)
 
 
-def _list_rules(session: Session) -> Iterator[str]:
+def _list_changed_settings(session: Session) -> Iterator[str]:
     """Yield the settings that differ from their defaults."""
     settings = session.settings
     if session.launching is not None:
@@ -91,7 +95,7 @@ def render_terminal(session: Session, verbosity: int) -> list[TerminalLine]:
     from pytest_llmbench.report.explain import wrap
     from pytest_llmbench.report.terminal import TerminalLine, render_summary
 
-    if not session.described:
+    if not session.finished_outcomes:
         return [
             TerminalLine(line, "red")
             for failure in _list_failures(session)
@@ -102,12 +106,15 @@ def render_terminal(session: Session, verbosity: int) -> list[TerminalLine]:
         *_describe_skipped(session, verbosity > 0),
         *session.written,
     ]
+    # With -q only the reason why nothing was judged is printed, and the failures.
     lines = [
         *(remarks if verbosity >= 0 else _explain_no_judged_run(session)),
         *session.failures,
     ]
     shown = [session.redactor.redact(formatting.escape(line)) for line in lines]
-    return [*render_summary(session.described, shown, verbosity, session.cautions)]
+    return [
+        *render_summary(session.finished_outcomes, shown, verbosity, session.cautions)
+    ]
 
 
 def _list_failures(session: Session) -> list[str]:
@@ -129,29 +136,35 @@ def _list_remarks(session: Session) -> list[str]:
             f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)"
         )
     remarks += [*_explain_no_judged_run(session), *results.remarks]
-    reported = {outcome.id for outcome in session.described if outcome.kind == "stray"}
+    reported = {
+        outcome.id for outcome in session.finished_outcomes if outcome.kind == "stray"
+    }
     unreported = [run for run in results.unmatched if run.id not in reported]
     remarks += [
         f"{run.reason.upper()}, not judged: {run.id}: {run.summary}"
-        for run in unreported[:5]
+        for run in unreported[:MOST_UNMATCHED_REMARKS]
     ]
-    if len(unreported) > 5:
+    if len(unreported) > MOST_UNMATCHED_REMARKS:
         limit = f"at most {MOST_UNMATCHED:,} have an item, the last one for all others; `llmbench summary` lists all"
         advice = (
             limit
             if session.settings.unmatched == "fail"
             else "--llmb-unmatched=fail creates an item for each"
         )
-        remarks.append(f"{len(unreported) - 5:,} more runs were not judged: {advice}")
-    if cost := sum_session(select_worst(session.described), results.planned_hours):
+        remarks.append(
+            f"{len(unreported) - MOST_UNMATCHED_REMARKS:,} more runs were not judged: {advice}"
+        )
+    if cost := sum_session(
+        select_worst(session.finished_outcomes), results.planned_hours
+    ):
         remarks.append(f"GPU-hours: {format_cost(cost)}")
     return remarks
 
 
 def _explain_no_judged_run(session: Session) -> Iterator[str]:
     """Yield the reason why nothing was judged, with advice; nothing otherwise."""
-    if session.context:
-        reason = formatting.join_sentences(session.context).removesuffix(".")
+    if session.absence_reasons:
+        reason = formatting.join_sentences(session.absence_reasons).removesuffix(".")
         from pytest_llmbench.session.absences import advise_no_judged_run
 
         advice = advise_no_judged_run(
@@ -161,6 +174,7 @@ def _explain_no_judged_run(session: Session) -> Iterator[str]:
 
 
 def _describe_skipped(session: Session, verbose: bool) -> Iterator[str]:
+    """Yield the files that were not read: all if `verbose`, else the first and a count."""
     ignored = session.results.ignored
     if verbose or len(ignored) == 1:
         yield from (f"skipped {file}" for file in ignored)
@@ -202,6 +216,8 @@ def _discard_unread(
 ) -> Callable[..., None]:
     """Wrap a write function so that it discards output that nobody reads."""
 
+    """Wrap `write` so that output without a reader is discarded; `flush` empties it."""
+
     def attempt(*arguments: Any, **options: Any) -> None:
         try:
             write(*arguments, **options)
@@ -231,7 +247,9 @@ def write_reports(session: Session, exit_code: int) -> bool:
     def render_junit() -> bytes:
         from pytest_llmbench.report.junit import render
 
-        return render(session.described, session.now, describe_ending().problems)
+        return render(
+            session.finished_outcomes, session.now, describe_ending().problems
+        )
 
     is_written = True
     complete = (
@@ -239,15 +257,15 @@ def write_reports(session: Session, exit_code: int) -> bool:
         if session.settings.html or session.settings.json
         else []
     )
-    is_written &= _write(session, "junit", "JUnit report", render_junit)
-    is_written &= _write(
+    is_written &= _write_report(session, "junit", "JUnit report", render_junit)
+    is_written &= _write_report(
         session,
         "html",
         "HTML report",
         lambda: _render_page(session, complete, describe_ending()),
     )
     # Last, because it contains the exit code, which a failed report changes.
-    is_written &= _write(
+    is_written &= _write_report(
         session,
         "json",
         "JSON document",
@@ -257,6 +275,7 @@ def write_reports(session: Session, exit_code: int) -> bool:
 
 
 def _describe_ending(session: Session, exit_code: int) -> SessionEnding:
+    """Return the exit code, failures and cautions of a session for its reports."""
     from pytest_llmbench.report.document import SessionEnding
 
     return SessionEnding(exit_code, _list_failures(session), session.cautions)
@@ -337,7 +356,7 @@ def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
     from pytest_llmbench.report.outcome_documents import select_configurations
 
     history = session.history
-    outcomes = session.described
+    outcomes = session.finished_outcomes
     if history is not None:
         outcomes = [
             redact_texts(history.add_daily_runs(outcome), session.redactor)
@@ -348,15 +367,19 @@ def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
     located = (outcome.excerpt for outcome in select_configurations(outcomes))
     positions = [_locate_excerpt(session, excerpt) for excerpt in located if excerpt]
     excerpts = read_excerpts(positions) if MASK not in session.secrets else {}
-    return [_add_lines(session, outcome, excerpts) for outcome in outcomes]
+    return [_add_excerpt_lines(session, outcome, excerpts) for outcome in outcomes]
 
 
-def _add_lines(
+def _add_excerpt_lines(
     session: Session,
     outcome: OutcomeDocument,
     excerpts: Mapping[tuple[Path, int], Excerpt],
 ) -> OutcomeDocument:
     """Add the redacted lines of its log excerpt to an outcome."""
+    """Add the redacted lines of its excerpt to an outcome.
+
+    An excerpt that could not be read is removed.
+    """
     from msgspec.structs import replace
 
     from pytest_llmbench.core.redaction import hide_values
@@ -378,10 +401,11 @@ def _add_lines(
 
 
 def _locate_excerpt(session: Session, excerpt: ReportedExcerpt) -> tuple[Path, int]:
+    """Return the log and the line of an excerpt."""
     return session.directory / excerpt.log, excerpt.line
 
 
-def _write(
+def _write_report(
     session: Session, name: str, label: str, content: Callable[[], bytes]
 ) -> bool:
     """Write one report if requested; returns False if that failed."""
@@ -407,6 +431,7 @@ def _render_page(
     session: Session, outcomes: list[OutcomeDocument], ending: SessionEnding
 ) -> bytes:
     """Render the HTML report."""
+    """Render the HTML page of a session."""
     from msgspec.structs import replace
 
     from pytest_llmbench.report.describe_outcome import (
@@ -463,6 +488,7 @@ def _list_foot(session: Session, ending: SessionEnding) -> Iterator[tuple[str, s
 def _render_document(
     session: Session, outcomes: list[OutcomeDocument], ending: SessionEnding
 ) -> bytes:
+    """Render the JSON document of a session."""
     from pytest_llmbench.report.document import render_session
 
     return render_session(_make_document(session, outcomes, ending))
@@ -472,6 +498,7 @@ def _make_document(
     session: Session, outcomes: Sequence[OutcomeDocument], ending: SessionEnding
 ) -> SessionDocument:
     """Build the JSON document of the session."""
+    """Return the document of a session, with its baselines, tolerances and settings."""
     from msgspec.structs import replace
 
     from pytest_llmbench.report.document import make_document
@@ -495,7 +522,7 @@ def write_github_summary(session: Session, exit_code: int) -> None:
 
     try:
         append_job_summary(
-            path, session.described, _describe_ending(session, exit_code)
+            path, session.finished_outcomes, _describe_ending(session, exit_code)
         )
     except OSError as error:
         session.failures.append(
@@ -510,7 +537,7 @@ def list_workflow_commands(session: Session) -> list[str]:
     from pytest_llmbench.report import notifications
 
     return notifications.list_workflow_commands(
-        session.described, _list_failures(session)
+        session.finished_outcomes, _list_failures(session)
     )
 
 
@@ -521,7 +548,7 @@ def store_outcomes(session: Session, exit_code: int) -> None:
     """
     # Without outcomes there is nothing to store, and an interrupted session would read
     # its logs again.
-    if session.history is None or not session.described:
+    if session.history is None or not session.finished_outcomes:
         return
     from msgspec.structs import replace
 
@@ -529,7 +556,7 @@ def store_outcomes(session: Session, exit_code: int) -> None:
     from pytest_llmbench.report.verdicts import select_worst
     from pytest_llmbench.session.session_history import describe_origin, with_hashes
 
-    outcomes = select_worst(session.described)
+    outcomes = select_worst(session.finished_outcomes)
     try:
         with session.stop.keep_raised(), session.stop.allow():
             outcomes = with_hashes(outcomes, session.directory)

@@ -49,7 +49,7 @@ SHORT_FROM = 6
 # the square of their number.
 MOST_UNMATCHED = 1000
 
-SOUND = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
+JUDGED_VERDICTS = ("PASS", "IMPROVEMENT", "REGRESSION", "INCONCLUSIVE", "RECORDED")
 """The verdicts that count as judged, whatever the user's own test did with them."""
 
 
@@ -81,21 +81,21 @@ class Session:
         self.directory = directory
         self.command: tuple[str, ...] = ()
         """The arguments of pytest, for the history."""
-        self.tell_reading: Callable[[ReadCounts], None] | None = None
+        self.report_reading: Callable[[ReadCounts], None] | None = None
         self.stop = StopSignals()
         """Received Ctrl-C, SIGTERM and SIGHUP; only the controller handles them."""
         self.interrupted = False
         self._clock = clock
         self._results = results
         self._outcomes: dict[str, tuple[Outcome, ConfigurationOutcome]] = {}
-        self._short = False
+        self._is_short = False  # messages of failing items take three lines
 
         # The state of a launch.
         self.ended_early = False
         self._launched = False
         self._recording = False
         self._recorded: tuple[Path, ...] = ()
-        self.problems = False
+        self.has_launch_problems = False
         self.secrets: frozenset[str] = frozenset()
         self.redactor = make_redactor().without(
             results.configurations if results else ()
@@ -104,25 +104,28 @@ class Session:
 
         # The state of the running items.
         self.selection: Selection | None = None
-        self.ran: set[str] = set()
-        self.used = False
+        self.finished_ids: set[str] = set()
+        """Node ids of the items that ran."""
+        self.has_plugin_items = False
         """True if an item used a fixture of this plugin."""
-        self.unjudged: list[str] = []
+        self.unjudged_ids: list[str] = []
         """Node ids of items that were skipped before they had a verdict."""
         self.noticed: list[Caution] = []
+        """Cautions that are known before the outcomes are examined."""
         self._is_selection_sent = False
 
         # The contents of reports.
         self.reported: dict[str, OutcomeDocument] = {}
         """The outcomes of test reports from this process, by node id."""
-        self.described: list[OutcomeDocument] = []
+        self.finished_outcomes: list[OutcomeDocument] = []
         """The outcomes of the finished items."""
-        self.context: tuple[str, ...] = ()
+        self.absence_reasons: tuple[str, ...] = ()
         """The reasons why nothing was judged; empty if something was."""
         self.written: list[str] = []
+        """Lines of the summary that name the written files."""
         self.failures: list[str] = []
         """Failures of the session itself, printed at any verbosity."""
-        self.summarised = False
+        self.has_summary = False
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any], directory: Path) -> Session:
@@ -183,12 +186,16 @@ class Session:
 
             # Hardly any of these objects are in cycles, and they live until the end.
             with pause_garbage_collection():
-                self._results = self._complete(self._gather())
+                self._results = self._complete(self._gather_results())
             gc.freeze()
         return self._results
 
-    def _gather(self) -> SessionResults:
+    def _gather_results(self) -> SessionResults:
         """Read and judge the runs, or prepare the results of a launch."""
+        """Judge the runs on disk, or build results without runs before a launch.
+
+        Adds tables found next to the logs to the catalog.
+        """
         if self.settings.launch is not None:
             from pytest_llmbench.launch.launch_session import build_unlaunched_results
 
@@ -197,7 +204,7 @@ class Session:
         from pytest_llmbench.session.evaluate import gather
 
         results = gather(
-            self.settings, self.catalog, self.now, self.tell_reading, self.history
+            self.settings, self.catalog, self.now, self.report_reading, self.history
         )
         self.catalog = add_tables(self.catalog, results.tables, self.settings)
         return results
@@ -208,14 +215,14 @@ class Session:
         Returns True if the session must end without running the items. Raises
         LaunchError if a job cannot be launched, Interrupted if the user stops it.
         """
-        launching = self._begin_launch(tell)
+        launching = self._make_launch_session(tell)
         keys = [
             self.results.configurations[identifier].case.key for identifier in selected
         ]
         # From now on the launch itself reports its jobs if it is interrupted.
         self._launched = True
         self.ended_early = launching.run(keys)
-        self.problems = launching.problems
+        self.has_launch_problems = launching.problems
         self.secrets = launching.secrets
         self.redactor = self.redactor.with_values(self.secrets)
         self.noticed += launching.list_cautions()
@@ -235,7 +242,8 @@ class Session:
             describe_early_interrupt(self.launching, self._make_host(lambda line: None))
         )
 
-    def _begin_launch(self, tell: Callable[[str], None]) -> LaunchSession:
+    def _make_launch_session(self, tell: Callable[[str], None]) -> LaunchSession:
+        """Create the launch, which prints its lines with `tell`."""
         from pytest_llmbench.launch.launch_session import LaunchSession
 
         if self.launching is None:
@@ -247,6 +255,7 @@ class Session:
 
     def _make_host(self, tell: Callable[[str], None]) -> Host:
         """Build the host of a launch: clock, commands, environment and folders."""
+        """Return the functions and folders of this machine that a launch uses."""
         import sys
         import time
 
@@ -314,11 +323,11 @@ class Session:
             self._results = replace(
                 self.results, checks=decide_guard(self.results.checks, outcomes)
             )
-        self._short = (
+        self._is_short = (
             sum(outcome.failed for outcome in outcomes) + len(self.failing_unmatched)
             >= SHORT_FROM
         )
-        self.context = next(
+        self.absence_reasons = next(
             (outcome.context for outcome in outcomes if outcome.context), ()
         )
         for outcome in outcomes:
@@ -327,7 +336,9 @@ class Session:
             line = ": ".join(
                 filter(None, (*texts, formatting.join_first(list_files(document))))
             )
-            message = line if outcome.skipped else explain(document, short=self._short)
+            message = (
+                line if outcome.skipped else explain(document, short=self._is_short)
+            )
             self._outcomes[outcome.case.id] = (
                 replace(outcome, message=message),
                 document,
@@ -357,6 +368,7 @@ class Session:
         return "nothing was recorded"
 
     def _find_author(self) -> str:
+        """Return the name that recorded baselines state as their author."""
         import socket
 
         from pytest_llmbench.core.commands import run
@@ -368,9 +380,9 @@ class Session:
         """Convert an outcome into its document, with secrets redacted."""
         from pytest_llmbench.report.describe_outcome import describe, redact
 
-        own = outcome.case.key in self.results.user_keys
+        is_own = outcome.case.key in self.results.user_keys
         document = describe(
-            outcome, self.now, self.directory, self.settings.commit, own=own
+            outcome, self.now, self.directory, self.settings.commit, own=is_own
         )
         return redact(document, self.redactor)
 
@@ -387,14 +399,14 @@ class Session:
         """Return the outcome of a selected item, and its document."""
         return self._outcomes[case.id]
 
-    def add_reported(self, node: str, plain: dict[str, Any]) -> None:
+    def add_outcome(self, node: str, plain: dict[str, Any]) -> None:
         """Add the outcome of a finished item, from its test report."""
         outcome = self.reported.pop(node, None)
         if outcome is None:  # the report is from another process
             from pytest_llmbench.report.outcome_documents import restore_outcome
 
             outcome = restore_outcome(plain)
-        self.described.append(outcome)
+        self.finished_outcomes.append(outcome)
 
     def describe_unmatched(
         self, run: UnmatchedRun
@@ -410,7 +422,7 @@ class Session:
             describe_unmatched_run(run, self.directory, self.settings.logs),
             self.redactor,
         )
-        return replace(run, message=explain(document, short=self._short)), document
+        return replace(run, message=explain(document, short=self._is_short)), document
 
     def describe_check(self, check: Check) -> tuple[Check, CheckOutcome]:
         """Return a check with the message of its item, and its document."""
@@ -434,7 +446,7 @@ class Session:
         )
         document = redact(describe_check(check, advice), self.redactor)
         message = (
-            document.text if check.skipped else explain(document, short=self._short)
+            document.text if check.skipped else explain(document, short=self._is_short)
         )
         return replace(check, message=message), document
 
@@ -506,7 +518,7 @@ class Session:
         self._is_selection_sent = True
         return asdict(self.selection)
 
-    def notice_left_out(self, options: str) -> None:
+    def add_selection_cautions(self, options: str) -> None:
         """Add cautions about failures and newer runs that the session did not show.
 
         These are items that the selection (`options`) left out, items that did not run,
@@ -525,10 +537,12 @@ class Session:
         is_partial = self.settings.launch or self.settings.record
         selected_by = "" if is_partial else options or "the selection"
         self.noticed += caution_skipped(
-            self.selection, self.ran, self.unjudged, labels, selected_by
+            self.selection, self.finished_ids, self.unjudged_ids, labels, selected_by
         )
         if self.settings.record is None:
-            reported = {item.id for item in self.described if item.kind == "stray"}
+            reported = {
+                item.id for item in self.finished_outcomes if item.kind == "stray"
+            }
             left_out = {
                 name
                 for _, name in (*self.selection.left_out, *self.selection.deselected)
@@ -541,25 +555,25 @@ class Session:
             self.noticed += caution_newer(self.results, self.selection, unreported)
 
     @property
-    def judged(self) -> bool:
+    def has_judged(self) -> bool:
         """True if any item failed, judged a run, or recorded a baseline."""
-        return any(map(_is_judged, self.described))
+        return any(map(_is_judged, self.finished_outcomes))
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
         """The cautions about the verdicts of the session."""
         from pytest_llmbench.session.cautions import JudgedSession, find_cautions
 
-        if not self.described:
+        if not self.finished_outcomes:
             return ()
         session = JudgedSession(
-            self.described,
+            self.finished_outcomes,
             self.results,
             self.settings,
             self.catalog,
             self.now.date(),
             noticed=tuple(self.noticed),
-            unjudged=tuple(self.unjudged),
+            unjudged=tuple(self.unjudged_ids),
         )
         return tuple(
             replace(caution, text=self.redactor.redact(caution.text))
@@ -596,6 +610,7 @@ class Session:
 
 def _is_judged(outcome: OutcomeDocument) -> bool:
     """True if an outcome counts as judged, so that the session may pass."""
+    """True if an outcome failed, is about a judged run, or recorded a baseline."""
     from pytest_llmbench.core.codes import Reason
 
     if outcome.status == "failed":
@@ -605,6 +620,6 @@ def _is_judged(outcome: OutcomeDocument) -> bool:
     if outcome.reason == Reason.PURPOSE_DONE:  # for example a requested profile
         return True
     verdict = outcome.overruled or outcome.verdict
-    return verdict in SOUND and not (
+    return verdict in JUDGED_VERDICTS and not (
         outcome.status == "skipped" and verdict == "INCONCLUSIVE"
     )

@@ -28,7 +28,7 @@ MESSAGE: pytest.StashKey[str] = pytest.StashKey()
 COLLECTED: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
 """All items of a session before the selection."""
 
-UNNAMED: pytest.StashKey[set[pytest.Item]] = pytest.StashKey()
+DESELECTED_BY_NAME: pytest.StashKey[set[pytest.Item]] = pytest.StashKey()
 """The items that were deselected because -k, -m and similar options did not match."""
 
 SUITE = Path(__file__).parents[1] / "suite"
@@ -85,15 +85,16 @@ def is_suite_requested(config: pytest.Config) -> bool:
 
 
 def _list_paths(config: pytest.Config) -> list[str]:
+    """Return the paths and node ids on the command line."""
     return list(config.getoption("file_or_dir", None) or [])
 
 
 def list_requested_ids(config: pytest.Config) -> list[str]:
     """Return the node ids of built-in tests on the command line."""
     # In a sub-folder pytest prints node ids with `../`, which users copy.
-    plain = (path.lstrip("./").rstrip("/") for path in _list_paths(config))
+    paths = (path.lstrip("./").rstrip("/") for path in _list_paths(config))
     return [
-        path for path in plain if path == SUITE_ID or path.startswith(f"{SUITE_ID}/")
+        path for path in paths if path == SUITE_ID or path.startswith(f"{SUITE_ID}/")
     ]
 
 
@@ -114,7 +115,7 @@ def list_selecting_options(config: pytest.Config) -> str:
     return " and ".join(name for name, value in options.items() if value)
 
 
-def list_requested(config: pytest.Config) -> tuple[str, ...]:
+def list_requested_patterns(config: pytest.Config) -> tuple[str, ...]:
     """Return item ids and id patterns that the command line requests.
 
     The words of -k become patterns. Returns ("*",) for -m with an llmb mark and for
@@ -131,7 +132,7 @@ def list_requested(config: pytest.Config) -> tuple[str, ...]:
         nodes += [
             str(node)
             for name in ("lastfailed", "stepwise")
-            for node in _read_cached(config, name)
+            for node in _read_cached_ids(config, name)
         ]
     ids = map(get_item_id, nodes)
     return (
@@ -140,7 +141,7 @@ def list_requested(config: pytest.Config) -> tuple[str, ...]:
     )
 
 
-def _read_cached(config: pytest.Config, name: str) -> list[str]:
+def _read_cached_ids(config: pytest.Config, name: str) -> list[str]:
     """Return the node ids in pytest's cache from the previous session."""
     cache = getattr(config, "cache", None)
     cached = cache.get(f"cache/{name}", []) if cache is not None else []
@@ -150,6 +151,7 @@ def _read_cached(config: pytest.Config, name: str) -> list[str]:
 
 
 def is_worker(config: pytest.Config) -> bool:
+    """True in a worker process of pytest-xdist."""
     return hasattr(config, "workerinput")
 
 
@@ -175,6 +177,7 @@ def raise_usage_errors(action: Any) -> Any:
 
 
 def uses_runs(item: pytest.Item) -> bool:
+    """True if an item uses a fixture that has the cases of this plugin."""
     return bool(CASES.keys() & set(getattr(item, "fixturenames", ())))
 
 
@@ -189,8 +192,8 @@ def find_judging_option(config: pytest.Config) -> str:
 
 def list_selected_ids(items: Sequence[pytest.Item]) -> Iterator[str]:
     """Yield the configuration ids of items that will run, without duplicates."""
-    specs = (getattr(item, "callspec", None) for item in items if will_run(item))
-    cases = (spec.params.get("llmb_case") for spec in specs if spec is not None)
+    call_specs = (getattr(item, "callspec", None) for item in items if will_run(item))
+    cases = (spec.params.get("llmb_case") for spec in call_specs if spec is not None)
     yield from dict.fromkeys(case.id for case in cases if case is not None)
 
 

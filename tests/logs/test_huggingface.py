@@ -164,7 +164,7 @@ def test_mean_loss_reveals_unreported_resume(
                 + summary("100.0", "1.0", mean_loss)
             )
         )
-        assert "the run was resumed, so its time covers the last steps only" in doubt
+        assert "the run was resumed, so the time covers the last steps only" in doubt
 
 
 def test_losses_of_earlier_crashed_run_are_ignored() -> None:

@@ -159,7 +159,7 @@ def test_wall_time_alone_contradicts_interval() -> None:
     log = read(*write_torchtitan(10, (24,), sources={"walls"}))
     assert dropped(log) == {"times-disagree": 1}
     assert log.dropped[0].first_line == log.dropped[0].last_line
-    assert "step 30: its interval took 27 s" in log.dropped[0].example
+    assert "step 30: the interval took 27 s" in log.dropped[0].example
 
 
 def test_varying_token_counts_do_not_count_steps() -> None:

@@ -253,7 +253,7 @@ def test_first_recording_reports_document_difference_and_groups(
     assert outcome_document.text.endswith(
         f"; {notes['recorded-against-published']}; {notes['recorded-few-groups']}"
     )
-    session.described.append(outcome_document)
+    session.finished_outcomes.append(outcome_document)
     summary = " ".join(" ".join(render_terminal(session, 0)).split())
     assert notes["recorded-against-published"] in summary
     assert notes["recorded-few-groups"] in summary
@@ -422,7 +422,7 @@ def test_unsuitable_runs_are_refused_with_a_reason(
         outcome_document.context,
     ) == ("INVALID", reason, "")
     assert outcome_document.text.startswith(f"not recorded: {message}")
-    session.described.append(outcome_document)
+    session.finished_outcomes.append(outcome_document)
     summary = " ".join(" ".join(render_terminal(session, 0)).split())
     assert f"not recorded: {message}" in summary
     assert "1 red: 1 INVALID" in summary

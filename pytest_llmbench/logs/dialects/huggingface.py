@@ -137,13 +137,13 @@ def read_step(
     after = AFTER.match(text, start, end)
     if before is None or after is None:
         return None
-    epoch, seen = EPOCH.search(after[2]), SEEN_PRINTED.search(after[2])
+    epoch, tokens_seen = EPOCH.search(after[2]), SEEN_PRINTED.search(after[2])
     record = _build_progress(
         origin,
         before[1],
         before[2],
         epoch[1] if epoch else b"",
-        seen[1] if seen else b"",
+        tokens_seen[1] if tokens_seen else b"",
     )
     rewards = any(map(REWARDS.search, (before[0], after[2])))
     return record._replace(rate=float(after[1]), rewards=rewards)
@@ -191,18 +191,18 @@ def _read_state(
     """
     begin = text.rfind(b"{", max(0, start - REACH_BACK), start)
     values = (read_fields(text, begin + 1, end) if begin >= 0 else None) or {}
-    plain = {name: value.strip(QUOTES) for name, value in values.items()}
-    numbers = {name: plain[name] for name in PROGRESS if name in plain}
+    unquoted = {name: value.strip(QUOTES) for name, value in values.items()}
+    numbers = {name: unquoted[name] for name in PROGRESS if name in unquoted}
     if b"loss" not in numbers or not all(map(NUMBER.fullmatch, numbers.values())):
         return None
     epoch = values.get(b"epoch", b"")
-    seen = next((plain[name] for name in SEEN if name in plain), b"")
+    tokens_seen = next((unquoted[name] for name in SEEN if name in unquoted), b"")
     record = _build_progress(
         origin,
         numbers[b"loss"],
         numbers.get(b"grad_norm"),
         epoch if FINITE.fullmatch(epoch) else b"",
-        seen if FINITE.fullmatch(seen) else b"",
+        tokens_seen if FINITE.fullmatch(tokens_seen) else b"",
     )
     return record._replace(
         rate=float(numbers.get(b"learning_rate", b"nan")),
@@ -213,10 +213,11 @@ def _read_state(
 def merge_records(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return one record per run, combined with its progress records.
 
-    Its `doubt` is set if the log contradicts the time of the run.
+    The record has a `doubt` if the log contradicts the time of the run.
     """
     runs = _merge_runs([record for record in records if record.mean_of], tally)
     merged = []
+    # Progress records, and the first bars of processes.
     others = [record for record in records if not record.mean_of]
     offsets = [record.origin.offset for record in others]
     end_before = -1
@@ -239,12 +240,14 @@ def _explain_contradiction(
 ) -> str:
     """Return the reason to doubt that a run's time covers all its steps.
 
-    Compares it with progress bars and losses. Returns "" if there is no contradiction.
+    Compares the time with progress bars and losses. Returns "" if there is no
+    contradiction.
     """
-    if run.mean_of < run.step:  # the log prints the step at which it was resumed
+    # The log prints the step at which the run was resumed, so the time was corrected.
+    if run.mean_of < run.step:
         return ""
-    beginning = [record for record in records if record.bar is not None]
-    return _explain_bars(run, beginning) or _explain_losses(
+    first_bars = [record for record in records if record.bar is not None]
+    return _explain_bars(run, first_bars) or _explain_losses(
         run, _find_last_start(progress)
     )
 
@@ -262,19 +265,19 @@ def _find_last_start(records: Sequence[StepRecord]) -> Sequence[StepRecord]:
     return records[next(restarts, 0) :]
 
 
-def _explain_bars(run: StepRecord, beginning: Sequence[StepRecord]) -> str:
-    """Describe a contradiction between a run and the start of its bar.
+def _explain_bars(run: StepRecord, first_bars: Sequence[StepRecord]) -> str:
+    """Describe a contradiction between a run and the first bars of its processes.
 
-    Returns "" if they count the same steps.
+    Returns "" if run and bars count the same steps.
     """
-    steps, tolerance = run.total or run.step, _get_width(run) / 2 + 1
-    for first in reversed(beginning):
+    steps, tolerance = run.total or run.step, _get_count_width(run) / 2 + 1
+    for first in reversed(first_bars):
         skipped = _count_skipped(first, run.stamp)
         if abs((first.total or 0) - steps) <= tolerance:
             if skipped > max(FEW_SKIPPED, SKIPPED_SHARE * steps):
                 return (
                     f"the bar begins at step {first.step} of {first.total}: the run was resumed, "
-                    f"so its time covers the last steps only, but its rate counts all"
+                    f"so the time covers the last steps only, but the rate counts all"
                 )
             return ""
         if (
@@ -293,11 +296,12 @@ def _count_skipped(first: StepRecord, runtime: float) -> float:
 
     A resumed process starts its bar at the step from which it resumed.
     """
+    # The first bar of a process shows `done` steps, its next drawing `following`.
     done, following = first.bar or (0, 0)
     remaining = (first.total or 0) - done
     seconds = (runtime - first.stamp) / remaining if remaining > 0 else NAN
-    made = (first.stamp + 1) / seconds if seconds > 0 else NAN
-    skipped = max(0.0, done - made) if math.isfinite(made) else 0.0
+    run_steps = (first.stamp + 1) / seconds if seconds > 0 else NAN
+    skipped = max(0.0, done - run_steps) if math.isfinite(run_steps) else 0.0
     # If the next drawing is not the next step, the bar is not drawn at every step.
     return min(skipped, done - 1.0) if following == done + 1 else skipped
 
@@ -318,12 +322,13 @@ def _explain_losses(run: StepRecord, records: Sequence[StepRecord]) -> str:
     if not printed:
         if run.since is None:
             return ""
-        return "trainer_state.json has no loss that shows whether the run was resumed and its time covers the last steps only"
-    least = _compute_least_mean(run, printed)
-    if least <= 0 or not run.loss < LOSS_TOLERANCE * least - LOSS_ROUNDING:
+        return "trainer_state.json has no loss that shows whether the run was resumed and the time covers the last steps only"
+    least_mean = _compute_least_mean(run, printed)
+    # Written so that a non-finite mean of the run is no contradiction.
+    if least_mean <= 0 or not run.loss < LOSS_TOLERANCE * least_mean - LOSS_ROUNDING:
         return ""
     mean = sum(loss for _, loss, _ in printed) / len(printed)
-    return f"train_loss {run.loss:g}, but printed losses of {mean:g}: the run was resumed, so its time covers the last steps only"
+    return f"train_loss {run.loss:g}, but printed losses of {mean:g}: the run was resumed, so the time covers the last steps only"
 
 
 def _compute_least_mean(
@@ -373,7 +378,7 @@ def _count_all_steps(run: StepRecord) -> int:
     return max(run.step, planned)
 
 
-def _get_width(run: StepRecord) -> float:
+def _get_count_width(run: StepRecord) -> float:
     """Return the width of the range of step counts that the printed digits allow.
 
     Returns 0 if the width is at most one step.
@@ -389,7 +394,7 @@ def _add_progress(run: StepRecord, records: Sequence[StepRecord]) -> StepRecord:
     Trainer counts a non-finite loss as 0, so that the mean of the run looks normal.
     """
     return run._replace(
-        loss=NAN if _ends_badly([record.loss for record in records]) else run.loss,
+        loss=NAN if _ends_non_finite([record.loss for record in records]) else run.loss,
         grad_norm=_combine_norms(
             [record.grad_norm for record in records if record.grad_norm is not None]
         ),
@@ -401,6 +406,7 @@ def _add_progress(run: StepRecord, records: Sequence[StepRecord]) -> StepRecord:
 
 
 def _make_progress(record: StepRecord) -> ProgressRecord:
+    """Convert a progress record; missing numbers become NaN."""
     loss, norm = record.loss, record.grad_norm
     return ProgressRecord(
         record.origin.line,
@@ -438,12 +444,13 @@ def _combine_norms(norms: Sequence[float]) -> float | None:
         return None
     return (
         NAN
-        if _ends_badly(norms)
+        if _ends_non_finite(norms)
         else max(norm for norm in norms if math.isfinite(norm))
     )
 
 
-def _ends_badly(values: Sequence[float | None]) -> bool:
+def _ends_non_finite(values: Sequence[float | None]) -> bool:
+    """True if all of the last LAST_NON_FINITE values are NaN or infinite."""
     last = values[-LAST_NON_FINITE:]
     return all(value is not None and not math.isfinite(value) for value in last)
 
@@ -454,8 +461,8 @@ def _read_run(
     """Parse the final record of a run: its last step and its mean step time.
 
     The number of steps is time x rate. If the digits of the rate leave several numbers,
-    the progress bar before it decides; without a bar the resolution of the time covers
-    all of them. Trainer divides all planned steps by the time, even if the run stopped
+    the progress bar before the record decides; without a bar the resolution of the time
+    covers all of these numbers. Trainer divides all planned steps by the time, even if the run stopped
     early. If the bar shows an early stop, the segment is not finished.
     """
     if text.startswith(RESUMING, start):
@@ -574,29 +581,29 @@ def _compare_bar(bar: Bar | None, runtime: float, planned: Span) -> str:
 
 
 def _merge_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return each run once.
+    """Return one record per run, and count repeated records in the tally.
 
-    The rate of a resumed run counts all steps, but its time covers the later steps
-    only: its mean is corrected.
+    The rate of a resumed run counts all steps, but the time covers the later steps only:
+    the mean of such a run is corrected.
     """
     runs: list[StepRecord] = []
-    seen: StepRecord | None = None
+    last: StepRecord | None = None  # the last record of the last run
     resumed: StepRecord | None = None
     for record in records:
         if record.rounded:
             resumed = record
-        elif seen and _is_same_run(seen, record):
+        elif last and _is_same_run(last, record):
             text = f"run of {record.step} steps repeated: {record.seconds:g} s"
             tally.add(DropReason.REPEATED, record.origin.line, text)
-            seen = seen._replace(origin=record.origin)
+            last = last._replace(origin=record.origin)
         else:
-            resumed_at = _find_end_before(seen, record)
+            resumed_at = _find_end_before(last, record)
             runs.append(
                 _divide_after(record, resumed_at)
                 if resumed_at
                 else _divide_resumed(record, resumed)
             )
-            seen, resumed = record, None
+            last, resumed = record, None
     return runs
 
 
@@ -626,8 +633,8 @@ def _count_steps(
         )
     for bar in reversed(list_bars(before)):
         if planned.least <= bar.total <= planned.most and bar.done <= bar.total:
-            late = (bar.total - bar.done) * runtime / bar.total <= LATE_SECONDS
-            return bar.total if late else bar.done, bar.total, True
+            is_complete = (bar.total - bar.done) * runtime / bar.total <= LATE_SECONDS
+            return bar.total if is_complete else bar.done, bar.total, True
     total = round((planned.least + planned.most) / 2)
     return total, total, math.floor(planned.most) == math.ceil(planned.least) == total
 
@@ -659,7 +666,7 @@ def _divide_resumed(record: StepRecord, resumed: StepRecord | None) -> StepRecor
 
 def _divide_planned(record: StepRecord, first: int, total: int) -> StepRecord:
     """Correct the mean of a run that resumed after step `first` of `total`."""
-    counted, tolerance = record.total or record.step, _get_width(record) / 2 + 1
+    counted, tolerance = record.total or record.step, _get_count_width(record) / 2 + 1
     if abs(total - counted) <= tolerance:
         stopped = record.step < counted
         return _divide_after(record if stopped else _set_steps(record, total), first)
@@ -681,6 +688,10 @@ def _set_steps(record: StepRecord, steps: int) -> StepRecord:
 
 
 def _divide_after(record: StepRecord, first: int) -> StepRecord:
+    """Correct the mean of a run whose rate counts all steps to those after `first`.
+
+    The time becomes NaN if no step is left.
+    """
     done = record.step - first
     if done <= 0:
         return record._replace(seconds=NAN)
@@ -694,10 +705,10 @@ def _divide_after(record: StepRecord, first: int) -> StepRecord:
 
 
 def _is_same_run(old: StepRecord, new: StepRecord) -> bool:
-    """True if `new` repeats the record `old`.
+    """True if the records `old` and `new` are of the same run.
 
-    It may be printed as a dictionary and as JSON (with fewer digits of the loss), or
-    right away by another process that took nearly as long.
+    A run may be printed as a dictionary and as JSON (with fewer digits of the loss), or
+    on the next line by another process that took nearly as long.
     """
     lines = new.origin.line - old.origin.line
     if (
@@ -778,4 +789,5 @@ def _read_rate(values: dict[bytes, bytes], name: bytes) -> float:
 
 
 def _read_loss(values: dict[bytes, bytes]) -> float | None:
+    """Return the mean loss of a run, or None."""
     return float(values[LOSS].strip(QUOTES)) if LOSS in values else None

@@ -89,12 +89,13 @@ def read_step(
 
     A step of the batch ramp-up has mean_of 0: `resolve_steps` drops it.
     """
-    return read_without_codes(_read_plain, text, start, end, origin)
+    return read_without_codes(_read_uncoloured, text, start, end, origin)
 
 
-def _read_plain(
+def _read_uncoloured(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
+    """Parse the step at `text[start]`, which contains no colour codes."""
     stop = find_line_stop(text, start, end)
     line_ends = stop < end
     next_record = text.find(MARKER, start + len(MARKER), stop)
@@ -141,6 +142,7 @@ def read_columns(
     Returns None if a record has another layout than the first, or is incomplete, and if
     the first record follows a batch ramp-up.
     """
+    # The first two fields, step and seconds, are in the head of the layout.
     names = list_names(text[offsets[0] : stops[0]].split(b", ")[2:], b": ")
     if not names or text.endswith(RAMP_UP, 0, offsets[0]):
         return None
@@ -148,15 +150,15 @@ def read_columns(
     if rows is None:
         return None
     steps, printed, *columns = zip(*rows, strict=True)
-    value = FIELDS.name_columns(names, columns)
+    printed_columns = FIELDS.name_columns(names, columns)
     seconds = list(map(float, printed))
     return StepColumns(
         list(map(int, steps)),
         seconds,
-        [get_printed_unit(text) for text in printed],
-        loss_digits=count_most_digits(value.get(LOSS)),
-        asynchronous=_find_dispatched(seconds),
-        **FIELDS.parse_columns(value),
+        list(map(get_printed_unit, printed)),
+        loss_digits=count_most_digits(printed_columns.get(LOSS)),
+        asynchronous=_find_dispatched_range(seconds),
+        **FIELDS.parse_columns(printed_columns),
     )
 
 
@@ -173,16 +175,16 @@ def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Mark the steps of one attempt that were only dispatched.
 
-    See `_find_dispatched`.
+    See `_find_dispatched_range`.
     """
-    begin, end = _find_dispatched([record.seconds for record in records])
+    begin, end = _find_dispatched_range([record.seconds for record in records])
     return [
         record._replace(asynchronous=begin <= index < end)
         for index, record in enumerate(records)
     ]
 
 
-def _find_dispatched(seconds: Sequence[float]) -> tuple[int, int]:
+def _find_dispatched_range(seconds: Sequence[float]) -> tuple[int, int]:
     """Return the range of steps whose times are dispatch times only.
 
     Returns the first index and the index after the last. Dispatched steps follow the
@@ -212,7 +214,7 @@ def _read_targets(text: bytes) -> float:
 
 
 def _count_loss_digits(text: bytes) -> int:
-    """Return the number of digits of the printed loss."""
+    """Return the number of digits of the printed loss, 0 if missing."""
     match = LOSS_PRINTED.search(text)
     return count_digits(match[1]) if match else 0
 

@@ -148,11 +148,9 @@ def merge_records(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 
     Without any iteration line, step times are counted instead.
     """
-    return (
-        _pair_lines
-        if any(record.step != UNNUMBERED for record in records)
-        else _number_step_times
-    )(records, tally)
+    if any(record.step != UNNUMBERED for record in records):
+        return _pair_lines(records, tally)
+    return _number_step_times(records, tally)
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
@@ -171,6 +169,7 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
 
 
 def _read_step_time(line: bytes, origin: RecordOrigin) -> StepRecord | None:
+    """Parse a `Step Time` line; a truncated time becomes NaN, other text None."""
     match = STEP_TIME.match(line)
     if match is None:
         return StepRecord(origin, UNNUMBERED) if CUT_STEP_TIME.match(line) else None
@@ -239,6 +238,7 @@ def _build_record(
     values: dict[bytes, bytes],
     stamp: float,
 ) -> StepRecord:
+    """Build the record of an iteration line from its printed values."""
     seconds, unit = _read_seconds(values)
     loss, norm = _read_loss_and_norm(values)
     printed = values.get(APPROXIMATE)
@@ -272,10 +272,10 @@ def _build_record(
 
 def _read_seconds(values: dict[bytes, bytes]) -> tuple[float, float]:
     """Return the time and the unit of its last digit, in seconds."""
-    printed, power = (
-        (values[SECONDS], 0) if SECONDS in values else (values[MILLISECONDS], -3)
-    )
-    seconds = Decimal(printed.decode("ascii")).scaleb(power)
+    if SECONDS in values:
+        seconds = Decimal(values[SECONDS].decode("ascii"))
+    else:
+        seconds = Decimal(values[MILLISECONDS].decode("ascii")).scaleb(-3)
     exponent = seconds.as_tuple().exponent
     return float(seconds), float(f"1e{exponent}") if isinstance(exponent, int) else 0.0
 
@@ -311,10 +311,12 @@ def _is_non_finite_loss(name: bytes, printed: bytes) -> bool:
 
 
 def _get_first(values: dict[bytes, bytes], names: Sequence[bytes]) -> float | None:
+    """Return the first of these fields that is printed, or None."""
     return next((float(values[name]) for name in names if name in values), None)
 
 
 def _parse_number(values: dict[bytes, bytes], *names: bytes) -> float:
+    """Return the first of these fields that is printed, or NaN."""
     for name in names:
         if name in values:
             return float(values[name])
@@ -322,6 +324,7 @@ def _parse_number(values: dict[bytes, bytes], *names: bytes) -> float:
 
 
 def _read_consumed_tokens(values: dict[bytes, bytes]) -> tuple[float, int] | None:
+    """Return the consumed tokens and the number of their digits; None if missing."""
     printed = values.get(CONSUMED_TOKENS)
     return None if printed is None else (float(printed), count_digits(printed))
 
@@ -382,7 +385,7 @@ def _pair_lines(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]
         tally.add(
             DropReason.TORN if is_truncated else DropReason.UNKNOWN_STEP,
             record.origin.line,
-            _describe(record),
+            _describe_step_time(record),
         )
     return [record for record in steps if record.step != UNNUMBERED] + numbered
 
@@ -399,7 +402,7 @@ def _number_step_times(records: Sequence[StepRecord], tally: Tally) -> list[Step
         counts[record.origin.rank] += 1
         numbered.append(record._replace(step=counts[record.origin.rank], rounded=True))
         if math.isnan(record.seconds):
-            tally.add(DropReason.TORN, record.origin.line, _describe(record))
+            tally.add(DropReason.TORN, record.origin.line, _describe_step_time(record))
     return numbered
 
 
@@ -425,6 +428,8 @@ def _find_partners(records: Sequence[StepRecord]) -> dict[int, int]:
         return dict(zip(unnumbered, numbered, strict=True))
     partners: dict[int, int] = {}
     free = set(numbered)
+    # Records with the same time first, the nearest ones before others; at last adjacent
+    # records with another time.
     for reach, contradicting in (
         *((reach, False) for reach in range(1, PAIR_REACH + 1)),
         (1, True),
@@ -454,6 +459,11 @@ def _is_same_number(record: StepRecord, other: StepRecord) -> bool:
 def _join_pair(
     iteration: StepRecord, step_time: StepRecord, tally: Tally
 ) -> StepRecord:
+    """Merge the two lines of one step.
+
+    If their times contradict each other, the slower time is kept and the step time is
+    counted in the tally.
+    """
     tflops = step_time.tflops if math.isnan(iteration.tflops) else iteration.tflops
     if (
         not iteration.possible
@@ -461,7 +471,7 @@ def _join_pair(
         or have_same_time(iteration, step_time)
     ):
         return iteration._replace(tflops=tflops)
-    text = f"step {iteration.step}: {iteration.seconds:g} s in line {iteration.origin.line}, but {_describe(step_time)}"
+    text = f"step {iteration.step}: {iteration.seconds:g} s in line {iteration.origin.line}, but {_describe_step_time(step_time)}"
     tally.add(DropReason.REPEAT_DISAGREES, step_time.origin.line, text)
     slower = max(iteration, step_time, key=lambda record: record.seconds)
     return iteration._replace(
@@ -469,7 +479,7 @@ def _join_pair(
     )
 
 
-def _describe(record: StepRecord) -> str:
+def _describe_step_time(record: StepRecord) -> str:
     return (
         "a truncated step time"
         if math.isnan(record.seconds)
@@ -491,12 +501,12 @@ def _add_means(records: Sequence[StepRecord]) -> list[StepRecord]:
     The log interval is n if only multiples of n are printed. A gap in a log that prints
     every step is a lost line, never a mean.
     """
-    every = find_interval([record.step for record in records])
-    means = [every] * len(records)
-    if means and records[0].step % every:
+    interval = find_interval([record.step for record in records])
+    means = [interval] * len(records)
+    if means and records[0].step % interval:
         means[0] = 1
     if len(records) > 1:
-        means[1] = _count_steps_of_second(records[0], records[1], every)
+        means[1] = _count_steps_of_second(records[0], records[1], interval)
     return [
         record._replace(mean_of=mean)
         for record, mean in zip(records, means, strict=True)
@@ -511,7 +521,11 @@ def find_interval(steps: Sequence[int]) -> int:
     """
     gap = min((after - before for before, after in pairwise(steps[1:])), default=1)
     multiples = [step for step in steps if step % gap == 0]
-    if gap == 1 or not multiples or len(steps) - len(multiples) > bool(steps[0] % gap):
+    if gap == 1 or not multiples:
+        return 1
+    # Only the first step may be off the interval.
+    most_off_interval = 1 if steps[0] % gap else 0
+    if len(steps) - len(multiples) > most_off_interval:
         return 1
     gaps = [
         after - before
@@ -523,19 +537,19 @@ def find_interval(steps: Sequence[int]) -> int:
     return gap if equal_gaps >= LEAST_GAPS and 2 * equal_gaps > len(gaps) else 1
 
 
-def _count_steps_of_second(first: StepRecord, second: StepRecord, every: int) -> int:
-    """Count the steps that the second print of a process covers.
+def _count_steps_of_second(first: StepRecord, second: StepRecord, interval: int) -> int:
+    """Count the steps whose mean the second line of a process prints.
 
     Versions of 2026 print the first step of a process and keep summing, so that the
-    second print is the mean of that step, too. If the first print is off the interval,
-    it is such a version. Otherwise the time between the two lines decides. If that is
-    inconclusive and every step is printed, fractions of a second in the stamps decide:
-    the same versions introduced them.
+    second line also covers the first step. If the first step is not a multiple of
+    `interval`, the log is of such a version. Otherwise the time between the two lines
+    decides. If that is inconclusive and every step is printed, fractions of a second in
+    the stamps decide: the same versions introduced them.
     """
     steps = second.step - first.step
-    if steps > every:
-        return every
-    if first.step % every:
+    if steps > interval:
+        return interval
+    if first.step % interval:
         return steps + 1
     if (
         not (first.possible and second.possible)
@@ -545,11 +559,15 @@ def _count_steps_of_second(first: StepRecord, second: StepRecord, every: int) ->
     passed = second.stamp - first.stamp
     if math.isnan(passed):
         return steps
-    fractions = bool(first.stamp % 1 or second.stamp % 1)
-    newer = fractions and every == 1
-    slack = CLOCK_SHARE * passed + (0 if fractions else 1)
+    has_fractions = bool(first.stamp % 1 or second.stamp % 1)
+    is_version_of_2026 = has_fractions and interval == 1
+    slack = CLOCK_SHARE * passed + (0 if has_fractions else 1)
     fits_without_first = abs(steps * second.seconds - passed) <= slack
     fits_with_first = (
         abs((steps + 1) * second.seconds - first.seconds - passed) <= slack
     )
-    return steps + (fits_with_first if fits_without_first != fits_with_first else newer)
+    if fits_without_first != fits_with_first:
+        covers_first = fits_with_first
+    else:
+        covers_first = is_version_of_2026
+    return steps + 1 if covers_first else steps

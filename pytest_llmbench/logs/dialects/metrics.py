@@ -107,12 +107,12 @@ def _merge_run(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     steps: dict[int, StepRecord] = {}
     values: dict[int, dict[str, float]] = {}
     validations: dict[int, float] = {}
-    restarts = False
+    restarts_clock = False
     for record in records:
         name = _get_name(record)
         kind = METRIC_NAMES.get(name)
         if name in STEP_TIMES:
-            restarts |= kind is MetricKind.RESTARTED_SECONDS
+            restarts_clock |= kind is MetricKind.RESTARTED_SECONDS
             time = record._replace(
                 layout=(), rounded=kind is not MetricKind.STEP_SECONDS
             )
@@ -127,18 +127,18 @@ def _merge_run(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
             validations[record.step] = record.stamp
         elif kind in FIELDS:
             value = record.seconds / (TERA if kind is MetricKind.FLOPS else 1.0)
-            of_step = values.setdefault(record.step, {})
-            if math.isfinite(
-                of_step.get(FIELDS[kind], 0.0)
-            ):  # a non-finite value is kept
-                of_step[FIELDS[kind]] = value
+            step_values = values.setdefault(record.step, {})
+            # A non-finite value is kept.
+            if math.isfinite(step_values.get(FIELDS[kind], 0.0)):
+                step_values[FIELDS[kind]] = value
     merged = [record._replace(**values.get(step, {})) for step, record in steps.items()]  # type: ignore[arg-type]
-    if restarts:
+    if restarts_clock:
         merged = restore_divisor(merged, validations, tally)
     return convert_unit(merged, tally)
 
 
 def _get_name(record: StepRecord) -> str:
+    """Return the name of the value that `read_step` stored in a record."""
     return record.layout[0].decode("ascii")
 
 
@@ -211,17 +211,17 @@ def restore_divisor(
         count = record.step - since
         if counts is None:
             began = validations[since] if since in validations_inside else before.stamp
-            doubt = _compare_clock(
+            doubt = _describe_clock_conflict(
                 record, record.seconds * interval, record.stamp - began
             )
         else:
             doubt = (
-                _compare_counts(record, counts[index], count)
+                _describe_count_conflict(record, counts[index], count)
                 if validations_inside
                 else ""
             )
             count = min(count, counts[index])
-        restored.append(_divide(record, interval, count))
+        restored.append(_correct_mean(record, interval, count))
         _tally_interval(restored[-1], count, record.step - before.step, doubt, tally)
     return restored
 
@@ -262,8 +262,10 @@ def _count_by_tokens(records: Sequence[StepRecord], interval: int) -> list[int] 
             for before, after in pairwise(records)
         ),
     ]
-    of_step = [tokens_since_start[0]] if first == 1 else []
-    for tokens in (*of_step, max(tokens_since_start) / interval):
+    # Candidates for the tokens per step: those of a first record of one step, or the
+    # largest number divided by a whole interval.
+    first_candidates = [tokens_since_start[0]] if first == 1 else []
+    for tokens in (*first_candidates, max(tokens_since_start) / interval):
         exact_counts = [since_start / tokens for since_start in tokens_since_start]
         counts = [round(count) for count in exact_counts]
         is_integer = all(
@@ -287,11 +289,11 @@ def _restore_first(
     return (
         record
         if counts is None or record.step < interval
-        else _divide(record, interval, counts[0])
+        else _correct_mean(record, interval, counts[0])
     )
 
 
-def _divide(record: StepRecord, interval: int, count: int) -> StepRecord:
+def _correct_mean(record: StepRecord, interval: int, count: int) -> StepRecord:
     """Return a record whose time is the mean of `count` steps, not of `interval`."""
     return (
         record
@@ -300,29 +302,33 @@ def _divide(record: StepRecord, interval: int, count: int) -> StepRecord:
     )
 
 
-def _compare_counts(record: StepRecord, by_tokens: int, by_validations: int) -> str:
+def _describe_count_conflict(
+    record: StepRecord, by_tokens: int, by_validations: int
+) -> str:
     """Describe a contradiction between tokens and validations, or return ""."""
     if by_tokens == by_validations:
         return ""
     return (
-        f"step {record.step}: its time covers {by_tokens} steps by the tokens, but "
+        f"step {record.step}: the time covers {by_tokens} steps by the tokens, but "
         f"{by_validations} by the last validation"
     )
 
 
-def _compare_clock(record: StepRecord, seconds: float, passed: float) -> str:
-    """Describe a contradiction between the wall time and time of an interval.
+def _describe_clock_conflict(record: StepRecord, seconds: float, passed: float) -> str:
+    """Describe a contradiction between the two durations of an interval.
 
-    Returns "" if there is none, or if the wall time is unknown.
+    `seconds` follows from the step time, `passed` from the event times. Returns "" if
+    there is none, or if `passed` is NaN.
     """
     if not passed > seconds * (1 + LATE_SHARE) + LATE_SECONDS:
         return ""
-    return f"step {record.step}: its interval took {passed:.4g} s by the event times, but {seconds:.4g} s by its step time"
+    return f"step {record.step}: the interval took {passed:.4g} s by the event times, but {seconds:.4g} s by the step time"
 
 
 def _tally_interval(
     record: StepRecord, count: int, steps: int, doubt: str, tally: Tally
 ) -> None:
+    """Count a record with a `doubt`, or whose time covers fewer than its `steps`."""
     line = record.origin.line
     if doubt:
         tally.add(DropReason.TIMES_DISAGREE, line, doubt, last_line=line)
@@ -338,21 +344,23 @@ class Clock(NamedTuple):
     """Step times compared with the wall times of the records."""
 
     ratio: float  # median of wall time per step / printed time
-    regular: bool  # the ratios of most intervals agree
+    is_regular: bool  # the ratios of most intervals agree
     wall_seconds: float  # median wall time per step
 
 
 def convert_unit(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Convert step times to seconds if the wall times show another unit.
 
-    MindFormers writes milliseconds under Megatron's name for seconds. Its TFLOP/s are
-    then wrong and dropped. Wall times that differ by a factor of ten or more, and fit
+    MindFormers writes milliseconds under Megatron's name for seconds. The TFLOP/s of
+    such records are wrong, so they are dropped. Wall times that differ by a factor of ten or more, and fit
     no unit, are counted as a contradiction.
     """
     clock = _read_clock(records)
     if clock is None or 1 / MIN_UNIT_FACTOR <= clock.ratio <= MIN_UNIT_FACTOR:
         return list(records)
-    if clock.ratio < 1 and not (clock.regular and clock.wall_seconds >= FASTEST_CLOCK):
+    if clock.ratio < 1 and not (
+        clock.is_regular and clock.wall_seconds >= FASTEST_CLOCK
+    ):
         return list(records)  # not the clock of the run: everything was written at once
     first, last = records[0].origin.line, records[-1].origin.line
     printed = f"{median(record.seconds for record in records):.4g}"
@@ -361,7 +369,7 @@ def convert_unit(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord
         if LEAST_OF_UNIT <= clock.ratio / unit <= MOST_OF_UNIT:
             text = f"{printed} is in {name}: {clock_text}"
             tally.add(DropReason.OTHER_UNIT, first, text, len(records))
-            return [_convert(record, unit) for record in records]
+            return [_convert_time(record, unit) for record in records]
     tally.add(
         DropReason.TIMES_DISAGREE,
         first,
@@ -385,21 +393,21 @@ def _read_clock(records: Sequence[StepRecord]) -> Clock | None:
         return None
     ratios = [wall / seconds for wall, seconds in intervals]
     ratio = median(ratios)
-    close = sum(
+    close_ratios = sum(
         ratio / REGULAR_FACTOR <= candidate <= ratio * REGULAR_FACTOR
         for candidate in ratios
     )
     return Clock(
         ratio,
-        close >= REGULAR_SHARE * len(ratios),
+        close_ratios >= REGULAR_SHARE * len(ratios),
         median(wall for wall, _ in intervals),
     )
 
 
-def _convert(record: StepRecord, unit: float) -> StepRecord:
-    """Return a record with its time in seconds.
+def _convert_time(record: StepRecord, unit: float) -> StepRecord:
+    """Return a record with the time in seconds, from a time in `unit` seconds.
 
-    An integer was rounded to its unit: this becomes the resolution.
+    An integer time was rounded, so `unit` becomes the resolution. TFLOP/s are dropped.
     """
     resolution = unit if record.seconds == int(record.seconds) else record.resolution
     return record._replace(

@@ -106,7 +106,7 @@ def read_step(
             if isinstance(value, dict)
             else None
         )
-        return statistics and statistics._replace(stamp=stamp)
+        return statistics._replace(stamp=stamp) if statistics else None
     return _read_marker(origin, KINDS[key[1]], value, metadata, stamp)
 
 
@@ -134,7 +134,7 @@ def _read_marker(
         since=(0, stamp),
     )
     if kind in (BATCH, SEQUENCE):
-        return record._replace(batch=_read_count({"": value}, "") or NAN)
+        return record._replace(batch=_parse_count(value) or NAN)
     return record._replace(
         loss=number if kind == LOSS and not math.isnan(record.consumed) else None,
         targets=_read_count(metadata, "step"),
@@ -171,6 +171,7 @@ def _read_statistics(
 
 
 def _read_number(value: object) -> float | None:
+    """Return a number, infinite from LARGEST on; None for other values."""
     if isinstance(value, bool) or not isinstance(value, float | int):
         return None
     if abs(value) >= LARGEST:
@@ -179,11 +180,12 @@ def _read_number(value: object) -> float | None:
 
 
 def _read_count(values: Mapping[str, Any], name: str) -> float:
-    """Return a non-negative integer, NaN if there is none.
+    """Return a non-negative integer, NaN if it is missing or a fraction of an epoch."""
+    return _parse_count(values.get(name))
 
-    Other counts are fractions of an epoch.
-    """
-    value = values.get(name)
+
+def _parse_count(value: object) -> float:
+    """Return a non-negative integer, NaN for any other value."""
     if isinstance(value, bool) or not isinstance(value, float | int):
         return NAN
     return float(value) if 0 <= value < LARGEST and value == int(value) else NAN
@@ -211,14 +213,14 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     """
     steps: list[StepRecord] = []
     batch = sequence = NAN
-    for run in _divide_runs(records):
+    for run in _split_runs(records):
         size, batch = _find_size(run, BATCH, batch)
         length, sequence = _find_size(run, SEQUENCE, sequence)
         steps += _number_run(run, size, length, tally)
     return steps
 
 
-def _divide_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
+def _split_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
     """Divide records into runs.
 
     A run begins after the end of the previous run, or at a `run_start` that follows a
@@ -255,12 +257,18 @@ def _find_size(
 
 
 def _find_last(run: Sequence[StepRecord], kind: int) -> StepRecord | None:
+    """Return the last record of a kind, or None."""
     return next((record for record in reversed(run) if record.step == kind), None)
 
 
 def _number_run(
     run: Sequence[StepRecord], batch: float, sequence: float, tally: Tally
 ) -> list[StepRecord]:
+    """Return the numbered steps of one run: single steps, or means of blocks.
+
+    `batch` is the number of samples per step, `sequence` the tokens per sample. Records
+    that are not returned, and times that contradict the log, are counted in the tally.
+    """
     if _counts_from_start(run, batch):
         run = [
             _make_single(record, batch) if record.step == BLOCK else record
@@ -288,7 +296,7 @@ def _number_run(
             f"step {others[0].step}: {text}",
             len(others),
         )
-    doubt = _compare_total(run, kept, batch) or _compare_clock(
+    doubt = _describe_sample_conflict(run, kept, batch) or _describe_clock_conflict(
         run, kept, single=bool(use_singles)
     )
     if doubt:
@@ -308,6 +316,7 @@ def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
     counts = [record.consumed for record in run if record.step == BLOCK]
     if not counts:
         return False
+    # 1 if a time has the samples since the start of the run, -1 if those of its block.
     votes = [
         int(stop.targets * batch == time.consumed) - int(stop.consumed == time.consumed)
         for time, stop in _pair_with_stops(run)
@@ -351,7 +360,7 @@ def _make_single(record: StepRecord, batch: float) -> StepRecord:
     return record._replace(step=SINGLE, targets=record.consumed / batch - 1)
 
 
-def _compare_total(
+def _describe_sample_conflict(
     run: Sequence[StepRecord], kept: Sequence[StepRecord], batch: float
 ) -> str:
     """Describe a contradiction between the steps and the samples of a run.
@@ -367,7 +376,7 @@ def _compare_total(
     )
 
 
-def _compare_clock(
+def _describe_clock_conflict(
     run: Sequence[StepRecord], kept: Sequence[StepRecord], *, single: bool
 ) -> str:
     """Describe a contradiction between most times and the time stamps.
@@ -377,13 +386,13 @@ def _compare_clock(
     because other work happens between two stamps.
     """
     walls = _list_single_walls(run, kept) if single else _list_block_walls(run, kept)
-    loose, fewest = (
+    tolerance, fewest = (
         (STEP_TOLERANCE, FEWEST_SINGLES) if single else (BLOCK_TOLERANCE, FEWEST_BLOCKS)
     )
     if len(walls) < fewest:
         return ""
     ratio = median(wall / record.seconds for record, wall in walls)
-    if 1 / loose <= ratio <= loose:
+    if 1 / tolerance <= ratio <= tolerance:
         return ""
     seconds = median(record.seconds for record, _ in walls)
     wall = median(wall for _, wall in walls)
@@ -444,6 +453,7 @@ def _list_block_walls(
 def _add_wall(
     walls: list[tuple[StepRecord, float]], step: StepRecord, wall: float
 ) -> None:
+    """Add a step with its wall time, if both times are positive and finite."""
     if step.possible and 0 < wall < math.inf:
         walls.append((step, wall))
 
@@ -466,6 +476,7 @@ def _number_singles(
         if not math.isnan(record.consumed):
             size = record.consumed / (step + 1)
             is_certain = size == int(size) > 0 if math.isfinite(size) else False
+            # The record contradicts the batch size: then `step` must count samples.
             if is_certain and not math.isnan(batch) and size != batch:
                 is_certain = step == record.consumed and step % batch == 0
                 size = batch
@@ -489,9 +500,9 @@ def _number_singles(
 def _number_blocks(
     run: Sequence[StepRecord], batch: float, tally: Tally
 ) -> Iterator[StepRecord]:
-    """Yield the means of blocks, each at its last step.
+    """Yield a record for each block: its last step, its mean time and its last loss.
 
-    Each has the last loss before it.
+    Blocks whose steps are unknown are counted in the tally.
     """
     done = 0.0
     losses: list[float] = []
@@ -505,7 +516,9 @@ def _number_blocks(
         begin, end = _find_bounds(run, index, done, batch)
         steps, last = (end - begin) / batch, end / batch
         seconds = (
-            record.seconds if record.step != BLOCK_TO else _divide(batch, record.tokens)
+            record.seconds
+            if record.step != BLOCK_TO
+            else _compute_seconds(batch, record.tokens)
         )
         # False if a number is NaN
         is_certain = steps > 0 and last == int(last) and steps == int(steps)
@@ -554,8 +567,8 @@ def _fits_clock(run: Sequence[StepRecord], index: int, seconds: float) -> bool:
     passed = run[index].stamp - start
     if run[index].step != BLOCK_TO or math.isnan(run[index].stamp):
         return True
-    # If its beginning is unknown, as after the end of a run, it may be the token rate
-    # of that whole run.
+    # If the beginning is unknown, as after the end of a run, the rate may be the token
+    # rate of that whole run.
     return passed <= 0 or passed / STEP_TOLERANCE < seconds < passed * STEP_TOLERANCE
 
 
@@ -577,8 +590,8 @@ def _find_bounds(
 ) -> tuple[float, float]:
     """Return the samples before a block and at its end, NaN if unknown.
 
-    `done` is the end of the block before. A missing block must not become a part of the
-    next block.
+    `done` is the number of samples at the end of the block before. A missing block must
+    not become a part of the next block.
     """
     record = run[index]
     if record.step == BLOCK_FROM:
@@ -606,7 +619,8 @@ def _find_bounds(
     return done, record.consumed
 
 
-def _divide(samples: float, rate: float) -> float:
+def _compute_seconds(samples: float, rate: float) -> float:
+    """Return the seconds for `samples` at a rate per second, infinite for rate 0."""
     return samples / rate if rate else math.inf
 
 

@@ -93,6 +93,9 @@ LAYOUT_FIELDS = FieldTable(
     *FIELDS.fields, PrintedField(STEP, "step", rb"\d{1,15}+(?:\.0{1,9}+)?")
 )
 READ = LAYOUT_FIELDS.by_name.keys()
+# Stands for a missing number of samples: like a rounded number (`2e+3`), it determines
+# no batch size.
+NO_SAMPLES = b"e"
 # Appended to the names of a DLLogger record if its last number cannot be truncated, or
 # is not read.
 NOT_TRUNCATED = b""
@@ -109,13 +112,13 @@ def read_step(
     """
     stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) >= 0:
-        plain = strip_codes(text, start, stop, end)
+        uncoloured = strip_codes(text, start, stop, end)
         return (
             _read_truncated(text[start:stop], origin)
-            if plain is None
-            else _read_plain(plain, 0, len(plain), origin)
+            if uncoloured is None
+            else _read_uncoloured(uncoloured, 0, len(uncoloured), origin)
         )
-    return _read_plain(text, start, end, origin)
+    return _read_uncoloured(text, start, end, origin)
 
 
 def read_columns(
@@ -136,6 +139,7 @@ def read_columns(
     rows = match_rows(_compile_layout(names), text, offsets, stops)
     if rows is None:
         return None
+    # A row begins with the epoch, count and total of the bar.
     heads, row_values = [row[:3] for row in rows], [row[3:] for row in rows]
     valued = [index for index, values in enumerate(row_values) if values[0]]
     repeats = [
@@ -146,37 +150,37 @@ def read_columns(
     totals = {heads[index][2] for index in valued}
     if not row_values[-1][0] or len(totals) > 1:
         return None
-    read = [name for name in names if name in READ]
+    read_names = [name for name in names if name in READ]
     repeated = frozenset(repeats)
     kept = [index for index in valued if index not in repeated]
     columns = list(zip(*(row_values[index] for index in kept), strict=True))
-    value = LAYOUT_FIELDS.name_columns(names, columns)
-    steps = [int(float(step)) for step in value[STEP]]
-    number = FIELDS.parse_columns(value)
-    step_column = read.index(STEP)
+    printed = LAYOUT_FIELDS.name_columns(names, columns)
+    steps = [int(float(step)) for step in printed[STEP]]
+    numbers = FIELDS.parse_columns(printed)
+    step_column = read_names.index(STEP)
     total_is_known = any(
         _counts_step(heads[index], int(float(row_values[index][step_column])))
         for index in valued
     )
     return StepColumns(
         steps,
-        resolution=get_significant_units(number["seconds"], DIGITS),
+        resolution=get_significant_units(numbers["seconds"], DIGITS),
         total=int(totals.pop()) if total_is_known else None,
-        batch=list(map(_get_batch, value[SAMPLES], value[STEP], steps))
-        if SAMPLES in value
+        batch=list(map(_get_batch, printed[SAMPLES], printed[STEP], steps))
+        if SAMPLES in printed
         else None,
         stamp=[
             _read_time_so_far(text, text.find(BRACKET, offsets[row]) + len(BRACKET))
             for row in kept
         ],
-        loss_digits=count_most_digits(value.get(LOSS)),
+        loss_digits=count_most_digits(printed.get(LOSS)),
         kept=kept,
-        repeated=_describe_repeated(
-            repeats, dict(zip(read, row_values[repeats[0]], strict=True))
+        repeated=_make_repeated(
+            repeats, dict(zip(read_names, row_values[repeats[0]], strict=True))
         )
         if repeats
         else None,
-        **number,
+        **numbers,
     )
 
 
@@ -189,7 +193,8 @@ def _counts_step(head: Sequence[bytes], step: int) -> bool:
     return int(head[0]) == 0 and int(head[1]) - step in (1, 2)
 
 
-def _describe_repeated(rows: Sequence[int], first: dict[bytes, bytes]) -> Repeated:
+def _make_repeated(rows: Sequence[int], first: dict[bytes, bytes]) -> Repeated:
+    """Describe repeated bars; `first` contains the printed values of the first one."""
     return Repeated(
         rows[0],
         f"step {int(float(first[STEP]))} again: {float(first[TIME]):g} s",
@@ -267,9 +272,10 @@ def _count_step(offsets: dict[int, int], record: StepRecord) -> int | None:
     return step if float(f"{step:.3g}") == record.step else None
 
 
-def _read_plain(
+def _read_uncoloured(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
+    """Parse a bar or a DLLogger record that contains no colour codes."""
     read = _read_bar if text.startswith(b"Epoch ", start) else _read_dllogger
     return read(text, start, end, origin)
 
@@ -277,6 +283,7 @@ def _read_plain(
 def _read_bar(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
+    """Parse a progress bar; None for a bar without values."""
     if not BAR_HEAD.match(text, start, end):
         return None
     bar = BAR.match(text, start, end)
@@ -298,7 +305,7 @@ def _read_bar(
         step,
         resolution=get_significant_unit(number["seconds"], DIGITS),
         total=total if total_is_known else None,
-        batch=_get_batch(values.get(SAMPLES, b"e"), values[STEP], step),
+        batch=_get_batch(values.get(SAMPLES, NO_SAMPLES), values[STEP], step),
         stamp=_read_time_so_far(text, bar.start(4)),
         loss_digits=count_digits(values.get(LOSS, b"")),
         bad_validation=BAD_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
@@ -309,9 +316,9 @@ def _read_bar(
 
 
 def _read_time_so_far(text: bytes, begin: int) -> float:
-    """Return the elapsed time of a bar (`1:03:17<`, `23:22<`) in seconds.
+    """Return the elapsed time of a bar (`1:03:17<`, `23:22<`) in seconds, NaN if missing.
 
-    `begin` is its offset. NaN if missing.
+    `begin` is the offset of the time.
     """
     stop = text.find(b"<", begin, begin + 12)
     if stop < begin + 5:
@@ -339,6 +346,10 @@ def _read_truncated(text: bytes, origin: RecordOrigin) -> TruncatedRecord | None
 def _read_dllogger(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
+    """Parse a DLLogger record.
+
+    A non-finite validation result has mean_of 0; None for other records without a step.
+    """
     head = DLL.match(text, start, end)
     if head is None:
         return None
@@ -352,14 +363,12 @@ def _read_dllogger(
         default=stop,
     )
     fields = text[head.end() : stop].split(b"  ")
-    if not fields[-1].endswith(
-        b" "
-    ):  # every value is followed by a space, including the last
+    # Every complete value is followed by a space, including the last.
+    if not fields[-1].endswith(b" "):
         fields.pop()
     elif not any(field.startswith((TIME, LOSS)) for field in fields):
-        is_bad = any(
-            BAD_RESULT.match(field) for field in fields
-        )  # of another kind, such as a validation
+        # A record of another kind, such as a validation.
+        is_bad = any(BAD_RESULT.match(field) for field in fields)
         return (
             StepRecord(origin, int(head[2]), mean_of=0, bad_validation=True)
             if is_bad
@@ -375,7 +384,7 @@ def _read_dllogger(
         origin,
         step,
         resolution=0.0,
-        batch=_get_batch(values.get(SAMPLES, b"e"), values[STEP], step),
+        batch=_get_batch(values.get(SAMPLES, NO_SAMPLES), values[STEP], step),
         loss_digits=count_digits(values.get(LOSS, b"")),
         stamp=time.stamp if time else NAN,
         bad_validation=BAD_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,

@@ -45,14 +45,15 @@ HEAD = re.compile(rb"Training epoch (\d{1,9}+), iteration (\d{1,15}+)/(\d{1,15}+
 CUT_HEAD = re.compile(rb"Training epoch \d+(?:, |$)")
 STEP = re.compile(rb"\d{1,15}+")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{2,3}+)?"
-PLAIN = 15
-SAMPLES_PRINTED = re.compile(rb"\d{1,%d}+(?:\.0{1,9}+)?" % PLAIN)
+# A number of samples with at most this many digits is exact as a float.
+MAX_EXACT_DIGITS = 15
+SAMPLES_PRINTED = re.compile(rb"\d{1,%d}+(?:\.0{1,9}+)?" % MAX_EXACT_DIGITS)
 OTHER = rb"[^|\r\n\x00\x1b]*"
 NUMBER_END = re.compile(
     rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)"
 )
 MAX_LINES_BELOW = 8
-POINT = methodcaller("find", b".")
+FIND_POINT = methodcaller("find", b".")
 # Characters of a number for which the significant digits follow from its shape.
 MAX_SHORT_LENGTH = 10
 
@@ -67,7 +68,7 @@ BAD_VALIDATION = re.compile(rb"val_loss: -?%b" % NOT_FINITE)
 def _parse_samples(printed: bytes) -> float:
     """Return a number of samples that is printed in full, otherwise NaN."""
     # nearly always the case, and ten times as fast
-    if printed.isdigit() and len(printed) <= PLAIN:
+    if printed.isdigit() and len(printed) <= MAX_EXACT_DIGITS:
         return float(printed)
     return float(printed) if SAMPLES_PRINTED.fullmatch(printed) else NAN
 
@@ -107,12 +108,13 @@ def read_step(
     Returns a TruncatedRecord if the record is incomplete, None for other text with the
     same beginning.
     """
-    return read_without_codes(_read_plain, text, start, end, origin)
+    return read_without_codes(_read_uncoloured, text, start, end, origin)
 
 
-def _read_plain(
+def _read_uncoloured(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
+    """Parse the step at `text[start]`, which contains no colour codes."""
     stop = find_line_stop(text, start, end)
     head = HEAD.match(text, start, stop)
     if head is None:
@@ -150,8 +152,8 @@ def read_columns(
     Returns None if a record has another layout, or is incomplete. The first step does
     not print `consumed_samples`, the last field of the other steps.
     """
-    usual = min(1, len(offsets) - 1)
-    names = list_names(text[offsets[usual] : stops[usual]].split(b" | ")[1:], b": ")
+    second = min(1, len(offsets) - 1)  # or the only one
+    names = list_names(text[offsets[second] : stops[second]].split(b" | ")[1:], b": ")
     if not {TIME, STEP_NAME} <= set(names):
         return None
     if VALIDATION in names and BAD_VALIDATION.search(text, offsets[0], stops[-1]):
@@ -162,31 +164,31 @@ def read_columns(
     ):
         return None
     if names[-1] not in READ and _lacks_last(
-        names[-1], text, rows[usual:], offsets[usual:], stops[usual:]
+        names[-1], text, rows[second:], offsets[second:], stops[second:]
     ):
         # a later record lacks the last field of the others: its last number may be
         # truncated
         return None
     epochs, iterations, lasts, *columns = zip(*rows, strict=True)
-    value = FIELDS.name_columns(names, columns)
-    number = FIELDS.parse_columns(value)
-    steps = number["step"]
-    if iterations == value[STEP_NAME] and not any(map(int, set(epochs))):
+    printed = FIELDS.name_columns(names, columns)
+    numbers = FIELDS.parse_columns(printed)
+    steps = numbers["step"]
+    if iterations == printed[STEP_NAME] and not any(map(int, set(epochs))):
         totals = set(lasts)
     else:
-        counted = zip(epochs, map(int, iterations), lasts, steps, strict=True)
+        heads = zip(epochs, map(int, iterations), lasts, steps, strict=True)
         totals = {
             last
-            for epoch, iteration, last, step in counted
+            for epoch, iteration, last, step in heads
             if iteration == step and int(epoch) == 0
         }
     if len(totals) > 1:
         return None
     return StepColumns(
-        resolution=_get_resolutions(value[TIME], number["seconds"]),
+        resolution=_get_resolutions(printed[TIME], numbers["seconds"]),
         total=int(totals.pop()) + 1 if totals else None,
-        loss_digits=count_most_digits(value.get(LOSS)),
-        **number,
+        loss_digits=count_most_digits(printed.get(LOSS)),
+        **numbers,
     )
 
 
@@ -197,9 +199,9 @@ def _lacks_last(
     offsets: Sequence[int],
     stops: Sequence[int],
 ) -> bool:
-    """True if a record lacks the last field `name`.
+    """True if one of the records lacks the last field of the others, `name`.
 
-    Text between two records belongs to neither.
+    Text between two records does not count.
     """
     if name in EXTRA:
         return not all(row[-1] for row in rows)
@@ -262,7 +264,9 @@ def _get_resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list
         or b"e" in b"".join(printed)
     ):
         return list(map(_get_resolution, printed, seconds))
-    return list(map(_get_resolution_of_shape, map(len, printed), map(POINT, printed)))
+    return list(
+        map(_get_resolution_of_shape, map(len, printed), map(FIND_POINT, printed))
+    )
 
 
 @cache
@@ -280,6 +284,7 @@ def _get_resolution_of_shape(length: int, point: int) -> float:
 
 
 def _get_resolution(printed: bytes, seconds: float) -> float:
+    """Return the resolution of a printed time, 0 for an impossible time."""
     return (
         min(get_significant_unit(seconds, DIGITS), get_printed_unit(printed))
         if seconds > 0
@@ -288,7 +293,7 @@ def _get_resolution(printed: bytes, seconds: float) -> float:
 
 
 def _is_truncated(text: bytes, offsets: Sequence[int], stops: Sequence[int]) -> bool:
-    """True if the text after a record continues its last number."""
+    """True if the text after one of the records continues the record's last number."""
     stops_before_gaps = (
         stop
         for stop, offset in zip(stops, [*offsets[1:], -1], strict=True)
@@ -301,9 +306,9 @@ def _is_truncated(text: bytes, offsets: Sequence[int], stops: Sequence[int]) -> 
 
 
 def _continues_below(text: bytes, stop: int, end: int) -> bool:
-    """True if one of the next lines continues this line.
+    """True if one of the next lines continues the number at the end of this line.
 
-    A number that is split at the end of a line looks complete.
+    The number looks complete without its continuation.
     """
     for _ in range(MAX_LINES_BELOW):
         begin = text.find(b"\n", stop, end) + 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pytest_llmbench.core.log_records import DropReason
 from pytest_llmbench.logs.step_records import (
@@ -74,51 +75,53 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     processes begin to train without rank labels, no step can be numbered. A loss is
     printed about every hundred steps, and belongs to the step before it.
     """
-    return [
-        step
-        for starts, lines in _divide_runs(records)
-        for step in _count_steps(starts, lines, tally)
-    ]
+    return [step for run in _split_runs(records) for step in _count_steps(run, tally)]
 
 
-def _divide_runs(
-    records: Sequence[StepRecord],
-) -> list[tuple[list[StepRecord], list[StepRecord]]]:
-    """Divide lines into runs: (lines that begin a run, lines after them).
+class RunLines(NamedTuple):
+    """The lines of one run."""
+
+    starts: list[StepRecord]  # the lines that begin the run
+    others: list[StepRecord]  # all lines after `starts`
+
+
+def _split_runs(records: Sequence[StepRecord]) -> list[RunLines]:
+    """Split the lines of a log into runs.
 
     A process prints its end after its last step: a step after that belongs to another
     run whose beginning is missing.
     """
-    runs: list[tuple[list[StepRecord], list[StepRecord]]] = [([], [])]
+    runs = [RunLines([], [])]
     ended = False
     for record in records:
-        starts = record.step >= 0 or record.step == LOOP_BEGINS
+        is_start = record.step >= 0 or record.step == LOOP_BEGINS
         is_step = record.step in (UNNUMBERED, TRUNCATED)
-        if (starts and runs[-1][1]) or (is_step and ended):
-            runs.append(([], []))
-        ended = record.step == ENDED or (ended and not (starts or is_step))
-        runs[-1][0 if starts else 1].append(record)
+        if (is_start and runs[-1].others) or (is_step and ended):
+            runs.append(RunLines([], []))
+        ended = record.step == ENDED or (ended and not (is_start or is_step))
+        (runs[-1].starts if is_start else runs[-1].others).append(record)
     return runs
 
 
-def _count_steps(
-    starts: Sequence[StepRecord], lines: Sequence[StepRecord], tally: Tally
-) -> list[StepRecord]:
-    loops = sum(record.step == LOOP_BEGINS for record in starts)
-    initial = [record.step for record in starts if record.step >= 0]
-    if max(loops, len(initial)) > 1:
-        text = f"train_step() of one of {max(loops, len(initial))} processes without rank labels"
-        for record in lines:
+def _count_steps(run: RunLines, tally: Tally) -> list[StepRecord]:
+    """Return the steps of one run with their numbers; see `resolve_steps`."""
+    loops = sum(record.step == LOOP_BEGINS for record in run.starts)
+    initial_steps = [record.step for record in run.starts if record.step >= 0]
+    processes = max(loops, len(initial_steps))
+    if processes > 1:
+        text = f"train_step() of one of {processes} processes without rank labels"
+        for record in run.others:
             if record.step != ENDED:
                 tally.add(DropReason.UNKNOWN_STEP, record.origin.line, text)
         return []
-    number = initial[0] if initial else 0
+    number = initial_steps[0] if initial_steps else 0
     steps: list[StepRecord] = []
-    for record in lines:
+    for record in run.others:
         if record.step == ENDED:
             continue
         if record.step == HAS_LOSS:
-            steps[-1:] = [last._replace(loss=record.loss) for last in steps[-1:]]
+            if steps:
+                steps[-1] = steps[-1]._replace(loss=record.loss)
             continue
         if record.step == TRUNCATED:
             tally.add(

@@ -63,6 +63,7 @@ BARE = re.compile(
 # Times that a line prints as one number.
 SECONDS, ELAPSED = ("seconds",), ("elapsed",)
 PRINTED = (SECONDS, ELAPSED)
+# Groups that contain integers, and groups that contain no number.
 COUNTS = ("step", "total")
 TEXTS = ("stamp", "unit")
 # Optional groups: they are only used for comparisons.
@@ -117,11 +118,13 @@ class RegexReader(DialectReader):
         self._groups = {group.name: group for group in find_groups(definition.pattern)}
         self._group_numbers: dict[str, int] = self._pattern.groupindex
         self._unit = definition.unit
-        self._timed = find_time_groups(self._groups)
-        self._required = ("step", *self._timed)
-        self._read_to = 0
+        self._time_groups = find_time_groups(self._groups)
+        self._required = ("step", *self._time_groups)
+        self._read_to = 0  # offset of the end of the last line that was read
         self._first_missing: str | None = None
+        # Number of lines with steps, by the number of markers in the line.
         self._counts: Counter[int] = Counter()
+        # Number of markers in each line that contains a second time, by offset.
         self._doubtful: dict[int, int] = {}
         self._notation = TimeNotation(definition)
         self._non_training_seconds: dict[int, float] = {}
@@ -131,13 +134,11 @@ class RegexReader(DialectReader):
 
         Compiled patterns are shared.
         """
-        other = copy(self)
-        other._counts, other._doubtful = Counter(self._counts), dict(self._doubtful)
-        other._notation, other._non_training_seconds = (
-            deepcopy(self._notation),
-            dict(self._non_training_seconds),
-        )
-        return other
+        reader = copy(self)
+        reader._counts, reader._doubtful = Counter(self._counts), dict(self._doubtful)
+        reader._notation = deepcopy(self._notation)
+        reader._non_training_seconds = dict(self._non_training_seconds)
+        return reader
 
     def read_records(
         self, hit: Hit, _rank: str
@@ -164,11 +165,11 @@ class RegexReader(DialectReader):
         if matches is None:
             return (
                 TruncatedRecord(
-                    origin, _name_group(self._list_missing(text), {}, text)
+                    origin, _prefix_invalid_group(self._list_missing(text), {}, text)
                 ),
             )
         if not matches:
-            # only of the first such line, which is reported
+            # Only the first such line is reported.
             if self._first_missing is None:
                 self._first_missing = self._find_first_missing(text)
             return (Unmatched(origin, text, self._first_missing),)
@@ -241,12 +242,12 @@ class RegexReader(DialectReader):
 
         `2K` next to `1.99K` also has three digits.
         """
-        if self._timed not in PRINTED or "unit" in self._groups:
+        if self._time_groups not in PRINTED or "unit" in self._groups:
             return records
-        of_rates = self._unit == RATE
-        scale = 1.0 if of_rates else UNITS[self._unit]
+        is_rate = self._unit == RATE
+        scale = 1.0 if is_rate else UNITS[self._unit]
         values = [
-            (record.stamp if self._timed == ELAPSED else record.seconds) / scale
+            (record.stamp if self._time_groups == ELAPSED else record.seconds) / scale
             for record in records
         ]
         rows = [
@@ -255,14 +256,14 @@ class RegexReader(DialectReader):
             if 0 < value < math.inf and records[row].resolution > 0
         ]
         units = [
-            records[row].resolution / (values[row] ** 2 if of_rates else scale)
+            records[row].resolution / (values[row] ** 2 if is_rate else scale)
             for row in rows
         ]
-        if not of_rates and len(set(units)) < 2:
+        if not is_rate and len(set(units)) < 2:
             return records
-        printed = [1 / values[row] if of_rates else values[row] for row in rows]
+        printed = [1 / values[row] if is_rate else values[row] for row in rows]
         for row, unit in zip(rows, refine_units(printed, units), strict=True):
-            resolution = unit * (values[row] ** 2 if of_rates else scale)
+            resolution = unit * (values[row] ** 2 if is_rate else scale)
             if resolution < records[row].resolution:
                 records[row] = records[row]._replace(resolution=resolution)
         return records
@@ -273,7 +274,7 @@ class RegexReader(DialectReader):
         """Find restarts of the elapsed time within one rank."""
         return (
             clock.mark_restarts(records, tally)
-            if "elapsed" in self._timed
+            if "elapsed" in self._time_groups
             else list(records)
         )
 
@@ -286,17 +287,17 @@ class RegexReader(DialectReader):
         """
         if CONSUMED in self._groups:
             records = count_step_tokens(records)
-        if self._timed in CLOCKS:
-            begins = self.dialect.first_step if "elapsed" in self._timed else None
+        if self._time_groups in CLOCKS:
+            begins = self.dialect.first_step if "elapsed" in self._time_groups else None
             return clock.time_steps(records, first_step=begins)
         gaps = [after.step - before.step for before, after in pairwise(records)]
         if not (gaps and self._means_of_intervals):
             return list(records)
         usual = clock.count_usual_gap(records)
-        every = [records[0].step - self.dialect.first_step + 1, *gaps]
+        steps_before = [records[0].step - self.dialect.first_step + 1, *gaps]
         return [
-            record._replace(mean_of=max(1, min(gap, usual)))
-            for record, gap in zip(records, every, strict=True)
+            record._replace(mean_of=max(1, min(steps, usual)))
+            for record, steps in zip(records, steps_before, strict=True)
         ]
 
     def _list_missing(self, text: bytes) -> list[str]:
@@ -334,11 +335,11 @@ class RegexReader(DialectReader):
         Remembers the line as doubtful if the pattern also matches another time in it.
         """
         count = text.count(hit.marker)
-        self._counts[count] += bool(matches)
+        self._counts[count] += 1
         if len(matches) == 1:
-            begin, end = matches[0].span(self._group_numbers[self._timed[0]])
-            others = text[:begin] + b" " * (end - begin) + text[end:]
-            if self._pattern.search(others, matches[0].start()) is not None:
+            begin, end = matches[0].span(self._group_numbers[self._time_groups[0]])
+            without_time = text[:begin] + b" " * (end - begin) + text[end:]
+            if self._pattern.search(without_time, matches[0].start()) is not None:
                 self._doubtful[hit.offset] = count
 
     def _find_matches(self, text: bytes) -> list[Any] | None:
@@ -346,18 +347,20 @@ class RegexReader(DialectReader):
 
         Returns None if a match may contain parts of two records: a record that begins
         inside another record, after its first number, shows that two lines were joined.
+        Also returns None if a required group of a match has no value.
         """
         records = []
         match = self._pattern.search(text)
         while match is not None:
             first = min(match.end(self._group_numbers[name]) for name in self._required)
-            inner = self._pattern.search(text, first) if first >= 0 else match
-            if inner is not None and inner.start() < max(
+            # -1 if a required group has no value: the match then follows itself.
+            following = self._pattern.search(text, first) if first >= 0 else match
+            if following is not None and following.start() < max(
                 match.end(), match.start() + 1
             ):
                 return None
             records.append(match)
-            match = inner
+            match = following
         return records
 
     def _build_record(
@@ -374,13 +377,17 @@ class RegexReader(DialectReader):
         values, numbers, factors, invalid = self._read_groups(line, match)
         invalid += [name for name in self._required if name not in values]
         if invalid or HOLE in match[0]:
-            return TruncatedRecord(origin, _name_group(invalid, values, line.text))
+            return TruncatedRecord(
+                origin, _prefix_invalid_group(invalid, values, line.text)
+            )
         texts = {name: values[name] for name in TEXTS if name in values}
-        time = read_line_time(self._timed, numbers | texts, factors, self._unit)
+        time = read_line_time(self._time_groups, numbers | texts, factors, self._unit)
         if time is None:
-            return TruncatedRecord(origin, _name_group([*texts], texts, line.text))
+            return TruncatedRecord(
+                origin, _prefix_invalid_group([*texts], texts, line.text)
+            )
         step = _build_step(origin, numbers, factors, time)
-        if self._timed == SECONDS:
+        if self._time_groups == SECONDS:
             if "unit" not in texts:
                 begin = match.start(self._group_numbers["seconds"])
                 self._notation.add(origin.offset, line, begin, numbers["seconds"])
@@ -402,7 +409,7 @@ class RegexReader(DialectReader):
             if name in TEXTS:
                 read.values[name] = value
                 continue
-            number = _strip_characters(value)
+            number = _strip_unit(value)
             is_complete = self._is_complete(line, name, begin, value)
             if name in OPTIONAL and not (is_complete and NUMBER.fullmatch(number)):
                 continue
@@ -500,16 +507,19 @@ def _make_readable(text: bytes) -> bytes:
     return text if text.isascii() else text.decode("utf-8", "replace").encode()
 
 
-def _strip_characters(value: bytes) -> bytes:
-    """Return the number at the start of a value, or the value itself."""
+def _strip_unit(value: bytes) -> bytes:
+    """Return the number at the start of a value, or the value if there is none."""
     number = BARE.match(value)
     return number[0] if number else value
 
 
-def _name_group(
+def _prefix_invalid_group(
     groups: Sequence[str], values: Mapping[str, bytes], text: bytes
 ) -> bytes:
-    """Return a truncated line, prefixed with the first invalid group."""
+    """Return the text of a truncated record, prefixed with its first invalid group.
+
+    `values` contains the printed values; a group without a value is missing.
+    """
     if not groups:
         return text
     value = values.get(groups[0])
@@ -523,16 +533,17 @@ def _build_step(
     scales: Mapping[str, float],
     time: LineTime,
 ) -> StepRecord:
-    plain = {name: value.replace(b",", b"").lower() for name, value in values.items()}
-    number = {name: float(value) * scales[name] for name, value in plain.items()}
+    """Build a step from the printed `values`, to be multiplied by their `scales`."""
+    printed = {name: value.replace(b",", b"").lower() for name, value in values.items()}
+    number = {name: float(value) * scales[name] for name, value in printed.items()}
     return StepRecord(
         origin,
-        int(float(plain["step"])),
+        int(float(printed["step"])),
         time.seconds,
         time.resolution,
-        int(float(plain["total"])) if "total" in plain else None,
+        int(float(printed["total"])) if "total" in printed else None,
         loss=number.get("loss"),
-        loss_digits=count_digits(plain.get("loss", b"")),
+        loss_digits=count_digits(printed.get("loss", b"")),
         grad_norm=number.get("grad_norm"),
         tflops=number.get("tflops", NAN),
         tokens=number.get("tokens", NAN),
@@ -543,7 +554,7 @@ def _build_step(
         rate=number.get("learning_rate", NAN),
         step_tokens=number.get("step_tokens", number.get("amount", NAN)),
         targets=number.get("target_tokens", NAN),
-        consumed_tokens=(number[CONSUMED], count_digits(plain[CONSUMED]))
+        consumed_tokens=(number[CONSUMED], count_digits(printed[CONSUMED]))
         if CONSUMED in number
         else None,
     )

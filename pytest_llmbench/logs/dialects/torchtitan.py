@@ -29,7 +29,7 @@ from pytest_llmbench.logs.step_records import (
 )
 
 STEP = b"step: "
-# Above this number of lines, their gaps show the log interval.
+# The gaps between more lines than this show the log interval.
 FEWEST_LINES = 3
 HEAD = re.compile(rb"(?<!\w)step: {1,9}(\d{1,15})  ")
 VALIDATION = b"validate "
@@ -81,7 +81,9 @@ def read_step(
     if LOOK_ALIKE.search(before, 0, step_start):
         validation = _read_validation(origin, head, before[:step_start])
         is_bad = head is not None and BAD_LOSS.search(before, head.end()) is not None
-        return validation and validation._replace(bad_validation=is_bad)
+        if validation is None:
+            return None
+        return validation._replace(bad_validation=is_bad)
     values = _read_values(before, head.end()) if head else None
     if head is None or match is None or values is None or HOLE in before:
         return TruncatedRecord(origin, before[step_start:] + rates)
@@ -107,15 +109,16 @@ def read_step(
 def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return the training steps of one rank, without validations.
 
-    The rates of torchtitan exclude the validation before a step, so the time excludes
-    it, too.
+    The rates of torchtitan exclude the validation before a step, and so does the time
+    computed from them. Steps whose time covers only a part of their interval are counted
+    in the tally.
     """
     training = list(clock.drop_evaluations(records))
     for index in _find_partly_timed(training):
         record, before = training[index], training[index - 1]
-        steps = record.step - before.step
-        timed = record.step - (record.since or (0, NAN))[0]
-        text = f"step {record.step}: its time is the mean of {timed} of the {steps} steps before it"
+        validated_step, _ = record.since or (0, NAN)
+        steps, timed = record.step - before.step, record.step - validated_step
+        text = f"step {record.step}: the time is the mean of {timed} of the {steps} steps before it"
         tally.add(DropReason.PARTLY_TIMED, record.origin.line, text)
     return training
 
@@ -130,9 +133,9 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     """
     timed = clock.time_steps(records)
     for index in _find_partly_timed(records):
-        interval = records[index].step - records[index - 1].step
+        steps = records[index].step - records[index - 1].step
         timed[index] = timed[index]._replace(
-            mean_of=interval, since=None, paused=PauseKind.EVALUATION
+            mean_of=steps, since=None, paused=PauseKind.EVALUATION
         )
     return timed
 

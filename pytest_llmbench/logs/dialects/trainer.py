@@ -50,9 +50,10 @@ WHOLE_SECOND = 1.01
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Parse the record around `text[start]`.
+    """Parse the record around `text[start]`, without the step time.
 
-    `time_steps` computes its time. An evaluation has mean_of 0.
+    `time_steps` computes the time. An evaluation has mean_of 0. Returns a
+    TruncatedRecord if the record is incomplete, None for other records.
     """
     stop = find_line_stop(text, start, end)
     begin = text.rfind(
@@ -91,11 +92,11 @@ def _build_record(
     record = StepRecord(origin, step, NAN, unit, total, stamp=stamp)
     loss, norm = values.get(b"loss"), values.get(b"grad_norm")
     if loss is None:
-        evaluates = any(name.startswith(b"eval_") for name in values)
+        is_evaluation = any(name.startswith(b"eval_") for name in values)
         is_bad = BAD_NUMBER.fullmatch(values.get(b"eval_loss", b"")) is not None
         return (
             record._replace(mean_of=0, bad_validation=is_bad)
-            if evaluates
+            if is_evaluation
             else record._replace(step=0)
         )
     if not all(number is None or NUMBER.fullmatch(number) for number in (loss, norm)):
@@ -135,7 +136,7 @@ def _count_tokens(record: StepRecord, before: StepRecord) -> float:
 
 
 def _read_counts(values: Mapping[bytes, bytes]) -> tuple[int | None, int | None]:
-    """Return the step and the total number of steps."""
+    """Return the step and the total number of steps, (None, None) if one is missing."""
     both = STEPS.fullmatch(values.get(BOTH, b""))
     if both:
         return int(both[1]), int(both[2])
@@ -148,7 +149,7 @@ def _read_counts(values: Mapping[bytes, bytes]) -> tuple[int | None, int | None]
 
 
 def _read_elapsed(text: bytes) -> int | None:
-    """Return the whole seconds since the beginning of training."""
+    """Return the whole seconds since the beginning of training, None if invalid."""
     match = CLOCK.fullmatch(text) or WORDS.fullmatch(text)
     if match is None:
         return None
@@ -175,5 +176,6 @@ def _read_stamp(
 
 
 def _read_number(values: Mapping[bytes, bytes], *names: bytes) -> float:
+    """Return the first of these fields that is printed, NaN if it is not a number."""
     text = next((values[name] for name in names if name in values), b"")
     return float(text) if NUMBER.fullmatch(text) else NAN
