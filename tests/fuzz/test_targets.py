@@ -37,7 +37,7 @@ hundredths of a second."""
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_seeds_and_findings_pass(name: str) -> None:
+def test_fuzz_seeds_and_findings_pass(name: str) -> None:
     """Unchanged, and with a few changes."""
     target = TARGETS[name]
     for number in range(len(target.seeds) + (3 if name in SLOW else 12)):
@@ -46,7 +46,7 @@ def test_seeds_and_findings_pass(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_truncated_seeds_pass(name: str) -> None:
+def test_truncated_fuzz_seeds_pass(name: str) -> None:
     for data in TARGETS[name].seeds[: 4 if name in SLOW else 30]:
         for eighths in (3, 7):
             TARGETS[name].check(data[: len(data) * eighths // 8])
@@ -64,7 +64,7 @@ def test_log_seeds_contain_steps() -> None:
     ("target", "error"),
     [("metadata", LogError("a\x00b")), ("baseline", BaselineError("no file"))],
 )
-def test_messages_are_checked(
+def test_fuzz_targets_check_error_messages(
     target: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments: object) -> None:
@@ -90,7 +90,7 @@ KEY = Key("grok1", "314b", "25.05", "gb200", "bf16", 128)
         (1.5, int | None, "value is of float"),
     ],
 )
-def test_value_of_another_type_is_detected(
+def test_fuzz_target_detects_a_value_of_another_type(
     value: object, hint: object, problem: str
 ) -> None:
     assert find_misfit(value, hint) == problem
@@ -100,7 +100,7 @@ def test_value_of_another_type_is_detected(
 
 
 @pytest.mark.parametrize("name", ["store", "unsaved", "cluster", "log"])
-def test_input_number_reproduces_the_input(name: str) -> None:
+def test_number_of_a_fuzz_input_reproduces_it(name: str) -> None:
     target = TARGETS[name]
     numbers = range(len(target.seeds), len(target.seeds) + 8)
     made = [plain.make_input(target, 0, number) for number in numbers]
@@ -108,7 +108,7 @@ def test_input_number_reproduces_the_input(name: str) -> None:
     assert len(set(made)) >= 7
 
 
-def test_some_mutated_databases_stay_valid() -> None:
+def test_mutated_history_database_is_often_valid() -> None:
     changed = [
         mutate(TARGETS["store"].seeds[1:2], (), Shape.SQLITE, Random(number))
         for number in range(20)
@@ -136,7 +136,7 @@ def check_badly(data: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_failing_or_hanging_input_is_kept(
+def test_fuzz_input_that_fails_or_hangs_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds = [b"raise, long", b"raise", b"law", b"hang", b"good"]
@@ -162,7 +162,7 @@ def test_failing_or_hanging_input_is_kept(
 
 
 @pytest.mark.slow
-def test_command_reports_counts_by_target(tmp_path: Path) -> None:
+def test_fuzz_command_reports_counts_by_target(tmp_path: Path) -> None:
     script = Path(plain.__file__).with_name("run.py")
     arguments = [
         "hosts",

@@ -55,7 +55,9 @@ def nanotron_line(step: int, prefix: str = "") -> str:
         (nanotron_line, "%m/%d/%Y %H:%M:%S [INFO|DP=0|PP=0|TP=0]: "),
     ],
 )
-def test_stamps_of_any_format_advance_with_clock(line: object, layout: str) -> None:
+def test_timestamps_of_every_format_advance_with_the_clock(
+    line: object, layout: str
+) -> None:
     stamps = [
         START + timedelta(seconds=13 * step) for step in range(12)
     ]  # over midnight
@@ -77,11 +79,11 @@ def test_stamps_with_zones_ignore_daylight_saving() -> None:
 @pytest.mark.parametrize(
     "prefix", [b"", b"[default3]:", b"2026-13-45 02:00:00 ", b"eta: 00:12:10 "]
 )
-def test_text_without_timestamp_has_no_time(prefix: bytes) -> None:
+def test_line_without_time_stamp_has_no_time(prefix: bytes) -> None:
     assert all(map(math.isnan, read_stamps([prefix])[0]))
 
 
-def test_progress_bars_print_elapsed_time() -> None:
+def test_progress_bars_give_the_elapsed_time() -> None:
     bars = "".join(
         f"Epoch 0: :  {2 * step}%|█| {step}/50 [{clock}<11:58, v_num=, reduced_train_loss=12.{step}0, "
         f"global_step={step - 1}.000, consumed_samples={512 * step}.0, train_step_timing in s=12.30]\n"

@@ -93,7 +93,7 @@ def read_by_columns(data: bytes) -> tuple[object, bool]:
 
 
 @pytest.mark.parametrize("name", [*UNIFORM, *MIXED])
-def test_columns_and_records_give_equal_logs(
+def test_reading_by_columns_or_by_records_gives_equal_logs(
     name: str,
 ) -> None:
     data = (UNIFORM | MIXED)[name].encode()
@@ -129,7 +129,7 @@ pieces = st.sampled_from(
         st.tuples(st.integers(0, 6000), st.integers(0, 30), pieces), max_size=3
     ),
 )
-def test_columns_of_damaged_log_match_its_records(
+def test_damaged_log_read_by_columns_equals_reading_by_records(
     text: str, edits: list[tuple[int, int, str]]
 ) -> None:
     for offset, length, piece in edits:

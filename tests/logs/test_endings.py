@@ -65,7 +65,7 @@ def test_ending_names_failed_nodes(line: str, nodes: str) -> None:
 
 
 @pytest.mark.parametrize(("line", "code"), LINES)
-def test_line_of_an_ending_gives_its_ending_code(line: str, code: str | None) -> None:
+def test_every_ending_line_has_its_code(line: str, code: str | None) -> None:
     ending = parse("before\n" + line + "\nafter\n").ending
     assert (ending.code if ending else None) == code
     if ending:
@@ -86,7 +86,7 @@ def test_every_ending_code_has_an_example_and_a_text() -> None:
     assert {*DECISIONS, *FAILURES, *(row.fact for row in ENDINGS)} <= set(CODES)
 
 
-def test_every_ending_row_has_an_example() -> None:
+def test_every_ending_pattern_has_an_example() -> None:
     lines = [line.encode() for line, _ in LINES]
     assert [
         row

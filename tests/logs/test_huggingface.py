@@ -117,7 +117,7 @@ def test_run_stopped_early_averages_its_completed_steps() -> None:
     assert (segment.total_steps, segment.finished) == (1921, False)
 
 
-def test_progress_bar_without_last_steps_still_counts_as_finished() -> None:
+def test_progress_bar_that_skips_the_last_steps_counts_as_finished() -> None:
     (segment,) = parse(last_bar(1097, 1100) + summary("10.0", "110.0")).segments
     assert (segment.steps.index.tolist(), segment.finished) == ([1100], True)
 
@@ -251,7 +251,7 @@ def test_truncated_or_incomplete_summary_is_dropped(old: str, new: str) -> None:
     assert dropped(log)["torn"] >= 1
 
 
-def test_keys_may_contain_blanks_and_parentheses() -> None:
+def test_keys_of_trainer_records_may_contain_blanks_and_parentheses() -> None:
     """Axolotl and ms-swift print such keys.
 
     ms-swift prints the record again in a list of all records.
@@ -499,7 +499,7 @@ def test_ambiguous_resumed_run_without_total_is_doubtful() -> None:
         pytest.param("", 3001, 0.033, False, id="no bar"),
     ],
 )
-def test_progress_bar_starting_late_contradicts_printed_rate(
+def test_progress_bar_that_starts_late_contradicts_the_rate(
     bars: str, runtime: float, rate: float, doubted: bool
 ) -> None:
     log = parse(bars + "x" * 600 + "\n" + summary(str(runtime), str(rate)))
@@ -519,7 +519,7 @@ def test_progress_bar_starting_late_contradicts_printed_rate(
         (last_bar(50, 50, "00:01"), False),  # an unrelated bar
     ],
 )
-def test_progress_bar_that_contradicts_runtime_or_step_count_is_reported(
+def test_progress_bar_may_contradict_runtime_or_step_count(
     last: str, doubted: bool
 ) -> None:
     assert [

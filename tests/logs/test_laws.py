@@ -83,7 +83,7 @@ def test_log_read_at_once_gives_its_steps_with_line_numbers(
 @pytest.mark.parametrize("name", NAMES)
 @settings(EXAMPLES, max_examples=5)
 @given(data=st.data())
-def test_change_of_text_around_records_changes_no_step(
+def test_harmless_change_between_records_changes_no_step(
     name: str, change: str, data: st.DataObject
 ) -> None:
     log = data.draw(written(name))
@@ -171,7 +171,7 @@ def test_long_line_takes_no_more_memory(name: str, filling: bytes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_zeroed_gap_merges_no_two_records(name: str) -> None:
+def test_log_with_a_zeroed_gap_merges_no_two_records(name: str) -> None:
     """Remove a piece as long as a line, at each offset: its two sides belong to
     different records."""
     log = write_run(name, first=min(FRAMEWORKS[name].first))

@@ -205,7 +205,7 @@ PAIRS = list(zip(ITERATIONS, STEP_TIMES, strict=True))
         "iterations in a block",
     ],
 )
-def test_both_lines_of_a_step_give_one_record(lines: list[str]) -> None:
+def test_iteration_line_and_step_time_of_one_step_are_merged(lines: list[str]) -> None:
     log = parse("".join(lines))
     row = get_columns(log)
     assert row.index.tolist() == [1, 2, 3, 4, 5, 6]
@@ -443,7 +443,7 @@ def test_step_of_another_rank_after_end_is_not_restart() -> None:
         ([1, 2, 10, 20, 30, 40], 1),
     ],
 )
-def test_log_interval_is_found_from_regular_step_numbers(
+def test_log_interval_needs_steps_at_regular_multiples(
     printed: list[int], every: int
 ) -> None:
     assert find_interval(printed) == every
@@ -457,7 +457,7 @@ def test_log_interval_is_found_from_regular_step_numbers(
         ([8004, 8020, 8030, 8040, 8050], [1, 10, 10, 10, 10]),
     ],
 )
-def test_times_of_an_interval_are_means(
+def test_times_printed_at_intervals_are_means_of_their_steps(
     printed: list[int], expected: list[int]
 ) -> None:
     assert list_means(parse("".join(line(step, total=9000) for step in printed))) == [
@@ -504,7 +504,7 @@ def test_times_of_an_interval_are_means(
         (12000, 7000, ("06:99:51.272611", "06:03:53.272611"), 1),
     ],
 )
-def test_time_in_second_megatron_line_may_be_mean_of_two_steps(
+def test_second_printed_time_may_be_the_mean_of_two_steps(
     first: float, second: float, stamps: tuple[str, str], mean: int
 ) -> None:
     texts = [f" [2026-07-15 {stamp}]" if stamp else "" for stamp in stamps]
@@ -518,7 +518,7 @@ def test_time_in_second_megatron_line_may_be_mean_of_two_steps(
     ], "a line is lost"
 
 
-def test_time_in_second_line_after_restart_is_mean_of_two_steps() -> None:
+def test_second_printed_time_after_a_restart_is_the_mean_of_two_steps() -> None:
     lines = [
         line(step, milliseconds, stamp=f" [2026-07-15 06:03:{second}.250]")
         for step, milliseconds, second in ((4, 12000, 10), (5, 7000, 12), (6, 2000, 14))
@@ -526,7 +526,7 @@ def test_time_in_second_line_after_restart_is_mean_of_two_steps() -> None:
     assert list_means(parse(line(3) + START + "".join(lines))) == [[1], [1, 2, 1]]
 
 
-def test_first_line_at_the_log_interval_covers_one_interval() -> None:
+def test_first_printed_step_on_the_log_interval_adds_no_step_to_the_mean() -> None:
     """The first ten steps were slow, so the time between the lines fits both readings.
 
     Their line is not that of a first step.

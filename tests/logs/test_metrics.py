@@ -138,7 +138,7 @@ def test_torchtitan_rows_equal_events(name: str) -> None:
     assert set(dropped(log)) <= {"partly-timed"}
 
 
-def test_timestamps_of_csv_rows_decide_unit_of_times() -> None:
+def test_timestamps_of_rows_decide_the_unit_of_step_times() -> None:
     rows = (f"{step},{BEGAN + step / 2},{500 + step % 2}\n" for step in range(1, 13))
     text = "step,_timestamp,iteration-time\n" + "".join(rows)
     log = read_log(Stream([text.encode()], Path("metrics.csv")))

@@ -164,7 +164,7 @@ def test_sample_rate_covers_all_gpus_of_a_block() -> None:
     assert columns.mean_of.tolist() == [12, 4]
 
 
-def test_rate_after_missing_rate_covers_one_block() -> None:
+def test_mlperf_rate_after_a_missing_rate_covers_one_block() -> None:
     """Only `block_start` shows that the rate of the first 96 samples is missing."""
     starts = [
         mlperf_record("block_start", None, samples_count=count) for count in (0, 96)
@@ -222,7 +222,7 @@ def test_mlperf_statistics_of_other_kinds_are_not_steps(
     assert (log.segments, log.dropped) == ((), ())
 
 
-def test_time_with_rate_begins_its_block() -> None:
+def test_mlperf_record_with_time_and_rate_begins_its_block() -> None:
     """NVIDIA's code of 5.0 prints it so."""
     records = [
         statistics_record({"throughput": 32.0, "train_step_time": 0.25}, step=start)

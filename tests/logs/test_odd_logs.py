@@ -231,7 +231,7 @@ def test_damaged_log_keeps_its_mean_or_reports(damage: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("change", HARMLESS)
-def test_harmless_change_keeps_every_step_time(change: str, name: str) -> None:
+def test_harmless_change_of_a_log_keeps_every_step_time(change: str, name: str) -> None:
     log = LOGS[name]
     (data,) = HARMLESS[change](log)
     result = parse_blocks([data])

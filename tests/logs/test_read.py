@@ -193,7 +193,7 @@ def test_log_starts_at_its_first_timestamp(line: str, started: str) -> None:
     ],
     ids=["two years", "30 days", "a second more", "backwards", "alone"],
 )
-def test_time_30_days_before_the_next_is_not_start(
+def test_timestamp_30_days_before_the_next_is_not_the_start(
     times: list[str], started: str
 ) -> None:
     between = f"\n{'x' * 2_000_000}\nNVIDIA Release 24.11 (built 2020-11-05 10:00:00)\n"

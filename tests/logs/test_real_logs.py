@@ -328,7 +328,7 @@ def test_log_starts_at_first_timestamp(name: str, started: str) -> None:
     assert str(read_log(shared(f"logs/{name}")).started) == started
 
 
-def test_all_shared_logs_are_listed_here() -> None:
+def test_every_shared_log_has_an_expected_step_count() -> None:
     root: Path = shared("logs")
     kinds = ("nemo1", "nemo2", "maxtext", "megatron", "megatron_bridge", "torchtitan")
     names = {

@@ -243,7 +243,7 @@ STATED = {
 @pytest.mark.parametrize(
     ("line", "expected"), STATED.items(), ids=[line.strip()[:60] for line in STATED]
 )
-def test_log_line_states_the_fact(line: str, expected: tuple[str, str]) -> None:
+def test_log_line_states_a_fact(line: str, expected: tuple[str, str]) -> None:
     (segment,) = parse("hello\n" + line + nemo2_run(0, 9)).segments
     assert [
         (statement.field, statement.value, statement.line)
@@ -329,7 +329,7 @@ def test_line_may_state_several_sizes(
         "NVIDIA Release 25.01 (build 134983853)\n",
     ],
 )
-def test_similar_line_states_no_fact(line: str) -> None:
+def test_line_similar_to_a_statement_states_no_fact(line: str) -> None:
     (segment,) = parse(line + nemo2_run(0, 9)).segments
     assert segment.stated == ()
 
@@ -680,7 +680,7 @@ PREAMBLE_LINES = [
 
 
 @pytest.mark.parametrize(("line", "field", "value"), PREAMBLE_LINES)
-def test_line_before_the_first_step_states_the_fact(
+def test_line_before_the_first_step_states_a_fact(
     line: str, field: StatedField, value: str
 ) -> None:
     assert (str(field), value) in read_line(line)
@@ -694,7 +694,7 @@ def test_line_before_the_first_step_states_the_fact(
     ],
     ids=["early", "preamble"],
 )
-def test_each_row_matches_a_line(
+def test_each_statement_pattern_matches_an_example_line(
     table: RecogniserTable[StatedField, str], lines: list[str]
 ) -> None:
     unmatched = [

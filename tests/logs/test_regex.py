@@ -62,7 +62,7 @@ def test_line_gives_step_time_and_loss() -> None:
     assert row == pytest.approx((0.51225, 1e-5, 2.5, 1))
 
 
-def test_every_group_fills_its_column() -> None:
+def test_every_group_of_a_pattern_fills_its_column() -> None:
     log = parse_pattern(
         r"step (?P<step>\d+)/(?P<total>\d+) (?P<seconds>\S+)s tf (?P<tflops>\S+) tok (?P<tokens>\S+) "
         r"gbs (?P<batch>\d+) norm (?P<grad_norm>\S+) mem (?P<memory_bytes>\d+)",
@@ -167,7 +167,7 @@ PART_OF_A_NUMBER = [
 
 
 @pytest.mark.parametrize(("pattern", "text"), PART_OF_A_NUMBER)
-def test_part_of_a_number_is_never_read(pattern: str, text: str) -> None:
+def test_regex_dialect_never_reads_a_part_of_a_number(pattern: str, text: str) -> None:
     log = parse_pattern(pattern, f"{text}\n")
     assert (log.segments, dropped(log)) == ((), {"torn": 1})
 
@@ -185,7 +185,7 @@ def test_part_of_a_number_is_never_read(pattern: str, text: str) -> None:
         (r"(?i)STEP (?P<step>\d+)\D+(?P<seconds>\d+\.\d+)", "step 3: ✓ 1.5", (3, 1.5)),
     ],
 )
-def test_number_may_be_surrounded_by_punctuation(
+def test_regex_dialect_reads_numbers_next_to_punctuation(
     pattern: str, text: str, expected: object
 ) -> None:
     log = parse_pattern(pattern, f"{text}\n")
@@ -207,9 +207,7 @@ def test_number_may_be_surrounded_by_punctuation(
         ("step 1 \x1b[31m2.5\x1b[0m\n", True),
     ],
 )
-def test_number_at_the_end_of_the_text_counts_only_if_complete(
-    text: str, complete: bool
-) -> None:
+def test_number_counts_only_if_its_end_is_visible(text: str, complete: bool) -> None:
     log = parse_pattern(r"step (?P<step>\d+) (?P<seconds>[\d.]+)", text)
     assert bool(log.segments) is complete
     assert dropped(log) == ({} if complete else {"torn": 1})
@@ -246,7 +244,7 @@ def test_records_on_one_line_are_never_mixed() -> None:
     assert (steps(greedy), dropped(greedy)) == ([], {"torn": 1})
 
 
-def test_greedy_pattern_never_reads_time_of_another_line() -> None:
+def test_greedy_pattern_never_reads_the_time_of_another_line() -> None:
     log = parse(
         step_lines(0, 2)
         + step_line(3).strip()
@@ -508,7 +506,7 @@ def test_samples_divided_by_their_rate_give_the_step_time() -> None:
     assert columns.resolution_seconds[0] == pytest.approx(0.5 * 0.1 / 128)
 
 
-def test_line_may_print_its_unit() -> None:
+def test_line_may_print_the_unit_of_its_time() -> None:
     text = "at 1 980 ms\nat 2 1.5 s\nat 3 2 min\n"
     columns = (
         parse_at_lines(r"(?P<seconds>[\d.]+) (?P<unit>\w+)", text).segments[0].steps

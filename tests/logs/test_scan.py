@@ -84,7 +84,7 @@ def test_reading_result_is_equal_for_blocks_of_any_size(size: int) -> None:
     assert to_comparable(parse_blocks(blocks)) == to_comparable(parse_blocks([data]))
 
 
-def test_every_byte_of_a_file_is_scanned_as_new_exactly_once() -> None:
+def test_every_byte_is_searched_once_with_its_context() -> None:
     data = bytes(range(256)) * 200
     offset = 0
     for chunk in iterate_chunks(

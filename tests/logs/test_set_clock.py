@@ -40,7 +40,7 @@ def test_clock_jump_of_an_hour_that_contradicts_the_rate_is_removed(
     assert [record.stamp for record in timed] == [record.stamp for record in untimed]
 
 
-def test_clock_set_back_by_an_hour_is_found_without_a_rate() -> None:
+def test_backward_clock_jump_of_an_hour_needs_no_rate() -> None:
     assert find_set_clock(make_records({25: -3600.0}, rate=False)) == (24, -3600.0)
 
 
@@ -57,5 +57,5 @@ def test_clock_set_back_by_an_hour_is_found_without_a_rate() -> None:
         make_records(dict.fromkeys(range(5, 50, 10), -1.0)),
     ],
 )
-def test_clock_jumps_of_other_sizes_are_kept(untimed: list[StepRecord]) -> None:
+def test_ambiguous_clock_jumps_are_kept(untimed: list[StepRecord]) -> None:
     assert find_set_clock(untimed) == (0, 0.0)

@@ -170,7 +170,7 @@ def test_orchestrator_lines_of_prime_rl_are_ignored() -> None:
     assert segment.finished
 
 
-def test_optional_loss_is_read_if_printed() -> None:
+def test_optional_loss_of_a_shipped_dialect_is_read_if_printed() -> None:
     """A missing loss is acceptable; a non-finite loss is not."""
     text = LINES["modded_nanogpt"][0]
     (segment,) = parse(text.replace("10.4925", "nan")).segments
@@ -332,7 +332,7 @@ WORK: dict[str, tuple[list[str], dict[str, float]]] = {
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_shipped_patterns_read_work_and_updates(name: str) -> None:
+def test_shipped_dialects_read_tokens_and_gradient_norms(name: str) -> None:
     lines, expected = WORK[name]
     log = parse_blocks(["".join(f"{line}\n" for line in lines).encode()], SHIPPED)
     columns = log.segments[0].steps

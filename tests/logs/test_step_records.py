@@ -40,5 +40,5 @@ def test_every_drop_reason_has_a_note() -> None:
         (b"", ""),
     ],
 )
-def test_examples_are_short_and_printable(text: bytes, expected: str) -> None:
+def test_quoted_lines_are_made_short_and_printable(text: bytes, expected: str) -> None:
     assert make_printable(text) == expected

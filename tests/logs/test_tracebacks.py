@@ -98,7 +98,7 @@ def describe(text: str, block: int = 1 << 20, before: int = 0) -> list[str]:
     return described
 
 
-def test_line_that_raised_is_kept() -> None:
+def test_traceback_keeps_the_line_that_raised() -> None:
     assert [traceback.code for traceback in read(TORN).latest] == [
         b"assert self.warmup < self.decay"
     ] * 2

@@ -95,7 +95,7 @@ WHOLE = {step: 3 * step for step in range(10, 401, 10)}
         ),
     ],
 )
-def test_resume_without_overlap_restarts_clock(
+def test_resumed_run_without_repeated_steps_restarts_the_clock(
     ends: dict[int, int], step: int, seconds: float
 ) -> None:
     log = parse(factory_records(ends))
@@ -108,7 +108,7 @@ def test_resume_without_overlap_restarts_clock(
     assert dropped(log) == ({} if ends.get(410) == 1198 else {"clock-restarted": 1})
 
 
-def test_resume_after_start_line_begins_at_last_step() -> None:
+def test_resumed_run_after_a_start_line_continues_from_the_last_step() -> None:
     first, second = parse(
         factory_records(WHOLE)
         + "***** Running training *****\n"

@@ -69,11 +69,11 @@ ALL_SWAPPED = "".join(
         "all lines swapped",
     ],
 )
-def test_single_run_is_not_reported_as_two(text: str) -> None:
+def test_log_of_one_run_reports_no_second_writer(text: str) -> None:
     assert not dropped(parse(text)).keys() & {"two-writers", "interleaved"}
 
 
-def test_swapped_step_lines_stay_one_run() -> None:
+def test_log_with_swapped_lines_is_one_run() -> None:
     assert steps_of(parse(ALL_SWAPPED)) == [list(range(50))]
 
 
@@ -84,7 +84,7 @@ INTERLEAVED = (
 )
 
 
-def test_two_jobs_writing_one_log_give_a_problem_or_a_note() -> None:
+def test_two_writers_make_an_incomplete_run_invalid_and_a_complete_run_noted() -> None:
     """A problem of an incomplete run, a note of a complete run."""
     incomplete = measure(
         run(log(segment(steps([7.3] * 30), finished=False), dropped=INTERLEAVED)),

@@ -61,7 +61,7 @@ def test_plain_install_judges_the_examples(tmp_path: Path, examples: Path) -> No
         ("--llmb-logs=s3://bucket/runs", "remote"),
     ],
 )
-def test_missing_extra_is_reported(
+def test_feature_without_its_extra_package_is_reported(
     tmp_path: Path, examples: Path, option: str, extra: str
 ) -> None:
     logs = () if option.startswith("--llmb-logs") else (f"--llmb-logs={examples}",)

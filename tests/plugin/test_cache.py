@@ -43,7 +43,7 @@ def session(pytester: pytest.Pytester, *arguments: str) -> Sequence[str]:
 
 
 @pytest.mark.slow
-def test_second_session_reads_only_the_cache(
+def test_second_session_parses_no_log_again(
     pytester: pytest.Pytester,
     examples: Path,
     cache: Path,
@@ -57,7 +57,7 @@ def test_second_session_reads_only_the_cache(
 
 
 @pytest.mark.slow
-def test_no_cache_option_reads_all_logs_and_stores_none(
+def test_session_without_a_cache_reads_and_stores_no_cached_logs(
     pytester: pytest.Pytester, examples: Path, cache: Path
 ) -> None:
     pytester.makeini("[pytest]\nllmb_no_cache = true\n")

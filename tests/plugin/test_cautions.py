@@ -145,7 +145,7 @@ def test_ordinary_session_has_no_caution(
         ),
     ],
 )
-def test_setting_that_weakens_the_gate_is_a_caution(
+def test_option_that_weakens_the_verdicts_is_a_caution(
     cautions: Cautions,
     generated: Write,
     pytester: pytest.Pytester,
@@ -503,7 +503,7 @@ def test_change_too_large_to_accept_asks_for_recording(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [["-k", GROK], ["--llmb-record=own"]])
-def test_unreadable_marker_fails(
+def test_unreadable_ab_marker_fails(
     judged: Judge, generated: Write, options: list[str]
 ) -> None:
     """This includes recordings, whose run may belong to an A/B."""

@@ -18,7 +18,7 @@ def logs(path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_missing_and_inconclusive_runs_fail_a_certificate(
+def test_missing_and_inconclusive_runs_fail_certification(
     judged: Judge, generated: Write
 ) -> None:
     folder = generated(GROK, factor=1.04)
@@ -35,13 +35,13 @@ def test_missing_and_inconclusive_runs_fail_a_certificate(
 
 
 @pytest.mark.slow
-def test_clean_run_is_certified(judged: Judge, generated: Write) -> None:
+def test_run_within_the_limit_is_certified(judged: Judge, generated: Write) -> None:
     session = judged(logs(generated(GROK)), "-k", GROK, "--llmb-certify")
     assert (session.verdicts, session.ret) == ({GROK: "PASS"}, pytest.ExitCode.OK)
 
 
 @pytest.mark.slow
-def test_only_a_typed_tolerance_loosens_a_certificate(
+def test_only_a_typed_tolerance_loosens_certification(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
     folder = generated(GROK, factor=1.08)
@@ -82,7 +82,7 @@ def test_recorded_baseline_does_not_certify_a_published_value(
 
 
 @pytest.mark.slow
-def test_skipped_inconclusive_runs_alone_are_not_green(
+def test_session_with_only_skipped_inconclusive_runs_fails(
     judged: Judge, generated: Write
 ) -> None:
     session = judged(
@@ -147,7 +147,9 @@ def test_repeats_are_averaged_only_with_a_known_build(
 
 
 @pytest.mark.slow
-def test_run_with_its_own_item_is_not_averaged(judged: Judge, generated: Write) -> None:
+def test_runs_with_an_item_each_are_not_averaged(
+    judged: Judge, generated: Write
+) -> None:
     for hour, factor in enumerate((1.02, 1.12)):
         folder = generated(
             GROK,

@@ -52,7 +52,7 @@ def github(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_document_contains_all_verdicts_of_the_examples(
+def test_json_document_contains_all_verdicts_of_the_examples(
     documented: Any, examples: Path
 ) -> None:
     session, document = documented(LOGS(examples))
@@ -101,7 +101,7 @@ def test_document_contains_all_verdicts_of_the_examples(
     ],
     ids=["each-run", "recording", "selftest"],
 )
-def test_other_kinds_of_sessions_are_described_too(
+def test_json_document_contains_each_kind_of_verdict_and_check(
     documented: Any, examples: Path, arguments: list[str], what: str
 ) -> None:
     _, document = documented(LOGS(examples), *arguments)
@@ -113,7 +113,9 @@ def test_other_kinds_of_sessions_are_described_too(
 
 
 @pytest.mark.slow
-def test_empty_selection_is_not_green(documented: Any, generated: Write) -> None:
+def test_session_with_an_empty_selection_fails(
+    documented: Any, generated: Write
+) -> None:
     session, document = documented(LOGS(generated(BF16)), "-k", "nothing_has_this_name")
     assert session.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert (document["exit_code"], document["green"], document["outcomes"]) == (
@@ -127,7 +129,7 @@ def test_empty_selection_is_not_green(documented: Any, generated: Write) -> None
 
 
 @pytest.mark.slow
-def test_document_names_a_junit_report_not_written(
+def test_json_document_names_a_junit_report_that_was_not_written(
     documented: Any, generated: Write, tmp_path: Path
 ) -> None:
     _, document = documented(
@@ -164,7 +166,7 @@ def test_workers_write_one_summary_and_annotate_each_failure(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ci", ["true", ""], ids=["switched-off", "elsewhere"])
-def test_summary_and_annotations_are_left_out(
+def test_no_github_output_outside_github_or_if_switched_off(
     pytester: pytest.Pytester,
     generated: Write,
     github: Path,
@@ -211,7 +213,7 @@ DAMAGES: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.slow
-def test_document_becomes_a_message_unless_it_was_changed(
+def test_chat_message_is_made_from_an_unchanged_json_document_only(
     documented: Any,
     generated: Write,
     tmp_path: Path,

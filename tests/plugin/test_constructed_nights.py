@@ -988,7 +988,7 @@ RED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RED)
-def test_newest_bad_run_fails_whatever_older_runs_did(
+def test_session_with_a_bad_run_fails(
     judged: Judge, site: RunFolder, name: str
 ) -> None:
     """The verdict does not depend on the older run."""
@@ -1136,7 +1136,9 @@ def test_session_without_judged_runs_fails(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ORDINARY)
-def test_ordinary_day_passes(judged: Judge, site: RunFolder, name: str) -> None:
+def test_session_with_ordinary_runs_passes(
+    judged: Judge, site: RunFolder, name: str
+) -> None:
     case = ORDINARY[name]
     session = judge_night(judged, site, case)
     assert session.verdicts[case.identifier] in ("PASS", "INCONCLUSIVE")

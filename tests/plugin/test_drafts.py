@@ -19,7 +19,7 @@ def draft(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, 
 
 
 @pytest.mark.slow
-def test_edited_draft_matches_its_runs(
+def test_runs_match_their_completed_draft(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "runs", 1)
@@ -48,7 +48,7 @@ def test_edited_draft_matches_its_runs(
 
 
 @pytest.mark.slow
-def test_existing_file_is_kept(
+def test_llmbench_draft_keeps_an_existing_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "runs", 1)

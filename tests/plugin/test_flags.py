@@ -8,7 +8,9 @@ from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import TYPED_OPTIONS
 
 
-def test_path_after_a_flag_is_a_test_path(pytester: pytest.Pytester) -> None:
+def test_path_after_an_option_without_value_is_a_test_path(
+    pytester: pytest.Pytester,
+) -> None:
     """`--llmb-logs PATH` is refused for what pytest does with the path; a flag takes
     none."""
     pytester.makepyfile(test_mine="def test_it(llmb_case): pass")
@@ -42,7 +44,7 @@ def test_misused_option_is_reported_in_one_line(
     assert "Traceback" not in result.stderr.str()
 
 
-def test_untyped_option_has_no_value(pytester: pytest.Pytester) -> None:
+def test_option_that_was_not_typed_is_none(pytester: pytest.Pytester) -> None:
     """An idle session is known by it."""
     config = pytester.parseconfig()
     assert {

@@ -249,7 +249,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_session_that_could_not_judge_reads_runs_once(
+def test_session_with_a_locked_history_reads_runs_only_once(
     written: Callable[..., Path],
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,

@@ -15,7 +15,7 @@ GROK = "grok1_314b-25.05-gb200-bf16-128"
 
 
 @pytest.mark.slow
-def test_llmb_report_contains_only_plain_data(
+def test_test_report_attributes_are_plain_data(
     pytester: pytest.Pytester, judged: Judge, generated: Write
 ) -> None:
     """pytest-forked takes a report to the parent process by marshal, and logs of

@@ -51,7 +51,7 @@ def describe(folder: Path, values: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_values_reach_the_job_unchanged(
+def test_launch_values_with_special_characters_reach_the_job_unchanged(
     pytester: pytest.Pytester, folder: Path
 ) -> None:
     write_recipe(folder, {"8b": f"{SAVE}\n{WELL}"}, kind="local")
@@ -64,7 +64,7 @@ def test_values_reach_the_job_unchanged(
 
 
 @pytest.mark.slow
-def test_value_too_long_for_a_process_is_refused(
+def test_launch_value_too_long_for_a_process_is_refused(
     pytester: pytest.Pytester, folder: Path
 ) -> None:
     write_recipe(folder, {"8b": HURT}, kind="local")
@@ -102,7 +102,7 @@ NAMES = (
         ("dtype", "../x"),
     ],
 )
-def test_name_that_escapes_its_folder_is_refused(
+def test_launch_refuses_a_name_that_leads_out_of_its_folder(
     pytester: pytest.Pytester, key: str, name: str
 ) -> None:
     write_recipe(pytester.path, {"8b": HURT}, kind="local")

@@ -214,7 +214,7 @@ def test_keys_of_other_plugins_are_left_alone(
 
 
 @pytest.mark.slow
-def test_session_without_options_stays_idle(pytester: pytest.Pytester) -> None:
+def test_session_without_llmb_options_does_nothing(pytester: pytest.Pytester) -> None:
     """Nothing is judged, so nothing is judged too mildly: pytest's own warning is
     enough."""
     pytester.makefile(".ini", pytest="[pytest]\nllmb_tolerence = 4%\n")

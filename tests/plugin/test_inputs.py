@@ -64,7 +64,7 @@ def test_truncated_archive_is_never_green(
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     (name,) = (name for name in session.verdicts if name.startswith("unreadable-"))
     assert name == "unreadable-x.tar.gz"
-    assert "copy it again" in session.messages[name]
+    assert "copy the archive again" in session.messages[name]
 
 
 @pytest.mark.slow

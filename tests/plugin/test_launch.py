@@ -78,7 +78,7 @@ def test_every_report_states_estimated_and_used_gpu_hours(
 
 
 @pytest.mark.slow
-def test_failed_repeat_makes_a_slow_run_invalid(
+def test_slow_run_with_a_failed_repeat_is_invalid(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
     """The first run alone would pass as INCONCLUSIVE below the limit."""

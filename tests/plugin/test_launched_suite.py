@@ -72,7 +72,7 @@ def test_repeats_option_gives_fewer_runs_and_a_note(
 
 
 @pytest.mark.slow
-def test_certificate_needs_all_runs_that_the_suite_file_requires(
+def test_certification_needs_all_runs_of_the_suite_file(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
     session = launch("--llmb-repeats=1", "--llmb-certify", "--llmb-tolerance=50%")

@@ -111,7 +111,7 @@ def caution(document: dict[str, Any], code: str) -> str:
 
 
 @pytest.mark.slow
-def test_two_weeks_fail_without_a_selection(
+def test_every_slower_trend_fails_without_a_selection(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     code, names, document = red(fortnight, pytester)
@@ -179,7 +179,7 @@ def test_marks_of_a_check_name_its_configurations(
     ],
     ids=["one-configuration", "not-the-check", "node-id", "another-recipe"],
 )
-def test_selecting_one_of_its_configurations_keeps_the_shared_shift(
+def test_cluster_change_is_kept_if_a_changed_configuration_is_selected(
     week: Path, pytester: pytest.Pytester, options: tuple[str, ...], stays: bool
 ) -> None:
     code, names, document = red(week, pytester, *options)
@@ -468,7 +468,7 @@ def test_unreadable_folder_fails_configurations_it_may_contain(
 
 
 @pytest.mark.slow
-def test_run_of_an_unknown_recipe_fails_only_without_selection(
+def test_unmatched_run_of_an_unknown_recipe_fails_only_without_selection(
     good: Path, baselines: dict[str, Baseline], pytester: pytest.Pytester
 ) -> None:
     """It is red in a session of everything, and named where a selection leaves it

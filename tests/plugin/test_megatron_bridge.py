@@ -170,7 +170,7 @@ ATTRIBUTED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ATTRIBUTED)
-def test_run_is_attributed_to_its_row(
+def test_run_matches_its_table_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline], source: str
 ) -> None:
     """Metadata contain `fp8`, llama3.1 and `finetune`: the name states which FP8 and
@@ -301,7 +301,7 @@ def test_document_timing_uses_the_steps_recipes_average(
 
 
 @pytest.mark.slow
-def test_rows_without_a_run_are_one_line(
+def test_table_rows_without_a_run_share_one_line(
     judged: Judge,
     tmp_path: Path,
     rows: dict[str, Baseline],

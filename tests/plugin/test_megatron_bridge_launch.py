@@ -287,7 +287,7 @@ def test_every_row_is_launched_with_valid_arguments() -> None:
 
 
 @pytest.mark.slow
-def test_row_with_recorded_baseline_is_launched_alike() -> None:
+def test_table_row_with_a_recorded_baseline_has_the_same_launch_command() -> None:
     base, facts = find_one("26.04", "llama3_70b", "h100", "fp8_cs")
     recorded = replace(base, configuration=replace(base.configuration, arguments=()))
     assert plan(recorded, facts).command == plan(base, facts).command
@@ -350,7 +350,7 @@ def test_llmb_run_launches_its_recipes(
     assert (spec.via, spec.directory) == ("llmb-run", Path("/llmb"))
 
 
-def test_llmb_run_refuses_rows_with_other_numbers() -> None:
+def test_llmb_run_refuses_table_rows_with_other_settings() -> None:
     """405B MXFP8 would use current scaling, Llama 3 70B on H100 has another batch size,
     and nothing runs 26.08."""
     every = [pair for pair in read_shipped().values() if not refuse(*pair, "llmb-run")]
@@ -411,7 +411,7 @@ def ingest_launched(folder: Path, base: Baseline, run: BridgeRun) -> Key | None:
 
 @pytest.mark.parametrize("row", ROWS, ids="-".join)
 @pytest.mark.parametrize("files", [(), (CONFIGURATION, SCRIPT, METADATA)], ids=len)
-def test_launched_run_belongs_to_its_row(
+def test_launched_run_matches_the_table_row_of_its_launch(
     row: tuple[str, ...], files: tuple[str, ...], tmp_path: Path
 ) -> None:
     (base, _), printed = (

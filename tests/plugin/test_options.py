@@ -345,7 +345,7 @@ USAGE = [
 @pytest.mark.parametrize(
     ("arguments", "message"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE]
 )
-def test_wrong_option_is_reported_before_reading_logs(
+def test_invalid_option_is_reported_before_logs_are_read(
     pytester: pytest.Pytester, arguments: list[str], message: str
 ) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
@@ -396,7 +396,7 @@ def test_older_good_run_does_not_hide_a_newer_run_that_may_match(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stray", ["loose", "profiled"])
-def test_unidentifiable_run_casts_no_doubt_on_others(
+def test_unidentifiable_run_does_not_invalidate_other_runs(
     judged: Judge, generated: Write, stray: str
 ) -> None:
     folder = generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))

@@ -472,7 +472,7 @@ def test_slow_rank_is_quoted_from_each_source(
 
 
 @pytest.mark.slow
-def test_ordinary_days_pass(judged: Judge, tmp_path: Path) -> None:
+def test_days_with_ordinary_runs_pass(judged: Judge, tmp_path: Path) -> None:
     assert len(ORDINARY) >= 40
     assert (
         find_wrong(judge_nights(judged, tmp_path, ORDINARY), ORDINARY, "passed") == {}
@@ -480,5 +480,5 @@ def test_ordinary_days_pass(judged: Judge, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bad_days_fail(judged: Judge, tmp_path: Path) -> None:
+def test_days_with_bad_runs_fail(judged: Judge, tmp_path: Path) -> None:
     assert find_wrong(judge_nights(judged, tmp_path, BAD), BAD, "failed") == {}

@@ -72,7 +72,7 @@ def test_llmb_mark_selects_configurations(
 
 
 @pytest.mark.slow
-def test_ids_do_not_depend_on_the_environment_path(
+def test_item_ids_do_not_depend_on_the_installation_path(
     tmp_path: Path, examples: Path
 ) -> None:
     """A copy of the package in a virtual environment below the project's root is what

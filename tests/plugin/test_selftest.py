@@ -41,7 +41,7 @@ def test_selftest_detects_damage_of_each_passed_run(
 
 
 @pytest.mark.slow
-def test_surviving_mutant_fails(
+def test_selftest_fails_if_a_damaged_run_still_passes(
     judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gate that ignores losses fails the self-test."""

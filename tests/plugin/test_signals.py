@@ -138,7 +138,7 @@ def test_signal_after_verdicts_keeps_judged_outcomes(
 
 
 @pytest.mark.slow
-def test_session_that_no_signal_interrupted_is_green(
+def test_session_without_a_signal_replaces_old_reports_and_passes(
     pytester: pytest.Pytester, generated: Write
 ) -> None:
     options = arguments(pytester.path, generated(FP8))

@@ -63,7 +63,7 @@ def test_last_step_decides_if_the_document_timed_it(
 
 
 @pytest.mark.slow
-def test_slow_run_with_a_good_last_step_passes_by_its_document(
+def test_slow_run_passes_if_document_timing_uses_its_fast_last_step(
     pytester: pytest.Pytester, judged: Judge, generated: Write
 ) -> None:
     """The ini file asks for it, and a typed option replaces the ini file."""
@@ -80,7 +80,7 @@ def test_slow_run_with_a_good_last_step_passes_by_its_document(
 
 
 @pytest.mark.slow
-def test_document_that_timed_a_mean_gives_same_verdict(
+def test_document_timing_changes_no_verdict_if_the_document_timed_a_mean(
     judged: Judge, generated: Write
 ) -> None:
     folder = generated(MEAN, factor=1.02, last_step_factor=2.0)
@@ -111,7 +111,7 @@ def test_document_that_timed_a_mean_gives_same_verdict(
         (0, "reduced_train_loss: nan", "diverged"),
     ],
 )
-def test_invalid_run_is_invalid_by_its_document(
+def test_damage_outside_the_timed_last_step_still_makes_a_run_invalid(
     judged: Judge, generated: Write, step: int, damage: str, reason: str
 ) -> None:
     """The whole window counts although only the last step is timed."""

@@ -145,7 +145,9 @@ def test_acknowledged_change_without_judged_run_is_not_green(
 
 
 @pytest.mark.slow
-def test_newest_run_counts_as_one_day(judged: Judge, months: Path) -> None:
+def test_newest_run_is_not_counted_as_an_earlier_day(
+    judged: Judge, months: Path
+) -> None:
     """It is no earlier night of itself, which would show a change of last night after
     one night."""
     alone = judged(*options(months)).described[NAME]
@@ -160,7 +162,7 @@ def test_newest_run_counts_as_one_day(judged: Judge, months: Path) -> None:
 
 
 @pytest.mark.slow
-def test_unused_acknowledgement_is_a_remark(
+def test_acknowledgement_of_no_change_is_remarked(
     judged: Judge, months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "acknowledged.yaml", configuration="grok1*")
@@ -173,7 +175,9 @@ def test_unused_acknowledgement_is_a_remark(
 
 
 @pytest.mark.slow
-def test_small_changes_fail_together(judged: Judge, generated: Write) -> None:
+def test_small_slowdowns_fail_if_their_sum_is_large(
+    judged: Judge, generated: Write
+) -> None:
     """Three changes of 0.9 %, none of which fails alone."""
     noise = 0.0003 * np.random.default_rng(5).standard_normal(48)
     for day, wobble in enumerate(noise.tolist()):

@@ -163,7 +163,7 @@ SAME = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SAME.values(), ids=SAME)
-def test_lookalike_of_another_configuration_is_valid(
+def test_run_that_resembles_another_configuration_is_valid(
     judged: Judge, generated: Write, case: Wrong
 ) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
@@ -288,7 +288,7 @@ TRAINED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", TRAINED.values(), ids=TRAINED)
-def test_lookalike_of_an_untrained_run_is_only_noted(
+def test_run_that_resembles_an_untrained_run_is_only_noted(
     judged: Judge, generated: Write, case: Wrong
 ) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)

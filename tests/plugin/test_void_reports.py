@@ -38,7 +38,7 @@ def read_contents(paths: dict[str, Path]) -> dict[str, str]:
     }
 
 
-def test_full_disk_empties_each_old_report(
+def test_old_reports_are_emptied_if_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = write_old_reports(tmp_path)
@@ -85,7 +85,9 @@ def test_session_is_refused_when_old_report_stays(
     }
 
 
-def test_foreign_file_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_is_no_report_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notes = tmp_path / "notes"
     notes.write_text("my notes")
     announce_reports(dict.fromkeys(OLD, notes))
@@ -137,7 +139,7 @@ def test_usage_error_writes_no_new_report(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_empty_document_is_refused(tmp_path: Path, text: str) -> None:
+def test_empty_json_document_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "night.json"
     path.write_text(text)
     with pytest.raises(ReportError, match="its verdicts are unknown"):

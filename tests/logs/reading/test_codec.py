@@ -76,7 +76,7 @@ def test_real_logs_round_trip() -> None:
     assert to_bits(round_trip(output)) == to_bits(output)
 
 
-def test_every_field_of_a_log_round_trips() -> None:
+def test_every_field_of_a_packed_log_round_trips() -> None:
     ending = Ending(
         EndingCode.TRACEBACK,
         Quote("Ü\udcff\x00'"),
@@ -159,7 +159,7 @@ def damaged_trees(
 
 
 @pytest.mark.slow
-def test_invalid_bytes_are_refused_or_well_typed() -> None:
+def test_unpacked_damaged_bytes_are_refused_or_well_typed() -> None:
     """With any value in any place, only records of the declared types are unpacked."""
     log = read_log(next(EXAMPLES.rglob("*.out")))
     data = pack(

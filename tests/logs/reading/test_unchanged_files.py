@@ -200,7 +200,7 @@ def test_large_log_on_unknown_file_system_is_read_again(
     assert cached_folder.again() == sorted(cached_folder.logs)
 
 
-def test_samples_detect_changes_of_large_logs_with_equal_times(
+def test_changed_samples_of_a_large_log_with_equal_timestamps_are_detected(
     cached_folder: CachedFolder, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a user-space file system, after a clock was set back, or with timestamps of

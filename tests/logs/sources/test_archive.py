@@ -75,7 +75,7 @@ def test_only_top_folder_represents_the_archive() -> None:
     )
 
 
-def test_all_texts_are_read_in_one_pass() -> None:
+def test_all_texts_of_an_archive_are_read_in_one_pass() -> None:
     passes = 0
     data = gzip.compress(
         archive([(f"{name}.out", name.encode() * 999) for name in "abcd"])
@@ -266,7 +266,9 @@ def test_archive_changed_between_passes_raises_an_error() -> None:
         list(result.read([ROOT / "x.out"]))
 
 
-def test_small_metadata_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_metadata_files_of_an_archive_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(packed, "SMALL", 8)
     monkeypatch.setattr(packed, "ALL_SMALL", 22)
     result = opened(
@@ -297,7 +299,7 @@ def test_number_of_folders_is_bounded(
     )
 
 
-def test_unnamed_files_beyond_the_limit_of_folders_are_reported(
+def test_archive_with_too_many_folders_of_possible_logs_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packed, "FOLDERS", 10)
@@ -316,7 +318,7 @@ def test_unnamed_files_beyond_the_limit_of_folders_are_reported(
     assert len(files(result)) == 10
 
 
-def test_launches_beyond_the_limit_of_folders_are_reported(
+def test_archive_with_too_many_launch_folders_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def make_folder(info: tarfile.TarInfo) -> None:

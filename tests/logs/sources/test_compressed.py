@@ -55,7 +55,7 @@ def test_decompression_does_not_depend_on_block_size(method: str, size: int) -> 
     ("method", "between"),
     [("gzip", b"\0" * 512), ("zstd", SKIPPED), ("xz", b"\0" * 8), ("bzip2", b"")],
 )
-def test_all_members_of_a_file_are_read(method: str, between: bytes) -> None:
+def test_all_compressed_members_of_a_file_are_read(method: str, between: bytes) -> None:
     pack = METHODS[method]
     result = stream(
         pack(TEXT[:1000]) + between + pack(b"") + pack(TEXT[1000:]) + between

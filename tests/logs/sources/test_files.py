@@ -96,7 +96,7 @@ def test_read_error_in_the_middle_is_reported(
 
 
 @pytest.mark.parametrize("call", ["fstat", "close"])
-def test_error_of_stat_is_reported_but_not_of_close(
+def test_file_error_is_reported_from_stat_but_not_from_close(
     log: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     complete = log.read_bytes()

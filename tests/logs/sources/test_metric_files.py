@@ -285,7 +285,7 @@ def test_end_of_an_overlong_row_is_ignored() -> None:
     assert steps(log) == [[7]]
 
 
-def test_invalid_number_gives_no_time() -> None:
+def test_infinite_step_time_and_nan_loss_keep_their_steps() -> None:
     log = read(b"step,iteration-time,lm loss\n6,inf,1\n7,0.5,nan\n", "metrics.csv")
     columns = log.segments[0].steps
     assert columns.index.tolist() == [6, 7]

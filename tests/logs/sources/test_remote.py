@@ -80,7 +80,9 @@ def test_invalid_url_is_reported_before_reading(url: str, message: str) -> None:
     assert "secret" not in str(error.value)
 
 
-def test_missing_fsspec_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_url_without_fsspec_names_the_missing_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(
         SettingsError, match=r"needs fsspec: pip install 'pytest-llmbench\[remote\]'"

@@ -28,7 +28,7 @@ def test_standard_input_is_read_once_and_returned_again(
     assert source.read() == b""
 
 
-def test_only_piped_input_is_accepted() -> None:
+def test_standard_input_is_accepted_only_if_piped() -> None:
     assert (
         stores.check_input("--llmb-logs", io.TextIOWrapper(io.BytesIO()))
         == stores.STANDARD_INPUT
@@ -41,7 +41,7 @@ def test_only_piped_input_is_accepted() -> None:
         stores.check_input("--llmb-logs", None)
 
 
-def test_closed_input_is_unreadable() -> None:
+def test_closed_standard_input_is_unreadable() -> None:
     source = io.BytesIO()
     source.close()
     with pytest.raises(LogError, match="cannot read standard input: "):
@@ -61,7 +61,7 @@ class Broken(io.BytesIO):
         return super().read(10)
 
 
-def test_input_after_a_read_error_is_not_used() -> None:
+def test_standard_input_is_not_used_after_a_read_error() -> None:
     source = Broken(b"step 1\n" * 9)
     for _ in range(2):
         with pytest.raises(LogError, match="cannot read standard input: broken"):
