@@ -91,10 +91,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _start(config: pytest.Config) -> None:
-    """Start the plugin: imports, signal handlers, settings.
-
-    Errors and signals of the start leave with redacted messages and announced reports.
-    """
     """Handle signals, then start a session with typed llmb options.
 
     An interrupted start is recorded in the reports before KeyboardInterrupt is raised.

@@ -82,7 +82,6 @@ def start(config: pytest.Config, stop: StopSignals) -> None:
 
 
 def _start(config: pytest.Config, stop: StopSignals) -> None:
-    """Check the options and start judging, unless the session does not judge."""
     """Do the work of `start`, raising errors of any kind."""
     if not is_worker(config):
         _refuse_misuse(config)
@@ -199,7 +198,6 @@ def _refuse_few_files() -> None:
 
 
 def _make_session(config: pytest.Config) -> Session:
-    """Make the session from the options, or from the controller of a worker."""
     """Create the session from the options, or in an xdist worker from the controller.
 
     Raises SettingsError for an invalid value, or if two outputs share a file.

@@ -400,7 +400,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _finish(session: pytest.Session, state: Session) -> None:
-    """End a session: fail it if nothing was judged, then write and store everything."""
     """Record the failures of the session itself, and write all of its outputs.
 
     Changes the exit code if the session judged nothing, if a report hides a failed item

@@ -49,7 +49,6 @@ def list_header(session: Session) -> Iterator[str]:
 
 
 def _list_settings(session: Session) -> Iterator[str]:
-    """Yield a header line for each setting of the session."""
     """Yield the baselines, tolerances, folders and changed settings of a session."""
     settings = session.settings
     yield f"baselines: {session.catalog.describe()}"
@@ -214,8 +213,6 @@ def flush_terminal(config: pytest.Config) -> None:
 def _discard_unread(
     write: Callable[..., None], flush: Callable[[], None]
 ) -> Callable[..., None]:
-    """Wrap a write function so that it discards output that nobody reads."""
-
     """Wrap `write` so that output without a reader is discarded; `flush` empties it."""
 
     def attempt(*arguments: Any, **options: Any) -> None:
@@ -375,7 +372,6 @@ def _add_excerpt_lines(
     outcome: OutcomeDocument,
     excerpts: Mapping[tuple[Path, int], Excerpt],
 ) -> OutcomeDocument:
-    """Add the redacted lines of its log excerpt to an outcome."""
     """Add the redacted lines of its excerpt to an outcome.
 
     An excerpt that could not be read is removed.
@@ -430,7 +426,6 @@ def _write_report(
 def _render_page(
     session: Session, outcomes: list[OutcomeDocument], ending: SessionEnding
 ) -> bytes:
-    """Render the HTML report."""
     """Render the HTML page of a session."""
     from msgspec.structs import replace
 
@@ -497,7 +492,6 @@ def _render_document(
 def _make_document(
     session: Session, outcomes: Sequence[OutcomeDocument], ending: SessionEnding
 ) -> SessionDocument:
-    """Build the JSON document of the session."""
     """Return the document of a session, with its baselines, tolerances and settings."""
     from msgspec.structs import replace
 

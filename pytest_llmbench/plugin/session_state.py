@@ -191,7 +191,6 @@ class Session:
         return self._results
 
     def _gather_results(self) -> SessionResults:
-        """Read and judge the runs, or prepare the results of a launch."""
         """Judge the runs on disk, or build results without runs before a launch.
 
         Adds tables found next to the logs to the catalog.
@@ -254,7 +253,6 @@ class Session:
         )
 
     def _make_host(self, tell: Callable[[str], None]) -> Host:
-        """Build the host of a launch: clock, commands, environment and folders."""
         """Return the functions and folders of this machine that a launch uses."""
         import sys
         import time
@@ -609,7 +607,6 @@ class Session:
 
 
 def _is_judged(outcome: OutcomeDocument) -> bool:
-    """True if an outcome counts as judged, so that the session may pass."""
     """True if an outcome failed, is about a judged run, or recorded a baseline."""
     from pytest_llmbench.core.codes import Reason
 

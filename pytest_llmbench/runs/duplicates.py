@@ -351,7 +351,6 @@ def drop_duplicates(runs: Sequence[Run]) -> Kept:
 
 
 def _make_duplicate_key(run: Run) -> object:
-    """Return a key that is equal for copies of a run: configuration, job, logs, step times."""
     """Return a key that only runs of one configuration and job with equal logs share.
 
     A run without steps shares its key with no other run.

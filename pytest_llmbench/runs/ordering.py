@@ -255,7 +255,6 @@ def find_common_clock(
 
 
 def _date_run(run: Run, candidate: StartCandidate) -> Run:
-    """Set the start of a run, with its source and clock."""
     """Return a run that starts at the time of a candidate."""
     if (run.started, run.started_from, run.order_source) == (
         candidate.timestamp,

@@ -60,7 +60,6 @@ def caution_without_verdict(
 def _caution_silent(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
-    """Yield a caution for configurations without a run on a day on which others ran."""
     """Yield one caution that names the judged configurations whose next run is overdue
     although other configurations ran."""
     judged = {
@@ -81,7 +80,6 @@ def _caution_silent(
 def _caution_not_judged(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
-    """Yield cautions for runs and files that may be newer than the judged runs."""
     """Yield cautions about newer runs that a marker file excludes from the verdict, and
     about newer files that were not read."""
     names_by_reason: dict[str, list[str]] = {}
@@ -154,7 +152,6 @@ def _describe_stored(stored: StoredRun) -> str:
 def _caution_retried(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
-    """Yield a caution for each passing run after mostly bad runs of the same day."""
     """Yield a caution for each good run if most runs of the same day are bad.
 
     Runs of a launch are ignored: a launch reports its own retries.

@@ -547,7 +547,6 @@ def read_suite(
 
 
 def _choose_gpu(workloads: YamlMapping, gpu: str, report: Report) -> str:
-    """Return the GPU type whose workloads count. Reports if none can be chosen."""
     """Return `gpu`, or the only GPU type of a suite file.
 
     Reports a problem and returns "" if the file has no such GPU type, or has several

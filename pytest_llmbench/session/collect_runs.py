@@ -757,10 +757,6 @@ def _identify_as(run: Run, key: Key) -> Run:
 
 
 def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
-    """Read the log of an attempt, with the ending in its standard error.
-
-    An unreadable log has no segments and an ending that states the error.
-    """
     """Return the parsed log of an attempt, with the ending that its standard error
     shows.
 

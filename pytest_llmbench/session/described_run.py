@@ -177,7 +177,6 @@ def describe_run(run: Run, gpu: str = "", stated: StatedNames = NO_NAMES) -> Sta
 
 
 def _list_log_values(facts: Mapping[str, RunFact]) -> Iterator[tuple[str, str, str]]:
-    """Yield (field, value, source) for each fact that the logs print."""
     """Yield (field, value, source) of a log's facts: sizes, precision, model names."""
     for field, names in STATED.items():
         fact = next((facts[str(name)] for name in names if str(name) in facts), None)
@@ -225,7 +224,6 @@ def _list_hint_values(run: Run) -> Iterator[tuple[str, str, str]]:
 def _list_stated_values(
     gpu: str, stated: StatedNames
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield (field, value, option) for each value that the user stated."""
     """Yield (field, value, option) of the values that the user gave."""
     for field in ("size", "dtype", "gpus"):
         if value := getattr(stated, field):
@@ -237,7 +235,6 @@ def _list_stated_values(
 def _read_parallelism(
     facts: Mapping[str, RunFact], values: Mapping[str, str]
 ) -> Parallelism:
-    """Return the parallelism that the facts and the device layout state."""
     """Return the parallel sizes: of the log, else of the metadata or names."""
     texts = {field.name: values.get(field.name, "") for field in fields(Parallelism)}
     sizes = {

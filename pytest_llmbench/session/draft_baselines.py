@@ -256,7 +256,6 @@ def _make_baseline(
     described: StatedRun,
     peaks: Mapping[tuple[str, str], float],
 ) -> Baseline:
-    """Build the drafted baseline of runs, without a step time."""
     """Draft a baseline without a value for runs of one configuration."""
     choice = _choose_segment(runs)
     recipe, size = name_model(described, match.path, dialect)
@@ -354,7 +353,6 @@ def _get_head(baseline: Baseline) -> tuple[object, ...]:
 
 
 def _make_draft(baseline: Baseline, runs: Sequence[Run], facts: StatedRun) -> Draft:
-    """Build the draft of a recipe file, with the lines to print about it."""
     """Put a drafted baseline into a recipe, and describe it in lines of text."""
     key = baseline.key
     recipe = Recipe(
@@ -375,8 +373,7 @@ def _make_draft(baseline: Baseline, runs: Sequence[Run], facts: StatedRun) -> Dr
     lines = [
         f"{key.id}: {count_noun(len(runs), 'run')} at {match.path if match else ''}"
     ]
-    if facts.taken:
-        if facts.found:
+    if facts.found:
         lines.append(f"  found {join_first(facts.found, 99)}")
     lines += [f"  conflicting values of {conflict}" for conflict in facts.conflicts]
     unknown = facts.list_unknown()

@@ -317,10 +317,6 @@ def _measure_against(
     judged: str,
     settings: Settings | None,
 ) -> Iterator[Measurement]:
-    """Measure runs, newest first.
-
-    Runs older than the judged run get their step time only, unless each run is judged.
-    """
     """Measure runs, newest first, against one baseline (see `measure_runs`)."""
     tolerance = (
         DEFAULT_TOLERANCE.fraction
