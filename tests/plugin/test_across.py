@@ -55,7 +55,7 @@ def test_weak_scaling_fails_only_if_asked(judged: Judge, generated: Write) -> No
 
 
 @pytest.mark.slow
-def test_slow_fp8_run_reports_a_smaller_speed_up(
+def test_slow_fp8_run_reports_a_smaller_speed_up_over_bf16(
     judged: Judge, generated: Write
 ) -> None:
     generated(BF16)

@@ -340,7 +340,7 @@ def test_acknowledged_changes_in_force_are_a_caution(
 
 
 @pytest.mark.slow
-def test_selected_configurations_without_a_verdict_are_counted(
+def test_caution_counts_selected_configurations_without_a_verdict(
     cautions: Cautions, generated: Write
 ) -> None:
     texts = cautions(generated(GROK), "-k", "grok1_314b-25.05-gb200-bf16")
@@ -393,7 +393,7 @@ def test_items_skipped_by_a_conftest_are_a_caution(
 
 
 @pytest.mark.slow
-def test_regression_expected_by_a_conftest_is_named_first(
+def test_regression_hidden_by_a_conftest_xfail_is_reported_first(
     cautions: Cautions,
     generated: Write,
     pytester: pytest.Pytester,
@@ -438,7 +438,7 @@ def months(
 
 
 @pytest.mark.slow
-def test_green_session_names_its_slower_trend_first(
+def test_summary_of_a_green_session_begins_with_the_slower_trend(
     judged: Judge,
     months: Path,
     pytester: pytest.Pytester,

@@ -43,7 +43,7 @@ def hold(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> Hold:
 
 
 @pytest.mark.slow
-def test_save_over_budget_names_line_and_file(
+def test_failure_of_a_slow_checkpoint_save_names_file_and_line(
     hold: Hold, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     generated(LLAMA, checkpoint="save")  # in 4.389 s
@@ -73,7 +73,7 @@ def test_save_over_budget_names_line_and_file(
     [((), LLAMA), (("--llmb-runs=each",), f"{LLAMA}-2")],
     ids=["newest", "each"],
 )
-def test_newer_load_only_run_must_meet_its_budget(
+def test_newer_run_that_only_loads_a_checkpoint_must_meet_the_budget(
     hold: Hold, generated: Write, arguments: tuple[str, ...], item: str
 ) -> None:
     generated(LLAMA, job_id="1", started=START)
@@ -85,7 +85,7 @@ def test_newer_load_only_run_must_meet_its_budget(
 
 
 @pytest.mark.slow
-def test_launcher_of_a_run_is_in_every_report(hold: Hold, generated: Write) -> None:
+def test_every_report_names_the_launcher_of_a_run(hold: Hold, generated: Write) -> None:
     generated(LLAMA)
     session = hold()
     assert session.described[LLAMA]["run"]["launcher"] == "nemo-run"

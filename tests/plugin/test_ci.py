@@ -145,7 +145,7 @@ def test_json_document_names_a_junit_report_that_was_not_written(
 
 
 @pytest.mark.slow
-def test_workers_write_one_summary_and_annotate_each_failure(
+def test_xdist_session_writes_one_ci_summary_and_annotates_each_failure(
     pytester: pytest.Pytester, generated: Write, github: Path
 ) -> None:
     generated(BF16, factor=1.3)
@@ -350,7 +350,7 @@ def test_junitxml_keeps_the_complete_message(
 
 
 @pytest.mark.slow
-def test_custom_test_shortens_only_the_message_of_llmbench(
+def test_summary_shortens_only_llmbench_messages_in_custom_tests(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")

@@ -167,7 +167,7 @@ def test_expired_token_stays_hidden_in_the_next_session(folders: TwoFolders) -> 
 
 
 @pytest.mark.slow
-def test_repeat_needs_the_token_unlike_collecting(
+def test_repeating_a_launch_needs_the_token_but_collecting_does_not(
     folders: TwoFolders, capfd: pytest.CaptureFixture[str]
 ) -> None:
     collect = folders.submit("echo ran >> $STAGE_PATH/ran; steps 1.045")
@@ -180,7 +180,7 @@ def test_repeat_needs_the_token_unlike_collecting(
 
 
 @pytest.mark.slow
-def test_wrong_folder_suggests_the_session_folder(
+def test_collect_error_on_a_wrong_folder_suggests_the_session_folder(
     folders: TwoFolders, capfd: pytest.CaptureFixture[str]
 ) -> None:
     journal = next(

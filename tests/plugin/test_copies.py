@@ -111,7 +111,7 @@ def test_copied_log_of_another_job_is_invalid(
 
 
 @pytest.mark.slow
-def test_worker_finds_a_copy_if_each_run_is_judged(
+def test_copied_log_is_found_with_workers_and_one_item_per_run(
     pytester: pytest.Pytester, tmp_path: Path, write_day: Any
 ) -> None:
     copied(write_day(LLAMA, 0, OLD), write_day(LLAMA, 1, NEW))
@@ -129,7 +129,7 @@ def test_worker_finds_a_copy_if_each_run_is_judged(
 
 
 @pytest.mark.slow
-def test_copied_log_of_another_configuration_is_invalid(
+def test_log_copied_to_another_configuration_is_invalid(
     judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """One log cannot be of 8 and of 16 GPUs: here nothing in the text contradicts
@@ -150,7 +150,7 @@ def test_copied_log_of_another_configuration_is_invalid(
 
 
 @pytest.mark.slow
-def test_copy_among_earlier_runs_is_left_out(
+def test_copied_logs_are_excluded_from_earlier_runs(
     judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """A copied earlier run is ignored, and the newest run is judged."""

@@ -19,7 +19,7 @@ def draft(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, 
 
 
 @pytest.mark.slow
-def test_runs_match_their_completed_draft(
+def test_runs_match_the_baseline_drafted_from_them_once_completed(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "runs", 1)
@@ -48,7 +48,7 @@ def test_runs_match_their_completed_draft(
 
 
 @pytest.mark.slow
-def test_llmbench_draft_keeps_an_existing_file(
+def test_llmbench_draft_overwrites_no_existing_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "runs", 1)

@@ -156,7 +156,7 @@ def test_error_names_the_override_as_source(
 
 
 @pytest.mark.parametrize("flag", REPLACEMENTS)
-def test_removed_option_names_its_replacement(
+def test_error_on_a_removed_option_names_its_replacement(
     refused: Refused,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
@@ -214,7 +214,7 @@ def test_keys_of_other_plugins_are_left_alone(
 
 
 @pytest.mark.slow
-def test_session_without_llmb_options_does_nothing(pytester: pytest.Pytester) -> None:
+def test_plugin_does_nothing_without_llmb_options(pytester: pytest.Pytester) -> None:
     """Nothing is judged, so nothing is judged too mildly: pytest's own warning is
     enough."""
     pytester.makefile(".ini", pytest="[pytest]\nllmb_tolerence = 4%\n")

@@ -110,7 +110,7 @@ def find_sibling(baseline: Baseline, rows: dict[str, Baseline]) -> dict[str, str
 
 
 @pytest.mark.slow
-def test_run_of_the_other_precision_matches_no_row(
+def test_run_of_another_precision_matches_no_table_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     """Half of the runs say it in all places, which makes them runs of another row, or
@@ -194,7 +194,7 @@ UNMATCHED: tuple[tuple[dict[str, str], tuple[str, ...], str], ...] = (
 
 
 @pytest.mark.slow
-def test_missing_or_different_fact_is_named_and_unmatched(
+def test_run_with_a_missing_or_different_fact_matches_no_row_and_says_which(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     runs = (
@@ -238,7 +238,7 @@ def write_pair(root: Path, row: Baseline) -> None:
 
 
 @pytest.mark.slow
-def test_run_with_other_unprinted_settings_matches_no_row(
+def test_run_with_other_settings_that_no_log_prints_matches_no_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     """Further tokens are 4 % of the work of DeepSeek V3: the tolerance of logged
@@ -273,7 +273,7 @@ def test_lora_is_judged_by_step_time_only(
     "place",
     ["{launch}/acct-llm.other_sbatch.sh", "{launch}/{experiment}/scripts/other.sh"],
 )
-def test_ambiguous_scripts_are_not_read(
+def test_launch_scripts_are_ignored_if_several_may_belong_to_the_run(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline], place: str
 ) -> None:
     """The submitted one says the release, and the one that it runs the GPU type: nobody
@@ -290,7 +290,7 @@ def test_ambiguous_scripts_are_not_read(
 
 
 @pytest.mark.slow
-def test_document_timing_uses_the_steps_recipes_average(
+def test_document_timing_averages_the_same_steps_as_the_recipe(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     folder = write_one(tmp_path, BridgeRun(rows[ROW]))
@@ -301,7 +301,7 @@ def test_document_timing_uses_the_steps_recipes_average(
 
 
 @pytest.mark.slow
-def test_table_rows_without_a_run_share_one_line(
+def test_table_rows_without_a_run_share_one_terminal_line(
     judged: Judge,
     tmp_path: Path,
     rows: dict[str, Baseline],

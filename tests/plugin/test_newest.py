@@ -173,7 +173,7 @@ def stampless(log: Path, written: datetime) -> None:
 
 
 @pytest.mark.slow
-def test_order_by_file_times_is_noted(
+def test_note_says_if_only_file_times_order_the_runs(
     judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """Logs without a time stamp: copying them makes any of them the newest, and the
@@ -228,7 +228,7 @@ def test_slow_run_with_a_late_clock_fails(
 
 
 @pytest.mark.slow
-def test_job_that_waited_longest_is_the_newest(
+def test_newest_run_is_the_last_started_not_the_last_submitted(
     judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """Two jobs were submitted one after the other, and the first one ran last, by the

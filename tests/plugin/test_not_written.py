@@ -113,7 +113,7 @@ def test_unwritten_recording_is_a_usage_error(
 
 
 @pytest.mark.slow
-def test_written_reports_print_no_line_without_a_terminal(
+def test_paths_of_written_reports_are_printed_only_on_a_terminal(
     pytester: pytest.Pytester, generated: Write
 ) -> None:
     logs = f"--llmb-logs={generated(BF16)}"

@@ -65,7 +65,7 @@ def _macos(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_macos")
-def test_judging_and_storing_need_no_linux_calls(
+def test_judging_and_storing_work_without_linux_only_calls(
     judged: Judge,
     generated: Write,
     pytester: pytest.Pytester,
@@ -91,7 +91,7 @@ def test_judging_and_storing_need_no_linux_calls(
 
 
 @pytest.mark.usefixtures("_macos")
-def test_processors_are_counted_without_cpu_affinity(
+def test_processors_are_counted_where_the_system_has_no_cpu_affinity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
@@ -138,7 +138,7 @@ sys.platform = system  # the standard library asks, too
         ),
     ],
 )
-def test_windows_is_refused_in_one_line(
+def test_commands_on_windows_end_with_a_one_line_error(
     tmp_path: Path, program: str, code: int
 ) -> None:
     environment = {

@@ -439,7 +439,7 @@ REPORT = "GPU relative performance:\n Worst performing 2/8 ranks:\n  Rank=5 Node
 
 
 @pytest.mark.parametrize("place", ["log", "stderr", "archive"])
-def test_slow_rank_is_quoted_from_each_source(
+def test_report_quotes_the_slow_rank_from_each_kind_of_source(
     judged: Judge, tmp_path: Path, place: str
 ) -> None:
     write_run(tmp_path / "rec", "own-model", megatron, OwnRun(), 5)

@@ -90,7 +90,7 @@ def test_code_of_the_judged_checkout_is_executed(
 
 
 @pytest.mark.slow
-def test_session_in_the_main_checkout_executes_no_log_files(
+def test_session_started_outside_the_log_folder_executes_no_files_in_it(
     checkout: Path, main_branch: Path, ran: Path
 ) -> None:
     assert judge(main_branch, checkout / "logs") == (1, False)
@@ -98,7 +98,7 @@ def test_session_in_the_main_checkout_executes_no_log_files(
 
 
 @pytest.mark.slow
-def test_ini_file_without_conftest_executes_no_log_files(
+def test_noconftest_with_another_ini_file_executes_no_files_of_the_log_folder(
     checkout: Path, main_branch: Path, ran: Path
 ) -> None:
     words = ("-c", str(main_branch / "pytest.ini"), "--noconftest")

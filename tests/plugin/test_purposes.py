@@ -214,7 +214,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("message", REFUSED)
-def test_impossible_request_is_refused_before_the_launch(
+def test_impossible_purpose_option_is_refused_before_the_launch(
     pytester: pytest.Pytester, message: str
 ) -> None:
     case: dict[str, Any] = {"gpus": 8, "purposes": PURPOSES} | REFUSED[message]

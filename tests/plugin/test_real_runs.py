@@ -53,7 +53,9 @@ def test_run_with_nan_loss_is_invalid_despite_good_time(
 
 
 @pytest.mark.slow
-def test_launcher_tree_is_judged_by_its_metadata(judged: Judge, tmp_path: Path) -> None:
+def test_launched_run_folder_is_judged_by_its_metadata_files(
+    judged: Judge, tmp_path: Path
+) -> None:
     tree = shared("logs/llmb_install")
     baselines = written(
         tmp_path, recipe="faketrain", release="26.06", dialect="nemo2", gpu="h100", peak="989", size="8b",

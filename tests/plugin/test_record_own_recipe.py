@@ -66,7 +66,7 @@ def told_options(shown: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["recipe", "published"])
-def test_recorded_recipe_judges_the_same_runs(
+def test_recipe_recorded_from_runs_judges_the_same_runs(
     judged: Judge,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

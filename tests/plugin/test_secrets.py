@@ -69,7 +69,7 @@ def write_failed(root: Path, baseline: Baseline) -> None:
 
 
 @pytest.mark.slow
-def test_no_report_of_runs_on_disk_shows_a_token(
+def test_no_report_shows_a_token_from_logs_on_disk(
     pytester: pytest.Pytester,
     judged: Judge,
     baselines: dict[str, Baseline],
@@ -95,7 +95,7 @@ def test_no_report_of_runs_on_disk_shows_a_token(
 
 
 @pytest.mark.slow
-def test_no_file_of_a_launch_shows_a_token(
+def test_no_file_written_by_a_launch_shows_a_token(
     pytester: pytest.Pytester, judged: Judge, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_recipe(
@@ -183,7 +183,7 @@ def test_recorded_baseline_and_custom_test_show_no_token(
         ),
     ],
 )
-def test_error_shows_no_password(
+def test_error_message_shows_no_password(
     pytester: pytest.Pytester,
     capfd: pytest.CaptureFixture[str],
     option: str,

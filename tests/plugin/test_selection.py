@@ -291,7 +291,7 @@ def test_logs_that_no_test_uses_are_refused(
 
 
 @pytest.mark.slow
-def test_logs_in_addopts_do_not_hinder_other_tests(
+def test_llmb_logs_in_addopts_does_not_hinder_other_tests(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
     pytester.makeini(f"[pytest]\naddopts = {logs(examples)}\n")
@@ -353,7 +353,7 @@ def test_failing_custom_test_fails_although_the_verdict_passes(
 
 
 @pytest.mark.slow
-def test_custom_test_ignoring_a_failed_verdict_is_named(
+def test_summary_names_a_custom_test_that_ignores_a_failed_verdict(
     pytester: pytest.Pytester, run: Run
 ) -> None:
     pytester.makepyfile(test_mine="def test_mfu(llmb_verdict): pass")
@@ -445,7 +445,7 @@ def test_crashed_worker_is_in_every_report(
 
 
 @pytest.mark.slow
-def test_another_test_with_the_same_parameter_is_no_crash(
+def test_crash_is_not_reported_if_another_test_has_the_same_parameter(
     pytester: pytest.Pytester, run: Run
 ) -> None:
     pytester.makepyfile(

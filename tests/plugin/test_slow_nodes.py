@@ -97,7 +97,7 @@ def test_workers_report_the_same(
         ),
     ],
 )
-def test_slow_node_fails_no_other_item(
+def test_slow_node_item_fails_without_failing_other_items(
     judged: Judge,
     logs: str,
     pytester: pytest.Pytester,

@@ -61,7 +61,7 @@ def test_session_without_judged_runs_has_one_failed_item(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--lf", "--sw"])
-def test_last_failed_guard_selects_the_configurations(
+def test_rerun_of_the_failed_no_runs_item_judges_runs_added_since(
     pytester: pytest.Pytester, empty: str, option: str, baselines: dict[str, Baseline]
 ) -> None:
     pytester.runpytest_inprocess(empty, "-k", ONE, option)
@@ -105,7 +105,7 @@ def test_recording_without_runs_has_one_failed_item(
     ],
     ids=["taken out, as by a shard", "marked"],
 )
-def test_configurations_fail_without_the_guard_item(
+def test_each_configuration_fails_if_the_item_for_no_runs_is_deselected(
     pytester: pytest.Pytester, empty: str, hook: str
 ) -> None:
     pytester.makeconftest(hook)
@@ -115,7 +115,7 @@ def test_configurations_fail_without_the_guard_item(
 
 
 @pytest.mark.slow
-def test_session_fails_if_the_guard_is_skipped(
+def test_session_fails_if_the_item_for_no_runs_is_skipped(
     pytester: pytest.Pytester, empty: str
 ) -> None:
     pytester.makeconftest(

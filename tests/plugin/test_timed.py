@@ -34,7 +34,7 @@ def logs(path: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAST_STEP)
-def test_last_step_decides_if_the_document_timed_it(
+def test_verdict_uses_the_last_step_if_the_document_timed_it(
     judged: Judge, generated: Write, name: str
 ) -> None:
     """The window passes and the last step stalls."""
@@ -126,7 +126,7 @@ def test_damage_outside_the_timed_last_step_still_makes_a_run_invalid(
 
 
 @pytest.mark.slow
-def test_every_report_labels_the_last_step(
+def test_every_report_says_that_only_the_last_step_was_compared(
     generated: Write,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,

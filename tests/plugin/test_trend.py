@@ -126,7 +126,7 @@ def test_entry_printed_by_a_failed_trend_accepts_it(
 
 
 @pytest.mark.slow
-def test_acknowledged_change_without_judged_run_is_not_green(
+def test_acknowledged_change_without_a_judged_run_does_not_pass(
     judged: Judge, months: Path, tmp_path: Path
 ) -> None:
     """The last run is older than allowed: what its nights show says nothing of
@@ -162,7 +162,7 @@ def test_newest_run_is_not_counted_as_an_earlier_day(
 
 
 @pytest.mark.slow
-def test_acknowledgement_of_no_change_is_remarked(
+def test_acknowledgement_that_fits_no_change_is_reported(
     judged: Judge, months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "acknowledged.yaml", configuration="grok1*")

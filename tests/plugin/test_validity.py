@@ -288,7 +288,7 @@ TRAINED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", TRAINED.values(), ids=TRAINED)
-def test_run_that_resembles_an_untrained_run_is_only_noted(
+def test_run_that_may_not_have_trained_gets_only_a_note(
     judged: Judge, generated: Write, case: Wrong
 ) -> None:
     session = judge_edited(judged, generated, case.name, case.edit)
@@ -332,7 +332,7 @@ def test_negative_preference_loss_is_judged_by_the_gradient(
     ],
     ids=["before the window", "in the window"],
 )
-def test_steps_of_a_growing_batch_do_not_count(
+def test_steps_before_the_batch_size_is_constant_do_not_count(
     judged: Judge, generated: Write, ramped: str, expected: tuple[str, str, str]
 ) -> None:
     """They are faster: a smaller batch takes less time."""
@@ -423,7 +423,7 @@ TRAINER = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("records", "loss", "expected"), TRAINER.values(), ids=TRAINER)
-def test_step_records_show_if_the_trainer_trained(
+def test_losses_of_step_records_show_whether_the_run_trained(
     judged: Judge, tmp_path: Path, records: list[str], loss: str, expected: str
 ) -> None:
     session = judge_trainer(judged, tmp_path, records, loss)

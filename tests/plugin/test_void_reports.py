@@ -96,7 +96,7 @@ def test_file_that_is_no_report_is_kept(
     assert notes.read_text() == "my notes"
 
 
-def test_junitxml_is_announced_through_a_link(tmp_path: Path) -> None:
+def test_junit_path_that_is_a_symbolic_link_is_announced(tmp_path: Path) -> None:
     """Pytest writes it there."""
     target, link = tmp_path / "target.xml", tmp_path / "link.xml"
     target.write_text(OLD["--junitxml"])

@@ -142,7 +142,7 @@ def test_run_with_other_logged_work_is_unmatched(judged: Judge, tmp_path: Path) 
         ),
     ],
 )
-def test_flops_formula_needs_the_model_architecture(
+def test_flops_by_formula_need_the_model_architecture(
     tmp_path: Path, models: str, extra: str, problem: str
 ) -> None:
     with pytest.raises(BaselineError) as raised:

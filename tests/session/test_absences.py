@@ -227,7 +227,7 @@ def test_silent_configuration_is_named_if_it_is_judged() -> None:
     )
 
 
-def test_own_configurations_without_a_verdict_are_named() -> None:
+def test_caution_names_local_configurations_without_a_verdict() -> None:
     outcomes = [told(identifier="a", own=True), told(identifier="b", own=True)]
     outcomes += [told(identifier="shipped", own=False), told(identifier="old")]
     absences = {"a": "MISSING", "shipped": "MISSING", "old": "MISSING"}

@@ -41,7 +41,7 @@ def get_error(tmp_path: Path, text: str) -> str:
     return str(error.value).replace(f"{tmp_path}/", "")
 
 
-def test_entry_is_read_with_all_fields(tmp_path: Path) -> None:
+def test_acknowledged_change_is_read_with_all_fields(tmp_path: Path) -> None:
     (entry,) = read(tmp_path, HEAD + ENTRY)
     assert entry == Acknowledgement(
         configuration="grok1_314b-25.05-gb200-bf16-*",
@@ -59,7 +59,9 @@ def test_accepted_speed_up_is_a_negative_fraction(tmp_path: Path) -> None:
     assert entry.fraction == -0.025
 
 
-def test_file_may_accept_changes_and_reasons(tmp_path: Path) -> None:
+def test_acknowledged_file_may_contain_changes_and_recording_reasons(
+    tmp_path: Path,
+) -> None:
     (_, accepted) = read(
         tmp_path, HEAD + ENTRY + ENTRY.replace("slower: 6%", "accept: wall-clock")
     )
@@ -170,7 +172,9 @@ RECORDING = """
 """
 
 
-def test_recording_entry_allows_unknown_configurations(tmp_path: Path) -> None:
+def test_acknowledged_recording_may_name_an_unknown_configuration(
+    tmp_path: Path,
+) -> None:
     """A configuration that is recorded for the first time has no baseline yet."""
     path = tmp_path / "acknowledged.yaml"
     path.write_text(

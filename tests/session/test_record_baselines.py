@@ -171,7 +171,7 @@ def test_newest_run_is_recorded_if_all_are_dated() -> None:
     )
 
 
-def test_groups_count_days_or_node_sets() -> None:
+def test_runs_of_one_day_on_the_same_nodes_are_one_recorded_group() -> None:
     """Five runs of one day contain no more information on other days than one run."""
     same_day = [measurement(7.3, run=run(job_id=str(job))) for job in range(5)]
     racks = {str(job): frozenset({f"n{job}", f"m{job}"}) for job in range(5)}
@@ -300,7 +300,7 @@ def recording_outcome(
     "other",
     [{"expires": NOW.date() - timedelta(days=1)}, {"configuration": "nemotron*"}],
 )
-def test_levels_are_refused_unless_an_entry_is_in_force(
+def test_recording_two_levels_is_refused_without_an_entry_in_force(
     tmp_path: Path, other: dict[str, Any]
 ) -> None:
     write_levels(tmp_path, LEVELS["three and three"])

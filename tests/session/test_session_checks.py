@@ -19,7 +19,7 @@ OTHERS = {"test_performance", "test_unmatched_run"}
 """The suite files whose tests are about single runs."""
 
 
-def test_every_check_has_a_suite_file() -> None:
+def test_every_check_has_a_test_file_in_the_suite() -> None:
     files = {
         path.stem
         for path in Path(pytest_llmbench.suite.__file__).parent.glob("test_*.py")
@@ -28,7 +28,7 @@ def test_every_check_has_a_suite_file() -> None:
 
 
 @pytest.mark.parametrize("kind", CheckKind)
-def test_suite_file_tests_the_fixture_of_its_kind(
+def test_check_file_tests_the_fixture_of_its_kind(
     kind: CheckKind,
 ) -> None:
     name = kind.test_name

@@ -235,7 +235,7 @@ CHANGES = st.sampled_from([0.05, 0.03, 0.08, -0.05, -0.03, -0.08])
 @pytest.mark.slow
 @given(st.lists(CHANGES, min_size=2, max_size=5), st.sets(st.integers(1, 5)))
 @settings(max_examples=100, deadline=None)
-def test_printed_entry_never_accepts_more_than_its_change(
+def test_printed_entry_accepts_no_change_beyond_the_reported_one(
     tmp_path_factory: pytest.TempPathFactory, changes: list[float], chosen: set[int]
 ) -> None:
     """For any series of changes and entries: a printed entry allows at most the current

@@ -79,7 +79,7 @@ def noise(size: int) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [0, LARGE + 5])
-def test_hash_is_that_of_the_file(tmp_path: Path, size: int) -> None:
+def test_run_hash_is_the_sha256_of_its_log_file(tmp_path: Path, size: int) -> None:
     """Also if several threads read the file to compute its fingerprint."""
     path = tmp_path / "log.out"
     path.write_bytes(noise(size))
@@ -88,7 +88,7 @@ def test_hash_is_that_of_the_file(tmp_path: Path, size: int) -> None:
     ]
 
 
-def test_hashes_are_in_the_order_of_logs(tmp_path: Path) -> None:
+def test_hashes_of_a_run_are_in_the_order_of_its_logs(tmp_path: Path) -> None:
     """Also if a log has several attempts, and next to other outcomes."""
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() + TEXT)

@@ -193,7 +193,7 @@ def test_invalid_ini_tolerance_is_refused_despite_typed_one(
         ({}, {"inconclusive": "skip"}, "inconclusive", "fail"),
     ],
 )
-def test_certify_restricts_settings(
+def test_certification_overrides_lenient_settings(
     folder: Path, typed: dict[str, Any], ini: dict[str, Any], name: str, expected: Any
 ) -> None:
     settings = resolve(make_values({"certify": True, **typed}, ini), folder)
@@ -256,7 +256,7 @@ def test_invalid_value_is_refused_with_the_expected_one(
         ("logs", "junit"),
     ],
 )
-def test_one_file_for_two_options_is_refused(
+def test_same_output_file_for_two_options_is_refused(
     folder: Path, first: str, second: str
 ) -> None:
     """A report would overwrite the history; a link counts as the same file."""
@@ -421,7 +421,7 @@ def test_launch_with_earlier_runs_accepts_trend(
     assert settings.trend == "fail"
 
 
-def test_pattern_may_exceed_the_length_of_file_names(folder: Path) -> None:
+def test_pattern_longer_than_a_file_name_is_accepted(folder: Path) -> None:
     assert resolve({"llmb_require": ["x" * 300]}, folder).require == ("x" * 300,)
 
 
@@ -493,7 +493,7 @@ def test_every_help_text_shows_the_default() -> None:
         assert "(default: " in option.help, option.flag
 
 
-def test_every_field_is_named_like_its_option() -> None:
+def test_every_settings_field_is_named_like_its_option() -> None:
     """Exceptions are listed here, because their options are harder to find."""
     names = {
         row.flag: name
