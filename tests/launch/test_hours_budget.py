@@ -145,7 +145,7 @@ def test_used_gpu_hours_come_from_the_job_status(
     ("refused", "exact"),
     [("not-submitted", True), ("unaffordable", True), ("uncertain", False)],
 )
-def test_unsubmitted_job_used_nothing(refused: str, exact: bool) -> None:
+def test_unsubmitted_job_used_no_gpu_hours(refused: str, exact: bool) -> None:
     cost = measure_cost(job(refused=refused))
     assert (cost.used, cost.exact) == (0.0, exact)
 
@@ -320,7 +320,7 @@ def test_allocation_counts_its_used_hours_before_each_run() -> None:
         (75, "CANCELLED", "10.0", "20.0"),
     ],
 )
-def test_next_run_is_as_long_as_the_longest(
+def test_next_run_in_an_allocation_is_estimated_as_long_as_the_longest(
     minutes: int, state: str, estimate: str, used: str
 ) -> None:
     """Stalled and failed runs do not change the estimate."""

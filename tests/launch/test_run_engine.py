@@ -820,7 +820,7 @@ def test_named_node_without_hours_is_only_reported() -> None:
     )
 
 
-def test_runs_begin_once_after_the_last_confirmation() -> None:
+def test_runs_start_only_after_all_suspect_nodes_are_confirmed() -> None:
     course = Course(Verdict.PASS, named=[NAMED, replace(NAMED, nodes=("n9",))])
     assert course.end(index=1) == []
     assert course.end() == ["run 1, attempt 1, without n9 n7"]
@@ -837,7 +837,7 @@ def test_resumed_session_awaits_the_confirmation_it_began() -> None:
     assert again.engine.begin() == []
 
 
-def test_confirmation_never_replaces_a_repeat() -> None:
+def test_run_that_confirms_slow_nodes_never_counts_as_a_repeat() -> None:
     """Also if the repeat with the same number exceeds the GPU-hours."""
     second = replace(NAMED, nodes=("n9",))
     course = Course(Verdict.INCONCLUSIVE, named=[NAMED, second])
@@ -850,7 +850,7 @@ def test_confirmation_never_replaces_a_repeat() -> None:
     assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
 
 
-def test_confirmed_node_is_used_if_needed() -> None:
+def test_confirmed_slow_node_is_used_if_too_few_other_nodes_exist() -> None:
     course = Course(Verdict.PASS, named=[NAMED])
     course.end()
     assert course.end(CRASHED, **REFUSED) == ["run 1, attempt 2"]
@@ -861,7 +861,7 @@ def test_confirmed_node_is_used_if_needed() -> None:
 # --- GPU-hours ------------------------------------------------------------------------
 
 
-def test_replaced_and_unjudged_jobs_are_lost() -> None:
+def test_gpu_hours_of_replaced_and_failed_jobs_count_as_lost() -> None:
     course = Course(Verdict.REGRESSION, repeats_at_once=True)
     for end in (BROKEN, WELL, WELL, CRASHED):
         course.end(end)

@@ -219,7 +219,7 @@ def course(tmp_path: Path) -> Course:
     return Course(tmp_path)
 
 
-def test_runs_alternate_on_the_nodes_of_the_first(
+def test_compared_variants_alternate_on_the_nodes_of_the_first_run(
     course: Course, tmp_path: Path
 ) -> None:
     pinned = course.end(1.0)
@@ -259,7 +259,7 @@ def test_variant_that_hangs_twice_is_a_failure(course: Course) -> None:
     assert not course.result.done
 
 
-def test_comparison_without_hours_has_no_answer(tmp_path: Path) -> None:
+def test_comparison_without_remaining_gpu_hours_has_no_answer(tmp_path: Path) -> None:
     course = Course(tmp_path, hours=1.5)
     used = JobStatus(
         Phase.ENDED, "COMPLETED", nodes=("n1", "n2"), started=NOW, elapsed_seconds=450.0

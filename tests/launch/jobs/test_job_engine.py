@@ -303,7 +303,7 @@ def test_following_jobs_are_submitted(session: Session) -> None:
     ]
 
 
-def test_same_job_is_refused_the_second_time(session: Session) -> None:
+def test_job_added_twice_is_refused(session: Session) -> None:
     session.following["a"] = [NextJob(session.spec("a"))]
     with pytest.raises(ValueError, match="already"):
         session.run("a")
@@ -388,7 +388,7 @@ def test_hung_job_is_reported_cancelled_and_blamed(session: Session) -> None:
     assert {job.spec.case_id: (job, end) for job, end in session.ends}["a"] == ends["a"]
 
 
-def test_stall_is_written_before_it_is_reported(session: Session) -> None:
+def test_stall_is_in_the_journal_before_it_is_printed(session: Session) -> None:
     """A session that resumes a killed session knows the stall."""
     session.world.lives["a"] = lives((5, waiting()), (1e9, running()))
     uncommitted: list[bool] = []
@@ -510,7 +510,7 @@ def test_job_that_cannot_be_cancelled_is_given_up(session: Session) -> None:
 # --- lost records and silent schedulers -----------------------------------------------
 
 
-def test_missing_record_after_submission_is_normal(session: Session) -> None:
+def test_job_that_slurm_does_not_list_yet_is_not_lost(session: Session) -> None:
     session.world.lives["a"] = lives((300, None), (400, running()), (1e9, ended()))
     [(_, end)] = session.run()
     assert end.blame is Blame.NONE
@@ -619,7 +619,9 @@ def test_jobs_are_submitted_once_despite_a_crash(session: Session, age: float) -
     assert sorted(job.spec.case_id for job, _ in session.ends) == cases
 
 
-def test_resuming_recovers_or_repeats_a_submission(session: Session) -> None:
+def test_resumed_session_finds_the_interrupted_submission_or_repeats_it(
+    session: Session,
+) -> None:
     """A new number is used: the folder may contain output of a killed submission."""
     intended, submitted = (
         session.journal.intend(spec, START) for spec in session.specs("ab")
@@ -745,7 +747,9 @@ def test_submit_only_returns_at_once_and_another_session_collects(
     assert states(session) == dict.fromkeys("abc", "COMPLETED")
 
 
-def test_submit_only_returns_jobs_without_room(session: Session) -> None:
+def test_submit_only_returns_the_jobs_beyond_max_jobs_unsubmitted(
+    session: Session,
+) -> None:
     session.make(Limits(max_jobs=2))
     unsubmitted = session.engine.submit_only(session.specs("abc"))
     assert [spec.case_id for spec in unsubmitted] == ["c"]
@@ -796,7 +800,9 @@ def test_submission_under_way_is_awaited_and_cancelled(session: Session) -> None
     assert session.journal.list_live() == ()
 
 
-def test_resumed_session_submits_a_cancelled_intention(session: Session) -> None:
+def test_resumed_session_submits_a_job_that_was_cancelled_before_its_submission(
+    session: Session,
+) -> None:
     """It says nothing of what it was to run."""
     session.journal.intend(session.spec("b"), START)
     assert session.engine.cancel() == ()

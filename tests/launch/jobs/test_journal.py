@@ -134,7 +134,9 @@ def test_session_has_a_readable_id_and_an_ignored_folder(folder: Path) -> None:
     journal.close()
 
 
-def test_existing_folder_is_not_hidden_from_git(tmp_path: Path) -> None:
+def test_only_a_journal_folder_that_llmbench_creates_is_hidden_from_git(
+    tmp_path: Path,
+) -> None:
     for folder, hidden in (
         (tmp_path, False),
         (tmp_path / "made", True),
@@ -146,7 +148,7 @@ def test_existing_folder_is_not_hidden_from_git(tmp_path: Path) -> None:
         assert (folder / ".gitignore").exists() is hidden, folder
 
 
-def test_intended_job_is_on_disk_with_its_folder(journal: Journal) -> None:
+def test_job_is_written_to_the_journal_before_it_is_submitted(journal: Journal) -> None:
     job = journal.intend(SPEC, NOW, attempt=2, repeat=3)
     assert job == Job(
         1,
@@ -213,7 +215,7 @@ def test_secrets_never_reach_the_disk(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("value", ["1", "128", "grok1"])
-def test_short_secret_changes_no_other_field_of_a_job(
+def test_masking_a_short_secret_changes_no_other_field_of_a_job(
     journal: Journal, value: str
 ) -> None:
     spec = replace(
@@ -250,7 +252,7 @@ def test_invalid_folder_name_is_refused(journal: Journal, case_id: str) -> None:
 
 
 @pytest.mark.parametrize("case_id", ["x" * 200, "a b", "~"])
-def test_unusual_case_id_gets_a_folder(journal: Journal, case_id: str) -> None:
+def test_job_with_an_unusual_id_gets_a_folder(journal: Journal, case_id: str) -> None:
     made = journal.intend(replace(SPEC, case_id=case_id), NOW).folder
     assert (
         made.resolve().parent == (journal.folder / "jobs" / journal.session).resolve()
@@ -258,7 +260,7 @@ def test_unusual_case_id_gets_a_folder(journal: Journal, case_id: str) -> None:
     assert made.is_dir()
 
 
-def test_ended_job_stays_ended(journal: Journal) -> None:
+def test_ended_job_is_never_changed_in_the_journal(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
     journal.record_submission(number, "1", None, NOW)
     ended = journal.record_end(number, DONE, "first", NOW)
@@ -274,7 +276,7 @@ def test_ended_job_stays_ended(journal: Journal) -> None:
     assert journal.list_live() == ()
 
 
-def test_refused_job_stays_refused(journal: Journal) -> None:
+def test_refused_job_is_never_changed_in_the_journal(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
     failed = journal.record_failure(number, "", NOW)
     assert failed.problem == "it was not submitted"
@@ -453,7 +455,7 @@ def test_session_with_live_jobs_is_not_finished(journal: Journal) -> None:
     assert journal.list_unfinished() == ()
 
 
-def test_ids_of_one_minute_differ(
+def test_ids_of_sessions_started_in_one_minute_differ(
     journal: Journal, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = iter([journal.session[-4:], "bbbb"])
@@ -652,7 +654,9 @@ def test_stall_is_stored_and_optional(journal: Journal) -> None:
     ]
 
 
-def test_uncertain_job_of_an_earlier_version_stays_uncertain(journal: Journal) -> None:
+def test_uncertain_job_in_a_journal_of_an_earlier_version_stays_uncertain(
+    journal: Journal,
+) -> None:
     """Earlier versions do not update the state column. By that column alone, the job
     would be submitted twice."""
     job = journal.intend(SPEC, NOW)
@@ -708,7 +712,7 @@ def writer(folder: Path, turns: int, prefix: str = "") -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_two_processes_share_one_folder(folder: Path) -> None:
+def test_two_processes_can_use_one_journal_folder(folder: Path) -> None:
     both = [writer(folder, 15, "1"), writer(folder, 15, "2")]
     for process in both:
         output, errors = process.communicate(timeout=60)
@@ -723,7 +727,9 @@ def test_two_processes_share_one_folder(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.2])
-def test_killed_process_leaves_its_finished_writes(folder: Path, after: float) -> None:
+def test_journal_keeps_all_finished_writes_of_a_killed_process(
+    folder: Path, after: float
+) -> None:
     child = writer(folder, 100_000)
     assert child.stdout is not None
     session = child.stdout.readline().strip()

@@ -71,7 +71,7 @@ def test_refused_submission_is_reported_in_full(lines: list[str]) -> None:
     assert lines == [f"{START.astimezone():%H:%M:%S}  refused:\n          no account"]
 
 
-def test_line_names_purpose_run_and_attempt(lines: list[str]) -> None:
+def test_progress_line_of_a_job_names_purpose_run_and_attempt(lines: list[str]) -> None:
     spec = replace(job(HERE).spec, purpose=Purpose.PROFILE)
     Progress(lines.append).report_submitted(
         job(HERE, spec=spec, attempt=2, repeat=3), START
@@ -124,7 +124,7 @@ def follow(
 
 
 @pytest.mark.slow
-def test_heartbeat_slows_down_to_every_5_minutes() -> None:
+def test_progress_report_without_changes_slows_down_to_every_5_minutes() -> None:
     printed = follow(Progress(print), 2.0)
     gaps = [later - earlier for earlier, later in pairwise(printed)]
     assert gaps[0] == 10.0, "the first line is a change"
@@ -178,7 +178,7 @@ def test_progress_of_the_last_run_is_reported(
     assert expected.format(id=jobs[0].spec.case_id) in " ".join(lines[0].split())
 
 
-def test_allocation_reports_no_step(lines: list[str]) -> None:
+def test_progress_of_an_allocation_shows_no_training_step(lines: list[str]) -> None:
     """A log with the allocation's id belongs to a run in the allocation."""
     held = replace(job(HERE).spec, purpose=Purpose.ALLOCATION)
     jobs = [job(HERE, 1, spec=held, status=running()), job(HERE, 2, status=running())]
@@ -192,7 +192,7 @@ def test_allocation_reports_no_step(lines: list[str]) -> None:
         assert " ".join(lines[-1].split())[9:].lstrip() == expected
 
 
-def test_few_logs_are_read_however_many_jobs_run(lines: list[str]) -> None:
+def test_progress_reads_few_logs_however_many_jobs_run(lines: list[str]) -> None:
     looked: list[int] = []
     jobs = [job(HERE, number, status=running()) for number in range(200)]
     progress = Progress(lines.append, lambda read_job: looked.append(read_job.number))
@@ -202,7 +202,9 @@ def test_few_logs_are_read_however_many_jobs_run(lines: list[str]) -> None:
     assert len(looked) < 30
 
 
-def test_lines_fit_80_columns_without_control_characters(lines: list[str]) -> None:
+def test_progress_lines_fit_80_columns_without_control_characters(
+    lines: list[str],
+) -> None:
     name = "nemotron4_340b_with_a_rather_long_name-25.05.04-gb200-bf16-2048-pretrain-weak-proxy"
     spec = replace(job(HERE).spec, case_id=name)
     jobs = [

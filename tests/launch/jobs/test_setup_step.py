@@ -105,7 +105,9 @@ def test_setup_command_is_the_documented_one(
     assert dict(built.spec.environment)["STAGE_PATH"] == str(tmp_path / "stage")
 
 
-def test_environment_is_the_callers_and_the_clusters(tmp_path: Path) -> None:
+def test_setup_step_gets_the_environment_of_the_caller_and_the_cluster_file(
+    tmp_path: Path,
+) -> None:
     installed = InstalledRecipe(
         "llama3.1", "25.04", None, "", (("B", "own"),), tmp_path / "venv"
     )
@@ -142,7 +144,7 @@ def test_unset_reference_of_the_cluster_file_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_folder_is_given_or_installed_never_the_current(
+def test_setup_folder_is_given_or_installed_never_the_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = recipe(tmp_path)
@@ -168,7 +170,7 @@ def test_recipe_without_a_setup_step_is_refused(tmp_path: Path) -> None:
         step(tmp_path, facts=replace(PLAIN, setup=""))
 
 
-def test_problems_are_reported_before_anything_runs(tmp_path: Path) -> None:
+def test_setup_problems_are_reported_before_any_step_runs(tmp_path: Path) -> None:
     assert check_setup(step(tmp_path), machine()) == ""
     text = check_setup(step(tmp_path, facts=replace(PLAIN, python="3.12")), machine())
     assert "llama3.1 25.04 needs a virtual environment" in text
@@ -265,7 +267,9 @@ def test_missing_image_after_setup_is_a_failure(tmp_path: Path) -> None:
     )
 
 
-def test_exit_code_of_timeout_does_not_mean_out_of_time(tmp_path: Path) -> None:
+def test_setup_script_that_exits_with_124_itself_is_not_reported_as_out_of_time(
+    tmp_path: Path,
+) -> None:
     """124 is the exit code of timeout(1), which the script itself may call."""
     text = run_setup(step(tmp_path, "exit 124"), world(tmp_path, []))
     assert text.startswith("setup failed: ./setup.sh ended with exit code 124")
@@ -511,7 +515,7 @@ def test_unknown_recipe_is_refused(name: str, release: str, message: str) -> Non
         choose_recipe(name, release, RECIPES, Cluster())
 
 
-def test_release_is_the_only_or_the_installed_one() -> None:
+def test_setup_uses_the_only_release_or_the_installed_one() -> None:
     assert choose_recipe("nemotron4", "", RECIPES, Cluster()).release == "25.01"
     installed = Cluster(installed=(InstalledRecipe("grok1", "25.05"),))
     assert choose_recipe("grok1", "", RECIPES, installed).release == "25.05"

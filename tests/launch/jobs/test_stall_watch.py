@@ -275,7 +275,7 @@ def test_restarted_process_gets_half_an_hour() -> None:
     )
 
 
-def test_hang_after_the_last_step_names_the_final_save() -> None:
+def test_hang_after_the_last_step_is_reported_as_a_hang_in_the_final_save() -> None:
     hung = RunningJob(every(7.0, 120.0, 120.0 + 49 * 7.0)).run(9000.0)
     assert (
         "after its last step, 50/50, in its final save or teardown"
@@ -283,7 +283,9 @@ def test_hang_after_the_last_step_names_the_final_save() -> None:
     )
 
 
-def test_stall_limit_option_sets_both_limits_and_none_never_cancels() -> None:
+def test_stall_limit_option_sets_report_and_cancellation_and_none_never_cancels() -> (
+    None
+):
     custom = RunningJob(FAST, limits=StallLimits(180.0)).run(9000.0)
     assert 180.0 <= custom.reported[0] - 190.0 <= 240.0
     assert custom.cancelled is not None
@@ -296,7 +298,7 @@ def test_stall_limit_option_sets_both_limits_and_none_never_cancels() -> None:
 # --- time that does not count ---------------------------------------------------------
 
 
-def test_time_without_polls_does_not_count() -> None:
+def test_time_in_which_no_job_was_polled_does_not_count_as_a_stall() -> None:
     job = RunningJob(FAST)
     job.run(300.0)
     job.run(
@@ -306,7 +308,7 @@ def test_time_without_polls_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("jump", [-2 * 3600, 2 * 3600])
-def test_changed_clock_cancels_no_job(jump: float) -> None:
+def test_change_of_the_system_clock_cancels_no_job(jump: float) -> None:
     job = RunningJob(FAST)
     job.run(300.0)
     for age in every(30.0, 330.0, 330.0 + 5 * MINUTE):
@@ -414,7 +416,7 @@ def test_job_cancelled_for_its_stall_ends_as_hung(resumed: bool) -> None:
     )
 
 
-def test_purged_record_does_not_hide_a_hang() -> None:
+def test_hang_is_reported_although_slurm_purged_the_job_record() -> None:
     """The job hung after its last step, so its log looks complete."""
     steps = every(7.0, 120.0, 120.0 + 49 * 7.0)
     hung = RunningJob(steps).run(9000.0)
@@ -440,7 +442,7 @@ def test_stalled_job_cancelled_by_others_did_not_hang() -> None:
     ("steps", "blame"), [(FAST, Blame.HUNG), (every(7.0, 120.0, 3000.0), Blame.RUN)]
 )
 @pytest.mark.parametrize("resumed", [False, True])
-def test_time_limit_after_a_stall_is_a_hang(
+def test_job_ended_by_its_time_limit_after_a_stall_has_hung(
     steps: list[float], blame: Blame, resumed: bool
 ) -> None:
     job = RunningJob(steps).run(190.0 + 15 * MINUTE)
@@ -463,7 +465,7 @@ def test_time_limit_after_a_stall_is_a_hang(
         (FAST, 30 * MINUTE, None),
     ],
 )
-def test_unobserved_time_limit_is_judged_by_log(
+def test_log_decides_if_a_time_limit_nobody_observed_was_a_hang(
     steps: list[float], elapsed: float, position: StallPosition | None
 ) -> None:
     """Submitted in the evening and collected in the morning: most of its time was not

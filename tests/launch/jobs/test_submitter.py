@@ -64,7 +64,9 @@ def make_job(tmp_path: Path, **changes: Any) -> Job:
     return job(tmp_path, spec=job_spec(tmp_path, **fields), job_id="")
 
 
-def test_marker_precedes_its_job_and_gets_its_id(tmp_path: Path) -> None:
+def test_marker_file_is_written_before_its_job_is_submitted_and_gets_the_job_id(
+    tmp_path: Path,
+) -> None:
     """Also in the folder that its launcher printed."""
     results, printed = tmp_path / "stage" / "results", tmp_path / "elsewhere"
     inner = Inner(lambda: read(results), Submission("4711", printed))
@@ -130,7 +132,7 @@ def test_local_log_is_marked_before_its_job_starts(tmp_path: Path) -> None:
     assert not (tmp_path / ".llmbench-ab").exists()
 
 
-def test_measured_job_has_no_marker(tmp_path: Path) -> None:
+def test_job_that_measures_speed_has_no_exclusion_marker(tmp_path: Path) -> None:
     inner = Inner(lambda: None, Submission("4711"))
     submit_with_marker(make_job(tmp_path, purpose=Purpose.MEASURE), inner)
     recover_from_marker(make_job(tmp_path, purpose=Purpose.MEASURE), inner)

@@ -100,12 +100,14 @@ def test_every_key_of_the_cluster_file_becomes_a_field(file: Path) -> None:
     )
 
 
-def test_only_the_schema_is_required(file: Path) -> None:
+def test_cluster_file_requires_only_the_schema_key(file: Path) -> None:
     file.write_text("schema: 1\n")
     assert read_cluster(file) == Cluster(source=file)
 
 
-def test_recipe_with_a_release_comes_first(file: Path) -> None:
+def test_cluster_file_entry_for_recipe_and_release_precedes_that_of_the_recipe(
+    file: Path,
+) -> None:
     file.write_text(
         "schema: 1\ninstalled: {my-model-2: {}, grok1: {}, my-model-2-25.05: {}}\n"
     )
@@ -119,7 +121,9 @@ def test_recipe_with_a_release_comes_first(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "gres"), [("8", "gpu:8"), ("gpu:4", "gpu:4"), ("gpu:h100:8", "gpu:h100:8")]
 )
-def test_gres_is_written_as_slurm_has_it(file: Path, text: str, gres: str) -> None:
+def test_cluster_file_contains_the_gres_as_slurm_prints_it(
+    file: Path, text: str, gres: str
+) -> None:
     file.write_text(f"schema: 1\ngres: {text}\n")
     assert read_cluster(file).gres == gres
 

@@ -177,7 +177,7 @@ def test_checkpoint_sizes_and_gpu_limits_are_read() -> None:
     assert [name for name in SHIPPED if facts(name).checkpoint] == ["llama3.1/25.04"]
 
 
-def test_recorded_file_has_no_launch_facts() -> None:
+def test_recorded_baseline_file_contains_no_launch_facts() -> None:
     assert read_facts(replace(recipe("grok1/25.05"), launch=())) is None
 
 
@@ -246,7 +246,7 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
         ("grok1/24.11", "bf16-64", replace(H100, gpus_per_node=4), ""),
     ],
 )
-def test_unfit_configuration_has_a_reason(
+def test_configuration_that_cannot_be_launched_has_a_reason(
     name: str, ending: str, cluster: Cluster, expected: str
 ) -> None:
     actual = reason(name, ending, cluster)
@@ -267,14 +267,14 @@ def test_requested_launcher_overrides_the_clusters() -> None:
     )
 
 
-def test_configuration_without_launch_facts_is_unfit() -> None:
+def test_configuration_without_launch_facts_cannot_be_launched() -> None:
     configuration = baseline("grok1/24.11", "bf16-8").configuration
     assert explain_unfit(configuration, None, H100).startswith(
         "no launch facts for grok1 24.11"
     )
 
 
-def test_unknown_gpus_per_node_is_unfit() -> None:
+def test_configuration_cannot_be_launched_if_gpus_per_node_are_unknown() -> None:
     unknown = replace(facts("grok1/24.11"), gpus_per_node=())
     assert "set `gpus_per_node`" in explain_unfit(
         baseline("grok1/24.11", "bf16-8").configuration, unknown, H100

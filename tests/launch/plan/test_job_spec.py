@@ -153,7 +153,7 @@ def test_forbidden_variable_of_the_cluster_file_is_removed() -> None:
     assert "STAGE_PATH" not in environment(spec("grok1/25.05", "h100-fp8-512", cluster))
 
 
-def test_later_variable_setting_wins() -> None:
+def test_later_setting_of_a_variable_takes_precedence() -> None:
     """The cluster file overrides the caller, the installed recipe the cluster, the
     configuration all."""
     installed = InstalledRecipe(
@@ -229,7 +229,7 @@ def test_null_gpus_per_node_in_the_llmb_run_file_is_ignored() -> None:
     )
 
 
-def test_unnamed_account_and_partition_are_left_out() -> None:
+def test_command_leaves_out_account_and_partition_that_nobody_named() -> None:
     assert spec("grok1/24.11", "fp8-8", Cluster(gpu="h100")).command == (
         "sbatch",
         "-N",
@@ -248,7 +248,7 @@ def test_unnamed_account_and_partition_are_left_out() -> None:
     assert job.command == ("sbatch", "-p", "p q", "-N", "1", "./launch.sh")
 
 
-def test_exported_account_and_partition_are_used() -> None:
+def test_account_and_partition_of_the_callers_environment_are_used() -> None:
     caller = {**CALLER, "SLURM_ACCOUNT": "mine", "SLURM_PARTITION": "other"}
     job = spec("grok1/24.11", "fp8-8", Cluster(gpu="h100"), caller=caller)
     assert job.command == (

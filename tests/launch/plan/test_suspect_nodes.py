@@ -109,7 +109,9 @@ def test_unreachable_node_is_no_suspect(
     assert find(history, [replace(spec, **fields) for spec in SPECS]) == ((), "")
 
 
-def test_excluded_nodes_fill_up_no_job(history: StoreLocation) -> None:
+def test_confirmation_job_is_not_filled_up_with_excluded_nodes(
+    history: StoreLocation,
+) -> None:
     before = find(history)[0][0].others
     (suspects,), _ = find(
         history, [replace(spec, exclude=before[:1]) for spec in SPECS]

@@ -85,7 +85,9 @@ def test_changed_script_is_refused_by_name(
         refuse_changed(variants, recorded, AB, "1")
 
 
-def test_script_of_a_build_is_not_compared(variants: Variants) -> None:
+def test_launch_script_of_a_job_with_a_build_is_not_compared(
+    variants: Variants,
+) -> None:
     built = {
         KEY.id: [
             PlannedJob(replace(job.spec, build=("make",)), FACTS)

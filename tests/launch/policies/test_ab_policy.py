@@ -73,7 +73,7 @@ def order(trials: Sequence[Trial]) -> str:
     )
 
 
-def test_pairs_are_ab_ba_ba_ab_after_warm_up() -> None:
+def test_comparison_runs_pairs_in_order_ab_ba_ba_ab_after_warm_up() -> None:
     trials, (answer,) = complete(SHARED, steady(cv=0.02))
     assert (order(trials), answer.outcome) == ("abABBABAAB", PairedOutcome.CANNOT_TELL)
     assert len(trials) == count_most_runs(2, shared=True)
@@ -280,7 +280,9 @@ def conclude(trials: Sequence[Trial], policy: TrialPlan = TWO) -> Conclusion:
         ([GOOD, SLOW, GOOD, LOST_RUN], "new"),
     ],
 )
-def test_variant_that_is_due_runs_next(trials: list[Trial], variant: str) -> None:
+def test_next_run_of_a_comparison_is_of_the_variant_that_is_due(
+    trials: list[Trial], variant: str
+) -> None:
     step = next_runs(trial_history(VARIANTS[:2], trials), TWO)
     assert isinstance(step, NextRuns)
     (run,) = step.runs

@@ -97,7 +97,7 @@ def look_at(*factors: float, decision_rule: DecisionRule = SEQUENTIAL) -> Judgem
     ],
     ids=["in turn", "at once", "two requested", "one run"],
 )
-def test_launch_plan_decides_the_levels(
+def test_launch_plan_decides_the_significance_levels(
     plan: RepeatPolicy, decision_rule: DecisionRule
 ) -> None:
     assert choose_decision_rule(plan) == decision_rule

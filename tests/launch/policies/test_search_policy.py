@@ -111,7 +111,7 @@ def test_simulated_slow_build_is_named_with_the_size_of_its_change(
     assert min(runs.count(first_slow - 1), runs.count(first_slow)) >= 2
 
 
-def test_equal_ends_end_the_search_after_four_pairs() -> None:
+def test_equally_fast_end_builds_end_the_search_after_four_pairs() -> None:
     trials, answer = complete(Builds({}, seed=3))
     assert answer.outcome is BisectOutcome.NO_CHANGE_BETWEEN_ENDS
     assert [trial.variant for trial in trials] == [0, 31, 31, 0, 31, 0, 0, 31]
@@ -120,7 +120,7 @@ def test_equal_ends_end_the_search_after_four_pairs() -> None:
     assert (answer.changes, answer.ranges) == ((), ())
 
 
-def test_faster_end_ends_the_search_at_once() -> None:
+def test_faster_bad_build_ends_the_search_at_once() -> None:
     trials, answer = complete(Builds({10: -0.05}))
     assert (answer.outcome, len(trials)) == (BisectOutcome.NO_CHANGE_BETWEEN_ENDS, 4)
 
@@ -169,7 +169,7 @@ def test_two_changes_are_both_found() -> None:
     assert len(trials) <= count_most_runs(32)
 
 
-def test_search_at_the_cap_reports_a_range_and_continues() -> None:
+def test_search_at_the_limit_of_runs_reports_a_range_and_can_continue() -> None:
     builds = Builds({20: 0.03}, cv=0.004)
     trials, answer = complete(builds, cap=6)
     assert (answer.outcome, len(trials), answer.changes) == (BisectOutcome.RANGE, 6, ())
@@ -181,7 +181,7 @@ def test_search_at_the_cap_reports_a_range_and_continues() -> None:
     assert answer.outcome is BisectOutcome.FOUND
 
 
-def test_lost_run_is_repeated_and_two_pause_the_search() -> None:
+def test_search_repeats_a_lost_run_and_pauses_after_two() -> None:
     builds = Builds({20: 0.05})
     trials, answer = complete(builds)
     cut = trials[:6]
@@ -283,7 +283,7 @@ def test_noise_of_earlier_comparisons_shortens_the_search() -> None:
     assert len(trials) < len(alone)
 
 
-def test_most_runs_of_the_file_ends_the_search() -> None:
+def test_search_ends_at_the_limit_of_runs_in_the_variants_file() -> None:
     trials, conclusion = search(1.01, replace(NINE, cap=9))
     assert len(trials) == 9
     assert (conclusion.reason, conclusion.done) == (Reason.RANGE, True)
@@ -313,7 +313,7 @@ def test_most_runs_of_the_file_ends_the_search() -> None:
     ],
     ids=["alike", "faster", "does not run"],
 )
-def test_search_ends_without_a_slower_bad_end(
+def test_search_ends_if_the_bad_build_is_not_slower(
     trials: list[Trial], reason: Reason, done: bool, text: str
 ) -> None:
     step = next_runs(trial_history(BUILDS, trials), NINE)
@@ -322,7 +322,7 @@ def test_search_ends_without_a_slower_bad_end(
     assert step.text.startswith(text)
 
 
-def test_allocation_begins_with_discarded_runs() -> None:
+def test_first_runs_in_an_allocation_are_discarded_as_warm_up() -> None:
     """A second allocation begins with them, too; their times do not count."""
     jobs: list[EndedJob] = []
     so_far: list[Trial] = []
@@ -354,7 +354,7 @@ def test_allocation_begins_with_discarded_runs() -> None:
 
 
 @pytest.mark.parametrize("outcome", [TrialOutcome.LOST, TrialOutcome.DOES_NOT_RUN])
-def test_failing_end_in_another_allocation_ends_the_search(
+def test_end_build_that_fails_again_in_another_allocation_ends_the_search(
     outcome: TrialOutcome,
 ) -> None:
     times = [

@@ -68,7 +68,7 @@ def followed(scheduler: LocalScheduler, job: Job) -> JobStatus:
         ("kill -SEGV $$", "FAILED", "0:11"),
     ],
 )
-def test_local_job_is_a_process(
+def test_local_job_runs_as_a_process_of_this_machine(
     journal: Journal, tmp_path: Path, text: str, state: str, code: str
 ) -> None:
     scheduler, job = start(journal, tmp_path, f"sleep 0.2; {text}")

@@ -245,7 +245,7 @@ def test_cancelling_runs_cancels_their_allocation_once(held: Held) -> None:
     assert slurm.cancelled == ["4711"]
 
 
-def test_directives_precede_the_first_command() -> None:
+def test_sbatch_directives_precede_the_first_command_of_the_script() -> None:
     lines = [
         "#!/bin/bash",
         "#SBATCH -N 2",

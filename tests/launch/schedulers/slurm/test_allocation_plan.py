@@ -202,7 +202,9 @@ def test_allocation_beyond_slurm_limits_is_not_planned(
     assert plan(job, slurm=slurm).reason == reason
 
 
-def test_other_launchers_get_no_allocation(job: PlannedJob) -> None:
+def test_only_jobs_that_sbatch_starts_directly_share_an_allocation(
+    job: PlannedJob,
+) -> None:
     """Local jobs have no allocation and no reason."""
     local = change(job, via="local", command=("./launch.sh",))
     assert (

@@ -117,7 +117,7 @@ class Fake:
         ("21", "", Phase.UNKNOWN, "", ""),
     ],
 )
-def test_phase_of_a_job_is_read(
+def test_slurm_job_state_is_mapped_to_its_phase(
     job_id: str, queue: str, phase: Phase, state: str, seen_by: str
 ) -> None:
     """slurmctld decides; records of an earlier job with that id and unreadable records
@@ -149,7 +149,7 @@ def test_requeued_job_keeps_its_submission_time() -> None:
     assert status.ended is None
 
 
-def test_latest_start_counts_in_any_order() -> None:
+def test_latest_start_of_a_requeued_job_counts_in_any_order() -> None:
     for rows in (SACCT.splitlines(), SACCT.splitlines()[::-1]):
         status = Fake(sacct="\n".join(rows)).status("5")
         assert (status.state, status.restarts, status.submitted) == (
@@ -332,7 +332,7 @@ def test_jobs_are_found_by_their_tokens() -> None:
     assert find(["ccc"], squeue=queue, sacct=NO_ACCOUNTING) == {}
 
 
-def test_possible_job_is_never_reported_missing() -> None:
+def test_job_is_not_reported_missing_if_slurm_gives_no_certain_answer() -> None:
     with pytest.raises(SchedulerAway):
         find(["aaa"], squeue=UNREACHABLE, sacct="1|llmb:aaa\n")
     with pytest.raises(SchedulerAway):

@@ -155,7 +155,7 @@ def test_custom_pattern_is_used() -> None:
     assert read_pattern(r"id=(?P<job>\d+)", "id=7") == [Submission("7")]
 
 
-def test_exactly_one_job_is_expected() -> None:
+def test_submission_that_prints_two_job_ids_is_uncertain() -> None:
     submitted_job = job(Path("/scratch"))
     assert require_single([], submitted_job, OUTPUT) is None
     assert require_single([Submission("7")], submitted_job, OUTPUT) == Submission("7")

@@ -195,7 +195,7 @@ def test_job_that_bypassed_the_wrapper_is_followed_if_nodes_do_not_matter(
     assert site.queue.cancelled == []
 
 
-def test_job_with_its_token_counts_as_placed(site: Site) -> None:
+def test_submission_succeeded_if_slurm_lists_a_job_with_its_token(site: Site) -> None:
     job = site.intend("echo Submitted batch job 44", exclude=("n7",))
     site.queue.tokens[job.token] = "44"
     assert site.scheduler.submit(job) == Submission("44")

@@ -159,7 +159,7 @@ def test_commands_other_than_sbatch_run_unchanged(
     assert (job.folder / "submit.out").read_text().startswith("1 ")
 
 
-def test_job_id_pattern_of_the_user_wins(bench: Bench) -> None:
+def test_job_id_pattern_of_the_user_takes_precedence(bench: Bench) -> None:
     job = bench.intend(
         "echo Submitted batch job 1; echo main job: 2", job_id=r"main job: (?P<job>\d+)"
     )
@@ -264,7 +264,7 @@ def test_sbatch_that_cannot_reach_slurm_submitted_nothing(bench: Bench) -> None:
         bench.recover(job)
 
 
-def test_recovering_finds_no_submission_never_started(bench: Bench) -> None:
+def test_recovery_finds_that_a_submission_was_never_started(bench: Bench) -> None:
     job = bench.intend("echo Submitted batch job 12")
     assert bench.recover(job) is None
     (

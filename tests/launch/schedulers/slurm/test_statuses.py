@@ -107,7 +107,7 @@ def test_each_slurm_state_has_a_phase(state: str, phase: Phase) -> None:
         else ""
     ),
 )
-def test_final_state_determines_who_is_blamed(
+def test_final_slurm_state_decides_if_the_run_or_the_infrastructure_is_blamed(
     status: JobStatus, blame: Blame, words: str
 ) -> None:
     end = explain_end(status)
@@ -226,7 +226,7 @@ def test_temporary_pending_reasons_are_not_stuck(reason: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
-def test_held_states_never_start(state: str) -> None:
+def test_job_in_a_held_state_is_reported_as_stuck(state: str) -> None:
     assert explain_stuck(JobStatus(Phase.WAITING, state)).startswith(f"{state}: ")
 
 
