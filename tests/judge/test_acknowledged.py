@@ -358,7 +358,7 @@ def test_certificate_accepts_no_reason() -> None:
     assert judge_accepted(WALL, certify=True).verdict is Verdict.INVALID
 
 
-def test_accepted_reason_hides_no_other_problem() -> None:
+def test_accepting_one_reason_hides_no_other_problem_of_the_run() -> None:
     assert (
         judge_accepted(
             WALL, problem=Problem(Reason.WINDOW_INCOMPLETE, "half is missing")

@@ -119,7 +119,7 @@ def test_run_beyond_the_first_accepted_value_is_a_regression() -> None:
     assert "the limit is 7.691 s (drift budget 5 %, tolerance 5 %)" in phrase(judgement)
 
 
-def test_same_run_passes_against_an_unmoved_baseline() -> None:
+def test_run_without_drift_of_the_recorded_values_passes() -> None:
     judgement = judge_run(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04))
     assert (judgement.verdict, list_drift_codes(judgement)) == (Verdict.PASS, [])
 

@@ -106,18 +106,18 @@ def test_slow_drift_hides_no_earlier_change(
 
 
 @pytest.mark.parametrize("bad", [1, 2])
-def test_two_bad_days_are_no_level(bad: int) -> None:
+def test_two_consecutive_bad_days_are_no_level_shift(bad: int) -> None:
     assert find_level_shifts([*make_series((0.0, 60)), *[0.3] * bad], KNOWN) == ()
 
 
-def test_three_bad_days_of_different_size_are_no_level() -> None:
+def test_three_bad_days_of_different_size_are_no_level_shift() -> None:
     assert find_level_shifts([*make_series((0.0, 120)), 0.05, 0.28, 0.12], KNOWN) == ()
     assert list_positions(
         find_level_shifts([*make_series((0.0, 120)), 0.15, 0.16, 0.15, 0.16], KNOWN)
     ) == [120]
 
 
-def test_single_bad_days_are_no_changes() -> None:
+def test_isolated_bad_days_are_no_level_shifts() -> None:
     values = make_series((0.0, 120))
     for day in (20, 21, 60, 90, 118):
         values[day] += 0.25

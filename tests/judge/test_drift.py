@@ -34,11 +34,11 @@ def test_drift_of_a_twentieth_percent_per_day_is_found(seed: int, sign: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_quiet_days_have_no_drift(seed: int) -> None:
+def test_days_without_drift_report_none(seed: int) -> None:
     assert find_drift(make_days(200, seed).tolist(), KNOWN) is None
 
 
-def test_bad_days_are_no_drift() -> None:
+def test_isolated_bad_days_are_no_drift() -> None:
     values = make_days(150)
     values[::25] += 0.3
     assert find_drift(values.tolist(), KNOWN) is None

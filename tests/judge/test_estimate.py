@@ -42,7 +42,7 @@ def test_interval_around_the_bound_is_inconclusive(
     assert compare_interval(difference - 0.02, difference + 0.02, 0.05) is expected
 
 
-def test_infinite_interval_is_inconclusive() -> None:
+def test_run_with_an_infinite_confidence_interval_is_inconclusive() -> None:
     assert compare_interval(-math.inf, math.inf, 0.05) is Answer.INCONCLUSIVE
 
 
@@ -58,7 +58,7 @@ def test_error_falls_with_the_root_of_the_runs(runs: int) -> None:
     assert several.half_width == pytest.approx(single.half_width / math.sqrt(runs))
 
 
-def test_error_within_the_run_is_a_floor() -> None:
+def test_standard_error_is_at_least_the_error_within_the_run() -> None:
     loud = WithinRun(0.05, 30.0)
     error = compute_error(HISTORY, [loud], 0.0, DecisionRule())
     assert error.standard_error == pytest.approx(0.05)

@@ -141,7 +141,9 @@ def test_configuration_keeps_its_noise_although_others_have_none(
 @pytest.mark.parametrize(
     ("sigma", "noisy"), [(0.002, False), (0.008, False), (0.04, True), (0.1, True)]
 )
-def test_few_days_show_noise_beyond_the_assumed(sigma: float, noisy: bool) -> None:
+def test_noise_of_few_days_replaces_the_assumed_one_if_larger(
+    sigma: float, noisy: bool
+) -> None:
     few = noise.estimate_from_few_days(make_series(sigma, 5))
     assert few is not None
     assert noise.is_noisier(few, noise.assume_noise(0.01)) is noisy

@@ -52,7 +52,7 @@ def test_save_within_a_slow_step_is_named(record: CheckpointRecord, text: str) -
     assert describe(record) == text
 
 
-def test_saves_of_several_slow_steps_are_counted() -> None:
+def test_note_on_several_slow_steps_counts_their_checkpoint_saves() -> None:
     seconds = (2.0, 2.01, 1.99, 40.0, 2.0, 2.01, 1.99, 39.0, 2.0)
     lines = (make_save(14, 38.0),)
     assert (
@@ -61,7 +61,7 @@ def test_saves_of_several_slow_steps_are_counted() -> None:
     )
 
 
-def test_shape_names_the_save_of_its_spike() -> None:
+def test_note_on_a_slow_step_names_the_checkpoint_save_in_this_step() -> None:
     run = measurement(
         2.0,
         window_seconds=SECONDS,

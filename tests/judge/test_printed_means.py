@@ -136,7 +136,7 @@ def test_slow_mean_is_not_forgiven() -> None:
         assert apply_literal_rule([run], run_evidence, estimate).meets is meets
 
 
-def test_means_show_no_period() -> None:
+def test_pattern_of_printed_means_reports_no_period() -> None:
     """Every second mean is slow, but which of its steps are slow is unknown."""
     shape = find_shape(make_means([7.3, 9.0] * 8))
     assert shape.kind == "two-levels"

@@ -85,7 +85,9 @@ def test_slow_step_of_four_is_not_forgiven() -> None:
     [{20: 1.45, 33: 1.45}, {20: 3.0, 28: 3.0, 33: 3.0}],
     ids=["small stragglers", "three of 34"],
 )
-def test_other_slow_steps_are_not_forgiven(slow: dict[int, float]) -> None:
+def test_slow_steps_that_are_no_isolated_stalls_are_not_forgiven(
+    slow: dict[int, float],
+) -> None:
     slow_run = with_steps(slow)
     assert slow_run.statistic_seconds is not None
     estimate = judge(evidence(slow_run, *HISTORY)).estimate
@@ -245,7 +247,7 @@ def test_current_runs_are_averaged_after_the_daily_runs() -> None:
     assert daily_runs[-1].environment == software
 
 
-def test_printed_unit_matters_only_for_equal_steps() -> None:
+def test_printed_unit_widens_the_error_only_if_all_step_times_are_equal() -> None:
     same = measurement(24.0, resolution_seconds=0.1)
     differing = measurement(
         24.0, resolution_seconds=0.1, window_seconds=(23.9, 24.1) * 17

@@ -215,7 +215,7 @@ def make_quiet_fleet(
     ("configurations", "days_before", "trials"),
     [(3, 20, 1000), (7, 4, 1000), (16, 1, 300)],
 )
-def test_quiet_days_have_no_shared_shift(
+def test_days_without_a_shift_report_no_shared_shift(
     configurations: int, days_before: int, trials: int
 ) -> None:
     """At most one alarm in 1000; a level of 5 % for each of three configurations alone

@@ -378,7 +378,7 @@ def test_runs_of_one_day_on_same_nodes_are_averaged() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_drift_names_no_node(seed: int) -> None:
+def test_slow_drift_of_a_configuration_names_no_node(seed: int) -> None:
     runs = [
         ConfigurationRun(
             run.id,

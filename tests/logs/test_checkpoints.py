@@ -141,7 +141,7 @@ def test_time_of_asynchronous_save_is_a_dispatch(mark: str) -> None:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING = 1",
     ],
 )
-def test_other_asynchronous_lines_are_not_dispatches(line: str) -> None:
+def test_similar_lines_do_not_mark_a_save_as_asynchronous(line: str) -> None:
     (record,) = records(line, SAVED)
     assert not record.dispatched
 

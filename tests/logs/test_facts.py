@@ -165,7 +165,7 @@ def test_statements_count_only_near_the_beginning(
         assert len(log.segments[0].steps) == 13
 
 
-def test_every_reading_of_a_log_has_the_facts() -> None:
+def test_readings_by_each_dialect_contain_the_stated_versions() -> None:
     own = RegexDialect("regex:own-1", "it ", r"it (?P<step>\d+) (?P<seconds>[\d.]+)")
     log = parse_blocks([(NCCL + nemo2_run(0, 9) + "it 1 2.0\n").encode()], [own])
     assert (

@@ -84,7 +84,7 @@ def test_each_run_of_a_log_has_its_total() -> None:
     ]
 
 
-def test_late_lines_of_other_processes_count_as_repeated() -> None:
+def test_late_step_lines_of_other_processes_are_dropped_as_repetitions() -> None:
     numbers = [0, 0, 1, 2, 1, 2, 3, 3, 4, 2, 5, 4, 6]
     log = parse("".join(maxtext(number) for number in numbers))
     assert steps(log) == [[0, 1, 2, 3, 4, 5, 6]]

@@ -239,7 +239,7 @@ def test_slower_of_two_contradicting_lines_is_kept(printed: float) -> None:
     assert "step 2: 2 s in line 3" in log.dropped[0].shown
 
 
-def test_unpaired_step_time_is_dropped() -> None:
+def test_step_time_without_its_iteration_line_is_dropped() -> None:
     unknown = parse(
         line(1, 9000) + step_time(9) + step_time(5) + line(3, 2000) + step_time(2)
     )
@@ -556,7 +556,7 @@ def test_impossible_time_is_kept_as_printed(seconds: str) -> None:
     swapped=st.lists(st.booleans(), min_size=len(PAIRS), max_size=len(PAIRS)),
     lost=st.sets(st.integers(0, 2 * len(PAIRS) - 1), max_size=4),
 )
-def test_lost_lines_never_make_steps_faster(
+def test_lost_log_lines_never_make_megatron_steps_faster(
     swapped: list[bool], lost: set[int]
 ) -> None:
     printed = [
@@ -588,7 +588,7 @@ DIVERGED = "loss scale: 1.0 | grad norm: nan"
         ((), (50,), [Reason.DIVERGED, Reason.DIVERGED]),
     ],
 )
-def test_skipped_steps_before_the_window_are_harmless(
+def test_skipped_updates_before_the_window_are_no_problem(
     skipped: tuple[int, ...], diverged: tuple[int, ...], expected: list[Reason]
 ) -> None:
     lines = [

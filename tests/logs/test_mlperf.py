@@ -334,7 +334,7 @@ def test_two_runs_with_samples_since_start_are_two_attempts() -> None:
     assert steps(parse(run + run)) == [list(range(6))] * 2
 
 
-def test_growing_blocks_remain_block_means() -> None:
+def test_mlperf_blocks_of_growing_length_remain_block_means() -> None:
     """Their samples add up to the whole run, so they do not count from its start."""
     records = [
         statistics_record({"train_step_time": 0.5}, samples_count=BATCH * steps)

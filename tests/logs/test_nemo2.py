@@ -277,7 +277,7 @@ def test_number_followed_by_text_is_complete(after: str) -> None:
     assert steps(log) == [[0, 1, 3] if after == " |x" else [0, 1, 2, 3]]
 
 
-def test_fields_of_later_records_do_not_truncate_earlier_records() -> None:
+def test_step_record_without_fields_of_later_records_is_complete() -> None:
     """The first record of a process prints no samples.
 
     A validation adds a field to all later records.

@@ -107,7 +107,7 @@ def test_steps_are_counted_per_rank() -> None:
     assert dropped(log) == {"other-rank": 3}
 
 
-def test_unlabelled_processes_are_not_counted() -> None:
+def test_steps_of_several_unlabelled_processes_are_dropped() -> None:
     """Otherwise the eight lines of each step would become eight steps."""
     log = parse((INITIAL.format(0) + LOOP) * 8 + step_line() * 80)
     assert log.segments == ()

@@ -191,7 +191,7 @@ def test_time_without_its_trailing_zeros_is_not_truncated() -> None:
     assert steps(parse(step_lines(times, " s"))) == [list(range(50))]
 
 
-def test_suffix_on_some_lines_does_not_make_other_lines_truncated() -> None:
+def test_step_lines_without_the_suffix_of_other_lines_are_complete() -> None:
     lines = step_lines(["6.25"] * 50).splitlines()
     lines[10::10] = [f"{line} | saved" for line in lines[10::10]]
     assert dropped(parse("\n".join(lines) + "\n")) == {}

@@ -209,7 +209,7 @@ def test_timestamp_30_days_before_the_next_is_not_the_start(
         "count: opCount 2",
     ],
 )
-def test_other_nccl_lines_are_not_a_trace(line: str) -> None:
+def test_other_nccl_log_lines_do_not_count_as_a_trace(line: str) -> None:
     assert parse(line + "\n").nccl_line == 0
 
 

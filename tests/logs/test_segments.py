@@ -68,7 +68,7 @@ def test_attempt_begins_at_another_total_or_configuration() -> None:
     )
 
 
-def test_exchanged_steps_are_ordered_with_their_lines() -> None:
+def test_steps_printed_in_the_wrong_order_are_sorted_with_their_lines() -> None:
     log = parse(
         "x\n" + write("0-3") + nemo2(5, "6.5") + nemo2(4) + "x\n" + write("6") + "x\n"
     )
@@ -111,7 +111,7 @@ def test_attempt_is_finished_by_last_step_or_end(
     assert [segment.finished for segment in parse(write(order)).segments] == finished
 
 
-def test_only_reached_lightning_end_finishes_an_attempt() -> None:
+def test_lightning_line_finishes_an_attempt_only_if_it_states_the_end() -> None:
     assert (
         parse(write("0-30") + END.replace("max_steps=50", "max_epochs=1"))
         .segments[0]
@@ -296,7 +296,7 @@ def test_diverged_record_of_a_step_is_kept(offset: int, value: str) -> None:
     )
 
 
-def test_precise_record_wins_but_hides_no_divergence() -> None:
+def test_more_precise_record_of_a_step_is_kept_and_hides_no_divergence() -> None:
     record, diverged = dll(0, "52.334"), bar(1, "0.000", "52.30", loss="nan")
     for text in (f"{record}\n{diverged}\n", f"{diverged}{record}\n"):
         columns = parse(text).segments[0].steps

@@ -187,7 +187,7 @@ def test_every_definition_file_is_listed() -> None:
     )
 
 
-def test_definitions_apply_only_without_other_steps() -> None:
+def test_shipped_log_definitions_apply_only_without_steps_of_a_dialect() -> None:
     text = (nemo2_run(0, 4) + LINES["llm_c"][0]).encode()
     log = read_log(Stream([text], Path("x")), SHIPPED)
     assert (log.dialect, log.readings, log.dropped) == ("nemo2", (), ())
@@ -351,7 +351,7 @@ def test_reward_frameworks_are_marked(name: str) -> None:
     )
 
 
-def test_invalid_optional_values_keep_record() -> None:
+def test_step_with_an_invalid_optional_value_is_kept() -> None:
     lines, _ = WORK["automodel"]
     text = "".join(f"{line}\n" for line in lines).replace('"lr": 0.0', '"lr": null')
     log = parse_blocks([text.encode()], SHIPPED)

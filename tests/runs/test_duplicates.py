@@ -102,7 +102,7 @@ PAIRS: dict[str, tuple[Steps | list[float], Steps | list[float], bool | None]] =
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), PAIRS.values(), ids=PAIRS)
-def test_equal_steps_determine_duplicates(
+def test_equal_step_times_prove_a_duplicate(
     old: Steps | list[float], new: Steps | list[float], expected: bool | None
 ) -> None:
     assert classify_duplicate(make_run(old), make_run(new, job="2")) is expected
@@ -169,7 +169,7 @@ def test_independent_runs_are_no_duplicates(
     assert not any(proves_duplicate(make_run(values), averaged) for values in equal)
 
 
-def test_overlapping_means_count_once() -> None:
+def test_overlapping_moving_means_are_not_counted_as_independent_times() -> None:
     """NeMo 1 prints means of five steps: one slow step is in five of them."""
     checkpoints = np.tile([*[1.2] * 9, 1.6], 20) + np.linspace(0, 0.002, 200)
     means = np.convolve(checkpoints, np.full(5, 0.2), mode="valid").round(1)

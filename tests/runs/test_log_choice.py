@@ -141,7 +141,7 @@ def test_source_with_more_step_times_is_chosen(
     assert len(ingested.ignored) == 1
 
 
-def test_metrics_of_other_launch_replace_no_log(tmp_path: Path) -> None:
+def test_metrics_of_an_earlier_launch_replace_no_log(tmp_path: Path) -> None:
     files = {
         "run/train.log": make_trainer_log(),
         "run/trainer_log.jsonl": make_llamafactory_jsonl(),
@@ -210,7 +210,7 @@ def test_metrics_are_run_unless_other_log_has_steps(
     ("seconds", "runs"),
     [(3.0, ["a/train.log", "b/metrics.csv"]), (2.0, ["a/train.log"])],
 )
-def test_metrics_in_separate_folder_are_recorded(
+def test_metrics_in_a_folder_without_a_log_are_a_run(
     tmp_path: Path, seconds: float, runs: list[str]
 ) -> None:
     """No baseline exists for their path yet; metrics with the steps of a log are its

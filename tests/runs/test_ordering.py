@@ -131,7 +131,7 @@ def test_zoned_and_local_times_are_two_clocks() -> None:
     )
 
 
-def test_run_without_clock_prevents_using_it() -> None:
+def test_runs_are_not_ordered_by_a_clock_that_one_of_them_lacks() -> None:
     runs = [
         make_run("1", metadata=DAY, log=3 * DAY),
         make_run("2", metadata=2 * DAY, log=2 * DAY),
@@ -238,7 +238,7 @@ def test_recent_launch_is_recorded_with_judged_run() -> None:
     assert list(map(str, notes)) == ["9: launched minutes ago, no log yet"]
 
 
-def test_undated_old_log_does_not_force_file_times() -> None:
+def test_old_log_without_timestamps_does_not_order_newer_logs_by_file_times() -> None:
     """Copying gave the good run the latest file time, but two logs have timestamps."""
     good = make_run("1", log=DAY, file_time=HOUR)
     slow = make_run("2", log=2 * HOUR, file_time=3 * HOUR)

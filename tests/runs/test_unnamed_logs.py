@@ -188,7 +188,7 @@ def test_file_next_to_log_is_no_second_run(
         ),
     ],
 )
-def test_file_of_another_kind_is_no_run(
+def test_file_of_a_kind_that_is_no_log_is_no_run(
     tmp_path: Path, name: str, text: str | bytes
 ) -> None:
     assert read(tmp_path, {f"exp/{name}": text}).runs == ()
@@ -264,7 +264,7 @@ def test_most_data_files_are_not_opened(
     assert [reason for _, reason in choice.ignored if "not examined" in reason]
 
 
-def test_long_text_is_only_sampled(tmp_path: Path) -> None:
+def test_steps_are_searched_in_samples_of_a_long_text(tmp_path: Path) -> None:
     path = tmp_path / "train_log"
     for place in range(3):
         noise = [b"x\n" * 100_000] * 4

@@ -68,7 +68,7 @@ def round_trip(
 
 
 @pytest.mark.slow
-def test_real_logs_round_trip() -> None:
+def test_packed_real_logs_are_unpacked_unchanged() -> None:
     """All logs together: each gets its own section of the columns."""
     files = sorted(Path(shared("logs")).rglob("*.out"))
     output = tuple(read(path) for path in files for read in (read_log, read_ending))
@@ -76,7 +76,7 @@ def test_real_logs_round_trip() -> None:
     assert to_bits(round_trip(output)) == to_bits(output)
 
 
-def test_every_field_of_a_packed_log_round_trips() -> None:
+def test_every_field_of_a_packed_log_is_unpacked_unchanged() -> None:
     ending = Ending(
         EndingCode.TRACEBACK,
         Quote("Ü\udcff\x00'"),
@@ -210,7 +210,7 @@ def test_value_repeated_too_often_is_refused_early(
         unpack(struct.pack("=Q", len(text)) + text)
 
 
-def test_texts_equal_to_type_names_stay_texts() -> None:
+def test_packed_texts_that_equal_type_names_stay_texts() -> None:
     records = tuple(
         CheckpointRecord(SAVE, 1, rank=name)
         for name in ("same", "Ending", "NaN", "null", "same")

@@ -114,7 +114,7 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> FileReading:
     return read_file(FileToRead(str(log), is_log=True), (), with_state=True)
 
 
-def test_real_reading_is_consistent(reading: FileReading) -> None:
+def test_reading_of_an_unchanged_file_is_consistent(reading: FileReading) -> None:
     for readings in ((), (cast("ParsedLog", reading.result),)):
         log = replace(
             cast("ParsedLog", reading.result), readings=readings, ending=end_at(1)

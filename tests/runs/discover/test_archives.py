@@ -141,7 +141,7 @@ def test_nested_archive_is_not_opened(tree: Tree, tmp_path: Path) -> None:
     ]
 
 
-def test_archive_with_two_names_is_read_once(tree: Tree, tmp_path: Path) -> None:
+def test_archive_given_by_two_names_is_read_once(tree: Tree, tmp_path: Path) -> None:
     path = pack(tree({"a.out": ""}), tmp_path / "x.tar.gz")
     (tmp_path / "y.tar.gz").symlink_to(path)
     for given in ([tmp_path], [tmp_path, path], [path, tmp_path / "y.tar.gz"]):

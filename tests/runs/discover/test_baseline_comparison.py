@@ -486,7 +486,7 @@ def test_log_with_an_ordinary_change_still_matches_its_baseline(
     assert identify_run(text, record(change(text))).key is not None
 
 
-def test_one_sided_facts_are_listed() -> None:
+def test_facts_stated_by_only_the_run_or_the_baseline_are_listed() -> None:
     identity = identify_run(drop_dump(MEGATRON), record(MEGATRON))
     (missing,) = identity.one_sided
     assert missing.startswith(
@@ -504,7 +504,7 @@ def test_step_count_is_no_configuration_change() -> None:
     assert (identity.key, identity.changes) == (baseline.key, ())
 
 
-def test_run_without_agreement_is_unmatched() -> None:
+def test_run_that_shares_no_fact_with_the_baseline_is_unmatched() -> None:
     gpus = replace(
         record(""), match=RunMatch("oak/slurm-#.out", (("gpus", "64"), ("steps", "50")))
     )
@@ -539,7 +539,9 @@ def test_run_without_facts_is_matched_by_path() -> None:
         ),
     ],
 )
-def test_fact_printed_only_if_used_counts(before: str, now: str, matches: bool) -> None:
+def test_absence_of_a_fact_that_is_printed_only_if_used_is_a_difference(
+    before: str, now: str, matches: bool
+) -> None:
     assert (
         identify_run(TITAN + now, record(TITAN + before)).key is not None
     ) is matches
@@ -554,7 +556,7 @@ def test_adapter_missing_in_older_baseline_is_reported() -> None:
     )
 
 
-def test_missing_non_default_value_counts() -> None:
+def test_value_missing_in_the_list_of_non_default_values_is_a_difference() -> None:
     listed = "[model] Non-default values (vs Mcore TransformerConfig):\n  num_layers: 80\n  hidden_size: 8192\n"
     identity = identify_run(listed, record(f"{listed}  moe_router_topk: 8\n"))
     assert (
@@ -564,7 +566,9 @@ def test_missing_non_default_value_counts() -> None:
 
 
 @pytest.mark.parametrize(("now", "matches"), [("25.05", False), ("25.07", True)])
-def test_default_of_other_version_is_minor(now: str, matches: bool) -> None:
+def test_changed_default_is_a_minor_difference_if_the_version_changed(
+    now: str, matches: bool
+) -> None:
     changed = MEGATRON.replace(
         "moe_token_drop_policy ........................... probs",
         "moe_token_drop_policy ..... position",

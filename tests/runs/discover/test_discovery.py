@@ -414,7 +414,9 @@ def test_given_file_is_log_under_any_name(tree: Tree) -> None:
     }
 
 
-def test_given_file_keeps_its_neighbours_as_evidence(tree: Tree) -> None:
+def test_file_given_on_the_command_line_is_described_by_neighbouring_files(
+    tree: Tree,
+) -> None:
     folder = Path(LOG).parent
     root = tree(
         {
@@ -519,7 +521,9 @@ def test_folder_limit_is_reported_once(
     )
 
 
-def test_given_link_is_read_after_real_folder(tree: Tree) -> None:
+def test_link_given_on_the_command_line_is_read_after_the_folder_it_leads_to(
+    tree: Tree,
+) -> None:
     link, root = tree([]) / "nightly", tree([LOG])
     link.symlink_to(root / "experiments" / NAME)
     assert (

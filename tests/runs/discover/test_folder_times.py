@@ -74,7 +74,7 @@ def test_timestamp_in_a_name_is_epoch_or_date_and_time(
         ((), "", ""),
     ],
 )
-def test_innermost_folder_counts_and_day_is_weak(
+def test_start_is_read_from_the_innermost_folder_name_and_a_day_only_dates_it(
     folders: tuple[str, ...], started: str, dated: str
 ) -> None:
     for name, dating in (

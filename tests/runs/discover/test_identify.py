@@ -328,7 +328,9 @@ def test_patch_release_with_own_document_is_preferred(
     assert identity.key == replace(GROK_GB200, release=expected)
 
 
-def test_exact_release_of_other_key_hides_no_match() -> None:
+def test_baseline_of_another_configuration_with_the_exact_release_hides_no_match() -> (
+    None
+):
     patch = make_recipe(
         "25.05.04",
         "nemo2",
@@ -423,7 +425,7 @@ def test_run_may_belong_to_keys_that_fit_one_of_two_contradicting_values(
     assert (identity.key, identity.candidates) == (None, tuple(sorted(candidates)))
 
 
-def test_contradicting_task_keeps_baselines_of_task() -> None:
+def test_run_with_contradicting_tasks_may_belong_to_baselines_of_either_task() -> None:
     tuned = replace(LLAMA, task="finetune")
     recipes = (
         make_recipe(
@@ -765,7 +767,7 @@ FIELDS = st.fixed_dictionaries(
     st.sampled_from(["", "results", "experiments", "workloads"]),
     st.sampled_from([None, "nemo1", "nemo2"]),
 )
-def test_match_never_contradicts_stated_field(
+def test_matched_configuration_contradicts_no_stated_field(
     fields: dict[str, str], layout: str, dialect: str | None
 ) -> None:
     """Without help from a log, recipe, size, precision and GPUs have to be stated."""

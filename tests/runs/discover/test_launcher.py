@@ -58,7 +58,9 @@ def test_launcher_is_read_from_folders_and_names(
         ("[a, b]", "nemo-run"),
     ],
 )
-def test_metadata_takes_precedence(tree: Tree, stated: str, launcher: str) -> None:
+def test_launcher_in_metadata_takes_precedence_over_folder_names(
+    tree: Tree, stated: str, launcher: str
+) -> None:
     config = f"job_info: {{job_id: '7', launcher_type: {stated}}}\n"
     root = tree(
         {f"{TASK}/log-a-b.{NAME}_7_0.out": "", f"{TASK}/llmb-config_7.yaml": config}

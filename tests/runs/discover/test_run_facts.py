@@ -40,7 +40,7 @@ def make_trainer_summary(runtime: str, rate: str) -> ParsedLog:
     [("98.95", "0.051", "5"), ("2577.7505", "0.745", None)],
     ids=["sure", "1919 to 1922"],
 )
-def test_certain_step_count_is_a_fact(
+def test_number_of_steps_is_a_fact_only_if_certain(
     runtime: str, rate: str, count: str | None
 ) -> None:
     assert (

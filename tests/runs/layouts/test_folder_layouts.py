@@ -145,7 +145,7 @@ def test_folders_above_a_layout_name_gpu_type_and_release(
     } == expected
 
 
-def test_value_of_the_nearest_folder_counts() -> None:
+def test_gpu_type_is_read_from_the_nearest_folder_name() -> None:
     parts = (
         "/",
         "h100",

@@ -190,7 +190,9 @@ def test_build_contains_versions_and_images(text: str, expected: set[str]) -> No
         ),
     ],
 )
-def test_exclusion_needs_positive_evidence(text: str, expected: Reason | None) -> None:
+def test_metadata_excludes_a_run_only_if_it_says_profiled_or_traced(
+    text: str, expected: Reason | None
+) -> None:
     assert parse_and_interpret(text).excluded == expected
     assert parse_and_interpret(text).problems == ()
 
@@ -227,14 +229,14 @@ def test_exclusion_needs_positive_evidence(text: str, expected: Reason | None) -
         ),
     ],
 )
-def test_unusable_value_is_reported(text: str, problem: str) -> None:
+def test_unusable_metadata_value_is_reported(text: str, problem: str) -> None:
     record = parse_and_interpret(text)
     assert record.problems == (problem,)
     assert {hint.field for hint in record.hints} <= {"scaling"}
     assert (record.excluded, record.build) == (None, ())
 
 
-def test_unusable_value_after_evidence_is_reported() -> None:
+def test_unusable_metadata_value_does_not_hide_that_a_run_was_profiled() -> None:
     record = parse_and_interpret(
         make_job_config("env_overrides: {ENABLE_PROFILE: 1, ENABLE_NCCLTRACE: maybe}")
     )
@@ -261,13 +263,13 @@ def test_unusable_value_after_evidence_is_reported() -> None:
         (b"job_info: {job_id: 8}", "contains job_id '8'"),
     ],
 )
-def test_untrusted_file_is_refused(data: bytes, problem: str) -> None:
+def test_dangerous_metadata_file_is_refused(data: bytes, problem: str) -> None:
     """Deep nesting would crash the interpreter in PyYAML's C composer."""
     with pytest.raises(LogError, match=problem):
         interpret(parse(data), "llmb-config_7.yaml", "7")
 
 
-def test_unreadable_or_huge_file_is_refused(tmp_path: Path) -> None:
+def test_unreadable_or_huge_metadata_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="cannot read"):
         read_metadata(tmp_path)
     huge = tmp_path / "llmb-config_7.yaml"

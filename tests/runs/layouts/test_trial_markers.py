@@ -19,7 +19,7 @@ from pytest_llmbench.runs.discover.discovery import find_runs
 from pytest_llmbench.runs.layouts import trial_markers as trial_marks
 
 
-def test_only_log_with_marker_is_excluded(tmp_path: Path) -> None:
+def test_marker_next_to_a_log_excludes_only_the_run_of_this_log(tmp_path: Path) -> None:
     for name in (
         "log-grok1_314b_128_1_0.out",
         "log-grok1_314b_128_2_0.out",
@@ -70,7 +70,7 @@ def link_folder_of_file(log: Path) -> Path:
 
 
 @pytest.mark.parametrize("above", [link_folder, link_folder_of_file])
-def test_file_above_link_target_counts(
+def test_marker_above_the_target_of_a_link_excludes_the_run(
     stage: Path, above: Callable[[Path], Path]
 ) -> None:
     write(stage, "t1 1 1")
@@ -272,7 +272,7 @@ def test_profiled_run_of_a_trial_is_excluded_as_profiled(tmp_path: Path) -> None
     ],
     ids=["folder", "broken link", "link to itself", "FIFO"],
 )
-def test_non_file_next_to_log_is_no_marker(
+def test_marker_that_is_no_regular_file_is_reported_and_excludes_no_run(
     stage: Path, make: Callable[[Path], object], problem: str
 ) -> None:
     marker = stage / DEEP / "log-grok1_314b_128_1_0.out.ab"

@@ -183,9 +183,7 @@ def make_timed_segment(seconds: float, *, line: int, **columns: Any) -> Segment:
         ),
     ],
 )
-def test_fast_attempt_does_not_hide_slow_one(
-    logs: tuple[ParsedLog, ...], line: int
-) -> None:
+def test_slowest_attempt_is_judged(logs: tuple[ParsedLog, ...], line: int) -> None:
     measurement = measure_logs(*logs)
     (judged,) = [attempt for attempt in measurement.attempts if attempt.judged]
     assert (judged.line, measurement.valid) == (line, True)
@@ -210,7 +208,7 @@ def test_invalid_attempt_does_not_replace_the_judged_attempt() -> None:
     assert [problem.reason for problem in measurement.problems] == [Reason.DIVERGED]
 
 
-def test_single_attempt_yields_no_note() -> None:
+def test_run_with_a_single_attempt_has_no_note_on_attempts() -> None:
     measurement = measure_logs(log(WHOLE))
     assert list_attempt_notes(measurement) == []
     assert [attempt.judged for attempt in measurement.attempts] == [True]

@@ -309,7 +309,9 @@ def measure_rewarded_work(observed: dict[str, float], **columns: Any) -> Measure
 @pytest.mark.parametrize(
     ("share", "reasons"), [(0.5, {Reason.LESS_WORK}), (0.85, set())]
 )
-def test_rewarded_model_may_answer_shorter(share: float, reasons: set[Reason]) -> None:
+def test_shorter_answers_of_a_model_trained_on_rewards_are_valid(
+    share: float, reasons: set[Reason]
+) -> None:
     lengths = np.linspace(9000, 7000, 50) * share  # they shorten within a run, too
     measured = measure_rewarded_work({"tokens_per_step": 8000.0}, step_tokens=lengths)
     assert {problem.reason for problem in measured.problems} == reasons

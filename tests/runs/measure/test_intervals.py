@@ -84,7 +84,7 @@ def test_window_contains_only_whole_logging_intervals(
     assert all(problem.line > 100 for problem in problems)
 
 
-def test_lost_line_outside_window_is_no_interval() -> None:
+def test_lost_line_outside_the_window_suggests_no_logging_interval() -> None:
     """Where times come from time stamps, the step after a lost line is the mean of
     two."""
     index = np.array([1, 2, *range(4, 11)])
@@ -164,7 +164,7 @@ def test_interval_means_are_noted() -> None:
     assert not list_notes(measure_steps(steps(first=1)), "interval-mean")
 
 
-def test_single_mean_of_run_is_measured() -> None:
+def test_run_with_one_mean_of_all_steps_is_measured() -> None:
     columns = steps([7.4], index=np.array([STEPS]), mean_of=np.array([STEPS]))
     measurement = measure_steps(columns, make_baseline(1, STEPS))
     assert measurement.valid

@@ -118,7 +118,9 @@ def detect_widths(simulation: Simulation, digits: int, width: int = 1) -> Floats
 @pytest.mark.slow
 @pytest.mark.parametrize("digits", [0, 3])
 @pytest.mark.parametrize("simulation", ORDINARY.values(), ids=ORDINARY)
-def test_single_steps_are_no_moving_means(simulation: Simulation, digits: int) -> None:
+def test_times_of_single_steps_are_not_taken_for_moving_means(
+    simulation: Simulation, digits: int
+) -> None:
     assert np.mean(detect_widths(simulation, digits) != 1) <= 0.01
 
 
@@ -178,7 +180,7 @@ def test_inconclusive_times_are_no_moving_mean(content: Steps) -> None:
     assert detect_moving_mean(content) == 1
 
 
-def test_gap_hides_only_later_steps() -> None:
+def test_moving_mean_is_detected_unless_steps_are_missing_early() -> None:
     seconds = average(simulate_slow_first(np.random.default_rng(1)), 5)
     assert detect_moving_mean(without(round_steps(seconds, 0), *range(15, 50, 2))) == 5
     assert detect_moving_mean(without(round_steps(seconds, 0), 3)) == 1
@@ -193,7 +195,7 @@ def test_nemo_1_logs_print_means_of_five(name: str, digits: int) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["nemo2", "maxtext", "llmb_install"])
-def test_other_real_logs_print_single_steps(dialect: str) -> None:
+def test_logs_of_other_dialects_print_times_of_single_steps(dialect: str) -> None:
     logs = [read_log(path) for path in sorted(shared(f"logs/{dialect}").rglob("*.out"))]
     widths = [
         detect_moving_mean(segment.steps) for log in logs for segment in log.segments

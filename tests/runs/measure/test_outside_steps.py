@@ -62,7 +62,7 @@ def test_ordinary_steps_outside_window_are_valid(columns: Steps) -> None:
     assert measure_steps(columns).problems == ()
 
 
-def test_first_half_of_long_run_is_checked() -> None:
+def test_slow_steps_in_the_first_half_of_a_long_run_are_found() -> None:
     baseline = replace(
         make_recorded_baseline(), window=Window(500, 999, "trimmed_mean"), steps=1000
     )
@@ -121,7 +121,7 @@ def test_longer_run_may_lose_the_same_fraction_of_time() -> None:
     )
 
 
-def test_recorded_stall_does_not_excuse_level() -> None:
+def test_recorded_stall_does_not_excuse_a_slow_stretch_outside_the_window() -> None:
     stalled = make_slow_steps({range(46, 47): 20.0}, 50)
     observed = {
         Observed(name): value
@@ -184,7 +184,7 @@ def test_slow_warm_up_is_compared_with_recorded(
     assert (NoteCode.SLOW_WARM_UP in {note.code for note in measured.notes}) is noted
 
 
-def test_single_stall_is_no_level() -> None:
+def test_single_stall_outside_the_window_is_no_slow_stretch() -> None:
     noise = {range(step, step + 1): 1.01 + 0.01 * (step % 3) for step in range(45, 100)}
     stalled = {**noise, range(60, 61): 2.9}
     assert measure_steps(make_slow_steps(stalled)).problems == ()
@@ -217,7 +217,7 @@ def test_recorded_and_judged_level_are_equal() -> None:
     assert measure_steps(saves, baseline).problems == ()
 
 
-def test_session_tolerance_is_used() -> None:
+def test_steps_outside_the_window_are_judged_by_the_session_tolerance() -> None:
     from support.builders import NOW, log, run, segment
 
     from pytest_llmbench.runs.measure.measurement import measure

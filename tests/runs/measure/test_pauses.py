@@ -99,7 +99,9 @@ def test_printed_duration_limits_single_save(
         ([30], []),
     ],
 )
-def test_regular_gaps_recur_to_the_end(gaps: list[int], regular: list[int]) -> None:
+def test_gaps_are_regular_only_if_they_recur_until_the_last_step(
+    gaps: list[int], regular: list[int]
+) -> None:
     steps = np.arange(1, 50)
     mask = np.isin(steps, gaps)
     assert steps[find_regular(steps, steps, mask, mask)].tolist() == regular

@@ -255,7 +255,7 @@ def test_constant_loss_of_few_digits_is_noted(judge: Judge) -> None:
     assert "loss-stands-still" in list_codes(measurement)
 
 
-def test_harmless_findings_are_noted() -> None:
+def test_harmless_findings_about_training_are_notes() -> None:
     assert "norm-unknown" in list_codes(SOUND["DeepSpeed"]())
     assert "skipped-steps" in list_codes(SOUND["a few steps are skipped"]())
     assert "unverified-loss" in list_codes(SOUND["another stage of the pipeline"]())
@@ -373,14 +373,16 @@ def test_zero_gradients_are_valid_if_recorded(norm: float, valid: bool) -> None:
 
 
 @pytest.mark.parametrize(("last", "reason"), [(20, Reason.DID_NOT_TRAIN), (47, None)])
-def test_lost_loss_is_missing(last: int, reason: Reason | None) -> None:
+def test_run_whose_loss_is_no_longer_printed_has_no_loss(
+    last: int, reason: Reason | None
+) -> None:
     printed = np.arange(50) < last
     content = segment(steps(loss=np.where(printed, FALLING, np.nan), has_loss=printed))
     measured = measure(run(replace(log(content), prints_loss=False)), BASELINE, NOW)
     assert list_reasons(measured) == ({reason} if reason else set())
 
 
-def test_progress_of_whole_run_is_checked() -> None:
+def test_progress_records_of_a_whole_run_show_whether_it_trained() -> None:
     sound = tuple(
         ProgressRecord(10 + row, 1.5 - 0.1 * row, 0.9, 1e-5) for row in range(10)
     )

@@ -113,7 +113,9 @@ def make_pauses(*steps: int, kind: PauseKind = PauseKind.EVALUATION) -> Integers
     ],
 )
 @pytest.mark.parametrize("unit", [0.0, 1.0])
-def test_time_between_steps_is_invalid(lost: dict[int, float], unit: float) -> None:
+def test_lost_time_between_steps_makes_a_run_invalid(
+    lost: dict[int, float], unit: float
+) -> None:
     measured = measure_steps(make_clocked_steps(lost, unit))
     assert list_reasons(measured) == [Reason.WALL_CLOCK]
     assert measured.problems[0].line
@@ -171,7 +173,7 @@ def test_backward_clock_hides_a_gap(step: int, jump: float, red: bool) -> None:
     assert NoteCode.CLOCK_SET in {note.code for note in measured.notes}
 
 
-def test_pauses_are_counted() -> None:
+def test_gaps_for_announced_pauses_are_counted_in_a_note() -> None:
     columns = make_clocked_steps({20: 60.0, 40: 60.0}, paused=make_pauses(20, 40))
     notes = {note.code: note for note in measure_steps(columns).notes}
     assert phrase(notes[NoteCode.PAUSES]).startswith("2 gaps of 120.0 s in all")
@@ -206,7 +208,7 @@ RECORDED_SAVES = {**QUIET, Observed.LONGEST_SAVE: 60.0}
         ),
     ],
 )
-def test_pause_is_compared_with_others(
+def test_pause_is_invalid_if_much_longer_than_other_or_recorded_pauses(
     lost: dict[int, float], kind: PauseKind, observed: dict[Observed, float], red: bool
 ) -> None:
     measured = measure_steps(
@@ -333,7 +335,7 @@ def test_means_of_ten_steps_are_compared() -> None:
     assert list_reasons(measure_steps(make(1.6), baseline)) == [Reason.WALL_CLOCK]
 
 
-def test_line_clock_may_start_after_evaluation() -> None:
+def test_time_since_the_end_of_an_evaluation_is_no_gap() -> None:
     columns = make_clocked_steps({20: 60.0})
     since = np.where(np.arange(50) == 20, columns.stamp - SECONDS, np.nan)
     assert measure_steps(replace(columns, since=since)).problems == ()
@@ -375,7 +377,7 @@ def test_rate_of_stalled_step_is_no_contradiction() -> None:
     assert measure_steps(replace(every_tenth, throughput=rate), baseline).problems == ()
 
 
-def test_rate_may_rise_with_faster_data_loading() -> None:
+def test_higher_sample_rate_than_recorded_is_no_contradiction() -> None:
     baseline = make_recorded_baseline({**QUIET, Observed.WORK_PER_STEP: 64.0 * 1.1})
     assert measure_steps(make_stamped_steps(1.8, 1.8), baseline).problems == ()
 

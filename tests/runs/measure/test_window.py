@@ -204,7 +204,7 @@ def test_trimmed_mean_equals_scipy(seconds: list[float]) -> None:
     )
 
 
-def test_trace_in_both_segments_excludes_both() -> None:
+def test_nccl_trace_that_spans_two_segments_excludes_both() -> None:
     first, second = (
         replace(segment(), last_line=200),
         replace(segment(), first_line=300, last_line=500),
@@ -287,7 +287,7 @@ def test_last_half_consists_of_whole_times(
     assert find_missing_steps(columns, choose_last_half(columns)) == ()
 
 
-def test_unplanned_steps_are_outside_window() -> None:
+def test_steps_beyond_the_planned_number_are_outside_the_default_window() -> None:
     """OLMo runs ten steps more than planned."""
     assert choose_last_half(means_of(10, [7.0] * 5), 40) == Window(21, 40)
     assert choose_last_half(steps([7.0] * 20), 15) == Window(8, 15)
@@ -333,7 +333,7 @@ def test_window_without_baseline_depends_on_length(
         (None, None, (Window(11, 44), WindowFrom.DEFAULT)),
     ],
 )
-def test_window_precedence_is_option_baseline_default(
+def test_window_is_that_of_the_option_else_baseline_else_default(
     of_baseline: Window | None,
     requested: Window | None,
     expected: tuple[Window, WindowFrom],
@@ -404,7 +404,7 @@ def test_missing_time_is_computed_from_tokens() -> None:
     )
 
 
-def test_printed_time_is_never_replaced() -> None:
+def test_printed_step_time_is_never_replaced_by_a_computed_one() -> None:
     speed = np.full(50, TOKENS / 7.325 * 1.015)
     assert measure_columns(
         tokens_per_second_per_gpu=speed
@@ -472,7 +472,7 @@ def measure_whole_run(
     return measure(run(log(segment(columns, total=of))), baseline, NOW)
 
 
-def test_recipe_resolves_uncertain_step_count() -> None:
+def test_uncertain_number_of_steps_is_taken_from_the_recipe() -> None:
     measurement = measure_whole_run(1909, 7.4, 7.4 * 24 / 1909)
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.4 * 1909 / 1921)
@@ -500,7 +500,9 @@ def test_uncertain_step_counts_have_to_overlap() -> None:
 
 
 @pytest.mark.parametrize(("of", "choice"), [(1909, 20), (1950, 24), (1200, 1000)])
-def test_other_step_count_is_not_changed(of: int, choice: float) -> None:
+def test_number_of_steps_that_contradicts_the_recipe_is_not_changed(
+    of: int, choice: float
+) -> None:
     measurement = measure_whole_run(of, 7.4, 7.4 * choice / of)
     assert measurement.statistic_seconds in (None, pytest.approx(7.4))
     assert not measurement.valid

@@ -97,7 +97,7 @@ def test_invalid_runs_are_listed_as_no_data(
 
 
 @pytest.mark.slow
-def test_alike_ends_stop_the_search(
+def test_search_stops_if_good_and_bad_build_are_equally_fast(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_runs("good", GOOD, 1)
@@ -137,7 +137,7 @@ def test_exit_code_of_command_is_ignored_after_valid_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "; exit 1"])
-def test_starts_that_duplicate_a_run_are_inconclusive(
+def test_run_that_duplicates_an_earlier_run_makes_the_build_inconclusive(
     ends: list[str], capsys: pytest.CaptureFixture[str], end: str
 ) -> None:
     write_runs("middle", 2.0495, 5, runs=1)
@@ -167,7 +167,9 @@ def test_starts_that_duplicate_a_run_are_inconclusive(
 
 
 @pytest.mark.slow
-def test_folder_replaces_its_name_in_the_command(ends: list[str]) -> None:
+def test_placeholder_in_the_command_is_replaced_by_the_run_folder(
+    ends: list[str],
+) -> None:
     Path("copy.sh").write_text('test "$1" = "$LLMBENCH_RUN" && exit 7; exit 200\n')
     assert (
         main([*ends, "--runs", "new runs", "--", "sh", "copy.sh", "{LLMBENCH_RUN}"])
