@@ -25,7 +25,7 @@ def custom(valid: str) -> str:
     return valid.replace("dialect: nemo2\n", LOG)
 
 
-def test_definition_becomes_a_dialect_named_after_its_recipe(
+def test_log_definition_becomes_a_dialect_named_after_its_recipe(
     valid_file: Path, custom: str
 ) -> None:
     valid_file.write_text(custom)

@@ -11,7 +11,7 @@ from pytest_llmbench.baseline.read import read_file
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "baseline-files.md"
 
 
-def test_example_lints_clean(tmp_path: Path) -> None:
+def test_example_baseline_file_has_no_lint_findings(tmp_path: Path) -> None:
     path = tmp_path / "example.yaml"
     path.write_text(read_examples()["schema"])
     report = lint_file(read_file(path))

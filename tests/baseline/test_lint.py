@@ -190,14 +190,14 @@ def test_shipped_files_pass_with_the_counts_of_the_documents() -> None:
         ),
     ],
 )
-def test_edited_file_has_a_finding(
+def test_lint_finds_an_edited_value_in_a_shipped_file(
     lint_edited: Edit, name: str, old: str, new: str, finding: str
 ) -> None:
     findings = lint_edited(name, old, new).findings
     assert any(finding in text for text in findings), findings
 
 
-def test_drifted_value_without_a_reason_is_a_finding(
+def test_lint_finds_a_drifted_value_without_a_reason(
     tmp_path: Path,
 ) -> None:
     """Recording refuses such a value, so the file was edited."""
@@ -227,7 +227,7 @@ def test_drifted_value_without_a_reason_is_a_finding(
     )
 
 
-def test_recorded_reason_without_earlier_values_is_a_finding(
+def test_lint_finds_a_recorded_reason_without_earlier_values(
     tmp_path: Path,
 ) -> None:
     (baseline, *_) = read_file(
@@ -239,7 +239,7 @@ def test_recorded_reason_without_earlier_values_is_a_finding(
     assert "found the reason 'driver 570' and no earlier value" in finding
 
 
-def test_finding_names_file_and_line(lint_edited: Edit) -> None:
+def test_lint_finding_names_file_and_line(lint_edited: Edit) -> None:
     report = lint_edited("grok1/25.05", 'mfu: "47.59%"', 'mfu: "47.95%"')
     text = report.path.read_text()
     line = text[: text.index('mfu: "47.95%"')].count("\n") + 1 - 2

@@ -158,7 +158,7 @@ def test_baseline_has_no_tolerance_by_default(valid_file: Path) -> None:
         ("12", "12.3", 0.1),
     ],
 )
-def test_resolution_follows_the_cell_with_most_decimals(
+def test_resolution_of_a_table_is_that_of_the_cell_with_most_decimals(
     valid_file: Path, valid: str, first: str, second: str, unit: float
 ) -> None:
     valid_file.write_text(
@@ -180,7 +180,9 @@ def test_each_table_has_its_resolution(valid_file: Path, valid: str) -> None:
     ] == [0.01, 0.1]
 
 
-def test_proxy_uses_the_formula_without_rounding(valid_file: Path, valid: str) -> None:
+def test_proxy_model_flops_are_computed_by_formula_without_rounding(
+    valid_file: Path, valid: str
+) -> None:
     text = valid.replace("formula: llama", "formula: llama:3").replace(
         "gpus: 8, ", "gpus: 8, proxy: true, "
     )
@@ -569,7 +571,7 @@ BAD_VALUES = {
 
 
 @pytest.mark.parametrize("name", BAD_VALUES)
-def test_bad_value_is_reported_with_its_line(
+def test_invalid_baseline_value_is_reported_with_its_line(
     valid_file: Path, valid: str, name: str
 ) -> None:
     old, new, *expected = BAD_VALUES[name]
@@ -609,7 +611,7 @@ OF_FIRST = f"{{where: x, reason: y, cell: mfu, cells: {{mine_8b-25.05-h100-bf16-
         ),
     ],
 )
-def test_bad_erratum_is_reported(
+def test_invalid_erratum_is_reported(
     valid_file: Path, valid: str, errata: str, message: str
 ) -> None:
     assert message in read_error(valid_file, f"{valid}errata:\n  {errata}\n")
@@ -653,7 +655,7 @@ def test_bad_erratum_is_reported(
         ),
     ],
 )
-def test_bad_launch_mapping_is_reported(
+def test_invalid_launch_mapping_is_reported(
     valid_file: Path, valid: str, kind: str, command: str, message: str
 ) -> None:
     launch = (

@@ -205,7 +205,7 @@ def test_recording_keeps_other_configurations_and_reports_replaced_values(
     assert step_seconds == pytest.approx({128: 7.402, 256: 7.5, 512: 8.0})
 
 
-def test_user_written_keys_are_kept_verbatim(tmp_path: Path) -> None:
+def test_recording_keeps_keys_that_a_user_wrote(tmp_path: Path) -> None:
     """Without its names, runs with these names would no longer match a baseline."""
     owned = """names: [grok1, "0815"]   # what we call it
 title: Grok on our cluster
@@ -303,7 +303,7 @@ def change_baseline(baseline: Baseline, change: str) -> Baseline:
 
 
 @pytest.mark.parametrize("change", ["window", "peak TFLOP/s", "model"])
-def test_differently_measured_configuration_is_not_merged(
+def test_recording_measured_another_way_is_not_merged_into_a_file(
     tmp_path: Path, change: str
 ) -> None:
     """Another window must not affect the configurations that exist already."""
@@ -542,7 +542,7 @@ def test_full_disk_keeps_the_old_file(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_inaccessible_file_is_not_treated_as_missing(
+def test_unreadable_recorded_file_is_not_treated_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a share fails once, all configurations recorded before would be lost."""
@@ -564,7 +564,7 @@ def test_inaccessible_file_is_not_treated_as_missing(
     assert len(read_recipe(path).baselines) == 2
 
 
-def test_one_unmergeable_file_prevents_all_writes(
+def test_recording_writes_no_file_if_one_cannot_be_merged(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "nemotron4").mkdir()

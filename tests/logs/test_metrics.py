@@ -108,7 +108,7 @@ def test_step_time_is_correct_after_validation(
 
 
 @pytest.mark.parametrize("name", VALIDATIONS)
-def test_torchtitan_rows_equal_events(name: str) -> None:
+def test_torchtitan_csv_rows_give_the_same_steps_as_its_events(name: str) -> None:
     """W&B exports rows with a time, and validations in separate rows."""
     interval, validations = VALIDATIONS[name]
     rows = []
@@ -154,7 +154,7 @@ def test_step_time_is_correct_in_resumed_run(first: int) -> None:
     assert steps(log) == [[30, 40, 50, 60]]
 
 
-def test_wall_time_alone_contradicts_interval() -> None:
+def test_wall_times_alone_show_that_an_interval_has_unknown_steps() -> None:
     """Without tokens and validations the steps of the time at step 30 are unknown."""
     log = read(*write_torchtitan(10, (24,), sources={"walls"}))
     assert dropped(log) == {"times-disagree": 1}
@@ -174,7 +174,7 @@ def test_varying_token_counts_do_not_count_steps() -> None:
     assert dropped(read(*write_torchtitan(10, tokens_of_step=count_tokens))) == {}
 
 
-def test_token_count_is_compared_with_validations() -> None:
+def test_token_count_shows_that_a_validation_is_not_in_the_step_time() -> None:
     """The clock ignores a validation at step 24.
 
     Its time remains one of ten steps, and is counted as contradicted.
@@ -226,14 +226,14 @@ def test_integer_milliseconds_become_seconds() -> None:
         (30.0, lambda step: float(step // 10), {}),  # sent in batches of ten
     ],
 )
-def test_wall_times_decide_unit_if_far_off(
+def test_wall_times_decide_the_unit_of_step_times_only_if_far_off(
     printed: float, wall: Callable[[int], float], expected: dict[str, int]
 ) -> None:
     for name in ("iteration-time", "perf/step_time_seconds", "train_step_timing in s"):
         assert dropped(read(*write_times([printed] * 20, wall, name))) == expected
 
 
-def test_sample_counts_are_not_steps() -> None:
+def test_sample_counts_are_not_taken_for_step_numbers() -> None:
     """DeepSpeed counts samples under these names, Megatron in additional metrics."""
     names = (
         "Train/Samples/train_loss",

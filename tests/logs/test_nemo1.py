@@ -44,7 +44,7 @@ def test_progress_bar_time_has_three_significant_digits(
     assert columns.resolution_seconds.tolist() == pytest.approx([unit])
 
 
-def test_stale_progress_bar_counts_as_repeated() -> None:
+def test_progress_bar_printed_again_without_progress_counts_as_repeated() -> None:
     log = parse(
         "\r".join(
             [
@@ -131,7 +131,7 @@ def test_rounded_step_contradicting_count_is_dropped() -> None:
     assert dropped(log) == {"unknown-step": 1}
 
 
-def test_second_print_of_a_rounded_progress_bar_is_kept() -> None:
+def test_second_progress_bar_with_the_same_rounded_step_is_kept() -> None:
     text = ""
     for count in range(990, 1005):
         for step in (count - 2, count - 1):

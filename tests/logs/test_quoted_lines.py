@@ -13,7 +13,7 @@ XID = "n7 kernel: NVRM: Xid (PCI:0000:0a:00): 63, pid=1, row remapping"
 
 
 @pytest.mark.parametrize("block", [7, 1 << 20])
-def test_lines_with_marker_have_correct_numbers(
+def test_lines_found_by_a_marker_have_correct_line_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(files, "BLOCK", block)
@@ -41,7 +41,7 @@ def test_missing_marker_or_file_gives_no_lines(tmp_path: Path) -> None:
     assert read_last_lines(tmp_path / "none", 3) == []
 
 
-def test_last_lines_skip_blanks_and_escape_control_characters(
+def test_last_lines_of_a_log_skip_blanks_and_escape_control_characters(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "x.out"

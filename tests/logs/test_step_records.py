@@ -10,7 +10,7 @@ from pytest_llmbench.logs.step_records import Tally, make_printable
 from pytest_llmbench.runs.measure.dropped_records import DROPPED
 
 
-def test_tally_keeps_first_example_of_log() -> None:
+def test_count_of_dropped_records_keeps_the_first_example() -> None:
     tally, other = Tally(), Tally()
     tally.add(DropReason.REPEATED, 9, "a")
     tally.add(DropReason.TORN, 7, "later", 2)

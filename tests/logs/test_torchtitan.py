@@ -185,7 +185,7 @@ def test_step_time_excludes_previous_validation() -> None:
     assert log.dropped == ()
 
 
-def test_validation_with_lost_step_starts_the_clock() -> None:
+def test_step_time_after_a_validation_counts_from_it_if_its_step_was_lost() -> None:
     columns = get_segment(
         parse(
             step_line(990, 0.0) + validation_line(1000, 90.0) + step_line(1010, 110.0)

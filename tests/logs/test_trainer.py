@@ -117,7 +117,7 @@ def test_resumed_run_after_a_start_line_continues_from_the_last_step() -> None:
     assert (len(first.steps), second.steps.seconds.tolist()) == (40, [3.0, 3.0])
 
 
-def test_first_step_counts_as_one_step() -> None:
+def test_trainer_record_of_the_first_step_covers_one_step() -> None:
     """ms-swift prints step 1, then every tenth step: the second record covers nine."""
     columns = (
         parse(
@@ -145,7 +145,7 @@ def test_step_time_excludes_previous_evaluation() -> None:
     assert columns.seconds.tolist() == [3.0, 3.0, 3.0]
 
 
-def test_last_record_may_repeat_last_step() -> None:
+def test_last_trainer_record_may_repeat_the_last_step() -> None:
     log = parse(
         factory_record(10, "0:00:30")
         + factory_record(20, "0:01:00")

@@ -22,7 +22,9 @@ START = datetime.fromisoformat("2026-07-01T02:00:00.000001")
     ("printed", "count"),
     [(b"0.000", 4), (b"1.258695E+01", 7), (b"-5.97670", 6), (b"nan", 0)],
 )
-def test_only_mantissa_digits_are_counted(printed: bytes, count: int) -> None:
+def test_digits_of_the_exponent_are_not_counted_as_significant(
+    printed: bytes, count: int
+) -> None:
     assert count_digits(printed) == count
 
 
@@ -30,7 +32,7 @@ def megatron_line(step: int) -> str:
     return lines.megatron_line(START, step, 9, 1.5, batch=128, tflops=None, loss=9.5)
 
 
-def test_megatron_fills_all_but_target_tokens() -> None:
+def test_megatron_lines_fill_all_columns_except_target_tokens() -> None:
     skipped = megatron_line(4).replace(
         "skipped iterations:   0", "skipped iterations:   1"
     )

@@ -58,7 +58,7 @@ def compare(*seconds: float) -> ReportedTrials:
     )
 
 
-def test_ab_reports_difference_and_interval_as_fractions() -> None:
+def test_ab_document_has_difference_and_interval_as_fractions() -> None:
     described = compare(1.0, 1.05)
     assert find_faults(described) == []
     assert (described.variants, described.nodes) == (("v0", "v1"), ("n1", "n2"))
@@ -125,7 +125,7 @@ def search(seconds: Sequence[float | None]) -> ReportedTrials:
     )
 
 
-def test_search_reports_the_builds_of_its_changes() -> None:
+def test_search_document_names_the_builds_of_each_change() -> None:
     described = search([1.0, 1.0, 1.0, None, 1.04, 1.04, 1.04])
     assert find_faults(described) == []
     summary = described.search

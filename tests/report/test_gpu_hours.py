@@ -204,7 +204,7 @@ def without_a_run(*jobs: LaunchedJob) -> ConfigurationOutcome:
     )
 
 
-def test_age_without_a_run_is_that_of_the_last_job() -> None:
+def test_age_of_a_configuration_without_a_run_is_that_of_its_last_job() -> None:
     old = replace(JOB, started=NOW - timedelta(hours=5))
     new = replace(JOB, job_id="15", attempt=2, started=NOW - timedelta(hours=3))
     described = without_a_run(old, new)

@@ -143,7 +143,7 @@ def test_failure_message_names_its_nodes() -> None:
     assert lines(one, "job") == []
 
 
-def test_message_has_a_line_for_each_job() -> None:
+def test_failure_message_has_a_line_for_each_launched_job() -> None:
     assert lines(launched_outcome(SLOW, *RETRIED), "job") == [
         "attempt 1 of 2: job 12 on n[1-2]: NODE_FAIL (a node failed), retried",
         "attempt 2 of 2: job 14 on n[3-4]: 7.330 s",

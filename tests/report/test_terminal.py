@@ -163,7 +163,7 @@ def test_inconclusive_line_explains_reasons_other_than_noise() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["TEST_FAILED", "NOT_ASSERTED"])
-def test_broken_run_shows_no_step_time(verdict: str) -> None:
+def test_summary_line_of_an_invalid_run_shows_no_step_time(verdict: str) -> None:
     diverged = [{"code": "diverged", "text": "the loss is NaN", "line": 0}]
     row = list(
         render_summary([told("failed", "x", verdict=verdict, problems=diverged)], [])
@@ -188,7 +188,7 @@ def test_verdict_has_the_colour_of_its_status() -> None:
     }
 
 
-def test_pass_overruled_by_a_test_is_not_green() -> None:
+def test_passed_verdict_whose_custom_test_failed_is_not_counted_as_green() -> None:
     assert coloured(told("failed"))["PASS"] == "red"
 
 
@@ -283,7 +283,7 @@ def test_launching_missing_runs_is_the_last_next_step() -> None:
     )
 
 
-def test_next_steps_need_a_judged_run() -> None:
+def test_summary_of_a_session_without_runs_lists_no_next_steps() -> None:
     assert (
         steps(
             missing(

@@ -298,7 +298,7 @@ def test_failure_lists_all_attempts_with_log_positions() -> None:
     ]
 
 
-def test_empty_count_is_not_green() -> None:
+def test_count_of_no_verdicts_says_nothing_judged() -> None:
     assert format_counts([]) == "nothing judged"
 
 

@@ -72,7 +72,7 @@ def test_page_is_complete_without_scripts(opened: Open) -> None:
 
 
 @pytest.mark.slow
-def test_failed_day_opens_its_row(opened: Open) -> None:
+def test_click_on_a_failed_day_opens_its_table_row(opened: Open) -> None:
     page = opened()
     page.get_by_role("link", name=f"{LAST.date()} REGRESSION").first.click()
     page.wait_for_url(f"**/{ID}.html#n{LAST.date()}")

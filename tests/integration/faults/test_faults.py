@@ -48,7 +48,9 @@ RECORDED = [
     [("night", ONCE_WRONG), ("record", RECORDED)],
     ids=["a night", "a recording"],
 )
-def test_failing_call_has_allowed_effects(session: str, calls: list[str]) -> None:
+def test_failed_system_call_has_only_allowed_effects_on_a_session(
+    session: str, calls: list[str]
+) -> None:
     only = [argument for call in calls for argument in ("--only", call)]
     process = subprocess.run(
         [sys.executable, RUN, session, "--jobs", "1", "--most", "10", *only],

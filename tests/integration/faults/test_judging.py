@@ -97,7 +97,9 @@ WRONG: dict[str, tuple[Callable[[Path, Ended], Ended], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_forbidden_effect_is_named(judged: tuple[Reference, Path], name: str) -> None:
+def test_fault_injection_names_a_forbidden_effect(
+    judged: tuple[Reference, Path], name: str
+) -> None:
     reference, folder = judged
     spoil, expected = WRONG[name]
     found = reference.find_wrong(spoil(folder, UNDISTURBED), FAULT, STRUCK)
@@ -117,7 +119,7 @@ def test_forbidden_effect_is_named(judged: tuple[Reference, Path], name: str) ->
     ],
     ids=["undisturbed", "redder item", "unreadable input is red", "loss is reported"],
 )
-def test_allowed_effects_are_not_reported(
+def test_fault_injection_ignores_allowed_effects(
     judged: tuple[Reference, Path], spoil: Callable[[Path, Ended], Ended]
 ) -> None:
     reference, folder = judged

@@ -209,7 +209,9 @@ def test_killed_search_resumes_with_the_same_steps(
 
 
 @pytest.mark.slow
-def test_higher_cap_narrows_the_range_later(gate: Gate, prepare: Prepare) -> None:
+def test_resumed_search_with_a_higher_limit_narrows_the_range(
+    gate: Gate, prepare: Prepare
+) -> None:
     """All runs are kept; the new cost is printed, and refused if it exceeds the limit."""
     prepare({19: 0.02})
     file = gate.folder / "builds.yaml"

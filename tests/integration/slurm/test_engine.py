@@ -262,7 +262,9 @@ def test_requeued_job_is_followed_to_its_second_end(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_missing_controller_delays_waiting_and_submission(session: Session) -> None:
+def test_unreachable_controller_only_delays_submission_and_polling(
+    session: Session,
+) -> None:
     goes_on = session.folder / "go"
     session.make(timeout=2.0)
 

@@ -131,7 +131,9 @@ def test_planted_difference_is_found_on_first_runs_nodes(
 
 
 @pytest.mark.slow
-def test_three_arms_share_the_reference(gate: Gate, prepare: Prepare) -> None:
+def test_three_compared_variants_share_the_reference_runs(
+    gate: Gate, prepare: Prepare
+) -> None:
     prepare(1.0, 1.1, 0.9)
     assert gate.run(*AB) == 1, gate.output
     text = read_outcome(gate)["text"]
@@ -148,7 +150,9 @@ def test_three_arms_share_the_reference(gate: Gate, prepare: Prepare) -> None:
 
 
 @pytest.mark.slow
-def test_ab_runs_are_no_samples_of_the_recipe(gate: Gate, prepare: Prepare) -> None:
+def test_runs_of_a_comparison_are_never_judged_as_runs_of_the_recipe(
+    gate: Gate, prepare: Prepare
+) -> None:
     """Neither in the history nor when their logs are read later."""
     prepare(1.0, 1.3)
     assert gate.run(*AB, "--llmb-history=h.db") == 1, gate.output
@@ -162,7 +166,9 @@ def test_ab_runs_are_no_samples_of_the_recipe(gate: Gate, prepare: Prepare) -> N
 
 
 @pytest.mark.slow
-def test_noise_of_first_ab_is_reused(gate: Gate, prepare: Prepare) -> None:
+def test_second_comparison_uses_the_noise_of_the_first(
+    gate: Gate, prepare: Prepare
+) -> None:
     prepare(1.0, 1.02)
     with_history = (*AB, "--llmb-history=h.db")
     assert gate.run(*with_history) == 1, gate.output
@@ -215,7 +221,9 @@ def stop_in_second(gate: Gate, how: signal.Signals, number: int = 2) -> None:
 
 
 @pytest.mark.slow
-def test_killed_ab_resumes_with_its_runs(gate: Gate, prepare: Prepare) -> None:
+def test_killed_comparison_resumes_with_the_runs_it_made(
+    gate: Gate, prepare: Prepare
+) -> None:
     """No run is repeated."""
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
     stop_in_second(gate, signal.SIGKILL)
@@ -226,7 +234,7 @@ def test_killed_ab_resumes_with_its_runs(gate: Gate, prepare: Prepare) -> None:
 
 
 @pytest.mark.slow
-def test_runs_of_killed_ab_are_no_samples(
+def test_runs_of_a_killed_comparison_are_never_judged(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
     """Including the last run, which ended unobserved."""
@@ -244,7 +252,7 @@ def test_runs_of_killed_ab_are_no_samples(
 
 
 @pytest.mark.slow
-def test_interrupted_ab_leaves_no_job(
+def test_interrupted_comparison_leaves_no_job_running(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
@@ -341,7 +349,7 @@ def list_variants(gate: Gate) -> str:
         ),
     ],
 )
-def test_ab_runs_in_one_allocation(
+def test_comparison_runs_in_one_allocation(
     gate: Gate, prepare: Prepare, slower: float, answer: str, order: str
 ) -> None:
     """It is Slurm's only job; the first run of each variant is a warm-up, and the plan
@@ -375,7 +383,9 @@ def test_ab_runs_in_one_allocation(
 
 
 @pytest.mark.slow
-def test_failed_step_belongs_to_its_run(gate: Gate, prepare: Prepare) -> None:
+def test_failed_slurm_step_in_an_allocation_is_blamed_on_its_run(
+    gate: Gate, prepare: Prepare
+) -> None:
     """Also if its script succeeds and an earlier run left a step; later runs are not
     blamed."""
     steps = """\
@@ -411,7 +421,7 @@ def test_exhausted_gpu_hours_end_the_allocation(gate: Gate, prepare: Prepare) ->
 
 
 @pytest.mark.slow
-def test_arm_that_does_not_run_ends_the_allocation(
+def test_variant_that_does_not_run_ends_the_allocation(
     gate: Gate, prepare: Prepare
 ) -> None:
     broken = '[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }'
@@ -424,7 +434,7 @@ def test_arm_that_does_not_run_ends_the_allocation(
 
 
 @pytest.mark.slow
-def test_interrupted_ab_leaves_no_allocation(
+def test_interrupted_comparison_leaves_no_allocation(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
     prepare(1.0, 1.05, after=wait_in(3), allocation="shared")
@@ -435,7 +445,9 @@ def test_interrupted_ab_leaves_no_allocation(
 
 
 @pytest.mark.slow
-def test_killed_ab_resumes_in_its_allocation(gate: Gate, prepare: Prepare) -> None:
+def test_killed_comparison_resumes_in_its_allocation(
+    gate: Gate, prepare: Prepare
+) -> None:
     """No run is repeated."""
     prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
     stop_in_second(gate, signal.SIGKILL, 4)
@@ -446,7 +458,7 @@ def test_killed_ab_resumes_in_its_allocation(gate: Gate, prepare: Prepare) -> No
 
 
 @pytest.mark.slow
-def test_killed_ab_resumes_in_a_new_allocation(
+def test_killed_comparison_resumes_in_a_new_allocation(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
     """Ended runs count; the new allocation warms up again, on the same nodes."""
@@ -533,7 +545,7 @@ def test_expired_allocation_costs_its_current_run(
 
 
 @pytest.mark.slow
-def test_missing_nodes_end_the_ab(
+def test_comparison_ends_if_its_nodes_are_gone(
     gate: Gate, prepare: Prepare, cluster: Cluster, failing_node: str
 ) -> None:
     """They are awaited for a while, because they may come back."""

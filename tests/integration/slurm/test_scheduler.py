@@ -241,7 +241,9 @@ def test_refused_submission_is_recorded_as_failed(
 
 
 @pytest.mark.slow
-def test_temporarily_missing_controller_is_away(cluster: Cluster) -> None:
+def test_controller_that_does_not_answer_is_reported_as_unreachable(
+    cluster: Cluster,
+) -> None:
     since = datetime.now(UTC)
     job = cluster.submit("sleep 2")
     running(cluster, job)

@@ -219,7 +219,7 @@ def test_llmb_run_submits_a_profile(tmp_path: Path, cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_placement_reaches_jobs_of_submitting_launchers(
+def test_node_options_reach_jobs_that_a_launcher_submits_itself(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     """Excluded nodes and a time limit reach Slurm; a restarted job excludes its bad

@@ -24,7 +24,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_file_is_read_completely(log: Path) -> None:
+def test_log_is_read_to_its_last_byte(log: Path) -> None:
     assert b"".join(files.read_blocks(log)) == log.read_bytes()
 
 

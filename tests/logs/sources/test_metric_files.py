@@ -202,7 +202,7 @@ def test_invalid_value_gives_no_step(value: bytes) -> None:
     assert all(math.isnan(seconds) for seconds in times[:-1])
 
 
-def test_argument_cannot_inject_a_line() -> None:
+def test_name_in_an_event_file_cannot_add_a_line_to_the_log() -> None:
     log = read(
         event_file(
             event(0, argument("run_name", "x\nllmb scalar: 1/1 0 0.1 iteration-time")),
@@ -276,7 +276,7 @@ def test_invalid_row_is_ignored(row: bytes) -> None:
     assert steps(log) == [[7]]
 
 
-def test_end_of_an_overlong_row_is_ignored() -> None:
+def test_rest_of_a_csv_row_longer_than_the_limit_is_ignored() -> None:
     log = read(
         b"step,iteration-time\n5," + b" " * (3 << 20) + b"6,0.25\n7,0.5\n",
         "metrics.csv",

@@ -202,7 +202,9 @@ def test_too_many_members_or_names_raise_an_error(
     ("flag", "kind"),
     [(b"1", "hard link"), (b"2", "symbolic link"), (b"4", "device"), (b"V", "label")],
 )
-def test_dataless_members_ignore_their_stated_size(flag: bytes, kind: str) -> None:
+def test_tar_members_without_data_ignore_their_stated_size(
+    flag: bytes, kind: str
+) -> None:
     def change(info: tarfile.TarInfo) -> None:
         info.type, info.size, info.linkname = flag, 4096, "to"
 

@@ -293,7 +293,7 @@ def test_trained_run_has_no_loss_chart() -> None:
 # --- nights without tonight -----------------------------------------------------------
 
 
-def test_site_chart_has_no_current_run() -> None:
+def test_history_chart_on_the_site_marks_no_current_run() -> None:
     days = [
         DrawnDay(f"2026-01-{day:02}", "PASS", value, 10.0)
         for day, value in enumerate((10.0, 10.1, None, 10.8), 1)

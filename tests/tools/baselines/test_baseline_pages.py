@@ -55,7 +55,7 @@ def compare_one(before: Baseline, after: Baseline) -> BaselineDifference:
     return difference
 
 
-def test_shipped_files_equal_themselves() -> None:
+def test_diff_of_a_shipped_file_with_itself_is_empty() -> None:
     differences = compare_baselines(SHIPPED, SHIPPED)
     assert len(differences) == 82
     assert not any(difference.has_changed for difference in differences)
@@ -65,7 +65,7 @@ def test_shipped_files_equal_themselves() -> None:
     )
 
 
-def test_untimed_baselines_are_equal() -> None:
+def test_diff_finds_untimed_baselines_equal() -> None:
     untimed = replace(
         BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=()
     )
@@ -200,7 +200,7 @@ RECORDED = Recording("2025-11-20", 1, 7.4, 7.4, 0.01, (7.4,), ())
     ],
     ids=["mean", "accepted", "forgotten", "nothing"],
 )
-def test_changed_recording_is_listed_if_verdicts_change(
+def test_diff_lists_a_changed_recording_only_if_verdicts_may_change(
     changes: dict[str, object], fact: tuple[str, str, str] | None
 ) -> None:
     """A larger mean or another drift origin lets slower runs pass."""

@@ -116,7 +116,7 @@ def test_equally_fast_sides_are_alike(capsys: pytest.CaptureFixture[str]) -> Non
     ("factor", "answer", "code"),
     [(1.05, "slower", 1), (0.95, "faster", 0), (1.006, "slower", 1)],
 )
-def test_answer_is_slower_or_faster_if_sides_differ(
+def test_compare_answers_slower_or_faster_if_the_sides_differ(
     capsys: pytest.CaptureFixture[str], factor: float, answer: str, code: int
 ) -> None:
     write_side("a")
@@ -149,7 +149,9 @@ def test_one_run_per_side_is_inconclusive_with_assumed_noise(
 
 
 @pytest.mark.slow
-def test_logs_and_archives_are_sides(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_accepts_logs_and_archives_as_sides(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_side("a", runs=1)
     write_side("b", 1.1, first=10, runs=1)
     logs = [
@@ -174,7 +176,7 @@ def test_logs_and_archives_are_sides(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
-def test_alike_option_sets_the_margin_of_equal_sides(
+def test_alike_option_sets_the_margin_within_which_sides_are_alike(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_side("a")

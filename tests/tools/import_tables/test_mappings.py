@@ -125,7 +125,9 @@ def test_shipped_labels_name_one_metric_each() -> None:
     )  # set(): tests of an installed wheel
 
 
-def test_option_overrides_stated_values(tmp_path: Path, mapping_file: Path) -> None:
+def test_import_option_overrides_values_stated_in_the_text(
+    tmp_path: Path, mapping_file: Path
+) -> None:
     document = tmp_path / "nightly.md"
     document.write_text(TABLE)
     mapping = load_mapping(mapping_file).add_stated({"recipe": "oak"})

@@ -152,7 +152,9 @@ def test_ambiguous_row_is_listed_and_others_are_read(
         ("51.66 |\n", f"51.66 |\n\n![](data:image/png;base64,{'A' * 20_000})\n"),
     ],
 )
-def test_harmless_change_has_no_effect(old: str, new: str) -> None:
+def test_harmless_change_of_a_table_changes_no_imported_value(
+    old: str, new: str
+) -> None:
     assert times(change(ROWS, old, new)) == TIMES
     assert read(change(ROWS, old, new)).unread == ()
 
@@ -285,7 +287,7 @@ def test_ambiguous_column_is_listed_and_others_are_read(
         "# Llama 3.1 8b FP8 H100\n| GPUs | Step time |\n|---|---|\n| | [ms] |\n| 8 | 9330 |\n",
     ],
 )
-def test_unit_in_separate_cell_makes_all_values_unread(table: str) -> None:
+def test_values_with_their_unit_in_a_separate_cell_are_not_imported(table: str) -> None:
     assert times(table) == {}
     assert any(
         "contains only a unit" in line and "9330: a cell in line" in line
@@ -364,7 +366,7 @@ def test_configuration_rows_of_another_recipe_are_not_used() -> None:
     assert [entry.facts.get("gbs") for entry in document.configurations] == [128, None]
 
 
-def test_stated_values_complete_the_tables() -> None:
+def test_values_stated_in_the_text_complete_the_tables() -> None:
     table = "Performance | 8 GPUs | 16 GPUs\n---|---|---\nStep time (s) | 9.33 | 9.36\n"
     missing = (
         "'Step time (s)': no model size is stated for the configuration; give --size"
@@ -377,7 +379,7 @@ def test_stated_values_complete_the_tables() -> None:
     )
 
 
-def test_tables_override_stated_values() -> None:
+def test_tables_override_values_stated_in_the_text() -> None:
     configurations = read(COLUMNS, gpu="gb200", dtype="bf16").configurations
     assert {(entry.facts["gpu"], entry.facts["dtype"]) for entry in configurations} == {
         ("h100", "fp8")

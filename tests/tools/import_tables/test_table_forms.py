@@ -59,7 +59,7 @@ TITLED = """\
 """
 
 
-def test_row_overrides_the_title() -> None:
+def test_table_row_overrides_the_title_of_its_table() -> None:
     """`n/a` means no group, although the title states a group size."""
     assert read(TITLED).unread == ()
     result = [

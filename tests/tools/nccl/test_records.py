@@ -241,7 +241,7 @@ def test_trace_lines_do_not_depend_on_block_sizes(
     assert all(piece.endswith(b"\n") or len(piece) == size for piece in pieces[0][:-1])
 
 
-def test_folding_of_lines_loses_no_record(
+def test_folding_long_trace_lines_loses_no_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = "".join(run(steps=50, ranks=3))

@@ -137,7 +137,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_cores")
-def test_started_processes_give_the_same_counts(folder: Path) -> None:
+def test_several_reader_processes_count_the_same_trace_records(folder: Path) -> None:
     Path(folder, "n1.9").write_text("".join(run(steps=3000, ranks=3)))
     assert read_trace([folder]) == sum_counts(count_share([folder], 0, 1))
 
@@ -164,7 +164,7 @@ def test_whole_trace_is_read_again_if_a_reader_process_is_killed(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_cores")
-def test_error_in_started_process_is_raised(tmp_path: Path) -> None:
+def test_error_in_a_reader_process_is_raised(tmp_path: Path) -> None:
     Path(tmp_path, "x.gz").write_bytes(
         gzip.compress(record().encode() * 99)[:-5] + b"....."
     )

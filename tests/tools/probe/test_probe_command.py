@@ -68,7 +68,7 @@ def make_runs(tmp_path: Path, seconds: str = "2.0", end: str = "") -> list[str]:
 @pytest.mark.parametrize(
     ("seconds", "code"), [(GOOD, 0), (1.9, 0), (SLOW, 1), (2.3, 1)]
 )
-def test_build_is_slower_or_faster_than_the_middle(
+def test_build_is_slower_or_not_slower_than_the_middle_of_both_ends(
     ends: list[str], seconds: float, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_runs("new", seconds, 5)
@@ -80,7 +80,7 @@ def test_build_is_slower_or_faster_than_the_middle(
 
 
 @pytest.mark.slow
-def test_build_in_the_middle_is_inconclusive(ends: list[str]) -> None:
+def test_build_halfway_between_good_and_bad_is_inconclusive(ends: list[str]) -> None:
     write_runs("new", 2.0495, 5)
     assert main([*ends, "new"]) == 125
 
@@ -239,7 +239,7 @@ def test_internal_error_never_marks_a_bad_build(
 
 
 @pytest.mark.slow
-def test_configuration_is_required_if_ends_share_several(
+def test_configuration_option_is_required_if_both_builds_have_several(
     ends: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder, seconds in (("good", GOOD), ("bad", SLOW), ("new", GOOD)):
@@ -257,7 +257,7 @@ def test_configuration_is_required_if_ends_share_several(
 # --- the decision ---------------------------------------------------------------------
 
 
-def test_one_run_decides_only_far_from_the_middle() -> None:
+def test_single_run_decides_only_far_from_the_middle_of_good_and_bad() -> None:
     good, bad = [0.0, 0.004], [0.1, 0.104]
     assert decide_probe(good, bad, [0.1])[0] is ProbeOutcome.SLOWER
     assert decide_probe(good, bad, [0.0])[0] is ProbeOutcome.NOT_SLOWER

@@ -44,7 +44,9 @@ def test_wider_tolerance_lists_items_that_no_longer_fail(
 
 
 @pytest.mark.slow
-def test_certify_makes_items_fail(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_with_certify_lists_items_that_then_fail(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = replay(capsys, "--certify")
     assert lines[0] == "newly fail:"
     assert any(
@@ -152,7 +154,7 @@ def rewrite(
 
 
 @pytest.mark.slow
-def test_current_rules_reproduce_stored_verdicts(
+def test_replay_with_current_rules_reproduces_stored_verdicts(
     capsys: pytest.CaptureFixture[str], history: Path
 ) -> None:
     (line,) = replay(capsys, f"--history={history}")
@@ -185,7 +187,7 @@ def test_changed_outcome_of_equal_verdict_is_listed(
 
 
 @pytest.mark.slow
-def test_history_of_other_runs_has_nothing_to_compare(
+def test_history_without_the_judged_runs_has_nothing_to_compare(
     capsys: pytest.CaptureFixture[str], history: Path, tmp_path: Path
 ) -> None:
     assert main(["replay", f"--history={history}", str(tmp_path)]) == 1

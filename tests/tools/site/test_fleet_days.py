@@ -153,7 +153,7 @@ def test_runs_of_another_window_are_excluded_from_series(
 
 
 @pytest.mark.slow
-def test_small_changes_add_up_unless_reverted(store: StoreLocation) -> None:
+def test_site_adds_small_changes_up_unless_reverted(store: StoreLocation) -> None:
     """The steps are +1 %, +1 %, +1 % and -1 %, each smaller than the tolerance."""
     random = np.random.default_rng(1)
     levels = np.repeat(7.0 * 1.01 ** np.array([0, 1, 2, 3, 2]), 30)
@@ -165,7 +165,7 @@ def test_small_changes_add_up_unless_reverted(store: StoreLocation) -> None:
 
 
 @pytest.mark.slow
-def test_few_days_have_no_total_change(store: StoreLocation) -> None:
+def test_site_shows_no_total_change_for_few_days(store: StoreLocation) -> None:
     fill(store, [7.0] * 6)
     assert row(store).total is None
     assert row(store).changes == ()

@@ -158,7 +158,7 @@ def test_configurations_without_new_run_are_not_current(
 
 
 @pytest.mark.slow
-def test_most_severe_of_several_items_is_shown(
+def test_site_shows_the_most_severe_of_several_items_of_a_configuration(
     site: Site, history: StoreLocation
 ) -> None:
     """The order of the items in the session does not matter."""

@@ -15,7 +15,7 @@ SITE_PAGE = "<!DOCTYPE html>\n<html><head><title>1 red - llmbench site</title>"
 
 
 @pytest.mark.parametrize("name", ["grok1_314b-25.05-gb200-bf16-128", "a", "0.1_x"])
-def test_plain_id_is_the_page_name(name: str) -> None:
+def test_page_of_a_configuration_is_named_after_its_id(name: str) -> None:
     assert name_page(name) == f"{name}.html"
 
 

@@ -157,7 +157,7 @@ def test_json_equals_the_list_of_all_rows(
 
 
 @pytest.mark.slow
-def test_parts_are_read_one_at_a_time(
+def test_export_reads_the_history_in_parts(
     store: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []

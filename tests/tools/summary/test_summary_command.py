@@ -94,7 +94,7 @@ def test_each_run_has_status_mean_and_deviation(
 
 
 @pytest.mark.slow
-def test_row_contains_the_facts_of_a_baseline_file(
+def test_row_of_llmbench_runs_contains_the_facts_of_a_baseline_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An unmatched run has the facts of its names and its log."""
