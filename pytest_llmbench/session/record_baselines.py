@@ -36,6 +36,7 @@ from pytest_llmbench.core.run_records import (
     Measurement,
     Note,
     RecordingRule,
+    VerdictStatement,
 )
 from pytest_llmbench.core.tolerance import TIME, get_metric_name
 from pytest_llmbench.judge.agreement import STALLS
@@ -79,7 +80,7 @@ TWO_LEVELS = "its runs are on two levels, {} at {} and {} at {} ({}; {}); record
 
 STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; inspect its log and record another run"
 
-UNSETTLED = "not recorded: the step time of {} is not stable: {}; record runs with a stable window"
+UNSTABLE = "not recorded: the step time of {} is not stable: {}; record runs with a stable window"
 
 OF_SHAPES = (NoteCode.WARM_UP, NoteCode.DRIFT, NoteCode.TWO_LEVELS)
 """Notes on unusual steps in the window, added to recorded values."""
@@ -146,11 +147,11 @@ def record(
         for identifier in selected
     ]
     valid_results = [result for result in chosen if not _is_invalid(result)]
-    valid = {
-        key: runs
-        for key in dict.fromkeys(result.case.key for result in valid_results)
-        if (runs := _select_recordable(results, chosen, key, settings, now))
-    }
+    valid_runs: dict[Key, list[Measurement]] = {}
+    for key in dict.fromkeys(result.case.key for result in valid_results):
+        runs = _select_recordable(results, chosen, key, settings, now)
+        if runs:
+            valid_runs[key] = runs
     changes = {
         result.case.key: result.judgement.changes
         for result in valid_results
@@ -164,10 +165,11 @@ def record(
     ]
     measured: dict[Key, tuple[Baseline, Recording]] = {}
     refused: dict[Key, Refusal] = {}
-    for key, runs in valid.items():
+    for key, runs in valid_runs.items():
         levels = _describe_levels(runs, changes.get(key, ()), settings)
         waiver = _find_waiver(key, RecordingRule.LEVELS, waived) if levels else None
-        refusal = _refuse(runs, "" if waiver else levels, settings)
+        unaccepted_levels = "" if waiver else levels
+        refusal = _find_refusal(runs, unaccepted_levels, settings)
         if refusal:
             refused[key] = refusal
             continue
@@ -178,7 +180,7 @@ def record(
     written = _write_recorded(measured, settings.record, settings, recipes, waived)
     written = replace(written, refused={**refused, **written.refused})
     outcomes = tuple(
-        _record(outcome, written, valid, settings)
+        _add_recording(outcome, written, valid_runs, settings)
         for outcome in _list_outcomes(chosen, written, guarded=guarded)
     )
     return RecordedBaselines(outcomes, written.files, written.cautions)
@@ -204,18 +206,17 @@ def _list_outcomes(
 ) -> list[Outcome]:
     """Return the outcome of each item.
 
-    It fails if its newest run is invalid, if its value is refused, or (unless
-    `guarded`) if nothing was recorded.
+    An item fails if its newest run is invalid, if its value is refused, or (unless
+    `guarded`) if no item has a valid run.
     """
-    explanation = (
-        ()
-        if written.recorded or written.refused
-        else ("nothing was recorded: no valid run was found",)
-    )
+    explanation: tuple[str, ...] = ()
+    if not written.recorded and not written.refused:
+        explanation = ("nothing was recorded: no valid run was found",)
+    nothing_fails = bool(explanation) and not guarded
     outcomes = []
     for result in chosen:
         refusal = written.refused.get(result.case.key)
-        failed = refusal or (explanation and not guarded) or _is_invalid(result)
+        failed = refusal is not None or nothing_fails or _is_invalid(result)
         judgement = _explain_not_recorded(result.judgement, refusal)
         outcomes.append(
             Outcome(
@@ -227,20 +228,23 @@ def _list_outcomes(
     return outcomes
 
 
-def _record(
+def _add_recording(
     outcome: Outcome,
     written: _WrittenBaselines,
-    valid: Mapping[Key, Sequence[Measurement]],
+    valid_runs: Mapping[Key, Sequence[Measurement]],
     settings: Settings,
 ) -> Outcome:
-    """Add the recorded value and the baseline folders for later sessions to an outcome."""
+    """Add the recorded value and the baseline folders for later sessions to an outcome.
+
+    Returns an outcome without a recorded value unchanged.
+    """
     key = outcome.case.key
     if outcome.failed or key not in written.recorded:
         return outcome
     baseline, recording = written.recorded[key]
     remarks = (
         *_list_remarks(baseline, recording, written.replaced.get(key, "")),
-        *_note_shapes(valid[key]),
+        *_note_shapes(valid_runs[key]),
     )
     folders = (*settings.baselines, settings.record)
     notes = tuple(dict.fromkeys((*outcome.judgement.notes, *remarks)))
@@ -272,58 +276,60 @@ def _write_recorded(
     recipes: Collection[Recipe],
     waived: Sequence[AcceptedRecording],
 ) -> _WrittenBaselines:
-    """Write the measured values that may be recorded."""
+    """Write the measured values that the drift budget allows, and return the result."""
     if not measured:
         return _WrittenBaselines()
     with lock_folder(directory):
         baselines = [baseline for recipe in recipes for baseline in recipe.baselines]
         before = find_recorded(directory, measured, baselines)
-        accepted = _accept(measured, before, settings, waived)
+        accepted = _check_drift(measured, before, settings, waived)
         written = write_recorded(directory, list(accepted.recorded.values()), recipes)
     replaced: dict[Key, str] = {}
-    for _, of_file in written:
-        replaced |= of_file
+    for _, replaced_in_file in written:
+        replaced |= replaced_in_file
     files = tuple(path for path, _ in written)
     return replace(accepted, files=files, replaced=replaced)
 
 
-def _accept(
+def _check_drift(
     measured: Recorded,
     before: Mapping[Key, Baseline],
     settings: Settings,
     waived: Sequence[AcceptedRecording],
 ) -> _WrittenBaselines:
-    """Separate the values that may be recorded from the refused ones.
+    """Separate the values within the drift budget, or accepted, from the refused ones.
 
-    Accepted recordings include the values that they replace.
+    `before` contains the recorded baselines that the values replace; the accepted
+    recordings keep these earlier values. `waived` are the entries in force.
     """
     recorded: dict[Key, tuple[Baseline, Recording]] = {}
     refused: dict[Key, Refusal] = {}
     cautions = []
     for key, (baseline, recording) in measured.items():
-        last = before.get(key)
-        previous = last.recording if last else None
-        budget = select_drift_budget(settings, last or baseline)
+        recorded_baseline = before.get(key)
+        previous = recorded_baseline.recording if recorded_baseline else None
+        budget = select_drift_budget(settings, recorded_baseline or baseline)
         refusal_text = tolerance.explain_refusal(recording, previous, budget)
         waiver = None
         if refusal_text and previous:
             unused = [entry for entry in waived if not is_used(entry, previous)]
             waiver = _find_waiver(key, RecordingRule.DRIFT, unused)
             if waiver is None:
-                used = _find_waiver(key, RecordingRule.DRIFT, waived)
-                more = USED.format(used.reason) if used else ""
-                text = f"not recorded: {refusal_text}{more}"
+                used_entry = _find_waiver(key, RecordingRule.DRIFT, waived)
+                remedy = USED.format(used_entry.reason) if used_entry else ""
+                text = f"not recorded: {refusal_text}{remedy}"
                 refused[key] = Verdict.REGRESSION, Reason.DRIFTED, text
                 continue
             text = f"drift of {key.id} is accepted: {waiver.reason}"
             cautions.append(Caution(CautionCode.DRIFT_ACCEPTED, text))
         reason = waiver.reason if waiver else ""
-        following = tolerance.follow_recording(recording, previous, budget, reason)
-        recorded[key] = (baseline, following)
+        with_earlier = tolerance.follow_recording(recording, previous, budget, reason)
+        recorded[key] = (baseline, with_earlier)
     return _WrittenBaselines(recorded, refused, tuple(cautions))
 
 
 def _is_in_force(entry: AcceptedRecording, today: date) -> bool:
+    """True from the day `since` of an entry until the day on which it expires."""
     return (entry.since is None or entry.since <= today) and today <= entry.expires
 
 
@@ -353,8 +359,10 @@ def _find_waiver(
 
 
 def _explain_not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judgement:
-    """Return a judgement that explains the refusal, if any."""
-    # The verdict on the runs themselves is irrelevant while recording.
+    """Replace the verdict by the refusal of the recording, if any.
+
+    A session that records does not report the verdict on the runs.
+    """
     if refusal is None:
         return judgement
     verdict, reason, text = refusal
@@ -362,11 +370,7 @@ def _explain_not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judg
 
 
 def _is_invalid(result: ConfigurationResult) -> bool:
-    """True if the newest run is invalid.
-
-    A run without a baseline is not invalid here.
-    """
-    # Without a baseline there is no evidence against the run.
+    """True if the newest run is invalid for another reason than a missing baseline."""
     judgement = result.judgement
     return (
         judgement.verdict is Verdict.INVALID
@@ -374,14 +378,15 @@ def _is_invalid(result: ConfigurationResult) -> bool:
     )
 
 
-def _refuse(
+def _find_refusal(
     runs: Sequence[Measurement], levels: str, settings: Settings
 ) -> Refusal | None:
     """Return the reason to refuse runs as a baseline, or None.
 
     `levels` describes levels that the user did not accept.
     """
-    trimmed, spread = trim_windows(runs), _find_largest_spread(runs)
+    trimmed = trim_windows(runs)
+    spread = _find_largest_spread(runs)
     if max(trimmed) > min(trimmed) * (1 + spread):
         return (
             Verdict.INVALID,
@@ -389,53 +394,46 @@ def _refuse(
             CONTRADICTORY.format(spread * 100, _format_range(trimmed)),
         )
     means = [compute_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
+    # A few very slow steps raise the mean, but not the trimmed mean.
     if any(
         mean > trimmed_seconds * STALLS
         for mean, trimmed_seconds in zip(means, trimmed, strict=True)
     ):
         return Verdict.INVALID, Reason.FEW_STEPS_DECIDE, STALLED
-    if unsettled := _find_unsettled(runs, settings):
-        return unsettled
+    unstable = _find_unstable(runs, settings)
+    if unstable:
+        return unstable
     if levels:
         return Verdict.INVALID, Reason.REPEATS_DISAGREE, f"not recorded: {levels}"
     return None
 
 
-def _find_unsettled(runs: Sequence[Measurement], settings: Settings) -> Refusal | None:
-    """Return a refusal if half of the runs warm up or drift within their window.
+def _find_unstable(runs: Sequence[Measurement], settings: Settings) -> Refusal | None:
+    """Return a refusal if at least half of the runs warm up or drift in their window.
 
-    Only changes larger than the tolerance count.
+    Only changes larger than the tolerance count. Such a run would be INCONCLUSIVE, or
+    its mean would represent none of its steps. Periodically slow steps occur in every
+    part of the window, and are no drift.
     """
-    # Such a run would be INCONCLUSIVE, or its mean represents none of its steps.
     limit = select_tolerance(settings, runs[0].baseline).factor - 1
-    # Periodically slow steps occur in every part of the window, and are no drift.
-    shapes_by_run = ((run, find_shape(run)) for run in runs)
-    shapes = [
-        (run, shape)
-        for run, shape in shapes_by_run
-        if shape.kind is not ShapeKind.PERIODIC
-    ]
-    warming = [
-        (run, (shape.warming_up,))
-        for run, shape in shapes
-        if shape.warming_up and shape.warm_up > limit
-    ]
-    drifting = [
-        (run, shape.statements)
-        for run, shape in shapes
-        if shape.drift is not None and abs(shape.drift) > limit
-    ]
-    for reason, unsettled in (
+    warming: list[tuple[Measurement, Sequence[VerdictStatement]]] = []
+    drifting: list[tuple[Measurement, Sequence[VerdictStatement]]] = []
+    for run in runs:
+        shape = find_shape(run)
+        if shape.kind is ShapeKind.PERIODIC:
+            continue
+        if shape.warming_up and shape.warm_up > limit:
+            warming.append((run, (shape.warming_up,)))
+        if shape.drift is not None and abs(shape.drift) > limit:
+            drifting.append((run, shape.statements))
+    for reason, unstable in (
         (Reason.WARMING_UP, warming),
         (Reason.CANNOT_TELL, drifting),
     ):
-        if unsettled and 2 * len(unsettled) >= len(runs):
-            run, statements = unsettled[0]
-            return (
-                Verdict.INVALID,
-                reason,
-                UNSETTLED.format(run.run.id, phrase_all(statements)),
-            )
+        if unstable and 2 * len(unstable) >= len(runs):
+            run, statements = unstable[0]
+            text = UNSTABLE.format(run.run.id, phrase_all(statements))
+            return Verdict.INVALID, reason, text
     return None
 
 
@@ -444,10 +442,11 @@ def _note_shapes(runs: Sequence[Measurement]) -> tuple[Note, ...]:
     notes: dict[NoteCode, Note] = {}
     for run in runs:
         shape = find_shape(run)
-        lost_time = (note for note in run.notes if note.code in LOST_TIME)
-        for note in (*filter(None, [shape.warming_up]), *shape.notes, *lost_time):
+        warm_up = [shape.warming_up] if shape.warming_up else []
+        lost_time = [note for note in run.notes if note.code in LOST_TIME]
+        prefix = f"{run.run.id}: " if len(runs) > 1 else ""
+        for note in (*warm_up, *shape.notes, *lost_time):
             if note.code in (*OF_SHAPES, *LOST_TIME) and note.code not in notes:
-                prefix = f"{run.run.id}: " if len(runs) > 1 else ""
                 notes[note.code] = replace(note, statement=f"{prefix}{phrase(note)}")
     return tuple(notes.values())
 
@@ -455,20 +454,25 @@ def _note_shapes(runs: Sequence[Measurement]) -> tuple[Note, ...]:
 def _describe_levels(
     runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings
 ) -> str:
-    """Describe the levels of runs that are not on one level; "" otherwise."""
-    # The mean would hide a regression as large as its distance from the better level.
+    """Describe the levels of runs that are not on one level; "" otherwise.
+
+    The mean of two levels would hide a regression as large as its distance from the
+    faster level. `changes` are the level shifts that the trend found over the days.
+    """
     trimmed = trim_windows(runs)
-    steps = [
+    shifts = [
         level
         for level in changes
         if level.kind is ChangeKind.STEP
         and abs(level.difference) >= FAILS
         and _is_between(level, runs)
     ]
-    if steps:
-        day = steps[-1].started.date()
-        change = formatting.format_difference(1 + steps[-1].difference)
+    if shifts:
+        last_shift = shifts[-1]
+        day = last_shift.started.date()
+        change = formatting.format_difference(1 + last_shift.difference)
         return CHANGED.format(change, day, day, _format_range(trimmed), ACCEPT)
+    # A baseline file with a larger tolerance allows proportionally more noise.
     noise = expect_noise(
         runs, settings.assumed_cv * _find_largest_spread(runs) / LARGEST_SPREAD
     )
@@ -477,9 +481,11 @@ def _describe_levels(
         for run, seconds in zip(runs, trimmed, strict=True)
         if run.started is not None
     ]
-    in_time = [seconds for _, seconds in sorted(dated)]
-    ordered = len(dated) == len(runs)
-    levels = find_run_levels(in_time if ordered else trimmed, noise, ordered=ordered)
+    if len(dated) == len(runs):
+        by_start = [seconds for _, seconds in sorted(dated)]
+        levels = find_run_levels(by_start, noise, ordered=True)
+    else:
+        levels = find_run_levels(trimmed, noise, ordered=False)
     if levels is None:
         return ""
     fast = formatting.format_seconds(levels.fast_seconds)
@@ -497,6 +503,7 @@ def _describe_levels(
 
 
 def _find_largest_spread(runs: Sequence[Measurement]) -> float:
+    """Return the largest accepted difference of runs, as a fraction of the fastest."""
     tolerated = (
         tolerance.fraction
         for tolerance in runs[0].baseline.tolerances
@@ -510,11 +517,10 @@ def _format_range(seconds: Sequence[float]) -> str:
 
 
 def _is_between(change: LevelChange, runs: Sequence[Measurement]) -> bool:
-    """True if there are runs on both sides of a change."""
-    # Their mean would not represent any of the runs.
-    return (
-        len({run.started >= change.started for run in runs if run.started is not None})
-        > 1
+    """True if runs started both before and after a change."""
+    starts = [run.started for run in runs if run.started is not None]
+    return any(start < change.started for start in starts) and any(
+        start >= change.started for start in starts
     )
 
 
@@ -529,29 +535,33 @@ def _select_recordable(
 
     If a launch made some of them, returns only those.
     """
-    selected = {result.case.run_id for result in chosen if result.case.key == key}
+    selected_ids = {result.case.run_id for result in chosen if result.case.key == key}
+    is_any_selected = "" in selected_ids  # the item of the configuration: every run
     runs = results.measurements.get(key, ())
-    youngest = settings.max_age
+    launched_runs = [run for run in runs if run.run.found.launch]
+
+    def is_recent(started: datetime | None) -> bool:
+        if settings.max_age is None:
+            return True
+        return started is not None and now - started <= settings.max_age
+
     return [
         run
-        for run in [run for run in runs if run.run.found.launch] or runs
+        for run in launched_runs or runs
         if run.valid
-        and ("" in selected or run.run.id in selected)
-        and (
-            youngest is None
-            or (run.run.started is not None and now - run.run.started <= youngest)
-        )
+        and (is_any_selected or run.run.id in selected_ids)
+        and is_recent(run.run.started)
     ]
 
 
 def _describe(recording: Recording, remarks: Sequence[Note]) -> str:
     """Return the line about a recorded value with all remarks."""
-    runs = formatting.count_noun(recording.runs, "valid run")
+    runs_text = formatting.count_noun(recording.runs, "valid run")
     if recording.runs > 1:
-        runs += f" ({_format_range(recording.run_seconds)})"
+        runs_text += f" ({_format_range(recording.run_seconds)})"
     measured = formatting.format_seconds(recording.trimmed_mean_seconds)
     mean = formatting.format_seconds(recording.mean_seconds)
-    line = f"recorded {measured} (trimmed mean; the mean is {mean}) from {runs}, not judged"
+    line = f"recorded {measured} (trimmed mean; the mean is {mean}) from {runs_text}, not judged"
     return phrase_all((line, *remarks))
 
 
@@ -591,15 +601,15 @@ def _describe_prints(baseline: Baseline, published: float) -> str:
 
 
 def _note_independence(recording: Recording) -> Iterator[Note]:
-    """Yield a note on the number of independent runs."""
-    # Runs of one day on one set of nodes count as one.
+    """Yield a note on the number of independent runs.
 
+    Runs of one day on one set of nodes count as one.
+    """
     groups = recording.groups or 1
-    summary = f"k0 = {groups}: " + (
-        f"{groups} days or sets of nodes"
-        if groups > 1
-        else "one day on one set of nodes"
-    )
+    if groups > 1:
+        summary = f"k0 = {groups}: {groups} days or sets of nodes"
+    else:
+        summary = f"k0 = {groups}: one day on one set of nodes"
     if groups >= FEWEST_GROUPS:
         yield Note(NoteCode.RECORDED_GROUPS, summary)
         return

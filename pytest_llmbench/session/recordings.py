@@ -41,35 +41,30 @@ def make_recording(
     to accept runs of several levels.
     """
     windows = [np.array(run.window_seconds) for run in runs]
-    steps = [run.mean_of for run in runs]
+    means = [
+        compute_mean(window, run.mean_of)
+        for window, run in zip(windows, runs, strict=True)
+    ]
+    # A run with a single time has the variance 0.
+    variances = [np.var(window, ddof=min(1, len(window) - 1)) for window in windows]
+    hashes = [_hash(run.log) for run in runs if run.log]
+    occasions = [
+        Occasion(run.started, nodes.get(run.run.found.job_id, frozenset()))
+        for run in runs
+    ]
     trimmed = trim_windows(runs)
     return Recording(
         date=now.date().isoformat(),
         runs=len(runs),
-        mean_seconds=float(
-            np.mean(
-                [compute_mean(*window) for window in zip(windows, steps, strict=True)]
-            )
-        ),
+        mean_seconds=float(np.mean(means)),
         trimmed_mean_seconds=float(np.mean(trimmed)),
-        standard_deviation_seconds=float(
-            np.sqrt(
-                np.mean(
-                    [np.var(window, ddof=min(1, len(window) - 1)) for window in windows]
-                )
-            )
-        ),
+        standard_deviation_seconds=float(np.sqrt(np.mean(variances))),
         run_seconds=tuple(trimmed),
-        log_sha256=tuple(
-            hash_ for run in runs if run.log and (hash_ := _hash(run.log))
-        ),
+        log_sha256=tuple(digest for digest in hashes if digest),
         newest_run=_find_newest_day(runs),
         by=author,
         environment=_list_environment(runs),
-        groups=count_groups(
-            Occasion(run.started, nodes.get(run.run.found.job_id, frozenset()))
-            for run in runs
-        ),
+        groups=count_groups(occasions),
         levels=levels,
         observed=_average_observed(runs),
     )

@@ -61,22 +61,28 @@ class SelfTest:
 
 def run_selftests(judged: JudgedConfigurations, settings: Settings) -> Iterator[Check]:
     """Yield a self-test of each passed run, against the deciding baseline."""
+
+    def judge_alone(item: Evidence) -> tuple[Judgement, Status]:
+        judgement = judge_evidence(item, alone=True)
+        return judgement, decide_status(judgement, settings.rules)
+
+    def judge_with_others(item: Evidence) -> tuple[Judgement, Status]:
+        judgement = judge_evidence(item, alone=False)
+        return judgement, decide_status(judgement, settings.rules)
+
     for name, (result, evidence) in judged.by_id.items():
-        alone = bool(result.case.run_id)
-
-        def decide(item: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
-            judgement = judge_evidence(item, alone=alone)
-            return judgement, decide_status(judgement, settings.rules)
-
-        if decide_status(result.judgement, settings.rules) is Status.PASSED:
-            tested = run_selftest(
-                name, result.pick_deciding(evidence), result.judgement, decide
-            )
-            if tested is not None:
-                yield _check(tested)
+        if decide_status(result.judgement, settings.rules) is not Status.PASSED:
+            continue
+        # With --llmb-runs=each, every run has its own item.
+        decide = judge_alone if result.case.run_id else judge_with_others
+        tested = run_selftest(
+            name, result.pick_deciding(evidence), result.judgement, decide
+        )
+        if tested is not None:
+            yield _make_check(tested)
 
 
-def _check(tested: SelfTest) -> Check:
+def _make_check(tested: SelfTest) -> Check:
     """Return the item of a self-test; it fails if a damaged copy passed."""
     survivors = tested.survivors
     caught = [mutant for mutant in tested.mutants if mutant.caught]
@@ -99,6 +105,7 @@ def _check(tested: SelfTest) -> Check:
 
 
 def _list_lines(mutants: tuple[Mutant, ...]) -> Iterator[str]:
+    """Yield a line for each damaged copy: its name, whether it was caught, its verdict."""
     for mutant in mutants:
         word = {True: "caught", False: "SURVIVED", None: "not testable"}[mutant.caught]
         yield f"  {mutant.name:<36} {word:<13} {mutant.outcome}"
@@ -111,18 +118,16 @@ def run_selftest(
     newest, estimate = judgement.measurement, judgement.estimate
     if newest is None or estimate is None:
         return None
-    factor = (
-        (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
-    )
-    slower = f"slowed to {formatting.format_difference(1 + estimate.detectable)}"
-    mutants = [_judge(slower, judgement.runs, slow_down(factor), evidence, decide)]
+    # `difference` is the logarithm of the ratio of the run's time to the baseline's.
+    to_baseline = float(np.exp(-estimate.difference))
+    factor = (1 + estimate.detectable) * JUST_BEYOND * to_baseline
+    name = f"slowed to {formatting.format_difference(1 + estimate.detectable)}"
+    mutants = [_judge(name, judgement.runs, slow_down(factor), evidence, decide)]
     if evidence.plausible is not None:
-        fast = (1 - evidence.plausible) * float(np.exp(-estimate.high)) * WELL_BELOW
-        mutants.append(
-            _judge(
-                "too fast to be true", judgement.runs, slow_down(fast), evidence, decide
-            )
-        )
+        upper_end_to_baseline = float(np.exp(-estimate.high))
+        fast = (1 - evidence.plausible) * upper_end_to_baseline * WELL_BELOW
+        name = "too fast to be true"
+        mutants.append(_judge(name, judgement.runs, slow_down(fast), evidence, decide))
     mutants += [
         _judge(name, (newest,), change, evidence, decide)
         for name, change in CHANGES.items()
@@ -138,24 +143,26 @@ def _judge(
     decide: Decide,
 ) -> Mutant:
     """Judge a configuration with some runs damaged, and return the result."""
-    damaged = {
+    damaged_runs = {
         id(measurement): _apply_damage(measurement, change) for measurement in runs
     }
-    if None in damaged.values():
+    if None in damaged_runs.values():
         return Mutant(name, None, "this log cannot express it")
-    measurements = tuple(
-        measure(run, measurement.baseline, evidence.now)
-        if (run := damaged.get(id(measurement)))
-        else measurement
-        for measurement in evidence.measurements
-    )
-    after, status = decide(replace(evidence, measurements=measurements))
-    return Mutant(name, status is Status.FAILED, f"{after.verdict} ({after.reason})")
+    measurements = []
+    for measurement in evidence.measurements:
+        damaged_run = damaged_runs.get(id(measurement))
+        if damaged_run is None:
+            measurements.append(measurement)
+        else:
+            baseline = measurement.baseline
+            measurements.append(measure(damaged_run, baseline, evidence.now))
+    judgement, status = decide(replace(evidence, measurements=tuple(measurements)))
+    outcome = f"{judgement.verdict} ({judgement.reason})"
+    return Mutant(name, caught=status is Status.FAILED, outcome=outcome)
 
 
 def _apply_damage(measurement: Measurement, change: Damage) -> Run | None:
-    """Return the run with only the judged segment of its log, damaged; None if
-    impossible."""
+    """Return the run with only the judged segment, damaged; None if impossible."""
     run = measurement.run
     attempt = next(
         attempt
@@ -165,9 +172,8 @@ def _apply_damage(measurement: Measurement, change: Damage) -> Run | None:
     segment = change(attempt.log.segments[measurement.segment - 1], measurement)
     if segment is None:
         return None
-    log = replace(
-        attempt.log, segments=(segment,), nccl_line=0, nccl_last_line=0
-    )  # only other segments may be traced
+    # The judged segment is not traced; only other segments may be.
+    log = replace(attempt.log, segments=(segment,), nccl_line=0, nccl_last_line=0)
     return replace(run, attempts=(Attempt(attempt.files, log),))
 
 
@@ -289,14 +295,17 @@ CHANGES: dict[str, Damage] = {
 
 
 def _find_middle(measurement: Measurement) -> int:
+    """Return the number of the step in the middle of the window."""
     window = measurement.baseline.window
     return (window.first + window.last + 1) // 2
 
 
 def _with(segment: Segment, **columns: object) -> Segment:
+    """Return the segment with other values in some columns of its steps."""
     return replace(segment, steps=dataclasses.replace(segment.steps, **columns))  # type: ignore[arg-type]
 
 
 def _keep_steps(steps: Steps, mask: object) -> Steps:
+    """Return the steps for which the mask is true."""
     names = (field.name for field in dataclasses.fields(steps))
     return Steps(**{name: getattr(steps, name)[mask] for name in names})

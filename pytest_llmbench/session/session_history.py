@@ -66,9 +66,9 @@ class SessionHistory:
         from pytest_llmbench.history.store import check_meanwhile
 
         self.place = place
-        with (
-            check_meanwhile(place) as is_sound
-        ):  # importing SQLAlchemy takes as long as reading a year of history
+        # The file is checked in a thread during the import of SQLAlchemy, which takes as
+        # long as reading a year of history.
+        with check_meanwhile(place) as is_sound:
             from pytest_llmbench.history.queries import read_stored_runs
             from pytest_llmbench.history.record import prepare
 
@@ -90,11 +90,13 @@ class SessionHistory:
 
     def describe(self) -> str:
         """Return the store and its size: `history.db: 738 runs of 82 configurations`."""
-        runs = sum(map(len, self._by_id.values()))
-        size = f"{formatting.count_noun(runs, 'run')} of {formatting.count_noun(len(self._by_id), 'configuration')}"
-        return (
-            f"{formatting.escape(self.place.shown)}: {size if runs else 'nothing yet'}"
-        )
+        store_name = formatting.escape(self.place.shown)
+        number_of_runs = sum(map(len, self._by_id.values()))
+        if not number_of_runs:
+            return f"{store_name}: nothing yet"
+        runs = formatting.count_noun(number_of_runs, "run")
+        configurations = formatting.count_noun(len(self._by_id), "configuration")
+        return f"{store_name}: {runs} of {configurations}"
 
     def add_daily_runs(self, outcome: ConfigurationOutcome) -> ConfigurationOutcome:
         """Add the earlier daily runs of the configuration to an outcome, oldest first.
@@ -121,7 +123,8 @@ class SessionHistory:
     def _list_days(self, outcome: ConfigurationOutcome) -> dict[str, StoredRun]:
         """Return one stored run for each day up to the run of an outcome, by day.
 
-        A valid run is preferred.
+        Only runs over the same window count, without the run of the outcome. A valid
+        run is preferred.
         """
         past = self._by_id.get(outcome.configuration.id, ())
         window, run = outcome.window, outcome.run
@@ -204,18 +207,23 @@ class SessionHistory:
                 else " ".join(repr(error).split())
             )
             problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.escape(reason)}"
-            return "", f"{problem}; {_keep(session, folders, store_name)}"
-        doubt, stored = "", record.session
-        with suppress(
-            HistoryError
-        ):  # a later session, or a command, reports a store that cannot be read
-            doubt = describe_clock(self.place, stored.id, stored.started)
+            return "", f"{problem}; {_save_to_file(session, folders, store_name)}"
+        clock_problem = ""
+        # A later session, or a command, reports a store that cannot be read.
+        with suppress(HistoryError):
+            clock_problem = describe_clock(
+                self.place, record.session.id, record.session.started
+            )
         return (
             f"history: {verdicts} stored in {store_name}",
-            f"history: {formatting.escape(doubt)}" if doubt else "",
+            f"history: {formatting.escape(clock_problem)}" if clock_problem else "",
         )
 
     def _write(self, record: SessionRecord) -> None:
+        """Write a session; a server gets further attempts after pauses.
+
+        Raises the HistoryError of the last attempt.
+        """
         from pytest_llmbench.history.record import write
 
         for pause in () if self.place.file else PAUSES:
@@ -243,7 +251,10 @@ def describe_origin(
     )
 
 
-def _keep(session: SessionDocument, folders: Sequence[Path], store_name: str) -> str:
+def _save_to_file(
+    session: SessionDocument, folders: Sequence[Path], store_name: str
+) -> str:
+    """Save a session that the store `store_name` could not take; say where."""
     from pytest_llmbench.session.unsaved import write_unsaved
 
     try:
@@ -295,10 +306,11 @@ def _list_logs(outcome: OutcomeDocument, directory: Path) -> list[JudgedLog]:
     if outcome.kind != "configuration" or outcome.run is None:
         return []
     fingerprints = outcome.run.log_fingerprint
+    # Several attempts may be in one log.
     paths = dict.fromkeys(attempt.log for attempt in outcome.tries or ())
-    pairs = (
-        zip(paths, fingerprints, strict=True) if len(paths) == len(fingerprints) else ()
-    )
+    if len(paths) != len(fingerprints):
+        return []
+    pairs = zip(paths, fingerprints, strict=True)
     return [(directory / path, fingerprint) for path, fingerprint in pairs]
 
 
@@ -307,13 +319,16 @@ def _hash_logs(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
 
     Files are hashed in parallel, the members of an archive in one pass.
     """
-    here = [log for log in logs if os.path.isfile(log[0])]
-    of_archive: dict[Path, set[JudgedLog]] = defaultdict(set)
-    for log in set(logs).difference(here):
-        if archive := find_archive(log[0]):
-            of_archive[archive].add(log)
-    hashes = _hash_files(here)
-    for archive, members in of_archive.items():
+    files_on_disk = []
+    members_by_archive: dict[Path, set[JudgedLog]] = defaultdict(set)
+    for log in logs:
+        path, _ = log
+        if os.path.isfile(path):
+            files_on_disk.append(log)
+        elif archive := find_archive(path):
+            members_by_archive[archive].add(log)
+    hashes = _hash_files(files_on_disk)
+    for archive, members in members_by_archive.items():
         hashes |= _hash_members(archive, members)
     return {log: digest for log, digest in hashes.items() if digest}
 
@@ -325,11 +340,8 @@ def _hash_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
 
     def hash_file(log: JudgedLog) -> str:
         path, fingerprint = log
-        return _hash(
-            takewhile(lambda _: not stopped.is_set(), files.read_blocks(path)),
-            path,
-            fingerprint,
-        )
+        blocks = takewhile(lambda _: not stopped.is_set(), files.read_blocks(path))
+        return _hash(blocks, path, fingerprint)
 
     with ThreadPoolExecutor(count_processors()) as pool:
         try:
@@ -346,10 +358,9 @@ def _hash_members(archive: Path, logs: Collection[JudgedLog]) -> dict[JudgedLog,
     """
     fingerprints = dict(logs)
     hashes: dict[JudgedLog, str] = {}
+    stream = Stream(files.read_blocks(archive), archive)
     try:
-        for path, data in read_unlisted(
-            archive, Stream(files.read_blocks(archive), archive), fingerprints
-        ):
+        for path, data in read_unlisted(archive, stream, fingerprints):
             hashes[path, fingerprints[path]] = _hash(data, path, fingerprints[path])
     except LogError:
         pass  # the error was reported when the archive was read
@@ -357,7 +368,11 @@ def _hash_members(archive: Path, logs: Collection[JudgedLog]) -> dict[JudgedLog,
 
 
 def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
-    """Return the hash of a file, or "" if it is unreadable or its text has changed."""
+    """Return the SHA-256 of a file's bytes, or "" if its text is not the judged one.
+
+    `fingerprint` is that of the decompressed text that was judged. The hash and the
+    fingerprint are computed from the same bytes. Unreadable files give "", too.
+    """
     from pytest_llmbench.logs.log_reader import Fingerprint, hash_sample
 
     digest, sample, size = hashlib.sha256(), Fingerprint(), 0

@@ -183,6 +183,7 @@ def find_readable(stated: str, path: str, directory: Path) -> Path:
 
 
 def _locate_history(values: OptionValues, directory: Path) -> StoreLocation | None:
+    """Return the location of --llmb-history, or None; raises SettingsError."""
     text = values.get_text("--llmb-history")
     if not text:
         return None
@@ -256,32 +257,34 @@ def _choose_github(mode: str, environment: Mapping[str, str]) -> dict[str, Any]:
 def _refuse_contradictions(settings: Settings, typed: OptionValues) -> None:
     """Raise SettingsError for options that contradict a recording or a launch."""
     typed_history = typed.get_text("--llmb-history") is not None
-    for flag, count in (
+    for flag, is_given in (
         ("--llmb-certify", settings.certify),
         ("--llmb-selftest", settings.selftest),
         ("--llmb-history", typed_history),
     ):
-        if count and settings.record is not None:
+        if is_given and settings.record is not None:
             raise SettingsError(
                 f"{flag} with --llmb-record: a session that records does not judge; run two sessions"
             )
     if settings.launch is None:
         return
-    for flag, useless in (
+    for flag, is_given in (
         ("--llmb-selftest", settings.selftest),
         ("--llmb-runs=each", settings.runs == "each"),
         ("--llmb-since", settings.since is not None),
         ("--llmb-max-age", settings.max_age is not None),
     ):
-        if useless:
+        if is_given:
             raise SettingsError(
                 f"{flag} with a launch: it applies only to runs on disk; judge them with --llmb-logs, without a launch"
             )
 
 
 def _refuse_idle_trend(settings: Settings, typed: OptionValues) -> None:
-    """Raise SettingsError if --llmb-trend=fail was typed but could never fail."""
-    # An ini file may set it for other sessions.
+    """Raise SettingsError if --llmb-trend=fail was typed but could never fail.
+
+    An ini file may contain --llmb-trend=fail for other sessions.
+    """
     if typed.get_text("--llmb-trend") != "fail":
         return
     if settings.record is not None:
@@ -335,7 +338,7 @@ def _restrict_to_certificate(settings: Settings, typed: OptionValues) -> Setting
             "leave the option out"
         )
     return settings.replace(
-        tolerances=_limit_tolerances([CERTIFIED], settings.tolerances),
+        tolerances=_limit_tolerances(CERTIFIED, settings.tolerances),
         require=(*settings.require, "all"),
         against=settings.against or "published",
         inconclusive="fail",
@@ -344,37 +347,34 @@ def _restrict_to_certificate(settings: Settings, typed: OptionValues) -> Setting
 
 
 def _limit_tolerances(
-    weakest: Sequence[Tolerance], tolerances: Sequence[Tolerance]
+    required: Tolerance, tolerances: Sequence[Tolerance]
 ) -> tuple[Tolerance, ...]:
-    """Return the tolerances for a certificate.
+    """Return the tolerances for a certificate that requires a tolerance.
 
     Typed tolerances apply; tolerances in files apply only if they are stricter.
     """
-    stricter = [
+    applicable = [
         tolerance
         for tolerance in tolerances
         if tolerance.source == ToleranceSource.OPTION
-        or tolerance.factor < weakest[0].factor
+        or tolerance.factor < required.factor
     ]
-    return merge_tolerances(weakest, stricter)
+    return merge_tolerances([required], applicable)
 
 
 def _list_overridden(values: OptionValues, ini: OptionValues) -> Iterator[str]:
     """Yield the options that are more lenient than their ini key."""
-    modes = [
+    flags_that_may_fail = [
         option.flag
         for option in list_rows(Settings).values()
         if "fail" in option.choices and option.flag not in ALWAYS_CAUTIONED
     ]
-    for flag in modes:
+    for flag in flags_that_may_fail:
         if ini.get_text(flag) == "fail" and values.get_text(flag) not in (None, "fail"):
             yield flag
-    required = values.get("llmb_require")
-    if (
-        required
-        and "all" not in required
-        and not set(ini.get("llmb_require") or ()) <= set(required)
-    ):
+    required = set(values.get("llmb_require") or ())
+    required_in_ini = set(ini.get("llmb_require") or ())
+    if required and "all" not in required and not required_in_ini <= required:
         yield "--llmb-require"
 
 
@@ -404,16 +404,16 @@ def refuse_logs(logs: Sequence[Path], written: Mapping[str, Path | None]) -> Non
     from pytest_llmbench.runs.discover.job_folders import is_relevant
 
     refuse_shared({f"--llmb-logs={log_path}": log_path for log_path in logs}, written)
-    folders = [
+    log_folders = {
         Path(os.path.realpath(log_path)) for log_path in logs if os.path.isdir(log_path)
-    ]
+    }
     for flag, path in written.items():
         if path is None or is_stream(path) or not is_relevant(path.name):
             continue
-        if not {
-            Path(os.path.realpath(path.parent)),
-            *Path(os.path.realpath(path)).parents,
-        }.isdisjoint(folders):
+        # The name of a link is read in its own folder, and its target in another one.
+        link_folder = Path(os.path.realpath(path.parent))
+        target_folders = Path(os.path.realpath(path)).parents
+        if not log_folders.isdisjoint({link_folder, *target_folders}):
             raise SettingsError(
                 f"{flag}={path}: in --llmb-logs, a file with this name is read as a log: give it another name, such as "
                 f"{path.stem}.{ENDINGS.get(flag, 'xml')}, or another folder"
@@ -427,16 +427,15 @@ def refuse_shared(
 
     Devices and pipes may be shared. Both mappings are by flag; None means not given.
     """
-    seen = {
+    flags_by_path = {
         os.path.realpath(path): flag for flag, path in read.items() if path is not None
     }
     for flag, path in written.items():
         if path is None or is_stream(path):
             continue
-        other = seen.setdefault(
-            os.path.realpath(path), flag
-        )  # realpath returns a loop of links unchanged
-        if other != flag:
+        real_path = os.path.realpath(path)  # a loop of links stays as it is
+        other_flag = flags_by_path.setdefault(real_path, flag)
+        if other_flag != flag:
             raise SettingsError(
-                f"{flag}={path}: {other} is the same file, and one would overwrite the other: give it another name"
+                f"{flag}={path}: {other_flag} is the same file, and one would overwrite the other: give it another name"
             )

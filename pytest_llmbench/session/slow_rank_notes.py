@@ -40,8 +40,9 @@ def with_slow_ranks(
         result: ConfigurationResult, _: tuple[Evidence, ...]
     ) -> ConfigurationResult:
         judgement = result.judgement
-        red = is_red(judgement, settings.rules, required=True)
-        if not red or judgement.verdict not in SLOW or judgement.measurement is None:
+        failed = is_red(judgement, settings.rules, required=True)
+        is_slow = judgement.verdict in SLOW
+        if not failed or not is_slow or judgement.measurement is None:
             return result
         return replace(result, judgement=_add_quotes(judgement, judgement.measurement))
 
@@ -49,6 +50,7 @@ def with_slow_ranks(
 
 
 def _add_quotes(judgement: Judgement, measurement: Measurement) -> Judgement:
+    """Add the note on a slow rank to a judgement, if the log contains a report."""
     note = find_slow_rank(measurement)
     if note is None:
         return judgement
@@ -97,10 +99,8 @@ def _list_places(measurement: Measurement, log: Path) -> Iterator[tuple[Path, Bo
         and attempt.files.err is not None
         and len(attempt.log.segments) == 1
     ):
-        yield (
-            attempt.files.err,
-            (0, math.inf),
-        )  # its segments have no known positions in standard error
+        everywhere = (0, math.inf)  # segments have no known lines in standard error
+        yield attempt.files.err, everywhere
 
 
 def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
@@ -127,7 +127,10 @@ def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
 
 
 def _find_bounds(measurement: Measurement) -> Bounds:
-    """Return the bounds of the measured segment of the log."""
+    """Return the bounds of the measured segment of the log, in lines.
+
+    They are the last line of the segment before and the first line of the next one.
+    """
     log = measurement.measured_log
     segments = () if log is None else log.segments
     number = measurement.segment - 1

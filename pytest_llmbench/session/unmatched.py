@@ -24,42 +24,47 @@ def find_unmatched(
     runs: Sequence[Run], settings: Settings, now: datetime
 ) -> Iterator[UnmatchedRun]:
     """Yield the runs that match no baseline, except runs that are too old."""
-    identified = {
-        fingerprint
-        for run in runs
-        if run.identity.key
-        for fingerprint in _list_fingerprints(run)
-    }
+    matched_fingerprints: set[str] = set()
     for run in runs:
-        identity = run.identity
-        old = is_too_old(run.started, now, settings.max_age)
-        if identity.key is None and not old:
-            reason, texts = explain_unmatched(run)
-            path: Path = (
-                run.attempts[-1].files.log if run.attempts else run.found.folder
-            )
-            copied = (
-                bool(_list_fingerprints(run)) and _list_fingerprints(run) <= identified
-            )
-            serious = (
-                run.found.excluded is None
-                and not copied
-                and _is_nearly_identified(identity)
-            )
-            yield UnmatchedRun(
-                run.id,
-                reason,
-                "; ".join(texts),
-                path,
-                identity.candidates if serious else (),
-                identity.nearest,
-                run.started,
-                about=identity.may_be,
-                summary=texts[0].partition("; ")[0]
-                if reason is Reason.UNREADABLE
-                else identity.summary,
-                advice="" if reason is Reason.UNREADABLE else identity.advice,
-            )
+        if run.identity.key:
+            matched_fingerprints |= _list_fingerprints(run)
+    for run in runs:
+        is_old = is_too_old(run.started, now, settings.max_age)
+        if run.identity.key is None and not is_old:
+            yield _make_unmatched(run, matched_fingerprints)
+
+
+def _make_unmatched(run: Run, matched_fingerprints: set[str]) -> UnmatchedRun:
+    """Build the record of a run that matches no baseline.
+
+    The run has candidates (configurations whose verdict it prevents) only if it almost
+    certainly belongs to one of them, is to be judged, and is no copy of a run that
+    matches a baseline (`matched_fingerprints`).
+    """
+    identity = run.identity
+    reason, texts = explain_unmatched(run)
+    path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
+    fingerprints = _list_fingerprints(run)
+    is_copy = bool(fingerprints) and fingerprints <= matched_fingerprints
+    prevents_verdict = (
+        run.found.excluded is None and not is_copy and _is_nearly_identified(identity)
+    )
+    summary, advice = identity.summary, identity.advice
+    if reason is Reason.UNREADABLE:
+        summary = texts[0].partition("; ")[0]
+        advice = ""
+    return UnmatchedRun(
+        run.id,
+        reason,
+        text="; ".join(texts),
+        path=path,
+        candidates=identity.candidates if prevents_verdict else (),
+        nearest=identity.nearest,
+        started=run.started,
+        about=identity.may_be,
+        summary=summary,
+        advice=advice,
+    )
 
 
 def join_unmatched(runs: Sequence[UnmatchedRun]) -> UnmatchedRun:
@@ -78,6 +83,7 @@ def join_unmatched(runs: Sequence[UnmatchedRun]) -> UnmatchedRun:
 
 
 def _join_keys(keys: Iterable[tuple[Key, ...]]) -> tuple[Key, ...]:
+    """Return all keys once, in order."""
     return tuple(dict.fromkeys(chain.from_iterable(keys)))
 
 
@@ -86,13 +92,13 @@ def explain_unmatched(run: Run) -> tuple[Reason, list[str]]:
 
     If the logs of a run cannot be read, only its names may be known.
     """
-    identity, unreadable = run.identity, _list_unreadable(run)[:1]
-    if unreadable and not any(attempt.log.segments for attempt in run.attempts):
-        return Reason.UNREADABLE, [*unreadable, identity.because]
-    return Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED, [
-        identity.because,
-        *unreadable,
-    ]
+    identity = run.identity
+    first_error = _list_unreadable(run)[:1]  # empty if all logs were read
+    has_steps = any(attempt.log.segments for attempt in run.attempts)
+    if first_error and not has_steps:
+        return Reason.UNREADABLE, [*first_error, identity.because]
+    reason = Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED
+    return reason, [identity.because, *first_error]
 
 
 def _list_unreadable(run: Run) -> list[str]:
