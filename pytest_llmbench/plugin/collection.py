@@ -114,15 +114,15 @@ def pytest_collection(session: pytest.Session) -> None:
     """
     config = session.config
     cases = raise_usage_errors(lambda: get_session(config).cases)
-    items = [
+    known_nodes = [
         f"{SUITE_ID}/{name}.py::{name}[{case.id}]"
-        for name, of_name in cases.items()
-        for case in of_name
+        for name, cases_of_test in cases.items()
+        for case in cases_of_test
     ]
     unknown = [
-        node
-        for node in list_requested_ids(config)
-        if not any(_is_under(item, node) for item in items)
+        requested
+        for requested in list_requested_ids(config)
+        if not any(_is_under(node, requested) for node in known_nodes)
     ]
     if unknown and not is_worker(config):
         raise pytest.UsageError(
@@ -391,38 +391,41 @@ def _select_related(
     Only failing items are returned if merely a check about the configuration is
     selected, or if the user's own tests run.
     """
-    pairs = [pair for item in remaining for pair in _list_cases(item)]
-    subjects = {subject for subject, _ in pairs}
-    cases = [case for _, case in pairs if isinstance(case, Case)]
-    ids, keys = {case.id for case in cases}, {case.key for case in cases}
-    checked_keys = {
-        case.about[0]
-        for _, case in pairs
-        if not isinstance(case, Case) and len(case.about) == 1
-    }
+    remaining_subjects: set[Subject] = set()
+    selected_ids: set[str] = set()
+    selected_keys: set[Key] = set()
+    checked_keys: set[Key] = set()  # configurations of a selected check
+    for item in remaining:
+        for subject, case in _list_cases(item):
+            remaining_subjects.add(subject)
+            if isinstance(case, Case):
+                selected_ids.add(case.id)
+                selected_keys.add(case.key)
+            elif len(case.about) == 1:
+                checked_keys.add(case.about[0])
 
-    def is_related(subject: Subject, case: Any, node: str) -> bool:
-        """True if a deselected case must be selected with the remaining items."""
-        if case.id in ids or not keys.isdisjoint(case.about):
-            return node.startswith(f"{SUITE_ID}/") or (
-                _is_failing(case) and subject not in subjects
-            )
-        return (
-            not checked_keys.isdisjoint(case.about)
-            and _is_failing(case)
-            and subject not in subjects
+    def is_related(subject: Subject, check: Any, node: str) -> bool:
+        """True if a deselected check must be selected with the remaining items."""
+        fails_unseen = _is_failing(check) and subject not in remaining_subjects
+        is_about_selected = check.id in selected_ids or not selected_keys.isdisjoint(
+            check.about
+        )
+        if is_about_selected:
+            return node.startswith(f"{SUITE_ID}/") or fails_unseen
+        return fails_unseen and not checked_keys.isdisjoint(check.about)
+
+    def has_related_check(item: pytest.Item) -> bool:
+        cases = list(_list_cases(item))
+        is_check = not any(isinstance(case, Case) for _, case in cases)
+        return is_check and any(
+            is_related(subject, check, item.nodeid) for subject, check in cases
         )
 
     missing = deselected_by_name.difference(remaining)
-    deselected = (
-        item for item in collected if item in missing and not is_deselected(item)
-    )
-    with_cases = ((item, list(_list_cases(item))) for item in deselected)
     return [
         item
-        for item, cases_of_item in with_cases
-        if not any(isinstance(case, Case) for _, case in cases_of_item)
-        and any(is_related(*pair, item.nodeid) for pair in cases_of_item)
+        for item in collected
+        if item in missing and not is_deselected(item) and has_related_check(item)
     ]
 
 
@@ -438,20 +441,20 @@ def _select_failing_checks(
 
     Returns no items if the user's tests judge no configurations.
     """
-    subjects = {subject for item in collected for subject, _ in _list_cases(item)}
-    failed = [
-        check for check in get_session(session.config).results.checks if check.failed
-    ]
-    if not failed or not any(name == PERFORMANCE for name, _ in subjects):
+    covered_subjects = {
+        subject for item in collected for subject, _ in _list_cases(item)
+    }
+    checks = get_session(session.config).results.checks
+    failed_checks = [check for check in checks if check.failed]
+    judges_configurations = any(name == PERFORMANCE for name, _ in covered_subjects)
+    if not failed_checks or not judges_configurations:
         return []
-    pairs = (
-        (item, *pair) for item in collect_checks(session) for pair in _list_cases(item)
-    )
-    return [
-        item
-        for item, subject, case in pairs
-        if case in failed and subject not in subjects
-    ]
+    selected = []
+    for item in collect_checks(session):
+        for subject, case in _list_cases(item):
+            if case in failed_checks and subject not in covered_subjects:
+                selected.append(item)
+    return selected
 
 
 def _correct_deselected(
@@ -496,17 +499,15 @@ def make_selection(session: pytest.Session) -> Selection:
         for item in session.items
     }
     present = {subject for subjects in selected.values() for subject in subjects}
+    deselected_by_name = session.config.stash[DESELECTED_BY_NAME]
     # True if the subject's items were deselected by name only, not by --deselect,
     # a conftest or another plugin.
     is_by_name: dict[Subject, bool] = {}
     for item in session.config.stash[COLLECTED]:
-        is_deselected_by_name = item in session.config.stash[
-            DESELECTED_BY_NAME
-        ] and not is_deselected(item)
+        item_is_by_name = item in deselected_by_name and not is_deselected(item)
         for subject, _ in _list_cases(item):
-            is_by_name[subject] = (
-                is_by_name.get(subject, True) and is_deselected_by_name
-            )
+            others_are_by_name = is_by_name.get(subject, True)
+            is_by_name[subject] = others_are_by_name and item_is_by_name
     for subject in list(_list_never_collected(session.config, is_by_name)):
         is_by_name[subject] = not is_suite_requested(session.config)
     missing = [subject for subject in is_by_name if subject not in present]

@@ -241,12 +241,10 @@ def _make_progress(config: pytest.Config) -> ReadingProgress:
 def _refuse_misuse(config: pytest.Config) -> None:
     """Raise UsageError for options that have no effect or exclude each other."""
     typed = [str(argument) for argument in config.invocation_params.args]
-    for flag, value in pairwise(
-        [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), "", *typed]
-    ):
-        if flag in {
-            option.flag for option in TYPED_OPTIONS if not option.is_flag
-        } and os.path.exists(value):
+    flags_with_value = {option.flag for option in TYPED_OPTIONS if not option.is_flag}
+    addopts = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    for flag, value in pairwise([*addopts, "", *typed]):
+        if flag in flags_with_value and os.path.exists(value):
             raise pytest.UsageError(
                 f"{flag} {value}: write {flag}={value} with an equals sign; after a space pytest treats {value} as a "
                 "test path and looks for the project's ini file there"
@@ -276,13 +274,11 @@ def _refuse_misuse(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "-n cannot be used with a launch: remove -n, or add -n0 (jobs run in parallel anyway)"
         )
-    if (
-        0
-        < len(list_requested_ids(config))
-        < len(config.getoption("file_or_dir", None) or [])
-    ):
+    requested_ids = list_requested_ids(config)
+    paths = config.getoption("file_or_dir", None) or []
+    if requested_ids and len(requested_ids) < len(paths):
         raise pytest.UsageError(
-            f"{list_requested_ids(config)[0]}: run ids of built-in tests and other paths in separate sessions"
+            f"{requested_ids[0]}: run ids of built-in tests and other paths in separate sessions"
         )
     if config.getoption("llmb_record") and config.getoption("numprocesses", None):
         raise pytest.UsageError(

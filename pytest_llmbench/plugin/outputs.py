@@ -95,22 +95,22 @@ def render_terminal(session: Session, verbosity: int) -> list[TerminalLine]:
     from pytest_llmbench.report.terminal import TerminalLine, render_summary
 
     if not session.finished_outcomes:
-        return [
-            TerminalLine(line, "red")
-            for failure in _list_failures(session)
-            for line in wrap(failure, "  ")
+        lines = []
+        for failure in _list_failures(session):
+            lines += wrap(failure, "  ")
+        return [TerminalLine(line, "red") for line in lines]
+    if verbosity >= 0:
+        remarks = [
+            *_list_remarks(session),
+            *_describe_skipped(session, verbosity > 0),
+            *session.written,
         ]
-    remarks = [
-        *_list_remarks(session),
-        *_describe_skipped(session, verbosity > 0),
-        *session.written,
+    else:
+        remarks = [*_explain_no_judged_run(session)]
+    shown = [
+        session.redactor.redact(formatting.escape(line))
+        for line in (*remarks, *session.failures)
     ]
-    # With -q only the reason why nothing was judged is printed, and the failures.
-    lines = [
-        *(remarks if verbosity >= 0 else _explain_no_judged_run(session)),
-        *session.failures,
-    ]
-    shown = [session.redactor.redact(formatting.escape(line)) for line in lines]
     return [
         *render_summary(session.finished_outcomes, shown, verbosity, session.cautions)
     ]

@@ -121,24 +121,17 @@ def list_requested_patterns(config: pytest.Config) -> tuple[str, ...]:
     The words of -k become patterns. Returns ("*",) for -m with an llmb mark and for
     options like --collect-only, which may concern any item.
     """
-    if any(
-        config.getoption(name, None) for name in INFORMATION
-    ) or "llmb" in config.getoption("markexpr", ""):
+    is_informational = any(config.getoption(name, None) for name in INFORMATION)
+    if is_informational or "llmb" in config.getoption("markexpr", ""):
         return ("*",)
     words = re.findall(r"[\w.+-]+", config.getoption("keyword", "").casefold())
-    failed = config.getoption("lf", False) or config.getoption("failedfirst", False)
+    patterns = [f"*{word}*" for word in words if word not in ("and", "or", "not")]
     nodes = [*_list_paths(config)]
-    if failed or config.getoption("stepwise", False):
-        nodes += [
-            str(node)
-            for name in ("lastfailed", "stepwise")
-            for node in _read_cached_ids(config, name)
-        ]
-    ids = map(get_item_id, nodes)
-    return (
-        *(f"*{word}*" for word in words if word not in ("and", "or", "not")),
-        *filter(None, ids),
-    )
+    if any(config.getoption(name, False) for name in ("lf", "failedfirst", "stepwise")):
+        for cache_name in ("lastfailed", "stepwise"):
+            nodes += map(str, _read_cached_ids(config, cache_name))
+    ids = filter(None, map(get_item_id, nodes))
+    return (*patterns, *ids)
 
 
 def _read_cached_ids(config: pytest.Config, name: str) -> list[str]:

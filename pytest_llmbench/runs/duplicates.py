@@ -285,16 +285,16 @@ def _get_log_name(run: Run) -> str:
 def _is_same_pace(run: Run, other: Run) -> bool:
     """True if two runs have equally long segments with about equal times, started
     together."""
-    segments, other_segments = list_steps(run), list_steps(other)
     if (
         run.started
         and other.started
         and abs(run.started - other.started) > BEGUN_TOGETHER
     ):
         return False
-    return [len(steps) for steps in segments] == [
-        len(steps) for steps in other_segments
-    ] and all(
+    segments, other_segments = list_steps(run), list_steps(other)
+    if list(map(len, segments)) != list(map(len, other_segments)):
+        return False
+    return all(
         math.isclose(_sum_times(steps), _sum_times(other_steps), rel_tol=SAME_PACE)
         for steps, other_steps in zip(segments, other_segments, strict=True)
     )

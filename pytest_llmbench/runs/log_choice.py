@@ -308,24 +308,23 @@ def find_unmatched_metrics(
     Metrics belong to a run if they contain a segment with about the same last step,
     median step time and losses. Metrics without step times are not returned.
     """
-    by_last: dict[int, list[_Extent]] = defaultdict(list)
+    by_last_step: dict[int, list[_Extent]] = defaultdict(list)
     for extent in _list_extents(runs):
-        by_last[extent.last].append(extent)
+        by_last_step[extent.last].append(extent)
+
+    def is_of_a_run(extent: _Extent) -> bool:
+        # One of the two segments may count its steps from 0.
+        for last in (extent.last - 1, extent.last, extent.last + 1):
+            for other in by_last_step.get(last, ()):
+                difference = abs(extent.median - other.median)
+                is_equal_time = difference <= SAME_RUN * abs(other.median)
+                if is_equal_time and not _differ_in_loss(extent, other):
+                    return True
+        return False
+
     for run in metrics:
         extents = list(_list_extents([run]))
-        others = (
-            (extent, other)
-            for extent in extents
-            # one of the two may count from 0
-            for near in (extent.last - 1, extent.last, extent.last + 1)
-            for other in by_last.get(near, ())
-        )
-        alike = any(
-            abs(extent.median - other.median) <= SAME_RUN * abs(other.median)
-            and not _differ_in_loss(extent, other)
-            for extent, other in others
-        )
-        if extents and not alike:
+        if extents and not any(map(is_of_a_run, extents)):
             yield run
 
 

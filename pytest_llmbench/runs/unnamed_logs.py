@@ -190,13 +190,16 @@ def _drop_further_ranks(log_names: Sequence[str]) -> tuple[list[str], dict[str, 
 
     Returns the kept names, and the reason for each dropped name.
     """
-    first: dict[str, tuple[int, str]] = {}  # by shared name: rank and file name
-    ranks = {name: rank for name in log_names if (rank := names.read_rank(name))}
-    for name, (shared, number) in ranks.items():
-        first[shared] = min(first.get(shared, (number, name)), (number, name))
-    dropped = {
-        name: f"another process of the run that is logged in {first[shared][1]}"
-        for name, (shared, _) in ranks.items()
-        if first[shared][1] != name
-    }
+    # (rank, file name) of the logs whose names differ only in the rank
+    groups: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for name in log_names:
+        name_and_rank = names.read_rank(name)
+        if name_and_rank is not None:
+            shared_name, rank = name_and_rank
+            groups[shared_name].append((rank, name))
+    dropped: dict[str, str] = {}
+    for group in groups.values():
+        _, first_name = min(group)
+        reason = f"another process of the run that is logged in {first_name}"
+        dropped |= {name: reason for _, name in group if name != first_name}
     return [name for name in log_names if name not in dropped], dropped

@@ -86,16 +86,8 @@ class Catalog:
 
         No other baseline file contains them.
         """
-        other_recipes = (recipe for recipe in self.recipes if recipe not in self.tables)
-        other_keys = {
-            baseline.key for recipe in other_recipes for baseline in recipe.baselines
-        }
-        return (
-            frozenset(
-                baseline.key for table in self.tables for baseline in table.baselines
-            )
-            - other_keys
-        )
+        other_recipes = [recipe for recipe in self.recipes if recipe not in self.tables]
+        return _list_keys(self.tables) - _list_keys(other_recipes)
 
     @property
     def user_keys(self) -> frozenset[Key]:
@@ -173,6 +165,13 @@ class Catalog:
         )
         text = f"{configurations} in {formatting.count_noun(len(self.recipes) - len(self.tables), 'file')}"
         return text + (f", {recorded_count} recorded here" if recorded_count else "")
+
+
+def _list_keys(recipes: Iterable[Recipe]) -> frozenset[Key]:
+    """Return the keys of all baselines of recipes."""
+    return frozenset(
+        baseline.key for recipe in recipes for baseline in recipe.baselines
+    )
 
 
 def load(settings: Settings) -> Catalog:

@@ -151,29 +151,50 @@ def describe_run(run: Run, gpu: str = "", stated: StatedNames = NO_NAMES) -> Sta
         *_list_stated_values(gpu, stated),
     ):
         values_by_field.setdefault(field, []).append((value, source))
-    values = {field: pairs[0][0] for field, pairs in values_by_field.items()}
-    conflicts = [
-        f"{field.replace('_', ' ')}: {' but '.join(f'{value} ({source})' for value, source in pairs)}"
-        for field, pairs in values_by_field.items()
-        if len({value.casefold() for value, _ in pairs}) > 1
-        and field not in ("recipe", "model", "task")
-    ]
-    sources = [
-        f"{field.replace('_', ' ')} {pairs[0][0]} ({pairs[0][1]})"
-        for field, pairs in values_by_field.items()
-    ]
-    models = [
-        value
-        for field in ("model", "recipe")
-        for value, _ in values_by_field.get(field, ())
-    ]
+    values: dict[str, str] = {}  # of the most reliable source
+    found: list[str] = []
+    conflicts: list[str] = []
+    for field, pairs in values_by_field.items():
+        name = field.replace("_", " ")
+        value, source = pairs[0]
+        values[field] = value
+        found.append(f"{name} {value} ({source})")
+        different_values = {value.casefold() for value, _ in pairs}
+        # Sources may call a recipe, a model or a task by different names.
+        if len(different_values) > 1 and field not in ("recipe", "model", "task"):
+            all_values = [f"{value} ({source})" for value, source in pairs]
+            conflicts.append(f"{name}: {' but '.join(all_values)}")
+    model_pairs = values_by_field.get("model", []) + values_by_field.get("recipe", [])
+    models = [value for value, _ in model_pairs]
     return StatedRun(
         values={field: value for field, value in values.items() if field != "model"},
-        found=tuple(sources),
+        found=tuple(found),
         conflicts=tuple(conflicts),
         models=(stated.model, *models) if stated.model else tuple(models),
         parallelism=_read_parallelism(facts, values),
     )
+
+
+def _list_precision(
+    quantization: RunFact | None, numbers: RunFact | None
+) -> Iterator[tuple[str, str, str]]:
+    """Yield ("dtype", value, source) if the log states one precision.
+
+    `numbers` are the stated number formats. A quantization such as fp8 takes precedence
+    and gets the suffix of its recipe, such as fp8_mx. Several quantizations, or several
+    floating-point formats, give no value.
+    """
+    number_values = numbers.values if numbers else ()
+    if quantization and len(quantization.values) > 1:
+        return
+    if quantization and quantization.last not in ("none", "not fp8"):
+        suffixes = [_SUFFIXES[value] for value in number_values if value in _SUFFIXES]
+        precision = "_".join((quantization.last, *suffixes[:1]))
+        yield "dtype", precision, quantization.source
+        return
+    formats = {_PRECISIONS[value] for value in number_values if value in _PRECISIONS}
+    if numbers and len(formats) == 1:
+        yield "dtype", formats.pop(), numbers.source
 
 
 def _list_log_values(facts: Mapping[str, RunFact]) -> Iterator[tuple[str, str, str]]:
@@ -182,27 +203,10 @@ def _list_log_values(facts: Mapping[str, RunFact]) -> Iterator[tuple[str, str, s
         fact = next((facts[str(name)] for name in names if str(name) in facts), None)
         if fact is not None:
             yield field, fact.last, fact.source
-    quantized, numbers = (
-        facts.get(str(field))
-        for field in (StatedField.QUANTIZATION, StatedField.NUMBERS)
+    yield from _list_precision(
+        quantization=facts.get(str(StatedField.QUANTIZATION)),
+        numbers=facts.get(str(StatedField.NUMBERS)),
     )
-    if (
-        quantized
-        and len(quantized.values) == 1
-        and quantized.last not in ("none", "not fp8")
-    ):
-        suffixes = (
-            [_SUFFIXES[value] for value in numbers.values if value in _SUFFIXES]
-            if numbers
-            else []
-        )
-        yield "dtype", "_".join((quantized.last, *suffixes[:1])), quantized.source
-    elif numbers and not (quantized and len(quantized.values) > 1):
-        floats = {
-            _PRECISIONS[value] for value in numbers.values if value in _PRECISIONS
-        }
-        if len(floats) == 1:
-            yield "dtype", floats.pop(), numbers.source
     models = facts.get(str(StatedField.MODEL))
     if models is None:
         return

@@ -83,7 +83,8 @@ class Drafts:
     @property
     def lines(self) -> tuple[str, ...]:
         """The description of all drafts and refused runs."""
-        return (*(line for draft in self.drafts for line in draft.lines), *self.refused)
+        draft_lines = [line for draft in self.drafts for line in draft.lines]
+        return (*draft_lines, *self.refused)
 
     def group_by_file(self, directory: Path) -> dict[Path, list[Draft]]:
         """Group the drafts by the baseline file in `directory` that they belong to."""
@@ -103,15 +104,12 @@ class Drafts:
 
     def assign(self, runs: Iterable[Run]) -> tuple[Run, ...]:
         """Return `runs`; runs with a draft get the configuration of the draft."""
-        keys = {
-            id(run): draft.baseline.key for draft in self.drafts for run in draft.runs
-        }
-        because = "a baseline was drafted from it"
+        identities: dict[int, Identity] = {}
+        for draft in self.drafts:
+            identity = Identity(draft.baseline.key, "a baseline was drafted from it")
+            identities |= {id(run): identity for run in draft.runs}
         return tuple(
-            replace(run, identity=Identity(keys[id(run)], because))
-            if id(run) in keys
-            else run
-            for run in runs
+            replace(run, identity=identities.get(id(run), run.identity)) for run in runs
         )
 
 
@@ -155,9 +153,8 @@ def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
     """
     try:
         recipes = read_recipes([directory]) if directory.is_dir() else ()
-    except (
-        BaselineError
-    ):  # the folder has no baseline files, or recording into it reports the problem
+    except BaselineError:
+        # The folder has no baseline files, or recording into it reports the problem.
         return catalog
     recorded = {
         baseline.key: (baseline,)
@@ -326,24 +323,16 @@ def _make_key_unique(
     """
     key, head = baseline.key, _get_head(baseline)
     numbers = range(2, len(existing) + 3)  # more numbers than baselines: one is free
-    releases = (OWN, *(f"{OWN}-{number}" for number in numbers))
-    of_recipe = [other for other in existing.values() if other.key.recipe == key.recipe]
-    release = next(
-        release
-        for release in releases
-        if all(
-            _get_head(other) == head
-            for other in of_recipe
-            if other.key.release == release
-        )
-    )
-    key = replace(key, release=release)
-    variants = ("", described.summarise(), *(f"v{number}" for number in numbers))
-    key = next(
-        candidate
-        for variant in variants
-        if (candidate := replace(key, variant=variant)) not in existing
-    )
+    releases = [OWN, *[f"{OWN}-{number}" for number in numbers]]
+    others = [other for other in existing.values() if other.key.recipe == key.recipe]
+    occupied_releases = {
+        other.key.release for other in others if _get_head(other) != head
+    }
+    free_releases = [name for name in releases if name not in occupied_releases]
+    key = replace(key, release=free_releases[0])
+    variants = ["", described.summarise(), *[f"v{number}" for number in numbers]]
+    keys = [replace(key, variant=variant) for variant in variants]
+    key = next(candidate for candidate in keys if candidate not in existing)
     return replace(baseline, configuration=replace(baseline.configuration, key=key))
 
 

@@ -98,14 +98,11 @@ def gather(
             return _evaluate_recorded(settings.record, settings, catalog, now, tell)
         ingested = ingest(settings, catalog, now, tell)
         if ingested.tables and history is not None:
-            keys = {run.identity.key for run in ingested.runs} - {
-                None,
-                *catalog.baselines,
-            }
-            history.read(key for key in keys if key is not None)
-        return evaluate_runs(
-            ingested, settings, catalog, now, history.past if history else NO_PAST
-        )
+            keys = {run.identity.key for run in ingested.runs}
+            unread_keys = keys.difference(catalog.baselines)
+            history.read(key for key in unread_keys if key is not None)
+        past = history.past if history else NO_PAST
+        return evaluate_runs(ingested, settings, catalog, now, past)
 
 
 def _evaluate_recorded(

@@ -210,10 +210,13 @@ def find_unneeded_entries(
     }
     changes = [change for judgement in judgements for change in judgement.changes]
     for entry in acknowledged:
-        of_entry = [change for change in changes if change.acknowledged == entry]
+        accepted_changes = [
+            change for change in changes if change.acknowledged == entry
+        ]
+        still_slower = any(change.stands for change in accepted_changes)
         if entry not in mentioned:
             yield f"{entry.place}: not needed by any run ({entry.configuration}): {phrase(entry)}"
-        elif of_entry and not any(change.stands for change in of_entry):
+        elif accepted_changes and not still_slower:
             yield f"{entry.place}: the change was reverted, remove this entry ({entry.configuration}): {phrase(entry)}"
 
 
