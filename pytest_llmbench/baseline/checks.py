@@ -52,30 +52,28 @@ def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
     _check_window(entry, report)
     _check_peaks(entry, report)
     _check_models(entry, report)
-    lines: dict[str, int] = {}
-    for name, row in zip(ids, entry["configurations"], strict=True):
+    first_lines: dict[str, int] = {}
+    for row_id, row in zip(ids, entry["configurations"], strict=True):
         _check_configuration(entry, row, report)
-        if name in lines:
-            duplicate = (
-                f"found {name} again (first in line {lines[name]}), expected it once"
-            )
+        if row_id in first_lines:
+            duplicate = f"found {row_id} again (first in line {first_lines[row_id]}), expected it once"
             report(
                 row.line,
                 f"{duplicate}: distinguish the two by task, scaling or variant",
             )
-        lines.setdefault(name, row.line)
-    _check_errata(entry, tuple(lines), report)
+        else:
+            first_lines[row_id] = row.line
+    _check_errata(entry, tuple(first_lines), report)
     launch = entry.get("launch")
     if launch is not None:
         _check_launch(launch, report)
-        _check_checkpoint(
-            launch.get("checkpoint") or NOTHING, entry["models"].values, report
-        )
+        checkpoint = launch.get("checkpoint") or NOTHING
+        _check_checkpoint(checkpoint, entry["models"].values, report)
 
 
 def _check_log(entry: YamlMapping, report: Report) -> None:
     """Report a missing or superfluous log definition, and a bad pattern."""
-    log, line = entry.get("log"), entry.lines["dialect"]
+    log = entry.get("log")
     if entry["dialect"] != REGEX:
         if log is not None:
             finding = (
@@ -84,7 +82,7 @@ def _check_log(entry: YamlMapping, report: Report) -> None:
             report(entry.lines["log"], f"{finding}, which only dialect: {REGEX} has")
     elif log is None:
         report(
-            line,
+            entry.lines["dialect"],
             f"found dialect: {REGEX} and no 'log', expected a 'log' mapping that describes the lines of the log",
         )
     else:
@@ -95,15 +93,17 @@ def _check_log(entry: YamlMapping, report: Report) -> None:
 def _find_pattern_problems(pattern: str) -> Iterator[str]:
     """Yield the problems of a log pattern: invalid, too general, or bad groups."""
     try:
-        # Such a pattern would find a step in every line.
-        matches_nothing = compile_pattern(pattern).search(b"") is not None
+        matches_empty_text = compile_pattern(pattern).search(b"") is not None
     except ValueError as error:
         yield str(error)
         return
     names = [group.name for group in find_groups(pattern)]
-    if matches_nothing:
+    # Such a pattern would find a step in every line.
+    if matches_empty_text:
         yield "found a pattern that matches the empty text, expected one that matches the line of a step only"
-    for name in ("step", *(() if find_time_groups(names) else ("seconds",))):
+    # Any time group suffices, and `seconds` is the usual one.
+    required = ["step"] if find_time_groups(names) else ["step", "seconds"]
+    for name in required:
         if name not in names:
             yield f"found a pattern without the group {name}, expected (?P<{name}>...) in it"
     for name in dict.fromkeys(names):
@@ -116,51 +116,53 @@ def _find_pattern_problems(pattern: str) -> Iterator[str]:
 
 def _check_models(entry: YamlMapping, report: Report) -> None:
     """Report unused models, and sizes that a model's formula needs but lacks."""
-    models, used = entry["models"], {row["size"] for row in entry["configurations"]}
+    models = entry["models"]
+    used_sizes = {row["size"] for row in entry["configurations"]}
     for size, model in models.values.items():
         line = models.lines[size]
-        if size not in used:
+        if size not in used_sizes:
             report(
                 line,
-                f"found model {size!r} that no configuration uses, expected one of {', '.join(sorted(used))}",
+                f"found model {size!r} that no configuration uses, expected one of {', '.join(sorted(used_sizes))}",
             )
-        for needed in _list_needed_sizes(model):
-            if model.get(needed) is None:
+        for needed_size in _list_needed_sizes(model):
+            if model.get(needed_size) is None:
                 report(
                     line,
-                    f"found no {needed!r} of {size}, expected it for formula {model['formula']}",
+                    f"found no {needed_size!r} of {size}, expected it for formula {model['formula']}",
                 )
 
 
 def _list_needed_sizes(model: YamlMapping) -> tuple[str, ...]:
     """Return the sizes that the formula of a model needs."""
-    name = model["formula"].partition(":")[0]
-    return (
-        ()
-        if name == NO_FORMULA
-        else ("hidden_size", "vocabulary_size", *FORMULA_NEEDS[name])
-    )
+    # "llama:3" is the formula llama, rounded to 3 digits.
+    formula, _, _ = model["formula"].partition(":")
+    if formula == NO_FORMULA:
+        return ()
+    return ("hidden_size", "vocabulary_size", *FORMULA_NEEDS[formula])
 
 
 def _check_window(entry: YamlMapping, report: Report) -> None:
     """Report a window that is reversed or exceeds the steps of a run."""
-    custom, log = entry["dialect"] == REGEX, entry.get("log") or NOTHING
-    starts = {name: dialect.first_step for name, dialect in DIALECTS.items()}
-    starts |= {
-        name: definition.first_step for name, definition in load_definitions().items()
-    }
-    start = log.get("first_step", 0) if custom else starts[entry["dialect"]]
-    window, end = entry["window"], start + entry["steps"] - 1
+    dialect_name = entry["dialect"]
+    if dialect_name == REGEX:
+        log = entry.get("log") or NOTHING
+        run_start = log.get("first_step", 0)
+    else:
+        definition = load_definitions().get(dialect_name)
+        run_start = (definition or DIALECTS[dialect_name]).first_step
+    run_end = run_start + entry["steps"] - 1
+    window = entry["window"]
     first, last = window["first"], window["last"]
     if first > last:
         report(
             window.line,
             f"found a window from step {first} to {last}, expected first <= last",
         )
-    elif first < start or last > end:
+    elif first < run_start or last > run_end:
         report(
             window.line,
-            f"found a window from step {first} to {last}, expected it within {start} to {end}",
+            f"found a window from step {first} to {last}, expected it within {run_start} to {run_end}",
         )
 
 
@@ -168,32 +170,31 @@ def _check_peaks(entry: YamlMapping, report: Report) -> None:
     """Report a peak that belongs to another GPU, because MFU would be wrong."""
     for gpu, peaks in entry["peak_tflops"].values.items():
         for dtype, text in peaks.values.items():
-            peak = find_peak(gpu, dtype)
-            others = [
-                other for other in PEAK_TFLOPS if str(find_peak(other, dtype)) == text
-            ]
-            if peak is not None and others and str(peak) != text:
-                report(
-                    peaks.lines[dtype],
-                    f"found a peak of {text} of {gpu}, expected {peak}: {text} is the peak of {others[0]}",
-                )
+            known_peak = find_peak(gpu, dtype)
+            # An unknown GPU, and a peak that no known GPU has, are accepted.
+            if known_peak is None or str(known_peak) == text:
+                continue
+            for other_gpu in PEAK_TFLOPS:
+                if str(find_peak(other_gpu, dtype)) == text:
+                    report(
+                        peaks.lines[dtype],
+                        f"found a peak of {text} of {gpu}, expected {known_peak}: {text} is the peak of {other_gpu}",
+                    )
+                    break
 
 
 def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -> None:
     """Report contradictions within one row, and with the models and peaks."""
+    size, gpu, models = row["size"], row["gpu"], entry["models"]
+    model_names = ("models", models.values)
+    _check_name(row.lines["size"], "size", size, model_names, report)
+    _check_shape(models.get(size), row, report)
     peaks = entry["peak_tflops"].values
-    _check_name(
-        row.lines["size"],
-        "size",
-        row["size"],
-        ("models", entry["models"].values),
-        report,
-    )
-    _check_shape(entry["models"].get(row["size"]), row, report)
-    _check_name(row.lines["gpu"], "gpu", row["gpu"], ("peak_tflops", peaks), report)
-    if row["gpu"] in peaks:
-        source = f"peak_tflops of {row['gpu']}", peaks[row["gpu"]].values
-        _check_name(row.lines["dtype"], "dtype", row["dtype"], source, report)
+    gpu_names = ("peak_tflops", peaks)
+    _check_name(row.lines["gpu"], "gpu", gpu, gpu_names, report)
+    if gpu in peaks:
+        dtype_names = (f"peak_tflops of {gpu}", peaks[gpu].values)
+        _check_name(row.lines["dtype"], "dtype", row["dtype"], dtype_names, report)
     _check_step_time_cells(row, report)
     recorded = row.get("recorded")
     if recorded is not None:
@@ -208,8 +209,8 @@ def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) ->
     Also reports 0 GPUs, which only drafted rows without a formula may state.
     """
     has_formula = model is not None and model["formula"] != NO_FORMULA
-    missing = [repr(name) for name in SHAPE if has_formula and name not in row.values]
-    if missing:
+    missing = [repr(name) for name in SHAPE if name not in row.values]
+    if has_formula and missing:
         expected = "that key" if len(missing) == 1 else "them"
         report(
             row.line,
@@ -231,11 +232,10 @@ def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) ->
 def _check_step_time_cells(row: YamlMapping, report: Report) -> None:
     """Report printed values that determine no step time."""
     cells = row.get("cells")
-    if (
-        cells is not None
-        and "step_time" not in cells.values
-        and math.isnan(derive_step_time(row)[0])
-    ):
+    if cells is None or "step_time" in cells.values:
+        return
+    step_seconds, _ = derive_step_time(row)
+    if math.isnan(step_seconds):
         expected = "step_time, tokens_per_second_per_gpu with gbs and sequence_length, or tflops_per_gpu with logged_tflop"
         report(
             cells.line,
@@ -245,7 +245,8 @@ def _check_step_time_cells(row: YamlMapping, report: Report) -> None:
 
 def count_decimals(text: str) -> int:
     """Return the number of digits after the decimal point."""
-    return len(text.partition(".")[2])
+    _, _, decimals = text.partition(".")
+    return len(decimals)
 
 
 def derive_step_time(row: YamlMapping) -> tuple[float, float]:
@@ -259,25 +260,33 @@ def derive_step_time(row: YamlMapping) -> tuple[float, float]:
     are a whole number of samples/s of all GPUs, they were rounded to that.
     """
     cells = row["cells"]
-    sample = row.get("sequence_length", math.nan) / row["gpus"]
+    # A GPU's share of the tokens of one sample, and of the work of one step.
+    sample_tokens = row.get("sequence_length", math.nan) / row["gpus"]
+    step_tokens = row.get("gbs", math.nan) * sample_tokens
+    step_tflop = row.get("logged_tflop", math.nan)
     work_by_rate = {
-        "tflops_per_gpu": (row.get("logged_tflop", math.nan), 0.0),
-        "tokens_per_second_per_gpu": (row.get("gbs", math.nan) * sample, sample),
+        "tflops_per_gpu": step_tflop,
+        "tokens_per_second_per_gpu": step_tokens,
     }
-    for name, (work, sample) in work_by_rate.items():
-        if name in cells.values and not math.isnan(work):
-            rate, unit = float(cells[name]), 10.0 ** -count_decimals(cells[name])
-            unit = (
-                max(unit, sample) if sample and (rate / sample).is_integer() else unit
-            )
-            return work / rate, work / rate * unit / rate
+    for name, work in work_by_rate.items():
+        if name not in cells.values or math.isnan(work):
+            continue
+        rate = float(cells[name])
+        unit = 10.0 ** -count_decimals(cells[name])
+        if name == "tokens_per_second_per_gpu" and (rate / sample_tokens).is_integer():
+            unit = max(unit, sample_tokens)
+        step_seconds = work / rate
+        return step_seconds, step_seconds * unit / rate
     return math.nan, 0.0
 
 
 def _check_name(
     line: int, key: str, value: str, source: tuple[str, Collection[str]], report: Report
 ) -> None:
-    """Report a name that another key does not define."""
+    """Report the value of `key` unless it is one of the names in `source`.
+
+    `source` is the section that defines the names, such as `models`, and the names.
+    """
     section, names = source
     if value not in names:
         expected = f"expected a name under {section}: {', '.join(names)}{did_you_mean(value, names)}"
@@ -316,9 +325,10 @@ def _check_values(recorded: YamlMapping, statistic: str, report: Report) -> None
     seconds = recorded["run_seconds"]
     mean_of_runs = sum(seconds) / len(seconds)
     # If the mean decides, run_seconds may contain the means of the runs.
-    values = (trimmed, mean) if statistic == "mean" else (trimmed,)
+    candidates = (trimmed, mean) if statistic == "mean" else (trimmed,)
+    distance = min(abs(value - mean_of_runs) for value in candidates)
     # Editing only the expected value would move the limit without leaving a trace.
-    if not any(abs(value - mean_of_runs) <= ROUNDED * mean_of_runs for value in values):
+    if distance > ROUNDED * mean_of_runs:
         means = f"trimmed_mean_seconds {trimmed:.10g} but the mean of run_seconds is {mean_of_runs:.10g}"
         report(
             recorded.lines["trimmed_mean_seconds"],
@@ -327,7 +337,8 @@ def _check_values(recorded: YamlMapping, statistic: str, report: Report) -> None
     deviation = recorded["standard_deviation_seconds"]
     # The mean shows stalls that the trimmed mean ignores, and decides in older files,
     # so it is checked too.
-    if abs(mean - trimmed) > MOST_DEVIATIONS * deviation + 2 * ROUNDED * trimmed:
+    rounding = 2 * ROUNDED * trimmed  # both means are rounded
+    if abs(mean - trimmed) > MOST_DEVIATIONS * deviation + rounding:
         means = f"mean_seconds {mean:.10g} with trimmed_mean_seconds {trimmed:.10g}"
         expected = f"a distance that a standard deviation of {deviation:.6g} s allows"
         report(
@@ -342,24 +353,20 @@ def _check_dates(recorded: YamlMapping, report: Report) -> None:
     Replaced values must be ordered oldest first, and no run may start after its
     recording. Clocks may differ by a day.
     """
-    earlier = recorded.get("earlier", ())
-    order = [(value["date"], value.lines["date"]) for value in earlier] + [
-        (recorded["date"], recorded.lines["date"])
-    ]
-    for (before, line), (after, _) in pairwise(order):
+    for older, newer in pairwise([*recorded.get("earlier", ()), recorded]):
+        before, after = older["date"], newer["date"]
         if _parse_day(before) > _parse_day(after) + CLOCK_DIFFERENCE:
             report(
-                line,
+                older.lines["date"],
                 f"found {before} before {after}, expected the replaced values oldest first",
             )
-    newest = recorded.get("newest_run")
-    if (
-        newest is not None
-        and _parse_day(newest) > _parse_day(recorded["date"]) + CLOCK_DIFFERENCE
-    ):
+    newest, recording_date = recorded.get("newest_run"), recorded["date"]
+    if newest is None:
+        return
+    if _parse_day(newest) > _parse_day(recording_date) + CLOCK_DIFFERENCE:
         report(
             recorded.lines["newest_run"],
-            f"found a newest run of {newest} recorded on {recorded['date']}",
+            f"found a newest run of {newest} recorded on {recording_date}",
         )
 
 
@@ -369,39 +376,36 @@ def _parse_day(text: str) -> date:
 
 def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
     """Report incomplete errata, unknown configurations, and cells listed twice."""
-    listed = set()
+    listed_cells = set()
     for erratum in entry.get("errata", ()):
-        shapes = {"cell", "cells", "printed", "corrected"} & set(erratum.lines)
-        if shapes not in ({"cell", "cells"}, {"printed", "corrected"}):
-            names = " and ".join(sorted(shapes)) or "neither of these pairs"
+        # An erratum is about one cell of a table, or about the text of the document.
+        stated_keys = {"cell", "cells", "printed", "corrected"} & set(erratum.lines)
+        if stated_keys not in ({"cell", "cells"}, {"printed", "corrected"}):
+            names = " and ".join(sorted(stated_keys)) or "neither of these pairs"
             report(
                 erratum.line,
                 f"found {names}, expected either cell and cells, or printed and corrected",
             )
-        for name, line in erratum.get("cells", NOTHING).lines.items():
-            if name not in ids:
+        cell = erratum.get("cell")
+        for row_id, line in erratum.get("cells", NOTHING).lines.items():
+            if row_id not in ids:
                 report(
                     line,
-                    f"found configuration {name!r}, expected one of this file{did_you_mean(name, ids)}",
+                    f"found configuration {row_id!r}, expected one of this file{did_you_mean(row_id, ids)}",
                 )
-            if (name, erratum.get("cell")) in listed:
+            if (row_id, cell) in listed_cells:
                 report(
                     line,
-                    f"found {erratum.get('cell')} of {name} again, expected one erratum per cell",
+                    f"found {cell} of {row_id} again, expected one erratum per cell",
                 )
-            listed.add((name, erratum.get("cell")))
+            listed_cells.add((row_id, cell))
 
 
 def _check_launch(launch: YamlMapping, report: Report) -> None:
     """Report unknown commands and launchers, and profiling that ends too early."""
     commands = launch["commands"]
-    _check_name(
-        launch.lines["kind"],
-        "kind",
-        launch["kind"],
-        ("commands", commands.values),
-        report,
-    )
+    command_names = ("commands", commands.values)
+    _check_name(launch.lines["kind"], "kind", launch["kind"], command_names, report)
     for name, command in commands.values.items():
         if command.get("via") is None and name not in LAUNCHERS:
             expected = f"expected via: with one of {', '.join(LAUNCHERS)}"
@@ -412,22 +416,24 @@ def _check_launch(launch: YamlMapping, report: Report) -> None:
     profiling = launch.get("profiling") or NOTHING
     first, last = profiling.get("default_start"), profiling.get("default_stop")
     if first is not None and last is not None and first >= last:
-        expected = "expected start < stop"
         report(
             profiling.lines["default_start"],
-            f"found default steps {first} to {last}, {expected}",
+            f"found default steps {first} to {last}, expected start < stop",
         )
 
 
 def _check_checkpoint(
     checkpoint: YamlMapping, models: Collection[str], report: Report
 ) -> None:
-    """Report unknown model sizes, and ranges of GPUs in the wrong order."""
-    for table in filter(
-        None, map(checkpoint.get, ("disk_gb", "save_gpus", "load_gpus"))
-    ):
+    """Report unknown model sizes, and ranges of GPUs in the wrong order.
+
+    `models` are the sizes that the file defines.
+    """
+    for key in ("disk_gb", "save_gpus", "load_gpus"):
+        table = checkpoint.get(key) or NOTHING
         for size, value in table.values.items():
             _check_name(table.lines[size], "size", size, ("models", models), report)
+            # A tuple is a range of GPUs; `disk_gb` states one number.
             if isinstance(value, tuple) and list(value) != sorted(value):
                 report(
                     table.lines[size],

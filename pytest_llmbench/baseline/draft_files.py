@@ -47,11 +47,10 @@ def write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
             f"{path}: this is a link to {os.path.realpath(path)}; give the path of that file"
         )
     try:
-        before = (
-            (path.read_text(encoding="utf-8") or None)
-            if path_exists(path, follow_links=False)
-            else None
-        )
+        before = None
+        if path_exists(path, follow_links=False):
+            # An empty file counts as missing.
+            before = path.read_text(encoding="utf-8") or None
         if before == text:
             return WrittenDraft(path, DraftFate.UNCHANGED)
         if before is not None and contains_recorded(path):

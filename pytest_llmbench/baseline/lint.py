@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,11 +80,14 @@ def lint_file(file: RecipeFile) -> LintReport:
         for baseline in recipe.baselines
         for mismatch in _find_wrong_cells(baseline)
     ]
-    columns = (
-        _find_contradicting_columns(base, dp_excludes_ep=recipe.dp_excludes_ep)
-        for base in recipe.baselines
-    )
-    mismatches = [*wrong_cells, *chain.from_iterable(columns)]
+    wrong_columns = [
+        mismatch
+        for baseline in recipe.baselines
+        for mismatch in _find_contradicting_columns(
+            baseline, dp_excludes_ep=recipe.dp_excludes_ep
+        )
+    ]
+    mismatches = [*wrong_cells, *wrong_columns]
     findings = (
         *_find_unlisted_mismatches(file, mismatches),
         *_find_unfounded_errata(file, mismatches),
@@ -116,7 +119,8 @@ def round_as_printed(value: float, printed: str) -> str:
     _, unit, factor = _parse_printed(printed)
     # Python's `round` rounds half to even, the documents' spreadsheets round half up.
     scaled = (Decimal(repr(value)) * factor).quantize(unit, ROUND_HALF_UP)
-    return f"{scaled}{'%' if printed.endswith('%') else ''}"
+    percent_sign = "%" if printed.endswith("%") else ""
+    return f"{scaled}{percent_sign}"
 
 
 def _parse_printed(printed: str) -> tuple[Decimal, Decimal, int]:
@@ -127,8 +131,10 @@ def _parse_printed(printed: str) -> tuple[Decimal, Decimal, int]:
     """
     digits = Decimal(printed.rstrip("%"))
     exponent = digits.as_tuple().exponent
+    # The exponent is a letter for NaN and infinity, which no file prints.
     unit = Decimal(1).scaleb(exponent if isinstance(exponent, int) else 0)
-    return digits, unit, 100 if printed.endswith("%") else 1
+    factor = 100 if printed.endswith("%") else 1
+    return digits, unit, factor
 
 
 def recompute_cell(baseline: Baseline, cell: str) -> float | None:
@@ -138,11 +144,9 @@ def recompute_cell(baseline: Baseline, cell: str) -> float | None:
     cell without a step time.
     """
     formula = METRICS[DERIVED.get(cell, cell)].formula
-    return (
-        None
-        if formula is None or math.isnan(baseline.step_seconds)
-        else formula(baseline, baseline.step_seconds)
-    )
+    if formula is None or math.isnan(baseline.step_seconds):
+        return None
+    return formula(baseline, baseline.step_seconds)
 
 
 def find_contradiction(
@@ -155,22 +159,22 @@ def find_contradiction(
     with an erratum are ignored. Differences within the rounding of both numbers are no
     contradiction.
     """
-    listed = {
+    listed_cells = {
         erratum.cell for erratum in errata if erratum.configuration == baseline.key.id
     }
-    cells = [
-        (name, text)
-        for name, text in baseline.cells
-        if name not in listed and _is_derived(baseline, name, text)
-    ]
-    half = baseline.resolution_seconds / 2
+    # A step time printed as 7.325 was between 7.3245 and 7.3255.
+    half_unit = baseline.resolution_seconds / 2
+    smallest_printed = baseline.step_seconds - half_unit
+    largest_printed = baseline.step_seconds + half_unit
     shorter: list[Contradiction] = []
     longer: list[Contradiction] = []
-    for name, text in cells:
+    for name, text in baseline.cells:
+        if name in listed_cells or not _is_derived(baseline, name, text):
+            continue
         shortest, longest = _compute_implied(baseline, name, text)
-        if 0 < longest < baseline.step_seconds - half:
+        if 0 < longest < smallest_printed:
             shorter.append(Contradiction(name, text, longest))
-        elif baseline.step_seconds + half < shortest < math.inf:
+        elif largest_printed < shortest < math.inf:
             longer.append(Contradiction(name, text, shortest))
     if shorter:
         return min(shorter, key=attrgetter("seconds"))
@@ -182,19 +186,22 @@ def _compute_implied(
 ) -> tuple[float, float]:
     """Return the shortest and longest step times that a derived cell implies.
 
-    NaN if it cannot be computed.
+    Both are NaN if the cell cannot be computed from the printed step time.
     """
-    value = recompute_cell(baseline, name)
+    computed = recompute_cell(baseline, name)
     digits, unit, factor = _parse_printed(printed)
-    low, high = (float(digits + edge) / factor for edge in (-unit / 2, unit / 2))
-    if value is None or not (low > 0 and value > 0):
+    # An MFU printed as 47.59% was between 0.47585 and 0.47595.
+    low = float(digits - unit / 2) / factor
+    high = float(digits + unit / 2) / factor
+    if computed is None or not (low > 0 and computed > 0):
         return math.nan, math.nan
-    ratios = (
-        (value / high, value / low)
-        if METRICS[DERIVED[name]].larger_is_better
-        else (low / value, high / value)
-    )
-    return baseline.step_seconds * ratios[0], baseline.step_seconds * ratios[1]
+    if METRICS[DERIVED[name]].larger_is_better:
+        # Inversely proportional to the step time, such as throughput.
+        shortest_ratio, longest_ratio = computed / high, computed / low
+    else:
+        # Proportional to the step time, such as days.
+        shortest_ratio, longest_ratio = low / computed, high / computed
+    return baseline.step_seconds * shortest_ratio, baseline.step_seconds * longest_ratio
 
 
 def _is_derived(baseline: Baseline, name: str, text: str) -> bool:
@@ -224,9 +231,11 @@ def _find_unlisted_mismatches(
     # Of the 213 derived cells of the five documents 30 do not reproduce: 11 use a BF16
     # peak of 989.5 instead of 989, 12 use 16 query groups instead of 8, 4 use half of
     # the batch, and 3 are rounded at another digit.
-    listed = {(erratum.configuration, erratum.cell) for erratum in file.recipe.errata}
+    listed_cells = {
+        (erratum.configuration, erratum.cell) for erratum in file.recipe.errata
+    }
     for baseline, cell, printed, expected in mismatches:
-        if (baseline.key.id, cell) not in listed:
+        if (baseline.key.id, cell) not in listed_cells:
             yield (
                 f":{baseline.source.line}: {baseline.key.id}: found {cell} {printed}, "
                 f"expected {expected or 'none'}; correct it, or list it under errata with the reason"
@@ -240,7 +249,10 @@ def _find_unfounded_errata(
     by_cell = {
         (mismatch.baseline.key.id, mismatch.cell): mismatch for mismatch in mismatches
     }
-    for erratum in (erratum for erratum in file.recipe.errata if erratum.configuration):
+    for erratum in file.recipe.errata:
+        # An erratum without a configuration is about the text of the document.
+        if not erratum.configuration:
+            continue
         prefix = f": erratum: {erratum.cell} of {erratum.configuration}"
         mismatch = by_cell.get((erratum.configuration, erratum.cell))
         if mismatch is None:
@@ -256,28 +268,28 @@ def correct_columns(published: Baseline, errata: Iterable[Erratum]) -> Baseline:
 
     A recording states the actual values, not the printed ones.
     """
+    # "dp" is stored in `configuration.parallelism.dp`.
     fields = {key.name: key.field for key in CONFIGURATION if key.name in COLUMNS}
     for erratum in errata:
         field = fields.get(erratum.cell)
         if field is None or erratum.configuration != published.key.id:
             continue
-        is_number = re.fullmatch(r"[1-9]\d{0,8}", erratum.corrected, re.ASCII)
-        if is_number and str(attrgetter(field)(published)) == erratum.printed:
+        is_positive = re.fullmatch(r"[1-9]\d{0,8}", erratum.corrected, re.ASCII)
+        stored = str(attrgetter(field)(published))
+        if is_positive and stored == erratum.printed:
             published = _replace_field(published, field, int(erratum.corrected))
     return published
 
 
 def _replace_field(record: Any, path: str, value: object) -> Any:
-    """Replace the value at a dotted path such as `configuration.parallelism.dp`."""
-    name, _, remaining = path.partition(".")
-    return replace(
-        record,
-        **{
-            name: _replace_field(getattr(record, name), remaining, value)
-            if remaining
-            else value
-        },
-    )
+    """Return a copy of a record with another value at a dotted path.
+
+    `path` is for example `configuration.parallelism.dp`.
+    """
+    name, _, remaining_path = path.partition(".")
+    if remaining_path:
+        value = _replace_field(getattr(record, name), remaining_path, value)
+    return replace(record, **{name: value})
 
 
 def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
@@ -285,29 +297,35 @@ def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
     # Only full models: the documents print no FLOPs of a proxy.
     for size, model in file.models:
         configurations = [
-            base.configuration
-            for base in file.recipe.baselines
-            if base.configuration.key.size == size
+            baseline.configuration
+            for baseline in file.recipe.baselines
+            if baseline.configuration.key.size == size
         ]
-        full = {
+        full_architectures = {
             configuration.architecture
             for configuration in configurations
             if not (configuration.proxy or uses_logged_flops(configuration))
         }
-        for architecture in full:
+        for architecture in full_architectures:
             flops = count_model_flops(architecture)
             if model.printed_flops and not _is_same_flops(flops, model.printed_flops):
                 yield f": model {size}: found FLOPs {model.printed_flops}, expected {flops:.6g}"
         if model.worked:
-            yield from _find_wrong_worked_example(
-                size, model, next(iter(full or {configurations[0].architecture}))
-            )
+            # The example replaces layers and sequence length, so any architecture of
+            # the model serves.
+            first_architecture = configurations[0].architecture
+            example_base = next(iter(full_architectures), first_architecture)
+            yield from _find_wrong_worked_example(size, model, example_base)
 
 
 def _find_wrong_worked_example(
     size: str, model: StatedModel, architecture: Architecture
 ) -> Iterator[str]:
-    """Yield the FLOPs of a worked example that differ from the formula."""
+    """Yield the FLOPs of a worked example that differ from the formula.
+
+    The example states its own sequence length and number of layers; all other sizes are
+    those of `architecture`.
+    """
     worked = dict(model.worked)
     example = replace(
         architecture,
@@ -315,9 +333,9 @@ def _find_wrong_worked_example(
         layers=int(worked["layers"]),
     )
     token_flops = count_flops_per_token(example)
-    for name, expected in zip(
-        ("attention", "mlp", "embedding"), token_flops, strict=True
-    ):
+    terms = ("attention", "mlp", "embedding")
+    for name, expected in zip(terms, token_flops, strict=True):
+        # Printed with commas: "104,689,827,840".
         if int(str(worked[name]).replace(",", "")) != expected:
             yield f": model {size}: found {name} FLOPs {worked[name]}, expected {expected:,}"
     flops = example.sequence_length * sum(token_flops)
@@ -331,23 +349,24 @@ def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
     budget = file.drift_budget or DRIFT_BUDGET
     for baseline in file.recipe.baselines:
         recording = baseline.recording
-        if recording and recording.reason and not recording.earlier:
+        if recording is None:
+            continue
+        prefix = f":{baseline.source.line}: {baseline.key.id}"
+        if recording.reason and not recording.earlier:
             reason = f"found the reason {recording.reason!r} and no earlier value"
-            yield f":{baseline.source.line}: {baseline.key.id}: {reason}, expected the replaced values: they were removed"
-        if recording and is_beyond(
-            recording.trimmed_mean_seconds, find_reference(recording), budget
-        ):
-            drift = describe_move(
-                recording.trimmed_mean_seconds, find_reference(recording)
-            )
+            yield f"{prefix}: {reason}, expected the replaced values: they were removed"
+        seconds = recording.trimmed_mean_seconds
+        reference = find_reference(recording)
+        if is_beyond(seconds, reference, budget):
+            drift = describe_move(seconds, reference)
             expected = f"expected at most {budget * 100:.10g} %, or a reason"
-            yield f":{baseline.source.line}: {baseline.key.id}: found that {drift}, {expected}"
+            yield f"{prefix}: found that {drift}, {expected}"
 
 
 def _is_same_flops(flops: float, printed: str) -> bool:
     """True if FLOPs round to the printed FLOPs, which have fewer digits."""
-    mantissa = printed.lower().partition("e")[0]
-    decimals = len(mantissa) - len("4.")
+    mantissa, _, _ = printed.lower().partition("e")
+    decimals = len(mantissa) - len("4.")  # "4.27E+15": 2
     return float(f"{flops:.{decimals}e}") == float(printed)
 
 
@@ -393,9 +412,11 @@ def _find_wrong_batch(baseline: Baseline, ranks: int) -> Iterator[_Mismatch]:
         yield _Mismatch(
             baseline, "ga", str(accumulation), _divide_exactly(batch, micro * ranks)
         )
+        return
     # A document that prints no group but FSDP (MaxText) does not accumulate gradients;
     # others may omit their accumulation steps.
-    elif (groups.fsdp is not None and groups.tp is None) or batch % (micro * ranks):
+    prints_only_fsdp = groups.fsdp is not None and groups.tp is None
+    if prints_only_fsdp or batch % (micro * ranks):
         yield _Mismatch(baseline, "gbs", str(batch), str(micro * ranks))
 
 
@@ -409,10 +430,11 @@ def _divide_exactly(numerator: int, denominator: int) -> str | None:
 
 def format_lint_page(reports: Sequence[LintReport], width: int) -> str:
     """Format the counts of all files, their errata and the findings."""
-    counted = [(str(report.path), [report]) for report in reports]
+    sections = [(str(report.path), [report]) for report in reports]
+    sections.append(("all files", list(reports)))
     lines: list[str] = []
-    for name, file_reports in [*counted, ("all files", list(reports))]:
-        lines += [name, *wrap_text(_format_counts(file_reports), width, "  ")]
+    for title, counted_reports in sections:
+        lines += [title, *wrap_text(_format_counts(counted_reports), width, "  ")]
     for report in reports:
         if report.errata:
             title = f"errata of {report.path.parent.name} {report.path.stem}"
@@ -430,13 +452,13 @@ def _format_counts(reports: Sequence[LintReport]) -> str:
         sum(getattr(report, name) for report in reports)
         for name in ("configurations", "cells", "numbers", "derived", "reproduced")
     )
-    table_flags = [
-        bool(erratum.configuration) for report in reports for erratum in report.errata
-    ]
-    listed, prose = table_flags.count(True), table_flags.count(False)
+    errata = [erratum for report in reports for erratum in report.errata]
+    # Only an erratum of a table names a configuration.
+    in_tables = sum(bool(erratum.configuration) for erratum in errata)
+    in_text = len(errata) - in_tables
     return (
         f"{count_noun(configurations, 'configuration')}, {cells} cells ({numbers} numbers), {derived} derived: "
-        f"{reproduced} reproduce, {derived - reproduced} do not; errata: {listed} in tables, {prose} in the text"
+        f"{reproduced} reproduce, {derived - reproduced} do not; errata: {in_tables} in tables, {in_text} in the text"
     )
 
 
@@ -447,12 +469,9 @@ def format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
     ):
         yield from wrap_text(location, width, "  ")
         for erratum in group:
-            change = f"{erratum.printed} -> {erratum.corrected}"
-            text = (
-                f"{erratum.configuration}: {erratum.cell} {change}"
-                if erratum.configuration
-                else change
-            )
+            text = f"{erratum.printed} -> {erratum.corrected}"
+            if erratum.configuration:
+                text = f"{erratum.configuration}: {erratum.cell} {text}"
             yield from wrap_text(text, width, "    ", "      ")
         yield from wrap_text(reason, width, "    because ", "      ")
 

@@ -71,9 +71,10 @@ def read_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
     recipes = tuple(read_recipe(path) for path in find_baseline_files(directories))
     # Two baselines of one kind are ambiguous. A recorded and a published one are not:
     # both gate.
-    first_of: dict[tuple[str, str], Baseline] = {}
-    for baseline in (baseline for recipe in recipes for baseline in recipe.baselines):
-        first = first_of.setdefault((baseline.kind, baseline.key.id), baseline)
+    first_by_key: dict[tuple[str, str], Baseline] = {}
+    baselines = [baseline for recipe in recipes for baseline in recipe.baselines]
+    for baseline in baselines:
+        first = first_by_key.setdefault((baseline.kind, baseline.key.id), baseline)
         if first is not baseline:
             raise BaselineError(
                 f"{_format_location(baseline)}: found a second {baseline.kind} baseline of {baseline.key.id} "
@@ -85,9 +86,11 @@ def read_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
 
 def _check_dialects(recipes: Sequence[Recipe]) -> None:
     """Raise BaselineError if two files define the same dialect differently."""
-    defined: dict[str, Recipe] = {}
-    for recipe in (recipe for recipe in recipes if recipe.log):
-        first = defined.setdefault(recipe.dialect, recipe)
+    first_by_dialect: dict[str, Recipe] = {}
+    for recipe in recipes:
+        if not recipe.log:
+            continue
+        first = first_by_dialect.setdefault(recipe.dialect, recipe)
         if first.log != recipe.log:
             raise BaselineError(
                 f"{recipe.path}: found another 'log' of {recipe.name} {recipe.release} than in {first.path}, "
@@ -100,7 +103,7 @@ def find_baseline_files(paths: Sequence[Path]) -> tuple[Path, ...]:
 
     Raises BaselineError for a folder without baseline files.
     """
-    files: dict[Path, Path] = {}
+    files_by_real_path: dict[Path, Path] = {}
     for path in paths:
         yaml_files = sorted(_find_yaml_files(path)) if os.path.isdir(path) else [path]
         if not yaml_files:
@@ -109,8 +112,8 @@ def find_baseline_files(paths: Sequence[Path]) -> tuple[Path, ...]:
             )
         # A file given twice, or through a link, would duplicate its configurations.
         for file in yaml_files:
-            files.setdefault(file.resolve(), file)
-    return tuple(files.values())
+            files_by_real_path.setdefault(file.resolve(), file)
+    return tuple(files_by_real_path.values())
 
 
 def read_file(path: Path) -> RecipeFile:
@@ -122,9 +125,8 @@ def read_file(path: Path) -> RecipeFile:
     kind = _read_kind(path, root)
 
     def check(entry: YamlMapping, report: Report) -> None:
-        check_file(
-            entry, [_make_key(entry, row).id for row in entry["configurations"]], report
-        )
+        ids = [_make_key(entry, row).id for row in entry["configurations"]]
+        check_file(entry, ids, report)
 
     entry = read_entry(
         path, root, get_file_fields(kind), complete=add_defaults, check=check
@@ -144,24 +146,22 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
         ) from error
 
     visited = set()
-    waiting = [directory]
-    while waiting:
-        for folder, folders, names in walk_folders(waiting.pop(0), fail):
-            real = Path(folder).resolve()
-            if real in visited:
+    unvisited_roots = [directory]
+    while unvisited_roots:
+        for folder, folders, names in walk_folders(unvisited_roots.pop(0), fail):
+            real_folder = Path(folder).resolve()
+            if real_folder in visited:
+                # The walk does not enter the subfolders that this list lacks.
                 folders.clear()
                 continue
-            visited.add(real)
+            visited.add(real_folder)
             yaml_names = [name for name in names if name.endswith((".yaml", ".yml"))]
             # A walk may report a link to a folder as a file. Its baselines must not be
             # missing.
-            for link in _find_links(
-                folder,
-                [*folders, *(name for name in names if name not in yaml_names)],
-                fail,
-            ):
+            other_names = [name for name in names if name not in yaml_names]
+            for link in _find_links(folder, [*folders, *other_names], fail):
                 if not links_to_ancestor(link):
-                    waiting.append(Path(os.path.realpath(link)))
+                    unvisited_roots.append(Path(os.path.realpath(link)))
             yield from (Path(folder, name) for name in yaml_names)
 
 
@@ -210,16 +210,16 @@ def _read_kind(path: Path, root: Any) -> BaselineKind:
     values = _find_values(root)
     version = values.get("schema")
     if version is None or version.value != SCHEMA:
-        version_text = "no 'schema'" if version is None else f"schema {version.value!r}"
+        stated = "no 'schema'" if version is None else f"schema {version.value!r}"
         line = (version or root).start_mark.line + 1
         raise BaselineError(
-            f"{path}:{line}: found {version_text}, expected schema: {SCHEMA}, the only version that this release reads"
+            f"{path}:{line}: found {stated}, expected schema: {SCHEMA}, the only version that this release reads"
         )
     # Every kind has its own keys, so other keys cannot be checked without the kind.
     kind = values.get("kind")
-    return BaselineKind(
-        kind.value if kind is not None and kind.value in KINDS else KINDS[0]
-    )
+    if kind is None or kind.value not in KINDS:
+        return BaselineKind(KINDS[0])
+    return BaselineKind(kind.value)
 
 
 def _format_location(baseline: Baseline) -> str:
@@ -320,17 +320,22 @@ def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> Reci
         dp_excludes_ep=bool(entry.get("dp_excludes_ep")),
     )
     models = tuple(
-        (
-            size,
-            StatedModel(
-                model.get("printed_flops", ""), _to_tuples(model.get("worked"))
-            ),
-        )
+        (size, _make_stated_model(model))
         for size, model in entry["models"].values.items()
     )
-    budgets = merge_budgets(_read_budgets(path, entry))
     return RecipeFile(
-        recipe, models, entry.get("tolerance", ()), budgets, entry.get("drift_budget")
+        recipe,
+        models,
+        tolerances=entry.get("tolerance", ()),
+        budgets=merge_budgets(_read_budgets(path, entry)),
+        drift_budget=entry.get("drift_budget"),
+    )
+
+
+def _make_stated_model(model: YamlMapping) -> StatedModel:
+    return StatedModel(
+        printed_flops=model.get("printed_flops", ""),
+        worked=_to_tuples(model.get("worked")),
     )
 
 
@@ -346,20 +351,22 @@ def merge_budgets(*layers: Iterable[Budget]) -> tuple[Budget, ...]:
 def _read_budgets(path: Path, entry: YamlMapping) -> Iterator[Budget]:
     """Yield the budgets of a file or row, each with its file name and line."""
     budgets = entry.get("budgets")
-    for metric, largest in budgets.values.items() if budgets else ():
+    if budgets is None:
+        return
+    for metric, largest in budgets.values.items():
         yield Budget(metric, float(largest), f"{path.name}:{budgets.lines[metric]}")
 
 
 def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
     """Return one unit in the last place of the step times, in seconds, by table."""
     # The cell with the most decimals decides: a spreadsheet prints 10.00 s as `10`.
-    decimals: dict[str, int] = defaultdict(int)
+    most_decimals: dict[str, int] = defaultdict(int)
     for row in entry["configurations"]:
         if "step_time" in row["cells"].values:
             table = row.get("table", "")
-            digits = count_decimals(row["cells"]["step_time"])
-            decimals[table] = max(decimals[table], digits)
-    return {table: float(f"1e-{digits}") for table, digits in decimals.items()}
+            decimals = count_decimals(row["cells"]["step_time"])
+            most_decimals[table] = max(most_decimals[table], decimals)
+    return {table: float(f"1e-{decimals}") for table, decimals in most_decimals.items()}
 
 
 def _make_baseline(
@@ -371,33 +378,37 @@ def _make_baseline(
 ) -> Baseline:
     """Build the baseline of one configuration row.
 
-    `resolutions` are those of the printed step times, by table.
+    `resolutions` are one unit in the last place of the printed step times, by table.
     """
     window = Window(**entry["window"].values)
-    recording = (
-        _make_recording(row["recorded"]) if kind is BaselineKind.RECORDED else None
-    )
+    timed_window = None
+    if "timed_window" in entry.values:
+        timed_window = Window(**entry["timed_window"].values)
+    recording = None
+    if kind is BaselineKind.RECORDED:
+        recording = _make_recording(row["recorded"])
     cells = row.get("cells")
-    resolution = resolutions.get(row.get("table", ""), 0.0)
+    table = row.get("table", "")
+    resolution = resolutions.get(table, 0.0)
     if recording is None and cells is not None and "step_time" not in cells.values:
         step_seconds, resolution = derive_step_time(row)
     else:
         step_seconds = _find_step_seconds(recording, cells, window)
+    # Keys without a dotted field are stored in the baseline itself.
+    file_values = _group_by_record(FILE, entry)[""]
     values = {
-        **_group_by_record(FILE, entry)[""],
+        **file_values,
         "configuration": _make_configuration(entry, row),
         "kind": kind,
         "step_seconds": step_seconds,
         "cells": tuple(cells.values.items()) if cells else (),
         "window": window,
-        "timed_window": Window(**entry["timed_window"].values)
-        if "timed_window" in entry.values
-        else None,
+        "timed_window": timed_window,
         "dialect": _name_dialect(entry),
         # An unknown peak is NaN, not zero: MFU is then unknown instead of infinite.
         "peak_tflops": _parse_peak(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
         "source": Source(
-            entry["source"]["document"], row.get("table", ""), str(path), row.line
+            entry["source"]["document"], table, file=str(path), line=row.line
         ),
         "tolerances": merge_tolerances(
             entry.get("tolerance", ()), row.get("tolerance", ())
@@ -412,39 +423,36 @@ def _make_baseline(
 
 
 def _make_recording(entry: YamlMapping) -> Recording:
-    return Recording(
-        **{
-            **entry.values,
-            "environment": _to_tuples(entry.get("environment")),
-            "observed": _to_tuples(entry.get("observed")),
-            "earlier": tuple(
-                AcceptedValue(**value.values) for value in entry.get("earlier", ())
-            ),
-        }
+    """Build the recording of one row from its `recorded` mapping."""
+    earlier = tuple(
+        AcceptedValue(**accepted.values) for accepted in entry.get("earlier", ())
     )
+    converted = {
+        "environment": _to_tuples(entry.get("environment")),
+        "observed": _to_tuples(entry.get("observed")),
+        "earlier": earlier,
+    }
+    return Recording(**{**entry.values, **converted})
 
 
 def _make_match(entry: YamlMapping | None) -> RunMatch | None:
-    return (
-        RunMatch(entry["path"], tuple(sorted(entry["says"].values.items())))
-        if entry
-        else None
-    )
+    """Build the match of one row from its `match` mapping, None if there is none."""
+    if entry is None:
+        return None
+    return RunMatch(entry["path"], tuple(sorted(entry["says"].values.items())))
 
 
 def _name_dialect(entry: YamlMapping) -> str:
     """Return the name of the dialect; a custom dialect is named after the recipe."""
-    return (
-        name_regex_dialect(entry["recipe"], entry["release"])
-        if entry["dialect"] == REGEX
-        else str(entry["dialect"])
-    )
+    if entry["dialect"] == REGEX:
+        return name_regex_dialect(entry["recipe"], entry["release"])
+    return str(entry["dialect"])
 
 
 def _make_log_dialect(entry: YamlMapping) -> RegexDialect | None:
     """Build the custom dialect that a file defines, or None."""
     log = entry.get("log")
-    if not log:
+    if log is None:
         return None
     times_of = TimesOf(log.get("averages", TimesOf.SINGLE))
     return RegexDialect(_name_dialect(entry), **{**log.values, "averages": times_of})
@@ -458,31 +466,36 @@ def _find_step_seconds(
     recording: Recording | None, cells: YamlMapping | None, window: Window
 ) -> float:
     """Return the recorded or printed step time in seconds; NaN if there is none."""
+    if recording is not None and window.statistic == "trimmed_mean":
+        return recording.trimmed_mean_seconds
     if recording is not None:
-        return (
-            recording.trimmed_mean_seconds
-            if window.statistic == "trimmed_mean"
-            else recording.mean_seconds
-        )
+        return recording.mean_seconds
     return math.nan if cells is None else float(cells["step_time"])
 
 
 def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
     """Build the configuration of one row, with the sizes of its model."""
-    model, values = entry["models"][row["size"]], _group_by_record(CONFIGURATION, row)
-    sizes = _group_by_record(MODEL, model)["configuration.architecture"]
-    # A document rounds the FLOPs of its full model. Those of a proxy follow from the
-    # formula.
-    formula = (
-        model["formula"].partition(":")[0] if row.get("proxy") else model["formula"]
-    )
+    model = entry["models"][row["size"]]
+    model_sizes = _group_by_record(MODEL, model)["configuration.architecture"]
+    row_values = _group_by_record(CONFIGURATION, row)
+    formula = model["formula"]
+    # A document rounds the FLOPs of its full model. FLOPs of a proxy follow from the
+    # formula without rounding: "llama" instead of "llama:3".
+    if row.get("proxy"):
+        formula, _, _ = formula.partition(":")
+    configuration_values = {
+        **row_values["configuration"],
+        "arguments": _to_tuples(row.get("arguments")),
+    }
     return Configuration(
         key=_make_key(entry, row),
         architecture=Architecture(
-            formula=formula, **sizes, **values["configuration.architecture"]
+            formula=formula,
+            **model_sizes,
+            **row_values["configuration.architecture"],
         ),
-        parallelism=Parallelism(**values["configuration.parallelism"]),
-        **{**values["configuration"], "arguments": _to_tuples(row.get("arguments"))},
+        parallelism=Parallelism(**row_values["configuration.parallelism"]),
+        **configuration_values,
     )
 
 
@@ -498,7 +511,11 @@ def _make_key(entry: YamlMapping, row: YamlMapping) -> Key:
 def _group_by_record(
     keys: Iterable[KeyDefinition], entry: YamlMapping
 ) -> dict[str, dict[str, Any]]:
-    """Return the values of a mapping, grouped by record and field."""
+    """Return the values of a mapping, grouped by record and field.
+
+    The value of the key with the field `configuration.parallelism.dp` is at
+    `["configuration.parallelism"]["dp"]`. A missing record is an empty dict.
+    """
     records: dict[str, dict[str, Any]] = defaultdict(dict)
     for key in keys:
         if key.field and key.name in entry.values:
@@ -515,14 +532,14 @@ def _make_errata(entry: YamlMapping) -> Iterator[Erratum]:
         if cells is None:
             yield Erratum(location, erratum["printed"], erratum["corrected"], reason)
         else:
-            for name, cell in cells.values.items():
+            for row_id, correction in cells.values.items():
                 yield Erratum(
                     location,
-                    cell["printed"],
-                    cell["corrected"],
+                    correction["printed"],
+                    correction["corrected"],
                     reason,
-                    name,
-                    erratum["cell"],
+                    configuration=row_id,
+                    cell=erratum["cell"],
                 )
 
 

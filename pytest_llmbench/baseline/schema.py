@@ -141,12 +141,17 @@ PLACEHOLDERS = (
     "restart",
 )
 
+
+def _has_known_placeholders(text: str) -> bool:
+    """True if a text has no other placeholders than PLACEHOLDERS."""
+    # The name is None after the last placeholder, as for " --x" in "{nodes} --x".
+    names = [name for _, name, _, _ in string.Formatter().parse(text)]
+    return all(name is None or name in PLACEHOLDERS for name in names)
+
+
 _TEMPLATE = make_tested_text(
     f"text whose placeholders are among {', '.join(f'{{{name}}}' for name in PLACEHOLDERS)}",
-    lambda text: all(
-        name is None or name in PLACEHOLDERS
-        for _, name, _, _ in string.Formatter().parse(text)
-    ),
+    _has_known_placeholders,
 )
 _JOB_ID = make_tested_text(
     r"a regular expression with the group job, such as 'job (?P<job>\d+)'",
@@ -352,10 +357,10 @@ def _is_utilization(text: str) -> bool:
 def _format_tolerances(tolerances: Iterable[Tolerance]) -> str:
     """Return `0.05, mfu:0.03`, in the syntax of --llmb-tolerance."""
     prefixes = {"time": "", "performance": "perf:"}
-    texts = (
-        prefixes.get(limit.of, f"{limit.of}:") + format_decimal(limit.fraction)
-        for limit in tolerances
-    )
+    texts = []
+    for limit in tolerances:
+        prefix = prefixes.get(limit.of, f"{limit.of}:")
+        texts.append(f"{prefix}{format_decimal(limit.fraction)}")
     return ", ".join(texts)
 
 
@@ -377,7 +382,9 @@ def format_decimal(number: float) -> str:
 
 def _name_definition(dialect: str) -> str:
     """Return the name of a dialect in a file: `regex` for a custom dialect."""
-    return dialect.partition(":")[0]
+    # "regex:NAME" is the custom dialect of one file.
+    name, _, _ = dialect.partition(":")
+    return name
 
 
 _PUBLISHED, _RECORDED = ("published",), ("recorded",)
@@ -694,7 +701,7 @@ ERRATUM = (
 
 
 def _make_window(*statistics: str) -> Fields:
-    """Return the keys of `window`."""
+    """Return the keys of `window`, whose statistic is one of `statistics`."""
     return Fields({"statistic": Text(choices=statistics), "first": STEP, "last": STEP})
 
 
@@ -849,15 +856,15 @@ def add_defaults(entry: YamlMapping) -> YamlMapping:
     a formula for each size if `models` is missing.
     """
     window = YamlMapping(entry.line, USUAL_WINDOW._asdict(), {})
-    rows = {row["size"]: row.line for row in entry["configurations"]}
-    uncounted = {
+    lines_by_size = {row["size"]: row.line for row in entry["configurations"]}
+    uncounted_models = {
         size: YamlMapping(line, {"formula": NO_FORMULA}, {"formula": line})
-        for size, line in rows.items()
+        for size, line in lines_by_size.items()
     }
     defaults = {
         "timed": "mean",
         "window": window,
         "steps": USUAL_STEPS,
-        "models": YamlMapping(entry.line, uncounted, rows),
+        "models": YamlMapping(entry.line, uncounted_models, lines_by_size),
     }
     return replace(entry, values={**defaults, **entry.values})

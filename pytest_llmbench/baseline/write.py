@@ -62,7 +62,11 @@ _OWNED = "|".join(key.name for key in FILE if key.is_owned)
 _OWNER_KEYS = re.compile(
     rf"^(?:{_OWNED}):[^\n]*\n(?:(?:[ \t#\-][^\n]*)?\n)*", re.MULTILINE | re.ASCII
 )
-"""Keys of a recorded file that recording never changes, with their lines."""
+"""Keys of a recorded file that recording never changes, with their lines.
+
+A key such as `launch:` extends over all following lines that are empty, indented, a
+comment or a list item.
+"""
 
 _KEY = re.compile(r"^(\w+):", re.MULTILINE | re.ASCII)
 
@@ -108,10 +112,11 @@ def write_recorded(
     ]
     for path, baselines in sorted(_group_by_file(directory, corrected).items()):
         existing, shared = _read_existing(path)
-        shared = _add_drift_budget(
-            _add_names(shared, next(iter(baselines)), recipes), baselines.values()
-        )
-        replaced = {
+        # All keys have the recipe and release of the file.
+        first_key = next(iter(baselines))
+        shared = _add_names(shared, first_key, recipes)
+        shared = _add_drift_budget(shared, baselines.values())
+        changes = {
             key: _format_change(existing[key].step_seconds, baseline.step_seconds)
             for key, baseline in sorted(baselines.items())
             if key in existing
@@ -125,10 +130,11 @@ def write_recorded(
             key: replace(baseline, drift_budget=shared.drift_budget)
             for key, baseline in {**existing, **with_limits}.items()
         }
-        files.append((path, render_file(path, merged, shared), merged, replaced))
+        text = render_file(path, merged, shared)
+        files.append((path, text, merged, changes))
     for path, text, merged, _ in files:
         _write_checked(path, text, merged)
-    return tuple((path, replaced) for path, _, _, replaced in files)
+    return tuple((path, changes) for path, _, _, changes in files)
 
 
 def find_recorded(
@@ -187,17 +193,15 @@ def _add_drift_budget(shared: SharedKeys, baselines: Iterable[Baseline]) -> Shar
 
     Only if the file has none.
     """
-    # The smallest: recording must not loosen the limit of another file.
     budgets = [
         baseline.drift_budget
         for baseline in baselines
         if baseline.drift_budget is not None
     ]
-    return (
-        shared._replace(drift_budget=min(budgets))
-        if shared.drift_budget is None and budgets
-        else shared
-    )
+    if shared.drift_budget is not None or not budgets:
+        return shared
+    # The smallest: recording must not loosen the limit of another file.
+    return shared._replace(drift_budget=min(budgets))
 
 
 def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> SharedKeys:
@@ -213,30 +217,35 @@ def _add_names(shared: SharedKeys, key: Key, recipes: Iterable[Recipe]) -> Share
         for recipe in recipes
         if (recipe.name, recipe.release) == (key.recipe, key.release)
     ]
+    titles = [recipe.title for recipe in matching if recipe.title]
+    frameworks = [recipe.framework for recipe in matching if recipe.framework]
     names = list(dict.fromkeys(name for recipe in matching for name in recipe.names))
-    facts: dict[str, object] = {
-        "title": next((recipe.title for recipe in matching if recipe.title), ""),
-        "framework": next(
-            (recipe.framework for recipe in matching if recipe.framework), ""
-        ),
+    # `launch` is not taken from another file, because its folders are relative to that
+    # file.
+    values: dict[str, object] = {
+        "title": titles[0] if titles else "",
+        "framework": frameworks[0] if frameworks else "",
+        # Without names, runs are named like the recipe.
         "names": names if names != [key.recipe] else [],
         "dp_excludes_ep": any(recipe.dp_excludes_ep for recipe in matching),
     }
-    # `launch` is not taken from another file, because its folders are relative to that
-    # file.
-    stated = set(_KEY.findall(shared.owner_text))
-    # Only a list may use the flow style, which YAML would also use for a flat mapping.
-    text = "".join(
-        yaml.safe_dump(
-            {name: value},
-            allow_unicode=True,
-            width=110,
-            default_flow_style=None if name == "names" else False,
+    stated_keys = set(_KEY.findall(shared.owner_text))
+    added_lines = []
+    for name, value in values.items():
+        if not value or name in stated_keys:
+            continue
+        # Only the list is written in one line (`names: [a, b]`); None would also write
+        # `{title: A}`.
+        flow_style = None if name == "names" else False
+        added_lines.append(
+            yaml.safe_dump(
+                {name: value},
+                allow_unicode=True,
+                width=110,
+                default_flow_style=flow_style,
+            )
         )
-        for name, value in facts.items()
-        if value and name not in stated
-    )
-    return shared._replace(owner_text=f"{text}{shared.owner_text}")
+    return shared._replace(owner_text=f"{''.join(added_lines)}{shared.owner_text}")
 
 
 def _group_by_file(
@@ -257,7 +266,11 @@ def _group_by_file(
 
 
 def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
-    """Read the configurations of a recorded file, and its shared values."""
+    """Read the configurations of a recorded file, and its shared values.
+
+    Both are empty if there is no file. Raises RecordError for a file that cannot be
+    extended.
+    """
     # A dangling symlink counts as existing: refuse it instead of replacing it.
     try:
         if not path_exists(path, follow_links=False):
@@ -285,17 +298,19 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
     # be extended.
     statistic = recipe.baselines[0].window.statistic
     if statistic != STATISTIC:
-        judge, expected = statistic.replace("_", " "), STATISTIC.replace("_", " ")
+        found, expected = statistic.replace("_", " "), STATISTIC.replace("_", " ")
         raise RecordError(
-            f"{path}: found baselines that use the {judge}, expected the {expected}, which is recorded now; "
+            f"{path}: found baselines that use the {found}, expected the {expected}, which is recorded now; "
             "move the file away or record elsewhere"
         )
     # Add a line break in case the last line has none.
-    lines = "".join(
-        _OWNER_KEYS.findall(path.read_text(encoding="utf-8") + "\n")
-    ).rstrip("\n")
+    text = path.read_text(encoding="utf-8") + "\n"
+    owner_lines = "".join(_OWNER_KEYS.findall(text)).rstrip("\n")
     shared = SharedKeys(
-        file.tolerances, file.budgets, file.drift_budget, f"{lines}\n" if lines else ""
+        file.tolerances,
+        file.budgets,
+        file.drift_budget,
+        owner_text=f"{owner_lines}\n" if owner_lines else "",
     )
     return {baseline.key: baseline for baseline in recipe.baselines}, shared
 
@@ -303,7 +318,10 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
 def _apply_shared_limits(
     baseline: Baseline, existing: dict[Key, Baseline], shared: SharedKeys
 ) -> Baseline:
-    """Apply the tolerances and budgets of the file to a new baseline."""
+    """Apply the tolerances and budgets of the file to a new baseline.
+
+    A baseline that replaces an `existing` one takes the limits of that one.
+    """
     limits = existing.get(baseline.key, shared)
     return replace(
         baseline,
@@ -342,7 +360,8 @@ def _acquire_lock(handle: int, directory: Path) -> None:
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
         except BlockingIOError:
             if time.monotonic() > end:
                 raise RecordError(
@@ -353,13 +372,16 @@ def _acquire_lock(handle: int, directory: Path) -> None:
         except OSError:
             # Some network file systems have no locks. Each file is still replaced
             # atomically.
-            return None
+            return
 
 
 def write_atomically(
     path: Path, text: str, verify: Callable[[Path], None] = lambda path: None
 ) -> None:
-    """Write a temporary file in the same folder, verify it, then replace `path`."""
+    """Write a temporary file in the same folder, verify it, then replace `path`.
+
+    Creates the folder. If `verify` raises an error, `path` stays as it was.
+    """
     # In the same folder, because a file cannot be replaced atomically across file
     # systems.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -372,9 +394,8 @@ def write_atomically(
         verify(temporary)
         temporary.replace(path)
     except BaseException:
-        with suppress(
-            OSError
-        ):  # it stays if the disk is gone; the first error is reported
+        # The first error is reported, not a failure to remove the temporary file.
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
 
@@ -384,7 +405,8 @@ def _write_checked(path: Path, text: str, baselines: dict[Key, Baseline]) -> Non
 
     def verify(written: Path) -> None:
         for baseline in read_recipe(written).baselines:
-            if _make_comparable(baseline) != _make_comparable(baselines[baseline.key]):
+            expected = baselines[baseline.key]
+            if _make_comparable(baseline) != _make_comparable(expected):
                 raise RecordError(
                     f"{path}: not written: {baseline.key.id} would not read back to the same numbers"
                 )
@@ -421,10 +443,15 @@ def render_file(
 
     Raises RecordError if the configurations were measured differently.
     """
-    rows = _render_document(
-        path, baselines, shared, lambda baseline: _render_row(baseline, shared), {}
+    document = _render_document(
+        path,
+        baselines,
+        shared,
+        render_row=lambda baseline: _render_row(baseline, shared),
+        owner_keys={},
     )
-    return f"# Recorded by pytest --llmb-record; docs/reference/baseline-files.md explains the keys.\n{rows}{shared.owner_text}"
+    title = "# Recorded by pytest --llmb-record; docs/reference/baseline-files.md explains the keys."
+    return f"{title}\n{document}{shared.owner_text}"
 
 
 def render_draft(path: Path, recipes: Sequence[Recipe], remarks: Sequence[str]) -> str:
@@ -436,7 +463,7 @@ def render_draft(path: Path, recipes: Sequence[Recipe], remarks: Sequence[str]) 
     baselines = {
         baseline.key: baseline for recipe in recipes for baseline in recipe.baselines
     }
-    head = {
+    owner_keys = {
         "title": first.title,
         "framework": first.framework,
         "names": list(first.names),
@@ -444,42 +471,45 @@ def render_draft(path: Path, recipes: Sequence[Recipe], remarks: Sequence[str]) 
     comments = "".join(
         f"# {line}\n" for remark in remarks for line in remark.splitlines()
     )
-    rows = _render_document(
+    document = _render_document(
         path,
         baselines,
         SharedKeys(),
-        lambda baseline: _render_keys(CONFIGURATION, baseline),
-        head,
+        render_row=lambda baseline: _render_keys(CONFIGURATION, baseline),
+        owner_keys=owner_keys,
     )
     title = "# Drafted from runs: see docs/how-to/record-your-own-runs.md"
-    return f"{title}\n{comments}{rows}"
+    return f"{title}\n{comments}{document}"
 
 
 def _render_document(
     path: Path,
     baselines: Mapping[Key, Baseline],
     shared: SharedKeys,
+    *,
     render_row: Callable[[Baseline], dict[str, Any]],
-    head_keys: Mapping[str, Any],
+    owner_keys: Mapping[str, Any],
 ) -> str:
-    """Render the YAML of a file; `head_keys` follow the keys of the whole file.
+    """Render the YAML of a file.
 
-    Raises RecordError if the configurations were measured differently.
+    `render_row` returns the keys of one configuration. `owner_keys` are further keys of
+    the whole file. Raises RecordError if the configurations were measured differently.
     """
     import yaml
 
     ordered = [baselines[key] for key in sorted(baselines)]
-    peaks: dict[str, dict[str, str]] = {}
-    pairs = (
-        ((base.key.gpu, base.key.dtype), format_peak(base.peak_tflops))
-        for base in ordered
+    stated_peaks = (
+        ((baseline.key.gpu, baseline.key.dtype), format_peak(baseline.peak_tflops))
+        for baseline in ordered
     )
-    for (gpu, dtype), peak in _map_unambiguous(path, "peak TFLOP/s", pairs).items():
+    peak_by_type = _map_unambiguous(path, "peak TFLOP/s", stated_peaks)
+    peaks: dict[str, dict[str, str]] = {}
+    for (gpu, dtype), peak in peak_by_type.items():
         peaks.setdefault(gpu, {})[dtype] = peak
     document = {
         "schema": 1,
         **_render_head(path, ordered, shared),
-        **head_keys,
+        **owner_keys,
         "peak_tflops": peaks,
         "models": _render_models(path, ordered),
         "configurations": [render_row(baseline) for baseline in ordered],
@@ -499,24 +529,27 @@ def _render_document(
 def _render_head(
     path: Path, baselines: Sequence[Baseline], shared: SharedKeys
 ) -> dict[str, Any]:
-    """Render the keys of the whole file.
+    """Render the keys of the whole file, with the source of the last baseline.
 
     Raises RecordError if configurations were measured differently.
     """
-    with_limits = (
-        replace(base, tolerances=shared.tolerances, budgets=shared.budgets)
-        for base in baselines
-    )
+    with_limits = [
+        replace(baseline, tolerances=shared.tolerances, budgets=shared.budgets)
+        for baseline in baselines
+    ]
     heads = [_render_keys(FILE, baseline) for baseline in with_limits]
+    first_head, last_head = heads[0], heads[-1]
+    first_id = baselines[0].key.id
     for head, baseline in zip(heads, baselines, strict=True):
-        for name in {**heads[0], **head}:
+        for name in {**first_head, **head}:
+            value, first_value = head.get(name), first_head.get(name)
             # Another window must not affect the configurations that exist already.
-            if name != "source" and head.get(name) != heads[0].get(name):
+            if name != "source" and value != first_value:
                 raise RecordError(
-                    f"{path}: found {name} {head.get(name)} for {baseline.key.id} and {heads[0].get(name)} for "
-                    f"{baselines[0].key.id}, expected one for the whole file; record into another folder"
+                    f"{path}: found {name} {value} for {baseline.key.id} and {first_value} for "
+                    f"{first_id}, expected one for the whole file; record into another folder"
                 )
-    return heads[-1]
+    return last_head
 
 
 def _render_models(
@@ -524,38 +557,42 @@ def _render_models(
 ) -> dict[str, dict[str, Any]]:
     """Render the models by size. Raises RecordError if a size has several models."""
     # A proxy's formula is not rounded. If the file contains the full model, its formula
-    # is used for both.
-    full = sorted(baselines, key=lambda baseline: baseline.configuration.proxy)
+    # is used for both: "llama:3" of the model, although the proxy states "llama".
+    proxies_last = sorted(baselines, key=lambda baseline: baseline.configuration.proxy)
     formulas: dict[str, str] = {}
-    for baseline in full:
-        name = baseline.configuration.architecture.formula
-        first = formulas.setdefault(baseline.key.size, name)
-        if first != name and not (
-            baseline.configuration.proxy and first.partition(":")[0] == name
-        ):
+    for baseline in proxies_last:
+        formula = baseline.configuration.architecture.formula
+        first = formulas.setdefault(baseline.key.size, formula)
+        unrounded, _, _ = first.partition(":")
+        is_unrounded_proxy = baseline.configuration.proxy and formula == unrounded
+        if formula != first and not is_unrounded_proxy:
             raise RecordError(
-                f"{path}: found FLOPs formulas {first} and {name} of {baseline.key.size}, expected one"
+                f"{path}: found FLOPs formulas {first} and {formula} of {baseline.key.size}, expected one"
             )
-    pairs = (
+    stated_models = (
         (baseline.key.size, _render_keys(MODEL, baseline)) for baseline in baselines
     )
+    models = _map_unambiguous(path, "model", stated_models)
     return {
-        size: {"formula": formulas[size], **model}
-        for size, model in _map_unambiguous(path, "model", pairs).items()
+        size: {"formula": formulas[size], **sizes} for size, sizes in models.items()
     }
 
 
 def _map_unambiguous(
     path: Path, quantity: str, pairs: Iterable[tuple[Any, Any]]
 ) -> dict[Any, Any]:
-    """Map each name to its value. Raises RecordError if a name has several values."""
-    agreed: dict[Any, Any] = {}
+    """Map each name to its value. Raises RecordError if a name has several values.
+
+    `quantity` describes the values in the message.
+    """
+    value_by_name: dict[Any, Any] = {}
     for name, value in pairs:
-        if agreed.setdefault(name, value) != value:
+        first_value = value_by_name.setdefault(name, value)
+        if first_value != value:
             raise RecordError(
-                f"{path}: found {quantity} {value} and {agreed[name]} for {name}, expected one"
+                f"{path}: found {quantity} {value} and {first_value} for {name}, expected one"
             )
-    return agreed
+    return value_by_name
 
 
 def _render_row(baseline: Baseline, shared: SharedKeys) -> dict[str, Any]:
@@ -580,13 +617,17 @@ def _render_keys(keys: Iterable[KeyDefinition], baseline: Baseline) -> dict[str,
 
     Empty values are omitted unless required.
     """
-    stated: dict[str, Any] = {}
+    rendered: dict[str, Any] = {}
     for key in keys:
-        value = attrgetter(key.field)(baseline) if key.field else None
-        if value is not None and BaselineKind.RECORDED in key.allowed_in:
-            plain = key.write(value) if key.write else _to_yaml_types(key.spec, value)
-            stated |= {key.name: plain} if plain or key.required_in else {}
-    return stated
+        if not key.field or BaselineKind.RECORDED not in key.allowed_in:
+            continue
+        value = attrgetter(key.field)(baseline)
+        if value is None:
+            continue
+        plain = key.write(value) if key.write else _to_yaml_types(key.spec, value)
+        if plain or key.required_in:
+            rendered[key.name] = plain
+    return rendered
 
 
 def _to_yaml_types(spec: Spec, value: Any) -> Any:
@@ -596,12 +637,13 @@ def _to_yaml_types(spec: Spec, value: Any) -> Any:
     if isinstance(spec, Items):
         return [_to_yaml_types(spec.item, item) for item in value]
     if isinstance(spec, Fields):
+        # The value is a record, such as `AcceptedValue`.
         specs = {**spec.required, **spec.optional}
-        values = {name: getattr(value, name, None) for name in specs}
+        stated = {name: getattr(value, name, None) for name in specs}
         return {
-            name: _to_yaml_types(specs[name], item)
-            for name, item in values.items()
-            if item not in ("", None)
+            name: _to_yaml_types(specs[name], field)
+            for name, field in stated.items()
+            if field not in ("", None)
         }
     if isinstance(spec, Names):
         return dict(value)

@@ -38,9 +38,8 @@ def read_document(
 
     root = read_root(path, what=what, raises=raises)
     if not isinstance(root, yaml.MappingNode):
-        content = (
-            "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
-        )
+        node_type = getattr(root, "id", "file")  # "sequence", "scalar"
+        content = "an empty file" if root is None else f"a {node_type}"
         raise raises(f"{path}:1: found {content}, expected a mapping of keys to values")
     return root
 
@@ -76,9 +75,12 @@ def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None
     depth = documents = 0
     for event in events:
         name = type(event).__name__
-        documents += name == "DocumentStartEvent"
-        depth += name in ("MappingStartEvent", "SequenceStartEvent")
-        depth -= name in ("MappingEndEvent", "SequenceEndEvent")
+        if name == "DocumentStartEvent":
+            documents += 1
+        elif name in ("MappingStartEvent", "SequenceStartEvent"):
+            depth += 1
+        elif name in ("MappingEndEvent", "SequenceEndEvent"):
+            depth -= 1
         extra = _find_extra(event, name, depth, documents)
         if extra:
             line = event.start_mark.line + 1
@@ -88,38 +90,43 @@ def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None
 
 
 def _find_extra(event: Any, name: str, depth: int, documents: int) -> str:
-    """Describe a YAML feature that is not accepted, or return ""."""
-    if name == "AliasEvent" or getattr(event, "anchor", None):
-        sign = "*" if name == "AliasEvent" else "&"
-        return f"the {'alias' if sign == '*' else 'anchor'} {sign}{event.anchor}, expected no anchors or aliases"
+    """Describe a YAML feature that is not accepted, or return "".
+
+    `name` is the type of the event. `depth` and `documents` include the event.
+    """
+    if name == "AliasEvent":
+        return f"the alias *{event.anchor}, expected no anchors or aliases"
+    if getattr(event, "anchor", None):
+        return f"the anchor &{event.anchor}, expected no anchors or aliases"
     if getattr(event, "tag", None):
         return f"the tag {event.tag!r}, expected no tags"
     if documents > 1:
         return "a second document ('---'), expected one document in a file"
-    return (
-        f"more than {DEEPEST} levels of nesting, expected fewer"
-        if depth > DEEPEST
-        else ""
-    )
+    if depth > DEEPEST:
+        return f"more than {DEEPEST} levels of nesting, expected fewer"
+    return ""
 
 
 def _format_syntax_error(path: Path, error: Any, text: str) -> str:
-    """Format a syntax error with its line and a hint."""
+    """Format a syntax error with its line and a hint.
+
+    `text` is the content of the file.
+    """
     position = error.problem_mark or error.context_mark
     if position is None:
         return f"{path}: found {error.problem}, expected YAML"
+    location = f"{path}:{position.line + 1}"
     lines = text.splitlines()
     line = lines[position.line] if position.line < len(lines) else ""
-    if (
-        "\t" in line[: len(line) - len(line.lstrip())]
-        or line[position.column : position.column + 1] == "\t"
-    ):
-        return f"{path}:{position.line + 1}: found a tab, expected spaces"
+    indentation = line[: len(line) - len(line.lstrip())]
+    character = line[position.column : position.column + 1]
+    if "\t" in indentation or character == "\t":
+        return f"{location}: found a tab, expected spaces"
     problem = " ".join(filter(None, (error.context, error.problem)))
-    hint = (
-        "; write a backslash in single quotes" if "escape character" in problem else ""
-    )
-    return f"{path}:{position.line + 1}: found a syntax error ({problem}), expected YAML{hint}"
+    hint = ""
+    if "escape character" in problem:
+        hint = "; write a backslash in single quotes"
+    return f"{location}: found a syntax error ({problem}), expected YAML{hint}"
 
 
 # --- specs of nodes -------------------------------------------------------------------
@@ -187,9 +194,8 @@ class Text:
             quoted = f'write "{node.value}" in quotes to keep its digits'
             expected = f"{self.expected} as text: {quoted}"
             return _report_wrong(node, expected, report, what="{} without quotes")
-        if not re.fullmatch(self.pattern, node.value, re.DOTALL) or not self.accept(
-            node.value
-        ):
+        has_pattern = re.fullmatch(self.pattern, node.value, re.DOTALL)
+        if not has_pattern or not self.accept(node.value):
             return _report_wrong(node, self.expected, report)
         return str(node.value)
 
@@ -223,7 +229,8 @@ class Number:
     def _describe_range(self) -> str:
         if self.low == self.high:
             return f"{self.low:g}"
-        return f"{'a whole number' if self.whole else 'a number'} from {self.low:g} to {self.high:.15g}"
+        number = "a whole number" if self.whole else "a number"
+        return f"{number} from {self.low:g} to {self.high:.15g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,11 +297,11 @@ class Names:
     key: Text = field(default_factory=Text)
 
     def read(self, node: Node, report: Report) -> Any:
-        return _read_mapping(
-            node,
-            report,
-            lambda key: self.value if self.key.read(key, report) is not None else None,
-        )
+        def find_spec(key: Node) -> Spec | None:
+            is_valid_key = self.key.read(key, report) is not None
+            return self.value if is_valid_key else None
+
+        return _read_mapping(node, report, find_spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,11 +311,9 @@ class Nullable:
     spec: Spec
 
     def read(self, node: Node, report: Report) -> Any:
-        return (
-            None
-            if node.id == "scalar" and node.tag == _NULL_TAG
-            else self.spec.read(node, report)
-        )
+        if node.id == "scalar" and node.tag == _NULL_TAG:
+            return None
+        return self.spec.read(node, report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +333,7 @@ class Fields:
                 return specs[key.value]
             if not self.closed:
                 return None
-            # If a misspelled key was ignored, it could silently weaken the gate.
+            # Ignoring a misspelled key could silently weaken the gate.
             hint = did_you_mean(key.value, specs) if key.id == "scalar" else ""
             _report_wrong(
                 key,
@@ -343,17 +348,21 @@ class Fields:
         if entry is not None:
             missing = [repr(name) for name in self.required if name not in entry.lines]
             if missing:
+                expected = "that key" if len(missing) == 1 else "them"
                 report(
-                    entry.line,
-                    f"found no {', '.join(missing)}, expected {'that key' if len(missing) == 1 else 'them'}",
+                    entry.line, f"found no {', '.join(missing)}, expected {expected}"
                 )
         return entry
 
 
 def _read_mapping(
-    node: Node, report: Report, spec: Callable[[Node], Spec | None]
+    node: Node, report: Report, find_spec: Callable[[Node], Spec | None]
 ) -> Any:
-    """Read a mapping, each value by the spec of its key; report duplicate keys."""
+    """Read a mapping, each value by the spec of its key; report duplicate keys.
+
+    `find_spec` returns the spec for a key node. If it returns None, the value is not
+    read, but the line of the key is kept.
+    """
     if node.id != "mapping":
         return _report_wrong(node, "a mapping of keys to values", report)
     values: dict[str, Any] = {}
@@ -367,7 +376,7 @@ def _read_mapping(
             )
             continue
         lines[name] = _line_of(key)
-        key_spec = spec(key)
+        key_spec = find_spec(key)
         if key_spec is not None:
             values[name] = key_spec.read(value, report)
     return YamlMapping(_line_of(node), values, lines)
@@ -380,7 +389,10 @@ def _line_of(node: Node) -> int:
 def _report_wrong(
     node: Node, expected: str, report: Report, *, what: str = "{}", hint: str = ""
 ) -> Any:
-    """Report an unexpected node, and return None as its value."""
+    """Report an unexpected node, and return None as its value.
+
+    In `what`, `{}` is replaced by the description of the node.
+    """
     report(
         _line_of(node),
         f"found {what.format(_describe(node))}, expected {expected}{hint}",
@@ -389,6 +401,7 @@ def _report_wrong(
 
 
 def _describe(node: Node) -> str:
+    """Describe a node in a message: `a list`, `nothing`, `'text'` or `4.5`."""
     if node.id != "scalar":
         return "a list" if node.id == "sequence" else "a mapping"
     if node.tag == _NULL_TAG and node.style not in ("'", '"'):
@@ -427,8 +440,9 @@ def read_entry(
 
 
 def _format_problems(path: Path, problems: Sequence[tuple[int, str]]) -> str:
+    """Format the first SHOWN_PROBLEMS problems, and the number of further problems."""
     lines = [f"{path}:{line}: {problem}" for line, problem in problems[:SHOWN_PROBLEMS]]
-    more = len(problems) - SHOWN_PROBLEMS
-    if more > 0:
-        lines.append(f"and {more} more problems in this file")
+    hidden = len(problems) - SHOWN_PROBLEMS
+    if hidden > 0:
+        lines.append(f"and {hidden} more problems in this file")
     return "\n".join(lines)
