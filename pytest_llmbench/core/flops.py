@@ -42,13 +42,11 @@ def count_grok_flops(architecture: Architecture) -> Terms:
     hidden = architecture.hidden_size
     sequence = architecture.sequence_length
     projections = _count_projections(architecture)
+    ffn_size = _require(architecture, "ffn_size")
+    top_k = _require(architecture, "top_k")
     return Terms(
         attention=projections + 6 * layers * hidden * sequence,
-        mlp=18
-        * layers
-        * _require(architecture, "ffn_size")
-        * hidden
-        * _require(architecture, "top_k"),
+        mlp=18 * layers * ffn_size * hidden * top_k,
         embedding=6 * architecture.vocabulary_size * hidden,
     )
 
@@ -63,9 +61,11 @@ def count_llama_flops(architecture: Architecture) -> Terms:
     layers = architecture.layers
     hidden = architecture.hidden_size
     sequence = architecture.sequence_length
+    projections = _count_projections(architecture)
+    ffn_size = _require(architecture, "ffn_size")
     return Terms(
-        attention=_count_projections(architecture) + 12 * layers * hidden * sequence,
-        mlp=18 * layers * _require(architecture, "ffn_size") * hidden,
+        attention=projections + 12 * layers * hidden * sequence,
+        mlp=18 * layers * ffn_size * hidden,
         embedding=6 * architecture.vocabulary_size * hidden,
     )
 
@@ -95,11 +95,12 @@ def count_dense_flops(architecture: Architecture) -> Terms:
     Megatron-Bridge 0494433b, training/utils/flop_utils.py, which computes the TFLOP/s
     of its tables and logs.
     """
-    hidden, ffn = architecture.hidden_size, _require(architecture, "ffn_size")
+    ffn_size = _require(architecture, "ffn_size")
+    layers = architecture.layers
     return Terms(
-        attention=architecture.layers * _count_causal_attention(architecture),
-        mlp=architecture.layers * _count_mlp(architecture, ffn),
-        embedding=6 * architecture.vocabulary_size * hidden,
+        attention=layers * _count_causal_attention(architecture),
+        mlp=layers * _count_mlp(architecture, ffn_size),
+        embedding=6 * architecture.vocabulary_size * architecture.hidden_size,
     )
 
 
@@ -129,16 +130,21 @@ def count_mla_flops(architecture: Architecture) -> Terms:
     Source: as for `dense`.
     """
     hidden, heads = architecture.hidden_size, _require(architecture, "attention_heads")
-    names = ("q_rank", "kv_rank", "qk_head_size", "rope_size", "v_head_size")
-    q_rank, kv_rank, qk, rope, v = (_require(architecture, name) for name in names)
-    projections = q_rank * (hidden + heads * (qk + rope) + 1) + kv_rank * (
-        hidden + heads * (qk + v) + 1
-    )
+    q_rank = _require(architecture, "q_rank")
+    kv_rank = _require(architecture, "kv_rank")
+    qk = _require(architecture, "qk_head_size")
+    rope = _require(architecture, "rope_size")
+    v = _require(architecture, "v_head_size")
+    # The 1 of each rank is a layer norm.
+    query_projections = q_rank * (hidden + heads * (qk + rope) + 1)
+    key_value_projections = kv_rank * (hidden + heads * (qk + v) + 1)
     outputs = hidden * rope + heads * v * hidden
+    matrices = query_projections + key_value_projections + outputs
     scores = architecture.sequence_length * heads * (qk + rope + v)
     layers = architecture.layers + (architecture.mtp_layers or 0)
     return Terms(
-        attention=layers * (6 * (projections + outputs) + 3 * scores),
+        # Half of the scores, hence 3 instead of 6.
+        attention=layers * (6 * matrices + 3 * scores),
         mlp=_count_experts(architecture),
         embedding=_count_predictions(architecture),
     )
@@ -154,47 +160,49 @@ def count_hybrid_flops(architecture: Architecture) -> Terms:
     with a latent size l use l instead of h, and add 12 h l. The other terms are as in `dense` and `moe`. Source: as for `dense`. Raises
     BaselineError for too many layers.
     """
-    hidden, matrices = architecture.hidden_size, architecture.mlp_matrices or GATED
-    names = ("mamba_state_size", "mamba_groups", "mamba_heads")
-    state, groups, heads = (_require(architecture, name) for name in names)
-    attention, dense, expert = (
-        getattr(architecture, f"{name}_layers") or 0
-        for name in ("attention", "mlp", "expert")
-    )
-    mamba = architecture.layers - attention - dense - expert
-    if mamba < 0:
-        kinds = f"{attention} + {dense} + {expert} layers of attention, MLP and experts"
+    hidden = architecture.hidden_size
+    state = _require(architecture, "mamba_state_size")
+    groups = _require(architecture, "mamba_groups")
+    heads = _require(architecture, "mamba_heads")
+    attention_layers = architecture.attention_layers or 0
+    mlp_layers = architecture.mlp_layers or 0
+    expert_layers = architecture.expert_layers or 0
+    other_layers = attention_layers + mlp_layers + expert_layers
+    mamba_layers = architecture.layers - other_layers
+    if mamba_layers < 0:
+        kinds = f"{attention_layers} + {mlp_layers} + {expert_layers} layers of attention, MLP and experts"
         raise BaselineError(
             f"FLOPs formula 'hybrid': found {kinds}, expected at most the {architecture.layers} layers"
         )
-    scan = (
+    mamba_layer = (
         6 * hidden * (4 * hidden + 2 * groups * state + heads)
         + 42 * hidden * state
         + 12 * hidden**2
     )
-    routed = 0
-    if expert:
-        latent = architecture.expert_latent_size
-        width = _require(architecture, "expert_ffn_size")
-        routed = (
-            6
-            * matrices
-            * ((latent or hidden) * width * _require(architecture, "top_k"))
-        )
-        routed += 6 * matrices * hidden * (
-            architecture.shared_ffn_size or 0
-        ) + 12 * hidden * (latent or 0)
-    return Terms(
-        attention=mamba * scan
-        + (attention * _count_causal_attention(architecture) if attention else 0),
-        mlp=expert * routed
-        + (
-            dense * _count_mlp(architecture, _require(architecture, "ffn_size"))
-            if dense
-            else 0
-        ),
-        embedding=6 * architecture.vocabulary_size * hidden,
-    )
+    # A model need not state the sizes of layers that it does not have.
+    mlp = 0
+    if expert_layers:
+        mlp += expert_layers * _count_hybrid_experts(architecture)
+    attention = mamba_layers * mamba_layer
+    if attention_layers:
+        attention += attention_layers * _count_causal_attention(architecture)
+    if mlp_layers:
+        ffn_size = _require(architecture, "ffn_size")
+        mlp += mlp_layers * _count_mlp(architecture, ffn_size)
+    return Terms(attention, mlp, embedding=6 * architecture.vocabulary_size * hidden)
+
+
+def _count_hybrid_experts(architecture: Architecture) -> int:
+    """Return the FLOPs of one expert layer of a hybrid for one token."""
+    hidden = architecture.hidden_size
+    matrices = architecture.mlp_matrices or GATED
+    latent = architecture.expert_latent_size
+    ffn_size = _require(architecture, "expert_ffn_size")
+    top_k = _require(architecture, "top_k")
+    routed = 6 * matrices * (latent or hidden) * ffn_size * top_k
+    shared = 6 * matrices * hidden * (architecture.shared_ffn_size or 0)
+    latent_projections = 12 * hidden * (latent or 0)
+    return routed + shared + latent_projections
 
 
 GATED = 3
@@ -207,38 +215,41 @@ def _count_causal_attention(architecture: Architecture) -> int:
     Counts half of the score matrix.
     """
     hidden, heads = architecture.hidden_size, _require(architecture, "attention_heads")
-    size = architecture.head_size or hidden // heads
+    head_size = architecture.head_size or hidden // heads
     groups = _require(architecture, "query_groups")
-    return (
-        12 * hidden * size * (heads + groups)
-        + 6 * heads * size * architecture.sequence_length
-    )
+    projections = 12 * hidden * head_size * (heads + groups)
+    scores = 6 * heads * head_size * architecture.sequence_length
+    return projections + scores
 
 
-def _count_mlp(architecture: Architecture, width: int) -> int:
-    return 6 * architecture.hidden_size * width * (architecture.mlp_matrices or GATED)
+def _count_mlp(architecture: Architecture, ffn_size: int) -> int:
+    """Return the FLOPs of one MLP for one token."""
+    matrices = architecture.mlp_matrices or GATED
+    return 6 * architecture.hidden_size * ffn_size * matrices
 
 
 def _count_experts(architecture: Architecture) -> int:
     """Return the FLOPs of the MLPs of all layers: expert layers and dense layers."""
-    dense = architecture.dense_layers or 0
-    expert = architecture.layers - dense + (architecture.mtp_layers or 0)
-    width = _require(architecture, "expert_ffn_size") * _require(architecture, "top_k")
-    flops = expert * _count_mlp(
-        architecture, width + (architecture.shared_ffn_size or 0)
-    )
-    return flops + (
-        dense * _count_mlp(architecture, _require(architecture, "ffn_size"))
-        if dense
-        else 0
-    )
+    dense_layers = architecture.dense_layers or 0
+    mtp_layers = architecture.mtp_layers or 0
+    expert_layers = architecture.layers - dense_layers + mtp_layers
+    expert_size = _require(architecture, "expert_ffn_size")
+    routed_size = expert_size * _require(architecture, "top_k")
+    shared_size = architecture.shared_ffn_size or 0
+    flops = expert_layers * _count_mlp(architecture, routed_size + shared_size)
+    # A model without dense layers need not state `ffn_size`.
+    if dense_layers:
+        ffn_size = _require(architecture, "ffn_size")
+        flops += dense_layers * _count_mlp(architecture, ffn_size)
+    return flops
 
 
 def _count_predictions(architecture: Architecture) -> int:
-    hidden, extra = architecture.hidden_size, architecture.mtp_layers or 0
-    return 6 * architecture.vocabulary_size * hidden * (1 + extra) + 6 * extra * (
-        3 * hidden + 2 * hidden**2
-    )
+    """Return the FLOPs of the output and of multi-token prediction for one token."""
+    hidden, mtp_layers = architecture.hidden_size, architecture.mtp_layers or 0
+    outputs = 6 * architecture.vocabulary_size * hidden * (1 + mtp_layers)
+    mtp_projections = 6 * mtp_layers * (3 * hidden + 2 * hidden**2)
+    return outputs + mtp_projections
 
 
 FORMULAS: dict[str, Formula] = {
@@ -257,7 +268,8 @@ def count_flops_per_token(architecture: Architecture) -> Terms:
 
     Raises BaselineError for an unknown formula or a missing size.
     """
-    name = architecture.formula.partition(":")[0]
+    # "llama:3" is the formula llama, rounded to 3 digits.
+    name, _, _ = architecture.formula.partition(":")
     if name not in FORMULAS:
         expected = " or ".join(FORMULAS)
         raise BaselineError(
@@ -273,8 +285,11 @@ def count_model_flops(architecture: Architecture) -> float:
     # A formula may end in a number of significant digits (`llama:3`). Some documents
     # round to 4.74E+14 and compute their tables from that, so that their MFU can only be
     # reproduced from the rounded number.
-    digits = architecture.formula.partition(":")[2]
-    return float(f"{flops:.{int(digits) - 1}e}") if digits else float(flops)
+    _, _, digits = architecture.formula.partition(":")
+    if not digits:
+        return float(flops)
+    decimals = int(digits) - 1  # 4.74E+14 has three digits, two of them decimals
+    return float(f"{flops:.{decimals}e}")
 
 
 def _count_projections(architecture: Architecture) -> int:
@@ -289,6 +304,7 @@ def _count_projections(architecture: Architecture) -> int:
 
 
 def _require(architecture: Architecture, name: str) -> int:
+    """Return a size of the model. Raises BaselineError if it is not stated."""
     value: int | None = getattr(architecture, name)
     if value is None:
         raise BaselineError(

@@ -55,22 +55,19 @@ def describe_ending(ending: Ending, log: str) -> str:
     """
     if ending.code not in ENDINGS:
         return ending.problem
-    evidence = (
-        "training began after this line"
-        if ending.before_training
-        else "steps follow this line"
-    )
-    doubt = f"; {evidence}, so this may not be the cause" if ending.went_on else ""
-    other = ending.beside
-    return (
-        _describe_end(ending, log)
-        + doubt
-        + (
-            f"; {_describe_order(other, ending)} {_describe_end(other, log)}"
-            if other
-            else ""
+    text = _describe_end(ending, log)
+    if ending.went_on:
+        evidence = (
+            "training began after this line"
+            if ending.before_training
+            else "steps follow this line"
         )
-    )
+        text += f"; {evidence}, so this may not be the cause"
+    other_ending = ending.beside
+    if other_ending:
+        order = _describe_order(other_ending, ending)
+        text += f"; {order} {_describe_end(other_ending, log)}"
+    return text
 
 
 def describe_unread(unread: Unread) -> str:
@@ -91,16 +88,18 @@ def describe_unread(unread: Unread) -> str:
 
 
 def _describe_end(ending: Ending, log: str) -> str:
-    location = ", ".join(
-        filter(None, (f"{ending.file or log}:{ending.line}", ending.rank))
-    )
+    """Describe one ending, with its quoted line, location and rank."""
+    location = f"{ending.file or log}:{ending.line}"
+    if ending.rank:
+        location += f", {ending.rank}"
     return f"{ENDINGS[ending.code]}: {ending.quote} ({location})"
 
 
-def _describe_order(other: Ending, ending: Ending) -> str:
-    if other.file != ending.file:
+def _describe_order(other_ending: Ending, ending: Ending) -> str:
+    """Return the position of another ending relative to `ending`, if known."""
+    if other_ending.file != ending.file:
         return "also,"
-    return "before that" if other.line < ending.line else "after that"
+    return "before that" if other_ending.line < ending.line else "after that"
 
 
 def format_age(elapsed: timedelta) -> str:
@@ -127,8 +126,10 @@ def format_seconds(value: float | None) -> str:
 
     From 1000 s on with one decimal place. None is `-`.
     """
-    if value is None or not math.isfinite(value):
-        return "-" if value is None else str(value)
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return str(value)
     return f"{value:#.4g} s" if abs(value) < 1000 else f"{value:.1f} s"
 
 
@@ -171,7 +172,8 @@ def shorten_setting(name: str, value: str) -> str:
 
 def get_item_id(nodeid: str) -> str:
     """Return the id in the brackets of a pytest node id, or "" without brackets."""
-    return nodeid.partition("[")[2].removesuffix("]")
+    _, _, bracketed = nodeid.partition("[")
+    return bracketed.removesuffix("]")
 
 
 def join_first(items: Sequence[object], limit: int = 5) -> str:
@@ -197,21 +199,18 @@ def count_noun(number: int, noun: str) -> str:
 
 def format_ordinal(number: int) -> str:
     """Return `1st`, `2nd`, `3rd`, `11th`."""
-    suffix = (
-        "th"
-        if number % 100 in (11, 12, 13)
-        else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    )
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{suffix}"
 
 
 def unify_fact(name: str, value: str) -> str:
     """Normalise a fact for comparison: enroot and docker write image names differently."""
-    return (
-        value.removeprefix("docker://").replace("#", "/", 1)
-        if name == "container"
-        else value
-    )
+    if name != "container":
+        return value
+    # "docker://nvcr.io#nvidia/nemo:25.04" is "nvcr.io/nvidia/nemo:25.04".
+    return value.removeprefix("docker://").replace("#", "/", 1)
 
 
 def fold_nodes(nodes: Iterable[str]) -> str:
@@ -219,33 +218,40 @@ def fold_nodes(nodes: Iterable[str]) -> str:
 
     For example `n[1-4,7]` for n1 n2 n3 n4 n7, or `a1,rack2-n[08-10]`.
     """
-    numbers: dict[tuple[str, str], set[str]] = {}
+    numbers_by_name: dict[tuple[str, str], set[str]] = {}
     unnumbered = set()
     for name in nodes:
-        match = re.match(
-            r"([^.\[]*?)([0-9]+)([^.0-9]*(?:\..*)?)$", name
-        )  # the last number of the host name without its domain
+        # The last number of the host name without its domain: "rack2-n08.site" is
+        # "rack2-n", "08" and ".site".
+        match = re.match(r"([^.\[]*?)([0-9]+)([^.0-9]*(?:\..*)?)$", name)
         if match:
-            numbers.setdefault((match[1], match[3]), set()).add(match[2])
+            head, number, tail = match.groups()
+            numbers_by_name.setdefault((head, tail), set()).add(number)
         else:
             unnumbered.add(name)
-    return ",".join(
-        sorted(unnumbered)
-        + [_group(head, numbers[head, tail], tail) for head, tail in sorted(numbers)]
-    )
+    folded = [
+        _fold_numbers(head, numbers, tail)
+        for (head, tail), numbers in sorted(numbers_by_name.items())
+    ]
+    return ",".join([*sorted(unnumbered), *folded])
 
 
-def _group(head: str, numbers: Iterable[str], tail: str) -> str:
-    """Fold the numbers of nodes with one name into ranges, as Slurm writes them."""
-    rows: list[list[str]] = []
+def _fold_numbers(head: str, numbers: Iterable[str], tail: str) -> str:
+    """Fold node names that differ only in their number, as Slurm writes them.
+
+    `head` and `tail` surround the number of each name.
+    """
+    ranges: list[tuple[str, str]] = []  # (first, last)
     # Slurm keeps leading zeros: n08, n09 and n10 are a range, and n9 is not n09.
     for digits in sorted(numbers, key=lambda digits: (int(digits), len(digits))):
-        if rows and digits == str(int(rows[-1][-1]) + 1).zfill(len(rows[-1][-1])):
-            rows[-1].append(digits)
-        else:
-            rows.append([digits])
+        if ranges:
+            first, last = ranges[-1]
+            if digits == str(int(last) + 1).zfill(len(last)):
+                ranges[-1] = first, digits
+                continue
+        ranges.append((digits, digits))
     folded = ",".join(
-        row[0] if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows
+        first if first == last else f"{first}-{last}" for first, last in ranges
     )
     return f"{head}{folded}{tail}" if folded.isdigit() else f"{head}[{folded}]{tail}"
 
@@ -261,23 +267,22 @@ def format_exclude_option(nodes: Collection[str]) -> str:
 def format_nodes_option(flag: str, nodes: Collection[str]) -> str:
     """Return an option with a list of nodes, compressed and quoted if the list is long."""
     plain = ",".join(nodes)
-    return (
-        f"{flag}={plain}"
-        if len(plain) <= SHORT_LIST
-        else f"{flag}='{fold_nodes(nodes)}'"
-    )
+    if len(plain) <= SHORT_LIST:
+        return f"{flag}={plain}"
+    return f"{flag}='{fold_nodes(nodes)}'"
 
 
 def escape(text: str) -> str:
     """Escape the characters of a text that are not printable."""
     if text.isprintable():
         return text
-    return "".join(
-        character
-        if character.isprintable()
-        else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+    return "".join(map(_escape_character, text))
+
+
+def _escape_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def escape_lines(text: str) -> str:
@@ -286,12 +291,16 @@ def escape_lines(text: str) -> str:
 
 
 def escape_values(values: Any) -> Any:
-    """Escape every text in nested dictionaries and lists."""
+    """Escape every text in nested dictionaries and lists.
+
+    Keys are not escaped. Tuples become lists.
+    """
     if isinstance(values, str):
         return escape(values)
     if isinstance(values, dict):
         return {name: escape_values(value) for name, value in values.items()}
-    if isinstance(values, list | tuple):  # most are the columns of steps
+    if isinstance(values, list | tuple):
+        # Most lists are columns of steps, so numbers skip the call.
         return [
             value if type(value) is float else escape_values(value) for value in values
         ]
@@ -306,7 +315,10 @@ def escape_values(values: Any) -> Any:
 URL = re.compile(
     r"(?P<protocol>[A-Za-z][\w+.-]*(?:::[A-Za-z][\w+.-]*)*)://(?P<rest>.*)", re.DOTALL
 )
+"""A URL such as `s3://bucket/runs`, or with chained protocols `simplecache::s3://bucket`."""
+
 _LOCAL = ("file", "local")
+"""Protocols whose paths begin with a slash: `file:///lustre/runs`."""
 
 
 def is_url(text: str) -> bool:
@@ -324,16 +336,18 @@ def to_path(url: str) -> Path:
     match = URL.fullmatch(url)
     if match is None:
         raise ValueError(f"{url} contains no protocol")
-    return Path(
-        f"{match['protocol']}:", *(part for part in match["rest"].split("/") if part)
-    )
+    components = [part for part in match["rest"].split("/") if part]
+    return Path(f"{match['protocol']}:", *components)
 
 
 def to_url(path: Path) -> str:
     """Return the URL of a remote path."""
-    protocol = path.parts[0].removesuffix(":")
-    rooted = "/" if protocol.rpartition("::")[2] in _LOCAL else ""
-    return f"{protocol}://{rooted}{'/'.join(path.parts[1:])}"
+    first, *components = path.parts
+    protocol = first.removesuffix(":")
+    # The last of chained protocols reads the files.
+    _, _, last_protocol = protocol.rpartition("::")
+    root = "/" if last_protocol in _LOCAL else ""
+    return f"{protocol}://{root}{'/'.join(components)}"
 
 
 def format_path(path: Path, directory: Path) -> str:
@@ -343,8 +357,6 @@ def format_path(path: Path, directory: Path) -> str:
     """
     if is_remote(path):
         return escape(to_url(path))
-    return escape(
-        str(path.relative_to(directory))
-        if path.is_relative_to(directory)
-        else str(path)
-    )
+    if path.is_relative_to(directory):
+        path = path.relative_to(directory)
+    return escape(str(path))

@@ -46,7 +46,9 @@ H100: 94 GB for NVL, 96 GB for GH200.
 """
 
 KNOWN = re.compile(r"\b(g?[abhlv]\d{2,3}s?)\b")
-_FORM = re.compile(r"\b(pcie|nvl)\b")
+"""A GPU type in a product name, such as h100, gb200 or l40s."""
+
+_FORM_FACTOR = re.compile(r"\b(pcie|nvl)\b")
 
 
 def read_gpu_type(name: str) -> str:
@@ -57,17 +59,17 @@ def read_gpu_type(name: str) -> str:
     one word.
     """
     lower = name.lower()
-    match, form = KNOWN.search(lower), _FORM.search(lower)
-    if match is None:
+    type_match = KNOWN.search(lower)
+    form_match = _FORM_FACTOR.search(lower)
+    if type_match is None:
         return re.sub(r"[^a-z0-9]+", "", lower.removeprefix("nvidia")) or "gpu"
-    variant = f"{match[1]}{form[1]}" if form else ""
-    return variant if variant in PEAK_TFLOPS else match[1]
+    gpu_type = type_match[1]
+    variant = f"{gpu_type}{form_match[1]}" if form_match else ""
+    return variant if variant in PEAK_TFLOPS else gpu_type
 
 
 def find_peak(gpu: str, dtype: str) -> int | None:
     """Return the dense TFLOP/s of a GPU type in a precision, or None if unlisted."""
-    return (
-        (PEAK_TFLOPS | BLACKWELL)
-        .get(read_gpu_type(gpu), {})
-        .get("fp8" if "fp8" in dtype else dtype)
-    )
+    peaks = (PEAK_TFLOPS | BLACKWELL).get(read_gpu_type(gpu), {})
+    precision = "fp8" if "fp8" in dtype else dtype  # "fp8_cs" and "fp8_mx"
+    return peaks.get(precision)

@@ -48,7 +48,10 @@ def find_file_value(key: str, directory: Path) -> tuple[str, Path] | None:
     Returns None if the key is not set. Raises SettingsError if a file cannot be parsed.
     """
     for folder in (directory, *directory.parents):
-        for path in filter(Path.is_file, (folder / name for name in CONFIGURATIONS)):
+        for name in CONFIGURATIONS:
+            path = folder / name
+            if not path.is_file():
+                continue
             try:
                 if _is_read(path):  # pytest then ignores files in parent folders
                     value = read_file_keys(path).get(key)
@@ -63,21 +66,24 @@ def _is_read(path: Path) -> bool:
 
     A file that other programs share must contain a pytest table.
     """
-    return path.stem.lstrip(".") == "pytest" or not read_tables(path).keys().isdisjoint(
-        list_read_tables(path)
-    )
+    if path.stem.lstrip(".") == "pytest":
+        return True
+    pytest_tables = list_read_tables(path)
+    return any(table in pytest_tables for table in read_tables(path))
 
 
 def list_read_tables(path: Path) -> tuple[str, ...]:
     """Return the tables of a file that pytest reads."""
+    if path.suffix == ".cfg":
+        return ("tool:pytest",)
     if path.suffix != ".toml":
-        return ("tool:pytest",) if path.suffix == ".cfg" else ("pytest",)
-    by_file_name = {
-        "pytest.toml": TABLES[:1],
-        ".pytest.toml": TABLES[:1],
-        "pyproject.toml": TABLES[1:],
-    }
-    return by_file_name.get(path.name, TABLES)
+        return ("pytest",)
+    pytest_table, *tool_tables = TABLES
+    if path.name in ("pytest.toml", ".pytest.toml"):
+        return (pytest_table,)
+    if path.name == "pyproject.toml":
+        return tuple(tool_tables)
+    return TABLES
 
 
 def read_tables(path: Path) -> dict[str, dict[str, object]]:
@@ -98,12 +104,8 @@ def read_tables(path: Path) -> dict[str, dict[str, object]]:
     import iniconfig  # the parser that pytest uses
 
     try:
-        return {
-            name: dict(section)
-            for name, section in iniconfig.IniConfig(
-                str(path), data=text
-            ).sections.items()
-        }
+        sections = iniconfig.IniConfig(str(path), data=text).sections
+        return {name: dict(section) for name, section in sections.items()}
     except iniconfig.ParseError as error:
         raise ValueError(str(error)) from None
 
@@ -114,30 +116,36 @@ def _list_tables(root: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, objec
     while pending:
         name, table = pending.pop()
         dotted_names = {key: f"{name}.{key}".lstrip(".") for key in table}
-        yield (
-            name,
-            {
-                key: value
-                for key, value in table.items()
-                if dotted_names[key] not in TABLES
-            },
-        )
-        pending += [
+        # `tool.pytest` is yielded as a table, so it is not also a key of `tool`.
+        keys = {
+            key: value
+            for key, value in table.items()
+            if dotted_names[key] not in TABLES
+        }
+        yield name, keys
+        inner_tables = [
             (dotted_names[key], value)
-            for key, value in reversed([*table.items()])
+            for key, value in table.items()
             if isinstance(value, dict)
         ]
+        pending += reversed(inner_tables)  # the last one is taken first
 
 
 def refuse_misplaced(path: Path, file: str) -> None:
-    """Raise SettingsError for keys of this plugin in a table that pytest ignores."""
-    read = list_read_tables(path)
+    """Raise SettingsError for keys of this plugin in a table that pytest ignores.
+
+    `file` is the name of the file in the message.
+    """
+    pytest_tables = list_read_tables(path)
+    usual_table = pytest_tables[-1]
     for table, keys in read_tables(path).items():
-        misplaced = [key for key in keys if key in INI_KEYS and table not in read]
-        if misplaced:
-            raise SettingsError(
-                f"{file}: {misplaced[0]} is in [{table}], which pytest does not read: move it to [{read[-1]}]"
-            )
+        if table in pytest_tables:
+            continue
+        for key in keys:
+            if key in INI_KEYS:
+                raise SettingsError(
+                    f"{file}: {key} is in [{table}], which pytest does not read: move it to [{usual_table}]"
+                )
 
 
 def refuse_unknown(unknown: Sequence[str], file: str) -> None:
@@ -147,14 +155,15 @@ def refuse_unknown(unknown: Sequence[str], file: str) -> None:
     """
     flags = {option.dest: option.flag for option in TYPED_OPTIONS}
     for key in unknown:
-        if removed := describe_removed(_normalize(key)):
+        normalized = _normalize(key)
+        if removed := describe_removed(normalized):
             raise SettingsError(f"{file}: {removed}")
-        flag = flags.get(_normalize(key))
-        if flag and _normalize(key) not in INI_KEYS:
+        flag = flags.get(normalized)
+        if flag and normalized not in INI_KEYS:
             raise SettingsError(
                 f"{file}: {key} is not an ini key; add {flag} to addopts"
             )
-        if _normalize(key).startswith("llmb") or _is_alike(key):
+        if normalized.startswith("llmb") or _is_alike(key):
             nearest = did_you_mean(key, INI_KEYS)
             raise SettingsError(
                 f"{file}: there is no ini key {key}{nearest}; see pytest --help"
@@ -177,11 +186,11 @@ def find_shadowed_keys(path: Path) -> dict[str, list[str]]:
     """
     shadowed: dict[str, list[str]] = {}
     for name in CONFIGURATIONS:
-        other = path.with_name(name)
-        if other == path or not other.is_file():
+        other_file = path.with_name(name)
+        if other_file == path or not other_file.is_file():
             continue
         try:
-            keys = read_file_keys(other)
+            keys = read_file_keys(other_file)
         except (SettingsError, OSError, ValueError):  # pytest does not read it either
             continue
         plugin_keys = [key for key in keys if key in INI_KEYS]
@@ -195,8 +204,10 @@ INI_KEYS = tuple(option.dest for option in OPTIONS if option.ini)
 
 
 def _normalize(key: str) -> str:
+    """Return `llmb_trend` for `LLMB-Trend` and `llmb.trend`."""
     return key.lower().replace("-", "_").replace(".", "_")
 
 
 def _is_alike(key: str) -> bool:
+    """True if an unknown key resembles one of INI_KEYS, such as `lmb_trend`."""
     return bool(difflib.get_close_matches(_normalize(key), INI_KEYS, n=1, cutoff=ALIKE))

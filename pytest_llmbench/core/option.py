@@ -70,9 +70,9 @@ class Option:
         self.meaning = meaning
         self.default = default
         """Default as a user would write it, or ""."""
-        self.shown = shown or default.replace("%", "%%")
+        usual_default = "none" if self.metavar else "no"
+        self.shown = shown or default.replace("%", "%%") or usual_default
         """Default in words, for help texts."""
-        self.shown = self.shown or ("none" if self.metavar else "no")
         self.help = f"{meaning} (default: {self.shown})."
         self.is_flag = not self.metavar
         self.unset = () if repeats else False if self.is_flag else unset
@@ -103,7 +103,8 @@ class Option:
         if self.choices and text not in self.choices:
             from pytest_llmbench.core.errors import did_you_mean
 
-            allowed = f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
+            *choices, last_choice = self.choices
+            allowed = f"{', '.join(choices)} or {last_choice}"
             nearest = did_you_mean(text, self.choices)
             raise ValueError(f"expected {allowed}{nearest}")
         return self.parse(text) if self.parse else text
@@ -152,7 +153,8 @@ class OptionRecord:  # noqa: PLW1641 (never used as a dictionary key)
             for name, value in self.__dict__.items()
             if value != defaults[name]
         }
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+        fields = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+        return f"{type(self).__name__}({fields})"
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen")
@@ -241,12 +243,14 @@ def find_option_origins(
     `arguments` maps each place (a constant of `Written`) to its arguments, the place
     with the highest precedence first. `file` is pytest's configuration file.
     """
-    places: dict[str, str] = {}
+    place_by_flag: dict[str, str] = {}
+    # A later place replaces an earlier one, so the lowest precedence comes first.
     for place, texts in reversed(arguments.items()):
-        typed = (argument.partition("=")[0] for argument in texts)
-        places |= dict.fromkeys(typed, place)
+        given_flags = [argument.partition("=")[0] for argument in texts]
+        place_by_flag |= dict.fromkeys(given_flags, place)
     return {
-        flag: Origin(places.get(flag, Written.ELSEWHERE), flag, file) for flag in flags
+        flag: Origin(place_by_flag.get(flag, Written.ELSEWHERE), flag, file)
+        for flag in flags
     }
 
 
@@ -256,15 +260,14 @@ def find_ini_origins(
     """Return the origin of each ini key.
 
     `keys` are in the file; `overrides` such as `llmb_trend=fail` were given with `-o`.
+    `typed` are the arguments of the command line.
     """
     origins = {key: Origin(Written.INI, key, file) for key in keys}
     for override in overrides:
-        key = override.partition("=")[0]
-        place = (
-            Written.TYPED
-            if any(override in argument for argument in typed)
-            else Written.ADDOPTS
-        )
+        key, _, _ = override.partition("=")
+        # "llmb_trend=fail" may be typed as "-ollmb_trend=fail".
+        is_typed = any(override in argument for argument in typed)
+        place = Written.TYPED if is_typed else Written.ADDOPTS
         origins[key] = Origin(place, f"-o {key}", file)
     return origins
 
@@ -286,7 +289,10 @@ def format_value(origins: Origins, flag: str, value: object) -> str:
         return f"{name}={value}"
     if origin.written == Written.INI:
         return f"{origin.file or 'ini file'}: {origin.name} = {value}"
-    return f"{origin.file + ': addopts' if origin.written == Written.ADDOPTS else origin.written}: {origin.name}={value}"
+    place = origin.written
+    if origin.written == Written.ADDOPTS:
+        place = f"{origin.file}: addopts"
+    return f"{place}: {origin.name}={value}"
 
 
 # --- values as written, and the fields made from them ----------------------------------
@@ -448,6 +454,7 @@ def parse_retries(text: str) -> int:
 
 def parse_hours(text: str) -> float:
     """Parse a number of GPU-hours."""
+    # Digits with at most one decimal point.
     is_number = text.replace(".", "", 1).isdecimal() and text.isascii()
     number = float(text) if is_number else 0.0
     if not 0 < number < 1e9:
@@ -491,10 +498,11 @@ def list_folders(
 
     Raises SettingsError if a folder does not exist.
     """
-    paths = values.get(option.dest) or ()
-    return tuple(
-        _find_folder(values.state(option.flag, path), path, directory) for path in paths
-    )
+    folders = []
+    for path in values.get(option.dest) or ():
+        stated = values.state(option.flag, path)
+        folders.append(_find_folder(stated, path, directory))
+    return tuple(folders)
 
 
 def list_tolerances(
@@ -505,8 +513,10 @@ def list_tolerances(
     from pytest_llmbench.core.tolerance import merge_tolerances, parse_tolerances
 
     typed, ini = values.split_layers()
+    # The command line is last: its tolerances take precedence.
+    sources = ((ini, ToleranceSource.INI), (typed, ToleranceSource.OPTION))
     layers: list[tuple[Tolerance, ...]] = []
-    for layer, source in ((ini, ToleranceSource.INI), (typed, ToleranceSource.OPTION)):
+    for layer, source in sources:
         text = layer.get_text(option.flag)
         if text is not None:
             parse = partial(parse_tolerances, source=source)
@@ -526,14 +536,18 @@ def list_patterns(
         if Path(pattern).suffix.lower() in SUITES:
             continue
         stated = values.state(option.flag, pattern)
-        patterns += _read_patterns(stated, pattern, directory)
-        if not patterns[-1]:
+        read_patterns = _read_patterns(stated, pattern, directory)
+        if not all(read_patterns):
             _refuse(f"{stated} is empty: give an id, a pattern, a file, or `all`")
+        patterns += read_patterns
     return tuple(patterns)
 
 
 def _read_patterns(stated: str, pattern: str, directory: Path) -> list[str]:
-    """Return the patterns in the file with this name, or the pattern itself."""
+    """Return the patterns in the file with this name, or the pattern itself.
+
+    `stated` is the option as it was written, for messages.
+    """
     from pytest_llmbench.core.errors import SettingsError
     from pytest_llmbench.core.userfile import expand_home, read_text_if_file
 
@@ -609,6 +623,7 @@ def find_page(values: OptionValues, option: Option, directory: Path) -> Path | N
 
 
 def _refuse(problem: str) -> NoReturn:
+    """Raise SettingsError, which this module imports only when it is needed."""
     from pytest_llmbench.core.errors import SettingsError
 
     raise SettingsError(problem)
@@ -618,7 +633,9 @@ def _get_single(values: OptionValues, option: Option) -> object:
     """Return the path that was given, or None. Raises SettingsError for several paths."""
     value = values.get(option.dest)
     # Pytest has no ini type for a single path, so that an ini key is a list of paths.
-    paths = value if isinstance(value, list) else [value] if value is not None else []
+    if not isinstance(value, list):
+        return value
+    paths = value
     if len(paths) > 1:
         stated = values.state(option.flag, " ".join(map(str, paths)))
         _refuse(f"{stated}: found {len(paths)} paths, expected one")
@@ -647,14 +664,16 @@ def find_existing(stated: str, value: object, directory: Path) -> Path:
         _refuse(f"{stated}: {error.strerror}; give a path that can be accessed")
     if path.is_symlink():
         _refuse(f"{stated}: a broken link to {os.readlink(path)}")
+    # In "/lustre/runz/llama3" the folder /lustre has no 'runz'.
     parent = next(parent for parent in path.parents if parent.exists())
-    missing = path.relative_to(parent).parts[0]
+    missing, *_ = path.relative_to(parent).parts
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
     hint = did_you_mean(missing, names)
     _refuse(f"{stated} does not exist: {parent} has no {missing!r}{hint}")
 
 
 def _find_folder(stated: str, value: object, directory: Path) -> Path:
+    """Return a folder that exists. Raises SettingsError otherwise."""
     path = find_existing(stated, value, directory)
     if not path.is_dir():
         _refuse(f"{stated}: {path} is a file; give the folder that contains it")
@@ -666,16 +685,14 @@ def _require_writable(stated: str, path: Path, *, folder: bool) -> None:
     from pytest_llmbench.core.userfile import is_stream
 
     # os.path.exists, since Path.exists raises PermissionError in a closed folder.
-    if os.path.exists(path) and path.is_dir() is not folder:
+    exists = os.path.exists(path)
+    if exists and path.is_dir() is not folder:
         _refuse(f"{stated}: {path} is a {'file' if folder else 'folder'}")
-    if not folder and os.path.exists(path) and is_stream(path):
+    if not folder and exists and is_stream(path):
         return
-    candidates = (path, *path.parents)
-    parent = next(
-        candidate
-        for candidate in candidates
-        if os.path.exists(candidate) and (candidate != path or folder)
-    )
+    # A file is written into its folder, and missing folders are created.
+    candidates = (path, *path.parents) if folder else path.parents
+    parent = next(candidate for candidate in candidates if os.path.exists(candidate))
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         remedy = "give another path, or ask for write permission"
         _refuse(f"{stated}: cannot write in {parent}; {remedy}")

@@ -33,7 +33,7 @@ class StopSignals:
         self._clock = clock
         self._held = False
         self._ignored_until = float("-inf")
-        self._before: dict[int, object] = {}
+        self._previous_handlers: dict[int, object] = {}
 
     @property
     def name(self) -> str:
@@ -45,26 +45,25 @@ class StopSignals:
 
         For example, nohup ignores SIGHUP, and a shell ignores SIGINT in the background.
         """
-        usual = {
+        # Only the main thread may set signal handlers.
+        if threading.current_thread() is not threading.main_thread():
+            return
+        default_handlers = {
             signal.SIGINT: signal.default_int_handler,
             signal.SIGTERM: signal.SIG_DFL,
             signal.SIGHUP: signal.SIG_DFL,
         }
-        if (
-            threading.current_thread() is not threading.main_thread()
-        ):  # only the main thread may set signal handlers
-            return
-        for number, handler in usual.items():
-            if signal.getsignal(number) is handler:
-                self._before[number] = handler
+        for number, default_handler in default_handlers.items():
+            if signal.getsignal(number) is default_handler:
+                self._previous_handlers[number] = default_handler
                 signal.signal(number, self._handle)
         atexit.register(self._ignore)
 
     def restore(self) -> None:
         """Restore the previous handlers."""
         atexit.unregister(self._ignore)
-        while self._before:
-            number, handler = self._before.popitem()
+        while self._previous_handlers:
+            number, handler = self._previous_handlers.popitem()
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def hold(self) -> None:
@@ -102,22 +101,24 @@ class StopSignals:
         In Python 3.11 an interrupt becomes a RuntimeError while a class is created,
         hence during any import, and just before a thread waits for another.
         """
-        before = self.number
+        earlier_signal = self.number
         try:
             yield
         except RuntimeError:
-            if self.number and not before:
+            if self.number and not earlier_signal:
                 raise KeyboardInterrupt from None
             raise
 
     def _ignore(self) -> None:
+        """Ignore the handled signals while Python shuts down."""
         # While Python shuts down it restores the system's default, which kills the
         # process. With large modules this takes a third of a second, in which a signal
         # would change the exit code.
-        for number in self._before:
+        for number in self._previous_handlers:
             signal.signal(number, signal.SIG_IGN)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        """Record the first signal, and raise KeyboardInterrupt unless held back."""
         self.number = self.number or number
         # timeout(1) sends SIGTERM to the process and then to its group. The second
         # signal must not interrupt the handling of the first.

@@ -22,7 +22,9 @@ def count_columns(text: str) -> int:
     """Return the width of a text: two columns for a wide character (UAX 11), none for a
     combining one."""
     # Almost every text is ASCII and does not need Unicode's slower width table.
-    return len(text) if text.isascii() else sum(map(_count_character_columns, text))
+    if text.isascii():
+        return len(text)
+    return sum(map(_count_character_columns, text))
 
 
 def wrap(
@@ -40,9 +42,9 @@ def wrap(
     """
     import textwrap
 
-    # textwrap counts characters.
-    narrow = text.replace(GLUE, "").isascii()
-    filled = text if narrow else "".join(map(_fill, text))
+    # textwrap counts characters, so each wide character is followed by a filler.
+    is_narrow = text.replace(GLUE, "").isascii()
+    filled = text if is_narrow else "".join(map(_fill, text))
     lines = textwrap.wrap(
         filled,
         width,
@@ -55,6 +57,8 @@ def wrap(
 
 
 def _fill(character: str) -> str:
+    """Return a character, followed by FILLER if it is two columns wide."""
+    # A negative count, of a combining character, adds nothing.
     return character + FILLER * (_count_character_columns(character) - 1)
 
 

@@ -42,7 +42,10 @@ _WORDS = {
     "tflops": "tflops_per_gpu",
 }
 _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,24})?|\.\d{1,24}", re.ASCII)
+"""A number such as `5`, `2.5` or `.05`."""
+
 _DECIMAL_COMMA = re.compile(r"(?:\w+\s*:)?\s*\d+,\d+\s*%?", re.ASCII)
+"""A tolerance with a decimal comma, such as `2,5%` or `mfu: 2,5 %`."""
 
 
 def parse_tolerances(text: str, source: str) -> tuple[Tolerance, ...]:
@@ -60,15 +63,14 @@ def parse_tolerances(text: str, source: str) -> tuple[Tolerance, ...]:
     by_metric: dict[str, Tolerance] = {}
     for item in text.split(","):
         tolerance = _make_tolerance(item, source)
-        other = by_metric.setdefault(get_metric_name(tolerance), tolerance)
-        if other is not tolerance:
-            synonyms = (
-                " (time, perf and step_time_seconds are the same)"
-                if get_metric_name(tolerance) == TIME
-                else ""
-            )
+        metric = get_metric_name(tolerance)
+        first = by_metric.setdefault(metric, tolerance)
+        if first is not tolerance:
+            synonyms = ""
+            if metric == TIME:
+                synonyms = " (time, perf and step_time_seconds are the same)"
             raise ValueError(
-                f"found {other} and {tolerance}, expected each metric once{synonyms}"
+                f"found {first} and {tolerance}, expected each metric once{synonyms}"
             )
     return merge_tolerances(by_metric.values())
 
@@ -81,10 +83,9 @@ def merge_tolerances(*layers: Iterable[Tolerance]) -> tuple[Tolerance, ...]:
     by_metric = {
         get_metric_name(tolerance): tolerance for layer in layers for tolerance in layer
     }
-    return tuple(
-        by_metric[name]
-        for name in sorted(by_metric, key=lambda name: (name != TIME, name))
-    )
+    # False sorts before True, so TIME is the first name.
+    names = sorted(by_metric, key=lambda name: (name != TIME, name))
+    return tuple(by_metric[name] for name in names)
 
 
 def get_metric_name(tolerance: Tolerance) -> str:
@@ -100,35 +101,37 @@ def parse_fraction(text: str, expected: str, largest: float = LARGEST) -> float:
 
     Raises ValueError that includes `expected`.
     """
-    number = text.strip()
-    digits = number.removesuffix("%").strip()
+    stated = text.strip()
+    is_percentage = stated.endswith("%")
+    digits = stated.removesuffix("%").strip()
     if not _NUMBER.fullmatch(digits):
-        raise ValueError(f"found {number!r}, expected {expected}")
-    fraction = float(digits) / 100 if number.endswith("%") else float(digits)
+        raise ValueError(f"found {stated!r}, expected {expected}")
+    fraction = float(digits) / 100 if is_percentage else float(digits)
     if not 0 < fraction <= largest:
-        hint = (
-            f"; write {digits}% for {digits} percent"
-            if not number.endswith("%") and fraction > LARGEST
-            else ""
-        )
+        hint = ""
+        if not is_percentage and fraction > LARGEST:
+            hint = f"; write {digits}% for {digits} percent"
         limits = f"expected above 0 and at most {largest * 100:g} %{hint}"
-        raise ValueError(f"found {number!r}, that is {fraction * 100:g} %, {limits}")
+        raise ValueError(f"found {stated!r}, that is {fraction * 100:g} %, {limits}")
     return fraction
 
 
 def _make_tolerance(text: str, source: str) -> Tolerance:
+    """Parse one tolerance, such as `5%` or `mfu:3%`. Raises ValueError."""
     name, colon, number = text.rpartition(":")
-    of = _describe_scope(name.strip().lower()) if colon else "time"
+    of = _find_metric(name.strip().lower()) if colon else "time"
     fraction = parse_fraction(
-        number, "a tolerance such as 5%, 2.5%, 0.05, perf:5% or mfu:3%"
+        number, expected="a tolerance such as 5%, 2.5%, 0.05, perf:5% or mfu:3%"
     )
-    larger_is_better = of == "performance" or (
-        of in METRICS and METRICS[of].larger_is_better is True
-    )
+    # Performance is the inverse of the step time, and no entry of METRICS.
+    if of == "performance":
+        larger_is_better = True
+    else:
+        larger_is_better = of in METRICS and METRICS[of].larger_is_better is True
     return Tolerance(fraction, of, larger_is_better, source)
 
 
-def _describe_scope(name: str) -> str:
+def _find_metric(name: str) -> str:
     """Return the metric that a tolerance names. Raises ValueError if it is unknown."""
     if name in _WORDS or name in NAMES:
         return _WORDS.get(name, name)
@@ -173,7 +176,8 @@ def find_reference(recording: Recording) -> AcceptedValue:
     This is the newest value with a reason, else the first value.
     """
     accepted = list_accepted(recording)
-    return next((value for value in reversed(accepted) if value.reason), accepted[0])
+    first = accepted[0]
+    return next((value for value in reversed(accepted) if value.reason), first)
 
 
 def find_starting_value(recording: Recording) -> AcceptedValue:
@@ -183,15 +187,16 @@ def find_starting_value(recording: Recording) -> AcceptedValue:
     than the drift budget (reason FASTER), else the first value.
     """
     accepted = list_accepted(recording)
+    first = accepted[0]
     return next(
-        (value for value in reversed(accepted) if value.reason == FASTER), accepted[0]
+        (value for value in reversed(accepted) if value.reason == FASTER), first
     )
 
 
-def is_beyond(seconds: float, first: AcceptedValue, budget: float) -> bool:
+def is_beyond(seconds: float, accepted: AcceptedValue, budget: float) -> bool:
     """True if a step time exceeds an accepted value by more than the budget, a
     fraction."""
-    return seconds > first.seconds * (1 + budget) * (1 + EQUAL)
+    return seconds > accepted.seconds * (1 + budget) * (1 + EQUAL)
 
 
 def explain_refusal(
@@ -199,13 +204,13 @@ def explain_refusal(
 ) -> str:
     """Return the reason to refuse a new recorded value, or "" if it is within the
     budget."""
-    step_seconds = recording.trimmed_mean_seconds
-    if previous is None or not is_beyond(
-        step_seconds, find_reference(previous), budget
-    ):
+    if previous is None:
+        return ""
+    step_seconds, reference = recording.trimmed_mean_seconds, find_reference(previous)
+    if not is_beyond(step_seconds, reference, budget):
         return ""
     return (
-        f"{describe_move(step_seconds, find_reference(previous))}, the drift budget is {budget * 100:.10g} %: "
+        f"{describe_move(step_seconds, reference)}, the drift budget is {budget * 100:.10g} %: "
         "find the cause of the slowdown, or accept it with `accept: drift` in the file of --llmb-acknowledged"
     )
 
@@ -222,38 +227,36 @@ def follow_recording(
     if previous is None:
         return recording
     # Recording the same runs again replaces no value.
-    if (recording.run_seconds, recording.log_sha256) == (
-        previous.run_seconds,
-        previous.log_sha256,
-    ):
+    runs = (recording.run_seconds, recording.log_sha256)
+    previous_runs = (previous.run_seconds, previous.log_sha256)
+    if runs == previous_runs:
         return replace(recording, reason=previous.reason, earlier=previous.earlier)
-    first, seconds = find_reference(previous), recording.trimmed_mean_seconds
-    if is_beyond(seconds, first, budget):
-        kept_reason = reason
+    reference = find_reference(previous)
+    recorded = AcceptedValue(recording.date, recording.trimmed_mean_seconds)
+    if is_beyond(recorded.seconds, reference, budget):
+        stored_reason = reason
+    elif is_beyond(reference.seconds, recorded, budget):
+        stored_reason = FASTER
     else:
-        kept_reason = (
-            FASTER
-            if is_beyond(first.seconds, AcceptedValue("", seconds), budget)
-            else ""
-        )
-    return replace(
-        recording, reason=kept_reason, earlier=_prune(list_accepted(previous))
-    )
+        stored_reason = ""
+    earlier = _prune(list_accepted(previous))
+    return replace(recording, reason=stored_reason, earlier=earlier)
 
 
-def describe_move(seconds: float, first: AcceptedValue) -> str:
+def describe_move(seconds: float, reference: AcceptedValue) -> str:
     """Return `7.702 s is +5.5 % from 7.300 s, accepted on 2025-11-20 by alice on
     login1`."""
-    by = f" by {first.by}" if first.by else ""
-    change = format_difference(seconds / first.seconds)
-    accepted = f"{format_seconds(first.seconds)}, accepted on {first.date}{by}"
+    by = f" by {reference.by}" if reference.by else ""
+    change = format_difference(seconds / reference.seconds)
+    accepted = f"{format_seconds(reference.seconds)}, accepted on {reference.date}{by}"
     return f"{format_seconds(seconds)} is {change} from {accepted}"
 
 
 def _prune(accepted: Sequence[AcceptedValue]) -> tuple[AcceptedValue, ...]:
-    newest = len(accepted) - KEPT
+    """Keep the first value, values with a reason, and the KEPT newest values."""
+    newest_index = len(accepted) - KEPT
     return tuple(
         value
         for index, value in enumerate(accepted)
-        if index == 0 or value.reason or index >= newest
+        if index == 0 or value.reason or index >= newest_index
     )

@@ -15,6 +15,8 @@ from pytest_llmbench.core.errors import LlmbenchError
 
 LARGEST_TEXT_BYTES = 1 << 24  # for a file that users write manually
 
+MOST_LINKS = 8  # consecutive links from a name in /dev to a file descriptor
+
 DEEPEST_JSON = 64
 """Maximum nesting of a JSON document.
 
@@ -94,15 +96,15 @@ def parse_json(data: bytes, parse_constant: Callable[[str], Any] | None = None) 
         raise ValueError(str(error)) from error
     except MemoryError as error:
         raise ValueError("does not fit in memory") from error
-    level = [document] if isinstance(document, dict | list) else []
-    for _ in range(
-        DEEPEST_JSON
-    ):  # not recursive, because the document may be very deep
+    # Not recursive, because the document may be very deep. Each pass replaces the
+    # dictionaries and lists of one level by those inside them.
+    containers = [document] if isinstance(document, dict | list) else []
+    for _ in range(DEEPEST_JSON):
         children = chain.from_iterable(
-            value.values() if isinstance(value, dict) else value for value in level
+            value.values() if isinstance(value, dict) else value for value in containers
         )
-        level = [child for child in children if isinstance(child, dict | list)]
-    if level:
+        containers = [child for child in children if isinstance(child, dict | list)]
+    if containers:
         raise ValueError(f"more than {DEEPEST_JSON} levels of nesting")
     return document
 
@@ -180,22 +182,23 @@ def links_to_ancestor(link: str | Path) -> bool:
 
     Following such a link would read the whole folder again and again.
     """
-    target, parent = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
+    target = os.path.realpath(link)
+    parent = os.path.realpath(os.path.dirname(link))
     return os.path.commonpath((target, parent)) == target
 
 
 def is_stream(path: Path) -> bool:
     """True for standard output, a device or a pipe, where writing replaces no file."""
-    return find_descriptor(path) is not None or (
-        os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-    )
+    if find_descriptor(path) is not None:
+        return True
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
 
 
 def find_descriptor(path: Path) -> int | None:
     """Return this process's file descriptor for a name such as /dev/stdout, else None."""
     # Opening a redirected standard output by name would overwrite the file from its
     # beginning.
-    for _ in range(8):
+    for _ in range(MOST_LINKS):  # /dev/stdout -> /proc/self/fd/1
         match = re.fullmatch(r"(?:/dev|/proc/(?:self|\d+))/fd/(\d+)", str(path))
         if match:
             return int(match[1])
