@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+TIMED_OUT = 124  # exit code after a time-out
+
+NOT_FOUND = 127  # exit code of a program that does not exist or cannot be run
+
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
     """Exit code and output of a command."""
 
-    # As in shells and timeout(1): 127 if the program does not exist, 124 after a
-    # time-out.
-    code: int
+    code: int  # NOT_FOUND and TIMED_OUT as in shells and timeout(1)
     out: str
     err: str
 
@@ -55,9 +57,9 @@ def run(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return CommandOutput(
-            124, "", f"{arguments[0]} did not end within {timeout:g} s"
-        )
+        problem = f"{arguments[0]} did not end within {timeout:g} s"
+        return CommandOutput(TIMED_OUT, out="", err=problem)
     except OSError as error:
-        return CommandOutput(127, "", f"{arguments[0]}: {error.strerror}")
+        problem = f"{arguments[0]}: {error.strerror}"
+        return CommandOutput(NOT_FOUND, out="", err=problem)
     return CommandOutput(completed.returncode, completed.stdout, completed.stderr)

@@ -55,11 +55,9 @@ class HistoryError(LlmbenchError):
 def describe_os_error(error: OSError) -> str:
     """Return the path, if known, and the system's message."""
     message = error.strerror or str(error)
-    return (
-        message
-        if error.filename is None
-        else f"{os.fsdecode(error.filename)}: {message}"
-    )
+    if error.filename is None:
+        return message
+    return f"{os.fsdecode(error.filename)}: {message}"
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ class Record:
     def __init__(self, *values: Any, **keywords: Any) -> None:
         names = type(self).__annotations__
         self.__dict__.update(zip(names, values, strict=False), **keywords)
+        # Positional values for all fields are the usual case and need no check.
         count = len(values) + len(keywords)
         if count != len(names) or keywords:
             self._check_fields(tuple(names), len(values), keywords)
@@ -25,10 +26,12 @@ class Record:
     ) -> None:
         """Raise TypeError for a missing, unknown or repeated field.
 
-        A field with a default may be omitted.
+        A field with a default may be omitted. `positional` is the number of positional
+        values.
         """
         missing = [name for name in names if not hasattr(self, name)]
-        wrong = [name for name in keywords if name not in names[positional:]]
+        remaining_names = names[positional:]
+        wrong = [name for name in keywords if name not in remaining_names]
         if missing or wrong or positional > len(names):
             lacks = f", without {', '.join(missing)}" if missing else ""
             wrongly = f", wrongly {', '.join(wrong)}" if wrong else ""
@@ -48,8 +51,9 @@ class Record:
         return hash((type(self), *self._list_values()))
 
     def __repr__(self) -> str:
-        fields = zip(type(self).__annotations__, self._list_values(), strict=True)
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in fields)})"
+        pairs = zip(type(self).__annotations__, self._list_values(), strict=True)
+        fields = ", ".join(f"{name}={value!r}" for name, value in pairs)
+        return f"{type(self).__name__}({fields})"
 
     def _list_values(self) -> list[Any]:
         return [getattr(self, name) for name in type(self).__annotations__]

@@ -28,7 +28,8 @@ from pytest_llmbench.core.secret_rules import (
     is_secret,
 )
 
-# Replacing every `1` or `no` would destroy the text and yet reveal the value.
+# The shortest secret that is also replaced inside a word. Replacing every `1` or `no`
+# would destroy the text and yet reveal the value.
 SHORTEST = 4
 
 IDENTIFYING = frozenset(
@@ -69,41 +70,41 @@ def find_secret_names(
     These are names for tokens, secrets, passwords or keys, and all `extra` names, even
     if they are not in `environment`.
     """
-    secrets = {
+    secret_names = {
         name for name, value in dict(environment).items() if _names_secret(name, value)
     }
-    return tuple(sorted(secrets | set(extra)))
+    return tuple(sorted(secret_names | set(extra)))
 
 
 def _names_secret(name: str, value: str) -> bool:
     """True if the name of a variable shows that its value is a secret."""
     kind = find_kind(name)
     # In a job matrix, MODEL_KEY and SORT_KEY contain the id of a configuration.
-    return kind is not None and not (kind is Kind.KEY and is_identifier(value))
+    if kind is Kind.KEY:
+        return not is_identifier(value)
+    return kind is not None
 
 
 def list_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values of variables with secret names, except values too plain to be
     secrets."""
-    return tuple(
-        filter(
-            is_secret, (environment[name] for name in find_secret_names(environment))
-        )
-    )
+    values = [environment[name] for name in find_secret_names(environment)]
+    return tuple(filter(is_secret, values))
 
 
 def list_forms(value: str) -> Iterator[str]:
     """Yield the encodings of a value: plain, by line, and as in shells, URLs and JSON."""
     yield value
     yield from (line for line in value.splitlines() if len(line) >= SHORTEST)
-    yield shlex.quote(value)
-    yield shlex.quote(value)[1:-1] if shlex.quote(value) != value else value
+    quoted = shlex.quote(value)
+    yield quoted
+    # A slice from 1 to -1 removes the quotes: a secret may be a part of a longer text.
+    yield quoted[1:-1] if quoted != value else value
     yield from (quote(value), quote(value, safe=""), quote_plus(value))
     yield json.dumps(value)[1:-1]
     yield repr(value)[1:-1]
-    yield re.sub(
-        r"([^\w@%+=:,./-])", r"\\\1", value, flags=re.ASCII
-    )  # bash's printf %q
+    # With backslashes, as bash's `printf %q` quotes.
+    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", value, flags=re.ASCII)
 
 
 # --- redaction ------------------------------------------------------------------------
@@ -126,12 +127,12 @@ def _mask_all(text: str, forms: Iterable[str]) -> str:
     """
     spans = sorted(span for form in forms for span in _find_form(text, form))
     pieces: list[str] = []
-    reached = 0  # the text before this index is processed
+    processed_end = 0  # the text before this index is processed
     for begin, end in spans:
-        if begin >= reached:
-            pieces += [text[reached:begin], MASK]
-        reached = max(reached, end)
-    return "".join([*pieces, text[reached:]])
+        if begin >= processed_end:
+            pieces += [text[processed_end:begin], MASK]
+        processed_end = max(processed_end, end)
+    return "".join([*pieces, text[processed_end:]])
 
 
 def _find_form(text: str, form: str) -> Iterator[tuple[int, int]]:
@@ -154,14 +155,20 @@ def mask_environment(
 ) -> tuple[tuple[str, str], ...]:
     """Return the variables for display, with secrets replaced by `***`.
 
-    Values of secrets are also replaced in other variables.
+    `secrets` are the names of secret variables. Values of secrets are also replaced in
+    other variables.
     """
-    pairs, hidden = tuple(dict(environment).items()), set(secrets)
-    values = [value for name, value in pairs if name in hidden and value]
-    return tuple(
-        (name, MASK if name in hidden and value else hide_values(value, values))
-        for name, value in pairs
-    )
+    variables, secret_names = dict(environment), set(secrets)
+    secret_values = [
+        value for name, value in variables.items() if name in secret_names and value
+    ]
+    masked = []
+    for name, value in variables.items():
+        if name in secret_names and value:
+            masked.append((name, MASK))
+        else:
+            masked.append((name, hide_values(value, secret_values)))
+    return tuple(masked)
 
 
 class Redactor:
@@ -190,13 +197,13 @@ class Redactor:
         identifiers = [value for value in self._values if is_identifier(value)]
         if not identifiers:
             return self
-        joined = "\n".join(names)
-        public = {
-            value
-            for value in identifiers
-            if re.search(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", joined)
-        }
-        return Redactor(self._values - public) if public else self
+        joined_names = "\n".join(names)
+        public_values = set()
+        for value in identifiers:
+            whole_word = rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])"
+            if re.search(whole_word, joined_names):
+                public_values.add(value)
+        return Redactor(self._values - public_values) if public_values else self
 
     def redact(self, text: str) -> str:
         """Return a text with its secrets hidden.
@@ -207,8 +214,9 @@ class Redactor:
             if self._pattern.search(text):
                 text = _mask_all(text, self._forms)
             if "…" in text or "..." in text:
-                pieces = re.split(r"(…|\.\.\.)", text)
-                text = "".join([*map(self._hide_beginning, pieces[:-1]), pieces[-1]])
+                # "a…b" has the pieces "a", "…" and the end "b".
+                *pieces, end = re.split(r"(…|\.\.\.)", text)
+                text = "".join([*map(self._hide_beginning, pieces), end])
         return hide_tokens(text)
 
     def redact_variable(self, name: str, text: str) -> str:
@@ -228,7 +236,9 @@ class Redactor:
     def _hide_beginning(self, text: str) -> str:
         """Hide the beginning of a secret at the end of a text."""
         length = max(count_shared(text, form) for form in self._forms)
-        return text[: len(text) - length] + MASK if length >= SHORTEST else text
+        if length < SHORTEST:
+            return text
+        return text[: len(text) - length] + MASK
 
     def redact_values(
         self, value: Any, kept: Collection[str] = (), *, printable: bool = False
@@ -238,19 +248,18 @@ class Redactor:
         Keys, numbers and values under the `kept` keys are not redacted. `printable`
         first escapes all texts, including those under the `kept` keys.
         """
-        prepare, redact = (
-            (escape, self._redact_escaped) if printable else (str, self._redact_cached)
-        )
+        prepare = escape if printable else str
+        redact = self._redact_escaped if printable else self._redact_cached
 
         def change_items(values: dict[Any, Any]) -> dict[Any, Any]:
             changed = {}
-            for name, inner in values.items():
+            for name, item in values.items():
                 if name in kept:
-                    changed[name] = escape_values(inner) if printable else inner
-                elif isinstance(inner, str) and find_kind(name) is not None:
-                    changed[name] = self.redact_variable(name, prepare(inner))
+                    changed[name] = escape_values(item) if printable else item
+                elif isinstance(item, str) and find_kind(name) is not None:
+                    changed[name] = self.redact_variable(name, prepare(item))
                 else:
-                    changed[name] = change(inner)
+                    changed[name] = change(item)
             return changed
 
         def change(value: Any) -> Any:
@@ -259,7 +268,8 @@ class Redactor:
             if isinstance(value, dict):
                 return change_items(value)
             if isinstance(value, list | tuple):
-                if value and isinstance(value[0], int | float):  # the columns of steps
+                # A column of steps contains only numbers.
+                if value and isinstance(value[0], int | float):
                     return value
                 return list(map(change, value))
             return value
@@ -290,7 +300,7 @@ def count_shared(text: str, value: str) -> int:
 
     The prefix is shorter than `value`.
     """
-    return next(
-        (size for size in range(len(value) - 1, 0, -1) if text.endswith(value[:size])),
-        0,
-    )
+    for length in range(len(value) - 1, 0, -1):
+        if text.endswith(value[:length]):
+            return length
+    return 0

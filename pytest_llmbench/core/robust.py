@@ -29,11 +29,9 @@ def compute_mean(values: Floats, weights: Sequence[int] = ()) -> float:
 
     Without weights each value counts once.
     """
-    return float(
-        np.average(values, weights=np.array(weights, dtype=float))
-        if _differ(weights)
-        else np.mean(values)
-    )
+    if _differ(weights):
+        return float(np.average(values, weights=np.array(weights, dtype=float)))
+    return float(np.mean(values))
 
 
 def compute_trimmed_mean(values: Floats, weights: Sequence[int] = ()) -> float:
@@ -43,26 +41,30 @@ def compute_trimmed_mean(values: Floats, weights: Sequence[int] = ()) -> float:
     times that its value counts; equal weights have no effect.
     """
     if _differ(weights):
-        return _weigh(values, np.array(weights, dtype=float))
-    cut = int(
-        TRIMMED * len(values)
-    )  # a sort and a slice: scipy.stats takes longer to import
-    return float(np.mean(np.sort(values)[cut : len(values) - cut]))
+        return _compute_weighted_trimmed_mean(values, np.array(weights, dtype=float))
+    # A sort and a slice: scipy.stats takes longer to import.
+    cut = int(TRIMMED * len(values))
+    kept = np.sort(values)[cut : len(values) - cut]
+    return float(np.mean(kept))
 
 
 def _differ(weights: Sequence[int]) -> bool:
+    """True if at least two weights differ."""
     return bool(len(weights)) and min(weights) != max(weights)
 
 
-def _weigh(values: Floats, weights: Floats) -> float:
+def _compute_weighted_trimmed_mean(values: Floats, weights: Floats) -> float:
     """Return the trimmed mean of repeated values without repeating them."""
     # The weights come from the log and may be arbitrarily large.
     order = np.argsort(values, kind="stable")
+    # The sorted value i has the positions `ends[i - 1]` to `ends[i]` among all
+    # repeated values, of which `cut` positions at each end are trimmed.
     ends = np.cumsum(weights[order])
-    cut = int(TRIMMED * ends[-1])
-    bounds = np.clip(ends, cut, ends[-1] - cut)
-    counts = np.diff(bounds, prepend=cut)
-    return float(values[order] @ counts / counts.sum())
+    total = ends[-1]
+    cut = int(TRIMMED * total)
+    kept_ends = np.clip(ends, cut, total - cut)
+    kept_counts = np.diff(kept_ends, prepend=cut)
+    return float(values[order] @ kept_counts / kept_counts.sum())
 
 
 def winsorise(values: Floats) -> Floats:
@@ -95,13 +97,11 @@ def find_stragglers(seconds: Floats, resolution: float) -> Flags:
 
     A step is slow above median x (1 + max(3 %, 5 deviations / median)) + resolution.
     """
-    middle = compute_median(seconds)
-    excess = seconds - middle
+    median = compute_median(seconds)
+    excess = seconds - median
+    median_deviation = compute_median(np.abs(excess))
     # One unit in the last place is added, since 0.013 and 0.012 may differ only by
     # rounding.
-    slow: Flags = (
-        excess
-        > max(EXCESS * middle, DEVIATIONS * NORMAL * compute_median(np.abs(excess)))
-        + resolution
-    )
+    limit = max(EXCESS * median, DEVIATIONS * NORMAL * median_deviation) + resolution
+    slow: Flags = excess > limit
     return slow

@@ -16,8 +16,10 @@ def find_last_unit(value: float) -> float:
 
     0.01 for 3.25, 1000 for 7000.
     """
+    # 3.25 is "3.250000000000e+00": 2 decimals without the zeros, hence 10 ** (0 - 2).
     mantissa, _, exponent = f"{value:.{PRINTED_DIGITS}e}".partition("e")
-    return 10.0 ** (int(exponent) - len(mantissa.rstrip("0").partition(".")[2]))
+    _, _, decimals = mantissa.rstrip("0").partition(".")
+    return 10.0 ** (int(exponent) - len(decimals))
 
 
 def refine_units(values: Sequence[float], units: Sequence[float]) -> list[float]:
@@ -28,14 +30,18 @@ def refine_units(values: Sequence[float], units: Sequence[float]) -> list[float]
     zero. `units` are one unit in the last printed place of each value, a power of ten.
     Results are at most `units`.
     """
-    leading = [math.floor(math.log10(abs(value))) for value in values]
-    last = [round(math.log10(unit)) for unit in units]
-    finest = min(last, default=0)
-    digits = max(
-        (lead - end + 1 for lead, end in zip(leading, last, strict=True)), default=1
-    )
+    # Decimal exponents of the first and the last digit: 1.99 has 0 and -2.
+    first_exponents = [math.floor(math.log10(abs(value))) for value in values]
+    last_exponents = [round(math.log10(unit)) for unit in units]
+    finest = min(last_exponents, default=0)
+    digit_counts = [
+        first - last + 1
+        for first, last in zip(first_exponents, last_exponents, strict=True)
+    ]
+    most_digits = max(digit_counts, default=1)
     refined = []
-    for lead, end, unit in zip(leading, last, units, strict=True):
-        finer = min(end, max(finest, lead - digits + 1))
-        refined.append(10.0**finer if finer < end else unit)
+    for first, last, unit in zip(first_exponents, last_exponents, units, strict=True):
+        # As many decimal places, or as many digits, as the most precise number has.
+        finer = min(last, max(finest, first - most_digits + 1))
+        refined.append(10.0**finer if finer < last else unit)
     return refined

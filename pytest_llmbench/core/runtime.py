@@ -37,10 +37,11 @@ ADDRESSES = (
     "BUILDKITE_BUILD_URL",
     "CIRCLE_BUILD_URL",
 )
+"""Variables with the URL of the CI job."""
 
 
 def describe_unfit_system() -> str:
-    """Return the reason this system is not supported, or ""."""
+    """Return the reason this system (Windows) is not supported, or ""."""
     if SYSTEM != "win32":
         return ""
     return "pytest-llmbench supports Linux and macOS, but not Windows: use it in WSL"
@@ -62,32 +63,32 @@ def count_processors() -> int:
 
 def read_commit(environment: Mapping[str, str]) -> str:
     """Return the tested commit, or "" if it is unknown or a name such as HEAD."""
-    candidates = (environment.get(variable, "").strip() for variable in COMMITS)
-    return next(
-        (name for name in candidates if re.fullmatch("[0-9a-fA-F]{7,64}", name)), ""
-    )
+    for variable in COMMITS:
+        value = environment.get(variable, "").strip()
+        if re.fullmatch("[0-9a-fA-F]{7,64}", value):
+            return value
+    return ""
 
 
 def read_job_url(environment: Mapping[str, str]) -> str:
     """Return the URL of this CI job, or "" outside of a known CI system."""
     # GitHub has three variables for it.
-    components = [
-        environment.get(name, "")
-        for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
-    ]
-    if all(components):
-        return "{}/{}/actions/runs/{}".format(*components)
+    server = environment.get("GITHUB_SERVER_URL", "")
+    repository = environment.get("GITHUB_REPOSITORY", "")
+    run_id = environment.get("GITHUB_RUN_ID", "")
+    if server and repository and run_id:
+        return f"{server}/{repository}/actions/runs/{run_id}"
     return next((environment[name] for name in ADDRESSES if environment.get(name)), "")
 
 
-def discard_output(number: int = STANDARD_OUTPUT) -> None:
+def discard_output(descriptor: int = STANDARD_OUTPUT) -> None:
     """Discard all further output to standard output or standard error.
 
     Used after the reader of the output has exited.
     """
     # Otherwise Python flushes the stream at exit and prints an error.
     devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, number)
+    os.dup2(devnull, descriptor)
     os.close(devnull)
 
 
@@ -108,12 +109,12 @@ def pause_garbage_collection() -> Iterator[None]:
     """Disable Python's cyclic garbage collector in the context."""
     # Thousands of runs make many long-lived objects without cycles, which the collector
     # would traverse again and again.
-    collects = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collects:
+        if was_enabled:
             gc.enable()
 
 
@@ -127,14 +128,17 @@ class PlainImports:
 
     def __init__(self, package: str, test_package: str) -> None:
         """`test_package` is the subpackage with tests, which pytest rewrites."""
-        self._package, self._tests = f"{package}.", test_package
+        self._package = f"{package}."
+        self._test_package = test_package
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: object = None
     ) -> ModuleSpec | None:
         """Return the spec of a module of the package, or None for other modules."""
-        is_ours = name.startswith(self._package) and not name.startswith(self._tests)
-        return PathFinder.find_spec(name, path) if is_ours else None
+        is_test = name.startswith(self._test_package)
+        if is_test or not name.startswith(self._package):
+            return None
+        return PathFinder.find_spec(name, path)
 
     def install(self) -> None:
         sys.meta_path.insert(0, self)

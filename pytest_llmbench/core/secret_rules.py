@@ -129,20 +129,19 @@ _ROOTS = r"/(?:dev|etc|home|lustre|mnt|opt|proc|root|run|tmp|usr|var|workspace)(
 @lru_cache(maxsize=1024)
 def find_kind(name: str) -> Kind | None:
     """Classify the name of a variable, option, key or header; None if it is not secret."""
-    if name in (
-        "PWD",
-        "OLDPWD",
-    ):  # the shell's current folder, which many messages need
+    # The shell's current folder, which many messages need.
+    if name in ("PWD", "OLDPWD"):
         return None
-    lower = f"{name.lower()}=".replace("_path", "").replace("tokens", "")
-    if not any(hint in lower for hint in HINTS):
+    # A fast check before the patterns. "_path" contains the hint "_pat".
+    hinted = f"{name.lower()}=".replace("_path", "").replace("tokens", "")
+    if not any(hint in hinted for hint in HINTS):
         return None
-    name = normalise(name)
-    if re.search(_PASSWORD, name):
+    normal = normalise(name)
+    if re.search(_PASSWORD, normal):
         return Kind.PASSWORD
-    if re.search(_SECRET, name):
-        return Kind.KEY if re.search(_WEAK, name) else Kind.SECRET
-    return Kind.KEY if re.search(_KEY, name) else None
+    if re.search(_SECRET, normal):
+        return Kind.KEY if re.search(_WEAK, normal) else Kind.SECRET
+    return Kind.KEY if re.search(_KEY, normal) else None
 
 
 def normalise(name: str) -> str:
@@ -155,37 +154,46 @@ def is_secret(value: str) -> bool:
 
     It must be long enough and not be a number, a path or a plain word.
     """
-    return len(value) >= SHORTEST_FOUND and not (
-        re.fullmatch(_NUMBER, value) or re.fullmatch(_WORD, value) or is_path(value)
-    )
+    if len(value) < SHORTEST_FOUND:
+        return False
+    is_plain = re.fullmatch(_NUMBER, value) or re.fullmatch(_WORD, value)
+    return not (is_plain or is_path(value))
 
 
 def is_path(value: str) -> bool:
     """True if a value looks like a path: its components are words, unlike in base64."""
     if "/" not in value:
         return False
+    # "~/data", "../runs" or "$HOME/data"
     if value[0] != "/" and re.match(_HOME, value):
         return True
+    # "data/train.bin", or "/lustre/x1"
     if re.fullmatch(_FILE, value) or re.match(_ROOTS, value):
         return True
-    return bool(re.fullmatch(_DIRECTORIES, value)) and is_wordlike(
-        "/".join(value.split("/", 3)[1:3])
-    )
+    if not re.fullmatch(_DIRECTORIES, value):
+        return False
+    # "/scratch/alice/9f8e": only the first two components must be words.
+    _, *components = value.split("/", 3)
+    return is_wordlike("/".join(components[:2]))
 
 
 def is_wordlike(value: str) -> bool:
     """True if a value consists of words, numbers and separators, as names and versions
     do."""
     value = value[:LONGEST_JUDGED]
-    return all(
-        map(re.compile(_PIECE).fullmatch, re.split(_SEPARATORS, value))
-    ) and not re.search(_CONSONANTS, value)
+    pieces = re.split(_SEPARATORS, value)
+    if not all(map(re.compile(_PIECE).fullmatch, pieces)):
+        return False
+    return not re.search(_CONSONANTS, value)
 
 
 def is_identifier(value: str) -> bool:
     """True for a name of several components, such as a configuration id, a host or an
     image."""
-    return is_wordlike(value) and len(re.split(_SEPARATORS, value.strip("-_"))) > 1
+    if not is_wordlike(value):
+        return False
+    components = re.split(_SEPARATORS, value.strip("-_"))
+    return len(components) > 1
 
 
 def is_random(value: str, shortest: int = SHORTEST_FOUND) -> bool:
@@ -201,9 +209,9 @@ def is_random(value: str, shortest: int = SHORTEST_FOUND) -> bool:
 def is_line_of_key(line: str) -> bool:
     """True for a full line of base64, as in a private key whose first line may be
     missing."""
-    return bool(
-        re.fullmatch(r"\s*[A-Za-z0-9+/]{60,76}={0,2}\s*", line)
-    ) and not re.fullmatch(_DIGEST, line.strip())
+    is_base64 = re.fullmatch(r"\s*[A-Za-z0-9+/]{60,76}={0,2}\s*", line)
+    # A hash, a long word or a path has the same characters.
+    return bool(is_base64) and not re.fullmatch(_DIGEST, line.strip())
 
 
 def is_placeholder(value: str) -> bool:
@@ -219,14 +227,13 @@ def is_assigned_secret(name: str, value: str, *, loose: bool) -> bool:
     space.
     """
     kind, value = find_kind(name), value[:LONGEST_JUDGED]
-    if (
-        kind is None
-        or is_placeholder(value)
-        or (re.search(_NEVER, normalise(name)) and kind is not Kind.PASSWORD)
-    ):
+    if kind is None or is_placeholder(value):
         return False
     if kind is Kind.PASSWORD:
         return _is_password(name, value, loose=loose)
+    # A hash or a public key, such as `token_sha256` or `ssh_public_key`.
+    if re.search(_NEVER, normalise(name)):
+        return False
     if "://" in value or re.match(_CHECKSUM, value):
         return False
     if kind is Kind.SECRET:
@@ -239,34 +246,40 @@ def _is_password(name: str, value: str, *, loose: bool) -> bool:
 
     `loose` is True if the assignment may be a part of a sentence.
     """
-    if re.search(_WEAK, normalise(name)) and not is_random(value):
+    normal = normalise(name)
+    # An attribute of a password, such as `password_file`.
+    if re.search(_WEAK, normal) and not is_random(value):
         return False
-    if (
-        re.search(_NEVER, normalise(name))
-        or re.search(r"(?:^|_)no_", normalise(name))
-        or is_path(value)
-    ):
+    # `password_hash`, or a flag such as `no_password`.
+    if re.search(_NEVER, normal) or re.search(r"(?:^|_)no_", normal):
+        return False
+    if is_path(value):
         return False
     if loose:
         return len(value) >= 6 and not re.fullmatch(_WORD, value)
+    # A placeholder such as PASSWORD=PASSWORD.
     return not (name.isupper() and value == name)
 
 
 def _is_named_secret(name: str, value: str) -> bool:
-    # Most generated secrets contain digits. A value of several words counts only if the
-    # name is in upper case, like a variable.
-    if not is_secret(value) or not any(map(str.isdigit, value)) or " " in value:
+    """True if the value of a name of Kind.SECRET is a secret without looking random."""
+    # Most generated secrets contain digits.
+    has_digit = any(map(str.isdigit, value))
+    if not is_secret(value) or not has_digit or " " in value:
         return False
+    # A value of several words counts only if the name is in upper case, like a variable.
     return name.isupper() or not is_identifier(value)
 
 
 def _is_key(name: str, value: str) -> bool:
+    """True if the value of a name of Kind.KEY is a secret."""
     normal = normalise(name)
-    if normal.endswith("key") and (
-        not name.isupper() or "_" not in name or re.search(_OF_PROGRAM, normal)
-    ):
-        return False
-    return is_random(value, 12)
+    if normal.endswith("key"):
+        # Only a variable such as SERVICE_KEY: code has many other keys.
+        is_variable = name.isupper() and "_" in name
+        if not is_variable or re.search(_OF_PROGRAM, normal):
+            return False
+    return is_random(value, shortest=12)
 
 
 # --- the values of secret names -------------------------------------------------------
@@ -307,38 +320,52 @@ def find_assigned(text: str) -> Iterator[tuple[int, int]]:
         span = _find_value(text, match)
         if span:
             yield span
-            index = span[1]
+            _, index = span
 
 
 def _find_value(text: str, match: re.Match[str]) -> tuple[int, int] | None:
-    """Return the span of a secret value after a name that means a secret, or None."""
-    start = match.start()
-    before = _match(_NAME_BEFORE, text[max(0, start - 64) : start][::-1])[0][::-1]
-    name = (before + text[start : match.end("rest")]).lstrip("-.$")
-    if find_kind(name) is None or not _fits(text, match, before):
+    """Return the span of a secret value after a name that means a secret, or None.
+
+    `match` is a match of _ASSIGNED. It begins inside the name: at `token` for
+    `HF_TOKEN_2 = "abc"`. It ends where the value begins.
+    """
+    keyword_start, value_start = match.span()
+    # The beginning of the name (`HF_`) is searched backwards from the keyword.
+    reversed_text = text[max(0, keyword_start - 64) : keyword_start][::-1]
+    prefix = _match(_NAME_BEFORE, reversed_text)[0][::-1]
+    name_start = keyword_start - len(prefix)
+    name = text[name_start : match.end("rest")].lstrip("-.$")
+    if find_kind(name) is None or not _fits(text, match, name_start):
         return None
-    quote, first = match["quote"], match.end()
-    value = _match(
-        _QUOTED.replace("QUOTE", re.escape(quote)) if quote else _BARE, text, first
-    )[0]
-    if not quote and _is_code(value, match["keyword"]):
-        return None
-    value = value if quote else _strip(value)
-    loose = not quote and (
-        match["sign"] is None
-        or (match["sign"][0] == ":" and not _is_alone(text, start, first + len(value)))
-    )
+    quote, sign = match["quote"], match["sign"]
+    if quote:
+        quoted_pattern = _QUOTED.replace("QUOTE", re.escape(quote))
+        value = _match(quoted_pattern, text, value_start)[0]
+    else:
+        value = _match(_BARE, text, value_start)[0]
+        if _is_code(value, match["keyword"]):
+            return None
+        value = _strip(value)
+    value_end = value_start + len(value)
+    # Without a sign, or after a colon in a sentence, a word may follow.
+    loose = False
+    if not quote and sign is None:
+        loose = True
+    elif not quote and sign.startswith(":"):
+        loose = not _is_alone(text, keyword_start, value_end)
     if not value or not is_assigned_secret(name, value, loose=loose):
         return None
-    if not quote and match["sign"] == "=" and _begins_line(text, start - len(before)):
-        return first, _match(
-            _TO_SPACE, text, first
-        ).end()  # the format of `env`: neither a quote nor a comma ends the value
-    is_cut = not quote and len(value) >= LONGEST_JUDGED
-    return first, _match(_LONG, text, first).end() if is_cut else first + len(value)
+    if not quote and sign == "=" and _begins_line(text, name_start):
+        # The format of `env`: neither a quote nor a comma ends the value.
+        value_end = _match(_TO_SPACE, text, value_start).end()
+    elif not quote and len(value) >= LONGEST_JUDGED:
+        # _BARE truncated the value.
+        value_end = _match(_LONG, text, value_start).end()
+    return value_start, value_end
 
 
 def _match(pattern: str, text: str, start: int = 0) -> re.Match[str]:
+    """Match a pattern, which also matches an empty text, at an index."""
     match = re.compile(pattern).match(text, start)
     assert match is not None  # noqa: S101 (all these patterns match an empty text)
     return match
@@ -351,58 +378,55 @@ def _is_code(value: str, keyword: str) -> bool:
     the whole value must be a call, because a password may contain a bracket.
     """
     call = re.compile(_CALL)
-    return bool(
-        call.fullmatch(value)
-        if keyword.lower().startswith("pass")
-        else call.match(value)
-    )
+    if keyword.lower().startswith("pass"):
+        return call.fullmatch(value) is not None
+    return call.match(value) is not None
 
 
-def _fits(text: str, match: re.Match[str], before: str) -> bool:
+def _fits(text: str, match: re.Match[str], name_start: int) -> bool:
     """True if the matched value is assigned to the matched name.
 
-    For example False for `arn:aws:secretsmanager:1:secret:name`. `before` is the
-    part of the name before the match.
+    For example False for `arn:aws:secretsmanager:1:secret:name`. `name_start` is the
+    index of the name, of which the match may lack the beginning.
     """
-    if (
-        match["sign"] == ":"
-        and text[match.end() - 1] == ":"
-        and text[match.start() - 1 : match.start()] == ":"
-    ):
+    before_match = text[match.start() - 1 : match.start()]
+    last_character = text[match.end() - 1]
+    # A component between two colons, without a space after the second one.
+    if match["sign"] == ":" and last_character == ":" and before_match == ":":
         return False
+    # `"token", "abc"` is a pair, but `token, abc` is a list in a sentence.
     if match["comma"] is not None:
         return match["closed"] is not None
+    # `<token>abc</token>`
     if match["element"] is not None:
-        return (
-            text[match.start() - len(before) - 1 : match.start() - len(before)] == "<"
-        )
+        return text[name_start - 1 : name_start] == "<"
     return True
 
 
 def _begins_line(text: str, start: int) -> bool:
-    line = text[max(0, start - 20) : start].rpartition("\n")[2]
-    return line.lstrip("+ ") in ("", "export ", "declare -x ")
+    """True if only `export`, `declare -x` or the `+` of a trace precede on the line."""
+    _, _, before = text[max(0, start - 20) : start].rpartition("\n")
+    return before.lstrip("+ ") in ("", "export ", "declare -x ")
 
 
 def _is_alone(text: str, start: int, end: int) -> bool:
     """True if the line contains only this name and its value, as in YAML."""
-    line = text[max(0, start - 80) : start].rpartition("\n")[2]
-    return (
-        " " not in line.strip(" -\t")
-        and not text[end : end + 80].partition("\n")[0].strip()
-    )
+    _, _, before = text[max(0, start - 80) : start].rpartition("\n")
+    after, _, _ = text[end : end + 80].partition("\n")
+    return " " not in before.strip(" -\t") and not after.strip()
 
 
 def _strip(value: str) -> str:
     """Strip closing brackets, punctuation and following arguments from the end of a
     value."""
+    # "abc,user=alice" is "abc".
     if "," in value:
-        value = re.split(r",(?=[\w.-]+=)", value, maxsplit=1)[0]
-    return (
-        re.split(r";|\\+[nrt]", value, maxsplit=1)[0].rstrip(_CLOSING)
-        if not value.startswith(";")
-        else value
-    )
+        value, *_ = re.split(r",(?=[\w.-]+=)", value, maxsplit=1)
+    if value.startswith(";"):
+        return value
+    # "abc;user" and "abc\\nuser" are "abc".
+    value, *_ = re.split(r";|\\+[nrt]", value, maxsplit=1)
+    return value.rstrip(_CLOSING)
 
 
 # --- rules ----------------------------------------------------------------------------
@@ -444,6 +468,7 @@ def find_pattern(pattern: str, accept: Callable[[str], bool] | None = None) -> F
 def _find_pattern(
     pattern: str, accept: Callable[[str], bool] | None, text: str
 ) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the last groups (or whole matches) whose text is accepted."""
     for match in re.finditer(pattern, text):
         group = match.lastindex or 0
         if match[group] and (accept is None or accept(match[group])):
@@ -468,6 +493,7 @@ def _is_credential(value: str) -> bool:
 
 
 def _is_sent(value: str) -> bool:
+    """True unless the value is a placeholder or a number."""
     return not is_placeholder(value) and not value.isdigit()
 
 
@@ -477,6 +503,7 @@ def _is_typed(value: str) -> bool:
 
 
 def _has_token(value: str) -> bool:
+    """True if a value of a cookie looks randomly generated."""
     return any(is_random(word) for word in re.split(r"[=;:,\s]+", value[:2000]))
 
 
@@ -489,6 +516,7 @@ def _is_long_token(value: str) -> bool:
 
 
 def _is_token_after_prefix(value: str) -> bool:
+    """True if the text after the prefix of a token has a digit and is no name."""
     return any(map(str.isdigit, value)) and not is_wordlike(value)
 
 
@@ -706,12 +734,12 @@ def hide_password_of(url: str) -> str:
 def _hide(text: str) -> str:
     """Apply the rules with a keyword that occurs in a text."""
     rules, automaton, rules_by_keyword = _load_rules()
-    occurring = automaton.find_matches_as_indexes(
-        text.lower().encode("utf-8", "surrogatepass"), overlapping=True
-    )
-    for number in sorted(
-        {number for keyword, _, _ in occurring for number in rules_by_keyword[keyword]}
-    ):
+    lower = text.lower().encode("utf-8", "surrogatepass")
+    occurrences = automaton.find_matches_as_indexes(lower, overlapping=True)
+    rule_numbers = {
+        number for keyword, _, _ in occurrences for number in rules_by_keyword[keyword]
+    }
+    for number in sorted(rule_numbers):
         _, find_spans = rules[number]
         text = _mask(text, find_spans(text))
     return text
@@ -730,11 +758,9 @@ def _load_rules() -> tuple[Rules, BytesAhoCorasick, list[list[int]]]:
     for number, (keywords, _) in enumerate(rules):
         for keyword in keywords:
             rules_by_keyword.setdefault(keyword, []).append(number)
-    return (
-        rules,
-        BytesAhoCorasick([keyword.encode() for keyword in rules_by_keyword]),
-        list(rules_by_keyword.values()),
-    )
+    # The search numbers the keywords in this order.
+    automaton = BytesAhoCorasick([keyword.encode() for keyword in rules_by_keyword])
+    return rules, automaton, list(rules_by_keyword.values())
 
 
 def list_token_rules() -> Rules:
@@ -753,6 +779,7 @@ def list_token_rules() -> Rules:
 
 
 def _find_token(pattern: str, text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the matches whose group, if any, looks random."""
     for match in re.finditer(pattern, text):
         if not match.lastindex or _is_token_after_prefix(match[1]):
             yield match.span()
@@ -760,11 +787,9 @@ def _find_token(pattern: str, text: str) -> Iterator[tuple[int, int]]:
 
 def _mask(text: str, spans: Iterable[tuple[int, int]]) -> str:
     """Replace the (start, end) spans of a text by `***`, once per line of a span."""
-    pieces, end = [], 0
-    for start, stop in spans:
-        pieces += [
-            text[end:start],
-            MASK + "".join("\n" + MASK for _ in range(text.count("\n", start, stop))),
-        ]
-        end = stop
-    return "".join([*pieces, text[end:]]) if pieces else text
+    pieces, previous_end = [], 0
+    for start, end in spans:
+        line_count = text.count("\n", start, end) + 1
+        pieces += [text[previous_end:start], "\n".join([MASK] * line_count)]
+        previous_end = end
+    return "".join([*pieces, text[previous_end:]]) if pieces else text
