@@ -68,7 +68,10 @@ def _run_stoppable(argv: Sequence[str] | None) -> int:
         return 128 + (stop.number or signal.SIGINT)
     finally:
         _flush()
-        stop.end() if argv is None else stop.restore()  # the program ends with this
+        if argv is None:
+            stop.end()  # the program ends now
+        else:
+            stop.restore()
 
 
 def _flush() -> None:
@@ -146,10 +149,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     # In the order in which `--help` lists them.
-    tools = (summary, replay, compare, probe, nccl)
     for add in (
         partial(baselines.add, add_import=import_tables.add),
-        *(tool.add for tool in tools),
+        summary.add,
+        replay.add,
+        compare.add,
+        probe.add,
+        nccl.add,
         chat.add,
         history.add,
         site.add,

@@ -43,7 +43,8 @@ class Key:
         head = (
             f"{self.recipe}_{self.size}-{self.release}-{self.gpu}-{self.dtype}-{gpus}"
         )
-        return "-".join([head, *filter(None, (self.task, self.scaling, self.variant))])
+        suffixes = filter(None, (self.task, self.scaling, self.variant))
+        return "-".join([head, *suffixes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +129,8 @@ class Window(NamedTuple):
     def __str__(self) -> str:
         if self.first == self.last:
             return f"step {self.first}"
-        return (
-            f"{self.statistic.replace('_', ' ')} of steps {self.first} to {self.last}"
-        )
+        statistic = self.statistic.replace("_", " ")
+        return f"{statistic} of steps {self.first} to {self.last}"
 
 
 USUAL_WINDOW = Window(11, 44)
@@ -183,16 +183,19 @@ class Tolerance:
     @property
     def factor(self) -> float:
         """The largest allowed step time, as a multiple of the baseline's."""
-        return 1 / (1 - self.fraction) if self.larger_is_better else 1 + self.fraction
+        if self.larger_is_better:
+            # 5 % less throughput takes 1 / 0.95 of the time.
+            return 1 / (1 - self.fraction)
+        return 1 + self.fraction
 
     def __str__(self) -> str:
         percent = f"{self.fraction * 100:.10g} %"
         if self.of == "time":
             return percent
-        same_time = (
-            f" (+{(self.factor - 1) * 100:.3g} % time)" if self.larger_is_better else ""
-        )
-        return f"{percent} of {self.of}{same_time}"
+        more_time = ""
+        if self.larger_is_better:
+            more_time = f" (+{(self.factor - 1) * 100:.3g} % time)"
+        return f"{percent} of {self.of}{more_time}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,11 +344,9 @@ class Baseline:
     @property
     def required(self) -> Baseline:
         """This baseline, with the window that a run must contain to be valid."""
-        return (
-            self
-            if self.required_window is None
-            else replace(self, window=self.required_window)
-        )
+        if self.required_window is None:
+            return self
+        return replace(self, window=self.required_window)
 
 
 @dataclass(frozen=True, slots=True)

@@ -383,7 +383,10 @@ class Job:
         For a run in an allocation this is the id of the allocation: `4711` for
         `4711-2`.
         """
-        return self.job_id.rpartition("-")[0] if self.spec.allocation else self.job_id
+        if not self.spec.allocation:
+            return self.job_id
+        allocation_id, _, _ = self.job_id.rpartition("-")
+        return allocation_id
 
     @property
     def refused(self) -> bool:
@@ -391,10 +394,8 @@ class Job:
 
         Such a job has no id and will not get one.
         """
-        return self.submission not in (
-            SubmissionState.INTENDED,
-            SubmissionState.SUBMITTED,
-        )
+        may_have_id = (SubmissionState.INTENDED, SubmissionState.SUBMITTED)
+        return self.submission not in may_have_id
 
 
 @dataclass(frozen=True, slots=True)

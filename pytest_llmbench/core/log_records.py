@@ -349,26 +349,16 @@ class Checkpoints:
     @property
     def load_line(self) -> int:
         """The line of the first load, or 0."""
-        return next(
-            (
-                record.line
-                for record in self.records
-                if record.action is CheckpointAction.LOAD
-            ),
-            0,
-        )
+        return self._find_first_line(CheckpointAction.LOAD)
 
     @property
     def save_line(self) -> int:
         """The line of the first save, or 0."""
-        return next(
-            (
-                record.line
-                for record in self.records
-                if record.action is CheckpointAction.SAVE
-            ),
-            0,
-        )
+        return self._find_first_line(CheckpointAction.SAVE)
+
+    def _find_first_line(self, action: CheckpointAction) -> int:
+        lines = (record.line for record in self.records if record.action is action)
+        return next(lines, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,25 +397,34 @@ class ParsedLog:
 
         Returns the log itself if none of them did.
         """
-        by_name = {log.dialect: log for log in (self, *self.readings)}
-        read = next((by_name[name] for name in dialects if name in by_name), self)
+        log_by_dialect = {log.dialect: log for log in (self, *self.readings)}
+        readings = (
+            log_by_dialect[dialect] for dialect in dialects if dialect in log_by_dialect
+        )
+        # Only this log, not its readings, has the facts of the file.
         return replace(
-            read, fingerprint=self.fingerprint, size_bytes=self.size_bytes, readings=()
+            next(readings, self),
+            fingerprint=self.fingerprint,
+            size_bytes=self.size_bytes,
+            readings=(),
         )
 
     def with_quotes(self, change: Callable[[Quote], Quote]) -> ParsedLog:
         """Return a copy in which `change` was applied to all quotes."""
+        # An empty quote is absent and stays empty.
+        dropped = tuple(
+            replace(records, quote=records.quote and change(records.quote))
+            for records in self.dropped
+        )
+        unread = tuple(
+            replace(dialect, quote=dialect.quote and change(dialect.quote))
+            for dialect in self.unread
+        )
         return replace(
             self,
             ending=change_ending(self.ending, change),
-            dropped=tuple(
-                replace(records, quote=records.quote and change(records.quote))
-                for records in self.dropped
-            ),
-            unread=tuple(
-                replace(unread, quote=unread.quote and change(unread.quote))
-                for unread in self.unread
-            ),
+            dropped=dropped,
+            unread=unread,
             readings=tuple(reading.with_quotes(change) for reading in self.readings),
         )
 
@@ -433,7 +432,7 @@ class ParsedLog:
 def change_ending(
     ending: Ending | None, change: Callable[[Quote], Quote]
 ) -> Ending | None:
-    """Apply `change` to all quotes of an ending."""
+    """Apply `change` to the quotes of an ending and of the ending next to it."""
     if ending is None:
         return None
     quote = ending.quote and change(ending.quote)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 SECONDS_PER_DAY = 86400
 TOKENS = 1e12
+"""The number of tokens in `days_to_1t_tokens`."""
+
+FLOP_PER_TFLOP = 1e12
+
 STEP_TIME = "step_time_seconds"
 
 
@@ -62,12 +66,16 @@ def _get_step_time(_: Baseline, seconds: float) -> float:
 
 
 def _compute_tokens(baseline: Baseline, seconds: float) -> float | None:
+    """Return tokens per second of the whole run, or None if they are unknown."""
     return compute_tokens_per_second(baseline.configuration, seconds) or None
 
 
 def _compute_tokens_per_gpu(baseline: Baseline, seconds: float) -> float | None:
+    """Return tokens per second of one GPU, or None if they are unknown."""
     tokens, gpus = _compute_tokens(baseline, seconds), baseline.key.gpus
-    return tokens / gpus if tokens and gpus else None
+    if not tokens or not gpus:
+        return None
+    return tokens / gpus
 
 
 def _compute_utilization(
@@ -88,19 +96,20 @@ def _compute_utilization(
 
 
 def _compute_tflops_per_gpu(baseline: Baseline, seconds: float) -> float | None:
+    """Return TFLOP/s of one GPU, or None if no formula counts the FLOPs."""
     configuration = baseline.configuration
-    return (
-        None
-        if uses_logged_flops(configuration)
-        else compute_tflops_per_gpu(configuration, seconds)
-    )
+    if uses_logged_flops(configuration):
+        return None
+    return compute_tflops_per_gpu(configuration, seconds)
 
 
 def _compute_logged_tflops(baseline: Baseline, seconds: float) -> float | None:
-    work = baseline.configuration.logged_tflop
-    return (
-        work / seconds if work and uses_logged_flops(baseline.configuration) else None
-    )
+    """Return TFLOP/s of one GPU as logged, or None if a formula counts the FLOPs."""
+    configuration = baseline.configuration
+    step_tflop = configuration.logged_tflop
+    if not step_tflop or not uses_logged_flops(configuration):
+        return None
+    return step_tflop / seconds
 
 
 def _compute_days_to_1t_tokens(baseline: Baseline, seconds: float) -> float | None:
@@ -231,10 +240,9 @@ def compute_tflops_per_gpu(configuration: Configuration, step_seconds: float) ->
     """
     if uses_logged_flops(configuration):
         return (configuration.logged_tflop or math.nan) / step_seconds
-    flops = configuration.global_batch_size * count_model_flops(
-        configuration.architecture
-    )
-    return flops / step_seconds / configuration.key.gpus / 1e12
+    sequence_flops = count_model_flops(configuration.architecture)
+    step_flops = configuration.global_batch_size * sequence_flops
+    return step_flops / step_seconds / configuration.key.gpus / FLOP_PER_TFLOP
 
 
 def compute_model_flops_utilization(
@@ -260,7 +268,7 @@ def compute_days_to_1t_tokens(
     None for a proxy, which is not the real model (the documents print NA), and for an
     unknown rate.
     """
-    tokens = compute_tokens_per_second(configuration, step_seconds)
-    return (
-        None if configuration.proxy or not tokens else TOKENS / tokens / SECONDS_PER_DAY
-    )
+    tokens_per_second = compute_tokens_per_second(configuration, step_seconds)
+    if configuration.proxy or not tokens_per_second:
+        return None
+    return TOKENS / tokens_per_second / SECONDS_PER_DAY

@@ -173,11 +173,8 @@ class ConfigurationResult:
 
         `evidence` contains the evidence for each baseline.
         """
-        return next(
-            of_baseline
-            for of_baseline in evidence
-            if of_baseline.baseline is self.judgement.baseline
-        )
+        deciding_baseline = self.judgement.baseline
+        return next(item for item in evidence if item.baseline is deciding_baseline)
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,8 @@ def make_run_keys(job_id: str, logs: str, started: datetime | None) -> RunKeys:
     """Return the keys of a run: its job id with its logs, and its job id with its
     start.
 
-    The start identifies a run whose log is still growing.
+    `logs` are the joined fingerprints of its logs. Unknown values (empty or None) make
+    no key. The start identifies a run whose log is still growing.
     """
     return frozenset(
         (job_id, identifier) for identifier in (logs, started) if identifier
@@ -409,10 +410,9 @@ class Measurement:
         Metadata override the log, because launchers name versions uniformly.
         """
         log = self.measured_log
-        environment = () if log is None else log.environment
-        return dict(
-            sorted({**dict(environment), **dict(self.run.found.environment)}.items())
-        )
+        of_log = {} if log is None else dict(log.environment)
+        of_metadata = dict(self.run.found.environment)
+        return dict(sorted({**of_log, **of_metadata}.items()))
 
     @property
     def measured_log(self) -> ParsedLog | None:
@@ -438,10 +438,9 @@ class Measurement:
 
         A valid run may represent its day.
         """
-        measured = (
-            self.statistic_seconds is not None and 0 < self.statistic_seconds < math.inf
-        )
-        return measured and not self.problems and self.excluded is None
+        seconds = self.statistic_seconds
+        is_measured = seconds is not None and 0 < seconds < math.inf
+        return is_measured and not self.problems and self.excluded is None
 
     @property
     def started(self) -> datetime | None:
@@ -497,9 +496,10 @@ class StoredDetails(NamedTuple):
 
 def exclude_same_runs(past: Iterable[StoredRun], keys: RunKeys) -> list[StoredRun]:
     """Return the stored runs that match none of `keys`."""
-    jobs = {job_id for job_id, _ in keys}
+    job_ids = {job_id for job_id, _ in keys}
+    # Every key contains the job id, so most runs need not make their keys.
     return [
         stored
         for stored in past
-        if stored.job_id not in jobs or keys.isdisjoint(stored.same_run_keys)
+        if stored.job_id not in job_ids or keys.isdisjoint(stored.same_run_keys)
     ]
