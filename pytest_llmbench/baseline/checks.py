@@ -216,7 +216,8 @@ def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) ->
             row.line,
             f"found no {', '.join(missing)}, expected {expected} for counting FLOPs",
         )
-    if not row["gpus"] and (has_formula or row.get("match") is None):
+    is_draft = row.get("match") is not None
+    if not row["gpus"] and (has_formula or not is_draft):
         report(
             row.lines["gpus"],
             "found 0 GPUs, expected their number: only drafted rows without a formula may omit it",
@@ -371,6 +372,7 @@ def _check_dates(recorded: YamlMapping, report: Report) -> None:
 
 
 def _parse_day(text: str) -> date:
+    """Return the day of an ISO date or time."""
     return datetime.fromisoformat(text).date()
 
 
@@ -415,7 +417,8 @@ def _check_launch(launch: YamlMapping, report: Report) -> None:
             )
     profiling = launch.get("profiling") or NOTHING
     first, last = profiling.get("default_start"), profiling.get("default_stop")
-    if first is not None and last is not None and first >= last:
+    has_both = first is not None and last is not None
+    if has_both and first >= last:
         report(
             profiling.lines["default_start"],
             f"found default steps {first} to {last}, expected start < stop",

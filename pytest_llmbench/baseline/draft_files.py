@@ -47,36 +47,36 @@ def write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
             f"{path}: this is a link to {os.path.realpath(path)}; give the path of that file"
         )
     try:
-        before = None
+        existing_text = None
         if path_exists(path, follow_links=False):
             # An empty file counts as missing.
-            before = path.read_text(encoding="utf-8") or None
-        if before == text:
+            existing_text = path.read_text(encoding="utf-8") or None
+        if existing_text == text:
             return WrittenDraft(path, DraftFate.UNCHANGED)
-        if before is not None and contains_recorded(path):
+        if existing_text is not None and contains_recorded(path):
             raise BaselineError(
                 f"{path}: contains recorded baselines, which an import never replaces; move the file or write elsewhere"
             )
-        if before is not None and not force:
-            return WrittenDraft(path, DraftFate.KEPT, _diff(path, before, text))
+        if existing_text is not None and not force:
+            return WrittenDraft(path, DraftFate.KEPT, _diff(path, existing_text, text))
         write_atomically(path, text)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise BaselineError(
             f"{path}: {reason or error}, expected a writable path"
         ) from error
-    if before is None:
+    if existing_text is None:
         return WrittenDraft(path, DraftFate.CREATED)
-    return WrittenDraft(path, DraftFate.REPLACED, _diff(path, before, text))
+    return WrittenDraft(path, DraftFate.REPLACED, _diff(path, existing_text, text))
 
 
-def _diff(path: Path, before: str, after: str) -> str:
-    """Return the unified diff from the file to the draft."""
+def _diff(path: Path, existing_text: str, draft_text: str) -> str:
+    """Return the unified diff from the existing text of a file to that of the draft."""
     lines = difflib.unified_diff(
-        before.splitlines(),
-        after.splitlines(),
-        str(path),
-        f"{path} (import)",
+        existing_text.splitlines(),
+        draft_text.splitlines(),
+        fromfile=str(path),
+        tofile=f"{path} (import)",
         lineterm="",
     )
     return "\n".join(lines)

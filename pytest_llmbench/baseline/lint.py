@@ -74,31 +74,25 @@ def lint_file(file: RecipeFile) -> LintReport:
     model constants, and recorded values beyond the drift budget.
     """
     recipe = file.recipe
-    cells = [text for baseline in recipe.baselines for _, text in baseline.cells]
-    wrong_cells = [
-        mismatch
-        for baseline in recipe.baselines
-        for mismatch in _find_wrong_cells(baseline)
-    ]
-    wrong_columns = [
-        mismatch
-        for baseline in recipe.baselines
-        for mismatch in _find_contradicting_columns(
+    cells: list[str] = []
+    derived = 0
+    wrong_cells: list[_Mismatch] = []
+    wrong_columns: list[_Mismatch] = []
+    for baseline in recipe.baselines:
+        for name, text in baseline.cells:
+            cells.append(text)
+            derived += _is_derived(baseline, name, text)
+        wrong_cells += _find_wrong_cells(baseline)
+        wrong_columns += _find_contradicting_columns(
             baseline, dp_excludes_ep=recipe.dp_excludes_ep
         )
-    ]
     mismatches = [*wrong_cells, *wrong_columns]
-    findings = (
+    findings = [
         *_find_unlisted_mismatches(file, mismatches),
         *_find_unfounded_errata(file, mismatches),
         *_find_wrong_constants(file),
         *_find_hidden_drift(file),
-    )
-    derived = sum(
-        _is_derived(baseline, name, text)
-        for baseline in recipe.baselines
-        for name, text in baseline.cells
-    )
+    ]
     return LintReport(
         path=recipe.path,
         configurations=len(recipe.baselines),
@@ -448,10 +442,11 @@ def format_lint_page(reports: Sequence[LintReport], width: int) -> str:
 
 def _format_counts(reports: Sequence[LintReport]) -> str:
     """Return the sums of the counts of these files in one sentence."""
-    configurations, cells, numbers, derived, reproduced = (
-        sum(getattr(report, name) for report in reports)
-        for name in ("configurations", "cells", "numbers", "derived", "reproduced")
-    )
+    configurations = sum(report.configurations for report in reports)
+    cells = sum(report.cells for report in reports)
+    numbers = sum(report.numbers for report in reports)
+    derived = sum(report.derived for report in reports)
+    reproduced = sum(report.reproduced for report in reports)
     errata = [erratum for report in reports for erratum in report.errata]
     # Only an erratum of a table names a configuration.
     in_tables = sum(bool(erratum.configuration) for erratum in errata)
@@ -464,9 +459,8 @@ def _format_counts(reports: Sequence[LintReport]) -> str:
 
 def format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
     """Format errata, grouped by location and reason."""
-    for (location, reason), group in groupby(
-        errata, lambda erratum: (erratum.where, erratum.reason)
-    ):
+    groups = groupby(errata, lambda erratum: (erratum.where, erratum.reason))
+    for (location, reason), group in groups:
         yield from wrap_text(location, width, "  ")
         for erratum in group:
             text = f"{erratum.printed} -> {erratum.corrected}"
@@ -477,11 +471,11 @@ def format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
 
 
 def wrap_text(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
-    """Wrap a text. Further lines are indented as the first unless `rest` is given."""
-    return wrap(
-        escape(text),
-        width,
-        first=first,
-        rest=first if rest is None else rest,
-        whole_words=True,
-    )
+    """Wrap a text into lines.
+
+    `first` is the indentation of the first line, `rest` of the others; by default, both
+    are `first`.
+    """
+    if rest is None:
+        rest = first
+    return wrap(escape(text), width, first=first, rest=rest, whole_words=True)

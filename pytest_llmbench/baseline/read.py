@@ -172,13 +172,11 @@ def _find_links(
 
     Calls `fail` for a path that cannot be examined.
     """
-    for path in (os.path.join(folder, name) for name in names):
+    for name in names:
+        path = os.path.join(folder, name)
         try:
-            if (
-                S_ISLNK(os.lstat(path).st_mode)
-                and path_exists(Path(path))
-                and S_ISDIR(os.stat(path).st_mode)
-            ):
+            is_link = S_ISLNK(os.lstat(path).st_mode)
+            if is_link and path_exists(Path(path)) and S_ISDIR(os.stat(path).st_mode):
                 yield path
         except OSError as error:
             fail(error)
@@ -459,6 +457,7 @@ def _make_log_dialect(entry: YamlMapping) -> RegexDialect | None:
 
 
 def _parse_peak(text: str) -> float:
+    """Return a peak in TFLOP/s, NaN if the device has none."""
     return math.nan if text == NO_PEAK else float(text)
 
 
@@ -545,8 +544,12 @@ def _make_errata(entry: YamlMapping) -> Iterator[Erratum]:
 
 def _to_tuples(entry: YamlMapping | None) -> tuple[tuple[str, Any], ...]:
     """Return a mapping as nested (key, value) pairs, () for None."""
-    values = entry.values.items() if entry else ()
-    return tuple(
-        (key, _to_tuples(value) if isinstance(value, YamlMapping) else value)
-        for key, value in values
-    )
+    if entry is None:
+        return ()
+    pairs = []
+    for key, value in entry.values.items():
+        if isinstance(value, YamlMapping):
+            pairs.append((key, _to_tuples(value)))
+        else:
+            pairs.append((key, value))
+    return tuple(pairs)

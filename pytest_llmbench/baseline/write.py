@@ -117,7 +117,10 @@ def write_recorded(
         shared = _add_names(shared, first_key, recipes)
         shared = _add_drift_budget(shared, baselines.values())
         changes = {
-            key: _format_change(existing[key].step_seconds, baseline.step_seconds)
+            key: _format_change(
+                old_seconds=existing[key].step_seconds,
+                new_seconds=baseline.step_seconds,
+            )
             for key, baseline in sorted(baselines.items())
             if key in existing
         }
@@ -181,11 +184,14 @@ def make_recorded_baseline(published: Baseline, recording: Recording) -> Baselin
 
 
 def _make_path(directory: Path, key: Key) -> Path:
+    """Return the path of the recorded file for a configuration."""
     return directory / key.recipe / f"{key.release}.yaml"
 
 
-def _format_change(before: float, after: float) -> str:
-    return f"{before:#.4g} s -> {after:#.4g} s ({formatting.format_difference(after / before)})"
+def _format_change(old_seconds: float, new_seconds: float) -> str:
+    """Return `7.331 s -> 7.402 s (+1.0 %)`."""
+    change = formatting.format_difference(new_seconds / old_seconds)
+    return f"{old_seconds:#.4g} s -> {new_seconds:#.4g} s ({change})"
 
 
 def _add_drift_budget(shared: SharedKeys, baselines: Iterable[Baseline]) -> SharedKeys:
@@ -459,18 +465,17 @@ def render_draft(path: Path, recipes: Sequence[Recipe], remarks: Sequence[str]) 
 
     All recipes have the same name and release. `remarks` become comments at the top.
     """
-    first = recipes[0]
+    first_recipe = recipes[0]
     baselines = {
         baseline.key: baseline for recipe in recipes for baseline in recipe.baselines
     }
     owner_keys = {
-        "title": first.title,
-        "framework": first.framework,
-        "names": list(first.names),
+        "title": first_recipe.title,
+        "framework": first_recipe.framework,
+        "names": list(first_recipe.names),
     }
-    comments = "".join(
-        f"# {line}\n" for remark in remarks for line in remark.splitlines()
-    )
+    remark_lines = [line for remark in remarks for line in remark.splitlines()]
+    comments = "".join(f"# {line}\n" for line in remark_lines)
     document = _render_document(
         path,
         baselines,

@@ -35,11 +35,10 @@ def read_file_keys(path: Path) -> dict[str, object]:
     Raises ValueError if the file cannot be parsed.
     """
     tables = read_tables(path)
-    return {
-        name: value
-        for table in list_read_tables(path)
-        for name, value in tables.get(table, {}).items()
-    }
+    keys: dict[str, object] = {}
+    for table in list_read_tables(path):
+        keys |= tables.get(table, {})
+    return keys
 
 
 def find_file_value(key: str, directory: Path) -> tuple[str, Path] | None:
@@ -173,7 +172,8 @@ def refuse_unknown(unknown: Sequence[str], file: str) -> None:
 def refuse_empty(keys: Mapping[str, object], file: str) -> None:
     """Raise SettingsError for keys of this plugin without a value."""
     for key, value in keys.items():
-        if key in INI_KEYS and isinstance(value, str) and not value.strip():
+        is_blank = isinstance(value, str) and not value.strip()
+        if key in INI_KEYS and is_blank:
             raise SettingsError(
                 f"{file}: {key} is empty: give a value, or leave the key out"
             )

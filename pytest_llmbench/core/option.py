@@ -163,6 +163,7 @@ class OptionRecord:  # noqa: PLW1641 (never used as a dictionary key)
 def list_defaults(kind: type[OptionRecord]) -> Mapping[str, Any]:
     """Return the default of each field of a record, in declaration order."""
     bases = [base for base in reversed(kind.__mro__) if issubclass(base, OptionRecord)]
+    # The value of a declared field is an option or, without an option, its default.
     declared = {
         name: getattr(kind, name) for base in bases for name in base.__annotations__
     }
@@ -394,12 +395,12 @@ def _resolve_option(option: Option, values: OptionValues, directory: Path) -> An
 
 def parse_age(text: str) -> timedelta:
     """Parse `90m`, `36h`, `1.5d` or `2w`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mhdw])", text)
-    if not match or float(match[1]) == 0:
+    match = re.fullmatch(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[mhdw])", text)
+    if not match or float(match["number"]) == 0:
         raise ValueError(
             "expected a number above 0 with a unit (m: minutes, h, d or w), such as 36h"
         )
-    return timedelta(minutes=float(match[1]) * MINUTES[match[2]])
+    return timedelta(minutes=float(match["number"]) * MINUTES[match["unit"]])
 
 
 def parse_stall_limit(text: str) -> StallLimits:
@@ -437,7 +438,8 @@ def parse_percentage(text: str) -> float:
 
 def parse_count(text: str, smallest: int = 1, largest: int = 10**6) -> int:
     """Parse a whole number from `smallest` to `largest`, both included."""
-    if not (text.isascii() and text.isdecimal() and smallest <= int(text) <= largest):
+    is_number = text.isascii() and text.isdecimal()
+    if not is_number or not smallest <= int(text) <= largest:
         raise ValueError(f"expected a whole number from {smallest} to {largest}")
     return int(text)
 

@@ -33,10 +33,12 @@ class Record:
         remaining_names = names[positional:]
         wrong = [name for name in keywords if name not in remaining_names]
         if missing or wrong or positional > len(names):
-            lacks = f", without {', '.join(missing)}" if missing else ""
-            wrongly = f", wrongly {', '.join(wrong)}" if wrong else ""
-            found = f"found {positional + len(keywords)} values{lacks}{wrongly}"
-            raise TypeError(f"{type(self).__name__}: {found}, expected {len(names)}")
+            problem = f"found {positional + len(keywords)} values"
+            if missing:
+                problem += f", without {', '.join(missing)}"
+            if wrong:
+                problem += f", wrongly {', '.join(wrong)}"
+            raise TypeError(f"{type(self).__name__}: {problem}, expected {len(names)}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} is frozen")
@@ -56,4 +58,5 @@ class Record:
         return f"{type(self).__name__}({fields})"
 
     def _list_values(self) -> list[Any]:
+        """Return the values of all fields, in declaration order."""
         return [getattr(self, name) for name in type(self).__annotations__]

@@ -230,8 +230,10 @@ class Redactor:
 
         Returns as many lines.
         """
-        hidden = hide_tokens("\n".join(lines)).split("\n")
-        return [MASK if is_line_of_key(line) else self.redact(line) for line in hidden]
+        redacted = []
+        for line in hide_tokens("\n".join(lines)).split("\n"):
+            redacted.append(MASK if is_line_of_key(line) else self.redact(line))
+        return redacted
 
     def _hide_beginning(self, text: str) -> str:
         """Hide the beginning of a secret at the end of a text."""
@@ -284,6 +286,7 @@ def make_redactor() -> Redactor:
 
 @lru_cache(maxsize=1)
 def _make_redactor(environment: tuple[tuple[str, str], ...]) -> Redactor:
+    """Return a redactor for these variables; the result is cached."""
     return Redactor(list_secret_values(dict(environment)))
 
 

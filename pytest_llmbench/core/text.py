@@ -63,6 +63,7 @@ def _fill(character: str) -> str:
 
 
 def _count_character_columns(character: str) -> int:
+    """Return 2 for a wide or full-width character, 0 for a combining one, else 1."""
     if unicodedata.east_asian_width(character) in "WF":
         return 2
     return 0 if unicodedata.combining(character) else 1

@@ -383,6 +383,7 @@ def _read_mapping(
 
 
 def _line_of(node: Node) -> int:
+    """Return the 1-based line of a node."""
     return int(node.start_mark.line) + 1
 
 
