@@ -72,7 +72,10 @@ def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
 
 
 def _check_log(entry: YamlMapping, report: Report) -> None:
-    """Report a missing or superfluous log definition, and a bad pattern."""
+    """Report a missing or superfluous log definition, and a bad pattern.
+
+    Only a custom dialect (`dialect: regex`) needs a definition.
+    """
     log = entry.get("log")
     if entry["dialect"] != REGEX:
         if log is not None:
@@ -231,7 +234,7 @@ def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) ->
 
 
 def _check_step_time_cells(row: YamlMapping, report: Report) -> None:
-    """Report printed values that determine no step time."""
+    """Report cells from which no step time follows, printed or derived."""
     cells = row.get("cells")
     if cells is None or "step_time" in cells.values:
         return

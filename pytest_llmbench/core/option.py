@@ -175,13 +175,12 @@ def list_defaults(kind: type[OptionRecord]) -> Mapping[str, Any]:
 
 def list_rows(kind: type[OptionRecord]) -> dict[str, Option]:
     """Return the options of a record by field name."""
-    bases = [vars(base) for base in reversed(kind.__mro__)]
-    return {
-        name: row
-        for base in bases
-        for name, row in base.items()
-        if isinstance(row, Option)
-    }
+    rows: dict[str, Option] = {}
+    for base in reversed(kind.__mro__):
+        for name, value in vars(base).items():
+            if isinstance(value, Option):
+                rows[name] = value
+    return rows
 
 
 # --- the origin of a value ------------------------------------------------------------
@@ -217,12 +216,11 @@ class Origin:
         return self.written == Written.TYPED
 
     def __str__(self) -> str:
+        of_file = f" of {self.file}" if self.file else ""
         suffixes = {
             Written.TYPED: "",
             Written.ENVIRONMENT: " in PYTEST_ADDOPTS",
-            Written.ADDOPTS: f" in addopts of {self.file}"
-            if self.file
-            else " in addopts",
+            Written.ADDOPTS: f" in addopts{of_file}",
             Written.ELSEWHERE: " from a conftest or an @file",
             Written.INI: f" in {self.file or 'the ini file'}",
         }
@@ -241,8 +239,9 @@ def find_option_origins(
 ) -> Origins:
     """Return the origin of each given option.
 
-    `arguments` maps each place (a constant of `Written`) to its arguments, the place
-    with the highest precedence first. `file` is pytest's configuration file.
+    `flags` are the given options. `arguments` maps each place (a constant of `Written`)
+    to its arguments, the place with the highest precedence first. `file` is pytest's
+    configuration file.
     """
     place_by_flag: dict[str, str] = {}
     # A later place replaces an earlier one, so the lowest precedence comes first.
@@ -315,10 +314,11 @@ class OptionValues(dict[str, Any]):
         name."""
         super().__init__({**ini, **typed})
         self.layers = typed, ini
-        unnamed = {
-            name: Origin(Written.INI, name) for name, value in ini.items() if value
-        }
-        self.origins = unnamed if origins is None else origins
+        if origins is None:
+            origins = {
+                name: Origin(Written.INI, name) for name, value in ini.items() if value
+            }
+        self.origins = origins
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> OptionValues:
@@ -328,13 +328,19 @@ class OptionValues(dict[str, Any]):
     def split_layers(self) -> tuple[OptionValues, OptionValues]:
         """Return the values of the command line alone and of the ini keys alone."""
         typed, ini = self.layers
-        keys = {name: origin for name, origin in self.origins.items() if name in ini}
-        return OptionValues(typed, {}, self.origins), OptionValues({}, ini, keys)
+        ini_origins = {
+            name: origin for name, origin in self.origins.items() if name in ini
+        }
+        command_line_values = OptionValues(typed, {}, self.origins)
+        ini_values = OptionValues({}, ini, ini_origins)
+        return command_line_values, ini_values
 
     def get_text(self, flag: str) -> str | None:
         """Return the text of an option, or None if it is not given."""
         value = self.get(name_destination(flag))
-        return None if value is None or value == "" else str(value).strip()
+        if value is None or value == "":
+            return None
+        return str(value).strip()
 
     def state(self, flag: str, value: object) -> str:
         """Format a value as it was written: `--llmb-trend=fial` or `pytest.ini:

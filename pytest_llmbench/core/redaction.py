@@ -248,8 +248,10 @@ class Redactor:
         """Redact every text in nested dictionaries and lists.
 
         Keys, numbers and values under the `kept` keys are not redacted. `printable`
-        first escapes all texts, including those under the `kept` keys.
+        first escapes all texts, including those under the `kept` keys. Returns new
+        dictionaries and lists.
         """
+        # Not methods: `kept` and `printable` are the same at every level.
         prepare = escape if printable else str
         redact = self._redact_escaped if printable else self._redact_cached
 

@@ -72,8 +72,9 @@ HINTS = (
 """Lower-case texts; every `NAME=` with a secret name contains at least one of them."""
 
 _JOINTS = str.maketrans("-. ", "___")
-_CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
+_CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"  # between `api` and `Key` in `apiKey`
 
+# Normalised names: `db_password`, `pwd`; `hf_token`, `wandb_key`, `smtp_pass`; `cookie`.
 _PASSWORD = r"(?:passw(?:or)?d|passwort|passphrase)s?(?![a-z])|(?:^|_)(?:pw|pwd)$"
 _SECRET = (
     r"(?:token|secrets?|credentials?|creds|docker_?config_?json|(?:api|access|account|auth|client|consumer|deploy|encryption|hmac|license|master|munge"
@@ -83,20 +84,23 @@ _SECRET = (
 )
 _KEY = r"(?:^|_)(?:auth(?:_|$)|(?:key|pat|pass|cookies?|session_?id|sid|signature|sig|csrf|dsn|jwt)$)"
 
-# Tokens of a tokenizer, and attributes of a secret that are not secret themselves.
+# Tokens of a tokenizer, and attributes of a secret that are not secret themselves:
+# `pad_token`, `max_token`, `token_file`.
 _WEAK = (
     r"(?:^|_)(?:pad|padding|mask|bos|eos|eod|eot|unk|cls|sep|image|video|audio|fim(?:_[a-z]+)?|special|start|stop|end|next"
     r"|max|min|num|per|total)_?token|_(?:file|path|dir|name|type|url|uri|endpoint|count|version|size|length|scopes?|index"
     r"|provider|source|store|helper|class|backend|manager)$"
 )
+# `token_sha256`, `ssh_public_key`
 _NEVER = r"_(?:hash|sha\d*|md5|digest|checksum|fingerprint)$|_public_?key$"
+# Keys of programs and data: `cache_key`, `primary_key`.
 _OF_PROGRAM = (
     r"(?:cache|sort|model|hash|group|partition|primary|foreign|row|config|shard|data|index|object|map|feature|metric|tag"
     r"|lock|dict|sub|state|matrix|build)_?key$"
 )
 
-_NUMBER = r"[-+\d.,:_ ]+(?:e[-+]?\d+)?"  # or a date
-_WORD = r"[a-z]+|[A-Z]+|[A-Z][a-z]+"
+_NUMBER = r"[-+\d.,:_ ]+(?:e[-+]?\d+)?"  # `1.5e-4`, or a date: `2025-11-20`
+_WORD = r"[a-z]+|[A-Z]+|[A-Z][a-z]+"  # `word`, `WORD`, `Word`
 
 # Components of names: `gb200`, `314b`, `v0`, `LayerNormMLP`, `GPT2BPETokenizer`. Random
 # values contain few of them.
@@ -116,10 +120,12 @@ _PLACEHOLDER = (
     r"|expired|invalid|disabled|enabled|set|str|string|bytes|any|not|lambda"
 )
 
+# Lines in the characters of base64 that are none: a hash, a long word, a path.
 _DIGEST = r"[0-9a-f]*|[0-9A-F]*|[a-z]*|[A-Z]*|(?:/[\w-]+)+"
 
-_CHECKSUM = r"(?i)(?:sha\d+|md5)[:-]"
+_CHECKSUM = r"(?i)(?:sha\d+|md5)[:-]"  # `sha256:9f86d0...`
 
+# Paths: `~/data` or `$HOME/data`; `data/train.bin`; `/scratch/alice/...`; `/lustre/...`.
 _HOME = r"(?:~[\w.-]*|\.{1,2}|\$\{?\w+\}?|[A-Za-z]:)?[/\\]"
 _FILE = r"(?:[\w.-]+/)+[\w-]+\.[a-z]\w{0,5}"
 _DIRECTORIES = r"(?s)/[a-z]{2,20}\d{0,4}/[\w.@-]{1,40}(?:/.*)?"
@@ -284,12 +290,16 @@ def _is_key(name: str, value: str) -> bool:
 
 # --- the values of secret names -------------------------------------------------------
 
+# Keywords inside names, such as `TOKEN` in `HF_TOKEN_2`.
 _TELLING = (
     r"(?i:token|secret|passw(?:or)?d|passwort|passphrase|pass|pwd|pw|cred(?:ential)?s?|auth|pat|cookie|session|sid|sig|csrf"
     r"|dsn|jwt|dockerconfigjson|(?:(?:api|access|secret|private|encryption|subscription|munge) )?key)"
 )
 _COLOUR = r"(?:\x1b\[[\d;]{0,20}m)?"
 _OPENED = r"(?:[urbURB]{1,2}(?=[\"']))?(?P<quote>\\{0,6}(?:\"|'|&quot;|`))?"
+# From the keyword of a name to the beginning of its value. The groups are one of `sign`
+# (`token = abc`, `token: abc`), `comma` (`"token", "abc"`), `element` (`<token>abc`) and
+# `space` (`token is abc`), or none (`token | abc`, `"name": "token", "value": "abc"`).
 _ASSIGNED = (
     rf"(?P<keyword>{_TELLING})(?P<rest>[\w.-]{{0,40}}?)"
     rf"{_COLOUR}(?:(?P<closed>\\{{0,6}}(?:[\"'`]|&quot;))?[\])]?{_COLOUR}"
@@ -303,7 +313,7 @@ _QUOTED = r"(?:(?!QUOTE)(?:\\.|[^\n])){0,4000}"
 _BARE = rf"[^\s\x1b…\"'`&<>|]{{0,{LONGEST_JUDGED}}}"
 _LONG = r"[^\s\x1b…\"'`&<>|]{0,4000}"
 _TO_SPACE = r"[^\s\x1b…]{0,4000}"
-_NAME_BEFORE = r"[\w.$-]{0,64}"  # of a reversed text
+_NAME_BEFORE = r"[\w.$-]{0,64}"  # the beginning of a name, in reversed text
 _CALL = r"[A-Za-z_]\w*(?:\.\w+)*[(\[][)\[]?"  # code: `token = os.environ["TOKEN"]`
 _SIGNS = "=: ,|>%\t│┃"
 _CLOSING = ".,;:)]}\\"
@@ -454,6 +464,7 @@ _NAME = r"[^/?#\s:,'\"<>]{0,200}"
 _USER = rf"(?<!\bgithub)(?<!\bgs)(?<!\bs3)://{_NAME}"
 _PORT = r"\d{2,5}[/?#]"
 _OF_DATABASE = rf"\b(?:postgres\w*|mysql|maria\w*|mssql|oracle|redis\w*|mongodb|amqps?)(?:\+\w+)*://{_NAME}"
+# Protocols of URLs that often contain a password.
 _SCHEME = r"(?:https?|ftps?|ssh|postgres\w*|mysql|mariadb|mssql|oracle|redis|mongodb|amqps?)(?:\+\w+)*"
 
 _BEFORE_VALUE = r"\s{0,3}[:=,]\s{0,3}[\\\[(]{0,2}[\"']?"
@@ -521,20 +532,19 @@ def _is_token_after_prefix(value: str) -> bool:
 
 
 _PASSWORDS_OF_URLS = (
-    find_pattern(
-        rf"{_USER}:(?!:|{_PORT})({_REST})@", _is_no_path
-    ),  # the password may contain a slash or an @
+    # `https://user:password@host`; the password may contain a slash or an @.
+    find_pattern(rf"{_USER}:(?!:|{_PORT})({_REST})@", _is_no_path),
     # A password that begins like a port. A database URL seldom has an @ after its port,
     # and in other URLs a host must follow the @ (unlike in `host:8080/path@v2`).
     find_pattern(rf"{_OF_DATABASE}:(?!:)({_PORT}{_REST})@"),
     find_pattern(
         rf"://(?!localhost:)[^/?#\s:,.'\"<>\[]{{1,200}}:({_PORT}{_REST}(?<!/))@(?=[A-Za-z][\w-]*(?:\.[A-Za-z]|:\d+\b|/))"
     ),
-    find_pattern(
-        rf"(?<![\w/]){_SCHEME}:/[^/?#\s:]{{0,200}}:([^\s/]{{0,2000}})@"
-    ),  # one slash is missing
-    # both slashes are missing
+    # One slash is missing: `https:/user:password@host`.
+    find_pattern(rf"(?<![\w/]){_SCHEME}:/[^/?#\s:]{{0,200}}:([^\s/]{{0,2000}})@"),
+    # Both slashes are missing: `postgres:user:password@host`.
     find_pattern(rf"\bpostgres\w*(?:\+\w+)?:[^/?#\s:]{{0,200}}:({_REST})@"),
+    # A token in place of the user: `https://TOKEN@host` or `https://TOKEN:x@host`.
     find_pattern(
         r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([^\s/:@'\"<>?#]{16,2000})(?::[^\s/@]{0,200})?@",
         _is_long_token,
@@ -716,7 +726,10 @@ RULES: Rules = (
 
 
 def hide_tokens(text: str) -> str:
-    """Replace every secret that a rule finds in a text by `***`."""
+    """Replace every secret that a rule finds in a text by `***`.
+
+    Texts of fewer than eight characters are not searched.
+    """
     if len(text) < 8:
         return text
     return _hide_remembered(text) if len(text) <= SHORT else _hide(text)
@@ -727,12 +740,14 @@ def hide_password_of(url: str) -> str:
 
     The password may contain spaces.
     """
+    # Only one of the two groups, each a URL up to the colon before the password, matches.
     pattern = rf"({_USER}):(?!:|{_PORT}).*@|({_OF_DATABASE}):(?!:).*@"
-    return hide_tokens(re.sub(pattern, rf"\1\2:{MASK}@", url, flags=re.DOTALL))
+    masked = re.sub(pattern, rf"\1\2:{MASK}@", url, flags=re.DOTALL)
+    return hide_tokens(masked)
 
 
 def _hide(text: str) -> str:
-    """Apply the rules with a keyword that occurs in a text."""
+    """Apply the rules whose keywords occur in a text, and return the masked text."""
     rules, automaton, rules_by_keyword = _load_rules()
     lower = text.lower().encode("utf-8", "surrogatepass")
     occurrences = automaton.find_matches_as_indexes(lower, overlapping=True)
