@@ -135,9 +135,9 @@ def read_file(path: Path) -> RecipeFile:
 
 
 def _find_yaml_files(directory: Path) -> Iterator[Path]:
-    """Yield the *.yaml and *.yml under a folder; follows links, visits each folder once.
+    """Yield the *.yaml and *.yml files under a folder.
 
-    Raises BaselineError for an unreadable folder.
+    Follows links to folders, and visits each folder once. Raises BaselineError for an unreadable folder.
     """
 
     def fail(error: OSError) -> None:

@@ -1,7 +1,7 @@
 """Define the keys of a baseline file and their values.
 
-docs/reference/baseline-files.md explains them. The module first defines what a key is, then the keys
-of `launch` (how a recipe is started), then all others.
+docs/reference/baseline-files.md explains them. The module first defines what a key is,
+then the keys of `launch` (how a recipe is started), then all others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Model FLOPs of one training sequence, forward and backward.
 
-Each formula counts as its source does; docs/explanation/flops.md compares them and has worked
-examples.
+Each formula counts as its source does; docs/explanation/flops.md compares the formulas
+and has worked examples.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def count_llama_flops(architecture: Architecture) -> Terms:
 
 
 def count_nemotron_flops(architecture: Architecture) -> Terms:
-    """Count a dense model with full attention heads and an MLP of two matrices, FFN size 4 h.
+    """Count a dense model with full attention heads and an MLP of two matrices.
 
-    Per token: 24 L h^2 + 12 L h s; 48 L h^2; 6 V h. Source: the notes of the Nemotron 4
+    The FFN size is 4 h. Per token: 24 L h^2 + 12 L h s; 48 L h^2; 6 V h. Source: the notes of the Nemotron 4
     document (340B, release 25.01).
     """
     layers = architecture.layers
@@ -154,11 +154,11 @@ def count_hybrid_flops(architecture: Architecture) -> Terms:
     """Count a hybrid of Mamba, attention, MLP and expert layers (Nemotron-H, Nemotron
     3).
 
-    Layers that are neither attention, MLP nor expert layers are Mamba layers. Per token and Mamba layer, with S state
-    size, G groups, H heads and a width of 2 h: 6 h (4 h + 2 G S + H) + 42 h S + 12 h^2,
-    added to the attention term. Experts
-    with a latent size l use l instead of h, and add 12 h l. The other terms are as in `dense` and `moe`. Source: as for `dense`. Raises
-    BaselineError for too many layers.
+    Layers that are neither attention, MLP nor expert layers are Mamba layers. Per token
+    and Mamba layer, with S state size, G groups, H heads and a width of 2 h: 6 h (4 h +
+    2 G S + H) + 42 h S + 12 h^2, added to the attention term. Experts with a latent
+    size l use l instead of h, and add 12 h l. The other terms are as in `dense` and
+    `moe`. Source: as for `dense`. Raises BaselineError for too many layers.
     """
     hidden = architecture.hidden_size
     state = _require(architecture, "mamba_state_size")

@@ -50,8 +50,8 @@ Endings with other codes are described by their `problem`.
 def describe_ending(ending: Ending, log: str) -> str:
     """Describe how a run ended, with the quoted line and its location.
 
-    `log` is the name of the log. For example: `the job reached its time limit: error: ***
-    STEP 7.2 ON n1 CANCELLED ... (x_7.err:559); before that ...`
+    `log` is the name of the log. For example: `the job reached its time limit: error:
+    *** STEP 7.2 ON n1 CANCELLED ... (x_7.err:559); before that ...`
     """
     if ending.code not in ENDINGS:
         return ending.problem
@@ -206,7 +206,10 @@ def format_ordinal(number: int) -> str:
 
 
 def unify_fact(name: str, value: str) -> str:
-    """Normalise a fact for comparison: enroot and docker write image names differently."""
+    """Normalise a fact for comparison.
+
+    Only containers change: enroot and docker write image names differently.
+    """
     if name != "container":
         return value
     # "docker://nvcr.io#nvidia/nemo:25.04" is "nvcr.io/nvidia/nemo:25.04".
@@ -265,7 +268,10 @@ def format_exclude_option(nodes: Collection[str]) -> str:
 
 
 def format_nodes_option(flag: str, nodes: Collection[str]) -> str:
-    """Return an option with a list of nodes, compressed and quoted if the list is long."""
+    """Return an option with a list of nodes, such as `--exclude=n1,n2`.
+
+    A long list is compressed and quoted.
+    """
     plain = ",".join(nodes)
     if len(plain) <= SHORT_LIST:
         return f"{flag}={plain}"

@@ -202,7 +202,8 @@ class Written:
 class Origin:
     """The source of an option value.
 
-    `written` is a constant of `Written`, `name` is the option or ini key, `file` the configuration file.
+    `written` is a constant of `Written`, `name` the option or ini key, and `file`
+    pytest's configuration file.
     """
 
     def __init__(self, written: str, name: str, file: str = "") -> None:
@@ -348,7 +349,10 @@ class OptionValues(dict[str, Any]):
         return format_value(self.origins, flag, value)
 
     def parse(self, flag: str, text: str, parse: Callable[[str], Any]) -> Any:
-        """Convert a text. Raises SettingsError that shows the text as it was written."""
+        """Convert a text with `parse`, which raises ValueError for an invalid text.
+
+        Raises SettingsError with the text as it was written.
+        """
         try:
             return parse(text)
         except OverflowError:
@@ -638,7 +642,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _get_single(values: OptionValues, option: Option) -> object:
-    """Return the path that was given, or None. Raises SettingsError for several paths."""
+    """Return the given path, or None. Raises SettingsError for several paths."""
     value = values.get(option.dest)
     # Pytest has no ini type for a single path, so that an ini key is a list of paths.
     if not isinstance(value, list):

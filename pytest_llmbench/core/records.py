@@ -11,7 +11,7 @@ from typing import Any, dataclass_transform
 
 @dataclass_transform(frozen_default=True)
 class Record:
-    """A frozen record; its fields are the annotations of its class, as in a dataclass."""
+    """A frozen record, whose fields are the annotations of its class."""
 
     def __init__(self, *values: Any, **keywords: Any) -> None:
         names = type(self).__annotations__

@@ -93,7 +93,7 @@ def list_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def list_forms(value: str) -> Iterator[str]:
-    """Yield the encodings of a value: plain, by line, and as in shells, URLs and JSON."""
+    """Yield the encodings of a secret: plain, by line, in shells, URLs and JSON."""
     yield value
     yield from (line for line in value.splitlines() if len(line) >= SHORTEST)
     quoted = shlex.quote(value)
@@ -220,7 +220,7 @@ class Redactor:
         return hide_tokens(text)
 
     def redact_variable(self, name: str, text: str) -> str:
-        """Redact the value of a variable: all of it if the variable has a secret name."""
+        """Redact the value of a variable, completely if the name is secret."""
         if is_assigned_secret(name, text, loose=False):
             return MASK
         return self.redact(text)
@@ -248,8 +248,7 @@ class Redactor:
         """Redact every text in nested dictionaries and lists.
 
         Keys, numbers and values under the `kept` keys are not redacted. `printable`
-        first escapes all texts, including those under the `kept` keys. Returns new
-        dictionaries and lists.
+        first escapes all texts, including those under the `kept` keys.
         """
         # Not methods: `kept` and `printable` are the same at every level.
         prepare = escape if printable else str

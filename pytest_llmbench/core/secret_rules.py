@@ -134,7 +134,10 @@ _ROOTS = r"/(?:dev|etc|home|lustre|mnt|opt|proc|root|run|tmp|usr|var|workspace)(
 
 @lru_cache(maxsize=1024)
 def find_kind(name: str) -> Kind | None:
-    """Classify the name of a variable, option, key or header; None if it is not secret."""
+    """Classify the name of a variable, option, key or header.
+
+    None if its value need not be secret.
+    """
     # The shell's current folder, which many messages need.
     if name in ("PWD", "OLDPWD"):
         return None
@@ -765,7 +768,10 @@ _hide_remembered = lru_cache(maxsize=4096)(_hide)
 
 @cache
 def _load_rules() -> tuple[Rules, BytesAhoCorasick, list[list[int]]]:
-    """Return all rules, the search for their keywords, and the rule indexes by keyword."""
+    """Return all rules, the search for their keywords, and the rules of each keyword.
+
+    The last list contains rule indexes, by the number of the keyword in the search.
+    """
     from ahocorasick_rs import BytesAhoCorasick
 
     rules = (*RULES, *list_token_rules())

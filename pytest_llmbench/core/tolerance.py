@@ -52,8 +52,8 @@ def parse_tolerances(text: str, source: str) -> tuple[Tolerance, ...]:
     """Parse tolerances separated by commas: `5%`, `0.025`, `perf:5%`, `mfu:3%`.
 
     `perf:5%` allows 5 % less performance, hence 5.26 % more time. Each metric may
-    occur once; `time`, `perf` and `step_time_seconds` are one metric. `source` is stored
-    in the results, for messages. Raises ValueError for other texts, and for values that
+    occur once; `time`, `perf` and `step_time_seconds` are one metric. `source` is
+    stored in the results, for messages. Raises ValueError for other texts, and for values that
     are not above 0 and at most 50 %.
     """
     if _DECIMAL_COMMA.fullmatch(text.strip()):

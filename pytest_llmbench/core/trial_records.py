@@ -170,8 +170,8 @@ class BisectOutcome(StrEnum):
 class LocatedChange:
     """A located change: the first slow build is one of `first` to `last`.
 
-    If these are several builds, all of them except `last` do not run. `size`, its 95 % interval `low` to
-    `high`, and `rest_before` and `rest_after` are logarithms.
+    If these are several builds, all of them except `last` do not run. `size`, its 95 %
+    interval `low` to `high`, and `rest_before` and `rest_after` are logarithms.
     """
 
     first: int

@@ -195,7 +195,7 @@ def is_stream(path: Path) -> bool:
 
 
 def find_descriptor(path: Path) -> int | None:
-    """Return this process's file descriptor for a name such as /dev/stdout, else None."""
+    """Return the file descriptor for a name such as /dev/stdout, else None."""
     # Opening a redirected standard output by name would overwrite the file from its
     # beginning.
     for _ in range(MOST_LINKS):  # /dev/stdout -> /proc/self/fd/1

@@ -155,7 +155,7 @@ class Spec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class YamlMapping:
-    """A parsed mapping: values by key, with the lines of the mapping and of each key."""
+    """A parsed mapping: its values and lines by key, and its own line."""
 
     line: int
     values: Mapping[str, Any]
@@ -202,7 +202,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A plain decimal number from `low` to `high`, both included; `whole` for integers."""
+    """A plain decimal number from `low` to `high`, both included.
+
+    With `whole`, only integers are accepted.
+    """
 
     low: float
     high: float
