@@ -42,7 +42,13 @@ from pytest_llmbench.runs.discover.folder_times import (
     read_stamp,
     read_start,
 )
-from pytest_llmbench.runs.discover.folder_walk import RENAMED, Folder, Walk, WalkedFile
+from pytest_llmbench.runs.discover.folder_walk import (
+    RENAMED,
+    FileId,
+    Folder,
+    Walk,
+    WalkedFile,
+)
 from pytest_llmbench.runs.discover.job_folders import (
     LONE_ERROR,
     NOT_READ,
@@ -102,21 +108,22 @@ class RunSearch:
 
         Each log comes with the other output stream of its job.
         """
-        by_folder: dict[str, set[str]] = defaultdict(set)
+        accepted_by_folder: dict[str, set[str]] = defaultdict(set)
         for path in accepted:
-            by_folder[str(path.parent)].add(path.name)
-        taken = [run.id for run in (*self.discovery.runs, *self.discovery.metrics)]
-        owned: list[OwnedRun] = []
-        for folder in (
-            folder for folder in self._walk.folders if folder.text in by_folder
-        ):
-            chosen = frozenset(by_folder[folder.text])
+            accepted_by_folder[str(path.parent)].add(path.name)
+        owned_runs: list[OwnedRun] = []
+        for folder in self._walk.folders:
+            if folder.text not in accepted_by_folder:
+                continue
+            chosen = frozenset(accepted_by_folder[folder.text])
             job_folder = _make_unnamed_folder(folder, chosen, self._walk.stores)
-            owned += [
+            owned_runs += [
                 (run, job_folder.layout.inside)
                 for run in _make_runs(job_folder, {}, self._walk)
             ]
-        return _make_ids_unique(add_reports(owned, self._walk.reports, ()), taken)
+        runs = add_reports(owned_runs, self._walk.reports)
+        named_runs = (*self.discovery.runs, *self.discovery.metrics)
+        return _make_ids_unique(runs, taken_ids=[run.id for run in named_runs])
 
 
 def _make_unnamed_folder(
@@ -124,10 +131,9 @@ def _make_unnamed_folder(
 ) -> JobFolder:
     """Return a folder that contains only the chosen files and their jobs' other
     streams."""
-    streams = {names.name_paired_stream(name, "stderr") for name in chosen}
-    selected = chosen | (
-        streams & {*folder.unnamed, *(file.name for file in folder.files)}
-    )
+    existing = {*folder.unnamed, *(file.name for file in folder.files)}
+    error_names = {names.name_paired_stream(name, "stderr") for name in chosen}
+    selected = chosen | (error_names & existing)
     reduced = replace(folder, files=[], unnamed=[], chosen=chosen, only_chosen=True)
     for name in sorted(selected):
         with suppress(OSError):  # gone since it was found
@@ -139,26 +145,28 @@ def _make_unnamed_folder(
 
 
 def _list_unnamed_files(walk: Walk) -> Iterator[UnnamedFiles]:
-    """Yield the files that may be logs despite their names.
+    """Yield the files that may be logs despite their names, by folder.
 
     Only on this machine and in archives: elsewhere each file would have to be fetched.
+    Files elsewhere are recorded as ignored if their names contain a word for a log.
     """
     ignored_names = defaultdict(list)
     for path, reason in walk.ignored:
-        if reason == LONE_ERROR or (
+        may_be_unnamed_log = (
             reason == NOT_READ
             and names.may_be_log(path.name)
             and not RENAMED.fullmatch(path.name)
-        ):
+        )
+        if reason == LONE_ERROR or may_be_unnamed_log:
             ignored_names[str(path.parent)].append(path.name)
     for folder in walk.folders:
         candidates = (*folder.unnamed, *ignored_names.get(folder.text, ()))
-        if candidates and (
-            os.path.isabs(folder.text)
-            or walk.stores.find_archive(folder.path) is not None
-        ):
+        if not candidates:
+            continue
+        is_local = os.path.isabs(folder.text)
+        if is_local or walk.stores.find_archive(folder.path) is not None:
             yield UnnamedFiles(folder.path, candidates, folder.given_path)
-        elif candidates:  # remote: each file would have to be fetched
+        else:
             walk.ignored += [
                 (folder.path / name, NOT_READ)
                 for name in folder.unnamed
@@ -169,27 +177,32 @@ def _list_unnamed_files(walk: Walk) -> Iterator[UnnamedFiles]:
 def _list_lone_errors(walk: Walk) -> Iterator[tuple[Path, float, str]]:
     """Yield standard error files without a log if their folder has similar logs.
 
-    Names are similar if they differ only in numbers and in the suffix.
+    Names are similar if they differ only in numbers and in the suffix. Each item is the
+    path, the modification time (epoch seconds) and the reason.
     """
     lone_errors = {path for path, reason in walk.ignored if reason == LONE_ERROR}
-    parents = {path.parent for path in lone_errors}
-    for folder in (
-        folder for folder in walk.folders if parents and folder.path in parents
-    ):
+    if not lone_errors:
+        return
+    error_folders = {path.parent for path in lone_errors}
+    for folder in walk.folders:
+        if folder.path not in error_folders:
+            continue
         plain_names = {
             file: names.strip_compression(file.name) for file in folder.files
         }
-        logs = {
-            _mask_numbers(name)
-            for name in plain_names.values()
-            if names.is_log_name(name.lower())
+        masked_log_names = {
+            _mask_numbers(plain_name)
+            for plain_name in plain_names.values()
+            if names.is_log_name(plain_name.lower())
         }
-        for file, name in plain_names.items():
-            if folder.path / file.name in lone_errors and _mask_numbers(name) in logs:
-                yield folder.path / file.name, file.modified, LONE_ERROR
+        for file, plain_name in plain_names.items():
+            path = folder.path / file.name
+            if path in lone_errors and _mask_numbers(plain_name) in masked_log_names:
+                yield path, file.modified, LONE_ERROR
 
 
 def _mask_numbers(name: str) -> str:
+    """Return `log-x_#_#` for `log-x_12_0.err`."""
     return _NUMBER.sub("#", names.strip_suffix(name))
 
 
@@ -201,91 +214,90 @@ def _find_named_runs(walk: Walk) -> Discovery:
     emptied = _drop_repeated_files(walk)
     job_folders = find_job_folders(walk.folders)
     job_folders = (*job_folders, *find_empty_launches(walk, job_folders, emptied))
-    logged = find_log_folders(job_folders)
+    log_folders = find_log_folders(job_folders)
     twin_folders = frozenset(
         folder.text for folder in walk.folders if folder.text.endswith(tuple(TWINS))
     )
-    owned: list[OwnedRun] = [
+    owned_runs: list[OwnedRun] = [
         (_mark_twin(run, job_folder, twin_folders), job_folder.layout.inside)
         for job_folder in job_folders
-        for run in _make_runs(job_folder, logged, walk)
+        for run in _make_runs(job_folder, log_folders, walk)
     ]
     folders_with_other_jobs = {
         job_folder.folder.path
         for job_folder in job_folders
         if job_folder.folder.only_chosen and len(job_folder.jobs.drafts) > 1
     }
-    runs = _make_ids_unique(add_reports(owned, walk.reports, folders_with_other_jobs))
-    metrics: list[OwnedRun] = [
+    runs = _make_ids_unique(
+        add_reports(owned_runs, walk.reports, folders_with_other_jobs)
+    )
+    owned_metrics_runs: list[OwnedRun] = [
         (_make_run(draft, job_folder, None, None, walk), job_folder.layout.inside)
         for job_folder in job_folders
         for draft in job_folder.metrics
         if not job_folder.folder.only_chosen
     ]
     metrics_runs = _make_ids_unique(
-        add_reports(metrics, walk.reports, folders_with_other_jobs),
-        [run.id for run in runs],
+        add_reports(owned_metrics_runs, walk.reports, folders_with_other_jobs),
+        taken_ids=[run.id for run in runs],
     )
     marker_problems = tuple(walk.trial_markers.list_problems())
-    hidden_files = [*walk.hidden, *_list_lone_errors(walk)]
-    dated = (
-        (path, _convert_time(modified), description)
-        for path, modified, description in hidden_files
-    )
-    hidden = tuple(
-        (path, modified, description)
-        for path, modified, description in dated
-        if modified is not None
-    )
-    unnamed = tuple(_list_unnamed_files(walk))
+    hidden: list[tuple[Path, datetime, str]] = []
+    for path, seconds, description in (*walk.hidden, *_list_lone_errors(walk)):
+        modified = _convert_time(seconds)
+        if modified is not None:
+            hidden.append((path, modified, description))
+    unnamed = tuple(_list_unnamed_files(walk))  # adds to walk.ignored
     return Discovery(
         runs,
         unnamed,
         metrics_runs,
-        tuple(walk.ignored),
-        tuple(walk.unreadable),
-        hidden,
-        marker_problems,
+        ignored=tuple(walk.ignored),
+        unreadable=tuple(walk.unreadable),
+        hidden=tuple(hidden),
+        unreadable_marks=marker_problems,
     )
 
 
 def _mark_twin(
-    run: RunFiles, job_folder: JobFolder, folders: Collection[str]
+    run: RunFiles, job_folder: JobFolder, twin_folders: Collection[str]
 ) -> RunFiles:
-    """Mark a run whose folder is the companion of another run's, with the reason."""
+    """Mark a run that was launched next to an excluded run, with the reason.
+
+    `twin_folders` are the paths of the excluded runs' folders (`E_nsys`).
+    """
     reason, explanation = find_companion(
-        job_folder.folder.parts, len(job_folder.layout.inside), folders
+        job_folder.folder.parts, len(job_folder.layout.inside), twin_folders
     )
-    return (
-        replace(run, companion_of=reason, companion_because=explanation)
-        if reason
-        else run
-    )
+    if reason is None:
+        return run
+    return replace(run, companion_of=reason, companion_because=explanation)
 
 
 def _drop_repeated_files(walk: Walk) -> list[Folder]:
     """Keep each file once: a link or hard link to it is not a second run.
 
-    Returns the folders that lost a file.
+    Keeps the file itself rather than a link, and then the most deeply nested name. Its
+    other names are recorded as ignored. Returns the folders that lost a file.
     """
     locations = [(file, folder) for folder in walk.folders for file in folder.files]
     if len({file.identity for file, _ in locations}) == len(locations):
         return []
+
+    def rank_location(
+        location: tuple[WalkedFile, Folder],
+    ) -> tuple[bool, int, tuple[str, ...], str]:
+        file, folder = location
+        return file.link, -len(folder.parts), folder.parts, file.name
+
+    locations.sort(key=rank_location)
     emptied = []
-    repeated: set[int] = set()
-    locations.sort(
-        key=lambda location: (
-            location[0].link,
-            -len(location[1].parts),
-            location[1].parts,
-            location[0].name,
-        )
-    )
-    first: dict[tuple[int, int], tuple[WalkedFile, Folder]] = {}
+    repeated_files: set[int] = set()  # by id(): equal tuples may be different files
+    originals: dict[FileId, tuple[WalkedFile, Folder]] = {}
     for file, folder in locations:
-        original, original_folder = first.setdefault(file.identity, (file, folder))
+        original, original_folder = originals.setdefault(file.identity, (file, folder))
         if original is not file:
-            repeated.add(id(file))
+            repeated_files.add(id(file))
             emptied.append(folder)
             walk.ignored.append(
                 (
@@ -296,97 +308,88 @@ def _drop_repeated_files(walk: Walk) -> list[Folder]:
             if file.name in folder.chosen:
                 original_folder.chosen |= {original.name}
     for folder in {id(folder): folder for folder in emptied}.values():
-        folder.files = [file for file in folder.files if id(file) not in repeated]
+        folder.files = [file for file in folder.files if id(file) not in repeated_files]
     return emptied
 
 
 def _make_runs(
-    job_folder: JobFolder, logged: Mapping[str, Sequence[Path]], walk: Walk
+    job_folder: JobFolder, log_folders: Mapping[str, Sequence[Path]], walk: Walk
 ) -> Iterator[RunFiles]:
     """Yield the runs of one folder; record its other files in the walk.
 
     A draft is a job of the folder: with logs, or (`logless_job`) only with files that a
     job without a log left. Metadata without any other file of the job also make a run.
-    If only some files were chosen, the others are ignored.
+    If only some files were chosen, the others are ignored. `log_folders` are the
+    folders with logs of each job id.
     """
     folder, jobs = job_folder.folder, job_folder.jobs
-    assigned = assign_metadata(jobs)
+    assignment = assign_metadata(jobs)
     if folder.only_chosen:
         for draft in jobs.drafts:
             draft.attempts = {
-                n: attempt
-                for n, attempt in draft.attempts.items()
+                number: attempt
+                for number, attempt in draft.attempts.items()
                 if attempt.log.name in folder.chosen
             }
     else:
         walk.ignored += jobs.ignored
-    _record_undecided_metadata(assigned, jobs, walk)
-    for position, draft in enumerate(jobs.drafts):
+    _record_undecided_metadata(assignment, jobs, walk)
+    for index, draft in enumerate(jobs.drafts):
+        path = assignment.of_draft.get(index)
         if draft.attempts:
-            path = assigned.of_draft.get(position)
             record = _read_record(path, walk)
             yield _make_run(draft, job_folder, record, path if record else None, walk)
         elif draft.logless_job and not folder.only_chosen:
-            yield from _make_logless_job(
-                draft, job_folder, assigned.of_draft.get(position), logged, walk
-            )
+            yield from _make_logless_job(draft, job_folder, path, log_folders, walk)
     if not folder.only_chosen:
-        for job, path in assigned.without_log.items():
-            yield from _make_metadata_run(job, path, job_folder, logged, walk)
+        for job, path in assignment.without_log.items():
+            yield from _make_metadata_run(job, path, job_folder, log_folders, walk)
 
 
 def _make_logless_job(
     draft: JobDraft,
     job_folder: JobFolder,
     metadata: Path | None,
-    logged: Mapping[str, Sequence[Path]],
+    log_folders: Mapping[str, Sequence[Path]],
     walk: Walk,
 ) -> Iterator[RunFiles]:
     """Yield the run of a job that left only standard error or a launch folder.
 
-    Yields nothing if its recipe or size is unknown, or if its log is elsewhere.
+    Yields nothing if its recipe or size is unknown, or if its log is elsewhere; then
+    records the path as ignored, except an unknown launch folder.
     """
-    log_folder = next(iter(logged.get(draft.job, ())), None) if draft.job else None
-    if log_folder:
-        walk.ignored.append(
-            (
-                draft.logless_path or job_folder.folder.path,
-                f"the log of job {draft.job} is in {log_folder}",
-            )
-        )
+    logless_path = draft.logless_path or job_folder.folder.path
+    if draft.job and log_folders.get(draft.job):
+        log_folder = log_folders[draft.job][0]
+        reason = f"the log of job {draft.job} is in {log_folder}"
+        walk.ignored.append((logless_path, reason))
         return
     record = _read_record(metadata, walk)
     run = _make_run(draft, job_folder, record, metadata if record else None, walk)
     if {"recipe", "size"} <= {hint.field for hint in run.hints}:
         yield run
     elif draft.logless_job is LoglessJob.STANDARD_ERROR:
-        walk.ignored.append((draft.logless_path or job_folder.folder.path, LONE_ERROR))
+        walk.ignored.append((logless_path, LONE_ERROR))
 
 
 def _make_metadata_run(
     job: str,
     path: Path,
     job_folder: JobFolder,
-    logged: Mapping[str, Sequence[Path]],
+    log_folders: Mapping[str, Sequence[Path]],
     walk: Walk,
 ) -> Iterator[RunFiles]:
     """Yield the run of a job that left only metadata.
 
     Without this run, an older run would be judged in place of a newest job that died.
+    Yields nothing if the log is in a folder above or below the metadata.
     """
-    log_folder = next(
-        (
-            log_folder
-            for log_folder in logged.get(job, ())
-            if log_folder in path.parents or path.parent in log_folder.parents
-        ),
-        None,
-    )
-    if log_folder:
-        walk.ignored.append(
-            (path, f"the log of job {job} is elsewhere, in {log_folder}")
-        )
-        return
+    for log_folder in log_folders.get(job, ()):
+        if log_folder in path.parents or path.parent in log_folder.parents:
+            walk.ignored.append(
+                (path, f"the log of job {job} is elsewhere, in {log_folder}")
+            )
+            return
     modified = job_folder.folder.get_file(path.name).modified
     draft = JobDraft(
         job,
@@ -399,30 +402,34 @@ def _make_metadata_run(
 
 
 def _record_undecided_metadata(
-    assigned: Assignment, jobs: FolderJobs, walk: Walk
+    assignment: Assignment, jobs: FolderJobs, walk: Walk
 ) -> None:
     """Record metadata that may belong to one of several logs as unreadable.
 
     Ignoring it would hide a contradiction with a wrong log.
     """
-    logs = [
+    log_names = [
         attempt.log.name
         for draft in list_nameless(jobs.drafts)
         for attempt in draft.attempts.values()
     ]
-    for job, path in assigned.undecided.items():
-        if logs:
-            explanation = f"no job id in the name of {join_first(logs)}"
-            walk.unreadable.append(
-                (
-                    path,
-                    f"unclear which log, if any, belongs to job {job}: {explanation}",
-                )
+    if not log_names:
+        return
+    for job, path in assignment.undecided.items():
+        explanation = f"no job id in the name of {join_first(log_names)}"
+        walk.unreadable.append(
+            (
+                path,
+                f"unclear which log, if any, belongs to job {job}: {explanation}",
             )
+        )
 
 
 def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
-    """Read a metadata file; record unusable values in the walk as unreadable."""
+    """Read a metadata file; record unusable values in the walk as unreadable.
+
+    None without a file, or if the file cannot be used.
+    """
     if path is None:
         return None
     try:
@@ -443,10 +450,12 @@ def _list_log_locations(
 
     A log is linked if it is a link, or if its given path leads through a link.
     """
-    logs = [files.log for files in attempts]
-    behind_link = folder.given_path in walk.linked
-    linked = (log for log in logs if behind_link or folder.get_file(log.name).link)
-    return [*logs, *(Path(os.path.realpath(log)) for log in linked)]
+    logs = [attempt.log for attempt in attempts]
+    is_path_linked = folder.given_path in walk.linked
+    linked_logs = [
+        log for log in logs if is_path_linked or folder.get_file(log.name).link
+    ]
+    return [*logs, *(Path(os.path.realpath(log)) for log in linked_logs)]
 
 
 def _make_run(
@@ -456,7 +465,10 @@ def _make_run(
     metadata: Path | None,
     walk: Walk,
 ) -> RunFiles:
-    """Build the run of one job from its files, folders and metadata."""
+    """Build the run of one job from its files, folders and metadata.
+
+    `metadata` is the path of the metadata file, `record` are its contents.
+    """
     folder, layout = job_folder.folder, job_folder.layout
     attempts = tuple(attempt for _, attempt in sorted(draft.attempts.items()))
     described_by_folders = draft.described_by_folders and (
@@ -465,19 +477,17 @@ def _make_run(
     inside = layout.inside if described_by_folders else ()
     metadata_or_empty = record or NO_METADATA
     job = draft.job or metadata_or_empty.job
-    logs = [names.strip_compression(files.log.name) for files in attempts]
-    run_names = (*map(names.strip_suffix, logs), *reversed(inside))
+    log_names = [names.strip_compression(attempt.log.name) for attempt in attempts]
+    run_names = (*map(names.strip_suffix, log_names), *reversed(inside))
     excluded, explanation = find_exclusion(record, run_names)
+    trial_pending_since = None
     # other exclusions take precedence: they hold within an A/B, too
-    trial_marker = (
-        walk.trial_markers.find(
-            _list_log_locations(attempts, folder, walk), job, draft.modified
-        )
-        if excluded is None
-        else None
-    )
-    if trial_marker is not None:
-        excluded, explanation = Reason.VARIANT, trial_marker.because
+    if excluded is None:
+        log_locations = _list_log_locations(attempts, folder, walk)
+        trial_marker = walk.trial_markers.find(log_locations, job, draft.modified)
+        if trial_marker is not None:
+            excluded, explanation = Reason.VARIANT, trial_marker.because
+            trial_pending_since = _convert_time(trial_marker.pending_since or 0.0)
     hints = _collect_hints(
         draft, folder, layout if described_by_folders else None, record
     )
@@ -485,13 +495,15 @@ def _make_run(
     by_clock = {candidate.clock: candidate for candidate in start_candidates}
     start = by_clock.get(Clock.METADATA) or by_clock.get(Clock.FOLDER_NAME)
     filing_date = None if start else by_clock.get(Clock.FOLDER_ABOVE)
+    # without a known job id, a number in the path may be the job's
+    number = find_job_number(attempts[-1].log.parts) if attempts and not job else ""
     return RunFiles(
         id=_make_id(draft, folder, layout, job),
         folder=folder.path,
         attempts=attempts,
         hints=hints,
         job_id=job,
-        number="" if job or not attempts else find_job_number(attempts[-1].log.parts),
+        number=number,
         layout=layout.name if described_by_folders else "",
         metadata=metadata,
         started=start.timestamp if start else None,
@@ -504,11 +516,11 @@ def _make_run(
         modified=_convert_time(draft.modified),
         excluded=excluded,
         excluded_because=explanation,
-        trial_pending_since=_convert_time(trial_marker.pending_since)
-        if trial_marker and trial_marker.pending_since
-        else None,
+        trial_pending_since=trial_pending_since,
         build=_describe_build(record, hints),
-        launcher=find_launcher(metadata_or_empty.launcher, logs, folder.name, layout),
+        launcher=find_launcher(
+            metadata_or_empty.launcher, log_names, folder.name, layout
+        ),
         saves=metadata_or_empty.saves,
         environment=metadata_or_empty.environment,
         given_path=folder.given_path,
@@ -527,9 +539,11 @@ def _list_start_candidates(
             "the launch time in the metadata",
             record.zoned,
         )
-    yield from filter(
-        None, (read_start(layout.experiment), read_filing_date(folder.relative_names))
+    folder_candidates = (
+        read_start(layout.experiment),
+        read_filing_date(folder.relative_names),
     )
+    yield from filter(None, folder_candidates)
 
 
 def _convert_time(modified: float) -> datetime | None:
@@ -558,6 +572,7 @@ def _is_run_folder(name: str, layout: Layout) -> bool:
 
     Every log in such a folder is a log of that run.
     """
+    # the last folder of `[<release>/]<precision>/<size>/<GPUs>`, not a folder below it
     is_results_folder = (
         layout.name == "results"
         and layout.inside[-1].isdecimal()
@@ -575,23 +590,28 @@ def _collect_hints(
 ) -> tuple[Hint, ...]:
     """Return the distinct hints from folders, file name and metadata.
 
-    The surroundings (folders above the run) add only fields that no other source
-    states.
+    A value that several sources state is a single hint, with the first source. The
+    surroundings (folders above the run) add only fields that no other source states.
     """
-    source = (
-        f"file {draft.attempts[min(draft.attempts)].log.name}" if draft.attempts else ""
-    )
+    source = ""
+    if draft.attempts:
+        first_attempt = draft.attempts[min(draft.attempts)]
+        source = f"file {first_attempt.log.name}"
     hints = list(layout.hints) if layout else []
     layout_hints = {(hint.field, hint.value): hint for hint in reversed(hints)}
     hints += [layout_hints.get(pair) or Hint(*pair, source) for pair in draft.pairs]
     hints += record.hints if record else ()
-    fields = {hint.field for hint in hints}
+    stated_fields = {hint.field for hint in hints}
     hints += [
-        hint for hint in find_surroundings(folder.parts) if hint.field not in fields
+        hint
+        for hint in find_surroundings(folder.parts)
+        if hint.field not in stated_fields
     ]
-    return tuple(
-        {(hint.field, hint.value.casefold()): hint for hint in reversed(hints)}.values()
-    )[::-1]
+    # in reverse, so that the first hint of equal hints is kept
+    distinct_hints = {
+        (hint.field, hint.value.casefold()): hint for hint in reversed(hints)
+    }
+    return tuple(reversed(distinct_hints.values()))
 
 
 def _make_id(draft: JobDraft, folder: Folder, layout: Layout, job: str) -> str:
@@ -600,56 +620,72 @@ def _make_id(draft: JobDraft, folder: Folder, layout: Layout, job: str) -> str:
     The given folder's name is used only if the run has no folder below it, because that
     name may change daily.
     """
-    folder_names = folder.relative_names
-    parts = _drop_layout_words(folder_names[1:]) or _drop_layout_words(folder_names)
+    _, *names_below = folder.relative_names
+    folder_names = _drop_layout_words(tuple(names_below))
+    if not folder_names:
+        folder_names = _drop_layout_words(folder.relative_names)
     stem = names.strip_suffix(draft.base).removeprefix("log-")
-    last = f"{stem}_{job}" if layout.name == "results" and job else job or stem
-    return _make_printable("/".join([*parts, last]))
+    last_name = job or stem
+    if job and layout.name == "results":  # its folders do not name the recipe
+        last_name = f"{stem}_{job}"
+    return _make_printable("/".join([*folder_names, last_name]))
 
 
 @lru_cache(1024)
 def _drop_layout_words(folder_names: tuple[str, ...]) -> tuple[str, ...]:
     """Drop layout words, the workload's folder, and all but the first experiment
-    folder."""
-    experiment = next(
-        (name for name in folder_names if names.read_experiment(name, typed=False)), ""
+    folder.
+
+    `workloads/pretrain_x/experiments/X/X_<time>` becomes `X`.
+    """
+    experiment_index, experiment = next(
+        (
+            (index, name)
+            for index, name in enumerate(folder_names)
+            if names.read_experiment(name, typed=False)
+        ),
+        (0, ""),
     )
-    parents = folder_names[: folder_names.index(experiment)] if experiment else ()
-    return tuple(
-        name
-        for index, name in enumerate(folder_names)
-        if name
-        and name.lower() not in _LAYOUT_WORDS
-        and not (index < len(parents) and names.read_workload(name))
-        and not (index > len(parents) and experiment and name.startswith(experiment))
-    )
+    kept_names = []
+    for index, name in enumerate(folder_names):
+        if not name or name.lower() in _LAYOUT_WORDS:
+            continue
+        if experiment:
+            if index < experiment_index and names.read_workload(name):
+                continue
+            if index > experiment_index and name.startswith(experiment):
+                continue
+        kept_names.append(name)
+    return tuple(kept_names)
 
 
 def _make_printable(text: str) -> str:
+    """Replace the characters that are not allowed in an id by underscores."""
     return _UNPRINTABLE.sub("_", text)
 
 
 def _make_ids_unique(
-    runs: Sequence[RunFiles], taken: Sequence[str] = ()
+    runs: Sequence[RunFiles], taken_ids: Sequence[str] = ()
 ) -> tuple[RunFiles, ...]:
     """Append log names, then numbers, to ids that several runs share.
 
-    Runs are processed in the order of their paths. `taken` contains the ids of other
-    runs, which do not change.
+    Returns the runs in the order of their paths. `taken_ids` are the ids of other runs,
+    which do not change.
     """
     ordered = sorted(
         runs,
         key=lambda run: (
             run.folder.parts,
+            # shorter numbers first: 9 before 10
             len(run.job_id),
             run.job_id,
             _find_file(run).name,
         ),
     )
     with_log_names = _extend_ids(
-        ordered, taken, lambda _, run: _make_printable(_find_file(run).stem)
+        ordered, taken_ids, lambda _, run: _make_printable(_find_file(run).stem)
     )
-    return tuple(_extend_ids(with_log_names, taken, lambda number, _: f"~{number}"))
+    return tuple(_extend_ids(with_log_names, taken_ids, lambda number, _: f"~{number}"))
 
 
 def _find_file(run: RunFiles) -> Path:
@@ -659,13 +695,19 @@ def _find_file(run: RunFiles) -> Path:
 
 def _extend_ids(
     runs: Sequence[RunFiles],
-    taken: Sequence[str],
-    addition: Callable[[int, RunFiles], str],
+    taken_ids: Sequence[str],
+    make_suffix: Callable[[int, RunFiles], str],
 ) -> list[RunFiles]:
-    """Append `addition(number, run)` to each id that several runs share."""
-    counts = Counter((*taken, *(run.id for run in runs)))
-    numbered = enumerate(runs, start=1)
-    return [
-        replace(run, id=f"{run.id}/{addition(n, run)}") if counts[run.id] > 1 else run
-        for n, run in numbered
-    ]
+    """Append `/` and `make_suffix(number, run)` to each id that several runs share.
+
+    Runs are numbered from 1.
+    """
+    counts = Counter((*taken_ids, *(run.id for run in runs)))
+    extended_runs = []
+    for number, run in enumerate(runs, start=1):
+        if counts[run.id] == 1:
+            extended_runs.append(run)
+        else:
+            new_id = f"{run.id}/{make_suffix(number, run)}"
+            extended_runs.append(replace(run, id=new_id))
+    return extended_runs

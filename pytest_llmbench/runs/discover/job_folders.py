@@ -74,21 +74,24 @@ class FolderJobs:
 
 
 def group_files(folder: Folder) -> FolderJobs:
-    """Group the files of a folder into jobs and attempts, plain files before
-    compressed."""
+    """Group the files of a folder into jobs and attempts.
+
+    If a log exists plain and compressed, the plain file is used.
+    """
     files = {file.name: file for file in sorted(folder.files, key=_is_compressed)}
-    metadata = {
-        match[1]: folder.path / file.name
-        for file in folder.files
-        if (match := FILE_NAME.fullmatch(file.name))
-    }
+    metadata: dict[str, Path] = {}  # by job id
+    for file in folder.files:
+        metadata_match = FILE_NAME.fullmatch(file.name)
+        if metadata_match:
+            metadata[metadata_match[1]] = folder.path / file.name
     plain_by_name = {
         file.name: names.strip_compression(file.name).lower() for file in folder.files
     }
     plain_names = frozenset(plain_by_name.values())
+    # the reason to ignore each file, "" for a file that is used
     reasons = {
-        name: _explain_skip(plain_by_name[name], plain_names, folder)
-        for name in plain_by_name
+        name: _explain_skip(plain_name, plain_names, folder)
+        for name, plain_name in plain_by_name.items()
         if name not in folder.chosen
     }
     logs = [
@@ -99,23 +102,23 @@ def group_files(folder: Folder) -> FolderJobs:
     path_by_name = _index_names(files)
     drafts = _draft_jobs(folder, logs, metadata, path_by_name, reasons)
     _add_slurm_outputs(folder, files.values(), drafts, path_by_name, reasons)
-    used = {
-        path.name
-        for draft in drafts
-        for attempt in draft.attempts.values()
-        for path in (attempt.log, attempt.err)
-        if path
-    }
+    used_names: set[str] = set()
+    for draft in drafts:
+        for attempt in draft.attempts.values():
+            used_names.add(attempt.log.name)
+            if attempt.err:
+                used_names.add(attempt.err.name)
     lone_errors = [
         name
         for name, plain_name in plain_by_name.items()
-        if plain_name.endswith(".err") and name not in used
+        if plain_name.endswith(".err") and name not in used_names
     ]
-    error_jobs = _draft_error_jobs(
+    error_drafts = _draft_error_jobs(
         folder, lone_errors, files, {draft.job for draft in drafts}
     )
-    drafts += {draft.job: draft for draft in error_jobs.values()}.values()
-    reasons |= {name: LONE_ERROR for name in lone_errors if name not in error_jobs}
+    # several error files of one job share a draft
+    drafts += {draft.job: draft for draft in error_drafts.values()}.values()
+    reasons |= {name: LONE_ERROR for name in lone_errors if name not in error_drafts}
     drafts += _draft_metrics(folder, files.values(), reasons)
     ignored = [
         (folder.path / name, reason) for name, reason in reasons.items() if reason
@@ -126,22 +129,26 @@ def group_files(folder: Folder) -> FolderJobs:
 def _draft_metrics(
     folder: Folder, files: Collection[WalkedFile], reasons: dict[str, str]
 ) -> list[JobDraft]:
-    """Return the run that the metrics files of a folder describe, one attempt for each
-    file."""
-    written = {file.name: file.modified for file in files}
-    kept, others = choose_metrics(folder.name, written.keys() - folder.chosen)
-    reasons |= others
-    if not kept:
+    """Draft one job from the metrics files of a folder, or none without such files.
+
+    Each file is an attempt. Adds to `reasons` the metrics files that are not used.
+    """
+    modified_by_name = {file.name: file.modified for file in files}
+    metrics_names, skip_reasons = choose_metrics(
+        folder.name, modified_by_name.keys() - folder.chosen
+    )
+    reasons |= skip_reasons
+    if not metrics_names:
         return []
     attempts = {
         number: AttemptFiles(number, folder.path / name, None)
-        for number, name in enumerate(kept)
+        for number, name in enumerate(metrics_names)
     }
-    modified = max(written[name] for name in kept)
+    modified = max(modified_by_name[name] for name in metrics_names)
     return [
         JobDraft(
             "",
-            kept[0],
+            metrics_names[0],
             launched=False,
             attempts=attempts,
             modified=modified,
@@ -156,22 +163,21 @@ def _draft_error_jobs(
     files: Mapping[str, WalkedFile],
     jobs: Collection[str],
 ) -> dict[str, JobDraft]:
-    """Return the jobs that left only standard error, by file name.
+    """Draft the jobs that left only standard error. Returns drafts by file name.
 
     `jobs` contains the ids of jobs with logs. Only files named like a launcher's count,
     and only if their log was not renamed.
     """
-    by_job: dict[str, JobDraft] = {}
-    by_name: dict[str, JobDraft] = {}
-    renamed_stems = (
-        {
-            file_name[: suffix.start()]
-            for file_name in files
-            for suffix in _RENAMED_SUFFIX.finditer(file_name)
-        }
-        if lone_errors
-        else ()
-    )
+    if not lone_errors:
+        return {}
+    draft_by_job: dict[str, JobDraft] = {}
+    draft_by_name: dict[str, JobDraft] = {}
+    # `log-x_12.out.bak`: the log of `log-x_12.err` exists under another name
+    renamed_stems = {
+        file_name[: suffix.start()]
+        for file_name in files
+        for suffix in _RENAMED_SUFFIX.finditer(file_name)
+    }
     for name in lone_errors:
         stem = names.strip_suffix(names.strip_compression(name))
         if stem in renamed_stems or not names.is_launched(f"{stem}.out"):
@@ -180,29 +186,36 @@ def _draft_error_jobs(
         log_name = names.read_log_name(stem, folder.name)
         job = slurm_match[1] if slurm_match else log_name.job
         if job and job not in jobs:
-            path = folder.path / name
-            draft = JobDraft(
+            new_draft = JobDraft(
                 job,
                 log_name.base,
                 log_name.pairs,
                 logless_job=LoglessJob.STANDARD_ERROR,
-                logless_path=path,
+                logless_path=folder.path / name,
             )
-            by_name[name] = by_job.setdefault(job, draft)
-            by_name[name].modified = max(by_name[name].modified, files[name].modified)
-    return by_name
+            draft = draft_by_job.setdefault(job, new_draft)
+            draft.modified = max(draft.modified, files[name].modified)
+            draft_by_name[name] = draft
+    return draft_by_name
 
 
 def is_relevant(name: str) -> bool:
     """True if a file of this name in a folder would be read, or is evidence of a
     profile."""
+    if name.startswith("."):
+        return False
     plain = names.strip_compression(name).lower()
-    logged = names.is_log_name(plain) or plain.endswith((".err", REPORT))
-    is_input = logged or is_metrics(name) or has_archive_name(name)
-    return not name.startswith(".") and (is_input or bool(FILE_NAME.fullmatch(name)))
+    return (
+        names.is_log_name(plain)
+        or plain.endswith((".err", REPORT))
+        or is_metrics(name)
+        or has_archive_name(name)
+        or FILE_NAME.fullmatch(name) is not None
+    )
 
 
 def _is_log(name: str, folder: Folder) -> bool:
+    """True if a file is chosen, or named like a log other than Slurm's output."""
     plain = names.strip_compression(name)
     return name in folder.chosen or (
         names.is_log_name(plain.lower()) and not _SLURM.fullmatch(plain)
@@ -213,34 +226,39 @@ def _is_compressed(file: WalkedFile) -> bool:
     return names.strip_compression(file.name) != file.name
 
 
-def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
+def _explain_skip(name: str, siblings: Collection[str], folder: Folder) -> str:
     """Return the reason a file is not a log, or "".
 
     No reason is given for logs, standard error, metadata, markers and metrics.
+    `siblings` are the names of all files in the folder, without compression suffixes.
     """
     if name.endswith((".yaml", ".yml", ".err", VARIANT_MARK)) or is_metrics(name):
         return ""
     if not names.is_log_name(name):
         return NOT_READ
     match = _SKIPPED_LOG.match(name)
-    if match and (match.start(1) == 0 or not _TRAINING.search(name)):
-        return _SKIPPED[match[1]]
+    if match:
+        prefix = match[1]
+        # an account may be named so: `log-prepare_team-team.pretrain_...`
+        if name.startswith(prefix) or not _TRAINING.search(name):
+            return _SKIPPED[prefix]
     if name in _WRITTEN_BESIDE:
         return "written by the framework next to its log"
-    return _explain_stream(name, others, folder) if name in _STREAMS else ""
+    return _explain_stream(name, siblings, folder) if name in _STREAMS else ""
 
 
-def _explain_stream(name: str, others: Collection[str], folder: Folder) -> str:
+def _explain_stream(name: str, siblings: Collection[str], folder: Folder) -> str:
     """Return the reason a local executor's file is not the log, or "".
 
     Another stream may be the better log, or process 0 has the log.
     """
     if folder.name.isdecimal() and folder.name != "0":
         return "another process of the run; process 0 has the log"
-    better = next(
-        (stream for stream in _STREAMS[: _STREAMS.index(name)] if stream in others), ""
-    )
-    return f"a part or a second stream of {better} next to it" if better else ""
+    better_streams = _STREAMS[: _STREAMS.index(name)]
+    for stream in better_streams:
+        if stream in siblings:
+            return f"a part or a second stream of {stream} next to it"
+    return ""
 
 
 def _draft_jobs(
@@ -252,90 +270,96 @@ def _draft_jobs(
 ) -> list[JobDraft]:
     """Group the logs of a folder into jobs, with their attempts and standard error.
 
-    Adds to `reasons` the compressed copies that are not read.
+    `metadata` contains the job ids of the folder's metadata files. Adds to `reasons`
+    the compressed copies that are not read.
     """
-    by_name: dict[tuple[str, str], JobDraft] = {}
+    draft_by_job: dict[tuple[str, str], JobDraft] = {}  # by job id and base name
     for file in logs:
-        plain = names.strip_compression(file.name)
-        draft, number = _draft_job(plain, folder, metadata)
-        same_job = by_name.setdefault((draft.job, draft.base), draft)
-        if (
-            number in same_job.attempts
-            and _is_compressed(file)
-            and file.name not in folder.chosen
-        ):
-            reasons[file.name] = (
-                f"a compressed copy of {same_job.attempts[number].log.name} next to it"
-            )
-            continue
-        # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
-        if number in same_job.attempts:
-            same_job = by_name[draft.job, file.name] = draft
-        error_name = path_by_name.get(
-            f"{names.strip_suffix(plain)}.err"
-        ) or path_by_name.get(_name_error_stream(plain))
-        # standard error may be the log itself
-        error_file = (
-            folder.path / error_name if error_name and error_name != file.name else None
-        )
-        same_job.attempts[number] = AttemptFiles(
+        plain_name = names.strip_compression(file.name)
+        new_draft, number = _draft_job(plain_name, folder, metadata)
+        draft = draft_by_job.setdefault((new_draft.job, new_draft.base), new_draft)
+        if number in draft.attempts:
+            if _is_compressed(file) and file.name not in folder.chosen:
+                reasons[file.name] = (
+                    f"a compressed copy of {draft.attempts[number].log.name} next to it"
+                )
+                continue
+            # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
+            draft = new_draft
+            draft_by_job[draft.job, file.name] = draft
+        error_name = path_by_name.get(f"{names.strip_suffix(plain_name)}.err")
+        if error_name is None:
+            stderr_name = names.name_paired_stream(plain_name, "stderr")
+            error_name = path_by_name.get(stderr_name)
+        error_file = folder.path / error_name if error_name else None
+        if error_name == file.name:  # the log itself is standard error
+            error_file = None
+        draft.attempts[number] = AttemptFiles(
             number, folder.path / file.name, error_file
         )
-        same_job.modified = max(same_job.modified, file.modified)
-    drafts = list(by_name.values())
-    beside_launched = any(draft.launched for draft in drafts)
+        draft.modified = max(draft.modified, file.modified)
+    drafts = list(draft_by_job.values())
+    has_launched_log = any(draft.launched for draft in drafts)
     for draft in drafts:
-        draft.described_by_folders = draft.launched or not beside_launched
+        draft.described_by_folders = draft.launched or not has_launched_log
     return drafts
 
 
 def _draft_job(
     file: str, folder: Folder, metadata: Collection[str]
 ) -> tuple[JobDraft, int]:
-    """Return the job in a log's name, still without attempts, and the attempt's number."""
+    """Return the job in a log's name, still without attempts, and the attempt's number.
+
+    `file` is the name without compression suffix, `metadata` contains the job ids of
+    the folder's metadata files.
+    """
     stem = names.strip_suffix(file)
     suffix = file[len(stem) :]
     if file.lower() in _STREAMS:
-        parts = folder.parts
-        return JobDraft(
-            parts[-3] if len(parts) > 3 and parts[-4] == "nemo_run" else "", stem
-        ), 0
+        # NeMo-Run's local executor: `nemo_run/<job>/<task>/<process>/combined.log`
+        is_local = len(folder.parts) > 3 and folder.parts[-4] == "nemo_run"
+        return JobDraft(folder.parts[-3] if is_local else "", stem), 0
+    # `slurm-12.out`
     if slurm := _SLURM.fullmatch(file):
         return JobDraft(slurm[1], stem), 0
-    output, output_job = names.read_output_job(file)
-    if output_job:
-        return JobDraft(
-            output_job, output, names.read_log_name(output).pairs, launched=False
-        ), 0
-    name = names.read_log_name(stem, folder.name)
-    tails = (
-        (
-            stem[begin:]
-            for begin in (
-                0,
-                *(separator.end() for separator in _SEPARATOR.finditer(stem)),
-            )
-        )
-        if metadata
-        else ()
+    # `train.o12`
+    batch_name, batch_job = names.read_output_job(file)
+    if batch_job:
+        pairs = names.read_log_name(batch_name).pairs
+        return JobDraft(batch_job, batch_name, pairs, launched=False), 0
+    log_name = names.read_log_name(stem, folder.name)
+    job = log_name.job or _find_known_job(stem, metadata)
+    draft = JobDraft(
+        job,
+        log_name.base + suffix,
+        log_name.pairs,
+        launched=stem.lower().startswith("log-"),
     )
-    job = name.job or next((tail for tail in tails if tail in metadata), "")
-    return JobDraft(
-        job, name.base + suffix, name.pairs, launched=stem.lower().startswith("log-")
-    ), name.attempt
+    return draft, log_name.attempt
+
+
+def _find_known_job(stem: str, metadata: Collection[str]) -> str:
+    """Return the job id of a metadata file that a log's name ends with, or "".
+
+    `train_a-7` ends with `train_a-7`, `a-7` and `7`; the longest known id counts.
+    """
+    if not metadata:
+        return ""
+    starts = [0, *(separator.end() for separator in _SEPARATOR.finditer(stem))]
+    endings = (stem[start:] for start in starts)
+    return next((ending for ending in endings if ending in metadata), "")
 
 
 def _index_names(files: Iterable[str]) -> dict[str, str]:
-    """Map names, with and without their compression suffix, to the first such file."""
-    by_name: dict[str, str] = {}
+    """Map names, with and without their compression suffix, to the first such file.
+
+    The first file of `x.err` and `x.err.gz` is found by the name `x.err`.
+    """
+    file_by_name: dict[str, str] = {}
     for name in files:
-        by_name.setdefault(name, name)
-        by_name.setdefault(names.strip_compression(name), name)
-    return by_name
-
-
-def _name_error_stream(file: str) -> str:
-    return names.name_paired_stream(file, "stderr")
+        file_by_name.setdefault(name, name)
+        file_by_name.setdefault(names.strip_compression(name), name)
+    return file_by_name
 
 
 def _add_slurm_outputs(
@@ -360,35 +384,39 @@ def _add_slurm_outputs(
         slurm = _SLURM.fullmatch(plain)
         if not slurm or file.name in folder.chosen:
             continue
+        job = slurm[1]
         path = folder.path / file.name
-        job_drafts = drafts_by_job[slurm[1]]
+        job_drafts = drafts_by_job[job]
         # prefer the launcher's log to a copy next to it
-        job_drafts = [draft for draft in job_drafts if draft.launched] or job_drafts
+        launched_drafts = [draft for draft in job_drafts if draft.launched]
         attempts = [
-            (draft, attempt_files)
-            for draft in job_drafts
-            for attempt_files in draft.attempts.values()
+            (draft, attempt)
+            for draft in launched_drafts or job_drafts
+            for attempt in draft.attempts.values()
         ]
         if not job_drafts:
             stem = names.strip_suffix(plain)
-            err = path_by_name.get(f"{stem}.err")
-            attempt = AttemptFiles(0, path, folder.path / err if err else None)
-            draft = JobDraft(
-                slurm[1], stem, attempts={0: attempt}, modified=file.modified
+            error_name = path_by_name.get(f"{stem}.err")
+            error_file = folder.path / error_name if error_name else None
+            new_draft = JobDraft(
+                job,
+                stem,
+                attempts={0: AttemptFiles(0, path, error_file)},
+                modified=file.modified,
             )
-            drafts.append(draft)
-            drafts_by_job[draft.job].append(draft)
-        elif (
-            len(attempts) == 1
-            and attempts[0][1].err is None
-            and not _is_compressed(file)
-        ):
-            draft, attempt = attempts[0]
-            draft.attempts[attempt.number] = AttemptFiles(
-                attempt.number, attempt.log, path
-            )
-        else:
-            reasons[file.name] = f"the log of job {slurm[1]} is next to it"
+            drafts.append(new_draft)
+            drafts_by_job[job].append(new_draft)
+            continue
+        if len(attempts) == 1 and not _is_compressed(file):
+            [(draft, attempt)] = attempts
+            if attempt.err is None:
+                draft.attempts[attempt.number] = replace(attempt, err=path)
+                continue
+        reasons[file.name] = f"the log of job {job} is next to it"
+
+
+Parts = tuple[str, ...]
+"""The components of a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +442,8 @@ def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
     """Group the files of all folders into jobs.
 
     If an experiment has launched logs, its folders' names describe only these logs, and
-    not files without a job id in the same folder or its parents.
+    not files without a job id in the same folder or its parents. Clears
+    `described_by_folders` in the drafts of such files.
     """
     all_folders = [
         JobFolder(folder, group_files(folder), find_layout(folder.parts))
@@ -422,19 +451,19 @@ def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
         if folder.files
     ]
     job_folders = _separate_metrics(all_folders)
-    unattributed = [
+    drafts_without_job = [
         (draft, job_folder)
         for job_folder in job_folders
         for draft in job_folder.jobs.drafts
         if not (draft.launched or draft.job)
     ]
-    launched_folders = {
-        parts
-        for job_folder in job_folders
-        if unattributed and _is_launched(job_folder)
-        for parts in _list_experiment_folders(job_folder)
-    }
-    for draft, job_folder in unattributed:
+    if not drafts_without_job:
+        return job_folders
+    launched_folders: set[Parts] = set()
+    for job_folder in job_folders:
+        if _is_launched(job_folder):
+            launched_folders.update(_list_experiment_folders(job_folder))
+    for draft, job_folder in drafts_without_job:
         if job_folder.folder.parts in launched_folders:
             draft.described_by_folders = False
     return job_folders
@@ -442,37 +471,37 @@ def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
 
 def _separate_metrics(job_folders: Sequence[JobFolder]) -> tuple[JobFolder, ...]:
     """Separate the metrics of folders if their given path also leads to a log."""
-    logged = {
+    paths_with_logs = {
         job_folder.folder.given_path
         for job_folder in job_folders
         if any(not draft.metrics for draft in job_folder.jobs.drafts)
     }
     return tuple(
         _split_metrics(job_folder)
-        if job_folder.folder.given_path in logged
+        if job_folder.folder.given_path in paths_with_logs
         else job_folder
         for job_folder in job_folders
     )
 
 
 def _split_metrics(job_folder: JobFolder) -> JobFolder:
+    """Move the drafts of metrics files from `jobs` to `metrics`."""
     metrics = tuple(draft for draft in job_folder.jobs.drafts if draft.metrics)
+    if not metrics:
+        return job_folder
     drafts = tuple(draft for draft in job_folder.jobs.drafts if not draft.metrics)
-    return (
-        replace(
-            job_folder, jobs=replace(job_folder.jobs, drafts=drafts), metrics=metrics
-        )
-        if metrics
-        else job_folder
+    return replace(
+        job_folder, jobs=replace(job_folder.jobs, drafts=drafts), metrics=metrics
     )
 
 
 def find_log_folders(job_folders: Iterable[JobFolder]) -> Mapping[str, Sequence[Path]]:
-    """Return the folders that contain logs of each job."""
+    """Return the folders that contain logs of each job, by job id."""
     folders: dict[str, list[Path]] = defaultdict(list)
     for job_folder in job_folders:
-        for job in (draft.job for draft in job_folder.jobs.drafts if draft.attempts):
-            folders[job].append(job_folder.folder.path)
+        for draft in job_folder.jobs.drafts:
+            if draft.attempts:
+                folders[draft.job].append(job_folder.folder.path)
     return folders
 
 
@@ -482,33 +511,26 @@ def assign_metadata(folder: FolderJobs) -> Assignment:
     A single remaining metadata file belongs to the single log without a job id, if the
     folders describe that log.
     """
-    assigned = {
-        index: folder.metadata[job_draft.job]
-        for index, job_draft in enumerate(folder.drafts)
-        if job_draft.job in folder.metadata
+    path_by_draft = {
+        index: folder.metadata[draft.job]
+        for index, draft in enumerate(folder.drafts)
+        if draft.job in folder.metadata
     }
     jobs = {draft.job for draft in folder.drafts}
     unassigned = {job: path for job, path in folder.metadata.items() if job not in jobs}
     nameless = list_nameless(folder.drafts)
     if not nameless:
-        return Assignment(assigned, unassigned, {})
-    if (
-        len(unassigned) == 1
-        and sum(
-            bool(draft.described_by_folders and draft.attempts)
-            for draft in folder.drafts
-        )
-        == 1
-    ):
-        return Assignment(
-            {
-                **assigned,
-                folder.drafts.index(nameless[0]): next(iter(unassigned.values())),
-            },
-            {},
-            {},
-        )
-    return Assignment(assigned, {}, unassigned)
+        return Assignment(path_by_draft, without_log=unassigned, undecided={})
+    described_logs = [
+        draft
+        for draft in folder.drafts
+        if draft.described_by_folders and draft.attempts
+    ]
+    if len(unassigned) == 1 and len(described_logs) == 1:
+        [path] = unassigned.values()
+        path_by_draft[folder.drafts.index(nameless[0])] = path
+        return Assignment(path_by_draft, without_log={}, undecided={})
+    return Assignment(path_by_draft, without_log={}, undecided=unassigned)
 
 
 def list_nameless(drafts: Iterable[JobDraft]) -> tuple[JobDraft, ...]:
@@ -519,22 +541,19 @@ def list_nameless(drafts: Iterable[JobDraft]) -> tuple[JobDraft, ...]:
 
 
 def _is_launched(job_folder: JobFolder) -> bool:
+    """True if a folder contains a log of a launcher."""
     return any(draft.launched and draft.attempts for draft in job_folder.jobs.drafts)
 
 
 def _list_experiment_folders(job_folder: JobFolder) -> list[tuple[str, ...]]:
     """Return a folder and its parents up to the experiment's folder, as components."""
     parts = job_folder.folder.parts
-    return [
-        parts[: len(parts) - level]
-        for level in range(len(job_folder.layout.experiment))
-    ]
+    depth = len(job_folder.layout.experiment)
+    return [parts[: len(parts) - level] for level in range(depth)]
 
 
 # Prefix of the launcher's own output, which exists even if the training left no log.
 COPIED_OUTPUT = "sbatch_"
-
-Parts = tuple[str, ...]
 
 
 def find_empty_launches(
@@ -542,66 +561,64 @@ def find_empty_launches(
 ) -> Iterator[JobFolder]:
     """Yield launch folders (`E/E_<time>`, `E/<epoch seconds>`) that contain no log.
 
-    Each folder has one job without attempts. `emptied` are folders from
-    which links to files elsewhere were dropped; they do not count as empty. Renamed,
-    packed and unreadable logs count as logs.
+    Each folder has one job without attempts. The folders in `emptied` lost links to
+    files elsewhere and do not count as empty. Renamed, packed and unreadable logs count
+    as logs.
     """
-    has_content: set[Parts] = set()
+    nonempty_folders: set[Parts] = set()
     for job_folder in job_folders:
         if (
             job_folder.jobs.drafts
             or job_folder.jobs.metadata
             or any(_may_be_log(file.name) for file in job_folder.folder.files)
         ):
-            _add_folders(has_content, job_folder.folder.parts)
+            _add_folders(nonempty_folders, job_folder.folder.parts)
     for folder in emptied:
-        _add_folders(has_content, folder.parts)
+        _add_folders(nonempty_folders, folder.parts)
     for path, _ in walk.unreadable:
-        _add_folders(has_content, path.parts)
+        _add_folders(nonempty_folders, path.parts)
     for folder in walk.folders:
-        if (
-            folder.parts not in has_content
-            and not folder.only_chosen
-            and _is_launch(folder)
-        ):
-            layout = find_layout(folder.parts)
-            draft = JobDraft(
-                "",
-                f"{folder.name}.out",
-                logless_job=LoglessJob.FOLDER,
-                logless_path=folder.path,
-            )
-            if layout.experiment and folder.name in layout.experiment[:2]:
-                yield JobFolder(folder, FolderJobs((draft,), {}, []), layout)
+        if folder.only_chosen or folder.parts in nonempty_folders:
+            continue
+        if not _is_launch(folder):
+            continue
+        layout = find_layout(folder.parts)
+        draft = JobDraft(
+            "",
+            f"{folder.name}.out",
+            logless_job=LoglessJob.FOLDER,
+            logless_path=folder.path,
+        )
+        # the experiment's folder or the launch below it, not a deeper task's folder
+        if folder.name in layout.experiment[:2]:
+            yield JobFolder(folder, FolderJobs((draft,), {}, []), layout)
 
 
 def _is_launch(folder: Folder) -> bool:
     """True if a folder is named like a launch of its parent: `<time>` or
     `<parent>_<time>`."""
-    if read_stamp(folder.name) is None:
+    if len(folder.parts) < 2 or read_stamp(folder.name) is None:
         return False
-    experiment = (
-        names.read_experiment(folder.parts[-2], typed=False)
-        if len(folder.parts) > 1
-        else None
-    )
-    return experiment is not None and (
-        folder.name.isdecimal() or folder.name.startswith(f"{folder.parts[-2]}_")
-    )
+    parent_name = folder.parts[-2]
+    if names.read_experiment(parent_name, typed=False) is None:
+        return False
+    return folder.name.isdecimal() or folder.name.startswith(f"{parent_name}_")
 
 
 def _may_be_log(name: str) -> bool:
+    """True if a file is, or may contain, a log other than the launcher's own output."""
     plain = names.strip_compression(name).lower()
-    logged = (
+    if plain.startswith(COPIED_OUTPUT):
+        return False
+    return (
         plain.endswith((".out", ".log"))
         or RENAMED.fullmatch(name) is not None
         or has_archive_name(name)
     )
-    return logged and not plain.startswith(COPIED_OUTPUT)
 
 
-def _add_folders(has_content: set[Parts], parts: Parts) -> None:
-    """Add a folder and its parents."""
-    while parts and parts not in has_content:
-        has_content.add(parts)
+def _add_folders(folders: set[Parts], parts: Parts) -> None:
+    """Add a folder and its parents to `folders`."""
+    while parts and parts not in folders:
+        folders.add(parts)
         parts = parts[:-1]
