@@ -58,29 +58,22 @@ def collect_claims(hints: Iterable[Hint], recipes: Sequence[Recipe]) -> Claims:
     """
     claims_by_field: dict[str, list[Claim]] = {}
     for hint in hints:
-        same_field = claims_by_field.setdefault(hint.field, [])
-        claim = Claim(hint.field, _normalise(hint.value), (hint.source,))
-        index = next(
-            (
-                index
-                for index, other in enumerate(same_field)
-                if _are_compatible(other, claim, recipes)
-            ),
-            None,
-        )
-        if index is None:
-            same_field.append(claim)
+        field_claims = claims_by_field.setdefault(hint.field, [])
+        new_claim = Claim(hint.field, _normalise(hint.value), (hint.source,))
+        for index, claim in enumerate(field_claims):
+            if _are_compatible(claim, new_claim, recipes):
+                field_claims[index] = _merge_claims(claim, new_claim, recipes)
+                break
         else:
-            same_field[index] = _merge_claims(same_field[index], claim, recipes)
-    single = {
-        field: values[0]
-        for field, values in claims_by_field.items()
-        if len(values) == 1
-    }
-    return Claims(
-        single,
-        tuple(tuple(values) for values in claims_by_field.values() if len(values) > 1),
-    )
+            field_claims.append(new_claim)
+    agreed: dict[str, Claim] = {}
+    contradictions: list[tuple[Claim, ...]] = []
+    for field, field_claims in claims_by_field.items():
+        if len(field_claims) == 1:
+            agreed[field] = field_claims[0]
+        else:
+            contradictions.append(tuple(field_claims))
+    return Claims(agreed, tuple(contradictions))
 
 
 def find_recipes(text: str, recipes: Sequence[Recipe]) -> frozenset[str]:
@@ -89,14 +82,15 @@ def find_recipes(text: str, recipes: Sequence[Recipe]) -> frozenset[str]:
     If there are none, a leading framework (`nemo_`) is ignored. Names must match
     completely: `mini_grok1` is not `grok1`, `llama3` is not `llama3.1`.
     """
-    for name in (text, _FRAMEWORK.sub("", text, count=1)):
-        matching = frozenset(
+    without_framework = _FRAMEWORK.sub("", text, count=1)
+    for name in (text, without_framework):
+        matching_names = frozenset(
             recipe.name
             for recipe in recipes
             if _normalise(name) in map(_normalise, (recipe.name, *recipe.names))
         )
-        if matching:
-            return matching
+        if matching_names:
+            return matching_names
     return frozenset()
 
 
@@ -118,19 +112,25 @@ def _are_compatible(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> bo
         return any(
             {claim.value, other.value} <= {"fp8", *names} for names in RECIPES.values()
         )
-    either_way = is_release(claim.value, other.value) or is_release(
-        other.value, claim.value
-    )
-    return claim.field == "release" and either_way
+    if claim.field == "release":
+        return is_release(claim.value, other.value) or is_release(
+            other.value, claim.value
+        )
+    return False
 
 
 def _merge_claims(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> Claim:
-    """Return the more specific claim, with the sources of both."""
-    value = max(claim.value, other.value, key=len)
+    """Return the more specific claim, with the sources of both.
+
+    `fp8_mx` is more specific than `fp8`, and a recipe's name is more specific than an
+    alias of several recipes.
+    """
     if claim.field == "recipe":
         value = min(
             claim.value, other.value, key=lambda name: len(find_recipes(name, recipes))
         )
+    else:
+        value = max(claim.value, other.value, key=len)
     return Claim(claim.field, value, (*claim.sources, *other.sources))
 
 
@@ -140,11 +140,9 @@ LONGEST_NUMBER = 18
 
 def _normalise(value: str) -> str:
     """Normalise a value for comparison: lower case, numbers without leading zeros."""
-    return (
-        str(int(value))
-        if value.isdecimal() and len(value) <= LONGEST_NUMBER
-        else value.casefold()
-    )
+    if value.isdecimal() and len(value) <= LONGEST_NUMBER:
+        return str(int(value))
+    return value.casefold()
 
 
 _FIRST_WORKLOADS_RELEASE = (25, 5)
@@ -176,6 +174,15 @@ class Match:
         return self.baseline.key
 
 
+Distance = tuple[bool, float, float, bool]
+"""The distance of a baseline from a run, as a sort key.
+
+Size differs, number of other differences, distance of the GPU counts, FP8 differs.
+"""
+
+# Limit of nearest baselines.
+_MOST_NEAREST = 3
+
 Matching = Callable[[Subject], tuple[Match, ...]]
 """The signature of `match_baselines`."""
 
@@ -187,10 +194,10 @@ def cache_matches() -> Matching:
     cache: dict[object, tuple[Match, ...]] = {}
 
     def find(subject: Subject) -> tuple[Match, ...]:
-        values = frozenset(
+        claimed_values = frozenset(
             (field, claim.value) for field, claim in subject.claims.by_field.items()
         )
-        cache_key = values, subject.layout, frozenset(subject.dialects)
+        cache_key = claimed_values, subject.layout, frozenset(subject.dialects)
         if cache_key not in cache:
             cache[cache_key] = match_baselines(subject)
         return cache[cache_key]
@@ -206,41 +213,46 @@ def match_baselines(subject: Subject) -> tuple[Match, ...]:
     """
     claim = subject.claims.by_field.get("recipe")
     named_recipes = find_recipes(claim.value, subject.recipes) if claim else frozenset()
-    matches = tuple(
-        Match(baseline, ("recipe", *others) if claim and not named_recipes else others)
-        for recipe in subject.recipes
-        if not named_recipes or recipe.name in named_recipes
-        for baseline in recipe.baselines
-        # baselines with `match` are matched by path and facts only
-        if baseline.match is None
-        for others in [find_differences(subject, recipe, baseline)]
-    )
+    names_unknown_recipe = claim is not None and not named_recipes
+    matches: list[Match] = []
+    for recipe in subject.recipes:
+        if named_recipes and recipe.name not in named_recipes:
+            continue
+        for baseline in recipe.baselines:
+            # baselines with `match` are matched by path and facts only
+            if baseline.match is None:
+                differences = find_differences(subject, recipe, baseline)
+                if names_unknown_recipe:
+                    differences = ("recipe", *differences)
+                matches.append(Match(baseline, differences))
     return _prefer_stated_release(matches, subject.claims)
 
 
 def _prefer_stated_release(
-    matches: tuple[Match, ...], claims: Claims
+    matches: Sequence[Match], claims: Claims
 ) -> tuple[Match, ...]:
     """Reject matches of the main release if the exact patch release matches.
 
     A run of `24.11.1` matches both if a user imported the documents of `24.11` and
-    `24.11.1`.
+    `24.11.1`. A rejected match differs in the release.
     """
     claim = claims.by_field.get("release")
-    stated = claim.value.removeprefix("v") if claim else ""
-    exact = {
+    stated_release = claim.value.removeprefix("v") if claim else ""
+    exact_keys = {
         replace(match.key, release="")
         for match in matches
-        if (match.key.release, match.differences) == (stated, ())
+        if match.key.release == stated_release and not match.differences
     }
-    return tuple(
-        replace(match, differences=("release",))
-        if match.key.release != stated
-        and not match.differences
-        and replace(match.key, release="") in exact
-        else match
-        for match in matches
-    )
+    preferred: list[Match] = []
+    for match in matches:
+        fits_other_release = (
+            match.key.release != stated_release and not match.differences
+        )
+        if fits_other_release and replace(match.key, release="") in exact_keys:
+            preferred.append(replace(match, differences=("release",)))
+        else:
+            preferred.append(match)
+    return tuple(preferred)
 
 
 def find_differences(
@@ -257,10 +269,16 @@ def find_differences(
         for field, values in accepted.items()
         if field in claims and claims[field].value not in values
     ]
-    # Megatron-Bridge publishes its patch releases separately
-    fits = is_release if recipe.name != MEGATRON_BRIDGE else str.__eq__
-    if "release" in claims and not fits(claims["release"].value, baseline.key.release):
-        fields.append("release")
+    if "release" in claims:
+        stated_release = claims["release"].value
+        # Megatron-Bridge publishes its patch releases separately
+        is_same_release = (
+            stated_release == baseline.key.release
+            if recipe.name == MEGATRON_BRIDGE
+            else is_release(stated_release, baseline.key.release)
+        )
+        if not is_same_release:
+            fields.append("release")
     if "task" not in claims and baseline.key.task.casefold() not in _PRETRAINING:
         fields.append("task")
     if any(baseline.dialect not in readable for readable in subject.dialects):
@@ -276,19 +294,24 @@ def find_nearest(
     """Return up to three baselines that differ least, nearest first.
 
     Ordered by equal size, number of differing fields (a differing layout counts half),
-    ratio of the GPU counts, equal use of FP8, and newest release.
+    ratio of the GPU counts, equal use of FP8, and newest release. `gpus` and `dtype`
+    are the run's, "" if unknown.
     """
 
-    def rate_distance(
+    def rank_match(
         match: Match,
-    ) -> tuple[tuple[bool, float, float, bool], list[int], str]:
-        older = [-int(number) for number in re.findall(r"\d+", match.key.release)]
-        return _measure_distance(match, gpus, dtype), older, match.key.id
+    ) -> tuple[Distance, list[int], str]:
+        # negative, so that the newest release comes first
+        release_rank = [
+            -int(number) for number in re.findall(r"\d+", match.key.release)
+        ]
+        return _measure_distance(match, gpus, dtype), release_rank, match.key.id
 
-    by_key = {
-        match.key: match for match in sorted(matches, key=rate_distance, reverse=True)
+    # farthest first, so that the nearest match of each key is kept
+    nearest_by_key = {
+        match.key: match for match in sorted(matches, key=rank_match, reverse=True)
     }
-    return tuple(sorted(by_key.values(), key=rate_distance)[:3])
+    return tuple(sorted(nearest_by_key.values(), key=rank_match)[:_MOST_NEAREST])
 
 
 def is_near(match: Match, claims: Claims) -> bool:
@@ -298,10 +321,10 @@ def is_near(match: Match, claims: Claims) -> bool:
     names no recipe, the baseline must have the run's size.
     """
     if "recipe" in claims.by_field:
-        recipe = claims.by_field["recipe"].value
-        return "recipe" not in match.differences or bool(
-            did_you_mean(recipe, [match.key.recipe])
-        )
+        if "recipe" not in match.differences:
+            return True
+        recipe_name = claims.by_field["recipe"].value
+        return bool(did_you_mean(recipe_name, [match.key.recipe]))
     return "size" in claims.by_field and "size" not in match.differences
 
 
@@ -312,37 +335,26 @@ def find_possible(
 
     Excludes keys that differ in both recipe and size.
     """
-    smallest = min(
-        (_measure_distance(match, gpus, dtype) for match in matches), default=None
-    )
-    closest = (
-        match for match in matches if _measure_distance(match, gpus, dtype) == smallest
-    )
-    return tuple(
-        sorted(
-            {
-                match.key
-                for match in closest
-                if not {"recipe", "size"} <= set(match.differences)
-            }
-        )
-    )
+    distances = [_measure_distance(match, gpus, dtype) for match in matches]
+    smallest = min(distances, default=None)
+    keys: set[Key] = set()
+    for match, distance in zip(matches, distances, strict=True):
+        is_other_model = {"recipe", "size"}.issubset(match.differences)
+        if distance == smallest and not is_other_model:
+            keys.add(match.key)
+    return tuple(sorted(keys))
 
 
-def _measure_distance(
-    match: Match, gpus: str, dtype: str
-) -> tuple[bool, float, float, bool]:
-    """Return a sort key for the distance of a baseline from a run.
-
-    Compares the size, the number of other differences, the GPUs and the precision.
-    """
+def _measure_distance(match: Match, gpus: str, dtype: str) -> Distance:
+    """Return the distance of a baseline from a run, with these GPUs and precision."""
     fields = match.differences
-    number = _read_count(gpus)
-    gpu_distance = abs(math.log2(match.key.gpus / number)) if number else 0.0
+    gpu_count = _read_count(gpus)
+    gpu_distance = abs(math.log2(match.key.gpus / gpu_count)) if gpu_count else 0.0
+    layout_discount = 0.5 if "layout" in fields else 0.0
     other_precision = ("fp8" in dtype) != ("fp8" in match.key.dtype.casefold())
     return (
         "size" in fields,
-        len(fields) - ("layout" in fields) / 2,
+        len(fields) - layout_discount,
         gpu_distance,
         other_precision,
     )
@@ -352,17 +364,15 @@ def fits_layout(layout: str, recipe: Recipe) -> bool:
     """True if a recipe's release writes this layout."""
     # `workloads` replaced `results` in 25.05. `experiments` is the 25.04 form, and also
     # the inner folder of `workloads` if only that folder was copied.
+    if layout not in ("workloads", "results"):
+        return layout == "" or recipe.layout != "results"
+    if recipe.layout not in ("", layout):
+        return False
     release = re.match(r"v?(\d+)\.(\d+)", recipe.release)
-    number = (int(release[1]), int(release[2])) if release else None
-    if layout == "workloads":
-        return recipe.layout in ("", layout) and (
-            number is None or number >= _FIRST_WORKLOADS_RELEASE
-        )
-    if layout == "results":
-        return recipe.layout in ("", layout) and (
-            number is None or number < _FIRST_WORKLOADS_RELEASE
-        )
-    return layout == "" or recipe.layout != "results"
+    if release is None:
+        return True
+    writes_workloads = (int(release[1]), int(release[2])) >= _FIRST_WORKLOADS_RELEASE
+    return writes_workloads == (layout == "workloads")
 
 
 def _list_accepted(
@@ -370,33 +380,38 @@ def _list_accepted(
 ) -> dict[str, Collection[str]]:
     """Return the values of each field that a run of this baseline may state."""
     key, configuration = baseline.key, baseline.configuration
+    task = key.task.casefold()
     accepted: dict[str, Collection[str]] = {
         "size": {key.size.casefold()},
         "gpus": {str(key.gpus)},
         "nodes": {str(_count_nodes(key, claims))},
         "gpu": {key.gpu.casefold()},
-        "task": _PRETRAINING
-        if key.task.casefold() in _PRETRAINING
-        else {key.task.casefold()},
+        "task": _PRETRAINING if task in _PRETRAINING else {task},
         "scaling": {key.scaling.casefold()} if key.scaling else {"weak"},
         **_accept_precision(key, claims),
         "proxy": {str(configuration.proxy).lower()},
-        "model_overrides": (),
+        "model_overrides": (),  # no baseline has overrides
     }
     if configuration.global_batch_size:
         accepted["global_batch_size"] = {str(configuration.global_batch_size)}
     if configuration.micro_batch_size is not None:
         accepted["micro_batch_size"] = {str(configuration.micro_batch_size)}
-    sizes = {name: getattr(configuration.parallelism, name) for name in _PARALLELISM}
-    if key.recipe == MEGATRON_BRIDGE:  # `n/a` is a group of 1
-        sizes |= {name: sizes[name] or 1 for name in ("vp", "ep")}
-        sequence = configuration.architecture.sequence_length
-        accepted |= {"sequence_length": {str(sequence)}} if sequence else {}
-        mtp_layers = _MTP_LAYERS.get(key.variant, _MTP_LAYERS.get(key.size))
-        accepted |= {"mtp": {mtp_layers}} if mtp_layers else {}
-    return accepted | {
-        name: {str(size)} for name, size in sizes.items() if size is not None
+    group_sizes = {
+        name: getattr(configuration.parallelism, name) for name in _PARALLELISM
     }
+    if key.recipe == MEGATRON_BRIDGE:
+        # its tables contain `n/a` for a group of 1
+        group_sizes |= {name: group_sizes[name] or 1 for name in ("vp", "ep")}
+        sequence_length = configuration.architecture.sequence_length
+        if sequence_length:
+            accepted["sequence_length"] = {str(sequence_length)}
+        mtp_layers = _MTP_LAYERS.get(key.variant, _MTP_LAYERS.get(key.size))
+        if mtp_layers:
+            accepted["mtp"] = {mtp_layers}
+    for name, size in group_sizes.items():
+        if size is not None:
+            accepted[name] = {str(size)}
+    return accepted
 
 
 def _accept_precision(
@@ -409,15 +424,17 @@ def _accept_precision(
     variant.
     """
     dtype, variant = key.dtype.casefold(), key.variant.casefold()
-    recipe = next(
-        (name for name, names in RECIPES.items() if dtype in names),
-        variant if dtype == "fp8" else "",
-    )
-    if recipe not in RECIPES:
+    fp8_recipe = variant if dtype == "fp8" else ""
+    for name, dtype_names in RECIPES.items():
+        if dtype in dtype_names:
+            fp8_recipe = name
+            break
+    if fp8_recipe not in RECIPES:
         return {"dtype": {dtype}, "variant": {variant}}
-    stated = "variant" in claims and claims["variant"].value == recipe
-    dtypes = {dtype, *RECIPES[recipe], *(["fp8"] if stated else [])}
-    return {"dtype": dtypes, "variant": {variant, recipe}}
+    dtypes = {dtype, *RECIPES[fp8_recipe]}
+    if "variant" in claims and claims["variant"].value == fp8_recipe:
+        dtypes.add("fp8")
+    return {"dtype": dtypes, "variant": {variant, fp8_recipe}}
 
 
 def _count_nodes(key: Key, claims: Mapping[str, Claim]) -> int:
@@ -425,15 +442,14 @@ def _count_nodes(key: Key, claims: Mapping[str, Claim]) -> int:
 
     Unless stated, GB200 and GB300 nodes have 4 GPUs, others 8.
     """
-    usual = 4 if key.gpu.startswith("gb") else 8
-    gpus_per_node = (
-        _read_count(claims["gpus_per_node"].value)
-        if "gpus_per_node" in claims
-        else usual
-    )
+    gpus_per_node = 4 if key.gpu.startswith("gb") else 8
+    if "gpus_per_node" in claims:
+        gpus_per_node = _read_count(claims["gpus_per_node"].value)
     return math.ceil(key.gpus / max(gpus_per_node, 1))
 
 
 def _read_count(text: str) -> int:
     """Parse a number of GPUs, 0 if it is not a number."""
-    return int(text) if text.isdecimal() and len(text) <= LONGEST_NUMBER else 0
+    if text.isdecimal() and len(text) <= LONGEST_NUMBER:
+        return int(text)
+    return 0

@@ -17,7 +17,7 @@ from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.log_records import ParsedLog, Segment
 from pytest_llmbench.core.metric_definitions import compute_tflops_per_gpu
-from pytest_llmbench.core.run_records import Identity, RunFiles
+from pytest_llmbench.core.run_records import Hint, Identity, RunFiles
 from pytest_llmbench.runs.discover.baseline_matches import (
     Claim,
     Claims,
@@ -42,8 +42,8 @@ from pytest_llmbench.runs.layouts.megatron_bridge import (
     names_model,
 )
 
-_NEEDED = ("recipe", "size", "dtype", "gpus")
-_ALL = (*_NEEDED, "gpu", "release")
+_REQUIRED_FIELDS = ("recipe", "size", "dtype", "gpus")
+_REQUIRED_BY_TABLES = (*_REQUIRED_FIELDS, "gpu", "release")
 """Fields that a Megatron-Bridge run has to state.
 
 Its logs do not print all of them, and rows of its tables may differ in one only.
@@ -51,6 +51,9 @@ Its logs do not print all of them, and rows of its tables may differ in one only
 
 _OPTIONS = {"release": "--llmb-release", "gpu": "--llmb-gpu"}
 _KEY_FIELDS = tuple(field.name for field in fields(Key))
+
+# Limit of nearest baselines in an explanation.
+_MOST_NEAREST = 3
 
 # The facts of its configuration that a log can contain.
 FACTS = ("dialect", "global_batch_size", "total_steps", "tflops")
@@ -116,38 +119,34 @@ def identify(
     companions = tables.read_companions(run)
     if not names_model(run, companions):
         return identity
-    rows = [
+    table_recipes = [
         *tables.read_recipes(),
         *(recipe for recipe in recipes if recipe.name == MEGATRON_BRIDGE),
     ]
-    run = replace(
-        run,
-        hints=collect_hints(run, logs, companions, {recipe.release for recipe in rows}),
-    )
-    by_row = _identify_by_names(
-        run,
+    releases = {recipe.release for recipe in table_recipes}
+    identity_by_tables = _identify_by_names(
+        replace(run, hints=collect_hints(run, logs, companions, releases)),
         logs,
-        rows,
+        table_recipes,
         options,
         baseline_release=baseline_release,
         find=find,
-        needed=_ALL,
+        required_fields=_REQUIRED_BY_TABLES,
     )
-    return replace(
-        by_row, may_be=tuple(dict.fromkeys((*by_row.may_be, *identity.may_be)))
-    )
+    may_be = dict.fromkeys((*identity_by_tables.may_be, *identity.may_be))
+    return replace(identity_by_tables, may_be=tuple(may_be))
 
 
 def _make_ambiguous_by_facts(
     closest: Sequence[Comparison], keys: tuple[Key, ...]
 ) -> Identity:
     """Return an identity without a key: several baselines fit the facts equally well."""
-    missing = dict.fromkeys(
+    missing_facts = dict.fromkeys(
         name for comparison in closest for name in comparison.missing
     )
     reason = (
-        f"it does not state {join_first(list(missing))}"
-        if missing
+        f"it does not state {join_first(list(missing_facts))}"
+        if missing_facts
         else "their paths and facts are the same"
     )
     explanation = f"could be {join_first([key.id for key in keys])}: {reason}"
@@ -159,30 +158,22 @@ def _make_ambiguous_by_facts(
 def _add_differences(
     identity: Identity, path_comparisons: Sequence[Comparison]
 ) -> Identity:
-    """Explain the mismatch with the closest baseline that has the same path."""
-    nearest = min(
+    """Explain an unknown identity by the closest baseline that has the run's path."""
+    closest = min(
         path_comparisons,
         key=lambda comparison: (len(comparison.differences), comparison.baseline.key),
     )
-    key = nearest.baseline.key
-    summary = (
-        f"another configuration than {key.id}: {join_first(list(nearest.differences))}"
-    )
-    candidates = tuple(dict.fromkeys((key, *identity.nearest)))
-    may_be = tuple(
-        dict.fromkeys(
-            (
-                *(comparison.baseline.key for comparison in path_comparisons),
-                *identity.may_be,
-            )
-        )
-    )
+    key = closest.baseline.key
+    differences = join_first(list(closest.differences))
+    summary = f"another configuration than {key.id}: {differences}"
+    nearest_keys = tuple(dict.fromkeys((key, *identity.nearest)))
+    keys_at_path = [comparison.baseline.key for comparison in path_comparisons]
     return replace(
         identity,
         because=summary,
         summary=summary,
-        nearest=candidates[:3],
-        may_be=may_be,
+        nearest=nearest_keys[:_MOST_NEAREST],
+        may_be=tuple(dict.fromkeys((*keys_at_path, *identity.may_be))),
         advice="",
     )
 
@@ -195,81 +186,100 @@ def _identify_by_names(
     *,
     baseline_release: str,
     find: Matching,
-    needed: Sequence[str] = _NEEDED,
+    required_fields: Sequence[str] = _REQUIRED_FIELDS,
 ) -> Identity:
-    """Identify a run by its names and metadata, or explain why it is unknown."""
-    hints = [
-        hint for hint in run.hints if not (baseline_release and hint.field == "release")
-    ]
+    """Identify a run by its names and metadata, or explain why it is unknown.
+
+    With `baseline_release`, the run's release and its layout, which depends on the
+    release, are ignored.
+    """
+    hints = run.hints
+    ignored_releases: list[Hint] = []
+    if baseline_release:
+        hints = tuple(hint for hint in run.hints if hint.field != "release")
+        ignored_releases = [hint for hint in run.hints if hint.field == "release"]
     claims = _add_options(collect_claims(hints, recipes), options, baseline_release)
-    dialects = frozenset(log.dialect for log in logs if log.dialect)
-    readable = tuple(log.dialects for log in logs if log.dialect)
-    subject = Subject(claims, "" if baseline_release else run.layout, readable, recipes)
+    subject = Subject(
+        claims,
+        layout="" if baseline_release else run.layout,
+        dialects=tuple(log.dialects for log in logs if log.dialect),
+        recipes=recipes,
+    )
     matches = find(subject)
     fitting = [match for match in matches if not match.differences]
     if claims.contradictions:
         identity = _make_contradicted(subject, find)
     elif fitting:
-        identity = _choose_key(claims, fitting, logs, needed)
+        identity = _choose_key(claims, fitting, logs, required_fields)
     else:
-        identity = _make_unmatched(
-            claims, matches, _summarise_claims(claims, run.layout, dialects), recipes
-        )
-    stated_release = next(
-        (hint for hint in run.hints if baseline_release and hint.field == "release"),
-        None,
-    )
-    if stated_release is None:
+        dialects = frozenset(log.dialect for log in logs if log.dialect)
+        summary = _summarise_claims(claims, run.layout, dialects)
+        identity = _make_unmatched(claims, matches, summary, recipes)
+    if not ignored_releases:
         return identity
+    release = ignored_releases[0]
     return replace(
         identity,
-        because=f"{identity.because}; its own release {stated_release.value} ({stated_release.source}) is ignored",
+        because=f"{identity.because}; its own release {release.value} ({release.source}) is ignored",
     )
 
 
 def _add_options(
     claims: Claims, options: Mapping[str, str], baseline_release: str
 ) -> Claims:
-    """Add the values of options for fields that the run leaves open."""
-    contradicted = {
-        claim.field for conflicting in claims.contradictions for claim in conflicting
-    }
-    added = {
-        field: Claim(field, value.casefold(), (_OPTIONS[field],))
-        for field, value in options.items()
-        if value and field not in claims.by_field and field not in contradicted
-    }
+    """Add the values of options for fields that the run leaves open.
+
+    `options` maps the fields of `_OPTIONS` to values, "" for an option that is not
+    given. `baseline_release` overrides the run's release.
+    """
+    contradicted_fields = _list_contradicted_fields(claims)
+    claims_by_field = dict(claims.by_field)
+    for field, value in options.items():
+        is_open = field not in claims.by_field and field not in contradicted_fields
+        if value and is_open:
+            claims_by_field[field] = Claim(field, value.casefold(), (_OPTIONS[field],))
     if baseline_release:
-        added["release"] = Claim(
+        claims_by_field["release"] = Claim(
             "release", baseline_release.casefold(), ("--llmb-baseline-release",)
         )
-    return replace(claims, by_field={**claims.by_field, **added})
+    return replace(claims, by_field=claims_by_field)
+
+
+def _list_contradicted_fields(claims: Claims) -> set[str]:
+    return {
+        claim.field
+        for conflicting_claims in claims.contradictions
+        for claim in conflicting_claims
+    }
 
 
 def _choose_key(
     claims: Claims,
     fitting: Sequence[Match],
     logs: Sequence[ParsedLog],
-    needed: Sequence[str],
+    required_fields: Sequence[str],
 ) -> Identity:
     """Identify a run if its claims, with the facts in its logs, leave a single key.
 
-    Otherwise the identity has no key and lists the candidates.
+    Otherwise the identity has no key and lists the candidates. The facts of a log
+    never make up for a missing field of a Megatron-Bridge run.
     """
-    missing = [field for field in needed if not _is_stated(field, claims)]
-    keys = _list_keys(fitting)
+    missing = [field for field in required_fields if not _is_stated(field, claims)]
+    keys = tuple(sorted({match.key for match in fitting}))
     if len(keys) == 1 and not missing:
         return _make_identity(keys[0], claims, missing)
-    checked = [(match.key, _check_facts(logs, match.baseline)) for match in fitting]
-    consistent = [(key, facts) for key, facts in checked if all(facts.values())]
-    remaining = tuple(sorted({key for key, _ in consistent}))
-    suffices = needed == _NEEDED and all(
+    facts_by_match = [
+        (match.key, _check_facts(logs, match.baseline)) for match in fitting
+    ]
+    consistent = [(key, facts) for key, facts in facts_by_match if all(facts.values())]
+    consistent_keys = tuple(sorted({key for key, _ in consistent}))
+    do_facts_suffice = required_fields == _REQUIRED_FIELDS and all(
         _do_facts_suffice(facts, missing) for _, facts in consistent
     )
-    if len(remaining) == 1 and (suffices or not missing):
-        return _make_identity(remaining[0], claims, missing)
+    if len(consistent_keys) == 1 and (do_facts_suffice or not missing):
+        return _make_identity(consistent_keys[0], claims, missing)
     return _make_ambiguous(
-        remaining or keys, claims, missing, contradicted=not remaining
+        consistent_keys or keys, claims, missing, contradicted=not consistent_keys
     )
 
 
@@ -279,7 +289,7 @@ class LogSummary:
 
     dialects: frozenset[str]
     batch_sizes: frozenset[float]
-    totals: frozenset[int]  # of steps
+    step_counts: frozenset[int]  # the total numbers of steps
     tflop_per_step: float  # the work of a step on one GPU, 0 if unknown
 
 
@@ -289,16 +299,17 @@ def _summarise_logs(logs: Sequence[ParsedLog]) -> LogSummary:
     The work of a step (TFLOP/s times seconds) is the same for fast and slow steps.
     """
     segments = [segment for log in logs for segment in log.segments]
-    batches = {
+    batch_sizes = {
         value
         for segment in segments
         for value in segment.steps.global_batch_size.tolist()
     }
-    work = [value for segment in segments for value in _compute_work(segment)]
+    work = [tflop for segment in segments for tflop in _compute_work(segment)]
     return LogSummary(
         dialects=frozenset(log.dialect for log in logs if log.dialect),
-        batch_sizes=frozenset(value for value in batches if not math.isnan(value)),
-        totals=frozenset(
+        # NaN: the log does not print a batch size
+        batch_sizes=frozenset(value for value in batch_sizes if not math.isnan(value)),
+        step_counts=frozenset(
             segment.total_steps
             for segment in segments
             if segment.total_steps is not None
@@ -310,18 +321,17 @@ def _summarise_logs(logs: Sequence[ParsedLog]) -> LogSummary:
 def _check_facts(logs: Sequence[ParsedLog], baseline: Baseline) -> dict[str, bool]:
     """Compare the facts of the logs, read in the baseline's dialect, with the baseline.
 
-    Returns True or False for each fact that the logs contain.
+    Returns {fact: True if it fits} for the facts that the logs contain.
     """
     summary = _summarise_logs([log.read_as(baseline.dialect) for log in logs])
-    fits = {}
+    fits: dict[str, bool] = {}
     if summary.dialects:
         fits["dialect"] = summary.dialects == {baseline.dialect}
-    if summary.batch_sizes and baseline.configuration.global_batch_size:
-        fits["global_batch_size"] = summary.batch_sizes == {
-            baseline.configuration.global_batch_size
-        }
-    if summary.totals:
-        fits["total_steps"] = baseline.steps in summary.totals
+    batch_size = baseline.configuration.global_batch_size
+    if summary.batch_sizes and batch_size:
+        fits["global_batch_size"] = summary.batch_sizes == {batch_size}
+    if summary.step_counts:
+        fits["total_steps"] = baseline.steps in summary.step_counts
     # TFLOP/s at a step time of one second is the work of a step; some frameworks log a
     # multiple of the documents' formula
     work = compute_tflops_per_gpu(baseline.configuration, 1.0) * (
@@ -333,6 +343,7 @@ def _check_facts(logs: Sequence[ParsedLog], baseline: Baseline) -> dict[str, boo
 
 
 def _compute_work(segment: Segment) -> Iterator[float]:
+    """Yield the TFLOP of each step that prints a time and TFLOP/s."""
     steps = segment.steps
     for seconds, tflops in zip(
         steps.seconds.tolist(), steps.tflops_per_gpu.tolist(), strict=True
@@ -342,24 +353,31 @@ def _compute_work(segment: Segment) -> Iterator[float]:
 
 
 def _is_stated(field: str, claims: Claims) -> bool:
+    """True if a run states a field; a number of nodes states the GPUs, too."""
     return field in claims.by_field or (field == "gpus" and "nodes" in claims.by_field)
 
 
-def _do_facts_suffice(facts: Collection[str], missing: Sequence[str]) -> bool:
+def _do_facts_suffice(confirmed_facts: Collection[str], missing: Sequence[str]) -> bool:
     """True if the facts confirmed by a log make up for the missing fields.
 
     If only the recipe is missing, the dialect and the batch size or TFLOP/s suffice.
     Otherwise every fact that a log can contain is needed.
     """
+    facts = set(confirmed_facts)
+    if not missing:
+        return True
     if missing == ["recipe"]:  # older folder layouts do not name the recipe
-        return "dialect" in facts and (
-            "global_batch_size" in facts or "tflops" in facts
+        return "dialect" in facts and not facts.isdisjoint(
+            {"global_batch_size", "tflops"}
         )
-    return not missing or set(FACTS) <= set(facts)
+    return facts >= set(FACTS)
 
 
 def _make_identity(key: Key, claims: Claims, missing: Sequence[str]) -> Identity:
-    """Build the identity of a run with one fitting baseline, and its explanation."""
+    """Build the identity of a run with one fitting baseline, and its explanation.
+
+    Fields in `missing`, and fields of options, are assumed if no claim states them.
+    """
     assumed = tuple(
         field for field in (*_OPTIONS, *missing) if field not in claims.by_field
     )
@@ -387,39 +405,40 @@ def _make_ambiguous(
 
     `contradicted` is true if the content of the log fits none of them.
     """
-    ids = join_first([key.id for key in candidates])
-    open_fields = [
-        field
-        for field in _KEY_FIELDS
-        if len({getattr(key, field) for key in candidates}) > 1
+    # values of each field of the candidates' keys, e.g. {"h100", "b200"}
+    values_by_field = {
+        field: {str(getattr(key, field)) for key in candidates} for field in _KEY_FIELDS
+    }
+    differing_fields = [
+        field for field, values in values_by_field.items() if len(values) > 1
     ]
-    unstated = [
+    unstated_fields = [
         field
-        for field in dict.fromkeys((*missing, *open_fields))
+        for field in dict.fromkeys((*missing, *differing_fields))
         if not _is_stated(field, claims)
     ]
-    summary_start = f"could be {ids}"
-    misfit = (
-        "but the batch size, steps or TFLOP/s in its log fit none of them"
-        if contradicted
-        else ""
-    )
-    open_text = f"not stated: {', '.join(unstated)}" if unstated else ""
+    candidates_clause = f"could be {join_first([key.id for key in candidates])}"
+    misfit_clause = ""
+    if contradicted:
+        misfit_clause = (
+            "but the batch size, steps or TFLOP/s in its log fit none of them"
+        )
+    unstated_clause = ""
+    if unstated_fields:
+        unstated_clause = f"not stated: {', '.join(unstated_fields)}"
     options = [
-        f"{_OPTIONS[field]}={_list_values(candidates, field)}"
-        for field in unstated
+        f"{_OPTIONS[field]}={'|'.join(sorted(values_by_field[field]))}"
+        for field in unstated_fields
         if field in _OPTIONS
     ]
     advice = f"give {' and '.join(options)}" if options else ""
-    explanation = _join_clauses(summary_start, misfit, open_text, advice)
-    summary = _join_clauses(summary_start, open_text)
     keys = tuple(candidates)
     return Identity(
         None,
-        explanation,
+        _join_clauses(candidates_clause, misfit_clause, unstated_clause, advice),
         candidates=keys,
         may_be=keys,
-        summary=summary,
+        summary=_join_clauses(candidates_clause, unstated_clause),
         advice=advice,
         fits_none=contradicted,
     )
@@ -432,37 +451,32 @@ def _make_contradicted(subject: Subject, find: Matching) -> Identity:
     fields.
     """
     claims = subject.claims
-    fields_in_doubt = {
-        claim.field for conflicting in claims.contradictions for claim in conflicting
-    }
-    first, *further = (
-        " but ".join(map(str, conflicting)) for conflicting in claims.contradictions
+    contradicted_fields = _list_contradicted_fields(claims)
+    # the keys that fit one of the values, for each contradicted field
+    keys_by_field: list[set[Key]] = []
+    for conflicting_claims in claims.contradictions:
+        fitting_keys: set[Key] = set()
+        for claim in conflicting_claims:
+            resolved = replace(claims, by_field={**claims.by_field, claim.field: claim})
+            other_contradicted = contradicted_fields - {claim.field}
+            for match in find(replace(subject, claims=resolved)):
+                if other_contradicted.issuperset(match.differences):
+                    fitting_keys.add(match.key)
+        keys_by_field.append(fitting_keys)
+    candidates = tuple(sorted(set.intersection(*keys_by_field)))
+    # "size 8b (file a) but 70b (folder b)"
+    first_contradiction, *further_contradictions = (
+        " but ".join(map(str, conflicting_claims))
+        for conflicting_claims in claims.contradictions
     )
-    fitting = [
-        {
-            match.key
-            for claim in conflicting
-            for match in find(
-                replace(
-                    subject,
-                    claims=replace(
-                        claims, by_field={**claims.by_field, claim.field: claim}
-                    ),
-                )
-            )
-            if set(match.differences) <= fields_in_doubt - {claim.field}
-        }
-        for conflicting in claims.contradictions
-    ]
-    candidates = tuple(sorted(set.intersection(*fitting)))
-    summary = f"its sources contradict each other: {first}"
-    possible = candidates or find_possible(find(subject), *_find_nearness(claims))
+    summary = f"its sources contradict each other: {first_contradiction}"
+    possible = candidates or find_possible(find(subject), *_read_gpus_and_dtype(claims))
     return Identity(
         None,
-        _join_clauses(summary, *further),
+        _join_clauses(summary, *further_contradictions),
         candidates=candidates,
-        contradicted=tuple(sorted(fields_in_doubt)),
-        may_be=tuple(possible),
+        contradicted=tuple(sorted(contradicted_fields)),
+        may_be=possible,
         summary=summary,
     )
 
@@ -470,58 +484,64 @@ def _make_contradicted(subject: Subject, find: Matching) -> Identity:
 def _make_unmatched(
     claims: Claims, matches: Sequence[Match], summary: str, recipes: Sequence[Recipe]
 ) -> Identity:
-    """Build the identity of a run that fits no baseline, with the nearest baselines."""
-    nearby = find_nearest(matches, *_find_nearness(claims))
-    differing = frozenset(nearby[0].differences) if nearby else frozenset()
-    summary_text = (
-        _describe_missing_baseline(claims, differing, recipes)
-        or f"no baseline fits {summary}"
-    )
-    other_release = nearby and differing <= {"release", "layout"}
-    advice = (
-        f"--llmb-baseline-release={nearby[0].key.release} judges it against that release"
-        if other_release
-        else ""
-    )
-    nearby = tuple(match for match in nearby if is_near(match, claims))
+    """Build the identity of a run that fits no baseline, with the nearest baselines.
+
+    `summary` describes the run, such as `recipe grok1, size 314b`.
+    """
+    gpus, dtype = _read_gpus_and_dtype(claims)
+    nearest = find_nearest(matches, gpus, dtype)
+    differences: frozenset[str] = frozenset()  # from the nearest baseline
+    advice = ""
+    if nearest:
+        differences = frozenset(nearest[0].differences)
+        if differences <= {"release", "layout"}:
+            advice = f"--llmb-baseline-release={nearest[0].key.release} judges it against that release"
+    problem = _describe_missing_baseline(claims, differences, recipes)
+    problem = problem or f"no baseline fits {summary}"
+    shown_matches = [match for match in nearest if is_near(match, claims)]
     nearest_text = ", ".join(
-        f"{match.key.id} ({', '.join(match.differences)})" for match in nearby
+        f"{match.key.id} ({', '.join(match.differences)})" for match in shown_matches
     )
-    explanation = _join_clauses(
-        summary_text, nearest_text and f"nearest: {nearest_text}", advice
-    )
-    possible = find_possible(matches, *_find_nearness(claims))
+    nearest_clause = f"nearest: {nearest_text}" if nearest_text else ""
     return Identity(
         None,
-        explanation,
-        nearest=tuple(match.key for match in nearby),
-        may_be=possible,
-        summary=summary_text,
+        _join_clauses(problem, nearest_clause, advice),
+        nearest=tuple(match.key for match in shown_matches),
+        may_be=find_possible(matches, gpus, dtype),
+        summary=problem,
         advice=advice,
     )
 
 
 def _join_clauses(*clauses: str) -> str:
+    """Join the clauses that are not empty."""
     return "; ".join(filter(None, clauses))
 
 
-def _find_nearness(claims: Claims) -> tuple[str, str]:
-    """Return the number of GPUs and the precision, which rank baselines by distance."""
+def _read_gpus_and_dtype(claims: Claims) -> tuple[str, str]:
+    """Return the number of GPUs and the precision, "" if not stated.
+
+    Both rank the baselines by their distance from the run.
+    """
     gpus, dtype = (
-        claims.by_field[name].value if name in claims.by_field else ""
-        for name in ("gpus", "dtype")
+        claims.by_field[field].value if field in claims.by_field else ""
+        for field in ("gpus", "dtype")
     )
     return gpus, dtype
 
 
 def _describe_missing_baseline(
-    claims: Claims, differing: Collection[str], recipes: Sequence[Recipe]
+    claims: Claims, differences: frozenset[str], recipes: Sequence[Recipe]
 ) -> str:
-    """Return a message if the recipe, or only the release, has no baseline, else ""."""
-    if "recipe" in differing:
-        value = claims.by_field["recipe"].value
-        return f"recipe {value} has no baseline{did_you_mean(value, {recipe.name for recipe in recipes})}"
-    if "release" in differing and set(differing) <= {"release", "layout"}:
+    """Return a message if the recipe, or only the release, has no baseline, else "".
+
+    `differences` are the fields in which the nearest baseline differs from the run.
+    """
+    if "recipe" in differences:
+        recipe_name = claims.by_field["recipe"].value
+        suggestion = did_you_mean(recipe_name, {recipe.name for recipe in recipes})
+        return f"recipe {recipe_name} has no baseline{suggestion}"
+    if "release" in differences and differences <= {"release", "layout"}:
         return f"release {claims.by_field['release'].value} has no baseline"
     return ""
 
@@ -537,11 +557,3 @@ def _summarise_claims(claims: Claims, layout: str, dialects: Collection[str]) ->
         values.append(f"folders of the {layout} layout")
     values += [f"a {dialect} log" for dialect in sorted(dialects)]
     return ", ".join(values) or "a run without known facts"
-
-
-def _list_keys(fitting: Sequence[Match]) -> tuple[Key, ...]:
-    return tuple(sorted({match.key for match in fitting}))
-
-
-def _list_values(candidates: Sequence[Key], field: str) -> str:
-    return "|".join(sorted({str(getattr(key, field)) for key in candidates}))
