@@ -22,18 +22,24 @@ def count_shards(folder: Path) -> Shards | None:
     Uses the first folder that contains checkpoint files, else the first existing
     folder. Unreadable folders count as empty.
     """
-    counts = [_count(folder, name) for name in FOLDERS if os.path.isdir(folder / name)]
-    return next(
-        (shards for shards in counts if shards.count), counts[0] if counts else None
-    )
+    existing = [
+        _count(folder, name) for name in FOLDERS if os.path.isdir(folder / name)
+    ]
+    if not existing:
+        return None
+    return next((shards for shards in existing if shards.count), existing[0])
 
 
 def _count(folder: Path, name: str) -> Shards:
-    count = entries = 0
+    """Count the checkpoint files below a folder's subfolder.
+
+    The count is partial if the subfolder has more than `ENTRIES` entries.
+    """
+    shard_count = entry_count = 0
     for _, folders, files in walk_folders(folder / name):
-        folders.sort()
-        count += sum(file.endswith(SHARD) for file in files)
-        entries += len(folders) + len(files)
-        if entries > ENTRIES:
-            return Shards(name, count, partial=True)
-    return Shards(name, count)
+        folders.sort()  # a fixed order of the walk, for equal partial counts
+        shard_count += sum(file.endswith(SHARD) for file in files)
+        entry_count += len(folders) + len(files)
+        if entry_count > ENTRIES:
+            return Shards(name, shard_count, partial=True)
+    return Shards(name, shard_count)

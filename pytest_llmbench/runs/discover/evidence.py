@@ -16,6 +16,7 @@ from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.folder_times import read_stamp
 from pytest_llmbench.runs.layouts.metadata import Metadata
 
+# `profile_8g_1234_0_3.nsys-rep`: the documented form, with the job id 1234.
 _REPORT_JOB = re.compile(r"_\d+g_(\d+)_\d+_\d+\.nsys-rep$", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)")
 
@@ -53,24 +54,27 @@ def find_exclusion(
 
 
 def find_companion(
-    parts: Sequence[str], own_count: int, folders: Collection[str]
+    parts: Sequence[str], own_count: int, twin_folders: Collection[str]
 ) -> tuple[Reason | None, str]:
     """Return the reason a run may be the short companion of an excluded run, with its
     evidence.
 
     NeMo-Run launches `E` next to `E_nsys` in a timestamped folder; both make equally
     few steps. `parts` are the components of the run's path; the last `own_count` of
-    them are the run's folders. `folders` are all found paths with such a suffix.
+    them are the run's folders. `twin_folders` are all found paths with such a suffix.
     """
-    for count in range(len(parts), len(parts) - own_count, -1) if folders else ():
-        if count < 2 or read_stamp(parts[count - 2]) is None:
+    if not twin_folders:
+        return None, ""
+    # the run's folders, innermost first: `parts[:depth]`
+    for depth in range(len(parts), len(parts) - own_count, -1):
+        if depth < 2:
             continue
-        for ending, reason in TWINS.items():
-            if str(Path(*parts[:count])) + ending in folders:
-                return (
-                    reason,
-                    f"launched together with {parts[count - 1]}{ending}, and as short",
-                )
+        parent_name, name = parts[depth - 2 : depth]
+        if read_stamp(parent_name) is None:
+            continue
+        for suffix, reason in TWINS.items():
+            if f"{Path(*parts[:depth])}{suffix}" in twin_folders:
+                return reason, f"launched together with {name}{suffix}, and as short"
     return None, ""
 
 
@@ -92,58 +96,54 @@ def add_reports(
     results = [run for run, _ in runs]
     if not reports:
         return results
-    owners: dict[Path, list[int]] = defaultdict(list)
-    runs_by_job: dict[tuple[Path, str], list[int]] = defaultdict(list)
-    for index, (run, inside) in enumerate(runs):
-        for folder in (run.folder, *run.folder.parents)[: max(len(inside), 1)]:
-            owners[folder].append(index)
-            runs_by_job[folder, run.job_id].append(index)
-    nameless: dict[Path, list[Path]] = defaultdict(list)
-    for path in map(Path, reports):
-        known_folders = [folder for folder in path.parents if folder in owners]
-        profiled = next(
-            (
-                runs_by_job[pair]
-                for folder in known_folders
-                for pair in _list_jobs(path.name, folder)
-                if pair in runs_by_job
-            ),
-            [],
+    # indices of the runs in each folder, and in each folder by job id
+    indices_by_folder: dict[Path, list[int]] = defaultdict(list)
+    indices_by_job: dict[tuple[Path, str], list[int]] = defaultdict(list)
+    for index, (run, run_folder_names) in enumerate(runs):
+        depth = max(len(run_folder_names), 1)
+        for folder in (run.folder, *run.folder.parents)[:depth]:
+            indices_by_folder[folder].append(index)
+            indices_by_job[folder, run.job_id].append(index)
+    reports_without_job: dict[Path, list[Path]] = defaultdict(list)  # by folder
+    for report in map(Path, reports):
+        run_folders = [
+            folder for folder in report.parents if folder in indices_by_folder
+        ]
+        candidates = (
+            (folder, job) for folder in run_folders for job in _list_jobs(report.name)
+        )
+        profiled: list[int] = next(
+            (indices_by_job[pair] for pair in candidates if pair in indices_by_job), []
         )
         for index in profiled:
-            results[index] = _mark_profiled(results[index], path)
-        if known_folders and not profiled:
-            nameless[known_folders[0]].append(path)
+            results[index] = _mark_profiled(results[index], report)
+        if run_folders and not profiled:
+            reports_without_job[run_folders[0]].append(report)
     # after the reports with a job id, which may explain those without one
-    for (
-        folder,
-        paths,
-    ) in nameless.items():
-        folder_runs = {index: results[index] for index in owners[folder]}
-        if not any(run.excluded is Reason.PROFILED for run in folder_runs.values()):
-            is_only_run = len(folder_runs) == 1 and folder not in crowded
-            for index, run in folder_runs.items():
-                results[index] = _attach_reports(
-                    run, paths, reports, is_only_run=is_only_run
-                )
+    for folder, folder_reports in reports_without_job.items():
+        folder_runs = {index: results[index] for index in indices_by_folder[folder]}
+        if any(run.excluded is Reason.PROFILED for run in folder_runs.values()):
+            continue
+        is_only_run = len(folder_runs) == 1 and folder not in crowded
+        for index, run in folder_runs.items():
+            results[index] = _attach_reports(
+                run, folder_reports, reports, is_only_run=is_only_run
+            )
     return results
 
 
-def _list_jobs(name: str, folder: Path) -> list[tuple[Path, str]]:
-    """Return the job ids that a report's name may contain, each paired with the folder."""
+def _list_jobs(name: str) -> list[str]:
+    """Return the numbers in a report's name that may be job ids."""
     documented = _REPORT_JOB.search(name)
-    numbers = [documented[1]] if documented else _NUMBER.findall(name)
-    return [
-        (folder, number)
-        for number in numbers
-        if documented or len(number) >= CERTAIN_DIGITS
-    ]
+    if documented:
+        return [documented[1]]
+    return [number for number in _NUMBER.findall(name) if len(number) >= CERTAIN_DIGITS]
 
 
 def _attach_reports(
     run: RunFiles,
-    paths: Sequence[Path],
-    reports: Mapping[str, float],
+    folder_reports: Sequence[Path],
+    modified_by_report: Mapping[str, float],
     *,
     is_only_run: bool,
 ) -> RunFiles:
@@ -152,25 +152,26 @@ def _attach_reports(
     Excludes the run if it is the only run and a report may come from its launch, by the
     modification times. Otherwise, records the reports as possible reports of the run.
     """
-    # reports with a job id belong to another job
-    candidates = [
-        path for path in paths if not (run.job_id and _REPORT_JOB.search(path.name))
+    # if the run has a job id, a report with an unknown job id is not the run's
+    possible_reports = [
+        report
+        for report in folder_reports
+        if not (run.job_id and _REPORT_JOB.search(report.name))
     ]
-    certain = [
-        path
-        for path in candidates
-        if is_only_run and _is_from_same_launch(reports[str(path)], run)
-    ]
-    if certain:
-        return _mark_profiled(run, certain[0])
-    return (
-        replace(run, loose_reports=tuple(path.name for path in candidates))
-        if candidates
-        else run
-    )
+    if not possible_reports:
+        return run
+    if is_only_run:
+        for report in possible_reports:
+            if _is_from_same_launch(modified_by_report[str(report)], run):
+                return _mark_profiled(run, report)
+    return replace(run, loose_reports=tuple(report.name for report in possible_reports))
 
 
 def _is_from_same_launch(written: float, run: RunFiles) -> bool:
+    """True if a report written at that time (epoch seconds) may be the run's.
+
+    Unknown times (0 or None) count as the same launch.
+    """
     if not written or run.modified is None:
         return True
     return run.modified - datetime.fromtimestamp(written, UTC) <= SAME_LAUNCH
@@ -180,11 +181,9 @@ def _mark_profiled(run: RunFiles, report: Path) -> RunFiles:
     """Exclude a run because of a profiler report, unless it is excluded already."""
     if run.excluded is not None:
         return run
-    shown_path = (
-        report.relative_to(run.folder)
-        if report.is_relative_to(run.folder)
-        else report.name
-    )
+    shown_path = report.name
+    if report.is_relative_to(run.folder):
+        shown_path = str(report.relative_to(run.folder))
     relation = "is next to it" if report.parent == run.folder else "belongs to it"
     return replace(
         run,

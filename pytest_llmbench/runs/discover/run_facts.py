@@ -36,30 +36,28 @@ LISTED = ", "
 _IGNORED_FIELDS = (StatedField.PROFILER,)
 _VERSIONS = ("release",)
 
-_SETTINGS = frozenset(
-    map(str, list(StatedField)[list(StatedField).index(StatedField.MODEL_SIZES) :])
-)
+_FIELDS = tuple(StatedField)
+_SETTINGS = frozenset(map(str, _FIELDS[_FIELDS.index(StatedField.MODEL_SIZES) :]))
 """Facts from the settings printed before the first step.
 
 Older recorded baselines contain none of them.
 """
 
 _LABELLED = _SETTINGS | {str(StatedField.LAYOUT), str(StatedField.NUMBERS)}
+"""Facts whose values have labels: `recompute_method: none`, `hidden_size=4096`."""
+
 _NAMES = frozenset(map(str, (StatedField.MODEL, StatedField.NAMED)))
 
 _MINOR = frozenset(
     (
         STEPS,
-        *map(
-            str,
-            (
-                StatedField.OPTIMIZER,
-                StatedField.DATA,
-                StatedField.ATTENTION_BACKEND,
-                StatedField.SHARDING,
-            ),
-        ),
-        *map(str, (StatedField.POWER_LIMIT, StatedField.KERNELS, StatedField.LISTING)),
+        str(StatedField.OPTIMIZER),
+        str(StatedField.DATA),
+        str(StatedField.ATTENTION_BACKEND),
+        str(StatedField.SHARDING),
+        str(StatedField.POWER_LIMIT),
+        str(StatedField.KERNELS),
+        str(StatedField.LISTING),
     )
 )
 """Facts that may differ within one configuration; the user is warned."""
@@ -87,6 +85,9 @@ _APPLIED = "applied "
 
 Values that begin with `_APPLIED` are used, too.
 """
+
+# Limit of names in the sentence about facts of one side.
+_SHOWN_NAMES = 6
 
 _NOT_FRAMEWORK = frozenset(
     ("device", "power_limit", "clocks", "driver", "cuda_driver", "commit")
@@ -124,10 +125,12 @@ def is_identifiable(facts: Iterable[RunFact]) -> bool:
     A log that prints only steps may be of any configuration.
     """
     names = {fact.name for fact in facts}
-    batches = {str(field) for field in (StatedField.BATCH, StatedField.MICRO_BATCH)}
-    return str(StatedField.GPUS) in names and not names.isdisjoint(
-        {*batches, BATCH_OF_STEPS}
-    )
+    batch_names = {
+        str(StatedField.BATCH),
+        str(StatedField.MICRO_BATCH),
+        BATCH_OF_STEPS,
+    }
+    return str(StatedField.GPUS) in names and not names.isdisjoint(batch_names)
 
 
 class FactKey(NamedTuple):
@@ -159,8 +162,8 @@ class Comparison:
             ("the baseline does not state", self.added),
         )
         return tuple(
-            f"{verb} {join_first(list(names), 6)}: not compared"
-            for verb, names in sides
+            f"{subject_and_verb} {join_first(list(names), _SHOWN_NAMES)}: not compared"
+            for subject_and_verb, names in sides
             if names
         )
 
@@ -178,35 +181,38 @@ class Comparison:
 def compare_baselines_at_path(
     run: RunFiles, logs: Sequence[ParsedLog], recipes: Iterable[Recipe]
 ) -> list[Comparison]:
-    """Compare a run with the baselines at its path, ignoring the numbers in the path."""
+    """Compare a run with the baselines at its path, ignoring the numbers in the path.
+
+    A differing number in the path, another dialect and each major fact are differences.
+    A run without steps is compared by its path only.
+    """
     parts = list_parts(run)
+    if not parts:
+        return []
     candidates = [
         (baseline, baseline.match.path)
         for recipe in recipes
         for baseline in recipe.baselines
-        if baseline.match
+        if baseline.match and matches(_DIGITS.sub("#", baseline.match.path), parts)
     ]
-    near = [
-        (baseline, path)
-        for baseline, path in candidates
-        if parts and matches(_DIGITS.sub("#", path), parts)
-    ]
-    if not near:
+    if not candidates:
         return []
     stated = _list_values(collect_facts(run, logs))
-    readable = [log.dialects for log in logs if log.segments]
+    dialects_by_log = [log.dialects for log in logs if log.segments]
     versions = _collect_versions(run, logs)
     comparisons = []
-    for baseline, path in near:
+    for baseline, path in candidates:
         comparison = (
             _compare(baseline, stated, versions)
-            if readable
+            if dialects_by_log
             else Comparison(baseline, ())
         )
-        others = [*_compare_paths(path, parts), *_compare_dialects(baseline, readable)]
-        comparisons.append(
-            replace(comparison, differences=(*others, *comparison.differences))
+        differences = (
+            *_compare_paths(path, parts),
+            *_compare_dialects(baseline, dialects_by_log),
+            *comparison.differences,
         )
+        comparisons.append(replace(comparison, differences=differences))
     return comparisons
 
 
@@ -222,12 +228,10 @@ def select_closest(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 def _compare_paths(pattern: str, parts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the difference between the path and the pattern, empty if they match."""
-    names = pattern.split("/")
-    return (
-        ()
-        if matches(pattern, parts)
-        else (f"its path {'/'.join(parts[-len(names) :])}, not {pattern}",)
-    )
+    if matches(pattern, parts):
+        return ()
+    depth = len(pattern.split("/"))
+    return (f"its path {'/'.join(parts[-depth:])}, not {pattern}",)
 
 
 def is_at_baseline_path(run: RunFiles, recipes: Iterable[Recipe]) -> bool:
@@ -257,9 +261,10 @@ def list_parts(run: RunFiles) -> tuple[str, ...]:
 
 
 def _compare_dialects(
-    baseline: Baseline, readable: Sequence[frozenset[str]]
+    baseline: Baseline, dialects_by_log: Sequence[frozenset[str]]
 ) -> Iterator[str]:
-    if any(baseline.dialect not in dialects for dialects in readable):
+    """Yield the difference if the baseline's dialect cannot read every log."""
+    if any(baseline.dialect not in dialects for dialects in dialects_by_log):
         yield f"a log of another framework than {baseline.dialect}"
 
 
@@ -272,39 +277,39 @@ def _list_values(facts: Iterable[RunFact]) -> Values:
 
     `recompute_method: none` is the value `none` of the setting `recompute_method`.
     """
-    values: dict[FactKey, dict[str, str]] = {}
+    values_by_key: dict[FactKey, dict[str, str]] = {}
     for fact in facts:
-        for value, source in zip(
-            fact.values, fact.sources or (fact.source,) * len(fact.values), strict=True
-        ):
-            for key, text in _split_value(fact.name, value):
-                values.setdefault(key, {})[text] = source
-    return values
+        sources = fact.sources or (fact.source,) * len(fact.values)
+        for listed_value, source in zip(fact.values, sources, strict=True):
+            for key, value in _split_value(fact.name, listed_value):
+                values_by_key.setdefault(key, {})[value] = source
+    return values_by_key
 
 
 def _split_value(name: str, text: str) -> Iterator[tuple[FactKey, str]]:
-    """Yield each (fact key, value) of a stated value that may list several."""
+    """Yield each (fact key, value) of a stated value that may list several.
+
+    `hidden_size=4096, ffn_size=11008` are the values of two labels.
+    """
     for item in text.split(LISTED):
-        label, separator, value = (
-            item.partition("=" if "=" in item else ": ")
-            if name in _LABELLED
-            else ("", "", item)
-        )
-        # Users keep an experiment in different folders, but its name is the same.
-        last = (
-            value.rstrip("/").rpartition("/")[2] if name == StatedField.MODEL else value
-        )
-        yield (
-            (FactKey(name, label), last)
-            if separator or name not in _LABELLED
-            else (FactKey(name, ""), item)
-        )
+        label, value = "", item
+        if name in _LABELLED:
+            before, separator, after = item.partition("=" if "=" in item else ": ")
+            if separator:
+                label, value = before, after
+        elif name == StatedField.MODEL:
+            # Users keep an experiment in different folders, but its name is the same.
+            value = value.rstrip("/").rpartition("/")[2]
+        yield FactKey(name, label), value
 
 
 def _compare(
     baseline: Baseline, stated: Values, versions: Mapping[str, str]
 ) -> Comparison:
-    """Compare the facts of a run and a baseline."""
+    """Compare the facts of a run and a baseline.
+
+    A major difference means another configuration; a minor one is only reported.
+    """
     recorded: dict[FactKey, set[str]] = {}
     for name, text in baseline.match.says if baseline.match else ():
         for key, value in _split_value(name, text):
@@ -313,13 +318,15 @@ def _compare(
     agreed = frozenset(
         key
         for key in shared
-        if _do_values_agree(key, recorded[key], stated[key].keys())
+        if _do_values_agree(
+            key, recorded_values=recorded[key], stated_values=stated[key].keys()
+        )
     )
     contradicting = [key for key in shared if key not in agreed]
     missing = sorted(recorded.keys() - stated.keys())
     added = sorted(stated.keys() - recorded.keys())
     is_other_version = _has_other_version(baseline, versions)
-    minor = _MINOR | _VERSION_DEPENDENT if is_other_version else _MINOR
+    minor_names = _MINOR | _VERSION_DEPENDENT if is_other_version else _MINOR
     significant = set(
         _select_significant_one_sided(
             recorded, stated, has_same_defaults=not is_other_version
@@ -329,35 +336,40 @@ def _compare(
         *contradicting,
         *(key for key in (*missing, *added) if key in significant),
     ]
-    major = [key for key in differing if key.name not in minor]
+    major = [key for key in differing if key.name not in minor_names]
     # a log without its head, or of another log level, states only its steps
-    is_silent = all(key.name in _OF_STEPS for key in stated)
+    states_only_steps = all(key.name in _OF_STEPS for key in stated)
+    agrees_in_nothing_else = all(key.name == STEPS for key in agreed)
     # without any agreement nothing identifies the run
-    if not is_silent and all(key.name == STEPS for key in agreed):
+    if agrees_in_nothing_else and not states_only_steps:
         major += [key for key in missing if key not in major]
     # a separate note reports the number of steps
-    changed = [key for key in differing if key not in major and key.name != STEPS]
-    changed += [
+    minor = [key for key in differing if key not in major and key.name != STEPS]
+    minor += [
         key for key in added if key not in significant and _is_used(key, stated[key])
     ]
+    reported = (*major, *minor)
     return Comparison(
         baseline,
-        tuple(_describe(key, recorded, stated) for key in major),
-        tuple(_describe(key, recorded, stated) for key in changed),
-        agreed,
-        _list_names(missing, (*major, *changed)),
-        _list_names(added, (*major, *changed)),
+        differences=tuple(_describe(key, recorded, stated) for key in major),
+        changes=tuple(_describe(key, recorded, stated) for key in minor),
+        agreed=agreed,
+        missing=_list_names(missing, reported),
+        added=_list_names(added, reported),
     )
 
 
-def _do_values_agree(key: FactKey, recorded: Set[str], stated: Set[str]) -> bool:
+def _do_values_agree(
+    key: FactKey, *, recorded_values: Set[str], stated_values: Set[str]
+) -> bool:
     """True if both sides state the same values.
 
-    Of names, one side may state more: logs also print names of optimizers and
-    schedules.
+    One side may state further names: logs also print names of optimizers and schedules.
     """
-    return recorded == stated or (
-        key.name in _NAMES and (recorded <= stated or stated <= recorded)
+    if recorded_values == stated_values:
+        return True
+    return key.name in _NAMES and (
+        recorded_values <= stated_values or stated_values <= recorded_values
     )
 
 
@@ -377,18 +389,24 @@ def _select_significant_one_sided(
     """
     listing = FactKey(StatedField.LISTING, "")
     shared = recorded.keys() & stated.keys()
-    plain = [
+    always_printed = [
         key
         for key in recorded
         if key.name not in _ONLY_IF_USED and key.name not in _OF_STEPS
     ]
-    prints_all = 2 * len(shared.intersection(plain)) >= len(plain)
+    has_same_log_level = 2 * len(shared.intersection(always_printed)) >= len(
+        always_printed
+    )
+    each_setting_counts = has_same_defaults and listing in shared
     for key in recorded.keys() ^ stated.keys():
-        is_known = prints_all if key in recorded else _could_be_recorded(key, recorded)
-        is_used_fact = is_known and _is_used(key, recorded.get(key) or stated[key])
-        if is_used_fact or (
-            has_same_defaults and listing in shared and key.name in _SETTINGS
-        ):
+        if key in recorded:
+            would_be_printed, values = has_same_log_level, recorded[key]
+        else:
+            would_be_printed = _could_be_recorded(key, recorded)
+            values = stated[key].keys()
+        is_use_of_one_side = would_be_printed and _is_used(key, values)
+        is_changed_setting = each_setting_counts and key.name in _SETTINGS
+        if is_use_of_one_side or is_changed_setting:
             yield key
 
 
@@ -420,17 +438,23 @@ def _describe(
 
     If one side does not state the fact, describes this instead.
     """
-    before = LISTED.join(sorted(recorded.get(key, ())))
+    recorded_values = recorded.get(key, ())
+    recorded_text = LISTED.join(sorted(recorded_values))
     if key not in stated:
-        return f"{key} is not stated ({before} in the baseline)"
-    sources = stated[key]
-    others = [
-        source for text, source in sources.items() if text not in recorded.get(key, ())
+        return f"{key} is not stated ({recorded_text} in the baseline)"
+    source_by_value = stated[key]
+    sources_of_differing = [
+        source
+        for value, source in source_by_value.items()
+        if value not in recorded_values
     ]
-    value, source = LISTED.join(sorted(sources)), (others or list(sources.values()))[-1]
+    # cite the last value that differs, or the last value if none does
+    sources = sources_of_differing or list(source_by_value.values())
+    source = sources[-1]
+    stated_text = LISTED.join(sorted(source_by_value))
     if key not in recorded:
-        return f"{key} {value} ({source}), which the baseline does not state"
-    return f"{key} {value} ({source}), not {before}"
+        return f"{key} {stated_text} ({source}), which the baseline does not state"
+    return f"{key} {stated_text} ({source}), not {recorded_text}"
 
 
 def _list_names(
@@ -449,10 +473,9 @@ def _list_names(
 
 
 def _collect_versions(run: RunFiles, logs: Sequence[ParsedLog]) -> dict[str, str]:
-    """Return the software versions of a run by name."""
-    environment = {
-        name: value for log in logs for name, value in log.environment
-    } | dict(run.environment)
+    """Return the software versions of a run by name; metadata override logs."""
+    environment = {name: value for log in logs for name, value in log.environment}
+    environment |= dict(run.environment)
     return {
         name: value for name, value in environment.items() if name not in _NOT_FRAMEWORK
     }
@@ -468,42 +491,46 @@ def _has_other_version(baseline: Baseline, versions: Mapping[str, str]) -> bool:
 
 def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
     """Yield the facts in all segments of all logs, including the facts of the steps."""
-    values: dict[str, dict[str, str]] = {}
-    for files, log in zip(run.attempts, logs, strict=False):
-        source_prefix = f"{files.log.name}:" if len(run.attempts) > 1 else "line "
+    sources_by_fact: dict[str, dict[str, str]] = {}  # {name: {value: source}}
+    for attempt, log in zip(run.attempts, logs, strict=False):
+        source_prefix = f"{attempt.log.name}:" if len(run.attempts) > 1 else "line "
         for segment in log.segments:
             for statement in segment.stated:
                 if statement.field not in _IGNORED_FIELDS:
-                    sources_by_value = values.setdefault(str(statement.field), {})
+                    name = str(statement.field)
+                    sources_by_value = sources_by_fact.setdefault(name, {})
                     source = f"{source_prefix}{statement.line}"
                     value = redact_text(statement.value)
                     # settings keep their numbers, which may look like a job id
-                    if str(statement.field) not in _SETTINGS:
+                    if name not in _SETTINGS:
                         value = _generalise_value(value, run.job_id)
+                    # move a repeated value to the end: the last value is preferred
                     sources_by_value.pop(value, None)
                     sources_by_value[value] = source
             if segment.total_steps is not None:
-                values.setdefault(STEPS, {}).setdefault(
-                    str(segment.total_steps), "its steps"
+                step_count = str(segment.total_steps)
+                sources_by_fact.setdefault(STEPS, {}).setdefault(
+                    step_count, "its steps"
                 )
             printed = segment.steps.global_batch_size
-            sizes = [size for size in printed.tolist() if not math.isnan(size)]
-            if sizes:
-                # The last size is the final size of a growing batch.
-                values.setdefault(BATCH_OF_STEPS, {}).setdefault(
-                    f"{sizes[-1]:g}", "its steps"
+            batch_sizes = [size for size in printed.tolist() if not math.isnan(size)]
+            if batch_sizes:
+                # a growing batch ends with its final size
+                final_size = f"{batch_sizes[-1]:g}"
+                sources_by_fact.setdefault(BATCH_OF_STEPS, {}).setdefault(
+                    final_size, "its steps"
                 )
     if any(_is_estimated(segment) for log in logs for segment in log.segments):
-        values.pop(STEPS, None)
-    for name, sources_by_value in values.items():
-        last, source = list(sources_by_value.items())[-1]
-        ordered = sorted(sources_by_value)
+        sources_by_fact.pop(STEPS, None)
+    for name, sources_by_value in sources_by_fact.items():
+        last_value, last_source = list(sources_by_value.items())[-1]
+        values = sorted(sources_by_value)
         yield RunFact(
             name,
-            tuple(ordered),
-            source,
-            last,
-            tuple(sources_by_value[value] for value in ordered),
+            tuple(values),
+            source=last_source,
+            last=last_value,
+            sources=tuple(sources_by_value[value] for value in values),
         )
 
 
@@ -515,6 +542,7 @@ def _is_estimated(segment: Segment) -> bool:
     steps = segment.steps
     if len(steps) != 1 or steps.mean_of[0] == 1 or segment.total_steps is None:
         return False
+    # rounding the mean step time changes the number of steps by one or more
     return bool(steps.resolution_seconds[0] * segment.total_steps >= steps.seconds[0])
 
 
