@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 TYPE = r"pretrain(?:ing)?|fine[-_]?tun(?:e|ing)|sft|peft|lora|inference"
@@ -22,30 +22,38 @@ LONGEST_NAME = 255
 """Longest name that file systems allow; longer names (in archives) are not experiments.
 """
 
+# `pretrain_` after a separator: `team-team.pretrain_grok1_314b_bf16_256`
 _TYPE_WORD = re.compile(rf"(?:^|(?<=[-_. ]))(?:{TYPE})_", _FLAGS)
+# `pretrain_grok1_314b_bf16_256`, `llama3_8b-proxy_long_fp8_cs_gpus64_tp2`
 _EXPERIMENT = re.compile(
     rf"(?:(?P<type>{TYPE})_)?(?P<recipe>.+?)_(?P<size>{SIZE})(?P<proxy>[-_]proxy)?"
     rf"(?:_(?P<variant>.+?))?_(?P<dtype>{PRECISION})(?P<rest>(?:_.*)?)",
     _FLAGS,
 )
-# Experiments of models without a size, recognised by the type and the GPU count.
+# Experiments of models without a size, recognised by the type and the GPU count:
+# `pretrain_mixtral_bf16_gpus64`.
 _UNSIZED = re.compile(
     rf"(?P<type>{TYPE})_(?P<recipe>[a-z][a-z0-9_.]*?)_(?P<dtype>{PRECISION})(?P<rest>(?:_[^_]+)?_gpus\d+(?:_.*)?)",
     _FLAGS,
 )
+# `pretrain_grok1`
 _WORKLOAD = re.compile(rf"(?P<type>{TYPE})_(?P<recipe>.+)", _FLAGS)
+# `nemotron4_15b_16_1234_0`: 16 GPUs, job 1234, attempt 0
 _SIZE_THEN_GPUS = re.compile(
     rf"(?P<recipe>.+?)_(?P<size>{SIZE})_(?P<gpus>\d+)(?:_(?P<job>\d+))?(?:_(?P<attempt>\d+))?",
     _FLAGS,
 )
+# `grok1-256_314b_1234`: 256 GPUs, job 1234
 _GPUS_THEN_SIZE = re.compile(
     rf"(?P<recipe>[^_]+)-(?P<gpus>\d+)_(?P<size>{SIZE})(?:_(?P<job>\d+))?(?:_(?P<attempt>\d+))?",
     _FLAGS,
 )
+# `log-mine_1234_0`
 _JOB_AND_ATTEMPT = re.compile(
     r"(?P<base>.*?)_(?P<job>\d+)(?:_(?P<attempt>\d+))?", re.DOTALL
 )
-# Megatron-Bridge of 2025 has no GPU count: the job follows the precision.
+# Megatron-Bridge of 2025 has no GPU count: the job follows the precision, as in
+# `log-llama3_8b_llm_pretrain_fp8_cs_1234_0`.
 _UNCOUNTED = re.compile(
     rf"(?P<base>.+_llm_(?:{TYPE})_{PRECISION}(?:_[a-z]{{2}})?)_(?P<job>\d+)_(?P<attempt>\d+)",
     _FLAGS,
@@ -58,6 +66,7 @@ RECIPES = {
     "ds": ("fp8_ds", "fp8ds"),
     "sc": ("fp8_sc", "fp8sc"),
 }
+# `tp4`, `mbs1`
 _SETTING = re.compile(r"(tp|pp|cp|ep|etp|dp|vp|fsdp|mbs|gbs|ga)(\d+)", _FLAGS)
 # Sequence length in tokens: `seq4096`, `seqlen8192`, `ctx8k`.
 _SEQUENCE = re.compile(
@@ -65,9 +74,12 @@ _SEQUENCE = re.compile(
     _FLAGS,
 )
 _TASK = re.compile(TYPE, re.IGNORECASE)
+# `gpus64`, `64gpus`, `64g`; `nodes8`, `8n`
 _GPUS = re.compile(r"gpus?(\d+)|(\d+)(?:gpus?|g)", _FLAGS)
 _NODES = re.compile(r"nodes?(\d+)|(\d+)(?:nodes?|n)", _FLAGS)
+# epoch seconds or nanoseconds
 _STAMP = re.compile(r"\d{10}|\d{19}")
+# `log-x_12_0.out`, `slurm-12_3.out`
 _LAUNCHED = re.compile(r"log-.+\.(?:out|log)|slurm-\d+(?:[_+]\d+)?\.out", _FLAGS)
 _COMPRESSED = re.compile(r"(.+\.(?:out|log|err))\.(?:gz|zst|xz|bz2)", _FLAGS)
 # A job id, optionally with a restart, or a timestamp, at the end of a name.
@@ -75,8 +87,8 @@ _NUMBERS = re.compile(r"_[0-9]{5,}(?:_[0-9]+)?\Z")
 # Suffixes of log names; the last is GPT-NeoX's.
 _LOG_ENDS = (".out", ".log", "_stdout.txt")
 _RESULT = re.compile(r"result_\d{1,4}\.txt")  # a log by MLPerf's rules
-# Names of the two output streams of a job by PBS and Grid Engine, and of the output of
-# a process by launchers and shells.
+# Names of the two output streams of a job by PBS and Grid Engine (`train.o1234`), and of
+# the output of a process by launchers and shells (`workerlog.0`, `nohup-train`).
 _BATCH_OUTPUT = re.compile(r".+\.(?P<stream>[oe])(?P<job>\d+(?:[.-]\d+)?)", _FLAGS)
 _OUTPUT_WORD = re.compile(
     r"(?<![a-z])(?:stdout|stderr|nohup|workerlog\.\d+\Z)(?![a-z])", re.IGNORECASE
@@ -102,6 +114,7 @@ _DOCUMENT = re.compile(
     r"(?:read[-_]?me|notes?|todo|licen[cs]e|copying|change(?:s|log)|authors|contributing|makefile|dockerfile|manifest|"
     r"version|requirements|core)(?![a-z])"
 )
+# `workerlog.0`, `train-rank3.txt`
 _RANK = re.compile(
     r"(.*(?<![a-z])(?:workerlog|rank|worker|proc|process|node|host|device)[-_.]?)(\d{1,6})(.*)",
     _FLAGS,
@@ -160,14 +173,15 @@ def _read_numbered(
     """
     if len(name) > LONGEST_NAME:
         return None
-    tail = _NUMBERS.search(name)
-    experiment = read(name[: tail.start()] if tail else name)
-    if not (tail and experiment):
-        return experiment
+    trailing_numbers = _NUMBERS.search(name)
+    if trailing_numbers is None:
+        return read(name)
+    experiment = read(name[: trailing_numbers.start()])
+    if experiment is None:
+        return None
     if any(field in ("gpus", "nodes") for field, _ in experiment.pairs):
-        return Experiment(
-            experiment.pairs, (*experiment.numbers, *tail[0][1:].split("_"))
-        )
+        _, *numbers = trailing_numbers[0].split("_")  # `_1234_0`
+        return replace(experiment, numbers=(*experiment.numbers, *numbers))
     return read(name)
 
 
@@ -183,7 +197,11 @@ def _read_untyped(name: str) -> Experiment | None:
 
 @lru_cache(_CACHE_SIZE)
 def _read_innermost(name: str) -> Experiment | None:
-    """Parse the innermost experiment in a name, else the whole name."""
+    """Parse the innermost experiment in a name, else the whole name.
+
+    `team-team.pretrain_grok1_314b_bf16_256` contains `pretrain_grok1_314b_bf16_256`.
+    The type (`pretrain_`) is optional if the whole name is parsed.
+    """
     experiments = (
         _read(candidate, typed=candidate is not name)
         for candidate in _list_possible_experiments(name)
@@ -199,35 +217,40 @@ def _read(name: str, *, typed: bool) -> Experiment | None:
     match = _EXPERIMENT.fullmatch(name) or _UNSIZED.fullmatch(name)
     if not match or (typed and not match["type"]):
         return None
-    groups = match.groupdict()
-    tokens = match["rest"].split("_")[1:]
-    scaled = match["dtype"].lower() == "fp8" and tokens and tokens[0].lower() in RECIPES
-    scaling = tokens[0] if scaled else ""
-    pairs, numbers = _read_settings(tokens[1:] if scaling else tokens)
-    leading_pairs = [*_read_task(match["type"]), ("recipe", match["recipe"])]
-    leading_pairs += [
+    groups = match.groupdict()  # _UNSIZED has no groups `size`, `proxy` and `variant`
+    _, *tokens = match["rest"].split("_")
+    fp8_recipe = ""
+    if match["dtype"].lower() == "fp8" and tokens and tokens[0].lower() in RECIPES:
+        fp8_recipe = tokens.pop(0)
+    settings, numbers = _read_settings(tokens)
+    pairs = [
+        *_read_task(match["type"]),
+        ("recipe", match["recipe"]),
         ("size", groups.get("size", match["recipe"])),
         ("dtype", match["dtype"]),
     ]
-    variants = [scaling] if scaling else []
+    variants: list[str] = []
     variant = groups.get("variant") or ""
     if groups.get("proxy") or variant.lower() == "proxy":
-        leading_pairs.append(("proxy", "true"))
+        pairs.append(("proxy", "true"))
     elif variant:
-        variants.insert(0, variant)
-    variants += [value for field, value in pairs if field == "variant"]
+        variants.append(variant)
+    if fp8_recipe:
+        variants.append(fp8_recipe)
+    variants += [value for field, value in settings if field == "variant"]
     if variants:
-        leading_pairs.append(("variant", "_".join(variants)))
-    return Experiment(
-        (*leading_pairs, *(pair for pair in pairs if pair[0] != "variant")), numbers
-    )
+        pairs.append(("variant", "_".join(variants)))
+    pairs += [(field, value) for field, value in settings if field != "variant"]
+    return Experiment(tuple(pairs), numbers)
 
 
 def read_workload(name: str) -> NamePairs:
     """Parse a workload's folder name, `pretrain_grok1` or `pretraining_grok1`; () if no
     match."""
     match = _WORKLOAD.fullmatch(name)
-    return (*_read_task(match["type"]), ("recipe", match["recipe"])) if match else ()
+    if match is None:
+        return ()
+    return (*_read_task(match["type"]), ("recipe", match["recipe"]))
 
 
 def read_log_name(stem: str, folder: str = "") -> LogName:
@@ -236,31 +259,37 @@ def read_log_name(stem: str, folder: str = "") -> LogName:
     If the folder has the name of the first trailing number, this number is the GPU
     count and the second number is the job: `log-mine_small_8_1` in folder `8` is job 1.
     """
-    launched = stem.lower().startswith("log-")
-    name = stem[4:] if launched else stem
-    if launched and "_llm_" in name and (uncounted := _UNCOUNTED.fullmatch(stem)):
-        return LogName(
-            uncounted["base"], (), uncounted["job"], int(uncounted["attempt"])
-        )
+    prefix = "log-"
+    launched = stem.lower().startswith(prefix)
+    name = stem[len(prefix) :] if launched else stem
+    if launched and "_llm_" in name:  # rules out most names quickly
+        uncounted = _UNCOUNTED.fullmatch(stem)
+        if uncounted:
+            base, job, attempt = uncounted.group("base", "job", "attempt")
+            return LogName(base, job=job, attempt=int(attempt))
+    # `log-account.pretrain_grok1_314b_bf16_256_1234_0`
     experiment = _read_numbered(name, _read_innermost)
     if experiment:
         job, attempt = _split_numbers(experiment.numbers)
-        return LogName(
-            _strip_numbers(stem, job, attempt), experiment.pairs, job, int(attempt or 0)
+        base = _strip_numbers(stem, job, attempt)
+        return LogName(base, experiment.pairs, job, int(attempt or 0))
+    # `log-grok1-256_314b_1234`, `log-nemotron4_15b_16_1234_0`
+    older_form = _GPUS_THEN_SIZE.fullmatch(name) or _SIZE_THEN_GPUS.fullmatch(name)
+    if older_form:
+        pairs = tuple(
+            (field, older_form[field]) for field in ("recipe", "size", "gpus")
         )
-    older = _GPUS_THEN_SIZE.fullmatch(name) or _SIZE_THEN_GPUS.fullmatch(name)
-    if older:
-        pairs = tuple((field, older[field]) for field in ("recipe", "size", "gpus"))
-        job, attempt = older["job"] or "", older["attempt"] or ""
-        return LogName(
-            _strip_numbers(stem, job, attempt), pairs, job, int(attempt or 0)
-        )
+        job, attempt = older_form["job"] or "", older_form["attempt"] or ""
+        base = _strip_numbers(stem, job, attempt)
+        return LogName(base, pairs, job, int(attempt or 0))
+    # `log-mine_1234_0`
     numbered = _JOB_AND_ATTEMPT.fullmatch(stem) if launched else None
-    if numbered and numbered["attempt"] and numbered["job"] == folder:
-        return LogName(f"{numbered['base']}_{folder}", (), numbered["attempt"], 0)
     if numbered:
+        first_number, second_number = numbered["job"], numbered["attempt"]
+        if second_number and first_number == folder:
+            return LogName(f"{numbered['base']}_{folder}", job=second_number)
         return LogName(
-            numbered["base"], (), numbered["job"], int(numbered["attempt"] or 0)
+            numbered["base"], job=first_number, attempt=int(second_number or 0)
         )
     return LogName(stem)
 
@@ -279,7 +308,7 @@ def may_be_log(name: str) -> bool:
     if name.startswith(".") or _DOCUMENT.match(lower_name):
         return False
     suffix = lower_name.rpartition(".")[2] if "." in lower_name else ""
-    if suffix == "txt":
+    if suffix == "txt":  # `train_log.txt`, but not `results.txt`
         return _LOG_WORD.search(lower_name) is not None
     if suffix in ("o", "e"):  # `job.1234.e`, but not an object file
         return lower_name[-3:-2].isdecimal()
@@ -298,6 +327,7 @@ def is_job_output(name: str) -> bool:
 
 
 def _match_batch_output(name: str) -> re.Match[str] | None:
+    """Match a PBS or Grid Engine output name, such as `train.o1234`."""
     # the last character rules out most names quickly
     return _BATCH_OUTPUT.fullmatch(name) if name[-1:].isdecimal() else None
 
@@ -310,35 +340,45 @@ def has_log_word(name: str) -> bool:
 def read_output_job(name: str) -> tuple[str, str]:
     """Return the job name and job id in a PBS or Grid Engine output name, or ("", "")."""
     match = _match_batch_output(name)
-    return (name[: match.start("stream") - 1], match["job"]) if match else ("", "")
+    if match is None:
+        return "", ""
+    job_name = name[: match.start("stream") - 1]  # without the dot
+    return job_name, match["job"]
 
 
 def name_paired_stream(name: str, stream: str) -> str:
-    """Return the name of the job's `stdout` or `stderr` file next to a file, or ""."""
-    other = "stderr" if stream == "stdout" else "stdout"
+    """Return the name of the job's other output file, "" if `name` is not paired.
+
+    `stream` is the other file's: with `stderr`, `train.o12` yields `train.e12`, and
+    `x_stdout.txt` yields `x_stderr.txt`.
+    """
+    own_stream = "stderr" if stream == "stdout" else "stdout"
     match = _match_batch_output(name)
     if match is None:
-        return name.replace(other, stream) if other in name else ""
+        return name.replace(own_stream, stream) if own_stream in name else ""
+    letters = {"stdout": "o", "stderr": "e"}
+    if match["stream"] != letters[own_stream]:
+        return ""
     index = match.start("stream")
-    characters = {"stdout": "o", "stderr": "e"}
-    return (
-        f"{name[:index]}{characters[stream]}{name[index + 1 :]}"
-        if match["stream"] == characters[other]
-        else ""
-    )
+    return f"{name[:index]}{letters[stream]}{name[index + 1 :]}"
 
 
 def read_rank(name: str) -> tuple[str, int] | None:
     """Split a per-process file name into the shared name and the process number, or
     None."""
     match = _RANK.fullmatch(name)
-    return (f"{match[1]}#{match[3]}", int(match[2])) if match else None
+    if match is None:
+        return None
+    before, number, after = match.groups()  # `workerlog.`, `0`, ``
+    return f"{before}#{after}", int(number)
 
 
 @lru_cache(_CACHE_SIZE)
 def strip_compression(file: str) -> str:
     """Return a log's name without its compression suffix; other names unchanged."""
-    match = _COMPRESSED.fullmatch(file) if file.casefold().endswith(_PACKED) else None
+    if not file.casefold().endswith(_PACKED):
+        return file
+    match = _COMPRESSED.fullmatch(file)
     return match[1] if match else file
 
 
@@ -370,14 +410,18 @@ def _list_possible_experiments(name: str) -> Iterator[str]:
 
     An account name in front may contain a type word, too.
     """
-    for start in reversed([match.start() for match in _TYPE_WORD.finditer(name)]):
-        if start:
+    starts = [match.start() for match in _TYPE_WORD.finditer(name)]
+    for start in reversed(starts):
+        if start > 0:
             yield name[start:]
     yield name
 
 
 def _read_task(word: str | None) -> list[tuple[str, str]]:
-    """Return the task of a type word; empty for pretraining, the default."""
+    """Return the task of a type word as pairs; empty for pretraining, the default.
+
+    `fine-tuning` is the task `finetune`, `SFT` the task `sft`.
+    """
     task = re.sub(r"[-_]", "", (word or "").lower())
     if task in ("", "pretrain", "pretraining"):
         return []
@@ -389,11 +433,12 @@ def _read_settings(tokens: list[str]) -> tuple[NamePairs, tuple[str, ...]]:
     variant.
 
     Without another number of GPUs or nodes, the first bare number is the GPUs. Also
-    returns the remaining bare numbers.
+    returns the remaining bare numbers. Unknown tokens before such a bare number of GPUs
+    are the variant; other unknown tokens are ignored.
     """
     pairs: list[tuple[str, str]] = []
     numbers: list[str] = []
-    unknown: list[str] = []
+    variants: list[str] = []
     has_gpu_count = any(
         _GPUS.fullmatch(token) or _NODES.fullmatch(token) for token in tokens
     )
@@ -406,18 +451,20 @@ def _read_settings(tokens: list[str]) -> tuple[NamePairs, tuple[str, ...]]:
         elif token.isdecimal():
             pairs.append(("gpus", token))
             has_gpu_count = True
-        elif (
-            not has_gpu_count and not is_profiled(f"_{token}") and not is_traced(token)
-        ):
-            unknown.append(token)
-    if unknown and has_gpu_count:
-        pairs.append(("variant", "_".join(unknown)))
+        elif not (has_gpu_count or is_profiled(f"_{token}") or is_traced(token)):
+            variants.append(token)
+    if variants and has_gpu_count:
+        pairs.append(("variant", "_".join(variants)))
     return tuple(pairs), tuple(numbers)
 
 
 def read_setting(token: str) -> tuple[str, str] | None:
     """Parse one token of a name: GPUs, nodes, parallelism, batch, sequence, task or GPU
-    type."""
+    type.
+
+    `gpus64` is ("gpus", "64"), `ctx8k` is ("sequence_length", "8192"). None for an
+    unknown token.
+    """
     if match := _SETTING.fullmatch(token):
         field = match[1].lower()
         return _SETTING_FIELDS.get(field, field), match[2]
@@ -426,17 +473,24 @@ def read_setting(token: str) -> tuple[str, str] | None:
     if match := _NODES.fullmatch(token):
         return "nodes", match[1] or match[2]
     if match := _SEQUENCE.fullmatch(token):
-        return "sequence_length", str(int(match[1]) * (1024 if match[2] else 1))
+        number, has_unit_k = int(match[1]), bool(match[2])
+        return "sequence_length", str(number * 1024 if has_unit_k else number)
     if _TASK.fullmatch(token):
         return next(iter(_read_task(token)), None)
     return ("gpu", token) if _GPU_TYPE.fullmatch(token) else None
 
 
 def _split_numbers(numbers: tuple[str, ...]) -> tuple[str, str]:
-    """Return the job id and restart count: the last two numbers, or the job id only."""
-    if len(numbers) < 2:
-        return "".join(numbers), ""
-    return numbers[-2], numbers[-1]
+    """Return the job id and restart count: the last two numbers, or the job id only.
+
+    Missing numbers are "".
+    """
+    if not numbers:
+        return "", ""
+    if len(numbers) == 1:
+        return numbers[0], ""
+    *_, job, attempt = numbers
+    return job, attempt
 
 
 def _strip_numbers(stem: str, job: str, attempt: str) -> str:
