@@ -66,20 +66,26 @@ RENAMED = re.compile(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
 MOST_FOLDERS = 1_000_000
 
 Notes = list[tuple[Path, str]]
+"""Paths, with the reasons for which they are not read."""
+
 FileId = tuple[int, int]
+"""The device and inode of a file or folder."""
 
 
 class WalkedFile(NamedTuple):
-    """One file in a folder.
-
-    `modified` is in epoch seconds, `identity` contains device and inode, and `link` is
-    true for a link.
-    """
+    """One file in a folder."""
 
     name: str
-    modified: float
+    modified: float  # epoch seconds
     identity: FileId
-    link: bool = False
+    link: bool = False  # True for a link
+
+
+class _ChosenFiles(NamedTuple):
+    """A folder, and the names of the files in it that were given by name."""
+
+    folder: Path
+    names: set[str]
 
 
 @dataclass(eq=False)
@@ -138,11 +144,13 @@ class Walk:
     trial_markers: TrialMarkers = field(init=False)
     # given paths, and folders of given files, that are reached by a link
     linked: set[Path] = field(default_factory=set)
-    _chosen: dict[FileId, tuple[Path, set[str]]] = field(default_factory=dict)
-    _seen: set[FileId] = field(default_factory=set)
-    _inside_runs: set[str] = field(default_factory=set)
+    # given files, by the identity of their folder
+    _chosen: dict[FileId, _ChosenFiles] = field(default_factory=dict)
+    _seen: set[FileId] = field(default_factory=set)  # folders that were read
+    _inside_runs: set[str] = field(default_factory=set)  # a run's folders and below
+    # archives to open after the folders, with the given path that led to each
     _archives: dict[Path, Path] = field(default_factory=dict)
-    _opened: set[FileId] = field(default_factory=set)
+    _opened: set[FileId] = field(default_factory=set)  # archives that were opened
     # files that may be logs under another name
     _skipped_entries: list[FolderEntry] = field(default_factory=list)
     _full: bool = False  # True if the limit of folders was reached
@@ -155,36 +163,34 @@ class Walk:
 
         Returns the walk itself.
         """
-        absolute = {self.stores.resolve_path(path) for path in paths}
-        self.linked = {
-            candidate
-            for path in absolute
-            for candidate in (path, path.parent)
-            if _is_linked(candidate)
-        }
+        absolute_paths = {self.stores.resolve_path(path) for path in paths}
+        for path in absolute_paths:
+            self.linked.update(filter(_is_linked, (path, path.parent)))
+        # real folders first, and outer before inner folders
+        ordered_paths = sorted(
+            absolute_paths,
+            key=lambda path: (path in self.linked, len(path.parts), path),
+        )
         links = []
-        for root in self._find_roots(
-            sorted(
-                absolute, key=lambda path: (path in self.linked, len(path.parts), path)
-            )
-        ):
+        for root in self._find_roots(ordered_paths):
             links += self._read_tree(_make_folder(root, root))
         while links:  # links come last: real folders name their runs
             links = self._follow(links)
         for path, given_path in self._archives.items():
             self._unpack(path, given_path)
-        for identity, (path, _) in self._chosen.items():
+        for identity, chosen in self._chosen.items():
             if identity not in self._seen:
-                folder = _make_folder(path, path)
-                folder.chosen, folder.only_chosen = (
-                    self._get_chosen_names(identity),
-                    True,
-                )
+                folder = _make_folder(chosen.folder, chosen.folder)
+                folder.chosen = self._get_chosen_names(identity)
+                folder.only_chosen = True
                 self._scan(folder)
         return self
 
     def _find_roots(self, paths: Sequence[Path]) -> list[Path]:
-        """Return the given folders; remember the given files and archives."""
+        """Return the given folders; remember the given files and archives.
+
+        Records unreadable paths.
+        """
         roots = []
         for path in paths:
             try:
@@ -194,9 +200,10 @@ class Walk:
                     self._archives[path] = path
                 else:
                     identity = _identify(self.stores.stat(path.parent))
-                    self._chosen.setdefault(identity, (path.parent, set()))[1].add(
-                        path.name
+                    chosen = self._chosen.setdefault(
+                        identity, _ChosenFiles(path.parent, set())
                     )
+                    chosen.names.add(path.name)
             except OSError as error:
                 self.unreadable.append((path, _describe_error(error)))
         return roots
@@ -204,13 +211,13 @@ class Walk:
     def _follow(self, links: Sequence[Path]) -> list[Path]:
         """Read the folders that links lead to, outer folders first.
 
-        Returns the links found in these folders.
+        Returns the links found in these folders. Records links to folders that are read
+        already as ignored.
         """
-        further = []
-        for link in sorted(
-            links, key=lambda link: (len(Path(os.path.realpath(link)).parts), link)
-        ):
-            target = Path(os.path.realpath(link))
+        further_links = []
+        targets = {link: Path(os.path.realpath(link)) for link in links}
+        for link in sorted(links, key=lambda link: (len(targets[link].parts), link)):
+            target = targets[link]
             if links_to_ancestor(link):
                 self.ignored.append(
                     (link, "a link to a folder that contains the link itself")
@@ -218,13 +225,13 @@ class Walk:
             elif self._is_seen(target):
                 self.ignored.append((link, "a link to a folder that is read already"))
             else:
-                self._inside_runs |= (
-                    {str(target)} if str(link.parent) in self._inside_runs else set()
-                )
-                further += self._read_tree(_make_folder(target, target))
-        return further
+                if str(link.parent) in self._inside_runs:
+                    self._inside_runs.add(str(target))
+                further_links += self._read_tree(_make_folder(target, target))
+        return further_links
 
     def _is_seen(self, path: Path) -> bool:
+        """True if the folder at a path was read."""
         try:
             return _identify(self.stores.stat(path)) in self._seen
         except OSError:  # reading it will report the error
@@ -251,14 +258,15 @@ class Walk:
 
     def _record_unreadable_folder(self, folder: Folder, error: OSError) -> None:
         """Record an unreadable folder, and only the first one beyond the limit of
-        folders."""
-        self._full = self._full or error.errno == EFBIG
-        self.unreadable.append(
-            (
-                folder.path,
-                str(error.strerror) if error.errno == EFBIG else _describe_error(error),
-            )
-        )
+        folders.
+
+        At the limit, the walk ends.
+        """
+        problem = _describe_error(error)
+        if error.errno == EFBIG:  # the limit of folders
+            self._full = True
+            problem = str(error.strerror)
+        self.unreadable.append((folder.path, problem))
 
     def _scan(self, folder: Folder) -> tuple[list[Folder], list[Path]]:
         """Read the entries of one folder; return its subfolders and its links to
@@ -276,45 +284,41 @@ class Walk:
         self.trial_markers.add_folder(
             folder.text, (entry.path for entry in entries if is_marker(entry.name))
         )
-        folder_names = [entry.name for entry in entries]
-        if self._is_inside_run(folder, folder_names):
+        entry_names = [entry.name for entry in entries]
+        if self._is_inside_run(folder, entry_names):
             self._inside_runs.add(folder.text)
         for entry in entries:
             try:
                 if not entry.is_dir():
                     self._add_file(folder, entry)
-                elif not (
-                    _is_special(entry.name)
-                    and self._collect_closed_folder(folder, Path(entry.path))
-                ):
-                    if entry.is_symlink():
-                        links.append(Path(entry.path))
-                    else:
-                        subfolders.append(
-                            Folder(
-                                entry.path,
-                                (*folder.parts, entry.name),
-                                folder.given_path,
-                            )
-                        )
+                    continue
+                is_closed = _is_special(entry.name) and self._collect_closed_folder(
+                    folder, Path(entry.path)
+                )
+                if is_closed:
+                    continue
+                if entry.is_symlink():
+                    links.append(Path(entry.path))
+                else:
+                    parts = (*folder.parts, entry.name)
+                    subfolders.append(Folder(entry.path, parts, folder.given_path))
             except OSError as error:
                 if folder.only_chosen and entry.name not in folder.chosen:
                     continue  # other files next to a given file were not requested
-                is_broken_link = error.errno in (ENOENT, ELOOP) and not _is_kept(
-                    entry.name
-                )
-                (self.ignored if is_broken_link else self.unreadable).append(
-                    (Path(entry.path), _describe_error(error))
-                )
-                self.hidden += [
-                    (
-                        Path(entry.path),
-                        _read_link_time(entry.path),
-                        "a broken link",
-                    )
-                ] * is_broken_link
-        self._record_unfinished_files(folder, folder_names)
+                self._record_unreadable_entry(entry, error)
+        self._record_unfinished_files(folder, entry_names)
         return subfolders, links
+
+    def _record_unreadable_entry(self, entry: FolderEntry, error: OSError) -> None:
+        """Record an entry of a folder as unreadable, or as ignored if it is a broken
+        link without a log's name."""
+        path = Path(entry.path)
+        note = (path, _describe_error(error))
+        if error.errno in (ENOENT, ELOOP) and not _is_kept(entry.name):
+            self.ignored.append(note)
+            self.hidden.append((path, _read_link_time(entry.path), "a broken link"))
+        else:
+            self.unreadable.append(note)
 
     def _hide_path(self, path: str, reason: str) -> None:
         """Record a path that is not a file but may replace a newer run's log."""
@@ -322,12 +326,15 @@ class Walk:
         self.hidden.append((Path(path), _read_link_time(path), reason))
 
     def _record_unfinished_files(
-        self, folder: Folder, folder_names: Collection[str]
+        self, folder: Folder, entry_names: Collection[str]
     ) -> None:
         """Record unfinished transfers and renamed logs, and an empty folder named like
-        a log."""
+        a log.
+
+        Clears the entries that `_add_file` skipped.
+        """
         if (
-            not folder_names
+            not entry_names
             and _is_notable(folder.name)
             and folder.path not in self._archives
         ):
@@ -339,19 +346,19 @@ class Walk:
             if not is_marker(entry.name)
         }
         self._skipped_entries.clear()
-        if entries and not folder.only_chosen:
-            for name in find_unfinished(entries, folder_names):
-                entry = entries[name]
-                self.hidden.append(
-                    (
-                        Path(entry.path),
-                        _read_modified(entry),
-                        "a log by its name, except for its suffix",
-                    )
-                )
+        if not entries or folder.only_chosen:
+            return
+        description = "a log by its name, except for its suffix"
+        for name in find_unfinished(entries, entry_names):
+            entry = entries[name]
+            self.hidden.append((Path(entry.path), _read_modified(entry), description))
 
     def _unpack(self, path: Path, given_path: Path) -> None:
-        """Read an archive as if its folders were at its path."""
+        """Read an archive as if its folders were at its path.
+
+        `given_path` is the path of the archive, or of the given folder that contains
+        the archive.
+        """
         try:
             identity = _identify(self.stores.stat(path))
         except OSError as error:
@@ -366,11 +373,15 @@ class Walk:
         archive, root = self.stores.open_archive(path, _is_listed, names.may_be_log)
         self.ignored += archive.ignored
         self.unreadable += archive.unreadable
-        self._read_tree(_make_folder(root, root if given_path == path else given_path))
+        is_given = given_path == path
+        self._read_tree(_make_folder(root, root if is_given else given_path))
 
     def _remember_archive(self, folder: Folder, path: Path) -> None:
         """Remember an archive found in a folder, unless it is code or nested in an
-        archive."""
+        archive.
+
+        Records such archives as ignored.
+        """
         if folder.text in self._inside_runs:
             self.ignored.append(
                 (
@@ -389,7 +400,10 @@ class Walk:
             self._archives.setdefault(path, folder.given_path)
 
     def _add_file(self, folder: Folder, entry: FolderEntry) -> None:
-        """Sort a file into logs, reports, skipped and unreadable files."""
+        """Sort a file into logs, reports, archives, skipped and unreadable files.
+
+        Every link is examined, since a broken link raises OSError and is reported.
+        """
         name = entry.name
         if _is_report(name):
             self.reports[entry.path] = _read_modified(entry)
@@ -418,6 +432,7 @@ class Walk:
             )
 
     def _is_archive_to_open(self, folder: Folder, name: str) -> bool:
+        """True if a file is an archive that the walk opens."""
         return (
             self.opens_archives
             and not folder.only_chosen
@@ -438,56 +453,51 @@ class Walk:
         }
         if path.name.lower() not in CLOSED:
             return False
-        inner_names = [entry.name for entry in entries]
-        parents = folder.parts[len(folder.given_path.parent.parts) :]
-        holds_runs = any(name.lower() in LAYOUTS for name in inner_names) and not any(
-            map(_is_layout, parents)
-        )
-        closed = (
-            folder.text in self._inside_runs and not holds_runs
-        ) or path.name.lower() == ".git"
-        unreported = folder.only_chosen or all(
-            entry.name.lower().endswith(NO_LOGS) for entry in entries
-        )
-        if closed and not unreported:
+        contains_layout = any(_is_layout(entry.name) for entry in entries)
+        # `code/experiments/...` is a folder of runs, unless it is in a layout already
+        is_in_layout = any(map(_is_layout, folder.relative_names))
+        contains_runs = contains_layout and not is_in_layout
+        is_in_run = folder.text in self._inside_runs
+        is_closed = path.name.lower() == ".git" or (is_in_run and not contains_runs)
+        has_no_logs = all(entry.name.lower().endswith(NO_LOGS) for entry in entries)
+        if is_closed and not (folder.only_chosen or has_no_logs):
             self.ignored.append(
                 (
                     path,
                     "by its name a run's folder without logs; to read it, give its own path",
                 )
             )
-            logs = (entry for entry in entries if names.is_launched(entry.name))
-            self.hidden += [
-                (
-                    Path(log.path),
-                    _read_modified(log),
-                    "a log in a folder that is not read",
-                )
-                for log in logs
-            ]
-        return closed
+            for entry in entries:
+                if names.is_launched(entry.name):
+                    self.hidden.append(
+                        (
+                            Path(entry.path),
+                            _read_modified(entry),
+                            "a log in a folder that is not read",
+                        )
+                    )
+        return is_closed
 
-    def _is_inside_run(self, folder: Folder, files: Sequence[str]) -> bool:
+    def _is_inside_run(self, folder: Folder, entry_names: Sequence[str]) -> bool:
         """True if a folder is an experiment's, contains a launched log, or is inside
         such a folder.
 
         Parents of the given path do not count.
         """
-        if os.path.dirname(folder.text) in self._inside_runs and folder.text != str(
-            folder.given_path
-        ):
+        is_given = folder.text == str(folder.given_path)
+        if not is_given and os.path.dirname(folder.text) in self._inside_runs:
             return True
-        typed = "".join(folder.parts[-2:-1]).lower() != "experiments"
-        return names.read_experiment(folder.name, typed=typed) is not None or any(
-            map(names.is_launched, files)
-        )
+        parent_name = folder.parts[-2] if len(folder.parts) > 1 else ""
+        # below `experiments`, `pretrain_` is optional in an experiment's name
+        typed = parent_name.lower() != "experiments"
+        if names.read_experiment(folder.name, typed=typed) is not None:
+            return True
+        return any(map(names.is_launched, entry_names))
 
     def _get_chosen_names(self, identity: FileId) -> frozenset[str]:
-        return (
-            frozenset(self._chosen[identity][1])
-            if identity in self._chosen
-            else frozenset()
-        )
+        """Return the names of the given files in a folder."""
+        chosen = self._chosen.get(identity)
+        return frozenset(chosen.names) if chosen else frozenset()
 
 
 def _make_folder(path: Path, given_path: Path) -> Folder:
@@ -495,19 +505,20 @@ def _make_folder(path: Path, given_path: Path) -> Folder:
 
 
 def _is_layout(name: str) -> bool:
+    """True if a folder of this name contains runs."""
     return name.lower() in LAYOUTS
 
 
 def _is_kept(name: str) -> bool:
+    """True if a file has a suffix of logs, metadata or archives and is not hidden."""
     return name.lower().endswith(KEPT) and not name.startswith(".")
 
 
 def _is_notable(name: str) -> bool:
-    if is_metrics(name):
+    """True if a file is kept, a metrics file, or a renamed log."""
+    if is_metrics(name) or _is_kept(name):
         return True
-    return _is_kept(name) or (
-        RENAMED.fullmatch(name) is not None and not name.startswith(".")
-    )
+    return not name.startswith(".") and RENAMED.fullmatch(name) is not None
 
 
 def _is_special(name: str) -> bool:
@@ -550,10 +561,12 @@ def _is_report(name: str) -> bool:
 
 
 def _identify(status: os.stat_result) -> FileId:
+    """Return the same id for all names of a file or folder."""
     return status.st_dev, status.st_ino
 
 
 def _is_linked(path: Path) -> bool:
+    """True if a path exists and is, or leads through, a link."""
     # realpath recurses for each link of a chain
     return os.path.exists(path) and os.path.realpath(path) != str(path)
 

@@ -15,10 +15,13 @@ from itertools import pairwise
 from pytest_llmbench.runs.discover.evidence import CERTAIN_DIGITS
 from pytest_llmbench.runs.discover.names import strip_compression
 
+# `0312`, `03:12`, `03-12-45`
 _TIME = r"[0-2]\d[-_:.h]?[0-5]\d(?:[-_:.m]?[0-5]\d)?"
+# `2026-03-02`, `20260302_0312`
 _DATE = re.compile(
     rf"(?<!\d)(?:19|20)\d\d([-_.]?)[01]\d\1[0-3]\d(?:[-_T. ]+{_TIME})?(?!\d)"
 )
+# `Mar02_03-12-45` (TensorBoard); a host name may follow
 _MONTH = re.compile(
     rf"(?<![A-Za-z])(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)([0-3]\d[-_]{_TIME})(?!\d)"
 )
@@ -36,10 +39,10 @@ _OF_RUN = re.compile(
 # A number of a job or node, not adjacent to letters: `70b` may be a size.
 _LONG = re.compile(r"(?<![A-Za-z\d])\d{6,}(?![A-Za-z\d])")
 _ROUND = (64, 1000)
-"""Divisors of sizes: a vocabulary, a sequence length, a number of steps.
+"""Divisors of sizes: a vocabulary, a sequence length, a number of steps."""
 
-Numbers of eight or more digits are never sizes.
-"""
+_NEVER_SIZE_DIGITS = 8
+"""Numbers of this many or more digits are never sizes."""
 
 # A shorter job number, in names of files and folders. Sizes of that length are round or
 # adjacent to a word; 72 GPUs are a rack.
@@ -138,35 +141,38 @@ _OUTPUT = re.compile(r"(?<=\.[oe])\d+(?:[.-]\d+)?\Z")
 _EVENTS = "events.out.tfevents."
 # torchrun's `--log-dir` contains a folder for each launch, with a random suffix and
 # with `attempt_0/<rank>/` in it.
+# `none_x3k9q2ab` before `attempt_0`
 _LAUNCH = re.compile(r"(.*_)[a-z0-9_]{8}", re.DOTALL)
 _ATTEMPT = re.compile(r"attempt_\d+")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
 def generalise(text: str, job_id: str = "") -> str:
-    """Replace the parts of a name that differ between runs by `#` and `*`."""
-    text = _OUTPUT.sub(_replace_numbers, _UUID.sub("*", text))
+    """Replace the parts of a name that differ between runs by `#` and `*`.
+
+    `llama3_70b_2026-03-02_1234567.log` becomes `llama3_70b_#-#-#_#.log`.
+    """
+    text = _UUID.sub("*", text)
+    text = _OUTPUT.sub(_replace_numbers, text)
     if job_id:
-        text = re.sub(
-            rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9])",
-            _replace_numbers,
-            text,
-        )
-    text = _MONTH.sub(
-        lambda match: "*" + _DIGITS.sub("#", match[1]),
-        _DATE.sub(_replace_numbers, text),
-    )
-    text = _OF_RUN.sub(_replace_numbers, _OF_JOB.sub(_replace_numbers, text))
-    return _RANDOM.sub(r"\1*", _LONG.sub(_replace_unless_round, text))
+        separate_job_id = rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9])"
+        text = re.sub(separate_job_id, _replace_numbers, text)
+    text = _DATE.sub(_replace_numbers, text)
+    # the name of the month is text: `Mar02_03-12` becomes `*#_#-#`
+    text = _MONTH.sub(lambda match: f"*{_DIGITS.sub('#', match[1])}", text)
+    text = _OF_JOB.sub(_replace_numbers, text)
+    text = _OF_RUN.sub(_replace_numbers, text)
+    text = _LONG.sub(_replace_unless_round, text)
+    return _RANDOM.sub(r"\1*", text)
 
 
 def _replace_unless_round(match: re.Match[str]) -> str:
+    """Return `#` for a number, but the number itself if it may be a size."""
     number = match[0]
-    return (
-        number
-        if len(number) < 8 and any(int(number) % unit == 0 for unit in _ROUND)
-        else "#"
+    may_be_size = len(number) < _NEVER_SIZE_DIGITS and any(
+        int(number) % divisor == 0 for divisor in _ROUND
     )
+    return number if may_be_size else "#"
 
 
 def _generalise_name(name: str, job_id: str) -> str:
@@ -175,16 +181,21 @@ def _generalise_name(name: str, job_id: str) -> str:
 
 
 def _replace_unless_size(match: re.Match[str]) -> str:
+    """Return `#` for a short number, but the number itself if it may be a size.
+
+    Such a number is round, or adjacent to a word for a size: `seq_8193`, `1025-steps`.
+    """
     word_before = _WORD_BEFORE.search(match.string, 0, match.start())
     word_after = _WORD_AFTER.match(match.string, match.end())
     adjacent_words = {word[1].lower() for word in (word_before, word_after) if word}
-    is_size = any(
-        int(match[0]) % unit == 0 for unit in _SHORT_ROUND
-    ) or not adjacent_words.isdisjoint(_SIZE_WORDS)
-    return match[0] if is_size else "#"
+    number = match[0]
+    is_round = any(int(number) % divisor == 0 for divisor in _SHORT_ROUND)
+    is_named = not adjacent_words.isdisjoint(_SIZE_WORDS)
+    return number if is_round or is_named else "#"
 
 
 def _replace_numbers(match: re.Match[str]) -> str:
+    """Replace each number in a match by `#`."""
     return _DIGITS.sub("#", match[0])
 
 
@@ -195,71 +206,66 @@ def find_job_number(parts: Sequence[str]) -> str:
     candidates decides: "" if it contains several.
     """
     for name in reversed(parts[-NEAREST:]):
-        undated = _MONTH.sub(
-            "#", _DATE.sub("#", _UUID.sub("*", strip_compression(name)))
-        )
-        long_numbers = [
-            match
-            for match in _LONG.finditer(undated)
-            if len(match[0]) not in _EPOCH_DIGITS
-        ]
-        numbers = [
-            match[0] for match in long_numbers if _replace_unless_round(match) == "#"
-        ]
-        numbers += [
-            match[0]
-            for match in _SHORT.finditer(undated)
-            if _replace_unless_size(match) == "#"
-        ]
-        if numbers:
-            return numbers[0] if len(numbers) == 1 else ""
+        undated = _UUID.sub("*", strip_compression(name))
+        undated = _DATE.sub("#", undated)
+        undated = _MONTH.sub("#", undated)
+        candidates: list[str] = []
+        for match in _LONG.finditer(undated):
+            is_time = len(match[0]) in _EPOCH_DIGITS
+            if not is_time and _replace_unless_round(match) == "#":
+                candidates.append(match[0])
+        for match in _SHORT.finditer(undated):
+            if _replace_unless_size(match) == "#":
+                candidates.append(match[0])
+        if candidates:
+            return candidates[0] if len(candidates) == 1 else ""
     return ""
 
 
 def make_pattern(parts: Sequence[str], job_id: str = "") -> str:
     """Return the pattern of a log's path.
 
-    `parts` are its folders, outermost first, and its name.
+    `parts` are its folders, outermost first, and its name. `runs/12345/train.log`
+    becomes `runs/#/train.log`.
     """
     *folders, log = parts
     # In a folder name, a number equal to a short job id may be the number of GPUs.
     folder_job_id = job_id if len(job_id) >= CERTAIN_DIGITS else ""
-    launches = [
-        _ATTEMPT.fullmatch(next_part) and _LAUNCH.fullmatch(part)
-        for part, next_part in pairwise((*folders, ""))
-    ]
-    folder_patterns = [
-        _generalise_name(launch[1], folder_job_id) + "*"
-        if launch
-        else _generalise_name(part, folder_job_id)
-        for part, launch in zip(folders, launches, strict=True)
-    ]
+    patterns: list[str] = []
+    for folder, next_folder in pairwise((*folders, "")):
+        launch = _LAUNCH.fullmatch(folder) if _ATTEMPT.fullmatch(next_folder) else None
+        if launch:
+            patterns.append(f"{_generalise_name(launch[1], folder_job_id)}*")
+        else:
+            patterns.append(_generalise_name(folder, folder_job_id))
     plain_name = strip_compression(log)
-    # Node and process follow the time in the name of an event file.
-    name = (
-        f"{_EVENTS}*"
-        if plain_name.startswith(_EVENTS)
-        else _generalise_name(plain_name, job_id)
-    )
-    return "/".join((*folder_patterns, name))
+    if plain_name.startswith(_EVENTS):
+        # Node and process follow the time in the name of an event file.
+        patterns.append(f"{_EVENTS}*")
+    else:
+        patterns.append(_generalise_name(plain_name, job_id))
+    return "/".join(patterns)
 
 
 def matches(pattern: str, parts: Sequence[str]) -> bool:
     """True if the last components of a path match a pattern, name by name."""
-    names = pattern.split("/")
-    if len(names) > len(parts):
+    name_patterns = pattern.split("/")
+    if len(name_patterns) > len(parts):
         return False
-    path = (*parts[:-1], strip_compression(parts[-1]))
+    *folders, log = parts
+    path = (*folders, strip_compression(log))
+    last_names = path[-len(name_patterns) :]
     return all(
-        _compile(name).fullmatch(part) is not None
-        for name, part in zip(names, path[-len(names) :], strict=True)
+        _compile(name_pattern).fullmatch(name) is not None
+        for name_pattern, name in zip(name_patterns, last_names, strict=True)
     )
 
 
 @lru_cache(4096)
-def _compile(name: str) -> re.Pattern[str]:
+def _compile(name_pattern: str) -> re.Pattern[str]:
+    """Compile the pattern of one name: `#` is a number, `*` any text."""
     wildcards = {"#": r"[0-9]+", "*": r".*"}
-    return re.compile(
-        "".join(wildcards.get(character) or re.escape(character) for character in name),
-        re.DOTALL,
-    )
+    expressions = [
+        wildcards.get(character) or re.escape(character) for character in name_pattern
+    ]
+    return re.compile("".join(expressions), re.DOTALL)

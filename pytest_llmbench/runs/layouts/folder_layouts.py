@@ -16,9 +16,11 @@ from pytest_llmbench.core.run_records import Hint
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.folder_times import read_stamp
 
+# at the end of a name: `25.05`, `release-24.11.1`, `25.05-nccl-trace`
 _RELEASE = re.compile(
     r"(?<![\d.])(\d\d\.\d\d[-_.\w]*?)(?:[-_]nccl[-_]?trace)?$", re.IGNORECASE
 )
+# a whole name: `v25.05`, `llmb-25.05.04`
 _RELEASE_FOLDER = re.compile(
     r"(?:v|llmb[-_]|release[-_]|gsw[-_])?(\d\d\.\d\d(?:\.\d+)*)", re.IGNORECASE
 )
@@ -38,12 +40,10 @@ class Layout:
     @property
     def experiment(self) -> tuple[str, ...]:
         """The names of the experiment's folder and those below it, () if there is none."""
-        indices = (
-            index
-            for index, name in enumerate(self.inside)
-            if names.read_experiment(name, typed=False)
-        )
-        return self.inside[next(indices, len(self.inside)) :]
+        for index, name in enumerate(self.inside):
+            if names.read_experiment(name, typed=False):
+                return self.inside[index:]
+        return ()
 
 
 def read_path_hints(parts: Sequence[str]) -> tuple[Hint, ...]:
@@ -52,43 +52,45 @@ def read_path_hints(parts: Sequence[str]) -> tuple[Hint, ...]:
     Used if only the path of a run is known. The surroundings add only fields that
     layout and file name lack.
     """
-    name = parts[-1]
-    file_pairs = names.read_log_name(
-        names.strip_suffix(names.strip_compression(name))
-    ).pairs
-    hints = (
-        *find_layout(parts).hints,
-        *(Hint(field, value, f"file {name}") for field, value in file_pairs),
-    )
-    fields = {hint.field for hint in hints}
-    return (
-        *hints,
-        *(
-            hint
-            for hint in find_surroundings(tuple(parts[:-1]))
-            if hint.field not in fields
-        ),
-    )
+    *folders, file = parts
+    stem = names.strip_suffix(names.strip_compression(file))
+    hints = list(find_layout(parts).hints)
+    hints += [
+        Hint(field, value, f"file {file}")
+        for field, value in names.read_log_name(stem).pairs
+    ]
+    stated_fields = {hint.field for hint in hints}
+    hints += [
+        hint
+        for hint in find_surroundings(tuple(folders))
+        if hint.field not in stated_fields
+    ]
+    return tuple(hints)
 
 
 @lru_cache(1024)
 def find_surroundings(parts: tuple[str, ...]) -> tuple[Hint, ...]:
     """Return the GPU type and the release of the nearest folder that names them."""
     nearest: dict[str, Hint] = {}
-    for part in reversed(parts):
-        for hint in _read_surrounding(part):
+    for folder in reversed(parts):
+        for hint in _read_surrounding(folder):
             nearest.setdefault(hint.field, hint)
     return tuple(nearest.values())
 
 
 @lru_cache(1024)
-def _read_surrounding(part: str) -> tuple[Hint, ...]:
-    gpus = {word.lower() for word in _GPU_WORD.findall(part)}
-    release = _RELEASE_FOLDER.fullmatch(part)
-    return (
-        *(Hint("gpu", gpu, f"folder {part}") for gpu in gpus if len(gpus) == 1),
-        *((Hint("release", release[1], f"folder {part}"),) if release else ()),
-    )
+def _read_surrounding(folder: str) -> tuple[Hint, ...]:
+    """Return the GPU type in a folder's name if it contains a single one, and the
+    release."""
+    hints = []
+    gpu_types = {word.lower() for word in _GPU_WORD.findall(folder)}
+    if len(gpu_types) == 1:
+        [gpu_type] = gpu_types
+        hints.append(Hint("gpu", gpu_type, f"folder {folder}"))
+    release = _RELEASE_FOLDER.fullmatch(folder)
+    if release:
+        hints.append(Hint("release", release[1], f"folder {folder}"))
+    return tuple(hints)
 
 
 # --- layouts ---------------------------------------------------------------------------
@@ -100,28 +102,33 @@ ReadLayout = Callable[[Sequence[str], int], Layout | None]
 def _read_results(parts: Sequence[str], index: int) -> Layout | None:
     """Read `results/<release>[-nccl-trace]/<precision>/<size>/<GPUs>`.
 
-    The first two components are optional.
+    The first two components are optional. `index` is the index of `<GPUs>`.
     """
-    start = index - 2
-    if start < 0 or not (
-        parts[index].isdecimal()
-        and _PRECISION.fullmatch(parts[start])
-        and _SIZE.fullmatch(parts[start + 1])
-    ):
+    start = index - 2  # the index of `<precision>`
+    if start < 0:
         return None
-    parents = [""] * (3 - start) + list(parts[max(start - 2, 0) : start])
-    has_results_folder = "results" in (name.lower() for name in parents[-2:])
-    release = _RELEASE.search(parents[-1])
+    dtype, size, gpus = parts[start : index + 1]
+    if not (gpus.isdecimal() and _PRECISION.fullmatch(dtype) and _SIZE.fullmatch(size)):
+        return None
+    parent = parts[start - 1].lower() if start > 0 else ""
+    grandparent = parts[start - 2].lower() if start > 1 else ""
+    has_results_folder = "results" in (grandparent, parent)
+    release = _RELEASE.search(parts[start - 1]) if start > 0 else None
+    # `results/<other name>/<precision>`: this name takes the place of the release
     has_release_folder = release is not None or (
-        has_results_folder and parents[-1].lower() != "results"
+        has_results_folder and parent != "results"
     )
-    inside = tuple(parts[start - has_release_folder :])
-    source = f"folder {'/'.join(inside[: 3 + has_release_folder])}"
-    values = dict(zip(("dtype", "size", "gpus"), parts[start : index + 1], strict=True))
+    inside_start = start - 1 if has_release_folder else start
+    source = f"folder {'/'.join(parts[inside_start : index + 1])}"
+    hints = [
+        Hint("dtype", dtype, source),
+        Hint("size", size, source),
+        Hint("gpus", gpus, source),
+    ]
     if release:
-        values["release"] = release[1]
-    hints = tuple(Hint(field, value, source) for field, value in values.items())
-    return Layout("results" if has_results_folder or release else "", hints, inside)
+        hints.append(Hint("release", release[1], source))
+    name = "results" if has_results_folder or release else ""
+    return Layout(name, tuple(hints), inside=tuple(parts[inside_start:]))
 
 
 def _read_experiment_layout(parts: Sequence[str], index: int) -> Layout | None:
@@ -148,9 +155,9 @@ def _is_workload(parts: Sequence[str], index: int) -> bool:
     """True if a workload's folder is at `index`, below `workloads` or an unpacked
     archive."""
     parent = parts[index - 1].lower() if index > 0 else ""
-    return (parent == "workloads" or parent.startswith("llmb-archive-")) and bool(
-        names.read_workload(parts[index])
-    )
+    if parent != "workloads" and not parent.startswith("llmb-archive-"):
+        return False
+    return bool(names.read_workload(parts[index]))
 
 
 LAYOUTS: tuple[ReadLayout, ...] = (
@@ -162,17 +169,21 @@ LAYOUTS: tuple[ReadLayout, ...] = (
 
 
 def _read_experiments(folders: Sequence[str], *, typed: bool) -> Iterator[Hint]:
-    """Yield the hints in folder names; a name equal to its parent adds nothing."""
-    last: names.NamePairs = ()
+    """Yield the hints in folder names.
+
+    A name that states the same as the folder above, as in `X/X_<time>`, adds nothing.
+    """
+    previous_pairs: names.NamePairs = ()
     for name in folders:
         experiment = names.read_experiment(name, typed=typed)
-        if experiment and experiment.pairs != last:
-            last = experiment.pairs
-            yield from _list_folder_hints(name, last)
+        if experiment and experiment.pairs != previous_pairs:
+            yield from _list_folder_hints(name, experiment.pairs)
+            previous_pairs = experiment.pairs
 
 
 @lru_cache(1024)
 def _list_folder_hints(name: str, pairs: names.NamePairs) -> tuple[Hint, ...]:
+    """Return the hints of a parsed folder name."""
     return tuple(Hint(field, value, f"folder {name}") for field, value in pairs)
 
 
@@ -187,11 +198,14 @@ def find_layout(parts: Sequence[str]) -> Layout:
 
 def _read_without_layout(parts: Sequence[str]) -> Layout:
     """Read folders without a layout: an experiment's folder may have been moved
-    anywhere."""
-    start = next(
-        (index for index, name in enumerate(parts) if names.read_experiment(name)),
-        len(parts) - 1,
+    anywhere.
+
+    Without an experiment, only the last folder belongs to the run.
+    """
+    experiment_indices = (
+        index for index, name in enumerate(parts) if names.read_experiment(name)
     )
+    start = next(experiment_indices, len(parts) - 1)
     return Layout("", tuple(_read_experiments(parts, typed=True)), tuple(parts[start:]))
 
 
@@ -218,9 +232,8 @@ def find_launcher(stated: str, logs: Sequence[str], folder: str, layout: Layout)
     the run's logs, `folder` is the name of their folder.
     """
     if stated:
-        return LAUNCHERS_BY_NAME.get(
-            stated.lower(), re.sub(r"[^\w.+-]+", "-", stated.lower())
-        )
+        name = stated.lower()
+        return LAUNCHERS_BY_NAME.get(name) or re.sub(r"[^\w.+-]+", "-", name)
     if logs and all(log in _STREAMS for log in logs) and "nemo_run" in layout.inside:
         return LOCAL
     launched = any(names.is_launched(log) for log in logs)
@@ -239,10 +252,13 @@ def _distinguish_experiment_launcher(
     NeMo-Run creates `<name>/<name>_<time>/<task>/log-*`, configured sbatch
     `<name>/<time>/log-*`; sbatch leaves Slurm's file in a workload's folder.
     """
-    inside = layout.experiment
-    if len(inside) > 2 and inside[1].startswith(f"{inside[0]}_"):
-        return NEMO_RUN
-    if len(inside) == 2 and folder.isdecimal() and read_stamp(folder) is not None:
+    folders = layout.experiment
+    if len(folders) > 2:
+        experiment, launch, *_ = folders
+        if launch.startswith(f"{experiment}_"):
+            return NEMO_RUN
+    if len(folders) == 2 and folder.isdecimal() and read_stamp(folder) is not None:
         return CONFIGURED
-    slurm_only = all(log.lower().startswith("slurm-") for log in logs)
-    return SBATCH if slurm_only and not inside else ""
+    if not folders and all(log.lower().startswith("slurm-") for log in logs):
+        return SBATCH
+    return ""
