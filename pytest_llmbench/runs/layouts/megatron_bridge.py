@@ -54,6 +54,7 @@ ALIASES = {
 }
 _MODELS_BY_LETTERS = {name.replace("_", ""): name for name in LAYERS} | ALIASES
 
+# `pretrain_llama3_8b_`; the tokens of the name follow
 _NAME = re.compile(
     rf"(?:^|[._-])(?:(?P<task>pretrain|sft|lora|peft)_)?(?P<model>{'|'.join(sorted(LAYERS, key=len, reverse=True))})_",
     re.IGNORECASE,
@@ -65,6 +66,7 @@ TRUNCATED_LENGTHS = (33, 37)
 """Lengths to which DGX Cloud and Kubeflow truncate names: a final number is incomplete.
 """
 
+# `nemo:25.11.01`, `nemo-v26.04.rc3`
 _CONTAINER = re.compile(
     r"nemo[:+_.-]v?(\d\d\.\d\d(?:\.\d{1,2})?(?:[.-]?(?:rc|alpha|beta)\w*)?)(?!\d)"
 )
@@ -115,30 +117,34 @@ class Tables:
         if is_remote(run.folder):
             return Companions()
         parent = run.folder.parent
-        if parent not in self._scripts:  # thousands of runs may lie in one folder
+        if parent not in self._scripts:  # thousands of runs may be in one folder
             self._scripts[parent] = _find_only_script(parent, SUBMITTED, self._scan)
-        paths = [
-            self._scripts[parent],
-            _find_only_script(run.folder / "scripts", SCRIPT, self._scan),
-        ]
-        texts = (
-            _read_text(path, self._read) if path else ""
-            for path in (*paths, run.folder.joinpath(*CONFIGURATION))
+        submitted_path = self._scripts[parent]
+        inner_path = _find_only_script(run.folder / "scripts", SCRIPT, self._scan)
+        submitted_script = _read_text(submitted_path, self._read)
+        inner_script = _read_text(inner_path, self._read)
+        return Companions(
+            script=f"{submitted_script}\n{inner_script}",
+            configuration=_read_text(run.folder.joinpath(*CONFIGURATION), self._read),
         )
-        return Companions(f"{next(texts)}\n{next(texts)}", next(texts))
 
 
-def _find_only_script(folder: Path, ending: str, scan: Scan) -> Path | None:
-    """Return the script of a launch, None if there are several: the used one is
-    unknown."""
+def _find_only_script(folder: Path, suffix: str, scan: Scan) -> Path | None:
+    """Return the only file with that suffix in a folder.
+
+    None if there are several, because the used one is unknown.
+    """
     try:
-        scripts = [entry.name for entry in scan(folder) if entry.name.endswith(ending)]
+        scripts = [entry.name for entry in scan(folder) if entry.name.endswith(suffix)]
     except OSError:
         return None
     return folder / scripts[0] if len(scripts) == 1 else None
 
 
-def _read_text(path: Path, read: Read) -> str:
+def _read_text(path: Path | None, read: Read) -> str:
+    """Read the start of a file, "" without a file or if the file is unreadable."""
+    if path is None:
+        return ""
     try:
         return read(path, READ_LIMIT).decode("utf-8", "replace")
     except (LogError, OSError):
@@ -146,10 +152,14 @@ def _read_text(path: Path, read: Read) -> str:
 
 
 def find_model(recipe: str, size: str = "") -> str:
-    """Return the table's model for a recipe and size in any spelling, or ""."""
+    """Return the table's model for a recipe and size in any spelling, or "".
+
+    `Llama3.1` with `405B`, and `llama31-405b`, are `llama31_405b`.
+    """
     for text in (recipe + size, recipe):
-        if name := _MODELS_BY_LETTERS.get(re.sub(r"[^a-z0-9]+", "", text.lower())):
-            return name
+        letters = re.sub(r"[^a-z0-9]+", "", text.lower())
+        if letters in _MODELS_BY_LETTERS:
+            return _MODELS_BY_LETTERS[letters]
     return ""
 
 
@@ -171,28 +181,29 @@ def collect_hints(
     companions: Companions,
     releases: Collection[str],
 ) -> tuple[Hint, ...]:
-    """Return the hints from all sources of a run, in the vocabulary of the tables."""
-    script = list(_read_script(companions.script))
+    """Return the hints from all sources of a run, in the vocabulary of the tables.
+
+    `releases` are the releases of the tables.
+    """
+    script_hints = list(_read_script(companions.script))
     hints = [
         *_read_names(run),
         *_read_metadata(run),
-        *(hint for hint in script if hint.field != "fsdp"),
+        *(hint for hint in script_hints if hint.field != "fsdp"),
     ]
-    hints += _read_configuration(
-        companions.configuration, [hint.value for hint in hints if hint.field == "gpus"]
-    )
+    gpu_counts = [hint.value for hint in hints if hint.field == "gpus"]
+    hints += _read_configuration(companions.configuration, gpu_counts)
     stated_fields = {hint.field for hint in hints}
-    # Parallelism in a script, parent folders, and defaults in the log are used only for
-    # fields that are missing otherwise.
+    # FSDP in a script, parent folders, and defaults in the log are used only for fields
+    # that are missing otherwise.
     hints += [
         hint
-        for hint in (*script, *_read_fallbacks(run, logs))
+        for hint in (*script_hints, *_read_fallbacks(run, logs))
         if hint.field not in stated_fields
     ]
-    tags = _read_containers(run, companions)
     releases_from_tags = [
         Hint("release", name_release(hint.value, releases), hint.source)
-        for hint in tags
+        for hint in _read_containers(run, companions)
     ]
     releases_from_names = [
         hint for hint in run.hints if hint.field == "release" and run.metadata is None
@@ -214,19 +225,19 @@ def _reconcile(hints: Sequence[Hint]) -> Iterator[Hint]:
     has_tuning_task = any(
         hint.field == "task" and hint.value in ("sft", "lora") for hint in hints
     )
+    model_layers = LAYERS.get(model, 0)  # 0 if unknown
     for hint in hints:
-        if hint.field != "layers" and not (
-            has_tuning_task
-            and hint.field == "task"
-            and hint.value.startswith("finetun")
-        ):
-            yield hint
+        if hint.field == "layers":
+            if model_layers and hint.value != str(model_layers):
+                yield Hint("model_overrides", f"layers={hint.value}", hint.source)
         elif (
-            hint.field == "layers"
-            and LAYERS.get(model)
-            and hint.value != str(LAYERS[model])
+            hint.field == "task"
+            and hint.value.startswith("finetun")
+            and has_tuning_task
         ):
-            yield Hint("model_overrides", f"layers={hint.value}", hint.source)
+            continue
+        else:
+            yield hint
 
 
 def name_release(tag: str, releases: Collection[str]) -> str:
@@ -236,29 +247,37 @@ def name_release(tag: str, releases: Collection[str]) -> str:
     tables contain that release without patches. Other tags, such as `26.04.rc3`, are
     returned unchanged and match nothing.
     """
-    text = tag.removesuffix(".00")
-    major = ".".join(text.split(".")[:2])
-    is_distinct = not text.replace(".", "").isdecimal() or any(
-        release.startswith(f"{major}.") for release in releases
-    )
-    return text if text in releases or major not in releases or is_distinct else major
+    name = tag.removesuffix(".00")
+    if name in releases or not name.replace(".", "").isdecimal():
+        return name
+    main_release = ".".join(name.split(".")[:2])  # `26.04` of `26.04.01`
+    has_patches = any(release.startswith(f"{main_release}.") for release in releases)
+    if main_release in releases and not has_patches:
+        return main_release
+    return name
 
 
 def _read_names(run: RunFiles) -> Iterator[Hint]:
     """Yield the hints in the innermost matching folder name and in the log's name."""
-    parts = run.attempts[0].log.parts if run.attempts else (*run.folder.parts, "")
-    folders = ((f"folder {name}", read_name(name)) for name in reversed(parts[:-1]))
-    log = names.strip_suffix(names.strip_compression(parts[-1]))
-    parsed = [
-        next((pair for pair in folders if pair[1]), ("", {})),
-        (f"file {parts[-1]}", read_name(log)),
-    ]
-    for source, pairs in parsed:
-        yield from (Hint(field, value, source) for field, value in pairs.items())
+    log = run.attempts[0].log if run.attempts else None
+    folder = log.parent if log else run.folder
+    for name in reversed(folder.parts):
+        pairs = read_name(name)
+        if pairs:
+            for field, value in pairs.items():
+                yield Hint(field, value, f"folder {name}")
+            break
+    if log:
+        stem = names.strip_suffix(names.strip_compression(log.name))
+        for field, value in read_name(stem).items():
+            yield Hint(field, value, f"file {log.name}")
 
 
 def read_name(text: str) -> Mapping[str, str]:
-    """Parse an experiment's name; empty if it has no model, or nothing but a model."""
+    """Parse an experiment's name into values by field.
+
+    Empty without a model, and without a precision or a number of GPUs.
+    """
     match = _NAME.search(text)
     if match is None:
         return {}
@@ -273,59 +292,72 @@ def read_name(text: str) -> Mapping[str, str]:
     ]
     if not {"dtype", "gpus"} & pairs.keys():
         return {}
-    return pairs | ({"variant": "_".join(variant_tokens)} if variant_tokens else {})
+    if variant_tokens:
+        pairs["variant"] = "_".join(variant_tokens)
+    return pairs
 
 
 def _join_precision(tokens: Sequence[str]) -> Iterator[str]:
     """Yield the tokens of a name, with `fp8` and `mx` joined."""
-    pending = ""
+    fp8_token = ""  # the previous token if it is `fp8`, not yet yielded
     for token in tokens:
-        if pending and token.lower() in names.RECIPES:
-            yield f"{pending}_{token}"
-            pending = ""
+        if fp8_token and token.lower() in names.RECIPES:
+            yield f"{fp8_token}_{token}"
+            fp8_token = ""
             continue
-        yield from filter(None, [pending])
-        pending = token if token.lower() == "fp8" else ""
-        if not pending:
+        if fp8_token:
+            yield fp8_token
+            fp8_token = ""
+        if token.lower() == "fp8":
+            fp8_token = token
+        else:
             yield token
-    yield from filter(None, [pending])
+    if fp8_token:
+        yield fp8_token
 
 
 def _add_token(token: str, pairs: dict[str, str]) -> bool:
-    """Add a token's field to `pairs`. Returns False if the token is unknown."""
-    lower = token.lower()
+    """Add a token's field to `pairs`, unless an earlier token stated the field.
+
+    Returns False if the token is unknown.
+    """
+    lower_token = token.lower()
     if _IGNORED_TOKEN.fullmatch(token):
         return True
-    if lower == "vpnone":  # in 116 row names, all without virtual stages
+    if lower_token == "vpnone":  # in 116 row names, all without virtual stages
         pairs.setdefault("vp", "1")
-    elif lower in _TASKS:
-        pairs.setdefault("task", _TASKS[lower])
-    elif _DTYPE.fullmatch(lower.replace("_", "")):
-        pairs.setdefault("dtype", _name_dtype(lower))
-    elif setting := names.read_setting(lower):
-        pairs.setdefault(*setting)
+    elif lower_token in _TASKS:
+        pairs.setdefault("task", _TASKS[lower_token])
+    elif _DTYPE.fullmatch(lower_token.replace("_", "")):
+        pairs.setdefault("dtype", _name_dtype(lower_token))
     else:
-        return False
+        setting = names.read_setting(lower_token)
+        if setting is None:
+            return False
+        field, value = setting
+        pairs.setdefault(field, value)
     return True
 
 
 def _name_dtype(text: str) -> str:
     """Return `fp8_mx` for `fp8mx` and `mxfp8`; other dtypes unchanged."""
-    return next(
-        (
-            f"fp8_{recipe}"
-            for recipe, spelled in names.RECIPES.items()
-            if text in spelled
-        ),
-        text,
-    )
+    for recipe, spellings in names.RECIPES.items():
+        if text in spellings:
+            return f"fp8_{recipe}"
+    return text
 
 
 def _read_metadata(run: RunFiles) -> Iterator[Hint]:
-    """Yield the hints in the llmb-config file, except the launcher's own release."""
-    if run.metadata is None or not any(
-        name == "framework" and "bridge" in text for name, text in run.environment
-    ):
+    """Yield the hints in the llmb-config file, except the launcher's own release.
+
+    Only of a run whose framework is Megatron-Bridge, according to that file.
+    """
+    if run.metadata is None:
+        return
+    is_bridge = any(
+        name == "framework" and "bridge" in value for name, value in run.environment
+    )
+    if not is_bridge:
         return
     file_hints = [hint for hint in run.hints if hint.source == run.metadata.name]
     values = {hint.field: hint.value for hint in file_hints}
@@ -341,24 +373,27 @@ def _read_metadata(run: RunFiles) -> Iterator[Hint]:
             yield hint
 
 
+# `megatron-bridge 25.11.00`
+_BRIDGE_VERSION = re.compile(r"(?=\S*bridge)\S+ (\d\d\.\d\d[\d.]*)")
+# `--container-image nvcr.io#nvidia/nemo:25.11`
+_IMAGE_ARGUMENT = re.compile(r"--container[-_]image[\"' =]+([^\s\"']+)")
+
+
 def _read_containers(run: RunFiles, companions: Companions) -> Iterator[Hint]:
     """Yield the release tags of the containers in metadata and script."""
-    source = run.metadata.name if run.metadata else ""
-    for name, text in run.environment if run.metadata else ():
-        if name == "container":
-            yield from (
-                Hint("release", tag, source) for tag in _CONTAINER.findall(text)
-            )
-        elif name == "framework" and (
-            version := re.fullmatch(r"(?=\S*bridge)\S+ (\d\d\.\d\d[\d.]*)", text)
-        ):
-            yield Hint("release", version[1], source)
-    images = re.findall(r"--container[-_]image[\"' =]+([^\s\"']+)", companions.script)
-    yield from (
-        Hint("release", tag, "the submitted script")
-        for image in images
-        for tag in _CONTAINER.findall(image)
-    )
+    if run.metadata:
+        source = run.metadata.name
+        for name, value in run.environment:
+            if name == "container":
+                for tag in _CONTAINER.findall(value):
+                    yield Hint("release", tag, source)
+            elif name == "framework":
+                version = _BRIDGE_VERSION.fullmatch(value)
+                if version:
+                    yield Hint("release", version[1], source)
+    for image in _IMAGE_ARGUMENT.findall(companions.script):
+        for tag in _CONTAINER.findall(image):
+            yield Hint("release", tag, "the submitted script")
 
 
 _NUMBER = re.compile(r"[1-9]\d{0,8}")
@@ -416,59 +451,57 @@ _ARGUMENTS = (
 
 A name with a dot is a setting of the configuration.
 """
-_SIZES = {
+# the field of each setting of the configuration
+_FIELD_BY_SETTING = {
     name: field
-    for field, _, arguments in _ARGUMENTS
-    for name in arguments
+    for field, _, argument_names in _ARGUMENTS
+    for name in argument_names
     if "." in name
 }
-# Arguments with leading dashes, and configuration settings without.
+# Arguments with leading dashes, and configuration settings without: `--num_gpus 64`,
+# `-ng=64`, `model.seq_length=8192`.
 _STATED = re.compile(
     r"(?<!\S)[\"']?(?:-{1,2}|\+{0,2}(?=(?:model|train|ddp)\.\w+=))([\w.]+)[\"']?[ =]+[\"']?([\w.]+)"
 )
 
 
+def _read_arguments(stated: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of fields from arguments by name, without invalid values."""
+    pairs: dict[str, str] = {}
+    for field, value_pattern, argument_names in _ARGUMENTS:
+        for name in argument_names:  # the last name takes precedence
+            if name in stated and value_pattern.fullmatch(stated[name]):
+                pairs[field] = stated[name].lower()
+    return pairs
+
+
 def _read_script(text: str) -> Iterator[Hint]:
     """Yield the hints in a submitted script: its arguments, and nodes x tasks as GPUs."""
     stated: dict[str, str] = dict(_STATED.findall(text))
-    pairs = {
-        field: stated[name].lower()
-        for field, value, arguments in _ARGUMENTS
-        for name in arguments
-        if name in stated and value.fullmatch(stated[name])
-    }
+    pairs = _read_arguments(stated)
     if not {"gpu", "dtype"} & pairs.keys():
         return
-    recipe, name, size = (
-        stated.get(long, stated.get(short, ""))
-        for long, short in (
-            ("model_recipe_name", "mr"),
-            ("model_name", "m"),
-            ("model_size", "s"),
-        )
-    )
-    model = find_model(recipe) or find_model(name, size)
-    pairs |= {"size": model} if model else {}
+    recipe_name = stated.get("model_recipe_name", stated.get("mr", ""))
+    model_name = stated.get("model_name", stated.get("m", ""))
+    model_size = stated.get("model_size", stated.get("s", ""))
+    model = find_model(recipe_name) or find_model(model_name, model_size)
+    if model:
+        pairs["size"] = model
     if pairs.get("dtype") == "fp8" and "fp8_recipe" in stated:
         pairs["dtype"] = _name_dtype(f"fp8_{stated['fp8_recipe']}")
     if "task" in pairs:
         pairs["task"] = _TASKS[pairs["task"]]
-    nodes, tasks = (
-        re.search(rf"#SBATCH --{name}[= ](\d{{1,7}})", text)
-        for name in ("nodes", "ntasks-per-node")
-    )
-    if nodes and tasks and "gpus" not in pairs:
-        pairs["gpus"] = str(int(nodes[1]) * int(tasks[1]))
-    pairs |= {
-        name: size
-        for name, size in (("vp", "1"), ("mtp", "0"))
-        if pairs.get(name) in ("none", "null")
-    }
+    nodes = re.search(r"#SBATCH --nodes[= ](\d{1,7})", text)
+    tasks_per_node = re.search(r"#SBATCH --ntasks-per-node[= ](\d{1,7})", text)
+    if nodes and tasks_per_node and "gpus" not in pairs:
+        pairs["gpus"] = str(int(nodes[1]) * int(tasks_per_node[1]))
+    for field, absent_value in (("vp", "1"), ("mtp", "0")):
+        if pairs.get(field) in ("none", "null"):
+            pairs[field] = absent_value
     if "fsdp" in pairs:  # in the tables, an FSDP group contains all GPUs
         pairs["fsdp"] = pairs.get("gpus", "0") if pairs["fsdp"] == "true" else "1"
-    yield from (
-        Hint(field, value, "the submitted script") for field, value in pairs.items()
-    )
+    for field, value in pairs.items():
+        yield Hint(field, value, "the submitted script")
 
 
 _SCALINGS = {
@@ -488,105 +521,122 @@ def _read_configuration(text: str, gpus: Sequence[str]) -> Iterator[Hint]:
     stated = dict(_list_values(text))
     if "model.tensor_model_parallel_size" not in stated:
         return
-    sizes = {
-        field: stated[name]
-        for name, field in _SIZES.items()
-        if _NUMBER.fullmatch(stated.get(name, ""))
-    }
-    pairs = {"vp": "1", **sizes, **dict(_read_precision(stated))}
-    if mtp := stated.get("model.mtp_num_layers", "").lower():
-        pairs["mtp"] = "0" if mtp in _EMPTY else mtp
+    pairs = {"vp": "1"}  # without virtual stages, the setting is `null`
+    for name, field in _FIELD_BY_SETTING.items():
+        if _NUMBER.fullmatch(stated.get(name, "")):
+            pairs[field] = stated[name]
+    pairs |= dict(_read_precision(stated))
+    mtp_layers = stated.get("model.mtp_num_layers", "").lower()
+    if mtp_layers:
+        pairs["mtp"] = "0" if mtp_layers in _EMPTY else mtp_layers
     if stated.get("peft._target_") or stated.get("peft", "null").lower() not in _EMPTY:
         pairs["task"] = "lora"
-    ranks = stated.get("comm_overlap.data_parallel_size", "")
-    groups = [int(pairs.get(name, "1")) for name in ("tp", "pp", "cp")]
-    if _NUMBER.fullmatch(ranks):
-        pairs["gpus"] = str(int(ranks) * groups[0] * groups[1] * groups[2])
-    if fsdp := stated.get("ddp.use_megatron_fsdp", "").lower():
-        count = next(
-            (
-                value
-                for value in (pairs.get("gpus", ""), *gpus)
-                if _NUMBER.fullmatch(value)
-            ),
-            "0",
-        )
-        pairs["fsdp"] = (
-            str(int(count) // (groups[0] * groups[1])) if fsdp == "true" else "1"
-        )
-    yield from (Hint(field, value, CONFIGURATION[-1]) for field, value in pairs.items())
+    tp, pp, cp = (int(pairs.get(field, "1")) for field in ("tp", "pp", "cp"))
+    data_parallel_size = stated.get("comm_overlap.data_parallel_size", "")
+    if _NUMBER.fullmatch(data_parallel_size):
+        pairs["gpus"] = str(int(data_parallel_size) * tp * pp * cp)
+    fsdp = stated.get("ddp.use_megatron_fsdp", "").lower()
+    if fsdp == "true":
+        counts = [
+            int(count)
+            for count in (pairs.get("gpus", ""), *gpus)
+            if _NUMBER.fullmatch(count)
+        ]
+        gpu_count = counts[0] if counts else 0
+        pairs["fsdp"] = str(gpu_count // (tp * pp))
+    elif fsdp:
+        pairs["fsdp"] = "1"
+    _, file_name = CONFIGURATION
+    for field, value in pairs.items():
+        yield Hint(field, value, file_name)
 
 
 def _list_values(text: str) -> Pairs:
     """Yield `section.key` and value of the first two levels of a YAML text.
 
-    Deeper levels and lists are skipped.
+    The first level yields `section` and its value. Deeper levels and lists are skipped.
     """
     section = ""
     for line in text.splitlines():
+        # `model:`, `  seq_length: 8192`
         match = re.match(r"( {0,2})([\w-]{1,80}):(?=\s|\Z)", line)
-        if match is None or len(match[1]) == 1:
+        if match is None:
             continue
+        indent, key = match.groups()
         value = line[match.end() :].strip(" \t\"'")
-        if not match[1]:
-            section = match[2]
+        if not indent:
+            section = key
             yield section, value
-        else:
-            yield f"{section}.{match[2]}", value
+        elif len(indent) == 2:
+            yield f"{section}.{key}", value
 
 
 def _read_precision(stated: Mapping[str, str]) -> Pairs:
     """Yield the precision from an object, or from a word such as
     `bf16_with_mxfp8_mixed`."""
     word = stated.get("mixed_precision", "").lower()
-    words = (
-        ("nvfp4", "nvfp4"),
-        ("mxfp8", "fp8_mx"),
-        ("current_scaling", "fp8_cs"),
-        ("subchannel", "fp8_sc"),
-    )
     if word not in _EMPTY:
-        dtype_of_word = next(
-            (dtype for fragment, dtype in words if fragment in word),
-            "" if "fp8" in word else word.split("_")[0],
-        )
-        yield from [("dtype", dtype_of_word)] if dtype_of_word else []
+        dtype = _read_precision_word(word)
+        if dtype:
+            yield "dtype", dtype
     elif stated.get("mixed_precision.fp4", "").lower() not in _EMPTY:
         yield "dtype", "nvfp4"
     elif stated.get("mixed_precision.fp8", "").lower() not in _EMPTY:
-        yield (
-            "dtype",
-            _SCALINGS.get(stated.get("mixed_precision.fp8_recipe", "").lower(), "fp8"),
-        )
+        scaling = stated.get("mixed_precision.fp8_recipe", "").lower()
+        yield "dtype", _SCALINGS.get(scaling, "fp8")
     elif stated.get("mixed_precision.bf16", "").lower() == "true":
         yield "dtype", "bf16"
 
 
+def _read_precision_word(word: str) -> str:
+    """Return the precision in a word such as `bf16_with_mxfp8_mixed`.
+
+    "" if the word contains `fp8` without a known scaling.
+    """
+    dtype_by_fragment = {
+        "nvfp4": "nvfp4",
+        "mxfp8": "fp8_mx",
+        "current_scaling": "fp8_cs",
+        "subchannel": "fp8_sc",
+    }
+    for fragment, dtype in dtype_by_fragment.items():
+        if fragment in word:
+            return dtype
+    if "fp8" in word:
+        return ""
+    first_token, *_ = word.split("_")  # `bf16_mixed`
+    return first_token
+
+
+# the fields of the parallelism that logs print, such as `tensor_model_parallel_size`
 _LOGGED = {
     name.removeprefix("model."): field
-    for name, field in _SIZES.items()
+    for name, field in _FIELD_BY_SETTING.items()
     if field in ("tp", "pp", "cp", "ep")
 }
 
 
 def _read_fallbacks(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Hint]:
-    """Yield fallback hints: the GPU type in a parent folder, and the layout in the log."""
+    """Yield fallback hints: the GPU type in a parent folder, and the parallelism and
+    micro-batch size in the log.
+
+    If the log states a field several times, the last value counts.
+    """
     yield from (hint for hint in run.hints if hint.field == "gpu")
-    stated: dict[str, Hint] = {}
-    for statement in (
-        logged for log in logs for segment in log.segments for logged in segment.stated
-    ):
-        name, _, value = statement.value.partition(": ")
-        if (
-            statement.field is StatedField.LAYOUT
-            and name in _LOGGED
-            and value.isdecimal()
-        ):
-            stated[_LOGGED[name]] = Hint(
-                _LOGGED[name], value, f"log line {statement.line}"
-            )
-        elif statement.field is StatedField.MICRO_BATCH and statement.value.isdecimal():
-            stated["mbs"] = Hint(
-                "micro_batch_size", statement.value, f"log line {statement.line}"
-            )
-    yield from stated.values()
+    hint_by_field: dict[str, Hint] = {}
+    segments = [segment for log in logs for segment in log.segments]
+    for segment in segments:
+        for statement in segment.stated:
+            source = f"log line {statement.line}"
+            if statement.field is StatedField.LAYOUT:
+                # `tensor_model_parallel_size: 4`
+                name, _, value = statement.value.partition(": ")
+                if name in _LOGGED and value.isdecimal():
+                    field = _LOGGED[name]
+                    hint_by_field[field] = Hint(field, value, source)
+            elif statement.field is StatedField.MICRO_BATCH:
+                value = statement.value
+                if value.isdecimal():
+                    field = "micro_batch_size"
+                    hint_by_field[field] = Hint(field, value, source)
+    yield from hint_by_field.values()

@@ -32,8 +32,10 @@ DEPTH_LIMIT = 20
 LONGEST = 200
 # Limit of characters of other values, which appear in ids and messages.
 LONGEST_VALUE = 1000
+# `llmb-config_1234.yaml`: job 1234
 FILE_NAME = re.compile(r"llmb-config_(.+)\.ya?ml", re.IGNORECASE)
 
+# section and key of each field
 _TEXT_FIELDS = {
     "recipe": ("model_info", "model_name"),
     "size": ("model_info", "model_size"),
@@ -52,6 +54,7 @@ _SECTIONS = (
     "container_info",
     "job_config",
 )
+# `version`, `fw_version`, `nemo_commit`
 _VERSION = re.compile(r"(?:.*_)?(?:version|commit)")
 _EXCLUDING_VARIABLES = {
     "ENABLE_PROFILE": Reason.PROFILED,
@@ -59,7 +62,7 @@ _EXCLUDING_VARIABLES = {
     "ENABLE_NCCL_TRACE": Reason.TRACED,
     "LOAD_CHECKPOINT_PATH": Reason.CHECKPOINT_LOAD,
 }
-_PATHS = ("LOAD_CHECKPOINT_PATH",)
+_PATHS = ("LOAD_CHECKPOINT_PATH",)  # their values are paths, not flags
 _SAVES = "ENABLE_CHECKPOINT"
 _YES, _NO = ("true", "yes", "on", "1", "t", "y"), ("false", "no", "off", "0", "f", "n")
 _EMPTY = ("", "null", "none", "~")
@@ -115,19 +118,20 @@ def parse(data: bytes) -> Tree:
     # crashes the interpreter.
     try:
         next_event = loader(data).get_event
-        nodes = (
+        node_events = (
             event
             for event in iter(next_event, None)
             if isinstance(event, yaml.NodeEvent)
         )
-        first = next(nodes, None)
-        tree = _build_node(first, next_event, 0) if first else None
-        extra = next(nodes, None)
+        first_event = next(node_events, None)
+        # reads the events of the whole first document
+        tree = _build_node(first_event, next_event, 0) if first_event else None
+        next_document = next(node_events, None)
     except yaml.YAMLError as error:
         raise LogError(f"not valid YAML: {' '.join(str(error).split())}") from error
-    if first is None:
+    if first_event is None:
         raise LogError("empty")
-    if extra is not None or not isinstance(tree, dict):
+    if next_document is not None or not isinstance(tree, dict):
         raise LogError("expected one mapping of sections")
     return tree
 
@@ -135,8 +139,8 @@ def parse(data: bytes) -> Tree:
 def interpret(tree: Tree, name: str, job: str) -> Metadata:
     """Convert the sections of a metadata file to hints, evidence and a start time.
 
-    `job` is the job id in the file's name. Raises LogError if the file contains another
-    id.
+    `name` is the file's name and `job` the job id in it. Raises LogError if the file
+    contains another id.
     """
     problems = [
         f"{key} is not a section" for key in _SECTIONS if not _is_section(tree, key)
@@ -144,43 +148,44 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
     job_in_file = _read_text(tree, "job_info", "job_id", problems)
     if job and job_in_file not in ("", job):
         raise LogError(f"is named for job {job}, but contains job_id {job_in_file!r}")
-    hints = tuple(
-        Hint(field, value, name)
-        for field, value in (
-            *_read_fields(tree, problems),
-            *_read_modes(tree, problems),
-        )
-    )
+    pairs = [*_read_fields(tree, problems), *_read_modes(tree, problems)]
+    hints = tuple(Hint(field, value, name) for field, value in pairs)
     launched = _read_text(tree, "job_info", "launch_time", problems)
     started = _read_timestamp(launched)
     if launched and started is None:
         problems.append(
             f"job_info.launch_time is {launched!r}, which is not a date and time"
         )
-    excluded, explanation = next(iter([*_find_exclusions(tree, problems)]), (None, ""))
+    excluded, excluded_because = None, ""
+    exclusions = list(_find_exclusions(tree, problems))
+    if exclusions:
+        excluded, setting = exclusions[0]
+        excluded_because = f"{name}: {setting}"
     build = (
         *_list_versions(tree, problems),
         *_flatten("container", _get_section(tree, "container_info")),
     )
-    excluded_because = explanation and f"{name}: {explanation}"
-    launcher = _read_text(tree, "job_info", "launcher_type", [])
-    saves = f"{name}: {_SAVES}=true" if _is_saving(tree) else ""
     return Metadata(
         job or job_in_file,
         hints,
-        started,
-        _is_zoned(launched),
-        excluded,
-        excluded_because,
-        tuple(problems),
-        build,
-        launcher,
-        saves,
-        _read_environment(tree),
+        started=started,
+        zoned=_is_zoned(launched),
+        excluded=excluded,
+        excluded_because=excluded_because,
+        problems=tuple(problems),
+        build=build,
+        launcher=_read_text(tree, "job_info", "launcher_type", problems=[]),
+        saves=f"{name}: {_SAVES}=true" if _is_saving(tree) else "",
+        environment=_read_environment(tree),
     )
 
 
+# The functions that read values add a message to `problems` for each unusable value.
+
+
 def _read_fields(tree: Tree, problems: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of `_TEXT_FIELDS` with their values, and the task unless it is
+    pretraining."""
     for field, (section, key) in _TEXT_FIELDS.items():
         value = _read_text(tree, section, key, problems)
         if field in _NUMBERS and value and not value.isdecimal():
@@ -195,61 +200,71 @@ def _read_fields(tree: Tree, problems: list[str]) -> Iterator[tuple[str, str]]:
 def _list_versions(tree: Tree, problems: list[str]) -> Iterator[str]:
     """Yield the versions and commits, except the release, which is a hint."""
     for key in _get_section(tree, "workload_info"):
-        if (
-            _VERSION.fullmatch(key)
-            and key != "gsw_version"
-            and (value := _read_text(tree, "workload_info", key, problems))
-        ):
+        if key == "gsw_version" or not _VERSION.fullmatch(key):
+            continue
+        value = _read_text(tree, "workload_info", key, problems)
+        if value:
             yield f"{key}={value}"
 
 
 def _read_environment(tree: Tree) -> Pairs:
-    """Return the container, framework, recipe, versions and commits, if printable."""
-    versions = dict(entry.split("=", 1) for entry in _list_versions(tree, []))
-    framework = (
-        _read_text(tree, "workload_info", "framework", []),
-        versions.pop("fw_version", ""),
-    )
+    """Return the container, framework, recipe, versions and commits, if printable.
+
+    Records no problems: other functions record the problems of the same values.
+    """
+    versions = dict(entry.split("=", 1) for entry in _list_versions(tree, problems=[]))
+    framework = _read_text(tree, "workload_info", "framework", problems=[])
+    framework_version = versions.pop("fw_version", "")
     images = _get_section(tree, "container_info").get("images", [])
-    texts = (
-        entry.strip()
-        for entry in (images if isinstance(images, list) else [images])
-        if isinstance(entry, str)
+    image_list = images if isinstance(images, list) else [images]
+    image_names = [image.strip() for image in image_list if isinstance(image, str)]
+    environment: dict[str, str] = {}
+    for name, version in versions.items():
+        # `version` and `commit` alone are the workload's
+        environment[name if "_" in name else f"workload_{name}"] = version
+    environment["container"] = ", ".join(
+        image for image in image_names if image.lower() not in _EMPTY
     )
-    values = {
-        **{
-            name if "_" in name else f"workload_{name}": text
-            for name, text in versions.items()
-        },
-        "container": ", ".join(text for text in texts if text.lower() not in _EMPTY),
-        "framework": " ".join(filter(None, framework)) if framework[1] else "",
-        "recipe": _read_text(tree, "workload_info", "gsw_version", []),
-    }
-    return tuple(
-        sorted(pair for pair in values.items() if all(map(_is_printable, pair)))
+    if framework_version:
+        environment["framework"] = " ".join(
+            filter(None, (framework, framework_version))
+        )
+    environment["recipe"] = _read_text(
+        tree, "workload_info", "gsw_version", problems=[]
     )
+    printable = [
+        (name, value)
+        for name, value in environment.items()
+        if _is_printable(name) and _is_printable(value)
+    ]
+    return tuple(sorted(printable))
 
 
 def _is_printable(text: str) -> bool:
+    """True if a text is not empty, not too long, and printable."""
     return 0 < len(text) <= LONGEST and text.isprintable()
 
 
 def _flatten(name: str, value: object) -> Iterator[str]:
-    """Yield every nested value as "key=value"; list entries have no names."""
+    """Yield every nested text as "key=value", such as `container.images=nemo:25.02`.
+
+    The entries of a list have the key of the list. A mapping in a list is one entry, as
+    JSON.
+    """
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flatten(f"{name}.{key}", inner)
     elif isinstance(value, list):
         for entry in value:
-            yield from _flatten(
-                name,
-                entry if isinstance(entry, str) else json.dumps(entry, sort_keys=True),
-            )
+            is_text = isinstance(entry, str)
+            text = entry if is_text else json.dumps(entry, sort_keys=True)
+            yield from _flatten(name, text)
     elif isinstance(value, str) and value.strip().lower() not in _EMPTY:
         yield f"{name}={value.strip()}"
 
 
 def _read_modes(tree: Tree, problems: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the proxy and scaling modes, if stated, and any overrides of the model."""
     proxy = _read_flag(tree, "proxy", problems)
     strong = _read_flag(tree, "strong_scaling", problems)
     if proxy is not None:
@@ -273,35 +288,47 @@ def _find_exclusions(tree: Tree, problems: list[str]) -> Iterator[tuple[Reason, 
         value, name = environment.get(variable, ""), f"env_overrides.{variable}"
         if not isinstance(value, str):
             problems.append(f"job_config.{name} is not a single value")
-        elif (
+            continue
+        is_set = (
             _names_a_path(value)
             if variable in _PATHS
             else _read_truth(value, name, problems)
-        ):
+        )
+        if is_set:
             yield reason, f"{variable}={value.strip()}"
 
 
 def _is_saving(tree: Tree) -> bool:
-    value = _get_section(_get_section(tree, "job_config"), "env_overrides").get(_SAVES)
+    """True if the environment overrides request to save a checkpoint."""
+    environment = _get_section(_get_section(tree, "job_config"), "env_overrides")
+    value = environment.get(_SAVES)
     return isinstance(value, str) and value.strip().lower() in _YES
 
 
 def _read_flag(tree: Tree, key: str, problems: list[str]) -> bool | None:
+    """Return a flag of the job's configuration, None if not stated or unusable."""
     return _read_truth(_read_text(tree, "job_config", key, problems), key, problems)
 
 
 def _read_truth(text: str, name: str, problems: list[str]) -> bool | None:
+    """Parse a boolean, None if it is empty or unusable. `name` is used in problems."""
     value = text.strip().lower()
-    if value not in (*_YES, *_NO, *_EMPTY):
+    if value in _YES:
+        return True
+    if value in _NO:
+        return False
+    if value not in _EMPTY:
         problems.append(f"job_config.{name} is {value!r}, neither true nor false")
-    return True if value in _YES else False if value in _NO else None
+    return None
 
 
 def _names_a_path(text: str) -> bool:
+    """True if a value is neither empty nor a negation."""
     return text.strip().lower() not in (*_NO, *_EMPTY)
 
 
 def _read_job_config(tree: Tree, key: str, problems: list[str]) -> Tree:
+    """Return a section of the job's configuration, empty if it is not a section."""
     config = _get_section(tree, "job_config")
     if not _is_section(config, key):
         problems.append(f"job_config.{key} is not a section")
@@ -309,16 +336,18 @@ def _read_job_config(tree: Tree, key: str, problems: list[str]) -> Tree:
 
 
 def _read_text(tree: Tree, section: str, key: str, problems: list[str]) -> str:
+    """Return a value as text, "" if it is empty, absent or unusable."""
     value = _get_section(tree, section).get(key, "")
-    if isinstance(value, str) and len(value) <= LONGEST_VALUE:
-        return "" if value.strip().lower() in _EMPTY else value.strip()
-    problem = (
-        f"has {len(value)} characters, more than {LONGEST_VALUE}"
-        if isinstance(value, str)
-        else "is not a single value"
-    )
-    problems.append(f"{section}.{key} {problem}")
-    return ""
+    if not isinstance(value, str):
+        problems.append(f"{section}.{key} is not a single value")
+        return ""
+    if len(value) > LONGEST_VALUE:
+        problems.append(
+            f"{section}.{key} has {len(value)} characters, more than {LONGEST_VALUE}"
+        )
+        return ""
+    text = value.strip()
+    return "" if text.lower() in _EMPTY else text
 
 
 def _is_section(tree: Tree, key: str) -> bool:
@@ -332,11 +361,13 @@ def _is_section(tree: Tree, key: str) -> bool:
 
 
 def _get_section(tree: Tree, key: str) -> Tree:
+    """Return a section, empty if it is absent or not a mapping."""
     section = tree.get(key)
     return section if isinstance(section, dict) else {}
 
 
 def _read_timestamp(text: str) -> datetime | None:
+    """Convert an ISO time to UTC; None if it is invalid."""
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
@@ -344,6 +375,7 @@ def _read_timestamp(text: str) -> datetime | None:
 
 
 def _is_zoned(text: str) -> bool:
+    """True if an ISO time has a zone."""
     try:
         return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
@@ -351,7 +383,11 @@ def _is_zoned(text: str) -> bool:
 
 
 def _build_node(event: Event, next_event: NextEvent, depth: int) -> object:
-    """Build the value that begins with `event` from the following events."""
+    """Build the value that begins with `event` from the following events.
+
+    Returns a text, list or mapping. Raises LogError for an alias, a repeated key, or
+    more than `DEPTH_LIMIT` levels.
+    """
     import yaml
 
     if isinstance(event, yaml.ScalarEvent):
@@ -361,24 +397,25 @@ def _build_node(event: Event, next_event: NextEvent, depth: int) -> object:
         raise LogError(
             f"line {line}: an alias, or nested too deeply; no launcher writes that"
         )
-    values: list[object] = []
-    while not isinstance(inner := next_event(), yaml.CollectionEndEvent):
-        values.append(
-            inner.value
-            if isinstance(inner, yaml.ScalarEvent)
-            else _build_node(inner, next_event, depth + 1)
-        )
-    return (
-        _build_mapping(values, line)
-        if isinstance(event, yaml.MappingStartEvent)
-        else values
-    )
+    nodes: list[object] = []  # the keys and values of a mapping, in turn
+    inner_event = next_event()
+    while not isinstance(inner_event, yaml.CollectionEndEvent):
+        if isinstance(inner_event, yaml.ScalarEvent):
+            nodes.append(inner_event.value)
+        else:
+            nodes.append(_build_node(inner_event, next_event, depth + 1))
+        inner_event = next_event()
+    if isinstance(event, yaml.MappingStartEvent):
+        return _build_mapping(nodes, line)
+    return nodes
 
 
-def _build_mapping(values: list[object], line: int) -> dict[str, object]:
-    keys = [key for key in values[::2] if isinstance(key, str)]
-    if len(set(keys)) != len(values) // 2:
+def _build_mapping(nodes: list[object], line: int) -> dict[str, object]:
+    """Build a mapping from its keys and values, which alternate in `nodes`."""
+    keys = [key for key in nodes[::2] if isinstance(key, str)]
+    values = nodes[1::2]
+    if len(set(keys)) != len(values):
         raise LogError(
             f"line {line}: a mapping with a repeated key, or with a key that is not text"
         )
-    return dict(zip(keys, values[1::2], strict=True))
+    return dict(zip(keys, values, strict=True))

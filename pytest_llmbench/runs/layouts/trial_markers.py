@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 from stat import S_ISREG
 from typing import NamedTuple
@@ -32,6 +31,7 @@ LARGEST_BYTES = 1 << 24
 # seconds by which the clocks of a session and of a file system may differ
 CLOCKS_DIFFER = 3600.0
 
+# `TOKEN TIME` at the start of a job, `TOKEN TIME JOB` once its job id is known
 _ENTRY = re.compile(r"(?P<token>[!-~]+) (?P<time>\d+)(?: (?P<job>[!-~]+))?")
 
 FIRST_TIME = 10**9
@@ -89,7 +89,9 @@ class TrialMarkers:
     ) -> TrialMarker | None:
         """Return the marker that concerns these logs, or None.
 
-        `job` is their job id, `modified` the modification time of the newest (seconds
+        A marker next to a log takes precedence over a trials file that lists the job,
+        and such a file over one that lists a job with an unknown id. `job` is the job
+        id of the logs, `modified` the modification time of the newest log (seconds
         since the epoch).
         """
         for log in logs:
@@ -104,33 +106,36 @@ class TrialMarkers:
         folders = dict.fromkeys(
             folder for log in logs for folder in _list_folders(str(log))
         )
-        trials_files = [
-            (Path(folder, TRIALS_FILE), file)
-            for folder in folders
-            if (file := self._read_once(folder))
-        ]
-        for path, file in trials_files:
+        trials_files: list[tuple[Path, TrialsFile]] = []
+        for folder in folders:
+            trials_file = self._read_once(folder)
+            if trials_file:
+                trials_files.append((Path(folder, TRIALS_FILE), trials_file))
+        for path, trials_file in trials_files:
             # an old job has the same number if Slurm was set up anew
-            if modified > file.jobs.get(job, math.inf) - CLOCKS_DIFFER:
+            start = trials_file.jobs.get(job, math.inf)
+            if modified > start - CLOCKS_DIFFER:
                 return TrialMarker(f"{path} lists its job: a run of an A/B")
-        for path, file in trials_files:
-            since = max(
-                (since for since in file.pending if modified > since - CLOCKS_DIFFER),
-                default=None,
-            )
-            if since is not None:
+        for path, trials_file in trials_files:
+            possible_starts = [
+                start
+                for start in trials_file.pending
+                if modified > start - CLOCKS_DIFFER
+            ]
+            if possible_starts:
                 text = f"{path} lists a run of an A/B without a job id, which may be this one: --llmb-resume finds it out"
-                return TrialMarker(text, since)
+                return TrialMarker(text, pending_since=max(possible_starts))
         return None
 
     def list_problems(self) -> Iterator[tuple[Path, str]]:
         """Yield the marker files that could not be read, with the reason."""
         yield from self._broken.items()
-        for folder, file in self._files.items():
-            if file and file.problem:
-                yield Path(folder, TRIALS_FILE), file.problem
+        for folder, trials_file in self._files.items():
+            if trials_file and trials_file.problem:
+                yield Path(folder, TRIALS_FILE), trials_file.problem
 
     def _read_once(self, folder: str) -> TrialsFile | None:
+        """Return the trials file of a folder, None if it has none."""
         if folder not in self._files:
             exists = self._exists(folder, TRIALS_FILE)
             self._files[folder] = (
@@ -139,6 +144,10 @@ class TrialMarkers:
         return self._files[folder]
 
     def _exists(self, folder: str, name: str) -> bool:
+        """True if a folder contains a marker of that name.
+
+        A folder that the walk did not read is examined only if it is local.
+        """
         # not a Path, for speed: hardly any of thousands of folders has a marker
         path = os.path.join(folder, name)
         if folder in self._markers_by_folder:
@@ -147,7 +156,10 @@ class TrialMarkers:
         return not is_remote(Path(folder)) and os.path.exists(path)
 
     def _is_file(self, marker: Path) -> bool:
-        """True if a marker is a regular file; a folder or broken link excludes no run."""
+        """True if a marker is a regular file; a folder or broken link excludes no run.
+
+        Remembers the reason for any other marker in `_broken`.
+        """
         try:
             regular = S_ISREG(self.stores.stat(marker).st_mode)
         except OSError as error:
@@ -183,39 +195,36 @@ def _parse(text: str) -> TrialsFile:
 
     Reports the first damaged line, unless a later line of its token completes it.
     """
-    started: dict[str, float] = {}
-    ended: set[str] = set()
+    pending: dict[str, float] = {}  # start by token, for jobs with an unknown id
+    completed_tokens: set[str] = set()
     jobs: dict[str, float] = {}
-    damaged: list[tuple[int, str]] = []
+    damaged_lines: list[tuple[int, str]] = []  # line number and token
     lines = text.split("\n")
     for number, line in enumerate(map(str.strip, lines), 1):
-        # a last line without a line feed was truncated
-        entry = _ENTRY.fullmatch(line) if number < len(lines) else None
-        if entry is None or not (entry["job"] or float(entry["time"]) >= FIRST_TIME):
-            if line:
-                damaged.append((number, line.partition(" ")[0]))
+        if not line:
+            continue
+        is_truncated = number == len(lines)  # no line feed follows
+        entry = None if is_truncated else _ENTRY.fullmatch(line)
+        if entry and not entry["job"] and float(entry["time"]) < FIRST_TIME:
+            entry = None  # `TOKEN 17`: the time was truncated
+        if entry is None:
+            token, _, _ = line.partition(" ")
+            damaged_lines.append((number, token))
             continue
         token, seconds, job = entry["token"], float(entry["time"]), entry["job"]
         if not job:
-            started[token] = seconds
+            pending[token] = seconds
             continue
         # Use the earlier time: the log may be older than the line with its job id.
-        seconds = min(seconds, started.pop(token, seconds))
-        ended.add(token)
+        seconds = min(seconds, pending.pop(token, seconds))
+        completed_tokens.add(token)
         if job != NO_JOB:
             jobs[job] = min(seconds, jobs.get(job, seconds))
-    # a truncated line only records the start of a job; ignore it if a later line of the
-    # same token contains the job id
-    open_lines = (
-        number
-        for number, token in damaged
-        if not any(map(str.startswith, ended, repeat(token)))
-    )
-    problem = next(
-        (
-            f"line {number} is neither `TOKEN TIME` nor `TOKEN TIME JOB`"
-            for number in open_lines
-        ),
-        "",
-    )
-    return TrialsFile(jobs, tuple(started.values()), problem)
+    problem = ""
+    for number, token in damaged_lines:
+        # a truncated line, with all or the start of its token, only records the start
+        # of a job; ignore it if a later line of the token contains the job id
+        if not any(completed.startswith(token) for completed in completed_tokens):
+            problem = f"line {number} is neither `TOKEN TIME` nor `TOKEN TIME JOB`"
+            break
+    return TrialsFile(jobs, tuple(pending.values()), problem)
